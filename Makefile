@@ -1,0 +1,47 @@
+# Two commands do everything: `make demo` runs the main job, `make test` passes all tests. Both set themselves up.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+HOME_FOLDER ?= traceviz_home
+
+.PHONY: help setup demo dev test lint types imports check lock clean
+
+help: ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
+
+setup: $(VENV)/.ready ## create the environment with the pinned dependencies
+
+$(VENV)/.ready: requirements.lock pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	touch $@
+
+demo: setup ## simulate a small training job and take it the whole way
+	$(BIN)/traceviz --home $(HOME_FOLDER) demo
+
+dev: setup ## open the Dagster UI on this home
+	$(BIN)/traceviz --home $(HOME_FOLDER) dev
+
+test: setup ## all tests
+	$(BIN)/python -m pytest
+
+lint: setup ## linter and formatter
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: setup ## type checker
+	$(BIN)/mypy
+
+imports: setup ## the rules on which module may import which
+	$(BIN)/lint-imports
+
+check: lint types imports ## everything but the tests
+	$(BIN)/dagster definitions validate -w workspace.yaml
+
+lock: ## pin the dependencies anew (needs uv)
+	uv pip compile --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11 \
+		pyproject.toml --group dev --group build -o requirements.lock
+
+clean: ## remove what was built
+	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,46 @@
+"""What all assets share: groups, owners, code versions, and table schemas as Dagster metadata."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dagster as dg
+
+from traceviz_dag.tables import PARTITION_COLUMNS, TABLES
+
+OWNERS = ["team:performance"]
+DATA_VERSION_TAG = "dagster/data_version"
+CODE_VERSION_TAG = "dagster/code_version"
+INPUT_VERSION_TAG = "dagster/input_data_version/"
+RULES_TAG = "traceviz/rules"
+
+CODE_VERSION = "1"
+"""Raise it when the same trace and rules give different tables: everything is then computed again."""
+
+
+def table_metadata(name: str) -> dict[str, Any]:
+    """Definition metadata of a table's asset: its name and its columns with types and comments."""
+    table = TABLES[name]
+    columns = [PARTITION_COLUMNS[column] for column in table.partitioned_by] + list(table.columns)
+    return {
+        "dagster/table_name": name,
+        "dagster/column_schema": dg.TableSchema(
+            columns=[
+                dg.TableColumn(
+                    column.name,
+                    str(column.type).replace("dictionary<values=string, indices=int32, ordered=0>", "string"),
+                    column.comment,
+                )
+                for column in columns
+            ]
+        ),
+    }
+
+
+def written_metadata(rows: int, size_bytes: int, uri: str) -> dict[str, Any]:
+    """Materialization metadata of one partition."""
+    return {
+        "dagster/row_count": dg.MetadataValue.int(rows),
+        "bytes": dg.MetadataValue.int(size_bytes),
+        "dagster/uri": uri,
+    }

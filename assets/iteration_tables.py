@@ -1,0 +1,84 @@
+"""Aggregates of one iteration over its ranks, as named queries over the lake."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import dagster as dg
+
+from assets.conventions import CODE_VERSION, OWNERS, table_metadata, written_metadata
+from assets.partitions import iteration_partitions, ranks_of_iteration
+from assets.resources import TracevizHome
+from traceviz_dag.iteration_pipeline import unread_ranks
+from traceviz_dag.lake.inputs import registered
+from traceviz_dag.lake.partition_keys import parse_iteration_key
+from traceviz_dag.lake.queries import iterations, runs
+
+
+class PartialConfig(dg.Config):
+    """Whether to go on without ranks whose trace could not be read."""
+
+    allow_partial: bool = False
+
+
+_QUERIES = {"iterations": iterations, "runs": runs}
+
+
+@dg.multi_asset(
+    name="iteration_tables",
+    specs=[
+        dg.AssetSpec(
+            name,
+            deps=[dg.AssetDep(upstream, partition_mapping=ranks_of_iteration) for upstream in ("traces", "overlap")]
+            + ["topology"],
+            group_name="iterations",
+            owners=OWNERS,
+            kinds={"parquet", "duckdb"},
+            code_version=CODE_VERSION,
+            description=description,
+            metadata=table_metadata(name),
+        )
+        for name, description in (
+            ("iterations", "One line an iteration: step time and its shares over all ranks."),
+            ("runs", "How the run was captured, and whether its ranks agree on that."),
+        )
+    ],
+    partitions_def=iteration_partitions,
+    check_specs=[
+        dg.AssetCheckSpec("complete_ranks", asset="runs", description="Every rank of the world has a readable trace.")
+    ],
+)
+def iteration_assets(
+    context: dg.AssetExecutionContext, config: PartialConfig, traceviz: TracevizHome
+) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:
+    """Aggregate the iteration; without ``allow_partial`` it fails while a registered rank is unread."""
+    run, iteration = parse_iteration_key(context.partition_key)
+    lake = traceviz.lake()
+    unread = unread_ranks(lake, registered(traceviz.folder, context.partition_key))
+    if unread and not config.allow_partial:
+        raise dg.Failure(
+            description=f"ranks {unread} of {context.partition_key} have no readable trace; mend their files, "
+            "or set allow_partial",
+            allow_retries=False,
+        )
+    complete: bool | None = None
+    for name, query in _QUERIES.items():
+        table = query(lake, run, iteration)
+        written = lake.write(name, table, run=run, iteration=iteration)
+        figures = table.to_pylist()[0] if table.num_rows else {}
+        complete = figures.get("complete", complete)
+        yield dg.MaterializeResult(
+            asset_key=name,
+            metadata={
+                **written_metadata(written.rows, written.bytes, Path(written.path).as_uri()),
+                **{column: value for column, value in figures.items() if isinstance(value, int | float)},
+            },
+            data_version=dg.DataVersion(written.digest),
+        )
+    lake.refresh_catalogue()
+    yield dg.AssetCheckResult(
+        passed=complete is not False and not unread,
+        check_name="complete_ranks",
+        asset_key="runs",
+        severity=dg.AssetCheckSeverity.WARN,
+        metadata={"unread_ranks": dg.MetadataValue.json(unread)},
+    )

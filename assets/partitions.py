@@ -1,0 +1,39 @@
+"""The two dynamic dimensions of every asset: the iteration (a key names run and training step) and the rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import dagster as dg
+
+from traceviz_dag.lake.inputs import IterationInputs
+from traceviz_dag.lake.partition_keys import rank_key
+
+iteration_partitions = dg.DynamicPartitionsDefinition(name="iteration")
+rank_partitions = dg.DynamicPartitionsDefinition(name="rank")
+rank_trace_partitions = dg.MultiPartitionsDefinition({"iteration": iteration_partitions, "rank": rank_partitions})
+
+ranks_of_iteration = dg.MultiToSingleDimensionPartitionMapping("iteration")
+"""An iteration depends on all its ranks, and a rank on its iteration."""
+
+
+def register_partitions(instance: dg.DagsterInstance, inputs: Sequence[IterationInputs]) -> None:
+    """Add the keys of iterations and ranks. Ranks are added from 0 to the highest without gaps: a run covers a range
+    of keys in the order in which they were added."""
+    instance.add_dynamic_partitions("iteration", [entry.key for entry in inputs])
+    highest = max((rank.rank for entry in inputs for rank in entry.ranks), default=-1)
+    instance.add_dynamic_partitions("rank", [rank_key(rank) for rank in range(highest + 1)])
+
+
+def ranks_by_iteration(keys: Iterable[str]) -> dict[str, list[str]]:
+    """Iteration key → rank keys, of multi-partition keys."""
+    grouped: dict[str, list[str]] = {}
+    for key in keys:
+        dimensions = rank_trace_partitions.get_partition_key_from_str(key).keys_by_dimension
+        grouped.setdefault(dimensions["iteration"], []).append(dimensions["rank"])
+    return grouped
+
+
+def rank_trace_key(iteration: str, rank: str) -> dg.MultiPartitionKey:
+    """The partition of one rank in one iteration."""
+    return dg.MultiPartitionKey({"iteration": iteration, "rank": rank})

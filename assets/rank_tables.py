@@ -1,0 +1,167 @@
+"""One fan-out step from trace files to per-rank tables: ranks run side by side, each recorded as it finishes."""
+
+from collections.abc import Iterator, Sequence
+
+import dagster as dg
+
+from assets.conventions import (
+    CODE_VERSION,
+    CODE_VERSION_TAG,
+    DATA_VERSION_TAG,
+    INPUT_VERSION_TAG,
+    OWNERS,
+    RULES_TAG,
+    table_metadata,
+    written_metadata,
+)
+from assets.partitions import rank_trace_key, rank_trace_partitions, ranks_by_iteration, ranks_of_iteration
+from assets.raw_traces import raw_traces
+from assets.resources import TracevizHome
+from traceviz_dag.classify.rules import Rules
+from traceviz_dag.iteration_pipeline import rank_traces, stored_topology
+from traceviz_dag.lake.inputs import IterationInputs, registered
+from traceviz_dag.lake.lake import Lake
+from traceviz_dag.lake.partition_keys import parse_iteration_key, parse_rank_key, rank_key
+from traceviz_dag.rank_pipeline import RANK_TABLES
+from traceviz_dag.workers import IterationTask, RankOutcome, analyse_ranks
+
+_DESCRIPTIONS = {
+    "traces": "What was read of each file, what was dropped and why, and how much is classified.",
+    "kernels": "Every kernel with its phase, dimension, category and micro-batch, and the evidence for each.",
+    "microbatches": "Each micro-batch's forward, backward and recompute: span, computation, hidden and exposed.",
+    "overlap": "Computation and communication as unions per window and dimension, hidden and exposed.",
+}
+
+INVARIANTS, COVERAGE = "invariants", "coverage"
+UNCLASSIFIED_LIMIT = 0.01
+"""Share of kernel time without a category from which the coverage check warns."""
+
+
+@dg.multi_asset(
+    name="rank_tables",
+    specs=[
+        dg.AssetSpec(
+            name,
+            deps=[raw_traces, dg.AssetDep("topology", partition_mapping=ranks_of_iteration)],
+            group_name="ranks",
+            owners=OWNERS,
+            kinds={"parquet", "duckdb"},
+            code_version=CODE_VERSION,
+            description=_DESCRIPTIONS[name],
+            metadata=table_metadata(name),
+            skippable=True,
+        )
+        for name in RANK_TABLES
+    ],
+    partitions_def=rank_trace_partitions,
+    backfill_policy=dg.BackfillPolicy.single_run(),
+    check_specs=[
+        dg.AssetCheckSpec(INVARIANTS, asset="overlap", description="hidden, exposed, busy and idle add up."),
+        dg.AssetCheckSpec(INVARIANTS, asset="microbatches", description="hidden, exposed, busy and idle add up."),
+        dg.AssetCheckSpec(COVERAGE, asset="kernels", description="Under 1 % of kernel time has no category."),
+    ],
+)
+def rank_tables(context: dg.AssetExecutionContext, traceviz: TracevizHome) -> Iterator[dg.AssetCheckResult]:
+    """Analyse every rank of the run's partitions that has a file.
+
+    A rank without a file is left unmaterialised. No output is yielded: each rank is recorded by an event of its own, so
+    that it keeps its own data version, and what was done before a crash stays done.
+    """
+    lake, rules = traceviz.lake(), traceviz.load_rules()
+    outcomes: list[RankOutcome] = []
+    for key, ranks in ranks_by_iteration(context.partition_keys).items():
+        outcomes += _analyse_iteration(context, lake, traceviz.workers, rules, key, ranks)
+    lake.refresh_catalogue()
+    yield from _check_results(outcomes)
+    failed = [outcome for outcome in outcomes if outcome.failed]
+    if failed:
+        raise dg.Failure(
+            description=f"{len(failed)} of {len(outcomes)} ranks failed; the others are recorded. {failed[0].fault}",
+            metadata={"failed": dg.MetadataValue.json({str(outcome.rank): outcome.fault for outcome in failed})},
+            allow_retries=False,
+        )
+
+
+def _analyse_iteration(
+    context: dg.AssetExecutionContext, lake: Lake, workers: int, rules: Rules, key: str, ranks: Sequence[str]
+) -> list[RankOutcome]:
+    run, iteration = parse_iteration_key(key)
+    inputs = registered(lake.home, key)
+    wanted = {parse_rank_key(rank) for rank in ranks}
+    traces = rank_traces(inputs, wanted)
+    topology, topology_version = stored_topology(lake, run, iteration)
+    task = IterationTask(lake.home, run, iteration, topology, rules)
+    outcomes = []
+    for outcome in analyse_ranks(task, traces, workers or None):
+        outcomes.append(outcome)
+        _record(
+            context, lake, inputs, outcome, {f"{INPUT_VERSION_TAG}topology": topology_version, RULES_TAG: rules.digest}
+        )
+        context.log.info(
+            "%s rank %d: %s in %.1f s (%d of %d)",
+            key,
+            outcome.rank,
+            outcome.fault or "read",
+            outcome.seconds,
+            len(outcomes),
+            len(traces),
+        )
+    return outcomes
+
+
+def _record(
+    context: dg.AssetExecutionContext,
+    lake: Lake,
+    inputs: IterationInputs,
+    outcome: RankOutcome,
+    versions: dict[str, str],
+) -> None:
+    """One materialization a table: its own data version, and the versions of what it was made from."""
+    partition = rank_trace_key(inputs.key, rank_key(outcome.rank))
+    source = inputs.rank(outcome.rank)
+    for name, table in outcome.tables.items():
+        path = lake.path(name, run=inputs.run, iteration=inputs.iteration, rank=outcome.rank)
+        metadata = written_metadata(table.rows, table.bytes, path.as_uri())
+        if name == "traces":
+            metadata |= {
+                column: value for column, value in outcome.facts.items() if isinstance(value, int | str | bool)
+            }
+        context.log_event(
+            dg.AssetMaterialization(
+                asset_key=name,
+                partition=str(partition),
+                metadata=metadata,
+                tags={
+                    DATA_VERSION_TAG: table.digest,
+                    CODE_VERSION_TAG: CODE_VERSION,
+                    f"{INPUT_VERSION_TAG}raw_traces": source.version if source else "",
+                    **versions,
+                },
+            )
+        )
+
+
+def _check_results(outcomes: Sequence[RankOutcome]) -> Iterator[dg.AssetCheckResult]:
+    for asset in ("overlap", "microbatches"):
+        broken = {str(outcome.rank): outcome.violations[asset] for outcome in outcomes if outcome.violations.get(asset)}
+        yield dg.AssetCheckResult(
+            passed=not broken,
+            check_name=INVARIANTS,
+            asset_key=asset,
+            metadata={"violations_by_rank": dg.MetadataValue.json(broken), "ranks": len(outcomes)},
+        )
+    total = sum(_nanoseconds(outcome, "kernel_ns") for outcome in outcomes)
+    classified = sum(_nanoseconds(outcome, "classified_ns") for outcome in outcomes)
+    unclassified = 1 - classified / total if total else 0.0
+    yield dg.AssetCheckResult(
+        passed=unclassified < UNCLASSIFIED_LIMIT,
+        check_name=COVERAGE,
+        asset_key="kernels",
+        severity=dg.AssetCheckSeverity.WARN,
+        metadata={"unclassified_share": dg.MetadataValue.float(unclassified)},
+    )
+
+
+def _nanoseconds(outcome: RankOutcome, column: str) -> int:
+    value = outcome.facts.get(column)
+    return value if isinstance(value, int) else 0

@@ -1,0 +1,41 @@
+"""The one resource: the home folder that holds everything written, and how many processes may work on it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import dagster as dg
+
+from traceviz_dag.classify.rules import Rules, load_rules
+from traceviz_dag.lake.lake import Lake, open_lake
+
+DEFAULT_HOME = "traceviz_home"
+
+
+class TracevizHome(dg.ConfigurableResource):
+    """Where the lake, its catalogue and the list of inputs stand.
+
+    Attributes:
+        home: the folder; empty takes TRACEVIZ_HOME, else ./traceviz_home.
+        workers: processes that ranks fan out over; 0 takes one a core.
+        rules: a TOML file with rules that come before the built-in ones; empty takes TRACEVIZ_RULES, else none.
+    """
+
+    home: str = ""
+    workers: int = 0
+    rules: str = ""
+
+    @property
+    def folder(self) -> Path:
+        """The home folder, absolute."""
+        return Path(self.home or os.environ.get("TRACEVIZ_HOME") or DEFAULT_HOME).resolve()
+
+    def lake(self) -> Lake:
+        """The lake of this home."""
+        return open_lake(self.folder)
+
+    def load_rules(self) -> Rules:
+        """The rule table in force."""
+        path = self.rules or os.environ.get("TRACEVIZ_RULES", "")
+        return load_rules(Path(path) if path else None)

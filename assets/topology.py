@@ -1,0 +1,81 @@
+"""The job's topology, known before any kernel is: united from all ranks' headers and the topology text file."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import dagster as dg
+import xxhash
+
+from assets.conventions import CODE_VERSION, OWNERS, table_metadata, written_metadata
+from assets.partitions import iteration_partitions, ranks_of_iteration
+from assets.raw_traces import raw_traces
+from assets.resources import TracevizHome
+from traceviz_dag.classify.topology import topology_tables
+from traceviz_dag.iteration_pipeline import read_topology
+from traceviz_dag.lake.inputs import IterationInputs, registered
+from traceviz_dag.lake.partition_keys import parse_iteration_key
+from traceviz_dag.rank_pipeline import digest_of
+
+INPUTS_TAG = "traceviz/inputs"
+
+
+def inputs_version(inputs: IterationInputs) -> str:
+    """Changes whenever a trace or the topology file of the iteration looks different."""
+    versions = [f"{entry.rank}:{entry.version}" for entry in inputs.ranks]
+    text = Path(inputs.topology_file) if inputs.topology_file else None
+    if text is not None and text.is_file():
+        versions.append(digest_of(text))
+    return xxhash.xxh3_64(" ".join(versions).encode()).hexdigest()
+
+
+@dg.multi_asset(
+    name="topology_tables",
+    specs=[
+        dg.AssetSpec(
+            name,
+            deps=[dg.AssetDep(raw_traces, partition_mapping=ranks_of_iteration)],
+            group_name="topology",
+            owners=OWNERS,
+            kinds={"parquet", "duckdb"},
+            code_version=CODE_VERSION,
+            description=description,
+            metadata=table_metadata(name),
+        )
+        for name, description in (
+            ("topology", "Each rank's coordinates in both rank grids, its stage, pipeline and replicas."),
+            ("process_groups", "Each process group with its members in order, and which source said so."),
+        )
+    ],
+    partitions_def=iteration_partitions,
+    check_specs=[
+        dg.AssetCheckSpec("sources_agree", asset="topology", description="Headers and text file say the same.")
+    ],
+)
+def topology_assets(
+    context: dg.AssetExecutionContext, traceviz: TracevizHome
+) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:
+    """Read all headers of the iteration and the text file, unite them, and write both tables."""
+    run, iteration = parse_iteration_key(context.partition_key)
+    inputs = registered(traceviz.folder, context.partition_key)
+    topology = read_topology(inputs)
+    lake = traceviz.lake()
+    for name, table in zip(("topology", "process_groups"), topology_tables(topology), strict=True):
+        written = lake.write(name, table, run=run, iteration=iteration)
+        yield dg.MaterializeResult(
+            asset_key=name,
+            metadata={
+                **written_metadata(written.rows, written.bytes, Path(written.path).as_uri()),
+                "pipelines": len(topology.pipelines),
+                "disagreements": dg.MetadataValue.json(list(topology.disagreements)),
+            },
+            data_version=dg.DataVersion(written.digest),
+            tags={INPUTS_TAG: inputs_version(inputs)},
+        )
+    lake.refresh_catalogue()
+    yield dg.AssetCheckResult(
+        passed=not topology.disagreements,
+        check_name="sources_agree",
+        asset_key="topology",
+        severity=dg.AssetCheckSeverity.WARN,
+        metadata={"disagreements": dg.MetadataValue.json(list(topology.disagreements))},
+    )

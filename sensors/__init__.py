@@ -1,0 +1,1 @@
+"""Dagster sensors: a file a thing that is watched."""

@@ -1,0 +1,18 @@
+"""Fixtures that all tests share."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+_SHARED_DATA = Path(os.environ.get("TRACEVIZ_SHARED_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of real traces beside the checkout; tests that need it skip where it is absent."""
+    if not _SHARED_DATA.is_dir():
+        pytest.skip(f"no real traces at {_SHARED_DATA}: set TRACEVIZ_SHARED_DATA to their folder")
+    return _SHARED_DATA

@@ -1,0 +1,127 @@
+"""The main job through a real Dagster instance: from the command line, from the UI and by a backfill, the same."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.end_to_end.conftest import RANK_ASSETS, expected, materialised, running_dagster, traceviz
+from tests.small_run import rank_file, write_run
+from traceviz_dag.discovery import inputs_below
+from traceviz_dag.lake.inputs import register
+from traceviz_dag.lake.lake import open_lake
+from traceviz_dag.orchestrate import open_instance, register_partitions
+
+TWO_ITERATIONS = {7: 4, 8: 3}
+BOTH = {"job@7": [0, 1, 2, 3], "job@8": [0, 1, 2]}
+
+
+def lake_files(home: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(home)): path.read_bytes() for path in sorted((home / "lake").rglob("*.parquet"))}
+
+
+def test_analyze_records_each_rank_and_no_phantom(tmp_path, home):
+    run = write_run(tmp_path / "job", TWO_ITERATIONS)
+    traceviz("analyze", run, "--home", home)
+    assert materialised(home) == expected(BOTH)
+    lake = open_lake(home)
+    counts = lake.query("SELECT iteration, count(DISTINCT rank) AS ranks FROM kernels GROUP BY ALL ORDER BY iteration")
+    assert counts.to_pylist() == [{"iteration": 7, "ranks": 4}, {"iteration": 8, "ranks": 3}]
+    partial = lake.query("SELECT iteration, partial FROM iterations ORDER BY iteration").to_pylist()
+    assert [row["partial"] for row in partial] == [False, True], "rank 3 of iteration 8 has no file"
+
+
+def test_unchanged_traces_are_skipped_and_a_changed_rank_alone_is_computed_again(tmp_path, home):
+    run = write_run(tmp_path / "job")
+    traceviz("analyze", run, "--home", home)
+    before = {path: path.stat().st_mtime_ns for path in (home / "lake").rglob("*.parquet")}
+    again = json.loads(traceviz("analyze", run, "--home", home, "--json").stdout)
+    assert (again[0]["ranks_computed"], again[0]["ranks_skipped"]) == (0, 4)
+    assert {path: path.stat().st_mtime_ns for path in (home / "lake").rglob("*.parquet")} == before
+    rank_file(2, 4, scale=2).write(run / "iteration_7/rank_0002_iter_7.pt.trace.json")
+    third = json.loads(traceviz("analyze", run, "--home", home, "--json").stdout)
+    assert (third[0]["ranks_computed"], third[0]["ranks_skipped"]) == (1, 3)
+    changed = {path for path in (home / "lake/kernels").rglob("*.parquet") if path.stat().st_mtime_ns != before[path]}
+    assert {path.parent.name for path in changed} == {"rank=2"}
+
+
+def test_the_same_input_gives_the_same_bytes(tmp_path, home):
+    run = write_run(tmp_path / "job")
+    traceviz("analyze", run, "--home", home)
+    traceviz("analyze", run, "--home", tmp_path / "other", "--workers", 1)
+    assert lake_files(home) == lake_files(tmp_path / "other")
+
+
+def test_a_bad_rank_lets_the_others_be_recorded_and_the_aggregates_wait(tmp_path, home):
+    run = write_run(tmp_path / "job")
+    bad = run / "iteration_7/rank_0001_iter_7.pt.trace.json"
+    bad.write_text("this is no trace")
+    result = traceviz("analyze", run, "--home", home, code=2)
+    assert str(bad.name) in result.stderr and "Traceback" not in result.stderr
+    recorded = materialised(home)
+    assert {partition for asset, partition in recorded if asset == "kernels"} == {"job@7|0000", "job@7|0002", "job@7|0003"}
+    assert not {asset for asset, _ in recorded} & {"iterations", "runs"}
+    rows = open_lake(home).query("SELECT rank, status, fault FROM traces ORDER BY rank").to_pylist()
+    assert [row["status"] for row in rows] == ["read", "failed", "read", "read"]
+    assert bad.name in rows[1]["fault"]
+    with open_instance(home) as instance:
+        assert "FAILURE" in {run.status.value for run in instance.get_runs()}
+
+    traceviz("analyze", run, "--home", home, "--allow-partial", code=2)
+    assert {"iterations", "runs"} <= {asset for asset, _ in materialised(home)}
+    figures = open_lake(home).query("SELECT i.partial, r.failed_ranks FROM iterations i JOIN runs r USING (run, iteration)")
+    assert figures.to_pylist() == [{"partial": True, "failed_ranks": [1]}]
+
+    rank_file(1, 4).write(bad)
+    traceviz("analyze", run, "--home", home)
+    assert materialised(home) == expected({"job@7": [0, 1, 2, 3]})
+
+
+@pytest.mark.slow
+def test_a_launch_from_the_ui_and_a_backfill_give_what_the_command_line_gives(tmp_path, home):
+    run = write_run(tmp_path / "job", TWO_ITERATIONS)
+    reference = tmp_path / "reference"
+    traceviz("analyze", run, "--home", reference)
+    inputs = inputs_below([run])
+    for entry in inputs:
+        register(home, entry)
+    with open_instance(home) as instance:
+        register_partitions(instance, inputs)
+    with running_dagster(home, tmp_path / "dagster.log") as server:
+        for key in BOTH:
+            partition = {"dagster/partition": key}
+            assert server.launch(("topology", "process_groups"), partition) == "SUCCESS"
+        ends = {
+            "dagster/asset_partition_range_start": "job@7|0000",
+            "dagster/asset_partition_range_end": "job@7|0003",
+        }
+        assert server.launch(RANK_ASSETS, ends) == "SUCCESS"
+        # The backfill names a pair that has no file: iteration 8 has no rank 3.
+        server.backfill(RANK_ASSETS, [f"job@8|{rank:04d}" for rank in range(4)])
+        for key in BOTH:
+            assert server.launch(("iterations", "runs"), {"dagster/partition": key}) == "SUCCESS"
+    assert materialised(home) == materialised(reference) == expected(BOTH)
+    assert lake_files(home) == lake_files(reference)
+
+
+def test_a_lost_partition_of_the_lake_is_made_again(tmp_path, home):
+    run = write_run(tmp_path / "job")
+    traceviz("analyze", run, "--home", home)
+    before = lake_files(home)
+    shutil.rmtree(home / "lake/kernels/run=job/iteration=7/rank=3")
+    traceviz("analyze", run, "--home", home)
+    assert lake_files(home) == before
+
+
+def test_a_tables_file_opens_in_any_parquet_reader(tmp_path, home):
+    run = write_run(tmp_path / "job")
+    traceviz("analyze", run, "--home", home)
+    table = pq.read_table(home / "lake/kernels/run=job/iteration=7/rank=0/part.parquet", partitioning=None)
+    assert table.num_rows == 10
+    assert set(table["category"].to_pylist()) == {
+        "fwd_computation", "bwd_computation", "pp_communication", "dp_communication", "optimizer_computation",
+    }  # fmt: skip

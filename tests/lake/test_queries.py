@@ -1,0 +1,208 @@
+"""Named queries over one iteration, against figures that were worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from traceviz_dag.errors import BadInputError
+from traceviz_dag.lake import queries
+from traceviz_dag.lake.lake import Lake
+from traceviz_dag.tables import ITERATIONS, RUNS
+
+RUN = "night/1"
+
+
+def overlap_rows(sample, windows: list[tuple]):
+    """Windows as (device, window, step, dimension, start, end, compute, communication, hidden)."""
+    device, window, step, dimension, start, end, compute, communication, hidden = map(list, zip(*windows, strict=True))
+    return sample(
+        "overlap",
+        len(windows),
+        device=device,
+        window=window,
+        step=step,
+        dimension=dimension,
+        window_start_ns=start,
+        window_end_ns=end,
+        compute_ns=compute,
+        communication_ns=communication,
+        hidden_ns=hidden,
+        exposed_ns=[total - part for total, part in zip(communication, hidden, strict=True)],
+        idle_ns=[e - s - c - m + h for s, e, c, m, h in zip(start, end, compute, communication, hidden, strict=True)],
+    )
+
+
+def trace_row(sample, **columns):
+    return sample(
+        "traces",
+        **{
+            "status": "read",
+            "kernels": 10,
+            "kernel_ns": 1000,
+            "classified_ns": 900,
+            "phase_known_ns": 500,
+            "dimension_known_ns": 100,
+            "communication_ns": 400,
+            "microbatch_known_ns": 250,
+            "launched_kernels": 9,
+            "rows_read": 50,
+            "rows_dropped": 1,
+            "has_stacks": True,
+            "has_shapes": True,
+            "has_groups": True,
+            "has_host_rows": True,
+            "backend": "nccl",
+            **columns,
+        },
+    )
+
+
+@pytest.fixture
+def two_ranks(lake: Lake, sample) -> Lake:
+    rank_0 = [
+        ("gpu:0", "step", 7, "all", 100, 1100, 600, 300, 150),
+        ("gpu:0", "step", 7, "tp", 100, 1100, 600, 100, 50),
+        ("gpu:0", "kernels", None, "all", 150, 1000, 600, 300, 150),
+    ]
+    rank_1 = [("gpu:1", "kernels", None, "all", 0, 900, 701, 100, 0)]
+    for rank, rows in enumerate((rank_0, rank_1)):
+        lake.write("overlap", overlap_rows(sample, rows), run=RUN, iteration=7, rank=rank)
+        trace = trace_row(sample, classified_ns=900 - 300 * rank, world_size=2)
+        lake.write("traces", trace, run=RUN, iteration=7, rank=rank)
+    other = overlap_rows(sample, [("gpu:0", "step", 8, "all", 0, 10**9, 10**9, 0, 0)])
+    lake.write("overlap", other, run=RUN, iteration=8, rank=0)
+    return lake
+
+
+def test_an_iteration_over_its_ranks(two_ranks: Lake):
+    table = queries.iterations(two_ranks, RUN, 7)
+    assert table.schema.equals(ITERATIONS.schema)
+    assert table.to_pylist() == [
+        {
+            "ranks": 2,
+            "partial": False,
+            "step_ns": 1000,  # rank 0's step; rank 1 has only its 900 ns of kernels
+            "compute_ns": 651,  # (600 + 701) / 2, rounded
+            "communication_ns": 200,
+            "hidden_ns": 75,
+            "exposed_ns": 125,
+            "idle_ns": 175,  # (250 + 99) / 2, rounded
+            "hidden_share": 150 / 400,
+            "slowest_rank": 1,
+            "unclassified_share": 0.25,
+        }
+    ]
+    two_ranks.write("iterations", table, run=RUN, iteration=7)
+
+
+def test_several_steps_of_a_rank_count_as_one_rank(two_ranks: Lake, sample):
+    steps = [("gpu:0", "step", n, "all", 0, 500 * n, 100 * n, 0, 0) for n in (1, 2, 3)]
+    two_ranks.write("overlap", overlap_rows(sample, steps), run=RUN, iteration=7, rank=0)
+    (row,) = queries.iterations(two_ranks, RUN, 7).to_pylist()
+    assert (row["ranks"], row["step_ns"], row["compute_ns"]) == (2, 1500, 451)
+    assert row["hidden_share"] == 0.0
+
+
+def test_an_iteration_is_partial_when_a_rank_failed_or_is_missing_and_unknown_without_a_world(two_ranks: Lake, sample):
+    two_ranks.write("topology", sample("topology", 4, rank=[0, 1, 2, 3]), run=RUN, iteration=7)
+    assert queries.iterations(two_ranks, RUN, 7)["partial"].to_pylist() == [True]
+    two_ranks.delete("topology", run=RUN)
+    for rank in (0, 1):
+        two_ranks.write("traces", trace_row(sample), run=RUN, iteration=7, rank=rank)
+    assert queries.iterations(two_ranks, RUN, 7)["partial"].to_pylist() == [None]
+    two_ranks.write("traces", trace_row(sample, status="failed"), run=RUN, iteration=7, rank=2)
+    assert queries.iterations(two_ranks, RUN, 7)["partial"].to_pylist() == [True]
+
+
+def test_nothing_measured_is_no_row_and_no_figure(two_ranks: Lake, sample):
+    assert queries.iterations(two_ranks, RUN, 99).num_rows == 0
+    assert queries.iterations(two_ranks, "absent", 7).num_rows == 0
+    assert queries.runs(two_ranks, RUN, 99).num_rows == 0
+    idle = overlap_rows(sample, [("cpu", "kernels", None, "all", 0, 10, 0, 0, 0)])
+    two_ranks.write("overlap", idle, run=RUN, iteration=99, rank=0)
+    (row,) = queries.iterations(two_ranks, RUN, 99).to_pylist()
+    assert (row["hidden_share"], row["slowest_rank"], row["unclassified_share"]) == (None, None, None)
+    assert row["partial"] is None
+
+
+def test_a_run_with_a_failed_and_a_missing_rank_and_uneven_capture(lake: Lake, sample):
+    rows = [
+        trace_row(sample, world_size=4, device_name="H100", steps=[[5]]),
+        trace_row(sample, status="failed", backend=None, has_stacks=None, has_shapes=None, has_groups=None),
+        trace_row(sample, device_name="H100", has_stacks=False, steps=[[5]]),
+    ]
+    for rank, row in zip((3, 2, 0), rows, strict=True):
+        lake.write("traces", row, run=RUN, iteration=1, rank=rank)
+    table = queries.runs(lake, RUN, 1)
+    assert table.schema.equals(RUNS.schema)
+    assert table.to_pylist() == [
+        {
+            "ranks": 2,
+            "failed_ranks": [2],
+            "missing_ranks": [1],
+            "expected_ranks": 4,
+            "complete": False,
+            "backend": "nccl",
+            "device_name": "H100",
+            "has_stacks": None,
+            "has_shapes": True,
+            "has_groups": True,
+            "parity": False,
+        }
+    ]
+    lake.write("runs", table, run=RUN, iteration=1)
+
+
+def test_a_complete_run_and_one_of_unknown_size(lake: Lake, sample):
+    for rank in (0, 1):
+        lake.write("traces", trace_row(sample, steps=[[5, 6]]), run=RUN, iteration=1, rank=rank)
+    (unknown,) = queries.runs(lake, RUN, 1).to_pylist()
+    assert (unknown["expected_ranks"], unknown["missing_ranks"], unknown["complete"]) == (None, None, None)
+    assert unknown["parity"] is True
+    lake.write("topology", sample("topology", 2, rank=[0, 1]), run=RUN, iteration=1)
+    (known,) = queries.runs(lake, RUN, 1).to_pylist()
+    assert (known["expected_ranks"], known["missing_ranks"], known["complete"]) == (2, [], True)
+    lake.write("traces", trace_row(sample, steps=[[5]]), run=RUN, iteration=1, rank=1)
+    assert queries.runs(lake, RUN, 1)["parity"].to_pylist() == [False]
+
+
+def test_a_run_whose_ranks_all_failed(lake: Lake, sample):
+    lake.write("traces", trace_row(sample, status="failed", world_size=1), run=RUN, iteration=1, rank=0)
+    (row,) = queries.runs(lake, RUN, 1).to_pylist()
+    assert (row["ranks"], row["failed_ranks"], row["missing_ranks"]) == (0, [0], [])
+    assert (row["complete"], row["parity"], row["backend"]) == (False, None, None)
+
+
+def test_coverage_and_categories(two_ranks: Lake, sample):
+    rows = queries.coverage(two_ranks, RUN, 7).to_pylist()
+    assert [row["rank"] for row in rows] == [0, 1]
+    shares = {name: value for name, value in rows[1].items() if name.endswith("_share")}
+    assert shares == {
+        "classified_share": 0.6,
+        "phase_known_share": 0.5,
+        "dimension_known_share": 0.25,
+        "microbatch_known_share": 0.25,
+        "launched_share": 0.9,
+        "dropped_share": 0.02,
+    }
+    kernels = sample("kernels", 3, category=["memory", "fwd_computation", "memory"], duration_ns=[2, 3, 2])
+    two_ranks.write("kernels", kernels, run=RUN, iteration=7, rank=1)
+    assert queries.categories(two_ranks, RUN, 7).to_pylist() == [
+        {"rank": 1, "category": "memory", "kernels": 2, "duration_ns": 4},
+        {"rank": 1, "category": "fwd_computation", "kernels": 1, "duration_ns": 3},
+    ]
+
+
+@pytest.mark.parametrize(
+    "sql", [queries.ITERATIONS_SQL, queries.RUNS_SQL, queries.COVERAGE_SQL, queries.CATEGORIES_SQL]
+)
+def test_the_same_query_runs_over_the_whole_catalogue(two_ranks: Lake, sql):
+    values = {"run": RUN, "iteration": 7}
+    assert two_ranks.query(sql, values).equals(two_ranks.query_iteration(sql, run=RUN, iteration=7))
+
+
+def test_a_damaged_file_is_named(two_ranks: Lake):
+    folder = two_ranks.home / "lake" / "overlap" / "run=night%2F1" / "iteration=7"
+    (folder / "rank=1" / "part.parquet").write_bytes(b"damaged")
+    with pytest.raises(BadInputError, match=r"rank=1/part\.parquet"):
+        queries.iterations(two_ranks, RUN, 7)

@@ -1,0 +1,201 @@
+"""Computation, communication and what of it runs hidden, as unions of kernels inside windows of time.
+
+The definitions are those of ``docs/metrics.md``: compute, communication and memory are measures of unions, hidden is
+the measure of communication ∩ computation, exposed = communication - hidden, idle = window - busy. Kernels are cut at
+the edges of a window, so the durations over ``[a, b)`` are those over ``[a, m)`` plus those over ``[m, b)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from traceviz_dag.analyze.intervals import Int64, Intervals, intersect, measure_within, merge, union
+from traceviz_dag.analyze.kernel_intervals import KernelIntervals, split_by_device
+from traceviz_dag.tables import OVERLAP
+from traceviz_dag.vocabulary import ALL_DIMENSIONS
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """Figures of one dimension in a list of windows, ns; one entry a window in each array."""
+
+    compute_ns: Int64
+    communication_ns: Int64
+    hidden_ns: Int64
+    memory_ns: Int64
+    busy_ns: Int64
+    window_ns: Int64
+
+    def columns(self) -> dict[str, Int64]:
+        """Return the columns that the tables overlap and microbatches share, by name."""
+        return {
+            "compute_ns": self.compute_ns,
+            "communication_ns": self.communication_ns,
+            "hidden_ns": self.hidden_ns,
+            "exposed_ns": self.communication_ns - self.hidden_ns,
+            "memory_ns": self.memory_ns,
+            "busy_ns": self.busy_ns,
+            "idle_ns": self.window_ns - self.busy_ns,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Windows:
+    """Windows of one device; ``last_included`` says that a kernel that starts at the very end counts too."""
+
+    name: str
+    steps: tuple[int | None, ...]
+    starts: Int64
+    ends: Int64
+    last_included: bool = False
+
+
+def overlap_table(
+    kernels: pa.Table,
+    steps: Sequence[tuple[int, int, int]] = (),
+    file_kernels: pa.Table | None = None,
+) -> pa.Table:
+    """Measure one rank's iteration: per device the window ``kernels`` and the window ``step`` of each given step.
+
+    The window ``kernels`` runs from the device's first start to its last end. The window ``step`` is that of the
+    ProfilerStep, and every kernel that runs inside counts there, whichever step launched it.
+
+    Args:
+        kernels: the iteration's kernels; needs start_ns, duration_ns, device, kind and dimension.
+        steps: (number, start_ns, end_ns) of each ProfilerStep to measure.
+        file_kernels: the kernels of the whole file, where it holds more steps than the iteration; the windows
+            ``step`` are cut from them, so that what another step left running is seen.
+
+    Returns:
+        The table ``overlap``: a row per device × window × dimension; ``all`` and each dimension that the device's
+        communication has, with 0 where a window has none of it. No rows without kernels.
+
+    Raises:
+        ValueError: a kernel without a start, a duration or a known kind.
+    """
+    step_windows = _Windows(
+        name="step",
+        steps=tuple(number for number, _, _ in steps),
+        starts=np.array([start for _, start, _ in steps], dtype=np.int64),
+        ends=np.array([end for _, _, end in steps], dtype=np.int64),
+    )
+    devices = split_by_device(kernels)
+    parts = [_measure_device(device, rows, _span_of(rows.time, "kernels")) for device, rows in devices.items()]
+    if steps:
+        around = devices if file_kernels is None else split_by_device(file_kernels)
+        parts += [_measure_device(device, rows, step_windows) for device, rows in around.items()]
+    return pa.concat_tables([OVERLAP.schema.empty_table(), *parts])
+
+
+def window_overlap(
+    kernels: pa.Table, window: str = "file", start_ns: int | None = None, end_ns: int | None = None
+) -> pa.Table:
+    """Measure one explicit window, the same on each device.
+
+    Args:
+        kernels: as in ``overlap_table``.
+        window: the name that the rows bear.
+        start_ns: start of the window; None: the first start of all kernels, on any device.
+        end_ns: end of the window; None: the last end of all kernels, on any device.
+
+    Returns:
+        Rows as ``overlap_table`` gives them, without step.
+
+    Raises:
+        ValueError: the window ends before it starts, or a kernel without a start, a duration or a known kind.
+    """
+    devices = split_by_device(kernels)
+    if not devices:
+        return OVERLAP.schema.empty_table()
+    first = min(int(rows.time.starts.min()) for rows in devices.values()) if start_ns is None else start_ns
+    last = max(int(rows.time.ends.max()) for rows in devices.values()) if end_ns is None else end_ns
+    if last < first:
+        raise ValueError(f"the window {window} ends at {last} ns, before its start at {first} ns")
+    windows = _Windows(window, (None,), np.array([first]), np.array([last]), last_included=end_ns is None)
+    return pa.concat_tables([_measure_device(device, rows, windows) for device, rows in devices.items()])
+
+
+def measure_windows(kernels: KernelIntervals, starts: Int64, ends: Int64) -> Mapping[str, Measures]:
+    """Measure kernels in many windows at once; the cost is linear in kernels and windows after sorting.
+
+    Args:
+        kernels: kernels on one time axis, in any order.
+        starts: first instant of each window, ns; windows may overlap.
+        ends: end of each window, ns, not before its start.
+
+    Returns:
+        ``all``, then each dimension that occurs among the communication kernels → its figures. Compute, memory and
+        busy speak of the whole window under every dimension.
+    """
+    computation = _union_of(kernels, kernels.computes())
+    by_dimension = {
+        dimension: _union_of(kernels, kernels.communicates(dimension))
+        for dimension in kernels.communication_dimensions()
+    }
+    whole = merge(*by_dimension.values())
+    memory = _union_of(kernels, kernels.moves_memory())
+    of_window = {
+        "compute_ns": measure_within(computation, starts, ends),
+        "memory_ns": measure_within(memory, starts, ends),
+        "busy_ns": measure_within(merge(computation, whole, memory), starts, ends),
+        "window_ns": ends - starts,
+    }
+    return {
+        dimension: Measures(
+            communication_ns=measure_within(communication, starts, ends),
+            hidden_ns=measure_within(intersect(communication, computation), starts, ends),
+            **of_window,
+        )
+        for dimension, communication in {ALL_DIMENSIONS: whole, **by_dimension}.items()
+    }
+
+
+def ratio(part: Int64, whole: Int64) -> pa.Array:
+    """Return part / whole, NULL where the whole is 0."""
+    none = whole == 0
+    return pa.array(part / np.where(none, 1, whole), mask=none)
+
+
+def _union_of(kernels: KernelIntervals, rows: npt.NDArray[np.bool_]) -> Intervals:
+    return union(kernels.time.starts[rows], kernels.time.ends[rows])
+
+
+def _span_of(time: Intervals, name: str) -> _Windows:
+    return _Windows(name, (None,), time.starts.min(keepdims=True), time.ends.max(keepdims=True), last_included=True)
+
+
+def _measure_device(device: str, kernels: KernelIntervals, windows: _Windows) -> pa.Table:
+    """Return the overlap rows of one device: window after window, in each ``all`` and then the dimensions."""
+    measured = measure_windows(kernels, windows.starts, windows.ends)
+    rows = len(measured)
+    columns = {
+        name: np.stack([each.columns()[name] for each in measured.values()], axis=1).ravel()
+        for name in next(iter(measured.values())).columns()
+    }
+    hidden, communication = columns["hidden_ns"], columns["communication_ns"]
+    return OVERLAP.from_columns(
+        {
+            "device": [device] * (rows * len(windows.steps)),
+            "window_name": [windows.name] * (rows * len(windows.steps)),
+            "step": [step for step in windows.steps for _ in measured],
+            "dimension": list(measured) * len(windows.steps),
+            "window_start_ns": np.repeat(windows.starts, rows),
+            "window_end_ns": np.repeat(windows.ends, rows),
+            **columns,
+            "hidden_share": ratio(hidden, communication),
+            "hidden_over_min": ratio(hidden, np.minimum(columns["compute_ns"], communication)),
+            "kernels": np.repeat(_starting_within(kernels.time.starts, windows), rows),
+        }
+    )
+
+
+def _starting_within(starts: Int64, windows: _Windows) -> Int64:
+    """Count the kernels that start in each window."""
+    ordered = np.sort(starts)
+    last = np.searchsorted(ordered, windows.ends, side="right" if windows.last_included else "left")
+    return np.maximum(last - np.searchsorted(ordered, windows.starts, side="left"), 0)

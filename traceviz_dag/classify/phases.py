@@ -1,0 +1,142 @@
+"""Which phase and which micro-batch each place in the call stacks belongs to, and which rule says so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from traceviz_dag.classify.host_tree import NONE, Bool, HostTree, nearest, take
+from traceviz_dag.classify.rules import OPENS, Rules
+from traceviz_dag.classify.steps import (
+    BACKWARD,
+    FORWARD,
+    MicrobatchSteps,
+    OpeningFrames,
+    ProfilerSteps,
+    microbatch_steps,
+)
+from traceviz_dag.read.events import (
+    CPU_OP,
+    PYTHON_FUNCTION,
+    USER_ANNOTATION,
+    Int64,
+    TraceEvents,
+)
+from traceviz_dag.vocabulary import Evidence, Phase
+
+PHASES = tuple(Phase)
+UNKNOWN_PHASE = PHASES.index(Phase.UNKNOWN)
+OTHER_PHASE = PHASES.index(Phase.OTHER)
+_SIDES = np.array(
+    [{Phase.FORWARD: FORWARD, Phase.BACKWARD: BACKWARD, Phase.RECOMPUTE: BACKWARD}.get(phase, NONE) for phase in PHASES]
+)
+_OUTSIDE = "outside_microbatch_steps"
+EVIDENCES = tuple(Evidence)
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """What each tree position says of the launches made there.
+
+    Attributes:
+        phase: index into PHASES.
+        phase_rule: index into ``rule_names``.
+        phase_evidence: index into EVIDENCES.
+        dimension_rule: nearest frame rule that speaks of communication, or NONE.
+        member: index into ``steps``, or NONE.
+        module, layer_row, operator: position of the innermost module, TransformerLayer and CPU operator, or NONE.
+        rule_names: names of the rules, the last for what lies outside all micro-batch steps.
+    """
+
+    phase: Int64
+    phase_rule: Int64
+    phase_evidence: Int64
+    dimension_rule: Int64
+    member: Int64
+    module: Int64
+    layer: Int64
+    operator: Int64
+    steps: MicrobatchSteps
+    rule_names: tuple[str, ...]
+
+
+def read_places(trace: TraceEvents, tree: HostTree, rules: Rules, profiler: ProfilerSteps) -> Places:
+    """Apply the frame rules to the call tree.
+
+    The nearest frame that names a phase decides it; a weak frame only where no other does. In a trace of Megatron's
+    schedules, what lies in no such frame but on the training thread is outside the micro-batches' steps: other.
+    """
+    rule = _rule_of_rows(trace, tree, rules)
+    has_rule = rule >= 0
+    phase_of_rule = np.array(
+        [NONE if frame.phase is None else PHASES.index(frame.phase) for frame in rules.frames] + [NONE]
+    )
+    weak_rule = np.array([frame.weak for frame in rules.frames] + [False])
+    tells = np.array([frame.tells_dimension for frame in rules.frames] + [False])
+    opens = np.array([OPENS.index(frame.opens) if frame.opens else NONE for frame in rules.frames] + [NONE])
+
+    names_phase = has_rule & (phase_of_rule[rule] >= 0)
+    strong = nearest(names_phase & ~weak_rule[rule], tree.parent)
+    weak = nearest(names_phase & weak_rule[rule], tree.parent)
+    decider = np.where(strong >= 0, strong, weak)
+    phase = np.where(decider >= 0, phase_of_rule[take(rule, decider)], UNKNOWN_PHASE)
+    evidence = _evidence(trace, tree, decider)
+    phase_rule = take(rule, decider)
+
+    opened = opens[rule]
+    opening = OpeningFrames(*(np.flatnonzero(opened == OPENS.index(kind)) for kind in OPENS))
+    steps, member = microbatch_steps(trace, tree, opening, _SIDES[phase], profiler)
+    if len(steps):
+        training = np.unique(tree.thread[steps.position])
+        outside = (decider == NONE) & np.isin(tree.thread, training)
+        phase = np.where(outside, OTHER_PHASE, phase)
+        evidence = np.where(outside, EVIDENCES.index(Evidence.CALL_STACK), evidence)
+        phase_rule = np.where(outside, len(rules.frames), phase_rule)
+
+    dimension_rule = take(rule, nearest(has_rule & tells[rule], tree.parent))
+    is_module = np.array([name.startswith("nn.Module: ") for name in trace.strings], dtype=bool)
+    is_layer = np.array([name.startswith("nn.Module: TransformerLayer_") for name in trace.strings], dtype=bool)
+    names = trace.host.name[tree.rows]
+    return Places(
+        phase=phase,
+        phase_rule=phase_rule,
+        phase_evidence=evidence,
+        dimension_rule=dimension_rule,
+        member=member,
+        module=nearest(is_module[names], tree.parent),
+        layer=nearest(is_layer[names], tree.parent),
+        operator=nearest(trace.host.category[tree.rows] == CPU_OP, tree.parent),
+        steps=steps,
+        rule_names=(*(frame.name for frame in rules.frames), _OUTSIDE),
+    )
+
+
+def _rule_of_rows(trace: TraceEvents, tree: HostTree, rules: Rules) -> Int64:
+    """Index of the frame rule that matches each position's name and kind, or NONE; each distinct name is tried once."""
+    host = trace.host
+    rule = np.full(len(tree), NONE, dtype=np.int64)
+    category, name = host.category[tree.rows], host.name[tree.rows]
+    for kind in (CPU_OP, PYTHON_FUNCTION, USER_ANNOTATION):
+        of_kind = category == kind
+        codes = np.unique(name[of_kind])
+        by_code = np.full(len(trace.strings), NONE, dtype=np.int64)
+        by_code[codes] = rules.match_frames([trace.strings[code] for code in codes.tolist()], kind)
+        rule[of_kind] = by_code[name[of_kind]]
+    return rule
+
+
+def _evidence(trace: TraceEvents, tree: HostTree, decider: Int64) -> Int64:
+    """Own thread's stack, an annotation, or (from another thread) the window of the main thread's step."""
+    decided = decider >= 0
+    at = np.where(decided, decider, 0)
+    evidence = np.full(len(tree), EVIDENCES.index(Evidence.NONE), dtype=np.int64)
+    if not len(tree):
+        return evidence
+    annotated = trace.host.category[tree.rows[at]] == USER_ANNOTATION
+    elsewhere = tree.thread[at] != tree.thread
+    found: Bool = decided
+    evidence[found] = EVIDENCES.index(Evidence.CALL_STACK)
+    evidence[found & annotated] = EVIDENCES.index(Evidence.ANNOTATION)
+    evidence[found & elsewhere] = EVIDENCES.index(Evidence.STEP_WINDOW)
+    return evidence

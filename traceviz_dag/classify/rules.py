@@ -1,0 +1,184 @@
+"""The rules that give names a meaning: one readable table (``rules.toml``), which a user extends with a file."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from fnmatch import fnmatchcase, translate
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from traceviz_dag.errors import BadInputError
+from traceviz_dag.read.events import CPU_OP, PYTHON_FUNCTION, USER_ANNOTATION
+from traceviz_dag.vocabulary import Dimension, Kind, Phase
+
+ROW_KINDS = {"cpu_op": CPU_OP, "python_function": PYTHON_FUNCTION, "user_annotation": USER_ANNOTATION}
+OPENS = ("forward_step", "backward_step", "combined_step")
+
+_LINE_NUMBER = re.compile(r"\(\d+\): ")
+
+
+@dataclass(frozen=True, slots=True)
+class FrameRule:
+    """What a host row says of the launches below it; see the head of ``rules.toml`` for each field."""
+
+    name: str
+    patterns: tuple[str, ...]
+    on: tuple[str, ...]
+    phase: Phase | None = None
+    weak: bool = False
+    opens: str | None = None
+    dimension: Dimension | None = None
+    overrides: tuple[str, ...] = ()
+    collectives: tuple[tuple[str, Dimension], ...] = ()
+    role: str | None = None
+
+    @property
+    def tells_dimension(self) -> bool:
+        """Whether the rule says what communication below the frame serves or carries."""
+        return bool(self.dimension or self.collectives or self.role)
+
+    def dimension_of(self, collective: str) -> Dimension | None:
+        """What a communication of that name serves below the frame, or None where the rule does not say."""
+        for pattern, dimension in self.collectives:
+            if fnmatchcase(collective.lower(), pattern):
+                return dimension
+        return self.dimension
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRule:
+    """What a kernel's own name says of it; see the head of ``rules.toml``."""
+
+    name: str
+    patterns: tuple[str, ...]
+    kind: Kind
+    role: str | None = None
+    dimension: Dimension | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The whole table, in order of precedence.
+
+    Attributes:
+        digest: changes whenever a rule does; recorded with what the rules classified.
+    """
+
+    frames: tuple[FrameRule, ...]
+    kernels: tuple[KernelRule, ...]
+    digest: str
+
+    def match_frames(self, names: Sequence[str], row_kind: int) -> list[int]:
+        """For each name the index of the first frame rule that applies to rows of that kind, or -1."""
+        applicable = [
+            (index, rule.patterns)
+            for index, rule in enumerate(self.frames)
+            if row_kind in {ROW_KINDS[kind] for kind in rule.on}
+        ]
+        return _first_match([without_line_number(name) for name in names], applicable)
+
+    def match_kernels(self, names: Sequence[str]) -> list[int]:
+        """For each kernel name the index of the first kernel rule that matches, or -1."""
+        return _first_match(names, [(index, rule.patterns) for index, rule in enumerate(self.kernels)])
+
+
+def without_line_number(name: str) -> str:
+    """A Python frame's name without its line number, which drifts between versions."""
+    return _LINE_NUMBER.sub(": ", name, count=1)
+
+
+def load_rules(user_file: Path | None = None) -> Rules:
+    """The built-in rules, with those of a user's TOML file before them.
+
+    Raises:
+        BadInputError: the file is missing, not TOML, or a rule in it is malformed.
+    """
+    text = resources.files(__package__).joinpath("rules.toml").read_text(encoding="utf-8")
+    frames, kernels = _parse(tomllib.loads(text), "built-in rules.toml")
+    digest = xxhash.xxh3_64(text.encode())
+    if user_file is not None:
+        try:
+            user_text = user_file.read_text(encoding="utf-8")
+            document = tomllib.loads(user_text)
+        except FileNotFoundError:
+            raise BadInputError(user_file, "rule file not found", "give the path of a TOML file") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise BadInputError(user_file, f"not a TOML file ({error})", "mend the syntax") from None
+        user_frames, user_kernels = _parse(document, user_file)
+        frames, kernels = user_frames + frames, user_kernels + kernels
+        digest.update(user_text.encode())
+    return Rules(tuple(frames), tuple(kernels), digest.hexdigest())
+
+
+def _first_match(names: Iterable[str], rules: Sequence[tuple[int, tuple[str, ...]]]) -> list[int]:
+    """One alternation with a group per rule: the first rule in order wins, in one pass of the regex engine."""
+    if not rules:
+        return [-1 for _ in names]
+    expression = re.compile(
+        "|".join(f"(?P<r{index}>{'|'.join(translate(pattern) for pattern in patterns)})" for index, patterns in rules)
+    )
+    matches = (expression.match(name) for name in names)
+    return [-1 if match is None else int(str(match.lastgroup)[1:]) for match in matches]
+
+
+def _parse(document: Mapping[str, Any], source: Path | str) -> tuple[list[FrameRule], list[KernelRule]]:
+    unknown = set(document) - {"frame", "kernel"}
+    if unknown:
+        raise BadInputError(source, f"unknown section {sorted(unknown)}", "use [[frame]] and [[kernel]]")
+    frames = [_frame_rule(entry, source) for entry in document.get("frame", [])]
+    kernels = [_kernel_rule(entry, source) for entry in document.get("kernel", [])]
+    return frames, kernels
+
+
+def _frame_rule(entry: Mapping[str, Any], source: Path | str) -> FrameRule:
+    values = _checked(entry, FrameRule, source)
+    on = tuple(values.get("on", ROW_KINDS))
+    if set(on) - set(ROW_KINDS):
+        raise BadInputError(source, f"rule {entry['name']!r}: on = {list(on)}", f"use {list(ROW_KINDS)}")
+    if values.get("opens") not in (None, *OPENS):
+        raise BadInputError(source, f"rule {entry['name']!r}: opens = {values['opens']!r}", f"use one of {list(OPENS)}")
+    values["on"] = on
+    values["phase"] = _member(values.get("phase"), Phase, entry, source)
+    values["dimension"] = _member(values.get("dimension"), Dimension, entry, source)
+    values["overrides"] = tuple(values.get("overrides", ()))
+    values["collectives"] = tuple(
+        (pattern, _member(dimension, Dimension, entry, source))
+        for pattern, dimension in dict(values.get("collectives", {})).items()
+    )
+    return FrameRule(**values)
+
+
+def _kernel_rule(entry: Mapping[str, Any], source: Path | str) -> KernelRule:
+    values = _checked(entry, KernelRule, source)
+    values["kind"] = _member(values.get("kind", "communication"), Kind, entry, source)
+    values["dimension"] = _member(values.get("dimension"), Dimension, entry, source)
+    return KernelRule(**values)
+
+
+def _checked(entry: Mapping[str, Any], rule_type: type, source: Path | str) -> dict[str, Any]:
+    allowed = {field.name for field in fields(rule_type)}
+    if "name" not in entry or not entry.get("patterns") or not isinstance(entry["patterns"], list):
+        raise BadInputError(source, f"rule {dict(entry)!r} lacks a name or patterns", "give it both")
+    if set(entry) - allowed:
+        raise BadInputError(
+            source, f"rule {entry['name']!r} has unknown keys {sorted(set(entry) - allowed)}", f"use {sorted(allowed)}"
+        )
+    return {**entry, "patterns": tuple(entry["patterns"])}
+
+
+def _member(value: str | None, enum: Any, entry: Mapping[str, Any], source: Path | str) -> Any:
+    if value is None:
+        return None
+    try:
+        return enum(value)
+    except ValueError:
+        words = [member.value for member in enum]
+        raise BadInputError(
+            source, f"rule {entry['name']!r}: {value!r} is not a {enum.__name__.lower()}", f"use one of {words}"
+        ) from None

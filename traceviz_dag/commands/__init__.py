@@ -1,0 +1,1 @@
+"""The traceviz command line, a small file a subcommand."""

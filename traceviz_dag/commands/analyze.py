@@ -1,0 +1,164 @@
+"""``traceviz analyze`` and ``traceviz batch``: the whole way from files to tables, through Dagster."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.output import print_json
+from traceviz_dag.commands.summary import iteration_summary, print_summary
+from traceviz_dag.errors import TracevizError, UsageError
+from traceviz_dag.lake.inputs import IterationInputs
+from traceviz_dag.lake.lake import Lake
+
+RulesOption = Annotated[Path | None, typer.Option(help="TOML file with rules that come before the built-in ones.")]
+WorkersOption = Annotated[int, typer.Option(min=0, help="Processes that ranks fan out over; 0 takes one a core.")]
+PartialOption = Annotated[bool, typer.Option("--allow-partial", help="Aggregate although ranks cannot be read.")]
+ForceOption = Annotated[bool, typer.Option("--force", help="Compute again what is there and unchanged.")]
+PatternOption = Annotated[str | None, typer.Option(help="Take only files whose name matches this glob.")]
+
+Started = Callable[[IterationInputs, Sequence[int]], None]
+
+_POLL_SECONDS = 0.2
+
+
+class IncompleteError(TracevizError):
+    """Some ranks could not be read; the others were analysed."""
+
+
+def analyze(
+    paths: Annotated[list[Path], typer.Argument(help="Runs, iteration folders or trace files; any mix.")],
+    pattern: PatternOption = None,
+    rank: Annotated[int | None, typer.Option(help="Rank of a single file that does not say its own.")] = None,
+    workers: WorkersOption = 0,
+    rules: RulesOption = None,
+    allow_partial: PartialOption = False,
+    force: ForceOption = False,
+    home: HomeOption = DEFAULT_HOME,
+    json: JsonOption = False,
+) -> None:
+    """Turn traces into classified kernels, micro-batches and overlap, and say what they show.
+
+    Runs Dagster in this process on the home's instance, so that `traceviz dev` shows the lineage. What is there and
+    unchanged is skipped. A file that cannot be read is reported; the other ranks go on, and the exit code is 2.
+    """
+    from traceviz_dag.discovery import inputs_below
+    from traceviz_dag.orchestrate import AnalysisSettings, analyse
+
+    inputs = inputs_below(paths, pattern=pattern, rank=rank)
+    folder = home.resolve()
+    settings = AnalysisSettings(folder, workers, rules.resolve() if rules else None, allow_partial, force)
+    console = Console(stderr=True)
+    with _progress(console, folder) as started:
+        results = analyse(settings, inputs, started)
+    faults = [fault for entry in inputs for fault in (*entry.problems, *entry.warnings)]
+    faults += [f"{result.key}: {fault}" for result in results for fault in result.faults.values()]
+    for fault in dict.fromkeys(faults):
+        console.print(f"traceviz: {fault}", style="yellow", soft_wrap=True, highlight=False, markup=False)
+    summaries = [iteration_summary(folder, result) for result in results]
+    if json:
+        print_json(summaries)
+    else:
+        for summary in summaries:
+            print_summary(summary)
+        typer.echo(f"\nTables in {folder / 'lake'}. Ask them: traceviz sql --home {home} 'SELECT …'")
+        typer.echo(f"See lineage, partitions and checks: traceviz dev --home {home}")
+    unread = sum(len(result.failed) for result in results) + sum(len(entry.problems) for entry in inputs)
+    if unread:
+        raise IncompleteError(f"{unread} of the trace files could not be used; everything else is analysed")
+
+
+def batch(
+    folders: Annotated[
+        list[Path], typer.Option("--folders", help="Folders of traces; repeat it, or list them after --.")
+    ] = [],  # noqa: B006
+    paths: Annotated[list[Path] | None, typer.Argument(help="Further folders or files.")] = None,
+    base_folder: Annotated[Path | None, typer.Option(help="Folder that --iterations are looked for in.")] = None,
+    iterations: Annotated[
+        str | None, typer.Option(help="Comma-separated iteration numbers below --base-folder.")
+    ] = None,
+    pattern: PatternOption = None,
+    processes: Annotated[
+        int,
+        typer.Option("--processes", "--workers", min=0, help="Processes that ranks fan out over; 0 takes one a core."),
+    ] = 0,
+    rules: RulesOption = None,
+    allow_partial: PartialOption = False,
+    force: ForceOption = False,
+    home: HomeOption = DEFAULT_HOME,
+    json: JsonOption = False,
+) -> None:
+    """Analyse many folders at once; takes the options of TraceViz's batch analyzer."""
+    chosen = [*folders, *(paths or [])]
+    if iterations is not None:
+        if base_folder is None:
+            raise UsageError("--iterations needs --base-folder, the run that holds the iteration folders")
+        chosen += [base_folder / f"iteration_{_number(text)}" for text in iterations.split(",")]
+    elif base_folder is not None:
+        chosen.append(base_folder)
+    if not chosen:
+        raise UsageError("no folder given; name one, or use --folders or --base-folder")
+    analyze(chosen, pattern, None, processes, rules, allow_partial, force, home, json)
+
+
+def _number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise UsageError(f"{text!r} in --iterations is not a number") from None
+
+
+@contextmanager
+def _progress(console: Console, home: Path) -> Iterator[Started]:
+    """A bar an iteration that fills as ranks appear in the lake; the lake is watched, not the step that writes it."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("ranks"),
+        TimeElapsedColumn(),
+    )
+    stop = threading.Event()
+    watched: list[tuple[TaskID, IterationInputs, set[int], float]] = []
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+
+        def started(inputs: IterationInputs, ranks: Sequence[int]) -> None:
+            task = progress.add_task(inputs.key, total=len(ranks))
+            watched.append((task, inputs, set(ranks), time.time()))
+
+        def watch() -> None:
+            lake = Lake(home)
+            while not stop.wait(_POLL_SECONDS):
+                for task, inputs, ranks, since in tuple(watched):
+                    progress.update(task, completed=_written(lake, inputs, ranks, since))
+
+        watcher = threading.Thread(target=watch, daemon=True)
+        if console.is_terminal:
+            watcher.start()
+        try:
+            yield started
+        finally:
+            stop.set()
+            if watcher.is_alive():
+                watcher.join()
+            for task, _, ranks, _ in watched:
+                progress.update(task, completed=len(ranks))
+
+
+def _written(lake: Lake, inputs: IterationInputs, ranks: set[int], since: float) -> int:
+    """How many of the ranks have a row in ``traces`` that is newer than ``since`` (seconds since the epoch)."""
+    count = 0
+    for rank in ranks:
+        path = lake.path("traces", run=inputs.run, iteration=inputs.iteration, rank=rank)
+        with suppress(FileNotFoundError):
+            count += path.stat().st_mtime >= since
+    return count

@@ -1,0 +1,109 @@
+"""``traceviz classify``: one trace to classified kernels, without a home."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet
+import typer
+
+from traceviz_dag.commands.options import JsonOption
+from traceviz_dag.commands.output import milliseconds, percent, print_json, print_table
+from traceviz_dag.errors import UsageError
+
+
+def classify(
+    path: Annotated[Path | None, typer.Argument(help="A trace file.")] = None,
+    input_: Annotated[
+        Path | None, typer.Option("--input", help="The same, as TraceViz's core analyzer has it.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option(help="Write the kernels to this .parquet, .csv or .json file.")] = None,
+    rank: Annotated[int | None, typer.Option(help="Rank of a file that does not say its own.")] = None,
+    rules: Annotated[Path | None, typer.Option(help="TOML file with rules that come before the built-in ones.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Classify the kernels of one trace: phase, dimension, category and micro-batch, each with its evidence.
+
+    Process groups are those that the file and its neighbours' headers name.
+    """
+    from traceviz_dag.classify.rules import load_rules
+    from traceviz_dag.discovery import inputs_below
+    from traceviz_dag.iteration_pipeline import rank_traces, read_topology
+    from traceviz_dag.rank_pipeline import classify_trace
+    from traceviz_dag.read.kineto import read_kineto
+
+    trace_path = path or input_
+    if trace_path is None or (path is not None and input_ is not None):
+        raise UsageError("give one trace file, as an argument or with --input")
+    if trace_path.is_dir():
+        raise UsageError(f"{trace_path} is a folder; use traceviz analyze for many files")
+    inputs = inputs_below([trace_path], rank=rank)[0]
+    trace = rank_traces(inputs, {entry.rank for entry in inputs.ranks})[0]
+    events = read_kineto(trace.path)
+    kernels = classify_trace(events, trace.rank, read_topology(inputs), load_rules(rules)).kernels
+    if output is not None:
+        _write(kernels, output)
+    rows = _by_category(kernels)
+    if json:
+        print_json({"file": trace.name, "rank": trace.rank, "fault": events.report.fault, "categories": rows})
+        return
+    if events.report.fault:
+        typer.echo(f"traceviz: {events.report.fault}", err=True)
+    print_table(
+        f"{trace.name}, rank {trace.rank}: {kernels.num_rows} kernels and memory operations",
+        ["category", "phase evidence", "dimension evidence", "kernels", "time ms", "share"],
+        [
+            [
+                row["category"],
+                row["phase_evidence"],
+                row["dimension_evidence"],
+                row["kernels"],
+                milliseconds(row["time_ns"]),
+                percent(row["share"]),
+            ]
+            for row in rows
+        ],
+    )
+
+
+def _by_category(kernels: pa.Table) -> list[dict[str, Any]]:
+    keys = ["category", "phase_evidence", "dimension_evidence"]
+    plain = pa.table({name: kernels[name].cast(pa.string()) for name in keys} | {"duration_ns": kernels["duration_ns"]})
+    grouped = plain.group_by(keys).aggregate([("duration_ns", "count"), ("duration_ns", "sum")])
+    total = pc.sum(kernels["duration_ns"]).as_py() or 0
+    rows = [
+        {
+            **{name: row[name] for name in keys},
+            "kernels": row["duration_ns_count"],
+            "time_ns": row["duration_ns_sum"],
+            "share": row["duration_ns_sum"] / total if total else None,
+        }
+        for row in grouped.to_pylist()
+    ]
+    return sorted(rows, key=lambda row: -row["time_ns"])
+
+
+def _write(kernels: pa.Table, output: Path) -> None:
+    """Write to a temporary name beside the output, then rename."""
+    temporary = output.with_name(f".{output.name}.partial")
+    plain = pa.table(
+        {
+            name: column.cast(pa.string()) if pa.types.is_dictionary(column.type) else column
+            for name, column in zip(kernels.column_names, kernels.columns, strict=True)
+        }
+    )
+    if output.suffix == ".parquet":
+        pyarrow.parquet.write_table(kernels, temporary, compression="zstd")
+    elif output.suffix == ".csv":
+        pyarrow.csv.write_csv(plain, temporary)
+    elif output.suffix == ".json":
+        import msgspec
+
+        temporary.write_bytes(msgspec.json.encode(plain.to_pylist()))
+    else:
+        raise UsageError(f"{output}: no format {output.suffix!r}; name the file .parquet, .csv or .json")
+    temporary.replace(output)

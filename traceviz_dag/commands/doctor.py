@@ -1,0 +1,197 @@
+"""``traceviz doctor``: what is installed, what the home holds, and which questions a capture can answer."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.output import print_json, print_table
+from traceviz_dag.lake.lake import open_lake
+from traceviz_dag.tables import TABLES
+
+_PACKAGES = ("traceviz-dag", "dagster", "duckdb", "pyarrow", "msgspec", "numpy", "pandas", "isal", "perfetto")
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """What one iteration's traces hold.
+
+    Attributes:
+        stacks, operators, shapes, groups, steps, launches: ranks that have them.
+    """
+
+    run: str
+    iteration: int
+    ranks: int
+    world_size: int | None
+    gpu: int
+    stacks: int
+    operators: int
+    shapes: int
+    groups: int
+    steps: int
+    pipelines: int
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Whether a capture can answer a question, and what it would need."""
+
+    question: str
+    answer: str
+    why: str
+
+
+def doctor(
+    path: Annotated[Path | None, typer.Argument(help="A capture: a run, an iteration or a file.")] = None,
+    home: HomeOption = DEFAULT_HOME,
+    json: JsonOption = False,
+) -> None:
+    """Say what is installed and what the home holds; with a path, what the capture can and cannot answer."""
+    if path is not None:
+        captures = _captures(path)
+        if json:
+            print_json([_as_json(capture) for capture in captures])
+            return
+        for capture in captures:
+            _print_capture(capture)
+        return
+    state = {"packages": _packages(), "python": platform.python_version(), "home": _home(home)}
+    if json:
+        print_json(state)
+        return
+    print_table(
+        "Installed", ["package", "version"], [["python", platform.python_version()], *map(list, _packages().items())]
+    )
+    print_table(
+        f"Home {home.resolve()}", ["table", "partitions"], [[name, count] for name, count in _home(home).items()]
+    )
+
+
+def judge(capture: Capture) -> list[Answer]:
+    """Which questions a capture can answer, from what every rank of it has."""
+    every = capture.ranks
+    stacks, operators, groups = capture.stacks == every, capture.operators == every, capture.groups == every
+    complete = capture.world_size is not None and every == capture.world_size
+    missing_stacks = "call stacks are missing: capture with_stack (--pytorch-profiler-collect-callstack)"
+    return [
+        Answer(
+            "Which phase is a kernel in?",
+            _degree(stacks, operators),
+            "call stacks"
+            if stacks
+            else "operators tell backward from the rest; " + missing_stacks
+            if operators
+            else missing_stacks,
+        ),
+        Answer("Which micro-batch and chunk?", _degree(stacks, False), "call stacks" if stacks else missing_stacks),
+        Answer(
+            "Which parallel dimension does a communication serve?",
+            _degree(groups, stacks),
+            "process groups in the header"
+            if groups
+            else "no described process groups: use torch 2.4 or newer"
+            + ("; call stacks tell in part" if stacks else ""),
+        ),
+        Answer(
+            "How much communication is hidden on a rank?",
+            "yes" if capture.gpu else "in part",
+            "kernels" if capture.gpu else "no GPU rows: measured on CPU work",
+        ),
+        Answer(
+            "Which stage, pipeline and replica is a rank in?",
+            _degree(capture.pipelines > 0, False),
+            f"{capture.pipelines} pipelines known"
+            if capture.pipelines
+            else "no process groups and no topology text file",
+        ),
+        Answer(
+            "Who waits for whom across ranks?",
+            _degree(complete, every > 1),
+            "all ranks are there" if complete else f"{every} of {capture.world_size or 'an unknown number of'} ranks",
+        ),
+        Answer(
+            "How large are the tensors?",
+            _degree(capture.shapes == every, False),
+            "shapes" if capture.shapes == every else "shapes are missing: capture record_shapes",
+        ),
+    ]
+
+
+def _degree(full: bool, part: bool) -> str:
+    return "yes" if full else "in part" if part else "no"
+
+
+def _captures(path: Path) -> Sequence[Capture]:
+    from traceviz_dag.discovery import inputs_below
+    from traceviz_dag.errors import BadInputError
+    from traceviz_dag.iteration_pipeline import read_topology
+    from traceviz_dag.read.peek import peek
+
+    captures = []
+    for inputs in inputs_below([path]):
+        peeks, problems = [], list(inputs.problems)
+        for entry in inputs.ranks:
+            try:
+                peeks.append(peek(Path(entry.path)))
+            except BadInputError as error:
+                problems.append(str(error))
+        worlds = {peeked.header.world_size for peeked in peeks} - {None}
+        captures.append(
+            Capture(
+                run=inputs.run,
+                iteration=inputs.iteration,
+                ranks=len(peeks),
+                world_size=worlds.pop() if len(worlds) == 1 else None,
+                gpu=sum(peeked.has_kernels for peeked in peeks),
+                stacks=sum(peeked.has_stacks for peeked in peeks),
+                operators=sum(peeked.has_operators for peeked in peeks),
+                shapes=sum(bool(peeked.header.record_shapes) for peeked in peeks),
+                groups=sum(any(group.description for group in peeked.header.process_groups) for peeked in peeks),
+                steps=max((len(peeked.steps) for peeked in peeks), default=0),
+                pipelines=len(read_topology(inputs).pipelines),
+                problems=tuple(problems),
+            )
+        )
+    return captures
+
+
+def _as_json(capture: Capture) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return {**asdict(capture), "questions": [asdict(answer) for answer in judge(capture)]}
+
+
+def _print_capture(capture: Capture) -> None:
+    world = capture.world_size if capture.world_size is not None else "unknown"
+    typer.echo(
+        f"\n{capture.run} · iteration {capture.iteration}: {capture.ranks} ranks of a world of {world}; with GPU rows "
+        f"{capture.gpu}, call stacks {capture.stacks}, operators {capture.operators}, shapes {capture.shapes}, "
+        f"described groups {capture.groups}; {capture.steps} profiler steps a file"
+    )
+    for problem in capture.problems:
+        typer.echo(f"  {problem}")
+    print_table("Questions", ["question", "answer", "because"], [[a.question, a.answer, a.why] for a in judge(capture)])
+
+
+def _packages() -> dict[str, str]:
+    found = {}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def _home(home: Path) -> dict[str, int]:
+    lake = open_lake(home)
+    return {name: len(lake.partitions(name)) for name in TABLES}

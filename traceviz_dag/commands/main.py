@@ -1,0 +1,64 @@
+"""The ``traceviz`` program: its subcommands, and the one place that turns errors into lines."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from traceviz_dag.commands.analyze import analyze, batch
+from traceviz_dag.commands.classify import classify
+from traceviz_dag.commands.demo import demo
+from traceviz_dag.commands.dev import dev
+from traceviz_dag.commands.doctor import doctor
+from traceviz_dag.commands.overlap import overlap
+from traceviz_dag.commands.simulate import simulate
+from traceviz_dag.commands.sql import sql
+from traceviz_dag.commands.topology import topology
+from traceviz_dag.errors import TracevizError
+
+COMMANDS = (demo, simulate, analyze, classify, batch, topology, overlap, sql, dev, doctor)
+
+app = typer.Typer(
+    name="traceviz",
+    help="Which rank, stage or link makes a Megatron-LM training step slow, read from its profiler traces.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+for _command in COMMANDS:
+    app.command()(_command)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"traceviz-dag {version('traceviz-dag')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and stop.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Options that stand before the subcommand."""
+
+
+def main() -> None:
+    """Run the program; an error that a user can mend is one line on stderr and exit code 2 (1 for a failed gate)."""
+    try:
+        app()
+    except TracevizError as error:
+        typer.echo(f"traceviz: {error}", err=True)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        # The reader of a pipe has gone; nobody is left to tell.
+        sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,200 @@
+"""``traceviz simulate``: traces of a Megatron training job that never ran, with the truth beside them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+from traceviz_dag.simulate.settings import (
+    ContextExchange,
+    Edges,
+    Era,
+    Faults,
+    Graphs,
+    Layout,
+    Recompute,
+    Settings,
+    Transformer,
+)
+
+_PARALLEL, _MODEL, _OVERLAP, _CAPTURE = "Parallelism", "Model and schedule", "Overlap", "Capture"
+_FAULTS, _EDGES = "Faults", "Oddities of real files"
+
+
+def simulate(
+    out: Annotated[Path, typer.Argument(help="The run folder to make.", file_okay=False)],
+    tp: Annotated[int, typer.Option(help="Tensor parallel size.", rich_help_panel=_PARALLEL)] = 1,
+    cp: Annotated[int, typer.Option(help="Context parallel size.", rich_help_panel=_PARALLEL)] = 1,
+    ep: Annotated[int, typer.Option(help="Expert parallel size.", rich_help_panel=_PARALLEL)] = 1,
+    etp: Annotated[
+        int | None, typer.Option(help="Expert tensor parallel size; default tp.", rich_help_panel=_PARALLEL)
+    ] = None,
+    dp: Annotated[int, typer.Option(help="Data parallel size.", rich_help_panel=_PARALLEL)] = 1,
+    pp: Annotated[int, typer.Option(help="Pipeline parallel size.", rich_help_panel=_PARALLEL)] = 1,
+    vpp: Annotated[int, typer.Option(help="Model chunks per rank (interleaving).", rich_help_panel=_PARALLEL)] = 1,
+    order: Annotated[
+        str, typer.Option(help="Rank order, leftmost fastest.", rich_help_panel=_PARALLEL)
+    ] = "tp-cp-ep-dp-pp",
+    node_size: Annotated[int, typer.Option(help="GPUs per node.", rich_help_panel=_PARALLEL)] = 8,
+    microbatches: Annotated[int, typer.Option(help="Micro-batches per step.", rich_help_panel=_MODEL)] = 8,
+    layers: Annotated[int, typer.Option(help="Transformer layers.", rich_help_panel=_MODEL)] = 16,
+    hidden: Annotated[int, typer.Option(help="Hidden size.", rich_help_panel=_MODEL)] = 4096,
+    sequence: Annotated[int, typer.Option(help="Sequence length, tokens.", rich_help_panel=_MODEL)] = 4096,
+    experts: Annotated[
+        int, typer.Option(help="Experts per layer; 0: dense, or 2 ep with --ep above 1.", rich_help_panel=_MODEL)
+    ] = 0,
+    iterations: Annotated[int, typer.Option(help="Profiled training steps.", rich_help_panel=_MODEL)] = 1,
+    recompute: Annotated[
+        Recompute, typer.Option(help="Which activations are computed again.", rich_help_panel=_MODEL)
+    ] = Recompute.NONE,
+    transformer: Annotated[
+        Transformer, typer.Option(help="Implementation of the layers.", rich_help_panel=_MODEL)
+    ] = Transformer.TRANSFORMER_ENGINE,
+    context_exchange: Annotated[
+        ContextExchange, typer.Option(help="How context parallelism moves keys and values.", rich_help_panel=_MODEL)
+    ] = ContextExchange.POINT_TO_POINT,
+    cuda_graphs: Annotated[
+        Graphs, typer.Option(help="What is replayed as CUDA graphs.", rich_help_panel=_MODEL)
+    ] = Graphs.NONE,
+    overlap_grad_reduce: Annotated[
+        bool, typer.Option(help="Reduce gradients during the backward pass.", rich_help_panel=_OVERLAP)
+    ] = True,
+    overlap_param_gather: Annotated[
+        bool, typer.Option(help="Gather parameters during the forward pass.", rich_help_panel=_OVERLAP)
+    ] = True,
+    overlap_p2p: Annotated[
+        bool, typer.Option(help="Overlap pipeline communication (needs --vpp).", rich_help_panel=_OVERLAP)
+    ] = False,
+    overlap_expert: Annotated[
+        bool, typer.Option(help="Combined 1F1B: overlap expert all-to-alls.", rich_help_panel=_OVERLAP)
+    ] = False,
+    distributed_optimizer: Annotated[
+        bool, typer.Option(help="Shard the optimizer over data parallelism.", rich_help_panel=_OVERLAP)
+    ] = True,
+    era: Annotated[Era, typer.Option(help="Which PyTorch writes the traces.", rich_help_panel=_CAPTURE)] = Era.TORCH_2_7,
+    stacks: Annotated[bool, typer.Option(help="Record Python call stacks.", rich_help_panel=_CAPTURE)] = True,
+    layout: Annotated[
+        Layout, typer.Option(help="How files are named.", rich_help_panel=_CAPTURE)
+    ] = Layout.ITERATION,
+    gzip: Annotated[bool, typer.Option(help="Compress the traces.", rich_help_panel=_CAPTURE)] = True,
+    clock_skew: Annotated[
+        float, typer.Option(help="Node clocks differ by up to this many ms.", rich_help_panel=_CAPTURE)
+    ] = 0.0,
+    clock_drift: Annotated[
+        float, typer.Option(help="Node clocks drift by up to this many ppm.", rich_help_panel=_CAPTURE)
+    ] = 0.0,
+    slow_gpu: Annotated[int | None, typer.Option(help="Rank with a slow GPU.", rich_help_panel=_FAULTS)] = None,
+    slow_link: Annotated[int | None, typer.Option(help="Rank with slow links.", rich_help_panel=_FAULTS)] = None,
+    data_stall: Annotated[
+        int | None, typer.Option(help="Rank whose data loader stalls.", rich_help_panel=_FAULTS)
+    ] = None,
+    gc_pause: Annotated[
+        int | None, typer.Option(help="Rank that collects garbage in each step.", rich_help_panel=_FAULTS)
+    ] = None,
+    expert_imbalance: Annotated[
+        float, typer.Option(help="Share of all tokens that the first experts get on top.", rich_help_panel=_FAULTS)
+    ] = 0.0,
+    bad_stage_split: Annotated[
+        int, typer.Option(help="Layers moved from other stages to the first.", rich_help_panel=_FAULTS)
+    ] = 0,
+    hidden_sync: Annotated[
+        int | None, typer.Option(help="Rank that waits for its GPU in each forward step.", rich_help_panel=_FAULTS)
+    ] = None,
+    missing_launches: Annotated[
+        float, typer.Option(help="Share of launch rows that the profiler lost.", rich_help_panel=_EDGES)
+    ] = 0.0,
+    zero_durations: Annotated[
+        bool, typer.Option(help="Some kernels last 0 ns.", rich_help_panel=_EDGES)
+    ] = False,
+    early_kernels: Annotated[
+        bool, typer.Option(help="Kernels that ran before the first step.", rich_help_panel=_EDGES)
+    ] = False,
+    missing_rank: Annotated[int | None, typer.Option(help="Rank without a file.", rich_help_panel=_EDGES)] = None,
+    truncated_rank: Annotated[
+        int | None, typer.Option(help="Rank whose file breaks off.", rich_help_panel=_EDGES)
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Decides every random choice.")] = 1,
+    workers: Annotated[int, typer.Option(help="Processes that write files.", min=1)] = 2,
+) -> None:
+    """Simulate Megatron training and write profiler traces, with tables of what really happened beside them.
+
+    OUT gets iteration_N/ with a trace per rank, the topology text file, and truth/: a Parquet table of kernels per
+    rank, of micro-batches, pipelines, clocks and injected faults.
+    """
+    from traceviz_dag.simulate import simulate as run
+
+    settings = Settings(
+        tp=tp,
+        cp=cp,
+        ep=ep,
+        etp=etp,
+        dp=dp,
+        pp=pp,
+        vpp=vpp,
+        order=order,
+        microbatches=microbatches,
+        layers=layers,
+        hidden=hidden,
+        heads=max(hidden // 128, 1),
+        feed_forward=4 * hidden,
+        sequence=sequence,
+        experts=experts,
+        distributed_optimizer=distributed_optimizer,
+        overlap_grad_reduce=overlap_grad_reduce,
+        overlap_param_gather=overlap_param_gather,
+        overlap_p2p=overlap_p2p,
+        overlap_expert=overlap_expert,
+        context_exchange=context_exchange,
+        recompute=recompute,
+        cuda_graphs=cuda_graphs,
+        transformer=transformer,
+        era=era,
+        stacks=stacks,
+        node_size=node_size,
+        iterations=iterations,
+        clock_skew_ms=clock_skew,
+        clock_drift_ppm=clock_drift,
+        layout=layout,
+        gzip=gzip,
+        faults=Faults(
+            slow_gpu=slow_gpu,
+            slow_link=slow_link,
+            data_stall=data_stall,
+            garbage_collection=gc_pause,
+            expert_imbalance=expert_imbalance,
+            bad_stage_split=bad_stage_split,
+            hidden_synchronisation=hidden_sync,
+        ),
+        edges=Edges(
+            missing_launches=missing_launches,
+            zero_durations=zero_durations,
+            early_kernels=early_kernels,
+            missing_rank=missing_rank,
+            truncated_rank=truncated_rank,
+        ),
+        seed=seed,
+    )
+    started = time.monotonic()
+    with _shown_progress() as progress:
+        run(settings, out, workers=workers, progress=progress)
+    typer.echo(f"{settings.world} ranks, {iterations} steps in {time.monotonic() - started:.1f} s: {out}")
+
+
+@contextmanager
+def _shown_progress() -> Iterator[Callable[[str, int, int], None]]:
+    """A progress bar on stderr, where stderr is a terminal."""
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bars:
+        tasks = {what: bars.add_task(what, total=None) for what in ("steps", "traces")}
+
+        def update(what: str, done: int, total: int) -> None:
+            bars.update(tasks[what], completed=done, total=total)
+
+        yield update

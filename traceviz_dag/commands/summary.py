@@ -1,0 +1,102 @@
+"""What the main job prints of an iteration: step time, shares, exposed communication, the slowest stage."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from traceviz_dag.commands.output import milliseconds, percent, print_table
+from traceviz_dag.lake.lake import open_lake
+from traceviz_dag.lake.summaries import category_shares, communication_by_dimension, stage_computation
+
+if TYPE_CHECKING:
+    from traceviz_dag.orchestrate import IterationResult
+
+
+def iteration_summary(home: Path, result: IterationResult) -> dict[str, Any]:
+    """The figures of one iteration, from its tables; see each named query for its definition."""
+    lake = open_lake(home)
+    summary: dict[str, Any] = {
+        "run": result.run,
+        "iteration": result.iteration,
+        "ranks_computed": len(result.computed),
+        "ranks_skipped": len(result.skipped),
+        "ranks_failed": sorted(result.failed),
+        "faults": {str(rank): fault for rank, fault in sorted(result.faults.items())},
+        "aggregated": result.aggregated,
+    }
+    if result.aggregated and lake.exists("iterations", run=result.run, iteration=result.iteration):
+        rows = lake.table("iterations", result.run, result.iteration).arrow().to_pylist()
+        summary["figures"] = rows[0] if rows else None
+    summary["categories"] = category_shares(lake, result.run, result.iteration).to_pylist()
+    summary["communication"] = communication_by_dimension(lake, result.run, result.iteration).to_pylist()
+    summary["stages"] = stage_computation(lake, result.run, result.iteration).to_pylist()
+    return summary
+
+
+def print_summary(summary: dict[str, Any]) -> None:
+    """Print the figures for people: what the iteration shows first, then the tables behind it."""
+    ranks = f"{summary['ranks_computed']} ranks computed, {summary['ranks_skipped']} unchanged"
+    if summary["ranks_failed"]:
+        ranks += f", {len(summary['ranks_failed'])} unreadable"
+    typer.echo(f"\n{summary['run']} · iteration {summary['iteration']} · {ranks}")
+    for line in _statements(summary):
+        typer.echo(f"  {line}")
+    if summary["categories"]:
+        print_table(
+            "Kernel time by category (sums of durations over all ranks)",
+            ["category", "kernels", "time ms", "share"],
+            [
+                [row["category"], row["kernels"], milliseconds(row["time_ns"]), percent(row["share"])]
+                for row in summary["categories"]
+            ],
+        )
+    if summary["communication"]:
+        print_table(
+            "Communication by dimension (unions, mean over ranks)",
+            ["dimension", "communication ms", "hidden ms", "exposed ms", "hidden"],
+            [
+                [
+                    row["dimension"],
+                    milliseconds(row["communication_ns"]),
+                    milliseconds(row["hidden_ns"]),
+                    milliseconds(row["exposed_ns"]),
+                    percent(row["hidden_share"]),
+                ]
+                for row in summary["communication"]
+            ],
+        )
+
+
+def _statements(summary: dict[str, Any]) -> list[str]:
+    """One line a statement, each with the table it can be checked in."""
+    lines = []
+    figures = summary.get("figures")
+    if figures is None and not summary["aggregated"]:
+        lines.append("not aggregated: some ranks could not be read; --allow-partial goes on without them")
+    if figures:
+        share = figures["exposed_ns"] / figures["step_ns"] if figures["step_ns"] else None
+        partial = ", PARTIAL: ranks are missing" if figures["partial"] else ""
+        lines += [
+            f"step {milliseconds(figures['step_ns'])} ms over {figures['ranks']} ranks{partial} (table iterations)",
+            f"exposed communication {milliseconds(figures['exposed_ns'])} ms a rank, {percent(share)} of the step; "
+            f"{percent(figures['hidden_share'])} of communication is hidden (table overlap)",
+        ]
+        if figures["unclassified_share"]:
+            unclassified = percent(figures["unclassified_share"])
+            lines.append(f"{unclassified} of kernel time has no category: the evidence does not say (traceviz doctor)")
+    return lines + _slowest_stage(summary["stages"])
+
+
+def _slowest_stage(stages: list[dict[str, Any]]) -> list[str]:
+    if len(stages) < 2:
+        return []
+    slowest = stages[0]
+    others = sorted(row["compute_ns"] for row in stages[1:])
+    ahead = slowest["compute_ns"] / others[len(others) // 2] - 1
+    return [
+        f"slowest stage {slowest['stage']}: {milliseconds(slowest['compute_ns'])} ms of computation a rank, "
+        f"{ahead:+.1%} on the median of the others; its slowest rank is {slowest['slowest_rank']} (table microbatches)"
+    ]

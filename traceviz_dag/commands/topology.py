@@ -1,0 +1,175 @@
+"""``traceviz topology``: pipelines, replicas and process groups, from a job's traces or from its parallel sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from traceviz_dag.classify.parallel_sizes import DEFAULT_ORDER, ParallelSizes
+from traceviz_dag.classify.rank_grids import RankGrids, Ranks, compute_grids
+from traceviz_dag.classify.topology_types import Replicas, Topology
+from traceviz_dag.commands.options import JsonOption
+from traceviz_dag.commands.output import print_json, print_table
+from traceviz_dag.read.events import TraceHeader
+
+_SHOWN_RANKS = 24
+_SHOWN_DISAGREEMENTS = 20
+_REPLICAS = {
+    "dense_by_dp": "dense replica (one dp index)",
+    "expert_by_edp": "expert replica (one edp index)",
+    "closure": "complete model",
+}
+
+
+def topology(
+    path: Annotated[
+        Path | None, typer.Argument(help="A folder of traces or one trace; without it the sizes are used alone.")
+    ] = None,
+    world: Annotated[int | None, typer.Option(help="World size; without it tp x cp x pp x dp.")] = None,
+    tp: Annotated[int | None, typer.Option(help="Tensor parallel size.")] = None,
+    cp: Annotated[int | None, typer.Option(help="Context parallel size.")] = None,
+    pp: Annotated[int | None, typer.Option(help="Pipeline parallel size.")] = None,
+    dp: Annotated[int | None, typer.Option(help="Data parallel size, without context parallelism.")] = None,
+    ep: Annotated[int | None, typer.Option(help="Expert parallel size.")] = None,
+    etp: Annotated[int | None, typer.Option(help="Expert tensor parallel size; Megatron's default is tp.")] = None,
+    vpp: Annotated[int | None, typer.Option(help="Virtual pipeline stages per rank; they change no group.")] = None,
+    order: Annotated[str | None, typer.Option(help=f"Rank order, fastest first; default {DEFAULT_ORDER}.")] = None,
+    distributed_optimizer_instances: Annotated[
+        int | None, typer.Option(help="Instances of the distributed optimizer.")
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Show who is in which process group, the stages of each pipeline, and which ranks hold one copy of the model.
+
+    With a path, the trace headers and the topology text file are united; sizes given as well are compared with them.
+    """
+    given = {
+        "world": world,
+        "tp": tp,
+        "cp": cp,
+        "pp": pp,
+        "dp": dp,
+        "ep": ep,
+        "etp": etp,
+        "vpp": vpp,
+        "order": order,
+        "distributed_optimizer_instances": distributed_optimizer_instances,
+    }
+    stated: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if path is None:
+        _show_grids(compute_grids(ParallelSizes.of(**stated)), json)
+        return
+    found = [{**place, "topology": united} for place, united in _below(path, stated)]
+    if json:
+        print_json([{**entry, "topology": _as_json(entry["topology"])} for entry in found])
+        return
+    for entry in found:
+        _show_topology(f"{entry['run']}, iteration {entry['iteration']}", entry["topology"])
+
+
+def _below(path: Path, stated: dict[str, Any]) -> Iterable[tuple[dict[str, Any], Topology]]:
+    """(run and iteration, topology) of each iteration below a path."""
+    from traceviz_dag.discovery import inputs_below
+    from traceviz_dag.iteration_pipeline import read_topology
+
+    grids = partial(_stated_grids, stated) if stated else None
+    for inputs in inputs_below([path]):
+        for problem in inputs.problems:
+            typer.echo(f"traceviz: {problem}", err=True)
+        yield {"run": inputs.run, "iteration": inputs.iteration}, read_topology(inputs, grids)
+
+
+def _stated_grids(stated: dict[str, Any], headers: Iterable[TraceHeader]) -> RankGrids:
+    """The grids of stated sizes; where these leave the world size open, the traces' own."""
+    worlds = [header.world_size for header in headers if header.world_size is not None]
+    if worlds and not {"world", "dp"} & set(stated):
+        stated = {**stated, "world": max(worlds)}
+    return compute_grids(ParallelSizes.of(**stated))
+
+
+def _show_grids(grids: RankGrids, json: bool) -> None:
+    if json:
+        print_json(
+            {
+                "sizes": {**asdict(grids.sizes), "etp": grids.sizes.expert_tensor, "dp": grids.sizes.dp},
+                "groups": grids.groups,
+                "replicas": asdict(grids.replicas),
+                "coordinates": {rank: asdict(at) for rank, at in grids.coordinates.items()},
+            }
+        )
+        return
+    _print_pipelines(grids.groups["pp"])
+    _print_replicas(grids.replicas)
+    _print_groups(
+        [name, len(groups), " ".join(sorted({str(len(group)) for group in groups})), _members(*groups)]
+        for name, groups in grids.groups.items()
+    )
+
+
+def _show_topology(title: str, united: Topology) -> None:
+    known = ", ".join(united.sources) or "nothing"
+    typer.echo(f"{title}: world size {united.world_size or 'unknown'}, from {known}")
+    _print_pipelines(united.pipelines)
+    _print_replicas(united.replicas)
+    kinds: dict[tuple[str, str, str], list[Ranks]] = {}
+    for group in united.groups:
+        label = group.description or group.name or "no description"
+        kinds.setdefault((label, group.dimension.value, group.source.value), []).append(group.ranks)
+    print_table(
+        "Process groups",
+        ["description", "dimension", "source", "groups", "ranks"],
+        [[*kind, len(groups), _members(*groups)] for kind, groups in kinds.items()],
+    )
+    for sentence in united.disagreements[:_SHOWN_DISAGREEMENTS]:
+        typer.echo(f"disagreement: {sentence}")
+    hidden = len(united.disagreements) - _SHOWN_DISAGREEMENTS
+    if hidden > 0:
+        typer.echo(f"{hidden} more disagreements; --json prints all")
+
+
+def _print_pipelines(pipelines: tuple[Ranks, ...]) -> None:
+    rows = [[number, len(pipeline), _members(pipeline)] for number, pipeline in enumerate(pipelines)]
+    print_table("Pipelines, ranks in stage order", ["pipeline", "stages", "ranks"], rows)
+
+
+def _print_replicas(replicas: Replicas) -> None:
+    rows = [
+        [label, number, len(ranks), _members(ranks)]
+        for name, label in _REPLICAS.items()
+        for number, ranks in enumerate(getattr(replicas, name))
+    ]
+    print_table("Replicas", ["kind", "number", "size", "ranks"], rows)
+
+
+def _print_groups(rows: Iterable[list[object]]) -> None:
+    print_table("Process groups", ["kind", "groups", "size", "ranks"], list(rows))
+
+
+def _members(*groups: Ranks) -> str:
+    """Rank lists on one line, cut after some two dozen ranks."""
+    shown: list[str] = []
+    left = _SHOWN_RANKS
+    for group in groups:
+        if left <= 0:
+            return " ".join([*shown, "…"])
+        cut = ", …" if len(group) > left else ""
+        shown.append(f"[{', '.join(map(str, group[:left]))}{cut}]")
+        left -= max(len(group), 1)
+    return " ".join(shown)
+
+
+def _as_json(united: Topology) -> Mapping[str, Any]:
+    return {
+        "world_size": united.world_size,
+        "sources": list(united.sources),
+        "coordinates": {rank: asdict(at) for rank, at in united.coordinates.items()},
+        "pipelines": united.pipelines,
+        "replicas": asdict(united.replicas),
+        "groups": [asdict(group) for group in united.groups],
+        "disagreements": united.disagreements,
+    }

@@ -1,0 +1,61 @@
+"""From the paths that a user names to the list of inputs of each iteration."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+from traceviz_dag.errors import BadInputError, UsageError
+from traceviz_dag.lake.inputs import IterationInputs, RankInput
+from traceviz_dag.read.layouts import discover
+from traceviz_dag.read.placement import PlacedTrace, resolve
+
+
+def inputs_below(paths: Sequence[Path], *, pattern: str | None = None, rank: int | None = None) -> list[IterationInputs]:
+    """The iterations below the paths, by run and number, with the files of their ranks.
+
+    A file that cannot be placed (no rank, a rank that stands twice) is one of the ``problems`` of its run's first
+    iteration; the rest goes on.
+
+    Args:
+        pattern: only files that match this glob.
+        rank: rank of the one file that does not say its own.
+
+    Raises:
+        BadInputError: nothing was found, or nothing of it can be placed.
+        UsageError: ``rank`` is given for several files.
+    """
+    runs = discover(paths, pattern=pattern)
+    files = [file for run in runs for file in run.files]
+    if rank is not None and len(files) != 1:
+        raise UsageError(f"--rank is for one file, and {len(files)} were found")
+    iterations: list[IterationInputs] = []
+    unplaced: list[BadInputError] = []
+    for run in runs:
+        placement = resolve(run.files, rank=rank)
+        by_iteration: dict[int, list[PlacedTrace]] = defaultdict(list)
+        for trace in placement.traces:
+            by_iteration[trace.iteration].append(trace)
+        if not by_iteration:
+            unplaced += placement.problems
+        for index, (iteration, traces) in enumerate(sorted(by_iteration.items())):
+            iterations.append(
+                IterationInputs(
+                    run=run.run,
+                    iteration=iteration,
+                    folder=str(run.folder),
+                    ranks=tuple(_rank_input(trace) for trace in sorted(traces, key=lambda trace: trace.rank)),
+                    topology_file=str(run.topology_file) if run.topology_file else None,
+                    problems=tuple(map(str, placement.problems)) if index == 0 else (),
+                    warnings=placement.warnings if index == 0 else (),
+                )
+            )
+    if not iterations:
+        raise unplaced[0]
+    return iterations
+
+
+def _rank_input(trace: PlacedTrace) -> RankInput:
+    status = trace.path.stat()
+    return RankInput(trace.rank, str(trace.path), trace.name, trace.step, status.st_size, status.st_mtime_ns)

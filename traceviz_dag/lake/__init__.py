@@ -1,0 +1,1 @@
+"""The memory between the steps: Parquet partitions, the DuckDB catalogue, named queries."""

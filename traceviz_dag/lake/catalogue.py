@@ -1,0 +1,176 @@
+"""The DuckDB catalogue: a small file of commented views over the lake's Parquet files, built anew and swapped."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import xxhash
+
+from traceviz_dag.errors import BadInputError
+from traceviz_dag.lake.partitions import find_partitions, glob_pattern
+from traceviz_dag.lake.write import exclusive_lock
+from traceviz_dag.tables import PARTITION_COLUMNS, TABLES, Column, Table
+
+FILE_NAME = "traceviz.duckdb"
+LAKE_FOLDER = "lake"
+
+_ALIAS = "traceviz"
+# The oldest format that holds comments on views: older DuckDB clients can open the file, too.
+_STORAGE_VERSION = "v1.0.0"
+_ORIGIN = "traceviz_meta.origin"
+_ATTEMPTS = 5
+_SQL_TYPES = {
+    pa.string(): "VARCHAR",
+    pa.int32(): "INTEGER",
+    pa.int64(): "BIGINT",
+    pa.float64(): "DOUBLE",
+    pa.bool_(): "BOOLEAN",
+}
+
+
+def refresh(home: Path) -> Path:
+    """Build the catalogue of a home anew and swap it in; open readers keep the one they have.
+
+    One refresher works at a time and each lists the files after it got its turn, so a table that appeared before
+    the call is in the catalogue after it, however many processes refresh.
+
+    Returns:
+        The catalogue's path.
+
+    Raises:
+        BadInputError: a file of the lake cannot be read, or was written with other columns.
+    """
+    home.mkdir(parents=True, exist_ok=True)
+    path = home / FILE_NAME
+    with exclusive_lock(home / f".{FILE_NAME}.lock"):
+        for left_over in home.glob(f".{FILE_NAME}.*.building*"):
+            left_over.unlink()
+        temporary = home / f".{FILE_NAME}.new.building"
+        for attempt in range(_ATTEMPTS):
+            try:
+                _build(temporary, home)
+                break
+            except duckdb.Error as error:
+                # A table's last file can be deleted between the listing and the view that needs a file.
+                for left_over in home.glob(f"{temporary.name}*"):
+                    left_over.unlink()
+                if attempt == _ATTEMPTS - 1:
+                    fault = f"the catalogue cannot be built: {str(error).splitlines()[0]}"
+                    remedy = "delete the table's folder or the damaged file and analyse again"
+                    raise BadInputError(home / LAKE_FOLDER, fault, remedy) from error
+        # A client that had the former catalogue open for writing may have left its log: not this file's.
+        path.with_name(f"{FILE_NAME}.wal").unlink(missing_ok=True)
+        temporary.replace(path)
+    return path
+
+
+def is_current(home: Path) -> bool:
+    """Whether the catalogue has a view of each table that has files, as this version defines it, in this place."""
+    return recorded_origin(home) == (str(home), _definition(_script(home)))
+
+
+def recorded_origin(home: Path) -> tuple[str, str] | None:
+    """(home at the time it was built, digest of its definition) of the catalogue; None where none can be read."""
+    if not (home / FILE_NAME).is_file():
+        return None
+    try:
+        with duckdb.connect() as connection:
+            attach(connection, home)
+            [[built_at, definition]] = connection.execute(f"SELECT home, definition FROM {_ORIGIN}").fetchall()
+    except duckdb.Error:
+        return None
+    return built_at, definition
+
+
+def attach(connection: duckdb.DuckDBPyConnection, home: Path) -> None:
+    """Attach a home's catalogue read-only to an in-memory connection, and make it the default.
+
+    Opened by its path, DuckDB hands out the catalogue that another connection of the process has open, also when
+    the file was swapped since; attached, it opens the file that is there.
+    """
+    connection.execute(f"ATTACH {quoted_text(str(home / FILE_NAME))} AS {_ALIAS} (READ_ONLY)")
+    connection.execute(f"USE {_ALIAS}")
+
+
+def create_narrow_views(connection: duckdb.DuckDBPyConnection, home: Path, run: str, iteration: int) -> None:
+    """Create a view per table over the files of one iteration alone: no other folder is listed."""
+    for table in TABLES.values():
+        folder = home / LAKE_FOLDER / table.name
+        present = next(find_partitions(folder, table, run, iteration), None) is not None
+        connection.execute(_view(folder, table, present, run, iteration))
+
+
+def view_columns(table: Table) -> tuple[Column, ...]:
+    """The columns of a table's view: its partition columns, then those of its files."""
+    return tuple(PARTITION_COLUMNS[name] for name in table.partitioned_by) + table.columns
+
+
+def quoted_text(text: str) -> str:
+    """A text as an SQL literal."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def quoted_name(name: str) -> str:
+    """A name as an SQL identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def sql_type(arrow_type: pa.DataType) -> str:
+    """DuckDB's name of the type that a column of the tables has in a query."""
+    if pa.types.is_list(arrow_type):
+        return sql_type(arrow_type.value_type) + "[]"
+    return _SQL_TYPES[arrow_type.value_type if pa.types.is_dictionary(arrow_type) else arrow_type]
+
+
+def _build(path: Path, home: Path) -> None:
+    script = _script(home)
+    with duckdb.connect() as connection:
+        connection.execute(f"ATTACH {quoted_text(str(path))} AS {_ALIAS} (STORAGE_VERSION '{_STORAGE_VERSION}')")
+        connection.execute(f"USE {_ALIAS}")
+        for statement in script:
+            connection.execute(statement)
+        schema, _, view = _ORIGIN.partition(".")
+        connection.execute(f"CREATE SCHEMA {schema}")
+        connection.execute(
+            f"CREATE VIEW {schema}.{view} AS SELECT {quoted_text(str(home))} AS home, "
+            f"{quoted_text(_definition(script))} AS definition"
+        )
+        connection.execute("USE memory")
+        connection.execute(f"DETACH {_ALIAS}")
+
+
+def _script(home: Path) -> list[str]:
+    lake = home / LAKE_FOLDER
+    present = {name for name, table in TABLES.items() if next(find_partitions(lake / name, table), None) is not None}
+    return [statement for table in TABLES.values() for statement in _statements(lake, table, present)]
+
+
+def _definition(script: list[str]) -> str:
+    return xxhash.xxh3_128_hexdigest("\n".join(script).encode())
+
+
+def _statements(lake: Path, table: Table, present: Collection[str]) -> list[str]:
+    name = quoted_name(table.name)
+    return [
+        _view(lake / table.name, table, table.name in present),
+        f"COMMENT ON VIEW {name} IS {quoted_text(table.comment)}",
+        *(
+            f"COMMENT ON COLUMN {name}.{quoted_name(column.name)} IS {quoted_text(column.comment)}"
+            for column in view_columns(table)
+        ),
+    ]
+
+
+def _view(folder: Path, table: Table, present: bool, run: str | None = None, iteration: int | None = None) -> str:
+    columns = view_columns(table)
+    head = f"CREATE VIEW {quoted_name(table.name)} AS SELECT "
+    if not present:
+        nulls = (f"CAST(NULL AS {sql_type(column.type)}) AS {quoted_name(column.name)}" for column in columns)
+        return head + ", ".join(nulls) + " WHERE false"
+    pattern = quoted_text(glob_pattern(folder, table, run, iteration))
+    types = ", ".join(f"{name}: {sql_type(PARTITION_COLUMNS[name].type)}" for name in table.partitioned_by)
+    names = ", ".join(quoted_name(column.name) for column in columns)
+    return f"{head}{names} FROM read_parquet({pattern}, hive_partitioning = true, hive_types = {{{types}}})"

@@ -1,0 +1,227 @@
+"""The lake of one home folder: partitions of tables written as Parquet files, read back, and queried with SQL."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+
+from traceviz_dag.errors import BadInputError, UsageError
+from traceviz_dag.lake import catalogue, read_only
+from traceviz_dag.lake.partitions import FILE_NAME, Partition, check_filters, checked_partition, find_partitions
+from traceviz_dag.lake.reader import TableReader
+from traceviz_dag.lake.write import Written, remove_stale_temporaries, write_part
+from traceviz_dag.tables import TABLES, Table
+
+
+def open_lake(home: Path) -> Lake:
+    """The lake of a home folder, which need not exist before something is written.
+
+    A catalogue that was built where the home stood before it was moved is built anew.
+
+    Raises:
+        BadInputError: ``home`` is a file, or has a question mark in its path.
+    """
+    home = home.resolve()
+    if "?" in str(home):
+        # DuckDB reads the path of a database like a URL, and what follows the mark as its query.
+        raise BadInputError(home, "holds a question mark, which DuckDB cannot open", "choose another path")
+    if home.exists() and not home.is_dir():
+        raise BadInputError(home, "is a file, not a folder", "name the folder that holds the lake with --home")
+    lake = Lake(home)
+    origin = catalogue.recorded_origin(home)
+    if origin is not None and origin[0] != str(home):
+        lake._refresh_where_possible()
+    return lake
+
+
+@dataclass(frozen=True, slots=True)
+class Lake:
+    """The tables of one home folder; it holds nothing open, and can be sent to other processes.
+
+    Attributes:
+        home: the folder, absolute.
+    """
+
+    home: Path
+
+    @property
+    def catalogue_path(self) -> Path:
+        """The DuckDB file of views, for any DuckDB client to open read-only."""
+        return self.home / catalogue.FILE_NAME
+
+    def write(self, table_name: str, data: pa.Table, *, run: str, iteration: int, rank: int | None = None) -> Written:
+        """Write one partition, in the order of its rows, in place of what was there.
+
+        Equal tables give equal bytes. A reader sees the former file or the new one, never a part. Call
+        :meth:`refresh_catalogue` once the first partitions of a table are written, for the sake of other clients.
+
+        Raises:
+            UsageError: no such table, or values that cannot name a partition of it.
+            ValueError: the columns or their types are not those of the table.
+        """
+        table = definition(table_name)
+        partition = checked_partition(table, run, iteration, rank)
+        return write_part(partition.folder(self._folder(table)), table, data)
+
+    def exists(self, table_name: str, *, run: str, iteration: int, rank: int | None = None) -> bool:
+        """Whether the partition was written.
+
+        Raises:
+            UsageError: no such table, or values that cannot name a partition of it.
+        """
+        return self.path(table_name, run=run, iteration=iteration, rank=rank).is_file()
+
+    def path(self, table_name: str, *, run: str, iteration: int, rank: int | None = None) -> Path:
+        """Where the file of a partition stands once it is written.
+
+        Raises:
+            UsageError: no such table, or values that cannot name a partition of it.
+        """
+        table = definition(table_name)
+        partition = checked_partition(table, run, iteration, rank)
+        return partition.folder(self._folder(table)) / FILE_NAME
+
+    def partitions(
+        self, table_name: str, run: str | None = None, iteration: int | None = None, rank: int | None = None
+    ) -> list[Partition]:
+        """The table's partitions, by run, iteration and rank; of the given values alone, where they are given.
+
+        Raises:
+            UsageError: no such table, or values that no partition of it can have.
+        """
+        table = definition(table_name)
+        check_filters(table, run, iteration, rank)
+        found = find_partitions(self._folder(table), table, run, iteration, rank)
+        return sorted(found, key=lambda partition: partition.sort_key)
+
+    def delete(
+        self, table_name: str, *, run: str, iteration: int | None = None, rank: int | None = None
+    ) -> list[Partition]:
+        """Delete the partitions of a run, an iteration or a rank, and return what was deleted.
+
+        When it was the table's last one, the catalogue is refreshed: a view needs a file.
+
+        Raises:
+            UsageError: no such table, or values that no partition of it can have.
+        """
+        table = definition(table_name)
+        folder = self._folder(table)
+        deleted = []
+        for partition in self.partitions(table_name, run, iteration, rank):
+            part = partition.folder(folder)
+            try:
+                (part / FILE_NAME).unlink()
+            except FileNotFoundError:
+                continue
+            deleted.append(partition)
+            remove_stale_temporaries(part)
+            _remove_empty_folders(part, folder)
+        if deleted and self.catalogue_path.exists() and next(find_partitions(folder, table), None) is None:
+            self.refresh_catalogue()
+        return deleted
+
+    def table(
+        self, name: str, run: str | None = None, iteration: int | None = None, rank: int | None = None
+    ) -> TableReader:
+        """A reader of a table, or of the run, iteration and rank that are given; only their files are opened.
+
+        Raises:
+            UsageError: no such table, or values that no partition of it can have.
+            BadInputError: no partition was written for these values.
+        """
+        table = definition(name)
+        partitions = self.partitions(name, run, iteration, rank)
+        if not partitions:
+            raise self._nothing_there(table, run, iteration, rank)
+        return TableReader(table, self._folder(table), tuple(partitions))
+
+    def refresh_catalogue(self) -> Path:
+        """Build the catalogue anew and swap it in, safe beside other refreshers and open readers.
+
+        Raises:
+            BadInputError: a file of the lake cannot be read, or was written with other columns.
+        """
+        return catalogue.refresh(self.home)
+
+    def query(self, sql: str, parameters: read_only.Parameters = None) -> pa.Table:
+        """The rows of one SELECT over the catalogue's views; it can neither write nor read anything else.
+
+        A catalogue that lacks a table, or was built by another version or elsewhere, is refreshed first.
+
+        Args:
+            parameters: values of ``$name`` (a mapping) or ``?`` (a sequence).
+
+        Raises:
+            UsageError: one line on what is wrong with the statement.
+            BadInputError: the home holds no lake, or its catalogue can be neither opened nor built.
+        """
+        if not (self.home / catalogue.LAKE_FOLDER).is_dir():
+            remedy = "analyse a trace into it first, or name another home with --home"
+            raise BadInputError(self.home, "holds no analysed traces", remedy)
+        if not catalogue.is_current(self.home):
+            self._refresh_where_possible()
+        try:
+            with read_only.open_read_only(self.home) as connection:
+                return read_only.run_select(connection, sql, parameters, sorted(TABLES))
+        except duckdb.Error as error:
+            fault = f"the catalogue cannot be opened: {str(error).splitlines()[0]}"
+            raise BadInputError(self.catalogue_path, fault, "close the program that holds it, or delete it") from error
+
+    def query_iteration(self, sql: str, *, run: str, iteration: int) -> pa.Table:
+        """The rows of a named query, with ``$run`` and ``$iteration`` bound; no file of another iteration is listed.
+
+        Raises:
+            UsageError: values that no partition can have.
+            BadInputError: a file of the iteration is damaged, or has other columns.
+        """
+        check_filters(TABLES["iterations"], run, iteration, None)
+        with duckdb.connect() as connection:
+            try:
+                catalogue.create_narrow_views(connection, self.home, run, iteration)
+                return read_only.fetch(connection, sql, {"run": run, "iteration": iteration})
+            except (duckdb.IOException, duckdb.InvalidInputException, duckdb.BinderException) as error:
+                fault = f"iteration {iteration} of run {run} cannot be read: {str(error).splitlines()[0]}"
+                raise BadInputError(self.home, fault, "delete the damaged file and analyse again") from error
+
+    def _folder(self, table: Table) -> Path:
+        return self.home / catalogue.LAKE_FOLDER / table.name
+
+    def _refresh_where_possible(self) -> None:
+        try:
+            self.refresh_catalogue()
+        except OSError:
+            # A home that this user may only read still answers with the catalogue that it has.
+            if not self.catalogue_path.exists():
+                raise
+
+    def _nothing_there(self, table: Table, run: str | None, iteration: int | None, rank: int | None) -> BadInputError:
+        wanted = {"run": run, "iteration": iteration, "rank": rank}
+        words = ", ".join(f"{name} {value}" for name, value in wanted.items() if value is not None)
+        runs = sorted({partition.run for partition in find_partitions(self._folder(table), table)})
+        remedy = f"runs with this table: {', '.join(runs)}" if runs else "analyse a trace into this home first"
+        fault = f"no partition of table {table.name}" + (f" for {words}" if words else "")
+        return BadInputError(self.home, fault, remedy)
+
+
+def definition(table_name: str) -> Table:
+    """The definition of a table by its name.
+
+    Raises:
+        UsageError: no such table.
+    """
+    table = TABLES.get(table_name)
+    if table is None:
+        raise UsageError(f"there is no table {table_name}; the tables are {', '.join(sorted(TABLES))}")
+    return table
+
+
+def _remove_empty_folders(folder: Path, stop: Path) -> None:
+    while folder != stop:
+        try:
+            folder.rmdir()
+        except OSError:
+            return
+        folder = folder.parent

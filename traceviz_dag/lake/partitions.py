@@ -1,0 +1,152 @@
+"""Where a partition of a table lies in the lake, and back: ``TABLE/run=…/iteration=…/rank=…/part.parquet``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote
+
+from traceviz_dag.errors import UsageError
+from traceviz_dag.tables import Table
+
+FILE_NAME = "part.parquet"
+
+_LONGEST_FOLDER_NAME = 255
+# Readers of hive partitions take these two for a missing value (DuckDB 1.4 the first one in any case).
+_READ_AS_MISSING = ("NULL", "__HIVE_DEFAULT_PARTITION__")
+_WHOLE_NUMBER = re.compile(r"0|[1-9][0-9]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """One partition of a table; ``rank`` is None in tables that hold a whole iteration."""
+
+    run: str
+    iteration: int
+    rank: int | None = None
+
+    @property
+    def sort_key(self) -> tuple[str, int, int]:
+        """Orders partitions by run, iteration and rank as numbers."""
+        return (self.run, self.iteration, -1 if self.rank is None else self.rank)
+
+    def folder(self, table_folder: Path) -> Path:
+        """The folder of this partition under its table's folder."""
+        folder = table_folder / f"run={escape(self.run)}" / f"iteration={self.iteration}"
+        return folder if self.rank is None else folder / f"rank={self.rank}"
+
+
+def escape(text: str) -> str:
+    """Percent-encode whatever is neither letter, digit, ``-``, ``_`` nor a single dot; :func:`unescape` undoes it.
+
+    The result is safe as part of a folder name and of a Dagster partition key, and the readers of hive partitions
+    (DuckDB, Arrow) decode it themselves.
+    """
+    if text.upper() in _READ_AS_MISSING:
+        return _percent(text[0]) + text[1:]
+    pieces = []
+    for position, character in enumerate(text):
+        after_dot = character == "." and text[position - 1 : position] == "."
+        plain = character.isalnum() or character in "-_."
+        pieces.append(character if plain and not after_dot else _percent(character))
+    return "".join(pieces)
+
+
+def unescape(text: str) -> str:
+    """Undo :func:`escape`.
+
+    Raises:
+        UnicodeDecodeError: the encoded bytes are not UTF-8, so ``escape`` did not make them.
+    """
+    return unquote(text, errors="strict")
+
+
+def checked_partition(table: Table, run: str, iteration: int, rank: int | None) -> Partition:
+    """The partition of a table that these values name.
+
+    Raises:
+        UsageError: a value cannot be part of a path, or does not fit the table's partition columns.
+    """
+    check_filters(table, run, iteration, rank)
+    if "rank" in table.partitioned_by and rank is None:
+        raise UsageError(f"table {table.name} is partitioned by rank: name one")
+    return Partition(run, int(iteration), None if rank is None else int(rank))
+
+
+def check_filters(table: Table, run: str | None, iteration: int | None, rank: int | None) -> None:
+    """Refuse values that no partition of the table can have; None stands for any.
+
+    Raises:
+        UsageError: the run's name is empty, too long or not valid Unicode; a number is negative; or the table has
+            no partition column ``rank``.
+    """
+    if run is not None:
+        _check_run(run)
+    if rank is not None and "rank" not in table.partitioned_by:
+        raise UsageError(f"table {table.name} holds whole iterations and is not partitioned by rank")
+    for name, number in (("iteration", iteration), ("rank", rank)):
+        if number is not None and number < 0:
+            raise UsageError(f"{name} {number} is negative; count from 0")
+
+
+def glob_pattern(table_folder: Path, table: Table, run: str | None = None, iteration: int | None = None) -> str:
+    """DuckDB's glob for a table's files, in one run or one iteration of it where they are given.
+
+    The folder's own characters are taken literally; the pattern finds partitions that are written later, too.
+    """
+    levels = ["run=*" if run is None else f"run={escape(run)}"]
+    levels.append("iteration=*" if iteration is None else f"iteration={iteration}")
+    levels.extend("rank=*" for name in table.partitioned_by if name == "rank")
+    return "/".join([glob_literal(table_folder), *levels, FILE_NAME])
+
+
+def glob_literal(folder: Path) -> str:
+    """A glob that matches this very folder, whatever characters it holds."""
+    return re.sub(r"([*?\[])", r"[\1]", str(folder))
+
+
+def find_partitions(
+    table_folder: Path, table: Table, run: str | None = None, iteration: int | None = None, rank: int | None = None
+) -> Iterator[Partition]:
+    """Partitions with a finished file, in no order; looks only into the folders that the given values leave."""
+    for run_name, run_folder in _values(table_folder, "run", None if run is None else escape(run)):
+        for step, step_folder in _values(run_folder, "iteration", None if iteration is None else str(iteration)):
+            if "rank" not in table.partitioned_by:
+                if (step_folder / FILE_NAME).is_file():
+                    yield Partition(run_name, int(step))
+                continue
+            for number, rank_folder in _values(step_folder, "rank", None if rank is None else str(rank)):
+                if (rank_folder / FILE_NAME).is_file():
+                    yield Partition(run_name, int(step), int(number))
+
+
+def _values(parent: Path, column: str, wanted: str | None) -> Iterator[tuple[str, Path]]:
+    """(value, folder) of each ``column=…`` folder, or of the wanted one alone."""
+    prefix = f"{column}="
+    try:
+        names = [entry.name for entry in parent.iterdir()] if wanted is None else [prefix + wanted]
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for name in names:
+        if not name.startswith(prefix):
+            continue
+        value = unquote(name.removeprefix(prefix), errors="replace")
+        ours = prefix + escape(value) == name if column == "run" else _WHOLE_NUMBER.fullmatch(value)
+        if ours:
+            yield value, parent / name
+
+
+def _check_run(run: str) -> None:
+    if not run:
+        raise UsageError("a run needs a name; the name of its folder will do")
+    if any("\ud800" <= character <= "\udfff" for character in run):
+        raise UsageError(f"run name {run!r} is not valid Unicode; rename its folder")
+    length = len(f"run={escape(run)}".encode())
+    if length > _LONGEST_FOLDER_NAME:
+        raise UsageError(f"run name {run[:40]}… takes {length} bytes in a path, over 255; shorten its folder's name")
+
+
+def _percent(character: str) -> str:
+    return "".join(f"%{byte:02X}" for byte in character.encode(errors="surrogatepass"))

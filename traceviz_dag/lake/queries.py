@@ -1,0 +1,161 @@
+"""Named queries over one iteration: what its tables say together, as SQL that any DuckDB client can run, too."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from traceviz_dag.lake.lake import Lake
+from traceviz_dag.tables import ITERATIONS, RUNS
+
+ITERATIONS_SQL = """
+WITH windows AS (
+    SELECT * FROM overlap
+    WHERE run = $run AND iteration = $iteration AND dimension = 'all' AND window_name IN ('step', 'kernels')
+    -- A device with training steps is measured by them, another one from its first kernel to its last.
+    QUALIFY window_name = 'step' OR count(*) FILTER (window_name = 'step') OVER (PARTITION BY rank, device) = 0
+),
+by_rank AS (
+    SELECT
+        rank,
+        max(window_end_ns - window_start_ns) AS step_ns,
+        avg(compute_ns) AS compute_ns,
+        avg(communication_ns) AS communication_ns,
+        avg(hidden_ns) AS hidden_ns,
+        avg(exposed_ns) AS exposed_ns,
+        avg(idle_ns) AS idle_ns,
+        sum(hidden_ns) AS hidden_sum_ns,
+        sum(communication_ns) AS communication_sum_ns
+    FROM windows GROUP BY rank
+),
+files AS (
+    SELECT
+        count(*) AS found,
+        count(*) FILTER (status = 'failed') AS failed,
+        greatest(
+            max(world_size),
+            (SELECT nullif(count(*), 0) FROM topology WHERE run = $run AND iteration = $iteration)
+        ) AS expected,
+        1 - sum(classified_ns) / nullif(sum(kernel_ns), 0) AS unclassified_share
+    FROM traces WHERE run = $run AND iteration = $iteration
+)
+SELECT
+    CAST(count(*) AS INTEGER) AS ranks,
+    (SELECT failed > 0 OR found < expected FROM files) AS partial,
+    max(step_ns) AS step_ns,
+    CAST(round(avg(compute_ns)) AS BIGINT) AS compute_ns,
+    CAST(round(avg(communication_ns)) AS BIGINT) AS communication_ns,
+    CAST(round(avg(hidden_ns)) AS BIGINT) AS hidden_ns,
+    CAST(round(avg(exposed_ns)) AS BIGINT) AS exposed_ns,
+    CAST(round(avg(idle_ns)) AS BIGINT) AS idle_ns,
+    sum(hidden_sum_ns) / nullif(sum(communication_sum_ns), 0) AS hidden_share,
+    (SELECT rank FROM by_rank WHERE compute_ns > 0 ORDER BY by_rank.compute_ns DESC, rank LIMIT 1) AS slowest_rank,
+    (SELECT unclassified_share FROM files) AS unclassified_share
+FROM by_rank
+HAVING count(*) > 0
+"""
+
+RUNS_SQL = """
+WITH files AS (
+    SELECT * FROM traces WHERE run = $run AND iteration = $iteration
+),
+readable AS (
+    SELECT * FROM files WHERE status <> 'failed'
+),
+world AS (
+    SELECT greatest(
+        (SELECT max(world_size) FROM files),
+        (SELECT nullif(count(*), 0) FROM topology WHERE run = $run AND iteration = $iteration)
+    ) AS expected
+),
+missing AS (
+    SELECT number FROM (SELECT unnest(range(expected)) AS number FROM world)
+    WHERE number NOT IN (SELECT rank FROM files)
+),
+judged AS (
+    SELECT
+        expected,
+        (SELECT coalesce(list(rank ORDER BY rank), []) FROM files WHERE status = 'failed') AS failed_ranks,
+        CASE WHEN expected IS NOT NULL THEN
+            (SELECT coalesce(list(number ORDER BY number), []) FROM missing)
+        END AS missing_ranks
+    FROM world
+)
+SELECT
+    CAST(count(*) AS INTEGER) AS ranks,
+    CAST((SELECT failed_ranks FROM judged) AS INTEGER[]) AS failed_ranks,
+    CAST((SELECT missing_ranks FROM judged) AS INTEGER[]) AS missing_ranks,
+    CAST((SELECT expected FROM judged) AS INTEGER) AS expected_ranks,
+    (SELECT len(missing_ranks) + len(failed_ranks) = 0 FROM judged) AS complete,
+    CASE WHEN count(DISTINCT backend) = 1 THEN min(backend) END AS backend,
+    CASE WHEN count(DISTINCT device_name) = 1 THEN min(device_name) END AS device_name,
+    CASE WHEN count(DISTINCT has_stacks) = 1 THEN bool_and(has_stacks) END AS has_stacks,
+    CASE WHEN count(DISTINCT has_shapes) = 1 THEN bool_and(has_shapes) END AS has_shapes,
+    CASE WHEN count(DISTINCT has_groups) = 1 THEN bool_and(has_groups) END AS has_groups,
+    CASE WHEN count(*) > 0 THEN
+        count(DISTINCT (has_stacks, has_shapes, has_groups, has_host_rows, steps)) = 1
+    END AS parity
+FROM readable
+HAVING EXISTS (FROM files)
+"""
+
+COVERAGE_SQL = """
+SELECT
+    rank,
+    status,
+    kernels,
+    kernel_ns,
+    classified_ns / nullif(kernel_ns, 0) AS classified_share,
+    phase_known_ns / nullif(kernel_ns, 0) AS phase_known_share,
+    dimension_known_ns / nullif(communication_ns, 0) AS dimension_known_share,
+    microbatch_known_ns / nullif(kernel_ns, 0) AS microbatch_known_share,
+    launched_kernels / nullif(kernels, 0) AS launched_share,
+    rows_dropped / nullif(rows_read, 0) AS dropped_share
+FROM traces
+WHERE run = $run AND iteration = $iteration
+ORDER BY rank
+"""
+
+CATEGORIES_SQL = """
+SELECT rank, category, count(*) AS kernels, CAST(sum(duration_ns) AS BIGINT) AS duration_ns
+FROM kernels
+WHERE run = $run AND iteration = $iteration
+GROUP BY rank, category
+ORDER BY rank, duration_ns DESC, category
+"""
+
+
+def iterations(lake: Lake, run: str, iteration: int) -> pa.Table:
+    """The row of table ``iterations`` for one iteration; no row where its overlap was not measured.
+
+    A rank with several steps or devices in the iteration enters the means with its own mean. ``partial`` is NULL
+    where nothing failed and nothing states how many ranks there should be.
+    """
+    return lake.query_iteration(ITERATIONS_SQL, run=run, iteration=iteration).cast(ITERATIONS.schema)
+
+
+def runs(lake: Lake, run: str, iteration: int) -> pa.Table:
+    """The row of table ``runs`` for one iteration; no row where no trace of it was ingested.
+
+    The expected world is the larger of what the headers and the topology state. ``parity`` compares call stacks,
+    shapes, process groups, host rows and the profiled steps over the readable ranks. A rank whose trace does not
+    state its backend or device contradicts nobody.
+    """
+    return lake.query_iteration(RUNS_SQL, run=run, iteration=iteration).cast(RUNS.schema)
+
+
+def coverage(lake: Lake, run: str, iteration: int) -> pa.Table:
+    """How much the classification knows, a row per rank.
+
+    Columns: rank, status, kernels, kernel_ns; shares of kernel time with a category, a phase and a micro-batch, and
+    of communication time with a dimension; share of kernels whose launch was found and of events that were dropped.
+    A share of nothing is NULL.
+    """
+    return lake.query_iteration(COVERAGE_SQL, run=run, iteration=iteration)
+
+
+def categories(lake: Lake, run: str, iteration: int) -> pa.Table:
+    """Kernels and the sum of their durations, a row per rank and category, longest first.
+
+    Columns: rank, category, kernels, duration_ns (a sum: kernels that run side by side each count).
+    """
+    return lake.query_iteration(CATEGORIES_SQL, run=run, iteration=iteration)

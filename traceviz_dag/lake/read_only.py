@@ -1,0 +1,162 @@
+"""Running a user's SQL where it can read the lake and nothing else: no writing, no other file, no network.
+
+DuckDB's own settings confine it to the lake's folder, but there they let it write as well as read; a statement is
+therefore also checked by its parsed form before it runs.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from traceviz_dag.errors import UsageError
+from traceviz_dag.lake import catalogue
+from traceviz_dag.lake.partitions import glob_literal
+
+Parameters = Mapping[str, object] | Sequence[object] | None
+
+_READING_NODES = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
+# Functions of a FROM clause that neither run SQL held in a text nor change the state of the database.
+_READING_FUNCTIONS = {
+    "generate_series",
+    "json_each",
+    "json_tree",
+    "parquet_file_metadata",
+    "parquet_metadata",
+    "parquet_schema",
+    "parquet_scan",
+    "pragma_table_info",
+    "range",
+    "read_parquet",
+    "repeat",
+    "repeat_row",
+    "unnest",
+}
+_HUGE_INTEGER = pa.decimal128(38, 0)
+_MISSING_TABLE = re.compile(r'Table with name "?([^" ]+)"? does not exist')
+
+
+@contextmanager
+def open_read_only(home: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A connection to a home's catalogue that can read the files under its lake and whose settings are locked.
+
+    Raises:
+        duckdb.Error: the catalogue cannot be opened.
+    """
+    lake = home / catalogue.LAKE_FOLDER
+    # The views' patterns are checked before they are expanded, the files after.
+    allowed = ", ".join(catalogue.quoted_text(f"{prefix}/") for prefix in (lake, glob_literal(lake)))
+    with duckdb.connect() as connection:
+        catalogue.attach(connection, home)
+        connection.execute(f"SET temp_directory = {catalogue.quoted_text(str(home / '.duckdb_spill'))}")
+        connection.execute(f"SET allowed_directories = [{allowed}]")
+        connection.execute("SET enable_external_access = false")
+        connection.execute("SET lock_configuration = true")
+        yield connection
+
+
+def run_select(
+    connection: duckdb.DuckDBPyConnection, sql: str, parameters: Parameters, tables: Sequence[str]
+) -> pa.Table:
+    """Run one reading statement.
+
+    Integers that DuckDB widens to 128 bits (sums) come back as 64 bits where they fit; a column name that stands
+    twice gets a number behind it.
+
+    Args:
+        parameters: values of ``$name`` (a mapping) or ``?`` (a sequence).
+        tables: names to offer when a table is not found.
+
+    Raises:
+        UsageError: one line, when the statement does more than read, or DuckDB refuses it.
+    """
+    try:
+        _check_reads_only(connection, sql)
+        result = fetch(connection, sql, parameters)
+    except (duckdb.InternalException, duckdb.FatalException):
+        raise
+    except duckdb.Error as error:
+        raise UsageError(_one_line(str(error), tables)) from error
+    return _distinct_names(result)
+
+
+def fetch(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Parameters) -> pa.Table:
+    """The rows of a query that is known to read only, 128-bit integers as 64 bits where they fit."""
+    relation = connection.sql(sql, params=parameters)
+    result = relation.to_arrow_table()
+    columns = [_narrowed(column) for column in result.columns]
+    return pa.Table.from_arrays(columns, names=result.column_names)
+
+
+def _check_reads_only(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
+    statements = connection.extract_statements(sql)
+    kinds = [statement.type for statement in statements]
+    if kinds != [duckdb.StatementType.SELECT]:
+        advice = "; name the values of a PIVOT with IN (…)" if re.search(r"\bpivot\b", sql, re.IGNORECASE) else ""
+        raise UsageError(f"one statement that reads is taken: SELECT, DESCRIBE, SUMMARIZE or SHOW{advice}")
+    [[form]] = connection.execute("SELECT json_serialize_sql(CAST(? AS VARCHAR))", [sql]).fetchall()
+    parsed = json.loads(form)
+    if parsed["error"]:
+        raise UsageError(f"the statement cannot be checked for writes: {parsed.get('error_message', 'no parsed form')}")
+    for node in _dictionaries(parsed):
+        kind = str(node.get("type", ""))
+        if (kind.endswith("_NODE") or "cte_map" in node) and kind not in _READING_NODES:
+            raise UsageError(f"only reading is possible here: {kind.split('_', maxsplit=1)[0]} is not")
+        if kind == "TABLE_FUNCTION":
+            _check_function(str(node["function"]["function_name"]).lower())
+
+
+def _check_function(name: str) -> None:
+    if name not in _READING_FUNCTIONS and not name.startswith("duckdb_"):
+        raise UsageError(f"the table function {name} is not available here: queries read the lake's tables only")
+
+
+def _dictionaries(value: Any) -> Iterator[dict[str, Any]]:
+    pending = [value]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, dict):
+            yield item
+            pending.extend(item.values())
+        elif isinstance(item, list):
+            pending.extend(item)
+
+
+def _one_line(message: str, tables: Sequence[str]) -> str:
+    """DuckDB's message without the excerpt of the statement; the hint stays, where it is one of use."""
+    text = re.split(r"\n\s*\nLINE \d+:", message, maxsplit=1)[0]
+    missing = _MISSING_TABLE.search(text)
+    if missing is None:
+        return " ".join(text.split())
+    close = difflib.get_close_matches(missing[1], tables, n=1)
+    hint = f"did you mean {close[0]}? " if close else ""
+    return f"there is no table {missing[1]}; {hint}the tables are {', '.join(tables)}"
+
+
+def _narrowed(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if column.type != _HUGE_INTEGER:
+        return column
+    try:
+        return pc.cast(column, pa.int64())
+    except pa.ArrowInvalid:
+        return column
+
+
+def _distinct_names(result: pa.Table) -> pa.Table:
+    names: list[str] = []
+    for name in result.column_names:
+        candidate, number = name, 0
+        while candidate in names:
+            number += 1
+            candidate = f"{name}_{number}"
+        names.append(candidate)
+    return result.rename_columns(names)

@@ -1,0 +1,95 @@
+"""Reading partitions of a table back, with the types of its definition.
+
+Whole partitions come through Arrow's own reader: it keeps repeated texts as dictionaries, where DuckDB would spell
+each one out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from traceviz_dag.errors import BadInputError, UsageError
+from traceviz_dag.lake.catalogue import view_columns
+from traceviz_dag.lake.partitions import FILE_NAME, Partition
+from traceviz_dag.tables import Table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, slots=True)
+class TableReader:
+    """Partitions of one table, read when asked for: by run, iteration and rank, each in the order of its file.
+
+    Attributes:
+        folder: the table's folder in the lake.
+        partitions: at least one.
+    """
+
+    definition: Table
+    folder: Path
+    partitions: tuple[Partition, ...]
+
+    def arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows as an Arrow table: the partition columns, then the table's, with the types of its definition.
+
+        Args:
+            columns: names to read, in the order wanted; all by default.
+
+        Raises:
+            UsageError: no such column.
+            BadInputError: a file has other columns, or is damaged; or every partition was deleted meanwhile.
+        """
+        known = {column.name: column.type for column in view_columns(self.definition)}
+        names = list(known) if columns is None else list(columns)
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            raise UsageError(f"table {self.definition.name} has no column {unknown}; it has {', '.join(known)}")
+        schema = pa.schema([(name, known[name]) for name in names])
+        parts = [part for partition in self.partitions if (part := self._part(partition, schema)) is not None]
+        if not parts:
+            raise BadInputError(self.folder, "the partitions were deleted while they were read", "analyse again")
+        return pa.concat_tables(parts).unify_dictionaries()
+
+    def df(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
+        """The rows as a pandas frame; texts that repeat are categoricals. Arguments and errors as :meth:`arrow`."""
+        return self.arrow(columns).to_pandas()
+
+    def _part(self, partition: Partition, schema: pa.Schema) -> pa.Table | None:
+        path = partition.folder(self.folder) / FILE_NAME
+        in_path = {name: getattr(partition, name) for name in self.definition.partitioned_by}
+        try:
+            with pq.ParquetFile(path) as file:
+                _check_same_columns(path, self.definition, file.schema_arrow)
+                data = file.read(columns=[name for name in schema.names if name not in in_path])
+        except FileNotFoundError:
+            return None
+        except pa.ArrowInvalid as error:
+            raise BadInputError(path, f"is damaged ({str(error)[:120]})", "delete it and analyse again") from error
+        arrays = [
+            pa.repeat(pa.scalar(in_path[field.name], field.type), data.num_rows)
+            if field.name in in_path
+            else data.column(field.name)
+            for field in schema
+        ]
+        return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _check_same_columns(path: Path, table: Table, found: pa.Schema) -> None:
+    expected = table.schema
+    if found.equals(expected):
+        return
+    names = sorted({*found.names, *expected.names})
+    other = [name for name in names if not _type_of(found, name).equals(_type_of(expected, name))]
+    fault = f"has other columns than table {table.name} of this version ({', '.join(other) or 'their order'})"
+    raise BadInputError(path, fault, "delete it and analyse again")
+
+
+def _type_of(schema: pa.Schema, name: str) -> pa.DataType:
+    return schema.field(name).type if name in schema.names else pa.null()

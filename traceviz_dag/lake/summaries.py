@@ -1,0 +1,80 @@
+"""Named queries behind the summary that the main job prints: few rows, over all ranks of one iteration."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from traceviz_dag.lake.lake import Lake
+
+CATEGORY_SHARES_SQL = """
+SELECT
+    category,
+    count(*) AS kernels,
+    CAST(sum(duration_ns) AS BIGINT) AS time_ns,
+    sum(duration_ns) / nullif(sum(sum(duration_ns)) OVER (), 0) AS share
+FROM kernels
+WHERE run = $run AND iteration = $iteration
+GROUP BY category
+ORDER BY time_ns DESC, category
+"""
+
+DIMENSIONS_SQL = """
+WITH measured AS (
+    SELECT *,
+        count(*) FILTER (window_name = 'step') OVER (PARTITION BY rank, device) > 0 AS has_steps
+    FROM overlap
+    WHERE run = $run AND iteration = $iteration AND window_name IN ('step', 'kernels')
+),
+ranks AS (SELECT count(DISTINCT rank) AS ranks FROM measured)
+SELECT
+    dimension,
+    CAST(round(sum(communication_ns) / any_value(ranks)) AS BIGINT) AS communication_ns,
+    CAST(round(sum(hidden_ns) / any_value(ranks)) AS BIGINT) AS hidden_ns,
+    CAST(round(sum(exposed_ns) / any_value(ranks)) AS BIGINT) AS exposed_ns,
+    sum(hidden_ns) / nullif(sum(communication_ns), 0) AS hidden_share
+FROM measured, ranks
+WHERE dimension <> 'all' AND (window_name = 'step') = has_steps
+GROUP BY dimension
+ORDER BY exposed_ns DESC, dimension
+"""
+
+STAGES_SQL = """
+WITH computation AS (
+    SELECT rank, stage, CAST(sum(compute_ns) AS BIGINT) AS compute_ns
+    FROM microbatches
+    WHERE run = $run AND iteration = $iteration AND dimension = 'all' AND phase IN ('forward', 'backward')
+        AND stage IS NOT NULL
+    GROUP BY rank, stage
+)
+SELECT
+    stage,
+    count(*) AS ranks,
+    CAST(round(avg(compute_ns)) AS BIGINT) AS compute_ns,
+    arg_max(rank, compute_ns) AS slowest_rank,
+    max(compute_ns) AS slowest_rank_compute_ns
+FROM computation
+GROUP BY stage
+ORDER BY compute_ns DESC, stage
+"""
+
+
+def category_shares(lake: Lake, run: str, iteration: int) -> pa.Table:
+    """Kernel time by category over all ranks: category, kernels, time_ns (a sum of durations), share of all time."""
+    return lake.query_iteration(CATEGORY_SHARES_SQL, run=run, iteration=iteration)
+
+
+def communication_by_dimension(lake: Lake, run: str, iteration: int) -> pa.Table:
+    """Mean over ranks of each dimension's communication, as unions within the training step (else the kernels' span).
+
+    Columns: dimension, communication_ns, hidden_ns, exposed_ns, hidden_share; most exposed first. Dimensions overlap
+    each other, so their times do not add up.
+    """
+    return lake.query_iteration(DIMENSIONS_SQL, run=run, iteration=iteration)
+
+
+def stage_computation(lake: Lake, run: str, iteration: int) -> pa.Table:
+    """Computation inside micro-batches per pipeline stage, mean over its ranks, slowest stage first.
+
+    Columns: stage, ranks, compute_ns, slowest_rank, slowest_rank_compute_ns.
+    """
+    return lake.query_iteration(STAGES_SQL, run=run, iteration=iteration)

@@ -1,0 +1,178 @@
+"""One rank's way from its trace file to its tables: read, classify, measure. Files come in, Arrow tables go out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from traceviz_dag.analyze.microbatches import HostSteps, microbatches_table
+from traceviz_dag.analyze.overlap import overlap_table
+from traceviz_dag.classify.kernels import Classification, classify
+from traceviz_dag.classify.rules import Rules
+from traceviz_dag.classify.topology import group_dimension
+from traceviz_dag.classify.topology_types import Topology
+from traceviz_dag.read.events import CPU_OP, PYTHON_FUNCTION, TraceEvents
+from traceviz_dag.read.kineto import read_kineto
+from traceviz_dag.tables import TRACES
+from traceviz_dag.vocabulary import Category, Dimension, Kind, Phase, TraceStatus
+
+RANK_TABLES = ("traces", "kernels", "microbatches", "overlap")
+"""The tables that one rank's trace becomes, in the order in which they are written."""
+
+_BLOCK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class RankTrace:
+    """One rank's part of an iteration.
+
+    Attributes:
+        path: the trace file.
+        name: how tables and messages call the file: its path relative to the run's folder.
+        rank: the global rank.
+        step: the ProfilerStep that is the iteration, where the file holds several; None takes the whole file.
+    """
+
+    path: Path
+    name: str
+    rank: int
+    step: int | None = None
+
+
+def analyse_rank(trace: RankTrace, topology: Topology, rules: Rules) -> Mapping[str, pa.Table]:
+    """Read, classify and measure one rank.
+
+    Returns:
+        Table name → rows, for each of RANK_TABLES.
+
+    Raises:
+        BadInputError: nothing of the file can be used.
+    """
+    events = read_kineto(trace.path)
+    classified = classify_trace(events, trace.rank, topology, rules)
+    kernels = kernels_of_step(classified, trace.step)
+    return {
+        "traces": _traces_row(trace, events, classified, kernels, rules),
+        "kernels": kernels,
+        "microbatches": microbatches_table(kernels, _host_steps(classified, trace.step)),
+        "overlap": overlap_table(kernels, step_windows(classified, trace.step), classified.kernels),
+    }
+
+
+def classify_trace(events: TraceEvents, rank: int, topology: Topology, rules: Rules) -> Classification:
+    """Classify one rank's events with what the topology knows of its groups and its stage."""
+    stage, _ = topology.stage_of(rank)
+    return classify(events, rules, partial(group_dimension, topology), stage)
+
+
+def kernels_of_step(classified: Classification, step: int | None) -> pa.Table:
+    """The kernels that belong to one ProfilerStep; all of them where ``step`` is None."""
+    if step is None:
+        return classified.kernels
+    return classified.kernels.filter(pc.equal(classified.kernels["step"], step))
+
+
+def step_windows(classified: Classification, step: int | None) -> list[tuple[int, int, int]]:
+    """(number, start_ns, end_ns) of the trace's ProfilerSteps; of one of them where ``step`` is given."""
+    steps = classified.profiler_steps
+    rows = zip(steps.number.tolist(), steps.start_ns.tolist(), steps.end_ns.tolist(), strict=True)
+    return [row for row in rows if step is None or row[0] == step]
+
+
+def failed_trace(trace: RankTrace, fault: str, rules: Rules) -> pa.Table:
+    """The ``traces`` row of a file of which nothing could be used."""
+    exists = trace.path.is_file()
+    columns: dict[str, object] = {column.name: [None] for column in TRACES.columns}
+    columns |= {
+        "file": [trace.name],
+        "bytes": [trace.path.stat().st_size if exists else None],
+        "digest": [digest_of(trace.path) if exists else None],
+        "status": [TraceStatus.FAILED.value],
+        "fault": [fault],
+        "rules_digest": [rules.digest],
+    }
+    return TRACES.from_columns(columns)
+
+
+def digest_of(path: Path) -> str:
+    """XXH3-128 of a file's bytes, hexadecimal."""
+    digest = xxhash.xxh3_128()
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _host_steps(classified: Classification, step: int | None) -> HostSteps:
+    steps = classified.steps
+    chosen = np.arange(len(steps)) if step is None else np.flatnonzero(steps.step == step)
+    return HostSteps(
+        phase=steps.direction[chosen].astype(np.int8),
+        chunk=steps.chunk[chosen],
+        microbatch=steps.microbatch[chosen],
+        step=steps.step[chosen],
+        host_start_ns=steps.start_ns[chosen],
+        host_end_ns=steps.end_ns[chosen],
+        order=np.arange(len(chosen), dtype=np.int64),
+    )
+
+
+def _traces_row(
+    trace: RankTrace, events: TraceEvents, classified: Classification, kernels: pa.Table, rules: Rules
+) -> pa.Table:
+    header, report, host = events.header, events.report, events.host
+    starts = np.concatenate([host.start_ns, events.launches.start_ns, events.device.start_ns])
+    ends = starts + np.concatenate([host.duration_ns, events.launches.duration_ns, events.device.duration_ns])
+    duration = kernels["duration_ns"]
+
+    def time_where(mask: pa.ChunkedArray) -> int:
+        return int(pc.sum(duration.filter(mask)).as_py() or 0)
+
+    def is_not(column: str, word: str) -> pa.ChunkedArray:
+        return pc.fill_null(pc.not_equal(kernels[column].cast(pa.string()), word), fill_value=False)
+
+    values: dict[str, object] = {
+        "file": trace.name,
+        "format": "kineto_json_gz" if _is_gzip(trace.path) else "kineto_json",
+        "bytes": trace.path.stat().st_size,
+        "digest": digest_of(trace.path),
+        "status": (TraceStatus.PARTIAL if report.fault or report.dropped else TraceStatus.READ).value,
+        "fault": report.fault,
+        "rows_read": report.rows_read,
+        "rows_dropped": sum(report.dropped.values()),
+        "drop_reasons": json.dumps(dict(sorted(report.dropped.items()))),
+        "first_ns": int(starts.min()) if len(starts) else None,
+        "last_ns": int(ends.max()) if len(ends) else None,
+        "steps": sorted(classified.profiler_steps.number.tolist()),
+        "world_size": header.world_size,
+        "backend": header.backend,
+        "devices": sorted(pc.unique(kernels["device"]).to_pylist()),
+        "device_name": header.device_name,
+        "has_stacks": bool((host.category == PYTHON_FUNCTION).any()),
+        "has_shapes": header.record_shapes,
+        "has_groups": any(group.description for group in header.process_groups),
+        "has_host_rows": bool((host.category == CPU_OP).any()),
+        "kernels": kernels.num_rows,
+        "kernel_ns": int(pc.sum(duration).as_py() or 0),
+        "launched_kernels": kernels.num_rows - kernels["launch_start_ns"].null_count,
+        "classified_ns": time_where(is_not("category", Category.UNCLASSIFIED)),
+        "phase_known_ns": time_where(is_not("phase", Phase.UNKNOWN)),
+        "dimension_known_ns": time_where(is_not("dimension", Dimension.UNKNOWN)),
+        "communication_ns": time_where(pc.equal(kernels["kind"].cast(pa.string()), Kind.COMMUNICATION.value)),
+        "microbatch_known_ns": time_where(pc.is_valid(kernels["microbatch"])),
+        "rules_digest": rules.digest,
+    }
+    return TRACES.from_columns({name: [value] for name, value in values.items()})
+
+
+def _is_gzip(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(2) == b"\x1f\x8b"

@@ -1,0 +1,1 @@
+"""Foreign formats become typed columnar events; one module a format."""

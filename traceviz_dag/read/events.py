@@ -1,0 +1,188 @@
+"""Typed columnar events: what a reader of any format hands to the classification.
+
+Strings are dictionary codes into ``TraceEvents.strings`` (code 0 is the empty string, "not given"). Times are int64
+nanoseconds on the rank's clock. An integer that an event does not carry is ``MISSING``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+Int64 = npt.NDArray[np.int64]
+Int32 = npt.NDArray[np.int32]
+Int8 = npt.NDArray[np.int8]
+
+MISSING = -(2**62)
+"""Stands for an absent integer in event columns; no real value reaches it."""
+
+CPU_OP, PYTHON_FUNCTION, USER_ANNOTATION = 0, 1, 2
+"""Codes of ``HostRows.category``."""
+
+KERNEL, MEMORY_COPY, MEMORY_SET = 0, 1, 2
+"""Codes of ``DeviceRows.category``."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessGroup:
+    """One process group as a trace header or a topology file states it.
+
+    Attributes:
+        name: pg_name, the same string on each member; None where the source has none.
+        description: pg_desc; None where the source has none or says "undefined".
+        ranks: members in group order; empty where the source does not list them.
+        size: number of members.
+    """
+
+    name: str | None
+    description: str | None
+    ranks: tuple[int, ...]
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class TraceHeader:
+    """Whitelisted facts of a trace's header; host and user names, paths and environments are never kept."""
+
+    rank: int | None = None
+    world_size: int | None = None
+    backend: str | None = None
+    process_groups: tuple[ProcessGroup, ...] = ()
+    with_stack: bool | None = None
+    record_shapes: bool | None = None
+    base_time_ns: int = 0
+    schema_version: int | None = None
+    device_name: str | None = None
+    nccl_version: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HostRows:
+    """CPU operators, Python functions and user annotations, in file order."""
+
+    name: Int32
+    category: Int8
+    start_ns: Int64
+    duration_ns: Int64
+    thread: Int32
+    external_id: Int64
+    python_id: Int64
+    python_parent_id: Int64
+    sequence_number: Int64
+    forward_thread: Int64
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchRows:
+    """Runtime and driver calls, in file order."""
+
+    name: Int32
+    start_ns: Int64
+    duration_ns: Int64
+    thread: Int32
+    correlation: Int64
+    external_id: Int64
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveFacts:
+    """What a trace says of a communication; one row per device row, or per ``record_param_comms`` operator."""
+
+    collective: Int32
+    group_name: Int32
+    group_description: Int32
+    group_ranks: Int32
+    group_size: Int64
+    dtype: Int32
+    in_elements: Int64
+    out_elements: Int64
+    in_split: Int32
+    out_split: Int32
+    sequence: Int64
+    source_rank: Int64
+    destination_rank: Int64
+
+    def __len__(self) -> int:
+        return len(self.collective)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRows:
+    """Kernels, memory copies and memory sets, in file order."""
+
+    name: Int32
+    category: Int8
+    start_ns: Int64
+    duration_ns: Int64
+    device: Int64
+    stream: Int64
+    correlation: Int64
+    external_id: Int64
+    process: Int32
+    grid_x: Int64
+    grid_y: Int64
+    grid_z: Int64
+    block_x: Int64
+    block_y: Int64
+    block_z: Int64
+    registers_per_thread: Int64
+    shared_memory_bytes: Int64
+    graph_id: Int64
+    graph_node_id: Int64
+    bytes: Int64
+    collective: CollectiveFacts
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class Thread:
+    """One host thread."""
+
+    process_id: int
+    thread_id: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReadReport:
+    """What was read from a file and what was not.
+
+    Attributes:
+        rows_read: events decoded, of all categories.
+        dropped: reason → number of events dropped for it.
+        fault: one line on what is wrong with the file and what to do; None when nothing is.
+    """
+
+    rows_read: int
+    dropped: dict[str, int] = field(default_factory=dict)
+    fault: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TraceEvents:
+    """One trace file in columns.
+
+    Attributes:
+        communication_operators: rows of ``host`` that are ``record_param_comms`` operators with facts; aligned with
+            ``operator_facts``.
+    """
+
+    header: TraceHeader
+    strings: tuple[str, ...]
+    threads: tuple[Thread, ...]
+    host: HostRows
+    launches: LaunchRows
+    device: DeviceRows
+    communication_operators: Int64
+    operator_facts: CollectiveFacts
+    report: ReadReport

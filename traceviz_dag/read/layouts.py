@@ -1,0 +1,159 @@
+"""Finds trace files in all layouts that Megatron-LM, TraceViz and torch's handlers write, and what they are of."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+
+import xxhash
+
+from traceviz_dag.errors import BadInputError
+from traceviz_dag.read.peek import TracePeek, is_trace, peek, peek_header
+from traceviz_dag.read.topology_file import FILE_PATTERN
+
+__all__ = ["RunFolder", "TraceFile", "TracePeek", "discover", "peek", "peek_header"]
+
+_SKIPPED_FOLDERS = frozenset({"truth", "chakra", "__pycache__"})
+_TRACE_SUFFIXES = (".trace.json", ".trace.json.gz")
+_JSON_SUFFIXES = (".json", ".json.gz")
+_MEGATRON_FOLDER = "torch_profile"
+_ITERATION_FOLDER = re.compile(r"iter(?:ation)?[_-]?(\d+)", re.IGNORECASE)
+_ITERATION_IN_NAME = re.compile(r"(?<![A-Za-z])iter(?:ation)?[_-]?(\d+)(?!\d)", re.IGNORECASE)
+_RANK_IN_NAME = re.compile(r"(?<![A-Za-z])rank[_-]?(\d+)(?!\d)", re.IGNORECASE)
+_TIME_STAMP = re.compile(r"\d{8}_?\d{6}")
+_DIGEST_DIGITS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class TraceFile:
+    """A trace file and what its path tells.
+
+    Attributes:
+        path: the file.
+        run: the run's id.
+        name: path relative to the run's folder.
+        iteration: of the folder, else of the file's name; None where neither tells.
+        rank: of the file's name; None where it does not tell.
+    """
+
+    path: Path
+    run: str
+    name: str
+    iteration: int | None
+    rank: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """A run: the folder that holds iteration folders, a torch_profile folder or the trace files themselves.
+
+    Attributes:
+        run: its id: the folder's name, with a digest of its path where two runs share the name.
+        folder: absolute.
+        files: its traces, by name.
+        topology_file: its newest ``unique_parallel_groups_*.txt``; None without one.
+    """
+
+    run: str
+    folder: Path
+    files: tuple[TraceFile, ...]
+    topology_file: Path | None
+
+
+def discover(paths: Sequence[Path], *, pattern: str | None = None) -> list[RunFolder]:
+    """Find the runs below folders and the runs of single files.
+
+    Hidden files and folders, ``truth`` and ``chakra`` folders and JSON that is no trace are left out.
+
+    Args:
+        paths: trace files, iteration folders, run folders or folders above them.
+        pattern: a shell pattern; only files whose name or path below the searched folder matches are taken, and all of
+            those.
+
+    Returns:
+        Runs by id; each file once, however often ``paths`` covers it.
+
+    Raises:
+        BadInputError: a path does not exist, or nothing is found below it.
+    """
+    by_folder: defaultdict[Path, set[Path]] = defaultdict(set)
+    for path in paths:
+        found = list(_trace_files(path.resolve(), pattern))
+        if not found:
+            fault = "no trace files" if pattern is None else f"no file matches {pattern!r}"
+            raise BadInputError(path, fault, "name a folder that holds traces of torch.profiler (*.json, *.json.gz)")
+        for file in found:
+            by_folder[_run_folder(file)].add(file)
+    names = Counter(_name_of(folder) for folder in by_folder)
+    runs = []
+    for folder, files in by_folder.items():
+        run = _name_of(folder)
+        if names[run] > 1:
+            run = f"{run}-{xxhash.xxh3_64_hexdigest(os.fsencode(folder))[:_DIGEST_DIGITS]}"
+        runs.append(RunFolder(run, folder, _files_of(run, folder, files), _topology_file(folder)))
+    return sorted(runs, key=lambda found: found.run)
+
+
+def _trace_files(path: Path, pattern: str | None) -> Iterator[Path]:
+    if path.is_file():
+        yield path
+    elif not path.is_dir():
+        raise BadInputError(path, "no such file or folder", "check the path")
+    for folder, folders, files in os.walk(path) if path.is_dir() else ():
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in _SKIPPED_FOLDERS)
+        for name in sorted(files):
+            file = Path(folder, name)
+            if not name.startswith(".") and _is_wanted(file, path, pattern):
+                yield file
+
+
+def _is_wanted(file: Path, root: Path, pattern: str | None) -> bool:
+    if pattern is not None:
+        return fnmatch(file.name, pattern) or fnmatch(file.relative_to(root).as_posix(), pattern)
+    name = file.name.lower()
+    if name.endswith(_TRACE_SUFFIXES):
+        return True
+    return name.endswith(_JSON_SUFFIXES) and (_RANK_IN_NAME.search(name) is not None or is_trace(file))
+
+
+def _run_folder(file: Path) -> Path:
+    """The folder of the run that a file belongs to."""
+    folder = file.parent
+    belongs_above = _ITERATION_FOLDER.fullmatch(folder.name) or folder.name == _MEGATRON_FOLDER
+    return folder.parent if belongs_above else folder
+
+
+def _name_of(folder: Path) -> str:
+    return folder.name or "root"
+
+
+def _files_of(run: str, folder: Path, files: set[Path]) -> tuple[TraceFile, ...]:
+    return tuple(
+        TraceFile(file, run, file.relative_to(folder).as_posix(), _iteration_of(file), _rank_of(file))
+        for file in sorted(files)
+    )
+
+
+def _iteration_of(file: Path) -> int | None:
+    match = _ITERATION_FOLDER.fullmatch(file.parent.name) or _ITERATION_IN_NAME.search(file.name)
+    return None if match is None else int(match[1])
+
+
+def _rank_of(file: Path) -> int | None:
+    match = _RANK_IN_NAME.search(file.name)
+    return None if match is None else int(match[1])
+
+
+def _topology_file(folder: Path) -> Path | None:
+    """The newest by the time stamp in the name; files without one come before all others, by their time of change."""
+
+    def age(file: Path) -> tuple[str, int]:
+        stamp = _TIME_STAMP.search(file.name)
+        return (stamp[0].replace("_", "") if stamp else "", file.stat().st_mtime_ns)
+
+    return max(folder.glob(FILE_PATTERN), key=age, default=None)

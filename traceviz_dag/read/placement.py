@@ -1,0 +1,129 @@
+"""Which iteration and rank each found trace file is of, from its path, its header and its ProfilerSteps."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from traceviz_dag.errors import BadInputError
+from traceviz_dag.read.layouts import TraceFile
+from traceviz_dag.read.peek import peek, peek_header
+
+_ONLY_ITERATION = 0
+"""Iteration of a file whose path names none and that holds no ProfilerStep."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedTrace:
+    """One rank's part of one iteration.
+
+    Attributes:
+        run: the run's id.
+        iteration: a folder's or file name's number, else the ProfilerStep's, else 0.
+        rank: the global rank.
+        path: the trace file.
+        name: path relative to the run's folder.
+        step: the ProfilerStep that is the iteration, where the file holds several; None takes the whole file.
+    """
+
+    run: str
+    iteration: int
+    rank: int
+    path: Path
+    name: str
+    step: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Placed traces and what stood against placing the others.
+
+    Attributes:
+        traces: by run, iteration and rank; none of them twice.
+        problems: one for each file, or set of files, that is left out.
+        warnings: one line for each file whose path and header contradict each other.
+    """
+
+    traces: tuple[PlacedTrace, ...]
+    problems: tuple[BadInputError, ...]
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    traces: tuple[PlacedTrace, ...] = ()
+    problem: BadInputError | None = None
+    warning: str | None = None
+
+
+def resolve(files: Sequence[TraceFile], *, rank: int | None = None) -> Placement:
+    """Place trace files, looking into them where their paths do not tell.
+
+    The header wins over the path. A file that cannot be read is placed by its path alone, so that the reading of it can
+    report what is wrong. Where two files claim one rank of an iteration, neither is taken.
+
+    Args:
+        files: as discovered.
+        rank: the rank of files that tell none themselves.
+    """
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        placed = list(pool.map(partial(_place, stated_rank=rank), files))
+    unique, doubled = _without_doubles([trace for one in placed for trace in one.traces])
+    problems = [one.problem for one in placed if one.problem is not None]
+    return Placement(
+        traces=tuple(sorted(unique, key=lambda trace: (trace.run, trace.iteration, trace.rank))),
+        problems=(*problems, *doubled),
+        warnings=tuple(one.warning for one in placed if one.warning is not None),
+    )
+
+
+def _place(file: TraceFile, stated_rank: int | None) -> _Placed:
+    warning = None
+    try:
+        if file.iteration is None:
+            peeked = peek(file.path)
+            header, steps = peeked.header, peeked.steps
+        else:
+            header, steps = peek_header(file.path), ()
+    except BadInputError as error:
+        if file.iteration is None or file.rank is None:
+            return _Placed(problem=error)
+        return _Placed((_trace(file, file.iteration, file.rank),))
+    if header.rank is not None and file.rank is not None and header.rank != file.rank:
+        warning = f"{file.path}: the name says rank {file.rank}, the header {header.rank}; the header is taken"
+    rank = next((one for one in (header.rank, file.rank, stated_rank) if one is not None), None)
+    if rank is None:
+        fault = "no rank in the name or in distributedInfo"
+        return _Placed(problem=BadInputError(file.path, fault, "rename it to rank_0000.json (its rank) or pass --rank"))
+    if file.iteration is not None:
+        return _Placed((_trace(file, file.iteration, rank),), warning=warning)
+    if len(steps) < 2:
+        return _Placed((_trace(file, next(iter(steps), _ONLY_ITERATION), rank),), warning=warning)
+    return _Placed(tuple(_trace(file, step, rank, step) for step in steps), warning=warning)
+
+
+def _trace(file: TraceFile, iteration: int, rank: int, step: int | None = None) -> PlacedTrace:
+    return PlacedTrace(file.run, iteration, rank, file.path, file.name, step)
+
+
+def _without_doubles(traces: Sequence[PlacedTrace]) -> tuple[list[PlacedTrace], list[BadInputError]]:
+    """Traces that alone claim their place, and a problem for each set of files that claim the same."""
+    claims: defaultdict[tuple[str, int, int], list[PlacedTrace]] = defaultdict(list)
+    for trace in traces:
+        claims[trace.run, trace.iteration, trace.rank].append(trace)
+    doubled: defaultdict[tuple[Path, ...], list[PlacedTrace]] = defaultdict(list)
+    for claimants in claims.values():
+        if len(claimants) > 1:
+            doubled[tuple(trace.path for trace in claimants)].append(claimants[0])
+    problems = []
+    for paths, places in doubled.items():
+        iterations = ", ".join(str(place.iteration) for place in places)
+        others = ", ".join(path.name if path.parent == paths[0].parent else str(path) for path in paths[1:])
+        fault = f"rank {places[0].rank} of iteration {iterations} is claimed by {others} too, so none of them is taken"
+        problems.append(BadInputError(paths[0], fault, "move all but one out of the run's folder"))
+    return [claimants[0] for claimants in claims.values() if len(claimants) == 1], problems

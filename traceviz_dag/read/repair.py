@@ -1,0 +1,36 @@
+"""Text that is almost JSON, as some exporters write it, becomes JSON; only ever called where decoding failed."""
+
+from __future__ import annotations
+
+import re
+
+_BLANK_CONTROL = b" " * 32 + bytes(range(32, 256))
+_STRING_OR_NUMBER_WORD = re.compile(
+    rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|-?\b(?:nan|inf(?:inity)?)\b(?:\(\w*\))?', re.IGNORECASE | re.DOTALL
+)
+_ESCAPE = re.compile(rb'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}|u[0-9a-fA-F]{0,3}\Z|\Z)|\\')
+_LONE_SURROGATE = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F]|\\?\Z|\\u[0-9a-fA-F]{0,3}\Z)"
+    rb"|(?<!\\u[dD][89abAB]..)\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+)
+_LONGEST_CHARACTER = 4
+
+
+def repair(text: bytes) -> bytes:
+    """Repair what real exporters get wrong, and nothing else.
+
+    Control characters become blanks, NaN and Infinity outside strings become null, backslashes that escape nothing are
+    doubled, halves of surrogate pairs and bytes that are not UTF-8 become the replacement character. ``text`` starts
+    outside a string and may end anywhere; what its end leaves open stays as it is.
+    """
+    text = text.translate(_BLANK_CONTROL)
+    text = _STRING_OR_NUMBER_WORD.sub(lambda match: match[0] if match[0].startswith(b'"') else b"null", text)
+    if b"\\" in text:
+        text = _ESCAPE.sub(lambda match: b"\\\\" if match[0] == b"\\" and match.end() < len(text) else match[0], text)
+        text = _LONE_SURROGATE.sub(rb"\\ufffd", text)
+    try:
+        text.decode("utf-8")
+    except UnicodeDecodeError as error:
+        if error.start <= len(text) - _LONGEST_CHARACTER:
+            return text.decode("utf-8", "replace").encode("utf-8")
+    return text

@@ -1,0 +1,102 @@
+"""A trace file as a stream of bytes, inflated on the way where it is gzip."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from isal import isal_zlib
+
+from traceviz_dag.errors import BadInputError
+
+_GZIP_MAGIC = b"\x1f\x8b"
+_GZIP_WINDOW = 31
+_INFLATE_ERROR: Any = isal_zlib.error
+_COMPRESSED_BLOCK = 1 << 15
+"""Small, because what a damaged block held before the damage is lost."""
+
+
+class ByteSource:
+    """Bytes of a plain or gzip file, whatever its name says.
+
+    Args:
+        path: the file.
+
+    Attributes:
+        fault: what stopped the stream early; None when nothing did.
+
+    Raises:
+        BadInputError: the file is missing, a folder, unreadable or empty.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.fault: str | None = None
+        try:
+            self._file = path.open("rb", buffering=0)
+        except FileNotFoundError:
+            raise BadInputError(path, "no such file", "check the path") from None
+        except IsADirectoryError:
+            raise BadInputError(path, "a folder, not a trace file", "name a file, or analyze the folder") from None
+        except OSError as error:
+            raise BadInputError(path, f"cannot be opened ({error.strerror})", "check its permissions") from None
+        magic = self._file.read(2)
+        if not magic:
+            self._file.close()
+            raise BadInputError(path, "empty file", "export the trace again, or remove the file")
+        self._file.seek(0)
+        self.compressed = magic == _GZIP_MAGIC
+        self._inflater: Any = isal_zlib.decompressobj(_GZIP_WINDOW) if self.compressed else None
+        self._pending = b""
+        self._inflated = memoryview(b"")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def readinto(self, target: memoryview) -> int:
+        """Fill ``target`` from its start; the number of bytes, 0 at the end or at a fault."""
+        try:
+            return self._inflate_into(target) if self.compressed else self._file.readinto(target) or 0
+        except OSError as error:
+            self.fault = f"the file cannot be read to its end ({error.strerror})"
+            return 0
+
+    def _inflate_into(self, target: memoryview) -> int:
+        while not self._inflated:
+            if self.fault is not None:
+                return 0
+            if self._inflater.eof and not self._start_member():
+                return 0
+            block = self._pending or self._file.read(_COMPRESSED_BLOCK)
+            self._pending = b""
+            if not block:
+                self.fault = "the gzip stream ends early"
+                return 0
+            try:
+                self._inflated = memoryview(self._inflater.decompress(block))
+            except _INFLATE_ERROR:
+                self.fault = "the gzip stream is damaged"
+                return 0
+        count = min(len(target), len(self._inflated))
+        target[:count] = self._inflated[:count]
+        self._inflated = self._inflated[count:]
+        return count
+
+    def _start_member(self) -> bool:
+        """Go on with a further gzip member; False where there is none (padding after the end is not an error)."""
+        rest = self._inflater.unused_data.lstrip(b"\0")
+        while len(rest) < len(_GZIP_MAGIC):
+            block = self._file.read(_COMPRESSED_BLOCK)
+            if not block:
+                return False
+            rest = (rest + block).lstrip(b"\0")
+        if not rest.startswith(_GZIP_MAGIC):
+            return False
+        self._inflater = isal_zlib.decompressobj(_GZIP_WINDOW)
+        self._pending = rest
+        return True

@@ -1,0 +1,183 @@
+"""Reads ``unique_parallel_groups_*.txt``: the process groups that TraceViz's Megatron patch writes."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from traceviz_dag.errors import BadInputError
+
+FILE_PATTERN = "unique_parallel_groups*.txt"
+
+Ranks = tuple[int, ...]
+
+_REMEDY = "copy the file again from the job's tensorboard folder, or remove it: trace headers name the groups too"
+_LARGEST_FILE_BYTES = 256 * 2**20
+
+_SIZE = re.compile(r"(?P<name>TP|PP|DP|EP|CP|ETP|EDP|WORLD)(?:\s*\([^)]*\))?\s+SIZE\s*:\s*(?P<value>.*)", re.IGNORECASE)
+_HEADING = re.compile(
+    r"(?:UNIQUE\s+)?(?:[A-Z][A-Z &/-]*\s)?\(?(?P<name>TP|PP|DP|EP|CP|ETP|EDP)\)?(?:\s+PARALLEL)?\s+GROUPS\s*:?",
+    re.IGNORECASE,
+)
+_WORDED_HEADING = re.compile(
+    r"(?:UNIQUE\s+)?(?P<word>TENSOR|PIPELINE|DATA|EXPERT|CONTEXT)(?:\s+MODEL)?(?:\s+PARALLEL)?\s+GROUPS\s*:?",
+    re.IGNORECASE,
+)
+_FULL_MODEL_HEADING = re.compile(r"FULL\s+MODEL\s+RANK\s+GROUPS\b.*", re.IGNORECASE)
+_OTHER_HEADING = re.compile(r"[A-Z][A-Z ()&/-]*\s(?:GROUPS|STATISTICS|CONFIGURATION)\b.*|STATISTICS")
+_GROUP = re.compile(r"(?:[A-Za-z]+\s+)?Group\s+\d+\s*:?(?P<ranks>.*)", re.IGNORECASE)
+_TOTAL = re.compile(r"Total\s+(?:(?:\w+\s+)?groups|model\s+replicas\b[^:]*)\s*:\s*(?P<value>\d{0,9})", re.IGNORECASE)
+_STATISTIC = re.compile(r"(?P<name>Total|Valid|Error)\s+Ranks\s*:\s*(?P<value>\d{1,9})", re.IGNORECASE)
+_NUMBER = re.compile(r"[0-9]{1,9}")
+_WORDS = {"tensor": "tp", "pipeline": "pp", "data": "dp", "expert": "ep", "context": "cp"}
+_FULL_MODEL = "full model"
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyFile:
+    """What the file states, unjudged.
+
+    Attributes:
+        sizes: tp, pp, cp, ep, dp, world ... → size, those that are given.
+        groups: tp, pp, dp, ep, cp ... → groups in file order; the patch sorts the ranks inside a group.
+        full_model: the patch's "full model" groups, right only for dense models in the default order.
+    """
+
+    path: Path
+    sizes: Mapping[str, int]
+    groups: Mapping[str, tuple[Ranks, ...]]
+    full_model: tuple[Ranks, ...] = ()
+
+
+def find_topology_file(folder: Path) -> Path | None:
+    """The newest topology file in a folder or else in its parent (by the time stamp in its name); None without one."""
+    for place in (folder, folder.parent):
+        files = sorted(place.glob(FILE_PATTERN))
+        if files:
+            return files[-1]
+    return None
+
+
+def read_topology_file(path: Path) -> TopologyFile:
+    """Read and check one file.
+
+    Raises:
+        BadInputError: it cannot be read, is cut short, garbled or contradicts itself.
+    """
+    try:
+        if path.stat().st_size > _LARGEST_FILE_BYTES:
+            raise BadInputError(path, f"larger than {_LARGEST_FILE_BYTES >> 20} MiB, so no topology file", _REMEDY)
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise BadInputError(path, f"cannot be read ({error.strerror})", _REMEDY) from error
+    except UnicodeDecodeError as error:
+        raise BadInputError(path, f"not text (byte {error.start} is not UTF-8)", _REMEDY) from error
+    return parse_topology(text, path)
+
+
+def parse_topology(text: str, path: Path) -> TopologyFile:
+    """Parse a file's text; ``path`` is named in errors.
+
+    Raises:
+        BadInputError: the text is cut short, garbled or contradicts itself.
+    """
+    sizes: dict[str, int] = {}
+    sections: dict[str, _Section] = {}
+    current: _Section | None = None
+    statistics: dict[str, int] = {}
+    for number, line in _lines(text):
+        if (size := _SIZE.fullmatch(line)) is not None:
+            sizes[size["name"].lower()] = _size(size["value"], path, number)
+        elif (group := _GROUP.fullmatch(line)) is not None:
+            if current is not None:
+                current.groups.append(_ranks(group["ranks"], path, number))
+        elif (total := _TOTAL.fullmatch(line)) is not None:
+            if current is not None and total["value"]:
+                current.total = int(total["value"])
+        elif (statistic := _STATISTIC.fullmatch(line)) is not None:
+            statistics[statistic["name"].lower()] = int(statistic["value"])
+        elif (name := _heading(line)) is not None:
+            current = sections.setdefault(name, _Section()) if name else None
+    _check_complete(sizes, sections, path, counted=bool(statistics))
+    for name, section in sections.items():
+        _check_groups(name, section, path, None if statistics.get("error") else sizes.get("world"))
+    full_model = sections.pop(_FULL_MODEL, _Section())
+    return TopologyFile(
+        path=path,
+        sizes=sizes,
+        groups={name: tuple(section.groups) for name, section in sections.items() if section.groups},
+        full_model=tuple(full_model.groups),
+    )
+
+
+@dataclass(slots=True)
+class _Section:
+    """The groups under one heading and the number of them that the file states below."""
+
+    groups: list[Ranks] = field(default_factory=list)
+    total: int | None = None
+
+
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    for number, line in enumerate(text.splitlines(), start=1):
+        stripped = line.strip()
+        if stripped and not set(stripped) <= {"-", "="}:
+            yield number, stripped
+
+
+def _heading(line: str) -> str | None:
+    """The section that a line opens: a dimension, ``full model``, or "" for one not read; None for no heading."""
+    if _FULL_MODEL_HEADING.fullmatch(line):
+        return _FULL_MODEL
+    if (match := _HEADING.fullmatch(line)) is not None:
+        return match["name"].lower()
+    if (match := _WORDED_HEADING.fullmatch(line)) is not None:
+        return _WORDS[match["word"].lower()]
+    return "" if _OTHER_HEADING.fullmatch(line) else None
+
+
+def _size(text: str, path: Path, number: int) -> int:
+    if not _NUMBER.fullmatch(text.strip()) or int(text) < 1:
+        raise BadInputError(path, f"line {number} gives no size: {text.strip()[:40]!r}", _REMEDY)
+    return int(text)
+
+
+def _ranks(text: str, path: Path, number: int) -> Ranks:
+    inner = text.strip()
+    parts = [part.strip() for part in inner[1:-1].split(",")]
+    if not (inner.startswith("[") and inner.endswith("]") and all(map(_NUMBER.fullmatch, parts))):
+        raise BadInputError(path, f"line {number} is cut or garbled: no list of ranks in {inner[:40]!r}", _REMEDY)
+    return tuple(int(part) for part in parts)
+
+
+def _check_complete(sizes: Mapping[str, int], sections: Mapping[str, _Section], path: Path, *, counted: bool) -> None:
+    """Refuse a file that breaks off; one that counts its ranks or groups counts all of them."""
+    if not any(section.groups for section in sections.values()):
+        raise BadInputError(path, "lists no process groups: not a topology file, or cut short", _REMEDY)
+    counted = counted or any(section.total is not None for section in sections.values())
+    for name in ("tp", "pp", "dp"):
+        if name not in sections and (counted or sizes.get(name, 1) > 1):
+            raise BadInputError(path, f"cut short: no {name.upper()} groups", _REMEDY)
+    for name, section in sections.items():
+        if counted and section.total is None:
+            raise BadInputError(path, f"cut short inside the {name.upper()} groups", _REMEDY)
+
+
+def _check_groups(name: str, section: _Section, path: Path, world: int | None) -> None:
+    """Refuse groups that cannot be; ``world`` is None where it is unknown or ranks are said to have failed."""
+    label = f"{name.upper()} groups"
+    if section.total is not None and section.total != len(section.groups):
+        fault = f"cut or garbled: {section.total} {label} are announced, {len(section.groups)} listed"
+        raise BadInputError(path, fault, _REMEDY)
+    members = Counter(rank for group in section.groups for rank in group)
+    repeated = [rank for rank, count in members.items() if count > 1]
+    if repeated:
+        raise BadInputError(path, f"garbled: rank {repeated[0]} is in two {label}", _REMEDY)
+    if world is not None and max(members, default=0) >= world:
+        raise BadInputError(path, f"garbled: rank {max(members)} in a world of {world}", _REMEDY)
+    if world is not None and len(members) < world:
+        fault = f"cut or garbled: the {label} hold {len(members)} of {world} ranks"
+        raise BadInputError(path, fault, _REMEDY)

@@ -1,0 +1,6 @@
+"""Megatron training, simulated: faithful traces with their ground truth."""
+
+from traceviz_dag.simulate.job import simulate
+from traceviz_dag.simulate.settings import Settings
+
+__all__ = ["Settings", "simulate"]

@@ -1,0 +1,178 @@
+"""A simulated job from settings to a run folder: the model, then its files and its truth."""
+
+from __future__ import annotations
+
+import multiprocessing
+import shutil
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from traceviz_dag.simulate.emit import RankWriter, Written
+from traceviz_dag.simulate.faults import culprits
+from traceviz_dag.simulate.identity import Clock
+from traceviz_dag.simulate.layouts import text_file, trace_path
+from traceviz_dag.simulate.model import Model, StepTimes
+from traceviz_dag.simulate.rank_grids import RankGrids, dense_grid
+from traceviz_dag.simulate.settings import Layout, Settings
+from traceviz_dag.simulate.spans import pipeline_table, stage_figures
+from traceviz_dag.simulate.templates import Library
+from traceviz_dag.simulate.truth import KERNEL_SCHEMA, MICROBATCH_SCHEMA, PIPELINE_SCHEMA
+
+Progress = Callable[[str, int, int], None]
+Steps = list[tuple[int, StepTimes]]
+
+
+def simulate(settings: Settings, out: Path, *, workers: int = 2, progress: Progress | None = None) -> Path:
+    """Simulate a training job and write its traces with their ground truth.
+
+    Args:
+        out: the run folder to make; what a former simulation left there is replaced.
+        workers: processes that write files; 1 writes in this one.
+        progress: called with (what, done, of).
+
+    Returns:
+        The run folder.
+
+    Raises:
+        UsageError: the settings contradict each other.
+    """
+    settings.validate()
+    out.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(out / "truth", ignore_errors=True)
+    (out / "truth").mkdir()
+    grids = RankGrids.of(settings)
+    text_file(settings, grids, out)
+    ranks = [rank for rank in range(settings.world) if rank != settings.edges.missing_rank]
+    with _Truth(settings, grids, out / "truth", ranks) as truth, _writers(settings, workers) as submit:
+        total, done = len(ranks) * _file_count(settings), 0
+        outstanding: list[tuple[int, Future[Written]]] = []
+        for steps in _file_steps(settings, progress):
+            while outstanding:
+                rank, future = outstanding.pop(0)
+                truth.add(rank, future.result())
+                done += 1
+                if progress:
+                    progress("traces", done, total)
+            truth.finish()
+            for rank in ranks:
+                path = out / trace_path(settings, rank, steps[0][0])
+                mine = [(number, times[rank]) for number, times in steps]
+                outstanding.append((rank, submit(rank, path, mine)))
+        for rank, future in outstanding:
+            truth.add(rank, future.result())
+            done += 1
+            if progress:
+                progress("traces", done, total)
+        truth.finish()
+    return out
+
+
+def _file_count(settings: Settings) -> int:
+    return settings.iterations if settings.layout is Layout.ITERATION else 1
+
+
+def _file_steps(settings: Settings, progress: Progress | None) -> Iterator[list[tuple[int, list[StepTimes]]]]:
+    """The steps that share a file, as soon as they are simulated."""
+    model = Model(settings)
+    gathered: list[tuple[int, list[StepTimes]]] = []
+    for index in range(settings.iterations):
+        number = settings.first_iteration + index
+        ends_file = settings.layout is Layout.ITERATION or index == settings.iterations - 1
+        gathered.append((number, model.step(number, synchronised=ends_file)))
+        if progress:
+            progress("steps", index + 1, settings.iterations)
+        if ends_file:
+            yield gathered
+            gathered = []
+
+
+_WRITERS: dict[str, object] = {}
+"""What a worker process keeps between files."""
+
+
+def _prepare(settings: Settings) -> None:
+    _WRITERS["settings"] = settings
+    _WRITERS["grids"] = RankGrids.of(settings)
+    _WRITERS["library"] = Library(settings)
+    _WRITERS["ranks"] = {}
+
+
+def _write(rank: int, path: Path, steps: Steps) -> Written:
+    ranks = _WRITERS["ranks"]
+    assert isinstance(ranks, dict)
+    if rank not in ranks:
+        ranks[rank] = RankWriter(_WRITERS["settings"], _WRITERS["grids"], rank, _WRITERS["library"])  # type: ignore[arg-type]
+    written: Written = ranks[rank].write(path, steps)
+    return written
+
+
+@contextmanager
+def _writers(settings: Settings, workers: int) -> Iterator[Callable[[int, Path, Steps], Future[Written]]]:
+    if workers <= 1:
+        _prepare(settings)
+
+        def here(rank: int, path: Path, steps: Steps) -> Future[Written]:
+            future: Future[Written] = Future()
+            future.set_result(_write(rank, path, steps))
+            return future
+
+        yield here
+        _WRITERS.clear()
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=_prepare, initargs=(settings,)) as pool:
+        yield lambda rank, path, steps: pool.submit(_write, rank, path, steps)
+
+
+class _Truth:
+    """Writes the truth tables, a row group per file."""
+
+    def __init__(self, settings: Settings, grids: RankGrids, folder: Path, ranks: list[int]) -> None:
+        self.settings, self.grids, self.folder = settings, grids, folder
+        self.kernels = {rank: pq.ParquetWriter(folder / f"rank_{rank:04d}.parquet", KERNEL_SCHEMA) for rank in ranks}
+        self.spans = pq.ParquetWriter(folder / "microbatches.parquet", MICROBATCH_SCHEMA)
+        self.pipelines = pq.ParquetWriter(folder / "pipelines.parquet", PIPELINE_SCHEMA)
+        self.figures: dict[int, dict[int, dict[str, object]]] = {}
+
+    def __enter__(self) -> _Truth:
+        self._write_clocks()
+        self._write_culprits()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for writer in (*self.kernels.values(), self.spans, self.pipelines):
+            writer.close()
+
+    def add(self, rank: int, written: Written) -> None:
+        """Add what one file holds."""
+        self.kernels[rank].write_table(written.kernels)
+        self.spans.write_table(written.spans)
+        for step in dict.fromkeys(written.kernels.column("step").to_pylist()):
+            self.figures.setdefault(step, {})[rank] = stage_figures(written.kernels, step)  # type: ignore[assignment]
+
+    def finish(self) -> None:
+        """Write the pipelines of the steps that are complete."""
+        pipelines = dense_grid(self.settings).groups("pp")
+        for step, figures in self.figures.items():
+            self.pipelines.write_table(pipeline_table(step, pipelines, figures))  # type: ignore[arg-type]
+        self.figures.clear()
+
+    def _write_clocks(self) -> None:
+        rows = [{"rank": rank, **asdict(Clock.of(self.settings, rank))} for rank in range(self.settings.world)]
+        for row in rows:
+            row["drift_ppm"] = row.pop("drift_ppb") / 1000
+        pq.write_table(pa.Table.from_pylist(rows), self.folder / "clocks.parquet")
+
+    def _write_culprits(self) -> None:
+        stages = {rank: self.grids.coordinates(rank)["pp"] for rank in range(self.settings.world)}
+        rows = [asdict(culprit) for culprit in culprits(self.settings, stages)]
+        schema = pa.schema(
+            [("fault", pa.string()), ("rank", pa.int64()), ("stage", pa.int64()), ("magnitude", pa.float64()), ("unit", pa.string())]
+        )
+        pq.write_table(pa.Table.from_pylist(rows, schema=schema), self.folder / "culprits.parquet")

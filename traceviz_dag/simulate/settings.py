@@ -1,0 +1,285 @@
+"""Everything a simulated training job depends on, checked in one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from traceviz_dag.errors import UsageError
+
+
+class Recompute(StrEnum):
+    """Which activations are computed again in the backward pass."""
+
+    NONE = "none"
+    FULL = "full"
+    SELECTIVE = "selective"
+    OUTPUT_DISCARD = "output-discard"
+
+
+class Era(StrEnum):
+    """Which PyTorch wrote the trace; it decides names, facts and streams of communication."""
+
+    TORCH_2_3 = "2.3"
+    TORCH_2_4 = "2.4-2.6"
+    TORCH_2_7 = "2.7+"
+
+
+class Layout(StrEnum):
+    """How the trace files are named and what one file holds."""
+
+    ITERATION = "iteration"
+    TORCH_PROFILE = "torch_profile"
+    TENSORBOARD = "tensorboard"
+
+
+class Transformer(StrEnum):
+    """Which implementation of the transformer layer the job uses: Megatron's own modules, or Transformer Engine."""
+
+    LOCAL = "local"
+    TRANSFORMER_ENGINE = "transformer-engine"
+
+
+class Graphs(StrEnum):
+    """What is replayed as one CUDA graph: nothing, each layer's passes, or the whole forward-backward pass."""
+
+    NONE = "none"
+    LAYER = "layer"
+    ITERATION = "iteration"
+
+
+class ContextExchange(StrEnum):
+    """How context-parallel attention moves keys and values."""
+
+    POINT_TO_POINT = "p2p"
+    ALL_GATHER = "all-gather"
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """Faults to inject, each with a culprit that the truth names; None or 0 switches a fault off.
+
+    Attributes:
+        slow_gpu: rank whose kernels take ``slow_gpu_factor`` times as long.
+        slow_link: rank whose links carry ``1 / slow_link_factor`` of their bandwidth.
+        data_stall: rank whose data loader stalls ``data_stall_ms`` before its first micro-batch, in each step.
+        garbage_collection: rank whose Python pauses ``garbage_collection_ms`` in the middle of each step.
+        expert_imbalance: share of all tokens that go to the experts of the first expert-parallel rank; 0 is balanced.
+        bad_stage_split: layers moved from the other stages to the first.
+        hidden_synchronisation: rank whose code waits for the GPU once in each forward step.
+    """
+
+    slow_gpu: int | None = None
+    slow_gpu_factor: float = 1.4
+    slow_link: int | None = None
+    slow_link_factor: float = 6.0
+    data_stall: int | None = None
+    data_stall_ms: float = 60.0
+    garbage_collection: int | None = None
+    garbage_collection_ms: float = 40.0
+    expert_imbalance: float = 0.0
+    bad_stage_split: int = 0
+    hidden_synchronisation: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Edges:
+    """Oddities of real files; all off in a clean run.
+
+    Attributes:
+        missing_launches: share of runtime rows that the profiler's buffers lost.
+        early_kernels: kernels launched before the profiler started stand in the file without a launch row.
+        zero_durations: some tiny kernels last 0 ns.
+        control_characters: one function name holds an escaped control character.
+        without_distributed_info: rank whose header lacks ``distributedInfo``.
+        missing_rank: rank without a file.
+        duplicate_rank: rank whose header claims to be its predecessor.
+        truncated_rank: rank whose file breaks off in the middle.
+    """
+
+    missing_launches: float = 0.0
+    early_kernels: bool = False
+    zero_durations: bool = False
+    control_characters: bool = False
+    without_distributed_info: int | None = None
+    missing_rank: int | None = None
+    duplicate_rank: int | None = None
+    truncated_rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One simulated job.
+
+    Attributes:
+        tp, cp, ep, dp, pp: sizes of the parallel dimensions; etp defaults to tp.
+        vpp: model chunks per rank; 1 is plain 1F1B.
+        order: Megatron's rank order, leftmost fastest.
+        microbatches: micro-batches per step and pipeline.
+        layers, hidden, heads, feed_forward, vocabulary, sequence, batch: the model; batch is samples per micro-batch.
+        experts, top_k: mixture of experts; experts 0 is a dense model (it defaults to 2 ep when ep > 1).
+        node_size: GPUs per node.
+        iterations: profiled steps; first_iteration: number of the first.
+        clock_skew_ms: node clocks differ by up to this much; clock_drift_ppm: and drift by up to this.
+        seed: decides every random choice.
+    """
+
+    tp: int = 1
+    cp: int = 1
+    ep: int = 1
+    etp: int | None = None
+    dp: int = 1
+    pp: int = 1
+    vpp: int = 1
+    order: str = "tp-cp-ep-dp-pp"
+    microbatches: int = 8
+    layers: int = 16
+    hidden: int = 4096
+    heads: int = 32
+    feed_forward: int = 16384
+    vocabulary: int = 51200
+    sequence: int = 4096
+    batch: int = 1
+    experts: int = 0
+    top_k: int = 2
+    sequence_parallel: bool = True
+    distributed_optimizer: bool = True
+    overlap_grad_reduce: bool = True
+    overlap_param_gather: bool = True
+    overlap_p2p: bool = False
+    overlap_expert: bool = False
+    context_exchange: ContextExchange = ContextExchange.POINT_TO_POINT
+    recompute: Recompute = Recompute.NONE
+    cuda_graphs: Graphs = Graphs.NONE
+    transformer: Transformer = Transformer.TRANSFORMER_ENGINE
+    era: Era = Era.TORCH_2_7
+    stacks: bool = True
+    shapes: bool = False
+    filler_frames: float = 0.3
+    node_size: int = 8
+    iterations: int = 1
+    first_iteration: int = 10
+    clock_skew_ms: float = 0.0
+    clock_drift_ppm: float = 0.0
+    jitter: float = 0.02
+    layout: Layout = Layout.ITERATION
+    gzip: bool = True
+    faults: Faults = Faults()
+    edges: Edges = Edges()
+    seed: int = 1
+
+    @property
+    def expert_tensor(self) -> int:
+        """Size of expert tensor parallelism."""
+        return self.tp if self.etp is None else self.etp
+
+    @property
+    def world(self) -> int:
+        """Number of ranks."""
+        return self.tp * self.cp * self.dp * self.pp
+
+    @property
+    def expert_data(self) -> int:
+        """Size of expert data parallelism."""
+        return self.world // (self.expert_tensor * self.ep * self.pp)
+
+    @property
+    def expert_count(self) -> int:
+        """Experts per layer; 0 for a dense model."""
+        return self.experts or (2 * self.ep if self.ep > 1 else 0)
+
+    @property
+    def layers_of_stages(self) -> tuple[int, ...]:
+        """Layers of each virtual stage, in model order (stage ``pp * chunk + stage``)."""
+        stages = self.pp * self.vpp
+        counts = [self.layers // stages + (index < self.layers % stages) for index in range(stages)]
+        donors = list(range(stages - 1, 0, -1))
+        for moved in range(self.faults.bad_stage_split):
+            donor = donors[moved % len(donors)]
+            if counts[donor] > 1:
+                counts[donor] -= 1
+                counts[0] += 1
+        return tuple(counts)
+
+    @classmethod
+    def demo(cls) -> Settings:
+        """The job that ``traceviz demo`` simulates: 16 ranks, interleaved, recompute, one slow GPU, skewed clocks."""
+        return cls(
+            tp=2,
+            pp=4,
+            dp=2,
+            vpp=2,
+            layers=16,
+            microbatches=8,
+            recompute=Recompute.FULL,
+            clock_skew_ms=3.0,
+            clock_drift_ppm=5.0,
+            iterations=3,
+            node_size=4,
+            faults=Faults(slow_gpu=9),
+        )
+
+    def with_faults(self, **changes: float | int | None) -> Settings:
+        """The same job with other faults."""
+        return replace(self, faults=replace(self.faults, **changes))  # type: ignore[arg-type]
+
+    def validate(self) -> None:
+        """Refuse settings that no Megatron job could have.
+
+        Raises:
+            UsageError: what is wrong, and what would be right.
+        """
+        for fault in _faults_of(self):
+            raise UsageError(fault)
+
+
+def _faults_of(s: Settings) -> list[str]:
+    sizes = {"tp": s.tp, "cp": s.cp, "ep": s.ep, "etp": s.expert_tensor, "dp": s.dp, "pp": s.pp, "vpp": s.vpp}
+    sizes |= {"microbatches": s.microbatches, "layers": s.layers, "iterations": s.iterations, "node-size": s.node_size}
+    found = [f"--{name} is {size}; it must be at least 1" for name, size in sizes.items() if size < 1]
+    if found:
+        return found
+    if sorted(s.order.split("-")) != ["cp", "dp", "ep", "pp", "tp"]:
+        found.append(f"--order {s.order}: it must name tp, cp, ep, dp and pp once each, for example tp-cp-ep-dp-pp")
+        return found
+    shards = s.expert_tensor * s.ep * s.pp
+    if s.world % shards:
+        found.append(f"world size {s.world} is no multiple of etp x ep x pp = {shards}; raise --dp")
+    elif not s.order.endswith("pp") and s.pp > 1 and s.expert_data != s.dp * s.cp:
+        found.append("an --order that does not end in pp needs etp x ep = tp x cp")
+    if s.layers < s.pp * s.vpp:
+        found.append(f"{s.layers} layers cannot fill pp x vpp = {s.pp * s.vpp} stages; raise --layers")
+    if s.vpp > 1 and s.pp < 2:
+        found.append("--vpp needs --pp of at least 2")
+    if s.vpp > 1 and s.microbatches % s.pp:
+        found.append(f"interleaving needs --microbatches as a multiple of pp = {s.pp}")
+    if s.heads % (s.tp * s.cp) or s.hidden % s.tp:
+        found.append("--heads must be a multiple of tp x cp and --hidden of tp")
+    if s.expert_count % s.ep:
+        found.append(f"{s.expert_count} experts cannot be spread over ep = {s.ep}")
+    if s.overlap_expert and (s.ep < 2 or (s.pp > 1 and s.vpp < 2)):
+        found.append("--overlap-expert needs ep > 1 and, with pipelining, vpp > 1")
+    if s.overlap_expert and s.recompute not in (Recompute.NONE, Recompute.SELECTIVE):
+        found.append("--overlap-expert runs without full or output-discarding recompute")
+    if s.overlap_p2p and s.vpp < 2:
+        found.append("--overlap-p2p needs the interleaved schedule (vpp > 1)")
+    if s.cuda_graphs is not Graphs.NONE and s.recompute is not Recompute.NONE:
+        found.append("--cuda-graphs runs without recompute")
+    if s.cuda_graphs is not Graphs.NONE and s.expert_count:
+        found.append("--cuda-graphs needs a dense model")
+    if s.faults.bad_stage_split and s.pp * s.vpp < 2:
+        found.append("a bad stage split needs at least two stages")
+    named = {"slow GPU": s.faults.slow_gpu, "slow link": s.faults.slow_link, "data stall": s.faults.data_stall}
+    named |= {"GC pause": s.faults.garbage_collection, "hidden synchronisation": s.faults.hidden_synchronisation}
+    named |= {"missing rank": s.edges.missing_rank, "duplicate rank": s.edges.duplicate_rank}
+    named |= {"truncated rank": s.edges.truncated_rank, "rank without header": s.edges.without_distributed_info}
+    found += [
+        f"{what}: rank {rank} is outside the world of {s.world} ranks"
+        for what, rank in named.items()
+        if rank is not None and not 0 <= rank < s.world
+    ]
+    if s.faults.expert_imbalance and not s.expert_count:
+        found.append("expert imbalance needs experts")
+    if not 0 <= s.faults.expert_imbalance < 1:
+        found.append("the expert imbalance is a share between 0 and 1")
+    return found

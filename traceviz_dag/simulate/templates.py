@@ -1,0 +1,239 @@
+"""Call trees flattened to arrays: offsets of rows and launches on the host's time line, once per kind of segment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from zlib import crc32
+
+import numpy as np
+import numpy.typing as npt
+
+from traceviz_dag.simulate.settings import Settings
+from traceviz_dag.simulate.tree import Collective, Kernel, Node, Nodes, Row, RowKind, Synchronise, Wait
+
+Int64 = npt.NDArray[np.int64]
+LAUNCH, WAIT, SYNCHRONISE = 0, 1, 2
+
+_COST = {
+    RowKind.PYTHON: (900, 350),
+    RowKind.MODULE: (1_100, 400),
+    RowKind.OPERATOR: (1_300, 600),
+    RowKind.ANNOTATION: (800, 300),
+    RowKind.RUNTIME: (500, 200),
+}
+_LAUNCH_COST = {"cudaLaunchKernel": 3_400, "cudaMemcpyAsync": 4_200, "cudaGraphLaunch": 9_000}
+_UNTRACED_PYTHON = 0.22
+_TINY_NS = 2_600
+_ODD_NAME = "<built-in method \x01 of Tensor object at 0x>"
+_FILLERS = (
+    "<built-in function isinstance>",
+    "<built-in function getattr>",
+    "<built-in function len>",
+    "<built-in method size of Tensor object at 0x>",
+    "<built-in method get of dict object at 0x>",
+    "torch/nn/modules/module.py(@): __getattr__",
+    "megatron/core/utils.py(@): nvtx_range_push",
+    "megatron/core/parallel_state.py(@): is_initialized",
+    "torch/distributed/distributed_c10d.py(@): get_rank",
+)
+
+
+@dataclass(slots=True)
+class FlatRow:
+    """A host row of a template: where it lies on the segment's time line and what it refers to."""
+
+    kind: RowKind
+    name: str
+    begin: int
+    end: int
+    parent: int
+    owner: int
+    sequence: int = -1
+    backward: bool = False
+    nested: bool = False
+    shapes: str = ""
+    facts: Collective | None = None
+    kernel: int = -1
+
+
+@dataclass(slots=True)
+class Template:
+    """One kind of segment.
+
+    Attributes:
+        rows: host rows, parents before children; ``parent`` is the row of the Python frame around, ``owner`` that of
+            the operator around (-1: outside the segment).
+        kernels: launches in order; ``launch_ends``: when the host has issued each; ``base_ns``: their durations.
+        actions: what the model must do in order: (LAUNCH, kernel), (WAIT, stream, event), (SYNCHRONISE, stream).
+        synchronisations: offsets at which the host may be held up.
+        nodes: autograd nodes that the segment makes.
+        ghost: kernels of a CUDA graph, launched by an earlier segment's ``cudaGraphLaunch``; without rows.
+    """
+
+    total_ns: int
+    rows: list[FlatRow]
+    kernels: list[Kernel]
+    launch_ends: Int64
+    base_ns: Int64
+    actions: list[tuple[int, int, str]]
+    synchronisations: Int64
+    autograd: bool
+    nodes: int
+    ghost: bool = False
+
+
+@dataclass
+class _Flattener:
+    settings: Settings
+    generator: np.random.Generator
+    clock: int = 0
+    rows: list[FlatRow] = field(default_factory=list)
+    kernels: list[Kernel] = field(default_factory=list)
+    launch_ends: list[int] = field(default_factory=list)
+    actions: list[tuple[int, int, str]] = field(default_factory=list)
+    synchronisations: list[int] = field(default_factory=list)
+    streams: list[str] = field(default_factory=list)
+
+    def spend(self, cost_ns: float) -> None:
+        self.clock += max(60, int(cost_ns * self.generator.uniform(0.6, 1.7)))
+
+    def add(self, node: Node, parent: int, owner: int) -> None:
+        if isinstance(node, Row):
+            self.add_row(node, parent, owner)
+        elif isinstance(node, Kernel):
+            self.add_launch(node, owner)
+        elif isinstance(node, Wait):
+            index = self.begin(FlatRow(RowKind.RUNTIME, "cudaStreamWaitEvent", 0, 0, parent, owner))
+            self.actions.append((WAIT, 0, f"{node.stream}|{node.event}"))
+            self.finish(index)
+        elif isinstance(node, Synchronise):
+            self.synchronisations.append(self.clock)
+            self.actions.append((SYNCHRONISE, self.clock, node.stream))
+
+    def begin(self, row: FlatRow) -> int:
+        self.spend(150)
+        row.begin = self.clock
+        self.rows.append(row)
+        return len(self.rows) - 1
+
+    def finish(self, index: int) -> None:
+        self.spend(120)
+        self.rows[index].end = self.clock
+
+    def add_row(self, row: Row, parent: int, owner: int) -> None:
+        flat = FlatRow(row.kind, row.name, 0, 0, parent, owner, row.sequence, row.backward, row.nested, row.shapes)
+        flat.facts = row.facts
+        index = self.begin(flat)
+        is_python = row.kind in (RowKind.PYTHON, RowKind.MODULE)
+        before, after = _COST[row.kind]
+        traced = self.settings.stacks or not is_python
+        self.spend((row.cost_ns or before) * (1.0 if traced else _UNTRACED_PYTHON))
+        parent = index if is_python else parent
+        # A collective's facts belong to record_param_comms, not to the annotation that its launch stands in.
+        inside_facts = owner >= 0 and self.rows[owner].facts is not None
+        if row.kind is RowKind.OPERATOR or (row.kind is RowKind.ANNOTATION and not inside_facts):
+            owner = index
+        for child in row.children:
+            if is_python and self.generator.random() < self.settings.filler_frames:
+                self.add_filler(parent, owner)
+            self.add(child, parent, owner)
+        self.spend(after * (1.0 if traced else _UNTRACED_PYTHON))
+        self.finish(index)
+
+    def add_filler(self, parent: int, owner: int) -> None:
+        name = _FILLERS[int(self.generator.integers(len(_FILLERS)))]
+        if self.settings.edges.control_characters and self.generator.random() < 0.02:
+            name = _ODD_NAME
+        index = self.begin(FlatRow(RowKind.PYTHON, name, 0, 0, parent, owner))
+        self.spend(250 if self.settings.stacks else 60)
+        self.finish(index)
+
+    def add_launch(self, kernel: Kernel, owner: int) -> None:
+        edges = self.settings.edges
+        if edges.missing_launches and self.generator.random() < edges.missing_launches:
+            kernel = replace(kernel, lost=True)
+        if edges.zero_durations and kernel.base_ns and kernel.base_ns < _TINY_NS and self.generator.random() < 0.3:
+            kernel = replace(kernel, base_ns=0)
+        index = self.begin(FlatRow(RowKind.RUNTIME, kernel.call, 0, 0, -1, owner, kernel=len(self.kernels)))
+        self.spend(_LAUNCH_COST.get(kernel.call, 4_600))
+        self.finish(index)
+        self.actions.append((LAUNCH, len(self.kernels), ""))
+        self.kernels.append(kernel)
+        self.launch_ends.append(self.clock)
+
+
+def flatten(settings: Settings, key: str, rows: tuple[Row, ...], nodes: int, autograd: bool) -> Template:
+    """Lay a segment's rows out on the host's time line; ``key`` decides its random costs."""
+    generator = np.random.default_rng((settings.seed, crc32(key.encode())))
+    flattener = _Flattener(settings, generator)
+    for row in rows:
+        flattener.add(row, -1, -1)
+    flattener.spend(300)
+    return Template(
+        flattener.clock,
+        flattener.rows,
+        flattener.kernels,
+        np.array(flattener.launch_ends, np.int64),
+        np.array([kernel.base_ns for kernel in flattener.kernels], np.int64),
+        flattener.actions,
+        np.array(flattener.synchronisations, np.int64),
+        autograd,
+        nodes,
+    )
+
+
+def as_ghost(template: Template) -> Template:
+    """A template's kernels without its host rows, as a CUDA graph runs them."""
+    actions = [action for action in template.actions if action[0] != SYNCHRONISE]
+    empty = np.zeros(0, np.int64)
+    launches = np.zeros(len(template.kernels), np.int64)
+    return replace(
+        template, total_ns=60, rows=[], launch_ends=launches, actions=actions, synchronisations=empty, nodes=0, ghost=True
+    )
+
+
+Builder = Callable[[], tuple[tuple[Row, ...], Nodes]]
+
+
+class Library:
+    """Templates by key, built when first asked for."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._templates: dict[str, Template] = {}
+        self._nodes: dict[str, Nodes] = {}
+
+    def get(self, key: str, builder: Builder, autograd: bool = False, ghost: bool = False) -> Template:
+        """The template of a key; ``builder`` makes its tree and nodes."""
+        template = self._templates.get(key)
+        if template is None:
+            rows, nodes = builder()
+            self._nodes[key] = nodes
+            template = flatten(self.settings, key, rows, len(nodes), autograd)
+            if ghost:
+                template = as_ghost(template)
+            self._templates[key] = template
+        return template
+
+    def ghost(self, template: Template) -> Template:
+        """The same work inside a CUDA graph."""
+        return self._templates.setdefault(f"ghost:{id(template)}", as_ghost(template))
+
+    def nodes(self, key: str) -> Nodes:
+        """The autograd nodes that a built segment makes."""
+        return self._nodes[key]
+
+
+def line_number(settings: Settings, location: str) -> int:
+    """The line of a function in this job's sources: another seed or era is another version of the code."""
+    return 12 + crc32(f"{location}|{settings.era}|{settings.seed}".encode()) % 1900
+
+
+def spelled(settings: Settings, name: str) -> str:
+    """A row's name with the line number and the addresses of this job put in."""
+    if "(@)" in name:
+        name = name.replace("(@)", f"({line_number(settings, name)})", 1)
+    if "0x" in name:
+        name = name.replace("0x", f"0x7f{crc32(f'{name}{settings.seed}'.encode()):08x}40", 1)
+    return name

@@ -1,0 +1,103 @@
+"""The words of the project: each concept has one name, used in code, tables, command line and figures."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """What a kernel does."""
+
+    COMPUTATION = "computation"
+    COMMUNICATION = "communication"
+    MEMORY = "memory"
+
+
+class Phase(StrEnum):
+    """The part of a training step that launched a kernel; ``unknown`` where the evidence does not say."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    RECOMPUTE = "recompute"
+    OPTIMIZER = "optimizer"
+    OTHER = "other"
+    UNKNOWN = "unknown"
+
+
+class Dimension(StrEnum):
+    """The parallel dimension that a communication serves."""
+
+    TP = "tp"
+    CP = "cp"
+    EP = "ep"
+    ETP = "etp"
+    DP = "dp"
+    EDP = "edp"
+    PP = "pp"
+    EMBEDDING = "embedding"
+    GRAD_NORM = "grad_norm"
+    CONTROL = "control"
+    WORLD = "world"
+    UNKNOWN = "unknown"
+
+
+class Category(StrEnum):
+    """One per kernel; it follows from kind, phase and dimension (``classify.categories``)."""
+
+    FWD_COMPUTATION = "fwd_computation"
+    FWD_COMMUNICATION = "fwd_communication"
+    BWD_COMPUTATION = "bwd_computation"
+    BWD_COMMUNICATION = "bwd_communication"
+    BWD_COMPUTATION_RECOMPUTE = "bwd_computation_recompute"
+    BWD_COMMUNICATION_RECOMPUTE = "bwd_communication_recompute"
+    PP_COMMUNICATION = "pp_communication"
+    DP_COMMUNICATION = "dp_communication"
+    OPTIMIZER_COMPUTATION = "optimizer_computation"
+    OTHER_COMPUTATION = "other_computation"
+    OTHER_COMMUNICATION = "other_communication"
+    MEMORY = "memory"
+    UNCLASSIFIED = "unclassified"
+
+
+class Evidence(StrEnum):
+    """Which kind of observation decided a phase or a dimension, strongest first."""
+
+    PROCESS_GROUP = "process_group"
+    CALL_STACK = "call_stack"
+    STEP_WINDOW = "step_window"
+    STREAM_GROUP = "stream_group"
+    KERNEL_NAME = "kernel_name"
+    ANNOTATION = "annotation"
+    NONE = "none"
+
+
+class StepEvidence(StrEnum):
+    """Why a kernel belongs to its training step."""
+
+    LAUNCH = "launch"
+    START = "start"
+    NEAREST = "nearest"
+    NONE = "none"
+
+
+class TraceStatus(StrEnum):
+    """How the reading of one trace file ended."""
+
+    READ = "read"
+    PARTIAL = "partial"
+    FAILED = "failed"
+
+
+class TopologySource(StrEnum):
+    """Where a process group or a coordinate was learnt."""
+
+    DISTRIBUTED_INFO = "distributed_info"
+    TEXT_FILE = "text_file"
+    COMPUTED = "computed"
+
+
+ALL_DIMENSIONS = "all"
+"""The pseudo-dimension of ``overlap`` and ``microbatches`` rows that speak of all communication together."""
+
+CPU_DEVICE = "cpu"
+"""The device of work intervals that were read from a trace without GPU rows."""

@@ -1,0 +1,157 @@
+"""The pool that fans ranks out over processes: each worker takes one rank the whole way and writes its partitions."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+
+from traceviz_dag.analyze.invariants import microbatch_violations, overlap_violations
+from traceviz_dag.classify.rules import Rules
+from traceviz_dag.classify.topology_types import Topology
+from traceviz_dag.errors import BadInputError
+from traceviz_dag.lake.lake import Lake
+from traceviz_dag.rank_pipeline import RANK_TABLES, RankTrace, analyse_rank, failed_trace
+
+_DEATH = "the worker that read it died, most likely for want of memory; run with fewer workers or more memory"
+
+
+@dataclass(frozen=True, slots=True)
+class IterationTask:
+    """What all ranks of one iteration share; sent to each worker once.
+
+    Attributes:
+        home: folder of the lake to write to.
+    """
+
+    home: Path
+    run: str
+    iteration: int
+    topology: Topology
+    rules: Rules
+
+
+@dataclass(frozen=True, slots=True)
+class TableOutcome:
+    """One partition as it was written: its digest is its data version."""
+
+    rows: int
+    bytes: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class RankOutcome:
+    """How one rank ended.
+
+    Attributes:
+        tables: table → what was written; empty for a rank that failed.
+        facts: the rank's ``traces`` row.
+        fault: one line; None for a rank that was read without loss.
+        failed: whether nothing of the rank could be used.
+        violations: table → names of the invariants that its rows break.
+    """
+
+    rank: int
+    tables: Mapping[str, TableOutcome]
+    facts: Mapping[str, object] = field(default_factory=dict)
+    fault: str | None = None
+    failed: bool = False
+    violations: Mapping[str, list[str]] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+def default_workers() -> int:
+    """Processes to use where nobody says: one a core that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def analyse_ranks(
+    task: IterationTask, traces: Sequence[RankTrace], workers: int | None = None
+) -> Iterator[RankOutcome]:
+    """Analyse ranks side by side; outcomes come as ranks finish, and each rank's partitions stand by then.
+
+    A rank that fails, or whose worker dies, ends as a failed outcome; the others go on.
+    """
+    count = min(workers or default_workers(), len(traces))
+    if count <= 1 and len(traces) <= 1:
+        for trace in traces:
+            yield analyse_into_lake(task, trace)
+        return
+    left = list(traces)
+    for outcome in _fan_out(task, traces, count):
+        left = [trace for trace in left if trace.rank != outcome.rank]
+        yield outcome
+    # The pool broke: whoever killed it is among these, so each gets a process of its own.
+    for trace in left:
+        outcomes = list(_fan_out(task, [trace], 1))
+        yield outcomes[0] if outcomes else _record_failure(task, trace, f"{trace.name}: {_DEATH}")
+
+
+def analyse_into_lake(task: IterationTask, trace: RankTrace) -> RankOutcome:
+    """Take one rank the whole way and write its partitions; a bad input becomes a failed row of ``traces``."""
+    started = time.monotonic()
+    lake = Lake(task.home)
+    try:
+        tables = analyse_rank(trace, task.topology, task.rules)
+    except BadInputError as error:
+        return _record_failure(task, trace, str(error))
+    written = {}
+    for name in RANK_TABLES:
+        part = lake.write(name, tables[name], run=task.run, iteration=task.iteration, rank=trace.rank)
+        written[name] = TableOutcome(part.rows, part.bytes, part.digest)
+    facts = tables["traces"].to_pylist()[0]
+    violations = {
+        "overlap": _names(overlap_violations(tables["overlap"])),
+        "microbatches": _names(microbatch_violations(tables["microbatches"])),
+    }
+    seconds = time.monotonic() - started
+    return RankOutcome(trace.rank, written, facts, facts["fault"], violations=violations, seconds=seconds)
+
+
+def _names(violations: pa.Table) -> list[str]:
+    return sorted(set(violations["invariant"].to_pylist()))
+
+
+def _record_failure(task: IterationTask, trace: RankTrace, fault: str) -> RankOutcome:
+    """Say in ``traces`` what is wrong, and take away what an earlier, readable file of the rank had left."""
+    lake = Lake(task.home)
+    row = failed_trace(trace, fault, task.rules)
+    lake.write("traces", row, run=task.run, iteration=task.iteration, rank=trace.rank)
+    for name in RANK_TABLES[1:]:
+        lake.delete(name, run=task.run, iteration=task.iteration, rank=trace.rank)
+    return RankOutcome(trace.rank, {}, row.to_pylist()[0], fault, failed=True)
+
+
+def _fan_out(task: IterationTask, traces: Sequence[RankTrace], workers: int) -> Iterator[RankOutcome]:
+    """Outcomes in the order of completion; ends early when the pool breaks."""
+    method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+    context = multiprocessing.get_context(method)
+    with ProcessPoolExecutor(workers, context, _remember, (task,)) as pool:
+        pending: set[Future[RankOutcome]] = {pool.submit(_analyse_remembered, trace) for trace in traces}
+        while pending:
+            done, pending = wait(pending, return_when=FIRST_COMPLETED)
+            for future in done:
+                try:
+                    yield future.result()
+                except BrokenProcessPool:
+                    return
+
+
+_TASK: list[IterationTask] = []
+"""The task of this worker process; set once when it starts, so that the topology travels once a worker."""
+
+
+def _remember(task: IterationTask) -> None:
+    _TASK[:] = [task]
+
+
+def _analyse_remembered(trace: RankTrace) -> RankOutcome:
+    return analyse_into_lake(_TASK[0], trace)
