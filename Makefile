@@ -40,7 +40,7 @@ check: lint types imports ## everything but the tests
 	$(BIN)/dagster definitions validate -w workspace.yaml
 
 lock: ## pin the dependencies anew (needs uv)
-	uv pip compile --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11 \
+	uv pip compile --universal --generate-hashes --no-emit-index-url --no-header --no-strip-extras --python-version 3.11 \
 		pyproject.toml --group dev --group build -o requirements.lock
 
 clean: ## remove what was built

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
 
 import typer
@@ -35,7 +35,10 @@ for _command in COMMANDS:
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"traceviz-dag {version('traceviz-dag')}")
+        try:
+            typer.echo(f"traceviz-dag {version('traceviz-dag')}")
+        except PackageNotFoundError:
+            typer.echo("traceviz-dag, run from its sources without being installed")
         raise typer.Exit
 
 

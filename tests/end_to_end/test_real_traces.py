@@ -1,0 +1,62 @@
+"""Every real trace goes the whole way, and the overlap of each equals the values that are known for it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.end_to_end.conftest import traceviz
+from traceviz_dag.lake.lake import open_lake
+
+FILES = (
+    "kineto/hta/nccl_parser_config.json.gz",
+    "kineto/hta/ns_resolution_rank-0.json.gz",
+    "kineto/hta/trace_filter_rank-0.json.gz",
+    "kineto/hta/trace_filter_rank-1.json.gz",
+    "kineto/tracelens/b200_vllm_eager.json.gz",
+    "kineto/tracelens/mi300_resnet_act_checkpoint.json.gz",
+)
+FOLDERS = ("kineto/dlrm8", "megatron_gpu", "megatron_cpu")
+
+KNOWN_OVERLAP = {
+    # hidden / communication in percent and hidden / min(computation, communication), over the whole file.
+    "kineto/hta/trace_filter_rank-0.json.gz": {0: (14.95, 0.282)},
+    "kineto/hta/trace_filter_rank-1.json.gz": {1: (19.93, 0.278)},
+    "kineto/hta/nccl_parser_config.json.gz": {0: (15.61, 0.156)},
+    "kineto/tracelens/mi300_resnet_act_checkpoint.json.gz": {0: (22.22, 0.617)},
+    "kineto/dlrm8": {
+        0: (4.50, 0.252), 1: (2.47, 0.225), 2: (7.88, 0.257), 3: (3.31, 0.261),
+        4: (0.56, 0.033), 5: (0.64, 0.038), 6: (7.56, 0.256), 7: (9.51, 0.157),
+    },
+}  # fmt: skip
+
+
+@pytest.mark.slow
+def test_every_real_trace_goes_the_whole_way(shared_data, home):
+    paths = [shared_data / name for name in (*FILES, *FOLDERS)]
+    summaries = json.loads(traceviz("analyze", *paths, "--home", home, "--json").stdout)
+    assert not [entry for entry in summaries if entry["ranks_failed"]]
+    assert all(entry["aggregated"] for entry in summaries)
+    lake = open_lake(home)
+    statuses = lake.query("SELECT DISTINCT status FROM traces WHERE file NOT LIKE '%b200%'").to_pylist()
+    assert statuses == [{"status": "read"}]
+    by_run = lake.query("SELECT run, count(DISTINCT (iteration, rank)) AS parts FROM kernels GROUP BY run").to_pylist()
+    parts = {row["run"]: row["parts"] for row in by_run}
+    assert parts["dlrm8"] == 8
+    assert sum(count for run, count in parts.items() if run.startswith(("pp", "tp"))) == 32
+    steps = lake.query("SELECT DISTINCT iteration FROM kernels WHERE run = 'hta' ORDER BY ALL").to_pylist()
+    assert [row["iteration"] for row in steps] == [4, 5, 6, 101, 102, 103, 104, 105, 551, 552]
+    secrets = lake.query("SELECT count(*) AS n FROM traces WHERE file LIKE '%twshared%' OR device_name LIKE '%facebook%'")
+    assert secrets.to_pylist() == [{"n": 0}]
+
+
+@pytest.mark.parametrize("name", KNOWN_OVERLAP)
+def test_overlap_of_a_file_equals_the_known_values(shared_data, name):
+    rows = json.loads(traceviz("overlap", shared_data / name, "--window", "file", "--json").stdout)
+    found = {
+        row["rank"]: (round(100 * row["hidden_share"], 2), round(row["hidden_over_min"], 3))
+        for row in rows
+        if row["dimension"] == "all"
+    }
+    assert found == KNOWN_OVERLAP[name]
