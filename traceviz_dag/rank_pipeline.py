@@ -5,20 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import xxhash
 
 from traceviz_dag.analyze.microbatches import HostSteps, microbatches_table
 from traceviz_dag.analyze.overlap import overlap_table
+from traceviz_dag.classify.communication import job_groups
 from traceviz_dag.classify.kernels import Classification, classify
 from traceviz_dag.classify.rules import Rules
-from traceviz_dag.classify.topology import group_dimension
 from traceviz_dag.classify.topology_types import Topology
+from traceviz_dag.lake.digests import digest_of
 from traceviz_dag.read.events import CPU_OP, PYTHON_FUNCTION, TraceEvents
 from traceviz_dag.read.kineto import read_kineto
 from traceviz_dag.tables import TRACES
@@ -26,8 +25,6 @@ from traceviz_dag.vocabulary import Category, Dimension, Kind, Phase, TraceStatu
 
 RANK_TABLES = ("traces", "kernels", "microbatches", "overlap")
 """The tables that one rank's trace becomes, in the order in which they are written."""
-
-_BLOCK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +67,7 @@ def analyse_rank(trace: RankTrace, topology: Topology, rules: Rules) -> Mapping[
 def classify_trace(events: TraceEvents, rank: int, topology: Topology, rules: Rules) -> Classification:
     """Classify one rank's events with what the topology knows of its groups and its stage."""
     stage, _ = topology.stage_of(rank)
-    return classify(events, rules, partial(group_dimension, topology), stage)
+    return classify(events, rules, job_groups(topology), stage)
 
 
 def kernels_of_step(classified: Classification, step: int | None) -> pa.Table:
@@ -100,15 +97,6 @@ def failed_trace(trace: RankTrace, fault: str, rules: Rules) -> pa.Table:
         "rules_digest": [rules.digest],
     }
     return TRACES.from_columns(columns)
-
-
-def digest_of(path: Path) -> str:
-    """XXH3-128 of a file's bytes, hexadecimal."""
-    digest = xxhash.xxh3_128()
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK_BYTES):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _host_steps(classified: Classification, step: int | None) -> HostSteps:

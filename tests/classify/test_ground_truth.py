@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from pathlib import Path
 
 import numpy as np
@@ -31,11 +33,15 @@ def classified(run: Path) -> dict[int, Classification]:
 def against_truth(request, shared_data) -> pd.DataFrame:
     """Kernels of all ranks of one run, joined with their truth row by row."""
     run = shared_data / "megatron_gpu" / request.param
+    return joined_with_truth(classified(run), run / "truth")
+
+
+def joined_with_truth(results: dict[int, Classification], truth_folder: Path) -> pd.DataFrame:
     joined = []
-    for rank, result in classified(run).items():
+    for rank, result in results.items():
         kernels = result.kernels.to_pandas()
         kernels = kernels.astype({name: object for name in kernels if str(kernels[name].dtype) == "category"})
-        truth = pd.read_parquet(run / "truth" / f"rank_{rank:04d}.parquet")
+        truth = pd.read_parquet(truth_folder / f"rank_{rank:04d}.parquet")
         joined.append(kernels.merge(truth, on="correlation", how="outer", suffixes=("", "_true"), validate="1:1"))
     table = pd.concat(joined, ignore_index=True)
     table["phase_true"] = table.phase_true.where(~table.recompute, "recompute").replace(UNIFIED_PHASE)
@@ -134,3 +140,29 @@ def test_authentic_cpu_traces_are_classified_where_their_work_is(shared_data, ru
             assert time_of.get("dp_communication", 0) > 0
         if run == "tp2_pp2_vpp2_full":
             assert time_of.get("bwd_communication_recompute", 0) > 0
+
+
+@pytest.fixture(scope="module", params=RUNS)
+def without_stacks(request, shared_data, tmp_path_factory) -> pd.DataFrame:
+    """The same runs as Megatron-LM's default captures them: operators and threads, but no Python functions."""
+    run = shared_data / "megatron_gpu" / request.param
+    folder = tmp_path_factory.mktemp(request.param) / "iteration_2"
+    folder.mkdir()
+    for file in sorted((run / "iteration_2").glob("*.json.gz")):
+        trace = json.loads(gzip.decompress(file.read_bytes()))
+        trace["traceEvents"] = [event for event in trace["traceEvents"] if event.get("cat") != "python_function"]
+        (folder / file.name).write_bytes(gzip.compress(json.dumps(trace).encode(), 1))
+    return joined_with_truth(classified(folder.parent), run / "truth")
+
+
+def test_without_stacks_little_is_unknown_and_less_is_wrong(without_stacks):
+    table = without_stacks
+    for column in ("category", "phase", "dimension", "microbatch", "chunk"):
+        assert wrong_share(table, column) <= 0.01, column
+        known = table[column].notna() & ~table[column].isin(["unknown", "unclassified"])
+        assert wrong_share(table[known], column) <= 0.001, column
+
+
+def test_without_stacks_interleaved_steps_are_numbered_by_the_schedule_they_fit(without_stacks):
+    assert set(without_stacks.chunk.dropna()) == set(without_stacks.chunk_true[without_stacks.chunk_true >= 0])
+    assert "step_window" in set(without_stacks.phase_evidence)

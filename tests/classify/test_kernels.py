@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from tests.kineto_file import AUTOGRAD, KinetoFile
+from traceviz_dag.classify.communication import job_groups
 from traceviz_dag.classify.kernels import Classification, classify
 from traceviz_dag.classify.rules import load_rules
-from traceviz_dag.classify.topology import group_dimension, unite
+from traceviz_dag.classify.topology import unite
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.read.kineto import read_kineto
 
@@ -26,7 +26,7 @@ SENDRECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 def run(file: KinetoFile, folder: Path, rules: Path | None = None) -> Classification:
     trace = read_kineto(file.write(folder / "rank_0000.json"))
     topology = unite({0: trace.header})
-    return classify(trace, load_rules(rules), partial(group_dimension, topology), 0)
+    return classify(trace, load_rules(rules), job_groups(topology), 0)
 
 
 def kernels(file: KinetoFile, folder: Path, rules: Path | None = None) -> pd.DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 from traceviz_dag.read.events import CollectiveFacts, TraceEvents
@@ -59,3 +60,21 @@ def _fact_columns(facts: CollectiveFacts, texts: tuple[str, ...]) -> list[list[A
         *([texts[code] for code in column] for column in (*codes, *splits)),
         *(column.tolist() for column in (*numbers, *places)),
     ]
+
+
+def assert_same(left: TraceEvents, right: TraceEvents) -> None:
+    """Both hold the same values in every column, the same strings under the same codes, and the same report."""
+    for name in ("header", "strings", "threads", "report"):
+        assert getattr(left, name) == getattr(right, name), name
+    for table in ("host", "launches", "device", "operator_facts"):
+        _assert_same_columns(table, getattr(left, table), getattr(right, table))
+    _assert_same_columns("device.collective", left.device.collective, right.device.collective)
+    assert left.communication_operators.tolist() == right.communication_operators.tolist()
+
+
+def _assert_same_columns(table: str, left: Any, right: Any) -> None:
+    for part in fields(left):
+        if part.name != "collective" or table != "device":
+            ours, theirs = getattr(left, part.name), getattr(right, part.name)
+            assert ours.dtype == theirs.dtype, f"{table}.{part.name}"
+            assert ours.tolist() == theirs.tolist(), f"{table}.{part.name}"

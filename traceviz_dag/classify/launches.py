@@ -10,7 +10,7 @@ from traceviz_dag.classify.host_tree import NONE, HostTree, build_tree, innermos
 from traceviz_dag.classify.steps import AUTOGRAD_NODE
 from traceviz_dag.read.events import CPU_OP, MISSING, USER_ANNOTATION, Int32, Int64, TraceEvents
 
-_ASYNCHRONOUS = ("ProfilerStep#", "nccl:", "gloo:")
+_ASYNCHRONOUS = ("ProfilerStep#", "gloo:")
 """Annotations that outlive their callers or straddle frames: they hold nothing that is launched inside them."""
 
 

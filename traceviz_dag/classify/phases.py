@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from traceviz_dag.classify.host_tree import NONE, Bool, HostTree, nearest, take
+from traceviz_dag.classify.launches import main_thread
 from traceviz_dag.classify.rules import OPENS, Rules
+from traceviz_dag.classify.step_inference import Communications, infer_steps
 from traceviz_dag.classify.steps import (
     BACKWARD,
     FORWARD,
@@ -32,6 +34,8 @@ _SIDES = np.array(
     [{Phase.FORWARD: FORWARD, Phase.BACKWARD: BACKWARD, Phase.RECOMPUTE: BACKWARD}.get(phase, NONE) for phase in PHASES]
 )
 _OUTSIDE = "outside_microbatch_steps"
+_INFERRED = ("forward_of_a_backward_step", "after_the_last_backward_step", "around_the_optimizer")
+_PHASE_OF_PLACE = np.array([PHASES.index(phase) for phase in (Phase.FORWARD, Phase.OTHER, Phase.OPTIMIZER)])
 EVIDENCES = tuple(Evidence)
 
 
@@ -46,7 +50,8 @@ class Places:
         dimension_rule: nearest frame rule that speaks of communication, or NONE.
         member: index into ``steps``, or NONE.
         module, layer_row, operator: position of the innermost module, TransformerLayer and CPU operator, or NONE.
-        rule_names: names of the rules, the last for what lies outside all micro-batch steps.
+        rule_names: names of the rules, then what lies outside all micro-batch steps, then what was inferred without
+            call stacks.
     """
 
     phase: Int64
@@ -108,7 +113,28 @@ def read_places(trace: TraceEvents, tree: HostTree, rules: Rules, profiler: Prof
         layer=nearest(is_layer[names], tree.parent),
         operator=nearest(trace.host.category[tree.rows] == CPU_OP, tree.parent),
         steps=steps,
-        rule_names=(*(frame.name for frame in rules.frames), _OUTSIDE),
+        rule_names=(*(frame.name for frame in rules.frames), _OUTSIDE, *_INFERRED),
+    )
+
+
+def infer_places(
+    trace: TraceEvents, tree: HostTree, places: Places, profiler: ProfilerSteps, told: Communications
+) -> Places:
+    """Fill in what call stacks would have said, in a trace without them; rules that spoke keep their word.
+
+    Args:
+        told: the communications whose dimension is known; they part finalisation from the optimizer.
+    """
+    inferred = infer_steps(trace, tree, main_thread(trace), profiler, told)
+    open_ = (places.phase_evidence == EVIDENCES.index(Evidence.NONE)) & (inferred.place != NONE)
+    first_rule = places.rule_names.index(_INFERRED[0])
+    return replace(
+        places,
+        phase=np.where(open_, _PHASE_OF_PLACE[inferred.place], places.phase),
+        phase_evidence=np.where(open_, EVIDENCES.index(Evidence.STEP_WINDOW), places.phase_evidence),
+        phase_rule=np.where(open_, first_rule + inferred.place, places.phase_rule),
+        member=inferred.member,
+        steps=inferred.steps,
     )
 
 

@@ -36,19 +36,17 @@ class FrameRule:
     dimension: Dimension | None = None
     overrides: tuple[str, ...] = ()
     collectives: tuple[tuple[str, Dimension], ...] = ()
+    among: tuple[Dimension, ...] = ()
     role: str | None = None
 
     @property
     def tells_dimension(self) -> bool:
         """Whether the rule says what communication below the frame serves or carries."""
-        return bool(self.dimension or self.collectives or self.role)
+        return bool(self.dimension or self.collectives or self.among or self.role)
 
     def dimension_of(self, collective: str) -> Dimension | None:
         """What a communication of that name serves below the frame, or None where the rule does not say."""
-        for pattern, dimension in self.collectives:
-            if fnmatchcase(collective.lower(), pattern):
-                return dimension
-        return self.dimension
+        return _by_collective(self.collectives, collective) or self.dimension
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +58,16 @@ class KernelRule:
     kind: Kind
     role: str | None = None
     dimension: Dimension | None = None
+    among: tuple[Dimension, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRule:
+    """What some collectives on a group of one dimension serve instead; see the head of ``rules.toml``."""
+
+    name: str
+    dimension: Dimension
+    collectives: tuple[tuple[str, Dimension], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +80,16 @@ class Rules:
 
     frames: tuple[FrameRule, ...]
     kernels: tuple[KernelRule, ...]
+    groups: tuple[GroupRule, ...]
     digest: str
+
+    def of_group(self, dimension: Dimension, collective: str) -> tuple[Dimension, str] | None:
+        """(dimension, rule) of a collective on a group of that dimension, where a rule says other than the group's."""
+        for rule in self.groups:
+            told = _by_collective(rule.collectives, collective) if rule.dimension is dimension else None
+            if told is not None:
+                return told, rule.name
+        return None
 
     def match_frames(self, names: Sequence[str], row_kind: int) -> list[int]:
         """For each name the index of the first frame rule that applies to rows of that kind, or -1."""
@@ -100,7 +117,7 @@ def load_rules(user_file: Path | None = None) -> Rules:
         BadInputError: the file is missing, not TOML, or a rule in it is malformed.
     """
     text = resources.files(__package__).joinpath("rules.toml").read_text(encoding="utf-8")
-    frames, kernels = _parse(tomllib.loads(text), "built-in rules.toml")
+    parsed = _parse(tomllib.loads(text), "built-in rules.toml")
     digest = xxhash.xxh3_64(text.encode())
     if user_file is not None:
         try:
@@ -110,10 +127,11 @@ def load_rules(user_file: Path | None = None) -> Rules:
             raise BadInputError(user_file, "rule file not found", "give the path of a TOML file") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise BadInputError(user_file, f"not a TOML file ({error})", "mend the syntax") from None
-        user_frames, user_kernels = _parse(document, user_file)
-        frames, kernels = user_frames + frames, user_kernels + kernels
+        own = _parse(document, user_file)
+        parsed = (own[0] + parsed[0], own[1] + parsed[1], own[2] + parsed[2])
         digest.update(user_text.encode())
-    return Rules(tuple(frames), tuple(kernels), digest.hexdigest())
+    frames, kernels, groups = parsed
+    return Rules(tuple(frames), tuple(kernels), tuple(groups), digest.hexdigest())
 
 
 def _first_match(names: Iterable[str], rules: Sequence[tuple[int, tuple[str, ...]]]) -> list[int]:
@@ -127,13 +145,20 @@ def _first_match(names: Iterable[str], rules: Sequence[tuple[int, tuple[str, ...
     return [-1 if match is None else int(str(match.lastgroup)[1:]) for match in matches]
 
 
-def _parse(document: Mapping[str, Any], source: Path | str) -> tuple[list[FrameRule], list[KernelRule]]:
-    unknown = set(document) - {"frame", "kernel"}
+def _by_collective(collectives: Iterable[tuple[str, Dimension]], name: str) -> Dimension | None:
+    return next((dimension for pattern, dimension in collectives if fnmatchcase(name.lower(), pattern)), None)
+
+
+def _parse(
+    document: Mapping[str, Any], source: Path | str
+) -> tuple[list[FrameRule], list[KernelRule], list[GroupRule]]:
+    unknown = set(document) - {"frame", "kernel", "group"}
     if unknown:
-        raise BadInputError(source, f"unknown section {sorted(unknown)}", "use [[frame]] and [[kernel]]")
+        raise BadInputError(source, f"unknown section {sorted(unknown)}", "use [[frame]], [[kernel]] and [[group]]")
     frames = [_frame_rule(entry, source) for entry in document.get("frame", [])]
     kernels = [_kernel_rule(entry, source) for entry in document.get("kernel", [])]
-    return frames, kernels
+    groups = [_group_rule(entry, source) for entry in document.get("group", [])]
+    return frames, kernels, groups
 
 
 def _frame_rule(entry: Mapping[str, Any], source: Path | str) -> FrameRule:
@@ -147,10 +172,8 @@ def _frame_rule(entry: Mapping[str, Any], source: Path | str) -> FrameRule:
     values["phase"] = _member(values.get("phase"), Phase, entry, source)
     values["dimension"] = _member(values.get("dimension"), Dimension, entry, source)
     values["overrides"] = tuple(values.get("overrides", ()))
-    values["collectives"] = tuple(
-        (pattern, _member(dimension, Dimension, entry, source))
-        for pattern, dimension in dict(values.get("collectives", {})).items()
-    )
+    values["collectives"] = _collectives(entry, source)
+    values["among"] = _among(entry, source)
     return FrameRule(**values)
 
 
@@ -158,7 +181,26 @@ def _kernel_rule(entry: Mapping[str, Any], source: Path | str) -> KernelRule:
     values = _checked(entry, KernelRule, source)
     values["kind"] = _member(values.get("kind", "communication"), Kind, entry, source)
     values["dimension"] = _member(values.get("dimension"), Dimension, entry, source)
+    values["among"] = _among(entry, source)
     return KernelRule(**values)
+
+
+def _group_rule(entry: Mapping[str, Any], source: Path | str) -> GroupRule:
+    if set(entry) != {"name", "dimension", "collectives"}:
+        raise BadInputError(source, f"rule {dict(entry)!r}", "a [[group]] has a name, a dimension and collectives")
+    dimension = _member(entry["dimension"], Dimension, entry, source)
+    return GroupRule(entry["name"], dimension, _collectives(entry, source))
+
+
+def _collectives(entry: Mapping[str, Any], source: Path | str) -> tuple[tuple[str, Dimension], ...]:
+    return tuple(
+        (pattern, _member(dimension, Dimension, entry, source))
+        for pattern, dimension in dict(entry.get("collectives", {})).items()
+    )
+
+
+def _among(entry: Mapping[str, Any], source: Path | str) -> tuple[Dimension, ...]:
+    return tuple(_member(dimension, Dimension, entry, source) for dimension in entry.get("among", ()))
 
 
 def _checked(entry: Mapping[str, Any], rule_type: type, source: Path | str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from rich.progress import Progress
 
 from traceviz_dag.simulate.settings import (
     ContextExchange,
+    Dispatcher,
     Edges,
     Era,
     Faults,
@@ -75,14 +76,20 @@ def simulate(
     overlap_expert: Annotated[
         bool, typer.Option(help="Combined 1F1B: overlap expert all-to-alls.", rich_help_panel=_OVERLAP)
     ] = False,
+    overlap_tensor: Annotated[
+        bool, typer.Option(help="Transformer Engine's userbuffers for tensor parallelism.", rich_help_panel=_OVERLAP)
+    ] = False,
+    dispatcher: Annotated[
+        Dispatcher, typer.Option(help="What carries tokens to experts.", rich_help_panel=_OVERLAP)
+    ] = Dispatcher.ALL_TO_ALL,
     distributed_optimizer: Annotated[
         bool, typer.Option(help="Shard the optimizer over data parallelism.", rich_help_panel=_OVERLAP)
     ] = True,
-    era: Annotated[Era, typer.Option(help="Which PyTorch writes the traces.", rich_help_panel=_CAPTURE)] = Era.TORCH_2_7,
+    era: Annotated[
+        Era, typer.Option(help="Which PyTorch writes the traces.", rich_help_panel=_CAPTURE)
+    ] = Era.TORCH_2_7,
     stacks: Annotated[bool, typer.Option(help="Record Python call stacks.", rich_help_panel=_CAPTURE)] = True,
-    layout: Annotated[
-        Layout, typer.Option(help="How files are named.", rich_help_panel=_CAPTURE)
-    ] = Layout.ITERATION,
+    layout: Annotated[Layout, typer.Option(help="How files are named.", rich_help_panel=_CAPTURE)] = Layout.ITERATION,
     gzip: Annotated[bool, typer.Option(help="Compress the traces.", rich_help_panel=_CAPTURE)] = True,
     clock_skew: Annotated[
         float, typer.Option(help="Node clocks differ by up to this many ms.", rich_help_panel=_CAPTURE)
@@ -110,9 +117,7 @@ def simulate(
     missing_launches: Annotated[
         float, typer.Option(help="Share of launch rows that the profiler lost.", rich_help_panel=_EDGES)
     ] = 0.0,
-    zero_durations: Annotated[
-        bool, typer.Option(help="Some kernels last 0 ns.", rich_help_panel=_EDGES)
-    ] = False,
+    zero_durations: Annotated[bool, typer.Option(help="Some kernels last 0 ns.", rich_help_panel=_EDGES)] = False,
     early_kernels: Annotated[
         bool, typer.Option(help="Kernels that ran before the first step.", rich_help_panel=_EDGES)
     ] = False,
@@ -151,6 +156,8 @@ def simulate(
         overlap_param_gather=overlap_param_gather,
         overlap_p2p=overlap_p2p,
         overlap_expert=overlap_expert,
+        overlap_tensor=overlap_tensor,
+        dispatcher=dispatcher,
         context_exchange=context_exchange,
         recompute=recompute,
         cuda_graphs=cuda_graphs,

@@ -8,13 +8,24 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from enum import Enum
 from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from traceviz_dag.read.repair import repair
+from traceviz_dag.read.boundaries import (
+    LONGEST_TEXT,
+    NotATraceError,
+    array_start,
+    cuts,
+    is_behind_array,
+    last_end,
+    likely_ends,
+    next_event,
+    why_no_array,
+)
+from traceviz_dag.read.repair import is_repairable, repair
 from traceviz_dag.read.sources import ByteSource
 
 Piece = TypeVar("Piece")
@@ -23,61 +34,15 @@ MALFORMED = "malformed JSON"
 CUT_OFF = "cut off by the end of the file"
 """Reasons in ``EventArray.dropped``."""
 
-LONGEST_TEXT = 1 << 28
-"""Bytes before or behind the events up to which they are read."""
-
-_ARRAY_START = re.compile(rb'"traceEvents"\s*:\s*\[')
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_OPENING = re.compile(rb"(?:\xef\xbb\xbf)?\s*([\[{])")
-_LIKELY_CUT = re.compile(rb'\}\s*(,)\s*(?=\{\s*"(?:ph|name|cat|ts|pid|tid|id|args|dur|s|bp)")')
-_ANY_CUT = re.compile(rb"\}\s*(,)\s*(?=\{)")
-_LIKELY_END = re.compile(rb"\}\s*(\])(?=\s*(?:,|\}|\Z))")
 _FAULT_POSITION = re.compile(r"\(byte (\d+)\)")
-_TAIL_BYTES = 1 << 14
-_CUT_TRIES = 24
-_END_TRIES = 3
-_MOST_EXCISIONS = 1000
+_SLACK_BYTES = 1 << 14
 _SMALLEST_CHUNK = 16
-
-
-class NotATraceError(Exception):
-    """The bytes are no trace; the message says why."""
-
-
-def array_start(text: bytes | bytearray, end: int | None = None) -> int | None:
-    """Place of the events array's opening bracket in the first ``end`` bytes of a file; None where it is not there.
-
-    Raises:
-        NotATraceError: no JSON begins like that.
-    """
-    end = len(text) if end is None else end
-    opening = _OPENING.match(text, 0, end)
-    if opening is None:
-        if text[:end].strip():
-            raise NotATraceError("not JSON")
-        return None
-    if opening[1] == b"[":
-        return opening.start(1)
-    match = _ARRAY_START.search(text, 0, end)
-    return None if match is None else match.end() - 1
-
-
-def why_no_array(text: bytes, fault: str | None) -> str:
-    """What is wrong with a file without an events array, from its text and what stopped the reading of it."""
-    if fault is not None:
-        return f"{fault} before the first event"
-    if len(text) > LONGEST_TEXT:
-        return f"JSON without traceEvents in its first {LONGEST_TEXT >> 20} MiB"
-    if not text.strip():
-        return "no JSON, only blanks"
-    try:
-        msgspec.json.decode(repair(text.removeprefix(_BYTE_ORDER_MARK)), type=msgspec.Raw)
-    except msgspec.DecodeError as error:
-        return "the JSON ends before the first event" if "truncated" in str(error) else "not JSON"
-    return "JSON without traceEvents"
+_MOST_EXCISIONS = 1000
 
 
 class _Kind(Enum):
+    """What came of decoding: a piece; brackets still open; more behind the array; something that is no JSON."""
+
     DECODED = 0
     OPEN = 1
     ENDED = 2
@@ -88,9 +53,7 @@ class _Outcome(NamedTuple):
     kind: _Kind
     piece: object = None
     position: int = 0
-
-
-_NEEDS_MORE = _Outcome(_Kind.OPEN)
+    repairable: bool = False
 
 
 class EventArray(Generic[Piece]):
@@ -119,7 +82,7 @@ class EventArray(Generic[Piece]):
         self._source = source
         self._decode = decode
         self._chunk_bytes = max(chunk_bytes, _SMALLEST_CHUNK)
-        self._buffer = bytearray(self._chunk_bytes + _TAIL_BYTES)
+        self._buffer = bytearray(self._chunk_bytes + _SLACK_BYTES)
         self._start = 0
         self._end = 0
         self._exhausted = False
@@ -159,13 +122,13 @@ class EventArray(Generic[Piece]):
         if pending >= wanted or self._exhausted:
             return
         if self._start + wanted > len(self._buffer):
-            target = self._buffer if wanted <= len(self._buffer) else bytearray(wanted + _TAIL_BYTES)
+            target = self._buffer if wanted <= len(self._buffer) else bytearray(wanted + _SLACK_BYTES)
             target[:pending] = self._buffer[self._start : self._end]
             self._buffer, self._start, self._end = target, 0, pending
         self._repaired = False
         with memoryview(self._buffer) as view:
             while self._end - self._start < wanted:
-                count = self._source.readinto(view[self._end :])
+                count = self._source.readinto(view[self._end : self._start + wanted + _SLACK_BYTES])
                 if count == 0:
                     self._exhausted = True
                     return
@@ -185,64 +148,64 @@ class EventArray(Generic[Piece]):
             wanted *= 2
 
     def _next_piece(self) -> _Outcome:
-        """The next piece; OPEN where more bytes are needed, or nothing that is whole is left."""
+        """The next piece; OPEN where more bytes are needed or nothing that is whole is left, else MALFORMED."""
         while True:
             outcome = self._try_ends_and_cuts()
             if outcome.kind is _Kind.ENDED:
-                end = self._buffer.rfind(b"]", self._start, self._start + outcome.position) + 1
-                outcome = self._attempt(end)
-                if outcome.kind is _Kind.DECODED:
-                    self._finish(end)
-            if outcome.kind is not _Kind.MALFORMED or not self._mend(outcome.position):
+                outcome = self._end_near(outcome.position)
+            if outcome.kind is not _Kind.MALFORMED:
                 return outcome
+            if outcome.repairable and self._repair():
+                continue
+            place = self._start + outcome.position
+            whole = self._try_cuts(place)
+            if whole.kind is _Kind.DECODED or not self._excise(place):
+                return whole
 
     def _try_ends_and_cuts(self) -> _Outcome:
         if self._exhausted:
-            for end in self._likely_ends():
-                outcome = self._attempt(end)
-                if outcome.kind is _Kind.DECODED:
-                    self._finish(end)
+            for end in likely_ends(self._buffer, self._start, self._end):
+                outcome = self._attempt_whole(end)
                 if outcome.kind is not _Kind.OPEN:
                     return outcome
-        for stop, comma in self._cuts():
+        outcome = self._try_cuts(self._end)
+        if outcome.kind is _Kind.OPEN:
+            outcome = self._attempt_whole(self._end)
+        if outcome.kind is _Kind.OPEN and self._exhausted:
+            return self._attempt_last_event()
+        return outcome
+
+    def _try_cuts(self, end: int) -> _Outcome:
+        """Decode up to the last cut before ``end`` that proves itself."""
+        for stop, comma in cuts(self._buffer, self._start, end):
             outcome = self._attempt_closed(stop)
             if outcome.kind is _Kind.DECODED:
                 self._start = comma
             if outcome.kind is not _Kind.OPEN:
                 return outcome
-        outcome = self._attempt(self._end)
-        if outcome.kind is _Kind.DECODED:
-            self._finish(self._end)
-        if outcome.kind is _Kind.OPEN and self._exhausted:
-            return self._attempt_last_event()
-        return outcome
+        return _Outcome(_Kind.OPEN)
 
     def _attempt_last_event(self) -> _Outcome:
         """The array breaks off; perhaps between two events."""
         stop = self._buffer.rfind(b"}", self._start, self._end) + 1
-        if stop == 0:
-            return _NEEDS_MORE
-        outcome = self._attempt_closed(stop)
+        outcome = self._attempt_closed(stop) if stop else _Outcome(_Kind.OPEN)
         if outcome.kind is _Kind.DECODED:
             self._start = self._end
         return outcome
 
-    def _likely_ends(self) -> list[int]:
-        ends = [match.end() for match in _LIKELY_END.finditer(self._buffer, self._tail_start(), self._end)]
-        return ends[: -_END_TRIES - 1 : -1]
+    def _end_near(self, position: int) -> _Outcome:
+        """Decode to the bracket before ``position``; MALFORMED where that bracket is astray among events."""
+        end = self._buffer.rfind(b"]", self._start, self._start + position) + 1
+        if not is_behind_array(self._buffer, end, self._end):
+            return _Outcome(_Kind.MALFORMED, position=end - self._start)
+        return self._attempt_whole(end)
 
-    def _cuts(self) -> Iterator[tuple[int, int]]:
-        """Where a piece may end, likeliest and last first: behind the brace, and at the comma."""
-        tried: set[int] = set()
-        for start in (self._tail_start(), self._start):
-            for pattern in (_LIKELY_CUT, _ANY_CUT):
-                for match in reversed(list(pattern.finditer(self._buffer, start, self._end))):
-                    if match.start() not in tried and len(tried) < _CUT_TRIES:
-                        tried.add(match.start())
-                        yield match.start() + 1, match.start(1)
-
-    def _tail_start(self) -> int:
-        return max(self._start, self._end - _TAIL_BYTES)
+    def _attempt_whole(self, end: int) -> _Outcome:
+        outcome = self._attempt(end)
+        if outcome.kind is _Kind.DECODED:
+            self.complete = True
+            self._start = end
+        return outcome
 
     def _attempt_closed(self, stop: int) -> _Outcome:
         """Decode the pending bytes up to ``stop`` as if a closing bracket followed."""
@@ -260,47 +223,40 @@ class EventArray(Generic[Piece]):
         try:
             return _Outcome(_Kind.DECODED, self._decode(memoryview(self._buffer)[self._start : stop]))
         except UnicodeDecodeError:
-            return _Outcome(_Kind.MALFORMED)
+            return _Outcome(_Kind.MALFORMED, repairable=True)
         except msgspec.DecodeError as error:
             message = str(error)
         place = _FAULT_POSITION.search(message)
         if place is None:
-            return _NEEDS_MORE
-        kind = _Kind.ENDED if "trailing characters" in message else _Kind.MALFORMED
-        return _Outcome(kind, position=int(place[1]))
+            return _Outcome(_Kind.OPEN)
+        position = int(place[1])
+        if "trailing characters" in message:
+            return _Outcome(_Kind.ENDED, position=position)
+        repairable = is_repairable(message, self._buffer[self._start + position - 1 : self._start + position + 1])
+        return _Outcome(_Kind.MALFORMED, position=position, repairable=repairable)
 
-    def _finish(self, end: int) -> None:
-        self.complete = True
-        self._start = end
-
-    def _mend(self, position: int) -> bool:
-        """Make what is pending decodable: repair it as a whole, else cut out the event at ``position``."""
-        if not self._repaired:
-            self._repaired = True
-            pending = bytes(self._buffer[self._start : self._end])
-            mended = repair(pending)
-            if mended != pending:
-                self._buffer = bytearray(mended + bytes(_TAIL_BYTES))
-                self._start, self._end = 0, len(mended)
-                return True
-        self.gave_up = self.dropped[MALFORMED] >= _MOST_EXCISIONS
-        return not self.gave_up and self._excise(self._start + position)
+    def _repair(self) -> bool:
+        """Repair what is pending, once; whether that changed anything."""
+        if self._repaired:
+            return False
+        self._repaired = True
+        pending = bytes(self._buffer[self._start : self._end])
+        mended = repair(pending)
+        self._buffer = bytearray(mended + bytes(_SLACK_BYTES))
+        self._start, self._end = 0, len(mended)
+        return mended != pending
 
     def _excise(self, place: int) -> bool:
-        """Cut out the event at ``place``; False where its end is not in the buffer."""
-        first, last = self._start + 1, 0
-        for match in _LIKELY_CUT.finditer(self._buffer, self._start, place):
-            first = match.start(1)
-        following = _LIKELY_CUT.search(self._buffer, place, self._end)
-        if following is not None:
-            last = following.start(1) + (first == self._start + 1)
-        elif self._exhausted:
-            ends = list(_LIKELY_END.finditer(self._buffer, place, self._end))
-            last = ends[-1].start(1) if ends else 0
-        if last <= first:
+        """Cut out the first pending event, malformed at ``place``; False where its end is not in sight."""
+        self.gave_up = self.dropped[MALFORMED] >= _MOST_EXCISIONS
+        comma = next_event(self._buffer, place, self._end)
+        bracket = last_end(self._buffer, place, self._end) if comma is None and self._exhausted else None
+        if self.gave_up or (comma is None and bracket is None):
             return False
+        first = self._start + 1
+        last = comma + 1 if comma is not None else bracket
         del self._buffer[first:last]
-        self._end -= last - first
+        self._end = self._end - (last or first) + first
         self.dropped[MALFORMED] += 1
         return True
 

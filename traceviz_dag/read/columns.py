@@ -14,6 +14,7 @@ from traceviz_dag.read import packing
 from traceviz_dag.read.communication_facts import FactRows
 from traceviz_dag.read.event_decoder import Codes, Piece
 from traceviz_dag.read.events import (
+    CPU_OP,
     MISSING,
     PYTHON_FUNCTION,
     CollectiveFacts,
@@ -147,7 +148,8 @@ class ColumnBuilder:
         columns["external_id"] = _scattered(count, others, [row.external_id for row in operators])
         columns["sequence_number"] = _scattered(count, others, [row.sequence_number for row in operators])
         columns["forward_thread"] = _scattered(count, others, [row.forward_thread for row in operators])
-        communications = np.flatnonzero(columns["name"] == self._communication_code)
+        is_operator = columns["category"] == CPU_OP
+        communications = np.flatnonzero((columns["name"] == self._communication_code) & is_operator)
         if len(communications):
             arguments = [rows[row].args for row in communications.tolist()]
             self._operator_facts.add(communications + self._host.rows, arguments)

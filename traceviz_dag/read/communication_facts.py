@@ -39,7 +39,7 @@ class FactRows:
 
     def add(self, rows: Int64, arguments: list[Any]) -> None:
         """Add the facts of ``rows`` from their arguments; rows without any are left out."""
-        has_facts = [row.collective is not MISSING for row in arguments]
+        has_facts = [row.collective is not MISSING or row.group_name is not MISSING for row in arguments]
         if not any(has_facts):
             return
         told = list(compress(arguments, has_facts))

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from traceviz_dag.errors import BadInputError
-from traceviz_dag.read.chunks import EventArray, NotATraceError
+from traceviz_dag.read.boundaries import NotATraceError
+from traceviz_dag.read.chunks import EventArray
 from traceviz_dag.read.columns import ColumnBuilder
 from traceviz_dag.read.event_decoder import EventDecoder, Piece
 from traceviz_dag.read.events import ReadReport, TraceEvents

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from traceviz_dag.errors import BadInputError
-from traceviz_dag.read.chunks import LONGEST_TEXT, NotATraceError, array_start, why_no_array
+from traceviz_dag.read.boundaries import LONGEST_TEXT, NotATraceError, array_start, why_no_array
 from traceviz_dag.read.events import TraceHeader
 from traceviz_dag.read.header import decode_header
 from traceviz_dag.read.repair import repair
@@ -22,7 +22,7 @@ _FIRST_BLOCK_BYTES = 1 << 16
 _TAIL_BLOCKS = 2
 _OVERLAP_BYTES = 64
 _END_TRIES = 64
-_ARRAY_END = re.compile(rb'(?:\}|"traceEvents"\s*:\s*\[)\s*\](?=\s*[,}])')
+_ARRAY_END = re.compile(rb"(?:\}|\A\[)\s*\](?=\s*[,}])")
 _STEP = re.compile(rb'"ProfilerStep#(\d{1,18})"')
 _MARKS = {
     "has_kernels": re.compile(rb'"cat"\s*:\s*"[kK]ernel"'),

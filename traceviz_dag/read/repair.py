@@ -8,11 +8,13 @@ _BLANK_CONTROL = b" " * 32 + bytes(range(32, 256))
 _STRING_OR_NUMBER_WORD = re.compile(
     rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|-?\b(?:nan|inf(?:inity)?)\b(?:\(\w*\))?', re.IGNORECASE | re.DOTALL
 )
+_NUMBER_WORD = re.compile(rb"[:,\[]\s*-?(?:nan|inf)", re.IGNORECASE)
 _ESCAPE = re.compile(rb'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}|u[0-9a-fA-F]{0,3}\Z|\Z)|\\')
 _LONE_SURROGATE = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F]|\\?\Z|\\u[0-9a-fA-F]{0,3}\Z)"
     rb"|(?<!\\u[dD][89abAB]..)\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 )
+_REPAIRABLE_BYTE = re.compile(rb"[\x00-\x1fnNiI\x80-\xff-]")
 _LONGEST_CHARACTER = 4
 
 
@@ -24,7 +26,8 @@ def repair(text: bytes) -> bytes:
     outside a string and may end anywhere; what its end leaves open stays as it is.
     """
     text = text.translate(_BLANK_CONTROL)
-    text = _STRING_OR_NUMBER_WORD.sub(lambda match: match[0] if match[0].startswith(b'"') else b"null", text)
+    if _NUMBER_WORD.search(text):
+        text = _STRING_OR_NUMBER_WORD.sub(lambda match: match[0] if match[0].startswith(b'"') else b"null", text)
     if b"\\" in text:
         text = _ESCAPE.sub(lambda match: b"\\\\" if match[0] == b"\\" and match.end() < len(text) else match[0], text)
         text = _LONE_SURROGATE.sub(rb"\\ufffd", text)
@@ -34,3 +37,8 @@ def repair(text: bytes) -> bytes:
         if error.start <= len(text) - _LONGEST_CHARACTER:
             return text.decode("utf-8", "replace").encode("utf-8")
     return text
+
+
+def is_repairable(message: str, around: bytes | bytearray) -> bool:
+    """Whether ``repair`` knows what is wrong, from the decoder's message and the bytes around the fault."""
+    return "escape" in message or "surrogate" in message or _REPAIRABLE_BYTE.search(around) is not None

@@ -8,7 +8,7 @@ from traceviz_dag.read.events import MISSING, Int32, Int64, Thread
 from traceviz_dag.read.packing import integers
 
 _MOST_MASKS = 16
-"""Distinct threads of a piece up to which comparing with each is faster than a loop over rows."""
+"""Distinct threads of a piece up to which comparing with each is faster than sorting."""
 
 
 class Identifiers:
@@ -56,8 +56,12 @@ class ThreadTable:
             row = int(found.argmin())
             if found[row] >= 0:
                 return found
-        pairs = zip(processes.tolist(), threads.tolist(), strict=True)
-        return np.array([self._index_of(*pair) for pair in pairs], np.int32)
+        pairs = np.stack([processes, threads])
+        distinct, first_rows, inverse = np.unique(pairs, axis=1, return_index=True, return_inverse=True)
+        index = np.empty(len(first_rows), np.int32)
+        for place in np.argsort(first_rows).tolist():
+            index[place] = self._index_of(*distinct[:, place].tolist())
+        return index[inverse.reshape(-1)]
 
     def name(self, process: int | str, thread: int | str, name: str) -> None:
         """Remember a name; of several for one thread the most telling stays."""

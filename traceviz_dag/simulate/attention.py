@@ -43,7 +43,9 @@ def core_attention_backward(job: Job, nodes: Nodes, checkpointed: bool) -> tuple
     if not checkpointed:
         return _core_backward(job, nodes)
     body = py(ATTENTION, "custom_forward", py(ATTENTION, "_run_core_attention", _core(job, Nodes())))
-    backward = py(RANDOM, "backward", in_phase(without_graph(body), Phase.RECOMPUTE), engine(*_core_backward(job, None)))
+    backward = py(
+        RANDOM, "backward", in_phase(without_graph(body), Phase.RECOMPUTE), engine(*_core_backward(job, None))
+    )
     return (evaluate("CheckpointFunctionBackward", nodes["attention:checkpoint"], py(FUNCTION, "apply", backward)),)
 
 
@@ -129,12 +131,18 @@ def _unfused(job: Job, nodes: Nodes) -> Row:
         kernels.custom("softmax", 2 * scores),
         sequence=nodes.new("attention:softmax"),
     )
-    softmax = module("FusedScaleMaskSoftmax", py("megatron/core/fusions/fused_softmax.py", "forward_fused_softmax", masked))
+    softmax = module(
+        "FusedScaleMaskSoftmax", py("megatron/core/fusions/fused_softmax.py", "forward_fused_softmax", masked)
+    )
     native = op("aten::dropout", op("aten::native_dropout", kernels.custom("dropout", 2.5 * scores)))
     bound = builtin("method dropout of type object at 0x", native)
-    dropout = module("Dropout", py("torch/nn/modules/dropout.py", "forward", py("torch/nn/functional.py", "dropout", bound)))
+    dropout = module(
+        "Dropout", py("torch/nn/modules/dropout.py", "forward", py("torch/nn/functional.py", "dropout", bound))
+    )
     weighted = op(
-        "aten::bmm", kernels.batched_matmul(heads, shape.tokens, 128, shape.context), sequence=nodes.new("attention:values")
+        "aten::bmm",
+        kernels.batched_matmul(heads, shape.tokens, 128, shape.context),
+        sequence=nodes.new("attention:values"),
     )
     rows = (
         builtin("method baddbmm of type object at 0x", product),

@@ -41,7 +41,9 @@ GROUP_OF = {
 BYTES_OF = {"Float": 4, "BFloat16": 2, "Long": 8, "Int": 4}
 _SHORT_TYPE = {"Float": "f32", "BFloat16": "bf16", "Long": "i64", "Int": "i32"}
 _LONG_TYPE = {"Float": "float", "BFloat16": "bfloat", "Long": "int64_t", "Int": "int32_t"}
-_PYBIND = "pybind11_builtins.pybind11_detail_function_record_v1_system_libstdcpp_gxx_abi_1xxx object at 0x"
+_PYBIND = (
+    "pybind11_builtins.pybind11_detail_function_record_v1_system_libstdcpp_gxx_abi_1xxx_use_cxx11_abi_1 object at 0x"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +170,25 @@ def communicate(
         )
     inner = py("torch/distributed/distributed_c10d.py", spelling.function, bound)
     return py("torch/distributed/c10d_logger.py", "wrapper", inner)
+
+
+def unrecorded(
+    what: Collective, name: str, stream: str, *, current: str = "compute", waits: bool = True, records: str = ""
+) -> Kernel:
+    """Communication without NCCL: a kernel of its own library, which no operator describes."""
+    return Kernel(
+        name,
+        Kind.COMMUNICATION,
+        stream=stream,
+        after=(current,),
+        blocks=current if waits else "",
+        records=records,
+        call="cudaLaunchKernelExC",
+        collective=what,
+        grid=20,
+        block=768,
+        registers=64,
+    )
 
 
 def message(group: str, sends: bool, peer: int, elements: int, role: str, dimension: Dimension) -> Collective:

@@ -18,7 +18,19 @@ from traceviz_dag.simulate.layers import LayerVariant
 from traceviz_dag.simulate.linears import Job
 from traceviz_dag.simulate.moe import moe_backward_parts, moe_parts
 from traceviz_dag.simulate.schedules import Backward, Combined, Forward
-from traceviz_dag.simulate.tree import Kernel, Node, Nodes, Row, RowKind, Wait, builtin, module, on_stream, py, recording
+from traceviz_dag.simulate.tree import (
+    Kernel,
+    Node,
+    Nodes,
+    Row,
+    RowKind,
+    Wait,
+    builtin,
+    module,
+    on_stream,
+    py,
+    recording,
+)
 from traceviz_dag.vocabulary import Phase
 
 if TYPE_CHECKING:
@@ -154,12 +166,8 @@ def _plan(
         yield step.embedding(f_context)
         yield Close(len(_NODE_FORWARD))
     if b_context and program.has_head(b_context.chunk):
-        nodes, reduces = program.library.nodes("head"), step.reduces(b_context.microbatch)
-        owner = (b_context.chunk, b_context.microbatch, -2)
-        job = step.job
-        yield from _in_engine(
-            step.engine(f"head backward:{reduces}", lambda: ends.head_backward(job, nodes, reduces), b_context, owner)
-        )
+        for segment in step.head_backward(b_context):
+            yield from _in_engine(segment)
     f_layers = range(program.layers[forward.chunk]) if forward else range(0)
     b_layers = range(program.layers[backward.chunk]) if backward else range(0)
     for index in range(max(len(f_layers), len(b_layers))):
@@ -169,9 +177,9 @@ def _plan(
         yield from _layer(step, f_layer, b_layer)
         yield Close(1)
     if f_context and program.has_head(f_context.chunk):
-        job, owner = step.job, (f_context.chunk, f_context.microbatch, -2)
         yield Open(_NODE_FORWARD)
-        yield step.making("head", lambda: ends.head_forward(job), f_context, owner)
+        yield step.final_norm(f_context)
+        yield step.head(f_context)
         yield Close(len(_NODE_FORWARD))
     if b_context and program.has_embedding(b_context.chunk):
         yield from _in_engine(step.embedding_backward(b_context))
@@ -244,5 +252,3 @@ def _in_node(row: Row) -> Row:
     """``forward_step_calc_loss`` with its loss function inside a schedule node."""
     inner = py(NODE, "forward", py(NODE, "_forward", *row.children))
     return replace(row, children=(inner,))
-
-

@@ -22,7 +22,7 @@ LAUNCH_FLOOR_NS = 1_800
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """One H100 node: dense bfloat16 FLOP/s, bytes/s of memory, of the link inside and between nodes; latencies in ns."""
+    """An H100: dense bfloat16 FLOP/s; bytes/s of its memory and of its links inside and between nodes."""
 
     flops: float = 989e12
     memory_bandwidth: float = 3.35e12
@@ -141,3 +141,27 @@ def routing(settings: Settings, key: tuple[int, ...]) -> npt.NDArray[np.int64]:
         shares = shares * (1 - settings.faults.expert_imbalance)
         shares[0] += settings.faults.expert_imbalance
     return generator.multinomial(routed_tokens(settings), shares / shares.sum(), size=settings.ep).astype(np.int64)
+
+
+class Routes:
+    """The router's choices of a step, computed when first asked for."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._found: dict[tuple[int, ...], npt.NDArray[np.int64]] = {}
+
+    def route(self, step: int, microbatch: int, layer: int, group: tuple[int, ...]) -> npt.NDArray[np.int64]:
+        """Tokens from member to member of an expert-parallel group in one layer."""
+        key = (step, microbatch, layer, group[0])
+        if key not in self._found:
+            self._found[key] = routing(self.settings, key)
+        return self._found[key]
+
+    def received_share(self, step: int, microbatch: int, layer: int, group: tuple[int, ...], rank: int) -> float:
+        """Tokens that a rank's experts receive, over the balanced number."""
+        received = self.route(step, microbatch, layer, group)[:, group.index(rank)].sum()
+        return float(received) / routed_tokens(self.settings)
+
+    def forget(self) -> None:
+        """Drop the choices of a finished step."""
+        self._found.clear()

@@ -6,6 +6,7 @@ from traceviz_dag.simulate import kernels
 from traceviz_dag.simulate.collectives import collective, communicate
 from traceviz_dag.simulate.gradients import accumulate, gather_hook
 from traceviz_dag.simulate.linears import (
+    MAPPINGS,
     Job,
     applied,
     applied_backward,
@@ -13,6 +14,7 @@ from traceviz_dag.simulate.linears import (
     column_forward,
     norm_backward,
     norm_forward,
+    summing_names,
 )
 from traceviz_dag.simulate.settings import Era
 from traceviz_dag.simulate.tree import Kernel, Node, Nodes, Row, builtin, evaluate, module, op, pause, py
@@ -27,7 +29,9 @@ SCHEDULES = "megatron/core/pipeline_parallel/schedules.py"
 def batch(job: Job, entry: Entry, stall_ns: int = 0) -> Row:
     """``get_batch``: the loader's next sample to the GPU, and its broadcast over the tensor-parallel group."""
     tokens = job.settings.sequence * job.settings.batch
-    loader: list[Node] = [py("torch/utils/data/dataloader.py", "__next__", py("torch/utils/data/dataloader.py", "_get_data"))]
+    loader: list[Node] = [
+        py("torch/utils/data/dataloader.py", "__next__", py("torch/utils/data/dataloader.py", "_get_data"))
+    ]
     if stall_ns:
         loader = [py("torch/utils/data/dataloader.py", "__next__", pause("queue.py(@): get", stall_ns))]
     rows: list[Node] = [builtin("function next", *loader)]
@@ -66,20 +70,22 @@ def embedding_forward(job: Job, gathers: str, gathers_next: bool, expert: bool) 
     functional = py("torch/nn/functional.py", "embedding", builtin("method embedding of type object at 0x", looked_up))
     rows: list[Node] = [*hook, py("megatron/core/tensor_parallel/layers.py", "forward", functional, *_combined(job))]
     words = module("VocabParallelEmbedding", *rows)
-    dropout = op("aten::native_dropout", kernels.custom("dropout", 2.5 * job.activation_bytes), sequence=nodes.new("dropout"))
+    dropout = op(
+        "aten::native_dropout", kernels.custom("dropout", 2.5 * job.activation_bytes), sequence=nodes.new("dropout")
+    )
     dropped = module("Dropout", py("torch/nn/modules/dropout.py", "forward", op("aten::dropout", dropout)))
-    body = py(EMBEDDING, "forward", words, dropped)
+    body = py("megatron/core/utils.py", "wrapper", py(EMBEDDING, "forward", words, dropped))
     return py(GPT, "_preprocess", module("LanguageModelEmbedding", body)), nodes
 
 
 def _combined(job: Job) -> tuple[Row, ...]:
+    """The sum of the vocabulary's shards."""
     if job.settings.tp == 1:
         return ()
     operation = "_reduce_scatter_base" if job.shards_sequence else "allreduce"
-    name = "reduce_scatter_to_sequence_parallel_region" if job.shards_sequence else "reduce_from_tensor_model_parallel_region"
-    function = "_ReduceScatterToSequenceParallelRegion" if job.shards_sequence else "_ReduceFromModelParallelRegion"
-    mappings = "megatron/core/tensor_parallel/mappings.py"
-    return (py(mappings, name, applied(function, mappings, job.communicate_tensor(operation))),)
+    function, outer, helper = summing_names(job)
+    made = py(MAPPINGS, helper, job.communicate_tensor(operation))
+    return (py(MAPPINGS, outer, applied(function, MAPPINGS, made)),)
 
 
 def embedding_backward(job: Job, nodes: Nodes, reduces: bool) -> tuple[Row, ...]:
@@ -93,8 +99,14 @@ def embedding_backward(job: Job, nodes: Nodes, reduces: bool) -> tuple[Row, ...]
     )
 
 
+def final_norm_forward(job: Job) -> tuple[Row, Nodes]:
+    """The last layer norm, at the end of the last stage's transformer block."""
+    nodes = Nodes()
+    return norm_forward(job, nodes, "norm:final"), nodes
+
+
 def head_forward(job: Job) -> tuple[Row, Nodes]:
-    """``GPTModel._postprocess`` on the last stage: final norm, output layer, cross entropy."""
+    """``GPTModel._postprocess`` on the last stage: output layer, cross entropy."""
     nodes = Nodes()
     vocabulary = job.settings.vocabulary // job.settings.tp
     logits = column_forward(job, nodes, "output", vocabulary, head=True)
@@ -106,8 +118,7 @@ def head_forward(job: Job) -> tuple[Row, Nodes]:
     )
     loss = py(CROSS_ENTROPY, "vocab_parallel_cross_entropy", entropy)
     language = "megatron/core/models/common/language_module/language_module.py"
-    norm = norm_forward(job, nodes, "norm:final")
-    return py(GPT, "_postprocess", norm, logits, py(language, "compute_language_model_loss", loss)), nodes
+    return py(GPT, "_postprocess", logits, py(language, "compute_language_model_loss", loss)), nodes
 
 
 def _reduce_logits(job: Job, step: str, kernel: Kernel) -> tuple[Node, ...]:
@@ -122,16 +133,19 @@ def loss_backward(job: Job) -> Row:
 
 
 def head_backward(job: Job, nodes: Nodes, reduces: bool) -> tuple[Row, ...]:
-    """The engine's rows of cross entropy, output layer and final norm."""
+    """The engine's rows of cross entropy and output layer."""
     vocabulary = job.settings.vocabulary // job.settings.tp
     gradient = kernels.fused("cross_entropy_backward", 3 * job.shape.tokens * vocabulary)
     return (
         applied_backward("_VocabParallelCrossEntropy", CROSS_ENTROPY, nodes["cross_entropy"], gradient),
         column_backward(job, nodes["output"], vocabulary, head=True),
         *accumulate(job, "embedding", 1, reduces),
-        norm_backward(job, nodes["norm:final"]),
-        *accumulate(job, "dense", 1),
     )
+
+
+def final_norm_backward(job: Job) -> tuple[Row, ...]:
+    """The engine's rows of the last layer norm."""
+    return norm_backward(job, 0), *accumulate(job, "dense", 1)
 
 
 def loss(job: Job, entry: Entry) -> Row:
@@ -150,5 +164,3 @@ def first_gradient(job: Job) -> Row:
     """The gradient of the loss that a backward step starts from."""
     filled = op("aten::ones_like", op("aten::fill_", kernels.elementwise("fill", 4)))
     return py("torch/autograd/__init__.py", "_make_grads", builtin("method ones_like of type object at 0x", filled))
-
-

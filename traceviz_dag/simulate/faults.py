@@ -42,7 +42,9 @@ def hidden_wait(settings: Settings, rank: int) -> Row | None:
     if settings.faults.hidden_synchronisation != rank:
         return None
     copied = op("aten::_local_scalar_dense", kernels.copy("DtoH", 4), synchronise("compute"))
-    return py("my_project/hooks.py", "log_activation", builtin("method item of Tensor object at 0x", op("aten::item", copied)))
+    return py(
+        "my_project/hooks.py", "log_activation", builtin("method item of Tensor object at 0x", op("aten::item", copied))
+    )
 
 
 def culprits(settings: Settings, stage_of: dict[int, int]) -> list[Culprit]:

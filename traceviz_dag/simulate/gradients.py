@@ -19,7 +19,7 @@ def expert_hidden(settings: Settings) -> int:
 
 
 def bucket_parameters(job: Job, bucket: str) -> int:
-    """Parameters of a gradient bucket on one rank: ``dense``, ``expert_layer`` (its dense part), ``expert``, ``embedding``."""
+    """Parameters on one rank of a bucket: ``dense``, ``expert``, ``expert_layer`` (its rest), ``embedding``."""
     settings, shape = job.settings, job.shape
     if bucket == "embedding":
         return settings.vocabulary * settings.hidden // settings.tp

@@ -43,9 +43,7 @@ def layer_forward(step: StepProgram, variant: LayerVariant, context: Context, ow
         return py("megatron/core/transformer/module.py", "__call__", body), nodes
 
     yield step.making(f"graph forward:{variant}", replayed, context, owner)
-    yield step.plain(
-        f"ghost forward:{inside}", lambda: (layers.layer_forward(job, inside)[0],), context, ghost=True
-    )
+    yield step.plain(f"ghost forward:{inside}", lambda: (layers.layer_forward(job, inside)[0],), context, ghost=True)
 
 
 def layer_backward(step: StepProgram, variant: LayerVariant, context: Context, owner: Owner) -> Iterator[Item]:
@@ -53,9 +51,7 @@ def layer_backward(step: StepProgram, variant: LayerVariant, context: Context, o
     job = step.job
     inside = replace(variant, reduces=False)
     body = py(FUNCTION, "apply", py(CUDA_GRAPHS, "backward", _replay()))
-    yield step.engine(
-        "graph backward", lambda: (evaluate("_CudagraphReplayNodeBackward", 0, body),), context, owner
-    )
+    yield step.engine("graph backward", lambda: (evaluate("_CudagraphReplayNodeBackward", 0, body),), context, owner)
 
     def rows() -> tuple[Row, ...]:
         return layers.layer_backward(job, inside, layers.layer_forward(job, inside)[1])

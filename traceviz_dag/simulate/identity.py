@@ -40,7 +40,8 @@ _STREAMS = (
     "pp:send:gradient",
     "pp:recv:gradient",
     "communication",
-    "graph:side",
+    "userbuffers",
+    "deepep",
 )
 
 
@@ -96,6 +97,10 @@ class Identity:
     def time_shift(self) -> int:
         """What the trace's time stamps hold beyond ``Clock.local``."""
         return BASE_NS if self.settings.era is Era.TORCH_2_3 else 0
+
+    def on_trace(self, true_ns: Int64) -> Int64:
+        """Times as the trace states them, ns."""
+        return self.clock.local(true_ns) + self.time_shift
 
     def stream(self, name: str) -> int:
         """The number of a stream."""

@@ -13,14 +13,16 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from traceviz_dag.errors import BadInputError
 from traceviz_dag.simulate.emit import RankWriter, Written
 from traceviz_dag.simulate.faults import culprits
 from traceviz_dag.simulate.identity import Clock
 from traceviz_dag.simulate.layouts import text_file, trace_path
-from traceviz_dag.simulate.model import Model, StepTimes
+from traceviz_dag.simulate.model import Model
 from traceviz_dag.simulate.rank_grids import RankGrids, dense_grid
 from traceviz_dag.simulate.settings import Layout, Settings
 from traceviz_dag.simulate.spans import pipeline_table, stage_figures
+from traceviz_dag.simulate.streams import StepTimes
 from traceviz_dag.simulate.templates import Library
 from traceviz_dag.simulate.truth import KERNEL_SCHEMA, MICROBATCH_SCHEMA, PIPELINE_SCHEMA
 
@@ -41,11 +43,11 @@ def simulate(settings: Settings, out: Path, *, workers: int = 2, progress: Progr
 
     Raises:
         UsageError: the settings contradict each other.
+        BadInputError: the folder holds files that no simulation wrote.
     """
     settings.validate()
-    out.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(out / "truth", ignore_errors=True)
-    (out / "truth").mkdir()
+    _clear(out)
+    (out / "truth").mkdir(parents=True)
     grids = RankGrids.of(settings)
     text_file(settings, grids, out)
     ranks = [rank for rank in range(settings.world) if rank != settings.edges.missing_rank]
@@ -71,6 +73,18 @@ def simulate(settings: Settings, out: Path, *, workers: int = 2, progress: Progr
                 progress("traces", done, total)
         truth.finish()
     return out
+
+
+def _clear(out: Path) -> None:
+    """Remove a former simulation; traces that may be real are never touched."""
+    if not out.exists() or not any(out.iterdir()):
+        return
+    if not (out / "truth" / "culprits.parquet").is_file():
+        raise BadInputError(out, "it holds files that no simulation wrote", "name an empty or a new folder")
+    for path in [*out.glob("iteration_*"), out / "torch_profile", out / "truth"]:
+        shutil.rmtree(path, ignore_errors=True)
+    for path in [*out.glob("node*.pt.trace.json*"), *out.glob("unique_parallel_groups_*.txt")]:
+        path.unlink()
 
 
 def _file_count(settings: Settings) -> int:
@@ -173,6 +187,12 @@ class _Truth:
         stages = {rank: self.grids.coordinates(rank)["pp"] for rank in range(self.settings.world)}
         rows = [asdict(culprit) for culprit in culprits(self.settings, stages)]
         schema = pa.schema(
-            [("fault", pa.string()), ("rank", pa.int64()), ("stage", pa.int64()), ("magnitude", pa.float64()), ("unit", pa.string())]
+            [
+                ("fault", pa.string()),
+                ("rank", pa.int64()),
+                ("stage", pa.int64()),
+                ("magnitude", pa.float64()),
+                ("unit", pa.string()),
+            ]
         )
         pq.write_table(pa.Table.from_pylist(rows, schema=schema), self.folder / "culprits.parquet")

@@ -6,7 +6,12 @@ from traceviz_dag.simulate.durations import attention_ns, elementwise_ns, matmul
 from traceviz_dag.simulate.tree import Kernel
 from traceviz_dag.vocabulary import Kind
 
-_TILES = ("128x256_64x4_2x1_v_bz_coopB", "256x128_64x4_1x2_h_bz_coopA", "128x128_64x6_2x1_v_bz", "192x128_64x5_2x1_v_bz")
+_TILES = (
+    "128x256_64x4_2x1_v_bz_coopB",
+    "256x128_64x4_1x2_h_bz_coopA",
+    "128x128_64x6_2x1_v_bz",
+    "192x128_64x5_2x1_v_bz",
+)
 _BF16 = "c10::BFloat16"
 _TE_NORM = "transformer_engine::normalization"
 _FLASH_BACKWARD = "Flash_bwd_kernel_traits<128, 64, 128, 8, 2, 4, 2, false, false, cutlass::bfloat16_t>"
@@ -31,11 +36,11 @@ CUSTOM = {
     "(float*, float const*, int, int, int, bool const*, int, bool)",
     "scatter": "void at::native::_scatter_gather_elementwise_kernel<128, 8, "
     "at::native::_cuda_scatter_gather_internal_kernel<true, at::native::OpaqueType<4> >::operator()()>(int)",
-    "embedding": f"void at::native::(anonymous namespace)::indexSelectLargeIndex<{_BF16}, long, unsigned int, 2, 2, -2, "
-    f"true>(at::cuda::detail::TensorInfo<{_BF16}, unsigned int>, unsigned int, long)",
-    "embedding_backward": "void at::native::(anonymous namespace)::compute_grad_weight<float, long>(long const*, float*)",
-    "cross_entropy_max": "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::MaxOps<float>, "
-    "unsigned int, float, 4> >(at::native::ReduceOp<float, at::native::MaxOps<float>, unsigned int, float, 4>)",
+    "embedding": f"void at::native::(anonymous namespace)::indexSelectLargeIndex<{_BF16}, long, unsigned int, 2, 2, "
+    f"-2, true>(at::cuda::detail::TensorInfo<{_BF16}, unsigned int>, unsigned int, long)",
+    "embedding_backward": "void at::native::(anonymous namespace)::compute_grad_weight<float, long>(long*, float*)",
+    "cross_entropy_max": "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::MaxOps<float>"
+    ", unsigned int, float, 4> >(at::native::ReduceOp<float, at::native::MaxOps<float>, unsigned int, float, 4>)",
     "l2_norm": "void multi_tensor_apply_kernel<TensorListMetadata<1>, L2NormFunctor<float>, float*, float*, bool, int>"
     "(int, int volatile*, TensorListMetadata<1>, L2NormFunctor<float>, float*, float*, bool, int)",
     "adam": "void multi_tensor_apply_kernel<TensorListMetadata<4>, AdamFunctorMaster<float, float, int>, float, float, "

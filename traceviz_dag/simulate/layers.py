@@ -49,7 +49,7 @@ class LayerVariant:
 
     Attributes:
         expert: a mixture-of-experts layer.
-        gathers: parameter all-gathers to finish in its pre-hook: "" (nothing), "wait", "own" (launched late, by itself);
+        gathers: parameter gathers to finish in its pre-hook: "" (nothing), "wait", "own" (launched there, late);
         gathers_next: whether the hook also launches the next layer's.
         reduces: whether its gradients are complete, so that their reduction starts.
         checkpoints_attention: selective recompute; discards: output-discarding recompute of the layer norms.

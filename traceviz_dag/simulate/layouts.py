@@ -47,7 +47,10 @@ def text_file(settings: Settings, grids: RankGrids, out: Path) -> Path:
     product = sizes["TP"] * sizes["EP"] * sizes["PP"] * sizes["CP"]
     lines += ["FULL MODEL RANK GROUPS (by DP Rank)", ruler]
     lines += ["Each DP rank contains ONE complete model replica with ALL shards."]
-    lines += [f"Full model = TP{settings.tp} x EP{settings.ep} x PP{settings.pp} x CP{settings.cp} = {product} ranks", ruler]
+    lines += [
+        f"Full model = TP{settings.tp} x EP{settings.ep} x PP{settings.pp} x CP{settings.cp} = {product} ranks",
+        ruler,
+    ]
     lines += [f"Group {index}: {ranks}" for index, ranks in enumerate(replicas)]
     lines += ["", f"Total model replicas (DP): {len(replicas)}"]
     path = out / "unique_parallel_groups_20260101_000000.txt"

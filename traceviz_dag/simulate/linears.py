@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from traceviz_dag.simulate import kernels
-from traceviz_dag.simulate.collectives import collective, communicate
+from traceviz_dag.simulate.collectives import collective, communicate, unrecorded
 from traceviz_dag.simulate.durations import Shape
 from traceviz_dag.simulate.settings import Settings, Transformer
 from traceviz_dag.simulate.tree import Collective, Kernel, Node, Nodes, Row, Wait, builtin, evaluate, module, op, py
@@ -17,6 +17,10 @@ LAYERS = "megatron/core/tensor_parallel/layers.py"
 MAPPINGS = "megatron/core/tensor_parallel/mappings.py"
 TE = "transformer_engine/pytorch"
 TE_ADAPTER = "megatron/core/extensions/transformer_engine.py"
+USERBUFFERS = {
+    "_allgather_base": "void userbuffers_fp16_sum_inplace_gpu_mc_ag<2>(int, int, int, int, int, uint4*, int, void**)",
+    "_reduce_scatter_base": "void userbuffers_fp16_sum_inplace_gpu_mc_rs_oop<2>(int, int, int, int, int, uint4*)",
+}
 _MEGATRON_LINEAR = "LinearWithGradAccumulationAndAsyncCommunication"
 
 
@@ -53,10 +57,18 @@ class Job:
         elements = tokens * self.shape.width
         return collective("tp", operation, elements, "BFloat16", "activation", Dimension.TP, self.settings.tp)
 
-    def communicate_tensor(self, operation: str, records: str = "") -> Row:
-        """Its call chain; asynchronous when an event is named."""
+    def communicate_tensor(self, operation: str, records: str = "", inside_product: bool = False) -> Row:
+        """Its call chain; asynchronous when an event is named.
+
+        Args:
+            inside_product: it feeds or follows a product of Transformer Engine, whose userbuffers can carry it.
+        """
         what = self.tensor_collective(operation)
         tp = self.settings.tp
+        if self.settings.overlap_tensor and inside_product:
+            name = USERBUFFERS[operation]
+            kernel = unrecorded(what, name, "userbuffers", waits=not records, records=records)
+            return builtin("method bulk_overlap of CommOverlap object at 0x", kernel)
         return communicate(self.settings, what, asynchronous=bool(records), records=records, members=tp)
 
 
@@ -79,7 +91,9 @@ def waited(event: str) -> Row:
 
 def te_product(kernel: Kernel) -> Row:
     """A matrix product of Transformer Engine."""
-    return py(f"{TE}/cpp_extensions/gemm.py", "general_gemm", builtin("method generic_gemm of PyCapsule object at 0x", kernel))
+    return py(
+        f"{TE}/cpp_extensions/gemm.py", "general_gemm", builtin("method generic_gemm of PyCapsule object at 0x", kernel)
+    )
 
 
 def matmul_operator(kernel: Kernel, owner: str = "type") -> Row:
@@ -91,7 +105,9 @@ def norm_forward(job: Job, nodes: Nodes, role: str) -> Row:
     """A layer norm of its own (Transformer Engine usually fuses it into the next linear)."""
     kernel = kernels.custom("layer_norm", 2 * job.activation_bytes)
     operators = op("aten::layer_norm", op("aten::native_layer_norm", kernel), sequence=nodes.new(role))
-    functional = py("torch/nn/functional.py", "layer_norm", builtin("method layer_norm of type object at 0x", operators))
+    functional = py(
+        "torch/nn/functional.py", "layer_norm", builtin("method layer_norm of type object at 0x", operators)
+    )
     return module("LayerNorm", py("torch/nn/modules/normalization.py", "forward", functional))
 
 
@@ -111,7 +127,8 @@ def column_forward(
         before: rows of pre-hooks. norm: Transformer Engine's fused layer norm comes first.
         head: the output layer, which is Megatron's own in either implementation.
     """
-    gather = (job.communicate_tensor("_allgather_base"),) if job.shards_sequence else ()
+    buffered = job.te and not head
+    gather = (job.communicate_tensor("_allgather_base", "", buffered),) if job.shards_sequence else ()
     product = kernels.matmul(job.shape.tokens, columns, job.shape.width)
     if head or not job.te:
         linear = _megatron_linear(nodes.new(role), gather, product)
@@ -154,9 +171,10 @@ def column_backward(job: Job, sequence: int, columns: int, norm: bool = True, he
     before: list[Node] = []
     between: list[Node] = []
     after: list[Node] = []
+    buffered = job.te and not head
     if job.shards_sequence:
-        before = [job.communicate_tensor("_allgather_base", "tp:input")]
-        between = [job.communicate_tensor("_reduce_scatter_base", "tp:grad"), waited("tp:input")]
+        before = [job.communicate_tensor("_allgather_base", "tp:input", buffered)]
+        between = [job.communicate_tensor("_reduce_scatter_base", "tp:grad", buffered), waited("tp:input")]
     elif job.settings.tp > 1:
         between = [job.communicate_tensor("allreduce", "tp:grad")]
     if between:
@@ -178,7 +196,7 @@ def row_forward(job: Job, nodes: Nodes, role: str, inputs: int) -> Row:
     """A row-parallel linear: multiplies, then sums over the tensor-parallel group."""
     product = kernels.matmul(job.shape.tokens, job.shape.width, inputs)
     operation = "_reduce_scatter_base" if job.shards_sequence else "allreduce"
-    summed = (job.communicate_tensor(operation),) if job.settings.tp > 1 else ()
+    summed = (job.communicate_tensor(operation, "", job.te),) if job.settings.tp > 1 else ()
     if not job.te:
         linear = py(LAYERS, "_forward_impl", _megatron_linear(nodes.new(role), (), product))
         mapping = _summing_map(job, nodes.new(f"{role}:sum"), summed) if summed else ()
@@ -193,11 +211,12 @@ def row_forward(job: Job, nodes: Nodes, role: str, inputs: int) -> Row:
 
 
 def _summing_map(job: Job, sequence: int, summed: tuple[Row, ...]) -> tuple[Row, ...]:
-    name, outer, helper = _summing_names(job)
+    name, outer, helper = summing_names(job)
     return (py(MAPPINGS, outer, applied(name, MAPPINGS, py(MAPPINGS, helper, *summed), sequence=sequence)),)
 
 
-def _summing_names(job: Job) -> tuple[str, str, str]:
+def summing_names(job: Job) -> tuple[str, str, str]:
+    """Autograd function, mapping and helper that sum over the tensor-parallel group."""
     if job.shards_sequence:
         outer = "reduce_scatter_to_sequence_parallel_region"
         return "_ReduceScatterToSequenceParallelRegion", outer, "_reduce_scatter_along_first_dim"
@@ -209,7 +228,7 @@ def row_backward(job: Job, nodes: Nodes, role: str, inputs: int) -> tuple[Row, .
     shape = job.shape
     grad_input = kernels.matmul(shape.tokens, inputs, shape.width, "NNN")
     grad_weight = kernels.matmul(shape.width, inputs, shape.tokens, "NTN")
-    gather = (job.communicate_tensor("_allgather_base"),) if job.shards_sequence else ()
+    gather = (job.communicate_tensor("_allgather_base", "", job.te),) if job.shards_sequence else ()
     if job.te:
         body: list[Node] = [py(f"{TE}/distributed.py", "gather_along_first_dim", *gather)] if gather else []
         body += [te_product(grad_input), te_product(grad_weight)]
@@ -217,7 +236,7 @@ def row_backward(job: Job, nodes: Nodes, role: str, inputs: int) -> tuple[Row, .
     rows = []
     if job.settings.tp > 1:
         helper = (py(MAPPINGS, "_gather_along_first_dim", *gather),) if gather else ()
-        rows.append(applied_backward(_summing_names(job)[0], MAPPINGS, nodes[f"{role}:sum"], *helper))
+        rows.append(applied_backward(summing_names(job)[0], MAPPINGS, nodes[f"{role}:sum"], *helper))
     weight = builtin("function wgrad_gemm_accum_fp32", grad_weight)
     rows.append(_megatron_linear_backward(nodes[role], matmul_operator(grad_input, "Tensor"), weight))
     return tuple(rows)

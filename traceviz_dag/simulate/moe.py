@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from traceviz_dag.simulate import kernels
-from traceviz_dag.simulate.collectives import collective, communicate
+from traceviz_dag.simulate.collectives import collective, communicate, unrecorded
 from traceviz_dag.simulate.durations import routed_tokens
 from traceviz_dag.simulate.gradients import accumulate, expert_hidden
 from traceviz_dag.simulate.linears import APPLY, FUNCTION, MAPPINGS, TE, TE_ADAPTER, Job, applied, applied_backward
-from traceviz_dag.simulate.settings import Settings
+from traceviz_dag.simulate.settings import Dispatcher, Settings
 from traceviz_dag.simulate.tree import (
     Collective,
     Kernel,
@@ -118,6 +118,8 @@ def _preprocess(job: Job, nodes: Nodes) -> tuple[Node, ...]:
         kernels.fused("permute", 2 * _moved(job)),
         sequence=nodes.new("permute"),
     )
+    if settings.dispatcher is Dispatcher.DEEPEP:
+        return (py(UTILS, "permute", permute),)
     copied = op("aten::to", op("aten::_to_copy", op("aten::copy_", kernels.copy("DtoH", 8 * experts))))
     bound = builtin("method synchronize of Stream object at 0x", synchronise("compute"))
     return (
@@ -148,10 +150,44 @@ def token_exchange(settings: Settings, direction: str, tokens: bool) -> Collecti
     )
 
 
+def _deepep(job: Job, direction: str, current: str) -> Row:
+    """DeepEP's dispatch or combine: a small kernel that exchanges counts, then the tokens, on a stream of its own."""
+    settings = job.settings
+    what = replace(token_exchange(settings, direction, tokens=True), group="etp_ep", uneven="")
+    where = "intranode" if settings.expert_tensor * settings.ep <= settings.node_size else "internode"
+    counts = replace(what, nbytes=4096, in_elements=64, out_elements=64)
+    names = f"void deep_ep::{where}::notify_{direction}<8>(int const*, int*, int, int, int)", _DEEPEP[direction]
+    launched = [
+        unrecorded(part, name.format(where=where), "deepep", current=current)
+        for part, name in zip((counts, what), names, strict=True)
+    ]
+    return py(
+        "deep_ep/buffer.py", direction, builtin(f"method {where}_{direction} of PyCapsule object at 0x", *launched)
+    )
+
+
+_DEEPEP = {
+    "dispatch": "void deep_ep::{where}::dispatch<8, 768, 8192>(int4*, float*, long*, float*, int*, int const*)",
+    "combine": "void deep_ep::{where}::combine<__nv_bfloat16, 8, 768, 4096>(__nv_bfloat16*, float*, void const*)",
+}
+FUSED_A2A = "megatron/core/transformer/moe/fused_a2a.py"
+
+
+def _fused_name(direction: str) -> str:
+    return f"Fused{direction.capitalize()}"
+
+
 def _all_to_all(job: Job, nodes: Nodes, direction: str, current: str, tokens: bool = True) -> tuple[Row, ...]:
     settings = job.settings
     if settings.ep == 1:
         return ()
+    if settings.dispatcher is Dispatcher.DEEPEP:
+        if not tokens:
+            return ()
+        sequence = nodes.new(f"ep:{direction}:tokens")
+        name = _fused_name(direction)
+        inner = applied(name, FUSED_A2A, _deepep(job, direction, current), sequence=sequence)
+        return (py(FUSED_A2A, f"fused_{direction}", inner),)
     made = communicate(settings, token_exchange(settings, direction, tokens), current=current, members=settings.ep)
     role = f"ep:{direction}:{'tokens' if tokens else 'probabilities'}"
     return (py(MAPPINGS, "all_to_all", applied("_AllToAll", MAPPINGS, made, sequence=nodes.new(role))),)
@@ -162,6 +198,14 @@ def _all_to_all_backward(job: Job, nodes: Nodes, direction: str, current: str, t
     if settings.ep == 1:
         return ()
     back = "combine" if direction == "dispatch" else "dispatch"
+    if settings.dispatcher is Dispatcher.DEEPEP:
+        if not tokens:
+            return ()
+        return (
+            applied_backward(
+                _fused_name(direction), FUSED_A2A, nodes[f"ep:{direction}:tokens"], _deepep(job, back, current)
+            ),
+        )
     made = communicate(settings, token_exchange(settings, back, tokens), current=current, members=settings.ep)
     role = f"ep:{direction}:{'tokens' if tokens else 'probabilities'}"
     return (applied_backward("_AllToAll", MAPPINGS, nodes[role], applied("_AllToAll", MAPPINGS, made)),)

@@ -19,7 +19,7 @@ from traceviz_dag.vocabulary import Phase
 Rows = tuple[Row, ...]
 Tree = tuple[Row, Nodes]
 Owner = tuple[int, int, int]
-"""Chunk, micro-batch and position of a forward segment; the embedding's position is -1, the head's -2."""
+"""Chunk, micro-batch and position of a forward segment; embedding -1, output layer -2, last norm -3."""
 
 
 class StageProgram:
@@ -107,8 +107,7 @@ class StepProgram:
         actions = schedule_of(self.settings, self.program.stage)
         for index, action in enumerate(actions):
             if pause and index == len(actions) // 2:
-                paused = pause
-                yield self.plain("garbage", lambda: (paused,))
+                yield self.plain("garbage", lambda: (pause,) if pause else ())
             following = actions[index + 1] if index + 1 < len(actions) else None
             previous = actions[index - 1] if index else None
             yield from self._action(action, previous, following)
@@ -202,9 +201,13 @@ class StepProgram:
         yield Open(block, chunk)
         for position in range(program.layers[chunk]):
             yield from self._layer_forward(program.placed(context, position))
-        yield Close(len(block))
+        # The last norm follows the checkpointed layers, outside their frame.
+        yield Close(int(program.full))
         if program.has_head(chunk):
-            yield self.making("head", lambda: ends.head_forward(job), context, (chunk, microbatch, -2))
+            yield self.final_norm(context)
+        yield Close(len(block) - int(program.full))
+        if program.has_head(chunk):
+            yield self.head(context)
         yield Close(len(model) + 1)
         if program.has_head(chunk):
             yield self.plain("loss", lambda: (ends.loss(job, program.entry),), context)
@@ -227,6 +230,29 @@ class StepProgram:
         owner = (context.chunk, context.microbatch, -1)
         return self.making(
             f"embedding:{gathers}", lambda: ends.embedding_forward(self.job, own, gathers, expert), context, owner
+        )
+
+    def final_norm(self, context: Context) -> Segment:
+        """The last layer norm's forward."""
+        owner = (context.chunk, context.microbatch, -3)
+        return self.making("final norm", lambda: ends.final_norm_forward(self.job), context, owner)
+
+    def head(self, context: Context) -> Segment:
+        """The output layer's and the loss's forward."""
+        owner = (context.chunk, context.microbatch, -2)
+        return self.making("head", lambda: ends.head_forward(self.job), context, owner)
+
+    def head_backward(self, context: Context) -> Iterator[Segment]:
+        """Backward of cross entropy, output layer and last layer norm."""
+        job, chunk, microbatch = self.job, context.chunk, context.microbatch
+        nodes, reduces = self.program.library.nodes("head"), self.reduces(microbatch)
+
+        def rows() -> Rows:
+            return ends.head_backward(job, nodes, reduces)
+
+        yield self.engine(f"head backward:{reduces}", rows, context, (chunk, microbatch, -2))
+        yield self.engine(
+            "final norm backward", lambda: ends.final_norm_backward(job), context, (chunk, microbatch, -3)
         )
 
     def gathers(self, microbatch: int) -> bool:
@@ -256,18 +282,15 @@ class StepProgram:
         program, settings, job = self.program, self.settings, self.job
         chunk, microbatch = action.chunk, action.microbatch
         context = Context(Phase.BACKWARD, microbatch, chunk)
-        reduces = self.reduces(microbatch)
         frames, engine = stacks.backward_frames(settings), stacks.engine_frames(settings)
         yield Open(frames, chunk)
         if program.has_head(chunk):
             yield self.plain("first gradient", lambda: (ends.first_gradient(job),), context)
         yield Open(engine, chunk)
         if program.has_head(chunk):
-            nodes, owner = program.library.nodes("head"), (chunk, microbatch, -2)
+            owner = (chunk, microbatch, -2)
             yield self.engine("loss backward", lambda: (ends.loss_backward(job),), context, owner)
-            yield self.engine(
-                f"head backward:{reduces}", lambda: ends.head_backward(job, nodes, reduces), context, owner
-            )
+            yield from self.head_backward(context)
         for position in reversed(range(program.layers[chunk])):
             yield from self._layer_backward(program.placed(context, position))
         if program.has_embedding(chunk):

@@ -43,9 +43,7 @@ class Grid:
             stride *= size
         inside = [(axis, size) for axis, size in self.axes if axis in varying]
         outside = [(axis, size) for axis, size in self.axes if axis not in varying]
-        return [
-            tuple(base + offset for offset in _walk(inside, strides)) for base in _walk(outside, strides)
-        ]
+        return [tuple(base + offset for offset in _walk(inside, strides)) for base in _walk(outside, strides)]
 
 
 def _walk(axes: list[tuple[str, int]], strides: dict[str, int]) -> Iterator[int]:

@@ -220,7 +220,6 @@ def _interleaved(plan: Interleaving) -> Iterator[Action]:
 
 def _interleaved_overlapped(plan: Interleaving) -> Iterator[Action]:
     """As ``_interleaved``, with the exchanges of the two directions apart and not waited for at once."""
-    steady = plan.total - plan.warmup
     yield _exchange("recv_forward", (RECEIVE_FORWARD, plan.stage > 0))
     expects_input = expects_gradient = False
     for virtual in range(plan.total + plan.warmup):

@@ -48,6 +48,13 @@ class Graphs(StrEnum):
     ITERATION = "iteration"
 
 
+class Dispatcher(StrEnum):
+    """What carries tokens to experts: NCCL all-to-alls, or DeepEP's own kernels."""
+
+    ALL_TO_ALL = "alltoall"
+    DEEPEP = "deepep"
+
+
 class ContextExchange(StrEnum):
     """How context-parallel attention moves keys and values."""
 
@@ -116,6 +123,7 @@ class Settings:
         vpp: model chunks per rank; 1 is plain 1F1B.
         order: Megatron's rank order, leftmost fastest.
         microbatches: micro-batches per step and pipeline.
+        overlap_tensor: Transformer Engine's userbuffers carry tensor-parallel communication beside its products.
         layers, hidden, heads, feed_forward, vocabulary, sequence, batch: the model; batch is samples per micro-batch.
         experts, top_k: mixture of experts; experts 0 is a dense model (it defaults to 2 ep when ep > 1).
         node_size: GPUs per node.
@@ -148,6 +156,8 @@ class Settings:
     overlap_param_gather: bool = True
     overlap_p2p: bool = False
     overlap_expert: bool = False
+    overlap_tensor: bool = False
+    dispatcher: Dispatcher = Dispatcher.ALL_TO_ALL
     context_exchange: ContextExchange = ContextExchange.POINT_TO_POINT
     recompute: Recompute = Recompute.NONE
     cuda_graphs: Graphs = Graphs.NONE
@@ -237,49 +247,56 @@ def _faults_of(s: Settings) -> list[str]:
     sizes = {"tp": s.tp, "cp": s.cp, "ep": s.ep, "etp": s.expert_tensor, "dp": s.dp, "pp": s.pp, "vpp": s.vpp}
     sizes |= {"microbatches": s.microbatches, "layers": s.layers, "iterations": s.iterations, "node-size": s.node_size}
     found = [f"--{name} is {size}; it must be at least 1" for name, size in sizes.items() if size < 1]
-    if found:
-        return found
-    if sorted(s.order.split("-")) != ["cp", "dp", "ep", "pp", "tp"]:
+    if not found and sorted(s.order.split("-")) != ["cp", "dp", "ep", "pp", "tp"]:
         found.append(f"--order {s.order}: it must name tp, cp, ep, dp and pp once each, for example tp-cp-ep-dp-pp")
-        return found
-    shards = s.expert_tensor * s.ep * s.pp
-    if s.world % shards:
-        found.append(f"world size {s.world} is no multiple of etp x ep x pp = {shards}; raise --dp")
-    elif not s.order.endswith("pp") and s.pp > 1 and s.expert_data != s.dp * s.cp:
-        found.append("an --order that does not end in pp needs etp x ep = tp x cp")
-    if s.layers < s.pp * s.vpp:
-        found.append(f"{s.layers} layers cannot fill pp x vpp = {s.pp * s.vpp} stages; raise --layers")
-    if s.vpp > 1 and s.pp < 2:
-        found.append("--vpp needs --pp of at least 2")
-    if s.vpp > 1 and s.microbatches % s.pp:
-        found.append(f"interleaving needs --microbatches as a multiple of pp = {s.pp}")
-    if s.heads % (s.tp * s.cp) or s.hidden % s.tp:
-        found.append("--heads must be a multiple of tp x cp and --hidden of tp")
-    if s.expert_count % s.ep:
-        found.append(f"{s.expert_count} experts cannot be spread over ep = {s.ep}")
-    if s.overlap_expert and (s.ep < 2 or (s.pp > 1 and s.vpp < 2)):
-        found.append("--overlap-expert needs ep > 1 and, with pipelining, vpp > 1")
-    if s.overlap_expert and s.recompute not in (Recompute.NONE, Recompute.SELECTIVE):
-        found.append("--overlap-expert runs without full or output-discarding recompute")
-    if s.overlap_p2p and s.vpp < 2:
-        found.append("--overlap-p2p needs the interleaved schedule (vpp > 1)")
-    if s.cuda_graphs is not Graphs.NONE and s.recompute is not Recompute.NONE:
-        found.append("--cuda-graphs runs without recompute")
-    if s.cuda_graphs is not Graphs.NONE and s.expert_count:
-        found.append("--cuda-graphs needs a dense model")
-    if s.faults.bad_stage_split and s.pp * s.vpp < 2:
-        found.append("a bad stage split needs at least two stages")
+    return found or [*_size_faults(s), *_feature_faults(s), *_rank_faults(s)]
+
+
+def _said(*faults: tuple[bool, str]) -> list[str]:
+    return [fault for applies, fault in faults if applies]
+
+
+def _size_faults(s: Settings) -> list[str]:
+    shards, stages = s.expert_tensor * s.ep * s.pp, s.pp * s.vpp
+    uneven = s.world % shards != 0
+    apart = not uneven and not s.order.endswith("pp") and s.pp > 1 and s.expert_data != s.dp
+    return _said(
+        (uneven, f"world size {s.world} is no multiple of etp x ep x pp = {shards}; raise --dp"),
+        (apart, "an --order that does not end in pp needs etp x ep = tp x cp"),
+        (s.layers < stages, f"{s.layers} layers cannot fill pp x vpp = {stages} stages; raise --layers"),
+        (s.vpp > 1 and s.pp < 2, "--vpp needs --pp of at least 2"),
+        (s.vpp > 1 and s.microbatches % s.pp != 0, f"interleaving needs --microbatches as a multiple of pp = {s.pp}"),
+        (s.heads % s.tp != 0 or s.hidden % s.tp != 0, "heads and --hidden must be multiples of tp"),
+        (s.expert_count % s.ep != 0, f"{s.expert_count} experts cannot be spread over ep = {s.ep}"),
+    )
+
+
+def _feature_faults(s: Settings) -> list[str]:
+    graphs, imbalance = s.cuda_graphs is not Graphs.NONE, s.faults.expert_imbalance
+    recomputes_layers = s.recompute not in (Recompute.NONE, Recompute.SELECTIVE)
+    te = s.transformer is Transformer.TRANSFORMER_ENGINE
+    return _said(
+        (s.overlap_expert and s.ep < 2, "--overlap-expert needs --ep of at least 2"),
+        (s.overlap_expert and s.pp > 1 and s.vpp < 2, "--overlap-expert with pipelining needs --vpp of at least 2"),
+        (s.overlap_expert and recomputes_layers, "--overlap-expert runs with selective recompute or none"),
+        (s.overlap_p2p and s.vpp < 2, "--overlap-p2p needs the interleaved schedule (--vpp of at least 2)"),
+        (s.overlap_tensor and not (te and s.tp > 1 and s.sequence_parallel), "--overlap-tensor needs tp > 1 and te"),
+        (graphs and s.recompute is not Recompute.NONE, "--cuda-graphs runs without recompute"),
+        (graphs and s.expert_count > 0, "--cuda-graphs needs a dense model"),
+        (s.cp > 1 and not te, "context parallelism needs --transformer transformer-engine"),
+        (s.faults.bad_stage_split > 0 and s.pp * s.vpp < 2, "a bad stage split needs at least two stages"),
+        (imbalance != 0 and not s.expert_count, "expert imbalance needs experts"),
+        (not 0 <= imbalance < 1, "the expert imbalance is a share between 0 and 1"),
+    )
+
+
+def _rank_faults(s: Settings) -> list[str]:
     named = {"slow GPU": s.faults.slow_gpu, "slow link": s.faults.slow_link, "data stall": s.faults.data_stall}
     named |= {"GC pause": s.faults.garbage_collection, "hidden synchronisation": s.faults.hidden_synchronisation}
     named |= {"missing rank": s.edges.missing_rank, "duplicate rank": s.edges.duplicate_rank}
     named |= {"truncated rank": s.edges.truncated_rank, "rank without header": s.edges.without_distributed_info}
-    found += [
+    return [
         f"{what}: rank {rank} is outside the world of {s.world} ranks"
         for what, rank in named.items()
         if rank is not None and not 0 <= rank < s.world
     ]
-    if s.faults.expert_imbalance and not s.expert_count:
-        found.append("expert imbalance needs experts")
-    if not 0 <= s.faults.expert_imbalance < 1:
-        found.append("the expert imbalance is a share between 0 and 1")
-    return found

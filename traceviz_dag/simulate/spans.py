@@ -10,19 +10,21 @@ from traceviz_dag.simulate.truth import MICROBATCH_SCHEMA, PIPELINE_SCHEMA, Trut
 from traceviz_dag.vocabulary import Kind, Phase
 
 Int64 = npt.NDArray[np.int64]
+HostSpans = dict[tuple[int, int, int, str], list[int]]
+"""(step, chunk, micro-batch, phase) → begin and end of the host's work, true ns."""
 
 
 def span_table(
     rank: int,
     stage: int,
-    hosts: dict[tuple[int, int, int, str], list[int]],
+    hosts: HostSpans,
     data: dict[str, Int64],
     truth: TruthTable,
 ) -> pa.Table:
     """Spans of each micro-batch on one rank, as ``MICROBATCH_SCHEMA``.
 
     Args:
-        hosts: (step, chunk, micro-batch, phase) → begin and end of the host's work. data: the kernels' columns.
+        data: the kernels' columns.
     """
     rows: dict[str, list[object]] = {name: [] for name in MICROBATCH_SCHEMA.names}
     recompute = truth.code("phase", Phase.RECOMPUTE)
@@ -87,9 +89,7 @@ def pipeline_table(step: int, pipelines: list[tuple[int, ...]], figures: dict[in
             computing, communicating = _within(found, "computing", window), _within(found, "communicating", window)
             both = _within_both(found, window)
             values = (step, ordinal, members.index(rank), rank, *window, busy, computing, window[1] - window[0] - busy)
-            for name, value in zip(
-                PIPELINE_SCHEMA.names, (*values, communicating, both - computing), strict=True
-            ):
+            for name, value in zip(PIPELINE_SCHEMA.names, (*values, communicating, both - computing), strict=True):
                 rows[name].append(value)
     return pa.table(rows, schema=PIPELINE_SCHEMA)
 

@@ -87,7 +87,7 @@ def _module(name: str) -> tuple[Row, ...]:
 def model_frames(settings: Settings) -> tuple[Row, ...]:
     """Frames from ``DistributedDataParallel`` to ``GPTModel.forward``."""
     half = (*_module("Float16Module"), py(TRANSFORMER_MODULE, "forward")) if chance(settings, "float16") else ()
-    wrapper = (py(TRANSFORMER_MODULE, "__call__"),) if settings.era is Era.TORCH_2_7 else ()
+    wrapper = (py(GPT, "__call__"), py(TRANSFORMER_MODULE, "__call__")) if settings.era is Era.TORCH_2_7 else ()
     ddp = py("megatron/core/distributed/data_parallel_base.py", "forward")
     return (*_module("DistributedDataParallel"), ddp, *half, *wrapper, *_module("GPTModel"), py(GPT, "forward"))
 
@@ -130,7 +130,9 @@ def exchange(job: Job, action: Exchange, asynchronous: bool, even: bool) -> Row:
         if what.operation == "recv":
             rows.append(builtin("method empty of type object at 0x", op("aten::empty")))
     if messages and asynchronous:
-        sent = [single_exchange(settings, what, channel, f"pp:{what.operation}:{channel}") for what, channel in messages]
+        sent = [
+            single_exchange(settings, what, channel, f"pp:{what.operation}:{channel}") for what, channel in messages
+        ]
         rows.append(py(P2P, "_p2p_ops", *sent))
     elif messages:
         rows.append(py(P2P, "_batched_p2p_ops", batched_exchange(settings, tuple(messages))))

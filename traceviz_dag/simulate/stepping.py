@@ -84,7 +84,9 @@ def optimizer_step(job: Job, parameters: int, tensors: int, buckets: tuple[str, 
     adam = _applied_to_tensors("adam", 28 * shard, tensors)
     fused_adam = py("transformer_engine/pytorch/optimizers/fused_adam.py", "step", *adam)
     profiled = py("torch/optim/optimizer.py", "wrapper", annotation("Optimizer.step#FusedAdam.step", fused_adam))
-    copied = builtin("method copy_ of Tensor object at 0x", op("aten::copy_", kernels.elementwise("to_bfloat16", 6 * shard)))
+    copied = builtin(
+        "method copy_ of Tensor object at 0x", op("aten::copy_", kernels.elementwise("to_bfloat16", 6 * shard))
+    )
     body: list[Node] = [profiled, py(DISTRIBUTED_OPTIMIZER, "_copy_main_params_to_model_params", copied)]
     file = DISTRIBUTED_OPTIMIZER if job.settings.distributed_optimizer else OPTIMIZER
     if job.settings.distributed_optimizer and not job.settings.overlap_param_gather:
@@ -96,12 +98,17 @@ def optimizer_step(job: Job, parameters: int, tensors: int, buckets: tuple[str, 
 
 def _applied_to_tensors(role: str, nbytes: float, tensors: int) -> list[Node]:
     launches = max(1, min(tensors // 4, 12))
-    return [builtin("method multi_tensor_op of PyCapsule object at 0x", kernels.custom(role, nbytes / launches)) for _ in range(launches)]
+    return [
+        builtin("method multi_tensor_op of PyCapsule object at 0x", kernels.custom(role, nbytes / launches))
+        for _ in range(launches)
+    ]
 
 
 def _grad_norm(job: Job, shard: int, tensors: int) -> list[Node]:
     settings = job.settings
-    group, members = ("optimizer", settings.world) if settings.distributed_optimizer else ("mp", settings.tp * settings.pp)
+    group, members = (
+        ("optimizer", settings.world) if settings.distributed_optimizer else ("mp", settings.tp * settings.pp)
+    )
     groups = [(group, members)]
     if settings.expert_count and not settings.distributed_optimizer:
         groups.append(("etp_ep_pp", settings.expert_tensor * settings.ep * settings.pp))
@@ -112,7 +119,7 @@ def _grad_norm(job: Job, shard: int, tensors: int) -> list[Node]:
         what = collective(key, "allreduce", 1, "Float", "grad_norm", Dimension.GRAD_NORM, size)
         item = op("aten::item", op("aten::_local_scalar_dense", kernels.copy("DtoH", 4), synchronise("compute")))
         rows.append(
-            py(
+            _of_chained_optimizer(
                 CLIP,
                 "get_grad_norm_fp32",
                 builtin("method zeros of type object at 0x", zeros),
@@ -123,6 +130,11 @@ def _grad_norm(job: Job, shard: int, tensors: int) -> list[Node]:
             )
         )
     return rows
+
+
+def _of_chained_optimizer(file: str, function: str, *children: Node) -> Row:
+    """A call for one optimizer of the chain that Megatron's optimizer is."""
+    return py(CONTEXT, "decorate_context", py(OPTIMIZER, "get_grad_norm", py(file, function, *children)))
 
 
 def report_loss(job: Job, last: bool) -> tuple[Row, ...]:
@@ -140,3 +152,7 @@ def report_loss(job: Job, last: bool) -> tuple[Row, ...]:
     return tuple(rows)
 
 
+def early_work(job: Job) -> Row:
+    """What was still running when the profiler started: the last update of the step before."""
+    shard = job.shape.layer_parameters
+    return py(OPTIMIZER, "step", *_applied_to_tensors("adam", 28 * shard, 16))

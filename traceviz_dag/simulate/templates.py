@@ -189,7 +189,14 @@ def as_ghost(template: Template) -> Template:
     empty = np.zeros(0, np.int64)
     launches = np.zeros(len(template.kernels), np.int64)
     return replace(
-        template, total_ns=60, rows=[], launch_ends=launches, actions=actions, synchronisations=empty, nodes=0, ghost=True
+        template,
+        total_ns=60,
+        rows=[],
+        launch_ends=launches,
+        actions=actions,
+        synchronisations=empty,
+        nodes=0,
+        ghost=True,
     )
 
 
@@ -219,6 +226,12 @@ class Library:
     def ghost(self, template: Template) -> Template:
         """The same work inside a CUDA graph."""
         return self._templates.setdefault(f"ghost:{id(template)}", as_ghost(template))
+
+    def unlaunched(self, key: str, builder: Builder) -> Template:
+        """A template of kernels alone, whose launch rows no file has."""
+        template = self.get(key, builder)
+        kernels = [replace(kernel, lost=True) for kernel in template.kernels]
+        return self._templates.setdefault(f"unlaunched:{key}", replace(template, rows=[], kernels=kernels))
 
     def nodes(self, key: str) -> Nodes:
         """The autograd nodes that a built segment makes."""

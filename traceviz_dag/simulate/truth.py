@@ -83,26 +83,33 @@ the pipeline, true clock; busy: union of everything but P2P inside; bubble: the 
 computation beside it."""
 
 
+_COMPUTATION = {
+    Phase.FORWARD: Category.FWD_COMPUTATION,
+    Phase.BACKWARD: Category.BWD_COMPUTATION,
+    Phase.RECOMPUTE: Category.BWD_COMPUTATION_RECOMPUTE,
+    Phase.OPTIMIZER: Category.OPTIMIZER_COMPUTATION,
+}
+_WITHIN_LAYERS = {
+    Phase.FORWARD: Category.FWD_COMMUNICATION,
+    Phase.BACKWARD: Category.BWD_COMMUNICATION,
+    Phase.RECOMPUTE: Category.BWD_COMMUNICATION_RECOMPUTE,
+}
+_BY_DIMENSION = {
+    Dimension.PP: Category.PP_COMMUNICATION,
+    Dimension.DP: Category.DP_COMMUNICATION,
+    Dimension.EDP: Category.DP_COMMUNICATION,
+}
+
+
 def category_of(kind: Kind, phase: Phase, dimension: Dimension | None) -> Category:
     """The category of a kernel."""
     if kind is Kind.MEMORY:
         return Category.MEMORY
-    in_step = {
-        Phase.FORWARD: (Category.FWD_COMPUTATION, Category.FWD_COMMUNICATION),
-        Phase.BACKWARD: (Category.BWD_COMPUTATION, Category.BWD_COMMUNICATION),
-        Phase.RECOMPUTE: (Category.BWD_COMPUTATION_RECOMPUTE, Category.BWD_COMMUNICATION_RECOMPUTE),
-    }
-    if kind is Kind.COMPUTATION:
-        if phase in in_step:
-            return in_step[phase][0]
-        return Category.OPTIMIZER_COMPUTATION if phase is Phase.OPTIMIZER else Category.OTHER_COMPUTATION
-    if dimension is Dimension.PP:
-        return Category.PP_COMMUNICATION
-    if dimension in (Dimension.DP, Dimension.EDP):
-        return Category.DP_COMMUNICATION
-    if dimension in (Dimension.TP, Dimension.CP, Dimension.EP, Dimension.ETP) and phase in in_step:
-        return in_step[phase][1]
-    return Category.OTHER_COMMUNICATION
+    if kind is Kind.COMPUTATION or dimension is None:
+        return _COMPUTATION.get(phase, Category.OTHER_COMPUTATION)
+    if dimension in (Dimension.TP, Dimension.CP, Dimension.EP, Dimension.ETP):
+        return _WITHIN_LAYERS.get(phase, Category.OTHER_COMMUNICATION)
+    return _BY_DIMENSION.get(dimension, Category.OTHER_COMMUNICATION)
 
 
 _OF_NO_MICROBATCH = (Dimension.DP, Dimension.EDP, Dimension.PP)
@@ -128,7 +135,6 @@ class TruthTable:
         template: Template,
         context: Context,
         step: int,
-        iteration: int,
         correlations: Int64,
         graph: tuple[int, Int64],
         times: tuple[Int64, Int64, Int64],
@@ -146,7 +152,7 @@ class TruthTable:
         own = columns.pop("own_microbatch").astype(bool)
         columns |= {
             "step": np.full(count, step),
-            "iteration": np.full(count, iteration),
+            "iteration": np.full(count, step),
             "correlation": correlations,
             "graph_id": np.full(count, graph[0]),
             "graph_node_id": graph[1],
@@ -219,12 +225,12 @@ class TruthTable:
         communicates = np.isin(data["kind"], [self.code("kind", Kind.COMMUNICATION)])
         columns: dict[str, object] = {
             "rank": np.full(count, identity.rank),
-            "ts_ns": start + identity.time_shift,
+            "ts_ns": identity.on_trace(data["start"]),
             "dur_ns": end - start,
             "true_ts_ns": data["start"],
             "wait_ns": wait,
             "transfer_ns": end - start - wait,
-            "exposed_ns": np.where(communicates, uncovered(data["start"], data["end"], computes), 0),
+            "exposed_ns": np.where(communicates, uncovered(start, end, computes), 0),
             "match": self.matches,
             "recompute": data["recompute"].astype(bool),
             "launched": data["launched"].astype(bool),

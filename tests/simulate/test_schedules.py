@@ -1,0 +1,129 @@
+"""Schedules: the order of steps and exchanges equals that of authentic traces, and no job can hang."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from itertools import product
+from pathlib import Path
+
+import pytest
+from isal import igzip
+
+from traceviz_dag.simulate.schedules import Backward, Combined, Exchange, Forward, schedule_of
+from traceviz_dag.simulate.settings import Settings
+
+AUTHENTIC = {
+    "pp4_1f1b": Settings(pp=4, microbatches=4),
+    "tp2_pp2_vpp2_full": Settings(tp=2, pp=2, vpp=2, microbatches=4),
+    "pp2_dp2_distopt_overlap": Settings(pp=2, dp=2, microbatches=4),
+    "pp2_ep2_moe": Settings(pp=2, dp=2, ep=2, microbatches=4),
+}
+_SCHEDULES = "megatron/core/pipeline_parallel/schedules.py"
+_P2P = "megatron/core/pipeline_parallel/p2p_communication.py"
+
+
+def _python_frames(shared_data: Path, run: str, rank: int) -> list[dict]:
+    file = shared_data / "megatron_cpu" / run / "iteration_2" / f"rank_{rank:04d}_iter_2.pt.trace.json.gz"
+    events = json.loads(igzip.decompress(file.read_bytes()))["traceEvents"]
+    return sorted((event for event in events if event.get("cat") == "python_function"), key=lambda event: event["ts"])
+
+
+def _authentic_order(frames: list[dict]) -> list[str]:
+    """F and B of forward_step and backward_step, chunk numbers of F, and the exchanges by name."""
+    order = []
+    for frame in frames:
+        name = re.sub(r"\(\d+\)", "", frame["name"])
+        if name == f"{_SCHEDULES}: forward_step":
+            order.append("F")
+        elif name == f"{_SCHEDULES}: backward_step":
+            order.append("B")
+        elif name.startswith("nn.Module: DistributedDataParallel_"):
+            order[-1] = f"F{name[-1]}" if order[-1] == "F" else order[-1]
+        elif name.startswith(f"{_P2P}: send_") or name.startswith(f"{_P2P}: recv_"):
+            order.append(name.removeprefix(f"{_P2P}: "))
+    return order
+
+
+def _simulated_order(settings: Settings, stage: int) -> list[str]:
+    order = []
+    for action in schedule_of(settings, stage):
+        if isinstance(action, Forward):
+            order.append(f"F{action.chunk}")
+        elif isinstance(action, Backward):
+            order.append("B")
+        elif isinstance(action, Exchange):
+            order.append(action.call)
+    return order
+
+
+@pytest.mark.parametrize("run", AUTHENTIC)
+def test_order_equals_the_authentic_traces(shared_data: Path, run: str):
+    settings = AUTHENTIC[run]
+    ranks_per_stage = settings.world // settings.pp
+    for rank in range(settings.world):
+        real = _authentic_order(_python_frames(shared_data, run, rank))
+        assert _simulated_order(settings, rank // ranks_per_stage) == real, (run, rank)
+
+
+@pytest.mark.parametrize("run", AUTHENTIC)
+def test_messages_equal_the_authentic_traces(shared_data: Path, run: str):
+    settings = AUTHENTIC[run]
+    ranks_per_stage = settings.world // settings.pp
+    for rank in range(settings.world):
+        names = Counter(re.sub(r"\(\d+\)", "", frame["name"]) for frame in _python_frames(shared_data, run, rank))
+        exchanges = [a for a in schedule_of(settings, rank // ranks_per_stage) if isinstance(a, Exchange)]
+        sends = [transfer.sends for exchange in exchanges for transfer in exchange.transfers]
+        c10d = "torch/distributed/distributed_c10d.py"
+        assert (sends.count(True), sends.count(False)) == (names[f"{c10d}: isend"], names[f"{c10d}: irecv"])
+        assert sum(bool(e.transfers) for e in exchanges) == names[f"{c10d}: batch_isend_irecv"]
+
+
+def test_second_of_four_stages_starts_as_megatron_does():
+    steps = [a for a in schedule_of(Settings(pp=4, microbatches=4), 1) if isinstance(a, Forward | Backward)]
+    assert "".join("F" if isinstance(step, Forward) else "B" for step in steps) == "FFFBFBBB"
+
+
+def _jobs():
+    for pp, vpp, rounds in product((2, 3, 4), (1, 2, 3), (1, 2, 4)):
+        for overlap_p2p, overlap_expert in product((False, True), repeat=2):
+            if vpp > 1 or not (overlap_p2p or overlap_expert):
+                yield Settings(
+                    pp=pp,
+                    vpp=vpp,
+                    layers=pp * vpp,
+                    microbatches=pp * rounds,
+                    overlap_p2p=overlap_p2p,
+                    overlap_expert=overlap_expert,
+                    dp=2,
+                    ep=2 if overlap_expert else 1,
+                )
+
+
+def test_every_step_runs_once_and_forward_before_backward():
+    for settings in _jobs():
+        for stage in range(settings.pp):
+            done: dict[str, list[tuple[int, int]]] = {"F": [], "B": []}
+            for action in schedule_of(settings, stage):
+                parts = [action.forward, action.backward] if isinstance(action, Combined) else [action]
+                for part in parts:
+                    if isinstance(part, Forward):
+                        done["F"].append((part.chunk, part.microbatch))
+                    elif isinstance(part, Backward):
+                        assert (part.chunk, part.microbatch) in done["F"]
+                        done["B"].append((part.chunk, part.microbatch))
+            everything = sorted(product(range(settings.vpp), range(settings.microbatches)))
+            assert sorted(done["F"]) == sorted(done["B"]) == everything
+
+
+def test_each_message_has_its_other_end():
+    for settings in _jobs():
+        posted: Counter = Counter()
+        for stage in range(settings.pp):
+            for action in schedule_of(settings, stage):
+                for transfer in action.transfers if isinstance(action, Exchange) else ():
+                    peer = transfer.peer(stage, settings.pp)
+                    ends = (stage, peer) if transfer.sends else (peer, stage)
+                    posted[ends, transfer.gradient] += 1 if transfer.sends else -1
+        assert not any(posted.values()), settings

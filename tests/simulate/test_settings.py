@@ -1,0 +1,48 @@
+"""Settings refuse what no Megatron job could be, in one line that says what would be right."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulate.conftest import CONFIGURATIONS, small
+from traceviz_dag.errors import UsageError
+from traceviz_dag.simulate.settings import Edges, Faults, Graphs, Recompute, Settings
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_configurations_are_valid(name):
+    CONFIGURATIONS[name].validate()
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (small(tp=0), "--tp is 0"),
+        (small(order="tp-pp"), "--order tp-pp"),
+        (small(ep=4, dp=2), "no multiple of etp x ep x pp = 4"),
+        (small(tp=2, pp=2, dp=2, ep=2, order="tp-cp-ep-pp-dp"), "does not end in pp"),
+        (small(pp=8), "4 layers cannot fill"),
+        (small(vpp=2), "--vpp needs --pp"),
+        (small(pp=2, vpp=2, microbatches=3), "--microbatches as a multiple of pp = 2"),
+        (small(overlap_expert=True), "--overlap-expert needs --ep"),
+        (small(overlap_p2p=True, pp=2), "--overlap-p2p needs the interleaved"),
+        (small(cuda_graphs=Graphs.LAYER, recompute=Recompute.FULL), "without recompute"),
+        (small(faults=Faults(slow_gpu=4)), "slow GPU: rank 4 is outside"),
+        (small(faults=Faults(expert_imbalance=0.5)), "needs experts"),
+        (small(edges=Edges(missing_rank=9)), "missing rank: rank 9"),
+    ],
+)
+def test_contradictions_are_refused(settings: Settings, words: str):
+    with pytest.raises(UsageError) as caught:
+        settings.validate()
+    assert words in str(caught.value)
+
+
+def test_layers_fill_all_virtual_stages():
+    assert small(pp=2, vpp=2, layers=10).layers_of_stages == (3, 3, 2, 2)
+
+
+def test_bad_stage_split_moves_layers_to_the_first_stage():
+    settings = small(pp=4, layers=8, faults=Faults(bad_stage_split=2))
+    assert settings.layers_of_stages == (4, 2, 1, 1)
+    assert sum(settings.layers_of_stages) == 8

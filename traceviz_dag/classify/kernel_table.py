@@ -1,0 +1,195 @@
+"""The table ``kernels`` of one trace, built from what each step of the classification found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from traceviz_dag.classify.categories import MICROBATCH_DIMENSIONS, category_of
+from traceviz_dag.classify.columns import coded, integers, labelled
+from traceviz_dag.classify.communication import DimensionDecision
+from traceviz_dag.classify.cpu_work import CPU_DEVICE_NUMBER
+from traceviz_dag.classify.host_tree import HostTree, take
+from traceviz_dag.classify.kernel_phases import KernelPhases
+from traceviz_dag.classify.launches import Launches
+from traceviz_dag.classify.phases import EVIDENCES, PHASES, Places
+from traceviz_dag.classify.steps import ProfilerSteps, nearest_step, step_at
+from traceviz_dag.read.events import MISSING, CollectiveFacts, Int64, TraceEvents
+from traceviz_dag.tables import KERNELS
+from traceviz_dag.vocabulary import CPU_DEVICE, Category, Kind, StepEvidence
+
+KINDS = tuple(Kind)
+COMPUTATION, COMMUNICATION, MEMORY = (KINDS.index(kind) for kind in (Kind.COMPUTATION, Kind.COMMUNICATION, Kind.MEMORY))
+_STEP_EVIDENCES = tuple(StepEvidence)
+_CATEGORIES = tuple(Category)
+_GEOMETRY = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "registers_per_thread")
+_COPIED = (*_GEOMETRY, "shared_memory_bytes", "graph_id", "graph_node_id", "bytes")
+_FACT_NAMES = ("collective", "group_name", "group_description", "group_ranks", "dtype", "in_split", "out_split")
+_FACT_NUMBERS = ("group_size", "in_elements", "out_elements", "sequence", "source_rank", "destination_rank")
+
+
+@dataclass(frozen=True, slots=True)
+class KernelFacts:
+    """What the classification found, one entry a device row.
+
+    Attributes:
+        kind: index into KINDS.
+        decision_of: index into ``decisions``, or NONE for what is no communication.
+        stage: the rank's position in its pipeline group; None where unknown.
+    """
+
+    kind: Int64
+    phases: KernelPhases
+    decisions: tuple[DimensionDecision, ...]
+    decision_of: Int64
+    collectives: CollectiveFacts
+    launches: Launches
+    stage: int | None
+
+
+def kernels_table(
+    trace: TraceEvents, tree: HostTree, places: Places, profiler: ProfilerSteps, facts: KernelFacts
+) -> pa.Table:
+    """The table ``kernels``, by start, device and stream."""
+    device = trace.device
+    order = np.lexsort((device.stream, device.device, device.start_ns))
+
+    def pick(values: npt.NDArray[np.int64 | np.int32]) -> Int64:
+        return values[order].astype(np.int64, copy=False)
+
+    step, step_evidence = _steps_of_kernels(trace, facts.launches, profiler)
+    communication = facts.kind == COMMUNICATION
+    columns: dict[str, object] = {
+        "kernel_id": np.arange(len(order), dtype=np.int64),
+        "name": coded(pick(device.name), trace.strings),
+        "start_ns": pick(device.start_ns),
+        "duration_ns": pick(device.duration_ns),
+        "device": _devices(pick(device.device)),
+        "stream": integers(pick(device.stream)),
+        "correlation": integers(pick(device.correlation)),
+        "kind": labelled(pick(facts.kind), KINDS),
+        "phase": labelled(pick(facts.phases.phase), PHASES),
+        "phase_evidence": labelled(pick(facts.phases.evidence), EVIDENCES),
+        "phase_rule": labelled(pick(facts.phases.rule), facts.phases.rule_names),
+        "category": labelled(pick(_categories(facts)), _CATEGORIES),
+        "stage": pa.array([facts.stage] * len(order), type=pa.int32()),
+        "step": integers(pick(step)),
+        "step_evidence": labelled(pick(step_evidence), _STEP_EVIDENCES),
+        **_decision_columns(facts.decisions, pick(facts.decision_of)),
+        **{name: integers(pick(values)) for name, values in _microbatch_columns(places, facts).items()},
+        **_place_columns(trace, tree, places, facts.launches, order),
+        **_launch_columns(trace, tree, facts.launches, order),
+    }
+    for name in _COPIED:
+        columns[name] = integers(pick(getattr(device, name)))
+    for name in _FACT_NAMES:
+        columns[name] = coded(pick(np.where(communication, getattr(facts.collectives, name), 0)), trace.strings)
+    for name in _FACT_NUMBERS:
+        columns[name] = integers(pick(np.where(communication, getattr(facts.collectives, name), MISSING)))
+    return KERNELS.from_columns(columns)
+
+
+def _microbatch_columns(places: Places, facts: KernelFacts) -> dict[str, Int64]:
+    """A communication that belongs to the whole step is launched by a micro-batch's code, but is not part of it."""
+    part = np.array([decision.dimension in MICROBATCH_DIMENSIONS for decision in facts.decisions] + [False])
+    own_work = (facts.kind != COMMUNICATION) | part[facts.decision_of]
+    microbatch = take(places.steps.microbatch, facts.phases.member, MISSING)
+    chunk = take(places.steps.chunk, facts.phases.member, MISSING)
+    return {
+        "microbatch": np.where(own_work, microbatch, MISSING),
+        "chunk": np.where(own_work, chunk, MISSING),
+        "launching_microbatch": microbatch,
+        "launching_chunk": chunk,
+    }
+
+
+def _place_columns(
+    trace: TraceEvents, tree: HostTree, places: Places, launches: Launches, order: Int64
+) -> dict[str, pa.Array]:
+    """Module, layer and operator around the launch."""
+    names = trace.host.name.astype(np.int64)
+    position = launches.position[order]
+
+    def name_at(of_position: Int64) -> Int64:
+        return take(names, take(tree.rows, take(of_position, position)), 0)
+
+    return {
+        "module": coded(name_at(places.module), trace.strings, prefix="nn.Module: "),
+        "layer": integers(_suffixes(name_at(places.layer), trace.strings)),
+        "operator": coded(name_at(places.operator), trace.strings),
+    }
+
+
+def _launch_columns(trace: TraceEvents, tree: HostTree, launches: Launches, order: Int64) -> dict[str, pa.Array]:
+    """The runtime call that launched a kernel; the host row around the launch where there is no such call."""
+    row = launches.row[order]
+    host_row = take(tree.rows, launches.position[order])
+    threads = np.array([thread.thread_id for thread in trace.threads], dtype=np.int64)
+    own_name = take(trace.launches.name.astype(np.int64), row, 0)
+    host_name = take(trace.host.name.astype(np.int64), host_row, 0)
+    own_duration = take(trace.launches.duration_ns, row, MISSING)
+    host_duration = take(trace.host.duration_ns, host_row, MISSING)
+    return {
+        "launch_name": coded(np.where(row >= 0, own_name, host_name), trace.strings),
+        "launch_start_ns": integers(launches.time_ns[order]),
+        "launch_duration_ns": integers(np.where(row >= 0, own_duration, host_duration)),
+        "launch_thread": integers(take(threads, launches.thread[order].astype(np.int64), MISSING)),
+    }
+
+
+def _steps_of_kernels(trace: TraceEvents, launches: Launches, profiler: ProfilerSteps) -> tuple[Int64, Int64]:
+    """The step that launched a kernel, else (without a launch) in which it starts, else the nearest."""
+    device = trace.device
+    none, nearest_flag = _STEP_EVIDENCES.index(StepEvidence.NONE), _STEP_EVIDENCES.index(StepEvidence.NEAREST)
+    if not len(profiler):
+        return np.full(len(device), MISSING, dtype=np.int64), np.full(len(device), none, dtype=np.int64)
+    launched = launches.time_ns != MISSING
+    time_ns = np.where(launched, launches.time_ns, device.start_ns)
+    step = step_at(profiler, time_ns)
+    evidence = np.where(launched, _STEP_EVIDENCES.index(StepEvidence.LAUNCH), _STEP_EVIDENCES.index(StepEvidence.START))
+    outside = step == MISSING
+    return np.where(outside, nearest_step(profiler, time_ns), step), np.where(outside, nearest_flag, evidence)
+
+
+def _categories(facts: KernelFacts) -> Int64:
+    keys = np.stack([facts.kind, facts.phases.phase, facts.decision_of])
+    distinct, which = np.unique(keys, axis=1, return_inverse=True)
+    category = []
+    for kind, phase, number in distinct.T.tolist():
+        decision = facts.decisions[number] if number >= 0 else None
+        found = category_of(
+            KINDS[kind],
+            PHASES[phase],
+            decision.dimension if decision else None,
+            decision.candidates if decision else (),
+        )
+        category.append(_CATEGORIES.index(found))
+    return np.array(category, dtype=np.int64)[which.reshape(-1)]
+
+
+def _decision_columns(decisions: tuple[DimensionDecision, ...], decision_of: Int64) -> dict[str, object]:
+    return {
+        "dimension": labelled(decision_of, [decision.dimension for decision in decisions]),
+        "dimension_evidence": labelled(decision_of, [decision.evidence for decision in decisions]),
+        "dimension_rule": labelled(decision_of, [decision.rule for decision in decisions]),
+        "dimension_candidates": labelled(
+            decision_of,
+            [",".join(decision.candidates) or None for decision in decisions],
+        ),
+        "role": labelled(decision_of, [decision.role for decision in decisions]),
+    }
+
+
+def _devices(device: Int64) -> pa.Array:
+    numbers, which = np.unique(device, return_inverse=True)
+    names = [CPU_DEVICE if number == CPU_DEVICE_NUMBER else f"gpu:{number}" for number in numbers.tolist()]
+    return labelled(which, names)
+
+
+def _suffixes(codes: Int64, strings: tuple[str, ...]) -> Int64:
+    distinct, which = np.unique(codes, return_inverse=True)
+    numbers = [int(strings[code].rsplit("_", 1)[1]) if code else MISSING for code in distinct.tolist()]
+    return np.array(numbers, dtype=np.int64)[which]
