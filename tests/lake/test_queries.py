@@ -19,7 +19,7 @@ def overlap_rows(sample, windows: list[tuple]):
         "overlap",
         len(windows),
         device=device,
-        window=window,
+        window_name=window,
         step=step,
         dimension=dimension,
         window_start_ns=start,
