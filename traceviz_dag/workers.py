@@ -132,8 +132,7 @@ def _record_failure(task: IterationTask, trace: RankTrace, fault: str) -> RankOu
 
 def _fan_out(task: IterationTask, traces: Sequence[RankTrace], workers: int) -> Iterator[RankOutcome]:
     """Outcomes in the order of completion; ends early when the pool breaks."""
-    method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-    context = multiprocessing.get_context(method)
+    context = _start_context()
     with ProcessPoolExecutor(workers, context, _remember, (task,)) as pool:
         pending: set[Future[RankOutcome]] = {pool.submit(_analyse_remembered, trace) for trace in traces}
         while pending:
@@ -143,6 +142,16 @@ def _fan_out(task: IterationTask, traces: Sequence[RankTrace], workers: int) -> 
                     yield future.result()
                 except BrokenProcessPool:
                     return
+
+
+def _start_context() -> multiprocessing.context.BaseContext:
+    """Workers that fork from a server which has done the imports, where the system has that; never from this process,
+    whose threads would not survive it."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["traceviz_dag.rank_pipeline", "pandas"])
+    return context
 
 
 _TASK: list[IterationTask] = []

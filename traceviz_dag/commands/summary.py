@@ -9,10 +9,21 @@ import typer
 
 from traceviz_dag.commands.output import milliseconds, percent, print_table
 from traceviz_dag.lake.lake import open_lake
-from traceviz_dag.lake.summaries import category_shares, communication_by_dimension, stage_computation
+from traceviz_dag.lake.summaries import (
+    category_shares,
+    communication_by_dimension,
+    ranks_against_stage,
+    stage_computation,
+)
 
 if TYPE_CHECKING:
     from traceviz_dag.orchestrate import IterationResult
+
+
+SLOW_RANK = 0.05
+"""Computation beyond the median of its stage from which a rank is named."""
+
+MOST_SLOW_RANKS = 5
 
 
 def iteration_summary(home: Path, result: IterationResult) -> dict[str, Any]:
@@ -33,6 +44,7 @@ def iteration_summary(home: Path, result: IterationResult) -> dict[str, Any]:
     summary["categories"] = category_shares(lake, result.run, result.iteration).to_pylist()
     summary["communication"] = communication_by_dimension(lake, result.run, result.iteration).to_pylist()
     summary["stages"] = stage_computation(lake, result.run, result.iteration).to_pylist()
+    summary["ranks"] = ranks_against_stage(lake, result.run, result.iteration).to_pylist()
     return summary
 
 
@@ -87,7 +99,7 @@ def _statements(summary: dict[str, Any]) -> list[str]:
         if figures["unclassified_share"]:
             unclassified = percent(figures["unclassified_share"])
             lines.append(f"{unclassified} of kernel time has no category: the evidence does not say (traceviz doctor)")
-    return lines + _slowest_stage(summary["stages"])
+    return lines + _slowest_stage(summary["stages"]) + _slow_ranks(summary["ranks"])
 
 
 def _slowest_stage(stages: list[dict[str, Any]]) -> list[str]:
@@ -98,5 +110,14 @@ def _slowest_stage(stages: list[dict[str, Any]]) -> list[str]:
     ahead = slowest["compute_ns"] / others[len(others) // 2] - 1
     return [
         f"slowest stage {slowest['stage']}: {milliseconds(slowest['compute_ns'])} ms of computation a rank, "
-        f"{ahead:+.1%} on the median of the others; its slowest rank is {slowest['slowest_rank']} (table microbatches)"
+        f"{ahead:+.1%} on the median of the others (table microbatches)"
     ]
+
+
+def _slow_ranks(ranks: list[dict[str, Any]]) -> list[str]:
+    return [
+        f"rank {row['rank']} computes {row['above_median']:+.1%} against the median of stage {row['stage']}, whose "
+        f"ranks do the same work: {milliseconds(row['compute_ns'])} ms to {milliseconds(row['stage_median_ns'])} ms"
+        for row in ranks
+        if row["above_median"] > SLOW_RANK
+    ][:MOST_SLOW_RANKS]

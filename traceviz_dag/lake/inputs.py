@@ -1,22 +1,29 @@
 """Which files make up each registered iteration: the list that discovery writes and the assets read.
 
-One small JSON file an iteration, under HOME/inputs/. It names the files and how they looked (size, time of change), so
-that a change is seen without opening them; it stays in the home and is no table.
+One small JSON file an iteration, under HOME/inputs/. It names the files, how they looked (size, time of change) and
+what they held (a digest), so that a file is read again only when it looks different; it stays in the home and is no
+table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import glob
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 
 from traceviz_dag.errors import BadInputError
-from traceviz_dag.lake.partition_keys import iteration_key
+from traceviz_dag.lake.digests import digest_of
+from traceviz_dag.lake.partition_keys import iteration_key, parse_iteration_key
+from traceviz_dag.lake.partitions import escape
 from traceviz_dag.lake.write import write_atomically
 
 FOLDER = "inputs"
+
+_READERS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +34,7 @@ class RankInput:
         name: path relative to the run's folder, the name that tables and messages use.
         step: the ProfilerStep that is the iteration, where the file holds several; None takes the whole file.
         size_bytes, changed_ns: as the file system gave them when the file was registered.
+        digest: of the file's bytes when it looked like that; empty where nobody computed it.
     """
 
     rank: int
@@ -35,11 +43,20 @@ class RankInput:
     step: int | None
     size_bytes: int
     changed_ns: int
+    digest: str = ""
 
     @property
     def version(self) -> str:
-        """Changes whenever the file looks different; the data version of the raw trace."""
-        return f"{self.size_bytes}-{self.changed_ns}"
+        """Changes whenever the file's content does; the data version of the raw trace.
+
+        Without a digest it changes whenever the file looks different.
+        """
+        return self.digest or f"{self.size_bytes}-{self.changed_ns}"
+
+    @property
+    def look(self) -> tuple[str, int, int]:
+        """Path, size and time of change: what tells at once that a file is as it was."""
+        return (self.path, self.size_bytes, self.changed_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +112,70 @@ def registered(home: Path, key: str) -> IterationInputs:
         raise BadInputError(path, f"is damaged ({error})", "delete it and run traceviz analyze again") from None
 
 
+def registered_if_any(home: Path, key: str) -> IterationInputs | None:
+    """The list of one iteration; None where it was never registered.
+
+    Raises:
+        BadInputError: its list is damaged.
+    """
+    return registered(home, key) if _path(home, key).is_file() else None
+
+
+def with_digests(home: Path, inputs: Sequence[IterationInputs]) -> list[IterationInputs]:
+    """The same lists with each file's digest.
+
+    A file that looks as it did when it was registered keeps the digest that stands there; the others are read, each
+    once, however many iterations it holds. A file that is gone by now stays without.
+    """
+    known = {
+        entry.look: entry.digest
+        for one in inputs
+        if (before := registered_if_any(home, one.key)) is not None
+        for entry in before.ranks
+        if entry.digest
+    }
+    new = {entry.look for one in inputs for entry in one.ranks if entry.look not in known}
+    with ThreadPoolExecutor(_READERS) as pool:
+        known |= zip(new, pool.map(_digest_if_there, [path for path, _, _ in new]), strict=True)
+    return [
+        replace(one, ranks=tuple(replace(entry, digest=known[entry.look]) for entry in one.ranks)) for one in inputs
+    ]
+
+
+def as_they_look_now(inputs: IterationInputs) -> IterationInputs:
+    """The same files with their size and time of change of this moment; a file that is gone keeps what it had."""
+
+    def look_again(entry: RankInput) -> RankInput:
+        try:
+            status = Path(entry.path).stat()
+        except FileNotFoundError:
+            return entry
+        return replace(entry, size_bytes=status.st_size, changed_ns=status.st_mtime_ns)
+
+    return replace(inputs, ranks=tuple(map(look_again, inputs.ranks)))
+
+
 def all_registered(home: Path) -> Iterator[IterationInputs]:
     """The lists of all iterations, by key."""
     for path in sorted((home / FOLDER).glob("*.json")):
         yield registered(home, path.stem)
+
+
+def registered_of_run(home: Path, run: str, *, before: int, newest: int) -> list[IterationInputs]:
+    """The run's registered iterations below a number, highest first, at most ``newest`` of them."""
+    numbers = []
+    for path in (home / FOLDER).glob(f"{glob.escape(escape(run))}@*.json"):
+        _, number = parse_iteration_key(path.stem)
+        if number < before:
+            numbers.append(number)
+    return [registered(home, iteration_key(run, number)) for number in sorted(numbers, reverse=True)[:newest]]
+
+
+def _digest_if_there(path: str) -> str:
+    try:
+        return digest_of(Path(path))
+    except FileNotFoundError:
+        return ""
 
 
 def _path(home: Path, key: str) -> Path:

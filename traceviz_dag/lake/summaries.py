@@ -38,7 +38,7 @@ GROUP BY dimension
 ORDER BY exposed_ns DESC, dimension
 """
 
-STAGES_SQL = """
+_COMPUTATION_SQL = """
 WITH computation AS (
     SELECT rank, stage, CAST(sum(compute_ns) AS BIGINT) AS compute_ns
     FROM microbatches
@@ -46,6 +46,10 @@ WITH computation AS (
         AND stage IS NOT NULL
     GROUP BY rank, stage
 )
+"""
+
+STAGES_SQL = f"""
+{_COMPUTATION_SQL}
 SELECT
     stage,
     count(*) AS ranks,
@@ -55,6 +59,21 @@ SELECT
 FROM computation
 GROUP BY stage
 ORDER BY compute_ns DESC, stage
+"""
+
+
+RANKS_SQL = f"""
+{_COMPUTATION_SQL}
+SELECT
+    rank,
+    stage,
+    compute_ns,
+    CAST(median(compute_ns) OVER peers AS BIGINT) AS stage_median_ns,
+    compute_ns / nullif(median(compute_ns) OVER peers, 0) - 1 AS above_median
+FROM computation
+WINDOW peers AS (PARTITION BY stage)
+QUALIFY count(*) OVER peers > 2
+ORDER BY above_median DESC, rank
 """
 
 
@@ -78,3 +97,12 @@ def stage_computation(lake: Lake, run: str, iteration: int) -> pa.Table:
     Columns: stage, ranks, compute_ns, slowest_rank, slowest_rank_compute_ns.
     """
     return lake.query_iteration(STAGES_SQL, run=run, iteration=iteration)
+
+
+def ranks_against_stage(lake: Lake, run: str, iteration: int) -> pa.Table:
+    """Computation inside micro-batches per rank against the median of its stage, slowest first.
+
+    Ranks of one stage do the same work, so who needs longer has the slower GPU. Stages of fewer than three ranks are
+    left out: they have no median to stand out from. Columns: rank, stage, compute_ns, stage_median_ns, above_median.
+    """
+    return lake.query_iteration(RANKS_SQL, run=run, iteration=iteration)
