@@ -12,7 +12,9 @@ from traceviz_dag.read.layouts import discover
 from traceviz_dag.read.placement import PlacedTrace, resolve
 
 
-def inputs_below(paths: Sequence[Path], *, pattern: str | None = None, rank: int | None = None) -> list[IterationInputs]:
+def inputs_below(
+    paths: Sequence[Path], *, pattern: str | None = None, rank: int | None = None
+) -> list[IterationInputs]:
     """The iterations below the paths, by run and number, with the files of their ranks.
 
     A file that cannot be placed (no rank, a rank that stands twice) is one of the ``problems`` of its run's first

@@ -109,8 +109,7 @@ class DagsterServer:
         answer = self.graphql(query, params=params)["launchPartitionBackfill"]
         assert answer["__typename"] == "LaunchBackfillSuccess", answer
         status_query = (
-            "query($id: String!) { partitionBackfillOrError(backfillId: $id) "
-            "{ ... on PartitionBackfill { status } } }"
+            "query($id: String!) { partitionBackfillOrError(backfillId: $id) { ... on PartitionBackfill { status } } }"
         )
         return self._poll(
             lambda: self.graphql(status_query, id=answer["backfillId"])["partitionBackfillOrError"]["status"],

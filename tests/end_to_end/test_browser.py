@@ -11,7 +11,13 @@ from tests.end_to_end.conftest import running_dagster, traceviz
 from tests.small_run import write_run
 
 pytestmark = pytest.mark.slow
-CHROMIUM_FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync"]
+CHROMIUM_FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-sync",
+]
 
 
 @pytest.fixture

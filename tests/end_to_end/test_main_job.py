@@ -63,7 +63,8 @@ def test_a_bad_rank_lets_the_others_be_recorded_and_the_aggregates_wait(tmp_path
     result = traceviz("analyze", run, "--home", home, code=2)
     assert str(bad.name) in result.stderr and "Traceback" not in result.stderr
     recorded = materialised(home)
-    assert {partition for asset, partition in recorded if asset == "kernels"} == {"job@7|0000", "job@7|0002", "job@7|0003"}
+    kernels = {partition for asset, partition in recorded if asset == "kernels"}
+    assert kernels == {"job@7|0000", "job@7|0002", "job@7|0003"}
     assert not {asset for asset, _ in recorded} & {"iterations", "runs"}
     rows = open_lake(home).query("SELECT rank, status, fault FROM traces ORDER BY rank").to_pylist()
     assert [row["status"] for row in rows] == ["read", "failed", "read", "read"]
@@ -73,7 +74,7 @@ def test_a_bad_rank_lets_the_others_be_recorded_and_the_aggregates_wait(tmp_path
 
     traceviz("analyze", run, "--home", home, "--allow-partial", code=2)
     assert {"iterations", "runs"} <= {asset for asset, _ in materialised(home)}
-    figures = open_lake(home).query("SELECT i.partial, r.failed_ranks FROM iterations i JOIN runs r USING (run, iteration)")
+    figures = open_lake(home).query("SELECT partial, failed_ranks FROM iterations JOIN runs USING (run, iteration)")
     assert figures.to_pylist() == [{"partial": True, "failed_ranks": [1]}]
 
     rank_file(1, 4).write(bad)

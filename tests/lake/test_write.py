@@ -193,7 +193,7 @@ def test_reading_what_is_not_there_says_what_is(lake: Lake, sample):
     lake.write("kernels", kernels(sample, ["a"]), run="night 1", iteration=1, rank=0)
     with pytest.raises(BadInputError, match="for run nite, rank 3; runs with this table: night 1"):
         lake.table("kernels", run="nite", rank=3)
-    with pytest.raises(UsageError, match="there is no table kernel; the tables are .*kernels"):
+    with pytest.raises(UsageError, match=r"there is no table kernel; the tables are .*kernels"):
         lake.table("kernel")
     with pytest.raises(UsageError, match=r"no column .'nam'.; it has run, iteration"):
         lake.table("kernels").arrow(["nam"])

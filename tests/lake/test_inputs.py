@@ -1,0 +1,88 @@
+"""The lists of inputs: what a file held decides whether it changed, how it looks only whether it is read again."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import pytest
+
+from traceviz_dag.lake import inputs as module
+from traceviz_dag.lake.inputs import (
+    IterationInputs,
+    RankInput,
+    as_they_look_now,
+    register,
+    registered,
+    registered_of_run,
+    with_digests,
+)
+
+
+def inputs_of(*paths, run: str = "job", iteration: int = 7) -> IterationInputs:
+    ranks = tuple(
+        RankInput(rank, str(path), path.name, None, path.stat().st_size, path.stat().st_mtime_ns)
+        for rank, path in enumerate(paths)
+    )
+    return IterationInputs(run, iteration, str(paths[0].parent), ranks)
+
+
+@pytest.fixture
+def files(tmp_path):
+    paths = [tmp_path / f"rank_{rank}.json" for rank in range(2)]
+    for path in paths:
+        path.write_text(path.name)
+    return paths
+
+
+def test_new_times_and_old_content_are_the_same_version(tmp_path, files):
+    (first,) = with_digests(tmp_path, [inputs_of(*files)])
+    register(tmp_path, first)
+    os.utime(files[0], ns=(1, 1))
+    files[1].write_text("other")
+    (second,) = with_digests(tmp_path, [as_they_look_now(first)])
+    assert second.ranks[0].version == first.ranks[0].version and second.ranks[0].changed_ns == 1
+    assert second.ranks[1].version != first.ranks[1].version
+
+
+def test_a_file_that_looks_as_registered_is_not_read_again(tmp_path, files, monkeypatch):
+    (first,) = with_digests(tmp_path, [inputs_of(*files)])
+    register(tmp_path, first)
+    files[1].write_text("changed")
+    read = []
+    monkeypatch.setattr(module, "digest_of", lambda path: read.append(path) or "digest")
+    with_digests(tmp_path, [inputs_of(*files)])
+    assert read == [files[1]]
+
+
+def test_a_file_of_several_iterations_is_read_once(tmp_path, files, monkeypatch):
+    read = []
+    monkeypatch.setattr(module, "digest_of", lambda path: read.append(path) or "digest")
+    both = with_digests(tmp_path, [inputs_of(*files), inputs_of(*files, iteration=8)])
+    assert sorted(read) == files
+    assert {entry.digest for one in both for entry in one.ranks} == {"digest"}
+
+
+def test_a_file_that_is_gone_keeps_its_version(tmp_path, files):
+    (first,) = with_digests(tmp_path, [inputs_of(*files)])
+    register(tmp_path, first)
+    files[0].unlink()
+    (second,) = with_digests(tmp_path, [as_they_look_now(first)])
+    assert second == first
+
+
+def test_lists_of_older_homes_without_digests_are_read(tmp_path, files):
+    old = inputs_of(*files)
+    register(tmp_path, old)
+    text = (tmp_path / "inputs/job@7.json").read_text()
+    (tmp_path / "inputs/job@7.json").write_text(text.replace('"digest": ""', '"ignored": ""'))
+    assert registered(tmp_path, "job@7") == old
+    assert old.ranks[0].version == f"{old.ranks[0].size_bytes}-{old.ranks[0].changed_ns}"
+
+
+def test_the_newest_earlier_iterations_of_a_run(tmp_path, files):
+    for run, iteration in (("job", 3), ("job", 10), ("job", 9), ("job[1]", 5), ("job-2", 8)):
+        register(tmp_path, replace(inputs_of(*files), run=run, iteration=iteration))
+    found = registered_of_run(tmp_path, "job", before=10, newest=2)
+    assert [(one.run, one.iteration) for one in found] == [("job", 9), ("job", 3)]
+    assert [one.iteration for one in registered_of_run(tmp_path, "job[1]", before=10, newest=3)] == [5]
