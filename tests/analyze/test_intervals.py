@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.analyze.naive_measures import EPOCH_NS
 
+from tests.analyze.naive_measures import EPOCH_NS
 from traceviz_dag.analyze.intervals import (
     Intervals,
     clip,

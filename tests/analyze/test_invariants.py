@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
-from tests.analyze.naive_measures import EPOCH_NS, kernel, kernel_table, random_kernels
 
+from tests.analyze.naive_measures import EPOCH_NS, kernel, kernel_table, random_kernels
 from traceviz_dag.analyze.invariants import INVARIANTS, microbatch_violations, overlap_violations
 from traceviz_dag.analyze.microbatches import microbatches_table
 from traceviz_dag.analyze.overlap import overlap_table

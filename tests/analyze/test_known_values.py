@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from tests.analyze.naive_measures import kernel, kernel_table
 
+from tests.analyze.naive_measures import kernel, kernel_table
 from traceviz_dag.analyze.invariants import overlap_violations
 from traceviz_dag.analyze.overlap import overlap_table, window_overlap
 

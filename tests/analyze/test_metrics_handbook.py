@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow as pa
+
 from tests.analyze.naive_measures import kernel_table
 from tests.analyze.test_known_values import KINETO
-
 from traceviz_dag.analyze.invariants import INVARIANTS
 from traceviz_dag.analyze.microbatches import microbatches_table
 from traceviz_dag.analyze.overlap import overlap_table

@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from hypothesis import given, settings
-from tests.analyze.naive_measures import kernel, kernel_table, measures_of, naive_measures, random_kernels
 
+from tests.analyze.naive_measures import kernel, kernel_table, measures_of, naive_measures, random_kernels
 from traceviz_dag.analyze.invariants import microbatch_violations
 from traceviz_dag.analyze.microbatches import BACKWARD, FORWARD, HostSteps, microbatches_table
 from traceviz_dag.read.events import MISSING

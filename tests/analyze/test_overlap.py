@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.analyze.naive_measures import EPOCH_NS, kernel, kernel_table, measures_of, naive_measures, random_kernels
 
+from tests.analyze.naive_measures import EPOCH_NS, kernel, kernel_table, measures_of, naive_measures, random_kernels
 from traceviz_dag.analyze.overlap import overlap_table, window_overlap
 from traceviz_dag.tables import OVERLAP
 
