@@ -1,0 +1,168 @@
+"""``traceviz figures``: the pictures of an iteration, from the lake or straight from traces."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.output import print_json
+from traceviz_dag.errors import BadInputError, UsageError
+from traceviz_dag.lake.lake import Lake, open_lake
+from traceviz_dag.show.alignment import TimeAlignment
+
+if TYPE_CHECKING:
+    from traceviz_dag.figure_pipeline import FigureKind, FigureTask, LakeSource
+
+AlignmentOption = Annotated[
+    TimeAlignment,
+    typer.Option(
+        "--time-alignment",
+        help="global: one zero for all ranks, clocks as recorded; individual: each rank from its first kernel.",
+    ),
+]
+ProcessesOption = Annotated[
+    int, typer.Option("--processes", "-p", "--workers", min=0, help="Processes to draw with; 0 takes one a core.")
+]
+
+_SEVERAL = "several, separated by commas"
+
+
+def figures(
+    paths: Annotated[
+        list[Path] | None, typer.Argument(help="Runs, iteration folders or trace files; without them the lake is read.")
+    ] = None,
+    run: Annotated[str | None, typer.Option(help="Only this run of the lake.")] = None,
+    iteration: Annotated[int | None, typer.Option(help="Only this iteration.")] = None,
+    kind: Annotated[
+        str, typer.Option(help=f"rank_timeline, overlap_bars, pipeline_group, model_replica, all_ranks; {_SEVERAL}.")
+    ] = "",
+    ranks: Annotated[
+        str, typer.Option(help=f"Ranks to draw: all, or numbers, {_SEVERAL}; by default those that stand out.")
+    ] = "",
+    every: Annotated[bool, typer.Option("--every", help="Draw all pipelines and replicas, however many.")] = False,
+    formats: Annotated[str, typer.Option(help=f"png, svg, pdf; {_SEVERAL}.")] = "png,svg,pdf",
+    time_alignment: AlignmentOption = TimeAlignment.GLOBAL,
+    processes: ProcessesOption = 0,
+    home: HomeOption = DEFAULT_HOME,
+    json: JsonOption = False,
+) -> None:
+    """Draw rank timelines, overlap bars, pipelines and model replicas into HOME/figures.
+
+    Traces that are given are analysed first, where they are new or changed. A small job is drawn whole; of a large one
+    the ranks with the longest computation, the most exposed communication and the most idle time, and their pipelines.
+    """
+    from traceviz_dag.figure_pipeline import draw_figures
+    from traceviz_dag.workers import default_workers
+
+    wanted, endings = _kinds(kind), _formats(formats)
+    chosen = iterations_of(home.resolve(), paths or [], run, iteration)
+    drawn = []
+    console = Console(stderr=True)
+    for source in chosen:
+        tasks = _tasks(source, wanted, ranks, every)
+        tasks = [replace(task, formats=endings, alignment=time_alignment) for task in tasks]
+        console.print(f"{source.run}, iteration {source.iteration}: {len(tasks)} figures", highlight=False)
+        for figure in draw_figures(tasks, processes or default_workers()):
+            drawn.append(figure)
+            if not json:
+                first = next(iter(figure.paths.values()))
+                others = "".join(f" {path.suffix}" for path in list(figure.paths.values())[1:])
+                typer.echo(f"{figure.title}\n  {first}{others}")
+    if json:
+        print_json(
+            [
+                {
+                    "run": figure.task.run,
+                    "iteration": figure.task.iteration,
+                    "kind": figure.task.kind.value,
+                    "number": figure.task.number,
+                    "title": figure.title,
+                    "files": {name: str(path) for name, path in figure.paths.items()},
+                }
+                for figure in drawn
+            ]
+        )
+
+
+def iterations_of(home: Path, paths: Sequence[Path], run: str | None, iteration: int | None) -> list[LakeSource]:
+    """The iterations that a command is to show; traces below the paths are analysed first.
+
+    Raises:
+        BadInputError: the home, or what is left of it, holds no analysed traces.
+    """
+    from traceviz_dag.figure_pipeline import LakeSource
+
+    keys = _analysed(home, paths) if paths else None
+    lake = Lake(home) if not (home / "lake").is_dir() else open_lake(home)
+    found = [
+        LakeSource(lake, partition.run, partition.iteration)
+        for partition in lake.partitions("topology", run, iteration)
+        if keys is None or (partition.run, partition.iteration) in keys
+    ]
+    if not found:
+        raise BadInputError(
+            home, "holds no such iteration", "name traces to analyse, or another run, iteration or home"
+        )
+    return found
+
+
+def _analysed(home: Path, paths: Sequence[Path]) -> set[tuple[str, int]]:
+    """Run and iteration of the traces below the paths; what is there and unchanged is not analysed again."""
+    from traceviz_dag.discovery import inputs_below
+    from traceviz_dag.orchestrate import AnalysisSettings, analyse
+
+    inputs = inputs_below(paths)
+    results = analyse(AnalysisSettings(home, allow_partial=True), inputs)
+    faults = [fault for entry in inputs for fault in (*entry.problems, *entry.warnings)]
+    faults += [f"{result.key}: {fault}" for result in results for fault in result.faults.values()]
+    for fault in dict.fromkeys(faults):
+        typer.echo(f"traceviz: {fault}", err=True)
+    return {(entry.run, entry.iteration) for entry in inputs}
+
+
+def _tasks(source: LakeSource, kinds: Sequence[FigureKind], ranks: str, every: bool) -> list[FigureTask]:
+    from traceviz_dag.figure_pipeline import GROUP_KINDS, RANK_KINDS, group_tasks, rank_tasks, readable_ranks
+
+    numbers: list[int] | None = None
+    if ranks == "all":
+        numbers = readable_ranks(source)
+    elif ranks:
+        numbers = [_number(word) for word in _words(ranks)]
+    of_ranks = [kind for kind in kinds if kind in RANK_KINDS]
+    tasks = rank_tasks(source, numbers, of_ranks) if of_ranks else []
+    return tasks + group_tasks(source, [kind for kind in kinds if kind in GROUP_KINDS], every)
+
+
+def _kinds(words: str) -> list[FigureKind]:
+    from traceviz_dag.figure_pipeline import FigureKind
+
+    known = [kind.value for kind in FigureKind]
+    unknown = [word for word in _words(words) if word not in known]
+    if unknown:
+        raise UsageError(f"no figure {', '.join(unknown)}; there are {', '.join(known)}")
+    return [FigureKind(word) for word in _words(words) or known]
+
+
+def _formats(words: str) -> tuple[str, ...]:
+    from traceviz_dag.show.rendering import FORMATS
+
+    unknown = [word for word in _words(words) if word not in FORMATS]
+    if unknown or not _words(words):
+        raise UsageError(f"no figure format {', '.join(unknown) or 'is given'}; there are {', '.join(FORMATS)}")
+    return _words(words)
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word for part in text.split(",") if (word := part.strip()))
+
+
+def _number(word: str) -> int:
+    if not word.isdecimal():
+        raise UsageError(f"{word!r} in --ranks is no rank; give numbers, or all")
+    return int(word)

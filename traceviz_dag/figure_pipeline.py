@@ -1,0 +1,217 @@
+"""An iteration's figures from the lake to files under HOME/figures: which there are, and drawing them side by side."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import pyarrow as pa
+from matplotlib.figure import Figure
+
+from traceviz_dag.errors import UsageError
+from traceviz_dag.lake.lake import Lake
+from traceviz_dag.lake.partitions import escape
+from traceviz_dag.show.alignment import TimeAlignment
+from traceviz_dag.show.facts import rank_figures
+from traceviz_dag.show.members import pipelines, read_members, replicas
+from traceviz_dag.show.model_replica import draw_model_replica
+from traceviz_dag.show.overlap_bars import draw_overlap_bars
+from traceviz_dag.show.pipeline_group import draw_pipeline_group
+from traceviz_dag.show.rank_timeline import draw_rank_timeline
+from traceviz_dag.show.rendering import FORMATS, preview, write_figure
+from traceviz_dag.show.source import TableSource, empty_table, rows
+from traceviz_dag.vocabulary import TraceStatus
+
+FOLDER = "figures"
+
+MOST_DRAWN = 16
+"""So many ranks, pipelines or replicas are all drawn unless some are asked for; of more, those that stand out."""
+
+_LEAST_FOR_POOL = 4
+
+
+class FigureKind(StrEnum):
+    """The figures there are; each is also the beginning of its files' names."""
+
+    RANK_TIMELINE = "rank_timeline"
+    OVERLAP_BARS = "overlap_bars"
+    PIPELINE_GROUP = "pipeline_group"
+    MODEL_REPLICA = "model_replica"
+    ALL_RANKS = "all_ranks"
+
+
+RANK_KINDS = (FigureKind.RANK_TIMELINE, FigureKind.OVERLAP_BARS)
+GROUP_KINDS = (FigureKind.PIPELINE_GROUP, FigureKind.MODEL_REPLICA, FigureKind.ALL_RANKS)
+
+
+@dataclass(frozen=True, slots=True)
+class LakeSource:
+    """The tables of one iteration in the lake, as figures take them."""
+
+    lake: Lake
+    run: str
+    iteration: int
+
+    def table(self, name: str, columns: Sequence[str], rank: int | None = None) -> pa.Table:
+        """The chosen columns; no rows where the partition was not written."""
+        if not self.lake.partitions(name, self.run, self.iteration, rank):
+            return empty_table(name, columns)
+        return self.lake.table(name, self.run, self.iteration, rank).arrow(columns)
+
+
+@dataclass(frozen=True, slots=True)
+class FigureTask:
+    """One figure to draw.
+
+    Attributes:
+        number: rank, pipeline or replica, by kind; None for all ranks.
+        previewed: whether a small PNG is wanted beside the files.
+    """
+
+    home: Path
+    run: str
+    iteration: int
+    kind: FigureKind
+    number: int | None
+    alignment: TimeAlignment = TimeAlignment.GLOBAL
+    formats: tuple[str, ...] = FORMATS
+    previewed: bool = False
+
+    @property
+    def name(self) -> str:
+        """Name of its files, without ending."""
+        if self.kind in RANK_KINDS:
+            return self.kind.value
+        number = "" if self.number is None else f"_{self.number}"
+        return f"{self.kind.value}{number}_{self.alignment.value}"
+
+    @property
+    def folder(self) -> Path:
+        """Folder of its files."""
+        folder = figures_folder(self.home, self.run, self.iteration)
+        return folder / f"rank_{self.number:04d}" if self.kind in RANK_KINDS else folder
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnFigure:
+    """One figure as it was written.
+
+    Attributes:
+        title: the finding.
+        paths: format → file.
+        preview: a small PNG; None where none was wanted.
+    """
+
+    task: FigureTask
+    title: str
+    paths: dict[str, Path]
+    preview: bytes | None
+
+
+def figures_folder(home: Path, run: str, iteration: int) -> Path:
+    """HOME/figures/RUN/ITERATION, the run's name escaped as in the lake."""
+    return home / FOLDER / escape(run) / str(iteration)
+
+
+def rank_tasks(
+    source: LakeSource, ranks: Sequence[int] | None = None, kinds: Sequence[FigureKind] = RANK_KINDS
+) -> list[FigureTask]:
+    """The figures of ranks; None takes all of a small job, else the ranks that stand out.
+
+    Raises:
+        UsageError: the iteration has no tables of such a rank.
+    """
+    known = readable_ranks(source)
+    unknown = sorted(set(ranks or ()) - set(known))
+    if unknown:
+        raise UsageError(f"no tables of ranks {unknown} in {source.run}, iteration {source.iteration}")
+    chosen = notable_ranks(source, known) if ranks is None else sorted(set(ranks))
+    wanted = [kind for kind in RANK_KINDS if kind in kinds]
+    return [_task(source, kind, rank) for rank in chosen for kind in wanted]
+
+
+def group_tasks(source: LakeSource, kinds: Sequence[FigureKind] = GROUP_KINDS, every: bool = False) -> list[FigureTask]:
+    """The figures of pipelines and replicas, and of all ranks where they are not one replica.
+
+    Args:
+        every: draw each of them, however many there are; otherwise those of the ranks that stand out.
+    """
+    members = read_members(source)
+    if not members:
+        return []
+    notable = set(notable_ranks(source, readable_ranks(source)))
+    tasks = []
+    groups = {
+        FigureKind.PIPELINE_GROUP: pipelines(members),
+        FigureKind.MODEL_REPLICA: [group for group in replicas(members) if group.number is not None],
+    }
+    for kind, found in groups.items():
+        if kind in kinds:
+            several = len(found) > MOST_DRAWN and not every
+            chosen = [group for group in found if not several or notable & set(group.ranks)]
+            tasks += [_task(source, kind, group.number) for group in chosen]
+    if FigureKind.ALL_RANKS in kinds and len(groups[FigureKind.MODEL_REPLICA]) != 1:
+        tasks.append(_task(source, FigureKind.ALL_RANKS, None))
+    return tasks
+
+
+def readable_ranks(source: TableSource) -> list[int]:
+    """Ranks whose trace could be read, by number."""
+    found = rows(source, "traces", ("rank", "status"))
+    return sorted(row["rank"] for row in found if row["status"] != TraceStatus.FAILED.value)
+
+
+def notable_ranks(source: TableSource, ranks: Sequence[int]) -> list[int]:
+    """All of few ranks; of many, those with the longest computation, the most exposed communication and most idle."""
+    if len(ranks) <= MOST_DRAWN:
+        return list(ranks)
+    figures = {rank: found for rank in ranks if (found := rank_figures(source, rank)) is not None}
+    measures: list[Callable[[int], int]] = [
+        lambda rank: figures[rank].compute_ns,
+        lambda rank: figures[rank].exposed_ns,
+        lambda rank: figures[rank].idle_ns,
+    ]
+    return sorted({max(figures, key=measure) for measure in measures}) if figures else []
+
+
+def draw_figures(tasks: Sequence[FigureTask], workers: int = 1) -> Iterator[DrawnFigure]:
+    """Draw figures, over several processes where there are many; in the order of the tasks.
+
+    A task whose rank has no kernels yields nothing.
+    """
+    if workers <= 1 or len(tasks) < _LEAST_FOR_POOL:
+        yield from (drawn for task in tasks if (drawn := draw_figure(task)) is not None)
+        return
+    method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+    with ProcessPoolExecutor(min(workers, len(tasks)), multiprocessing.get_context(method)) as pool:
+        yield from (drawn for drawn in pool.map(draw_figure, tasks) if drawn is not None)
+
+
+def draw_figure(task: FigureTask) -> DrawnFigure | None:
+    """Draw one figure and write its files; None for a rank without kernels."""
+    source = LakeSource(Lake(task.home), task.run, task.iteration)
+    figure = _drawn(source, task)
+    if figure is None:
+        return None
+    paths = write_figure(figure, task.folder, task.name, task.formats)
+    return DrawnFigure(task, str(figure.get_label()), paths, preview(figure) if task.previewed else None)
+
+
+def _drawn(source: TableSource, task: FigureTask) -> Figure | None:
+    match task.kind, task.number:
+        case FigureKind.RANK_TIMELINE, int(rank):
+            return draw_rank_timeline(source, rank)
+        case FigureKind.OVERLAP_BARS, int(rank):
+            return draw_overlap_bars(source, rank)
+        case FigureKind.PIPELINE_GROUP, int(pipeline):
+            return draw_pipeline_group(source, pipeline, task.alignment)
+        case _:
+            return draw_model_replica(source, task.number, task.alignment)
+
+
+def _task(source: LakeSource, kind: FigureKind, number: int | None) -> FigureTask:
+    return FigureTask(source.lake.home, source.run, source.iteration, kind, number)

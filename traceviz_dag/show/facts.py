@@ -1,0 +1,104 @@
+"""Figures that titles state, taken from the tables overlap, runs and traces, and how they are written for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from traceviz_dag.show.source import TableSource, rows
+from traceviz_dag.vocabulary import ALL_DIMENSIONS
+
+_OVERLAP_COLUMNS = (
+    "device",
+    "window_name",
+    "step",
+    "dimension",
+    "window_start_ns",
+    "window_end_ns",
+    "compute_ns",
+    "communication_ns",
+    "hidden_ns",
+    "exposed_ns",
+    "memory_ns",
+    "busy_ns",
+    "idle_ns",
+)
+_MOST_RANKS_NAMED = 8
+
+
+@dataclass(frozen=True, slots=True)
+class RankFigures:
+    """One rank's row of the table ``overlap``: the training step where the trace has one, else all its kernels.
+
+    Attributes:
+        window_name: step or kernels.
+        devices: how many devices the figures are sums over.
+    """
+
+    window_name: str
+    window_start_ns: int
+    window_end_ns: int
+    compute_ns: int
+    communication_ns: int
+    hidden_ns: int
+    exposed_ns: int
+    memory_ns: int
+    busy_ns: int
+    idle_ns: int
+    devices: int
+
+    @property
+    def window_ns(self) -> int:
+        """Length of the window over all devices, ns."""
+        return (self.window_end_ns - self.window_start_ns) * self.devices
+
+    @property
+    def window_label(self) -> str:
+        """How titles call the window."""
+        return "step" if self.window_name == "step" else "iteration"
+
+
+def rank_figures(source: TableSource, rank: int) -> RankFigures | None:
+    """The rank's figures over all dimensions; None without a row."""
+    found = [row for row in rows(source, "overlap", _OVERLAP_COLUMNS, rank) if row["dimension"] == ALL_DIMENSIONS]
+    chosen = [row for row in found if row["window_name"] == "step"] or found
+    if not chosen:
+        return None
+    first = min(chosen, key=lambda row: (row["step"] or 0, row["window_start_ns"]))
+    chosen = [row for row in chosen if row["step"] == first["step"]]
+    sums = {name: sum(row[name] for row in chosen) for name in _OVERLAP_COLUMNS if name.endswith("_ns")}
+    sums["window_start_ns"] = min(row["window_start_ns"] for row in chosen)
+    sums["window_end_ns"] = max(row["window_end_ns"] for row in chosen)
+    return RankFigures(window_name=first["window_name"], devices=len({row["device"] for row in chosen}), **sums)
+
+
+def share(part: int, whole: int) -> str:
+    """A share in percent, without decimals from 10 % on."""
+    if whole <= 0:
+        return "0 %"
+    percent = 100 * part / whole
+    return f"{percent:.0f} %" if percent >= 9.95 or percent == 0 else f"{percent:.1f} %"
+
+
+def duration(nanoseconds: float) -> str:
+    """A duration with three significant digits and its unit."""
+    for factor, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "µs")):
+        if abs(nanoseconds) >= factor:
+            value = nanoseconds / factor
+            return f"{value:.{0 if abs(value) >= 99.95 else 1 if abs(value) >= 9.995 else 2}f} {unit}"
+    return f"{nanoseconds:.0f} ns"
+
+
+def ranks_named(ranks: Iterable[int]) -> str:
+    """Ranks as people write them: ``rank 3``, ``ranks 3, 5, 7``, ``ranks 0, 1, 2 … (64)``."""
+    ordered = sorted(ranks)
+    if len(ordered) == 1:
+        return f"rank {ordered[0]}"
+    if len(ordered) <= _MOST_RANKS_NAMED:
+        return "ranks " + ", ".join(map(str, ordered))
+    return f"ranks {', '.join(map(str, ordered[:3]))} … {ordered[-1]} ({len(ordered)})"
+
+
+def place(source: TableSource) -> str:
+    """Run and iteration, as every figure states them."""
+    return f"{source.run}, iteration {source.iteration}"

@@ -1,0 +1,111 @@
+"""The one palette of all figures: a hue a phase, dark for its communication, and colours that mean one thing only.
+
+Chosen for a white page and for every kind of colour vision: colours that touch stay at least ``LEAST_DISTANCE`` apart
+(CIEDE2000) for normal vision and for simulated protanopia, deuteranopia and tritanopia. The tests hold that.
+"""
+
+from __future__ import annotations
+
+from traceviz_dag.vocabulary import Category
+
+LEAST_DISTANCE = 14.0
+"""Least CIEDE2000 difference between two colours that can touch, under every kind of colour vision."""
+
+PAPER = "#FFFFFF"
+INK = "#22262B"
+QUIET_INK = "#68707A"
+RULE = "#D5D9DE"
+ATTENTION = "#C2185B"
+"""Exposed communication, and sentences that a reader must not miss; no category has this colour."""
+
+BUBBLE = "#ECEAE6"
+MISSING = "#F6F6F6"
+
+CATEGORY: dict[str, str] = {
+    Category.FWD_COMPUTATION: "#5394D2",
+    Category.BWD_COMPUTATION: "#E6953A",
+    Category.BWD_COMPUTATION_RECOMPUTE: "#96351F",
+    Category.OPTIMIZER_COMPUTATION: "#1F7A5C",
+    Category.OTHER_COMPUTATION: "#A3A3A3",
+    Category.UNCLASSIFIED: "#3D3D3D",
+    Category.FWD_COMMUNICATION: "#0B3A6B",
+    Category.BWD_COMMUNICATION: "#A2672A",
+    Category.BWD_COMMUNICATION_RECOMPUTE: "#55140C",
+    Category.PP_COMMUNICATION: "#80589E",
+    Category.DP_COMMUNICATION: "#20BDBD",
+    Category.OTHER_COMMUNICATION: "#828385",
+    Category.MEMORY: "#CFC36A",
+}
+"""The colour of each category."""
+
+LATER_CHUNK: dict[str, str] = {Category.FWD_COMPUTATION: "#B8D5FA", Category.BWD_COMPUTATION: "#F7D4A6"}
+"""Forward and backward steps of every second model chunk, so that neighbours differ under interleaving."""
+
+COMPUTATION_ONLY = "#B4C4DA"
+HIDDEN = "#57AF88"
+EXPOSED = ATTENTION
+IDLE = BUBBLE
+MEMORY_ONLY = CATEGORY[Category.MEMORY]
+
+BLOCK_COLOURS = (
+    CATEGORY[Category.FWD_COMPUTATION],
+    LATER_CHUNK[Category.FWD_COMPUTATION],
+    CATEGORY[Category.BWD_COMPUTATION],
+    LATER_CHUNK[Category.BWD_COMPUTATION],
+    CATEGORY[Category.BWD_COMPUTATION_RECOMPUTE],
+    CATEGORY[Category.OPTIMIZER_COMPUTATION],
+    CATEGORY[Category.OTHER_COMPUTATION],
+    CATEGORY[Category.UNCLASSIFIED],
+    BUBBLE,
+)
+"""Colours that touch in a row of micro-batches and in the lane of computation."""
+
+COMMUNICATION_COLOURS = (
+    CATEGORY[Category.FWD_COMMUNICATION],
+    CATEGORY[Category.BWD_COMMUNICATION],
+    CATEGORY[Category.BWD_COMMUNICATION_RECOMPUTE],
+    CATEGORY[Category.PP_COMMUNICATION],
+    CATEGORY[Category.DP_COMMUNICATION],
+    CATEGORY[Category.OTHER_COMMUNICATION],
+    CATEGORY[Category.UNCLASSIFIED],
+    PAPER,
+)
+"""Colours that touch in a strip or lane of communication."""
+
+MEASURE_COLOURS = (COMPUTATION_ONLY, HIDDEN, EXPOSED, IDLE, MEMORY_ONLY)
+"""Colours that touch where wall clock is parted into what fills it."""
+
+LABEL: dict[str, str] = {
+    Category.FWD_COMPUTATION: "forward",
+    Category.BWD_COMPUTATION: "backward",
+    Category.BWD_COMPUTATION_RECOMPUTE: "recompute",
+    Category.OPTIMIZER_COMPUTATION: "optimizer",
+    Category.OTHER_COMPUTATION: "other",
+    Category.UNCLASSIFIED: "unclassified",
+    Category.FWD_COMMUNICATION: "in forward",
+    Category.BWD_COMMUNICATION: "in backward",
+    Category.BWD_COMMUNICATION_RECOMPUTE: "in recompute",
+    Category.PP_COMMUNICATION: "pipeline (PP)",
+    Category.DP_COMMUNICATION: "data parallel (DP)",
+    Category.OTHER_COMMUNICATION: "other",
+    Category.MEMORY: "memory operations",
+}
+"""The name of each category in legends, in the order in which legends list them."""
+
+
+def text_on(colour: str) -> str:
+    """The ink, dark or white, that reads best on a fill."""
+    on_white, on_ink = _contrast(colour, PAPER), _contrast(colour, INK)
+    return PAPER if on_white > on_ink else INK
+
+
+def _contrast(first: str, second: str) -> float:
+    """Contrast ratio of two colours as the Web Content Accessibility Guidelines 2 define it."""
+    lighter, darker = sorted((_luminance(first), _luminance(second)), reverse=True)
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def _luminance(colour: str) -> float:
+    channels = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]

@@ -1,0 +1,93 @@
+"""Figures as files: PNG, SVG and PDF with the same bytes for the same data, and small previews for a web page."""
+
+from __future__ import annotations
+
+import base64
+import os
+import secrets
+from collections.abc import Sequence
+from io import BytesIO
+from pathlib import Path
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from traceviz_dag.errors import UsageError
+from traceviz_dag.show.typography import typography
+
+FORMATS = ("png", "svg", "pdf")
+
+DOTS_PER_INCH = 200
+"""Of the PNG files; the data's blocks are merged for it, in every format."""
+
+MOST_PREVIEW_BYTES = 150_000
+"""Of a preview's PNG: as text in a data URI it stays under 200,000 characters."""
+
+_PREVIEW_DOTS = (90, 75, 60, 48, 36, 24)
+# Dates and versions would make the same figure differ from day to day.
+_METADATA: dict[str, dict[str, str | None]] = {
+    "png": {"Software": None},
+    "svg": {"Date": None, "Creator": "traceviz_dag"},
+    "pdf": {"CreationDate": None, "Creator": "traceviz_dag", "Producer": "matplotlib"},
+}
+
+
+def encode(figure: Figure, file_format: str = "png", dots_per_inch: int = DOTS_PER_INCH) -> bytes:
+    """The bytes of a figure's file; equal figures give equal bytes under one version of matplotlib.
+
+    Raises:
+        UsageError: no such format.
+    """
+    if file_format not in FORMATS:
+        raise UsageError(f"no figure format {file_format!r}; there are {', '.join(FORMATS)}")
+    buffer = BytesIO()
+    with typography():
+        if file_format == "png":
+            FigureCanvasAgg(figure)
+        figure.savefig(buffer, format=file_format, dpi=dots_per_inch, metadata=_METADATA[file_format])
+    return buffer.getvalue()
+
+
+def preview(figure: Figure, most_bytes: int = MOST_PREVIEW_BYTES) -> bytes:
+    """A PNG as large as fits into so many bytes; the smallest one where none fits."""
+    image = b""
+    for dots in _PREVIEW_DOTS:
+        image = encode(figure, "png", dots)
+        if len(image) <= most_bytes:
+            break
+    return image
+
+
+def as_markdown(image: bytes, title: str) -> str:
+    """A PNG inside a line of Markdown, for user interfaces that show no files."""
+    return f"![{title}](data:image/png;base64,{base64.b64encode(image).decode()})"
+
+
+def write_figure(figure: Figure, folder: Path, name: str, formats: Sequence[str] = FORMATS) -> dict[str, Path]:
+    """Write a figure in some formats; a reader sees a whole file or none.
+
+    Returns:
+        Format → path.
+
+    Raises:
+        UsageError: no such format.
+    """
+    paths = {}
+    for file_format in formats:
+        paths[file_format] = folder / f"{name}.{file_format}"
+        write_bytes(paths[file_format], encode(figure, file_format))
+    return paths
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file under a temporary name beside its own, then rename it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.writing")
+    try:
+        with temporary.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
