@@ -10,13 +10,22 @@ from functools import partial
 
 import numpy as np
 
+from traceviz_dag.classify.dimension_evidence import RANKS_AND_USE, DimensionDecision, DimensionEvidence, GroupFacts
+from traceviz_dag.classify.group_dimensions import group_kind
 from traceviz_dag.classify.host_tree import NONE, Bool, HostTree, nearest, take
 from traceviz_dag.classify.launches import Launches
-from traceviz_dag.classify.rules import FrameRule, KernelRule, Rules
+from traceviz_dag.classify.rules import Rules
 from traceviz_dag.classify.topology import group_dimension
-from traceviz_dag.classify.topology_types import Topology
+from traceviz_dag.classify.topology_types import Group, Topology
 from traceviz_dag.read.events import CollectiveFacts, Int64, TraceEvents
-from traceviz_dag.vocabulary import Dimension, Evidence
+from traceviz_dag.vocabulary import Dimension, Evidence, Phase, TopologySource
+
+_PHASES = tuple(Phase)
+_OF_GROUPS = frozenset({Dimension.TP, Dimension.CP, Dimension.EP, Dimension.ETP, Dimension.PP})
+"""Dimensions whose groups carry nothing else that a call stack would not tell."""
+_COMBINED_GROUPS = frozenset({"tp_cp", "tp_dp", "tp_dp_cp", "etp_ep"})
+_EXPERT_DIMENSIONS = frozenset({Dimension.EP, Dimension.ETP, Dimension.EDP})
+_EXPERT_WORDS = ("moe", "expert", "groupedgemm", "grouped_gemm", "groupedlinear", "deep_ep")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,29 +34,38 @@ class JobGroups:
 
     Attributes:
         dimension_of: (pg_name, pg_desc, ranks) → (dimension or unknown, candidates, rule).
-        split: dimensions that the job is split over, with groups of two ranks or more; None where that is unknown.
+        split: dimensions that the job is known to be split over, with groups of two ranks or more.
+        absent: dimensions that it is known not to be split over; of all others nothing is known.
     """
 
     dimension_of: Callable[[str | None, str | None, tuple[int, ...]], tuple[Dimension, tuple[Dimension, ...], str]]
-    split: frozenset[Dimension] | None
+    split: frozenset[Dimension]
+    absent: frozenset[Dimension]
 
 
 def job_groups(topology: Topology) -> JobGroups:
-    """The process groups of a job for the classification of its communication."""
-    split = frozenset(group.dimension for group in topology.groups if group.size > 1)
-    known = any(group.dimension not in (Dimension.WORLD, Dimension.UNKNOWN) for group in topology.groups)
-    return JobGroups(partial(group_dimension, topology), split if known else None)
+    """The process groups of a job for the classification of its communication.
+
+    Megatron describes the groups of all its dimensions; without descriptions only those are known that some source
+    lists, be it with one member.
+    """
+    plain = [group for group in topology.groups if not _spans_dimensions(group)]
+    split = frozenset(group.dimension for group in plain if group.size > 1)
+    listed = frozenset(group.dimension for group in plain)
+    described = any(
+        group.source is TopologySource.DISTRIBUTED_INFO
+        and group.description is not None
+        and group.dimension not in (Dimension.WORLD, Dimension.UNKNOWN)
+        for group in topology.groups
+    )
+    absent = (frozenset(Dimension) if described else listed) - split
+    return JobGroups(partial(group_dimension, topology), split, absent)
 
 
-@dataclass(frozen=True, slots=True)
-class DimensionDecision:
-    """The dimension of a communication and why."""
-
-    dimension: Dimension
-    evidence: Evidence
-    rule: str
-    candidates: tuple[Dimension, ...] = ()
-    role: str | None = None
+def _spans_dimensions(group: Group) -> bool:
+    """Whether a group has more than one rank as soon as one of several dimensions is split."""
+    kind = group_kind(group.description)
+    return kind is not None and kind.grid_group in _COMBINED_GROUPS
 
 
 def complete_facts(trace: TraceEvents, tree: HostTree, launches: Launches, communication: Bool) -> CollectiveFacts:
@@ -73,18 +91,20 @@ def decide_dimensions(
     facts: CollectiveFacts,
     frame_rule: Int64,
     kernel_rule: Int64,
+    phase: Int64,
     rows: Int64,
     rules: Rules,
     groups: JobGroups,
 ) -> tuple[list[DimensionDecision], Int64]:
     """Decide the dimension of each communication.
 
-    In order: a frame that knows its group's dimension better; the process group; the frame; what else the stream
-    carries; the kernel's own name.
+    In order: a frame that knows its group's dimension better; the process group; the frame; what the same group carries
+    elsewhere; what else the stream carries; the kernel's own name.
 
     Args:
         frame_rule: per device row, index of the nearest frame rule with a dimension or a role, or NONE.
         kernel_rule: per device row, index of its kernel rule, or NONE.
+        phase: per device row, index into the phases of the vocabulary.
         rows: the communication rows.
 
     Returns:
@@ -99,124 +119,97 @@ def decide_dimensions(
             frame_rule[rows],
             kernel_rule[rows],
             trace.device.name[rows],
+            phase[rows],
         ]
     )
     distinct, which = np.unique(keys, axis=1, return_inverse=True)
-    known: dict[tuple[int, ...], _Group] = {}
+    experts = _has_experts(trace, groups)
+    known: dict[tuple[int, ...], GroupFacts] = {}
     decisions = []
-    for name, description, ranks, collective, frame, kernel, kernel_name in distinct.T.tolist():
+    of_groups = []
+    for name, description, ranks, collective, frame, kernel, kernel_name, at in distinct.T.tolist():
         key = (name, description, ranks)
         if key not in known:
             known[key] = _group(trace.strings, *key, groups)
+        of_groups.append(known[key])
         decisions.append(
-            _Decider(
+            DimensionEvidence(
                 rules,
                 groups.split,
+                groups.absent if experts else groups.absent | _EXPERT_DIMENSIONS,
                 rules.frames[frame] if frame >= 0 else None,
                 rules.kernels[kernel] if kernel >= 0 else None,
                 trace.strings[collective] or trace.strings[kernel_name],
+                _PHASES[at],
             ).decide(known[key])
         )
+    decisions = _from_same_groups(decisions, of_groups)
     return _from_streams(trace, rows, decisions, which.reshape(-1))
 
 
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """What the topology says of one process group; ``given`` is False where the kernel names none."""
-
-    dimension: Dimension
-    candidates: tuple[Dimension, ...]
-    rule: str
-    given: bool
+def _has_experts(trace: TraceEvents, groups: JobGroups) -> bool:
+    """Whether the job may be a mixture of experts: Megatron creates groups for experts in every job."""
+    if Dimension.EP in groups.split:
+        return True
+    return any(word in name for name in map(str.lower, trace.strings) for word in _EXPERT_WORDS)
 
 
-def _group(strings: tuple[str, ...], name: int, description: int, ranks: int, groups: JobGroups) -> _Group:
+def _group(strings: tuple[str, ...], name: int, description: int, ranks: int, groups: JobGroups) -> GroupFacts:
     if not (name or description or ranks):
-        return _Group(Dimension.UNKNOWN, (), "no_group", given=False)
+        return GroupFacts(None, Dimension.UNKNOWN, (), "no_group", given=False)
     members = tuple(int(number) for number in re.findall(r"\d+", strings[ranks]))
-    return _Group(*groups.dimension_of(strings[name] or None, strings[description] or None, members), given=True)
+    given = strings[name] or None
+    return GroupFacts(given, *groups.dimension_of(given, strings[description] or None, members), given=True)
 
 
-@dataclass(frozen=True, slots=True)
-class _Decider:
-    """The evidence for one kind of communication besides its group."""
-
-    rules: Rules
-    split: frozenset[Dimension] | None
-    frame: FrameRule | None
-    kernel: KernelRule | None
-    collective: str
-
-    def decide(self, group: _Group) -> DimensionDecision:
-        """Weigh frame, group and name, in this order of trust where they speak; see ``decide_dimensions``."""
-        frame = self.frame
-        told = frame.dimension_of(self.collective) if frame is not None else None
-        role = frame.role if frame is not None and (told is not None or not frame.collectives) else None
-        if frame is not None and told is not None:
-            decision = self._by_frame(frame, told, group, role)
-            if decision is not None:
-                return decision
-        if group.dimension is not Dimension.UNKNOWN:
-            better = self.rules.of_group(group.dimension, self.collective)
-            dimension, rule = better or (group.dimension, group.rule)
-            return DimensionDecision(dimension, Evidence.PROCESS_GROUP, rule, role=role)
-        if group.candidates:
-            return DimensionDecision(Dimension.UNKNOWN, Evidence.NONE, group.rule, group.candidates, role)
-        return self._by_name(group, role)
-
-    def _by_name(self, group: _Group, role: str | None) -> DimensionDecision:
-        frame, kernel = self.frame, self.kernel
-        if frame is not None and frame.among and not group.given:
-            return self._one_among(frame.among, Evidence.ANNOTATION, frame.name)
-        if kernel is not None and kernel.dimension is not None:
-            return DimensionDecision(kernel.dimension, Evidence.KERNEL_NAME, kernel.name, role=role)
-        if kernel is not None and kernel.among and not group.given:
-            return self._one_among(kernel.among, Evidence.KERNEL_NAME, kernel.name)
-        return DimensionDecision(Dimension.UNKNOWN, Evidence.NONE, group.rule, role=role)
-
-    def _by_frame(self, frame: FrameRule, told: Dimension, group: _Group, role: str | None) -> DimensionDecision | None:
-        known = group.dimension is not Dimension.UNKNOWN
-        overridden = "*" in frame.overrides or (known and group.dimension in frame.overrides)
-        fits = not known and (not group.candidates or told in group.candidates)
-        # A frame says dp for dense and expert gradients alike; with both possible only the category is known.
-        if not overridden and fits and told is Dimension.DP and Dimension.EDP in group.candidates:
-            both = (Dimension.DP, Dimension.EDP)
-            return DimensionDecision(Dimension.UNKNOWN, Evidence.CALL_STACK, frame.name, both, role)
-        if overridden or fits:
-            return DimensionDecision(told, Evidence.CALL_STACK, frame.name, role=role)
-        return None
-
-    def _one_among(self, among: tuple[Dimension, ...], evidence: Evidence, rule: str) -> DimensionDecision:
-        """The one of several dimensions that the job is split over; unknown where that is none, several or unknown."""
-        possible = tuple(dimension for dimension in among if self.split is None or dimension in self.split)
-        if self.split is not None and len(possible) == 1:
-            return DimensionDecision(possible[0], evidence, rule)
-        return DimensionDecision(Dimension.UNKNOWN, Evidence.NONE, rule, possible)
+def _from_same_groups(decisions: list[DimensionDecision], of_groups: list[GroupFacts]) -> list[DimensionDecision]:
+    """Give a communication of an undescribed group the dimension that call stacks, or collectives which only groups of
+    one dimension have, tell of the group elsewhere."""
+    told: dict[str, set[Dimension]] = {}
+    for decision, group in zip(decisions, of_groups, strict=True):
+        tells = decision.evidence is Evidence.CALL_STACK or decision.rule == RANKS_AND_USE
+        if group.name is not None and tells:
+            told.setdefault(group.name, set()).add(decision.dimension)
+    result = []
+    for decision, group in zip(decisions, of_groups, strict=True):
+        dimensions = told.get(group.name or "", set())
+        open_ = decision.dimension is Dimension.UNKNOWN and decision.evidence is Evidence.NONE
+        if open_ and len(dimensions) == 1 and dimensions <= (_OF_GROUPS & set(decision.candidates or _OF_GROUPS)):
+            (dimension,) = dimensions
+            result.append(DimensionDecision(dimension, Evidence.PROCESS_GROUP, "same_group_elsewhere", (), decision.role))
+        else:
+            result.append(decision)
+    return result
 
 
 def _from_streams(
     trace: TraceEvents, rows: Int64, decisions: list[DimensionDecision], which: Int64
 ) -> tuple[list[DimensionDecision], Int64]:
-    """Give an undecided communication the dimension of the process group that has its stream to itself.
+    """Give an undecided communication the dimension of what has its stream to itself.
 
     Only a known group tells, since a communicator keeps to its stream: a role read from the call stack does not (one
-    default group can carry gradients and embeddings alike), and on the compute stream groups mix.
+    default group can carry gradients and embeddings alike), unless the kernel's own name leaves few dimensions and this
+    is one of them. On the compute stream groups mix.
     """
-    undecided = np.array([d.dimension is Dimension.UNKNOWN and not d.candidates for d in decisions], dtype=bool)
-    if not undecided.any() or not len(rows):
+    undecided = np.array([d.dimension is Dimension.UNKNOWN and d.evidence is Evidence.NONE for d in decisions])
+    if not len(rows) or not undecided.any():
         return decisions, which
     device = trace.device
     stream_key = device.device * 1_000_003 + device.stream
     mixed = np.unique(np.delete(stream_key, rows))
     open_rows = undecided[which]
     decisions, which = list(decisions), which.copy()
-    for key in np.unique(stream_key[rows][open_rows]).tolist():
+    for key in np.setdiff1d(stream_key[rows][open_rows], mixed).tolist():
         on_stream = stream_key[rows] == key
         others = [decisions[index] for index in np.unique(which[on_stream & ~open_rows]).tolist()]
         known = {decision.dimension for decision in others}
-        by_group = all(decision.evidence is Evidence.PROCESS_GROUP for decision in others)
-        if len(known) != 1 or not by_group or Dimension.WORLD in known or np.isin(key, mixed):
+        if not known.isdisjoint({Dimension.WORLD, Dimension.UNKNOWN}):
             continue
-        decisions.append(DimensionDecision(known.pop(), Evidence.STREAM_GROUP, "only_group_on_stream"))
-        which[on_stream & open_rows] = len(decisions) - 1
+        by_group = all(decision.evidence is Evidence.PROCESS_GROUP for decision in others)
+        for index in np.unique(which[on_stream & open_rows]).tolist():
+            candidates = decisions[index].candidates
+            fitting = known.intersection(candidates) if candidates else known if by_group else set()
+            if len(fitting) == 1:
+                decisions.append(DimensionDecision(fitting.pop(), Evidence.STREAM_GROUP, "only_group_on_stream"))
+                which[on_stream & (which == index)] = len(decisions) - 1
     return decisions, which

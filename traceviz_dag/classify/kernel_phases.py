@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceviz_dag.classify.communication import DimensionDecision
+from traceviz_dag.classify.dimension_evidence import DimensionDecision
 from traceviz_dag.classify.host_tree import NONE, Bool, take
 from traceviz_dag.classify.launches import Launches
-from traceviz_dag.classify.phases import EVIDENCES, PHASES, UNKNOWN_PHASE, Places
-from traceviz_dag.read.events import Int64, TraceEvents
+from traceviz_dag.classify.phases import EVIDENCES, PHASES, UNKNOWN_PHASE, LaunchesBetweenRows, Places
+from traceviz_dag.read.events import MISSING, Int64, TraceEvents
 from traceviz_dag.vocabulary import Dimension, Evidence, Phase
 
 _BETWEEN, _BY_DIMENSION = "between_neighbours_on_stream", "phase_of_its_dimension"
@@ -36,19 +36,32 @@ class KernelPhases:
     rule_names: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class KernelNames:
+    """What kernels' own names say: per kernel an index into PHASES and one into ``rules``, or NONE."""
+
+    phase: Int64
+    rule: Int64
+    rules: tuple[str, ...]
+
+
 def kernel_phases(
     trace: TraceEvents,
     launches: Launches,
     places: Places,
+    between: LaunchesBetweenRows | None,
+    kernel_names: KernelNames,
     decisions: Sequence[DimensionDecision],
     decision_of: Int64,
 ) -> KernelPhases:
     """Take each kernel's phase from where it was launched.
 
     One without a launch lies between two neighbours of its stream: where these agree, it is theirs, since a stream runs
-    in launch order. A communication whose phase is still open, or only inferred, has the phase of its dimension.
+    in launch order. A communication whose phase is still open, or only inferred, has the phase of its dimension. Where
+    all this says nothing, the kernel's own name may.
 
     Args:
+        between: what is inferred of launches outside all host rows; None where call stacks speak.
         decision_of: per kernel the index of its dimension's decision, or NONE.
     """
     none = EVIDENCES.index(Evidence.NONE)
@@ -56,9 +69,14 @@ def kernel_phases(
     evidence = take(places.phase_evidence, launches.position, none)
     rule = take(places.phase_rule, launches.position)
     member = take(places.member, launches.position)
-    names = (*places.rule_names, _BETWEEN, _BY_DIMENSION)
+    names = (*places.rule_names, _BETWEEN, _BY_DIMENSION, *kernel_names.rules)
 
     lost = (launches.position == NONE) & (phase == UNKNOWN_PHASE)
+    if between is not None:
+        told = lost & (between.phase != UNKNOWN_PHASE)
+        phase[told], rule[told], member[told] = between.phase[told], between.rule[told], between.member[told]
+        evidence[told] = EVIDENCES.index(Evidence.STEP_WINDOW)
+        lost &= launches.time_ns == MISSING
     if lost.any() and not lost.all():
         before, after = _neighbours(trace, ~lost)
         certain = lost & (before >= 0) & (after >= 0)
@@ -78,6 +96,11 @@ def kernel_phases(
     decided_by = np.array([EVIDENCES.index(decision.evidence) for decision in decisions] + [none])[decision_of]
     evidence[implied] = decided_by[implied]
     rule[implied] = names.index(_BY_DIMENSION)
+
+    named = (phase == UNKNOWN_PHASE) & (kernel_names.phase != UNKNOWN_PHASE)
+    phase[named] = kernel_names.phase[named]
+    evidence[named] = EVIDENCES.index(Evidence.KERNEL_NAME)
+    rule[named] = names.index(_BY_DIMENSION) + 1 + kernel_names.rule[named]
     return KernelPhases(phase, evidence, rule, member, names)
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from traceviz_dag.classify.categories import MICROBATCH_DIMENSIONS, category_of
 from traceviz_dag.classify.columns import coded, integers, labelled
-from traceviz_dag.classify.communication import DimensionDecision
+from traceviz_dag.classify.dimension_evidence import DimensionDecision
 from traceviz_dag.classify.cpu_work import CPU_DEVICE_NUMBER
 from traceviz_dag.classify.host_tree import HostTree, take
 from traceviz_dag.classify.kernel_phases import KernelPhases
@@ -19,7 +19,7 @@ from traceviz_dag.classify.phases import EVIDENCES, PHASES, Places
 from traceviz_dag.classify.steps import ProfilerSteps, nearest_step, step_at
 from traceviz_dag.read.events import MISSING, CollectiveFacts, Int64, TraceEvents
 from traceviz_dag.tables import KERNELS
-from traceviz_dag.vocabulary import CPU_DEVICE, Category, Kind, StepEvidence
+from traceviz_dag.vocabulary import CPU_DEVICE, Category, Dimension, Kind, StepEvidence
 
 KINDS = tuple(Kind)
 COMPUTATION, COMMUNICATION, MEMORY = (KINDS.index(kind) for kind in (Kind.COMPUTATION, Kind.COMMUNICATION, Kind.MEMORY))
@@ -94,7 +94,7 @@ def kernels_table(
 
 def _microbatch_columns(places: Places, facts: KernelFacts) -> dict[str, Int64]:
     """A communication that belongs to the whole step is launched by a micro-batch's code, but is not part of it."""
-    part = np.array([decision.dimension in MICROBATCH_DIMENSIONS for decision in facts.decisions] + [False])
+    part = np.array([_within_microbatches(decision) for decision in facts.decisions] + [False])
     own_work = (facts.kind != COMMUNICATION) | part[facts.decision_of]
     microbatch = take(places.steps.microbatch, facts.phases.member, MISSING)
     chunk = take(places.steps.chunk, facts.phases.member, MISSING)
@@ -104,6 +104,13 @@ def _microbatch_columns(places: Places, facts: KernelFacts) -> dict[str, Int64]:
         "launching_microbatch": microbatch,
         "launching_chunk": chunk,
     }
+
+
+def _within_microbatches(decision: DimensionDecision) -> bool:
+    """Whether a communication is part of a micro-batch's own work; of an unknown one only if all it could be is."""
+    if decision.dimension is not Dimension.UNKNOWN:
+        return decision.dimension in MICROBATCH_DIMENSIONS
+    return bool(decision.candidates) and MICROBATCH_DIMENSIONS.issuperset(decision.candidates)
 
 
 def _place_columns(

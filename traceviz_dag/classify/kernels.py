@@ -7,18 +7,19 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from traceviz_dag.classify.communication import DimensionDecision, JobGroups, complete_facts, decide_dimensions
+from traceviz_dag.classify.communication import JobGroups, complete_facts, decide_dimensions
 from traceviz_dag.classify.cpu_work import cpu_work, has_device_rows
+from traceviz_dag.classify.dimension_evidence import DimensionDecision
 from traceviz_dag.classify.host_tree import NONE, take
-from traceviz_dag.classify.kernel_phases import kernel_phases
+from traceviz_dag.classify.kernel_phases import KernelNames, kernel_phases
 from traceviz_dag.classify.kernel_table import COMMUNICATION, COMPUTATION, KINDS, MEMORY, KernelFacts, kernels_table
 from traceviz_dag.classify.launches import Launches, call_tree, find_launches
-from traceviz_dag.classify.phases import infer_places, read_places
+from traceviz_dag.classify.phases import PHASES, UNKNOWN_PHASE, infer_places, read_places
 from traceviz_dag.classify.rules import Rules
-from traceviz_dag.classify.step_inference import Communications
+from traceviz_dag.classify.step_surroundings import Communications
 from traceviz_dag.classify.steps import MicrobatchSteps, ProfilerSteps, profiler_steps
 from traceviz_dag.read.events import KERNEL, MISSING, Int64, TraceEvents
-from traceviz_dag.vocabulary import Dimension
+from traceviz_dag.vocabulary import Dimension, Phase
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,22 +57,37 @@ def classify(trace: TraceEvents, rules: Rules, groups: JobGroups, stage: int | N
     facts = complete_facts(trace, tree, launches, communication)
     rows = np.flatnonzero(communication)
     frame_rule = take(places.dimension_rule, launches.position)
-    decisions, which = decide_dimensions(trace, facts, frame_rule, kernel_rule, rows, rules, groups)
-    decision_of = np.full(len(kind), NONE, dtype=np.int64)
-    decision_of[rows] = which
+
+    def decide(phase: Int64) -> tuple[list[DimensionDecision], Int64]:
+        decisions, which = decide_dimensions(trace, facts, frame_rule, kernel_rule, phase, rows, rules, groups)
+        decision_of = np.full(len(kind), NONE, dtype=np.int64)
+        decision_of[rows] = which
+        return decisions, decision_of
+
+    decisions, decision_of = decide(take(places.phase, launches.position, UNKNOWN_PHASE))
+    between = None
     if not len(places.steps):
-        places = infer_places(trace, tree, places, profiler, _communications(launches, decisions, decision_of))
-    phases = kernel_phases(trace, launches, places, decisions, decision_of)
+        told = _communications(launches, rules, kernel_rule, decisions, decision_of)
+        places, between = infer_places(trace, tree, places, profiler, told, launches)
+        decisions, decision_of = decide(take(places.phase, launches.position, UNKNOWN_PHASE))
+    named = np.array([PHASES.index(rule.phase or Phase.UNKNOWN) for rule in rules.kernels] + [UNKNOWN_PHASE])
+    kernel_names = KernelNames(named[kernel_rule], kernel_rule, tuple(rule.name for rule in rules.kernels))
+    phases = kernel_phases(trace, launches, places, between, kernel_names, decisions, decision_of)
     facts_of_kernels = KernelFacts(kind, phases, tuple(decisions), decision_of, facts, launches, stage)
     return Classification(kernels_table(trace, tree, places, profiler, facts_of_kernels), places.steps, profiler)
 
 
-def _communications(launches: Launches, decisions: list[DimensionDecision], decision_of: Int64) -> Communications:
-    norm = np.array([decision.dimension is Dimension.GRAD_NORM for decision in decisions] + [False])
-    other = np.array([decision.dimension is not Dimension.GRAD_NORM for decision in decisions] + [False])
+def _communications(
+    launches: Launches, rules: Rules, kernel_rule: Int64, decisions: list[DimensionDecision], decision_of: Int64
+) -> Communications:
+    norm = [decision.dimension is Dimension.GRAD_NORM for decision in decisions]
+    maybe = [Dimension.GRAD_NORM in decision.candidates for decision in decisions]
+    other = [not (is_norm or may_be) for is_norm, may_be in zip(norm, maybe, strict=True)]
+    opens = np.array([rule.opens == "optimizer" for rule in rules.kernels] + [False])
     launched = launches.time_ns != MISSING
+    optimizer = launched & (np.array([*norm, False])[decision_of] | opens[kernel_rule])
     return Communications(
-        launches.time_ns[launched & norm[decision_of]], launches.time_ns[launched & other[decision_of]]
+        launches.time_ns[optimizer], launches.time_ns[launched & np.array([*other, False])[decision_of]]
     )
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from traceviz_dag.classify.autograd_links import AUTOGRAD_NODE
 from traceviz_dag.classify.host_tree import NONE, HostTree, build_tree, innermost, take
-from traceviz_dag.classify.steps import AUTOGRAD_NODE
 from traceviz_dag.read.events import CPU_OP, MISSING, USER_ANNOTATION, Int32, Int64, TraceEvents
 
 _ASYNCHRONOUS = ("ProfilerStep#", "gloo:")

@@ -19,6 +19,7 @@ from traceviz_dag.vocabulary import Dimension, Kind, Phase
 
 ROW_KINDS = {"cpu_op": CPU_OP, "python_function": PYTHON_FUNCTION, "user_annotation": USER_ANNOTATION}
 OPENS = ("forward_step", "backward_step", "combined_step")
+KERNEL_OPENS = ("optimizer",)
 
 _LINE_NUMBER = re.compile(r"\(\d+\): ")
 
@@ -38,11 +39,18 @@ class FrameRule:
     collectives: tuple[tuple[str, Dimension], ...] = ()
     among: tuple[Dimension, ...] = ()
     role: str | None = None
+    outermost: bool = False
+    outranks: tuple[str, ...] = ()
 
     @property
     def tells_dimension(self) -> bool:
         """Whether the rule says what communication below the frame serves or carries."""
         return bool(self.dimension or self.collectives or self.among or self.role)
+
+    @property
+    def only_among(self) -> bool:
+        """Whether all that the rule says of communication is a choice between several dimensions."""
+        return bool(self.among) and not (self.dimension or self.collectives or self.role)
 
     def dimension_of(self, collective: str) -> Dimension | None:
         """What a communication of that name serves below the frame, or None where the rule does not say."""
@@ -59,15 +67,18 @@ class KernelRule:
     role: str | None = None
     dimension: Dimension | None = None
     among: tuple[Dimension, ...] = ()
+    phase: Phase | None = None
+    opens: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class GroupRule:
-    """What some collectives on a group of one dimension serve instead; see the head of ``rules.toml``."""
+    """What collectives on a group of one dimension serve, or which it has at all; see the head of ``rules.toml``."""
 
     name: str
     dimension: Dimension
-    collectives: tuple[tuple[str, Dimension], ...]
+    collectives: tuple[tuple[str, Dimension], ...] = ()
+    only: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +102,21 @@ class Rules:
                 return told, rule.name
         return None
 
-    def match_frames(self, names: Sequence[str], row_kind: int) -> list[int]:
-        """For each name the index of the first frame rule that applies to rows of that kind, or -1."""
+    def can_carry(self, dimension: Dimension, collective: str) -> bool:
+        """Whether groups of that dimension have such a collective; they may unless a rule lists others only."""
+        listed = [rule.only for rule in self.groups if rule.dimension is dimension and rule.only]
+        return all(any(fnmatchcase(collective.lower(), pattern) for pattern in only) for only in listed)
+
+    def match_frames(self, names: Sequence[str], row_kind: int, *, outermost: bool = True) -> list[int]:
+        """For each name the index of the first frame rule that applies to rows of that kind, or -1.
+
+        Args:
+            outermost: whether no operator lies around the rows; rules that ask for that are left out otherwise.
+        """
         applicable = [
             (index, rule.patterns)
             for index, rule in enumerate(self.frames)
-            if row_kind in {ROW_KINDS[kind] for kind in rule.on}
+            if row_kind in {ROW_KINDS[kind] for kind in rule.on} and (outermost or not rule.outermost)
         ]
         return _first_match([without_line_number(name) for name in names], applicable)
 
@@ -174,6 +194,7 @@ def _frame_rule(entry: Mapping[str, Any], source: Path | str) -> FrameRule:
     values["overrides"] = tuple(values.get("overrides", ()))
     values["collectives"] = _collectives(entry, source)
     values["among"] = _among(entry, source)
+    values["outranks"] = tuple(values.get("outranks", ()))
     return FrameRule(**values)
 
 
@@ -182,14 +203,18 @@ def _kernel_rule(entry: Mapping[str, Any], source: Path | str) -> KernelRule:
     values["kind"] = _member(values.get("kind", "communication"), Kind, entry, source)
     values["dimension"] = _member(values.get("dimension"), Dimension, entry, source)
     values["among"] = _among(entry, source)
+    values["phase"] = _member(values.get("phase"), Phase, entry, source)
+    if values.get("opens") not in (None, *KERNEL_OPENS):
+        raise BadInputError(source, f"rule {entry['name']!r}: opens = {values['opens']!r}", f"use {list(KERNEL_OPENS)}")
     return KernelRule(**values)
 
 
 def _group_rule(entry: Mapping[str, Any], source: Path | str) -> GroupRule:
-    if set(entry) != {"name", "dimension", "collectives"}:
-        raise BadInputError(source, f"rule {dict(entry)!r}", "a [[group]] has a name, a dimension and collectives")
+    if set(entry) not in ({"name", "dimension", "collectives"}, {"name", "dimension", "only"}):
+        remedy = "a [[group]] has a name, a dimension, and collectives or only"
+        raise BadInputError(source, f"rule {dict(entry)!r}", remedy)
     dimension = _member(entry["dimension"], Dimension, entry, source)
-    return GroupRule(entry["name"], dimension, _collectives(entry, source))
+    return GroupRule(entry["name"], dimension, _collectives(entry, source), tuple(entry.get("only", ())))
 
 
 def _collectives(entry: Mapping[str, Any], source: Path | str) -> tuple[tuple[str, Dimension], ...]:

@@ -7,15 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from traceviz_dag.classify.autograd_links import autograd_nodes, makers_of_nodes
+from traceviz_dag.classify.chunks import chunks_of_forward_steps
 from traceviz_dag.classify.host_tree import NONE, HostTree, nearest, take
-from traceviz_dag.read.events import CPU_OP, MISSING, USER_ANNOTATION, Int64, TraceEvents
+from traceviz_dag.classify.schedule_order import BACKWARD, FORWARD, numbers_by_order
+from traceviz_dag.read.events import MISSING, USER_ANNOTATION, Int64, TraceEvents
 
 PROFILER_STEP = re.compile(r"ProfilerStep#(\d+)$")
-AUTOGRAD_NODE = "autograd::engine::evaluate_function: "
-FORWARD, BACKWARD = 0, 1
-"""Codes of ``MicrobatchSteps.direction``."""
-
-_MODULE = re.compile(r"nn\.Module: (.+)_(\d+)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +102,10 @@ def microbatch_steps(
 ) -> tuple[MicrobatchSteps, Int64]:
     """Number the micro-batches of all forward and backward steps.
 
-    A forward step's chunk is the ordinal of the outermost module instance that it runs (chunk 0 runs first, so its
-    instance is the first that the profiler names); its index counts the forward steps of that chunk in the training
-    step. A backward step inherits both from the forward step whose autograd nodes it runs: a node carries the sequence
-    number of the operator that made it. Without that link, backward steps are counted per chunk where there is only
-    one chunk, and stay unknown where there are several.
+    A forward step's chunk follows from the module instances that it runs; its index counts the forward steps of that
+    chunk in the training step. A backward step inherits both from the forward step whose autograd nodes it runs.
+    Without that link, backward steps are counted per chunk where there is only one chunk. Where modules do not tell the
+    chunks, the one schedule that has this order of steps does.
 
     Args:
         side: per tree position FORWARD, BACKWARD (recompute included) or NONE, by its phase; it tells the two halves
@@ -117,6 +114,45 @@ def microbatch_steps(
     Returns:
         The steps, and per tree position the index of the step that it belongs to (or NONE).
     """
+    position, direction, member = _opened(tree, opening, side)
+    start, end = tree.start_ns[position], tree.end_ns[position]
+    found = _with_lost_frames(trace, tree, _Found(position, direction, member, start, end))
+    position, direction, member = found.position, found.direction, found.member
+    step = step_at(profiler, found.start_ns)
+    chunk = np.full(len(position), MISSING, dtype=np.int64)
+    microbatch = chunk.copy()
+    forward = np.flatnonzero(direction == FORWARD)
+    backward = np.flatnonzero(direction == BACKWARD)
+    source = _forward_of_backward(trace, tree, member, direction)
+    chunk[forward] = chunks_of_forward_steps(trace, tree, member, forward)
+    microbatch[forward] = _count_within(step[forward], chunk[forward])
+    linked = backward[source[backward] >= 0]
+    chunk[linked], microbatch[linked] = chunk[source[linked]], microbatch[source[linked]]
+    unlinked = backward[source[backward] < 0]
+    if len(unlinked) and len(np.unique(chunk[forward])) == 1 and (chunk[forward] >= 0).all():
+        chunk[unlinked] = chunk[forward[0]]
+        counted = _count_within(step[backward], chunk[backward])
+        microbatch[unlinked] = counted[np.isin(backward, unlinked)]
+    if (chunk[forward] == MISSING).any():
+        by_order = numbers_by_order(step, direction, source)
+        told = (by_order[0] != MISSING) & np.isin(step, step[forward][chunk[forward] == MISSING])
+        chunk[told], microbatch[told] = by_order[0][told], by_order[1][told]
+    return MicrobatchSteps(position, direction, step, chunk, microbatch, found.start_ns, found.end_ns), member
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Steps before they are numbered, by start; ``member`` is the step of each tree position, or NONE."""
+
+    position: Int64
+    direction: Int64
+    member: Int64
+    start_ns: Int64
+    end_ns: Int64
+
+
+def _opened(tree: HostTree, opening: OpeningFrames, side: Int64) -> tuple[Int64, Int64, Int64]:
+    """Position and direction of the steps that frames hold, by start, and the step of each tree position."""
     position = np.concatenate([opening.forward, opening.combined, opening.backward, opening.combined])
     direction = np.repeat(
         [FORWARD, BACKWARD],
@@ -129,27 +165,40 @@ def microbatch_steps(
     occupied = np.zeros(len(position), dtype=bool)
     occupied[member[member >= 0]] = True
     occupied |= ~np.isin(position, opening.combined)
-    renumbered = np.cumsum(occupied) - 1
-    member = take(renumbered, member)
-    position, direction = position[occupied], direction[occupied]
+    return position[occupied], direction[occupied], take(np.cumsum(occupied) - 1, member)
 
-    start, end = tree.start_ns[position], tree.end_ns[position]
-    step = step_at(profiler, start)
-    chunk = np.full(len(position), MISSING, dtype=np.int64)
-    microbatch = chunk.copy()
-    forward = np.flatnonzero(direction == FORWARD)
-    backward = np.flatnonzero(direction == BACKWARD)
-    chunk[forward] = _chunks(trace, tree, member, forward)
-    microbatch[forward] = _count_within(step[forward], chunk[forward])
-    source = _forward_of_backward(trace, tree, member, direction)
-    linked = backward[source[backward] >= 0]
-    chunk[linked], microbatch[linked] = chunk[source[linked]], microbatch[source[linked]]
-    unlinked = backward[source[backward] < 0]
-    if len(unlinked) and len(np.unique(chunk[forward])) == 1 and (chunk[forward] >= 0).all():
-        chunk[unlinked] = chunk[forward[0]]
-        counted = _count_within(step[backward], chunk[backward])
-        microbatch[unlinked] = counted[np.isin(backward, unlinked)]
-    return MicrobatchSteps(position, direction, step, chunk, microbatch, start, end), member
+
+def _with_lost_frames(trace: TraceEvents, tree: HostTree, found: _Found) -> _Found:
+    """Add the backward steps whose own frame is not there (a file that breaks off, a function that no rule names): the
+    nodes outside all steps that one forward step's operators made, where no other backward step runs that one's."""
+    node, outermost = autograd_nodes(trace, tree)
+    of_forward = (found.member >= 0) & (take(found.direction, found.member) == FORWARD)
+    nodes, makers = makers_of_nodes(trace, tree, outermost & (found.member == NONE), ~node & of_forward)
+    source = found.member[makers]
+    if not len(nodes):
+        return found
+    linked = _forward_of_backward(trace, tree, found.member, found.direction)
+    lost = np.setdiff1d(source, linked[found.direction == BACKWARD])
+    mine = np.isin(source, lost)
+    nodes, which = nodes[mine], np.searchsorted(lost, source[mine])
+    if not len(nodes):
+        return found
+    position = np.full(len(lost), len(tree), dtype=np.int64)
+    end = np.full(len(lost), np.iinfo(np.int64).min)
+    np.minimum.at(position, which, nodes)
+    np.maximum.at(end, which, tree.end_ns[nodes])
+    holds = np.zeros(len(tree), dtype=bool)
+    holds[nodes] = True
+    step_of_node = np.full(len(tree), NONE, dtype=np.int64)
+    step_of_node[nodes] = which + len(found.position)
+    member = np.where(found.member == NONE, take(step_of_node, nearest(holds, tree.parent)), found.member)
+    position = np.concatenate([found.position, position])
+    direction = np.concatenate([found.direction, np.full(len(lost), BACKWARD)])
+    start, end = tree.start_ns[position], np.concatenate([found.end_ns, end])
+    order = np.lexsort((direction, start))
+    renumbered = np.empty(len(order), dtype=np.int64)
+    renumbered[order] = np.arange(len(order))
+    return _Found(position[order], direction[order], take(renumbered, member), start[order], end[order])
 
 
 def _membership(tree: HostTree, position: Int64, direction: Int64, side: Int64) -> Int64:
@@ -171,30 +220,6 @@ def _membership(tree: HostTree, position: Int64, direction: Int64, side: Int64) 
     return np.where(holder >= 0, chosen, NONE)
 
 
-def _chunks(trace: TraceEvents, tree: HostTree, member: Int64, forward: Int64) -> Int64:
-    """Chunk of each forward step, from the outermost module instance inside it."""
-    instances = [_MODULE.match(name) for name in trace.strings]
-    is_module_name = np.array([match is not None for match in instances], dtype=bool)
-    names = trace.host.name[tree.rows]
-    outermost: dict[int, str] = {}
-    in_forward = np.flatnonzero(is_module_name[names] & np.isin(member, forward))
-    for at in in_forward[np.argsort(tree.start_ns[in_forward], kind="stable")].tolist():
-        outermost.setdefault(int(member[at]), trace.strings[names[at]])
-    if not outermost:
-        single = not any("interleaving" in name and "without" not in name for name in trace.strings)
-        return np.full(len(forward), 0 if single else MISSING, dtype=np.int64)
-    by_class: dict[str, set[int]] = {}
-    for name in outermost.values():
-        match = _MODULE.match(name)
-        assert match is not None
-        by_class.setdefault(match[1], set()).add(int(match[2]))
-    if len(by_class) > 1:
-        return np.full(len(forward), MISSING, dtype=np.int64)
-    ordinal = {suffix: index for index, suffix in enumerate(sorted(next(iter(by_class.values()))))}
-    suffix_of = {at: ordinal[int(name.rsplit("_", 1)[1])] for at, name in outermost.items()}
-    return np.array([suffix_of.get(at, MISSING) for at in forward.tolist()], dtype=np.int64)
-
-
 def _count_within(step: Int64, chunk: Int64) -> Int64:
     """Ordinal of each row among the earlier rows of the same training step and chunk; MISSING without a chunk."""
     counts: dict[tuple[int, int], int] = {}
@@ -206,36 +231,17 @@ def _count_within(step: Int64, chunk: Int64) -> Int64:
 
 
 def _forward_of_backward(trace: TraceEvents, tree: HostTree, member: Int64, direction: Int64) -> Int64:
-    """For each step the forward step whose operators made the autograd nodes that it runs, or NONE.
-
-    Only outermost nodes count: those inside a recomputation belong to the recomputed operators.
-    """
+    """For each step the forward step whose operators made the autograd nodes that it runs, or NONE."""
     source = np.full(len(direction), NONE, dtype=np.int64)
-    host = trace.host
-    rows = tree.rows
-    sequence = host.sequence_number[rows]
-    is_node_name = np.array([name.startswith(AUTOGRAD_NODE) for name in trace.strings], dtype=bool)
-    is_operator = host.category[rows] == CPU_OP
-    is_node = is_operator & is_node_name[host.name[rows]]
-    parent_node = nearest(is_node, tree.parent)
-    above = np.where(tree.parent >= 0, parent_node[tree.parent], NONE)
-    usable = is_operator & (sequence >= 0) & (member >= 0)
-    step_direction = np.where(member >= 0, direction[member], NONE) if len(direction) else member
-    nodes = np.flatnonzero(usable & is_node & (above == NONE) & (step_direction == BACKWARD))
-    operators = np.flatnonzero(usable & ~is_node & (above == NONE) & (step_direction == FORWARD))
-    if not len(nodes) or not len(operators):
-        return source
-    # The last operator with a sequence number is the one that made the node; earlier ones only read the counter.
-    operators = operators[np.lexsort((tree.start_ns[operators], sequence[operators]))]
-    last = np.append(sequence[operators][1:] != sequence[operators][:-1], True)
-    makers = operators[last]
-    at = np.searchsorted(sequence[makers], sequence[nodes])
-    at = np.clip(at, 0, len(makers) - 1)
-    known = sequence[makers[at]] == sequence[nodes]
-    pairs = np.stack([member[nodes[known]], member[makers[at[known]]]])
-    links, votes = np.unique(pairs, axis=1, return_counts=True)
-    for index in np.argsort(votes, kind="stable").tolist():
-        source[links[0, index]] = links[1, index]
+    step_direction = take(direction, member)
+    node, outermost = autograd_nodes(trace, tree)
+    nodes, makers = makers_of_nodes(
+        trace, tree, outermost & (step_direction == BACKWARD), ~node & (step_direction == FORWARD)
+    )
+    if len(nodes):
+        links, votes = np.unique(np.stack([member[nodes], member[makers]]), axis=1, return_counts=True)
+        for index in np.argsort(votes, kind="stable").tolist():
+            source[links[0, index]] = links[1, index]
     return source
 
 

@@ -95,6 +95,7 @@ class _File:
         self.bases = Bases()
         self.frames: list[_Frame] = []
         self.spans: HostSpans = {}
+        self.modules: dict[str, dict[tuple[int, int, int], int]] = {}
         self.last = 0
         self._pieces: list[str] = []
         self._size = 0
@@ -191,7 +192,7 @@ class _File:
             finishes=identity.on_trace(gpu[1]),
             makes=context.makes,
             refers=context.refers,
-            slot=context.slot,
+            modules=self._module_numbers(sheet, context),
             graph=graph,
             numbers=[self._call_number(calls, what, number) for what in sheet.facts],
             uneven=lambda what, collective: self._uneven(what, collective, context, number),
@@ -203,6 +204,16 @@ class _File:
             key = (number, context.chunk, context.microbatch, str(context.phase))
             span = self.spans.setdefault(key, [begin, begin])
             span[0], span[1] = min(span[0], begin), max(span[1], begin + length + sum(held))
+
+    def _module_numbers(self, sheet: Sheet, context: Context) -> list[int]:
+        """The profiler numbers the instances of each class as it meets them in a file; what is no layer's (embedding,
+        last norm, output layer) is its chunk's."""
+        numbers = []
+        for name, ordinal in sheet.modules:
+            instances = self.modules.setdefault(name, {})
+            chunk = context.chunk if context.layer < 0 else -1
+            numbers.append(instances.setdefault((context.layer, chunk, ordinal), len(instances)))
+        return numbers
 
     def _call_number(self, calls: dict[str, int], what: Collective, step: int) -> int:
         """The sequence number of a collective in its group; messages count apart."""

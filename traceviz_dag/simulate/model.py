@@ -57,6 +57,7 @@ class Model:
             RuntimeError: the ranks wait for each other, which no valid settings bring about.
         """
         running = [host.run(number, synchronised) for host in self.hosts]
+        self._progress = -1
         while running:
             remaining = [process for process in running if _continues(process)]
             if len(remaining) == len(running) and self._is_stuck():

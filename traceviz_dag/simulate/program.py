@@ -135,7 +135,8 @@ class StepProgram:
 
     def plain(self, key: str, rows: Callable[[], Rows], context: Context = NOWHERE, ghost: bool = False) -> Segment:
         """A segment on the main thread that makes no autograd nodes."""
-        return Segment(self.program.library.get(key, lambda: (rows(), Nodes()), ghost=ghost), context)
+        template = self.program.library.get(key, lambda: (rows(), Nodes()), ghost=ghost)
+        return Segment(template, replace(context, makes=self.sequence))
 
     def making(
         self, key: str, tree: Callable[[], Tree], context: Context, owner: Owner, ghost: bool = False

@@ -41,7 +41,8 @@ class Fill:
 
     Attributes:
         begins, ends: of all rows; starts, finishes: of all kernels; on the trace's clock.
-        makes, refers: first autograd sequence numbers. slot, graph: number the modules and the CUDA graph.
+        makes, refers: first autograd sequence numbers. modules: instance number of each of ``Sheet.modules``.
+        graph: number of the CUDA graph.
         numbers: sequence number of each communication that a row describes.
         uneven: gives an uneven communication's sizes as text.
     """
@@ -52,7 +53,7 @@ class Fill:
     finishes: Int64
     makes: int
     refers: int
-    slot: int
+    modules: list[int]
     graph: int
     numbers: list[int]
     uneven: Callable[[str, Collective], str]
@@ -94,9 +95,9 @@ class Sheet:
                 bases.external + np.arange(len(self._external)),
                 bases.event + np.arange(len(self.begins)),
                 bases.correlation + np.arange(len(self._correlation)),
-                fill.makes + np.arange(self.template.nodes),
+                fill.makes + np.arange(self.template.nodes + 1),
                 fill.refers + np.arange(self._referred),
-                fill.slot * self._module_counts + self._module_places,
+                np.array(fill.modules, np.int64),
                 np.array(fill.numbers, np.int64),
                 np.array((*outer, bases.graph_correlation, bases.graph_external, fill.graph), np.int64),
                 bases.graph_node + np.arange(len(fill.starts)),
@@ -121,8 +122,8 @@ class Sheet:
         sizes = dict.fromkeys(("begin_us", "begin_ns", "span_us", "span_ns"), rows)
         sizes |= dict.fromkeys(("start_us", "start_ns", "run_us", "run_ns", "twin_us", "twin_ns"), kernels)
         sizes |= {"python": len(self._python), "external": len(self._external), "event": rows}
-        sizes |= {"correlation": len(self._correlation), "makes": self.template.nodes, "refers": self._referred}
-        sizes |= {"module": rows, "number": len(self.facts), "outer": 5, "node": kernels}
+        sizes |= {"correlation": len(self._correlation), "makes": self.template.nodes + 1, "refers": self._referred}
+        sizes |= {"module": len(self.modules), "number": len(self.facts), "outer": 5, "node": kernels}
         firsts = dict(zip(sizes, np.concatenate(([0], np.cumsum(list(sizes.values())))).tolist(), strict=False))
         return np.array([firsts[column] + index for column, index in self._slots], np.int64)
 
@@ -164,16 +165,15 @@ class Sheet:
         self._referred = 1 + max((row.sequence for row in rows if row.backward and not row.nested), default=-1)
 
     def _number_modules(self) -> None:
-        """Modules are numbered in the order of first calls: layer by layer, several of a kind within a layer."""
-        rows = self.template.rows
-        self._module_places, self._module_counts = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
+        """List the modules as (class, ordinal among those of its class in this template)."""
+        self.modules: list[tuple[str, int]] = []
+        self._module: dict[int, int] = {}
         counts: dict[str, int] = {}
-        modules = [(index, row.name) for index, row in enumerate(rows) if row.kind is RowKind.MODULE]
-        for index, name in modules:
-            self._module_places[index] = counts.get(name, 0)
-            counts[name] = counts.get(name, 0) + 1
-        for index, name in modules:
-            self._module_counts[index] = counts[name]
+        for index, row in enumerate(self.template.rows):
+            if row.kind is RowKind.MODULE:
+                self._module[index] = len(self.modules)
+                self.modules.append((row.name, counts.get(row.name, 0)))
+                counts[row.name] = counts.get(row.name, 0) + 1
 
     def _shown(self) -> list[int]:
         """Rows that stand in the trace: Python only with stacks, launches only where the profiler kept them."""
@@ -195,7 +195,7 @@ class Sheet:
         category = row_text.CATEGORY[row.kind]
         if row.kind is RowKind.MODULE:
             name = f'"nn.Module: {name[1:-1]}_%d"'
-            self._slots.append(("module", index))
+            self._slots.append(("module", self._module[index]))
         elif row.kind is RowKind.RUNTIME and not row.name.startswith("cuda"):
             category = "cuda_driver"
         self._time(("begin", "span"), index)
@@ -218,6 +218,9 @@ class Sheet:
             # The engine names the thread that made the node: 1 is the main thread, 2 the engine's own.
             maker = (2 if row.nested else 1) if row.backward else 0
             pieces.append(f'"Sequence number": %d, "Fwd thread id": {maker}')
+        elif row.reads >= 0:
+            self._slots.append(("makes", row.reads))
+            pieces.append('"Sequence number": %d, "Fwd thread id": 0')
         if self.identity.settings.shapes and row.name.startswith("aten::"):
             pieces.append('"Input Dims": [[4096, 1, 4096]], "Input type": ["c10::BFloat16"]')
         self._slots.append(("event", index))
@@ -234,7 +237,7 @@ class Sheet:
         self._slots.append(("python", self._python[index]))
         extra = ""
         if row.kind is RowKind.MODULE:
-            self._slots.append(("module", index))
+            self._slots.append(("module", self._module[index]))
             extra = '"Python module id": %d, '
         self._slots.append(("event", index))
         return f'"Python parent id": {parent}, "Python id": %d, {extra}"Ev Idx": %d'

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from zlib import crc32
 
@@ -25,6 +25,8 @@ _COST = {
 _LAUNCH_COST = {"cudaLaunchKernel": 3_400, "cudaMemcpyAsync": 4_200, "cudaGraphLaunch": 9_000}
 _UNTRACED_PYTHON = 0.22
 _TINY_NS = 2_600
+_NO_GRAD = ": decorate_context"
+_FACTORIES = ("aten::zeros", "aten::ones", "aten::ones_like", "aten::empty")
 _ODD_NAME = "<built-in method \x01 of Tensor object at 0x>"
 _FILLERS = (
     "<built-in function isinstance>",
@@ -41,7 +43,11 @@ _FILLERS = (
 
 @dataclass(slots=True)
 class FlatRow:
-    """A host row of a template: where it lies on the segment's time line and what it refers to."""
+    """A host row of a template: where it lies on the segment's time line and what it refers to.
+
+    ``reads`` is the autograd node that would be made next, for an operator that makes none but runs where nodes are
+    made: the profiler writes the counter's value all the same (-1 elsewhere).
+    """
 
     kind: RowKind
     name: str
@@ -55,6 +61,7 @@ class FlatRow:
     shapes: str = ""
     facts: Collective | None = None
     kernel: int = -1
+    reads: int = -1
 
 
 @dataclass(slots=True)
@@ -87,6 +94,8 @@ class Template:
 class _Flattener:
     settings: Settings
     generator: np.random.Generator
+    makes_nodes: bool
+    made: int = 0
     clock: int = 0
     rows: list[FlatRow] = field(default_factory=list)
     kernels: list[Kernel] = field(default_factory=list)
@@ -124,6 +133,7 @@ class _Flattener:
     def add_row(self, row: Row, parent: int, owner: int) -> None:
         flat = FlatRow(row.kind, row.name, 0, 0, parent, owner, row.sequence, row.backward, row.nested, row.shapes)
         flat.facts = row.facts
+        makes_nodes = self._count_nodes(row, flat)
         index = self.begin(flat)
         is_python = row.kind in (RowKind.PYTHON, RowKind.MODULE)
         before, after = _COST[row.kind]
@@ -138,8 +148,20 @@ class _Flattener:
             if is_python and self.generator.random() < self.settings.filler_frames:
                 self.add_filler(parent, owner)
             self.add(child, parent, owner)
+        self.makes_nodes = makes_nodes
         self.spend(after * (1.0 if traced else _UNTRACED_PYTHON))
         self.finish(index)
+
+    def _count_nodes(self, row: Row, flat: FlatRow) -> bool:
+        """Follow the counter of autograd nodes; returns whether nodes are made where the row is, and sets whether they
+        are inside it: neither under ``no_grad`` nor inside an operator."""
+        makes_nodes = self.makes_nodes
+        if row.sequence >= 0 and not row.backward:
+            self.made = max(self.made, row.sequence + 1)
+        elif makes_nodes and row.kind is RowKind.OPERATOR and row.name not in _FACTORIES:
+            flat.reads = self.made
+        self.makes_nodes = makes_nodes and row.kind is not RowKind.OPERATOR and not row.name.endswith(_NO_GRAD)
+        return makes_nodes
 
     def add_filler(self, parent: int, owner: int) -> None:
         name = _FILLERS[int(self.generator.integers(len(_FILLERS)))]
@@ -166,7 +188,7 @@ class _Flattener:
 def flatten(settings: Settings, key: str, rows: tuple[Row, ...], nodes: int, autograd: bool) -> Template:
     """Lay a segment's rows out on the host's time line; ``key`` decides its random costs."""
     generator = np.random.default_rng((settings.seed, crc32(key.encode())))
-    flattener = _Flattener(settings, generator)
+    flattener = _Flattener(settings, generator, makes_nodes=not autograd, made=_first_node(rows))
     for row in rows:
         flattener.add(row, -1, -1)
     flattener.spend(300)
@@ -181,6 +203,19 @@ def flatten(settings: Settings, key: str, rows: tuple[Row, ...], nodes: int, aut
         autograd,
         nodes,
     )
+
+
+def _first_node(rows: tuple[Row, ...]) -> int:
+    """The first autograd node that the rows make; parts of one layer share its numbers."""
+    made = [row.sequence for row in _rows_within(rows) if row.sequence >= 0 and not row.backward]
+    return min(made, default=0)
+
+
+def _rows_within(rows: Iterable[Node]) -> Iterator[Row]:
+    for row in rows:
+        if isinstance(row, Row):
+            yield row
+            yield from _rows_within(row.children)
 
 
 def as_ghost(template: Template) -> Template:

@@ -1,0 +1,67 @@
+"""Which model chunk each forward step runs, from the module instances inside it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import numpy as np
+
+from traceviz_dag.classify.host_tree import NONE, HostTree
+from traceviz_dag.read.events import MISSING, Int64, TraceEvents
+
+_MODULE = re.compile(r"nn\.Module: (.+)_(\d+)$")
+
+
+def chunks_of_forward_steps(trace: TraceEvents, tree: HostTree, member: Int64, forward: Int64) -> Int64:
+    """Chunk of each forward step, or MISSING where modules do not tell.
+
+    The profiler numbers the instances of a module class as it meets them, and chunk 0 runs first. Steps of one chunk
+    run the same instances and steps of different chunks different ones, so each class whose instances fall apart like
+    that tells the chunks. What tells most steps decides, then what most classes say.
+
+    Args:
+        member: per tree position the index of its step, or NONE.
+        forward: indices of the forward steps, ascending.
+    """
+    class_of, instance_of, classes = _instances(trace.strings)
+    names = trace.host.name[tree.rows]
+    rows = np.flatnonzero((class_of[names] != NONE) & np.isin(member, forward))
+    if not len(rows):
+        single = not any("interleaving" in name and "without" not in name for name in trace.strings)
+        return np.full(len(forward), 0 if single else MISSING, dtype=np.int64)
+    step = np.searchsorted(forward, member[rows])
+    module, instance = class_of[names[rows]], instance_of[names[rows]]
+    told: Counter[tuple[int, ...]] = Counter()
+    for index in range(classes):
+        mine = module == index
+        chunk = _split(step[mine], instance[mine], len(forward))
+        if chunk is not None:
+            told[tuple(chunk.tolist())] += 1
+    if not told:
+        return np.full(len(forward), MISSING, dtype=np.int64)
+    best = max(told, key=lambda chunk: (sum(value >= 0 for value in chunk), told[chunk], chunk))
+    return np.array(best, dtype=np.int64)
+
+
+def _split(step: Int64, instance: Int64, count: int) -> Int64 | None:
+    """Ordinal of each step's group by the instances of one class; None where two groups share an instance."""
+    lowest = np.full(count, np.iinfo(np.int64).max)
+    np.minimum.at(lowest, step, instance)
+    pairs = np.unique(np.stack([instance, lowest[step]]), axis=1)
+    if len(np.unique(pairs[0])) != pairs.shape[1]:
+        return None
+    has = lowest != np.iinfo(np.int64).max
+    chunk = np.full(count, MISSING, dtype=np.int64)
+    chunk[has] = np.unique(lowest[has], return_inverse=True)[1]
+    return chunk
+
+
+def _instances(strings: tuple[str, ...]) -> tuple[Int64, Int64, int]:
+    """(number of the module class, number of the instance) per string, NONE for other names; number of classes."""
+    matches = [_MODULE.match(name) for name in strings]
+    classes = {match[1]: 0 for match in matches if match is not None}
+    classes = {name: index for index, name in enumerate(classes)}
+    class_of = np.array([NONE if match is None else classes[match[1]] for match in matches], dtype=np.int64)
+    instance_of = np.array([NONE if match is None else int(match[2]) for match in matches], dtype=np.int64)
+    return class_of, instance_of, len(classes)
