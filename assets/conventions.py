@@ -12,7 +12,10 @@ OWNERS = ["team:performance"]
 DATA_VERSION_TAG = "dagster/data_version"
 CODE_VERSION_TAG = "dagster/code_version"
 INPUT_VERSION_TAG = "dagster/input_data_version/"
+INVARIANTS = "invariants"
 RULES_TAG = "traceviz/rules"
+ONLY_STALE_TAG = "traceviz/only_stale"
+"""A run with this tag leaves out the ranks whose tables are made from what is there now."""
 
 CODE_VERSION = "1"
 """Raise it when the same trace and rules give different tables: everything is then computed again."""

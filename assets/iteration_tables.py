@@ -5,10 +5,11 @@ from pathlib import Path
 
 import dagster as dg
 
-from assets.conventions import CODE_VERSION, OWNERS, table_metadata, written_metadata
+from assets.automation import ITERATION_NEEDED, TRANSIENT
+from assets.conventions import CODE_VERSION, INVARIANTS, OWNERS, table_metadata, written_metadata
 from assets.partitions import iteration_partitions, ranks_of_iteration
 from assets.resources import TracevizHome
-from traceviz_dag.iteration_pipeline import unread_ranks
+from traceviz_dag.iteration_pipeline import ranks_that_break_invariants, unread_ranks
 from traceviz_dag.lake.inputs import registered
 from traceviz_dag.lake.partition_keys import parse_iteration_key
 from traceviz_dag.lake.queries import iterations, runs
@@ -36,6 +37,7 @@ _QUERIES = {"iterations": iterations, "runs": runs}
             code_version=CODE_VERSION,
             description=description,
             metadata=table_metadata(name),
+            automation_condition=ITERATION_NEEDED,
         )
         for name, description in (
             ("iterations", "One line an iteration: step time and its shares over all ranks."),
@@ -43,6 +45,7 @@ _QUERIES = {"iterations": iterations, "runs": runs}
         )
     ],
     partitions_def=iteration_partitions,
+    retry_policy=TRANSIENT,
     check_specs=[
         dg.AssetCheckSpec("complete_ranks", asset="runs", description="Every rank of the world has a readable trace.")
     ],
@@ -50,7 +53,10 @@ _QUERIES = {"iterations": iterations, "runs": runs}
 def iteration_assets(
     context: dg.AssetExecutionContext, config: PartialConfig, traceviz: TracevizHome
 ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:
-    """Aggregate the iteration; without ``allow_partial`` it fails while a registered rank is unread."""
+    """Aggregate the iteration; without ``allow_partial`` it fails while a registered rank is unread.
+
+    It fails in any case while the figures of a rank break an invariant: an average with them in it would mislead.
+    """
     run, iteration = parse_iteration_key(context.partition_key)
     lake = traceviz.lake()
     unread = unread_ranks(lake, registered(traceviz.folder, context.partition_key))
@@ -58,6 +64,13 @@ def iteration_assets(
         raise dg.Failure(
             description=f"ranks {unread} of {context.partition_key} have no readable trace; mend their files, "
             "or set allow_partial",
+            allow_retries=False,
+        )
+    broken = ranks_that_break_invariants(lake, run, iteration)
+    if broken:
+        raise dg.Failure(
+            description=f"figures of ranks {broken} of {context.partition_key} break invariants, see check "
+            f"{INVARIANTS} of overlap; report it, with the trace",
             allow_retries=False,
         )
     complete: bool | None = None

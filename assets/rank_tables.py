@@ -4,19 +4,23 @@ from collections.abc import Iterator, Sequence
 
 import dagster as dg
 
+from assets.automation import RANKS_NEEDED, TRANSIENT
 from assets.conventions import (
     CODE_VERSION,
     CODE_VERSION_TAG,
     DATA_VERSION_TAG,
     INPUT_VERSION_TAG,
+    INVARIANTS,
+    ONLY_STALE_TAG,
     OWNERS,
     RULES_TAG,
     table_metadata,
     written_metadata,
 )
 from assets.partitions import rank_trace_key, rank_trace_partitions, ranks_by_iteration, ranks_of_iteration
-from assets.raw_traces import raw_traces
+from assets.raw_traces import classification_rules, raw_traces
 from assets.resources import TracevizHome
+from assets.staleness import stale_ranks
 from traceviz_dag.classify.rules import Rules
 from traceviz_dag.iteration_pipeline import rank_traces, stored_topology
 from traceviz_dag.lake.inputs import IterationInputs, registered
@@ -32,7 +36,7 @@ _DESCRIPTIONS = {
     "overlap": "Computation and communication as unions per window and dimension, hidden and exposed.",
 }
 
-INVARIANTS, COVERAGE = "invariants", "coverage"
+COVERAGE = "coverage"
 UNCLASSIFIED_LIMIT = 0.01
 """Share of kernel time without a category from which the coverage check warns."""
 
@@ -42,7 +46,11 @@ UNCLASSIFIED_LIMIT = 0.01
     specs=[
         dg.AssetSpec(
             name,
-            deps=[raw_traces, dg.AssetDep("topology", partition_mapping=ranks_of_iteration)],
+            deps=[
+                raw_traces,
+                dg.AssetDep("topology", partition_mapping=ranks_of_iteration),
+                classification_rules,
+            ],
             group_name="ranks",
             owners=OWNERS,
             kinds={"parquet", "duckdb"},
@@ -50,11 +58,14 @@ UNCLASSIFIED_LIMIT = 0.01
             description=_DESCRIPTIONS[name],
             metadata=table_metadata(name),
             skippable=True,
+            automation_condition=RANKS_NEEDED,
         )
         for name in RANK_TABLES
     ],
     partitions_def=rank_trace_partitions,
     backfill_policy=dg.BackfillPolicy.single_run(),
+    retry_policy=TRANSIENT,
+    pool="rank_workers",
     check_specs=[
         dg.AssetCheckSpec(INVARIANTS, asset="overlap", description="hidden, exposed, busy and idle add up."),
         dg.AssetCheckSpec(INVARIANTS, asset="microbatches", description="hidden, exposed, busy and idle add up."),
@@ -88,14 +99,24 @@ def _analyse_iteration(
     run, iteration = parse_iteration_key(key)
     inputs = registered(lake.home, key)
     wanted = {parse_rank_key(rank) for rank in ranks}
-    traces = rank_traces(inputs, wanted)
     topology, topology_version = stored_topology(lake, run, iteration)
+    if _only_stale(context):
+        wanted &= {entry.rank for entry in stale_ranks(context.instance, lake, inputs, topology_version, rules.digest)}
+    traces = rank_traces(inputs, wanted)
     task = IterationTask(lake.home, run, iteration, topology, rules)
     outcomes = []
     for outcome in analyse_ranks(task, traces, workers or None):
         outcomes.append(outcome)
         _record(
-            context, lake, inputs, outcome, {f"{INPUT_VERSION_TAG}topology": topology_version, RULES_TAG: rules.digest}
+            context,
+            lake,
+            inputs,
+            outcome,
+            {
+                f"{INPUT_VERSION_TAG}topology": topology_version,
+                f"{INPUT_VERSION_TAG}classification_rules": rules.digest,
+                RULES_TAG: rules.digest,
+            },
         )
         context.log.info(
             "%s rank %d: %s in %.1f s (%d of %d)",
@@ -107,6 +128,11 @@ def _analyse_iteration(
             len(traces),
         )
     return outcomes
+
+
+def _only_stale(context: dg.AssetExecutionContext) -> bool:
+    """Automation asks for what is stale; another try, of the step or the run, goes on where the first one ended."""
+    return context.run.tags.get(ONLY_STALE_TAG) == "true" or bool(context.run.parent_run_id) or context.retry_number > 0
 
 
 def _record(

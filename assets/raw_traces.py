@@ -1,31 +1,95 @@
-"""The trace files as a source: a data version per iteration and rank, from how the registered file looks now."""
+"""What the analysis starts from: trace files, topology text files and the rule table, each with a data version."""
 
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import dagster as dg
 
-from assets.partitions import rank_trace_key, rank_trace_partitions
+from assets.conventions import DATA_VERSION_TAG
+from assets.partitions import iteration_partitions, rank_trace_key, rank_trace_partitions
 from assets.resources import TracevizHome
-from traceviz_dag.lake.inputs import all_registered
+from traceviz_dag.lake.digests import digest_of
+from traceviz_dag.lake.inputs import (
+    IterationInputs,
+    all_registered,
+    as_they_look_now,
+    register,
+    with_digests,
+)
 from traceviz_dag.lake.partition_keys import rank_key
+
+NO_FILE = "none"
+"""Data version of a topology text file that a run does not have."""
 
 
 @dg.observable_source_asset(
     partitions_def=rank_trace_partitions,
     group_name="sources",
-    description="Trace files of the registered iterations. A file that changes gets a new data version.",
+    description="Trace files of the registered iterations. A file whose content changes gets a new data version.",
     tags={"dagster/kind/json": "", "dagster/kind/pytorch": ""},
 )
 def raw_traces(traceviz: TracevizHome) -> dg.DataVersionsByPartition:
-    """Look at every registered file; a file that is gone keeps its last version."""
+    """Look at every registered file, and read again what looks different; a file that is gone keeps its version."""
     versions = {}
-    for inputs in all_registered(traceviz.folder):
+    for inputs in _looked_at_again(traceviz.folder):
         for entry in inputs.ranks:
-            path = Path(entry.path)
-            if path.is_file():
-                status = path.stat()
-                version = f"{status.st_size}-{status.st_mtime_ns}"
-            else:
-                version = entry.version
-            versions[rank_trace_key(inputs.key, rank_key(entry.rank))] = version
-    return dg.DataVersionsByPartition({str(key): version for key, version in versions.items()})
+            versions[str(rank_trace_key(inputs.key, rank_key(entry.rank)))] = entry.version
+    return dg.DataVersionsByPartition(versions)
+
+
+@dg.observable_source_asset(
+    partitions_def=iteration_partitions,
+    group_name="sources",
+    description="The run's newest unique_parallel_groups_*.txt, which says how ranks form groups.",
+    tags={"dagster/kind/text": ""},
+)
+def topology_files(traceviz: TracevizHome) -> dg.DataVersionsByPartition:
+    """Digest the topology text file of every registered iteration."""
+    return dg.DataVersionsByPartition(
+        {inputs.key: topology_file_version(inputs) for inputs in all_registered(traceviz.folder)}
+    )
+
+
+@dg.observable_source_asset(
+    group_name="sources",
+    description="The rules that classify kernels: the built-in table, and a file of one's own before it.",
+    tags={"dagster/kind/text": ""},
+)
+def classification_rules(traceviz: TracevizHome) -> dg.DataVersion:
+    """Digest the rule table in force."""
+    return dg.DataVersion(traceviz.load_rules().digest)
+
+
+def topology_file_version(inputs: IterationInputs) -> str:
+    """Digest of the iteration's topology text file; ``NO_FILE`` where there is none."""
+    text = Path(inputs.topology_file) if inputs.topology_file else None
+    return digest_of(text) if text is not None and text.is_file() else NO_FILE
+
+
+def new_observations(instance: dg.DagsterInstance, inputs: Sequence[IterationInputs]) -> Iterator[dg.AssetObservation]:
+    """An observation for each trace and topology file whose data version Dagster does not have yet."""
+    traces = {
+        str(rank_trace_key(one.key, rank_key(entry.rank))): entry.version for one in inputs for entry in one.ranks
+    }
+    yield from _changed(instance, raw_traces.key, traces)
+    yield from _changed(instance, topology_files.key, {one.key: topology_file_version(one) for one in inputs})
+
+
+def _changed(
+    instance: dg.DagsterInstance, asset: dg.AssetKey, versions: Mapping[str, str]
+) -> Iterator[dg.AssetObservation]:
+    known = instance.event_log_storage.get_latest_tags_by_partition(
+        asset, dg.DagsterEventType.ASSET_OBSERVATION, [DATA_VERSION_TAG], list(versions)
+    )
+    for partition, version in versions.items():
+        if known.get(partition, {}).get(DATA_VERSION_TAG) != version:
+            yield dg.AssetObservation(asset, partition=partition, tags={DATA_VERSION_TAG: version})
+
+
+def _looked_at_again(home: Path) -> Iterator[IterationInputs]:
+    for before in all_registered(home):
+        (now,) = with_digests(home, [as_they_look_now(before)])
+        register(home, now)
+        yield now

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import dagster as dg
 
+from assets.settings import Settings, load_settings
 from traceviz_dag.classify.rules import Rules, load_rules
 from traceviz_dag.lake.lake import Lake, open_lake
 
@@ -34,6 +35,10 @@ class TracevizHome(dg.ConfigurableResource):
     def lake(self) -> Lake:
         """The lake of this home."""
         return open_lake(self.folder)
+
+    def settings(self) -> Settings:
+        """What runs by itself in this home, and how."""
+        return load_settings(self.folder)
 
     def load_rules(self) -> Rules:
         """The rule table in force."""

@@ -6,15 +6,16 @@ from pathlib import Path
 import dagster as dg
 import xxhash
 
+from assets.automation import TOPOLOGY_NEEDED, TRANSIENT
 from assets.conventions import CODE_VERSION, OWNERS, table_metadata, written_metadata
 from assets.partitions import iteration_partitions, ranks_of_iteration
-from assets.raw_traces import raw_traces
+from assets.raw_traces import raw_traces, topology_files
 from assets.resources import TracevizHome
 from traceviz_dag.classify.topology import topology_tables
 from traceviz_dag.iteration_pipeline import read_topology
+from traceviz_dag.lake.digests import digest_of
 from traceviz_dag.lake.inputs import IterationInputs, registered
 from traceviz_dag.lake.partition_keys import parse_iteration_key
-from traceviz_dag.rank_pipeline import digest_of
 
 INPUTS_TAG = "traceviz/inputs"
 
@@ -33,13 +34,14 @@ def inputs_version(inputs: IterationInputs) -> str:
     specs=[
         dg.AssetSpec(
             name,
-            deps=[dg.AssetDep(raw_traces, partition_mapping=ranks_of_iteration)],
+            deps=[dg.AssetDep(raw_traces, partition_mapping=ranks_of_iteration), topology_files],
             group_name="topology",
             owners=OWNERS,
             kinds={"parquet", "duckdb"},
             code_version=CODE_VERSION,
             description=description,
             metadata=table_metadata(name),
+            automation_condition=TOPOLOGY_NEEDED,
         )
         for name, description in (
             ("topology", "Each rank's coordinates in both rank grids, its stage, pipeline and replicas."),
@@ -47,6 +49,7 @@ def inputs_version(inputs: IterationInputs) -> str:
         )
     ],
     partitions_def=iteration_partitions,
+    retry_policy=TRANSIENT,
     check_specs=[
         dg.AssetCheckSpec("sources_agree", asset="topology", description="Headers and text file say the same.")
     ],

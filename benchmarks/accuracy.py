@@ -1,8 +1,8 @@
 """How right the classification is: a matrix of simulated jobs, each kernel compared with what really happened.
 
-Run: ``python benchmarks/accuracy.py`` (a few minutes on two cores). It simulates every job of the matrix, classifies its
-traces the way the pipeline does, prints the table and writes it to ``docs/accuracy.md``. ``--only PATTERN`` runs part of
-the matrix and writes nothing; ``--explain`` says of each job what is wrong or unknown, and by which rule.
+Run: ``python benchmarks/accuracy.py`` (a few minutes on two cores). It simulates every job of the matrix, classifies
+its traces the way the pipeline does, prints the table and writes it to ``docs/accuracy.md``. ``--only PATTERN`` runs
+part of the matrix and writes nothing; ``--explain`` says of each job what is wrong or unknown, and by which rule.
 """
 
 from __future__ import annotations
@@ -98,9 +98,7 @@ WITH_STACKS = {
     "combined 1F1B, interleaved pp4": replace(SMALL, pp=4, vpp=2, layers=8, dp=2, ep=2, overlap_expert=True),
     "combined 1F1B, selective recompute": replace(COMBINED, tp=2, recompute=Recompute.SELECTIVE),
     "combined 1F1B, overlapped P2P": replace(COMBINED, overlap_p2p=True),
-    "combined 1F1B, DeepEP, vpp4": replace(
-        COMBINED, vpp=4, layers=8, microbatches=8, dispatcher=Dispatcher.DEEPEP
-    ),
+    "combined 1F1B, DeepEP, vpp4": replace(COMBINED, vpp=4, layers=8, microbatches=8, dispatcher=Dispatcher.DEEPEP),
     "graphs of layers": replace(PIPELINE, cuda_graphs=Graphs.LAYER),
     "graphs of layers, interleaved": replace(INTERLEAVED, cuda_graphs=Graphs.LAYER),
     "graphs of layers with cp2, torch 2.4-2.6": replace(SMALL, cp=2, pp=2, tp=2, cuda_graphs=Graphs.LAYER, era=RECENT),
@@ -118,9 +116,7 @@ WITH_STACKS = {
     "edges: early kernels, 0 ns, control characters": replace(
         PIPELINE, edges=Edges(early_kernels=True, zero_durations=True, control_characters=True)
     ),
-    "edges: no header facts, missing rank": replace(
-        PIPELINE, edges=Edges(without_distributed_info=2, missing_rank=5)
-    ),
+    "edges: no header facts, missing rank": replace(PIPELINE, edges=Edges(without_distributed_info=2, missing_rank=5)),
     "edges: truncated file": replace(PIPELINE, edges=Edges(truncated_rank=6)),
     "two steps in one file": replace(INTERLEAVED, iterations=2, layout=Layout.TORCH_PROFILE),
 }
@@ -187,7 +183,7 @@ class Target:
 TARGETS = {
     "stacks": Target(
         "Call stacks on",
-        "at least 99.9 % of kernel time in the right category and micro-batch, at least 99 % of each category's own time",
+        "at least 99.9 % of kernel time in the right category and micro-batch, at least 99 % of each category's own",
         right={"category": 0.999, "microbatch": 0.999},
         each_category=0.99,
     ),
@@ -414,8 +410,9 @@ def markdown(found: list[Score], seconds: float) -> str:
     """The document."""
     lines = ["# Accuracy of the classification", ""]
     lines += [
-        "Simulated Megatron jobs (`traceviz_dag/simulate`), whose truth per kernel is the model's own output, classified as",
-        "the pipeline does it. Shares are percent of kernel time. *Wrong* is what is told and not true, in the aspect where",
+        "Simulated Megatron jobs (`traceviz_dag/simulate`), whose truth per kernel is the model's own output,",
+        "classified as the pipeline does it. Shares are percent of kernel time. *Wrong* is what is told and not true,",
+        "in the aspect where",
         "that is most; the rest to 100 is left unclassified or unknown.",
         "",
         f"Made by `{COMMAND}` ({seconds:.0f} s on this machine, {len(found)} jobs).",
@@ -430,7 +427,10 @@ def markdown(found: list[Score], seconds: float) -> str:
         lines += ["| " + " | ".join(row(one)) + " |" for one in of_part]
         if part == "no descriptions":
             least = min(one.candidates for one in of_part)
-            lines += ["", f"Communication of unknown dimension names its candidates for at least {percent(least)} % of its time."]
+            lines += [
+                "",
+                f"Communication of unknown dimension names its candidates for at least {percent(least)} % of its time.",
+            ]
     return "\n".join(lines) + "\n"
 
 

@@ -1,6 +1,6 @@
 """A large trace for benchmarks: a real one's events repeated with times and ids moved on, so that nothing repeats.
 
-    python benchmarks/repeat_trace.py SOURCE.json.gz OUT.json --megabytes 300
+python benchmarks/repeat_trace.py SOURCE.json.gz OUT.json --megabytes 300
 """
 
 from __future__ import annotations

@@ -1,18 +1,42 @@
-"""The Dagster code location: composes assets, checks and resources; nothing else."""
+"""The Dagster code location: composes assets, checks, sensors, schedules and resources; nothing else."""
 
 from __future__ import annotations
 
 import dagster as dg
 
+from assets.automation import automation_sensor, with_freshness
+from assets.iteration_figures import iteration_figures
 from assets.iteration_tables import iteration_assets
+from assets.nightly import nightly_gate
+from assets.rank_figures import rank_figures
 from assets.rank_tables import rank_tables
-from assets.raw_traces import raw_traces
+from assets.raw_traces import classification_rules, raw_traces, topology_files
 from assets.resources import TracevizHome
 from assets.topology import topology_assets
+from sensors.nightly import nightly_schedule, nightly_verdict_sensor
+from sensors.notifications import notify_sensor
+from sensors.register_traces import register_traces
+from sensors.trace_folders import trace_folders_sensor
 
-ASSETS = (raw_traces, topology_assets, rank_tables, iteration_assets)
+ASSETS = (
+    *(raw_traces, topology_files, classification_rules),
+    *(topology_assets, rank_tables, iteration_assets, nightly_gate),
+    *(rank_figures, *iteration_figures),
+)
+
+_HOME = TracevizHome()
+_SETTINGS = _HOME.settings()
 
 defs = dg.Definitions(
-    assets=ASSETS,
-    resources={"traceviz": TracevizHome()},
+    assets=with_freshness(ASSETS, _SETTINGS),
+    jobs=[register_traces],
+    sensors=[
+        trace_folders_sensor(_SETTINGS),
+        automation_sensor(_SETTINGS),
+        nightly_verdict_sensor(_SETTINGS),
+        notify_sensor(_SETTINGS),
+    ],
+    schedules=[nightly_schedule(_SETTINGS)],
+    resources={"traceviz": _HOME},
+    executor=dg.in_process_executor,
 )

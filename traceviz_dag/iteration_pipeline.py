@@ -6,13 +6,15 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from traceviz_dag.analyze.invariants import microbatch_violations, overlap_violations
 from traceviz_dag.classify.rank_grids import RankGrids
 from traceviz_dag.classify.topology import topology_from_tables, unite
 from traceviz_dag.classify.topology_types import Topology
 from traceviz_dag.errors import BadInputError
+from traceviz_dag.lake.digests import digest_of
 from traceviz_dag.lake.inputs import IterationInputs
 from traceviz_dag.lake.lake import Lake
-from traceviz_dag.rank_pipeline import RankTrace, digest_of
+from traceviz_dag.rank_pipeline import RankTrace
 from traceviz_dag.read.events import TraceHeader
 from traceviz_dag.read.peek import peek_header
 from traceviz_dag.read.topology_file import read_topology_file
@@ -66,6 +68,15 @@ def rank_traces(inputs: IterationInputs, ranks: Collection[int]) -> list[RankTra
     return [
         RankTrace(Path(entry.path), entry.name, entry.rank, entry.step) for entry in inputs.ranks if entry.rank in ranks
     ]
+
+
+def ranks_that_break_invariants(lake: Lake, run: str, iteration: int) -> list[int]:
+    """Ranks of an iteration whose overlap or micro-batches do not add up."""
+    broken: set[int] = set()
+    for name, violations in (("overlap", overlap_violations), ("microbatches", microbatch_violations)):
+        if lake.partitions(name, run, iteration):
+            broken.update(violations(lake.table(name, run, iteration).arrow())["rank"].to_pylist())
+    return sorted(broken)
 
 
 def unread_ranks(lake: Lake, inputs: IterationInputs) -> list[int]:

@@ -1,4 +1,4 @@
-"""Backward steps of a trace without call stacks: the work of the autograd thread, cut where the main thread moves on."""
+"""Backward steps of a trace without call stacks: autograd work, cut where the main thread moves on."""
 
 from __future__ import annotations
 
@@ -115,7 +115,9 @@ def _merged(links: _Links, begins: Int64, place: Int64, training_step: Int64, ex
     """The backward step of each stretch.
 
     Args:
-        begins: stretches that start from the gradient of a loss. place: number of exchanges before each stretch. training_step: the one that it lies in.
+        begins: stretches that start from the gradient of a loss.
+        place: number of exchanges before each stretch.
+        training_step: the one that it lies in.
     """
     lowest, highest = np.full(links.count, _NOTHING.max), np.full(links.count, _NOTHING.min)
     np.minimum.at(lowest, links.stretch, links.sequence)

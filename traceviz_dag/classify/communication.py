@@ -176,7 +176,9 @@ def _from_same_groups(decisions: list[DimensionDecision], of_groups: list[GroupF
         open_ = decision.dimension is Dimension.UNKNOWN and decision.evidence is Evidence.NONE
         if open_ and len(dimensions) == 1 and dimensions <= (_OF_GROUPS & set(decision.candidates or _OF_GROUPS)):
             (dimension,) = dimensions
-            result.append(DimensionDecision(dimension, Evidence.PROCESS_GROUP, "same_group_elsewhere", (), decision.role))
+            result.append(
+                DimensionDecision(dimension, Evidence.PROCESS_GROUP, "same_group_elsewhere", (), decision.role)
+            )
         else:
             result.append(decision)
     return result

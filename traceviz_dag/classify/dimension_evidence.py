@@ -107,7 +107,7 @@ class DimensionEvidence:
             for candidate in (*group.candidates, *unlisted)
             if self.rules.can_carry(candidate, self.collective)
         }
-        found -= self.absent
+        found -= self.absent & _PARALLEL
         if group.name not in (None, DEFAULT_GROUP_NAME):
             found.discard(Dimension.WORLD)
         if self.phase in _WITHIN_MICROBATCHES:

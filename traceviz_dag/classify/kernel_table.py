@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from traceviz_dag.classify.categories import MICROBATCH_DIMENSIONS, category_of
 from traceviz_dag.classify.columns import coded, integers, labelled
-from traceviz_dag.classify.dimension_evidence import DimensionDecision
 from traceviz_dag.classify.cpu_work import CPU_DEVICE_NUMBER
+from traceviz_dag.classify.dimension_evidence import DimensionDecision
 from traceviz_dag.classify.host_tree import HostTree, take
 from traceviz_dag.classify.kernel_phases import KernelPhases
 from traceviz_dag.classify.launches import Launches

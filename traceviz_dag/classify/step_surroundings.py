@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceviz_dag.classify.host_tree import NONE, Bool, HostTree, nearest, take
+from traceviz_dag.classify.host_tree import NONE, Bool, HostTree, nearest
 from traceviz_dag.classify.operators import operators_named, outermost_operators
 from traceviz_dag.classify.steps import ProfilerSteps, step_at
 from traceviz_dag.read.events import USER_ANNOTATION, Int64, TraceEvents

@@ -11,17 +11,26 @@ import typer
 from traceviz_dag.commands.aggregate import aggregate
 from traceviz_dag.commands.analyze import analyze, batch
 from traceviz_dag.commands.classify import classify
+from traceviz_dag.commands.clocks import clocks
 from traceviz_dag.commands.demo import demo
 from traceviz_dag.commands.dev import dev
 from traceviz_dag.commands.doctor import doctor
 from traceviz_dag.commands.figures import figures
+from traceviz_dag.commands.gate import gate
 from traceviz_dag.commands.overlap import overlap
+from traceviz_dag.commands.periods import periods
+from traceviz_dag.commands.pipelines import pipelines
 from traceviz_dag.commands.simulate import simulate
 from traceviz_dag.commands.sql import sql
 from traceviz_dag.commands.topology import topology
+from traceviz_dag.commands.waits import waits
 from traceviz_dag.errors import TracevizError
 
-COMMANDS = (demo, simulate, analyze, classify, batch, aggregate, figures, topology, overlap, sql, dev, doctor)
+COMMANDS = (
+    *(demo, simulate, analyze, classify, batch, aggregate, figures),
+    *(topology, overlap, clocks, waits, pipelines, periods, gate),
+    *(sql, dev, doctor),
+)
 
 app = typer.Typer(
     name="traceviz",

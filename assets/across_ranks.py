@@ -1,0 +1,169 @@
+"""Tables across the ranks of one iteration: communications, clocks, pipelines, periods; and the gate on them."""
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import dagster as dg
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from assets.automation import ITERATION_NEEDED, TRANSIENT
+from assets.conventions import CODE_VERSION, INVARIANTS, OWNERS, table_metadata, written_metadata
+from assets.partitions import iteration_partitions, ranks_of_iteration
+from assets.resources import TracevizHome
+from traceviz_dag.across_ranks import StoredIteration, analyse_across_ranks, named_periods
+from traceviz_dag.analyze.across_invariants import collectives_violations, periods_violations, pipelines_violations
+from traceviz_dag.analyze.invariants import INVARIANT
+from traceviz_dag.analyze.period_summary import Verdict, judge
+from traceviz_dag.lake.inputs import registered
+from traceviz_dag.lake.partition_keys import parse_iteration_key
+from traceviz_dag.read.pairs_file import read_pairs_file
+
+MATCHED, SOLVED, GATE = "communications_matched", "clocks_solved", "overlap_score_gate"
+
+MATCHED_LIMIT = 0.99
+"""Share of communication kernels below which the check on matching warns."""
+
+_DESCRIPTIONS = {
+    "collectives": "Every rank's part in every communication, matched across ranks: wait, transfer, bandwidth, blame.",
+    "rank_clocks": "Every rank's clock against the common one, or why it is refused.",
+    "pipelines": "Every pipeline stage: its bubble in parts that add up, and where it idles.",
+    "periods": "Every steady unit of neighbouring stages, and of computation against each communication dimension.",
+}
+
+_DEPS = [
+    *(dg.AssetDep(name, partition_mapping=ranks_of_iteration) for name in ("kernels", "microbatches")),
+    *("topology", "process_groups"),
+]
+
+_CHECKS = (
+    ("collectives", INVARIANTS, "Waits, transfers and their parts add up."),
+    ("collectives", MATCHED, "Nearly all communication kernels are matched with those of their peers."),
+    ("rank_clocks", SOLVED, "Every rank's clock could be solved."),
+    ("pipelines", INVARIANTS, "The parts of each bubble and of each idle time add up."),
+    ("periods", INVARIANTS, "Periods, busy times and derived overlap agree."),
+    ("periods", GATE, "Each pair that the pairs file names has its OverlapScore."),
+)
+
+
+class PairsConfig(dg.Config):
+    """Which pairs the gate judges.
+
+    Attributes:
+        pairs: TOML file that names them; empty takes TRACEVIZ_PAIRS, else there are none.
+    """
+
+    pairs: str = ""
+
+    @property
+    def file(self) -> Path | None:
+        """The file, if any."""
+        path = self.pairs or os.environ.get("TRACEVIZ_PAIRS", "")
+        return Path(path) if path else None
+
+
+@dg.multi_asset(
+    name="across_ranks",
+    specs=[
+        dg.AssetSpec(
+            name,
+            deps=[
+                dg.AssetDep(upstream, partition_mapping=ranks_of_iteration) for upstream in ("kernels", "microbatches")
+            ]
+            + ["topology", "process_groups"],
+            group_name="across_ranks",
+            owners=OWNERS,
+            kinds={"parquet", "duckdb"},
+            code_version=CODE_VERSION,
+            description=description,
+            metadata=table_metadata(name),
+            automation_condition=ITERATION_NEEDED,
+        )
+        for name, description in _DESCRIPTIONS.items()
+    ],
+    partitions_def=iteration_partitions,
+    retry_policy=TRANSIENT,
+    check_specs=[dg.AssetCheckSpec(check, asset=asset, description=text) for asset, check, text in _CHECKS],
+)
+def across_ranks_assets(
+    context: dg.AssetExecutionContext, config: PairsConfig, traceviz: TracevizHome
+) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:
+    """Match, align, charge, replay and pair the ranks of the iteration that have tables.
+
+    A rank that is missing is a missing member of its communications, and its pipeline has no bubble: both are counted
+    and said in the rows, so no rank is waited for.
+    """
+    run, iteration = parse_iteration_key(context.partition_key)
+    lake = traceviz.lake()
+    stored = StoredIteration(lake, run, iteration, registered(traceviz.folder, context.partition_key))
+    tables = analyse_across_ranks(stored)
+    for name, table in tables.items():
+        written = lake.write(name, table, run=run, iteration=iteration)
+        yield dg.MaterializeResult(
+            asset_key=name,
+            metadata=written_metadata(written.rows, written.bytes, Path(written.path).as_uri()),
+            data_version=dg.DataVersion(written.digest),
+        )
+    lake.refresh_catalogue()
+    yield from _invariants(tables)
+    yield _matched(tables["collectives"])
+    yield _solved(tables["rank_clocks"])
+    yield _gate(config, stored)
+
+
+def _invariants(tables: Mapping[str, pa.Table]) -> Iterator[dg.AssetCheckResult]:
+    rules = {"collectives": collectives_violations, "pipelines": pipelines_violations, "periods": periods_violations}
+    for asset, violations in rules.items():
+        broken = violations(tables[asset])
+        yield dg.AssetCheckResult(
+            passed=broken.num_rows == 0,
+            check_name=INVARIANTS,
+            asset_key=asset,
+            metadata={
+                "violations": broken.num_rows,
+                "rules": dg.MetadataValue.json(sorted(set(broken[INVARIANT].to_pylist()))),
+            },
+        )
+
+
+def _matched(collectives: pa.Table) -> dg.AssetCheckResult:
+    faults = collectives["fault"].cast(pa.string())
+    counts = {row["values"]: row["counts"] for row in pc.value_counts(faults.drop_null()).to_pylist()}
+    share = 1 - sum(counts.values()) / collectives.num_rows if collectives.num_rows else 1.0
+    return dg.AssetCheckResult(
+        passed=share >= MATCHED_LIMIT,
+        check_name=MATCHED,
+        asset_key="collectives",
+        severity=dg.AssetCheckSeverity.WARN,
+        metadata={"matched_share": dg.MetadataValue.float(share), "faults": dg.MetadataValue.json(counts)},
+    )
+
+
+def _solved(rank_clocks: pa.Table) -> dg.AssetCheckResult:
+    rows = rank_clocks.select(["rank", "refusal"]).to_pylist()
+    refusals = {str(row["rank"]): row["refusal"] for row in rows if row["refusal"] is not None}
+    return dg.AssetCheckResult(
+        passed=not refusals,
+        check_name=SOLVED,
+        asset_key="rank_clocks",
+        severity=dg.AssetCheckSeverity.WARN,
+        metadata={"refusals": dg.MetadataValue.json(refusals), "ranks": rank_clocks.num_rows},
+    )
+
+
+def _gate(config: PairsConfig, stored: StoredIteration) -> dg.AssetCheckResult:
+    """Pairs that cannot be judged do not fail the gate; they are named."""
+    verdicts: list[Verdict] = []
+    if config.file is not None:
+        pairs = read_pairs_file(config.file)
+        verdicts = judge(pairs, named_periods(stored, pairs))
+    return dg.AssetCheckResult(
+        passed=all(verdict.passed is not False for verdict in verdicts),
+        check_name=GATE,
+        asset_key="periods",
+        metadata={
+            "pairs": dg.MetadataValue.json([verdict._asdict() for verdict in verdicts]),
+            "not_judged": dg.MetadataValue.json([verdict.pair for verdict in verdicts if verdict.passed is None]),
+        },
+    )

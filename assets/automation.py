@@ -1,0 +1,126 @@
+"""When automation computes what: one named condition a stage, each clause with its reason.
+
+The conditions judge by data versions, not by time: a trace with a new time of change and the old content, or a
+topology that came out as before, sets nothing in motion.
+
+Every asset that automation computes bears one of the conditions, all tables of a step the same one: a condition asks of
+its inputs whether they are still to come, and Dagster remembers requests only of assets that bear a condition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+
+import dagster as dg
+
+from assets.conventions import ONLY_STALE_TAG
+from assets.settings import Settings
+
+_Condition = dg.AutomationCondition
+
+_SOURCES = dg.AssetSelection.groups("sources", include_sources=True)
+_RULES = dg.AssetSelection.assets("classification_rules")
+_TRACES = dg.AssetSelection.assets("raw_traces")
+_RANK_TABLES = dg.AssetSelection.groups("ranks")
+
+INPUT_CHANGED = (
+    _Condition.any_deps_match(_Condition.data_version_changed()).ignore(_RULES).with_label("an input has other content")
+)
+"""Something that the partition is made of has another data version than at the last look. A trace that is seen for the
+first time counts: a late rank changes its iteration."""
+
+RULES_CHANGED = (
+    _Condition.any_deps_match(_Condition.data_version_changed() & ~(~_Condition.missing()).newly_true())
+    .allow(_RULES)
+    .with_label("the rules are others")
+)
+"""The rule table changed. The first observation of it is no change: every rank records the rules that it was made with,
+and whoever starts automation on a home that the command line filled must not have all of it computed again."""
+
+NEEDED = (
+    _Condition.missing().newly_true() | INPUT_CHANGED | RULES_CHANGED | _Condition.code_version_changed()
+).with_label("needed")
+"""What sets a partition in motion, on the tick on which it happens: it appeared without having been computed (at the
+first tick, that is every partition that was there already, so a cold start needs no hand), an input or the rules
+changed, or this code did."""
+
+PENDING = NEEDED.since(_Condition.newly_requested() & ~NEEDED).with_label("needed and not yet requested")
+"""Remembers the need until it is answered. Only a request answers it, and not one of the tick before a further change:
+were a materialization an answer, a change during a run would be lost with the end of that run, and were any request
+one, a change on the tick after it would be."""
+
+IDLE = (~_Condition.in_progress() & ~_Condition.any_deps_in_progress()).with_label("nothing under way")
+"""Neither the partition nor what it is made of is being computed: two writers of a partition waste work, and a result
+made of half-renewed inputs would be computed again at once."""
+
+_INPUTS_EXIST = (~_Condition.any_deps_missing().ignore(_RULES)).with_label("inputs exist")
+
+TOPOLOGY_NEEDED = (
+    PENDING
+    # Keys of ranks reach from 0 to the highest of all iterations, so most iterations lack some: one trace is enough.
+    & _Condition.any_deps_match(~_Condition.missing()).allow(_TRACES)
+    & IDLE
+).with_label("topology: traces are registered, and they or the text file changed")
+
+RANKS_NEEDED = (
+    PENDING
+    # Leaves out the pairs of iteration and rank that have no trace, and waits for the first topology.
+    & _INPUTS_EXIST
+    # A changed trace may change the topology: what depends on it comes after, and once.
+    & ~_Condition.any_deps_match(PENDING).ignore(_SOURCES)
+    & IDLE
+).with_label("by rank: the trace, the topology, the rules or the code changed")
+"""For everything with a partition for each iteration and rank."""
+
+ITERATION_NEEDED = (
+    PENDING
+    & _Condition.any_deps_match(~_Condition.missing()).allow(_RANK_TABLES)
+    # A rank that has a trace and no tables is still to come, or failed: aggregates without it would mislead.
+    & ~_Condition.any_deps_match(_INPUTS_EXIST & (_Condition.missing() | PENDING)).allow(_RANK_TABLES)
+    # The same for what else it is made of, one partition an iteration.
+    & ~_Condition.any_deps_match(_Condition.missing() | PENDING).ignore(_RANK_TABLES | _SOURCES)
+    & IDLE
+).with_label("by iteration: a rank or the topology changed, and none is still to come")
+"""For everything with a partition for each iteration that is made from tables of its ranks, whatever else it needs."""
+
+TRANSIENT = dg.RetryPolicy(max_retries=2, delay=10, backoff=dg.Backoff.EXPONENTIAL)
+"""Retries of a step that something outside stopped: a full disk, a store out of reach. A bad trace is no such thing,
+and its step says so (``allow_retries=False``); a process that was killed is for Dagster's run retries."""
+
+
+def automation_sensor(settings: Settings) -> dg.AutomationConditionSensorDefinition:
+    """The sensor that evaluates the conditions; it runs unless switched off, where there is a root to watch."""
+    return dg.AutomationConditionSensorDefinition(
+        "automation",
+        target=dg.AssetSelection.all(),
+        description="Requests what changed traces, topology, rules or code make necessary.",
+        minimum_interval_seconds=settings.automation_seconds,
+        default_status=dg.DefaultSensorStatus.RUNNING if settings.watch else dg.DefaultSensorStatus.STOPPED,
+        # What the command line computed meanwhile, or what stood before a crash, is not computed again.
+        run_tags={ONLY_STALE_TAG: "true"},
+    )
+
+
+def with_freshness(
+    assets: Iterable[dg.AssetsDefinition | dg.SourceAsset], settings: Settings
+) -> list[dg.AssetsDefinition | dg.SourceAsset]:
+    """The assets, with what is expected of a place where jobs deliver every night; without roots nothing is."""
+    if not settings.watch:
+        return list(assets)
+    return [
+        asset.map_asset_specs(_with_policy) if isinstance(asset, dg.AssetsDefinition) else asset for asset in assets
+    ]
+
+
+_POLICIES = {
+    # A verdict a night, at most as much later as the night may wait for its last iteration.
+    "nights": dg.FreshnessPolicy.time_window(warn_window=timedelta(hours=25), fail_window=timedelta(hours=28)),
+    # The training jobs delivered: one night without traces is worth a look, two are a fault.
+    "iterations": dg.FreshnessPolicy.time_window(warn_window=timedelta(hours=26), fail_window=timedelta(hours=50)),
+}
+
+
+def _with_policy(spec: dg.AssetSpec) -> dg.AssetSpec:
+    policy = _POLICIES.get(spec.key.to_user_string())
+    return spec if policy is None else dg.apply_freshness_policy(spec, policy)

@@ -1,0 +1,290 @@
+"""The nightly gate: every iteration that was not judged yet, against the last accepted one of its series."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import dagster as dg
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import Field
+
+from assets.conventions import CODE_VERSION, OWNERS, table_metadata
+from assets.resources import TracevizHome
+from assets.settings import NightlySettings
+from traceviz_dag.analyze.nights import OTHER_RANKS, Figures, Verdict, judge
+from traceviz_dag.analyze.step_parts import step_parts
+from traceviz_dag.lake.digests import digest_of
+from traceviz_dag.lake.inputs import registered_if_any
+from traceviz_dag.lake.lake import Lake
+from traceviz_dag.lake.partition_keys import iteration_key
+from traceviz_dag.lake.partitions import Partition
+from traceviz_dag.tables import NIGHT_DELTAS, NIGHTS
+
+GATE = "gate"
+
+SCORES_SQL = """
+SELECT pair, median(overlap_score) AS score
+FROM periods
+WHERE run = $run AND iteration = $iteration AND kind <> 'dimension' AND overlap_score IS NOT NULL
+GROUP BY pair
+"""
+
+
+class NightlyConfig(dg.Config):
+    """What somebody decides by hand.
+
+    Attributes:
+        accept: keys of iterations, as job-7@120, that are accepted whatever they are: a slower step is wanted.
+    """
+
+    accept: list[str] = Field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """A row of ``nights`` that stands already, as far as later verdicts need it.
+
+    Attributes:
+        begins_anew: somebody accepted it although it was worse: what came before is no measure any more.
+    """
+
+    accepted: bool
+    begins_anew: bool
+    figures_digest: str
+
+
+@dg.multi_asset(
+    name="nightly_gate",
+    specs=[
+        dg.AssetSpec(
+            name,
+            deps=[dg.AssetDep("iterations", partition_mapping=dg.AllPartitionMapping())],
+            group_name="nightly",
+            owners=OWNERS,
+            kinds={"parquet", "duckdb"},
+            code_version=CODE_VERSION,
+            description=description,
+            metadata=table_metadata(name),
+        )
+        for name, description in (
+            ("nights", "The verdict on each iteration, against the last accepted one of its series."),
+            ("night_deltas", "What each part of the step contributes to its change."),
+        )
+    ],
+    check_specs=[
+        dg.AssetCheckSpec(
+            GATE,
+            asset="nights",
+            blocking=True,
+            description="No judged iteration is slower, or more exposed, than tolerated. A failure fails the run.",
+        )
+    ],
+)
+def nightly_gate(
+    context: dg.AssetExecutionContext, config: NightlyConfig, traceviz: TracevizHome
+) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:
+    """Judge what is new in the order of the series; a verdict decides what the next one is compared with."""
+    settings = traceviz.settings().nightly
+    lake = traceviz.lake()
+    verdicts: dict[str, Verdict] = {}
+    for series, members in _series(lake, settings.series).items():
+        verdicts |= _judge_series(lake, series, members, settings, config.accept)
+    if verdicts:
+        lake.refresh_catalogue()
+    for key, verdict in verdicts.items():
+        context.log.info("%s: %s", key, verdict.statement)
+    statements = {key: verdict.statement for key, verdict in verdicts.items()}
+    for name in ("nights", "night_deltas"):
+        yield dg.MaterializeResult(
+            asset_key=name, metadata={"judged": len(verdicts), "statements": dg.MetadataValue.json(statements)}
+        )
+    rejected = {key: verdict.statement for key, verdict in verdicts.items() if not verdict.accepted}
+    yield dg.AssetCheckResult(
+        passed=not rejected,
+        check_name=GATE,
+        asset_key="nights",
+        metadata={"judged": len(verdicts), "rejected": dg.MetadataValue.json(rejected)},
+        description="; ".join(rejected.values()) or f"{len(verdicts)} judged, none worse",
+    )
+
+
+def unjudged(lake: Lake) -> list[Partition]:
+    """Iterations whose figures stand and have no verdict, or were computed again since."""
+    judged = _judged(lake)
+    return [
+        partition for partition in lake.partitions("iterations") if _needs_verdict(lake, partition, judged, accept=())
+    ]
+
+
+def iteration_figures(lake: Lake, partition: Partition, rank: int | None = None) -> tuple[Figures, int] | None:
+    """What of an iteration is judged, its step taken apart on one rank.
+
+    Args:
+        rank: the rank to take apart; by default, or where the iteration lacks it, the one that computes longest.
+
+    Returns:
+        The figures and the rank; None where no step was measured.
+    """
+    rows = lake.table("iterations", partition.run, partition.iteration).arrow().to_pylist()
+    if not rows or rows[0]["step_ns"] is None:
+        return None
+    row = rows[0]
+    has_rank = rank is not None and lake.exists("kernels", run=partition.run, iteration=partition.iteration, rank=rank)
+    chosen = rank if has_rank else row["slowest_rank"]
+    if chosen is None:
+        return None
+    parts = _rank_parts(lake, partition, chosen)
+    parts[OTHER_RANKS] = row["step_ns"] - sum(parts.values())
+    scores: Mapping[str, float] = {}
+    if lake.exists("periods", run=partition.run, iteration=partition.iteration):
+        found = lake.query_iteration(SCORES_SQL, run=partition.run, iteration=partition.iteration).to_pylist()
+        scores = {score["pair"]: score["score"] for score in found}
+    name = iteration_key(partition.run, partition.iteration)
+    return Figures(name, row["step_ns"], row["exposed_ns"], parts, scores), chosen
+
+
+def _rank_parts(lake: Lake, partition: Partition, rank: int) -> dict[str, int]:
+    """The longest window of a rank by category; empty where it has none."""
+    reader = lake.table("overlap", partition.run, partition.iteration, rank)
+    windows = reader.arrow(["device", "window_name", "dimension", "window_start_ns", "window_end_ns"]).to_pylist()
+    whole = [row for row in windows if row["dimension"] == "all"]
+    steps = [row for row in whole if row["window_name"] == "step"] or whole
+    if not steps:
+        return {}
+    longest = max(steps, key=lambda row: (row["window_end_ns"] - row["window_start_ns"], row["device"]))
+    columns = ["device", "start_ns", "duration_ns", "kind", "category"]
+    kernels = lake.table("kernels", partition.run, partition.iteration, rank).arrow(columns)
+    of_device = pc.equal(kernels["device"].cast(pa.string()), longest["device"])
+    return step_parts(kernels.filter(of_device), longest["window_start_ns"], longest["window_end_ns"])
+
+
+def _judge_series(
+    lake: Lake, series: str, members: Sequence[Partition], settings: NightlySettings, accept: Sequence[str]
+) -> dict[str, Verdict]:
+    judged = _judged(lake)
+    accepted: list[Partition] = []
+    verdicts: dict[str, Verdict] = {}
+    for partition in members:
+        key = iteration_key(partition.run, partition.iteration)
+        if _needs_verdict(lake, partition, judged, accept):
+            verdict = _judge(lake, series, partition, accepted, settings, by_hand=key in accept)
+            if verdict is None:
+                continue
+            verdicts[key] = verdict
+            is_accepted, begins_anew = verdict.accepted, verdict.accepted and bool(verdict.worse)
+        else:
+            is_accepted, begins_anew = judged[partition].accepted, judged[partition].begins_anew
+        if begins_anew:
+            accepted.clear()
+        if is_accepted:
+            accepted.append(partition)
+    return verdicts
+
+
+def _judge(
+    lake: Lake,
+    series: str,
+    partition: Partition,
+    accepted: Sequence[Partition],
+    settings: NightlySettings,
+    *,
+    by_hand: bool,
+) -> Verdict | None:
+    found = iteration_figures(lake, partition)
+    if found is None:
+        return None
+    figures, rank = found
+    before = iteration_figures(lake, accepted[-1], rank) if accepted else None
+    history = [_step_ns(lake, one) for one in accepted[-settings.history :]]
+    verdict = judge(figures, before[0] if before else None, history, settings.tolerances)
+    if by_hand and not verdict.accepted:
+        statement = verdict.statement.rpartition("; ")[0] + "; accepted by hand"
+        verdict = Verdict(True, verdict.worse, verdict.deltas, statement)
+    _write(lake, series, partition, accepted[-1] if before else None, figures, before, rank, verdict)
+    return verdict
+
+
+def _write(
+    lake: Lake,
+    series: str,
+    partition: Partition,
+    reference: Partition | None,
+    figures: Figures,
+    before: tuple[Figures, int] | None,
+    rank: int,
+    verdict: Verdict,
+) -> None:
+    values: dict[str, object] = {
+        "series": series,
+        "accepted": verdict.accepted,
+        "worse": list(verdict.worse),
+        "reference_run": reference.run if reference else None,
+        "reference_iteration": reference.iteration if reference else None,
+        "compared_rank": rank,
+        "step_ns": figures.step_ns,
+        "reference_step_ns": before[0].step_ns if before else None,
+        "exposed_ns": figures.exposed_ns,
+        "reference_exposed_ns": before[0].exposed_ns if before else None,
+        "moved": verdict.moved.part if verdict.moved else None,
+        "moved_ns": verdict.moved.delta_ns if verdict.moved else None,
+        "statement": verdict.statement,
+        "figures_digest": _figures_digest(lake, partition),
+    }
+    deltas = {
+        "part": [delta.part for delta in verdict.deltas],
+        "reference_ns": [delta.reference_ns for delta in verdict.deltas],
+        "duration_ns": [delta.duration_ns for delta in verdict.deltas],
+        "delta_ns": [delta.delta_ns for delta in verdict.deltas],
+    }
+    row = NIGHTS.from_columns({name: [value] for name, value in values.items()})
+    lake.write("night_deltas", NIGHT_DELTAS.from_columns(deltas), run=partition.run, iteration=partition.iteration)
+    lake.write("nights", row, run=partition.run, iteration=partition.iteration)
+
+
+def _series(lake: Lake, globs: Sequence[str]) -> dict[str, list[Partition]]:
+    """Series → its iterations in the order in which they were captured.
+
+    Runs come in the order of their oldest trace, as it was registered; the iterations of a run by number.
+    """
+    partitions = lake.partitions("iterations")
+    began: dict[str, int] = {}
+    for partition in partitions:
+        inputs = registered_if_any(lake.home, iteration_key(partition.run, partition.iteration))
+        oldest = min((entry.changed_ns for entry in inputs.ranks), default=0) if inputs else 0
+        began[partition.run] = min(began.get(partition.run, oldest), oldest)
+    series: dict[str, list[Partition]] = {}
+    for partition in sorted(partitions, key=lambda one: (began[one.run], one.run, one.iteration)):
+        name = next((glob for glob in globs if fnmatchcase(partition.run, glob)), partition.run)
+        series.setdefault(name, []).append(partition)
+    return series
+
+
+def _judged(lake: Lake) -> dict[Partition, _Judged]:
+    if not lake.partitions("nights"):
+        return {}
+    rows = lake.table("nights").arrow(["run", "iteration", "accepted", "worse", "figures_digest"]).to_pylist()
+    return {
+        Partition(row["run"], row["iteration"]): _Judged(
+            row["accepted"], row["accepted"] and bool(row["worse"]), row["figures_digest"]
+        )
+        for row in rows
+    }
+
+
+def _needs_verdict(
+    lake: Lake, partition: Partition, judged: Mapping[Partition, _Judged], accept: Sequence[str]
+) -> bool:
+    known = judged.get(partition)
+    if known is None or known.figures_digest != _figures_digest(lake, partition):
+        return True
+    return not known.accepted and iteration_key(partition.run, partition.iteration) in accept
+
+
+def _figures_digest(lake: Lake, partition: Partition) -> str:
+    return digest_of(lake.path("iterations", run=partition.run, iteration=partition.iteration))
+
+
+def _step_ns(lake: Lake, partition: Partition) -> int:
+    (value,) = lake.table("iterations", partition.run, partition.iteration).arrow(["step_ns"])["step_ns"].to_pylist()
+    return int(value)

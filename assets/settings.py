@@ -1,0 +1,132 @@
+"""What runs by itself, and how: one small TOML file, HOME/traceviz.toml, and a few environment variables over it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from traceviz_dag.analyze.nights import Tolerances
+from traceviz_dag.errors import BadInputError
+
+FILE_NAME = "traceviz.toml"
+FILE_VARIABLE = "TRACEVIZ_SETTINGS"
+ROOTS_VARIABLE = "TRACEVIZ_ROOTS"
+WEBHOOK_VARIABLE = "TRACEVIZ_WEBHOOK"
+
+
+class WatchedRoot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One folder, or fsspec URL, below which runs appear.
+
+    Attributes:
+        expected_ranks: ranks that every iteration has; None takes those of the run's earlier iterations, else the
+            world size that the traces state.
+    """
+
+    path: str
+    expected_ranks: int | None = None
+
+
+class SensorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the folders are looked at.
+
+    Attributes:
+        interval_seconds: least time between two looks; a folder is settled when two looks agree.
+        deadline_minutes: a folder that is incomplete and unchanged for so long is taken as it is.
+        rest_hours: a registered folder without a change for so long is listed only once in ``look_again_hours``.
+        look_again_hours: see ``rest_hours``.
+        budget_seconds: a look that takes longer goes on where it stopped at the next tick.
+        folders_per_run: folders that one registering run takes at most.
+        attempts: registering runs that may fail on one state of a folder before it is left to the nightly look.
+    """
+
+    interval_seconds: int = 30
+    deadline_minutes: float = 15.0
+    rest_hours: float = 6.0
+    look_again_hours: float = 6.0
+    budget_seconds: float = 20.0
+    folders_per_run: int = 50
+    attempts: int = 3
+
+
+class NightlySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """When nights are judged, and against what.
+
+    Attributes:
+        cron, time_zone: when the night ends.
+        series: globs over run ids; the runs that match one of them are one series, in the order of their traces. A run
+            that matches none is a series of its own.
+        wait_minutes: how long the verdict waits for iterations that are still being computed.
+        history: accepted iterations whose median guards against many small steps.
+        tolerances: what counts as worse.
+    """
+
+    cron: str = "0 2 * * *"
+    time_zone: str = "UTC"
+    series: tuple[str, ...] = ()
+    wait_minutes: float = 120.0
+    history: int = 10
+    tolerances: Tolerances = msgspec.field(default_factory=Tolerances)
+
+
+class NotifySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where failed runs and failed gates are told.
+
+    Attributes:
+        webhook: a URL that takes a JSON object by POST; empty tells nobody. TRACEVIZ_WEBHOOK comes before it.
+        file: a file that gets one JSON object a line.
+    """
+
+    webhook: str = ""
+    file: str = ""
+
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Everything that may be set; nothing is watched without a root.
+
+    Attributes:
+        automation_seconds: least time between two looks at what has to be computed.
+    """
+
+    watch: tuple[WatchedRoot, ...] = ()
+    automation_seconds: int = 30
+    sensor: SensorSettings = msgspec.field(default_factory=SensorSettings)
+    nightly: NightlySettings = msgspec.field(default_factory=NightlySettings)
+    notify: NotifySettings = msgspec.field(default_factory=NotifySettings)
+
+
+def load_settings(home: Path, environment: Mapping[str, str] = os.environ) -> Settings:
+    """Read the settings in force: TRACEVIZ_SETTINGS names the file, else HOME/traceviz.toml, else none is needed.
+
+    TRACEVIZ_ROOTS adds roots to those of the file, comma-separated; TRACEVIZ_WEBHOOK comes before the file's.
+
+    Raises:
+        BadInputError: the file that TRACEVIZ_SETTINGS names is missing, or a file says something unknown.
+    """
+    named = environment.get(FILE_VARIABLE)
+    path = Path(named) if named else home / FILE_NAME
+    settings = Settings()
+    try:
+        settings = msgspec.toml.decode(path.read_bytes(), type=Settings)
+    except FileNotFoundError:
+        if named:
+            raise BadInputError(path, "no such file", f"correct {FILE_VARIABLE}") from None
+    except msgspec.DecodeError as error:
+        raise BadInputError(path, str(error), "see docs/automation.md for what may stand there") from None
+    for root in settings.watch:
+        _refuse_relative(root.path, path)
+    roots = [WatchedRoot(root.strip()) for root in environment.get(ROOTS_VARIABLE, "").split(",") if root.strip()]
+    for root in roots:
+        _refuse_relative(root.path, Path(ROOTS_VARIABLE))
+    watched = {root.path: root for root in (*roots, *settings.watch)}
+    webhook = environment.get(WEBHOOK_VARIABLE) or settings.notify.webhook
+    notify = NotifySettings(webhook, settings.notify.file)
+    return msgspec.structs.replace(settings, watch=tuple(watched.values()), notify=notify)
+
+
+def _refuse_relative(root: str, source: Path) -> None:
+    """A code server runs in a folder of its own, so a relative path would mean another one there."""
+    if "://" not in root and not Path(root).is_absolute():
+        raise BadInputError(source, f"watched folder {root!r} is relative", "give its absolute path, or a URL")

@@ -1,0 +1,241 @@
+"""The one place where watched folders are read: local folders and any fsspec URL, listed without opening a file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from fnmatch import fnmatch
+from typing import Any, Protocol
+
+import xxhash
+
+from traceviz_dag.read.topology_file import FILE_PATTERN
+
+_SKIPPED_FOLDERS = frozenset({"truth", "chakra", "__pycache__"})
+_TRACE_ENDS = (".json", ".json.gz", ".JSON", ".JSON.GZ", ".json.GZ")
+_TEMPORARY_ENDS = (".tmp", ".temp", ".part", ".partial", ".filepart", ".crdownload", ".incomplete", ".writing", "~")
+_TIME_KEYS = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
+
+
+Entry = tuple[str, bool, int, int]
+"""One name in a folder as a listing tells of it: name, whether it is a folder, size in bytes, time of change in ns (0
+where the store tells none). A plain tuple: there may be a million of them a tick."""
+
+
+@dataclass(frozen=True, slots=True)
+class FolderLook:
+    """How a folder with traces, or with a topology text file, looks at one moment.
+
+    Attributes:
+        folder: its path or URL.
+        digest: changes whenever a name, a size or a time of change in it does.
+        traces: files that are traces by their names.
+        being_written: a temporary file of a writer stands there.
+        newest_ns: the last time of change of its files; 0 where the store tells none.
+        changed_ns: the folder's own time of change (a name came or went); 0 where there is none.
+        is_leaf: it has no folders that are looked into.
+    """
+
+    folder: str
+    digest: str
+    traces: int
+    being_written: bool
+    newest_ns: int
+    changed_ns: int
+    is_leaf: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A folder that could not be listed: nothing is known of it, which is not that it is empty."""
+
+    folder: str
+    reason: str
+
+
+class Folders(Protocol):
+    """What the walk needs of a place that holds folders."""
+
+    def entries(self, folder: str) -> Sequence[Entry]:
+        """The names in a folder.
+
+        Raises:
+            OSError: it cannot be listed.
+        """
+
+    def changed_ns(self, folder: str) -> int:
+        """The folder's own time of change; 0 where there is none.
+
+        Raises:
+            OSError: it is gone or out of reach.
+        """
+
+
+class LocalFolders:
+    """Folders of the local file system, network mounts included."""
+
+    def entries(self, folder: str) -> Sequence[Entry]:
+        """The names in a folder; one that goes while it is listed is left out."""
+        found = []
+        with os.scandir(folder) as listing:
+            for entry in listing:
+                try:
+                    status = entry.stat()
+                    found.append((entry.name, entry.is_dir(), status.st_size, status.st_mtime_ns))
+                except FileNotFoundError:
+                    continue
+        return found
+
+    def changed_ns(self, folder: str) -> int:
+        """The folder's own time of change."""
+        return os.stat(folder).st_mtime_ns  # noqa: PTH116 - thousands of folders a tick
+
+
+class RemoteFolders:
+    """Folders behind an fsspec URL. A listing costs a call, and folders have no time of change."""
+
+    def __init__(self, url: str) -> None:
+        """Connect to the store of a URL."""
+        self.store = store_of(url)
+
+    def entries(self, folder: str) -> Sequence[Entry]:
+        """The names in a folder, asked of the store anew."""
+        self.store.invalidate_cache()
+        rows = self.store.ls(folder, detail=True)
+        own = folder.rstrip("/").rpartition("/")[2]
+        return [
+            (name, row["type"] == "directory", int(row.get("size") or 0), _remote_time(row))
+            for row in rows
+            if (name := row["name"].rstrip("/").rpartition("/")[2]) and not _is_itself(row["name"], folder, own)
+        ]
+
+    def changed_ns(self, folder: str) -> int:
+        """Always 0: object stores have no folders that change."""
+        return 0
+
+
+def is_url(root: str) -> bool:
+    """Whether a root is an fsspec URL and no local path."""
+    return "://" in root
+
+
+def open_folders(root: str) -> Folders:
+    """The place that a root lies in."""
+    return RemoteFolders(root) if is_url(root) else LocalFolders()
+
+
+def walk(
+    folders: Folders, root: str, rests: Callable[[str, int], bool] = lambda _folder, _changed: False, after: str = ""
+) -> Iterator[FolderLook | Unreadable]:
+    """Look at every folder below a root that holds traces, in the order of their names.
+
+    Hidden folders, ``truth`` and ``chakra`` are passed over, as discovery does.
+
+    Args:
+        rests: given a folder and its own time of change, whether it need not be listed this time.
+        after: the folder that an earlier walk looked at last; the walk goes on behind it.
+    """
+    stopped_at = _parts(after)
+    pending = [root.rstrip("/") or "/"]
+    while pending:
+        folder = pending.pop()
+        if _comes_before(folder, stopped_at):
+            continue
+        try:
+            changed_ns = folders.changed_ns(folder)
+            if rests(folder, changed_ns):
+                continue
+            entries = folders.entries(folder)
+        except OSError as error:
+            yield Unreadable(folder, error.strerror or str(error))
+            continue
+        below = sorted(name for name, is_folder, _, _ in entries if is_folder and _is_watched(name))
+        pending += [f"{folder.rstrip('/')}/{name}" for name in reversed(below)]
+        look = look_at(folder, entries, changed_ns, is_leaf=not below)
+        if look is not None and folder != after:
+            yield look
+
+
+def look_at(folder: str, entries: Sequence[Entry], changed_ns: int = 0, *, is_leaf: bool = True) -> FolderLook | None:
+    """What a listing says of a folder; None where it holds nothing that could be a trace."""
+    lines: list[str] = []
+    traces = newest_ns = 0
+    being_written = False
+    # One pass with few calls: a tick may see a million names.
+    for name, is_folder, size_bytes, file_changed_ns in entries:
+        if is_folder:
+            continue
+        if is_trace_name(name):
+            traces += 1
+        elif not fnmatch(name, FILE_PATTERN):
+            being_written = being_written or is_temporary_name(name)
+            continue
+        lines.append(f"{name}\0{size_bytes}\0{file_changed_ns}")
+        newest_ns = max(newest_ns, file_changed_ns)
+    if not lines:
+        return None
+    lines.sort()
+    return FolderLook(
+        folder=folder,
+        digest=xxhash.xxh3_64_hexdigest("\n".join(lines).encode(errors="surrogateescape")),
+        traces=traces,
+        being_written=being_written,
+        newest_ns=newest_ns,
+        changed_ns=changed_ns,
+        is_leaf=is_leaf,
+    )
+
+
+def is_trace_name(name: str) -> bool:
+    """Whether a file may be a trace, by its name."""
+    return name.endswith(_TRACE_ENDS) and not name.startswith(".")
+
+
+def is_temporary_name(name: str) -> bool:
+    """Whether a name is one that a writer gives a file which it will rename: torch's ``.tmp``, rsync's hidden one …"""
+    lower = name.lower()
+    return ".json" in lower and (lower.startswith(".") or lower.endswith(_TEMPORARY_ENDS))
+
+
+def _is_watched(name: str) -> bool:
+    return not name.startswith(".") and name not in _SKIPPED_FOLDERS
+
+
+def _parts(folder: str) -> tuple[str, ...]:
+    return tuple(folder.split("/")) if folder else ()
+
+
+def _comes_before(folder: str, stopped_at: tuple[str, ...]) -> bool:
+    parts = _parts(folder)
+    return parts < stopped_at[: len(parts)]
+
+
+def _is_itself(path: str, folder: str, own: str) -> bool:
+    """Some stores list the marker object of a folder as an entry of it."""
+    return folder.rstrip("/").endswith(path.rstrip("/")) and path.rstrip("/").rpartition("/")[2] == own
+
+
+def store_of(url: str) -> Any:
+    """The fsspec file system that a URL names."""
+    # Imported here: a start without remote roots need not pay for it.
+    from fsspec.core import url_to_fs  # type: ignore[import-untyped]
+
+    store, _ = url_to_fs(url)
+    return store
+
+
+def _remote_time(row: dict[str, Any]) -> int:
+    """A file's time of change as its store tells it, ns; a change of its tag counts as one, too."""
+    value = next((row[key] for key in _TIME_KEYS if row.get(key)), None)
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:
+            value = None
+    seconds = value.timestamp() if isinstance(value, datetime) else value
+    if isinstance(seconds, int | float):
+        return int(seconds * 1_000_000_000)
+    tag = row.get("ETag") or row.get("etag") or row.get("md5Hash")
+    return xxhash.xxh3_64_intdigest(str(tag).encode()) >> 1 if tag else 0

@@ -1,0 +1,172 @@
+"""The night: a schedule looks at every folder once, and a sensor asks for the verdict when the rest is computed."""
+
+import time
+from collections.abc import Iterator
+
+import dagster as dg
+import xxhash
+
+from assets.conventions import ONLY_STALE_TAG
+from assets.nightly import unjudged
+from assets.partitions import rank_trace_key
+from assets.resources import TracevizHome
+from assets.settings import Settings
+from assets.staleness import contiguous, pending_stage
+from sensors.register_traces import JOB_NAME, OP_NAME, RegisterConfig, register_traces
+from traceviz_dag.iteration_pipeline import unread_ranks
+from traceviz_dag.lake.inputs import IterationInputs, all_registered
+from traceviz_dag.lake.lake import Lake
+from traceviz_dag.lake.partition_keys import rank_key
+from traceviz_dag.rank_pipeline import RANK_TABLES
+
+NIGHT_TAG = "traceviz/night"
+RUN_KEY_TAG = "dagster/run_key"
+RANGE_START_TAG = "dagster/asset_partition_range_start"
+RANGE_END_TAG = "dagster/asset_partition_range_end"
+
+_STAGES = {
+    stage: dg.define_asset_job(f"compute_{stage}", dg.AssetSelection.assets(*tables))
+    for stage, tables in (
+        ("topology", ("topology", "process_groups")),
+        ("ranks", RANK_TABLES),
+        ("iterations", ("iterations", "runs")),
+    )
+}
+_VERDICT = dg.define_asset_job("judge_night", dg.AssetSelection.assets("nights", "night_deltas"))
+_IN_FLIGHT = [
+    dg.DagsterRunStatus.QUEUED,
+    dg.DagsterRunStatus.NOT_STARTED,
+    dg.DagsterRunStatus.STARTING,
+    dg.DagsterRunStatus.STARTED,
+]
+
+
+def nightly_schedule(settings: Settings) -> dg.ScheduleDefinition:
+    """The schedule ``nightly``: registers what the sensor missed, and opens the night for its verdict."""
+
+    @dg.schedule(
+        name="nightly",
+        job=register_traces,
+        cron_schedule=settings.nightly.cron,
+        execution_timezone=settings.nightly.time_zone,
+        default_status=dg.DefaultScheduleStatus.RUNNING if settings.watch else dg.DefaultScheduleStatus.STOPPED,
+        description="Looks at every folder, however long at rest; nightly_verdict judges what is there then.",
+    )
+    def nightly(context: dg.ScheduleEvaluationContext) -> dg.RunRequest:
+        night = context.scheduled_execution_time.isoformat()
+        return dg.RunRequest(
+            run_key=night,
+            run_config=dg.RunConfig(ops={OP_NAME: RegisterConfig(everything=True)}),
+            tags={NIGHT_TAG: night},
+        )
+
+    return nightly
+
+
+def nightly_verdict_sensor(settings: Settings) -> dg.SensorDefinition:
+    """The sensor ``nightly_verdict``: after the nightly look it asks for what is missing, then for the verdict."""
+
+    @dg.sensor(
+        name="nightly_verdict",
+        jobs=[*_STAGES.values(), _VERDICT],
+        minimum_interval_seconds=max(30, settings.automation_seconds),
+        default_status=dg.DefaultSensorStatus.RUNNING if settings.watch else dg.DefaultSensorStatus.STOPPED,
+        description="Once the nightly look is done and nothing is under way: computes what is missing, then judges.",
+    )
+    def nightly_verdict(
+        context: dg.SensorEvaluationContext, traceviz: TracevizHome
+    ) -> Iterator[dg.RunRequest | dg.SkipReason]:
+        yield from judge_open_night(context.instance, traceviz, time.time())
+
+    return nightly_verdict
+
+
+def judge_open_night(
+    instance: dg.DagsterInstance, traceviz: TracevizHome, now: float
+) -> Iterator[dg.RunRequest | dg.SkipReason]:
+    """The next requests of an open night, if there is one.
+
+    What is stale and not under way is asked for once a night and state; when nothing of that is left, or the wait is
+    over, the verdict is asked for. No state is kept: runs tell which night is open and what was tried.
+
+    Args:
+        now: seconds since the epoch.
+    """
+    night = _latest_night(instance)
+    looks = instance.get_run_records(dg.RunsFilter(job_name=JOB_NAME, tags={NIGHT_TAG: night or ""}), limit=1)
+    if night is None or not looks:
+        yield dg.SkipReason("no night is open")
+        return
+    if not looks[0].dagster_run.is_finished or looks[0].end_time is None:
+        yield dg.SkipReason(f"the look of {night} is under way")
+        return
+    verdict_key = f"verdict {night}"
+    if _was_tried(instance, verdict_key):
+        yield dg.SkipReason(f"the night of {night} is judged")
+        return
+    waited = now - looks[0].end_time
+    if waited < traceviz.settings().nightly.wait_minutes * 60:
+        in_flight = instance.get_runs_count(dg.RunsFilter(statuses=_IN_FLIGHT))
+        if in_flight:
+            yield dg.SkipReason(f"{in_flight} runs are under way")
+            return
+        requests = list(_what_is_missing(instance, traceviz, night))
+        if requests:
+            yield from requests
+            return
+    yield dg.RunRequest(run_key=verdict_key, job_name=_VERDICT.name, tags={NIGHT_TAG: night})
+
+
+def _latest_night(instance: dg.DagsterInstance) -> str | None:
+    """The night that was opened last; its tag sorts by time."""
+    nights = [
+        night for tag, values in instance.get_run_tags(tag_keys=[NIGHT_TAG]) if tag == NIGHT_TAG for night in values
+    ]
+    return max(nights, default=None)
+
+
+def _what_is_missing(instance: dg.DagsterInstance, traceviz: TracevizHome, night: str) -> Iterator[dg.RunRequest]:
+    """Requests for the next stage of every iteration that has no verdict and is not current."""
+    lake, rules_digest = traceviz.lake(), traceviz.load_rules().digest
+    for inputs in _without_verdict(lake):
+        stage = pending_stage(instance, lake, inputs, rules_digest)
+        if stage is None or (stage[0] == "iterations" and unread_ranks(lake, inputs)):
+            continue
+        for request in _requests_of(inputs, stage[0], stage[1], night):
+            if not _was_tried(instance, str(request.run_key)):
+                yield request
+
+
+def _without_verdict(lake: Lake) -> Iterator[IterationInputs]:
+    to_judge = {(partition.run, partition.iteration) for partition in unjudged(lake)}
+    for inputs in all_registered(lake.home):
+        has_figures = lake.exists("iterations", run=inputs.run, iteration=inputs.iteration)
+        if not has_figures or (inputs.run, inputs.iteration) in to_judge:
+            yield inputs
+
+
+def _requests_of(inputs: IterationInputs, stage: str, ranks: list[int], night: str) -> Iterator[dg.RunRequest]:
+    versions = xxhash.xxh3_64_hexdigest(" ".join(entry.version for entry in inputs.ranks).encode())
+    tags = {ONLY_STALE_TAG: "true", NIGHT_TAG: night}
+    if stage != "ranks":
+        yield dg.RunRequest(
+            run_key=f"{night} {stage} {inputs.key} {versions}",
+            job_name=_STAGES[stage].name,
+            partition_key=inputs.key,
+            tags=tags,
+        )
+        return
+    for first, last in contiguous(ranks):
+        ends = {
+            RANGE_START_TAG: str(rank_trace_key(inputs.key, rank_key(first))),
+            RANGE_END_TAG: str(rank_trace_key(inputs.key, rank_key(last))),
+        }
+        yield dg.RunRequest(
+            run_key=f"{night} {stage} {inputs.key} {first}-{last} {versions}",
+            job_name=_STAGES[stage].name,
+            tags={**tags, **ends},
+        )
+
+
+def _was_tried(instance: dg.DagsterInstance, run_key: str) -> bool:
+    return instance.get_runs_count(dg.RunsFilter(tags={RUN_KEY_TAG: run_key})) > 0

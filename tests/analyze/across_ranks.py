@@ -1,0 +1,118 @@
+"""Iterations for tests across ranks: real traces and simulated jobs through the product, and rows made by hand."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+
+from traceviz_dag.across_ranks import StoredIteration, iterations_at
+from traceviz_dag.analyze.communications import COMMUNICATION_COLUMNS, Communications, gather_communications
+from traceviz_dag.analyze.matches import Matches, match_communications
+from traceviz_dag.classify.topology_types import Group, Replicas, Topology
+from traceviz_dag.simulate import Settings, simulate
+from traceviz_dag.tables import KERNELS, MICROBATCHES
+from traceviz_dag.vocabulary import Dimension, TopologySource
+
+EPOCH_NS = 1_700_000_000_000_000_001
+SMALL = {"layers": 8, "hidden": 2048, "heads": 16, "feed_forward": 8192, "sequence": 2048, "vocabulary": 8192}
+"""A model small enough to simulate in a second, with kernels that are longer than their launches."""
+
+_OPEN: list[object] = []
+
+
+@cache
+def analysed_all(folder: Path) -> tuple[StoredIteration, ...]:
+    """The iterations below a folder, analysed once in this process; their lake stays until the process ends."""
+    context = iterations_at(folder, folder)
+    _OPEN.append(context)
+    return tuple(context.__enter__())
+
+
+def analysed(folder: Path) -> StoredIteration:
+    """The one iteration below a folder."""
+    (iteration,) = analysed_all(folder)
+    return iteration
+
+
+@cache
+def simulated(settings: Settings, folder: Path) -> tuple[StoredIteration, Path]:
+    """A simulated job and its truth folder."""
+    run = folder / f"job_{abs(hash(settings)):x}"
+    simulate(settings, run, workers=1)
+    return analysed(run), run / "truth"
+
+
+def truth_kernels(folder: Path) -> pd.DataFrame:
+    """The truth of all ranks, a row a kernel."""
+    frame = pd.concat([pd.read_parquet(path) for path in sorted(folder.glob("rank_*.parquet"))], ignore_index=True)
+    return frame.astype({name: object for name in frame if str(frame[name].dtype) == "category"})
+
+
+def matched(iteration: StoredIteration) -> Matches:
+    """The matched communications of a stored iteration."""
+    from traceviz_dag.analyze.communications import select_communications
+
+    rows = gather_communications(
+        select_communications(iteration.kernels(rank, COMMUNICATION_COLUMNS)) for rank in iteration.ranks
+    )
+    return match_communications(rows, iteration.topology, iteration.microbatches())
+
+
+def part(rank: int, start: int, end: int, group: str | None = "1", **more: object) -> dict:
+    """One communication kernel; times count from EPOCH_NS."""
+    row = {
+        "rank": rank,
+        "start_ns": EPOCH_NS + start,
+        "duration_ns": end - start,
+        "kind": "communication",
+        "collective": "allreduce",
+        "group_name": group,
+        "dimension": "tp",
+        "device": f"gpu:{rank}",
+        "step": 7,
+    }
+    return {**row, **more}
+
+
+def communications(rows: list[dict]) -> Communications:
+    """Communications of a few columns; what a row does not say is NULL, kernels are numbered per rank."""
+    counts: dict[int, int] = {}
+    complete = []
+    for row in rows:
+        counts[row["rank"]] = counts.get(row["rank"], -1) + 1
+        complete.append({"kernel_id": counts[row["rank"]], **row})
+    fields = [
+        KERNELS.schema.field(name) if name != "rank" else pa.field("rank", pa.int64()) for name in COMMUNICATION_COLUMNS
+    ]
+    arrays = [pa.array([row.get(field.name) for row in complete], type=field.type) for field in fields]
+    return gather_communications([pa.Table.from_arrays(arrays, schema=pa.schema(fields))])
+
+
+def topology(
+    groups: dict[str, tuple[int, ...]] | None = None, pipelines: tuple[tuple[int, ...], ...] = (), world: int = 8
+) -> Topology:
+    """A topology of named groups and pipelines."""
+    named = tuple(
+        Group(name, None, Dimension.TP, ranks, len(ranks), TopologySource.DISTRIBUTED_INFO)
+        for name, ranks in (groups or {}).items()
+    )
+    return Topology(world, {}, named, pipelines, Replicas(), (TopologySource.DISTRIBUTED_INFO,))
+
+
+def no_microbatches() -> pa.Table:
+    return microbatch_rows([])
+
+
+def microbatch_rows(rows: list[dict]) -> pa.Table:
+    """Rows of the table microbatches of all ranks; what a row does not say is NULL."""
+    fields = [pa.field("rank", pa.int64()), *MICROBATCHES.schema]
+    arrays = [pa.array([row.get(field.name) for row in rows], type=field.type) for field in fields]
+    return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def match_rows(rows: list[dict], known: Topology | None = None) -> Matches:
+    """Match rows made by hand, without any micro-batch."""
+    return match_communications(communications(rows), known or topology(), no_microbatches())

@@ -1,0 +1,123 @@
+"""A step taken apart adds up to the nanosecond, and a verdict names the part that moved."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from traceviz_dag.analyze.nights import Figures, Tolerances, judge
+from traceviz_dag.analyze.step_parts import IDLE, step_parts
+from traceviz_dag.vocabulary import Category, Kind
+
+MS = 1_000_000
+TOLERANCES = Tolerances(step=0.05, exposed=0.10, overlap_score=0.05, floor_ns=MS)
+
+
+def kernels(*rows: tuple[str, str, int, int]) -> pa.Table:
+    return pa.table(
+        {
+            "kind": pa.array([kind for kind, _, _, _ in rows], pa.string()),
+            "category": pa.array([category for _, category, _, _ in rows], pa.string()),
+            "start_ns": pa.array([start for _, _, start, _ in rows], pa.int64()),
+            "duration_ns": pa.array([end - start for _, _, start, end in rows], pa.int64()),
+        }
+    )
+
+
+def test_an_instant_belongs_to_computation_before_communication_before_memory():
+    parts = step_parts(
+        kernels(
+            ("computation", "fwd_computation", 10, 30),
+            ("computation", "bwd_computation", 25, 50),
+            ("communication", "dp_communication", 40, 70),
+            ("memory", "memory", 60, 80),
+            ("computation", "optimizer_computation", 90, 130),
+        ),
+        0,
+        100,
+    )
+    assert parts == {
+        "fwd_computation": 20,
+        "bwd_computation": 20,
+        "optimizer_computation": 10,
+        "dp_communication": 20,
+        "memory": 10,
+        IDLE: 20,
+    }
+
+
+def test_a_window_without_kernels_is_idle():
+    assert step_parts(kernels(), 5, 25) == {IDLE: 20}
+
+
+spans = st.tuples(
+    st.sampled_from([kind.value for kind in Kind]),
+    st.sampled_from([category.value for category in Category]),
+    st.integers(0, 100),
+    st.integers(0, 100),
+).map(lambda row: (row[0], row[1], min(row[2:]), max(row[2:])))
+
+
+@given(st.lists(spans, max_size=12), st.integers(0, 100), st.integers(0, 100))
+@settings(max_examples=100, deadline=None)
+def test_parts_are_not_negative_and_add_up_to_the_window(rows, start, length):
+    parts = step_parts(kernels(*rows), start, start + length)
+    assert sum(parts.values()) == length and min(parts.values()) >= 0
+
+
+def figures(name: str, exposed: int = 0, scores: dict[str, float] | None = None, **parts: int) -> Figures:
+    return Figures(name, sum(parts.values()), exposed, parts, scores or {})
+
+
+def test_the_first_of_a_series_is_accepted():
+    verdict = judge(figures("job@1", fwd_computation=5 * MS), None, [], TOLERANCES)
+    assert verdict.accepted and verdict.moved is None and "first of its series" in verdict.statement
+
+
+def test_a_slower_step_is_rejected_and_the_part_that_grew_is_named():
+    before = figures("job@1", fwd_computation=60 * MS, idle=40 * MS)
+    now = figures("job@2", fwd_computation=75 * MS, idle=38 * MS)
+    verdict = judge(now, before, [before.step_ns], TOLERANCES)
+    assert (verdict.accepted, verdict.worse) == (False, ("step time",))
+    assert verdict.moved is not None and (verdict.moved.part, verdict.moved.delta_ns) == ("fwd_computation", 15 * MS)
+    assert sum(delta.delta_ns for delta in verdict.deltas) == now.step_ns - before.step_ns
+    assert "job@2: step 113.000 ms, +13.000 ms (+13.0 %) against job@1" in verdict.statement
+
+
+def test_a_faster_step_is_accepted_and_the_part_that_shrank_is_named():
+    before = figures("job@1", fwd_computation=60 * MS, idle=40 * MS)
+    verdict = judge(figures("job@2", fwd_computation=30 * MS, idle=45 * MS), before, [], TOLERANCES)
+    assert verdict.accepted and verdict.moved is not None and verdict.moved.part == "fwd_computation"
+
+
+@pytest.mark.parametrize(("slower_ns", "accepted"), [(4 * MS, True), (5 * MS, True), (5 * MS + 1, False)])
+def test_a_step_may_be_slower_by_the_tolerance_and_no_more(slower_ns, accepted):
+    before = figures("job@1", idle=100 * MS)
+    assert judge(figures("job@2", idle=100 * MS + slower_ns), before, [], TOLERANCES).accepted is accepted
+
+
+def test_less_than_the_floor_is_noise_whatever_its_share():
+    before = figures("job@1", idle=1000)
+    assert judge(figures("job@2", idle=900_000), before, [], TOLERANCES).accepted
+
+
+def test_exposed_communication_and_scores_are_judged_beside_the_step():
+    before = figures("job@1", 10 * MS, {"S0-S1": 0.9, "gone": 0.5}, idle=100 * MS)
+    now = figures("job@2", 12 * MS, {"S0-S1": 0.8, "new": 0.1}, idle=100 * MS)
+    assert judge(now, before, [], TOLERANCES).worse == ("exposed communication", "OverlapScore of S0-S1")
+
+
+def test_many_small_steps_up_are_stopped_by_the_median_of_the_accepted():
+    history = [100 * MS, 100 * MS, 103 * MS, 104 * MS]
+    before = figures("job@4", idle=104 * MS)
+    now = figures("job@5", idle=108 * MS)
+    assert judge(now, before, history[-1:], TOLERANCES).accepted
+    verdict = judge(now, before, history, TOLERANCES)
+    assert verdict.worse == ("step time against the median of 4 accepted",)
+
+
+def test_parts_that_do_not_add_up_are_refused():
+    with pytest.raises(ValueError, match="add up to 1 ns, not to 2"):
+        judge(Figures("job@1", 2, 0, {"idle": 1}), None, [], TOLERANCES)

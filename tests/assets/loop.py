@@ -1,0 +1,154 @@
+"""Automation without a daemon: the same sensor, conditions and assets, tick by tick in one process, on an instance in
+memory. What a daemon would launch is executed at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import dagster as dg
+from dagster import AssetsDefinition
+
+from assets.automation import ONLY_STALE_TAG
+from assets.partitions import rank_trace_key, ranks_by_iteration
+from assets.resources import TracevizHome
+from assets.staleness import contiguous
+from sensors.register_traces import register_traces
+from sensors.trace_folders import look_once
+from traceviz_dag.definitions import ASSETS
+from traceviz_dag.lake.partition_keys import parse_rank_key, rank_key
+
+RANK_ASSETS = ("traces", "kernels", "microbatches", "overlap")
+TOPOLOGY_ASSETS = ("topology", "process_groups")
+ITERATION_ASSETS = ("iterations", "runs")
+COMPUTED = (*TOPOLOGY_ASSETS, *RANK_ASSETS, *ITERATION_ASSETS)
+QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
+
+Partitions = set[tuple[str, str]]
+
+
+def of_ranks(key: str, *ranks: int) -> Partitions:
+    """The rank tables of some ranks of an iteration."""
+    return {(asset, f"{key}|{rank:04d}") for asset in RANK_ASSETS for rank in ranks}
+
+
+def of_topology(*keys: str) -> Partitions:
+    """The topology tables of iterations."""
+    return {(asset, key) for asset in TOPOLOGY_ASSETS for key in keys}
+
+
+def of_iterations(*keys: str) -> Partitions:
+    """The aggregates of iterations."""
+    return {(asset, key) for asset in ITERATION_ASSETS for key in keys}
+
+
+class Loop:
+    """A home with its sensor and conditions; time passes only when told."""
+
+    def __init__(self, home: Path, root: Path, settings: str = "") -> None:
+        home.mkdir(parents=True, exist_ok=True)
+        (home / "traceviz.toml").write_text(f'{settings}\n[[watch]]\npath = "{root}"\n')
+        self.instance = dg.DagsterInstance.ephemeral()
+        self.assets: list[AssetsDefinition | dg.SourceAsset] = list(ASSETS)
+        self.now = 1_000_000_000.0
+        self.rules = ""
+        self.home, self.root = home, root
+        self.failures: list[str] = []
+        self._sensor_cursor: str | None = None
+        self._automation_cursor: object = None
+        self._position = 0
+
+    @property
+    def traceviz(self) -> TracevizHome:
+        return TracevizHome(home=str(self.home), workers=1, rules=self.rules)
+
+    def tick(self, seconds: float = 30) -> dg.SensorResult:
+        """One tick of trace_folders; a registering run that it asks for is executed."""
+        self.now += seconds
+        context = dg.build_sensor_context(self.instance, cursor=self._sensor_cursor)
+        result = look_once(context, self.traceviz, self.now)
+        self._sensor_cursor = result.cursor
+        for event in result.asset_events:
+            self.instance.report_runless_asset_event(event)
+        for request in result.run_requests or ():
+            register_traces.execute_in_process(
+                run_config={**request.run_config, **QUIET},
+                instance=self.instance,
+                resources={"traceviz": self.traceviz},
+            )
+        return result
+
+    def settle(self) -> None:
+        """As many ticks as a folder needs that arrived whole."""
+        self.tick()
+        self.tick()
+
+    def automate(self, most: int = 8) -> list[Partitions]:
+        """Evaluate the conditions and execute what they ask for, until they ask for nothing; what each tick asked."""
+        asked: list[Partitions] = []
+        for _ in range(most):
+            requested = self.evaluate()
+            if not requested:
+                return asked
+            asked.append(requested)
+            self._execute(requested)
+        raise AssertionError(f"no end after {most} ticks: {asked}")
+
+    def evaluate(self) -> Partitions:
+        """What the conditions ask for at one tick."""
+        defs = dg.Definitions(assets=self.assets, resources={"traceviz": self.traceviz})
+        result = dg.evaluate_automation_conditions(defs, self.instance, cursor=self._automation_cursor)
+        self._automation_cursor = result.cursor
+        return {
+            (asset, partition)
+            for asset in COMPUTED
+            for partition in result.get_requested_partitions(dg.AssetKey(asset))
+            if partition is not None
+        }
+
+    def news(self) -> Partitions:
+        """What was materialised since the last call."""
+        found: Partitions = set()
+        latest = self._position
+        for asset in COMPUTED:
+            ids = self.instance.get_latest_storage_id_by_partition(
+                dg.AssetKey(asset), dg.DagsterEventType.ASSET_MATERIALIZATION
+            )
+            found |= {(asset, partition) for partition, position in ids.items() if position > self._position}
+            latest = max(latest, *ids.values(), 0)
+        self._position = latest
+        return found
+
+    def _execute(self, requested: Partitions) -> None:
+        for stage in (TOPOLOGY_ASSETS, RANK_ASSETS, ITERATION_ASSETS):
+            partitions = sorted({partition for asset, partition in requested if asset == stage[0]})
+            if stage == RANK_ASSETS:
+                self._execute_ranks(partitions)
+                continue
+            for partition in partitions:
+                self._materialise(stage, partition_key=partition)
+
+    def _execute_ranks(self, partitions: Iterable[str]) -> None:
+        for key, ranks in ranks_by_iteration(partitions).items():
+            for first, last in contiguous([parse_rank_key(rank) for rank in ranks]):
+                ends = {
+                    "dagster/asset_partition_range_start": str(rank_trace_key(key, rank_key(first))),
+                    "dagster/asset_partition_range_end": str(rank_trace_key(key, rank_key(last))),
+                }
+                self._materialise(RANK_ASSETS, tags=ends)
+
+    def _materialise(
+        self, names: tuple[str, ...], partition_key: str | None = None, tags: dict[str, str] | None = None
+    ) -> None:
+        result = dg.materialize(
+            self.assets,
+            selection=dg.AssetSelection.assets(*names),
+            instance=self.instance,
+            resources={"traceviz": self.traceviz},
+            partition_key=partition_key,
+            tags={ONLY_STALE_TAG: "true", **(tags or {})},
+            run_config=QUIET,
+            raise_on_error=False,
+        )
+        if not result.success:
+            self.failures.append(f"{names[0]} {partition_key or tags}")

@@ -1,0 +1,100 @@
+"""The assets across ranks: their tables, their checks, and what a rank that is missing does to them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from assets.across_ranks import GATE, MATCHED, SOLVED, across_ranks_assets
+from assets.conventions import INVARIANTS
+from assets.resources import TracevizHome
+from tests.analyze.across_ranks import SMALL
+from traceviz_dag.across_ranks import ACROSS_RANKS_TABLES, iterations_at
+from traceviz_dag.discovery import inputs_below
+from traceviz_dag.lake.inputs import IterationInputs, register
+from traceviz_dag.lake.lake import open_lake
+from traceviz_dag.simulate import Settings, simulate
+
+PAIRS = '[[pair]]\nname = "both"\nstages = [0, 1]\nthreshold = {}\n[[pair]]\nname = "far"\nstages = [8, 9]\n'
+
+
+@pytest.fixture
+def home(tmp_path, analysed_home) -> tuple[Path, IterationInputs]:
+    source, inputs = analysed_home
+    target = open_lake(tmp_path / "home")
+    for name in ("topology", "process_groups", "kernels", "microbatches"):
+        for part in source.partitions(name):
+            table = source.table(name, part.run, part.iteration, part.rank)
+            rows = table.arrow().drop_columns(list(table.definition.partitioned_by))
+            target.write(name, rows, run=part.run, iteration=part.iteration, rank=part.rank)
+    register(target.home, inputs)
+    return target.home, inputs
+
+
+@pytest.fixture(scope="module")
+def analysed_home(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("across") / "job"
+    simulate(Settings(tp=2, pp=2, microbatches=6, **SMALL), folder, workers=1)
+    (inputs,) = inputs_below([folder])
+    with iterations_at(folder, folder) as (iteration,):
+        yield iteration.lake, inputs
+
+
+def materialise(home: Path, inputs: IterationInputs, pairs: str = "") -> dg.ExecuteInProcessResult:
+    instance = dg.DagsterInstance.ephemeral()
+    instance.add_dynamic_partitions("iteration", [inputs.key])
+    config = {"ops": {"across_ranks": {"config": {"pairs": pairs}}}}
+    resources = {"traceviz": TracevizHome(home=str(home))}
+    return dg.materialize(
+        [across_ranks_assets], instance=instance, resources=resources, partition_key=inputs.key, run_config=config
+    )
+
+
+def checks(result: dg.ExecuteInProcessResult) -> dict[tuple[str, str], bool]:
+    evaluations = result.get_asset_check_evaluations()
+    return {(each.asset_key.to_user_string(), each.check_name): each.passed for each in evaluations}
+
+
+def test_all_tables_are_written_and_every_check_passes(home, tmp_path):
+    folder, inputs = home
+    (tmp_path / "pairs.toml").write_text(PAIRS.format(-5))
+    result = materialise(folder, inputs, str(tmp_path / "pairs.toml"))
+    assert result.success
+    lake = open_lake(folder)
+    for name in ACROSS_RANKS_TABLES:
+        assert lake.table(name, inputs.run, inputs.iteration).arrow().num_rows > 0
+        assert lake.query(f"SELECT count(*) AS rows FROM {name}")["rows"][0].as_py() > 0
+    passed = checks(result)
+    assert passed == dict.fromkeys(passed, True)
+    assert {("collectives", MATCHED), ("rank_clocks", SOLVED), ("periods", GATE)} < set(passed)
+
+
+def test_the_same_ranks_give_the_same_data_version(home):
+    versions = []
+    for _ in range(2):
+        result = materialise(*home)
+        events = result.asset_materializations_for_node("across_ranks")
+        versions.append({event.asset_key.to_user_string(): event.tags["dagster/data_version"] for event in events})
+    assert versions[0] == versions[1] and set(versions[0]) == set(ACROSS_RANKS_TABLES)
+
+
+def test_the_gate_fails_on_a_named_pair_and_names_what_it_cannot_judge(home, tmp_path):
+    (tmp_path / "pairs.toml").write_text(PAIRS.format(1.5))
+    result = materialise(*home, str(tmp_path / "pairs.toml"))
+    (gate,) = [each for each in result.get_asset_check_evaluations() if each.check_name == GATE]
+    assert not gate.passed and gate.metadata["not_judged"].value == ["far"]
+    assert result.success, "a gate that fails is a verdict, not an error"
+
+
+def test_without_a_rank_its_peers_are_measured_and_the_checks_say_what_is_missing(home):
+    folder, inputs = home
+    lake = open_lake(folder)
+    lake.delete("kernels", run=inputs.run, iteration=inputs.iteration, rank=3)
+    lake.delete("microbatches", run=inputs.run, iteration=inputs.iteration, rank=3)
+    passed = checks(materialise(folder, inputs))
+    assert not passed["collectives", MATCHED]
+    assert all(passed[asset, INVARIANTS] for asset in ("collectives", "pipelines", "periods"))
+    pipelines = open_lake(folder).table("pipelines", inputs.run, inputs.iteration).df()
+    assert pipelines.refusal.notna().tolist() == [False, False, True]

@@ -1,0 +1,194 @@
+"""Each cause recomputes exactly what depends on it: the set of (asset, partition), and nothing for no change."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from assets import conventions, rank_tables, staleness
+from tests.assets.loop import (
+    COMPUTED,
+    ITERATION_ASSETS,
+    RANK_ASSETS,
+    TOPOLOGY_ASSETS,
+    Loop,
+    of_iterations,
+    of_ranks,
+    of_topology,
+)
+from tests.small_run import rank_file, write_run
+from traceviz_dag.lake.lake import open_lake
+from traceviz_dag.workers import analyse_into_lake
+
+ALL_OF_7 = of_topology("job@7") | of_ranks("job@7", 0, 1, 2, 3) | of_iterations("job@7")
+
+
+def trace(run: Path, rank: int, iteration: int = 7) -> Path:
+    return run / f"iteration_{iteration}/rank_{rank:04d}_iter_{iteration}.pt.trace.json"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ranks_in_this_process():
+    """What the pool does is tested elsewhere; starting it takes longer than these traces."""
+
+    def one_by_one(task, traces, _workers):
+        return (analyse_into_lake(task, trace) for trace in traces)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rank_tables, "analyse_ranks", one_by_one)
+        yield
+
+
+@pytest.fixture(scope="module")
+def computed(tmp_path_factory):
+    """Iteration 7 with four ranks, computed from a cold start: its first evaluation comes after the observations.
+
+    The tests that share it leave nothing undone behind them.
+    """
+    folder = tmp_path_factory.mktemp("automation")
+    run = write_run(folder / "runs/job")
+    loop = Loop(folder / "home", run.parent)
+    loop.settle()
+    assert loop.automate() == [of_topology("job@7"), of_ranks("job@7", 0, 1, 2, 3), of_iterations("job@7")]
+    assert loop.news() == ALL_OF_7 and loop.failures == []
+    return loop
+
+
+@pytest.fixture
+def run(computed):
+    return computed.root / "job"
+
+
+def test_partitions_that_appear_after_the_first_look_of_automation_are_computed_stage_by_stage(tmp_path):
+    run = write_run(tmp_path / "runs/job", {7: 2}, world=2)
+    loop = Loop(tmp_path / "home", run.parent)
+    assert loop.evaluate() == set()
+    loop.settle()
+    assert loop.automate() == [of_topology("job@7"), of_ranks("job@7", 0, 1), of_iterations("job@7")]
+
+
+def test_a_changed_rank_recomputes_itself_and_the_aggregates(computed, run):
+    rank_file(2, 4, scale=2).write(trace(run, 2))
+    computed.settle()
+    computed.automate()
+    assert computed.news() == of_topology("job@7") | of_ranks("job@7", 2) | of_iterations("job@7")
+
+
+def test_a_new_time_with_the_old_content_recomputes_nothing(computed, run):
+    for rank in range(4):
+        os.utime(trace(run, rank))
+    computed.settle()
+    assert computed.automate() == []
+
+
+def test_a_late_rank_is_computed_and_joins_the_aggregates(tmp_path):
+    run = write_run(tmp_path / "runs/job", {7: 3})
+    loop = Loop(tmp_path / "home", run.parent)
+    loop.settle()
+    assert loop.automate() == [], "rank 3 of 4 is missing, and the deadline has not come"
+    loop.tick(15 * 60)
+    loop.automate()
+    assert loop.news() == of_topology("job@7") | of_ranks("job@7", 0, 1, 2) | of_iterations("job@7")
+    partial = open_lake(loop.home).query("SELECT partial FROM iterations").to_pylist()
+    assert partial == [{"partial": True}]
+    rank_file(3, 4).write(trace(run, 3))
+    loop.settle()
+    loop.automate()
+    assert loop.news() == of_topology("job@7") | of_ranks("job@7", 3) | of_iterations("job@7")
+    assert open_lake(loop.home).query("SELECT partial FROM iterations").to_pylist() == [{"partial": False}]
+
+
+def test_pairs_without_a_trace_are_never_asked_for_and_hold_nothing_up(computed, run):
+    write_run(run, {8: 2})
+    computed.settle()
+    computed.tick(15 * 60)
+    assert computed.automate() == [of_topology("job@8"), of_ranks("job@8", 0, 1), of_iterations("job@8")]
+    computed.news()
+
+
+def test_a_failed_rank_holds_the_aggregates_back_until_it_is_mended(tmp_path):
+    run = write_run(tmp_path / "runs/job")
+    trace(run, 1).write_text('{"traceEvents": "none"}')
+    loop = Loop(tmp_path / "home", run.parent)
+    loop.settle()
+    loop.automate()
+    assert loop.news() == of_topology("job@7") | of_ranks("job@7", 0, 2, 3)
+    assert len(loop.failures) == 1, "a bad trace is not tried again and again"
+    assert loop.automate() == []
+    rank_file(1, 4).write(trace(run, 1))
+    loop.settle()
+    loop.automate()
+    assert loop.news() == of_topology("job@7") | of_ranks("job@7", 1) | of_iterations("job@7")
+
+
+def test_changed_rules_recompute_every_rank_and_no_topology(computed, tmp_path):
+    rules = tmp_path / "rules.toml"
+    rules.write_text(
+        '[[frame]]\nname = "mine"\non = ["python_function"]\npatterns = ["*nothing_like_it*"]\nphase = "other"\n'
+    )
+    computed.rules = str(rules)
+    before = set(computed.instance.get_materialized_partitions(dg.AssetKey("kernels")))
+    computed.tick()
+    computed.automate()
+    news = computed.news()
+    assert {partition for asset, partition in news if asset == "kernels"} == before
+    assert not {asset for asset, _ in news} & {"topology", "process_groups"}
+
+
+def test_a_changed_topology_recomputes_what_depends_on_it(computed, run):
+    text = run / "unique_parallel_groups_20260101_000000.txt"
+    text.write_text("this is not how such a file looks")
+    computed.settle()
+    computed.automate()
+    assert {asset for asset, _ in computed.news()} == {"topology", "process_groups"}, "it came out as before"
+
+
+def test_a_change_on_the_tick_after_a_request_is_not_lost(computed, run):
+    rank_file(2, 4, scale=3).write(trace(run, 2))
+    computed.settle()
+    first = computed.evaluate()
+    rank_file(3, 4, scale=3).write(trace(run, 3))
+    computed.settle()
+    assert first == of_topology("job@7")
+    computed.automate()
+    assert computed.news() == of_topology("job@7") | of_ranks("job@7", 2, 3) | of_iterations("job@7")
+
+
+def test_a_code_version_recomputes_everything_once_and_in_order(computed, monkeypatch):
+    for module in (conventions, rank_tables, staleness):
+        monkeypatch.setattr(module, "CODE_VERSION", "2")
+    computed.assets = [
+        asset.map_asset_specs(
+            lambda spec: spec.replace_attributes(code_version="2") if spec.code_version is not None else spec
+        )
+        if isinstance(asset, dg.AssetsDefinition)
+        else asset
+        for asset in computed.assets
+    ]
+    everything = {
+        (asset, partition)
+        for asset in COMPUTED
+        for partition in computed.instance.get_materialized_partitions(dg.AssetKey(asset))
+    }
+    asked = computed.automate()
+    assert [sorted({asset for asset, _ in stage}) for stage in asked] == [
+        sorted(TOPOLOGY_ASSETS),
+        sorted(RANK_ASSETS),
+        sorted(ITERATION_ASSETS),
+    ]
+    assert computed.news() == everything
+
+
+def test_what_the_command_line_computed_meanwhile_is_not_computed_again(tmp_path):
+    run = write_run(tmp_path / "runs/job")
+    loop = Loop(tmp_path / "home", run.parent)
+    loop.settle()
+    requested = loop.evaluate()
+    loop._execute(requested)
+    loop._execute(of_ranks("job@7", 0, 1, 2, 3))
+    loop.news()
+    loop.automate()
+    assert loop.news() == of_iterations("job@7"), "the ranks' versions say what they were made from"

@@ -1,0 +1,218 @@
+"""The nightly gate on real tables: verdicts in the order of the series, exact deltas, the way to a verdict."""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from assets import rank_tables
+from assets.nightly import nightly_gate
+from sensors.nightly import NIGHT_TAG, judge_open_night, nightly_schedule
+from sensors.notifications import notify_sensor
+from sensors.register_traces import register_traces
+from tests.assets.loop import QUIET, Loop
+from tests.small_run import rank_file
+from traceviz_dag.lake.lake import open_lake
+from traceviz_dag.workers import analyse_into_lake
+
+
+@pytest.fixture(autouse=True)
+def ranks_in_this_process(monkeypatch):
+    def one_by_one(task, traces, _workers):
+        return (analyse_into_lake(task, trace) for trace in traces)
+
+    monkeypatch.setattr(rank_tables, "analyse_ranks", one_by_one)
+
+
+def write_iteration(run: Path, iteration: int, scale: int = 1) -> None:
+    for rank in range(2):
+        file = rank_file(rank, 2, step=iteration, scale=scale)
+        file.write(run / f"iteration_{iteration}/rank_{rank:04d}_iter_{iteration}.pt.trace.json")
+
+
+def judge(loop: Loop, **config) -> dg.ExecuteInProcessResult:
+    return dg.materialize(
+        [*loop.assets],
+        selection=[nightly_gate],
+        instance=loop.instance,
+        resources={"traceviz": loop.traceviz},
+        run_config={**QUIET, "ops": {"nightly_gate": {"config": config}}},
+        raise_on_error=False,
+    )
+
+
+def verdicts(loop: Loop) -> list[tuple[int, bool, int | None]]:
+    sql = "SELECT iteration, accepted, reference_iteration FROM nights ORDER BY iteration"
+    return [tuple(row.values()) for row in open_lake(loop.home).query(sql).to_pylist()]
+
+
+SETTINGS = "[nightly.tolerances]\nfloor_ns = 1000\n"
+
+
+@pytest.fixture
+def loop(tmp_path):
+    """Iterations 1 to 3; the third computes twice as long."""
+    run = tmp_path / "runs/job"
+    for iteration, scale in ((1, 1), (2, 1), (3, 2)):
+        write_iteration(run, iteration, scale)
+    loop = Loop(tmp_path / "home", run.parent, SETTINGS)
+    loop.settle()
+    loop.automate()
+    return loop
+
+
+def test_the_night_that_got_slower_fails_the_run_and_is_no_reference(loop, tmp_path):
+    result = judge(loop)
+    assert not result.success
+    assert verdicts(loop) == [(1, True, None), (2, True, 1), (3, False, 2)]
+    write_iteration(tmp_path / "runs/job", 4)
+    loop.settle()
+    loop.automate()
+    assert judge(loop).success, "compared with iteration 2, and 3 is not judged again"
+    assert verdicts(loop)[-1] == (4, True, 2)
+
+
+def test_deltas_by_part_add_up_to_the_change_of_the_step_and_name_what_moved(loop):
+    judge(loop)
+    (night,) = (
+        open_lake(loop.home)
+        .query("SELECT step_ns - reference_step_ns AS change, moved, statement FROM nights WHERE iteration = 3")
+        .to_pylist()
+    )
+    sql = (
+        "SELECT sum(delta_ns)::BIGINT AS change, arg_max(part, delta_ns) AS part FROM night_deltas WHERE iteration = 3"
+    )
+    assert open_lake(loop.home).query(sql).to_pylist() == [{"change": night["change"], "part": night["moved"]}]
+    assert night["moved"] in night["statement"] and "worse: step time" in night["statement"]
+
+
+def test_a_regression_accepted_by_hand_is_the_next_reference(loop, tmp_path):
+    judge(loop)
+    assert judge(loop, accept=["job@3"]).success
+    assert verdicts(loop)[-1] == (3, True, 2)
+    write_iteration(tmp_path / "runs/job", 4, scale=2)
+    loop.settle()
+    loop.automate()
+    assert judge(loop).success
+    assert verdicts(loop)[-1] == (4, True, 3)
+
+
+def test_runs_of_one_series_are_compared_in_the_order_of_their_traces(tmp_path):
+    runs = tmp_path / "runs"
+    for index, name in enumerate(("nightly-b", "nightly-a", "other")):
+        write_iteration(runs / name, 1)
+        for path in (runs / name).rglob("*.json"):
+            os.utime(path, ns=(0, (index + 1) * 10**9))
+    loop = Loop(tmp_path / "home", runs, '[nightly]\nseries = ["nightly-*"]\n')
+    loop.settle()
+    loop.automate()
+    assert judge(loop).success
+    rows = open_lake(loop.home).query("SELECT run, series, reference_run FROM nights ORDER BY run").to_pylist()
+    assert [tuple(row.values()) for row in rows] == [
+        ("nightly-a", "nightly-*", "nightly-b"),
+        ("nightly-b", "nightly-*", None),
+        ("other", "other", None),
+    ]
+
+
+def test_nothing_is_judged_twice(loop):
+    judge(loop)
+    files = {path: path.stat().st_mtime_ns for path in (loop.home / "lake/nights").rglob("*.parquet")}
+    assert judge(loop).success
+    assert {path: path.stat().st_mtime_ns for path in files} == files
+
+
+def open_the_night(loop: Loop) -> str:
+    """What the schedule asks for at 02:00, executed."""
+    schedule = nightly_schedule(loop.traceviz.settings())
+    context = dg.build_schedule_context(loop.instance, scheduled_execution_time=datetime(2026, 8, 1, 2, tzinfo=UTC))
+    (request,) = schedule.evaluate_tick(context).run_requests
+    register_traces.execute_in_process(
+        run_config={**request.run_config, **QUIET},
+        instance=loop.instance,
+        resources={"traceviz": loop.traceviz},
+        tags=dict(request.tags),
+    )
+    return request.tags[NIGHT_TAG]
+
+
+def next_requests(loop: Loop, later: float = 0) -> list[tuple[str, str]]:
+    """(job, partition) that the verdict sensor asks for now."""
+    now = datetime.now(UTC).timestamp() + later
+    asked = [one for one in judge_open_night(loop.instance, loop.traceviz, now) if isinstance(one, dg.RunRequest)]
+    return [
+        (str(one.job_name), one.partition_key or one.tags.get("dagster/asset_partition_range_start", ""))
+        for one in asked
+    ]
+
+
+def test_the_night_finds_what_the_sensor_missed_computes_it_stage_by_stage_and_is_judged(tmp_path):
+    run = tmp_path / "runs/job"
+    write_iteration(run, 1)
+    for path in run.rglob("*.json"):
+        os.utime(path, ns=(0, 10**18))
+    loop = Loop(tmp_path / "home", run.parent)
+    assert next_requests(loop) == [], "no night is open"
+    open_the_night(loop)
+    assert next_requests(loop) == [("compute_topology", "job@1")]
+    loop._materialise(("topology", "process_groups"), partition_key="job@1")
+    assert next_requests(loop) == [("compute_ranks", "job@1|0000")]
+    loop._execute_ranks(["job@1|0000", "job@1|0001"])
+    assert next_requests(loop) == [("compute_iterations", "job@1")]
+    loop._materialise(("iterations", "runs"), partition_key="job@1")
+    assert next_requests(loop) == [("judge_night", "")]
+
+
+def test_a_night_waits_for_a_rank_that_failed_no_longer_than_it_may(tmp_path):
+    run = tmp_path / "runs/job"
+    write_iteration(run, 1)
+    (run / "iteration_1/rank_0001_iter_1.pt.trace.json").write_text('{"traceEvents": "none"}')
+    loop = Loop(tmp_path / "home", run.parent)
+    loop.settle()
+    loop.automate()
+    night = open_the_night(loop)
+    (stage,) = next_requests(loop)
+    assert stage == ("compute_ranks", "job@1|0001"), "it is tried once more"
+    assert next_requests(loop, later=3 * 3600) == [("judge_night", "")]
+    key = next(
+        one for one in judge_open_night(loop.instance, loop.traceviz, 0) if isinstance(one, dg.RunRequest)
+    ).run_key
+    dg.materialize(
+        loop.assets,
+        selection=dg.AssetSelection.assets("traces", "kernels", "microbatches", "overlap"),
+        instance=loop.instance,
+        resources={"traceviz": loop.traceviz},
+        tags={
+            "dagster/run_key": str(key),
+            NIGHT_TAG: night,
+            "dagster/asset_partition_range_start": "job@1|0001",
+            "dagster/asset_partition_range_end": "job@1|0001",
+        },
+        run_config=QUIET,
+        raise_on_error=False,
+    )
+    assert next_requests(loop) == [("judge_night", "")], "once a night and state"
+
+
+def test_a_failed_gate_tells_the_file_what_moved(loop, tmp_path):
+    told = tmp_path / "told.jsonl"
+    settings = (loop.home / "traceviz.toml").read_text()
+    (loop.home / "traceviz.toml").write_text(f'{settings}\n[notify]\nfile = "{told}"\n')
+    result = judge(loop)
+    run = loop.instance.get_run_by_id(result.run_id)
+    event = next(
+        entry.dagster_event for entry in loop.instance.all_logs(result.run_id, of_type=dg.DagsterEventType.RUN_FAILURE)
+    )
+    context = dg.build_run_status_sensor_context(
+        "notify", event, loop.instance, run, resources={"traceviz": loop.traceviz}
+    ).for_run_failure()
+    notify_sensor(loop.traceviz.settings())(context)
+    (message,) = [json.loads(line) for line in told.read_text().splitlines()]
+    assert message["job"] and message["assets"] == ["night_deltas", "nights"]
+    assert "job@3: step" in message["text"] and "moved most" in message["text"]
+    assert list(message["checks"]) == ["nights:gate"]

@@ -1,0 +1,100 @@
+"""What the sources observe, what blocks an aggregate, and what is expected of a watched place."""
+
+from __future__ import annotations
+
+import os
+
+import dagster as dg
+import pyarrow.compute as pc
+import pytest
+from dagster._core.definitions.observe import observe
+
+from assets import rank_tables
+from assets.automation import with_freshness
+from assets.raw_traces import raw_traces
+from assets.settings import Settings, WatchedRoot
+from tests.assets.loop import Loop, of_iterations
+from tests.small_run import rank_file, write_run
+from traceviz_dag.definitions import ASSETS, defs
+from traceviz_dag.lake.lake import open_lake
+from traceviz_dag.workers import analyse_into_lake
+
+
+@pytest.fixture
+def loop(tmp_path, monkeypatch):
+    def one_by_one(task, traces, _workers):
+        return (analyse_into_lake(task, trace) for trace in traces)
+
+    monkeypatch.setattr(rank_tables, "analyse_ranks", one_by_one)
+    write_run(tmp_path / "runs/job")
+    return Loop(tmp_path / "home", tmp_path / "runs")
+
+
+def observed(loop: Loop) -> dict[str, str]:
+    """Partition → data version of the raw traces, as an observation from the UI gives them."""
+    assert observe(
+        [raw_traces],
+        instance=loop.instance,
+        resources={"traceviz": loop.traceviz},
+        run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
+    ).success
+    tags = loop.instance.event_log_storage.get_latest_tags_by_partition(
+        raw_traces.key, dg.DagsterEventType.ASSET_OBSERVATION, ["dagster/data_version"]
+    )
+    return {partition: one["dagster/data_version"] for partition, one in tags.items()}
+
+
+def test_an_observation_by_hand_sees_content_and_not_times(loop, tmp_path):
+    loop.settle()
+    files = {rank: tmp_path / f"runs/job/iteration_7/rank_{rank:04d}_iter_7.pt.trace.json" for rank in range(4)}
+    before = observed(loop)
+    assert set(before) == {f"job@7|{rank:04d}" for rank in range(4)}
+    os.utime(files[0])
+    rank_file(1, 4, scale=2).write(files[1])
+    files[2].unlink()
+    after = observed(loop)
+    assert {partition for partition in before if before[partition] != after[partition]} == {"job@7|0001"}
+
+
+def test_figures_that_break_an_invariant_stop_the_aggregate(loop):
+    loop.settle()
+    loop.evaluate()
+    loop._execute({("topology", "job@7")})
+    loop._execute_ranks([f"job@7|{rank:04d}" for rank in range(4)])
+    lake = open_lake(loop.home)
+    overlap = lake.table("overlap", "job", 7, 2).arrow()
+    columns = [name for name in overlap.column_names if name not in {"run", "iteration", "rank"}]
+    broken = overlap.select(columns)
+    broken = broken.set_column(
+        columns.index("hidden_ns"), broken.schema.field("hidden_ns"), pc.add(broken["hidden_ns"], 10**9)
+    )
+    lake.write("overlap", broken, run="job", iteration=7, rank=2)
+    loop.news()
+    loop._execute(of_iterations("job@7"))
+    assert loop.news() == set() and loop.failures == ["iterations job@7"]
+
+
+def test_freshness_is_expected_only_where_folders_are_watched():
+    assert [asset for asset in with_freshness(ASSETS, Settings()) if _policies(asset)] == []
+    watched = with_freshness(ASSETS, Settings(watch=(WatchedRoot("/runs"),)))
+    assert {key for asset in watched for key in _policies(asset)} == {"nights", "iterations"}
+
+
+def _policies(asset: object) -> list[str]:
+    specs = asset.specs if isinstance(asset, dg.AssetsDefinition) else ()
+    return [spec.key.to_user_string() for spec in specs if spec.freshness_policy is not None]
+
+
+def test_the_code_location_holds_together():
+    dg.Definitions.validate_loadable(defs)
+    repository = defs.get_repository_def()
+    assert {sensor.name for sensor in repository.sensor_defs} == {
+        "automation", "nightly_verdict", "notify", "trace_folders"
+    }  # fmt: skip
+    running = [one for one in repository.sensor_defs if one.default_status is dg.DefaultSensorStatus.RUNNING]
+    assert running == [], "nothing runs by itself on a home that watches no folder"
+
+
+def test_the_night_is_at_two_unless_set_otherwise():
+    schedule = defs.get_repository_def().get_schedule_def("nightly")
+    assert (schedule.cron_schedule, schedule.execution_timezone) == ("0 2 * * *", "UTC")

@@ -1,0 +1,168 @@
+"""The commands across ranks, from a path and from a lake: what they say, as what, and how they end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from tests.analyze.across_ranks import SMALL
+from traceviz_dag.across_ranks import StoredIteration, analyse_across_ranks, iterations_at
+from traceviz_dag.commands.clocks import clocks
+from traceviz_dag.commands.gate import gate
+from traceviz_dag.commands.periods import periods
+from traceviz_dag.commands.pipelines import pipelines
+from traceviz_dag.commands.waits import waits
+from traceviz_dag.errors import BadInputError, UsageError
+from traceviz_dag.lake.across_ranks_views import BLAME_SQL, KERNELS_ALIGNED_SQL, PERIOD_PERCENTILES_SQL
+from traceviz_dag.lake.lake import open_lake
+from traceviz_dag.simulate import Settings, simulate
+from traceviz_dag.simulate.settings import Faults
+
+PAIRS = '[[pair]]\nname = "both stages"\nstages = [0, 1]\nthreshold = {}\n'
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory) -> Path:
+    job = Settings(tp=2, pp=2, dp=2, microbatches=6, node_size=2, clock_skew_ms=3.0, faults=Faults(slow_gpu=5), **SMALL)
+    folder = tmp_path_factory.mktemp("commands") / "job"
+    simulate(job, folder, workers=1)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def home(run_folder, tmp_path_factory) -> Path:
+    """A home that holds the iteration's tables, those across ranks included."""
+    home = tmp_path_factory.mktemp("home")
+    target = open_lake(home)
+    with iterations_at(run_folder, home) as (found,):
+        source = found.lake
+        for name in ("topology", "process_groups", "kernels", "microbatches"):
+            for part in source.partitions(name):
+                table = source.table(name, part.run, part.iteration, part.rank).arrow()
+                table = table.drop_columns(list(source.table(name).definition.partitioned_by))
+                target.write(name, table, run=part.run, iteration=part.iteration, rank=part.rank)
+        stored = StoredIteration(target, found.run, found.iteration)
+        for name, table in analyse_across_ranks(stored).items():
+            target.write(name, table, run=found.run, iteration=found.iteration)
+    target.refresh_catalogue()
+    return home
+
+
+def call(command: Callable, *words: object) -> tuple[int, str]:
+    app = typer.Typer(pretty_exceptions_enable=False)
+    app.command()(command)
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.output
+
+
+def answer(command: Callable, *words: object) -> list[dict]:
+    code, output = call(command, *words, "--json")
+    assert code == 0
+    return json.loads(output)
+
+
+def test_clocks_and_their_certainty(home):
+    (said,) = answer(clocks, "--home", home)
+    assert (said["run"], said["iteration"]) == ("job", 10)
+    assert said["clocks"]["solved"] == said["clocks"]["ranks"] == 8 and said["clocks"]["refusals"] == {}
+    assert [row["rank"] for row in said["ranks"]] == list(range(8)) and said["ranks"][0]["offset_ns"] == 0
+    code, text = call(clocks, "--home", home)
+    assert code == 0 and "clocks solved for 8 of 8 ranks; ends agree within" in text
+
+
+def test_waits_name_the_slow_rank_and_the_clocks_that_they_rest_on(home):
+    (said,) = answer(waits, "--home", home)
+    assert [row["rank"] for row in said["ranks"] if row["blamed"]] == [5]
+    assert said["stages"][0]["stage"] == 1 and said["nodes"][0]["node"] == 2
+    assert {row["fault"] for row in said["matching"]} == {None}
+    assert said["matrix"][0]["late_rank"] in (4, 5)
+    code, text = call(waits, "--home", home, "--limit", 3)
+    assert code == 0 and "rank 5 delayed its peers by" in text and "the 3 longest of" in text
+
+
+def test_a_path_gives_what_the_lake_gives(home, run_folder):
+    for command in (clocks, periods):
+        assert answer(command, run_folder) == answer(command, "--home", home)
+
+
+def test_pipelines_show_parts_that_add_up(home):
+    (said,) = answer(pipelines, "--home", home)
+    assert len(said["pipelines"]) == 8 and len(said["replicas"]) == 4 and len(said["stages"]) == 2
+    for row in said["pipelines"]:
+        parts = ("fill_drain_ns", "imbalance_ns", "jitter_ns", "stall_ns")
+        assert sum(row[name] for name in parts) == row["bubble_ns"] == row["span_ns"] - row["ideal_ns"]
+    code, text = call(pipelines, "--home", home)
+    assert code == 0 and "ranks of stage 1 differ most: rank 5" in text
+
+
+def test_periods_with_percentiles_units_and_reasons(home, tmp_path):
+    (tmp_path / "pairs.toml").write_text(PAIRS.format(0.3))
+    (said,) = answer(periods, "--home", home, "--pairs", tmp_path / "pairs.toml", "--units")
+    by_name = {(row["kind"], row["pair"], row["stage"]): row for row in said["pairs"]}
+    stages, named = by_name["stages", "stages 0 and 1", 0], by_name["named", "both stages", 0]
+    assert stages["score_p50"] == named["score_p50"] > 0.5 and stages["refusal"] is None
+    assert stages["units"] == 4 * 4 and stages["statement"].startswith("period ")
+    assert by_name["dimension", "computation + embedding", 0]["refusal"].startswith("no embedding communication")
+    assert {unit["pair"] for unit in said["units"]} >= {"stages 0 and 1", "both stages"}
+
+
+@pytest.mark.parametrize(("threshold", "code"), [(0.3, 0), (0.999, 1)])
+def test_the_gate_ends_with_0_or_1(home, tmp_path, threshold, code):
+    (tmp_path / "pairs.toml").write_text(PAIRS.format(threshold))
+    ended, output = call(gate, "--home", home, "--pairs", tmp_path / "pairs.toml", "--json")
+    assert ended == code
+    (verdict,) = json.loads(output)
+    assert verdict["passed"] is (code == 0) and verdict["threshold"] == threshold
+
+
+def test_the_gate_does_not_pass_what_it_cannot_judge(home, tmp_path):
+    (tmp_path / "pairs.toml").write_text('[[pair]]\nname = "far"\nstages = [7, 8]\n')
+    with pytest.raises(UsageError, match="pair 'far' of job 10: the iteration has no pair of stages 7 and 8"):
+        call(gate, "--home", home, "--pairs", tmp_path / "pairs.toml")
+
+
+def test_annotations_of_the_traces_can_be_named_from_a_path(run_folder, tmp_path):
+    text = '[[pair]]\nname = "steps"\nstage0 = {range = "ProfilerStep*", rank = 0}\nstage1 = {range = "none"}\n'
+    (tmp_path / "pairs.toml").write_text(text)
+    (said,) = answer(periods, run_folder, "--pairs", tmp_path / "pairs.toml")
+    (named,) = [row for row in said["pairs"] if row["kind"] == "named"]
+    assert named["refusal"] == "no range is called 'none'"
+
+
+def test_what_is_not_there_is_said_in_one_line(home, tmp_path):
+    with pytest.raises(UsageError, match="no such iteration; there are job 10"):
+        call(clocks, "--home", home, "--iteration", 11)
+    with pytest.raises(BadInputError, match="no partition of table kernels"):
+        call(clocks, "--home", tmp_path / "empty")
+    with pytest.raises(UsageError, match="--limit"):
+        call(waits, "--home", home, "--limit", -1)
+
+
+def test_the_views_across_ranks_run_over_the_catalogue(home):
+    lake = open_lake(home)
+    aligned = lake.query(
+        f"SELECT rank, max(abs(start_ns - aligned_start_ns - ahead)) AS wrong FROM ({KERNELS_ALIGNED_SQL}) AS k "
+        "JOIN (SELECT rank, offset_ns AS ahead FROM rank_clocks) AS c USING (rank) GROUP BY rank"
+    )
+    assert aligned.num_rows == 8 and set(aligned["wrong"].to_pylist()) == {0}
+    percentiles = lake.query(PERIOD_PERCENTILES_SQL).to_pylist()
+    (said,) = answer(periods, "--home", home)
+    told = {(row["pair"], row["stage"]): row for row in said["pairs"] if row["refusal"] is None}
+    assert len(percentiles) == len(told)
+    for row in percentiles:
+        same = told[row["pair"], row["stage"]]
+        assert row["units"] == same["units"] and round(row["period_p90_ns"]) == same["period_p90_ns"]
+    blame = lake.query(BLAME_SQL).to_pylist()
+    (matrix,) = answer(waits, "--home", home)
+    key = ("rank", "late_rank", "dimension")
+    assert {tuple(row[name] for name in (*key, "wait_ns")) for row in blame} == {
+        tuple(row[name] for name in (*key, "wait_ns")) for row in matrix["matrix"]
+    }
+    assert all(row["clocks_solved"] for row in blame)

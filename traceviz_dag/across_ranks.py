@@ -1,0 +1,206 @@
+"""An iteration's tables across ranks, from its ranks' tables in the lake: matched, aligned, charged, replayed, paired.
+
+Ranks are read one after the other. In memory are the communication kernels of all ranks, a table of their parts in each
+communication, and the kernels of one rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from traceviz_dag.analyze.clocks import solve_clocks
+from traceviz_dag.analyze.collectives import collectives_table
+from traceviz_dag.analyze.communications import COMMUNICATION_COLUMNS, gather_communications, select_communications
+from traceviz_dag.analyze.matches import match_communications
+from traceviz_dag.analyze.named_pairs import (
+    RANGES,
+    annotation_ranges,
+    named_range_periods,
+    named_table_periods,
+    stamped_periods,
+)
+from traceviz_dag.analyze.operations import Operation
+from traceviz_dag.analyze.periods import BUSY_COLUMNS, periods_table
+from traceviz_dag.analyze.pipelines import pipelines_table
+from traceviz_dag.analyze.waits import BESIDE_COLUMNS, charge_waits
+from traceviz_dag.classify.rules import load_rules
+from traceviz_dag.classify.topology import topology_tables
+from traceviz_dag.classify.topology_types import Topology
+from traceviz_dag.discovery import inputs_below
+from traceviz_dag.iteration_pipeline import rank_traces, read_topology, stored_topology
+from traceviz_dag.lake.inputs import IterationInputs
+from traceviz_dag.lake.lake import Lake, open_lake
+from traceviz_dag.read.kineto import read_kineto
+from traceviz_dag.read.pairs_file import NamedPair, StageSelector, Stamp, read_stamps
+from traceviz_dag.tables import PERIODS
+from traceviz_dag.workers import IterationTask, analyse_ranks
+
+ACROSS_RANKS_TABLES = ("collectives", "rank_clocks", "pipelines", "periods")
+"""The tables that this module makes, in the order in which they are made."""
+
+_STEP_COLUMNS = (
+    *("rank", "step", "chunk", "microbatch", "phase", "dimension", "order_in_rank", "host_start_ns"),
+    *("span_start_ns", "span_end_ns"),
+)
+
+
+@dataclass(frozen=True)
+class StoredIteration:
+    """One iteration in a lake, read piece by piece.
+
+    Attributes:
+        inputs: its trace files, where they are known; annotations are read from them.
+    """
+
+    lake: Lake
+    run: str
+    iteration: int
+    inputs: IterationInputs | None = None
+
+    @cached_property
+    def ranks(self) -> tuple[int, ...]:
+        """Ranks with kernels in the lake."""
+        partitions = self.lake.partitions("kernels", self.run, self.iteration)
+        return tuple(sorted(part.rank for part in partitions if part.rank is not None))
+
+    @cached_property
+    def topology(self) -> Topology:
+        """The job's topology."""
+        return stored_topology(self.lake, self.run, self.iteration)[0]
+
+    def kernels(self, rank: int, columns: Sequence[str]) -> pa.Table:
+        """Some columns of one rank's kernels."""
+        return self.lake.table("kernels", self.run, self.iteration, rank).arrow(columns)
+
+    def device(self, rank: int) -> str | None:
+        """The one device of a rank; None where it has several, or none."""
+        devices = pc.unique(self.kernels(rank, ("device",))["device"].cast(pa.string())).to_pylist()
+        return devices[0] if len(devices) == 1 else None
+
+    def microbatches(self) -> pa.Table:
+        """The forward and backward steps of all ranks."""
+        return self.lake.table("microbatches", self.run, self.iteration).arrow(_STEP_COLUMNS)
+
+    def table(self, name: str) -> pa.Table:
+        """A table across ranks: as it stands in the lake, else computed."""
+        if self.lake.exists(name, run=self.run, iteration=self.iteration):
+            return self.lake.table(name, self.run, self.iteration).arrow()
+        return self._computed[name]
+
+    @cached_property
+    def _computed(self) -> Mapping[str, pa.Table]:
+        return analyse_across_ranks(self)
+
+
+def analyse_across_ranks(iteration: StoredIteration) -> Mapping[str, pa.Table]:
+    """Compute all tables across ranks of an iteration.
+
+    Returns:
+        Table name → rows, for each of ``ACROSS_RANKS_TABLES``.
+
+    Raises:
+        BadInputError: the iteration's ranks or topology are not in the lake.
+    """
+    microbatches, topology = iteration.microbatches(), iteration.topology
+    rows = gather_communications(
+        select_communications(iteration.kernels(rank, COMMUNICATION_COLUMNS)) for rank in iteration.ranks
+    )
+    matches = match_communications(rows, topology, microbatches)
+    clocks = solve_clocks(matches, iteration.ranks)
+    collectives = charge_waits(
+        collectives_table(matches, clocks), matches, clocks, lambda rank: iteration.kernels(rank, BESIDE_COLUMNS)
+    )
+    return {
+        "collectives": collectives,
+        "rank_clocks": clocks,
+        "pipelines": pipelines_table(microbatches, topology),
+        "periods": periods_table(microbatches, topology, lambda rank: iteration.kernels(rank, BUSY_COLUMNS)),
+    }
+
+
+def named_periods(iteration: StoredIteration, pairs: Sequence[NamedPair]) -> pa.Table:
+    """The periods of the pairs that a user named.
+
+    Raises:
+        BadInputError: a file of time stamps or a trace with the annotations cannot be read.
+    """
+    parts = [PERIODS.schema.empty_table()]
+    ranges: pa.Table | None = None
+    for pair in pairs:
+        if pair.stage0 is None or pair.stage1 is None:
+            parts.append(named_table_periods(pair, iteration.table("periods").select(PERIODS.schema.names)))
+        elif pair.timestamps is not None:
+            parts.append(stamped_periods(pair, _stamps(pair, pair.stage0), _stamps(pair, pair.stage1)))
+        else:
+            ranges = _annotations(iteration) if ranges is None else ranges
+            parts.append(named_range_periods(pair, ranges))
+    return pa.concat_tables(parts)
+
+
+def expert_exchanges(iteration: StoredIteration, collectives: pa.Table) -> pa.Table:
+    """The matched all-to-alls with their message sizes: what ``blame.expert_load`` takes."""
+    chosen = collectives.filter(
+        pc.and_(
+            pc.equal(collectives["operation"].cast(pa.string()), Operation.ALL_TO_ALL.value),
+            pc.is_valid(collectives["communication"]),
+        )
+    ).select(["rank", "kernel_id", "communication"])
+    parts = []
+    for rank in pc.unique(chosen["rank"]).to_pylist():
+        mine = chosen.filter(pc.equal(chosen["rank"], rank))
+        parts.append(mine.join(iteration.kernels(rank, ("kernel_id", "in_elements", "out_elements")), "kernel_id"))
+    names = ("rank", "communication", "in_elements", "out_elements")
+    return pa.concat_tables(parts) if parts else pa.table({name: pa.array([], pa.int64()) for name in names})
+
+
+@contextmanager
+def iterations_at(path: Path | None, home: Path, rules: Path | None = None) -> Iterator[list[StoredIteration]]:
+    """The iterations of a path, analysed into a lake that is gone afterwards; or, without a path, those of a home.
+
+    Raises:
+        BadInputError: the path holds no traces, or the home no analysed iteration.
+    """
+    if path is None:
+        lake = open_lake(home)
+        places = sorted({(part.run, part.iteration) for part in lake.partitions("kernels")})
+        if not places:
+            lake.table("kernels")
+        yield [StoredIteration(lake, run, iteration) for run, iteration in places]
+        return
+    with TemporaryDirectory(prefix="traceviz_") as folder:
+        yield [_analysed(Path(folder), inputs, rules) for inputs in inputs_below([path])]
+
+
+def _analysed(home: Path, inputs: IterationInputs, rules: Path | None) -> StoredIteration:
+    lake = open_lake(home)
+    topology = read_topology(inputs)
+    for name, table in zip(("topology", "process_groups"), topology_tables(topology), strict=True):
+        lake.write(name, table, run=inputs.run, iteration=inputs.iteration)
+    task = IterationTask(lake.home, inputs.run, inputs.iteration, topology, load_rules(rules))
+    traces = rank_traces(inputs, {entry.rank for entry in inputs.ranks})
+    for _ in analyse_ranks(task, traces):
+        pass
+    return StoredIteration(lake, inputs.run, inputs.iteration, inputs)
+
+
+def _stamps(pair: NamedPair, selector: StageSelector) -> list[Stamp]:
+    assert pair.timestamps is not None
+    stamps = read_stamps(pair.timestamps, selector.pattern, pair.time_unit_ns)
+    return [stamp for stamp in stamps if selector.rank in (None, stamp.rank)]
+
+
+def _annotations(iteration: StoredIteration) -> pa.Table:
+    """The annotations of all ranks, from the traces themselves."""
+    if iteration.inputs is None:
+        return RANGES.empty_table()
+    traces = rank_traces(iteration.inputs, {entry.rank for entry in iteration.inputs.ranks})
+    parts = [annotation_ranges(read_kineto(trace.path), trace.rank) for trace in traces]
+    return pa.concat_tables([RANGES.empty_table(), *parts])

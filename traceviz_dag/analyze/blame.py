@@ -1,0 +1,154 @@
+"""Who is to blame for waiting: the matrix of who waited for whom, and the ranks that were late of themselves.
+
+All functions take the table ``collectives`` with its waits charged (``waits.charge_waits``), and go by solved clocks
+where these are there, else by recorded ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from traceviz_dag.analyze.communications import optional_integers
+from traceviz_dag.analyze.kernel_intervals import codes
+from traceviz_dag.analyze.waits import same_work
+
+BLAMED_SHARE, BLAMED_TIMES = 0.04, 3.0
+"""A rank is blamed if it delayed its peers by this share of the iteration, and by this multiple of the lower quartile
+of all ranks (a quarter, and not half, since of two expert-parallel ranks one can be the slow one)."""
+
+LATE_PARTS = ("late_compute_ns", "late_communication_ns", "late_memory_ns", "late_host_ns", "late_idle_ns")
+
+
+def judged_waits(collectives: pa.Table) -> pa.Table:
+    """The matched rows with ``judged_wait_ns`` and ``late_rank`` on the best clocks there are."""
+    matched = collectives.filter(pc.is_valid(collectives["wait_ns"]))
+    wait = pc.coalesce(matched["wait_aligned_ns"], matched["wait_ns"])
+    late = pc.coalesce(matched["last_rank_aligned"], matched["last_rank"])
+    return matched.append_column("judged_wait_ns", wait).append_column("late_rank", late)
+
+
+def blame_matrix(collectives: pa.Table) -> pa.Table:
+    """Who waited for whom.
+
+    Returns:
+        A row per rank × late_rank × dimension: ``waits`` (how often), ``wait_ns``, and the sums of the late parts, ns;
+        longest first. Waits in communications with missing members are left out: the last rank may be one of these.
+    """
+    rows = judged_waits(collectives)
+    rows = rows.filter(pc.and_(pc.not_equal(rows["rank"], rows["late_rank"]), pc.is_null(rows["fault"])))
+    rows = rows.set_column(rows.schema.get_field_index("dimension"), "dimension", rows["dimension"].cast(pa.string()))
+    sums = [("judged_wait_ns", "count"), *((name, "sum") for name in ("judged_wait_ns", *LATE_PARTS))]
+    matrix = rows.group_by(["rank", "late_rank", "dimension"]).aggregate(sums)
+    names = {"judged_wait_ns_count": "waits", "judged_wait_ns_sum": "wait_ns"}
+    names |= {f"{part}_sum": part for part in LATE_PARTS}
+    matrix = matrix.rename_columns([names.get(name, name) for name in matrix.column_names])
+    return matrix.sort_by([("wait_ns", "descending"), ("rank", "ascending"), ("late_rank", "ascending")])
+
+
+def late_ranks(collectives: pa.Table) -> pa.Table:
+    """How much each rank delayed the peers of its own stage, and whether it is to blame.
+
+    Of each communication the longest wait counts, once. Its *own* part is what the late rank computed, copied or had
+    not launched; time that it spent in other communications was handed on to it by others.
+
+    Returns:
+        A row a rank: ``communications`` it was in, ``last`` in how many, ``delay_ns``, ``own_ns`` (both sums of longest
+        waits), ``own_share`` of the iteration's longest rank, ``late_category`` of most of the delay, ``blamed``.
+    """
+    rows = judged_waits(collectives)
+    rows = rows.filter(pc.and_(pa.array(same_work(rows)), pc.is_null(rows["fault"])))
+    rank, communication, wait = (optional_integers(rows, name) for name in ("rank", "communication", "judged_wait_ns"))
+    everyone = np.unique(optional_integers(collectives, "rank"))
+    place = np.searchsorted(everyone, rank)
+    order = np.lexsort((wait, communication))
+    longest = order[np.append(np.flatnonzero(np.diff(communication[order])), len(order) - 1)] if len(order) else order
+    longest = longest[wait[longest] > 0]
+    late = np.searchsorted(everyone, optional_integers(rows, "late_rank")[longest])
+    own = sum(optional_integers(rows, name)[longest] for name in ("late_compute_ns", "late_memory_ns", "late_host_ns"))
+    own = np.clip(np.asarray(own, dtype=np.int64), 0, wait[longest])
+
+    def total(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        result = np.zeros(len(everyone), dtype=np.int64)
+        np.add.at(result, late, values)
+        return result
+
+    own_ns = total(own)
+    share = own_ns / max(_iteration_ns(collectives), 1)
+    usual = float(np.quantile(own_ns, 0.25)) if len(own_ns) else 0.0
+    return pa.table(
+        {
+            "rank": everyone,
+            "communications": np.bincount(place, minlength=len(everyone)),
+            "last": np.bincount(late, minlength=len(everyone)),
+            "delay_ns": total(wait[longest]),
+            "own_ns": own_ns,
+            "own_share": share,
+            "late_category": _usual_category(rows.take(pa.array(longest)), late, wait[longest], len(everyone)),
+            "blamed": (share >= BLAMED_SHARE) & (own_ns >= BLAMED_TIMES * usual),
+        }
+    )
+
+
+def delays_by(late: pa.Table, place_of: Mapping[int, int | None], name: str) -> pa.Table:
+    """Sum the rows of ``late_ranks`` over stages or nodes.
+
+    Args:
+        place_of: rank → stage or node; name: the column that says which.
+
+    Returns:
+        A row a place: ``ranks``, ``delay_ns``, ``own_ns``, ``worst_rank``; the longest delay first.
+    """
+    places = [place_of.get(rank) for rank in late["rank"].to_pylist()]
+    rows = late.append_column(name, pa.array(places, pa.int64())).filter(pc.is_valid(pa.array(places, pa.int64())))
+    rows = rows.sort_by([("own_ns", "descending")])
+    sums = [("rank", "count"), ("delay_ns", "sum"), ("own_ns", "sum"), ("rank", "first")]
+    table = rows.group_by([name], use_threads=False).aggregate(sums)
+    names = {"rank_count": "ranks", "delay_ns_sum": "delay_ns", "own_ns_sum": "own_ns", "rank_first": "worst_rank"}
+    table = table.rename_columns([names.get(column, column) for column in table.column_names])
+    return table.sort_by([("own_ns", "descending")])
+
+
+def wait_and_transfer(collectives: pa.Table) -> pa.Table:
+    """Hidden and exposed communication, each split into wait and transfer.
+
+    Returns:
+        A row a dimension: ``kernels``, ``hidden_wait_ns``, ``exposed_wait_ns``, ``hidden_transfer_ns``,
+        ``exposed_transfer_ns``: sums over kernels of all ranks, where kernels that run side by side each count.
+    """
+    rows = judged_waits(collectives)
+    rows = rows.set_column(rows.schema.get_field_index("dimension"), "dimension", rows["dimension"].cast(pa.string()))
+    parts = ("hidden_wait_ns", "exposed_wait_ns", "hidden_transfer_ns", "exposed_transfer_ns")
+    table = rows.group_by(["dimension"]).aggregate([("rank", "count"), *((part, "sum") for part in parts)])
+    names = {"rank_count": "kernels"} | {f"{part}_sum": part for part in parts}
+    table = table.rename_columns([names.get(name, name) for name in table.column_names])
+    return table.sort_by([("exposed_wait_ns", "descending")])
+
+
+def _iteration_ns(collectives: pa.Table) -> int:
+    """The longest time from a rank's first communication to the end of its last."""
+    rank, start, duration = (optional_integers(collectives, name) for name in ("rank", "arrival_ns", "duration_ns"))
+    if not len(rank):
+        return 0
+    everyone, place = np.unique(rank, return_inverse=True)
+    first, last = np.full(len(everyone), np.iinfo(np.int64).max), np.full(len(everyone), np.iinfo(np.int64).min)
+    np.minimum.at(first, place, start)
+    np.maximum.at(last, place, start + duration)
+    return int((last - first).max())
+
+
+def _usual_category(
+    rows: pa.Table, late: npt.NDArray[np.int64], wait: npt.NDArray[np.int64], ranks: int
+) -> list[str | None]:
+    """Per rank, what it did longest over all waits that it caused."""
+    code, names = codes(rows, "late_category")
+    table = np.zeros((ranks, len(names) + 1), dtype=np.int64)
+    np.add.at(table, (late, np.where(code < 0, len(names), code)), wait)
+    words: list[str | None] = [*names, None]
+    return [
+        words[place] if total else None for place, total in zip(table.argmax(axis=1), table.sum(axis=1), strict=True)
+    ]

@@ -1,0 +1,150 @@
+"""Judges one iteration against the last accepted one of its series, and says which part of the step moved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+import msgspec
+
+OTHER_RANKS = "other_ranks"
+"""The part of a step by which the longest window of all ranks is longer than that of the compared rank."""
+
+_SHORTEST_HISTORY = 3
+
+
+class Tolerances(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How much worse than the last accepted iteration a figure may be.
+
+    Attributes:
+        step: of the step time, as a share of the accepted one.
+        exposed: of exposed communication, as a share of the accepted one.
+        overlap_score: of each named pair's score, absolutely.
+        floor_ns: a time that is worse by less is noise, whatever its share.
+    """
+
+    step: float = 0.05
+    exposed: float = 0.10
+    overlap_score: float = 0.05
+    floor_ns: int = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What of an iteration is compared.
+
+    Attributes:
+        name: what messages call it.
+        step_ns, exposed_ns: as in the table ``iterations``.
+        parts: part → ns; they add up to ``step_ns``.
+        scores: named pair → its OverlapScore.
+    """
+
+    name: str
+    step_ns: int
+    exposed_ns: int
+    parts: Mapping[str, int]
+    scores: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """One part of the step, then and now; ``delta_ns`` of all parts add up to the change of the step."""
+
+    part: str
+    reference_ns: int
+    duration_ns: int
+
+    @property
+    def delta_ns(self) -> int:
+        """How much longer the part is now."""
+        return self.duration_ns - self.reference_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How a night ended.
+
+    Attributes:
+        accepted: nothing is worse than the tolerances allow; the next night is compared with this one.
+        worse: names of the figures that are worse.
+        deltas: by part, the largest change in the sense of the step's own first.
+        statement: the verdict as one sentence.
+    """
+
+    accepted: bool
+    worse: tuple[str, ...]
+    deltas: tuple[Delta, ...]
+    statement: str
+
+    @property
+    def moved(self) -> Delta | None:
+        """The part that moved most in the direction in which the step did; None without a reference."""
+        return self.deltas[0] if self.deltas else None
+
+
+def judge(
+    night: Figures, reference: Figures | None, accepted_steps_ns: Sequence[int], tolerances: Tolerances
+) -> Verdict:
+    """Compare a night with the last accepted one.
+
+    Args:
+        reference: the last accepted iteration of the series, its parts taken on the same rank; None for the first.
+        accepted_steps_ns: step times of the last accepted iterations. Their median guards, from three on, against a
+            step that grows a little every night, each time within the tolerance.
+
+    Raises:
+        ValueError: parts do not add up to a step.
+    """
+    for one in (night, reference):
+        if one is not None and sum(one.parts.values()) != one.step_ns:
+            raise ValueError(f"the parts of {one.name} add up to {sum(one.parts.values())} ns, not to {one.step_ns}")
+    if reference is None:
+        return Verdict(True, (), (), f"{night.name}: step {_milliseconds(night.step_ns)}; the first of its series")
+    worse = []
+    if _is_worse(night.step_ns, reference.step_ns, tolerances.step, tolerances.floor_ns):
+        worse.append("step time")
+    elif len(accepted_steps_ns) >= _SHORTEST_HISTORY:
+        usual = int(median(accepted_steps_ns))
+        if _is_worse(night.step_ns, usual, tolerances.step, tolerances.floor_ns):
+            worse.append(f"step time against the median of {len(accepted_steps_ns)} accepted")
+    if _is_worse(night.exposed_ns, reference.exposed_ns, tolerances.exposed, tolerances.floor_ns):
+        worse.append("exposed communication")
+    worse += [
+        f"OverlapScore of {pair}"
+        for pair, score in sorted(night.scores.items())
+        if pair in reference.scores and reference.scores[pair] - score > tolerances.overlap_score
+    ]
+    deltas = _deltas(night, reference)
+    return Verdict(not worse, tuple(worse), deltas, _statement(night, reference, worse, deltas))
+
+
+def _is_worse(now: int, before: int, share: float, floor_ns: int) -> bool:
+    return now - before > max(floor_ns, share * before)
+
+
+def _deltas(night: Figures, reference: Figures) -> tuple[Delta, ...]:
+    parts = sorted(night.parts.keys() | reference.parts.keys())
+    deltas = [Delta(part, reference.parts.get(part, 0), night.parts.get(part, 0)) for part in parts]
+    sense = 1 if night.step_ns >= reference.step_ns else -1
+    return tuple(sorted(deltas, key=lambda delta: (-sense * delta.delta_ns, delta.part)))
+
+
+def _statement(night: Figures, reference: Figures, worse: Sequence[str], deltas: Sequence[Delta]) -> str:
+    change = night.step_ns - reference.step_ns
+    share = f" ({100 * change / reference.step_ns:+.1f} %)" if reference.step_ns else ""
+    moved = f"; {deltas[0].part} moved most, {_signed(deltas[0].delta_ns)}" if deltas else ""
+    verdict = f"worse: {', '.join(worse)}" if worse else "accepted"
+    return (
+        f"{night.name}: step {_milliseconds(night.step_ns)}, {_signed(change)}{share} against {reference.name}"
+        f"{moved}; {verdict}"
+    )
+
+
+def _milliseconds(nanoseconds: int) -> str:
+    return f"{nanoseconds / 1e6:.3f} ms"
+
+
+def _signed(nanoseconds: int) -> str:
+    return f"{nanoseconds / 1e6:+.3f} ms"

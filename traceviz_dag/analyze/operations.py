@@ -1,0 +1,126 @@
+"""What a communication does, whatever the trace calls it, and its bandwidth by the formulas of nccl-tests.
+
+nccl-tests (doc/PERFORMANCE.md) divides a size by the time: the *algorithm bandwidth*. Times a factor of the group size
+it is the *bus bandwidth*, which can be held against the speed of the links whatever the operation and the group.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from traceviz_dag.analyze.intervals import Int64
+from traceviz_dag.read.events import MISSING
+
+Floats = npt.NDArray[np.float64]
+
+
+class Operation(StrEnum):
+    """A kind of communication."""
+
+    ALL_REDUCE = "all_reduce"
+    ALL_GATHER = "all_gather"
+    REDUCE_SCATTER = "reduce_scatter"
+    ALL_TO_ALL = "all_to_all"
+    BROADCAST = "broadcast"
+    REDUCE = "reduce"
+    GATHER = "gather"
+    SCATTER = "scatter"
+    BARRIER = "barrier"
+    SEND = "send"
+    RECEIVE = "recv"
+    SEND_RECEIVE = "send_recv"
+    OTHER = "other"
+
+
+OPERATIONS = tuple(Operation)
+"""The operation behind each code."""
+
+ENDS_TOGETHER = frozenset(
+    {
+        Operation.ALL_REDUCE,
+        Operation.ALL_GATHER,
+        Operation.REDUCE_SCATTER,
+        Operation.ALL_TO_ALL,
+        Operation.BARRIER,
+        Operation.SEND_RECEIVE,
+    }
+)
+"""Operations in which no member can end before the last one has arrived, so that all end at about the same instant."""
+
+_WORDS = (
+    ("reducescatter", Operation.REDUCE_SCATTER),
+    ("allreduce", Operation.ALL_REDUCE),
+    ("allgather", Operation.ALL_GATHER),
+    ("alltoall", Operation.ALL_TO_ALL),
+    ("broadcast", Operation.BROADCAST),
+    ("barrier", Operation.BARRIER),
+    ("sendrecv", Operation.SEND_RECEIVE),
+    ("gather", Operation.GATHER),
+    ("scatter", Operation.SCATTER),
+    ("reduce", Operation.REDUCE),
+    ("send", Operation.SEND),
+    ("recv", Operation.RECEIVE),
+)
+_BYTES_OF = {
+    **dict.fromkeys(("float8_e4m3fn", "float8_e5m2", "char", "byte", "bool", "int8", "uint8", "signedchar"), 1),
+    **dict.fromkeys(("bfloat16", "half", "float16", "short", "int16"), 2),
+    **dict.fromkeys(("float", "float32", "int", "int32"), 4),
+    **dict.fromkeys(("double", "float64", "long", "int64", "complexfloat"), 8),
+}
+_RING = frozenset({Operation.ALL_GATHER, Operation.REDUCE_SCATTER, Operation.ALL_TO_ALL})
+_ROOTED = frozenset({Operation.GATHER, Operation.SCATTER})
+
+
+def operation_of(collective: str | None, kernel_name: str | None) -> Operation:
+    """The operation that a trace's own word for it means, else what the kernel's name says."""
+    for text in (collective, kernel_name):
+        plain = re.sub("[^a-z0-9]", "", (text or "").lower())
+        for word, operation in _WORDS:
+            if word in plain:
+                return operation
+    return Operation.OTHER
+
+
+def element_bytes(dtype: str | None) -> int | None:
+    """Bytes of one element of PyTorch's or NCCL's name for a type; None where it is not known."""
+    return _BYTES_OF.get(re.sub("^c10::", "", (dtype or "").lower()).removesuffix("tensor"))
+
+
+def message_bytes(operation: Int64, in_elements: Int64, out_elements: Int64, size: Int64) -> Int64:
+    """The size that nccl-tests reports: of the whole buffer, for a gather over all ranks together.
+
+    Args:
+        operation: codes of ``OPERATIONS``.
+        in_elements, out_elements, size: elements of both buffers and bytes of an element; ``MISSING`` where unknown.
+
+    Returns:
+        Bytes, ``MISSING`` where they are not known.
+    """
+    gathers = np.isin(operation, [OPERATIONS.index(Operation.ALL_GATHER), OPERATIONS.index(Operation.GATHER)])
+    elements = np.where(gathers, out_elements, in_elements)
+    known = (elements != MISSING) & (size != MISSING)
+    return np.where(known, elements * np.where(known, size, 1), MISSING)
+
+
+def bus_factor(operation: Int64, members: Int64) -> Floats:
+    """Bus bandwidth / algorithm bandwidth: 2(n-1)/n for an all-reduce, (n-1)/n for other gathers and exchanges, else 1.
+
+    Args:
+        operation: codes of ``OPERATIONS``.
+        members: ranks of the group, n.
+    """
+    share = (members - 1) / np.maximum(members, 1)
+    factor = np.ones(len(operation))
+    halves = [OPERATIONS.index(each) for each in _RING | _ROOTED]
+    factor = np.where(np.isin(operation, halves), share, factor)
+    return np.where(operation == OPERATIONS.index(Operation.ALL_REDUCE), 2 * share, factor)
+
+
+def bandwidth(nbytes: Int64, transfer_ns: Int64) -> Floats:
+    """Algorithm bandwidth in GB/s (bytes per nanosecond); NaN where the size is unknown or no time passed."""
+    known = (nbytes != MISSING) & (transfer_ns > 0)
+    return np.where(known, nbytes / np.where(known, transfer_ns, 1), np.nan)

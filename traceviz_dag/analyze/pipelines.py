@@ -1,0 +1,259 @@
+"""The table ``pipelines``: what the bubble of each stage is made of, for every schedule, and where the stage idles.
+
+The observed order of work is replayed with zero latency, four times: T0 = m times the mean time of a micro-batch, T1 =
+every stage at the mean forward and backward time, T2 = each stage and chunk at its own means, T3 = actual durations.
+Then T - T0 = (T1 - T0) fill and drain + (T2 - T1) imbalance + (T3 - T2) jitter + (T - T3) stall, to the nanosecond.
+T and T1 to T3 are the span of the same stage; the mean times are over all stages of the pipeline.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from traceviz_dag.analyze.intervals import Int64, number_groups
+from traceviz_dag.analyze.replay import Floats, Structure, replay, stage_spans, structure_of
+from traceviz_dag.analyze.work_items import BACKWARD, COMBINED, FORWARD, WorkItems, work_items
+from traceviz_dag.classify.topology_types import Topology
+from traceviz_dag.read.events import MISSING
+from traceviz_dag.tables import PIPELINES
+
+_PARTS = ("ideal_ns", "bubble_ns", "fill_drain_ns", "imbalance_ns", "jitter_ns", "stall_ns")
+_OF_PIPELINE = ("bottleneck_stage", "bottleneck_excess")
+
+
+@dataclass(frozen=True, slots=True)
+class _Pipeline:
+    """One pipeline group in one ProfilerStep: the items of each stage, None for a stage without any."""
+
+    number: int
+    step: int
+    ranks: tuple[int, ...]
+    stages: tuple[WorkItems | None, ...]
+
+    @property
+    def chunks(self) -> int:
+        chunks = [
+            each[each != MISSING]
+            for items in self.stages
+            if items
+            for each in (items.forward_chunk, items.backward_chunk)
+        ]
+        return int(max((each.max(initial=0) for each in chunks), default=0)) + 1
+
+    def fault(self) -> str | None:
+        """Why it cannot be replayed."""
+        absent = [stage for stage, items in enumerate(self.stages) if items is None]
+        if absent:
+            return f"no forward and backward steps are known of stage {', '.join(map(str, absent))}"
+        if any(
+            (items.forward_chunk == MISSING).all() or (items.backward_chunk == MISSING).all()
+            for items in self.stages
+            if items
+        ):
+            return "a stage has no backward steps"
+        return None
+
+
+def pipelines_table(microbatches: pa.Table, topology: Topology) -> pa.Table:
+    """Measure every stage of every pipeline group.
+
+    Args:
+        microbatches: the table ``microbatches`` of all ranks, with a column ``rank``.
+        topology: gives the pipelines and the dense replicas.
+
+    Returns:
+        The table ``pipelines``: a row per ProfilerStep × pipeline × stage whose rank has steps. The parts of the bubble
+        are NULL, with the reason, where a stage of the pipeline is missing or the order cannot be replayed.
+    """
+    items = work_items(microbatches)
+    pipelines = _pipelines(items, topology)
+    faults = {place: pipeline.fault() for place, pipeline in enumerate(pipelines)}
+    structures = _structures(pipelines, faults)
+    parts: dict[int, tuple[Floats, Floats]] = {}
+    for structure, places in structures:
+        replayed = _replays(structure, [pipelines[place] for place in places])
+        parts |= dict(zip(places, replayed, strict=True))
+    replicas = {rank: number for number, ranks in enumerate(topology.replicas.dense_by_dp) for rank in ranks}
+    rows: dict[str, list[object]] = defaultdict(list)
+    for place, pipeline in enumerate(pipelines):
+        ideal_and_spans = parts.get(place)
+        for row in _rows(pipeline, ideal_and_spans, faults[place], replicas):
+            for name, value in row.items():
+                rows[name].append(value)
+    return PIPELINES.from_columns({name: rows[name] for name in PIPELINES.schema.names})
+
+
+def _pipelines(items: WorkItems, topology: Topology) -> list[_Pipeline]:
+    """All pipelines of two or more stages, step by step; those of which no rank has steps are left out."""
+    edges = items.edges()
+    of_queue: dict[tuple[int, int], WorkItems] = {}
+    for low, high in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+        of_queue[int(items.rank[low]), int(items.step[low])] = items.take(np.arange(low, high))
+    found = []
+    for step in sorted({step for _, step in of_queue}):
+        for number, ranks in enumerate(topology.pipelines):
+            stages = tuple(of_queue.get((rank, step)) for rank in ranks)
+            if len(ranks) > 1 and any(stage is not None for stage in stages):
+                found.append(_Pipeline(number, step, ranks, stages))
+    return found
+
+
+def _structures(pipelines: list[_Pipeline], faults: dict[int, str | None]) -> list[tuple[Structure, list[int]]]:
+    """Group the pipelines that can be replayed by structure; note the fault of the others."""
+    alike: dict[bytes, list[int]] = defaultdict(list)
+    for place, pipeline in enumerate(pipelines):
+        if faults[place] is None:
+            alike[_shape(pipeline)].append(place)
+    result = []
+    for places in alike.values():
+        first = pipelines[places[0]]
+        structure = structure_of([items for items in first.stages if items], first.chunks)
+        if structure is None:
+            faults |= dict.fromkeys(places, "the order of forward and backward steps cannot be replayed")
+        else:
+            result.append((structure, places))
+    return result
+
+
+def _shape(pipeline: _Pipeline) -> bytes:
+    parts = [np.array([len(items) for items in pipeline.stages if items], dtype=np.int64)]
+    for items in pipeline.stages:
+        if items:
+            parts += [items.forward_chunk, items.forward_microbatch, items.backward_chunk, items.backward_microbatch]
+    return np.concatenate(parts).tobytes()
+
+
+def _replays(structure: Structure, pipelines: list[_Pipeline]) -> list[tuple[Floats, Floats]]:
+    """For each of some pipelines of one structure: T0, and the spans T1, T2, T3 of each stage (3 × stages)."""
+    count = len(pipelines)
+    kind, own = _classes(pipelines[0])
+    actual = np.stack([np.concatenate([each.duration_ns for each in p.stages if each]) for p in pipelines], axis=1)
+    durations = actual.astype(np.float64)
+    cases = np.concatenate([_means(durations, kind), _means(durations, own), durations], axis=1)
+    spans = stage_spans(structure, *replay(structure, cases))
+    stages = len(spans)
+    ideal = durations.sum(axis=0) / stages
+    return [(ideal[case], spans[:, [case, case + count, case + 2 * count]].T) for case in range(count)]
+
+
+def _classes(pipeline: _Pipeline) -> tuple[Int64, Int64]:
+    """Numbers of items that T1 (kind of item) and T2 (kind, stage and chunks) give one duration."""
+    stages = [items for items in pipeline.stages if items]
+    kind = np.concatenate([items.kind for items in stages])
+    stage = np.repeat(np.arange(len(stages)), [len(items) for items in stages])
+    chunks = [
+        np.concatenate([getattr(items, name) for items in stages]) for name in ("forward_chunk", "backward_chunk")
+    ]
+    return number_groups(kind)[1].astype(np.int64), number_groups(stage, kind, *chunks)[1].astype(np.int64)
+
+
+def _means(durations: Floats, group: Int64) -> Floats:
+    sums = np.zeros((int(group.max()) + 1, durations.shape[1]))
+    np.add.at(sums, group, durations)
+    return (sums / np.bincount(group)[:, None])[group]
+
+
+def _rows(
+    pipeline: _Pipeline, replayed: tuple[Floats, Floats] | None, fault: str | None, replicas: Mapping[int, int]
+) -> list[dict[str, object]]:
+    stages, chunks = len(pipeline.stages), pipeline.chunks
+    mean_of = [
+        None if items is None else float(items.duration_ns.sum()) / _microbatches(items) for items in pipeline.stages
+    ]
+    whole = [mean for mean in mean_of if mean is not None]
+    rows: list[dict[str, object]] = []
+    for stage, items in enumerate(pipeline.stages):
+        if items is None:
+            continue
+        span = int(items.end_ns.max() - items.start_ns[0])
+        count = _microbatches(items)
+        fill = (stages - 1 - stage) / chunks
+        row: dict[str, object] = {
+            "step": None if pipeline.step == MISSING else pipeline.step,
+            "pipeline": pipeline.number,
+            "stage": stage,
+            "stages": stages,
+            "chunks": chunks,
+            "rank": pipeline.ranks[stage],
+            "dense_replica": replicas.get(pipeline.ranks[stage]),
+            "schedule": _schedule(items, stages, stage, chunks),
+            "microbatches": count,
+            "span_ns": span,
+            "ideal_share": fill / (count + fill),
+            "microbatch_ns": round(float(items.duration_ns.sum()) / count),
+            "refusal": fault,
+            **_idle(items, span),
+            **_by_direction(items, count),
+            **dict.fromkeys((*_PARTS, *_OF_PIPELINE, "bubble_share")),
+        }
+        if replayed is not None:
+            ideal, spans = replayed
+            row |= _bubble(span, round(float(ideal)), [round(float(each)) for each in spans[:, stage]])
+            row["bottleneck_stage"] = int(np.argmax(whole))
+            row["bottleneck_excess"] = max(whole) / float(np.mean(whole)) - 1
+        rows.append(row)
+    return rows
+
+
+def _bubble(span: int, ideal: int, replays: list[int]) -> dict[str, object]:
+    equal, own_means, actual = replays
+    return {
+        "ideal_ns": ideal,
+        "bubble_ns": span - ideal,
+        "fill_drain_ns": equal - ideal,
+        "imbalance_ns": own_means - equal,
+        "jitter_ns": actual - own_means,
+        "stall_ns": span - actual,
+        "bubble_share": (span - ideal) / span if span else None,
+    }
+
+
+def _idle(items: WorkItems, span: int) -> dict[str, object]:
+    """Idle time between items, by where it lies: up to the first backward step, after the last forward one, between."""
+    gaps = items.start_ns[1:] - items.end_ns[:-1]
+    has_backward, has_forward = items.kind != FORWARD, items.kind != BACKWARD
+    after = np.arange(1, len(items))
+    first_backward = int(np.argmax(has_backward)) if has_backward.any() else len(items)
+    last_forward = len(items) - 1 - int(np.argmax(has_forward[::-1])) if has_forward.any() else -1
+    warmup = after <= first_backward
+    cooldown = ~warmup & (after > last_forward)
+    busy = int(items.duration_ns.sum())
+    return {
+        "busy_ns": busy,
+        "idle_ns": span - busy,
+        "warmup_idle_ns": int(gaps[warmup].sum()),
+        "steady_idle_ns": int(gaps[~warmup & ~cooldown].sum()),
+        "cooldown_idle_ns": int(gaps[cooldown].sum()),
+    }
+
+
+def _by_direction(items: WorkItems, count: int) -> dict[str, object]:
+    if (items.kind == COMBINED).any():
+        return {"forward_ns": None, "backward_ns": None}
+    forward, backward = (int(items.duration_ns[items.kind == kind].sum()) for kind in (FORWARD, BACKWARD))
+    return {"forward_ns": round(forward / count), "backward_ns": round(backward / count)}
+
+
+def _microbatches(items: WorkItems) -> int:
+    known = np.concatenate((items.forward_microbatch, items.backward_microbatch))
+    return max(len(np.unique(known[known != MISSING])), 1)
+
+
+def _schedule(items: WorkItems, stages: int, stage: int, chunks: int) -> str:
+    if (items.kind == COMBINED).any():
+        return "combined"
+    if (items.kind == FORWARD).all():
+        return "forward_only"
+    if chunks > 1:
+        return "interleaved"
+    count = int((items.kind == FORWARD).sum())
+    warmup = min(stages - 1 - stage, count)
+    steady = np.tile([FORWARD, BACKWARD], count - warmup)
+    plain: npt.NDArray[np.int64] = np.concatenate((np.full(warmup, FORWARD), steady, np.full(warmup, BACKWARD)))
+    return "1f1b" if np.array_equal(items.kind, plain) else "other"

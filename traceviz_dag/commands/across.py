@@ -1,0 +1,84 @@
+"""What the commands across ranks share: where the iterations come from, and how sure their clocks are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import pyarrow as pa
+import typer
+
+from traceviz_dag.errors import UsageError
+
+if TYPE_CHECKING:
+    from traceviz_dag.across_ranks import StoredIteration
+
+PathArgument = Annotated[
+    Path | None, typer.Argument(help="A folder or an iteration of traces; without it the lake is read.")
+]
+RunOption = Annotated[str | None, typer.Option("--run", help="Only this run.")]
+IterationOption = Annotated[int | None, typer.Option("--iteration", help="Only this iteration.")]
+RulesOption = Annotated[
+    Path | None, typer.Option("--rules", help="TOML file with rules that come before the built-in ones; with a path.")
+]
+
+
+@contextmanager
+def chosen_iterations(
+    path: Path | None, home: Path, run: str | None, iteration: int | None, rules: Path | None = None
+) -> Iterator[list[StoredIteration]]:
+    """The iterations that a command is to speak of.
+
+    Raises:
+        UsageError: none of them has that run or number.
+    """
+    from traceviz_dag.across_ranks import iterations_at
+
+    with iterations_at(path, home, rules) as found:
+        chosen = [each for each in found if run in (None, each.run) and iteration in (None, each.iteration)]
+        if not chosen:
+            there = ", ".join(f"{each.run} {each.iteration}" for each in found[:5])
+            raise UsageError(f"no such iteration; there are {there}")
+        yield chosen
+
+
+def clock_facts(rank_clocks: pa.Table) -> dict[str, Any]:
+    """How well the clocks of an iteration are known, for every figure that compares ranks."""
+    rows = rank_clocks.to_pylist()
+    solved = [row for row in rows if row["refusal"] is None]
+    return {
+        "ranks": len(rows),
+        "solved": len(solved),
+        "components": len({row["component"] for row in solved}),
+        "residual_p05_ns": min((row["residual_p05_ns"] for row in solved), default=None),
+        "residual_p95_ns": max((row["residual_p95_ns"] for row in solved), default=None),
+        "refusals": {str(row["rank"]): row["refusal"] for row in rows if row["refusal"] is not None},
+    }
+
+
+def clock_statement(facts: dict[str, Any]) -> str:
+    """The same in one line."""
+    if not facts["solved"]:
+        reason = next(iter(facts["refusals"].values()), "there are no ranks")
+        return f"clocks as recorded, not solved: {reason}"
+    parts = f" in {facts['components']} components" if facts["components"] > 1 else ""
+    low, high = facts["residual_p05_ns"] / 1e3, facts["residual_p95_ns"] / 1e3
+    text = f"clocks solved for {facts['solved']} of {facts['ranks']} ranks{parts}"
+    return f"{text}; ends agree within {low:+.1f} to {high:+.1f} us (p05 to p95)"
+
+
+def place(iteration: StoredIteration) -> dict[str, Any]:
+    """Run and iteration, as the first columns of every row."""
+    return {"run": iteration.run, "iteration": iteration.iteration}
+
+
+def heading(iteration: StoredIteration, text: str) -> str:
+    """A title that names run and iteration."""
+    return f"{iteration.run} · iteration {iteration.iteration} · {text}"
+
+
+def microseconds(nanoseconds: int | None) -> str | None:
+    """A duration for people: microseconds with one decimal."""
+    return None if nanoseconds is None else f"{nanoseconds / 1e3:,.1f}"

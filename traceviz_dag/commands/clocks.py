@@ -1,0 +1,63 @@
+"""``traceviz clocks``: every rank's clock against the common one, and how sure that is."""
+
+from __future__ import annotations
+
+from traceviz_dag.commands.across import (
+    IterationOption,
+    PathArgument,
+    RulesOption,
+    RunOption,
+    chosen_iterations,
+    clock_facts,
+    clock_statement,
+    heading,
+    microseconds,
+    place,
+)
+from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.output import print_json, print_table
+
+
+def clocks(
+    path: PathArgument = None,
+    run: RunOption = None,
+    iteration: IterationOption = None,
+    rules: RulesOption = None,
+    home: HomeOption = DEFAULT_HOME,
+    json: JsonOption = False,
+) -> None:
+    """Show each rank's clock offset and drift, solved from collectives that end together, or why it is refused."""
+    with chosen_iterations(path, home, run, iteration, rules) as iterations:
+        answers = []
+        for each in iterations:
+            table = each.table("rank_clocks").select([*_COLUMNS])
+            rows, facts = table.to_pylist(), clock_facts(table)
+            answers.append({**place(each), "clocks": facts, "ranks": rows})
+            if json:
+                continue
+            print_table(
+                heading(each, clock_statement(facts)),
+                ["rank", "component", "offset us", "drift ppm", "matches", "p05 us", "p95 us", "early receives", "why"],
+                [
+                    [
+                        row["rank"],
+                        row["component"],
+                        microseconds(row["offset_ns"]),
+                        None if row["drift_ppm"] is None else f"{row['drift_ppm']:.3f}",
+                        row["matches"],
+                        microseconds(row["residual_p05_ns"]),
+                        microseconds(row["residual_p95_ns"]),
+                        row["early_receives"],
+                        row["refusal"],
+                    ]
+                    for row in rows
+                ],
+            )
+        if json:
+            print_json(answers)
+
+
+_COLUMNS = (
+    *("rank", "component", "reference_rank", "offset_ns", "drift_ppm", "reference_ns", "matches", "span_ns"),
+    *("residual_p05_ns", "residual_p95_ns", "early_receives", "refusal"),
+)

@@ -1,0 +1,165 @@
+"""``traceviz waits``: who waited for whom, what made the late rank late, and is a link slow or its peer late."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import pyarrow as pa
+import typer
+
+from traceviz_dag.commands.across import (
+    IterationOption,
+    PathArgument,
+    RulesOption,
+    RunOption,
+    chosen_iterations,
+    clock_facts,
+    clock_statement,
+    heading,
+    place,
+)
+from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.output import milliseconds, percent, print_json, print_table
+from traceviz_dag.errors import UsageError
+
+if TYPE_CHECKING:
+    from traceviz_dag.across_ranks import StoredIteration
+
+
+def waits(
+    path: PathArgument = None,
+    run: RunOption = None,
+    iteration: IterationOption = None,
+    limit: Annotated[int, typer.Option(help="Rows of the blame matrix to print; 0 prints all. JSON has all.")] = 20,
+    rules: RulesOption = None,
+    home: HomeOption = DEFAULT_HOME,
+    json: JsonOption = False,
+) -> None:
+    """Show who waited for whom in matched communications, and for what: late ranks, slow links, uneven experts.
+
+    A wait is charged to the last rank to arrive. Its own part is what it computed, copied or had not launched;
+    time that it spent in other communications was handed on to it.
+    """
+    if limit < 0:
+        raise UsageError("--limit is a number of rows")
+    with chosen_iterations(path, home, run, iteration, rules) as iterations:
+        answers = [_answer(each) for each in iterations]
+        if json:
+            print_json(answers)
+            return
+        for each, answer in zip(iterations, answers, strict=True):
+            _print(each, answer, limit)
+
+
+def _answer(iteration: StoredIteration) -> dict[str, Any]:
+    from traceviz_dag.across_ranks import expert_exchanges
+    from traceviz_dag.analyze.blame import blame_matrix, delays_by, late_ranks, wait_and_transfer
+    from traceviz_dag.analyze.experts import expert_load
+    from traceviz_dag.analyze.links import link_speeds
+
+    collectives = iteration.table("collectives")
+    late = late_ranks(collectives)
+    answer: dict[str, Any] = {
+        **place(iteration),
+        "clocks": clock_facts(iteration.table("rank_clocks")),
+        "matching": _matching(collectives),
+        "ranks": late.to_pylist(),
+        "stages": delays_by(late, _stages(iteration), "stage").to_pylist(),
+        "links": link_speeds(collectives).to_pylist(),
+        "experts": expert_load(expert_exchanges(iteration, collectives)).to_pylist(),
+        "communication": wait_and_transfer(collectives).to_pylist(),
+        "matrix": blame_matrix(collectives).to_pylist(),
+    }
+    nodes = _nodes(iteration)
+    return answer | {"nodes": delays_by(late, nodes, "node").to_pylist()}
+
+
+def _matching(collectives: pa.Table) -> list[dict[str, Any]]:
+    """How many communications each rule matched, and what is wrong with the others."""
+    plain = pa.table({name: collectives[name].cast(pa.string()) for name in ("dimension", "matched_by", "fault")})
+    counted = plain.group_by(["dimension", "matched_by", "fault"]).aggregate([([], "count_all")])
+    rows = counted.rename_columns(["dimension", "matched_by", "fault", "kernels"]).to_pylist()
+    return sorted(rows, key=lambda row: -row["kernels"])
+
+
+def _stages(iteration: StoredIteration) -> Mapping[int, int | None]:
+    return {rank: iteration.topology.stage_of(rank)[0] for rank in iteration.ranks}
+
+
+def _nodes(iteration: StoredIteration) -> Mapping[int, int]:
+    from traceviz_dag.analyze.nodes import nodes_of_devices
+
+    devices = {rank: iteration.device(rank) for rank in iteration.ranks}
+    return nodes_of_devices(devices)
+
+
+def _print(iteration: StoredIteration, answer: dict[str, Any], limit: int) -> None:
+    typer.echo(f"\n{heading(iteration, clock_statement(answer['clocks']))}")
+    for line in _statements(answer):
+        typer.echo(f"  {line}")
+    print_table(
+        "Late ranks (among the peers of their stage; longest wait of each communication)",
+        ["rank", "communications", "last in", "delay ms", "own ms", "own share", "doing", "blamed"],
+        [
+            [
+                *(row["rank"], row["communications"], row["last"], milliseconds(row["delay_ns"])),
+                *(milliseconds(row["own_ns"]), percent(row["own_share"]), row["late_category"]),
+                "yes" if row["blamed"] else "no",
+            ]
+            for row in sorted(answer["ranks"], key=lambda row: -row["own_ns"])
+        ],
+    )
+    print_table(
+        "Communication by dimension, sums over kernels, ms",
+        ["dimension", "kernels", "hidden wait", "exposed wait", "hidden transfer", "exposed transfer"],
+        [
+            [
+                *(row["dimension"], row["kernels"]),
+                *(milliseconds(row[f"{part}_ns"]) for part in ("hidden_wait", "exposed_wait")),
+                *(milliseconds(row[f"{part}_ns"]) for part in ("hidden_transfer", "exposed_transfer")),
+            ]
+            for row in answer["communication"]
+        ],
+    )
+    matrix = answer["matrix"][: limit or None]
+    print_table(
+        f"Who waited for whom: the {len(matrix)} longest of {len(answer['matrix'])}, ms",
+        ["rank", "late rank", "dimension", "waits", "wait", "compute", "communication", "memory", "host", "idle"],
+        [
+            [
+                *(row["rank"], row["late_rank"], row["dimension"], row["waits"], milliseconds(row["wait_ns"])),
+                *(milliseconds(row[f"late_{part}_ns"]) for part in ("compute", "communication", "memory")),
+                *(milliseconds(row[f"late_{part}_ns"]) for part in ("host", "idle")),
+            ]
+            for row in matrix
+        ],
+    )
+
+
+def _statements(answer: dict[str, Any]) -> list[str]:
+    blamed = sorted((row for row in answer["ranks"] if row["blamed"]), key=lambda row: -row["own_ns"])
+    lines = [
+        f"rank {row['rank']} delayed its peers by {milliseconds(row['own_ns'])} ms of its own "
+        f"({row['late_category']}), last in {row['last']} of {row['communications']} communications"
+        for row in blamed
+    ] or ["no rank is to blame for the waiting of its stage's peers"]
+    lines += [
+        f"rank {row['rank']} has slow links{_scope(row)}: its transfers take {row['best_ratio']:.1f} times the usual"
+        for row in answer["links"]
+        if row["slow"]
+    ]
+    uneven = [row for row in answer["experts"] if row["load"] >= 1.2]
+    if uneven:
+        worst = uneven[0]
+        lines.append(f"experts of rank {worst['rank']} take {worst['load']:.2f} times the mean of their peers")
+    faults = [row for row in answer["matching"] if row["fault"] is not None]
+    if faults:
+        total = sum(row["kernels"] for row in faults)
+        kinds = ", ".join(sorted({row["fault"] for row in faults}))
+        lines.append(f"{total} communication kernels are not matched, or not wholly: {kinds} (--json has the counts)")
+    return lines
+
+
+def _scope(row: Mapping[str, Any]) -> str:
+    return {"intra_node": " inside its node", "inter_node": " to other nodes"}.get(row["scope"] or "", "")

@@ -1,0 +1,78 @@
+"""Dagster's own run launcher, which can also say whether a run is still alive.
+
+Without that, a run whose process was killed stays "started" for ever, and automation waits for it for ever. With it,
+Dagster's run monitoring marks the run failed, and its run retries start it again, a bounded number of times.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from pathlib import Path
+
+from dagster import DagsterEventType, DagsterRun, DefaultRunLauncher
+from dagster._core.launcher.base import CheckRunHealthResult, WorkerStatus
+
+HOST_TAG = "traceviz/host"
+"""Host of a run that a process executes itself, as ``traceviz analyze`` does."""
+
+_GRPC_TAG = ".dagster/grpc_info"
+_HERE = frozenset({"localhost", "127.0.0.1", "::1"})
+_START_TOLERANCE_SECONDS = 5.0
+
+
+class CheckedRunLauncher(DefaultRunLauncher):
+    """Launches runs in processes of the code server, and finds out which of them are gone."""
+
+    @property
+    def supports_check_run_worker_health(self) -> bool:
+        """Whether ``check_run_worker_health`` knows anything: it does."""
+        return True
+
+    def check_run_worker_health(self, run: DagsterRun) -> CheckRunHealthResult:
+        """Whether the process of a started run is alive; of a run on another host nothing bad is concluded."""
+        if not _runs_here(run):
+            return CheckRunHealthResult(WorkerStatus.RUNNING, "it runs on another host, or in a process of its own")
+        start = next(iter(self._instance.all_logs(run.run_id, of_type=DagsterEventType.RUN_START)), None)
+        pid = start.dagster_event.pid if start is not None and start.dagster_event is not None else None
+        if start is None or pid is None:
+            return CheckRunHealthResult(WorkerStatus.RUNNING, "its process has not said anything yet")
+        if is_alive(pid, since=start.timestamp):
+            return CheckRunHealthResult(WorkerStatus.RUNNING)
+        return CheckRunHealthResult(WorkerStatus.FAILED, f"process {pid} of the run is gone")
+
+
+def is_alive(pid: int, since: float) -> bool:
+    """Whether the process that bore this number at a time (seconds since the epoch) is still there.
+
+    A number that another process bears by now does not count, where the system tells when that one started.
+    """
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    started = _start_of(pid)
+    return started is None or started <= since + _START_TOLERANCE_SECONDS
+
+
+def _runs_here(run: DagsterRun) -> bool:
+    host = run.tags.get(HOST_TAG)
+    if host is not None:
+        return host == socket.gethostname()
+    server = json.loads(run.tags.get(_GRPC_TAG, "{}"))
+    return bool(server) and (server.get("socket") is not None or server.get("host") in _HERE)
+
+
+def _start_of(pid: int) -> float | None:
+    """When a process started, seconds since the epoch; None where /proc does not tell. A zombie started never."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        boot = next(line for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime"))
+    except (OSError, StopIteration):
+        return None
+    if status[0] == "Z":
+        return float("inf")
+    return float(boot.split()[1]) + int(status[19]) / os.sysconf("SC_CLK_TCK")
