@@ -18,10 +18,10 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 	touch $@
 
 demo: setup ## simulate a small training job and take it the whole way
-	$(BIN)/traceviz --home $(HOME_FOLDER) demo
+	$(BIN)/traceviz demo --home $(HOME_FOLDER)
 
 dev: setup ## open the Dagster UI on this home
-	$(BIN)/traceviz --home $(HOME_FOLDER) dev
+	$(BIN)/traceviz dev --home $(HOME_FOLDER)
 
 test: setup ## all tests
 	$(BIN)/python -m pytest
