@@ -1,0 +1,46 @@
+"""Every table's schema in one place: columns, types, units and comments.
+
+Parquet files, the DuckDB catalogue, Dagster's column metadata and the documentation follow from these definitions.
+Times are integer nanoseconds on the rank's own clock and their names end in ``_ns``. ``run``, ``iteration`` and
+``rank`` are the partition columns: they stand in the path, not in the file.
+"""
+
+from __future__ import annotations
+
+from traceviz_dag.tables.across_ranks import COLLECTIVES, PERIODS, PIPELINES, RANK_CLOCKS
+from traceviz_dag.tables.iterations import ITERATIONS, NIGHT_DELTAS, NIGHTS, RUNS
+from traceviz_dag.tables.ranks import KERNELS, MICROBATCHES, OVERLAP, TRACES
+from traceviz_dag.tables.schema import BY_ITERATION, BY_RANK, PARTITION_COLUMNS, Column, Table
+from traceviz_dag.tables.topology import PROCESS_GROUPS, TOPOLOGY
+
+__all__ = [
+    "BY_ITERATION",
+    "BY_RANK",
+    "COLLECTIVES",
+    "ITERATIONS",
+    "KERNELS",
+    "MICROBATCHES",
+    "NIGHTS",
+    "NIGHT_DELTAS",
+    "OVERLAP",
+    "PARTITION_COLUMNS",
+    "PERIODS",
+    "PIPELINES",
+    "PROCESS_GROUPS",
+    "RANK_CLOCKS",
+    "RUNS",
+    "TABLES",
+    "TOPOLOGY",
+    "TRACES",
+    "Column",
+    "Table",
+]
+
+TABLES: dict[str, Table] = {
+    table.name: table
+    for table in (
+        *(RUNS, TRACES, TOPOLOGY, PROCESS_GROUPS, KERNELS, MICROBATCHES, OVERLAP, ITERATIONS),
+        *(COLLECTIVES, RANK_CLOCKS, PIPELINES, PERIODS),
+        *(NIGHTS, NIGHT_DELTAS),
+    )
+}

@@ -1,0 +1,79 @@
+"""One line an iteration: how it was captured, its step time and shares, and the nightly verdict on it."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from traceviz_dag.tables.schema import BIGINT, BOOLEAN, BY_ITERATION, DOUBLE, INTEGER, RANKS, TEXT, Column, Table
+
+RUNS = Table(
+    "runs",
+    "One run as seen in one iteration: how it was captured, and whether its ranks agree on that.",
+    BY_ITERATION,
+    (
+        Column("ranks", INTEGER, "Ranks with a readable trace."),
+        Column("failed_ranks", RANKS, "Ranks whose trace could not be read."),
+        Column("missing_ranks", RANKS, "Ranks of the expected world without a trace."),
+        Column("expected_ranks", INTEGER, "World size as the topology or the headers state it; NULL where unknown."),
+        Column("complete", BOOLEAN, "Whether each expected rank was read; NULL where the expectation is unknown."),
+        Column("backend", TEXT, "Communication backend; NULL where the ranks differ."),
+        Column("device_name", TEXT, "Model of the GPU; NULL where the ranks differ."),
+        Column("has_stacks", BOOLEAN, "Call stacks on every rank; NULL where the ranks differ."),
+        Column("has_shapes", BOOLEAN, "Shapes on every rank; NULL where the ranks differ."),
+        Column("has_groups", BOOLEAN, "Process groups in every header; NULL where the ranks differ."),
+        Column("parity", BOOLEAN, "Whether all ranks were captured in the same mode."),
+    ),
+)
+
+ITERATIONS = Table(
+    "iterations",
+    "One iteration over its ranks: step time and the shares of it; a nightly series is made of these.",
+    BY_ITERATION,
+    (
+        Column("ranks", INTEGER, "Ranks that the figures cover."),
+        Column("partial", BOOLEAN, "Whether ranks are missing or failed."),
+        Column("step_ns", BIGINT, "Longest step window over the ranks, ns."),
+        Column("compute_ns", BIGINT, "Mean union of computation over the ranks, ns."),
+        Column("communication_ns", BIGINT, "Mean union of communication over the ranks, ns."),
+        Column("hidden_ns", BIGINT, "Mean hidden communication over the ranks, ns."),
+        Column("exposed_ns", BIGINT, "Mean exposed communication over the ranks, ns."),
+        Column("idle_ns", BIGINT, "Mean idle time over the ranks, ns."),
+        Column("hidden_share", DOUBLE, "hidden / communication over all ranks."),
+        Column("slowest_rank", BIGINT, "Rank with the longest union of computation."),
+        Column("unclassified_share", DOUBLE, "Share of kernel time without a category."),
+    ),
+)
+
+NIGHTS = Table(
+    "nights",
+    "The nightly gate's verdict on one iteration, against the last accepted one of its series.",
+    BY_ITERATION,
+    (
+        Column("series", TEXT, "What it is compared within: a glob over run ids, or the run's own id."),
+        Column("accepted", BOOLEAN, "Whether nothing is worse than tolerated, or somebody accepted it."),
+        Column("worse", pa.list_(pa.string()), "Figures that are worse than tolerated."),
+        Column("reference_run", TEXT, "Run of the accepted iteration compared with; NULL for the first of a series."),
+        Column("reference_iteration", BIGINT, "Its number."),
+        Column("compared_rank", BIGINT, "Rank whose step is taken apart: the one with the longest computation."),
+        Column("step_ns", BIGINT, "Step time, ns."),
+        Column("reference_step_ns", BIGINT, "Step time of the reference, ns."),
+        Column("exposed_ns", BIGINT, "Mean exposed communication, ns."),
+        Column("reference_exposed_ns", BIGINT, "Mean exposed communication of the reference, ns."),
+        Column("moved", TEXT, "Part of the step that moved most in the direction in which the step did."),
+        Column("moved_ns", BIGINT, "By how much, ns."),
+        Column("statement", TEXT, "The verdict as one sentence."),
+        Column("figures_digest", TEXT, "Digest of the judged row of iterations; another one is judged again."),
+    ),
+)
+
+NIGHT_DELTAS = Table(
+    "night_deltas",
+    "One part of a judged step, then and now; the deltas of an iteration add up to the change of its step.",
+    BY_ITERATION,
+    (
+        Column("part", TEXT, "A category (of communication: its exposed time), idle, or other_ranks."),
+        Column("reference_ns", BIGINT, "Duration in the reference, ns."),
+        Column("duration_ns", BIGINT, "Duration now, ns."),
+        Column("delta_ns", BIGINT, "How much longer it is now, ns."),
+    ),
+)
