@@ -258,7 +258,7 @@ def test_a_report_is_exported_by_the_program_or_refused_with_the_reason(tmp_path
     report, home = tmp_path / "job.nsys-rep", tmp_path / "home"
     report.write_bytes(b"only nsys can read this")
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
-    with pytest.raises(BadInputError, match="nsys program.*not installed"):
+    with pytest.raises(BadInputError, match=r"nsys program.*not installed"):
         open_profile(report, home)
     small_export().write(tmp_path / "prepared.sqlite")
     program = tmp_path / "bin" / "nsys"

@@ -131,18 +131,18 @@ def activities(profile: NsysProfile, rules: Rules, gpus: Sequence[int] = ()) -> 
     ends = starts + numbers(table, "duration_ns")
     dimension = np.full(len(starts), DIMENSIONS.index(Dimension.UNKNOWN), dtype=np.int8)
     everything = Activity(
-        -1,
-        KernelIntervals(Intervals(starts, ends), kind, dimension),
-        kernel,
-        codes,
-        names,
-        *(numbers(table, name) for name in ("stream", "process", "launch", "bytes")),
-        np.arange(len(starts), dtype=np.int64),
+        device=-1,
+        intervals=KernelIntervals(Intervals(starts, ends), kind, dimension),
+        kernel=kernel,
+        name=codes,
+        names=names,
+        stream=numbers(table, "stream"),
+        process=numbers(table, "process"),
+        launch=numbers(table, "launch"),
+        bytes=numbers(table, "bytes"),
+        row=np.arange(len(starts), dtype=np.int64),
     )
-    found = []
-    for gpu in gpus or there:
-        found.append(replace(everything.take(device == gpu), device=gpu))
-    return found
+    return [replace(everything.take(device == gpu), device=gpu) for gpu in gpus or there]
 
 
 def numbers(table: pa.Table, column: str) -> Int64:

@@ -57,7 +57,8 @@ SCHEMAS = {
 """The tables of a profile. ``operations``: kernels, memory copies and sets by start; category as in ``DeviceRows``;
 ``launch`` is the row of ``calls`` that launched it, or -1. ``calls``: runtime and driver calls by start. ``ranges``:
 NVTX ranges and marks by start, names without the sequence numbers, operator ids and sizes that PyTorch appends;
-``open``: still open when the capture ended; ``operator``: pushed by PyTorch for an operator; the last columns are NCCL's payload.
+``open``: still open when the capture ended; ``operator``: pushed by PyTorch for an operator; the last columns: NCCL's
+payload.
 ``metrics``: GPU metrics, one row a sample."""
 
 
