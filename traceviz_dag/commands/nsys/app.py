@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from traceviz_dag.commands.nsys.diff import diff
+from traceviz_dag.commands.nsys.download import download
 from traceviz_dag.commands.nsys.exports import export_csv, export_json
 from traceviz_dag.commands.nsys.gaps import gaps
 from traceviz_dag.commands.nsys.info import info
@@ -21,5 +22,5 @@ nsys_app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
-for _command in (info, summary, tree, overlap, nccl, iterations, gaps, search, export_csv, export_json, diff):
+for _command in (info, summary, tree, overlap, nccl, iterations, gaps, search, export_csv, export_json, diff, download):
     nsys_app.command()(_command)
