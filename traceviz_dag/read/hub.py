@@ -27,7 +27,7 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.file_download import http_get
 from huggingface_hub.hf_api import RepoFile
-from huggingface_hub.utils import build_hf_headers
+from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
 from traceviz_dag.errors import TracevizError
 from traceviz_dag.lake.write import exclusive_lock, write_atomically
@@ -236,23 +236,17 @@ def _sha256(path: Path) -> str:
 
 
 def _explained(error: Exception, wanted: Wanted) -> DownloadError:
-    name = wanted.repository
-    if isinstance(error, OfflineModeIsEnabled):
-        return DownloadError(
-            f"{name}: HF_HUB_OFFLINE is set and the file was not fetched before; unset it and try again"
-        )
-    if isinstance(error, GatedRepoError):
-        return DownloadError(f"{name}: its owner grants access on request; ask on its page and set HF_TOKEN")
-    if isinstance(error, RepositoryNotFoundError):
-        return DownloadError(f"{name}: no such data set, or a private one; check the name, or set HF_TOKEN")
-    if isinstance(error, RevisionNotFoundError):
-        return DownloadError(f"{name}: no revision {wanted.revision}; check --revision")
-    if isinstance(error, EntryNotFoundError):
-        return DownloadError(f"{name}: the file is gone from the hub; run the command again")
-    if isinstance(error, HfHubHTTPError):
-        status = getattr(getattr(error, "response", None), "status_code", "an error")
-        return DownloadError(f"{name}: the hub answered {status}; try again later")
     where = wanted.endpoint or "the hub"
-    return DownloadError(
-        f"{name}: {where} cannot be reached ({type(error).__name__}); check the network, or set HF_ENDPOINT to a mirror"
-    )
+    status = getattr(getattr(error, "response", None), "status_code", "an error")
+    # The first that fits is taken: the later ones are bases of the earlier ones.
+    reasons: dict[type[Exception], str] = {
+        OfflineModeIsEnabled: "HF_HUB_OFFLINE is set and the file was not fetched before; unset it and try again",
+        GatedRepoError: "its owner grants access on request; ask on its page and set HF_TOKEN",
+        RepositoryNotFoundError: "no such data set, or a private one; check the name, or set HF_TOKEN",
+        RevisionNotFoundError: f"no revision {wanted.revision}; check --revision",
+        EntryNotFoundError: "the file is gone from the hub; run the command again",
+        HfHubHTTPError: f"the hub answered {status}; try again later",
+        Exception: f"{where} cannot be reached ({type(error).__name__}); check the network, "
+        "or set HF_ENDPOINT to a mirror",
+    }
+    return DownloadError(f"{wanted.repository}: {next(r for kind, r in reasons.items() if isinstance(error, kind))}")
