@@ -112,7 +112,7 @@ WITH_STACKS = {
     "fault: expert imbalance": replace(EXPERTS, faults=Faults(expert_imbalance=0.5)),
     "fault: bad stage split": replace(PIPELINE, layers=6, faults=Faults(bad_stage_split=1)),
     "fault: hidden synchronisation": replace(PIPELINE, faults=Faults(hidden_synchronisation=3)),
-    "edges: lost launches": replace(PIPELINE, edges=Edges(missing_launches=0.01)),
+    "edges: lost launches": replace(PIPELINE, edges=Edges(missing_launches=0.05)),
     "edges: early kernels, 0 ns, control characters": replace(
         PIPELINE, edges=Edges(early_kernels=True, zero_durations=True, control_characters=True)
     ),
@@ -144,10 +144,11 @@ WITHOUT_STACKS = {
         "combined 1F1B": replace(SMALL, dp=4, ep=2, overlap_expert=True),
         "combined 1F1B, interleaved": COMBINED,
         "graphs of layers": replace(PIPELINE, cuda_graphs=Graphs.LAYER),
+        "graph of a whole step": replace(PIPELINE, cuda_graphs=Graphs.ITERATION),
         "torch 2.4-2.6, interleaved": replace(INTERLEAVED, era=RECENT),
         "fault: hidden synchronisation": replace(PIPELINE, faults=Faults(hidden_synchronisation=3)),
         "fault: garbage collection": replace(PIPELINE, faults=Faults(garbage_collection=2)),
-        "edges: lost launches": replace(PIPELINE, edges=Edges(missing_launches=0.01)),
+        "edges: lost launches": replace(PIPELINE, edges=Edges(missing_launches=0.05)),
         "two steps in one file": replace(INTERLEAVED, iterations=2, layout=Layout.TORCH_PROFILE),
     }.items()
 }
@@ -313,15 +314,16 @@ def one_graph_of_many(table: pd.DataFrame) -> pd.Series:
 def score(configuration: Configuration, table: pd.DataFrame) -> Score:
     """The figures of one job."""
     read = table.kernel_id.notna()
-    table = table[read & ~one_graph_of_many(table)]
-    time_ns = table.dur_ns_true
-    total = max(int(time_ns.sum()), 1)
-    right, wrong, correct = {}, {}, {}
+    table = table[read]
+    wrong = {}
     for aspect in ASPECTS:
         told, same = told_and_right(table, aspect)
-        right[aspect] = float(time_ns[same].sum() / total)
-        wrong[aspect] = float(time_ns[told & ~same].sum() / total)
-        correct[aspect] = same
+        wrong[aspect] = float(table.dur_ns_true[told & ~same].sum() / max(table.dur_ns_true.sum(), 1))
+    table = table[~one_graph_of_many(table)]
+    time_ns = table.dur_ns_true
+    total = max(int(time_ns.sum()), 1)
+    correct = {aspect: told_and_right(table, aspect)[1] for aspect in ASPECTS}
+    right = {aspect: float(time_ns[same].sum() / total) for aspect, same in correct.items()}
     by_category = time_ns.groupby(table.category_true).sum()
     shares = time_ns[correct["category"]].groupby(table.category_true).sum().reindex(by_category.index, fill_value=0)
     shares = (shares / by_category)[by_category > 0]
@@ -412,8 +414,14 @@ def markdown(found: list[Score], seconds: float) -> str:
     lines += [
         "Simulated Megatron jobs (`traceviz_dag/simulate`), whose truth per kernel is the model's own output,",
         "classified as the pipeline does it. Shares are percent of kernel time. *Wrong* is what is told and not true,",
-        "in the aspect where",
-        "that is most; the rest to 100 is left unclassified or unknown.",
+        "in the aspect where that is most; the rest to 100 is left unclassified or unknown.",
+        "",
+        "Nothing tells apart the kernels of a CUDA graph whose one launch spans several micro-batches: they stay",
+        "unknown, are left out of the other columns, and count as wrong where something untrue is told of them.",
+        "",
+        "Without call stacks the shares rest in part on sequence numbers, which the simulator writes more cleanly than",
+        "a real capture does. On recorded jobs whose stacks were taken out, `tests/classify/test_ground_truth.py` asks",
+        "for less: unknown under 1 %, wrong under 0.1 %.",
         "",
         f"Made by `{COMMAND}` ({seconds:.0f} s on this machine, {len(found)} jobs).",
     ]

@@ -156,10 +156,11 @@ def _has_experts(trace: TraceEvents, groups: JobGroups) -> bool:
 
 def _group(strings: tuple[str, ...], name: int, description: int, ranks: int, groups: JobGroups) -> GroupFacts:
     if not (name or description or ranks):
-        return GroupFacts(None, Dimension.UNKNOWN, (), "no_group", given=False)
+        return GroupFacts(None, Dimension.UNKNOWN, (), "no_group", given=False, members=False)
     members = tuple(int(number) for number in re.findall(r"\d+", strings[ranks]))
     given = strings[name] or None
-    return GroupFacts(given, *groups.dimension_of(given, strings[description] or None, members), given=True)
+    facts = groups.dimension_of(given, strings[description] or None, members)
+    return GroupFacts(given, *facts, given=True, members=bool(members))
 
 
 def _from_same_groups(decisions: list[DimensionDecision], of_groups: list[GroupFacts]) -> list[DimensionDecision]:
@@ -205,7 +206,7 @@ def _from_streams(
         on_stream = stream_key[rows] == key
         others = [decisions[index] for index in np.unique(which[on_stream & ~open_rows]).tolist()]
         known = {decision.dimension for decision in others}
-        if not known.isdisjoint({Dimension.WORLD, Dimension.UNKNOWN}):
+        if len(known) != 1 or not known.isdisjoint({Dimension.WORLD, Dimension.UNKNOWN}):
             continue
         by_group = all(decision.evidence is Evidence.PROCESS_GROUP for decision in others)
         for index in np.unique(which[on_stream & open_rows]).tolist():
