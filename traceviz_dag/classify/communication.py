@@ -12,7 +12,7 @@ import numpy as np
 
 from traceviz_dag.classify.dimension_evidence import RANKS_AND_USE, DimensionDecision, DimensionEvidence, GroupFacts
 from traceviz_dag.classify.group_dimensions import group_kind
-from traceviz_dag.classify.host_tree import NONE, Bool, HostTree, nearest, take
+from traceviz_dag.classify.host_tree import NONE, Bool, HostTree, take
 from traceviz_dag.classify.launches import Launches
 from traceviz_dag.classify.rules import Rules
 from traceviz_dag.classify.topology import group_dimension
@@ -75,7 +75,7 @@ def complete_facts(trace: TraceEvents, tree: HostTree, launches: Launches, commu
     operator_of_row = np.full(len(trace.host), NONE, dtype=np.int64)
     operator_of_row[trace.communication_operators] = np.arange(len(trace.communication_operators))
     marked = operator_of_row[tree.rows] >= 0
-    around = take(nearest(marked, tree.parent), np.where(bare, launches.position, NONE))
+    around = take(tree.nearest(marked), np.where(bare, launches.position, NONE))
     operator = take(operator_of_row, take(tree.rows, around))
     borrowed = operator >= 0
     columns = {}
