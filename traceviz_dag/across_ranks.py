@@ -126,8 +126,11 @@ def analyse_across_ranks(iteration: StoredIteration) -> Mapping[str, pa.Table]:
     }
 
 
-def named_periods(iteration: StoredIteration, pairs: Sequence[NamedPair]) -> pa.Table:
+def named_periods(iteration: StoredIteration, pairs: Sequence[NamedPair], periods: pa.Table | None = None) -> pa.Table:
     """The periods of the pairs that a user named.
+
+    Args:
+        periods: the iteration's table of that name; by default as it stands in the lake, else computed.
 
     Raises:
         BadInputError: a file of time stamps or a trace with the annotations cannot be read.
@@ -136,7 +139,8 @@ def named_periods(iteration: StoredIteration, pairs: Sequence[NamedPair]) -> pa.
     ranges: pa.Table | None = None
     for pair in pairs:
         if pair.stage0 is None or pair.stage1 is None:
-            parts.append(named_table_periods(pair, iteration.table("periods").select(PERIODS.schema.names)))
+            periods = iteration.table("periods") if periods is None else periods
+            parts.append(named_table_periods(pair, periods.select(PERIODS.schema.names)))
         elif pair.timestamps is not None:
             parts.append(stamped_periods(pair, _stamps(pair, pair.stage0), _stamps(pair, pair.stage1)))
         else:

@@ -159,10 +159,10 @@ def test_a_change_on_the_tick_after_a_request_is_not_lost(computed, run):
 
 def test_a_code_version_recomputes_everything_once_and_in_order(computed, monkeypatch):
     for module in (conventions, rank_tables, staleness):
-        monkeypatch.setattr(module, "CODE_VERSION", "2")
+        monkeypatch.setattr(module, "CODE_VERSION", "next")
     computed.assets = [
         asset.map_asset_specs(
-            lambda spec: spec.replace_attributes(code_version="2") if spec.code_version is not None else spec
+            lambda spec: spec.replace_attributes(code_version="next") if spec.code_version is not None else spec
         )
         if isinstance(asset, dg.AssetsDefinition)
         else asset
