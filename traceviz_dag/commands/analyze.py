@@ -69,7 +69,7 @@ def analyze(
         print_json(summaries)
     else:
         for summary in summaries:
-            print_summary(summary)
+            print_summary(summary, tables=summary is summaries[-1])
         typer.echo(f"\nTables in {folder / 'lake'}. Ask them: traceviz sql --home {home} 'SELECT …'")
         typer.echo(f"See lineage, partitions and checks: traceviz dev --home {home}")
     unread = sum(len(result.failed) for result in results) + sum(len(entry.problems) for entry in inputs)
