@@ -159,6 +159,7 @@ def test_a_text_file_that_changes_the_topology_recomputes_its_ranks(tmp_path):
 def test_a_change_on_the_tick_after_a_request_is_not_lost(computed, run):
     rank_file(2, 4, scale=3).write(trace(run, 2))
     computed.settle()
+    assert computed.evaluate() == set(), "it has only just been seen"
     first = computed.evaluate()
     rank_file(3, 4, scale=3).write(trace(run, 3))
     computed.settle()
@@ -196,8 +197,8 @@ def test_what_the_command_line_computed_meanwhile_is_not_computed_again(tmp_path
     run = write_run(tmp_path / "runs/job")
     loop = Loop(tmp_path / "home", run.parent)
     loop.settle()
-    requested = loop.evaluate()
-    loop._execute(requested)
+    loop.evaluate()
+    loop._execute(loop.evaluate())
     loop._execute(of_ranks("job@7", 0, 1, 2, 3))
     loop.news()
     loop.automate()

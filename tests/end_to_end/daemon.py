@@ -17,10 +17,9 @@ from pathlib import Path
 import dagster as dg
 import yaml
 
-from tests.end_to_end.conftest import ITERATION_ASSETS, RANK_ASSETS
+from tests.end_to_end.conftest import ALL_ASSETS
 from traceviz_dag.orchestrate import open_instance, prepare_instance
 
-ASSETS = (*RANK_ASSETS, *ITERATION_ASSETS)
 IN_FLIGHT = (
     dg.DagsterRunStatus.QUEUED,
     dg.DagsterRunStatus.NOT_STARTED,
@@ -30,17 +29,28 @@ IN_FLIGHT = (
 )
 APT_LINE = "apt-get install -y postgresql"
 
-# The daemon as it is, with shorter waits: its loop over backfills sleeps half a minute, which no setting changes.
+# The daemon as it is, with shorter waits: its loops sleep between 5 and 30 s, which no setting changes.
 _START = """
+import dagster._daemon.asset_daemon as asset_daemon
 import dagster._daemon.controller as controller
-controller.DEFAULT_DAEMON_INTERVAL_SECONDS = 2
+import dagster._daemon.sensor as sensor
+asset_daemon.MIN_INTERVAL_LOOP_SECONDS = 1
+controller.DEFAULT_DAEMON_INTERVAL_SECONDS = 1
+sensor.MIN_INTERVAL_LOOP_TIME = 1
 from dagster._daemon.cli import cli
 cli()
+"""
+# A run's process takes seconds to import Dagster and the libraries; here it forks from one that has them.
+_SITE = """
+import multiprocessing.context as context
+fork = context._concrete_contexts["forkserver"]
+fork.set_forkserver_preload(["dagster._grpc.server", "pyarrow.parquet", "pyarrow.compute", "duckdb", "numpy"])
+context._concrete_contexts["spawn"] = fork
 """
 _SETTINGS = """
 automation_seconds = 2
 [sensor]
-interval_seconds = 2
+interval_seconds = 1
 deadline_minutes = {deadline_minutes}
 [[watch]]
 path = "{root}"
@@ -56,12 +66,20 @@ class Daemon:
         self.log = home / "daemon.log"
         settings = yaml.safe_load((self.folder / "dagster.yaml").read_text())
         settings["run_monitoring"] |= {"poll_interval_seconds": 5, "start_timeout_seconds": 60}
+        settings["run_coordinator"] = {
+            "module": "dagster.core.run_coordinator",
+            "class": "QueuedRunCoordinator",
+            "config": {"dequeue_interval_seconds": 1},
+        }
         if storage is not None:
             settings["storage"] = storage
         (self.folder / "dagster.yaml").write_text(yaml.safe_dump(settings))
         self.set_deadline(60)
         (home / "workspace.yaml").write_text("load_from: [{python_file: {relative_path: traceviz_location.py}}]")
         self.use_code("")
+        self.site = home / "site"
+        self.site.mkdir()
+        (self.site / "sitecustomize.py").write_text(_SITE)
         self._process: subprocess.Popen[bytes] | None = None
 
     def set_deadline(self, minutes: float) -> None:
@@ -77,7 +95,7 @@ class Daemon:
         environment = os.environ | {
             "DAGSTER_HOME": str(self.folder),
             "TRACEVIZ_HOME": str(self.home),
-            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+            "PYTHONPATH": os.pathsep.join([str(self.site), *(path for path in sys.path if path)]),
         }
         with self.log.open("ab") as output:
             self._process = subprocess.Popen(
@@ -122,7 +140,7 @@ def news(instance: dg.DagsterInstance, since: int) -> set[tuple[str, str]]:
     """The (asset, partition) that were materialised after an event."""
     return {
         (asset, partition)
-        for asset in ASSETS
+        for asset in ALL_ASSETS
         for partition, position in instance.get_latest_storage_id_by_partition(
             dg.AssetKey(asset), dg.DagsterEventType.ASSET_MATERIALIZATION
         ).items()
@@ -135,7 +153,7 @@ def position(instance: dg.DagsterInstance) -> int:
     return max(
         (
             storage_id
-            for asset in ASSETS
+            for asset in ALL_ASSETS
             for storage_id in instance.get_latest_storage_id_by_partition(
                 dg.AssetKey(asset), dg.DagsterEventType.ASSET_MATERIALIZATION
             ).values()

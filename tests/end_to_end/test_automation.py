@@ -14,7 +14,7 @@ import dagster as dg
 import pytest
 
 from sensors.ledger import FolderState, read_ledger
-from tests.end_to_end.conftest import ITERATION_ASSETS, RANK_ASSETS
+from tests.end_to_end.conftest import ITERATION_ASSETS, RANK_ASSETS, TOPOLOGY_ASSETS
 from tests.end_to_end.daemon import (
     APT_LINE,
     IN_FLIGHT,
@@ -31,7 +31,7 @@ from traceviz_dag.orchestrate import open_instance
 Partitions = set[tuple[str, str]]
 NEW_CODE = """
 import assets.conventions
-assets.conventions.CODE_VERSION = "2"
+assets.conventions.CODE_VERSION += "-next"
 """
 
 
@@ -49,7 +49,7 @@ def write(root: Path, run: str, *ranks: int, iteration: int = 7, scale: int = 1,
 
 def whole(key: str, *ranks: int) -> Partitions:
     """Everything of an iteration, with the rank tables of these ranks."""
-    return of_ranks(key, *ranks) | {(asset, key) for asset in ITERATION_ASSETS}
+    return of_topology(key) | of_ranks(key, *ranks) | of_iteration(key)
 
 
 def of_ranks(key: str, *ranks: int) -> Partitions:
@@ -57,11 +57,11 @@ def of_ranks(key: str, *ranks: int) -> Partitions:
 
 
 def of_iteration(key: str) -> Partitions:
-    return {("iterations", key), ("runs", key)}
+    return {(asset, key) for asset in ITERATION_ASSETS}
 
 
 def of_topology(key: str) -> Partitions:
-    return {("topology", key), ("process_groups", key)}
+    return {(asset, key) for asset in TOPOLOGY_ASSETS}
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -18,6 +18,7 @@ from traceviz_dag.commands.dev import dev
 from traceviz_dag.commands.doctor import doctor
 from traceviz_dag.commands.figures import figures
 from traceviz_dag.commands.gate import gate
+from traceviz_dag.commands.iterations import iterations
 from traceviz_dag.commands.overlap import overlap
 from traceviz_dag.commands.periods import periods
 from traceviz_dag.commands.pipelines import pipelines
@@ -29,7 +30,7 @@ from traceviz_dag.errors import TracevizError
 
 COMMANDS = (
     *(demo, simulate, analyze, classify, batch, aggregate, figures),
-    *(topology, overlap, clocks, waits, pipelines, periods, gate),
+    *(iterations, topology, overlap, clocks, waits, pipelines, periods, gate),
     *(accuracy, sql, dev, doctor),
 )
 
