@@ -16,6 +16,7 @@ from traceviz_dag.read.topology_file import FILE_PATTERN
 _SKIPPED_FOLDERS = frozenset({"truth", "chakra", "__pycache__"})
 _TRACE_ENDS = (".json", ".json.gz", ".JSON", ".JSON.GZ", ".json.GZ")
 _TEMPORARY_ENDS = (".tmp", ".temp", ".part", ".partial", ".filepart", ".crdownload", ".incomplete", ".writing", "~")
+_TAG_SHIFT = 4
 _TIME_KEYS = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
 
 
@@ -227,7 +228,7 @@ def store_of(url: str) -> Any:
 
 
 def _remote_time(row: dict[str, Any]) -> int:
-    """A file's time of change as its store tells it, ns; a change of its tag counts as one, too."""
+    """A file's time of change as its store tells it, ns; where it tells none, a negative number made of its tag."""
     value = next((row[key] for key in _TIME_KEYS if row.get(key)), None)
     if isinstance(value, str):
         try:
@@ -238,4 +239,4 @@ def _remote_time(row: dict[str, Any]) -> int:
     if isinstance(seconds, int | float):
         return int(seconds * 1_000_000_000)
     tag = row.get("ETag") or row.get("etag") or row.get("md5Hash")
-    return xxhash.xxh3_64_intdigest(str(tag).encode()) >> 1 if tag else 0
+    return -(xxhash.xxh3_64_intdigest(str(tag).encode()) >> _TAG_SHIFT) if tag else 0
