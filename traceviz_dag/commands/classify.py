@@ -37,8 +37,7 @@ def classify(
     from traceviz_dag.classify.rules import load_rules
     from traceviz_dag.discovery import inputs_below
     from traceviz_dag.iteration_pipeline import rank_traces, read_topology
-    from traceviz_dag.rank_pipeline import classify_trace
-    from traceviz_dag.read.kineto import read_kineto
+    from traceviz_dag.rank_pipeline import classify_trace, read_events
 
     trace_path = path or input_
     if trace_path is None or (path is not None and input_ is not None):
@@ -47,8 +46,9 @@ def classify(
         raise UsageError(f"{trace_path} is a folder; use traceviz analyze for many files")
     inputs = inputs_below([trace_path], rank=rank)[0]
     trace = rank_traces(inputs, {entry.rank for entry in inputs.ranks})[0]
-    events = read_kineto(trace.path)
-    kernels = classify_trace(events, trace.rank, read_topology(inputs), load_rules(rules)).kernels
+    topology, table = read_topology(inputs), load_rules(rules)
+    events = read_events(trace, topology, table)
+    kernels = classify_trace(events, trace.rank, topology, table).kernels
     if output is not None:
         _write(kernels, output)
     if traceviz is not None:
