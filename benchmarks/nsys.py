@@ -1,8 +1,8 @@
 """``traceviz nsys`` beside nsys-ai on the same exports: figures compared, times as ratios of the same run.
 
 Run: ``python benchmarks/nsys.py --nsys-ai PATH EXPORT...``, where PATH is the program of an environment of its own
-(``pip install nsys-ai``). Each command is a process of its own, as a person starts it; the least of ``--rounds`` counts.
-Our first command of an export reads it and keeps it in the home; it is shown apart from the others.
+(``pip install nsys-ai``). Each command is a process of its own, as a person starts it; the least time of ``--rounds``
+counts. Our first command of an export reads it and keeps it in the home; it is shown apart from the others.
 """
 
 from __future__ import annotations
