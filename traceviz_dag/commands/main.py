@@ -18,6 +18,7 @@ from traceviz_dag.commands.doctor import doctor
 from traceviz_dag.commands.figures import figures
 from traceviz_dag.commands.gate import gate
 from traceviz_dag.commands.overlap import overlap
+from traceviz_dag.commands.perfetto import perfetto
 from traceviz_dag.commands.periods import periods
 from traceviz_dag.commands.pipelines import pipelines
 from traceviz_dag.commands.simulate import simulate
@@ -42,6 +43,7 @@ app = typer.Typer(
 )
 for _command in COMMANDS:
     app.command()(_command)
+app.add_typer(perfetto)
 
 
 def _show_version(wanted: bool) -> None:
