@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,9 +13,13 @@ from rich.console import Console
 from traceviz_dag.commands.figures import iterations_of
 from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.output import print_json
-from traceviz_dag.errors import UsageError
+from traceviz_dag.commands.sql import as_json, print_rows
+from traceviz_dag.errors import BadInputError, UsageError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from traceviz_dag.read.perfetto.session import TraceSession
     from traceviz_dag.show.perfetto_iteration import Scope, WrittenTrace
 
 perfetto = typer.Typer(
@@ -71,6 +76,96 @@ def export(
         places = [{"run": source.run, "iteration": source.iteration} for source in chosen]
         rows = [asdict(each) | {"path": str(each.path)} for each in written]
         print_json([place | row for place, row in zip(places, rows, strict=True)])
+
+
+TraceArgument = Annotated[Path, typer.Argument(help="A trace of any format that Perfetto reads.")]
+EngineOption = Annotated[
+    str | None,
+    typer.Option(
+        "--trace-processor",
+        envvar="TRACEVIZ_TRACE_PROCESSOR",
+        help="HOST:PORT of a running trace processor, a binary's path, native, wasm or download; by default what is there.",
+    ),
+]
+
+
+@perfetto.command()
+def query(
+    trace: TraceArgument,
+    sql: Annotated[str | None, typer.Argument(help="PerfettoSQL; without it a prompt opens.")] = None,
+    trace_processor: EngineOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Ask any trace with PerfettoSQL, without internet.
+
+    traceviz_kernels and traceviz_microbatches hold our categories and micro-batches: join them by slice_id. What the
+    importer dropped is said on stderr. Times are those of the trace as it was loaded; see docs/perfetto.md.
+    """
+    from traceviz_dag.read.perfetto.engines import find_engine
+    from traceviz_dag.read.perfetto.session import open_trace
+
+    if sql is None and json:
+        raise UsageError("--json needs a query")
+    with open_trace(trace, find_engine(trace_processor)) as session:
+        for line in load_lines(session):
+            typer.echo(f"traceviz: {line}", err=True)
+        if sql is None:
+            prompt(session)
+            return
+        rows = ask(session, sql)
+        if json:
+            typer.echo(as_json(rows))
+        else:
+            print_rows(rows, Console())
+
+
+def load_lines(session: TraceSession) -> list[str]:
+    """What a user must know of how a trace was loaded."""
+    lines = [f"Perfetto's importer lost something: {problem}" for problem in session.problems]
+    if session.read_fault:
+        lines.append(session.read_fault)
+    if session.base_ns:
+        lines.append(f"{session.base_ns} ns were subtracted from all times, so that none loses a nanosecond")
+    return lines
+
+
+def ask(session: TraceSession, sql: str) -> pa.Table:
+    """The rows of a statement, our tables made before it where it names them."""
+    from traceviz_dag.perfetto_tables import add_tables_where_named
+
+    joined = add_tables_where_named(session, sql)
+    if joined is not None and joined.without_slice:
+        typer.echo(
+            f"traceviz: {joined.without_slice} of {joined.kernels} kernels have no slice in Perfetto: slice_id is NULL",
+            err=True,
+        )
+    return session.query(sql)
+
+
+def prompt(session: TraceSession) -> None:
+    """Read statements until the input ends; a statement ends with a semicolon or an empty line."""
+    with suppress(ImportError):
+        import readline  # noqa: F401 - gives input() its history
+
+    typer.echo("PerfettoSQL; a statement ends with ; or an empty line, Ctrl-D leaves.", err=True)
+    lines: list[str] = []
+    while True:
+        try:
+            line = input("     ... " if lines else "perfetto> ")
+        except EOFError:
+            typer.echo(err=True)
+            return
+        except KeyboardInterrupt:
+            typer.echo(err=True)
+            lines = []
+            continue
+        lines += [line] if line.strip() else []
+        if lines and (not line.strip() or line.rstrip().endswith(";")):
+            statement, lines = "\n".join(lines), []
+            try:
+                print_rows(ask(session, statement), Console())
+            except (UsageError, BadInputError) as error:
+                typer.echo(f"traceviz: {error}", err=True)
 
 
 def _scope(pipeline: int | None, replica: int | None) -> tuple[Scope, int | None]:

@@ -164,7 +164,7 @@ def _add_rank(
     time = Intervals(clocks.of_trace(member.rank, starts), clocks.of_trace(member.rank, ends))
     _add_steps(trace, track, read_steps(source, member.rank), member.rank, clocks)
     kernel_ids = np.asarray(kernels["kernel_id"], np.int64)
-    _add_streams(trace, track, kernels, time, flows.of_rank(member.rank, kernel_ids))
+    _add_streams(trace, track, member, kernels, time, flows.of_rank(member.rank, kernel_ids))
     _add_exposed(trace, track, kernels, time)
     return True
 
@@ -200,7 +200,9 @@ def _in_flight(begun: Int64, ended: Int64) -> tuple[Int64, Int64]:
     return times[last], depth[last]
 
 
-def _add_streams(trace: PerfettoTrace, rank: Track, kernels: pa.Table, time: Intervals, flows: RankFlows) -> None:
+def _add_streams(
+    trace: PerfettoTrace, track: Track, member: Member, kernels: pa.Table, time: Intervals, flows: RankFlows
+) -> None:
     """A track a stream of a device, those with the most computation first."""
     device_codes, devices = codes(kernels, "device")
     stream_numbers = np.asarray(kernels["stream"].fill_null(-1), np.int64)
@@ -214,6 +216,7 @@ def _add_streams(trace: PerfettoTrace, rank: Track, kernels: pa.Table, time: Int
         part = kernels.take(pa.array(own))
         name = _stream_name(key[1], devices[key[0]] if len(devices) > 1 else "", part, bool(computes[own].any()))
         arguments: dict[str, pa.ChunkedArray | pa.Array] = {column: part[column] for column in ARGUMENTS}
+        arguments |= {"rank": pa.repeat(pa.scalar(member.rank, pa.int64()), len(own))}
         arguments |= {"wait_ns": flows.wait_ns.take(pa.array(own)), "last_rank": flows.last_rank.take(pa.array(own))}
         slices = Slices(
             time.starts[own],
@@ -224,7 +227,7 @@ def _add_streams(trace: PerfettoTrace, rank: Track, kernels: pa.Table, time: Int
             flows_out=[layer[own] for layer in flows.leaving],
             flows_in=[layer[own] for layer in flows.arriving],
         )
-        trace.add_slices(trace.add_track(name, rank, order=order), slices)
+        trace.add_slices(trace.add_track(name, track, order=order), slices)
 
 
 def _stream_name(stream: int, device: str, kernels: pa.Table, computes: bool) -> str:
