@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dagster as dg
 
+from assets.across_ranks import across_ranks_assets
 from assets.automation import automation_sensor, with_freshness
 from assets.iteration_figures import iteration_figures
 from assets.iteration_tables import iteration_assets
@@ -22,7 +23,7 @@ from sensors.trace_folders import trace_folders_sensor
 
 ASSETS = (
     *(raw_traces, topology_files, classification_rules),
-    *(topology_assets, rank_tables, iteration_assets, nightly_gate),
+    *(topology_assets, rank_tables, iteration_assets, across_ranks_assets, nightly_gate),
     *(rank_figures, *iteration_figures, retention),
 )
 

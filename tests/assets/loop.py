@@ -14,7 +14,7 @@ from dagster import AssetsDefinition
 from assets.automation import ONLY_STALE_TAG
 from assets.partitions import rank_trace_key, ranks_by_iteration
 from assets.resources import TracevizHome
-from assets.staleness import contiguous
+from assets.staleness import ITERATION_TABLES, contiguous
 from sensors.register_traces import register_traces
 from sensors.trace_folders import look_once
 from traceviz_dag.definitions import ASSETS
@@ -22,7 +22,7 @@ from traceviz_dag.lake.partition_keys import parse_rank_key, rank_key
 
 RANK_ASSETS = ("traces", "kernels", "microbatches", "overlap")
 TOPOLOGY_ASSETS = ("topology", "process_groups")
-ITERATION_ASSETS = ("iterations", "runs")
+ITERATION_ASSETS = ITERATION_TABLES
 COMPUTED = (*TOPOLOGY_ASSETS, *RANK_ASSETS, *ITERATION_ASSETS)
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 

@@ -23,7 +23,7 @@ from traceviz_dag.orchestrate import open_instance
 
 RANK_ASSETS = ("traces", "kernels", "microbatches", "overlap")
 TOPOLOGY_ASSETS = ("topology", "process_groups")
-ITERATION_ASSETS = ("iterations", "runs")
+ITERATION_ASSETS = ("iterations", "runs", "collectives", "rank_clocks", "pipelines", "periods")
 ALL_ASSETS = (*TOPOLOGY_ASSETS, *RANK_ASSETS, *ITERATION_ASSETS)
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from traceviz_dag.commands.accuracy import accuracy
 from traceviz_dag.commands.aggregate import aggregate
 from traceviz_dag.commands.analyze import analyze, batch
 from traceviz_dag.commands.classify import classify
@@ -30,7 +31,7 @@ from traceviz_dag.errors import TracevizError
 COMMANDS = (
     *(demo, simulate, analyze, classify, batch, aggregate, figures),
     *(iterations, topology, overlap, clocks, waits, pipelines, periods, gate),
-    *(sql, dev, doctor),
+    *(accuracy, sql, dev, doctor),
 )
 
 app = typer.Typer(
