@@ -29,6 +29,8 @@ IN_FLIGHT = (
     dg.DagsterRunStatus.STARTED,
     dg.DagsterRunStatus.CANCELING,
 )
+POSTGRESQL_SETTINGS = Path(__file__).parents[2] / "deploy/dagster.postgresql.yaml"
+PASSWORD_VARIABLE = "DAGSTER_PG_PASSWORD"
 APT_LINE = "apt-get install -y postgresql"
 
 # The daemon as it is, with shorter waits: its loops sleep between 5 and 30 s, which no setting changes.
@@ -215,9 +217,9 @@ def running_postgresql(programs: Path) -> Iterator[dict[str, object]]:
         run("initdb", "-D", str(data), "-U", "dagster", "--auth=trust", "--no-sync")
         options = f"-p {port} -k {folder} -c listen_addresses=127.0.0.1 -c fsync=off"
         run("pg_ctl", "-D", str(data), "-w", "-l", str(folder / "log"), "-o", options, "start")
-        # SQLAlchemy takes psycopg 3 for a plain postgresql://, and dagster-postgres brings psycopg2.
-        url = f"postgresql+psycopg2://dagster@127.0.0.1:{port}/postgres"
-        yield {"postgres": {"postgres_url": url}}
+        section = yaml.safe_load(POSTGRESQL_SETTINGS.read_text())["storage"]
+        section["postgres"]["postgres_db"] |= {"hostname": "127.0.0.1", "port": port, "db_name": "postgres"}
+        yield section
     finally:
         if (data / "postmaster.pid").exists():
             run("pg_ctl", "-D", str(data), "-m", "immediate", "stop")

@@ -20,6 +20,7 @@ from tests.end_to_end.conftest import ITERATION_ASSETS, RANK_ASSETS, TOPOLOGY_AS
 from tests.end_to_end.daemon import (
     APT_LINE,
     IN_FLIGHT,
+    PASSWORD_VARIABLE,
     Daemon,
     news,
     position,
@@ -71,7 +72,7 @@ def once(expected: Partitions) -> Counter[tuple[str, str]]:
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def storage(request: pytest.FixtureRequest) -> Iterator[dict[str, object] | None]:
+def storage(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, object] | None]:
     """Where Dagster keeps its records."""
     if request.param == "sqlite":
         yield None
@@ -83,6 +84,7 @@ def storage(request: pytest.FixtureRequest) -> Iterator[dict[str, object] | None
     if programs is None or missing:
         assert "TRACEVIZ_REQUIRE_POSTGRESQL" not in os.environ, missing
         pytest.skip(missing)
+    monkeypatch.setenv(PASSWORD_VARIABLE, "any, since the server trusts this machine")
     with running_postgresql(programs) as section:
         yield section
 
