@@ -54,14 +54,15 @@ def in_processes(job, scenario, plugin):
             try:
                 train(job, scenario, plugin, rank)
                 code = 0
-            except BaseException:
+            except BaseException:  # noqa: BLE001
                 traceback.print_exc()
             finally:
                 atexit._run_exitfuncs()
                 sys.stderr.flush()
                 os._exit(code)
         children.append(child)
-    return all([os.waitpid(child, 0)[1] == 0 for child in children])
+    codes = [os.waitpid(child, 0)[1] for child in children]
+    return not any(codes)
 
 
 def train(job, scenario, plugin, rank):
