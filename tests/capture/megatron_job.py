@@ -15,6 +15,7 @@ import logging
 import os
 import resource
 import sys
+import threading
 import traceback
 import warnings
 from pathlib import Path
@@ -76,7 +77,8 @@ def train(job, scenario, plugin, rank):
 
     rendezvous = f"file://{job['folder']}/{scenario['name']}.rendezvous"
     dist.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=job["world"])
-    break_something(scenario.get("fault"))
+    if rank in scenario.get("fault_ranks", range(job["world"])):
+        break_something(scenario.get("fault"), plugin)
     parts, sizes = build(job)
     from megatron.training.training import train as loop
 
@@ -88,7 +90,7 @@ def train(job, scenario, plugin, rank):
     dist.destroy_process_group()
 
 
-def break_something(fault):
+def break_something(fault, plugin):
     import torch
 
     if fault == "full disk":
@@ -106,6 +108,8 @@ def break_something(fault):
             raise RuntimeError("the profiler is broken")
 
         torch.profiler.profile.start_trace = start
+    elif fault == "disk hangs":
+        plugin._gzip = lambda *_: threading.Event().wait()
 
 
 def build(job):

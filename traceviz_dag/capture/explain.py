@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from traceviz_dag.capture.rendering import rank_words
+from traceviz_dag.capture.rendering import iteration_words, rank_words
 from traceviz_dag.errors import UsageError
 
 
@@ -75,7 +75,7 @@ def explain(arguments: Sequence[str], *, today: bool = True) -> list[Prospect]:
     nsys = not given.use_pytorch_profiler
     first, last = given.profile_step_start + nsys, given.profile_step_end - 1 + nsys
     kind = "nsys" if nsys else "the PyTorch profiler"
-    recorded = f"{kind} records the iterations that the log calls {first} to {last}"
+    recorded = f"{kind} records what the log calls {iteration_words(range(first, last + 1))}"
     if nsys:
         recorded += "; the job must be started under nsys with --capture-range=cudaProfilerApi"
     prospects = [Prospect("Is anything recorded?", "yes", recorded), _ranks(given, today)]
@@ -127,8 +127,8 @@ def _torch_content(given: argparse.Namespace, today: bool) -> list[Prospect]:
         Prospect(
             "Which iteration is a file of?",
             "in part",
-            "the path names none and a file holds all recorded steps; after a resume they count from the process's start. "
-            "The plugin (traceviz capture plugin) writes one file for each logged iteration",
+            "the path names none, a file holds all recorded steps, and after a resume they count from the process's "
+            "start; the plugin (traceviz capture plugin) writes one file for each logged iteration",
         ),
     ]
 

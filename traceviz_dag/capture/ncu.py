@@ -35,7 +35,7 @@ WITH by_rank AS (
     GROUP BY name, rank
 )
 SELECT name, sum(launches)::BIGINT, sum(duration_ns)::BIGINT,
-       sum(duration_ns) / sum(sum(duration_ns)) OVER (), arg_max(rank, duration_ns)
+       sum(duration_ns) / sum(sum(duration_ns)) OVER (), first(rank ORDER BY duration_ns DESC, rank)
 FROM by_rank GROUP BY name ORDER BY 3 DESC, 1 LIMIT ?
 """
 """Parameters: run, iteration, number of kernels. Communication is left out: replaying it would wait for other ranks."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from traceviz_dag.capture.configuration import ProfilingConfig
-from traceviz_dag.capture.rendering import Rendering, rank_words
+from traceviz_dag.capture.rendering import Rendering, iteration_words, rank_words
 from traceviz_dag.capture.sizes import readable_bytes, readable_seconds
 from traceviz_dag.capture.targets import bridge, launch, megatron, nemo_run, nsys, traceviz
 
@@ -20,8 +20,8 @@ def consequences(config: ProfilingConfig) -> tuple[str, ...]:
     ranks, iterations = config.ranks(), config.iterations
     choice = f" ({config.profile_ranks})" if isinstance(config.profile_ranks, str) else ""
     who = (
-        f"Ranks {rank_words(ranks)}{choice} of {config.job.world_size} record iterations {iterations[0]} to "
-        f"{iterations[-1]}."
+        f"Rank{'s' * (len(ranks) > 1)} {rank_words(ranks)}{choice} of {config.job.world_size} "
+        f"record{'s' * (len(ranks) == 1)} {iteration_words(iterations)}."
     )
     disturbance = (
         "The profiler costs the host time in every operator: measured times are slightly higher than in normal "

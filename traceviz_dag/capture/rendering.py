@@ -23,6 +23,12 @@ class Rendering:
     notes: tuple[str, ...] = ()
 
 
+def iteration_words(iterations: range) -> str:
+    """Iterations in words: ``iteration 120`` or ``iterations 120 to 122``."""
+    first, last = iterations[0], iterations[-1]
+    return f"iteration {first}" if first == last else f"iterations {first} to {last}"
+
+
 def rank_words(ranks: Iterable[int]) -> str:
     """Ranks as runs: ``0-3,8``."""
     runs: list[list[int]] = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from traceviz_dag.capture.configuration import ProfilingConfig
 from traceviz_dag.capture.rendering import Rendering
 from traceviz_dag.capture.targets import megatron, nsys, traceviz
@@ -12,12 +14,12 @@ def render(config: ProfilingConfig) -> list[Rendering]:
     job = config.job
     if config.use_nsys_profiler:
         exports: list[str] = []
-        command = f"{job.command} {' '.join(megatron.arguments(config))}"
+        command = f"{job.command} {shlex.join(megatron.arguments(config))}"
         torchrun = f"--no-python {nsys.line(config, nsys.TORCHRUN_NAME)} python {command}"
         slurm = f"{nsys.line(config, nsys.SLURM_NAME)} python {command}"
         notes: tuple[str, ...] = ("The arguments are those of Megatron-LM's main; for releases see megatron-older.",)
     else:
-        exports = [f"export {name}={value}" for name, value in traceviz.plugin_variables(config).items()]
+        exports = [traceviz.exports(traceviz.plugin_variables(config))]
         torchrun = f"-m traceviz_capture {job.command}"
         slurm = f"python -m traceviz_capture {job.command}"
         notes = ("traceviz_capture.py must stand on PYTHONPATH or in the working folder of every node.",)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
+
 from traceviz_dag.capture.configuration import ProfilingConfig
-from traceviz_dag.capture.rendering import Rendering
+from traceviz_dag.capture.rendering import Rendering, iteration_words
 
 RESUME_NOTE = (
     "After a resume Megatron-LM's PyTorch profiler counts from the process's start but stops at the logged iteration, "
@@ -45,9 +47,8 @@ def arguments(config: ProfilingConfig, *, today: bool = True) -> list[str]:
 
 def render(config: ProfilingConfig) -> list[Rendering]:
     """The arguments for both generations."""
-    start, end = config.profile_step_start, config.profile_step_end
     if config.use_pytorch_profiler:
-        steps = f"Recorded are the iterations that the log calls {start} to {end - 1}."
+        steps = f"Recorded is what the log calls {iteration_words(config.iterations)}."
         today_files = f"Writes {config.output_folder}/torch_profile/rank-N.json.gz; a rerun overwrites them."
         older_files = f"Writes {config.output_folder}/tensorboard/HOST_PID.TIME.pt.trace.json, the rank only inside."
         warmup = (
@@ -56,18 +57,21 @@ def render(config: ProfilingConfig) -> list[Rendering]:
         common: tuple[str, ...] = (steps, RESUME_NOTE, *warmup)
     else:
         today_files = older_files = "nsys writes the files: see its line."
-        common = (f"With nsys the log's iterations {start + 1} to {end} are recorded: it starts one later.",)
-    older: tuple[str, ...] = (older_files, "Name every rank: these releases take no --profile-ranks for rank 0 alone.")
+        common = (f"Recorded is what the log calls {iteration_words(config.iterations)}: nsys starts one later.",)
+    older: tuple[str, ...] = (
+        older_files,
+        "Every rank is named: without --profile-ranks these releases record rank 0 alone.",
+    )
     if config.use_pytorch_profiler and not (config.with_stack and config.record_shapes):
         older += ("These releases record call stacks and shapes always.",)
     if config.nvtx_ranges or (config.use_nsys_profiler and config.record_shapes):
         older += ("--nvtx-ranges and --record-shapes came with main in February 2026 and are left out.",)
     return [
-        Rendering("megatron", "Megatron-LM, today's main", " ".join(arguments(config)), (today_files, *common)),
+        Rendering("megatron", "Megatron-LM, today's main", shlex.join(arguments(config)), (today_files, *common)),
         Rendering(
             "megatron-older",
             "Megatron-LM, releases from core 0.10 to 0.16",
-            " ".join(arguments(config, today=False)),
+            shlex.join(arguments(config, today=False)),
             (*older, *common),
         ),
     ]

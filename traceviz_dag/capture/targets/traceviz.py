@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from traceviz_dag.capture.configuration import ProfilingConfig
 from traceviz_dag.capture.rendering import Rendering, rank_words
 
@@ -33,7 +35,7 @@ def render(config: ProfilingConfig) -> list[Rendering]:
         Rendering(
             "plugin",
             "Our plugin (no patch, no profiler arguments of Megatron's)",
-            _exports(plugin_variables(config)),
+            exports(plugin_variables(config)),
             (
                 "traceviz capture plugin > traceviz_capture.py, then python -m traceviz_capture SCRIPT.",
                 f"Writes {config.output_folder}/iteration_N/rank_RRRR_iter_N.pt.trace.json.gz, N as the log counts.",
@@ -43,7 +45,7 @@ def render(config: ProfilingConfig) -> list[Rendering]:
         Rendering(
             "traceviz",
             "TraceViz's patch",
-            _exports(patch),
+            exports(patch),
             (
                 "The patch takes these for --profile-step-start, which it ignores, and records on after the range.",
                 "It applies to Megatron-LM of 15 January to 11 February 2026 alone.",
@@ -52,5 +54,6 @@ def render(config: ProfilingConfig) -> list[Rendering]:
     ]
 
 
-def _exports(variables: dict[str, str]) -> str:
-    return "\n".join(f"export {name}={value}" for name, value in variables.items())
+def exports(variables: dict[str, str]) -> str:
+    """A line of shell for each variable."""
+    return "\n".join(f"export {name}={shlex.quote(value)}" for name, value in variables.items())
