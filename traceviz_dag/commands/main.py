@@ -11,6 +11,7 @@ import typer
 from traceviz_dag.commands.accuracy import accuracy
 from traceviz_dag.commands.aggregate import aggregate
 from traceviz_dag.commands.analyze import analyze, batch
+from traceviz_dag.commands.capture import capture
 from traceviz_dag.commands.classify import classify
 from traceviz_dag.commands.clocks import clocks
 from traceviz_dag.commands.demo import demo
@@ -44,6 +45,7 @@ app = typer.Typer(
 )
 for _command in COMMANDS:
     app.command()(_command)
+app.add_typer(capture, name="capture")
 
 
 def _show_version(wanted: bool) -> None:
