@@ -51,7 +51,7 @@ def pipeline_figures(
     owners=OWNERS,
     kinds=KINDS,
     code_version=CODE_VERSION,
-    description="Each model replica: all its pipelines on one clock.",
+    description="Each model replica with all its pipelines, and all ranks of the job.",
 )
 def replica_figures(
     context: dg.AssetExecutionContext, config: FigureConfig, traceviz: TracevizHome

@@ -55,7 +55,7 @@ def newest(capture_python, plugin_folder, tmp_path_factory) -> Trained:
 
 @pytest.fixture(scope="module")
 def oldest(capture_python, plugin_folder, tmp_path_factory) -> Trained:
-    """The oldest Megatron-core, one pipeline of four stages, the other rank order; the plugin comes after its import."""
+    """The oldest Megatron-core, one pipeline of four stages, other rank order; the plugin comes after its import."""
     job = {
         "pp": 4,
         "vpp": None,

@@ -20,6 +20,7 @@ from traceviz_dag.commands.doctor import doctor
 from traceviz_dag.commands.figures import figures
 from traceviz_dag.commands.gate import gate
 from traceviz_dag.commands.iterations import iterations
+from traceviz_dag.commands.nsys.app import nsys_app
 from traceviz_dag.commands.overlap import overlap
 from traceviz_dag.commands.periods import periods
 from traceviz_dag.commands.pipelines import pipelines
@@ -46,6 +47,7 @@ app = typer.Typer(
 for _command in COMMANDS:
     app.command()(_command)
 app.add_typer(capture, name="capture")
+app.add_typer(nsys_app)
 
 
 def _show_version(wanted: bool) -> None:
