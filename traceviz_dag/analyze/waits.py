@@ -1,7 +1,7 @@
 """Who waited for whom, for how long, and what made the late rank late.
 
 A wait is charged to the last rank to arrive. Ranks of one stage do the same work between two communications of their
-group: what the late rank did more of, from its arrival at the one before to this one, made it late (``since they met``).
+group: what the late rank did more of, from its arrival at the one before to this one, made it late (``since``).
 What it was late there already, and has not made up for, was handed on. Before they meet for the first time this counts
 from their first kernels of the training step, if they began it together. Otherwise, and between stages, which do
 different work, the answer is what the late rank did while the other waited.
