@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from traceviz_dag.analyze.blame import judged_waits, late_ranks
+from traceviz_dag.analyze.blame import JUDGED_COLUMNS, judged_waits, late_ranks
 from traceviz_dag.analyze.clock_summary import clock_facts, clock_statement
 from traceviz_dag.analyze.communications import optional_integers
 from traceviz_dag.analyze.intervals import Int64
@@ -42,11 +42,6 @@ from traceviz_dag.show.wait_panels import (
     wait_panels,
 )
 
-_COLUMNS = (
-    *("rank", "communication", "dimension", "stage", "fault", "arrival_ns", "duration_ns", "wait_ns", "last_rank"),
-    *("wait_aligned_ns", "last_rank_aligned", "late_compute_ns", "late_communication_ns", "late_memory_ns"),
-    *("late_host_ns", "late_idle_ns", "late_category"),
-)
 _CLOCK_COLUMNS = ("rank", "component", "residual_p05_ns", "residual_p95_ns", "refusal")
 _MAP_HEIGHT, _HIGHEST_ROW, _LOWEST_ROW = 5.0, 0.3, 0.075
 _HEADING = 0.36
@@ -58,7 +53,7 @@ def draw_wait_map(source: TableSource) -> Figure | None:
     Returns:
         The figure; None where no communication is matched.
     """
-    collectives = source.table("collectives", _COLUMNS)
+    collectives = source.table("collectives", JUDGED_COLUMNS)
     waits = judged_waits(collectives)
     if not waits.num_rows:
         return None
