@@ -1,10 +1,10 @@
 """Who waited for whom, for how long, and what made the late rank late.
 
-A wait is charged to the last rank to arrive. Ranks of one stage do the same work, so they last met in the group and
-parted together: what the late rank did more of since then made it late (``since they met``). Before they meet for the
-first time this counts from their first kernels of the training step, if they began it together: the same work that only
-comes later was handed on to the rank. Otherwise, and between stages, which do different work, the answer is what the
-late rank did while the other waited.
+A wait is charged to the last rank to arrive. Ranks of one stage do the same work between two communications of their
+group: what the late rank did more of, from its arrival at the one before to this one, made it late (``since``).
+What it was late there already, and has not made up for, was handed on. Before they meet for the first time this counts
+from their first kernels of the training step, if they began it together. Otherwise, and between stages, which do
+different work, the answer is what the late rank did while the other waited.
 Both are read on the late rank's own clock, so they need no other; only the length of the wait does.
 """
 
@@ -82,10 +82,10 @@ def charge_waits(
         mine = own_rows.get(rank, waiting[:0])
         _fill_own(filled, mine, activity, matches, best)
         met = mine[(before[mine] != MISSING) | first[mine]]
-        ends = rows.end_ns[np.where(first[met], 0, before[met])]
-        parted = np.where(first[met], activity.beginnings(step[met]), ends)
-        parted = np.minimum(parted, rows.start_ns[met])
-        activity.fill(since, met, parted, rows.start_ns[met], rows.launch_ns[met])
+        # From arrival to arrival: while one waits in an asynchronous communication, its computation goes on.
+        arrived = rows.start_ns[np.where(first[met], 0, before[met])]
+        begin = np.minimum(np.where(first[met], activity.beginnings(step[met]), arrived), rows.start_ns[met])
+        activity.fill(since, met, begin, rows.start_ns[met], rows.launch_ns[met])
         charged = charged_rows.get(rank, waiting[:0])
         last = best.last_row[charged]
         arrival = rows.start_ns[last]
@@ -94,12 +94,12 @@ def charge_waits(
     excess = {name: since[name][late] - since[name][waiting] for name in _LATE}
     apart = np.abs(best.wait_ns[waiting] - sum(excess.values()))
     began_together = first[waiting] & first[late] & (apart <= BEGAN_TOGETHER * best.wait_ns[waiting])
-    together = _parted_together(matches, waiting, late, before) | began_together
+    together = _met_before(matches, waiting, late, before) | began_together
     for name in _LATE:
         filled[name][waiting] = np.where(together, excess[name], then[name][waiting])
-    # The two did not part at quite the same instant: that remainder, too, belongs to the wait.
+    # What it was late before; the other's wait for it there stands against that as communication.
     rest = best.wait_ns[waiting] - sum(filled[name][waiting] for name in _LATE)
-    filled["late_idle_ns"][waiting] += rest
+    filled["late_communication_ns"][waiting] += rest
     columns = {name: collectives[name] for name in COLLECTIVES.schema.names}
     columns |= {name: nullable(values) for name, values in filled.items()}
     columns["late_category"] = words.column()
@@ -212,7 +212,7 @@ def _previous_meetings(matches: Matches) -> tuple[Int64, npt.NDArray[np.bool_]]:
     return before, first
 
 
-def _parted_together(matches: Matches, waiting: Int64, late: Int64, before: Int64) -> npt.NDArray[np.bool_]:
+def _met_before(matches: Matches, waiting: Int64, late: Int64, before: Int64) -> npt.NDArray[np.bool_]:
     """Whether a waiting and its late row had the same communication before."""
     both = (before[waiting] != MISSING) & (before[late] != MISSING)
     mine, theirs = (matches.communication[np.where(both, before[rows], 0)] for rows in (waiting, late))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from traceviz_dag.commands.output import milliseconds
 from traceviz_dag.errors import UsageError
 
 if TYPE_CHECKING:
@@ -46,6 +47,14 @@ def chosen_iterations(
 def place(iteration: StoredIteration) -> dict[str, Any]:
     """Run and iteration, as the first columns of every row."""
     return {"run": iteration.run, "iteration": iteration.iteration}
+
+
+def blame_statement(row: Mapping[str, Any]) -> str:
+    """What a rank that is to blame did to its peers, from its row of ``blame.late_ranks``."""
+    return (
+        f"rank {row['rank']} delayed its peers by {milliseconds(row['own_ns'])} ms of its own "
+        f"({row['late_category']}), last in {row['last']} of {row['communications']} communications"
+    )
 
 
 def heading(iteration: StoredIteration, text: str) -> str:

@@ -43,7 +43,7 @@ SENTENCE = {
 AXIS = {
     TimeAlignment.GLOBAL: "time since the first kernel of all ranks",
     TimeAlignment.INDIVIDUAL: "time since each rank's own first kernel",
-    TimeAlignment.SOLVED: "time since the first kernel of all ranks, on solved clocks",
+    TimeAlignment.SOLVED: "time since the first kernel, on solved clocks",
 }
 """The label of the time axis."""
 

@@ -142,7 +142,9 @@ def _caption(
     source: TableSource, table: Sequence[Mapping[str, Any]], known: Sequence[Mapping[str, Any]], drawn: int
 ) -> Caption:
     pipelines = len({row["pipeline"] for row in known})
-    which = f"{pipelines} pipelines" if drawn == pipelines else f"the {drawn} longest of {pipelines} pipelines"
+    which = f"the {drawn} longest of {pipelines} pipelines"
+    if drawn == pipelines:
+        which = "1 pipeline" if pipelines == 1 else f"{pipelines} pipelines"
     first = known[0]
     steps = {row["step"] for row in table}
     facts = [place(source), which, f"schedule {first['schedule']}", f"{first['microbatches']} micro-batches"]

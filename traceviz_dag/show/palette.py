@@ -47,7 +47,7 @@ EXPOSED = ATTENTION
 IDLE = BUBBLE
 MEMORY_ONLY = CATEGORY[Category.MEMORY]
 
-WAITING = ("#BCC9D7", "#8496AE", "#56677F", "#2F3B50", "#0A0F1A")
+WAITING = ("#B7C4D4", "#7D8FA8", "#51627C", "#2B374B", "#060A13")
 """Waits from short to long, a class of lengths each; dark enough that a cell without a wait is told from the paper."""
 
 FILL_DRAIN = "#47515C"

@@ -218,7 +218,7 @@ def _caption(
             )
         ],
         footer="table periods, view period_percentiles",
-        note="lines: p50 (tall), p90 and p99 of periods; p50 (tall), p10 and p90 of scores",
+        note="tall line: p50; short: p90, p99, of scores p10, p90",
     )
 
 
