@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import pyarrow as pa
 import typer
 
+from traceviz_dag.analyze.clock_summary import clock_facts, clock_statement
 from traceviz_dag.commands.across import (
     IterationOption,
     PathArgument,
     RulesOption,
     RunOption,
     chosen_iterations,
-    clock_facts,
-    clock_statement,
     heading,
     place,
 )
