@@ -20,7 +20,7 @@ def profiling_config(sources: Path) -> types.ModuleType:
     module = types.ModuleType("megatron.bridge.training.config")
     names = {**vars(dataclasses), **vars(typing)}
     module.__dict__.update({name: names[name] for name in ("dataclass", "field", "Optional", "Any")})
-    exec(compile(ast.Module([found], []), "config.py", "exec"), module.__dict__)
+    exec(compile(ast.Module([found], []), "config.py", "exec", dont_inherit=True), module.__dict__)
     return module
 
 
@@ -40,7 +40,10 @@ def callback_manager(sources: Path) -> Any:
     module = types.ModuleType(name)
     sys.modules[name] = module
     try:
-        exec(compile((sources / TRAINING / "callbacks.py").read_text(), "callbacks.py", "exec"), module.__dict__)
+        exec(
+            compile((sources / TRAINING / "callbacks.py").read_text(), "callbacks.py", "exec", dont_inherit=True),
+            module.__dict__,
+        )
     finally:
         del sys.modules[name]
     return module.CallbackManager

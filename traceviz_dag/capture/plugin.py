@@ -240,6 +240,7 @@ class Capture:
         self._files: list[threading.Thread] = []
         self._one_at_a_time = threading.Lock()
         self._written = self._largest = self._warned = 0
+        self._tidied = False
 
     def warn(self, words: str) -> None:
         """Say what went wrong on stderr; a job that fails in every iteration is heard only so often."""
@@ -314,6 +315,10 @@ class Capture:
         if not topology.chosen(self.settings.ranks, _rank(), int(os.environ.get("LOCAL_RANK", "0"))):
             return False
         self._staging.mkdir(parents=True, exist_ok=True)
+        if not self._tidied:
+            # What a job that was killed left here.
+            self._tidy(f"rank_{_rank():04d}_*")
+            self._tidied = True
         needed = self._largest * 5 // 4
         if self._written + needed // 8 > self.settings.max_bytes:
             raise OSError(f"{self._written} bytes written, more would pass TRACEVIZ_CAPTURE_MAX_BYTES")
@@ -325,6 +330,11 @@ class Capture:
     @property
     def _staging(self) -> Path:
         return Path(self.settings.out, ".staging")
+
+    def _tidy(self, pattern: str) -> None:
+        """Remove what a failed export left: torch writes to a temporary name of its own first."""
+        for path in self._staging.glob(pattern):
+            path.unlink(missing_ok=True)
 
     def _prepare(self) -> None:
         from torch import cuda, profiler
@@ -375,14 +385,12 @@ class Capture:
         raw = self._staging / name
         try:
             profiler.export_chrome_trace(str(raw))
-            size = raw.stat().st_size
-            with raw.open("rb") as file:
-                file.seek(max(0, size - 64))
-                if not file.read().rstrip().endswith(b"}"):
-                    raise OSError("the trace is cut short: is the disk full?")
+            if not _is_whole(raw):
+                raise OSError("torch wrote no whole trace: is the disk full?")
         except BaseException:
-            raw.unlink(missing_ok=True)
+            self._tidy(f"{name}*")
             raise
+        size = raw.stat().st_size
         self._largest = max(self._largest, size)
         target = Path(self.settings.out, f"iteration_{iteration}", f"{name}.gz")
         self._in_thread(functools.partial(self._compress, raw, target))
@@ -644,6 +652,15 @@ def _write(target: Path, make: Callable[[Path], None]) -> None:
     except BaseException:
         hidden.unlink(missing_ok=True)
         raise
+
+
+def _is_whole(raw: Path) -> bool:
+    """Whether a trace has its last brace: a full disk cuts files short without an error from torch."""
+    if not raw.is_file():
+        return False
+    with raw.open("rb") as file:
+        file.seek(max(0, raw.stat().st_size - 64))
+        return file.read().rstrip().endswith(b"}")
 
 
 def _write_text(text: str, path: Path) -> None:
