@@ -99,3 +99,19 @@ def test_what_is_wrong_is_an_error_of_its_own_with_exit_code_two(export, tmp_pat
             CliRunner().invoke(app, ["nsys", *map(str, arguments)], catch_exceptions=False)
         assert isinstance(caught.value, kind)
         assert caught.value.exit_code == 2
+
+
+def test_the_perfetto_trace_holds_streams_ranges_and_calls_with_arrows(export, tmp_path):
+    from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
+
+    out = tmp_path / "small.pftrace"
+    assert "slices" in _run("perfetto", export, "-o", out)
+    packets = Trace.FromString(out.read_bytes()).packet
+    tracks = {packet.track_descriptor.name for packet in packets if packet.HasField("track_descriptor")}
+    assert {"GPU 0", "stream 7", "stream 20", "thread 7002 · NVTX", "thread 7002 · calls"} <= tracks
+    events = [packet.track_event for packet in packets if packet.HasField("track_event")]
+    sent = [flow for event in events if event.type == 1 for flow in event.flow_ids]
+    ended = [flow for event in events if event.type == 2 for flow in event.terminating_flow_ids]
+    assert len(sent) == 3
+    flows = sorted(sent), sorted(ended or [flow for event in events if event.type == 2 for flow in event.flow_ids])
+    assert flows[0] == flows[1]

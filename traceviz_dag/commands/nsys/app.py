@@ -12,9 +12,11 @@ from traceviz_dag.commands.nsys.info import info
 from traceviz_dag.commands.nsys.iterations import iterations
 from traceviz_dag.commands.nsys.nccl import nccl
 from traceviz_dag.commands.nsys.overlap import overlap
+from traceviz_dag.commands.nsys.perfetto import perfetto
 from traceviz_dag.commands.nsys.search import search
 from traceviz_dag.commands.nsys.summary import summary
 from traceviz_dag.commands.nsys.tree import tree
+from traceviz_dag.commands.nsys.viewer import viewer
 
 nsys_app = typer.Typer(
     name="nsys",
@@ -22,5 +24,20 @@ nsys_app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
-for _command in (info, summary, tree, overlap, nccl, iterations, gaps, search, export_csv, export_json, diff, download):
+for _command in (
+    info,
+    summary,
+    tree,
+    overlap,
+    nccl,
+    iterations,
+    gaps,
+    search,
+    export_csv,
+    export_json,
+    diff,
+    perfetto,
+    viewer,
+    download,
+):
     nsys_app.command()(_command)
