@@ -22,6 +22,7 @@ from traceviz_dag.commands.gate import gate
 from traceviz_dag.commands.iterations import iterations
 from traceviz_dag.commands.nsys.app import nsys_app
 from traceviz_dag.commands.overlap import overlap
+from traceviz_dag.commands.perfetto import perfetto
 from traceviz_dag.commands.periods import periods
 from traceviz_dag.commands.pipelines import pipelines
 from traceviz_dag.commands.simulate import simulate
@@ -48,6 +49,7 @@ for _command in COMMANDS:
     app.command()(_command)
 app.add_typer(capture, name="capture")
 app.add_typer(nsys_app)
+app.add_typer(perfetto)
 
 
 def _show_version(wanted: bool) -> None:
