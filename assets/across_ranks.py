@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import dagster as dg
@@ -16,6 +17,7 @@ from traceviz_dag.across_ranks import StoredIteration, analyse_across_ranks, nam
 from traceviz_dag.analyze.across_invariants import collectives_violations, periods_violations, pipelines_violations
 from traceviz_dag.analyze.invariants import INVARIANT
 from traceviz_dag.analyze.period_summary import Verdict, judge
+from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.inputs import registered
 from traceviz_dag.lake.partition_keys import parse_iteration_key
 from traceviz_dag.read.pairs_file import read_pairs_file
@@ -34,7 +36,7 @@ _DESCRIPTIONS = {
 
 _DEPS = [
     *(dg.AssetDep(name, partition_mapping=ranks_of_iteration) for name in ("kernels", "microbatches")),
-    *("topology", "process_groups"),
+    *(dg.AssetDep(name) for name in ("topology", "process_groups")),
 ]
 
 _CHECKS = (
@@ -63,15 +65,25 @@ class PairsConfig(dg.Config):
         return Path(path) if path else None
 
 
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """The named pairs of an iteration.
+
+    Attributes:
+        periods: their rows, without any where ``fault`` says what is wrong with the files that name them.
+    """
+
+    periods: pa.Table
+    verdicts: list[Verdict]
+    fault: str = ""
+
+
 @dg.multi_asset(
     name="across_ranks",
     specs=[
         dg.AssetSpec(
             name,
-            deps=[
-                dg.AssetDep(upstream, partition_mapping=ranks_of_iteration) for upstream in ("kernels", "microbatches")
-            ]
-            + ["topology", "process_groups"],
+            deps=_DEPS,
             group_name="across_ranks",
             owners=OWNERS,
             kinds={"parquet", "duckdb"},
@@ -97,7 +109,11 @@ def across_ranks_assets(
     run, iteration = parse_iteration_key(context.partition_key)
     lake = traceviz.lake()
     stored = StoredIteration(lake, run, iteration, registered(traceviz.folder, context.partition_key))
-    tables = analyse_across_ranks(stored)
+    if not stored.ranks:
+        raise dg.Failure(description=f"no rank of {context.partition_key} has tables", allow_retries=False)
+    tables = dict(analyse_across_ranks(stored))
+    judged = _named_pairs(config, stored, tables["periods"])
+    tables["periods"] = pa.concat_tables([tables["periods"], judged.periods])
     for name, table in tables.items():
         written = lake.write(name, table, run=run, iteration=iteration)
         yield dg.MaterializeResult(
@@ -109,7 +125,17 @@ def across_ranks_assets(
     yield from _invariants(tables)
     yield _matched(tables["collectives"])
     yield _solved(tables["rank_clocks"])
-    yield _gate(config, stored)
+    yield _gate(judged)
+
+
+def _named_pairs(config: PairsConfig, stored: StoredIteration, periods: pa.Table) -> _Judged:
+    """A fault of the files that name pairs is the gate's, and costs no other table."""
+    try:
+        pairs = read_pairs_file(config.file) if config.file is not None else ()
+        named = named_periods(stored, pairs, periods)
+    except BadInputError as error:
+        return _Judged(periods.slice(0, 0), [], str(error))
+    return _Judged(named, judge(pairs, named))
 
 
 def _invariants(tables: Mapping[str, pa.Table]) -> Iterator[dg.AssetCheckResult]:
@@ -152,18 +178,19 @@ def _solved(rank_clocks: pa.Table) -> dg.AssetCheckResult:
     )
 
 
-def _gate(config: PairsConfig, stored: StoredIteration) -> dg.AssetCheckResult:
+def _gate(judged: _Judged) -> dg.AssetCheckResult:
     """Pairs that cannot be judged do not fail the gate; they are named."""
-    verdicts: list[Verdict] = []
-    if config.file is not None:
-        pairs = read_pairs_file(config.file)
-        verdicts = judge(pairs, named_periods(stored, pairs))
+    failed = [verdict for verdict in judged.verdicts if verdict.passed is False]
+    told = [f"{one.pair}: OverlapScore {one.score:.2f} is below {one.threshold:.2f}" for one in failed]
     return dg.AssetCheckResult(
-        passed=all(verdict.passed is not False for verdict in verdicts),
+        passed=not failed and not judged.fault,
         check_name=GATE,
         asset_key="periods",
+        description=judged.fault or "; ".join(told) or f"{len(judged.verdicts)} named pairs, none below its threshold",
         metadata={
-            "pairs": dg.MetadataValue.json([verdict._asdict() for verdict in verdicts]),
-            "not_judged": dg.MetadataValue.json([verdict.pair for verdict in verdicts if verdict.passed is None]),
+            "pairs": dg.MetadataValue.json([verdict._asdict() for verdict in judged.verdicts]),
+            "not_judged": dg.MetadataValue.json(
+                [verdict.pair for verdict in judged.verdicts if verdict.passed is None]
+            ),
         },
     )

@@ -26,9 +26,10 @@ GATE = "gate"
 SCORES_SQL = """
 SELECT pair, median(overlap_score) AS score
 FROM periods
-WHERE run = $run AND iteration = $iteration AND kind <> 'dimension' AND overlap_score IS NOT NULL
+WHERE run = $run AND iteration = $iteration AND kind = 'named' AND overlap_score IS NOT NULL
 GROUP BY pair
 """
+"""On named pairs only: what nobody expects to overlap cannot get worse."""
 
 
 class NightlyConfig(dg.Config):
@@ -59,7 +60,7 @@ class _Judged:
     specs=[
         dg.AssetSpec(
             name,
-            deps=[dg.AssetDep("iterations", partition_mapping=dg.AllPartitionMapping())],
+            deps=[dg.AssetDep(one, partition_mapping=dg.AllPartitionMapping()) for one in ("iterations", "periods")],
             group_name="nightly",
             owners=OWNERS,
             kinds={"parquet", "duckdb"},
@@ -115,6 +116,18 @@ def unjudged(lake: Lake) -> list[Partition]:
     return [
         partition for partition in lake.partitions("iterations") if _needs_verdict(lake, partition, judged, accept=())
     ]
+
+
+def references(lake: Lake, globs: Sequence[str]) -> set[str]:
+    """Keys of the iterations that the next ones are compared with: the last accepted one of each series."""
+    judged = _judged(lake)
+    last = {
+        series: partition
+        for series, members in _series(lake, globs).items()
+        for partition in members
+        if partition in judged and judged[partition].accepted
+    }
+    return {iteration_key(partition.run, partition.iteration) for partition in last.values()}
 
 
 def iteration_figures(lake: Lake, partition: Partition, rank: int | None = None) -> tuple[Figures, int] | None:
@@ -282,7 +295,9 @@ def _needs_verdict(
 
 
 def _figures_digest(lake: Lake, partition: Partition) -> str:
-    return digest_of(lake.path("iterations", run=partition.run, iteration=partition.iteration))
+    """Of all that a verdict rests on, the scores of pairs included where they stand."""
+    paths = [lake.path(name, run=partition.run, iteration=partition.iteration) for name in ("iterations", "periods")]
+    return "-".join(digest_of(path) for path in paths if path.is_file())
 
 
 def _step_ns(lake: Lake, partition: Partition) -> int:

@@ -10,6 +10,7 @@ import dagster as dg
 from assets.conventions import CODE_VERSION, CODE_VERSION_TAG, INPUT_VERSION_TAG, RULES_TAG
 from assets.partitions import rank_trace_key
 from assets.topology import INPUTS_TAG, inputs_version
+from traceviz_dag.across_ranks import ACROSS_RANKS_TABLES
 from traceviz_dag.iteration_pipeline import stored_topology
 from traceviz_dag.lake.inputs import IterationInputs, RankInput
 from traceviz_dag.lake.lake import Lake
@@ -17,6 +18,9 @@ from traceviz_dag.lake.partition_keys import rank_key
 from traceviz_dag.rank_pipeline import RANK_TABLES
 
 _PAGE = 1000
+
+ITERATION_TABLES = ("iterations", "runs", *ACROSS_RANKS_TABLES)
+"""Everything that is made once an iteration from the tables of its ranks."""
 
 
 def topology_is_current(instance: dg.DagsterInstance, lake: Lake, inputs: IterationInputs) -> bool:
@@ -51,17 +55,18 @@ def stale_ranks(
 
 
 def iteration_is_current(instance: dg.DagsterInstance, lake: Lake, inputs: IterationInputs) -> bool:
-    """Whether the iteration's aggregates are younger than every rank and the topology that they are made of."""
-    if not lake.exists("iterations", run=inputs.run, iteration=inputs.iteration):
+    """Whether the iteration's own tables are younger than every rank and the topology that they are made of."""
+    if not all(lake.exists(name, run=inputs.run, iteration=inputs.iteration) for name in ITERATION_TABLES):
         return False
-    made_from = latest_tags(instance, "iterations", [inputs.key]).get(inputs.key, {})
-    if made_from.get(CODE_VERSION_TAG) != CODE_VERSION:
-        return False
-    partitions = [str(rank_trace_key(inputs.key, rank_key(entry.rank))) for entry in inputs.ranks]
-    storage_ids = instance.get_latest_storage_id_by_partition
-    made = storage_ids(dg.AssetKey("iterations"), dg.DagsterEventType.ASSET_MATERIALIZATION, {inputs.key})
-    ranks = storage_ids(dg.AssetKey("overlap"), dg.DagsterEventType.ASSET_MATERIALIZATION, set(partitions))
-    return all(storage_id < made.get(inputs.key, 0) for storage_id in ranks.values())
+    partitions = {str(rank_trace_key(inputs.key, rank_key(entry.rank))) for entry in inputs.ranks}
+    newest_rank = max(_positions(instance, "overlap", partitions).values(), default=0)
+    for name in ITERATION_TABLES:
+        made_from = latest_tags(instance, name, [inputs.key]).get(inputs.key, {})
+        if made_from.get(CODE_VERSION_TAG) != CODE_VERSION:
+            return False
+        if _positions(instance, name, {inputs.key}).get(inputs.key, 0) < newest_rank:
+            return False
+    return True
 
 
 def pending_stage(
@@ -79,6 +84,12 @@ def pending_stage(
     if stale:
         return ("ranks", [entry.rank for entry in stale])
     return None if iteration_is_current(instance, lake, inputs) else ("iterations", [])
+
+
+def _positions(instance: dg.DagsterInstance, asset: str, partitions: set[str]) -> Mapping[str, int]:
+    """Where in the event log the latest materialization of each partition stands."""
+    event = dg.DagsterEventType.ASSET_MATERIALIZATION
+    return instance.get_latest_storage_id_by_partition(dg.AssetKey(asset), event, partitions)
 
 
 def contiguous(ranks: Sequence[int]) -> list[tuple[int, int]]:

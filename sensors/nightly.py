@@ -11,7 +11,7 @@ from assets.nightly import unjudged
 from assets.partitions import rank_trace_key
 from assets.resources import TracevizHome
 from assets.settings import Settings
-from assets.staleness import contiguous, pending_stage
+from assets.staleness import ITERATION_TABLES, contiguous, pending_stage
 from sensors.register_traces import JOB_NAME, OP_NAME, RegisterConfig, register_traces
 from traceviz_dag.iteration_pipeline import unread_ranks
 from traceviz_dag.lake.inputs import IterationInputs, all_registered
@@ -29,7 +29,7 @@ _STAGES = {
     for stage, tables in (
         ("topology", ("topology", "process_groups")),
         ("ranks", RANK_TABLES),
-        ("iterations", ("iterations", "runs")),
+        ("iterations", ITERATION_TABLES),
     )
 }
 _VERDICT = dg.define_asset_job("judge_night", dg.AssetSelection.assets("nights", "night_deltas"))

@@ -126,8 +126,11 @@ def analyse_across_ranks(iteration: StoredIteration) -> Mapping[str, pa.Table]:
     }
 
 
-def named_periods(iteration: StoredIteration, pairs: Sequence[NamedPair]) -> pa.Table:
+def named_periods(iteration: StoredIteration, pairs: Sequence[NamedPair], periods: pa.Table | None = None) -> pa.Table:
     """The periods of the pairs that a user named.
+
+    Args:
+        periods: the iteration's table of that name; by default as it stands in the lake, else computed.
 
     Raises:
         BadInputError: a file of time stamps or a trace with the annotations cannot be read.
@@ -136,7 +139,8 @@ def named_periods(iteration: StoredIteration, pairs: Sequence[NamedPair]) -> pa.
     ranges: pa.Table | None = None
     for pair in pairs:
         if pair.stage0 is None or pair.stage1 is None:
-            parts.append(named_table_periods(pair, iteration.table("periods").select(PERIODS.schema.names)))
+            periods = iteration.table("periods") if periods is None else periods
+            parts.append(named_table_periods(pair, periods.select(PERIODS.schema.names)))
         elif pair.timestamps is not None:
             parts.append(stamped_periods(pair, _stamps(pair, pair.stage0), _stamps(pair, pair.stage1)))
         else:
@@ -162,8 +166,13 @@ def expert_exchanges(iteration: StoredIteration, collectives: pa.Table) -> pa.Ta
 
 
 @contextmanager
-def iterations_at(path: Path | None, home: Path, rules: Path | None = None) -> Iterator[list[StoredIteration]]:
+def iterations_at(
+    path: Path | None, home: Path, rules: Path | None = None, rank: int | None = None
+) -> Iterator[list[StoredIteration]]:
     """The iterations of a path, analysed into a lake that is gone afterwards; or, without a path, those of a home.
+
+    Args:
+        rank: rank of a single file that does not say its own.
 
     Raises:
         BadInputError: the path holds no traces, or the home no analysed iteration.
@@ -176,7 +185,7 @@ def iterations_at(path: Path | None, home: Path, rules: Path | None = None) -> I
         yield [StoredIteration(lake, run, iteration) for run, iteration in places]
         return
     with TemporaryDirectory(prefix="traceviz_") as folder:
-        yield [_analysed(Path(folder), inputs, rules) for inputs in inputs_below([path])]
+        yield [_analysed(Path(folder), inputs, rules) for inputs in inputs_below([path], rank=rank)]
 
 
 def _analysed(home: Path, inputs: IterationInputs, rules: Path | None) -> StoredIteration:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dagster as dg
 
+from assets.across_ranks import across_ranks_assets
 from assets.automation import automation_sensor, with_freshness
 from assets.iteration_figures import iteration_figures
 from assets.iteration_tables import iteration_assets
@@ -12,7 +13,9 @@ from assets.rank_figures import rank_figures
 from assets.rank_tables import rank_tables
 from assets.raw_traces import classification_rules, raw_traces, topology_files
 from assets.resources import TracevizHome
+from assets.retention import retention
 from assets.topology import topology_assets
+from sensors.keep_house import keep_house_schedule
 from sensors.nightly import nightly_schedule, nightly_verdict_sensor
 from sensors.notifications import notify_sensor
 from sensors.register_traces import register_traces
@@ -20,8 +23,8 @@ from sensors.trace_folders import trace_folders_sensor
 
 ASSETS = (
     *(raw_traces, topology_files, classification_rules),
-    *(topology_assets, rank_tables, iteration_assets, nightly_gate),
-    *(rank_figures, *iteration_figures),
+    *(topology_assets, rank_tables, iteration_assets, across_ranks_assets, nightly_gate),
+    *(rank_figures, *iteration_figures, retention),
 )
 
 _HOME = TracevizHome()
@@ -36,7 +39,7 @@ defs = dg.Definitions(
         nightly_verdict_sensor(_SETTINGS),
         notify_sensor(_SETTINGS),
     ],
-    schedules=[nightly_schedule(_SETTINGS)],
+    schedules=[nightly_schedule(_SETTINGS), keep_house_schedule(_SETTINGS)],
     resources={"traceviz": _HOME},
     executor=dg.in_process_executor,
 )

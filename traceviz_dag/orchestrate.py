@@ -11,12 +11,13 @@ from pathlib import Path
 
 import dagster as dg
 
+from assets.across_ranks import across_ranks_assets
 from assets.iteration_tables import iteration_assets
 from assets.partitions import rank_trace_key, register_partitions
 from assets.rank_tables import rank_tables
 from assets.raw_traces import new_observations
 from assets.resources import TracevizHome
-from assets.staleness import contiguous, stale_ranks, topology_is_current
+from assets.staleness import ITERATION_TABLES, contiguous, stale_ranks, topology_is_current
 from assets.topology import topology_assets
 from traceviz_dag.classify.rules import load_rules
 from traceviz_dag.definitions import ASSETS
@@ -136,11 +137,13 @@ def _analyse_iteration(
         }
         _materialise(settings, instance, [rank_tables], tags=ends)
     _collect_faults(lake, inputs, result)
-    missing = not lake.exists("iterations", run=inputs.run, iteration=inputs.iteration)
+    stand = (lake.exists(name, run=inputs.run, iteration=inputs.iteration) for name in ITERATION_TABLES)
+    missing = not all(stand)
     waiting = bool(result.failed) and not settings.allow_partial
     if (stale or missing) and not waiting:
         config = {"ops": {"iteration_tables": {"config": {"allow_partial": settings.allow_partial}}}}
-        _materialise(settings, instance, [iteration_assets], partition_key=inputs.key, config=config)
+        selection = [iteration_assets, across_ranks_assets]
+        _materialise(settings, instance, selection, partition_key=inputs.key, config=config)
     result.aggregated = not waiting
     return result
 

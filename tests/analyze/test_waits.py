@@ -130,7 +130,7 @@ def test_a_real_job_s_last_rank_was_waited_for_because_its_host_had_not_launched
 
 
 def rank_kernels(rows: list[dict]) -> pa.Table:
-    names = ("start_ns", "duration_ns", "device", "kind", "dimension", "category")
+    names = ("start_ns", "duration_ns", "device", "kind", "dimension", "category", "step")
     fields = [KERNELS.schema.field(name) for name in names]
     return pa.Table.from_arrays(
         [pa.array([row.get(field.name) for row in rows], field.type) for field in fields], names
@@ -169,6 +169,16 @@ def test_at_a_first_meeting_the_late_rank_is_seen_while_the_other_waits():
     # [100, 260): computes until 150, then nothing is launched until 230, then the launch takes its time.
     assert late_parts(rows[0]) == {"compute": 50, "host": 80, "idle": 30}
     assert rows[0]["late_category"] == "host" and late_parts(rows[1]) == {}
+
+
+def test_work_that_only_comes_later_was_handed_on():
+    # Both compute for 50 since the step began; rank 1 does so after it was held up in another communication.
+    held_up = part(1, 10, 170, "other", dimension="pp")
+    parts = [part(0, 60, 300), part(1, 220, 300)]
+    beside = {0: [{**computing(10, 50), "step": 7}], 1: [{**computing(170, 50), "step": 7}, held_up]}
+    rows = charged(parts, beside)
+    assert rows[0]["wait_ns"] == 160
+    assert late_parts(rows[0]) == {"communication": 160}
 
 
 def test_since_they_parted_the_late_rank_is_late_for_what_it_did_more_of():

@@ -15,7 +15,7 @@ from assets.nightly import nightly_gate
 from sensors.nightly import NIGHT_TAG, judge_open_night, nightly_schedule
 from sensors.notifications import notify_sensor
 from sensors.register_traces import register_traces
-from tests.assets.loop import QUIET, Loop
+from tests.assets.loop import ITERATION_ASSETS, QUIET, Loop
 from tests.small_run import rank_file
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.workers import analyse_into_lake
@@ -164,7 +164,7 @@ def test_the_night_finds_what_the_sensor_missed_computes_it_stage_by_stage_and_i
     assert next_requests(loop) == [("compute_ranks", "job@1|0000")]
     loop._execute_ranks(["job@1|0000", "job@1|0001"])
     assert next_requests(loop) == [("compute_iterations", "job@1")]
-    loop._materialise(("iterations", "runs"), partition_key="job@1")
+    loop._materialise(ITERATION_ASSETS, partition_key="job@1")
     assert next_requests(loop) == [("judge_night", "")]
 
 

@@ -18,7 +18,6 @@ from traceviz_dag.commands.periods import periods
 from traceviz_dag.commands.pipelines import pipelines
 from traceviz_dag.commands.waits import waits
 from traceviz_dag.errors import BadInputError, UsageError
-from traceviz_dag.lake.across_ranks_views import BLAME_SQL, KERNELS_ALIGNED_SQL, PERIOD_PERCENTILES_SQL
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.simulate import Settings, simulate
 from traceviz_dag.simulate.settings import Faults
@@ -145,21 +144,21 @@ def test_what_is_not_there_is_said_in_one_line(home, tmp_path):
         call(waits, "--home", home, "--limit", -1)
 
 
-def test_the_views_across_ranks_run_over_the_catalogue(home):
+def test_the_views_across_ranks_say_what_the_commands_say(home):
     lake = open_lake(home)
     aligned = lake.query(
-        f"SELECT rank, max(abs(start_ns - aligned_start_ns - ahead)) AS wrong FROM ({KERNELS_ALIGNED_SQL}) AS k "
+        "SELECT rank, max(abs(start_ns - aligned_start_ns - ahead)) AS wrong FROM kernels_aligned AS k "
         "JOIN (SELECT rank, offset_ns AS ahead FROM rank_clocks) AS c USING (rank) GROUP BY rank"
     )
     assert aligned.num_rows == 8 and set(aligned["wrong"].to_pylist()) == {0}
-    percentiles = lake.query(PERIOD_PERCENTILES_SQL).to_pylist()
+    percentiles = lake.query("FROM period_percentiles").to_pylist()
     (said,) = answer(periods, "--home", home)
     told = {(row["pair"], row["stage"]): row for row in said["pairs"] if row["refusal"] is None}
     assert len(percentiles) == len(told)
     for row in percentiles:
         same = told[row["pair"], row["stage"]]
-        assert row["units"] == same["units"] and round(row["period_p90_ns"]) == same["period_p90_ns"]
-    blame = lake.query(BLAME_SQL).to_pylist()
+        assert row["units"] == same["units"] and row["period_p90_ns"] == same["period_p90_ns"]
+    blame = lake.query("FROM blame").to_pylist()
     (matrix,) = answer(waits, "--home", home)
     key = ("rank", "late_rank", "dimension")
     assert {tuple(row[name] for name in (*key, "wait_ns")) for row in blame} == {

@@ -22,7 +22,9 @@ import pytest
 from traceviz_dag.orchestrate import open_instance
 
 RANK_ASSETS = ("traces", "kernels", "microbatches", "overlap")
-ITERATION_ASSETS = ("topology", "process_groups", "iterations", "runs")
+TOPOLOGY_ASSETS = ("topology", "process_groups")
+ITERATION_ASSETS = ("iterations", "runs", "collectives", "rank_clocks", "pipelines", "periods")
+ALL_ASSETS = (*TOPOLOGY_ASSETS, *RANK_ASSETS, *ITERATION_ASSETS)
 
 
 def traceviz(*arguments: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
@@ -38,7 +40,7 @@ def materialised(home: Path) -> set[tuple[str, str]]:
     with open_instance(home) as instance:
         return {
             (asset, partition)
-            for asset in (*RANK_ASSETS, *ITERATION_ASSETS)
+            for asset in ALL_ASSETS
             for partition in instance.get_materialized_partitions(dg.AssetKey(asset))
         }
 
@@ -51,7 +53,7 @@ def expected(ranks_by_iteration: dict[str, list[int]]) -> set[tuple[str, str]]:
         for rank in ranks
         for asset in RANK_ASSETS
     }
-    return by_rank | {(asset, key) for key in ranks_by_iteration for asset in ITERATION_ASSETS}
+    return by_rank | {(asset, key) for key in ranks_by_iteration for asset in (*TOPOLOGY_ASSETS, *ITERATION_ASSETS)}
 
 
 class DagsterServer:

@@ -9,7 +9,15 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from tests.end_to_end.conftest import RANK_ASSETS, expected, materialised, running_dagster, traceviz
+from tests.end_to_end.conftest import (
+    ITERATION_ASSETS,
+    RANK_ASSETS,
+    TOPOLOGY_ASSETS,
+    expected,
+    materialised,
+    running_dagster,
+    traceviz,
+)
 from tests.small_run import rank_file, write_run
 from traceviz_dag.discovery import inputs_below
 from traceviz_dag.lake.inputs import register
@@ -65,7 +73,7 @@ def test_a_bad_rank_lets_the_others_be_recorded_and_the_aggregates_wait(tmp_path
     recorded = materialised(home)
     kernels = {partition for asset, partition in recorded if asset == "kernels"}
     assert kernels == {"job@7|0000", "job@7|0002", "job@7|0003"}
-    assert not {asset for asset, _ in recorded} & {"iterations", "runs"}
+    assert not {asset for asset, _ in recorded} & {*ITERATION_ASSETS}
     rows = open_lake(home).query("SELECT rank, status, fault FROM traces ORDER BY rank").to_pylist()
     assert [row["status"] for row in rows] == ["read", "failed", "read", "read"]
     assert bad.name in rows[1]["fault"]
@@ -73,7 +81,7 @@ def test_a_bad_rank_lets_the_others_be_recorded_and_the_aggregates_wait(tmp_path
         assert "FAILURE" in {run.status.value for run in instance.get_runs()}
 
     traceviz("analyze", run, "--home", home, "--allow-partial", code=2)
-    assert {"iterations", "runs"} <= {asset for asset, _ in materialised(home)}
+    assert {*ITERATION_ASSETS} <= {asset for asset, _ in materialised(home)}
     figures = open_lake(home).query("SELECT partial, failed_ranks FROM iterations JOIN runs USING (run, iteration)")
     assert figures.to_pylist() == [{"partial": True, "failed_ranks": [1]}]
 
@@ -95,7 +103,7 @@ def test_a_launch_from_the_ui_and_a_backfill_give_what_the_command_line_gives(tm
     with running_dagster(home, tmp_path / "dagster.log") as server:
         for key in BOTH:
             partition = {"dagster/partition": key}
-            assert server.launch(("topology", "process_groups"), partition) == "SUCCESS"
+            assert server.launch(TOPOLOGY_ASSETS, partition) == "SUCCESS"
         ends = {
             "dagster/asset_partition_range_start": "job@7|0000",
             "dagster/asset_partition_range_end": "job@7|0003",
@@ -104,7 +112,7 @@ def test_a_launch_from_the_ui_and_a_backfill_give_what_the_command_line_gives(tm
         # The backfill names a pair that has no file: iteration 8 has no rank 3.
         server.backfill(RANK_ASSETS, [f"job@8|{rank:04d}" for rank in range(4)])
         for key in BOTH:
-            assert server.launch(("iterations", "runs"), {"dagster/partition": key}) == "SUCCESS"
+            assert server.launch(ITERATION_ASSETS, {"dagster/partition": key}) == "SUCCESS"
     assert materialised(home) == materialised(reference) == expected(BOTH)
     assert lake_files(home) == lake_files(reference)
 

@@ -12,6 +12,7 @@ import duckdb
 import pytest
 
 from traceviz_dag.errors import BadInputError, UsageError
+from traceviz_dag.lake.across_ranks_views import VIEWS
 from traceviz_dag.lake.catalogue import view_columns
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.tables import TABLES
@@ -25,14 +26,15 @@ def test_every_table_has_a_view_with_types_and_comments(lake: Lake, sample):
                 "SELECT view_name, comment FROM duckdb_views() WHERE NOT internal AND schema_name = 'main'"
             ).fetchall()
         )
-        assert views == {table.name: table.comment for table in TABLES.values()}
-        for table in TABLES.values():
+        assert views == {one.name: one.comment for one in (*TABLES.values(), *VIEWS)}
+        columns = {table.name: [(one.name, one.comment) for one in view_columns(table)] for table in TABLES.values()}
+        for name, expected in (columns | {view.name: list(view.columns) for view in VIEWS}).items():
             found = connection.execute(
                 "SELECT column_name, comment FROM duckdb_columns() WHERE table_name = ? AND schema_name = 'main' "
                 "ORDER BY column_index",
-                [table.name],
+                [name],
             ).fetchall()
-            assert found == [(column.name, column.comment) for column in view_columns(table)]
+            assert found == expected
         empty = dict(connection.execute("SELECT column_name, column_type FROM (DESCRIBE traces)").fetchall())
         filled = dict(connection.execute("SELECT column_name, column_type FROM (DESCRIBE kernels)").fetchall())
     assert empty["steps"] == "BIGINT[]"

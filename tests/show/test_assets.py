@@ -61,12 +61,14 @@ def test_each_rank_is_recorded_and_a_pair_without_a_trace_is_not(home, instance)
 
 
 def test_iterations_have_their_pipelines_and_replicas_with_previews(home, instance):
-    config = {"ops": {"pipeline_figures": FEW, "replica_figures": FEW}}
+    names = ("pipeline_figures", "replica_figures", "across_ranks_figures")
+    config = {"ops": dict.fromkeys(names, FEW)}
     assert materialise(home, instance, list(iteration_figures), partition_key="job@7", run_config=config).success
-    pipelines, replicas = (events(instance, name)["job@7"].metadata for name in ("pipeline_figures", "replica_figures"))
-    assert pipelines["figures"].value == 2
+    pipelines, replicas, across = (events(instance, name)["job@7"].metadata for name in names)
+    assert pipelines["figures"].value == across["figures"].value == 2
+    assert {"wait_map_file", "wait_map_preview", "bubble_waterfall_title"} <= set(across)
     assert [name for name in replicas if name.endswith("_file")] == ["all_ranks_global_file"], "no replica is known"
-    for metadata in (pipelines, replicas):
+    for metadata in (pipelines, replicas, across):
         previews = [value.value for name, value in metadata.items() if name.endswith("_preview")]
         assert previews and sum(map(len, previews)) < 200_000
         for preview in previews:

@@ -7,6 +7,7 @@ where these are there, else by recorded ones.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,13 @@ from traceviz_dag.analyze.waits import same_work
 BLAMED_SHARE, BLAMED_TIMES = 0.04, 3.0
 """A rank is blamed if it delayed its peers by this share of the iteration, and by this multiple of the lower quartile
 of all ranks (a quarter, and not half, since of two expert-parallel ranks one can be the slow one)."""
+
+JUDGED_COLUMNS = (
+    *("rank", "communication", "dimension", "stage", "fault", "arrival_ns", "duration_ns", "wait_ns", "last_rank"),
+    *("wait_aligned_ns", "last_rank_aligned", "late_compute_ns", "late_communication_ns", "late_memory_ns"),
+    *("late_host_ns", "late_idle_ns", "late_category"),
+)
+"""Columns of ``collectives`` that everything here needs."""
 
 LATE_PARTS = ("late_compute_ns", "late_communication_ns", "late_memory_ns", "late_host_ns", "late_idle_ns")
 
@@ -92,6 +100,11 @@ def late_ranks(collectives: pa.Table) -> pa.Table:
             "blamed": (share >= BLAMED_SHARE) & (own_ns >= BLAMED_TIMES * usual),
         }
     )
+
+
+def blamed_ranks(late: pa.Table) -> list[dict[str, Any]]:
+    """The rows of ``late_ranks`` of the ranks that are to blame, the longest delay first."""
+    return sorted(late.filter(late["blamed"]).to_pylist(), key=lambda row: -row["own_ns"])
 
 
 def delays_by(late: pa.Table, place_of: Mapping[int, int | None], name: str) -> pa.Table:

@@ -40,9 +40,11 @@ def periods(
     Percentiles are over the steady units, which the table names; a pair with fewer than two has none.
     """
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     from traceviz_dag.across_ranks import named_periods
     from traceviz_dag.analyze.period_summary import period_summary
+    from traceviz_dag.analyze.periods import NAMED
     from traceviz_dag.read.pairs_file import read_pairs_file
     from traceviz_dag.tables import PERIODS
 
@@ -51,7 +53,9 @@ def periods(
         answers = []
         for each in iterations:
             table = each.table("periods").select(PERIODS.schema.names)
-            table = pa.concat_tables([table, named_periods(each, named)])
+            if named:
+                stored = table.filter(pc.not_equal(table["kind"], NAMED))
+                table = pa.concat_tables([stored, named_periods(each, named)])
             summary = period_summary(table).to_pylist()
             answers.append({**place(each), "pairs": summary} | ({"units": table.to_pylist()} if units else {}))
             if not json:

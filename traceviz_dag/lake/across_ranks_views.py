@@ -1,8 +1,34 @@
-"""Views across ranks, as SQL over the catalogue: aligned kernels, percentiles of periods, the blame matrix."""
+"""Views across ranks, over the views of the tables: aligned kernels, percentiles of periods, the blame matrix."""
 
 from __future__ import annotations
 
-KERNELS_ALIGNED_SQL = """
+from dataclasses import dataclass
+
+from traceviz_dag.tables import KERNELS, PARTITION_COLUMNS
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A view that no file stands behind.
+
+    Attributes:
+        sql: its SELECT over the views of the tables.
+        columns: (name, comment) of each column, in order.
+    """
+
+    name: str
+    comment: str
+    sql: str
+    columns: tuple[tuple[str, str], ...]
+
+
+_PLACE = tuple((column.name, column.comment) for column in PARTITION_COLUMNS.values())
+_RUN, _ITERATION, _RANK = _PLACE
+
+KERNELS_ALIGNED = View(
+    "kernels_aligned",
+    "Every kernel with its start on the common clock of all ranks.",
+    """
 SELECT
     kernels.*,
     start_ns - offset_ns
@@ -11,30 +37,56 @@ SELECT
     greatest(abs(residual_p05_ns), abs(residual_p95_ns)) AS clock_error_ns,
     refusal AS clock_refusal
 FROM kernels LEFT JOIN rank_clocks USING (run, iteration, rank)
-"""
-"""Every kernel with its start on the common clock; NULL where the rank's clock is refused. Instants of different
-``clock_component`` have nothing in common. ``clock_error_ns`` bounds 90 % of the residuals of the rank."""
+""",
+    (
+        *_PLACE,
+        *((column.name, column.comment) for column in KERNELS.columns),
+        ("aligned_start_ns", "start_ns on the common clock; NULL where the rank's clock is refused."),
+        ("clock_component", "Instants of different components have nothing in common."),
+        ("clock_error_ns", "90 % of the residuals of the rank's clock are no larger, ns."),
+        ("clock_refusal", "Why the rank's clock is not solved; NULL where it is."),
+    ),
+)
 
-PERIOD_PERCENTILES_SQL = """
+PERIOD_PERCENTILES = View(
+    "period_percentiles",
+    "Percentiles of each pair and stage over its steady window, which is first_unit to last_unit of each rank.",
+    """
 SELECT
     run, iteration, kind, pair, step, stage,
     count(DISTINCT rank) AS ranks,
     count(*) AS units,
     min(unit) AS first_unit,
     max(unit) AS last_unit,
-    quantile_cont(period_ns, 0.5) AS period_p50_ns,
-    quantile_cont(period_ns, 0.9) AS period_p90_ns,
-    quantile_cont(period_ns, 0.99) AS period_p99_ns,
+    CAST(round(quantile_cont(period_ns, 0.5)) AS BIGINT) AS period_p50_ns,
+    CAST(round(quantile_cont(period_ns, 0.9)) AS BIGINT) AS period_p90_ns,
+    CAST(round(quantile_cont(period_ns, 0.99)) AS BIGINT) AS period_p99_ns,
     quantile_cont(overlap_score, 0.1) AS score_p10,
     quantile_cont(overlap_score, 0.5) AS score_p50,
     quantile_cont(overlap_score, 0.9) AS score_p90
 FROM periods
 WHERE period_ns IS NOT NULL
 GROUP BY ALL
-"""
-"""Percentiles of each pair and stage over its steady window, which is first_unit to last_unit of each rank."""
+""",
+    (
+        *(_RUN, _ITERATION),
+        ("kind", "stages, dimension or named."),
+        ("pair", "Stages S and S+1, computation and a dimension, or the name that a file gives the pair."),
+        ("step", "Number of the ProfilerStep; NULL where none."),
+        ("stage", "Stage of stage0; NULL outside pipelines."),
+        ("ranks", "Ranks with figures."),
+        ("units", "Steady units of all of them."),
+        ("first_unit", "First unit of the steady window."),
+        ("last_unit", "Last unit of the steady window."),
+        *((f"period_p{share}_ns", f"{share}th percentile of the periods, ns.") for share in (50, 90, 99)),
+        *((f"score_p{share}", f"{share}th percentile of the OverlapScores.") for share in (10, 50, 90)),
+    ),
+)
 
-BLAME_SQL = """
+BLAME = View(
+    "blame",
+    "Who waited for whom, how long, and for what; communications with missing members are left out.",
+    """
 SELECT
     run, iteration, rank,
     coalesce(last_rank_aligned, last_rank) AS late_rank,
@@ -50,5 +102,20 @@ SELECT
 FROM collectives
 WHERE wait_ns IS NOT NULL AND fault IS NULL AND rank <> coalesce(last_rank_aligned, last_rank)
 GROUP BY ALL
-"""
-"""Who waited for whom, how long, and for what; communications with missing members are left out."""
+""",
+    (
+        *(_RUN, _ITERATION, _RANK),
+        ("late_rank", "The rank that arrived last, on solved clocks where there are some."),
+        ("dimension", "Parallel dimension of the communications."),
+        ("waits", "In how many communications the rank waited for it."),
+        ("wait_ns", "For how long in all, ns."),
+        ("late_compute_ns", "Of it: the late rank computed, ns."),
+        ("late_communication_ns", "Of it: the late rank was in other communication only, ns."),
+        ("late_memory_ns", "Of it: the late rank did memory operations only, ns."),
+        ("late_host_ns", "Of it: the late rank's GPU idled and its host had not launched yet, ns."),
+        ("late_idle_ns", "Of it: the late rank's GPU idled although the host had launched, ns."),
+        ("clocks_solved", "Whether all of it rests on solved clocks."),
+    ),
+)
+
+VIEWS = (KERNELS_ALIGNED, PERIOD_PERCENTILES, BLAME)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import duckdb
@@ -10,12 +10,15 @@ import pyarrow as pa
 import xxhash
 
 from traceviz_dag.errors import BadInputError
+from traceviz_dag.lake.across_ranks_views import VIEWS, View
 from traceviz_dag.lake.partitions import find_partitions, glob_pattern
 from traceviz_dag.lake.write import exclusive_lock
 from traceviz_dag.tables import PARTITION_COLUMNS, TABLES, Column, Table
 
 FILE_NAME = "traceviz.duckdb"
 LAKE_FOLDER = "lake"
+QUERYABLE = (*TABLES, *(view.name for view in VIEWS))
+"""Everything that a query can name: the tables, and the views over them."""
 
 _ALIAS = "traceviz"
 # The oldest format that holds comments on views: older DuckDB clients can open the file, too.
@@ -145,7 +148,8 @@ def _build(path: Path, home: Path) -> None:
 def _script(home: Path) -> list[str]:
     lake = home / LAKE_FOLDER
     present = {name for name, table in TABLES.items() if next(find_partitions(lake / name, table), None) is not None}
-    return [statement for table in TABLES.values() for statement in _statements(lake, table, present)]
+    statements = [statement for table in TABLES.values() for statement in _statements(lake, table, present)]
+    return statements + [statement for view in VIEWS for statement in _statements_of_view(view)]
 
 
 def _definition(script: list[str]) -> str:
@@ -153,14 +157,19 @@ def _definition(script: list[str]) -> str:
 
 
 def _statements(lake: Path, table: Table, present: Collection[str]) -> list[str]:
-    name = quoted_name(table.name)
+    columns = [(column.name, column.comment) for column in view_columns(table)]
+    return [_view(lake / table.name, table, table.name in present), *_comments(table.name, table.comment, columns)]
+
+
+def _statements_of_view(view: View) -> list[str]:
+    return [f"CREATE VIEW {quoted_name(view.name)} AS {view.sql}", *_comments(view.name, view.comment, view.columns)]
+
+
+def _comments(view: str, comment: str, columns: Sequence[tuple[str, str]]) -> list[str]:
+    name = quoted_name(view)
     return [
-        _view(lake / table.name, table, table.name in present),
-        f"COMMENT ON VIEW {name} IS {quoted_text(table.comment)}",
-        *(
-            f"COMMENT ON COLUMN {name}.{quoted_name(column.name)} IS {quoted_text(column.comment)}"
-            for column in view_columns(table)
-        ),
+        f"COMMENT ON VIEW {name} IS {quoted_text(comment)}",
+        *(f"COMMENT ON COLUMN {name}.{quoted_name(column)} IS {quoted_text(text)}" for column, text in columns),
     ]
 
 

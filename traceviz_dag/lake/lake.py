@@ -165,7 +165,7 @@ class Lake:
             self._refresh_where_possible()
         try:
             with read_only.open_read_only(self.home) as connection:
-                return read_only.run_select(connection, sql, parameters, sorted(TABLES))
+                return read_only.run_select(connection, sql, parameters, sorted(catalogue.QUERYABLE))
         except duckdb.Error as error:
             fault = f"the catalogue cannot be opened: {str(error).splitlines()[0]}"
             raise BadInputError(self.catalogue_path, fault, "close the program that holds it, or delete it") from error

@@ -62,7 +62,7 @@ NIGHTS = Table(
         Column("moved", TEXT, "Part of the step that moved most in the direction in which the step did."),
         Column("moved_ns", BIGINT, "By how much, ns."),
         Column("statement", TEXT, "The verdict as one sentence."),
-        Column("figures_digest", TEXT, "Digest of the judged row of iterations; another one is judged again."),
+        Column("figures_digest", TEXT, "Digest of the judged figures; others are judged again."),
     ),
 )
 
