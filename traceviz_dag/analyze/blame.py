@@ -18,9 +18,10 @@ from traceviz_dag.analyze.communications import optional_integers
 from traceviz_dag.analyze.kernel_intervals import codes
 from traceviz_dag.analyze.waits import same_work
 
-BLAMED_SHARE, BLAMED_TIMES = 0.04, 3.0
-"""A rank is blamed if it delayed its peers by this share of the iteration, and by this multiple of the lower quartile
-of all ranks (a quarter, and not half, since of two expert-parallel ranks one can be the slow one)."""
+BLAMED_SHARE, BLAMED_TIMES, BLAMED_OF_WORST = 0.0125, 3.0, 0.2
+"""A rank is blamed if it delayed its peers by this share of the iteration, by this multiple of the lower quartile of
+all ranks (a quarter, and not half, since of two expert-parallel ranks one can be the slow one), and by this share of
+what the worst rank did (what is small beside that is jitter which its delays stir up)."""
 
 JUDGED_COLUMNS = (
     *("rank", "communication", "dimension", "stage", "fault", "arrival_ns", "duration_ns", "wait_ns", "last_rank"),
@@ -97,7 +98,9 @@ def late_ranks(collectives: pa.Table) -> pa.Table:
             "own_ns": own_ns,
             "own_share": share,
             "late_category": _usual_category(rows.take(pa.array(longest)), late, wait[longest], len(everyone)),
-            "blamed": (share >= BLAMED_SHARE) & (own_ns >= BLAMED_TIMES * usual),
+            "blamed": (share >= BLAMED_SHARE)
+            & (own_ns >= BLAMED_TIMES * usual)
+            & (own_ns >= BLAMED_OF_WORST * own_ns.max(initial=0)),
         }
     )
 
