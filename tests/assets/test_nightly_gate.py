@@ -120,6 +120,28 @@ def test_runs_of_one_series_are_compared_in_the_order_of_their_traces(tmp_path):
     ]
 
 
+def test_a_named_pair_that_overlaps_less_is_worse_although_the_step_is_not(tmp_path, monkeypatch):
+    (tmp_path / "pairs.toml").write_text(
+        '[[pair]]\nname = "decode"\ntimestamps = "stamps.jsonl"\nstage0 = {stamp = "A"}\nstage1 = {stamp = "B"}\n'
+    )
+    monkeypatch.setenv("TRACEVIZ_PAIRS", str(tmp_path / "pairs.toml"))
+    run = tmp_path / "runs/job"
+    loop = Loop(tmp_path / "home", run.parent)
+    # A unit takes as long as its longer stage, then as long as both.
+    for iteration, period in ((1, 100), (2, 150)):
+        stamps = ({"rank": 0, "unit": unit, "tA0": unit * period, "tA1": unit * period + 100} for unit in range(6))
+        lines = [json.dumps({**stamp, "tB0": stamp["tA1"], "tB1": stamp["tA1"] + 50}) for stamp in stamps]
+        (tmp_path / "stamps.jsonl").write_text("\n".join(lines))
+        write_iteration(run, iteration)
+        loop.settle()
+        loop.automate()
+    scores = open_lake(loop.home).query("SELECT iteration, score_p50 FROM period_percentiles WHERE kind = 'named'")
+    assert sorted(tuple(row.values()) for row in scores.to_pylist()) == [(1, 1.0), (2, 0.0)]
+    assert not judge(loop).success
+    (night,) = open_lake(loop.home).query("SELECT worse FROM nights WHERE iteration = 2").to_pylist()
+    assert night["worse"] == ["OverlapScore of decode"]
+
+
 def test_nothing_is_judged_twice(loop):
     judge(loop)
     files = {path: path.stat().st_mtime_ns for path in (loop.home / "lake/nights").rglob("*.parquet")}
