@@ -1,14 +1,16 @@
 """What every figure asset records: the finding, where the files lie, and a preview that opens in the user interface."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 import xxhash
 from pydantic import Field
 
-from traceviz_dag.figure_pipeline import DrawnFigure
-from traceviz_dag.show.rendering import FORMATS, as_markdown
+from traceviz_dag.vocabulary import FIGURE_FORMATS
+
+if TYPE_CHECKING:
+    from traceviz_dag.figure_pipeline import DrawnFigure
 
 KINDS = {"matplotlib", "png"}
 
@@ -19,11 +21,13 @@ MOST_PREVIEW_TEXT = 190_000
 class FigureConfig(dg.Config):
     """Which files a figure asset writes."""
 
-    formats: list[str] = Field(default=list(FORMATS), description="Any of png, svg and pdf.")
+    formats: list[str] = Field(default=list(FIGURE_FORMATS), description="Any of png, svg and pdf.")
 
 
-def figure_metadata(drawn: Sequence[DrawnFigure]) -> Mapping[str, Any]:
+def figure_metadata(drawn: Sequence["DrawnFigure"]) -> Mapping[str, Any]:
     """Per figure its title and the path of its first file, and as many previews as fit into an event."""
+    from traceviz_dag.show.rendering import as_markdown
+
     metadata: dict[str, Any] = {"figures": dg.MetadataValue.int(len(drawn))}
     room = MOST_PREVIEW_TEXT
     for figure in drawn:
@@ -37,7 +41,7 @@ def figure_metadata(drawn: Sequence[DrawnFigure]) -> Mapping[str, Any]:
     return metadata
 
 
-def data_version(drawn: Sequence[DrawnFigure]) -> str:
+def data_version(drawn: Sequence["DrawnFigure"]) -> str:
     """Changes whenever a file of the figures does."""
     digest = xxhash.xxh3_128()
     for figure in drawn:

@@ -1,7 +1,8 @@
-"""The pictures of an iteration: its pipelines, its model replicas, all ranks, and what only all ranks together tell."""
+"""The pictures of an iteration: its pipelines, its model replicas, and what only all ranks together show."""
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import dagster as dg
 
@@ -9,16 +10,13 @@ from assets.conventions import CODE_VERSION, OWNERS
 from assets.figure_metadata import KINDS, FigureConfig, data_version, figure_metadata
 from assets.partitions import iteration_partitions, ranks_of_iteration
 from assets.resources import TracevizHome
-from traceviz_dag.figure_pipeline import (
-    FigureKind,
-    FigureTask,
-    LakeSource,
-    across_ranks_tasks,
-    draw_figures,
-    group_tasks,
-)
 from traceviz_dag.lake.partition_keys import parse_iteration_key
 from traceviz_dag.workers import default_workers
+
+if TYPE_CHECKING:
+    from traceviz_dag.figure_pipeline import FigureTask, LakeSource
+
+# What draws is imported inside: matplotlib takes a second, and every run of every other asset would pay for it.
 
 _DEPENDENCIES = [
     *(dg.AssetDep(name, partition_mapping=ranks_of_iteration) for name in ("kernels", "microbatches", "overlap")),
@@ -40,6 +38,8 @@ def pipeline_figures(
     context: dg.AssetExecutionContext, config: FigureConfig, traceviz: TracevizHome
 ) -> dg.MaterializeResult:
     """Draw the iteration's pipelines; of very many, those of the ranks that stand out."""
+    from traceviz_dag.figure_pipeline import FigureKind, group_tasks
+
     return _draw(config, traceviz, group_tasks(_source(context, traceviz), (FigureKind.PIPELINE_GROUP,)))
 
 
@@ -57,6 +57,8 @@ def replica_figures(
     context: dg.AssetExecutionContext, config: FigureConfig, traceviz: TracevizHome
 ) -> dg.MaterializeResult:
     """Draw the iteration's replicas and, where they are several or unknown, all ranks in one figure."""
+    from traceviz_dag.figure_pipeline import FigureKind, group_tasks
+
     kinds = (FigureKind.MODEL_REPLICA, FigureKind.ALL_RANKS)
     return _draw(config, traceviz, group_tasks(_source(context, traceviz), kinds))
 
@@ -75,19 +77,24 @@ def across_ranks_figures(
     context: dg.AssetExecutionContext, config: FigureConfig, traceviz: TracevizHome
 ) -> dg.MaterializeResult:
     """Draw the iteration's wait map, bubble waterfall, period distribution and clock residuals, as far as known."""
-    source = _source(context, traceviz)
-    return _draw(config, traceviz, across_ranks_tasks(source))
+    from traceviz_dag.figure_pipeline import across_ranks_tasks
+
+    return _draw(config, traceviz, across_ranks_tasks(_source(context, traceviz)))
 
 
 iteration_figures = (pipeline_figures, replica_figures, across_ranks_figures)
 
 
-def _source(context: dg.AssetExecutionContext, traceviz: TracevizHome) -> LakeSource:
+def _source(context: dg.AssetExecutionContext, traceviz: TracevizHome) -> "LakeSource":
+    from traceviz_dag.figure_pipeline import LakeSource
+
     run, iteration = parse_iteration_key(context.partition_key)
     return LakeSource(traceviz.lake(), run, iteration)
 
 
-def _draw(config: FigureConfig, traceviz: TracevizHome, tasks: Sequence[FigureTask]) -> dg.MaterializeResult:
+def _draw(config: FigureConfig, traceviz: TracevizHome, tasks: Sequence["FigureTask"]) -> dg.MaterializeResult:
+    from traceviz_dag.figure_pipeline import draw_figures
+
     tasks = [replace(task, formats=tuple(config.formats), previewed=True) for task in tasks]
     drawn = list(draw_figures(tasks, traceviz.workers or default_workers()))
     return dg.MaterializeResult(metadata=figure_metadata(drawn), data_version=dg.DataVersion(data_version(drawn)))

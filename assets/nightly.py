@@ -118,6 +118,18 @@ def unjudged(lake: Lake) -> list[Partition]:
     ]
 
 
+def references(lake: Lake, globs: Sequence[str]) -> set[str]:
+    """Keys of the iterations that the next ones are compared with: the last accepted one of each series."""
+    judged = _judged(lake)
+    last = {
+        series: partition
+        for series, members in _series(lake, globs).items()
+        for partition in members
+        if partition in judged and judged[partition].accepted
+    }
+    return {iteration_key(partition.run, partition.iteration) for partition in last.values()}
+
+
 def iteration_figures(lake: Lake, partition: Partition, rank: int | None = None) -> tuple[Figures, int] | None:
     """What of an iteration is judged, its step taken apart on one rank.
 

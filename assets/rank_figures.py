@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import dagster as dg
 
@@ -9,9 +10,11 @@ from assets.conventions import CODE_VERSION, CODE_VERSION_TAG, DATA_VERSION_TAG,
 from assets.figure_metadata import KINDS, FigureConfig, data_version, figure_metadata
 from assets.partitions import rank_trace_key, rank_trace_partitions, ranks_by_iteration
 from assets.resources import TracevizHome
-from traceviz_dag.figure_pipeline import DrawnFigure, LakeSource, draw_figures, rank_tasks, readable_ranks
 from traceviz_dag.lake.partition_keys import parse_iteration_key, parse_rank_key, rank_key
 from traceviz_dag.workers import default_workers
+
+if TYPE_CHECKING:
+    from traceviz_dag.figure_pipeline import DrawnFigure
 
 
 @dg.asset(
@@ -33,6 +36,9 @@ def rank_figures(
 
     No output is yielded, as in ``rank_tables``: a pair of iteration and rank without a trace stays unmaterialised.
     """
+    # Imported here: matplotlib takes a second, and every run of every other asset would pay for it.
+    from traceviz_dag.figure_pipeline import LakeSource, draw_figures, rank_tasks, readable_ranks
+
     for key, ranks in ranks_by_iteration(context.partition_keys).items():
         run, iteration = parse_iteration_key(key)
         source = LakeSource(traceviz.lake(), run, iteration)
@@ -50,7 +56,7 @@ def rank_figures(
     yield from ()
 
 
-def _record(context: dg.AssetExecutionContext, key: str, rank: int, drawn: list[DrawnFigure]) -> None:
+def _record(context: dg.AssetExecutionContext, key: str, rank: int, drawn: list["DrawnFigure"]) -> None:
     context.log_event(
         dg.AssetMaterialization(
             asset_key="rank_figures",

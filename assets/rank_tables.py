@@ -48,7 +48,7 @@ UNCLASSIFIED_LIMIT = 0.01
             name,
             deps=[
                 raw_traces,
-                dg.AssetDep("topology", partition_mapping=ranks_of_iteration),
+                *(dg.AssetDep(table, partition_mapping=ranks_of_iteration) for table in ("topology", "process_groups")),
                 classification_rules,
             ],
             group_name="ranks",

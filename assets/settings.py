@@ -71,6 +71,20 @@ class NightlySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tolerances: Tolerances = msgspec.field(default_factory=Tolerances)
 
 
+class RetentionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How long iterations are kept; by default for ever.
+
+    Attributes:
+        keep_days: an iteration whose newest trace is older goes; 0 keeps all.
+        keep_newest: the last iterations of each run, which stay however old they are.
+        cron: when that is looked at, in the time zone of the night.
+    """
+
+    keep_days: float = 0.0
+    keep_newest: int = 1
+    cron: str = "0 5 * * *"
+
+
 class NotifySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where failed runs and failed gates are told.
 
@@ -91,9 +105,10 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     watch: tuple[WatchedRoot, ...] = ()
-    automation_seconds: int = 30
+    automation_seconds: int = 15
     sensor: SensorSettings = msgspec.field(default_factory=SensorSettings)
     nightly: NightlySettings = msgspec.field(default_factory=NightlySettings)
+    retention: RetentionSettings = msgspec.field(default_factory=RetentionSettings)
     notify: NotifySettings = msgspec.field(default_factory=NotifySettings)
 
 

@@ -20,11 +20,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from traceviz_dag.analyze.accuracy import ASPECTS, by_category, compared, shares, spanning_graphs, told_and_right
 from traceviz_dag.classify.rules import load_rules
 from traceviz_dag.discovery import inputs_below
 from traceviz_dag.iteration_pipeline import read_topology
 from traceviz_dag.rank_pipeline import classify_trace
 from traceviz_dag.read.kineto import read_kineto
+from traceviz_dag.read.truth import read_truth, truth_folder
 from traceviz_dag.simulate import Settings, simulate
 from traceviz_dag.simulate.settings import (
     ContextExchange,
@@ -40,8 +42,6 @@ from traceviz_dag.simulate.settings import (
 
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "accuracy.md"
 COMMAND = "python benchmarks/accuracy.py"
-ASPECTS = ("category", "phase", "dimension", "microbatch", "chunk")
-NOT_TOLD = {"category": "unclassified", "phase": "unknown", "dimension": "unknown"}
 
 SMALL = Settings(
     layers=4,
@@ -112,7 +112,7 @@ WITH_STACKS = {
     "fault: expert imbalance": replace(EXPERTS, faults=Faults(expert_imbalance=0.5)),
     "fault: bad stage split": replace(PIPELINE, layers=6, faults=Faults(bad_stage_split=1)),
     "fault: hidden synchronisation": replace(PIPELINE, faults=Faults(hidden_synchronisation=3)),
-    "edges: lost launches": replace(PIPELINE, edges=Edges(missing_launches=0.01)),
+    "edges: lost launches": replace(PIPELINE, edges=Edges(missing_launches=0.05)),
     "edges: early kernels, 0 ns, control characters": replace(
         PIPELINE, edges=Edges(early_kernels=True, zero_durations=True, control_characters=True)
     ),
@@ -144,10 +144,11 @@ WITHOUT_STACKS = {
         "combined 1F1B": replace(SMALL, dp=4, ep=2, overlap_expert=True),
         "combined 1F1B, interleaved": COMBINED,
         "graphs of layers": replace(PIPELINE, cuda_graphs=Graphs.LAYER),
+        "graph of a whole step": replace(PIPELINE, cuda_graphs=Graphs.ITERATION),
         "torch 2.4-2.6, interleaved": replace(INTERLEAVED, era=RECENT),
         "fault: hidden synchronisation": replace(PIPELINE, faults=Faults(hidden_synchronisation=3)),
         "fault: garbage collection": replace(PIPELINE, faults=Faults(garbage_collection=2)),
-        "edges: lost launches": replace(PIPELINE, edges=Edges(missing_launches=0.01)),
+        "edges: lost launches": replace(PIPELINE, edges=Edges(missing_launches=0.05)),
         "two steps in one file": replace(INTERLEAVED, iterations=2, layout=Layout.TORCH_PROFILE),
     }.items()
 }
@@ -260,71 +261,34 @@ class Score:
         return found
 
 
-def compared(settings: Settings, folder: Path) -> pd.DataFrame:
-    """Every kernel of the truth beside what the classification says of it.
-
-    Columns of the truth end in ``_true``. A kernel that no trace holds has no ``kernel_id``.
-    """
+def compared_job(settings: Settings, folder: Path) -> pd.DataFrame:
+    """Every kernel of the truth beside what the classification says of it; see ``analyze.accuracy.compared``."""
     rules = load_rules()
-    found = []
+    tables = []
     files: set[str] = set()
     for inputs in inputs_below([folder]):
         topology = read_topology(inputs)
         for entry in inputs.ranks:
             if entry.path not in files:
-                classified = classify_trace(read_kineto(Path(entry.path)), entry.rank, topology, rules)
-                file = inputs.iteration if settings.layout is Layout.ITERATION else 0
-                found.append(classified.kernels.to_pandas().assign(rank=entry.rank, file=file))
                 files.add(entry.path)
-    kernels = pd.concat(found, ignore_index=True)
-    truth = pd.concat([pd.read_parquet(path) for path in sorted((folder / "truth").glob("rank_*.parquet"))])
-    truth["file"] = truth.iteration if settings.layout is Layout.ITERATION else 0
-    keys = ["rank", "file", "correlation", "graph_node_id"]
-    kernels["graph_node_id"] = kernels.graph_node_id.fillna(-1).astype("int64")
-    truth = truth.rename(columns={name: f"{name}_true" for name in truth if name not in keys})
-    kernels = _plain(kernels)
-    return _plain(truth).merge(kernels, on=keys, how="left", validate="1:1")
-
-
-def _plain(table: pd.DataFrame) -> pd.DataFrame:
-    return table.astype({name: object for name in table if isinstance(table[name].dtype, pd.CategoricalDtype)})
-
-
-def told_and_right(table: pd.DataFrame, aspect: str) -> tuple[pd.Series, pd.Series]:
-    """Per kernel: whether the classification says something of an aspect, and whether it says what is true.
-
-    To say nothing where there is nothing to say (no micro-batch) is right.
-    """
-    ours, truth = table[aspect], table[f"{aspect}_true"]
-    if aspect in ("microbatch", "chunk"):
-        told = ours.notna()
-        return told, ours.fillna(-1) == truth
-    ours = ours.fillna("")
-    return ~ours.isin(["", NOT_TOLD[aspect]]), ours == truth
-
-
-def one_graph_of_many(table: pd.DataFrame) -> pd.Series:
-    """Kernels of a CUDA graph whose one launch spans several micro-batches: nothing tells them apart."""
-    graph = table.graph_node_id >= 0
-    launches = table[graph].groupby(["rank", "file", "correlation"]).microbatch_true.transform("nunique")
-    return (launches > 1).reindex(table.index, fill_value=False)
+                kernels = classify_trace(read_kineto(Path(entry.path)), entry.rank, topology, rules).kernels.to_pandas()
+                of_file = inputs.iteration if settings.layout is Layout.ITERATION else None
+                truth = read_truth(truth_folder(folder), entry.rank, of_file).to_pandas()
+                tables.append(compared(kernels, truth).assign(rank=entry.rank, file=len(files)))
+    return pd.concat(tables, ignore_index=True)
 
 
 def score(configuration: Configuration, table: pd.DataFrame) -> Score:
     """The figures of one job."""
     read = table.kernel_id.notna()
-    table = table[read & ~one_graph_of_many(table)]
-    time_ns = table.dur_ns_true
+    table = table[read]
+    wrong = shares(table).wrong
+    table = table[~spanning_graphs(table, ("rank", "file"))]
+    time_ns = table.duration_ns_true
     total = max(int(time_ns.sum()), 1)
-    right, wrong, correct = {}, {}, {}
-    for aspect in ASPECTS:
-        told, same = told_and_right(table, aspect)
-        right[aspect] = float(time_ns[same].sum() / total)
-        wrong[aspect] = float(time_ns[told & ~same].sum() / total)
-        correct[aspect] = same
-    by_category = time_ns.groupby(table.category_true).sum()
-    shares = time_ns[correct["category"]].groupby(table.category_true).sum().reindex(by_category.index, fill_value=0)
-    shares = (shares / by_category)[by_category > 0]
+    correct = {aspect: told_and_right(table, aspect)[1] for aspect in ASPECTS}
+    right = shares(table).right
+    worst = min((row for row in by_category(table) if row["time_ns"]), key=lambda row: row["right"])
     unknown = (table.kind_true == "communication") & (table.dimension == "unknown")
     with_candidates = unknown & table.dimension_candidates.notna()
     return Score(
@@ -334,7 +298,7 @@ def score(configuration: Configuration, table: pd.DataFrame) -> Score:
         right=right,
         wrong=wrong,
         right_category_and_microbatch=float(time_ns[correct["category"] & correct["microbatch"]].sum() / total),
-        worst_category=(str(shares.idxmin()), float(shares.min())) if len(shares) else ("none", 1.0),
+        worst_category=(worst["category"], worst["right"]),
         candidates=float(time_ns[with_candidates].sum() / time_ns[unknown].sum()) if time_ns[unknown].sum() else 1.0,
         findings=_findings(table, correct, total),
     )
@@ -345,12 +309,12 @@ def _findings(table: pd.DataFrame, correct: dict[str, pd.Series], total: int) ->
     lines = []
     for aspect, same in correct.items():
         columns = [aspect, f"{aspect}_true", "kind_true", "phase", "phase_true", "phase_rule", "dimension_true"]
-        columns += ["dimension", "dimension_rule", "role_true"]
+        columns += ["dimension", "dimension_rule", "role"]
         columns = list(dict.fromkeys(columns))
         bad = table[~same]
         if not len(bad):
             continue
-        groups = bad.groupby(columns, dropna=False).dur_ns_true.agg(["size", "sum"]).reset_index()
+        groups = bad.groupby(columns, dropna=False).duration_ns_true.agg(["size", "sum"]).reset_index()
         groups["percent"] = groups.pop("sum") / total * 100
         lines.append(f"{aspect}:\n{groups.sort_values('percent', ascending=False).head(12).to_string(index=False)}")
     return "\n".join(lines)
@@ -363,7 +327,7 @@ def run(configuration: Configuration) -> Score:
         if not configuration.topology_file:
             for path in folder.glob("unique_parallel_groups_*.txt"):
                 path.unlink()
-        return score(configuration, compared(configuration.settings, folder))
+        return score(configuration, compared_job(configuration.settings, folder))
 
 
 def scores(configurations: list[Configuration], workers: int) -> Iterator[Score]:
@@ -412,8 +376,14 @@ def markdown(found: list[Score], seconds: float) -> str:
     lines += [
         "Simulated Megatron jobs (`traceviz_dag/simulate`), whose truth per kernel is the model's own output,",
         "classified as the pipeline does it. Shares are percent of kernel time. *Wrong* is what is told and not true,",
-        "in the aspect where",
-        "that is most; the rest to 100 is left unclassified or unknown.",
+        "in the aspect where that is most; the rest to 100 is left unclassified or unknown.",
+        "",
+        "Nothing tells apart the kernels of a CUDA graph whose one launch spans several micro-batches: they stay",
+        "unknown, are left out of the other columns, and count as wrong where something untrue is told of them.",
+        "",
+        "Without call stacks the shares rest in part on sequence numbers, which the simulator writes more cleanly than",
+        "a real capture does. On recorded jobs whose stacks were taken out, `tests/classify/test_ground_truth.py` asks",
+        "for less: unknown under 1 %, wrong under 0.1 %.",
         "",
         f"Made by `{COMMAND}` ({seconds:.0f} s on this machine, {len(found)} jobs).",
     ]

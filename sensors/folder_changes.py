@@ -21,14 +21,12 @@ class Pending(msgspec.Struct, frozen=True, array_like=True):
         digest: of the look.
         since: when it was first seen like this, seconds.
         seen: when it was last seen at all, seconds.
-        looks: how often in a row it looked like this.
         asked: registering runs that were asked for it since.
     """
 
     digest: str
     since: float
     seen: float
-    looks: int = 1
     asked: int = 0
 
 
@@ -96,7 +94,7 @@ def advance(
         if before is None or before.digest != look.digest:
             after[look.folder] = Pending(look.digest, now, now)
             continue
-        current = msgspec.structs.replace(before, seen=now, looks=before.looks + 1)
+        current = msgspec.structs.replace(before, seen=now)
         after[look.folder] = current
         overdue = now - current.since >= patience.deadline_seconds
         expected = _configured(look.folder, patience.expected_ranks) or siblings.get(_parent(look.folder), 0)

@@ -6,16 +6,16 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from fnmatch import fnmatch
 from typing import Any, Protocol
 
 import xxhash
 
-from traceviz_dag.read.topology_file import FILE_PATTERN
+from traceviz_dag.read.topology_file import is_topology_name
 
 _SKIPPED_FOLDERS = frozenset({"truth", "chakra", "__pycache__"})
 _TRACE_ENDS = (".json", ".json.gz", ".JSON", ".JSON.GZ", ".json.GZ")
 _TEMPORARY_ENDS = (".tmp", ".temp", ".part", ".partial", ".filepart", ".crdownload", ".incomplete", ".writing", "~")
+_TAG_SHIFT = 4
 _TIME_KEYS = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
 
 
@@ -167,9 +167,9 @@ def look_at(folder: str, entries: Sequence[Entry], changed_ns: int = 0, *, is_le
     for name, is_folder, size_bytes, file_changed_ns in entries:
         if is_folder:
             continue
-        if is_trace_name(name):
+        if is_trace_name(name) and not is_topology_name(name):
             traces += 1
-        elif not fnmatch(name, FILE_PATTERN):
+        elif not is_topology_name(name):
             being_written = being_written or is_temporary_name(name)
             continue
         lines.append(f"{name}\0{size_bytes}\0{file_changed_ns}")
@@ -227,7 +227,7 @@ def store_of(url: str) -> Any:
 
 
 def _remote_time(row: dict[str, Any]) -> int:
-    """A file's time of change as its store tells it, ns; a change of its tag counts as one, too."""
+    """A file's time of change as its store tells it, ns; where it tells none, a negative number made of its tag."""
     value = next((row[key] for key in _TIME_KEYS if row.get(key)), None)
     if isinstance(value, str):
         try:
@@ -238,4 +238,4 @@ def _remote_time(row: dict[str, Any]) -> int:
     if isinstance(seconds, int | float):
         return int(seconds * 1_000_000_000)
     tag = row.get("ETag") or row.get("etag") or row.get("md5Hash")
-    return xxhash.xxh3_64_intdigest(str(tag).encode()) >> 1 if tag else 0
+    return -(xxhash.xxh3_64_intdigest(str(tag).encode()) >> _TAG_SHIFT) if tag else 0

@@ -1,7 +1,6 @@
 """The job that registers watched folders: it opens their files, adds partitions and observes what changed."""
 
 import time
-from collections.abc import Iterator
 
 import dagster as dg
 from pydantic import Field
@@ -14,6 +13,7 @@ from assets.settings import Settings
 from sensors.ledger import FolderRecord, read_ledger, update_ledger
 from sensors.listing import FolderLook, Unreadable, open_folders, walk
 from sensors.registration import FolderTask, Registration, register_folder
+from traceviz_dag.errors import TracevizError
 
 JOB_NAME = "register_traces"
 OP_NAME = "register_folders"
@@ -50,13 +50,14 @@ def register_folders(context: dg.OpExecutionContext, config: RegisterConfig, tra
         FolderTask(one.folder, one.root, one.digest, one.overdue, expected.get(one.root)) for one in config.folders
     ]
     if config.everything:
-        tasks += list(_everything_unregistered(context, settings, read_ledger(traceviz.folder)))
+        tasks += _everything_unregistered(context, settings, traceviz)
     counts = {"folders": len(tasks), "iterations": 0, "observations": 0}
     for task in tasks:
         try:
             outcome = register_folder(traceviz.folder, task)
-        except OSError as error:
-            context.log.error("%s cannot be read: %s", task.folder, error)
+        except (OSError, TracevizError) as error:
+            # The others go on; the sensor asks for this one again, a bounded number of times.
+            context.log.error("%s cannot be registered: %s", task.folder, error)
             continue
         counts["observations"] += _publish(context, outcome)
         counts["iterations"] += len(outcome.iterations)
@@ -89,18 +90,31 @@ def _say(context: dg.OpExecutionContext, folder: str, outcome: Registration, rec
 
 
 def _everything_unregistered(
-    context: dg.OpExecutionContext, settings: Settings, ledger: dict[str, FolderRecord]
-) -> Iterator[FolderTask]:
-    """Folders that look different from what was registered, and have not changed within the last minute."""
-    now = time.time()
+    context: dg.OpExecutionContext, settings: Settings, traceviz: TracevizHome
+) -> list[FolderTask]:
+    """Folders that look different from what was registered, and have not changed within the last minute.
+
+    Those that are gone leave the ledger, unless something of their root could not be listed.
+    """
+    now, ledger = time.time(), read_ledger(traceviz.folder)
     deadline = settings.sensor.deadline_minutes * 60
+    tasks = []
     for root in settings.watch:
+        found, readable = set(), True
         for look in walk(open_folders(root.path), root.path):
             if isinstance(look, Unreadable):
+                readable = False
                 context.log.error("%s cannot be listed: %s", look.folder, look.reason)
-            elif _is_news(look, ledger.get(look.folder)) and _age(look, now) > _SETTLED_SECONDS:
+                continue
+            found.add(look.folder)
+            if _is_news(look, ledger.get(look.folder)) and _age(look, now) > _SETTLED_SECONDS:
                 overdue = _age(look, now) > deadline
-                yield FolderTask(look.folder, root.path, look.digest, overdue, root.expected_ranks)
+                tasks.append(FolderTask(look.folder, root.path, look.digest, overdue, root.expected_ranks))
+        below = f"{root.path.rstrip('/')}/"
+        gone = {folder for folder in ledger if folder.startswith(below) and folder not in found}
+        if readable and gone:
+            update_ledger(traceviz.folder, {}, gone)
+    return tasks
 
 
 def _is_news(look: FolderLook, record: FolderRecord | None) -> bool:

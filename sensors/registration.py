@@ -244,7 +244,7 @@ def _fetch(folders: Folders, home: Path, task: FolderTask) -> Path:
             continue
         arriving = local / f".{name}.fetching"
         store.get_file(f"{task.folder.rstrip('/')}/{name}", str(arriving))
-        os.utime(arriving, ns=(changed_ns, changed_ns))
+        os.utime(arriving, ns=(abs(changed_ns), abs(changed_ns)))
         arriving.replace(target)
     return local
 
@@ -254,4 +254,4 @@ def _looks_like(path: Path, size_bytes: int, changed_ns: int) -> bool:
         status = path.stat()
     except FileNotFoundError:
         return False
-    return (status.st_size, status.st_mtime_ns) == (size_bytes, changed_ns)
+    return (status.st_size, status.st_mtime_ns) == (size_bytes, abs(changed_ns))

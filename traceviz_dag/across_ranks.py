@@ -172,8 +172,13 @@ def expert_exchanges(iteration: StoredIteration, collectives: pa.Table) -> pa.Ta
 
 
 @contextmanager
-def iterations_at(path: Path | None, home: Path, rules: Path | None = None) -> Iterator[list[StoredIteration]]:
+def iterations_at(
+    path: Path | None, home: Path, rules: Path | None = None, rank: int | None = None
+) -> Iterator[list[StoredIteration]]:
     """The iterations of a path, analysed into a lake that is gone afterwards; or, without a path, those of a home.
+
+    Args:
+        rank: rank of a single file that does not say its own.
 
     Raises:
         BadInputError: the path holds no traces, or the home no analysed iteration.
@@ -186,7 +191,7 @@ def iterations_at(path: Path | None, home: Path, rules: Path | None = None) -> I
         yield [StoredIteration(lake, run, iteration) for run, iteration in places]
         return
     with TemporaryDirectory(prefix="traceviz_") as folder:
-        yield [_analysed(Path(folder), inputs, rules) for inputs in inputs_below([path])]
+        yield [_analysed(Path(folder), inputs, rules) for inputs in inputs_below([path], rank=rank)]
 
 
 def _analysed(home: Path, inputs: IterationInputs, rules: Path | None) -> StoredIteration:

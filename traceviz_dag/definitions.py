@@ -13,7 +13,9 @@ from assets.rank_figures import rank_figures
 from assets.rank_tables import rank_tables
 from assets.raw_traces import classification_rules, raw_traces, topology_files
 from assets.resources import TracevizHome
+from assets.retention import retention
 from assets.topology import topology_assets
+from sensors.keep_house import keep_house_schedule
 from sensors.nightly import nightly_schedule, nightly_verdict_sensor
 from sensors.notifications import notify_sensor
 from sensors.register_traces import register_traces
@@ -22,7 +24,7 @@ from sensors.trace_folders import trace_folders_sensor
 ASSETS = (
     *(raw_traces, topology_files, classification_rules),
     *(topology_assets, rank_tables, iteration_assets, across_ranks_assets, nightly_gate),
-    *(rank_figures, *iteration_figures),
+    *(rank_figures, *iteration_figures, retention),
 )
 
 _HOME = TracevizHome()
@@ -37,7 +39,7 @@ defs = dg.Definitions(
         nightly_verdict_sensor(_SETTINGS),
         notify_sensor(_SETTINGS),
     ],
-    schedules=[nightly_schedule(_SETTINGS)],
+    schedules=[nightly_schedule(_SETTINGS), keep_house_schedule(_SETTINGS)],
     resources={"traceviz": _HOME},
     executor=dg.in_process_executor,
 )

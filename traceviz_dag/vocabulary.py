@@ -101,3 +101,7 @@ ALL_DIMENSIONS = "all"
 
 CPU_DEVICE = "cpu"
 """The device of work intervals that were read from a trace without GPU rows."""
+
+
+FIGURE_FORMATS = ("png", "svg", "pdf")
+"""Files that every figure is written as."""

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traceviz_dag.classify.host_tree import NONE, build_tree, innermost, nearest
+from traceviz_dag.classify.host_tree import NONE, build_tree, innermost
 
 rows = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 40), st.integers(0, 20)), min_size=1, max_size=60)
 
@@ -53,7 +53,7 @@ def test_the_innermost_row_is_open_at_that_time(events, queries):
 def test_the_nearest_marked_ancestor_is_found_at_any_depth(events, data):
     tree = tree_of(events)
     marked = np.array(data.draw(st.lists(st.booleans(), min_size=len(tree), max_size=len(tree))))
-    found = nearest(marked, tree.parent)
+    found = tree.nearest(marked)
     for position in range(len(tree)):
         at = position
         while at != NONE and not marked[at]:

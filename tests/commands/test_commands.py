@@ -54,6 +54,21 @@ def test_classify_writes_the_kernels_it_prints(run, tmp_path):
     assert not list(tmp_path.glob(".*"))
 
 
+def test_classify_and_batch_write_what_traceviz_writes(run, tmp_path):
+    trace = run / "iteration_7/rank_0001_iter_7.pt.trace.json"
+    traceviz("classify", "--input", trace, "--traceviz", tmp_path / "one", "--json")
+    traceviz("batch", run / "iteration_7", "--traceviz", tmp_path / "all", "--home", tmp_path / "home", "--json")
+    (folder,) = (tmp_path / "one").iterdir()
+    assert folder.name.endswith("_kernel_analysis")
+    names = {path.name for path in folder.iterdir()}
+    assert {"fwd_computation.parquet", "Rank1_statistics.csv", "Rank1_commcompOverlap_analysis.csv"} <= names
+    assert {"overlapping_timeline.png", "comm_comp_overlap_combined_rank1.png"} <= names
+    for path in folder.iterdir():
+        if path.suffix != ".png":
+            assert (tmp_path / "all/iteration_7" / folder.name / path.name).read_bytes() == path.read_bytes()
+    assert len(list((tmp_path / "all/iteration_7").iterdir())) == 4
+
+
 def test_overlap_from_the_lake_equals_overlap_from_the_path(run, home):
     from_lake = json.loads(traceviz("overlap", "--home", home, "--json").stdout)
     from_path = json.loads(traceviz("overlap", run, "--json").stdout)

@@ -163,6 +163,21 @@ def test_the_ledger_survives_damage_and_drops_what_is_gone(tmp_path):
     assert read_ledger(tmp_path) == {}
 
 
+def test_the_nightly_look_forgets_folders_that_are_gone_and_none_that_cannot_be_listed(tmp_path, home):
+    root = tmp_path / "runs"
+    write_run(root / "job")
+    sensor = Sensor(home, root)
+    gone = FolderRecord("a", FolderState.REGISTERED, 4)
+    update_ledger(home, {str(root / "job/iteration_7"): gone, str(root / "job/iteration_6"): gone, "/elsewhere": gone})
+    everything = dg.RunConfig(ops={"register_folders": {"config": {"everything": True}}}).to_config_dict()
+    root.rename(tmp_path / "unmounted")
+    sensor.register(dg.RunRequest(run_config=everything))
+    assert len(read_ledger(home)) == 3
+    (tmp_path / "unmounted").rename(root)
+    sensor.register(dg.RunRequest(run_config=everything))
+    assert set(read_ledger(home)) == {str(root / "job/iteration_7"), "/elsewhere"}
+
+
 def test_settings_come_from_the_file_and_the_environment(tmp_path):
     (tmp_path / "traceviz.toml").write_text(
         '[[watch]]\npath = "/a"\nexpected_ranks = 8\n[nightly]\ncron = "30 4 * * *"\ntime_zone = "Europe/Berlin"\n'

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from traceviz_dag.classify.host_tree import NONE, Bool, HostTree, nearest, take
+from traceviz_dag.classify.host_tree import NONE, Bool, HostTree, take
 from traceviz_dag.read.events import CPU_OP, Int64, TraceEvents
 
 AUTOGRAD_NODE = "autograd::engine::evaluate_function: "
@@ -17,7 +17,7 @@ def autograd_nodes(trace: TraceEvents, tree: HostTree) -> tuple[Bool, Bool]:
     """
     named = np.array([name.startswith(AUTOGRAD_NODE) for name in trace.strings], dtype=bool)
     node = (trace.host.category[tree.rows] == CPU_OP) & named[trace.host.name[tree.rows]]
-    return node, node & (take(nearest(node, tree.parent), tree.parent) == NONE)
+    return node, node & (take(tree.nearest(node), tree.parent) == NONE)
 
 
 def makers_of_nodes(trace: TraceEvents, tree: HostTree, nodes: Bool, operators: Bool) -> tuple[Int64, Int64]:

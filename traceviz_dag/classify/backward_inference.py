@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from traceviz_dag.classify.autograd_links import autograd_nodes, makers_of_nodes
-from traceviz_dag.classify.host_tree import NONE, HostTree, nearest, take
+from traceviz_dag.classify.host_tree import NONE, HostTree, take
 from traceviz_dag.classify.operators import operators_named, outermost_operators
 from traceviz_dag.classify.steps import ProfilerSteps, step_at
 from traceviz_dag.read.events import Int64, TraceEvents
@@ -69,7 +69,7 @@ def find_backward_steps(
     marked = np.zeros(len(tree), dtype=bool)
     marked[roots] = True
     on_thread = np.where(take(tree.thread.astype(np.int64), tree.parent) == tree.thread, tree.parent, NONE)
-    of_position = take(step, take(stretch_of, nearest(marked, on_thread)))
+    of_position = take(step, take(stretch_of, replace(tree, parent=on_thread).nearest(marked)))
     _add_first_gradients(tree, main, gradients, step[begins], of_position)
     maker_step = np.full(len(tree), NONE, dtype=np.int64)
     maker_step[makers] = step[stretch_of[nodes]]
@@ -155,6 +155,6 @@ def _add_first_gradients(tree: HostTree, main: int, operators: Int64, step: Int6
     """Give first gradients, with what lies in them, to their backward steps."""
     first = np.full(len(tree), NONE, dtype=np.int64)
     first[operators] = step
-    inside = take(first, nearest(first != NONE, tree.parent))
+    inside = take(first, tree.nearest(first != NONE))
     added = (inside != NONE) & (tree.thread == main)
     of_position[added] = inside[added]

@@ -12,7 +12,7 @@ import numpy as np
 
 from traceviz_dag.classify.dimension_evidence import RANKS_AND_USE, DimensionDecision, DimensionEvidence, GroupFacts
 from traceviz_dag.classify.group_dimensions import group_kind
-from traceviz_dag.classify.host_tree import NONE, Bool, HostTree, nearest, take
+from traceviz_dag.classify.host_tree import NONE, Bool, HostTree, take
 from traceviz_dag.classify.launches import Launches
 from traceviz_dag.classify.rules import Rules
 from traceviz_dag.classify.topology import group_dimension
@@ -75,7 +75,7 @@ def complete_facts(trace: TraceEvents, tree: HostTree, launches: Launches, commu
     operator_of_row = np.full(len(trace.host), NONE, dtype=np.int64)
     operator_of_row[trace.communication_operators] = np.arange(len(trace.communication_operators))
     marked = operator_of_row[tree.rows] >= 0
-    around = take(nearest(marked, tree.parent), np.where(bare, launches.position, NONE))
+    around = take(tree.nearest(marked), np.where(bare, launches.position, NONE))
     operator = take(operator_of_row, take(tree.rows, around))
     borrowed = operator >= 0
     columns = {}
@@ -156,10 +156,11 @@ def _has_experts(trace: TraceEvents, groups: JobGroups) -> bool:
 
 def _group(strings: tuple[str, ...], name: int, description: int, ranks: int, groups: JobGroups) -> GroupFacts:
     if not (name or description or ranks):
-        return GroupFacts(None, Dimension.UNKNOWN, (), "no_group", given=False)
+        return GroupFacts(None, Dimension.UNKNOWN, (), "no_group", given=False, members=False)
     members = tuple(int(number) for number in re.findall(r"\d+", strings[ranks]))
     given = strings[name] or None
-    return GroupFacts(given, *groups.dimension_of(given, strings[description] or None, members), given=True)
+    facts = groups.dimension_of(given, strings[description] or None, members)
+    return GroupFacts(given, *facts, given=True, members=bool(members))
 
 
 def _from_same_groups(decisions: list[DimensionDecision], of_groups: list[GroupFacts]) -> list[DimensionDecision]:
@@ -205,7 +206,7 @@ def _from_streams(
         on_stream = stream_key[rows] == key
         others = [decisions[index] for index in np.unique(which[on_stream & ~open_rows]).tolist()]
         known = {decision.dimension for decision in others}
-        if not known.isdisjoint({Dimension.WORLD, Dimension.UNKNOWN}):
+        if len(known) != 1 or not known.isdisjoint({Dimension.WORLD, Dimension.UNKNOWN}):
             continue
         by_group = all(decision.evidence is Evidence.PROCESS_GROUP for decision in others)
         for index in np.unique(which[on_stream & open_rows]).tolist():

@@ -32,13 +32,18 @@ class DimensionDecision:
 
 @dataclass(frozen=True, slots=True)
 class GroupFacts:
-    """What the topology says of one process group; ``given`` is False where the kernel names none."""
+    """What the topology says of one process group.
+
+    Attributes:
+        given: whether the kernel names a group at all. members: whether it lists the group's ranks.
+    """
 
     name: str | None
     dimension: Dimension
     candidates: tuple[Dimension, ...]
     rule: str
     given: bool
+    members: bool
 
     @property
     def certain(self) -> bool:
@@ -102,17 +107,27 @@ class DimensionEvidence:
             return group.candidates
         twins = [_EXPERT_TWINS[candidate] for candidate in group.candidates if candidate in _EXPERT_TWINS]
         unlisted = [twin for twin in twins if twin not in self.split and twin not in self.absent]
+        found = self._fitting((*group.candidates, *unlisted))
+        if group.name not in (None, DEFAULT_GROUP_NAME):
+            found.discard(Dimension.WORLD)
+        return tuple(dimension for dimension in Dimension if dimension in found)
+
+    def _conceivable(self, group: GroupFacts) -> tuple[Dimension, ...]:
+        """The dimensions that a group may serve of which no source says anything; none where it names no members."""
+        if not group.members:
+            return ()
+        found = self._fitting(tuple(_PARALLEL | _BETWEEN_MICROBATCHES))
+        return tuple(dimension for dimension in Dimension if dimension in found)
+
+    def _fitting(self, candidates: tuple[Dimension, ...]) -> set[Dimension]:
+        """Those of some dimensions that have such a collective in such a phase, as what it then serves."""
         found = {
             (self._use(candidate) or (candidate, ""))[0]
-            for candidate in (*group.candidates, *unlisted)
+            for candidate in candidates
             if self.rules.can_carry(candidate, self.collective)
         }
         found -= self.absent & _PARALLEL
-        if group.name not in (None, DEFAULT_GROUP_NAME):
-            found.discard(Dimension.WORLD)
-        if self.phase in _WITHIN_MICROBATCHES:
-            found -= _BETWEEN_MICROBATCHES
-        return tuple(dimension for dimension in Dimension if dimension in found)
+        return found - _BETWEEN_MICROBATCHES if self.phase in _WITHIN_MICROBATCHES else found
 
     def _among_candidates(
         self, group: GroupFacts, candidates: tuple[Dimension, ...], role: str | None
@@ -138,7 +153,7 @@ class DimensionEvidence:
             return DimensionDecision(kernel.dimension, Evidence.KERNEL_NAME, kernel.name, role=role)
         if kernel is not None and of_kernel and not group.given:
             return self._one_among(of_kernel, Evidence.KERNEL_NAME, kernel.name, role)
-        return DimensionDecision(Dimension.UNKNOWN, Evidence.NONE, group.rule, role=role)
+        return DimensionDecision(Dimension.UNKNOWN, Evidence.NONE, group.rule, self._conceivable(group), role)
 
     def _by_frame(
         self,

@@ -15,6 +15,7 @@ from traceviz_dag.read.events import MISSING, Int64, TraceEvents
 from traceviz_dag.vocabulary import Dimension, Evidence, Phase
 
 _BETWEEN, _BY_DIMENSION = "between_neighbours_on_stream", "phase_of_its_dimension"
+_ANY_GRAPH = "graph_launched_outside_microbatches"
 
 _PHASE_OF_DIMENSION = {
     Dimension.PP: Phase.OTHER,
@@ -58,7 +59,8 @@ def kernel_phases(
 
     One without a launch lies between two neighbours of its stream: where these agree, it is theirs, since a stream runs
     in launch order. A communication whose phase is still open, or only inferred, has the phase of its dimension. Where
-    all this says nothing, the kernel's own name may.
+    all this says nothing, the kernel's own name may. A CUDA graph that is launched outside the steps of micro-batches
+    can hold all of them: nothing tells its kernels apart.
 
     Args:
         between: what is inferred of launches outside all host rows; None where call stacks speak.
@@ -69,7 +71,9 @@ def kernel_phases(
     evidence = take(places.phase_evidence, launches.position, none)
     rule = take(places.phase_rule, launches.position)
     member = take(places.member, launches.position)
-    names = (*places.rule_names, _BETWEEN, _BY_DIMENSION, *kernel_names.rules)
+    names = (*places.rule_names, _BETWEEN, _BY_DIMENSION, *kernel_names.rules, _ANY_GRAPH)
+    whole_graph = (trace.device.graph_id != MISSING) & (phase == PHASES.index(Phase.OTHER)) & (member == NONE)
+    phase[whole_graph], evidence[whole_graph], rule[whole_graph] = UNKNOWN_PHASE, none, len(names) - 1
 
     lost = (launches.position == NONE) & (phase == UNKNOWN_PHASE)
     if between is not None:

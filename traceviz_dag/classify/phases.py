@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from traceviz_dag.classify.autograd_links import AUTOGRAD_NODE
-from traceviz_dag.classify.host_tree import NONE, Bool, HostTree, nearest, take
+from traceviz_dag.classify.host_tree import NONE, Bool, HostTree, take
 from traceviz_dag.classify.launches import Launches, main_thread
 from traceviz_dag.classify.operators import inside_operators, operators_named
 from traceviz_dag.classify.rules import OPENS, Rules
@@ -71,8 +71,8 @@ def read_places(trace: TraceEvents, tree: HostTree, rules: Rules, profiler: Prof
     opens = np.array([OPENS.index(frame.opens) if frame.opens else NONE for frame in rules.frames] + [NONE])
 
     names_phase = has_rule & (phase_of_rule[rule] >= 0)
-    strong = nearest(names_phase & ~weak_rule[rule], tree.parent)
-    weak = nearest(names_phase & weak_rule[rule], tree.parent)
+    strong = tree.nearest(names_phase & ~weak_rule[rule])
+    weak = tree.nearest(names_phase & weak_rule[rule])
     decider = np.where(strong >= 0, strong, weak)
     phase = np.where(decider >= 0, phase_of_rule[take(rule, decider)], UNKNOWN_PHASE)
     evidence = _evidence(trace, tree, decider)
@@ -98,9 +98,9 @@ def read_places(trace: TraceEvents, tree: HostTree, rules: Rules, profiler: Prof
         phase_evidence=evidence,
         dimension_rule=_dimension_rules(tree, rules, rule),
         member=member,
-        module=nearest(is_module[names], tree.parent),
-        layer=nearest(is_layer[names], tree.parent),
-        operator=nearest(trace.host.category[tree.rows] == CPU_OP, tree.parent),
+        module=tree.nearest(is_module[names]),
+        layer=tree.nearest(is_layer[names]),
+        operator=tree.nearest(trace.host.category[tree.rows] == CPU_OP),
         steps=steps,
         rule_names=(*(frame.name for frame in rules.frames), _OUTSIDE, *(name for name, _ in PLACES)),
     )
@@ -177,10 +177,10 @@ def _dimension_rules(tree: HostTree, rules: Rules, rule: Int64) -> Int64:
     for index, frame in enumerate(rules.frames):
         outranked = [names[name] for name in frame.outranks if name in names]
         if outranked and (rule == index).any():
-            below = nearest(rule == index, tree.parent) != NONE
+            below = tree.nearest(rule == index) != NONE
             tells &= ~(below & np.isin(rule, outranked))
-    certain = nearest(tells & ~choice, tree.parent)
-    return take(rule, np.where(certain != NONE, certain, nearest(tells, tree.parent)))
+    certain = tree.nearest(tells & ~choice)
+    return take(rule, np.where(certain != NONE, certain, tree.nearest(tells)))
 
 
 def _with_recomputed_outputs(
@@ -198,7 +198,7 @@ def _with_recomputed_outputs(
     discarded[name[operator & (take(discards.astype(np.int64), parent, 0) == 1)]] = True
     node = operators_named(trace, tree, AUTOGRAD_NODE)
     repeats = operator & discarded[name] & (take(node.astype(np.int64), parent, 0) == 1)
-    again, innermost = nearest(repeats, parent), nearest(node, parent)
+    again, innermost = tree.nearest(repeats), tree.nearest(node)
     found = (again != NONE) & (take(innermost, again) == innermost)
     rule = next((index for index, frame in enumerate(rules.frames) if frame.name == _RECOMPUTED), NONE)
     return np.where(found, PHASES.index(Phase.RECOMPUTE), phase), np.where(found, rule, phase_rule)

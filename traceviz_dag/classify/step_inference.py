@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from traceviz_dag.classify.backward_inference import BackwardSteps, find_backward_steps
-from traceviz_dag.classify.host_tree import NONE, Bool, HostTree, nearest, take
+from traceviz_dag.classify.host_tree import NONE, Bool, HostTree, take
 from traceviz_dag.classify.operators import exchanges_between_steps, operators_named, outermost_operators
 from traceviz_dag.classify.schedule_order import BACKWARD, FORWARD, numbers_by_order
 from traceviz_dag.classify.step_surroundings import Communications, Surroundings, around_steps
@@ -99,7 +99,7 @@ def infer_steps(
     forward = _forward_of_positions(tree, main, profiler, exchanges, backward, made)
     surroundings = around_steps(trace, tree, main, profiler, first, backward.end_ns, told)
 
-    forward[nearest(exchanging, tree.parent) != NONE] = NONE
+    forward[tree.nearest(exchanging) != NONE] = NONE
     place = np.where(forward != NONE, _FORWARD, NONE)
     forward[_unclear(tree, exchanges, backward, forward, made, last)] = NONE
     apart = surroundings.zeroed | surroundings.unclear
@@ -112,7 +112,7 @@ def infer_steps(
     place[first_gradient] = _FIRST_GRADIENT
     forward[backward.of_position != NONE] = NONE
     _add_after(tree, main, surroundings, place)
-    numbered = _recording(trace, tree, main) & ~apart & (nearest(exchanging, tree.parent) == NONE)
+    numbered = _recording(trace, tree, main) & ~apart & (tree.nearest(exchanging) == NONE)
     place[numbered & (place == NONE) & _amid(tree, profiler, made)] = _BETWEEN_FORWARD
     steps, member = _assemble(tree, profiler, backward, (first, last), forward)
     return InferredSteps(steps, member, place, _between(tree, main, place, member, surroundings, launched))
@@ -189,7 +189,7 @@ def _counted(
     after = tree.start_ns[added] >= take(last, forward[added], _NEVER.min)
     counts = np.zeros(len(tree), dtype=bool)
     counts[added[(before | after) & (tree.start_ns[added] < backward.end_ns.max())]] = True
-    return (nearest(counts, tree.parent) != NONE) & (tree.thread == main)
+    return (tree.nearest(counts) != NONE) & (tree.thread == main)
 
 
 def _recording(trace: TraceEvents, tree: HostTree, main: int) -> Bool:
@@ -198,7 +198,7 @@ def _recording(trace: TraceEvents, tree: HostTree, main: int) -> Bool:
     outermost = outermost_operators(trace, tree, main)
     records = np.zeros(len(tree), dtype=bool)
     records[outermost[trace.host.sequence_number[tree.rows[outermost]] >= 0]] = True
-    return (nearest(records, tree.parent) != NONE) & (tree.thread == main)
+    return (tree.nearest(records) != NONE) & (tree.thread == main)
 
 
 def _amid(tree: HostTree, profiler: ProfilerSteps, made: Int64) -> Bool:

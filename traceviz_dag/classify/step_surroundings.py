@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceviz_dag.classify.host_tree import NONE, Bool, HostTree, nearest
+from traceviz_dag.classify.host_tree import NONE, Bool, HostTree
 from traceviz_dag.classify.operators import operators_named, outermost_operators
 from traceviz_dag.classify.steps import ProfilerSteps, step_at
 from traceviz_dag.read.events import USER_ANNOTATION, Int64, TraceEvents
@@ -133,7 +133,7 @@ def _before(
         of_step = (step_of_position == number) & (tree.thread == main)
         following = np.searchsorted(signs, tree.start_ns[of_step].min())
         unclear |= of_step & (tree.end_ns <= signs[min(following, len(signs) - 1)])
-    return (nearest(begins, tree.parent) != NONE) & (tree.thread == main), unclear
+    return (tree.nearest(begins) != NONE) & (tree.thread == main), unclear
 
 
 def _after(

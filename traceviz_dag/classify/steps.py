@@ -9,7 +9,7 @@ import numpy as np
 
 from traceviz_dag.classify.autograd_links import autograd_nodes, makers_of_nodes
 from traceviz_dag.classify.chunks import chunks_of_forward_steps
-from traceviz_dag.classify.host_tree import NONE, HostTree, nearest, take
+from traceviz_dag.classify.host_tree import NONE, HostTree, take
 from traceviz_dag.classify.schedule_order import BACKWARD, FORWARD, numbers_by_order
 from traceviz_dag.read.events import MISSING, USER_ANNOTATION, Int64, TraceEvents
 
@@ -191,7 +191,7 @@ def _with_lost_frames(trace: TraceEvents, tree: HostTree, found: _Found) -> _Fou
     holds[nodes] = True
     step_of_node = np.full(len(tree), NONE, dtype=np.int64)
     step_of_node[nodes] = which + len(found.position)
-    member = np.where(found.member == NONE, take(step_of_node, nearest(holds, tree.parent)), found.member)
+    member = np.where(found.member == NONE, take(step_of_node, tree.nearest(holds)), found.member)
     position = np.concatenate([found.position, position])
     direction = np.concatenate([found.direction, np.full(len(lost), BACKWARD)])
     start, end = tree.start_ns[position], np.concatenate([found.end_ns, end])
@@ -211,7 +211,7 @@ def _membership(tree: HostTree, position: Int64, direction: Int64, side: Int64) 
     combined = (by_direction[FORWARD] >= 0) & (by_direction[BACKWARD] >= 0)
     # A plain step's frame holds one direction only, whatever phase a row inside it has.
     plain = np.where(combined, NONE, np.maximum(by_direction[FORWARD], by_direction[BACKWARD]))
-    holder = nearest(opens, tree.parent)
+    holder = tree.nearest(opens)
     chosen = np.where(
         take(combined.astype(np.int64), holder, 0) == 1,
         np.where(side >= 0, by_direction[np.maximum(side, 0), np.maximum(holder, 0)], NONE),

@@ -69,7 +69,7 @@ def analyze(
         print_json(summaries)
     else:
         for summary in summaries:
-            print_summary(summary)
+            print_summary(summary, tables=summary is summaries[-1])
         typer.echo(f"\nTables in {folder / 'lake'}. Ask them: traceviz sql --home {home} 'SELECT …'")
         typer.echo(f"See lineage, partitions and checks: traceviz dev --home {home}")
     unread = sum(len(result.failed) for result in results) + sum(len(entry.problems) for entry in inputs)
@@ -91,6 +91,10 @@ def batch(
         int,
         typer.Option("--processes", "--workers", min=0, help="Processes that ranks fan out over; 0 takes one a core."),
     ] = 0,
+    traceviz: Annotated[
+        Path | None,
+        typer.Option(help="Write iteration_N/<trace>_kernel_analysis, as TraceViz's batch analyzer does, here."),
+    ] = None,
     rules: RulesOption = None,
     allow_partial: PartialOption = False,
     force: ForceOption = False,
@@ -107,7 +111,28 @@ def batch(
         chosen.append(base_folder)
     if not chosen:
         raise UsageError("no folder given; name one, or use --folders or --base-folder")
-    analyze(chosen, pattern, None, processes, rules, allow_partial, force, home, json)
+    try:
+        analyze(chosen, pattern, None, processes, rules, allow_partial, force, home, json)
+    except IncompleteError:
+        _write_kernel_analyses(chosen, pattern, home.resolve(), traceviz, processes)
+        raise
+    _write_kernel_analyses(chosen, pattern, home.resolve(), traceviz, processes)
+
+
+def _write_kernel_analyses(
+    paths: Sequence[Path], pattern: str | None, home: Path, folder: Path | None, processes: int
+) -> None:
+    """Write the folders of all readable ranks below the paths; does nothing without a folder."""
+    if folder is None:
+        return
+    from traceviz_dag.discovery import inputs_below
+    from traceviz_dag.traceviz_export import Export, export_ranks
+    from traceviz_dag.workers import default_workers
+
+    for inputs in inputs_below(paths, pattern=pattern):
+        export = Export(home, inputs.run, inputs.iteration, folder.resolve() / f"iteration_{inputs.iteration}")
+        written = sum(1 for _ in export_ranks(export, processes or default_workers()))
+        typer.echo(f"written: {written} ranks in {export.folder}", err=True)
 
 
 def _number(text: str) -> int:

@@ -23,6 +23,10 @@ def classify(
     ] = None,
     output: Annotated[Path | None, typer.Option(help="Write the kernels to this .parquet, .csv or .json file.")] = None,
     rank: Annotated[int | None, typer.Option(help="Rank of a file that does not say its own.")] = None,
+    traceviz: Annotated[
+        Path | None,
+        typer.Option(help="Write <trace>_kernel_analysis, as TraceViz's core analyzer does, here."),
+    ] = None,
     rules: Annotated[Path | None, typer.Option(help="TOML file with rules that come before the built-in ones.")] = None,
     json: JsonOption = False,
 ) -> None:
@@ -47,6 +51,8 @@ def classify(
     kernels = classify_trace(events, trace.rank, read_topology(inputs), load_rules(rules)).kernels
     if output is not None:
         _write(kernels, output)
+    if traceviz is not None:
+        _write_kernel_analysis(trace_path, rank, rules, traceviz)
     rows = _by_category(kernels)
     if json:
         print_json({"file": trace.name, "rank": trace.rank, "fault": events.report.fault, "categories": rows})
@@ -68,6 +74,17 @@ def classify(
             for row in rows
         ],
     )
+
+
+def _write_kernel_analysis(path: Path, rank: int | None, rules: Path | None, folder: Path) -> None:
+    """Its pictures show micro-batches and overlap, so the file goes the whole way, into a lake that is not kept."""
+    from traceviz_dag.across_ranks import iterations_at
+    from traceviz_dag.traceviz_export import Export, export_ranks
+
+    with iterations_at(path, Path(), rules, rank) as analysed:
+        for each in analysed[:1]:
+            for written in export_ranks(Export(each.lake.home, each.run, each.iteration, folder)):
+                typer.echo(f"written: {written}", err=True)
 
 
 def _by_category(kernels: pa.Table) -> list[dict[str, Any]]:

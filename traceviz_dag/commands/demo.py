@@ -13,6 +13,14 @@ from rich.console import Console
 from traceviz_dag.commands.analyze import analyze
 from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
 
+_NEXT = (
+    ("waits", "who made whom wait, and what the late rank was doing"),
+    ("pipelines", "what the bubble of each stage is made of"),
+    ("overlap", "how much of each dimension's communication is hidden, rank by rank"),
+    ("figures", "timelines, pipelines and replicas as pictures"),
+)
+"""Command → the question that it answers."""
+
 
 def demo(
     home: HomeOption = DEFAULT_HOME,
@@ -35,4 +43,11 @@ def demo(
         simulate(settings, folder)
     console.print(f"simulated in {time.monotonic() - started:.1f} s: {folder}")
     analyze([folder], home=home, json=json)
+    if not json:
+        last = f"--home {home} --iteration {settings.first_iteration + settings.iterations - 1}"
+        typer.echo("\nWhere to look next:")
+        for command, question in _NEXT:
+            scope = f"--home {home}" if command == "overlap" else last
+            typer.echo(f"  traceviz {command} {scope}  {question}")
+        typer.echo(f"  traceviz accuracy {folder} --home {home}  how right all of this is, against the job's truth")
     console.print(f"demo done in {time.monotonic() - started:.1f} s")

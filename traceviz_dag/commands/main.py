@@ -8,8 +8,10 @@ from typing import Annotated
 
 import typer
 
+from traceviz_dag.commands.accuracy import accuracy
 from traceviz_dag.commands.aggregate import aggregate
 from traceviz_dag.commands.analyze import analyze, batch
+from traceviz_dag.commands.capture import capture
 from traceviz_dag.commands.classify import classify
 from traceviz_dag.commands.clocks import clocks
 from traceviz_dag.commands.demo import demo
@@ -17,7 +19,10 @@ from traceviz_dag.commands.dev import dev
 from traceviz_dag.commands.doctor import doctor
 from traceviz_dag.commands.figures import figures
 from traceviz_dag.commands.gate import gate
+from traceviz_dag.commands.iterations import iterations
+from traceviz_dag.commands.nsys.app import nsys_app
 from traceviz_dag.commands.overlap import overlap
+from traceviz_dag.commands.perfetto import perfetto
 from traceviz_dag.commands.periods import periods
 from traceviz_dag.commands.pipelines import pipelines
 from traceviz_dag.commands.simulate import simulate
@@ -28,8 +33,8 @@ from traceviz_dag.errors import TracevizError
 
 COMMANDS = (
     *(demo, simulate, analyze, classify, batch, aggregate, figures),
-    *(topology, overlap, clocks, waits, pipelines, periods, gate),
-    *(sql, dev, doctor),
+    *(iterations, topology, overlap, clocks, waits, pipelines, periods, gate),
+    *(accuracy, sql, dev, doctor),
 )
 
 app = typer.Typer(
@@ -42,6 +47,9 @@ app = typer.Typer(
 )
 for _command in COMMANDS:
     app.command()(_command)
+app.add_typer(capture, name="capture")
+app.add_typer(nsys_app)
+app.add_typer(perfetto)
 
 
 def _show_version(wanted: bool) -> None:

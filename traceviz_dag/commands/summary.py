@@ -50,14 +50,16 @@ def iteration_summary(home: Path, result: IterationResult) -> dict[str, Any]:
     return summary
 
 
-def print_summary(summary: dict[str, Any]) -> None:
-    """Print the figures for people: what the iteration shows first, then the tables behind it."""
+def print_summary(summary: dict[str, Any], *, tables: bool = True) -> None:
+    """Print the figures for people: what the iteration shows first, then (with ``tables``) the tables behind it."""
     ranks = f"{summary['ranks_computed']} ranks computed, {summary['ranks_skipped']} unchanged"
     if summary["ranks_failed"]:
         ranks += f", {len(summary['ranks_failed'])} unreadable"
     typer.echo(f"\n{summary['run']} · iteration {summary['iteration']} · {ranks}")
     for line in _statements(summary):
         typer.echo(f"  {line}")
+    if not tables:
+        return
     if summary["categories"]:
         print_table(
             "Kernel time by category (sums of durations over all ranks)",

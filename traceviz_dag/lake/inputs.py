@@ -121,6 +121,11 @@ def registered_if_any(home: Path, key: str) -> IterationInputs | None:
     return registered(home, key) if _path(home, key).is_file() else None
 
 
+def forget(home: Path, key: str) -> None:
+    """Drop the list of an iteration, if there is one; its files stay."""
+    _path(home, key).unlink(missing_ok=True)
+
+
 def with_digests(home: Path, inputs: Sequence[IterationInputs]) -> list[IterationInputs]:
     """The same lists with each file's digest.
 

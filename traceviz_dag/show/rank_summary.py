@@ -73,7 +73,9 @@ def bubble_finding(ranks: Sequence[RankSummary]) -> str:
     if not known:
         return "no micro-batch is known in these traces"
     mean = sum(rank.bubble_share for rank in known) / len(known)
-    text = f"{_percent(mean)} of the pipeline's time is bubble"
+    # Where no rank stands in a pipeline, the gaps between its steps are gaps, and nothing more.
+    piped = any(rank.member.stage is not None for rank in known)
+    text = f"{_percent(mean)} of the pipeline's time is bubble" if piped else f"{_percent(mean)} lies between the steps"
     least, most = (pick(known, key=lambda rank: rank.bubble_share) for pick in (min, max))
     if most.bubble_share - least.bubble_share < 0.01:
         return text
@@ -128,7 +130,8 @@ def step_facts(ranks: Sequence[RankSummary]) -> list[str]:
     if not known:
         return []
     chunks = max(rank.chunks for rank in known)
-    facts = [f"{max(rank.microbatches for rank in known)} micro-batches" + (f", {chunks} chunks" if chunks > 1 else "")]
+    count = max(rank.microbatches for rank in known)
+    facts = [f"{count} micro-batch{'es' if count > 1 else ''}" + (f", {chunks} chunks" if chunks > 1 else "")]
     facts.append(f"first to last step {duration(max(rank.pipeline_ns for rank in known))}")
     again = sum(rank.recompute_ns for rank in known)
     if again:

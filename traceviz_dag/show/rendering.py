@@ -14,8 +14,9 @@ from matplotlib.figure import Figure
 
 from traceviz_dag.errors import UsageError
 from traceviz_dag.show.typography import typography
+from traceviz_dag.vocabulary import FIGURE_FORMATS
 
-FORMATS = ("png", "svg", "pdf")
+FORMATS = FIGURE_FORMATS
 
 DOTS_PER_INCH = 200
 """Of the PNG files; the data's blocks are merged for it, in every format."""

@@ -1,0 +1,19 @@
+"""The schedule that keeps house: old iterations are pruned after the night, and the room for partitions is watched."""
+
+from __future__ import annotations
+
+import dagster as dg
+
+from assets.settings import Settings
+
+
+def keep_house_schedule(settings: Settings) -> dg.ScheduleDefinition:
+    """The schedule ``keep_house``; it runs unless switched off, where there is a root to watch."""
+    return dg.ScheduleDefinition(
+        name="keep_house",
+        job=dg.define_asset_job("prune_old_iterations", dg.AssetSelection.assets("retention")),
+        cron_schedule=settings.retention.cron,
+        execution_timezone=settings.nightly.time_zone,
+        default_status=dg.DefaultScheduleStatus.RUNNING if settings.watch else dg.DefaultScheduleStatus.STOPPED,
+        description="Prunes what traceviz.toml no longer keeps, and watches the number of partitions.",
+    )

@@ -1,0 +1,37 @@
+"""The classification of small simulated jobs against what really happened: a slice of ``benchmarks/accuracy.py``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.accuracy import COMBINED, INTERLEAVED, OLD, PIPELINE, Configuration, Score, run
+from traceviz_dag.simulate.settings import Graphs, Recompute
+
+JOBS = {
+    "combined_1f1b_interleaved": Configuration("stacks", "combined", COMBINED),
+    "graphs_of_layers": Configuration("stacks", "graphs", replace(PIPELINE, cuda_graphs=Graphs.LAYER)),
+    "without_stacks": Configuration(
+        "no stacks", "interleaved", replace(INTERLEAVED, stacks=False, overlap_p2p=True, recompute=Recompute.FULL)
+    ),
+    "without_descriptions": Configuration("no descriptions", "1F1B", replace(PIPELINE, era=OLD, stacks=False)),
+}
+
+
+@pytest.fixture(scope="module")
+def score_of() -> dict[str, Score]:
+    return {name: run(job) for name, job in JOBS.items()}
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_a_simulated_job_reaches_the_targets_of_its_part_of_the_matrix(score_of, name):
+    score = score_of[name]
+    assert score.read == 1.0 and score.kernels > 2_000
+    assert not score.misses(), score.findings
+
+
+def test_ranks_that_several_groups_share_stay_unknown_with_their_candidates(score_of):
+    score = score_of["without_descriptions"]
+    assert score.right["dimension"] < 1.0 and score.wrong["dimension"] == 0.0
+    assert score.candidates == 1.0

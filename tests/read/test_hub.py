@@ -1,0 +1,145 @@
+"""Fetching a profile from a hub: found by listing, pinned, resumed after an interruption, checked."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.hub_server import COMMIT, Hub, hub
+from traceviz_dag.commands.main import app
+from traceviz_dag.read.hub import DATA_SET, DownloadError, Wanted, download, matching
+
+DATA = random.Random(3).randbytes(40 << 20)
+NAME = "profiles/h200/baseline.t128k.host-fs-mbz-gpu-899.sqlite"
+
+
+@pytest.fixture
+def server(monkeypatch):
+    monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    files = {"README.md": b"# a data set", NAME: DATA, NAME.replace(".sqlite", ".nsys-rep"): b"report"}
+    with hub(DATA_SET, files) as running:
+        yield running
+
+
+def _wanted(server: Hub, **more: str) -> Wanted:
+    return Wanted(endpoint=server.address, **more)
+
+
+def test_the_default_profile_is_found_by_listing_pinned_and_checked(server, tmp_path):
+    path, record = download(_wanted(server), tmp_path)
+    assert path.read_bytes() == DATA
+    assert (record.revision, record.file, record.bytes) == (COMMIT, NAME, len(DATA))
+    assert record.sha256 == record.published_sha256 == hashlib.sha256(DATA).hexdigest()
+    assert json.loads(path.with_name(f"{path.name}.download.json").read_text())["revision"] == COMMIT
+    before = len(server.ranges())
+    assert download(_wanted(server), tmp_path) == (path, record)
+    assert len(server.ranges()) == before
+
+
+def test_a_download_whose_process_dies_goes_on_where_it_ended(server, tmp_path):
+    half = 20 << 20
+    server.stall_after = half
+    script = (
+        "import sys; from pathlib import Path; from traceviz_dag.read.hub import Wanted, download\n"
+        "download(Wanted(endpoint=sys.argv[1]), Path(sys.argv[2]))"
+    )
+    with subprocess.Popen([sys.executable, "-c", script, server.address, str(tmp_path)], env={**os.environ}) as child:
+        assert server.stalled.wait(60)
+        partial = None
+        while partial is None or partial.stat().st_size < half // 2:
+            partial = next(tmp_path.rglob("*.part"), None)
+            assert child.poll() is None
+        child.kill()
+    there = partial.stat().st_size
+    assert 0 < there < len(DATA)
+    server.stall_after = None
+    server.resume.set()
+    path, _ = download(_wanted(server), tmp_path)
+    assert path.read_bytes() == DATA
+    assert server.ranges()[-1] == f"bytes={there}-"
+    assert not list(tmp_path.rglob("*.part"))
+
+
+def test_a_connection_that_breaks_is_taken_up_again(server, tmp_path):
+    server.cut_after = 15 << 20
+    path, _ = download(_wanted(server), tmp_path)
+    assert path.read_bytes() == DATA
+    assert len(server.ranges()) == 2
+    assert server.ranges()[1] is not None
+
+
+def test_wrong_bytes_are_refused(server, tmp_path):
+    server.wrong = True
+    with pytest.raises(DownloadError, match="the hub says"):
+        download(_wanted(server), tmp_path)
+    assert not list(tmp_path.rglob("*.sqlite"))
+
+
+def test_several_matches_are_listed_and_none_lists_what_there_is(server, tmp_path):
+    server.files["other/baseline.t128k.host-fs-mbz-gpu-899.b.sqlite"] = b"x"
+    with pytest.raises(DownloadError, match=r"files match.*profiles/h200.*other/baseline.*--file"):
+        download(_wanted(server), tmp_path)
+    with pytest.raises(DownloadError, match=r"no file matches 'nothing'; there are profiles/h200"):
+        download(_wanted(server, file="nothing"), tmp_path)
+    assert download(_wanted(server, file="other/*.sqlite"), tmp_path)[0].read_bytes() == b"x"
+
+
+def test_unknown_data_sets_and_revisions_are_said(server, tmp_path):
+    with pytest.raises(DownloadError, match="no such data set"):
+        download(_wanted(server, repository="some/other"), tmp_path)
+    with pytest.raises(DownloadError, match="no revision v9"):
+        download(_wanted(server, revision="v9"), tmp_path)
+    with pytest.raises(DownloadError, match="not the name of a data set"):
+        download(_wanted(server, repository="a/b/c"), tmp_path)
+
+
+def test_without_a_network_what_was_fetched_is_found_again_and_else_it_is_said(server, tmp_path, monkeypatch):
+    path, record = download(_wanted(server), tmp_path)
+    nowhere = Wanted(endpoint="http://127.0.0.1:9")
+    assert download(nowhere, tmp_path) == (path, record)
+    with pytest.raises(DownloadError, match="cannot be reached"):
+        download(nowhere, tmp_path / "empty")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert download(_wanted(server), tmp_path) == (path, record)
+    with pytest.raises(DownloadError, match="HF_HUB_OFFLINE is set"):
+        download(_wanted(server), tmp_path / "empty")
+
+
+def test_a_commit_that_is_there_needs_no_request(server, tmp_path):
+    download(_wanted(server), tmp_path)
+    before = len(server.requests)
+    download(_wanted(server, revision=COMMIT), tmp_path)
+    assert len(server.requests) == before
+
+
+def test_the_command_prints_where_the_file_is(server, tmp_path):
+    result = CliRunner().invoke(
+        app, ["nsys", "download", "--endpoint", server.address, "-o", str(tmp_path), "--json"], catch_exceptions=False
+    )
+    assert json.loads(result.stdout)["path"].endswith(NAME)
+
+
+def test_a_mirror_is_taken_from_the_environment(server, tmp_path):
+    script = (
+        "import sys; from pathlib import Path; from traceviz_dag.read.hub import Wanted, download\n"
+        "print(download(Wanted(file='README.md'), Path(sys.argv[1]))[0].read_text())"
+    )
+    environment = {**os.environ, "HF_ENDPOINT": server.address}
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], env=environment, capture_output=True, text=True, check=True
+    )
+    assert "# a data set" in done.stdout
+
+
+def test_of_one_profile_in_two_formats_the_export_is_taken():
+    files = ["a/job.nsys-rep", "a/job.sqlite", "a/job.txt", "b/job2.sqlite"]
+    assert matching("a/job", files) == ["a/job.sqlite"]
+    assert matching("job", files) == ["a/job.nsys-rep", "a/job.sqlite", "b/job2.sqlite"]
+    assert matching("a/job.nsys-rep", files) == ["a/job.nsys-rep"]

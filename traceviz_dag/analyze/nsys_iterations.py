@@ -1,0 +1,69 @@
+"""The training iterations of the processes of a profile, and what each GPU did in them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from traceviz_dag.analyze.nsys_activity import Activity, Clip, name_codes, numbers
+from traceviz_dag.analyze.nsys_overlap import GpuOverlap, gpu_overlap
+from traceviz_dag.classify.rules import Rules
+from traceviz_dag.read.events import Int64
+from traceviz_dag.read.nsys_iterations import Iterations, NamedRanges, find_iterations
+from traceviz_dag.read.nsys_profile import MARK, PROCESS_BITS, NsysProfile
+
+
+@dataclass(frozen=True, slots=True)
+class IterationFigures:
+    """One iteration on one GPU: its number, what it was read from, and its overlap inside the window."""
+
+    number: int
+    source: str
+    overlap: GpuOverlap
+
+
+def iterations_of(profile: NsysProfile, activity: Activity, rules: Rules) -> Iterations:
+    """The iterations of the process that used a GPU most."""
+    processes, counts = np.unique(activity.process, return_counts=True)
+    process = int(processes[counts.argmax()])
+    mine = activity.take(activity.process == process)
+    return find_iterations(
+        ranges_of_process(profile, process),
+        int(mine.starts.min()),
+        int(mine.ends.max()),
+        mine.starts[mine.kernel],
+        _updates_parameters(mine, rules)[mine.kernel],
+    )
+
+
+def ranges_of_process(profile: NsysProfile, process: int) -> NamedRanges:
+    """The NVTX ranges of one process."""
+    table = profile.table("ranges", "name", "kind", "start_ns", "end_ns", "thread")
+    codes, names = name_codes(table, "name")
+    rows = (numbers(table, "thread") >> PROCESS_BITS == process) & (numbers(table, "kind") != MARK)
+    return NamedRanges(names, codes[rows], numbers(table, "start_ns")[rows], numbers(table, "end_ns")[rows])
+
+
+def iteration_figures(
+    profile: NsysProfile, activity: Activity, rules: Rules, window: Clip | None = None
+) -> list[IterationFigures]:
+    """Each iteration of a GPU, measured between its start and end on the host.
+
+    Args:
+        window: iterations are cut at its edges, and those outside are left out; None takes all.
+    """
+    found = iterations_of(profile, activity, rules)
+    figures = []
+    for number, start, end in zip(found.number.tolist(), found.start_ns.tolist(), found.end_ns.tolist(), strict=True):
+        low = start if window is None else max(start, window.start_ns)
+        high = end if window is None else min(end, window.end_ns)
+        if high > low:
+            figures.append(IterationFigures(number, found.source, gpu_overlap(activity, Clip(low, high))))
+    return figures
+
+
+def _updates_parameters(activity: Activity, rules: Rules) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    rule = rules.match_kernels(activity.names)
+    of_name: Int64 = np.array([index >= 0 and rules.kernels[index].phase == "optimizer" for index in rule])
+    return of_name.astype(bool)[activity.name]

@@ -1,0 +1,61 @@
+"""Where a word occurs among the names of a profile: kernels, calls and NVTX ranges."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import translate
+
+import numpy as np
+
+from traceviz_dag.analyze.nsys_activity import Clip, name_codes, numbers
+from traceviz_dag.analyze.nsys_summary import sums
+from traceviz_dag.read.nsys_profile import NsysProfile
+
+TABLES = ("operations", "calls", "ranges")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """All rows of one name in one table: how many, their total duration, and where the first one starts."""
+
+    table: str
+    name: str
+    count: int
+    total_ns: int
+    first_start_ns: int
+
+
+def search(profile: NsysProfile, pattern: str, gpus: Sequence[int] = (), window: Clip | None = None) -> list[Found]:
+    """Names that hold a word, whatever its case; a pattern with * or ? must match the whole name.
+
+    Args:
+        gpus: kernels of these GPUs only; calls and ranges are not bound to one.
+        window: rows that start in it; None takes all.
+    """
+    glob = any(sign in pattern for sign in "*?[")
+    expression = re.compile(translate(pattern) if glob else re.escape(pattern), re.IGNORECASE)
+    found = []
+    for table in TABLES:
+        end = "end_ns" if table == "ranges" else "duration_ns"
+        extra = ("device",) if table == "operations" else ()
+        rows = profile.table(table, "name", "start_ns", end, *extra)
+        codes, names = name_codes(rows, "name")
+        wanted = np.array([(expression.match if glob else expression.search)(name) is not None for name in names])
+        start = numbers(rows, "start_ns")
+        duration = numbers(rows, end) - (start if table == "ranges" else 0)
+        kept = wanted[codes]
+        if window is not None:
+            kept &= (start >= window.start_ns) & (start < window.end_ns)
+        if table == "operations" and gpus:
+            kept &= np.isin(numbers(rows, "device"), gpus)
+        codes, start, duration = codes[kept], start[kept], duration[kept]
+        total, count = sums(duration, codes, len(names)), np.bincount(codes, minlength=len(names))
+        first = np.full(len(names), np.iinfo(np.int64).max)
+        np.minimum.at(first, codes, start)
+        found += [
+            Found(table, names[code], int(count[code]), int(total[code]), int(first[code]))
+            for code in np.flatnonzero(count).tolist()
+        ]
+    return sorted(found, key=lambda one: (TABLES.index(one.table), -one.total_ns, one.name))

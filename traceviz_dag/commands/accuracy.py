@@ -1,0 +1,181 @@
+"""``traceviz accuracy``: how right the classification of a simulated job is, against its truth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import pandas as pd
+import typer
+
+from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.output import milliseconds, percent, print_json, print_table
+
+if TYPE_CHECKING:
+    from traceviz_dag.across_ranks import StoredIteration
+    from traceviz_dag.analyze.accuracy import Shares
+
+
+def accuracy(
+    path: Annotated[Path, typer.Argument(help="A simulated run, or one of its iterations; its truth lies beside it.")],
+    home: HomeOption = DEFAULT_HOME,
+    rules: Annotated[
+        Path | None, typer.Option(help="TOML file with rules; the traces are then classified with them, lake aside.")
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Compare what the lake says of a simulated job with what really happened there.
+
+    What the lake of the home does not hold is analysed for the comparison, and not kept. Shares are of kernel time, the
+    sum of the kernels' durations: right, told (of the time of kernels of which there is something to tell), and wrong.
+    share_of_time_right is the time of the kernels whose category is right and, where the truth has one, micro-batch and
+    chunk. Nothing tells apart the kernels of a CUDA graph that spans several micro-batches; where there are some, the
+    same shares are given without them, too.
+    """
+    from traceviz_dag.read.truth import truth_folder
+
+    truth = truth_folder(path)
+    with _iterations(path, home, rules) as (source, iterations):
+        answer = {"source": source, **_answer(iterations, truth)}
+    if json:
+        print_json(answer)
+    else:
+        _print(path, answer)
+
+
+@contextmanager
+def _iterations(path: Path, home: Path, rules: Path | None) -> Iterator[tuple[str, list[StoredIteration]]]:
+    """The path's iterations: from the lake where it has all of them, else analysed into one that is gone afterwards."""
+    from traceviz_dag.across_ranks import StoredIteration, iterations_at
+    from traceviz_dag.discovery import inputs_below
+    from traceviz_dag.lake.inputs import registered_if_any
+    from traceviz_dag.lake.lake import open_lake
+
+    if rules is None:
+        below = inputs_below([path])
+        known = [registered_if_any(home, inputs.key) for inputs in below]
+        lake = open_lake(home)
+        stored = [
+            StoredIteration(lake, inputs.run, inputs.iteration, inputs)
+            for inputs, kept in zip(below, known, strict=True)
+            if kept is not None and [rank.look for rank in kept.ranks] == [rank.look for rank in inputs.ranks]
+        ]
+        if len(stored) == len(below) and all(each.ranks for each in stored):
+            yield "lake", stored
+            return
+    with iterations_at(path, home, rules) as analysed:
+        yield "traces", analysed
+
+
+def _answer(iterations: list[StoredIteration], truth: Path) -> dict[str, Any]:
+    from traceviz_dag.analyze import accuracy as analysis
+    from traceviz_dag.read.truth import read_truth
+
+    tables: list[pd.DataFrame] = []
+    spans = overlap = analysis.NOTHING_COMPARED
+    for each in iterations:
+        for rank in each.ranks:
+            kernels = each.kernels(rank, analysis.KERNEL_COLUMNS).to_pandas()
+            table = analysis.compared(kernels, read_truth(truth, rank, each.iteration).to_pandas())
+            stored = {
+                name: each.lake.table(name, each.run, each.iteration, rank).arrow()
+                for name in ("microbatches", "overlap")
+            }
+            spans += analysis.microbatch_agreement(table, stored["microbatches"])
+            overlap += analysis.overlap_agreement(table, stored["overlap"])
+            tables.append(table.assign(rank=rank, iteration=each.iteration))
+    table = pd.concat(tables, ignore_index=True)
+    spanning = analysis.spanning_graphs(table, ("rank", "iteration"))
+    shares = analysis.shares(table)
+    time_ns = table.duration_ns_true.fillna(0)
+    return {
+        "runs": sorted({each.run for each in iterations}),
+        "iterations": sorted({each.iteration for each in iterations}),
+        "ranks": int(table["rank"].nunique()),
+        "kernels": int(table.category_true.notna().sum()),
+        "kernels_read": int((table.kernel_id.notna() & table.category_true.notna()).sum()),
+        "kernels_not_in_truth": int(table.category_true.isna().sum()),
+        "kernel_time_ns": int(time_ns.sum()),
+        "spanning_graph_time_ns": int(time_ns[spanning].sum()),
+        **_named(shares),
+        "without_spanning_graphs": _named(analysis.shares(table[~spanning])) if spanning.any() else None,
+        "categories": analysis.by_category(table),
+        "confusion": analysis.confusion(table),
+        "rules": analysis.by_rule(table),
+        "microbatch_spans": asdict(spans),
+        "overlap": asdict(overlap),
+    }
+
+
+def _named(shares: Shares) -> dict[str, Any]:
+    return {
+        "share_of_time_right": shares.whole,
+        "right": dict(shares.right),
+        "told": dict(shares.told),
+        "wrong": dict(shares.wrong),
+    }
+
+
+def _print(path: Path, answer: dict[str, Any]) -> None:
+    typer.echo(
+        f"\n{path}: {answer['kernels_read']:,} of {answer['kernels']:,} kernels of {answer['ranks']} ranks read; "
+        f"{_share(answer['share_of_time_right'])} of kernel time right in category, micro-batch and chunk"
+    )
+    if answer["without_spanning_graphs"] is not None:
+        without = _share(answer["without_spanning_graphs"]["share_of_time_right"])
+        typer.echo(
+            f"  {without} without {milliseconds(answer['spanning_graph_time_ns'])} ms of kernels of CUDA graphs that "
+            "span micro-batches: nothing tells these apart"
+        )
+    if answer["kernels_not_in_truth"]:
+        typer.echo(f"  {answer['kernels_not_in_truth']:,} kernels of the traces are not in the truth")
+    for name, what in (("microbatch_spans", "micro-batch spans"), ("overlap", "overlap rows")):
+        rows = answer[name]
+        typer.echo(
+            f"  {what}: {rows['equal']:,} of {rows['expected']:,} equal, {rows['missing']} missing, "
+            f"{rows['unexpected']} unexpected; largest difference {rows['largest_difference_ns']:,} ns"
+        )
+    print_table(
+        "Shares of kernel time",
+        ["of", "right", "told", "wrong"],
+        [
+            [aspect, *(_share(answer[name][aspect]) for name in ("right", "told", "wrong"))]
+            for aspect in answer["right"]
+        ],
+    )
+    print_table(
+        "By category",
+        ["category", "kernels", "time ms", "right", "unclassified", "wrong"],
+        [
+            [row["category"], row["kernels"], milliseconds(row["time_ns"])]
+            + [_share(row[name]) for name in ("right", "unclassified", "wrong")]
+            for row in answer["categories"]
+        ],
+    )
+    mistaken = [row for row in answer["confusion"] if row["truth"] != row["told"]]
+    if mistaken:
+        print_table(
+            "Confusion (what is not as it was)",
+            ["truth", "told", "kernels", "time ms"],
+            [[row["truth"], row["told"], row["kernels"], milliseconds(row["time_ns"])] for row in mistaken],
+        )
+    print_table(
+        "By evidence",
+        ["of", "evidence", "rule", "kernels", "time ms", "right"],
+        [
+            [
+                *(row[name] for name in ("aspect", "evidence", "rule", "kernels")),
+                milliseconds(row["time_ns"]),
+                _share(row["right"]),
+            ]
+            for row in answer["rules"]
+        ],
+    )
+
+
+def _share(value: float) -> str:
+    """A share in percent, rounded down: only a whole reads 100 %."""
+    return percent(value) if value in (0.0, 1.0) else f"{int(value * 100_000) / 1000:.3f}%"

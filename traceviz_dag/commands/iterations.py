@@ -1,0 +1,104 @@
+"""``traceviz iterations``: how step time and its parts went from iteration to iteration, with the nights' verdicts."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import Annotated, Any
+
+import typer
+
+from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.output import milliseconds, percent, print_json, print_table
+from traceviz_dag.errors import UsageError
+
+TRENDS_SQL = """
+SELECT run, iteration, ranks, partial, step_ns,
+    step_ns - lag(step_ns) OVER of_run AS change_ns,
+    step_ns / lag(step_ns) OVER of_run - 1 AS change_share,
+    compute_ns, exposed_ns, idle_ns, hidden_share, slowest_rank, unclassified_share
+FROM iterations
+WHERE $run IS NULL OR run = $run
+WINDOW of_run AS (PARTITION BY run ORDER BY iteration)
+ORDER BY run, iteration
+"""
+VERDICTS_SQL = "SELECT run, iteration, accepted, moved, statement FROM nights"
+
+_BAR = 12
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+
+
+def iterations(
+    run: Annotated[str | None, typer.Option("--run", help="Of this run alone.")] = None,
+    last: Annotated[int, typer.Option("--last", min=0, help="Only so many of each run, the last ones; 0 is all.")] = 0,
+    home: HomeOption = DEFAULT_HOME,
+    json: JsonOption = False,
+) -> None:
+    """Show the trend over iterations: step time, its change, computation, exposed communication, verdicts.
+
+    Figures are those of the table iterations: the longest step over the ranks, and means over the ranks of the rest.
+    """
+    from traceviz_dag.lake.lake import open_lake
+
+    lake = open_lake(home)
+    rows = lake.query(TRENDS_SQL, {"run": run}).to_pylist() if lake.partitions("iterations") else []
+    if not rows:
+        known = ", ".join(sorted({partition.run for partition in lake.partitions("iterations")}))
+        raise UsageError(
+            f"no iterations of run {run!r} in {home}; there are {known}"
+            if known
+            else f"no iterations in {home}; run traceviz analyze on traces first"
+        )
+    verdicts = {}
+    if lake.partitions("nights"):
+        verdicts = {(row["run"], row["iteration"]): row for row in lake.query(VERDICTS_SQL).to_pylist()}
+    for row in rows:
+        verdict = verdicts.get((row["run"], row["iteration"]), {})
+        row |= {name: verdict.get(name) for name in ("accepted", "moved", "statement")}
+    by_run = {name: list(group)[-last:] for name, group in groupby(rows, key=lambda row: row["run"])}
+    if json:
+        print_json([row for group in by_run.values() for row in group])
+        return
+    for name, group in by_run.items():
+        _print(name, group)
+
+
+def _print(run: str, rows: list[dict[str, Any]]) -> None:
+    longest = max((row["step_ns"] or 0 for row in rows), default=0)
+    print_table(
+        f"{run}: iterations, ms",
+        [
+            *("iteration", "ranks", "step", "", "change", "computation", "exposed", "idle", "hidden"),
+            *("slowest rank", "night"),
+        ],
+        [
+            [
+                row["iteration"],
+                f"{row['ranks']}{' (partial)' if row['partial'] else ''}",
+                milliseconds(row["step_ns"]),
+                bar(row["step_ns"] or 0, longest),
+                None if row["change_share"] is None else f"{row['change_share']:+.1%}",
+                milliseconds(row["compute_ns"]),
+                milliseconds(row["exposed_ns"]),
+                milliseconds(row["idle_ns"]),
+                percent(row["hidden_share"]),
+                row["slowest_rank"],
+                _night(row),
+            ]
+            for row in rows
+        ],
+    )
+    for row in rows:
+        if row["accepted"] is False:
+            typer.echo(f"  {row['iteration']}: {row['statement']}")
+
+
+def bar(value: int, longest: int) -> str:
+    """A bar of up to twelve characters, to an eighth of one, as long as the value is of the longest."""
+    eighths = round(_BAR * 8 * value / longest) if longest else 0
+    return ("█" * (eighths // 8) + _EIGHTHS[eighths % 8]).rstrip()
+
+
+def _night(row: dict[str, Any]) -> str | None:
+    if row["accepted"] is None:
+        return None
+    return "accepted" if row["accepted"] else f"worse: {row['moved'] or 'step'}"

@@ -1,0 +1,1 @@
+"""``traceviz nsys``: what Nsight Systems profiles show, a small file a subcommand."""

@@ -1,0 +1,77 @@
+"""What the nsys commands share: their options, and opening a profile with them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from traceviz_dag.analyze.nsys_activity import Activity, Clip, activities
+from traceviz_dag.classify.rules import Rules, load_rules
+from traceviz_dag.errors import UsageError
+from traceviz_dag.read.nsys_cache import open_profile
+from traceviz_dag.read.nsys_profile import NsysProfile
+
+ProfileArgument = Annotated[
+    Path, typer.Argument(help="A .sqlite export, a folder of its Parquet files, or a .nsys-rep.", show_default=False)
+]
+GpuOption = Annotated[
+    list[str], typer.Option("--gpu", help="Only these GPUs: repeat it, or give several as 0,1.", show_default=False)
+]
+TrimOption = Annotated[
+    tuple[float, float] | None,
+    typer.Option("--trim", help="Only from A to B, in seconds of the capture's clock; kernels are cut at the edges."),
+]
+RulesOption = Annotated[
+    Path | None, typer.Option(help="TOML file with rules that come before the built-in ones.", show_default=False)
+]
+LimitOption = Annotated[int, typer.Option("--limit", min=1, help="Rows shown at the most; JSON shows all.")]
+
+_NUMBERS = re.compile(r"[\s,]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A profile with the rules and the window that a command was given."""
+
+    profile: NsysProfile
+    rules: Rules
+    window: Clip | None
+
+    def gpus(self, wanted: Sequence[str]) -> list[Activity]:
+        """What the GPUs did."""
+        return activities(self.profile, self.rules, gpu_numbers(wanted))
+
+
+def opened(path: Path, home: Path, trim: tuple[float, float] | None = None, rules: Path | None = None) -> Opened:
+    """Open a profile, from the home where it was read before."""
+    window = Clip.of_seconds(*trim) if trim is not None else None
+    return Opened(open_profile(path, home), load_rules(rules), window)
+
+
+def gpu_numbers(wanted: Sequence[str]) -> list[int]:
+    """The numbers that ``--gpu`` names.
+
+    Raises:
+        UsageError: one of them is no number.
+    """
+    parts = [part for text in wanted for part in _NUMBERS.split(text) if part]
+    for part in parts:
+        if not part.isdigit():
+            raise UsageError(f"--gpu {part}: not the number of a GPU")
+    return list(dict.fromkeys(map(int, parts)))
+
+
+def seconds(nanoseconds: int | None) -> str:
+    """An instant for people: seconds of the capture's clock, to the microsecond."""
+    return "–" if nanoseconds is None else f"{nanoseconds / 1e9:,.6f}"
+
+
+def shortened(name: str, most: int = 90) -> str:
+    """A name for a table: templates make kernel names longer than a screen."""
+    flat = " ".join(name.split())
+    return flat if len(flat) <= most else f"{flat[: most - 1]}…"

@@ -1,0 +1,49 @@
+"""``traceviz nsys download``: fetch a profile from a Hugging Face data set."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.output import print_json
+
+_DATA_SET, _PROFILE = "GindaChen/nsys-hero", "baseline.t128k.host-fs-mbz-gpu-899"
+
+
+def download(
+    repository: Annotated[str, typer.Option("--repo", help="Data set, as OWNER/NAME.")] = _DATA_SET,
+    file: Annotated[str, typer.Option(help="Path in the data set, a pattern, or part of a path.")] = _PROFILE,
+    revision: Annotated[
+        str | None, typer.Option(help="Branch, tag or commit; the commit it stands for is recorded.")
+    ] = None,
+    endpoint: Annotated[
+        str | None, typer.Option(help="Address of a mirror; without it HF_ENDPOINT, else huggingface.co.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder to put it in; without it HOME.", file_okay=False)
+    ] = None,
+    home: HomeOption = DEFAULT_HOME,
+    json: JsonOption = False,
+) -> None:
+    """Fetch a profile from a Hugging Face data set; an interrupted download goes on where it ended.
+
+    The file stands below downloads/DATA_SET/COMMIT/, with its commit and SHA-256 in FILE.download.json beside it.
+    HF_TOKEN, HF_ENDPOINT and HF_HUB_OFFLINE mean what they mean to huggingface_hub.
+    """
+    if json:
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    from traceviz_dag.read.hub import Wanted
+    from traceviz_dag.read.hub import download as fetch
+
+    path, record = fetch(Wanted(repository, file, revision, endpoint), (output or home).resolve())
+    if json:
+        print_json({"path": str(path), **msgspec.to_builtins(record)})
+        return
+    checked = "as the hub states it" if record.published_sha256 else "the hub states none"
+    typer.echo(f"{path}\n{record.bytes:,} bytes of {record.repository} at {record.revision}")
+    typer.echo(f"SHA-256 {record.sha256} ({checked})")

@@ -1,0 +1,95 @@
+"""``traceviz nsys gaps``: when a GPU did nothing, and what the host did meanwhile."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from traceviz_dag.analyze.nsys_activity import Activity, numbers
+from traceviz_dag.analyze.nsys_overlap import gaps as find_gaps
+from traceviz_dag.analyze.nsys_overlap import gpu_overlap
+from traceviz_dag.analyze.nsys_tree import nested_ranges
+from traceviz_dag.commands.nsys.common import (
+    GpuOption,
+    LimitOption,
+    Opened,
+    ProfileArgument,
+    RulesOption,
+    TrimOption,
+    opened,
+    seconds,
+    shortened,
+)
+from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.output import milliseconds, percent, print_json, print_table
+
+
+def gaps(
+    path: ProfileArgument,
+    gpu: GpuOption = [],  # noqa: B006
+    trim: TrimOption = None,
+    least_us: Annotated[float, typer.Option(min=0, help="Shorter gaps are left out, microseconds.")] = 10,
+    limit: LimitOption = 15,
+    rules: RulesOption = None,
+    home: HomeOption = DEFAULT_HOME,
+    json: JsonOption = False,
+) -> None:
+    """Show the longest times without any kernel or memory operation.
+
+    Beside each: the operations before and after, when the host launched the latter, and the innermost NVTX range that
+    was open on its thread in the middle of the gap. A launch long before the end means that the GPU waited for
+    something else than the host.
+    """
+    given = opened(path, home, trim, rules)
+    found = [_of_gpu(given, part, round(least_us * 1e3)) for part in given.gpus(gpu)]
+    if json:
+        print_json(found)
+        return
+    for one in found:
+        print_table(
+            f"GPU {one['device']}: idle {milliseconds(one['idle_ns'])} ms, {percent(one['share'])} of it in "
+            f"{len(one['gaps'])} gaps of {least_us:g} us or more",
+            ["from s", "gap ms", "after", "before", "launched ms before the end", "host was in"],
+            [
+                [
+                    seconds(row["start_ns"]),
+                    milliseconds(row["duration_ns"]),
+                    shortened(row["after"] or "–", 45),
+                    shortened(row["before"] or "–", 45),
+                    milliseconds(row["launched_before_end_ns"]),
+                    shortened(row["host_range"] or "–", 45),
+                ]
+                for row in one["gaps"][:limit]
+            ],
+        )
+
+
+def _of_gpu(given: Opened, part: Activity, least_ns: int) -> dict[str, Any]:
+    idle_ns = gpu_overlap(part, given.window).idle_ns
+    found = find_gaps(part, given.window, least_ns)
+    calls = given.profile.table("calls", "start_ns", "thread")
+    nested = nested_ranges(given.profile, np.unique(part.process))
+    before = np.array([gap.before for gap in found], dtype=np.int64)
+    launch = np.where(before >= 0, part.launch[np.maximum(before, 0)], -1)
+    launched = launch >= 0
+    call_start, thread = np.zeros(len(found), dtype=np.int64), np.full(len(found), -1, dtype=np.int64)
+    call_start[launched] = numbers(calls, "start_ns")[launch[launched]]
+    thread[launched] = numbers(calls, "thread")[launch[launched]]
+    middle = np.array([(gap.start_ns + gap.end_ns) // 2 for gap in found], dtype=np.int64)
+    position = nested.position_of(thread, middle)
+    rows = [
+        {
+            "start_ns": gap.start_ns,
+            "duration_ns": gap.duration_ns,
+            "after": part.names[part.name[gap.after]] if gap.after >= 0 else None,
+            "before": part.names[part.name[gap.before]] if gap.before >= 0 else None,
+            "launched_before_end_ns": gap.end_ns - int(call_start[place]) if launched[place] else None,
+            "host_range": nested.names[nested.name[position[place]]] if position[place] >= 0 else None,
+        }
+        for place, gap in enumerate(found)
+    ]
+    covered = sum(gap.duration_ns for gap in found)
+    share = covered / idle_ns if idle_ns else None
+    return {"device": part.device, "idle_ns": idle_ns, "covered_ns": covered, "share": share, "gaps": rows}

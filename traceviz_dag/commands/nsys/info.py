@@ -1,0 +1,87 @@
+"""``traceviz nsys info``: what an export holds, and what it lacks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from traceviz_dag.analyze.nsys_activity import activities, numbers
+from traceviz_dag.commands.nsys.common import ProfileArgument, opened, seconds
+from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.output import milliseconds, print_json, print_table
+from traceviz_dag.errors import UsageError
+
+
+def info(path: ProfileArgument, home: HomeOption = DEFAULT_HOME, json: JsonOption = False) -> None:
+    """Show versions, GPUs, tables, the time covered, and what cannot be said for want of which table or column."""
+    given = opened(path, home)
+    facts = given.profile.facts
+    names = {gpu.device: gpu.name for gpu in facts.gpus}
+    try:
+        parts = activities(given.profile, given.rules)
+    except UsageError:
+        parts = []
+    rows: list[dict[str, Any]] = [
+        {
+            "gpu": part.device,
+            "name": names.get(part.device),
+            "kernels": int(part.kernel.sum()),
+            "memory_operations": int((~part.kernel).sum()),
+            "launched": int((part.launch[part.kernel] >= 0).sum()),
+            "processes": len(set(part.process.tolist())),
+            "streams": len(set(part.stream.tolist())),
+            "first_ns": int(part.starts.min()),
+            "last_ns": int(part.ends.max()),
+        }
+        for part in parts
+    ]
+    calls, ranges = given.profile.table("calls", "start_ns"), given.profile.table("ranges", "start_ns")
+    times = [row["first_ns"] for row in rows] + [int(numbers(t, "start_ns").min()) for t in (calls, ranges) if len(t)]
+    stated = {
+        **msgspec.to_builtins(facts),
+        "gpus": rows,
+        "calls": calls.num_rows,
+        "ranges": ranges.num_rows,
+        "first_ns": min(times, default=None),
+        "last_ns": max((row["last_ns"] for row in rows), default=None),
+    }
+    if json:
+        print_json(stated)
+        return
+    version = facts.product_version or "an unknown version"
+    print_table(
+        f"{path.name}: exported by nsys {version}, schema {facts.schema_version or 'unknown'}",
+        [
+            "GPU",
+            "name",
+            "kernels",
+            "of them launched",
+            "memory operations",
+            "processes",
+            "streams",
+            "first s",
+            "last s",
+        ],
+        [
+            [
+                row["gpu"],
+                row["name"],
+                row["kernels"],
+                row["launched"],
+                row["memory_operations"],
+                row["processes"],
+                row["streams"],
+                seconds(row["first_ns"]),
+                seconds(row["last_ns"]),
+            ]
+            for row in rows
+        ],
+    )
+    print_table("Tables", ["table", "rows"], list(facts.tables.items()))
+    if facts.duration_ns is not None:
+        print_table(
+            "Capture", ["length ms", "calls", "ranges"], [[milliseconds(facts.duration_ns), len(calls), len(ranges)]]
+        )
+    if facts.missing:
+        print_table("What it lacks", ["missing"], [[sentence] for sentence in facts.missing])

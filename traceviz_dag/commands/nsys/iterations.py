@@ -1,0 +1,44 @@
+"""``traceviz nsys iterations``: the training iterations of each GPU."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from traceviz_dag.analyze.nsys_iterations import iteration_figures
+from traceviz_dag.commands.nsys.common import GpuOption, ProfileArgument, RulesOption, TrimOption, opened, seconds
+from traceviz_dag.commands.nsys.overlap import MEASURES
+from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.output import milliseconds, print_json, print_table
+
+
+def iterations(
+    path: ProfileArgument,
+    gpu: GpuOption = [],  # noqa: B006
+    trim: TrimOption = None,
+    rules: RulesOption = None,
+    home: HomeOption = DEFAULT_HOME,
+    json: JsonOption = False,
+) -> None:
+    """Show the training iterations, what they were read from, and the overlap in each.
+
+    An iteration lasts as long as its range on the host; kernels are cut at its edges.
+    """
+    given = opened(path, home, trim, rules)
+    rows = [
+        {"number": one.number, "source": one.source, **asdict(one.overlap)}
+        for part in given.gpus(gpu)
+        for one in iteration_figures(given.profile, part, given.rules, given.window)
+    ]
+    if json:
+        print_json(rows)
+        return
+    sources = "; ".join(dict.fromkeys(row["source"] for row in rows))
+    print_table(
+        f"Iterations, from {sources}" if rows else "No iterations",
+        ["GPU", "iteration", "from s", "kernels", *(f"{name} ms" for name in MEASURES)],
+        [
+            [row["device"], row["number"], seconds(row["window_start_ns"]), row["kernels"]]
+            + [milliseconds(row[f"{name}_ns"]) for name in MEASURES]
+            for row in rows
+        ],
+    )

@@ -1,0 +1,47 @@
+"""``traceviz nsys overlap``: computation, communication, and how much of it is hidden."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from traceviz_dag.analyze.nsys_overlap import gpu_overlap
+from traceviz_dag.commands.nsys.common import GpuOption, ProfileArgument, RulesOption, TrimOption, opened, seconds
+from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.output import milliseconds, percent, print_json, print_table
+
+MEASURES = ("span", "compute", "communication", "hidden", "exposed", "memory", "busy", "idle")
+
+
+def overlap(
+    path: ProfileArgument,
+    gpu: GpuOption = [],  # noqa: B006
+    trim: TrimOption = None,
+    rules: RulesOption = None,
+    home: HomeOption = DEFAULT_HOME,
+    json: JsonOption = False,
+) -> None:
+    """Show computation, communication, and what of it is hidden, per GPU.
+
+    Without --trim the window runs from the first kernel's start to the last kernel's end. Times are unions; memory
+    copies keep a GPU busy, so idle time is the window minus everything that ran, copies included.
+    """
+    given = opened(path, home, trim, rules)
+    figures = [gpu_overlap(part, given.window) for part in given.gpus(gpu)]
+    if json:
+        print_json([asdict(one) for one in figures])
+        return
+    print_table(
+        "Overlap; idle time counts memory operations as busy",
+        ["GPU", "from s", "to s", "kernels", *(f"{name} ms" for name in MEASURES), "hidden", "hidden / min"],
+        [
+            [one.device, seconds(one.window_start_ns), seconds(one.window_end_ns), one.kernels]
+            + [milliseconds(getattr(one, f"{name}_ns")) for name in MEASURES]
+            + [percent(_share(one.hidden_ns, one.communication_ns))]
+            + [percent(_share(one.hidden_ns, min(one.communication_ns, one.compute_ns)))]
+            for one in figures
+        ],
+    )
+
+
+def _share(part: int, whole: int) -> float | None:
+    return part / whole if whole else None

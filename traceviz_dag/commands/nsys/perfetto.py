@@ -1,0 +1,31 @@
+"""``traceviz nsys perfetto``: a trace that Perfetto's UI opens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from traceviz_dag.commands.nsys.common import GpuOption, ProfileArgument, RulesOption, TrimOption, opened
+from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption
+from traceviz_dag.show.nsys_perfetto import write_perfetto
+
+
+def perfetto(
+    path: ProfileArgument,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The trace; compressed where it ends in .gz.", dir_okay=False)
+    ] = Path("profile.pftrace.gz"),
+    gpu: GpuOption = [],  # noqa: B006
+    trim: TrimOption = None,
+    rules: RulesOption = None,
+    home: HomeOption = DEFAULT_HOME,
+) -> None:
+    """Write a native Perfetto trace: streams, NVTX ranges, calls with arrows to what they launched, GPU metrics.
+
+    Times are exact; those of a capture that states its start are UTC, so traces of several nodes lie side by side.
+    """
+    given = opened(path, home, trim, rules)
+    slices = write_perfetto(given.profile, given.gpus(gpu), output.resolve(), given.window)
+    typer.echo(f"{slices} slices: {output}; open it at ui.perfetto.dev or in a copy of the UI of your own")

@@ -1,0 +1,49 @@
+"""``traceviz nsys search``: where a word occurs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from traceviz_dag.analyze.nsys_search import search as find
+from traceviz_dag.commands.nsys.common import (
+    GpuOption,
+    LimitOption,
+    ProfileArgument,
+    TrimOption,
+    gpu_numbers,
+    opened,
+    seconds,
+    shortened,
+)
+from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.output import milliseconds, print_json, print_table
+
+_SHOWN = {"operations": "GPU", "calls": "call", "ranges": "NVTX range"}
+
+
+def search(
+    path: ProfileArgument,
+    word: Annotated[str, typer.Argument(help="Part of a name, or a pattern with * and ? for the whole of it.")],
+    gpu: GpuOption = [],  # noqa: B006
+    trim: TrimOption = None,
+    limit: LimitOption = 40,
+    home: HomeOption = DEFAULT_HOME,
+    json: JsonOption = False,
+) -> None:
+    """Find kernels, calls and NVTX ranges by name, whatever the case."""
+    given = opened(path, home, trim)
+    rows = find(given.profile, word, gpu_numbers(gpu), given.window)
+    if json:
+        print_json([asdict(one) for one in rows])
+        return
+    print_table(
+        f"{len(rows)} names hold {word}",
+        ["where", "name", "count", "total ms", "first s"],
+        [
+            [_SHOWN[one.table], shortened(one.name), one.count, milliseconds(one.total_ns), seconds(one.first_start_ns)]
+            for one in rows[:limit]
+        ],
+    )

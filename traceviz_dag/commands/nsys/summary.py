@@ -1,0 +1,80 @@
+"""``traceviz nsys summary``: what takes the time of each GPU."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from traceviz_dag.analyze.nsys_overlap import gpu_overlap
+from traceviz_dag.analyze.nsys_summary import by_name, by_stream, metric_means
+from traceviz_dag.commands.nsys.common import (
+    GpuOption,
+    LimitOption,
+    ProfileArgument,
+    RulesOption,
+    TrimOption,
+    opened,
+    shortened,
+)
+from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.output import milliseconds, percent, print_json, print_table
+
+
+def summary(
+    path: ProfileArgument,
+    gpu: GpuOption = [],  # noqa: B006
+    trim: TrimOption = None,
+    limit: LimitOption = 15,
+    rules: RulesOption = None,
+    home: HomeOption = DEFAULT_HOME,
+    json: JsonOption = False,
+) -> None:
+    """Show the kernels and memory operations that take the time, the streams, and the GPU metrics if any.
+
+    Totals are sums of durations: operations that run side by side count each, so they may exceed the window. Busy
+    time is a union, memory operations included.
+    """
+    given = opened(path, home, trim, rules)
+    metrics = given.profile.table("metrics")
+    found = []
+    for part in given.gpus(gpu):
+        window = part.window(given.window)
+        figures = gpu_overlap(part, given.window)
+        found.append(
+            {
+                **asdict(figures),
+                "operations": [asdict(one) for one in by_name(part, given.window)],
+                "streams": [asdict(one) for one in by_stream(part, given.window)],
+                "metrics": [asdict(one) for one in metric_means(metrics, part.device, window)],
+            }
+        )
+    if json:
+        print_json(found)
+        return
+    for one in found:
+        print_table(
+            f"GPU {one['device']}: busy {milliseconds(one['busy_ns'])} of {milliseconds(one['span_ns'])} ms "
+            f"({percent(one['busy_ns'] / one['span_ns'] if one['span_ns'] else None)}), {one['kernels']} kernels",
+            ["operation", "kind", "count", "total ms", "share of totals", "mean ms", "least ms", "most ms"],
+            [
+                [
+                    shortened(row["name"]),
+                    row["kind"],
+                    row["count"],
+                    milliseconds(row["total_ns"]),
+                    percent(row["share"]),
+                ]
+                + [milliseconds(row[name]) for name in ("mean_ns", "least_ns", "most_ns")]
+                for row in one["operations"][:limit]
+            ],
+        )
+        print_table(
+            f"Streams of GPU {one['device']}",
+            ["stream", "operations", "busy ms"],
+            [[row["stream"], row["count"], milliseconds(row["busy_ns"])] for row in one["streams"][:limit]],
+        )
+        if one["metrics"]:
+            print_table(
+                f"Metrics of GPU {one['device']}",
+                ["metric", "samples", "mean", "most"],
+                [[row["metric"], row["samples"], f"{row['mean']:.2f}", row["most"]] for row in one["metrics"]],
+            )

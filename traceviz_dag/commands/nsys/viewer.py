@@ -1,0 +1,36 @@
+"""``traceviz nsys viewer``: one HTML file that shows a profile in any browser."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import pyarrow as pa
+import typer
+
+from traceviz_dag.commands.nsys.common import GpuOption, ProfileArgument, RulesOption, TrimOption, opened
+from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption
+from traceviz_dag.lake.write import write_atomically
+from traceviz_dag.show.nsys_viewer import MOST_SLICES, viewer_page
+
+
+def viewer(
+    path: ProfileArgument,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.", dir_okay=False)] = Path(
+        "report.html"
+    ),
+    gpu: GpuOption = [],  # noqa: B006
+    trim: TrimOption = None,
+    most: Annotated[int, typer.Option(min=1, help="Slices that the timeline holds at the most.")] = MOST_SLICES,
+    rules: RulesOption = None,
+    home: HomeOption = DEFAULT_HOME,
+) -> None:
+    """Write one self-contained HTML file: timeline with zoom and search, overlap, kernels, NVTX tree.
+
+    It needs no server and no network. Where there are more slices than --most, the shortest are left out of the
+    timeline, and the page says so; its figures are of all.
+    """
+    given = opened(path, home, trim, rules)
+    page = viewer_page(given.profile, given.gpus(gpu), given.window, most)
+    write_atomically(output.resolve(), pa.py_buffer(page.encode()))
+    typer.echo(f"{len(page) / 1e6:.1f} MB: {output}")

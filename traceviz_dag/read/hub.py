@@ -1,0 +1,252 @@
+"""Fetches a file of a data set on a Hugging Face hub: found by listing, pinned to a commit, resumable, with checksum.
+
+huggingface_hub does the talking (endpoint and mirror, token, offline switch, retries, progress); the partial file is
+kept here, because that library starts over when its process dies.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+
+import huggingface_hub.errors
+import msgspec
+import pyarrow as pa
+from huggingface_hub import HfApi, get_hf_file_metadata, hf_hub_url
+from huggingface_hub.errors import (
+    EntryNotFoundError,
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+from huggingface_hub.file_download import http_get
+from huggingface_hub.hf_api import RepoFile
+from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
+
+from traceviz_dag.errors import TracevizError
+from traceviz_dag.lake.write import exclusive_lock, write_atomically
+
+DATA_SET = "GindaChen/nsys-hero"
+PROFILE = "baseline.t128k.host-fs-mbz-gpu-899"
+FOLDER = "downloads"
+
+_SUFFIXES = (".sqlite", ".nsys-rep", ".qdrep")
+_BLOCK_BYTES = 1 << 20
+_MOST_LISTED = 12
+# With both httpx and requests behind it, the library's own base of network errors is re-exported there.
+_NETWORK_ERRORS: tuple[type[Exception], ...] = (huggingface_hub.errors.HTTPError, OSError)  # type: ignore[attr-defined]
+
+
+class DownloadError(TracevizError):
+    """A file cannot be fetched: no network, no such file, several that match, or wrong bytes."""
+
+
+class Downloaded(msgspec.Struct, frozen=True):
+    """One fetched file; stands as ``FILE.download.json`` beside it.
+
+    Attributes:
+        repository, revision, file: where it came from; the revision is the commit.
+        bytes, sha256: of the file. published_sha256: what the hub states; None where it states none.
+    """
+
+    repository: str
+    revision: str
+    file: str
+    bytes: int
+    sha256: str
+    published_sha256: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to fetch.
+
+    Attributes:
+        file: a path in the data set, a pattern, or part of a path.
+        revision: branch, tag or commit; None takes the default branch.
+        endpoint: address of the hub; None takes HF_ENDPOINT, else huggingface.co.
+    """
+
+    repository: str = DATA_SET
+    file: str = PROFILE
+    revision: str | None = None
+    endpoint: str | None = None
+
+
+def download(wanted: Wanted, folder: Path) -> tuple[Path, Downloaded]:
+    """Fetch a file, or take what is there already and whole.
+
+    An interrupted download goes on where it ended. The file appears under its name when it is whole and its checksum
+    is that of the hub. Without network, or with HF_HUB_OFFLINE=1, what was fetched before is found again.
+
+    Args:
+        folder: files are put below FOLDER/REPOSITORY/COMMIT/.
+
+    Returns:
+        The file, and what is known of it.
+
+    Raises:
+        DownloadError: with the reason and what to do.
+    """
+    kept = _kept(wanted, folder)
+    try:
+        api = HfApi(endpoint=wanted.endpoint)
+        # A kept file of a stated commit needs no network.
+        if kept is not None and wanted.revision == kept[1].revision:
+            return kept
+        info = api.repo_info(wanted.repository, repo_type="dataset", revision=wanted.revision)
+        found = _chosen(wanted, _files(api, wanted.repository, str(info.sha)))
+        return _fetch(wanted, found, str(info.sha), folder)
+    except _NETWORK_ERRORS as error:
+        if kept is not None and not isinstance(error, HfHubHTTPError):
+            return kept
+        raise _explained(error, wanted) from None
+    except HFValidationError:
+        raise DownloadError(f"{wanted.repository}: not the name of a data set; name it as OWNER/NAME") from None
+
+
+def matching(wanted: str, files: Sequence[str]) -> list[str]:
+    """The files that a path, a pattern or part of a path names; of one profile's several formats the SQLite export."""
+    exact = [name for name in files if name == wanted]
+    if exact:
+        return exact
+    found = [name for name in files if fnmatch(name, wanted) or fnmatch(name.rsplit("/", 1)[-1], wanted)]
+    found = found or [name for name in files if wanted in name]
+    profiles = [name for name in found if name.lower().endswith(_SUFFIXES)]
+    found = profiles or found
+    stems = {name.rsplit(".", 1)[0] for name in found}
+    exports = [name for name in found if name.lower().endswith(".sqlite")]
+    return exports if len(stems) == 1 and exports else found
+
+
+def _files(api: HfApi, repository: str, revision: str) -> list[RepoFile]:
+    tree = api.list_repo_tree(repository, repo_type="dataset", revision=revision, recursive=True)
+    return [entry for entry in tree if isinstance(entry, RepoFile)]
+
+
+def _chosen(wanted: Wanted, files: Sequence[RepoFile]) -> RepoFile:
+    names = matching(wanted.file, [file.path for file in files])
+    if len(names) == 1:
+        return next(file for file in files if file.path == names[0])
+    if names:
+        listed = ", ".join(names[:_MOST_LISTED]) + (", …" if len(names) > _MOST_LISTED else "")
+        raise DownloadError(
+            f"{wanted.repository}: {len(names)} files match {wanted.file!r}: {listed}; name one of them with --file"
+        )
+    there = [file.path for file in files if file.path.lower().endswith(_SUFFIXES)] or [file.path for file in files]
+    listed = ", ".join(there[:_MOST_LISTED]) + (", …" if len(there) > _MOST_LISTED else "")
+    raise DownloadError(f"{wanted.repository}: no file matches {wanted.file!r}; there are {listed or 'none'}")
+
+
+def _fetch(wanted: Wanted, file: RepoFile, revision: str, folder: Path) -> tuple[Path, Downloaded]:
+    target = _place(folder, wanted.repository, revision) / file.path
+    published = file.lfs.sha256 if file.lfs is not None else None
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with exclusive_lock(target.with_name(f".{target.name}.lock")):
+        kept = _record(target)
+        if kept is not None:
+            return target, kept
+        url = hf_hub_url(wanted.repository, file.path, repo_type="dataset", revision=revision, endpoint=wanted.endpoint)
+        metadata = get_hf_file_metadata(url, endpoint=wanted.endpoint)
+        size = file.size if metadata.size is None else metadata.size
+        partial = target.with_name(f".{target.name}.{(metadata.etag or revision)[:16]}.part")
+        _complete(url, partial, size, target.name)
+        sha256 = _sha256(partial)
+        if published is not None and sha256 != published:
+            partial.unlink()
+            raise DownloadError(f"{file.path}: its SHA-256 is {sha256}, the hub says {published}; fetch it again")
+        partial.replace(target)
+        record = Downloaded(wanted.repository, revision, file.path, size, sha256, published)
+        write_atomically(_record_path(target), pa.py_buffer(msgspec.json.format(msgspec.json.encode(record))))
+    return target, record
+
+
+def _complete(url: str, partial: Path, size: int, shown: str) -> None:
+    """Fetch what a partial file lacks."""
+    partial.touch()
+    if partial.stat().st_size > size:
+        partial.unlink()
+        partial.touch()
+    with partial.open("r+b") as file:
+        there = file.seek(0, 2)
+        if there == size:
+            return
+        try:
+            http_get(
+                url,
+                file,
+                resume_size=there,
+                headers=build_hf_headers(),
+                expected_size=size,
+                displayed_filename=shown,
+            )
+        except (HfHubHTTPError, OfflineModeIsEnabled):
+            raise
+        except _NETWORK_ERRORS:
+            file.flush()
+            raise DownloadError(
+                f"{shown}: the connection broke after {file.tell():,} of {size:,} bytes; "
+                "run the same command again, it goes on from there"
+            ) from None
+
+
+def _kept(wanted: Wanted, folder: Path) -> tuple[Path, Downloaded] | None:
+    """The newest file that was fetched before and matches what is wanted."""
+    base = folder / FOLDER / wanted.repository.replace("/", "--")
+    found = []
+    for path in base.glob("*/**/*.download.json"):
+        target = path.with_name(path.name.removesuffix(".download.json"))
+        record = _record(target)
+        if record is None or not matching(wanted.file, [record.file]):
+            continue
+        if wanted.revision in (None, record.revision):
+            found.append((path.stat().st_mtime_ns, target, record))
+    return max(found, key=lambda one: one[0])[1:] if found else None
+
+
+def _record(target: Path) -> Downloaded | None:
+    """What is known of a file that is there and as long as it was."""
+    try:
+        record = msgspec.json.decode(_record_path(target).read_bytes(), type=Downloaded)
+        return record if target.stat().st_size == record.bytes else None
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None
+
+
+def _record_path(target: Path) -> Path:
+    return target.with_name(f"{target.name}.download.json")
+
+
+def _place(folder: Path, repository: str, revision: str) -> Path:
+    return folder / FOLDER / repository.replace("/", "--") / revision
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _explained(error: Exception, wanted: Wanted) -> DownloadError:
+    where = wanted.endpoint or "the hub"
+    status = getattr(getattr(error, "response", None), "status_code", "an error")
+    # The first that fits is taken: the later ones are bases of the earlier ones.
+    reasons: dict[type[Exception], str] = {
+        OfflineModeIsEnabled: "HF_HUB_OFFLINE is set and the file was not fetched before; unset it and try again",
+        GatedRepoError: "its owner grants access on request; ask on its page and set HF_TOKEN",
+        RepositoryNotFoundError: "no such data set, or a private one; check the name, or set HF_TOKEN",
+        RevisionNotFoundError: f"no revision {wanted.revision}; check --revision",
+        EntryNotFoundError: "the file is gone from the hub; run the command again",
+        HfHubHTTPError: f"the hub answered {status}; try again later",
+        Exception: f"{where} cannot be reached ({type(error).__name__}); check the network, "
+        "or set HF_ENDPOINT to a mirror",
+    }
+    return DownloadError(f"{wanted.repository}: {next(r for kind, r in reasons.items() if isinstance(error, kind))}")

@@ -1,0 +1,116 @@
+"""Which tables and columns of an export are there: schemas change with the version, so everything is looked up."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from traceviz_dag.errors import BadInputError
+from traceviz_dag.read.events import MISSING
+from traceviz_dag.read.nsys_source import NsysSource
+
+_VERSION = re.compile(r"_V(\d+)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One column that is wanted.
+
+    Attributes:
+        names: what the column is called, the first that exists is taken.
+        default: SQL literal that stands for NULL and for a column that does not exist; None: the column must exist.
+        loss: what cannot be said without it; empty where nothing is lost.
+    """
+
+    names: tuple[str, ...]
+    default: str | None = str(MISSING)
+    loss: str = ""
+
+
+@dataclass(slots=True)
+class NsysSchema:
+    """The tables of one open export.
+
+    Attributes:
+        missing: one sentence for each table or column that was looked for in vain and takes something away.
+    """
+
+    source: NsysSource
+    tables: Mapping[str, tuple[str, ...]]
+    missing: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, source: NsysSource) -> NsysSchema:
+        """Look at an export."""
+        return cls(source, source.columns())
+
+    def table(self, name: str) -> str | None:
+        """The table of that name, or its highest version (``NAME_V3``); None where there is none."""
+        versions = {0: name} if name in self.tables else {}
+        for other in self.tables:
+            match = _VERSION.search(other)
+            if match and other[: match.start()] == name:
+                versions[int(match[1])] = other
+        return versions[max(versions)] if versions else None
+
+    def note(self, sentence: str) -> None:
+        """Record once that something is missing."""
+        if sentence not in self.missing:
+            self.missing.append(sentence)
+
+    def select(self, table: str, fields: Mapping[str, Field], where: str = "", loss: str = "") -> pa.Table | None:
+        """Read some columns of a table.
+
+        Args:
+            table: its name without a version.
+            fields: name in the answer → the column wanted.
+            where: SQL behind WHERE; it may use the names of columns of the export that ``fields`` demands.
+            loss: what cannot be said without the table; recorded where it is missing.
+
+        Returns:
+            The rows; None where the export has no such table.
+
+        Raises:
+            BadInputError: a column that must exist does not, or the file is damaged.
+        """
+        found = self.table(table)
+        if found is None:
+            if loss:
+                self.note(f"no table {table}: {loss}")
+            return None
+        parts = [f'{self._expression(found, wanted)} AS "{name}"' for name, wanted in fields.items()]
+        condition = f" WHERE {where}" if where else ""
+        return self.source.query(f'SELECT {", ".join(parts)} FROM "{found}"{condition}')
+
+    def _expression(self, table: str, wanted: Field) -> str:
+        there = self.tables[table]
+        name = next((name for name in wanted.names if name in there), None)
+        if name is not None:
+            return f'"{name}"' if wanted.default is None else f'coalesce("{name}", {wanted.default})'
+        if wanted.default is None:
+            raise BadInputError(
+                self.source.path,
+                f"table {table} has no column {wanted.names[0]}",
+                "export the report again with a current version of nsys",
+            )
+        if wanted.loss:
+            self.note(f"table {table} has no column {wanted.names[0]}: {wanted.loss}")
+        return wanted.default
+
+
+def required(*names: str) -> Field:
+    """A column without which its table is of no use."""
+    return Field(names, None)
+
+
+def number(*names: str, loss: str = "") -> Field:
+    """An integer column; MISSING where it says nothing."""
+    return Field(names, str(MISSING), loss)
+
+
+def text(*names: str, loss: str = "") -> Field:
+    """A text column; empty where it says nothing."""
+    return Field(names, "''", loss)

@@ -1,0 +1,177 @@
+"""The containers of an Nsight Systems export, a SQLite file or a folder of Parquet files, behind one way of asking.
+
+Both answer the same SQL with Arrow tables, column by column. Tables that can hold secrets (environments, command lines,
+host and user names, output of the profiled processes) are not offered at all, so nothing can ask for their rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import adbc_driver_manager
+import adbc_driver_sqlite.dbapi
+import duckdb
+import pyarrow as pa
+
+from traceviz_dag.errors import BadInputError
+
+_ROWS_PER_BATCH = 1 << 16
+_SECRET_TABLES = frozenset(
+    {"TARGET_INFO_SYSTEM_ENV", "PROCESSSTREAMS", "ANALYSIS_FILE", "PROCESSES", "DIAGNOSTIC_EVENT"}
+)
+_SECRET_PREFIXES = ("META_DATA_",)
+EXPORT_FACTS = "META_DATA_EXPORT"
+"""Holds the versions of schema and product beside command lines; only those named rows may be asked for."""
+
+_EXPORT_AGAIN = "export it again: nsys export --type sqlite REPORT.nsys-rep"
+_WRITTEN_STILL = "wait until nsys export has ended, or export it again"
+
+
+class NsysSource(Protocol):
+    """An open export."""
+
+    path: Path
+
+    def columns(self) -> Mapping[str, tuple[str, ...]]:
+        """Table → its columns, tables with secrets left out."""
+
+    def query(self, sql: str) -> pa.Table:
+        """The answer to a query as an Arrow table.
+
+        Raises:
+            BadInputError: the file is damaged or somebody else locks it.
+        """
+
+    def close(self) -> None:
+        """Let go of the file."""
+
+
+def offers(table: str) -> bool:
+    """Whether a table may be read at all."""
+    name = table.upper()
+    return name not in _SECRET_TABLES and (name == EXPORT_FACTS or not name.startswith(_SECRET_PREFIXES))
+
+
+class SqliteSource:
+    """A ``.sqlite`` export, read only.
+
+    Args:
+        path: an existing file that begins as SQLite files do.
+
+    Raises:
+        BadInputError: the file cannot be opened or is damaged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            # Quoted because a path may hold characters that mean something in a URI.
+            self._connection = adbc_driver_sqlite.dbapi.connect(f"{path.resolve().as_uri()}?mode=ro", autocommit=True)
+        except adbc_driver_manager.Error as error:
+            raise self._fault(error) from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def columns(self) -> Mapping[str, tuple[str, ...]]:
+        """Table → its columns, tables with secrets left out."""
+        rows = self.query(
+            "SELECT tables.name AS name, columns.name AS field FROM sqlite_master AS tables, "
+            "pragma_table_info(tables.name) AS columns WHERE tables.type IN ('table', 'view') "
+            "ORDER BY tables.name, columns.cid"
+        )
+        found: dict[str, tuple[str, ...]] = {}
+        for name, field in zip(rows["name"].to_pylist(), rows["field"].to_pylist(), strict=True):
+            if offers(name):
+                found[name] = (*found.get(name, ()), field)
+        return found
+
+    def query(self, sql: str) -> pa.Table:
+        """The answer to a query as an Arrow table.
+
+        Raises:
+            BadInputError: the file is damaged or somebody else locks it.
+        """
+        try:
+            with self._connection.cursor() as cursor:
+                # The driver takes a column's type from its first batch.
+                cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": str(_ROWS_PER_BATCH)})
+                cursor.execute(sql)
+                return cursor.fetch_arrow_table()
+        except adbc_driver_manager.Error as error:
+            raise self._fault(error) from None
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._connection.close()
+
+    def _fault(self, error: Exception) -> BadInputError:
+        words = str(error)
+        if "locked" in words or "busy" in words:
+            return BadInputError(self.path, "another program has locked it", _WRITTEN_STILL)
+        if "not a database" in words:
+            return BadInputError(self.path, "not a SQLite file", _EXPORT_AGAIN)
+        if "no such table" in words or "no such column" in words:
+            return BadInputError(self.path, f"it lacks {words.split('no such ')[1].splitlines()[0]}", _EXPORT_AGAIN)
+        if "disk I/O error" in words or "unable to open" in words or "failed to open" in words:
+            return BadInputError(self.path, "the file cannot be read", "check its permissions and the disk")
+        return BadInputError(self.path, "the SQLite file is damaged or was cut short", _EXPORT_AGAIN)
+
+
+class ParquetSource:
+    """A folder that ``nsys export --type parquetdir`` wrote: a Parquet file a table.
+
+    Args:
+        path: an existing folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._connection = duckdb.connect()
+        for file in sorted(path.glob("*.parquet")):
+            if offers(file.stem):
+                self._view(file)
+
+    def columns(self) -> Mapping[str, tuple[str, ...]]:
+        """Table → its columns, tables with secrets left out."""
+        rows: list[tuple[Any, ...]] = self._connection.execute(
+            "SELECT table_name, column_name FROM information_schema.columns ORDER BY table_name, ordinal_position"
+        ).fetchall()
+        found: dict[str, tuple[str, ...]] = {}
+        for name, field in rows:
+            found[name] = (*found.get(name, ()), field)
+        return found
+
+    def query(self, sql: str) -> pa.Table:
+        """The answer to a query as an Arrow table.
+
+        Raises:
+            BadInputError: a file of the folder is damaged.
+        """
+        try:
+            return self._connection.sql(sql).to_arrow_table()
+        except duckdb.Error as error:
+            raise BadInputError(self.path, f"a table cannot be read ({_first_line(error)})", _EXPORT_AGAIN) from None
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self._connection.close()
+
+    def _view(self, file: Path) -> None:
+        name, place = file.stem.replace('"', '""'), str(file).replace("'", "''")
+        try:
+            self._connection.execute(f"CREATE VIEW \"{name}\" AS FROM read_parquet('{place}')")
+        except duckdb.Error as error:
+            raise BadInputError(file, f"not a Parquet file ({_first_line(error)})", _EXPORT_AGAIN) from None
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -1,0 +1,77 @@
+"""Slices on tracks: which lane each takes so that none overlaps another, and in which order they begin and end."""
+
+from __future__ import annotations
+
+import heapq
+
+import numpy as np
+import numpy.typing as npt
+
+Int64 = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+
+def lanes_of(starts: Int64, ends: Int64) -> Int64:
+    """The lowest free lane of each slice, by start: slices of one lane never overlap, touching ones may share it.
+
+    Linear once sorted; only slices that do overlap others are stepped through.
+    """
+    lanes = np.zeros(len(starts), np.int64)
+    order = np.lexsort((ends, starts))
+    sorted_starts, sorted_ends = starts[order], ends[order]
+    reached = np.maximum.accumulate(sorted_ends) if len(order) else sorted_ends
+    joins = sorted_starts[1:] < reached[:-1]
+    crowded = np.zeros(len(order), np.bool_)
+    crowded[1:] |= joins
+    crowded[:-1] |= joins
+    free: list[int] = []
+    busy: list[tuple[int, int]] = []
+    opened = 0
+    for place in np.flatnonzero(crowded).tolist():
+        start, end = int(sorted_starts[place]), int(sorted_ends[place])
+        while busy and busy[0][0] <= start:
+            heapq.heappush(free, heapq.heappop(busy)[1])
+        if not free:
+            heapq.heappush(free, opened)
+            opened += 1
+        lane = heapq.heappop(free)
+        heapq.heappush(busy, (end, lane))
+        lanes[order[place]] = lane
+    return lanes
+
+
+def nests(starts: Int64, ends: Int64) -> bool:
+    """Whether every two slices are apart or one holds the other, as a call stack has it."""
+    order = np.lexsort((-ends, starts))
+    sorted_starts, sorted_ends = starts[order], ends[order]
+    if (sorted_starts[1:] >= np.maximum.accumulate(sorted_ends)[:-1]).all():
+        return True
+    open_ends: list[int] = []
+    for start, end in zip(sorted_starts.tolist(), sorted_ends.tolist(), strict=True):
+        while open_ends and open_ends[-1] <= start:
+            open_ends.pop()
+        if open_ends and end > open_ends[-1]:
+            return False
+        open_ends.append(end)
+    return True
+
+
+def begin_end_order(starts: Int64, ends: Int64) -> tuple[Int64, Mask]:
+    """The order in which slices begin and end, such that a reader with a stack pairs them rightly.
+
+    At one instant the slices that began earlier end first, inner before outer; then others begin, outer before inner;
+    last, those without a duration begin and end one by one.
+
+    Returns:
+        The slice of each of the 2n events, and whether the event is its begin.
+    """
+    count = len(starts)
+    slices = np.concatenate((np.arange(count), np.arange(count)))
+    begins = np.arange(2 * count) < count
+    own_starts, own_ends = starts[slices], ends[slices]
+    instant = own_starts == own_ends
+    turn = np.where(instant, 2, np.where(begins, 1, 0))
+    inner = np.where(instant, slices, np.where(begins, -own_ends, -own_starts))
+    tie = np.where(instant, ~begins, np.where(begins, slices, -slices))
+    order = np.lexsort((tie, inner, turn, np.where(begins, own_starts, own_ends)))
+    return slices[order], begins[order]
