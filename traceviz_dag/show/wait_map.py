@@ -167,13 +167,18 @@ def _caption(
     total, time = int(_waits(waits).sum()), int(optional_integers(waits, "duration_ns").sum())
     warnings = [] if facts["solved"] else [statement]
     warnings += _unmatched(collectives)
+    blamed = any(row["blamed"] for row in late.values())
     several = any(panel.together > 1 for panel in panels) or ranks_in_row(len(late)) > 1
     return Caption(
         title=_finding(list(late.values()), total, time),
         facts=[
             place(source),
             f"{len(late)} ranks, {waits.num_rows:,} parts in matched communications",
-            f"{share(total, time)} of their time is waiting",
+            *(
+                [f"{share(total, time)} of their time is waiting"]
+                if any(row["blamed"] for row in late.values())
+                else []
+            ),
             *([statement.replace(" us ", " µs ")] if facts["solved"] else []),
         ],
         warnings=warnings,
