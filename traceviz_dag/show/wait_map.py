@@ -174,11 +174,7 @@ def _caption(
         facts=[
             place(source),
             f"{len(late)} ranks, {waits.num_rows:,} parts in matched communications",
-            *(
-                [f"{share(total, time)} of their time is waiting"]
-                if any(row["blamed"] for row in late.values())
-                else []
-            ),
+            *([f"{share(total, time)} of their time is waiting"] if blamed else []),
             *([statement.replace(" us ", " µs ")] if facts["solved"] else []),
         ],
         warnings=warnings,
