@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -84,7 +85,7 @@ EngineOption = Annotated[
     typer.Option(
         "--trace-processor",
         envvar="TRACEVIZ_TRACE_PROCESSOR",
-        help="HOST:PORT of a running trace processor, a binary's path, native, wasm or download; else what is there.",
+        help="HOST:PORT of a running one, a binary's path, native, wasm or download; by default what is there.",
     ),
 ]
 
@@ -117,6 +118,50 @@ def query(
             typer.echo(as_json(rows))
         else:
             print_rows(rows, Console())
+
+
+@perfetto.command("open")
+def open_ui(
+    trace: Annotated[
+        Path | None,
+        typer.Argument(help="A trace of any format that Perfetto reads; without it an iteration of the lake."),
+    ] = None,
+    run: RunOption = None,
+    iteration: IterationOption = None,
+    pipeline: PipelineOption = None,
+    replica: ReplicaOption = None,
+    public: Annotated[
+        bool, typer.Option("--public", help="Hand over to ui.perfetto.dev instead of the bundled UI.")
+    ] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on loopback; 0 takes a free one.")] = 0,
+    browser: Annotated[bool, typer.Option(help="Open a browser on this machine.")] = True,
+    home: HomeOption = DEFAULT_HOME,
+) -> None:
+    """Open the Perfetto UI on a trace, without internet; Ctrl-C ends it.
+
+    The UI and the trace are served on loopback, under a random path, to this origin alone. An iteration of the lake is
+    exported first, and its pipelines are pinned.
+    """
+    import webbrowser
+
+    from traceviz_dag.perfetto_pipeline import export_iteration
+    from traceviz_dag.read.perfetto.engines import wasm_folder
+    from traceviz_dag.show.perfetto_ui import EXPAND_ALL, PIPELINE_COMMANDS, serve_trace
+
+    exported = trace is None or home.resolve() / "perfetto" in trace.resolve().parents
+    if trace is None:
+        source = iterations_of(home.resolve(), [], run, iteration)[-1]
+        trace = export_iteration(source, *_scope(pipeline, replica)).path
+        typer.echo(f"{source.run}, iteration {source.iteration}: {trace}")
+    commands = PIPELINE_COMMANDS if exported else EXPAND_ALL
+    with serve_trace(trace, wasm_folder(), commands, public, port) as served:
+        if served.base_ns:
+            typer.echo(f"{served.base_ns} ns were subtracted from all times, so that none loses a nanosecond")
+        typer.echo(f"Perfetto UI: {served.url}\nCtrl-C ends it.")
+        if browser:
+            webbrowser.open(served.url)
+        with suppress(KeyboardInterrupt):
+            threading.Event().wait()
 
 
 def load_lines(session: TraceSession) -> list[str]:

@@ -12,13 +12,10 @@ import pyarrow as pa
 
 from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.read.perfetto.engines import Engine, EngineKind, find_engine
-from traceviz_dag.read.perfetto.rebase import UnfitTimesError, base_for, rebase
+from traceviz_dag.read.perfetto.exact_bytes import ExactBytes
 from traceviz_dag.read.perfetto.results import decode_result, messages, query_arguments
 from traceviz_dag.read.perfetto.server import TraceProcessorError, TraceProcessorServer
 from traceviz_dag.read.sources import ByteSource
-
-_CHUNK = 8 << 20
-_LONGEST_HEAD = 1 << 20
 
 STATS_SQL = """
 SELECT name, severity, source, sum(value) AS count, max(description) AS description
@@ -94,43 +91,11 @@ class TraceSession:
     def _load(self) -> None:
         if self.engine.kind is EngineKind.ADDRESS:
             self._call("GET", "/restore_initial_tables")
-        with ByteSource(self.path) as source:
-            head = _head(source)
-            if _is_json(head):
-                self._load_json(source, head, base_for(head))
-                return
-        self._load_bytes()
-
-    def _load_json(self, source: ByteSource, head: bytearray, base_us: int) -> None:
-        pending = head
-        try:
-            while True:
-                cut = pending.rfind(b",") + 1
-                part, pending = pending[:cut], pending[cut:]
-                if base_us:
-                    rebase(part, base_us)
-                self._parse(bytes(part))
-                more = _read(source, _CHUNK)
-                if not more:
-                    break
-                pending += more
-            # Behind its last closing brace, a file that breaks off may end inside a number.
-            last = pending[: pending.rfind(b"}") + 1]
-            if base_us:
-                rebase(last, base_us)
-            pending = last + pending[len(last) :]
-        except UnfitTimesError as error:
-            remedy = "sort the trace by time, or split it: its events lie more than an hour before its first one"
-            raise BadInputError(self.path, f"{error}, so that it cannot be loaded exactly", remedy) from None
-        self._parse(bytes(pending))
-        self.base_ns = base_us * 1000
-        self.read_fault = source.fault
-        self._finish()
-
-    def _load_bytes(self) -> None:
-        with self.path.open("rb") as file:
-            while part := file.read(_CHUNK):
+        with ExactBytes(self.path) as source:
+            self.base_ns = source.base_ns
+            for part in source.parts():
                 self._parse(part)
+            self.read_fault = source.read_fault
         self._finish()
 
     def _parse(self, part: bytes) -> None:
@@ -171,6 +136,7 @@ def open_trace(path: Path, engine: Engine | None = None) -> Iterator[TraceSessio
         UsageError: there is no trace processor.
         TraceProcessorError: it does not start, or ends early.
     """
+    # A file that is not there is said before an engine is started for it.
     ByteSource(path).__exit__(None, None, None)
     with TraceProcessorServer(engine or find_engine()) as server:
         session = TraceSession(path, server)
@@ -178,26 +144,6 @@ def open_trace(path: Path, engine: Engine | None = None) -> Iterator[TraceSessio
             yield session
         finally:
             session.close()
-
-
-def _head(source: ByteSource) -> bytearray:
-    """The first part of a file, inflated; as much as holds the first event of any real trace."""
-    head = bytearray()
-    while len(head) < _LONGEST_HEAD and (more := _read(source, _LONGEST_HEAD)):
-        head += more
-    return head
-
-
-def _read(source: ByteSource, size: int) -> bytearray:
-    buffer = bytearray(size)
-    filled = 0
-    while filled < size and (count := source.readinto(memoryview(buffer)[filled:])):
-        filled += count
-    return buffer[:filled]
-
-
-def _is_json(head: bytes | bytearray) -> bool:
-    return head.lstrip(b" \t\r\n\xef\xbb\xbf")[:1] in (b"{", b"[")
 
 
 def _line(error: str) -> str:
