@@ -2,7 +2,8 @@
 
 What nsys sees is less than what PyTorch's profiler sees: operators with sequence numbers (``emit_nvtx``), Megatron's
 NVTX ranges of the schedule, runtime calls, kernels, and NCCL's own ranges with communicator and message size. Call
-stacks, process groups and their names are gone. The truth of the run stays valid: kernels keep their times and correlation ids.
+stacks, process groups and their names are gone. The truth of the run stays valid: kernels keep their times and
+correlation ids.
 """
 
 from __future__ import annotations
