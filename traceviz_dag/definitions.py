@@ -19,6 +19,7 @@ from assets.topology import topology_assets
 from sensors.keep_house import keep_house_schedule
 from sensors.nightly import nightly_schedule, nightly_verdict_sensor
 from sensors.notifications import notify_sensor
+from sensors.partition_status import partition_status_sensor
 from sensors.register_traces import register_traces
 from sensors.trace_folders import trace_folders_sensor
 
@@ -39,6 +40,7 @@ defs = dg.Definitions(
         automation_sensor(_SETTINGS),
         nightly_verdict_sensor(_SETTINGS),
         notify_sensor(_SETTINGS),
+        partition_status_sensor(_SETTINGS),
     ],
     schedules=[nightly_schedule(_SETTINGS), keep_house_schedule(_SETTINGS)],
     resources={"traceviz": _HOME},

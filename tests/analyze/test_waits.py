@@ -29,7 +29,7 @@ from traceviz_dag.analyze.experts import expert_load
 from traceviz_dag.analyze.links import link_speeds
 from traceviz_dag.analyze.waits import charge_waits
 from traceviz_dag.simulate import Settings
-from traceviz_dag.simulate.settings import Faults
+from traceviz_dag.simulate.settings import Faults, Recompute
 from traceviz_dag.tables import COLLECTIVES, KERNELS
 
 JOB = {
@@ -86,6 +86,21 @@ def test_the_rank_with_the_fault_is_blamed_and_no_other(faults, culprit, doing, 
     assert row["late_category"] == doing and row["own_ns"] > 0.8 * row["delay_ns"]
     stages = delays_by(late, {rank: iteration.topology.stage_of(rank)[0] for rank in iteration.ranks}, "stage")
     assert (stages["stage"][0].as_py(), stages["worst_rank"][0].as_py()) == (culprit // 4, culprit)
+
+
+def test_a_synchronisation_in_each_forward_step_is_named_by_the_host_time_that_it_costs(folder):
+    iteration = job(Faults(hidden_synchronisation=3), folder)
+    late = late_ranks(iteration.table("collectives"))
+    (row,) = late.filter(pc.equal(late["rank"], 3)).to_pylist()
+    assert blamed(iteration) == [3] and row["late_category"] == "host"
+    assert row["own_share"] < 0.03, "small as it is"
+
+
+@pytest.mark.parametrize("culprit", [None, 9])
+def test_delays_that_a_slow_rank_hands_on_are_not_charged_to_those_it_reaches(culprit, folder):
+    # Interleaved over four stages, gradients overlapped: the pipeline of the slow rank comes late to all its meetings.
+    deep = {"pp": 4, "vpp": 2, "layers": 16, "microbatches": 8, "recompute": Recompute.FULL}
+    assert blamed(job(Faults(slow_gpu=culprit), folder, **deep)) == ([] if culprit is None else [culprit])
 
 
 def test_a_slow_link_is_told_from_a_late_peer(folder):

@@ -69,7 +69,7 @@ class Daemon:
         self.folder = prepare_instance(home)
         self.log = home / "daemon.log"
         settings = yaml.safe_load((self.folder / "dagster.yaml").read_text())
-        settings["run_monitoring"] |= {"poll_interval_seconds": 5, "start_timeout_seconds": 60}
+        settings["run_monitoring"] |= {"poll_interval_seconds": 5, "start_timeout_seconds": 90}
         settings["run_coordinator"] = {
             "module": "dagster.core.run_coordinator",
             "class": "QueuedRunCoordinator",

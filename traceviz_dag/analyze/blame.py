@@ -18,9 +18,14 @@ from traceviz_dag.analyze.communications import optional_integers
 from traceviz_dag.analyze.kernel_intervals import codes
 from traceviz_dag.analyze.waits import same_work
 
-BLAMED_SHARE, BLAMED_TIMES = 0.04, 3.0
-"""A rank is blamed if it delayed its peers by this share of the iteration, and by this multiple of the lower quartile
-of all ranks (a quarter, and not half, since of two expert-parallel ranks one can be the slow one)."""
+BLAMED_SHARE, BLAMED_HOST_SHARE = 0.04, 0.01
+"""Share of the iteration by which a rank must delay its peers to be blamed: the second one where most of it is its
+host's doing, as in a hidden synchronisation. Computation jitters by as much in a healthy job, hosts do not."""
+
+BLAMED_TIMES, BLAMED_OF_WORST = 3.0, 0.2
+"""And this multiple of the lower quartile of all ranks (a quarter, and not half, since of two expert-parallel ranks one
+can be the slow one), and this share of what the worst rank did (what is small beside that is jitter which its delays
+stir up)."""
 
 JUDGED_COLUMNS = (
     *("rank", "communication", "dimension", "stage", "fault", "arrival_ns", "duration_ns", "wait_ns", "last_rank"),
@@ -85,7 +90,7 @@ def late_ranks(collectives: pa.Table) -> pa.Table:
         np.add.at(result, late, values)
         return result
 
-    own_ns = total(own)
+    own_ns, host_ns = total(own), total(optional_integers(rows, "late_host_ns")[longest])
     share = own_ns / max(_iteration_ns(collectives), 1)
     usual = float(np.quantile(own_ns, 0.25)) if len(own_ns) else 0.0
     return pa.table(
@@ -97,7 +102,9 @@ def late_ranks(collectives: pa.Table) -> pa.Table:
             "own_ns": own_ns,
             "own_share": share,
             "late_category": _usual_category(rows.take(pa.array(longest)), late, wait[longest], len(everyone)),
-            "blamed": (share >= BLAMED_SHARE) & (own_ns >= BLAMED_TIMES * usual),
+            "blamed": (share >= np.where(2 * host_ns > own_ns, BLAMED_HOST_SHARE, BLAMED_SHARE))
+            & (own_ns >= BLAMED_TIMES * usual)
+            & (own_ns >= BLAMED_OF_WORST * own_ns.max(initial=0)),
         }
     )
 
