@@ -10,7 +10,6 @@ from tests.show.home import fill_home
 from traceviz_dag.across_ranks import StoredIteration, analyse_across_ranks
 from traceviz_dag.errors import UsageError
 from traceviz_dag.figure_pipeline import LakeSource
-from traceviz_dag.lake.across_ranks_views import KERNELS_ALIGNED_SQL
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.perfetto_pipeline import export_iteration, export_path, match_ranks
 from traceviz_dag.read.perfetto.engines import Engine
@@ -70,7 +69,7 @@ def test_kernels_come_back_as_the_tables_have_them_on_solved_clocks(source: Lake
     written, session = exported
     expected = source.lake.query(
         "SELECT k.rank, kernel_id, aligned_start_ns, k.duration_ns, name, category, k.phase, microbatch, k.dimension, "
-        f"wait_aligned_ns FROM ({KERNELS_ALIGNED_SQL}) k LEFT JOIN collectives USING (run, iteration, rank, kernel_id) "
+        "wait_aligned_ns FROM kernels_aligned k LEFT JOIN collectives USING (run, iteration, rank, kernel_id) "
         "ORDER BY k.rank, kernel_id"
     ).to_pandas()
     found = frame(session, KERNELS)
