@@ -153,7 +153,7 @@ def compare(
 def open_ui(
     trace: Annotated[
         Path | None,
-        typer.Argument(help="A trace of any format that Perfetto reads; without it an iteration of the lake."),
+        typer.Argument(help="A trace of any format that Perfetto reads, or a folder of traces; else the lake is read."),
     ] = None,
     run: RunOption = None,
     iteration: IterationOption = None,
@@ -168,8 +168,8 @@ def open_ui(
 ) -> None:
     """Open the Perfetto UI on a trace, without internet; Ctrl-C ends it.
 
-    The UI and the trace are served on loopback, under a random path, to this origin alone. An iteration of the lake is
-    exported first, and its pipelines are pinned.
+    The UI and the trace are served on loopback, under a random path, to this origin alone. An iteration, of a folder or
+    of the lake, is exported first, and its pipelines are pinned.
     """
     import webbrowser
 
@@ -177,9 +177,9 @@ def open_ui(
     from traceviz_dag.read.perfetto.engines import wasm_folder
     from traceviz_dag.show.perfetto_ui import EXPAND_ALL, PIPELINE_COMMANDS, serve_trace
 
-    exported = trace is None or home.resolve() / "perfetto" in trace.resolve().parents
-    if trace is None:
-        source = iterations_of(home.resolve(), [], run, iteration)[-1]
+    exported = trace is None or trace.is_dir() or home.resolve() / "perfetto" in trace.resolve().parents
+    if trace is None or trace.is_dir():
+        source = iterations_of(home.resolve(), [] if trace is None else [trace], run, iteration)[-1]
         trace = export_iteration(source, *_scope(pipeline, replica)).path
         typer.echo(f"{source.run}, iteration {source.iteration}: {trace}")
     commands = PIPELINE_COMMANDS if exported else EXPAND_ALL
