@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 from contextlib import suppress
 from dataclasses import asdict
@@ -187,10 +189,15 @@ def open_ui(
         if served.base_ns:
             typer.echo(f"{served.base_ns} ns were subtracted from all times, so that none loses a nanosecond")
         typer.echo(f"Perfetto UI: {served.url}\nCtrl-C ends it.")
-        if browser:
+        if browser and _has_screen():
             webbrowser.open(served.url)
         with suppress(KeyboardInterrupt):
             threading.Event().wait()
+
+
+def _has_screen() -> bool:
+    """Whether a browser would open a window; without a screen some would take over the terminal instead."""
+    return not sys.platform.startswith("linux") or bool({"DISPLAY", "WAYLAND_DISPLAY"} & set(os.environ))
 
 
 def load_lines(session: TraceSession) -> list[str]:
