@@ -36,12 +36,16 @@ class RankTrace:
         name: how tables and messages call the file: its path relative to the run's folder.
         rank: the global rank.
         step: the ProfilerStep that is the iteration, where the file holds several; None takes the whole file.
+        part: process and GPU that are the rank, in a file that holds several ranks; empty takes the whole file.
+        home: where profiles that were read once are kept; None keeps nothing.
     """
 
     path: Path
     name: str
     rank: int
     step: int | None = None
+    part: str = ""
+    home: Path | None = None
 
 
 def analyse_rank(trace: RankTrace, topology: Topology, rules: Rules) -> Mapping[str, pa.Table]:

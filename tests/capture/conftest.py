@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ def capture_python() -> Path:
         words = "no torch to train with: make capture-environment, then set TRACEVIZ_CAPTURE_PYTHON to its bin/python"
         if os.environ.get("TRACEVIZ_REQUIRE_CAPTURE"):
             pytest.fail(words)
+        warnings.warn(words, stacklevel=1)
         pytest.skip(words)
     return Path(named).absolute()
 

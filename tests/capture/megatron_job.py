@@ -108,6 +108,15 @@ def break_something(fault, plugin):
             raise RuntimeError("the profiler is broken")
 
         torch.profiler.profile.start_trace = start
+    elif fault == "other profiler":
+        from megatron.training import get_args
+
+        get_args().profiler = torch.profiler.profile(
+            activities=[torch.profiler.ProfilerActivity.CPU],
+            schedule=torch.profiler.schedule(wait=0, warmup=1, active=2, repeat=1),
+            on_trace_ready=torch.profiler.tensorboard_trace_handler(os.environ["TRACEVIZ_CAPTURE_OUT"]),
+            with_stack=True,
+        )
     elif fault == "disk hangs":
         plugin._gzip = lambda *_: threading.Event().wait()
 

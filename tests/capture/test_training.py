@@ -25,7 +25,7 @@ from traceviz_dag.iteration_pipeline import read_topology
 from traceviz_dag.read.layouts import discover
 from traceviz_dag.read.topology_file import read_topology_file
 
-NEVER_MIND = ["full disk", "no folder", "handler raises", "profiler raises", "disk hangs"]
+NEVER_MIND = ["full disk", "no folder", "handler raises", "profiler raises", "disk hangs", "other profiler"]
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +109,8 @@ def test_what_went_wrong_is_said_and_nothing_half_written_stays(newest):
     ):
         assert words in newest.said
     assert "left before its last file was written" in newest.said
+    assert newest.said.count("the job has a profiler of its own") == WORLD
+    assert len(list(newest.out("other profiler").glob("*.pt.trace.json"))) == WORLD
     for fault in ("full disk", "handler raises", "profiler raises"):
         assert not [path for path in newest.out(fault).rglob("*") if path.is_file() and is_left_over(path)]
 
@@ -153,6 +155,7 @@ def test_the_text_file_for_older_tools_says_the_same(trained):
     text = read_topology_file(path)
     whole = read_topology_file(path.with_suffix(".json"))
     assert text.sizes["world"] == WORLD
+    assert json.loads(path.with_suffix(".json").read_text())["microbatches"] == 4
     assert set(text.full_model) == {tuple(sorted(model)) for model in whole.full_model}
     stated = {tuple(sorted(group)) for group in text.groups["pp"]}
     assert stated == {tuple(sorted(trained.seen("windows", rank)["pp"])) for rank in range(WORLD)}

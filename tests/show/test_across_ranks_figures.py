@@ -196,3 +196,12 @@ def test_many_ranks_are_aggregated_on_solved_clocks_too():
     source.tables["rank_clocks"] = {None: clock_rows(range(96), {rank: rank * MS for rank in range(96)})}
     figure = draw_model_replica(source, 0, TimeAlignment.SOLVED)
     assert SENTENCE[TimeAlignment.SOLVED] in " ".join(texts(figure))
+
+
+def test_narrow_cells_of_one_class_are_drawn_as_one_and_cover_what_they_covered():
+    waits = {"tp": [[0] * 100, [MS if 20 <= number < 70 else 5 for number in range(100)]]}
+    boxes = collections(draw_wait_map(waiting_job(waits)))
+    assert sorted((box.starts.tolist(), box.ends.tolist()) for box in boxes.values()) == [
+        ([0.0, 0.0, 70.0], [100.0, 20.0, 100.0]),
+        ([20.0], [70.0]),
+    ]

@@ -10,6 +10,7 @@ import pytest
 
 from assets.iteration_figures import iteration_figures
 from assets.partitions import register_partitions
+from assets.perfetto_traces import perfetto_trace
 from assets.rank_figures import rank_figures
 from assets.rank_tables import rank_tables
 from assets.resources import TracevizHome
@@ -92,3 +93,16 @@ def test_in_a_run_that_makes_the_tables_no_figure_of_a_rank_is_recorded(home, in
     result = materialise(home, instance, [rank_tables, rank_figures], partition_key="job@7|0000", run_config=config)
     assert result.success
     assert events(instance, "kernels") and not events(instance, "rank_figures")
+
+
+def test_the_perfetto_trace_says_how_to_open_it(home, instance):
+    versions = []
+    for _ in range(2):
+        assert materialise(home, instance, [perfetto_trace], partition_key="job@7").success
+        record = events(instance, "perfetto_trace")["job@7"]
+        versions.append(record.tags["dagster/data_version"])
+    path = Path(record.metadata["trace"].value)
+    assert path.is_file() and path.is_relative_to(home / "perfetto")
+    assert f"traceviz perfetto open '{path}'" in record.metadata["open"].value
+    assert record.metadata["slices"].value > 20
+    assert versions[0] == versions[1]

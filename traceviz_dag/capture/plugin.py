@@ -8,6 +8,8 @@ Megatron Bridge. A loop of one's own may call ``traceviz_capture.step(iteration)
 
 TRACEVIZ_CAPTURE_ITERATIONS   120,500-501   iterations as the job logs them; nothing is recorded without it
 TRACEVIZ_CAPTURE_OUT          folder of the run, default traceviz_capture
+TRACEVIZ_CAPTURE_STAGING      folder for raw traces until they are compressed, default OUT/.staging; name a disk of the
+                              node where OUT is a network's: what the training waits for goes there alone
 TRACEVIZ_CAPTURE_RANKS        replica (default: one complete model), all, stage, node, or numbers like 0,4-7
 TRACEVIZ_CAPTURE_STACKS, _SHAPES, _MEMORY   1 or 0: call stacks (1), tensor shapes (1), allocations (0)
 TRACEVIZ_CAPTURE_WARMUP       iterations that the profiler runs before it records, default 1
@@ -19,6 +21,7 @@ TRACEVIZ_CAPTURE_EXIT_SECONDS longest wait at exit for a file still being compre
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import gzip
 import importlib.abc
@@ -31,7 +34,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -57,6 +60,7 @@ class Settings:
 
     iterations: frozenset[int] = frozenset()
     out: str = "traceviz_capture"
+    staging: str = ""
     ranks: str = "replica"
     stacks: bool = True
     shapes: bool = True
@@ -75,7 +79,7 @@ class Settings:
             ValueError: a variable does not hold what it should.
         """
         given = {name[len(_PREFIX) :].lower(): value for name, value in environment.items() if name.startswith(_PREFIX)}
-        settings: dict[str, Any] = {name: given[name] for name in ("out", "ranks") if given.get(name)}
+        settings: dict[str, Any] = {name: given[name] for name in ("out", "staging", "ranks") if given.get(name)}
         settings["iterations"] = frozenset(numbers(given.get("iterations", "")))
         for name in ("stacks", "shapes", "memory"):
             if name in given:
@@ -240,18 +244,20 @@ class Capture:
         self._files: list[threading.Thread] = []
         self._one_at_a_time = threading.Lock()
         self._written = self._largest = self._warned = 0
-        self._tidied = False
+        self._tidied = self._calling = self._foreign = False
+        self._chosen: tuple[Topology | None, bool] | None = None
 
     def warn(self, words: str) -> None:
         """Say what went wrong on stderr; a job that fails in every iteration is heard only so often."""
         self._warned += 1
         if self._warned <= _WARNINGS:
-            sys.stderr.write(f"traceviz_capture: rank {_rank()}: {words}\n")
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                sys.stderr.write(f"traceviz_capture: rank {_rank()}: {words}\n")
 
     @_guarded(abandon=True)
     def begin(self, iteration: int, source: str = "script") -> None:
         """An iteration begins; ``source`` names who counts. Other counters are ignored from then on."""
-        if self._source not in (None, source, "optimizer"):
+        if self._source not in (None, source, "optimizer") or self._foreign:
             return
         self._source = source
         if self._recording is not None:
@@ -272,7 +278,8 @@ class Capture:
         self._annotation.__exit__(None, None, None)
         self._clock["end"] = clock_pair()
         profiler.add_metadata_json("traceviz_capture", json.dumps(self._header(iteration, ended_by)))
-        profiler.stop_trace()
+        with self._own_call():
+            profiler.stop_trace()
         self._profiler = self._recording = self._annotation = None
         self._export(profiler, iteration)
 
@@ -303,16 +310,48 @@ class Capture:
         try:
             if annotation is not None:
                 annotation.__exit__(None, None, None)
-            if recording is not None:
-                profiler.stop_trace()
+            if profiler is not None:
+                with self._own_call():
+                    # One that only warms up cannot be stopped: torch crashes on it.
+                    if recording is None:
+                        profiler.start_trace()
+                    profiler.stop_trace()
         except Exception as error:  # noqa: BLE001
             self.warn(f"the profiler did not stop: {error}")
+
+    @contextlib.contextmanager
+    def _own_call(self) -> Iterator[None]:
+        self._calling = True
+        try:
+            yield
+        finally:
+            self._calling = False
+
+    def around_profiler(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """A call that makes or starts a profiler; one of the job's own ends the capture.
+
+        torch has room for one profiler at a time, and torch 2.13 crashes where another one with call stacks follows the
+        steps of a first.
+        """
+
+        @functools.wraps(call)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            if not self._calling and not self._foreign:
+                self._foreign = True
+                self.warn("the job has a profiler of its own, so nothing more is recorded here")
+                self.abandon()
+            return call(*args, **kwargs)
+
+        return wrapper
 
     def _may_record(self) -> bool:
         """Whether this rank is wanted and its files will find room; checked before the profiler costs anything."""
         topology = self.topology or Topology(_world_size(), groups=_own_groups())
         self._write_topology(topology)
-        if not topology.chosen(self.settings.ranks, _rank(), int(os.environ.get("LOCAL_RANK", "0"))):
+        if self._chosen is None or self._chosen[0] is not self.topology:
+            local_rank = int(os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0")))
+            self._chosen = (self.topology, topology.chosen(self.settings.ranks, _rank(), local_rank))
+        if not self._chosen[1]:
             return False
         self._staging.mkdir(parents=True, exist_ok=True)
         if not self._tidied:
@@ -324,12 +363,12 @@ class Capture:
             raise OSError(f"{self._written} bytes written, more would pass TRACEVIZ_CAPTURE_MAX_BYTES")
         free = shutil.disk_usage(self._staging).free
         if free < self.settings.keep_free_bytes + needed:
-            raise OSError(f"only {free} bytes are free below {self.settings.out}, so nothing is recorded")
+            raise OSError(f"only {free} bytes are free below {self._staging}, so nothing is recorded")
         return True
 
     @property
     def _staging(self) -> Path:
-        return Path(self.settings.out, ".staging")
+        return Path(self.settings.staging or Path(self.settings.out, ".staging"))
 
     def _tidy(self, pattern: str) -> None:
         """Remove what a failed export left: torch writes to a temporary name of its own first."""
@@ -342,19 +381,21 @@ class Capture:
         activities = [profiler.ProfilerActivity.CPU]
         if cuda.is_available():
             activities.append(profiler.ProfilerActivity.CUDA)
-        recorder = profiler.profile(
-            activities=activities,
-            with_stack=self.settings.stacks,
-            record_shapes=self.settings.shapes,
-            profile_memory=self.settings.memory,
-        )
-        recorder.prepare_trace()
+        with self._own_call():
+            recorder = profiler.profile(
+                activities=activities,
+                with_stack=self.settings.stacks,
+                record_shapes=self.settings.shapes,
+                profile_memory=self.settings.memory,
+            )
+            recorder.prepare_trace()
         self._profiler = recorder
 
     def _start(self, iteration: int) -> None:
         from torch.profiler import record_function
 
-        self._profiler.start_trace()
+        with self._own_call():
+            self._profiler.start_trace()
         self._recording = iteration
         self._clock = {"start": clock_pair()}
         self._annotation = record_function(f"ProfilerStep#{iteration}")
@@ -423,10 +464,15 @@ class Capture:
         if _rank() != 0 or not topology.groups or self._topology_written == (topology.microbatches,):
             return
         self._topology_written = (topology.microbatches,)
+        self._in_thread(functools.partial(self._write_topology_files, topology))
+
+    @_guarded(abandon=False)
+    def _write_topology_files(self, topology: Topology) -> None:
         base = Path(self.settings.out, f"unique_parallel_groups_{self._stamp}")
-        _write(base.with_suffix(".json"), functools.partial(_write_text, json.dumps(topology.as_json())))
-        if topology.complete:
-            _write(base.with_suffix(".txt"), functools.partial(_write_text, topology.as_text()))
+        with self._one_at_a_time:
+            _write(base.with_suffix(".json"), functools.partial(_write_text, json.dumps(topology.as_json())))
+            if topology.complete:
+                _write(base.with_suffix(".txt"), functools.partial(_write_text, topology.as_text()))
 
     # What follows ties the capture to the job.
 
@@ -434,9 +480,14 @@ class Capture:
         """Watch for Megatron's modules, and count optimizer steps until anything better counts."""
         atexit.register(self.finish)
         sys.meta_path.insert(0, _AfterImport(self))
-        for name, hook in _HOOKS.items():
+        for name in _HOOKS:
             if name in sys.modules:
-                hook(self, sys.modules[name])
+                self.hook(name, sys.modules[name])
+
+    @_guarded(abandon=False)
+    def hook(self, name: str, module: Any) -> None:
+        """Tie the capture to a module of the job."""
+        _HOOKS[name](self, module)
 
     @_guarded(abandon=True)
     def count_optimizer_step(self, optimizer: Any) -> None:
@@ -458,7 +509,7 @@ class Capture:
 
             found: list[dict[str, Any]] = []
             create = dist.new_group
-            dist.new_group = functools.partial(_noting, create, found)
+            dist.new_group = functools.partial(self._noting, create, found)
             try:
                 result = initialize(*args, **kwargs)
             finally:
@@ -467,6 +518,21 @@ class Capture:
             return result
 
         return wrapper
+
+    def _noting(self, create: Callable[..., Any], found: list[dict[str, Any]], *args: Any, **kwargs: Any) -> Any:
+        """``torch.distributed.new_group``, its group noted; every rank calls it for every group of the job."""
+        number = getattr(
+            getattr(sys.modules["torch.distributed.distributed_c10d"], "_world", None), "group_count", None
+        )
+        group = create(*args, **kwargs)
+        self._note(found, number, kwargs.get("ranks", args[0] if args else None), kwargs.get("group_desc"))
+        return group
+
+    @_guarded(abandon=False)
+    def _note(self, found: list[dict[str, Any]], number: Any, ranks: Any, description: Any) -> None:
+        members = list(range(_world_size())) if ranks is None else [int(rank) for rank in ranks]
+        name = None if number is None else str(number)
+        found.append({"name": name, "description": description, "ranks": members})
 
     @_guarded(abandon=False)
     def _keep_topology(self, signature: Any, args: Any, kwargs: Any, found: list[dict[str, Any]]) -> None:
@@ -484,7 +550,7 @@ class Capture:
 
         @functools.wraps(train_step)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            self._begin_framework(source, (*args, *kwargs.values()))
+            self.begin_framework(source, (*args, *kwargs.values()))
             try:
                 result = train_step(*args, **kwargs)
             except BaseException:
@@ -496,7 +562,8 @@ class Capture:
         return wrapper
 
     @_guarded(abandon=True)
-    def _begin_framework(self, source: str, arguments: Sequence[Any]) -> None:
+    def begin_framework(self, source: str, arguments: Sequence[Any]) -> None:
+        """Begin the iteration that Bridge's training state among the arguments, or else Megatron-LM's, names."""
         state = next((one.train_state for one in arguments if hasattr(one, "train_state")), None)
         if state is not None:
             finished = int(state.step)
@@ -527,7 +594,7 @@ class BridgeCallback:
 
     def on_train_step_start(self, context: Any) -> None:
         """Begin the iteration that Bridge's training state names."""
-        install().begin(int(context.state.train_state.step) + 1, "bridge callback")
+        install().begin_framework("bridge callback", [context.state])
 
     def on_train_step_end(self, context: Any) -> None:
         """End it."""
@@ -549,6 +616,15 @@ def _hook_training(capture: Capture, module: Any) -> None:
     module.train_step = capture.around_train_step(module.train_step, module.__name__)
 
 
+def _hook_profiler(capture: Capture, module: Any) -> None:
+    for name in ("_prepare_profiler", "_enable_profiler"):
+        setattr(module, name, capture.around_profiler(getattr(module, name)))
+
+
+def _hook_profile(capture: Capture, module: Any) -> None:
+    module.profile.__init__ = capture.around_profiler(module.profile.__init__)
+
+
 def _hook_optimizers(capture: Capture, module: Any) -> None:
     module.register_optimizer_step_post_hook(lambda optimizer, *_: capture.count_optimizer_step(optimizer))
 
@@ -559,6 +635,8 @@ _HOOKS: dict[str, Callable[[Capture, Any], None]] = {
     "megatron.training.training": _hook_training,
     "megatron.bridge.training.train": _hook_training,
     "torch.optim.optimizer": _hook_optimizers,
+    "torch.autograd.profiler": _hook_profiler,
+    "torch.profiler.profiler": _hook_profile,
 }
 
 
@@ -572,24 +650,22 @@ class _AfterImport(importlib.abc.MetaPathFinder):
         """The spec that the other finders give, with the hook behind its execution."""
         if name not in _HOOKS:
             return None
-        others = (finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not self)
-        spec = next((found for found in others if found is not None), None)
-        if spec is None or spec.loader is None:
-            return None
-        execute = spec.loader.exec_module
+        finders = [getattr(finder, "find_spec", None) for finder in sys.meta_path if finder is not self]
+        found = (find(name, path, target) for find in finders if find is not None)
+        spec: Any = next((one for one in found if one is not None), None)
+        execute = getattr(getattr(spec, "loader", None), "exec_module", None)
+        if execute is None:
+            return spec
 
         def exec_module(module: Any) -> None:
             execute(module)
-            self._hook(name, module)
+            self._capture.hook(name, module)
 
-        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
-
-    def _hook(self, name: str, module: Any) -> None:
         try:
-            _HOOKS[name](self._capture, module)
-        except AttributeError as error:
-            self._capture.warn(f"{name} is not as expected, so it is not watched: {error}")
+            spec.loader.exec_module = exec_module
+        except AttributeError:
+            self._capture.warn(f"{name} is loaded in a way that cannot be watched")
+        return spec
 
 
 def clock_pair() -> dict[str, int]:
@@ -601,19 +677,6 @@ def clock_pair() -> dict[str, int]:
             best = (after - before, (before + after) // 2, utc)
     assert best is not None
     return {"monotonic_ns": best[1], "utc_ns": best[2], "uncertainty_ns": best[0]}
-
-
-def _noting(create: Callable[..., Any], found: list[dict[str, Any]], *args: Any, **kwargs: Any) -> Any:
-    """``torch.distributed.new_group``, its group noted; every rank calls it for every group of the job."""
-    from torch.distributed import distributed_c10d
-
-    name = getattr(distributed_c10d._world, "group_count", None)
-    group = create(*args, **kwargs)
-    ranks = kwargs.get("ranks", args[0] if args else None)
-    members = list(range(_world_size())) if ranks is None else [int(rank) for rank in ranks]
-    text = None if name is None else str(name)
-    found.append({"name": text, "description": kwargs.get("group_desc"), "ranks": members})
-    return group
 
 
 def _own_groups() -> list[dict[str, Any]]:

@@ -25,6 +25,8 @@ _OF_GROUPS = frozenset({Dimension.TP, Dimension.CP, Dimension.EP, Dimension.ETP,
 """Dimensions whose groups carry nothing else that a call stack would not tell."""
 _COMBINED_GROUPS = frozenset({"tp_cp", "tp_dp", "tp_dp_cp", "etp_ep"})
 _EXPERT_DIMENSIONS = frozenset({Dimension.EP, Dimension.ETP, Dimension.EDP})
+_MOST_CONTROL_ELEMENTS = 64
+"""Elements, or bytes where only these are known, that a count or a barrier moves at the most."""
 _EXPERT_WORDS = ("moe", "expert", "groupedgemm", "grouped_gemm", "groupedlinear", "deep_ep")
 
 
@@ -99,7 +101,7 @@ def decide_dimensions(
     """Decide the dimension of each communication.
 
     In order: a frame that knows its group's dimension better; the process group; the frame; what the same group carries
-    elsewhere; what else the stream carries; the kernel's own name.
+    elsewhere; the size of the message; what else the stream carries; the kernel's own name.
 
     Args:
         frame_rule: per device row, index of the nearest frame rule with a dimension or a role, or NONE.
@@ -144,7 +146,28 @@ def decide_dimensions(
             ).decide(known[key])
         )
     decisions = _from_same_groups(decisions, of_groups)
-    return _from_streams(trace, rows, decisions, which.reshape(-1))
+    decisions, which = _from_sizes(facts, rows, decisions, which.reshape(-1))
+    return _from_streams(trace, rows, decisions, which)
+
+
+def _from_sizes(
+    facts: CollectiveFacts, rows: Int64, decisions: list[DimensionDecision], which: Int64
+) -> tuple[list[DimensionDecision], Int64]:
+    """Take counts and barriers out of the candidates of what is too large to be one."""
+    large = np.maximum(facts.in_elements[rows], facts.out_elements[rows]) > _MOST_CONTROL_ELEMENTS
+    decisions, which = list(decisions), which.copy()
+    for index in np.unique(which[large]).tolist():
+        decision = decisions[index]
+        left = tuple(candidate for candidate in decision.candidates if candidate is not Dimension.CONTROL)
+        if decision.dimension is not Dimension.UNKNOWN or len(left) == len(decision.candidates):
+            continue
+        if len(left) == 1:
+            decided = DimensionDecision(left[0], Evidence.PROCESS_GROUP, "too_large_for_a_count", role=decision.role)
+        else:
+            decided = dataclasses.replace(decision, candidates=left)
+        decisions.append(decided)
+        which[large & (which == index)] = len(decisions) - 1
+    return decisions, which
 
 
 def _has_experts(trace: TraceEvents, groups: JobGroups) -> bool:

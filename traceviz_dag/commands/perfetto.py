@@ -13,7 +13,7 @@ from rich.console import Console
 
 from traceviz_dag.commands.figures import iterations_of
 from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.output import print_json
+from traceviz_dag.commands.output import print_json, print_table
 from traceviz_dag.commands.sql import as_json, print_rows
 from traceviz_dag.errors import BadInputError, UsageError
 
@@ -118,6 +118,35 @@ def query(
             typer.echo(as_json(rows))
         else:
             print_rows(rows, Console())
+
+
+@perfetto.command()
+def compare(
+    trace: Annotated[Path, typer.Argument(help="A Kineto trace.")],
+    trace_processor: EngineOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Read a Kineto trace with both readers and compare them row by row; exit 1 where a difference is unexplained.
+
+    Explained are rows that Perfetto says it dropped, and rows of threads whose id is negative.
+    """
+    from traceviz_dag.read.kineto import read_kineto
+    from traceviz_dag.read.perfetto.comparison import compare as compared
+    from traceviz_dag.read.perfetto.engines import find_engine
+    from traceviz_dag.read.perfetto.reader import read_with_perfetto
+
+    found = compared(read_kineto(trace), read_with_perfetto(trace, find_engine(trace_processor)))
+    if json:
+        print_json(asdict(found) | {"unexplained": found.unexplained})
+    else:
+        columns = ("table", "own", "other", "only_own", "only_other", "on_odd_threads")
+        print_table(
+            f"{trace.name}: {found.dropped} slices dropped by Perfetto, {found.unexplained} rows differ without reason",
+            ["table", "rows", "rows by Perfetto", "only ours", "only Perfetto's", "of odd threads"],
+            [[getattr(each, column) for column in columns] for each in found.differences],
+        )
+    if found.unexplained:
+        raise typer.Exit(1)
 
 
 @perfetto.command("open")

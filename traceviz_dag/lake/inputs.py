@@ -33,6 +33,7 @@ class RankInput:
     Attributes:
         name: path relative to the run's folder, the name that tables and messages use.
         step: the ProfilerStep that is the iteration, where the file holds several; None takes the whole file.
+        part: process and GPU that are the rank, in a file that holds several ranks; empty takes the whole file.
         size_bytes, changed_ns: as the file system gave them when the file was registered.
         digest: of the file's bytes when it looked like that; empty where nobody computed it.
     """
@@ -44,6 +45,7 @@ class RankInput:
     size_bytes: int
     changed_ns: int
     digest: str = ""
+    part: str = ""
 
     @property
     def version(self) -> str:

@@ -29,6 +29,7 @@ class PlacedTrace:
         path: the trace file.
         name: path relative to the run's folder.
         step: the ProfilerStep that is the iteration, where the file holds several; None takes the whole file.
+        part: process and GPU that are the rank, in a file that holds several ranks; empty takes the whole file.
     """
 
     run: str
@@ -37,6 +38,7 @@ class PlacedTrace:
     path: Path
     name: str
     step: int | None
+    part: str = ""
 
 
 @dataclass(frozen=True, slots=True)

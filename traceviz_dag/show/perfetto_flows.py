@@ -42,7 +42,9 @@ class Flows:
     Attributes:
         rank, kernel_id: of each row.
         wait_ns, last_rank: of each row, ``MISSING`` where unmatched.
-        edges: (row that the arrow leaves, row that it reaches, number of the flow from 1).
+        leaving, arriving: numbers of the flows that leave or reach each row, 0 for none; as many arrays as the row with
+            the most of them has.
+        arrows: how many there are.
         backward: arrows left out, because on these clocks they would run against time.
     """
 
@@ -50,7 +52,9 @@ class Flows:
     kernel_id: Int64
     wait_ns: Int64
     last_rank: Int64
-    edges: tuple[Int64, Int64, Int64]
+    leaving: Sequence[UInt64]
+    arriving: Sequence[UInt64]
+    arrows: int
     backward: int
 
     def of_rank(self, rank: int, kernel_ids: Int64) -> RankFlows:
@@ -61,19 +65,18 @@ class Flows:
         rows = row_of_kernel[kernel_ids]
         known = rows != MISSING
         at = np.where(known, rows, 0)
-        out, into, number = self.edges
         return RankFlows(
             wait_ns=nullable(np.where(known, self.wait_ns[at], MISSING) if len(own) else rows),
             last_rank=nullable(np.where(known, self.last_rank[at], MISSING) if len(own) else rows),
-            leaving=[_of_rows(layer, rows) for layer in _layers(out, number, len(self.rank))],
-            arriving=[_of_rows(layer, rows) for layer in _layers(into, number, len(self.rank))],
+            leaving=[_of_rows(layer, rows) for layer in self.leaving],
+            arriving=[_of_rows(layer, rows) for layer in self.arriving],
         )
 
 
 def no_flows() -> Flows:
     """The flows of ranks whose communications are not matched."""
     nothing = np.empty(0, np.int64)
-    return Flows(nothing, nothing, nothing, nothing, (nothing, nothing, nothing), 0)
+    return Flows(nothing, nothing, nothing, nothing, (), (), 0, 0)
 
 
 def flows_of(matches: Matches, arrivals: Arrivals, ranks: Sequence[int], clocks: TraceClocks) -> Flows:
@@ -99,7 +102,9 @@ def flows_of(matches: Matches, arrivals: Arrivals, ranks: Sequence[int], clocks:
         kernel_id=kernel_id,
         wait_ns=arrivals.wait_ns,
         last_rank=arrivals.last_rank(matches),
-        edges=(out[drawn], into[drawn], number[drawn]),
+        leaving=_layers(out[drawn], number[drawn], len(rows)),
+        arriving=_layers(into[drawn], number[drawn], len(rows)),
+        arrows=int(drawn.sum()),
         backward=int((inside & ~forward).sum()),
     )
 

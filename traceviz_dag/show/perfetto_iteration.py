@@ -136,7 +136,7 @@ def write_iteration_trace(
         ranks=tuple(ranks),
         missing=tuple(missing),
         slices=written,
-        arrows=len(flows.edges[0]),
+        arrows=flows.arrows,
         backward=flows.backward,
         clock=clocks.statement,
         bytes=path.stat().st_size,

@@ -31,6 +31,8 @@ def render(config: ProfilingConfig) -> list[Rendering]:
         "PROFILER_WAIT_STEPS": str(config.wait),
         "PROFILER_WARMUP_STEPS": str(config.warmup_steps),
     }
+    memory = f"--record-memory-history --memory-snapshot-path {config.memory_snapshot_path}"
+    history = (f"Memory history is Megatron's own: add {memory}.",) if config.record_memory_history else ()
     return [
         Rendering(
             "plugin",
@@ -39,7 +41,8 @@ def render(config: ProfilingConfig) -> list[Rendering]:
             (
                 "traceviz capture plugin > traceviz_capture.py, then python -m traceviz_capture SCRIPT.",
                 f"Writes {config.output_folder}/iteration_N/rank_RRRR_iter_N.pt.trace.json.gz, N as the log counts.",
-                "Leave --profile --use-pytorch-profiler away: a process can run one PyTorch profiler at a time.",
+                "Leave --profile away: a process has room for one profiler, and the plugin gives way to the job's own.",
+                *history,
             ),
         ),
         Rendering(

@@ -1,7 +1,7 @@
 """Time stamps of a Chrome JSON trace moved towards zero in the text itself, before a reader turns them into doubles.
 
 A double of epoch microseconds (about 2**50.7) resolves 0.25 us: neighbouring slices then overlap by some nanoseconds,
-and Perfetto drops them. Below 2**43 us three decimals survive.
+and Perfetto drops them. Perfetto also multiplies by 1000 as a double: from 2**42 us on that can miss by one nanosecond.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ import numpy.typing as npt
 Int64 = npt.NDArray[np.int64]
 Places = npt.NDArray[np.intp]
 
-EXACT_BELOW_US = 2**43
-"""Microseconds below which a double holds three decimals."""
+EXACT_BELOW_US = 2**41
+"""Microseconds below which Perfetto gets every nanosecond: below 2**42 the errors of the double and of its product with
+1000, at most 0.25 ns each, cannot add up to more than half of one. A trace may go on past its first event.
+"""
 
 _HEADROOM_US = 4_000_000_000
 _ROUND_US = 1_000_000_000

@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-_ARGS = SimpleNamespace(curr_iteration=None)
+_ARGS = SimpleNamespace(curr_iteration=None, profiler=None)
 
 
 def get_args():

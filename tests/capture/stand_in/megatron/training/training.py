@@ -19,8 +19,14 @@ def train_step(forward_step, data, model, optimizer, schedule, **sizes):
 
 
 def train(first, count, *parts, **sizes):
-    losses = []
+    losses, profiler = [], get_args().profiler
+    if profiler is not None:
+        profiler.start()
     for iteration in range(first - 1, first - 1 + count):
+        if profiler is not None:
+            profiler.step()
         get_args().curr_iteration = iteration
         losses.append(train_step(*parts, **sizes))
+    if profiler is not None:
+        profiler.stop()
     return losses
