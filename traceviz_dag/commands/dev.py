@@ -19,9 +19,7 @@ def dev(
     host: Annotated[str, typer.Option(help="Address that it listens on.")] = "127.0.0.1",
     prepare_only: Annotated[
         bool,
-        typer.Option(
-            "--prepare-only", help="Create HOME/dagster, settings and records, if they are not there, and stop."
-        ),
+        typer.Option("--prepare-only", help="Create HOME/dagster, if it is not there, and stop."),
     ] = False,
 ) -> None:
     """Open the Dagster UI on this home: lineage, partitions, runs and checks of everything analysed."""
