@@ -102,7 +102,8 @@ def work_items(microbatches: pa.Table) -> WorkItems:
     ahead = np.where(kind[head] == FORWARD, head, partner)
     behind = np.where(kind[head] == BACKWARD, head, partner)
     has_forward, has_backward = combined | (kind[head] == FORWARD), combined | (kind[head] == BACKWARD)
-    item_start = cut[head]
+    # The step that the host ran second may have begun first.
+    item_start = np.minimum(cut[head], np.maximum(start[partner], reached[head]))
     return WorkItems(
         rank=rank[head],
         step=step[head],
