@@ -180,7 +180,7 @@ def _means(durations: Durations, group: Int64, scale: int) -> Durations:
     sums = np.zeros((int(group.max()) + 1, durations.shape[1]), dtype=durations.dtype)
     np.add.at(sums, group, durations)
     factors = np.array([scale // count for count in np.bincount(group).tolist()], dtype=durations.dtype)
-    means: Durations = (sums * factors[:, None])[group]
+    means: Durations = np.multiply(sums, factors[:, None])[group]
     return means
 
 
