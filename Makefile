@@ -1,13 +1,14 @@
 # Two commands do everything: `make demo` runs the main job, `make test` passes all tests. Both set themselves up.
 PYTHON ?= python3
 VENV ?= .venv
+CAPTURE_VENV ?= .venv-capture
 BIN := $(VENV)/bin
 HOME_FOLDER ?= traceviz_home
 
-.PHONY: help setup demo dev test lint types imports check lock clean
+.PHONY: help setup demo dev test lint types imports check lock clean capture-environment
 
 help: ## list the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
 
 setup: $(VENV)/.ready ## create the environment with the pinned dependencies
 
@@ -24,7 +25,7 @@ dev: setup ## open the Dagster UI on this home
 	$(BIN)/traceviz dev --home $(HOME_FOLDER)
 
 test: setup ## all tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
 
 lint: setup ## linter and formatter
 	$(BIN)/ruff check .
@@ -39,9 +40,12 @@ imports: setup ## the rules on which module may import which
 check: lint types imports ## everything but the tests
 	$(BIN)/dagster definitions validate -w workspace.yaml
 
+capture-environment: ## torch and Megatron-core for the tests of the capture plugin in real training
+	bash tests/capture/environment.sh $(CAPTURE_VENV) $(PYTHON)
+
 lock: ## pin the dependencies anew (needs uv)
 	uv pip compile --universal --generate-hashes --no-emit-index-url --no-header --no-strip-extras --python-version 3.11 \
 		pyproject.toml --group dev --group build -o requirements.lock
 
 clean: ## remove what was built
-	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(CAPTURE_VENV) dist build .mypy_cache .ruff_cache .hypothesis

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from assets.automation import ITERATION_NEEDED, TRANSIENT
-from assets.conventions import CODE_VERSION, INVARIANTS, OWNERS, table_metadata, written_metadata
+from assets.conventions import INVARIANTS, table_spec, written_metadata
 from assets.partitions import iteration_partitions, ranks_of_iteration
 from assets.resources import TracevizHome
 from traceviz_dag.across_ranks import StoredIteration, analyse_across_ranks, named_periods
@@ -81,17 +81,7 @@ class _Judged:
 @dg.multi_asset(
     name="across_ranks",
     specs=[
-        dg.AssetSpec(
-            name,
-            deps=_DEPS,
-            group_name="across_ranks",
-            owners=OWNERS,
-            kinds={"parquet", "duckdb"},
-            code_version=CODE_VERSION,
-            description=description,
-            metadata=table_metadata(name),
-            automation_condition=ITERATION_NEEDED,
-        )
+        table_spec(name, description, group="across_ranks", deps=_DEPS, condition=ITERATION_NEEDED)
         for name, description in _DESCRIPTIONS.items()
     ],
     partitions_def=iteration_partitions,

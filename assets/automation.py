@@ -57,38 +57,42 @@ made of half-renewed inputs would be computed again at once."""
 _INPUTS_EXIST = (~_Condition.any_deps_missing().ignore(_RULES)).with_label("inputs exist")
 
 
-def _once_settled(ready: _Condition, label: str) -> _Condition:
+def _once_settled(there: _Condition, nothing_to_come: _Condition | None, label: str) -> _Condition:
     """A need that is answered when nothing stands in its way, on the tick after the one that saw the last of it.
 
     A tick sees events only up to its beginning, but runs and partitions as they are when it comes to them. What made a
     partition ready may thus bring changes that only the next tick sees, and a request before it would be made twice.
+
+    Args:
+        there: what the partition is made of is there, and nothing under way.
+        nothing_to_come: none of that is about to be computed.
     """
-    return (PENDING & ready & ~NEEDED & ~ready.newly_true()).with_label(label)
+    condition = PENDING & ~NEEDED & there & ~there.newly_true()
+    return (condition if nothing_to_come is None else condition & nothing_to_come).with_label(label)
 
 
 TOPOLOGY_NEEDED = _once_settled(
     # Keys of ranks reach from 0 to the highest of all iterations, so most iterations lack some: one trace is enough.
     _Condition.any_deps_match(~_Condition.missing()).allow(_TRACES) & IDLE,
+    None,
     "topology: traces are registered, and they or the text file changed",
 )
 
 RANKS_NEEDED = _once_settled(
     # Leaves out the pairs of iteration and rank that have no trace, and waits for the first topology.
-    _INPUTS_EXIST
+    _INPUTS_EXIST & IDLE,
     # A changed trace may change the topology: what depends on it comes after, and once.
-    & ~_Condition.any_deps_match(PENDING).ignore(_SOURCES)
-    & IDLE,
+    ~_Condition.any_deps_match(PENDING).ignore(_SOURCES),
     "by rank: the trace, the topology, the rules or the code changed",
 )
 """For everything with a partition for each iteration and rank."""
 
 ITERATION_NEEDED = _once_settled(
-    _Condition.any_deps_match(~_Condition.missing()).allow(_RANK_TABLES)
+    _Condition.any_deps_match(~_Condition.missing()).allow(_RANK_TABLES) & IDLE,
     # A rank that has a trace and no tables is still to come, or failed: aggregates without it would mislead.
-    & ~_Condition.any_deps_match(_INPUTS_EXIST & (_Condition.missing() | PENDING)).allow(_RANK_TABLES)
+    ~_Condition.any_deps_match(_INPUTS_EXIST & (_Condition.missing() | PENDING)).allow(_RANK_TABLES)
     # The same for what else it is made of, one partition an iteration.
-    & ~_Condition.any_deps_match(_Condition.missing() | PENDING).ignore(_RANK_TABLES | _SOURCES)
-    & IDLE,
+    & ~_Condition.any_deps_match(_Condition.missing() | PENDING).ignore(_RANK_TABLES | _SOURCES),
     "by iteration: a rank or the topology changed, and none is still to come",
 )
 """For everything with a partition for each iteration that is made from tables of its ranks, whatever else it needs."""

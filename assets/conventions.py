@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import dagster as dg
@@ -17,11 +18,40 @@ RULES_TAG = "traceviz/rules"
 ONLY_STALE_TAG = "traceviz/only_stale"
 """A run with this tag leaves out the ranks whose tables are made from what is there now."""
 
-CODE_VERSION = "2"
+CODE_VERSION = "3"
 """Raise it when the same trace and rules give different tables: everything is then computed again."""
 
 
-def table_metadata(name: str) -> dict[str, Any]:
+def table_spec(
+    name: str,
+    description: str,
+    *,
+    group: str,
+    deps: Iterable[dg.CoercibleToAssetDep],
+    condition: dg.AutomationCondition | None = None,
+    skippable: bool = False,
+) -> dg.AssetSpec:
+    """The asset that is one table of the lake.
+
+    Args:
+        condition: when automation makes it anew; None leaves that to a job.
+        skippable: whether a run may leave out some of its partitions.
+    """
+    return dg.AssetSpec(
+        name,
+        deps=deps,
+        group_name=group,
+        owners=OWNERS,
+        kinds={"parquet", "duckdb"},
+        code_version=CODE_VERSION,
+        description=description,
+        metadata=_table_metadata(name),
+        automation_condition=condition,
+        skippable=skippable,
+    )
+
+
+def _table_metadata(name: str) -> dict[str, Any]:
     """Definition metadata of a table's asset: its name and its columns with types and comments."""
     table = TABLES[name]
     columns = [PARTITION_COLUMNS[column] for column in table.partitioned_by] + list(table.columns)

@@ -1,4 +1,4 @@
-"""The pictures of an iteration: its pipelines, its model replicas and, where there are several, all ranks."""
+"""The pictures of an iteration: its pipelines, its model replicas, and what only all ranks together show."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,7 +14,9 @@ from traceviz_dag.lake.partition_keys import parse_iteration_key
 from traceviz_dag.workers import default_workers
 
 if TYPE_CHECKING:
-    from traceviz_dag.figure_pipeline import FigureKind
+    from traceviz_dag.figure_pipeline import FigureTask, LakeSource
+
+# What draws is imported inside: matplotlib takes a second, and every run of every other asset would pay for it.
 
 _DEPENDENCIES = [
     *(dg.AssetDep(name, partition_mapping=ranks_of_iteration) for name in ("kernels", "microbatches", "overlap")),
@@ -36,9 +38,9 @@ def pipeline_figures(
     context: dg.AssetExecutionContext, config: FigureConfig, traceviz: TracevizHome
 ) -> dg.MaterializeResult:
     """Draw the iteration's pipelines; of very many, those of the ranks that stand out."""
-    from traceviz_dag.figure_pipeline import FigureKind
+    from traceviz_dag.figure_pipeline import FigureKind, group_tasks
 
-    return _draw(context, config, traceviz, (FigureKind.PIPELINE_GROUP,))
+    return _draw(config, traceviz, group_tasks(_source(context, traceviz), (FigureKind.PIPELINE_GROUP,)))
 
 
 @dg.asset(
@@ -55,22 +57,44 @@ def replica_figures(
     context: dg.AssetExecutionContext, config: FigureConfig, traceviz: TracevizHome
 ) -> dg.MaterializeResult:
     """Draw the iteration's replicas and, where they are several or unknown, all ranks in one figure."""
-    from traceviz_dag.figure_pipeline import FigureKind
+    from traceviz_dag.figure_pipeline import FigureKind, group_tasks
 
-    return _draw(context, config, traceviz, (FigureKind.MODEL_REPLICA, FigureKind.ALL_RANKS))
-
-
-iteration_figures = (pipeline_figures, replica_figures)
+    kinds = (FigureKind.MODEL_REPLICA, FigureKind.ALL_RANKS)
+    return _draw(config, traceviz, group_tasks(_source(context, traceviz), kinds))
 
 
-def _draw(
-    context: dg.AssetExecutionContext, config: FigureConfig, traceviz: TracevizHome, kinds: Sequence["FigureKind"]
+@dg.asset(
+    name="across_ranks_figures",
+    deps=["collectives", "rank_clocks", "pipelines", "periods"],
+    partitions_def=iteration_partitions,
+    group_name="figures",
+    owners=OWNERS,
+    kinds=KINDS,
+    code_version=CODE_VERSION,
+    description="Who waits for whom, what the bubble is made of, how periods spread, how well the clocks agree.",
+)
+def across_ranks_figures(
+    context: dg.AssetExecutionContext, config: FigureConfig, traceviz: TracevizHome
 ) -> dg.MaterializeResult:
-    # Imported here: matplotlib takes a second, and every run of every other asset would pay for it.
-    from traceviz_dag.figure_pipeline import LakeSource, draw_figures, group_tasks
+    """Draw the iteration's wait map, bubble waterfall, period distribution and clock residuals, as far as known."""
+    from traceviz_dag.figure_pipeline import across_ranks_tasks
+
+    return _draw(config, traceviz, across_ranks_tasks(_source(context, traceviz)))
+
+
+iteration_figures = (pipeline_figures, replica_figures, across_ranks_figures)
+
+
+def _source(context: dg.AssetExecutionContext, traceviz: TracevizHome) -> "LakeSource":
+    from traceviz_dag.figure_pipeline import LakeSource
 
     run, iteration = parse_iteration_key(context.partition_key)
-    source = LakeSource(traceviz.lake(), run, iteration)
-    tasks = [replace(task, formats=tuple(config.formats), previewed=True) for task in group_tasks(source, kinds)]
+    return LakeSource(traceviz.lake(), run, iteration)
+
+
+def _draw(config: FigureConfig, traceviz: TracevizHome, tasks: Sequence["FigureTask"]) -> dg.MaterializeResult:
+    from traceviz_dag.figure_pipeline import draw_figures
+
+    tasks = [replace(task, formats=tuple(config.formats), previewed=True) for task in tasks]
     drawn = list(draw_figures(tasks, traceviz.workers or default_workers()))
     return dg.MaterializeResult(metadata=figure_metadata(drawn), data_version=dg.DataVersion(data_version(drawn)))

@@ -6,7 +6,7 @@ from pathlib import Path
 import dagster as dg
 
 from assets.automation import ITERATION_NEEDED, TRANSIENT
-from assets.conventions import CODE_VERSION, INVARIANTS, OWNERS, table_metadata, written_metadata
+from assets.conventions import INVARIANTS, table_spec, written_metadata
 from assets.partitions import iteration_partitions, ranks_of_iteration
 from assets.resources import TracevizHome
 from traceviz_dag.iteration_pipeline import ranks_that_break_invariants, unread_ranks
@@ -27,17 +27,15 @@ _QUERIES = {"iterations": iterations, "runs": runs}
 @dg.multi_asset(
     name="iteration_tables",
     specs=[
-        dg.AssetSpec(
+        table_spec(
             name,
-            deps=[dg.AssetDep(upstream, partition_mapping=ranks_of_iteration) for upstream in ("traces", "overlap")]
-            + ["topology"],
-            group_name="iterations",
-            owners=OWNERS,
-            kinds={"parquet", "duckdb"},
-            code_version=CODE_VERSION,
-            description=description,
-            metadata=table_metadata(name),
-            automation_condition=ITERATION_NEEDED,
+            description,
+            group="iterations",
+            deps=[
+                *(dg.AssetDep(one, partition_mapping=ranks_of_iteration) for one in ("traces", "overlap")),
+                "topology",
+            ],
+            condition=ITERATION_NEEDED,
         )
         for name, description in (
             ("iterations", "One line an iteration: step time and its shares over all ranks."),

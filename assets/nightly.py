@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
-from assets.conventions import CODE_VERSION, OWNERS, table_metadata
+from assets.conventions import table_spec
 from assets.resources import TracevizHome
 from assets.settings import NightlySettings
 from traceviz_dag.analyze.nights import OTHER_RANKS, Figures, Verdict, judge
@@ -58,15 +58,11 @@ class _Judged:
 @dg.multi_asset(
     name="nightly_gate",
     specs=[
-        dg.AssetSpec(
+        table_spec(
             name,
+            description,
+            group="nightly",
             deps=[dg.AssetDep(one, partition_mapping=dg.AllPartitionMapping()) for one in ("iterations", "periods")],
-            group_name="nightly",
-            owners=OWNERS,
-            kinds={"parquet", "duckdb"},
-            code_version=CODE_VERSION,
-            description=description,
-            metadata=table_metadata(name),
         )
         for name, description in (
             ("nights", "The verdict on each iteration, against the last accepted one of its series."),

@@ -12,9 +12,8 @@ from assets.conventions import (
     INPUT_VERSION_TAG,
     INVARIANTS,
     ONLY_STALE_TAG,
-    OWNERS,
     RULES_TAG,
-    table_metadata,
+    table_spec,
     written_metadata,
 )
 from assets.partitions import rank_trace_key, rank_trace_partitions, ranks_by_iteration, ranks_of_iteration
@@ -44,21 +43,17 @@ UNCLASSIFIED_LIMIT = 0.01
 @dg.multi_asset(
     name="rank_tables",
     specs=[
-        dg.AssetSpec(
+        table_spec(
             name,
+            _DESCRIPTIONS[name],
+            group="ranks",
             deps=[
                 raw_traces,
                 *(dg.AssetDep(table, partition_mapping=ranks_of_iteration) for table in ("topology", "process_groups")),
                 classification_rules,
             ],
-            group_name="ranks",
-            owners=OWNERS,
-            kinds={"parquet", "duckdb"},
-            code_version=CODE_VERSION,
-            description=_DESCRIPTIONS[name],
-            metadata=table_metadata(name),
+            condition=RANKS_NEEDED,
             skippable=True,
-            automation_condition=RANKS_NEEDED,
         )
         for name in RANK_TABLES
     ],

@@ -42,7 +42,7 @@ def raw_traces(traceviz: TracevizHome) -> dg.DataVersionsByPartition:
 @dg.observable_source_asset(
     partitions_def=iteration_partitions,
     group_name="sources",
-    description="The run's newest unique_parallel_groups_*.txt, which says how ranks form groups.",
+    description="The run's newest unique_parallel_groups_* file, which says how ranks form groups.",
     tags={"dagster/kind/text": ""},
 )
 def topology_files(traceviz: TracevizHome) -> dg.DataVersionsByPartition:

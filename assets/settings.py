@@ -105,7 +105,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     watch: tuple[WatchedRoot, ...] = ()
-    automation_seconds: int = 30
+    automation_seconds: int = 15
     sensor: SensorSettings = msgspec.field(default_factory=SensorSettings)
     nightly: NightlySettings = msgspec.field(default_factory=NightlySettings)
     retention: RetentionSettings = msgspec.field(default_factory=RetentionSettings)

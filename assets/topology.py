@@ -7,7 +7,7 @@ import dagster as dg
 import xxhash
 
 from assets.automation import TOPOLOGY_NEEDED, TRANSIENT
-from assets.conventions import CODE_VERSION, OWNERS, table_metadata, written_metadata
+from assets.conventions import table_spec, written_metadata
 from assets.partitions import iteration_partitions, ranks_of_iteration
 from assets.raw_traces import raw_traces, topology_files
 from assets.resources import TracevizHome
@@ -32,16 +32,12 @@ def inputs_version(inputs: IterationInputs) -> str:
 @dg.multi_asset(
     name="topology_tables",
     specs=[
-        dg.AssetSpec(
+        table_spec(
             name,
+            description,
+            group="topology",
             deps=[dg.AssetDep(raw_traces, partition_mapping=ranks_of_iteration), topology_files],
-            group_name="topology",
-            owners=OWNERS,
-            kinds={"parquet", "duckdb"},
-            code_version=CODE_VERSION,
-            description=description,
-            metadata=table_metadata(name),
-            automation_condition=TOPOLOGY_NEEDED,
+            condition=TOPOLOGY_NEEDED,
         )
         for name, description in (
             ("topology", "Each rank's coordinates in both rank grids, its stage, pipeline and replicas."),

@@ -148,6 +148,7 @@ class Job:
                 "start_ns": np.concatenate((begin, begin + COMMUNICATION_NS)),
                 "duration_ns": np.repeat([COMMUNICATION_NS, COMPUTATION_NS], count),
                 "kind": kinds,
+                "step": np.full(2 * count, 7),
                 "dimension": pa.concat_arrays(
                     [communications["dimension"].cast(pa.string()).combine_chunks(), nothing]
                 ).dictionary_encode(),

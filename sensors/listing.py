@@ -6,12 +6,11 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from fnmatch import fnmatch
 from typing import Any, Protocol
 
 import xxhash
 
-from traceviz_dag.read.topology_file import FILE_PATTERN
+from traceviz_dag.read.topology_file import is_topology_name
 
 _SKIPPED_FOLDERS = frozenset({"truth", "chakra", "__pycache__"})
 _TRACE_ENDS = (".json", ".json.gz", ".JSON", ".JSON.GZ", ".json.GZ", ".sqlite", ".nsys-rep")
@@ -180,9 +179,9 @@ def look_at(folder: str, entries: Sequence[Entry], changed_ns: int = 0, *, is_le
     for name, is_folder, size_bytes, file_changed_ns in entries:
         if is_folder:
             continue
-        if is_trace_name(name):
+        if is_trace_name(name) and not is_topology_name(name):
             traces += 1
-        elif not fnmatch(name, FILE_PATTERN):
+        elif not is_topology_name(name):
             being_written = being_written or is_temporary_name(name)
             continue
         lines.append(f"{name}\0{size_bytes}\0{file_changed_ns}")

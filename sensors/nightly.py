@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 import dagster as dg
 import xxhash
@@ -23,6 +24,9 @@ NIGHT_TAG = "traceviz/night"
 RUN_KEY_TAG = "dagster/run_key"
 RANGE_START_TAG = "dagster/asset_partition_range_start"
 RANGE_END_TAG = "dagster/asset_partition_range_end"
+
+_AUTOMATION_LOOKS = 4
+"""So many looks after the last run, automation has asked for all that it is going to ask for."""
 
 _STAGES = {
     stage: dg.define_asset_job(f"compute_{stage}", dg.AssetSelection.assets(*tables))
@@ -104,11 +108,16 @@ def judge_open_night(
     if _was_tried(instance, verdict_key):
         yield dg.SkipReason(f"the night of {night} is judged")
         return
+    settings = traceviz.settings()
     waited = now - looks[0].end_time
-    if waited < traceviz.settings().nightly.wait_minutes * 60:
+    if waited < settings.nightly.wait_minutes * 60:
         in_flight = instance.get_runs_count(dg.RunsFilter(statuses=_IN_FLIGHT))
         if in_flight:
             yield dg.SkipReason(f"{in_flight} runs are under way")
+            return
+        since = datetime.fromtimestamp(now - _AUTOMATION_LOOKS * settings.automation_seconds, UTC)
+        if instance.get_runs_count(dg.RunsFilter(updated_after=since)):
+            yield dg.SkipReason("a run ended just now, and automation may ask for what follows from it")
             return
         requests = list(_what_is_missing(instance, traceviz, night))
         if requests:

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from traceviz_dag.errors import UsageError
+from traceviz_dag.read.perfetto.engines import Engine, find_engine
+
 _SHARED_DATA = Path(os.environ.get("TRACEVIZ_SHARED_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
 
 
@@ -16,3 +19,14 @@ def shared_data() -> Path:
     if not _SHARED_DATA.is_dir():
         pytest.skip(f"no real traces at {_SHARED_DATA}: set TRACEVIZ_SHARED_DATA to their folder")
     return _SHARED_DATA
+
+
+@pytest.fixture(scope="session")
+def trace_processor() -> Engine:
+    """Perfetto's trace processor; tests that need it skip where there is none, unless it is required."""
+    try:
+        return find_engine()
+    except UsageError as error:
+        if os.environ.get("TRACEVIZ_REQUIRE_TRACE_PROCESSOR"):
+            pytest.fail(f"a trace processor is required here: {error}")
+        pytest.skip(str(error))

@@ -10,6 +10,7 @@ from assets.iteration_figures import iteration_figures
 from assets.iteration_tables import iteration_assets
 from assets.nightly import nightly_gate
 from assets.nsys_download import nsys_profile
+from assets.perfetto_traces import perfetto_trace
 from assets.rank_figures import rank_figures
 from assets.rank_tables import rank_tables
 from assets.raw_traces import classification_rules, raw_traces, topology_files
@@ -19,13 +20,14 @@ from assets.topology import topology_assets
 from sensors.keep_house import keep_house_schedule
 from sensors.nightly import nightly_schedule, nightly_verdict_sensor
 from sensors.notifications import notify_sensor
+from sensors.partition_status import partition_status_sensor
 from sensors.register_traces import register_traces
 from sensors.trace_folders import trace_folders_sensor
 
 ASSETS = (
     *(raw_traces, topology_files, classification_rules),
     *(topology_assets, rank_tables, iteration_assets, across_ranks_assets, nightly_gate),
-    *(rank_figures, *iteration_figures, retention, nsys_profile),
+    *(rank_figures, *iteration_figures, perfetto_trace, retention, nsys_profile),
 )
 
 _HOME = TracevizHome()
@@ -39,6 +41,7 @@ defs = dg.Definitions(
         automation_sensor(_SETTINGS),
         nightly_verdict_sensor(_SETTINGS),
         notify_sensor(_SETTINGS),
+        partition_status_sensor(_SETTINGS),
     ],
     schedules=[nightly_schedule(_SETTINGS), keep_house_schedule(_SETTINGS)],
     resources={"traceviz": _HOME},

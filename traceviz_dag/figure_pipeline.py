@@ -16,14 +16,18 @@ from traceviz_dag.errors import UsageError
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partitions import escape
 from traceviz_dag.show.alignment import TimeAlignment
+from traceviz_dag.show.bubble_waterfall import draw_bubble_waterfall
+from traceviz_dag.show.clock_residuals import draw_clock_residuals
 from traceviz_dag.show.facts import rank_figures
 from traceviz_dag.show.members import pipelines, read_members, replicas
 from traceviz_dag.show.model_replica import draw_model_replica
 from traceviz_dag.show.overlap_bars import draw_overlap_bars
+from traceviz_dag.show.period_distribution import draw_period_distribution
 from traceviz_dag.show.pipeline_group import draw_pipeline_group
 from traceviz_dag.show.rank_timeline import draw_rank_timeline
 from traceviz_dag.show.rendering import FORMATS, preview, write_figure
 from traceviz_dag.show.source import TableSource, empty_table, rows
+from traceviz_dag.show.wait_map import draw_wait_map
 from traceviz_dag.vocabulary import TraceStatus
 
 FOLDER = "figures"
@@ -42,10 +46,21 @@ class FigureKind(StrEnum):
     PIPELINE_GROUP = "pipeline_group"
     MODEL_REPLICA = "model_replica"
     ALL_RANKS = "all_ranks"
+    WAIT_MAP = "wait_map"
+    BUBBLE_WATERFALL = "bubble_waterfall"
+    PERIOD_DISTRIBUTION = "period_distribution"
+    CLOCK_RESIDUALS = "clock_residuals"
 
 
 RANK_KINDS = (FigureKind.RANK_TIMELINE, FigureKind.OVERLAP_BARS)
 GROUP_KINDS = (FigureKind.PIPELINE_GROUP, FigureKind.MODEL_REPLICA, FigureKind.ALL_RANKS)
+ACROSS_RANKS_KINDS = {
+    FigureKind.WAIT_MAP: draw_wait_map,
+    FigureKind.BUBBLE_WATERFALL: draw_bubble_waterfall,
+    FigureKind.PERIOD_DISTRIBUTION: draw_period_distribution,
+    FigureKind.CLOCK_RESIDUALS: draw_clock_residuals,
+}
+"""One figure an iteration each, from the tables across ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +99,7 @@ class FigureTask:
     @property
     def name(self) -> str:
         """Name of its files, without ending."""
-        if self.kind in RANK_KINDS:
+        if self.kind in RANK_KINDS or self.kind in ACROSS_RANKS_KINDS:
             return self.kind.value
         number = "" if self.number is None else f"_{self.number}"
         return f"{self.kind.value}{number}_{self.alignment.value}"
@@ -159,6 +174,11 @@ def group_tasks(source: LakeSource, kinds: Sequence[FigureKind] = GROUP_KINDS, e
     return tasks
 
 
+def across_ranks_tasks(source: LakeSource, kinds: Sequence[FigureKind] = tuple(ACROSS_RANKS_KINDS)) -> list[FigureTask]:
+    """The figures across ranks; one of which the tables tell nothing is not drawn."""
+    return [_task(source, kind, None) for kind in ACROSS_RANKS_KINDS if kind in kinds]
+
+
 def readable_ranks(source: TableSource) -> list[int]:
     """Ranks whose trace could be read, by number."""
     found = rows(source, "traces", ("rank", "status"))
@@ -181,7 +201,7 @@ def notable_ranks(source: TableSource, ranks: Sequence[int]) -> list[int]:
 def draw_figures(tasks: Sequence[FigureTask], workers: int = 1) -> Iterator[DrawnFigure]:
     """Draw figures, over several processes where there are many; in the order of the tasks.
 
-    A task whose rank has no kernels yields nothing.
+    A task whose rank has no kernels, or whose tables tell nothing, yields nothing.
     """
     if workers <= 1 or len(tasks) < _LEAST_FOR_POOL:
         yield from (drawn for task in tasks if (drawn := draw_figure(task)) is not None)
@@ -192,7 +212,7 @@ def draw_figures(tasks: Sequence[FigureTask], workers: int = 1) -> Iterator[Draw
 
 
 def draw_figure(task: FigureTask) -> DrawnFigure | None:
-    """Draw one figure and write its files; None for a rank without kernels."""
+    """Draw one figure and write its files; None where there is nothing to draw."""
     source = LakeSource(Lake(task.home), task.run, task.iteration)
     figure = _drawn(source, task)
     if figure is None:
@@ -202,6 +222,8 @@ def draw_figure(task: FigureTask) -> DrawnFigure | None:
 
 
 def _drawn(source: TableSource, task: FigureTask) -> Figure | None:
+    if task.kind in ACROSS_RANKS_KINDS:
+        return ACROSS_RANKS_KINDS[task.kind](source)
     match task.kind, task.number:
         case FigureKind.RANK_TIMELINE, int(rank):
             return draw_rank_timeline(source, rank)

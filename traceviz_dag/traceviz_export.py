@@ -133,7 +133,7 @@ def _export_model(
 ) -> Iterator[Path]:
     """A model's pipelines on one axis, each alone, then together in both orders."""
     name = f"Model_Group_{replica.number}"
-    spans = [span for rank in replica.ranks if (span := read_activity(source, rank).span()) is not None]
+    spans = {rank: span for rank in replica.ranks if (span := read_activity(source, rank).span()) is not None}
     pictures = {
         f"pp_group_{group.number}_ranks_{_joined(group.ranks)}": draw_pipeline_group(
             source, group.number or 0, alignment, spans

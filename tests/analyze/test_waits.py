@@ -29,7 +29,7 @@ from traceviz_dag.analyze.experts import expert_load
 from traceviz_dag.analyze.links import link_speeds
 from traceviz_dag.analyze.waits import charge_waits
 from traceviz_dag.simulate import Settings
-from traceviz_dag.simulate.settings import Faults
+from traceviz_dag.simulate.settings import Faults, Recompute
 from traceviz_dag.tables import COLLECTIVES, KERNELS
 
 JOB = {
@@ -88,6 +88,21 @@ def test_the_rank_with_the_fault_is_blamed_and_no_other(faults, culprit, doing, 
     assert (stages["stage"][0].as_py(), stages["worst_rank"][0].as_py()) == (culprit // 4, culprit)
 
 
+def test_a_synchronisation_in_each_forward_step_is_named_by_the_host_time_that_it_costs(folder):
+    iteration = job(Faults(hidden_synchronisation=3), folder)
+    late = late_ranks(iteration.table("collectives"))
+    (row,) = late.filter(pc.equal(late["rank"], 3)).to_pylist()
+    assert blamed(iteration) == [3] and row["late_category"] == "host"
+    assert row["own_share"] < 0.03, "small as it is"
+
+
+@pytest.mark.parametrize("culprit", [None, 9])
+def test_delays_that_a_slow_rank_hands_on_are_not_charged_to_those_it_reaches(culprit, folder):
+    # Interleaved over four stages, gradients overlapped: the pipeline of the slow rank comes late to all its meetings.
+    deep = {"pp": 4, "vpp": 2, "layers": 16, "microbatches": 8, "recompute": Recompute.FULL}
+    assert blamed(job(Faults(slow_gpu=culprit), folder, **deep)) == ([] if culprit is None else [culprit])
+
+
 def test_a_slow_link_is_told_from_a_late_peer(folder):
     iteration = job(Faults(slow_link=3), folder)
     assert slow_links(iteration) == [(3, "inter_node")]
@@ -130,7 +145,7 @@ def test_a_real_job_s_last_rank_was_waited_for_because_its_host_had_not_launched
 
 
 def rank_kernels(rows: list[dict]) -> pa.Table:
-    names = ("start_ns", "duration_ns", "device", "kind", "dimension", "category")
+    names = ("start_ns", "duration_ns", "device", "kind", "dimension", "category", "step")
     fields = [KERNELS.schema.field(name) for name in names]
     return pa.Table.from_arrays(
         [pa.array([row.get(field.name) for row in rows], field.type) for field in fields], names
@@ -169,6 +184,16 @@ def test_at_a_first_meeting_the_late_rank_is_seen_while_the_other_waits():
     # [100, 260): computes until 150, then nothing is launched until 230, then the launch takes its time.
     assert late_parts(rows[0]) == {"compute": 50, "host": 80, "idle": 30}
     assert rows[0]["late_category"] == "host" and late_parts(rows[1]) == {}
+
+
+def test_work_that_only_comes_later_was_handed_on():
+    # Both compute for 50 since the step began; rank 1 does so after it was held up in another communication.
+    held_up = part(1, 10, 170, "other", dimension="pp")
+    parts = [part(0, 60, 300), part(1, 220, 300)]
+    beside = {0: [{**computing(10, 50), "step": 7}], 1: [{**computing(170, 50), "step": 7}, held_up]}
+    rows = charged(parts, beside)
+    assert rows[0]["wait_ns"] == 160
+    assert late_parts(rows[0]) == {"communication": 160}
 
 
 def test_since_they_parted_the_late_rank_is_late_for_what_it_did_more_of():

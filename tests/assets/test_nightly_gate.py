@@ -120,6 +120,28 @@ def test_runs_of_one_series_are_compared_in_the_order_of_their_traces(tmp_path):
     ]
 
 
+def test_a_named_pair_that_overlaps_less_is_worse_although_the_step_is_not(tmp_path, monkeypatch):
+    (tmp_path / "pairs.toml").write_text(
+        '[[pair]]\nname = "decode"\ntimestamps = "stamps.jsonl"\nstage0 = {stamp = "A"}\nstage1 = {stamp = "B"}\n'
+    )
+    monkeypatch.setenv("TRACEVIZ_PAIRS", str(tmp_path / "pairs.toml"))
+    run = tmp_path / "runs/job"
+    loop = Loop(tmp_path / "home", run.parent)
+    # A unit takes as long as its longer stage, then as long as both.
+    for iteration, period in ((1, 100), (2, 150)):
+        stamps = ({"rank": 0, "unit": unit, "tA0": unit * period, "tA1": unit * period + 100} for unit in range(6))
+        lines = [json.dumps({**stamp, "tB0": stamp["tA1"], "tB1": stamp["tA1"] + 50}) for stamp in stamps]
+        (tmp_path / "stamps.jsonl").write_text("\n".join(lines))
+        write_iteration(run, iteration)
+        loop.settle()
+        loop.automate()
+    scores = open_lake(loop.home).query("SELECT iteration, score_p50 FROM period_percentiles WHERE kind = 'named'")
+    assert sorted(tuple(row.values()) for row in scores.to_pylist()) == [(1, 1.0), (2, 0.0)]
+    assert not judge(loop).success
+    (night,) = open_lake(loop.home).query("SELECT worse FROM nights WHERE iteration = 2").to_pylist()
+    assert night["worse"] == ["OverlapScore of decode"]
+
+
 def test_nothing_is_judged_twice(loop):
     judge(loop)
     files = {path: path.stat().st_mtime_ns for path in (loop.home / "lake/nights").rglob("*.parquet")}
@@ -141,8 +163,8 @@ def open_the_night(loop: Loop) -> str:
     return request.tags[NIGHT_TAG]
 
 
-def next_requests(loop: Loop, later: float = 0) -> list[tuple[str, str]]:
-    """(job, partition) that the verdict sensor asks for now."""
+def next_requests(loop: Loop, later: float = 300) -> list[tuple[str, str]]:
+    """(job, partition) that the verdict sensor asks for, by default when automation has had its time."""
     now = datetime.now(UTC).timestamp() + later
     asked = [one for one in judge_open_night(loop.instance, loop.traceviz, now) if isinstance(one, dg.RunRequest)]
     return [
@@ -159,6 +181,7 @@ def test_the_night_finds_what_the_sensor_missed_computes_it_stage_by_stage_and_i
     loop = Loop(tmp_path / "home", run.parent)
     assert next_requests(loop) == [], "no night is open"
     open_the_night(loop)
+    assert next_requests(loop, later=1) == [], "automation may be about to ask for the same"
     assert next_requests(loop) == [("compute_topology", "job@1")]
     loop._materialise(("topology", "process_groups"), partition_key="job@1")
     assert next_requests(loop) == [("compute_ranks", "job@1|0000")]
@@ -179,8 +202,9 @@ def test_a_night_waits_for_a_rank_that_failed_no_longer_than_it_may(tmp_path):
     (stage,) = next_requests(loop)
     assert stage == ("compute_ranks", "job@1|0001"), "it is tried once more"
     assert next_requests(loop, later=3 * 3600) == [("judge_night", "")]
+    now = datetime.now(UTC).timestamp() + 300
     key = next(
-        one for one in judge_open_night(loop.instance, loop.traceviz, 0) if isinstance(one, dg.RunRequest)
+        one for one in judge_open_night(loop.instance, loop.traceviz, now) if isinstance(one, dg.RunRequest)
     ).run_key
     dg.materialize(
         loop.assets,

@@ -17,7 +17,6 @@ from tests.assets.loop import QUIET, Loop, of_iterations, of_ranks, of_topology
 from tests.small_run import rank_file
 from traceviz_dag.lake.inputs import IterationInputs, RankInput, registered, registered_if_any
 from traceviz_dag.lake.lake import open_lake
-from traceviz_dag.tables import TABLES
 from traceviz_dag.workers import analyse_into_lake
 
 DAY_SECONDS = 86_400
@@ -33,21 +32,24 @@ def write_iteration(root: Path, iteration: int, days_old: float, scale: int = 1)
         os.utime(path, (changed, changed))
 
 
-@pytest.fixture(autouse=True)
-def ranks_in_this_process(monkeypatch):
+@pytest.fixture(scope="module", autouse=True)
+def ranks_in_this_process():
     def one_by_one(task, traces, _workers):
         return (analyse_into_lake(task, trace) for trace in traces)
 
-    monkeypatch.setattr(rank_tables, "analyse_ranks", one_by_one)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rank_tables, "analyse_ranks", one_by_one)
+        yield
 
 
-@pytest.fixture
-def loop(tmp_path):
-    """Iterations 1 and 2 are old, 3 is new."""
-    root = tmp_path / "runs"
-    for iteration, days_old in ((1, 50), (2, 40), (3, 1)):
+@pytest.fixture(scope="module")
+def loop(tmp_path_factory):
+    """Iteration 1 is old, 2 is new."""
+    folder = tmp_path_factory.mktemp("retention")
+    root = folder / "runs"
+    for iteration, days_old in ((1, 50), (2, 1)):
         write_iteration(root, iteration, days_old)
-    loop = Loop(tmp_path / "home", root, SETTINGS)
+    loop = Loop(folder / "home", root, SETTINGS)
     loop.settle()
     loop.automate()
     loop.news()
@@ -73,32 +75,6 @@ def iterations_left(loop: Loop) -> list[str]:
     return sorted(loop.instance.get_dynamic_partitions("iteration"))
 
 
-def test_what_is_old_goes_with_its_files_and_sets_nothing_in_motion(loop):
-    other = {path: path.read_bytes() for path in files_of(loop, 3)}
-    assert files_of(loop, 1)
-    assert keep_house(loop).success
-    assert iterations_left(loop) == ["job@3"]
-    assert not files_of(loop, 1) and not files_of(loop, 2)
-    assert registered_if_any(loop.home, "job@1") is None
-    assert {path: path.read_bytes() for path in files_of(loop, 3)} == other
-    assert (loop.root / "job/iteration_1/rank_0000_iter_1.pt.trace.json").exists(), "traces are not ours to delete"
-    assert open_lake(loop.home).query("SELECT iteration FROM iterations").to_pylist() == [{"iteration": 3}]
-    loop.settle()
-    loop.automate()
-    assert loop.news() == set() and iterations_left(loop) == ["job@3"]
-
-
-def test_a_pruned_iteration_whose_trace_changes_is_computed_as_a_whole(loop):
-    keep_house(loop)
-    loop.automate()
-    path = loop.root / "job/iteration_1/rank_0001_iter_1.pt.trace.json"
-    rank_file(1, 2, step=1, scale=2).write(path)
-    loop.settle()
-    loop.automate()
-    assert loop.news() == EVERYTHING
-    assert {name for name in TABLES if open_lake(loop.home).partitions(name, "job", 1)} >= {"kernels", "iterations"}
-
-
 def test_nothing_goes_while_a_run_is_under_way_that_may_work_on_it(loop):
     lake, inputs, before = open_lake(loop.home), registered(loop.home, "job@1"), files_of(loop, 1)
     ranks = {"dagster/asset_partition_range_start": "job@1|0000", "dagster/asset_partition_range_end": "job@1|0001"}
@@ -109,7 +85,7 @@ def test_nothing_goes_while_a_run_is_under_way_that_may_work_on_it(loop):
         assert is_in_use(loop.instance, "job@2") is not bool(tags), "only a run that says nothing holds all of them"
         assert not is_in_use(loop.instance, "job@1", own_run=run.run_id)
         loop.instance.report_run_canceled(run)
-    assert prune(loop.instance, lake, inputs)
+    assert not is_in_use(loop.instance, "job@1")
 
 
 @dg.job
@@ -117,11 +93,31 @@ def any_job() -> None:
     """Any job."""
 
 
+def test_what_is_old_goes_with_its_files_and_comes_back_only_when_its_trace_changes(loop):
+    other = {path: path.read_bytes() for path in files_of(loop, 2)}
+    assert files_of(loop, 1)
+    assert keep_house(loop).success
+    assert iterations_left(loop) == ["job@2"]
+    assert not files_of(loop, 1) and registered_if_any(loop.home, "job@1") is None
+    assert {path: path.read_bytes() for path in files_of(loop, 2)} == other
+    trace = loop.root / "job/iteration_1/rank_0001_iter_1.pt.trace.json"
+    assert trace.exists(), "traces are not ours to delete"
+    assert open_lake(loop.home).query("SELECT iteration FROM iterations").to_pylist() == [{"iteration": 2}]
+    loop.settle()
+    loop.automate()
+    assert loop.news() == set() and iterations_left(loop) == ["job@2"], "nothing is set in motion"
+    rank_file(1, 2, step=1, scale=2).write(trace)
+    loop.settle()
+    loop.automate()
+    assert loop.news() == EVERYTHING, "with the rank that did not change"
+    assert len(files_of(loop, 1)) == len(EVERYTHING)
+
+
 def test_the_last_accepted_night_stays_since_the_next_is_compared_with_it(tmp_path):
     root = tmp_path / "runs"
-    for iteration, scale in ((1, 1), (2, 1), (3, 2)):
+    for iteration, scale in ((1, 1), (2, 2)):
         write_iteration(root, iteration, 40, scale)
-    loop = Loop(tmp_path / "home", root, SETTINGS)
+    loop = Loop(tmp_path / "home", root, SETTINGS.replace("keep_days", "keep_newest = 0\nkeep_days"))
     loop.settle()
     loop.automate()
     dg.materialize(
@@ -133,7 +129,7 @@ def test_the_last_accepted_night_stays_since_the_next_is_compared_with_it(tmp_pa
         raise_on_error=False,
     )
     keep_house(loop)
-    assert iterations_left(loop) == ["job@2", "job@3"], "2 was accepted last, 3 is the newest"
+    assert iterations_left(loop) == ["job@1"], "2 is newer, and was not accepted"
 
 
 def inputs_of(iteration: int, days_old: float, now_ns: int) -> IterationInputs:

@@ -91,7 +91,7 @@ def test_the_code_location_holds_together():
     dg.Definitions.validate_loadable(defs)
     repository = defs.get_repository_def()
     assert {sensor.name for sensor in repository.sensor_defs} == {
-        "automation", "nightly_verdict", "notify", "trace_folders"
+        "automation", "nightly_verdict", "notify", "partition_status", "trace_folders"
     }  # fmt: skip
     running = [one for one in repository.sensor_defs if one.default_status is dg.DefaultSensorStatus.RUNNING]
     assert running == [], "nothing runs by itself on a home that watches no folder"

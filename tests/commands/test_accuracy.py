@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -12,6 +13,7 @@ import pytest
 from tests.end_to_end.conftest import traceviz
 from traceviz_dag.analyze.accuracy import compared, confusion, shares, spanning_graphs
 from traceviz_dag.simulate import Settings, simulate
+from traceviz_dag.simulate.settings import Graphs
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +59,15 @@ def test_the_columns_of_other_truth_tables_are_understood(shared_data, tmp_path)
     answer = json.loads(traceviz("accuracy", run, "--home", tmp_path, "--json").stdout)
     assert answer["share_of_time_right"] == 1.0 and answer["ranks"] == 4
     assert {"bwd_computation_recompute", "other_communication"} <= {row["category"] for row in answer["categories"]}
+
+
+def test_a_graph_of_a_whole_step_counts_and_its_rest_is_told_beside(tmp_path):
+    settings = Settings(layers=2, pp=2, microbatches=2, hidden=256, heads=4, sequence=128, vocabulary=512)
+    run = simulate(replace(settings, cuda_graphs=Graphs.ITERATION), tmp_path / "job", workers=1)
+    answer = json.loads(traceviz("accuracy", run, "--home", tmp_path, "--json").stdout)
+    assert 0 < answer["spanning_graph_time_ns"] < answer["kernel_time_ns"]
+    assert answer["share_of_time_right"] < 0.7 and answer["wrong"]["phase"] == answer["wrong"]["category"] == 0
+    assert answer["without_spanning_graphs"]["share_of_time_right"] == 1.0
 
 
 def test_an_iterations_truth_lies_in_its_run_and_a_path_without_truth_is_one_line(job, tmp_path):

@@ -16,9 +16,11 @@ from traceviz_dag.commands.clocks import clocks
 from traceviz_dag.commands.gate import gate
 from traceviz_dag.commands.periods import periods
 from traceviz_dag.commands.pipelines import pipelines
+from traceviz_dag.commands.summary import iteration_summary, print_summary
 from traceviz_dag.commands.waits import waits
 from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.lake.lake import open_lake
+from traceviz_dag.orchestrate import IterationResult
 from traceviz_dag.simulate import Settings, simulate
 from traceviz_dag.simulate.settings import Faults
 
@@ -84,6 +86,13 @@ def test_waits_name_the_slow_rank_and_the_clocks_that_they_rest_on(home):
     assert said["matrix"][0]["late_rank"] in (4, 5)
     code, text = call(waits, "--home", home, "--limit", 3)
     assert code == 0 and "rank 5 delayed its peers by" in text and "the 3 longest of" in text
+
+
+def test_the_summary_of_the_main_job_names_who_is_to_blame(home, capsys):
+    summary = iteration_summary(home, IterationResult("job@10", "job", 10, aggregated=True))
+    assert [row["rank"] for row in summary["blamed"]] == [5]
+    print_summary(summary)
+    assert "rank 5 delayed its peers by" in capsys.readouterr().out
 
 
 def test_a_path_gives_what_the_lake_gives(home, run_folder):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -25,6 +26,13 @@ RANK_ASSETS = ("traces", "kernels", "microbatches", "overlap")
 TOPOLOGY_ASSETS = ("topology", "process_groups")
 ITERATION_ASSETS = ("iterations", "runs", "collectives", "rank_clocks", "pipelines", "periods")
 ALL_ASSETS = (*TOPOLOGY_ASSETS, *RANK_ASSETS, *ITERATION_ASSETS)
+CHROMIUM_FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-sync",
+]
 
 
 def traceviz(*arguments: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
@@ -175,3 +183,19 @@ def running_dagster(home: Path, log: Path) -> Iterator[DagsterServer]:
 def home(tmp_path: Path) -> Path:
     """An empty home."""
     return tmp_path / "home"
+
+
+@pytest.fixture
+def browser():
+    """A real browser, headless."""
+    path = shutil.which("chromium") or shutil.which("chromium-browser")
+    if path is None:
+        if os.environ.get("TRACEVIZ_REQUIRE_BROWSER"):
+            pytest.fail("Chromium is required here and missing: apt-get install chromium")
+        pytest.skip("Chromium is not installed: apt-get install chromium")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=CHROMIUM_FLAGS)
+        yield browser
+        browser.close()

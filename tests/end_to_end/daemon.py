@@ -10,12 +10,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import dagster as dg
 import yaml
+from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus
 
 from tests.end_to_end.conftest import ALL_ASSETS
 from traceviz_dag.orchestrate import open_instance, prepare_instance
@@ -27,6 +29,8 @@ IN_FLIGHT = (
     dg.DagsterRunStatus.STARTED,
     dg.DagsterRunStatus.CANCELING,
 )
+POSTGRESQL_SETTINGS = Path(__file__).parents[2] / "deploy/dagster.postgresql.yaml"
+PASSWORD_VARIABLE = "DAGSTER_PG_PASSWORD"
 APT_LINE = "apt-get install -y postgresql"
 
 # The daemon as it is, with shorter waits: its loops sleep between 5 and 30 s, which no setting changes.
@@ -65,7 +69,7 @@ class Daemon:
         self.folder = prepare_instance(home)
         self.log = home / "daemon.log"
         settings = yaml.safe_load((self.folder / "dagster.yaml").read_text())
-        settings["run_monitoring"] |= {"poll_interval_seconds": 5, "start_timeout_seconds": 60}
+        settings["run_monitoring"] |= {"poll_interval_seconds": 5, "start_timeout_seconds": 90}
         settings["run_coordinator"] = {
             "module": "dagster.core.run_coordinator",
             "class": "QueuedRunCoordinator",
@@ -81,6 +85,9 @@ class Daemon:
         self.site.mkdir()
         (self.site / "sitecustomize.py").write_text(_SITE)
         self._process: subprocess.Popen[bytes] | None = None
+        # Daemon and test would create the same tables at the same time, and one of them fail.
+        with open_instance(home):
+            pass
 
     def set_deadline(self, minutes: float) -> None:
         """How long an incomplete folder waits; the next tick reads it."""
@@ -125,27 +132,48 @@ class Daemon:
                 assert time.monotonic() < deadline, f"not {what} after {seconds} s\n{self.log.read_text()[-3000:]}"
                 time.sleep(0.3)
 
-    def wait_until_idle(self, what: str, expected: set[tuple[str, str]], since: int) -> None:
-        """Wait until these partitions were materialised and nothing is under way."""
+    def wait_until_idle(self, what: str, expected: Collection[tuple[str, str]], since: int) -> None:
+        """Wait until these partitions were materialised, nothing is under way, and automation looked twice since
+        without finding more."""
+        idle_since = 0.0
 
         def holds(instance: dg.DagsterInstance) -> bool:
-            return expected <= news(instance, since) and not instance.get_runs_count(
-                dg.RunsFilter(statuses=list(IN_FLIGHT))
-            )
+            nonlocal idle_since
+            if not set(expected) <= news(instance, since).keys() or is_busy(instance):
+                idle_since = 0.0
+                return False
+            idle_since = idle_since or time.time()
+            return looks_of_automation(instance, idle_since) >= 2
 
         self.wait(what, holds)
 
 
-def news(instance: dg.DagsterInstance, since: int) -> set[tuple[str, str]]:
-    """The (asset, partition) that were materialised after an event."""
-    return {
-        (asset, partition)
-        for asset in ALL_ASSETS
-        for partition, position in instance.get_latest_storage_id_by_partition(
-            dg.AssetKey(asset), dg.DagsterEventType.ASSET_MATERIALIZATION
-        ).items()
-        if position > since
-    }
+def is_busy(instance: dg.DagsterInstance) -> bool:
+    """Whether a run or a backfill is under way."""
+    if instance.get_runs_count(dg.RunsFilter(statuses=list(IN_FLIGHT))):
+        return True
+    return bool(instance.get_backfills(filters=BulkActionsFilter(statuses=[BulkActionStatus.REQUESTED]), limit=1))
+
+
+def looks_of_automation(instance: dg.DagsterInstance, since: float) -> int:
+    """How many ticks of the automation sensor began after a time and have ended."""
+    found = [state for state in instance.all_instigator_state() if state.instigator_name == "automation"]
+    ticks = [
+        tick
+        for state in found
+        for tick in instance.get_ticks(state.instigator_origin_id, state.selector_id, after=since, limit=5)
+    ]
+    return sum(tick.end_timestamp is not None for tick in ticks)
+
+
+def news(instance: dg.DagsterInstance, since: int) -> Counter[tuple[str, str]]:
+    """The (asset, partition) that were materialised after an event, and how often."""
+    found: Counter[tuple[str, str]] = Counter()
+    for asset in ALL_ASSETS:
+        records_filter = dg.AssetRecordsFilter(dg.AssetKey(asset), after_storage_id=since)
+        for record in instance.fetch_materializations(records_filter, limit=1000).records:
+            found[(asset, str(record.partition_key))] += 1
+    return found
 
 
 def position(instance: dg.DagsterInstance) -> int:
@@ -192,9 +220,9 @@ def running_postgresql(programs: Path) -> Iterator[dict[str, object]]:
         run("initdb", "-D", str(data), "-U", "dagster", "--auth=trust", "--no-sync")
         options = f"-p {port} -k {folder} -c listen_addresses=127.0.0.1 -c fsync=off"
         run("pg_ctl", "-D", str(data), "-w", "-l", str(folder / "log"), "-o", options, "start")
-        # SQLAlchemy takes psycopg 3 for a plain postgresql://, and dagster-postgres brings psycopg2.
-        url = f"postgresql+psycopg2://dagster@127.0.0.1:{port}/postgres"
-        yield {"postgres": {"postgres_url": url}}
+        section = yaml.safe_load(POSTGRESQL_SETTINGS.read_text())["storage"]
+        section["postgres"]["postgres_db"] |= {"hostname": "127.0.0.1", "port": port, "db_name": "postgres"}
+        yield section
     finally:
         if (data / "postmaster.pid").exists():
             run("pg_ctl", "-D", str(data), "-m", "immediate", "stop")

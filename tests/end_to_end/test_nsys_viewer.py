@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tests.end_to_end.test_browser import browser  # noqa: F401
 from tests.nsys_file import small_export
 from traceviz_dag.analyze.nsys_activity import activities
 from traceviz_dag.classify.rules import load_rules
@@ -19,7 +18,7 @@ def _page(tmp_path, most=1000):
     return page
 
 
-def test_the_page_shows_searches_and_zooms_without_a_network(browser, tmp_path):  # noqa: F811
+def test_the_page_shows_searches_and_zooms_without_a_network(browser, tmp_path):
     context = browser.new_context(offline=True, viewport={"width": 1200, "height": 900})
     shown = context.new_page()
     faults, requests = [], []

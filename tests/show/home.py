@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from traceviz_dag.across_ranks import StoredIteration, analyse_across_ranks
 from traceviz_dag.classify.rules import load_rules
 from traceviz_dag.classify.topology import topology_tables
 from traceviz_dag.discovery import inputs_below
@@ -30,5 +31,8 @@ def fill_home(home: Path, paths: Sequence[Path]) -> list[IterationInputs]:
             analyse_into_lake(task, trace)
         for name, query in (("iterations", iterations), ("runs", runs)):
             lake.write(name, query(lake, inputs.run, inputs.iteration), **place)
+        stored = StoredIteration(lake, inputs.run, inputs.iteration, inputs)
+        for name, table in analyse_across_ranks(stored).items():
+            lake.write(name, table, **place)
     lake.refresh_catalogue()
     return found

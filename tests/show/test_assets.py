@@ -10,6 +10,7 @@ import pytest
 
 from assets.iteration_figures import iteration_figures
 from assets.partitions import register_partitions
+from assets.perfetto_traces import perfetto_trace
 from assets.rank_figures import rank_figures
 from assets.rank_tables import rank_tables
 from assets.resources import TracevizHome
@@ -61,12 +62,14 @@ def test_each_rank_is_recorded_and_a_pair_without_a_trace_is_not(home, instance)
 
 
 def test_iterations_have_their_pipelines_and_replicas_with_previews(home, instance):
-    config = {"ops": {"pipeline_figures": FEW, "replica_figures": FEW}}
+    names = ("pipeline_figures", "replica_figures", "across_ranks_figures")
+    config = {"ops": dict.fromkeys(names, FEW)}
     assert materialise(home, instance, list(iteration_figures), partition_key="job@7", run_config=config).success
-    pipelines, replicas = (events(instance, name)["job@7"].metadata for name in ("pipeline_figures", "replica_figures"))
-    assert pipelines["figures"].value == 2
+    pipelines, replicas, across = (events(instance, name)["job@7"].metadata for name in names)
+    assert pipelines["figures"].value == across["figures"].value == 2
+    assert {"wait_map_file", "wait_map_preview", "bubble_waterfall_title"} <= set(across)
     assert [name for name in replicas if name.endswith("_file")] == ["all_ranks_global_file"], "no replica is known"
-    for metadata in (pipelines, replicas):
+    for metadata in (pipelines, replicas, across):
         previews = [value.value for name, value in metadata.items() if name.endswith("_preview")]
         assert previews and sum(map(len, previews)) < 200_000
         for preview in previews:
@@ -90,3 +93,16 @@ def test_in_a_run_that_makes_the_tables_no_figure_of_a_rank_is_recorded(home, in
     result = materialise(home, instance, [rank_tables, rank_figures], partition_key="job@7|0000", run_config=config)
     assert result.success
     assert events(instance, "kernels") and not events(instance, "rank_figures")
+
+
+def test_the_perfetto_trace_says_how_to_open_it(home, instance):
+    versions = []
+    for _ in range(2):
+        assert materialise(home, instance, [perfetto_trace], partition_key="job@7").success
+        record = events(instance, "perfetto_trace")["job@7"]
+        versions.append(record.tags["dagster/data_version"])
+    path = Path(record.metadata["trace"].value)
+    assert path.is_file() and path.is_relative_to(home / "perfetto")
+    assert f"traceviz perfetto open '{path}'" in record.metadata["open"].value
+    assert record.metadata["slices"].value > 20
+    assert versions[0] == versions[1]

@@ -38,8 +38,10 @@ def test_a_small_job_is_drawn_whole(home):
     drawn = json.loads(run("figures", "--home", home, "--iteration", 7, "--json", "--formats", "png,svg"))
     kinds = {(each["kind"], each["number"]) for each in drawn}
     # Nothing in these traces tells which ranks hold one model: all of them are drawn together.
-    assert len(drawn) == len(kinds) == 11
-    assert kinds == {("all_ranks", None), ("pipeline_group", 0), ("pipeline_group", 1)} | {
+    # Two micro-batches have no two steady units, and two collectives solve no clock.
+    assert len(drawn) == len(kinds) == 13
+    across = {("wait_map", None), ("bubble_waterfall", None)}
+    assert kinds == across | {("all_ranks", None), ("pipeline_group", 0), ("pipeline_group", 1)} | {
         (kind, rank) for kind in ("rank_timeline", "overlap_bars") for rank in range(4)
     }
     folder = home / "figures" / "job" / "7"
@@ -82,9 +84,10 @@ def test_a_home_without_such_an_iteration_is_one_line(home, tmp_path):
         run("figures", "--home", tmp_path / "nothing")
 
 
-def test_solved_clocks_are_not_offered_yet(home):
-    result = CliRunner().invoke(app, ["figures", "--home", str(home), "--time-alignment", "solved"])
-    assert result.exit_code == 2
+def test_solved_clocks_are_offered_under_a_name_of_their_own(home):
+    words = ["--home", home, "--iteration", 8, "--kind", "pipeline_group", "--formats", "svg"]
+    out = run("figures", *words, "--time-alignment", "solved")
+    assert (home / "figures/job/8/pipeline_group_0_solved.svg").is_file() and "Pipeline 1: " in out
 
 
 def test_traces_are_analysed_first_and_nothing_is_written_beside_them(tmp_path):

@@ -104,7 +104,8 @@ def test_a_pipeline_holds_every_step_and_kernel_of_every_rank(alignment):
     boxes = collections(draw_pipeline_group(source, 1, alignment))
     firsts = {rank: int(source.tables["kernels"][rank]["start_ns"].to_numpy().min()) for rank in (1, 3)}
     for rank, own in firsts.items():
-        zero = min(firsts.values()) if alignment is TimeAlignment.GLOBAL else own
+        # Nobody solved these clocks: where that is asked for, they stand as recorded.
+        zero = own if alignment is TimeAlignment.INDIVIDUAL else min(firsts.values())
         steps = source.tables["microbatches"][rank]
         steps = steps.filter(pc.equal(steps["dimension"], "all"))
         for phase in ("forward", "backward"):

@@ -15,6 +15,8 @@ TOUCHING = {
     "blocks": palette.BLOCK_COLOURS,
     "communication": palette.COMMUNICATION_COLOURS,
     "measures": palette.MEASURE_COLOURS,
+    "waits": palette.WAIT_COLOURS,
+    "bubble parts": palette.BUBBLE_PARTS,
 }
 
 

@@ -63,8 +63,8 @@ def test_slices_keep_names_times_facts_and_places(tmp_path: Path, name: str) -> 
                 pa.array(["gemm", "copy"]).dictionary_encode(),
                 pa.array(["fwd_computation", None]),
                 {"kernel_id": np.array([5, -1]), "share": pa.array([None, 0.25]), "graph": pa.array([True, None])},
-                flow_out=np.array([9, 0], np.uint64),
-                flow_in=np.array([0, 9], np.uint64),
+                flows_out=[np.array([9, 0], np.uint64)],
+                flows_in=[np.array([0, 9], np.uint64)],
             ),
         )
         trace.add_counts(depth, np.array([ZERO, ZERO + 5]), np.array([1, -2]))

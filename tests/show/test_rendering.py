@@ -13,10 +13,14 @@ from pathlib import Path
 import matplotlib as mpl
 import pytest
 
+from tests.show.across_ranks import period_job, pipeline_job, waiting_job
 from tests.show.job import job
 from traceviz_dag.errors import UsageError
+from traceviz_dag.show.bubble_waterfall import draw_bubble_waterfall
+from traceviz_dag.show.clock_residuals import draw_clock_residuals
 from traceviz_dag.show.model_replica import draw_model_replica
 from traceviz_dag.show.overlap_bars import draw_overlap_bars
+from traceviz_dag.show.period_distribution import draw_period_distribution
 from traceviz_dag.show.pipeline_group import draw_pipeline_group
 from traceviz_dag.show.rank_timeline import draw_rank_timeline
 from traceviz_dag.show.rendering import (
@@ -28,12 +32,17 @@ from traceviz_dag.show.rendering import (
     write_bytes,
     write_figure,
 )
+from traceviz_dag.show.wait_map import draw_wait_map
 
 FIGURES = {
     "timeline": lambda: draw_rank_timeline(job(chunks=2), 1),
     "bars": lambda: draw_overlap_bars(job(chunks=2), 1),
     "pipeline": lambda: draw_pipeline_group(job(missing=[2]), 0),
     "replica": lambda: draw_model_replica(job(ranks=8), 0),
+    "waits": lambda: draw_wait_map(waiting_job()),
+    "bubbles": lambda: draw_bubble_waterfall(pipeline_job()),
+    "periods": lambda: draw_period_distribution(period_job()),
+    "clocks": lambda: draw_clock_residuals(waiting_job()),
     "stages": lambda: draw_model_replica(job(ranks=96, stages=4, microbatches=2), 0),
 }
 _IN_A_NEW_PROCESS = """

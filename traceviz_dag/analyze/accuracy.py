@@ -253,11 +253,10 @@ def _agreement(expected: pa.Table, found: pa.Table, keys: Sequence[str], figures
 
 
 def _of_rows(table: pa.Table, keys: Sequence[str], figures: Sequence[str]) -> pd.DataFrame:
-    rows = _plain(table.select([*keys, *figures]).to_pandas())
-    labels = pd.MultiIndex.from_arrays([list(map(str, rows[name].fillna(-1))) for name in keys])
-    # A number that is NULL in one row turns its whole column into floats, and 0 into 0.0.
-    labels = pd.MultiIndex.from_tuples([tuple(text.removesuffix(".0") for text in label) for label in labels])
-    return rows[list(figures)].set_index(labels) if len(rows) else rows[list(figures)]
+    """The figures, labelled by the keys' values; the labels of two tables are equal where the values are."""
+    columns = [table[name].cast(pa.string()).fill_null("").to_pylist() for name in keys]
+    labels = pd.Index(["|".join(row) for row in zip(*columns, strict=True)], dtype=object)
+    return table.select(list(figures)).to_pandas().set_index(labels)
 
 
 def _optional(values: pd.Series) -> pa.Array:

@@ -7,6 +7,7 @@ where these are there, else by recorded ones.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +18,21 @@ from traceviz_dag.analyze.communications import optional_integers
 from traceviz_dag.analyze.kernel_intervals import codes
 from traceviz_dag.analyze.waits import same_work
 
-BLAMED_SHARE, BLAMED_TIMES = 0.04, 3.0
-"""A rank is blamed if it delayed its peers by this share of the iteration, and by this multiple of the lower quartile
-of all ranks (a quarter, and not half, since of two expert-parallel ranks one can be the slow one)."""
+BLAMED_SHARE, BLAMED_HOST_SHARE = 0.04, 0.01
+"""Share of the iteration by which a rank must delay its peers to be blamed: the second one where most of it is its
+host's doing, as in a hidden synchronisation. Computation jitters by as much in a healthy job, hosts do not."""
+
+BLAMED_TIMES, BLAMED_OF_WORST = 3.0, 0.2
+"""And this multiple of the lower quartile of all ranks (a quarter, and not half, since of two expert-parallel ranks one
+can be the slow one), and this share of what the worst rank did (what is small beside that is jitter which its delays
+stir up)."""
+
+JUDGED_COLUMNS = (
+    *("rank", "communication", "dimension", "stage", "fault", "arrival_ns", "duration_ns", "wait_ns", "last_rank"),
+    *("wait_aligned_ns", "last_rank_aligned", "late_compute_ns", "late_communication_ns", "late_memory_ns"),
+    *("late_host_ns", "late_idle_ns", "late_category"),
+)
+"""Columns of ``collectives`` that everything here needs."""
 
 LATE_PARTS = ("late_compute_ns", "late_communication_ns", "late_memory_ns", "late_host_ns", "late_idle_ns")
 
@@ -77,7 +90,7 @@ def late_ranks(collectives: pa.Table) -> pa.Table:
         np.add.at(result, late, values)
         return result
 
-    own_ns = total(own)
+    own_ns, host_ns = total(own), total(optional_integers(rows, "late_host_ns")[longest])
     share = own_ns / max(_iteration_ns(collectives), 1)
     usual = float(np.quantile(own_ns, 0.25)) if len(own_ns) else 0.0
     return pa.table(
@@ -89,9 +102,16 @@ def late_ranks(collectives: pa.Table) -> pa.Table:
             "own_ns": own_ns,
             "own_share": share,
             "late_category": _usual_category(rows.take(pa.array(longest)), late, wait[longest], len(everyone)),
-            "blamed": (share >= BLAMED_SHARE) & (own_ns >= BLAMED_TIMES * usual),
+            "blamed": (share >= np.where(2 * host_ns > own_ns, BLAMED_HOST_SHARE, BLAMED_SHARE))
+            & (own_ns >= BLAMED_TIMES * usual)
+            & (own_ns >= BLAMED_OF_WORST * own_ns.max(initial=0)),
         }
     )
+
+
+def blamed_ranks(late: pa.Table) -> list[dict[str, Any]]:
+    """The rows of ``late_ranks`` of the ranks that are to blame, the longest delay first."""
+    return sorted(late.filter(late["blamed"]).to_pylist(), key=lambda row: -row["own_ns"])
 
 
 def delays_by(late: pa.Table, place_of: Mapping[int, int | None], name: str) -> pa.Table:

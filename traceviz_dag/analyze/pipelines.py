@@ -8,16 +8,18 @@ T and T1 to T3 are the span of the same stage; the mean times are over all stage
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from traceviz_dag.analyze.intervals import Int64, number_groups
-from traceviz_dag.analyze.replay import Floats, Structure, replay, stage_spans, structure_of
+from traceviz_dag.analyze.replay import Durations, Structure, replay, stage_spans, structure_of
 from traceviz_dag.analyze.work_items import BACKWARD, COMBINED, FORWARD, WorkItems, work_items
 from traceviz_dag.classify.topology_types import Topology
 from traceviz_dag.read.events import MISSING
@@ -60,6 +62,14 @@ class _Pipeline:
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class _Replays:
+    """T0 of one pipeline, and T1, T2 and T3 of each of its stages."""
+
+    ideal_ns: int
+    spans_ns: list[list[int]]
+
+
 def pipelines_table(microbatches: pa.Table, topology: Topology) -> pa.Table:
     """Measure every stage of every pipeline group.
 
@@ -75,15 +85,14 @@ def pipelines_table(microbatches: pa.Table, topology: Topology) -> pa.Table:
     pipelines = _pipelines(items, topology)
     faults = {place: pipeline.fault() for place, pipeline in enumerate(pipelines)}
     structures = _structures(pipelines, faults)
-    parts: dict[int, tuple[Floats, Floats]] = {}
+    parts: dict[int, _Replays] = {}
     for structure, places in structures:
         replayed = _replays(structure, [pipelines[place] for place in places])
         parts |= dict(zip(places, replayed, strict=True))
     replicas = {rank: number for number, ranks in enumerate(topology.replicas.dense_by_dp) for rank in ranks}
     rows: dict[str, list[object]] = defaultdict(list)
     for place, pipeline in enumerate(pipelines):
-        ideal_and_spans = parts.get(place)
-        for row in _rows(pipeline, ideal_and_spans, faults[place], replicas):
+        for row in _rows(pipeline, parts.get(place), faults[place], replicas):
             for name, value in row.items():
                 rows[name].append(value)
     return PIPELINES.from_columns({name: rows[name] for name in PIPELINES.schema.names})
@@ -129,17 +138,30 @@ def _shape(pipeline: _Pipeline) -> bytes:
     return np.concatenate(parts).tobytes()
 
 
-def _replays(structure: Structure, pipelines: list[_Pipeline]) -> list[tuple[Floats, Floats]]:
-    """For each of some pipelines of one structure: T0, and the spans T1, T2, T3 of each stage (3 × stages)."""
-    count = len(pipelines)
+def _replays(structure: Structure, pipelines: list[_Pipeline]) -> list[_Replays]:
+    """Replay some pipelines of one structure.
+
+    Means are rational numbers: times a common multiple of what they divide by, all is integer and nothing is lost
+    before the result is rounded. Where that passes the range of integers, floating point has to do.
+    """
     kind, own = _classes(pipelines[0])
     actual = np.stack([np.concatenate([each.duration_ns for each in p.stages if each]) for p in pipelines], axis=1)
-    durations = actual.astype(np.float64)
-    cases = np.concatenate([_means(durations, kind), _means(durations, own), durations], axis=1)
+    total = actual.sum(axis=0)
+    scale = math.lcm(*np.bincount(kind).tolist(), *np.bincount(own).tolist())
+    fits = int(total.max()) * scale < np.iinfo(np.int64).max
+    durations: Durations = actual if fits else actual.astype(np.float64)
+    cases = np.concatenate([_means(durations, kind, scale), _means(durations, own, scale), durations * scale], axis=1)
     spans = stage_spans(structure, *replay(structure, cases))
-    stages = len(spans)
-    ideal = durations.sum(axis=0) / stages
-    return [(ideal[case], spans[:, [case, case + count, case + 2 * count]].T) for case in range(count)]
+    count, stages = len(pipelines), len(spans)
+    return [
+        _Replays(
+            ideal_ns=round(Fraction(int(total[case]), stages)),
+            spans_ns=[
+                [round(Fraction(int(span), scale)) for span in of_stage[case::count].tolist()] for of_stage in spans
+            ],
+        )
+        for case in range(count)
+    ]
 
 
 def _classes(pipeline: _Pipeline) -> tuple[Int64, Int64]:
@@ -153,14 +175,17 @@ def _classes(pipeline: _Pipeline) -> tuple[Int64, Int64]:
     return number_groups(kind)[1].astype(np.int64), number_groups(stage, kind, *chunks)[1].astype(np.int64)
 
 
-def _means(durations: Floats, group: Int64) -> Floats:
-    sums = np.zeros((int(group.max()) + 1, durations.shape[1]))
+def _means(durations: Durations, group: Int64, scale: int) -> Durations:
+    """For each item the mean of its group, times ``scale``, which all counts divide."""
+    sums = np.zeros((int(group.max()) + 1, durations.shape[1]), dtype=durations.dtype)
     np.add.at(sums, group, durations)
-    return (sums / np.bincount(group)[:, None])[group]
+    factors = np.array([scale // count for count in np.bincount(group).tolist()], dtype=durations.dtype)
+    means: Durations = np.multiply(sums, factors[:, None])[group]
+    return means
 
 
 def _rows(
-    pipeline: _Pipeline, replayed: tuple[Floats, Floats] | None, fault: str | None, replicas: Mapping[int, int]
+    pipeline: _Pipeline, replayed: _Replays | None, fault: str | None, replicas: Mapping[int, int]
 ) -> list[dict[str, object]]:
     stages, chunks = len(pipeline.stages), pipeline.chunks
     mean_of = [
@@ -193,8 +218,7 @@ def _rows(
             **dict.fromkeys((*_PARTS, *_OF_PIPELINE, "bubble_share")),
         }
         if replayed is not None:
-            ideal, spans = replayed
-            row |= _bubble(span, round(float(ideal)), [round(float(each)) for each in spans[:, stage]])
+            row |= _bubble(span, replayed.ideal_ns, replayed.spans_ns[stage])
             row["bottleneck_stage"] = int(np.argmax(whole))
             row["bottleneck_excess"] = max(whole) / float(np.mean(whole)) - 1
         rows.append(row)

@@ -17,7 +17,8 @@ from traceviz_dag.analyze.intervals import Int64
 from traceviz_dag.analyze.work_items import BACKWARD, FORWARD, WorkItems
 from traceviz_dag.read.events import MISSING
 
-Floats = npt.NDArray[np.float64]
+Durations = npt.NDArray[np.int64] | npt.NDArray[np.float64]
+"""In any unit; integers keep what is computed of them exact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ def structure_of(stages: Sequence[WorkItems], chunks: int) -> Structure | None:
     return None if order is None else Structure(order, waits_for, of_stage)
 
 
-def replay(structure: Structure, durations: Floats) -> tuple[Floats, Floats]:
+def replay(structure: Structure, durations: Durations) -> tuple[Durations, Durations]:
     """Start and end of every item, from 0.
 
     Args:
@@ -88,7 +89,7 @@ def replay(structure: Structure, durations: Floats) -> tuple[Floats, Floats]:
     return starts, ends
 
 
-def stage_spans(structure: Structure, starts: Floats, ends: Floats) -> Floats:
+def stage_spans(structure: Structure, starts: Durations, ends: Durations) -> Durations:
     """First start to last end of each stage: stages × cases."""
     edges = np.flatnonzero(np.diff(structure.stage, prepend=-1))
     return np.maximum.reduceat(ends, edges, axis=0) - np.minimum.reduceat(starts, edges, axis=0)

@@ -1,8 +1,10 @@
 """Who waited for whom, for how long, and what made the late rank late.
 
-A wait is charged to the last rank to arrive. Ranks of one stage do the same work, so they last met in the group and
-parted together: what the late rank did more of since then made it late (``since they met``). Ranks of different stages
-do different work, and a first meeting has no before: there the answer is what the late rank did while the other waited.
+A wait is charged to the last rank to arrive. Ranks of one stage do the same work between two communications of their
+group: what the late rank did more of, from its arrival at the one before to this one, made it late (``since``).
+What it was late there already, and has not made up for, was handed on. Before they meet for the first time this counts
+from their first kernels of the training step, if they began it together. Otherwise, and between stages, which do
+different work, the answer is what the late rank did while the other waited.
 Both are read on the late rank's own clock, so they need no other; only the length of the wait does.
 """
 
@@ -15,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from traceviz_dag.analyze.arrivals import Arrivals, judge_arrivals
-from traceviz_dag.analyze.communications import labels, nullable
+from traceviz_dag.analyze.communications import labels, nullable, optional_integers
 from traceviz_dag.analyze.intervals import Int64, Intervals, measure_within, merge, number_groups, subtract, union
 from traceviz_dag.analyze.kernel_intervals import codes, kernel_intervals
 from traceviz_dag.analyze.matches import Matches
@@ -23,8 +25,11 @@ from traceviz_dag.read.events import MISSING
 from traceviz_dag.tables import COLLECTIVES
 from traceviz_dag.vocabulary import Dimension
 
-BESIDE_COLUMNS = ("start_ns", "duration_ns", "kind", "dimension", "category")
+BESIDE_COLUMNS = ("start_ns", "duration_ns", "kind", "dimension", "category", "step")
 """Columns of ``kernels`` that tell what a rank did beside its communications."""
+
+BEGAN_TOGETHER = 0.25
+"""Share of a wait by which two ranks' first kernels of a step may lie apart: they then do not explain it."""
 
 HOST, IDLE = "host", "idle"
 """What a late rank did whose GPU idled: its host had not launched yet, or it had."""
@@ -66,7 +71,8 @@ def charge_waits(
     known = best.wait_ns != MISSING
     waiting = np.flatnonzero(known & (best.wait_ns > 0))
     late = best.last_row[waiting]
-    before = _previous_meetings(matches)
+    before, first = _previous_meetings(matches)
+    step = rows.integers("step")
     filled = {name: np.where(known, 0, MISSING) for name in (*_HIDDEN, *_LATE)}
     since, then = ({name: np.zeros(len(rows), dtype=np.int64) for name in _LATE} for _ in range(2))
     words = _Words(len(rows))
@@ -75,21 +81,25 @@ def charge_waits(
         activity = _Activity(kernels_of(rank))
         mine = own_rows.get(rank, waiting[:0])
         _fill_own(filled, mine, activity, matches, best)
-        met = mine[before[mine] != MISSING]
-        parted = np.minimum(rows.end_ns[before[met]], rows.start_ns[met])
-        activity.fill(since, met, parted, rows.start_ns[met], rows.launch_ns[met])
+        met = mine[(before[mine] != MISSING) | first[mine]]
+        # From arrival to arrival: while one waits in an asynchronous communication, its computation goes on.
+        arrived = rows.start_ns[np.where(first[met], 0, before[met])]
+        begin = np.minimum(np.where(first[met], activity.beginnings(step[met]), arrived), rows.start_ns[met])
+        activity.fill(since, met, begin, rows.start_ns[met], rows.launch_ns[met])
         charged = charged_rows.get(rank, waiting[:0])
         last = best.last_row[charged]
         arrival = rows.start_ns[last]
         activity.fill(then, charged, arrival - best.wait_ns[charged], arrival, rows.launch_ns[last])
         words.set(charged, *activity.longest(then, charged, arrival - best.wait_ns[charged], arrival))
-    together = _parted_together(matches, waiting, late, before)
+    excess = {name: since[name][late] - since[name][waiting] for name in _LATE}
+    apart = np.abs(best.wait_ns[waiting] - sum(excess.values()))
+    began_together = first[waiting] & first[late] & (apart <= BEGAN_TOGETHER * best.wait_ns[waiting])
+    together = _met_before(matches, waiting, late, before) | began_together
     for name in _LATE:
-        excess = since[name][late] - since[name][waiting]
-        filled[name][waiting] = np.where(together, excess, then[name][waiting])
-    # The two did not part at quite the same instant: that remainder, too, belongs to the wait.
+        filled[name][waiting] = np.where(together, excess[name], then[name][waiting])
+    # What it was late before; the other's wait for it there stands against that as communication.
     rest = best.wait_ns[waiting] - sum(filled[name][waiting] for name in _LATE)
-    filled["late_idle_ns"][waiting] += rest
+    filled["late_communication_ns"][waiting] += rest
     columns = {name: collectives[name] for name in COLLECTIVES.schema.names}
     columns |= {name: nullable(values) for name, values in filled.items()}
     columns["late_category"] = words.column()
@@ -143,8 +153,18 @@ class _Activity:
         self.communication = subtract(communication, self.computation)
         self.memory = subtract(memory, merge(self.computation, communication))
         self.busy = merge(self.computation, communication, memory)
+        step = optional_integers(kernels, "step")
+        self.steps, place = np.unique(step, return_inverse=True)
+        self.step_starts = np.full(len(self.steps), np.iinfo(np.int64).max)
+        np.minimum.at(self.step_starts, place, time.starts)
         code, self.categories = codes(kernels, "category")
         self.by_category = [of(code == number) for number in range(len(self.categories))]
+
+    def beginnings(self, steps: Int64) -> Int64:
+        """The start of the rank's first kernel of each of these steps, ns."""
+        if not len(self.steps):
+            return np.zeros(len(steps), dtype=np.int64)
+        return self.step_starts[np.minimum(np.searchsorted(self.steps, steps), len(self.steps) - 1)]
 
     def fill(self, parts: dict[str, Int64], rows: Int64, start: Int64, end: Int64, launch: Int64) -> None:
         """Part the windows of some rows into computation, communication, memory, host and idle."""
@@ -172,21 +192,27 @@ def _fill_own(filled: dict[str, Int64], mine: Int64, activity: _Activity, matche
     filled["exposed_transfer_ns"][mine] = end - end_of_wait - hidden_transfer
 
 
-def _previous_meetings(matches: Matches) -> Int64:
-    """Per row of a collective within one stage, its rank's row of the group's collective before; else ``MISSING``."""
-    before = np.full(len(matches.rows), MISSING)
+def _previous_meetings(matches: Matches) -> tuple[Int64, npt.NDArray[np.bool_]]:
+    """Where the members of a collective within one stage last met.
+
+    Returns:
+        Per row its rank's row of the group's collective before, else ``MISSING``; and whether it is the first one of
+        the group, in a training step that is known.
+    """
+    before, first = np.full(len(matches.rows), MISSING), np.zeros(len(matches.rows), dtype=bool)
     rows = matches.collective_rows
     rows = rows[same_work(matches.rows.table)[rows]]
     if not len(rows):
-        return before
+        return before, first
     _, queue = number_groups(matches.grouped.group[rows], matches.rows.rank[rows])
     order = matches.rows.order(rows, queue.astype(np.int64))
     follows = queue[order][1:] == queue[order][:-1]
     before[rows[order[1:][follows]]] = rows[order[:-1][follows]]
-    return before
+    first[rows] = (before[rows] == MISSING) & (matches.rows.integers("step")[rows] != MISSING)
+    return before, first
 
 
-def _parted_together(matches: Matches, waiting: Int64, late: Int64, before: Int64) -> npt.NDArray[np.bool_]:
+def _met_before(matches: Matches, waiting: Int64, late: Int64, before: Int64) -> npt.NDArray[np.bool_]:
     """Whether a waiting and its late row had the same communication before."""
     both = (before[waiting] != MISSING) & (before[late] != MISSING)
     mine, theirs = (matches.communication[np.where(both, before[rows], 0)] for rows in (waiting, late))

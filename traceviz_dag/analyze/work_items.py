@@ -90,9 +90,10 @@ def work_items(microbatches: pa.Table) -> WorkItems:
     queue = number_groups(rank, step)[1].astype(np.int64)
     reached = _reached_before(queue, end)
     cut = np.maximum(start, reached)
-    # Covered by half or more of the one before, of the other direction: the two ran into each other.
+    # Half or more of the shorter of two neighbours of different direction lies beside the other: they ran together.
     previous = np.arange(len(queue)) - 1
-    joins = (np.minimum(cut, end) - start) * 2 >= np.maximum(end - start, 1)
+    overlap = np.minimum(end, end[previous]) - np.maximum(start, start[previous])
+    joins = overlap * 2 >= np.maximum(np.minimum(end - start, (end - start)[previous]), 1)
     joins &= (queue == queue[previous]) & (kind != kind[previous])
     joins[0] = False
     joins &= ~np.roll(joins, 1)
@@ -102,7 +103,8 @@ def work_items(microbatches: pa.Table) -> WorkItems:
     ahead = np.where(kind[head] == FORWARD, head, partner)
     behind = np.where(kind[head] == BACKWARD, head, partner)
     has_forward, has_backward = combined | (kind[head] == FORWARD), combined | (kind[head] == BACKWARD)
-    item_start = cut[head]
+    # The step that the host ran second may have begun first.
+    item_start = np.minimum(cut[head], np.maximum(start[partner], reached[head]))
     return WorkItems(
         rank=rank[head],
         step=step[head],

@@ -24,6 +24,7 @@ from traceviz_dag.classify.group_lookup import (
 )
 from traceviz_dag.classify.group_places import model_replicas, pipeline_groups, rank_coordinates
 from traceviz_dag.classify.rank_grids import DENSE_GROUPS, EXPERT_GROUPS, RankGrids, Ranks
+from traceviz_dag.classify.stated_groups import stated_groups, with_names
 from traceviz_dag.classify.topology_tables import topology_from_tables, topology_tables
 from traceviz_dag.classify.topology_types import Group, Replicas, Topology
 from traceviz_dag.read.events import TraceHeader
@@ -55,13 +56,13 @@ def unite(
     drafts = header_drafts(headers, world)
     described = described_ranks(drafts)
     if text is not None:
-        for axis, ranks in text.groups.items():
-            found = compare(drafts, axis, ranks, TopologySource.TEXT_FILE, described)
+        for name, ranks in stated_groups(text).items():
+            found = compare(drafts, name, ranks, TopologySource.TEXT_FILE, described)
             _note(found)
-            drafts += found.additions
+            drafts += with_names(found.additions, text)
         remarks += _size_remarks(drafts, text)
     grids = _fitting_grids(drafts, text, computed, world, described)
-    if text is not None:
+    if text is not None and not text.described:
         remarks += _restore_order(drafts, grids.dense)
     filled = _fill(drafts, grids, described)
     drafts += filled

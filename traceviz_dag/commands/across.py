@@ -1,15 +1,15 @@
-"""What the commands across ranks share: where the iterations come from, and how sure their clocks are."""
+"""What the commands across ranks share: where the iterations come from, and how rows and titles name them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import pyarrow as pa
 import typer
 
+from traceviz_dag.commands.output import milliseconds
 from traceviz_dag.errors import UsageError
 
 if TYPE_CHECKING:
@@ -44,34 +44,17 @@ def chosen_iterations(
         yield chosen
 
 
-def clock_facts(rank_clocks: pa.Table) -> dict[str, Any]:
-    """How well the clocks of an iteration are known, for every figure that compares ranks."""
-    rows = rank_clocks.to_pylist()
-    solved = [row for row in rows if row["refusal"] is None]
-    return {
-        "ranks": len(rows),
-        "solved": len(solved),
-        "components": len({row["component"] for row in solved}),
-        "residual_p05_ns": min((row["residual_p05_ns"] for row in solved), default=None),
-        "residual_p95_ns": max((row["residual_p95_ns"] for row in solved), default=None),
-        "refusals": {str(row["rank"]): row["refusal"] for row in rows if row["refusal"] is not None},
-    }
-
-
-def clock_statement(facts: dict[str, Any]) -> str:
-    """The same in one line."""
-    if not facts["solved"]:
-        reason = next(iter(facts["refusals"].values()), "there are no ranks")
-        return f"clocks as recorded, not solved: {reason}"
-    parts = f" in {facts['components']} components" if facts["components"] > 1 else ""
-    low, high = facts["residual_p05_ns"] / 1e3, facts["residual_p95_ns"] / 1e3
-    text = f"clocks solved for {facts['solved']} of {facts['ranks']} ranks{parts}"
-    return f"{text}; ends agree within {low:+.1f} to {high:+.1f} us (p05 to p95)"
-
-
 def place(iteration: StoredIteration) -> dict[str, Any]:
     """Run and iteration, as the first columns of every row."""
     return {"run": iteration.run, "iteration": iteration.iteration}
+
+
+def blame_statement(row: Mapping[str, Any]) -> str:
+    """What a rank that is to blame did to its peers, from its row of ``blame.late_ranks``."""
+    return (
+        f"rank {row['rank']} delayed its peers by {milliseconds(row['own_ns'])} ms of its own "
+        f"({row['late_category']}), last in {row['last']} of {row['communications']} communications"
+    )
 
 
 def heading(iteration: StoredIteration, text: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,6 +14,12 @@ import typer
 from traceviz_dag.commands.options import JsonOption
 from traceviz_dag.commands.output import milliseconds, percent, print_json, print_table
 from traceviz_dag.errors import UsageError
+
+if TYPE_CHECKING:
+    from traceviz_dag.read.events import TraceEvents
+
+
+_ENGINES = ("own", "perfetto")
 
 
 def classify(
@@ -28,6 +34,9 @@ def classify(
         typer.Option(help="Write <trace>_kernel_analysis, as TraceViz's core analyzer does, here."),
     ] = None,
     rules: Annotated[Path | None, typer.Option(help="TOML file with rules that come before the built-in ones.")] = None,
+    engine: Annotated[
+        str, typer.Option(help="Which reader: own, or perfetto (its trace processor and PerfettoSQL).")
+    ] = "own",
     json: JsonOption = False,
 ) -> None:
     """Classify the kernels of one trace: phase, dimension, category and micro-batch, each with its evidence.
@@ -39,6 +48,8 @@ def classify(
     from traceviz_dag.iteration_pipeline import rank_traces, read_topology
     from traceviz_dag.rank_pipeline import classify_trace, read_events
 
+    if engine not in _ENGINES:
+        raise UsageError(f"no reader {engine!r}; there are {', '.join(_ENGINES)}")
     trace_path = path or input_
     if trace_path is None or (path is not None and input_ is not None):
         raise UsageError("give one trace file, as an argument or with --input")
@@ -47,7 +58,7 @@ def classify(
     inputs = inputs_below([trace_path], rank=rank)[0]
     trace = rank_traces(inputs, {entry.rank for entry in inputs.ranks})[0]
     topology, table = read_topology(inputs), load_rules(rules)
-    events = read_events(trace, topology, table)
+    events = _by_perfetto(trace.path) if engine == "perfetto" else read_events(trace, topology, table)
     kernels = classify_trace(events, trace.rank, topology, table).kernels
     if output is not None:
         _write(kernels, output)
@@ -85,6 +96,15 @@ def _write_kernel_analysis(path: Path, rank: int | None, rules: Path | None, fol
         for each in analysed[:1]:
             for written in export_ranks(Export(each.lake.home, each.run, each.iteration, folder)):
                 typer.echo(f"written: {written}", err=True)
+
+
+def _by_perfetto(path: Path) -> TraceEvents:
+    from traceviz_dag.read.perfetto.reader import read_with_perfetto
+
+    events = read_with_perfetto(path)
+    for name, count in events.report.dropped.items():
+        typer.echo(f"traceviz: Perfetto's importer lost something: {name}: {count}", err=True)
+    return events
 
 
 def _by_category(kernels: pa.Table) -> list[dict[str, Any]]:

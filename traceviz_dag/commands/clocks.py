@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from traceviz_dag.analyze.clock_summary import clock_facts, clock_statement
 from traceviz_dag.commands.across import (
     IterationOption,
     PathArgument,
     RulesOption,
     RunOption,
     chosen_iterations,
-    clock_facts,
-    clock_statement,
     heading,
     microseconds,
     place,

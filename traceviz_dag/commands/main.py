@@ -11,6 +11,7 @@ import typer
 from traceviz_dag.commands.accuracy import accuracy
 from traceviz_dag.commands.aggregate import aggregate
 from traceviz_dag.commands.analyze import analyze, batch
+from traceviz_dag.commands.capture import capture
 from traceviz_dag.commands.classify import classify
 from traceviz_dag.commands.clocks import clocks
 from traceviz_dag.commands.demo import demo
@@ -21,6 +22,7 @@ from traceviz_dag.commands.gate import gate
 from traceviz_dag.commands.iterations import iterations
 from traceviz_dag.commands.nsys.app import nsys_app
 from traceviz_dag.commands.overlap import overlap
+from traceviz_dag.commands.perfetto import perfetto
 from traceviz_dag.commands.periods import periods
 from traceviz_dag.commands.pipelines import pipelines
 from traceviz_dag.commands.simulate import simulate
@@ -45,7 +47,9 @@ app = typer.Typer(
 )
 for _command in COMMANDS:
     app.command()(_command)
+app.add_typer(capture, name="capture")
 app.add_typer(nsys_app)
+app.add_typer(perfetto)
 
 
 def _show_version(wanted: bool) -> None:

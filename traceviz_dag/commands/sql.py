@@ -35,7 +35,7 @@ def sql(
     if json:
         typer.echo(as_json(rows))
     else:
-        _print_table(rows, Console())
+        print_rows(rows, Console())
 
 
 def as_json(rows: pa.Table) -> str:
@@ -45,7 +45,7 @@ def as_json(rows: pa.Table) -> str:
     return "[\n" + ",\n".join(lines) + "\n]" if lines else "[]"
 
 
-def _print_table(rows: pa.Table, console: Console) -> None:
+def print_rows(rows: pa.Table, console: Console) -> None:
     """As many rows and columns as are of use on a screen, and what was left out."""
     shown = rows.slice(0, _ROWS_SHOWN)
     cells = [[_cell(value) for value in column.to_pylist()] for column in shown.columns]

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from traceviz_dag.commands.across import blame_statement
 from traceviz_dag.commands.output import milliseconds, percent, print_table
-from traceviz_dag.lake.lake import open_lake
+from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.lake.summaries import (
     category_shares,
     communication_by_dimension,
@@ -45,6 +46,7 @@ def iteration_summary(home: Path, result: IterationResult) -> dict[str, Any]:
     summary["communication"] = communication_by_dimension(lake, result.run, result.iteration).to_pylist()
     summary["stages"] = stage_computation(lake, result.run, result.iteration).to_pylist()
     summary["ranks"] = ranks_against_stage(lake, result.run, result.iteration).to_pylist()
+    summary["blamed"] = _blamed(lake, result.run, result.iteration)
     return summary
 
 
@@ -101,7 +103,17 @@ def _statements(summary: dict[str, Any]) -> list[str]:
         if figures["unclassified_share"]:
             unclassified = percent(figures["unclassified_share"])
             lines.append(f"{unclassified} of kernel time has no category: the evidence does not say (traceviz doctor)")
-    return lines + _slowest_stage(summary["stages"]) + _slow_ranks(summary["ranks"])
+    lines += _slowest_stage(summary["stages"]) + _slow_ranks(summary["ranks"])
+    return lines + [f"{blame_statement(row)} (traceviz waits)" for row in summary["blamed"][:MOST_SLOW_RANKS]]
+
+
+def _blamed(lake: Lake, run: str, iteration: int) -> list[dict[str, Any]]:
+    """The ranks that made their peers wait, the longest delay first; none where the waits are not known."""
+    from traceviz_dag.analyze.blame import JUDGED_COLUMNS, blamed_ranks, late_ranks
+
+    if not lake.exists("collectives", run=run, iteration=iteration):
+        return []
+    return blamed_ranks(late_ranks(lake.table("collectives", run, iteration).arrow(JUDGED_COLUMNS)))
 
 
 def _slowest_stage(stages: list[dict[str, Any]]) -> list[str]:

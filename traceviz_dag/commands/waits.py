@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import pyarrow as pa
 import typer
 
+from traceviz_dag.analyze.clock_summary import clock_facts, clock_statement
 from traceviz_dag.commands.across import (
     IterationOption,
     PathArgument,
     RulesOption,
     RunOption,
+    blame_statement,
     chosen_iterations,
-    clock_facts,
-    clock_statement,
     heading,
     place,
 )
@@ -139,11 +139,7 @@ def _print(iteration: StoredIteration, answer: dict[str, Any], limit: int) -> No
 
 def _statements(answer: dict[str, Any]) -> list[str]:
     blamed = sorted((row for row in answer["ranks"] if row["blamed"]), key=lambda row: -row["own_ns"])
-    lines = [
-        f"rank {row['rank']} delayed its peers by {milliseconds(row['own_ns'])} ms of its own "
-        f"({row['late_category']}), last in {row['last']} of {row['communications']} communications"
-        for row in blamed
-    ] or ["no rank is to blame for the waiting of its stage's peers"]
+    lines = [blame_statement(row) for row in blamed] or ["no rank is to blame for the waiting of its stage's peers"]
     lines += [
         f"rank {row['rank']} has slow links{_scope(row)}: its transfers take {row['best_ratio']:.1f} times the usual"
         for row in answer["links"]

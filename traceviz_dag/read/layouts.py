@@ -15,7 +15,7 @@ import xxhash
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.read.nsys_open import REPORT_SUFFIXES, is_nsys
 from traceviz_dag.read.peek import TracePeek, is_trace, peek, peek_header
-from traceviz_dag.read.topology_file import FILE_PATTERN
+from traceviz_dag.read.topology_file import is_topology_name
 
 __all__ = ["RunFolder", "TraceFile", "TracePeek", "discover", "peek", "peek_header"]
 
@@ -57,7 +57,7 @@ class RunFolder:
         run: its id: the folder's name, with a digest of its path where two runs share the name.
         folder: absolute.
         files: its traces, by name.
-        topology_file: its newest ``unique_parallel_groups_*.txt``; None without one.
+        topology_file: its newest ``unique_parallel_groups_*`` file; None without one.
     """
 
     run: str
@@ -163,10 +163,14 @@ def _rank_of(file: Path) -> int | None:
 
 
 def _topology_file(folder: Path) -> Path | None:
-    """The newest by the time stamp in the name; files without one come before all others, by their time of change."""
+    """The newest by the time stamp in the name; files without one come before all others, by their time of change.
 
-    def age(file: Path) -> tuple[str, int]:
+    Of a JSON and a text file with one stamp the JSON file is taken: it tells more.
+    """
+
+    def age(file: Path) -> tuple[str, bool, int]:
         stamp = _TIME_STAMP.search(file.name)
-        return (stamp[0].replace("_", "") if stamp else "", file.stat().st_mtime_ns)
+        return (stamp[0].replace("_", "") if stamp else "", file.suffix == ".json", file.stat().st_mtime_ns)
 
-    return max(folder.glob(FILE_PATTERN), key=age, default=None)
+    files = (file for file in folder.iterdir() if is_topology_name(file.name))
+    return max(files, key=age, default=None)

@@ -1,4 +1,4 @@
-"""Reads ``unique_parallel_groups_*.txt``: the process groups that TraceViz's Megatron patch writes."""
+"""Reads ``unique_parallel_groups_*``: process groups as TraceViz's patch (text) or our plugin (JSON) writes them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
+
+import msgspec
 
 from traceviz_dag.errors import BadInputError
+from traceviz_dag.read.events import ProcessGroup
 
-FILE_PATTERN = "unique_parallel_groups*.txt"
+_STEM = "unique_parallel_groups"
 
 Ranks = tuple[int, ...]
 
@@ -43,21 +47,31 @@ class TopologyFile:
     Attributes:
         sizes: tp, pp, cp, ep, dp, world ... → size, those that are given.
         groups: tp, pp, dp, ep, cp ... → groups in file order; the patch sorts the ranks inside a group.
-        full_model: the patch's "full model" groups, right only for dense models in the default order.
+        full_model: the complete models; the patch's are right only for dense models in the default order.
+        described: every group of the job with its name and description, members in group order; a text file has none.
     """
 
     path: Path
     sizes: Mapping[str, int]
     groups: Mapping[str, tuple[Ranks, ...]]
     full_model: tuple[Ranks, ...] = ()
+    described: tuple[ProcessGroup, ...] = ()
+
+
+def is_topology_name(name: str) -> bool:
+    """Whether a file is a topology file, by its name."""
+    return name.startswith(_STEM) and name.endswith((".txt", ".json"))
 
 
 def find_topology_file(folder: Path) -> Path | None:
-    """The newest topology file in a folder or else in its parent (by the time stamp in its name); None without one."""
+    """The newest topology file in a folder or else in its parent (by the time stamp in its name); None without one.
+
+    Of a JSON and a text file with one stamp the JSON file is taken: it tells more.
+    """
     for place in (folder, folder.parent):
-        files = sorted(place.glob(FILE_PATTERN))
+        files = [file for file in place.glob(f"{_STEM}*") if is_topology_name(file.name)]
         if files:
-            return files[-1]
+            return max(files, key=lambda file: (file.stem, file.suffix == ".json"))
     return None
 
 
@@ -75,7 +89,54 @@ def read_topology_file(path: Path) -> TopologyFile:
         raise BadInputError(path, f"cannot be read ({error.strerror})", _REMEDY) from error
     except UnicodeDecodeError as error:
         raise BadInputError(path, f"not text (byte {error.start} is not UTF-8)", _REMEDY) from error
-    return parse_topology(text, path)
+    return parse_topology_json(text, path) if path.suffix == ".json" else parse_topology(text, path)
+
+
+class _JsonGroup(msgspec.Struct):
+    ranks: tuple[int, ...]
+    name: str | None = None
+    description: str | None = None
+
+
+class _JsonTopology(msgspec.Struct):
+    format: Literal["traceviz topology"]
+    version: Literal[1]
+    world_size: int
+    groups: tuple[_JsonGroup, ...]
+    sizes: dict[str, int]
+    replicas: tuple[Ranks, ...]
+    complete: bool
+
+
+def parse_topology_json(text: str, path: Path) -> TopologyFile:
+    """Parse the JSON file of our capture plugin; ``path`` is named in errors.
+
+    A file that says itself that it lacks groups gives its world size alone.
+
+    Raises:
+        BadInputError: the text is cut short, of another form or contradicts itself.
+    """
+    try:
+        stated = msgspec.json.decode(text, type=_JsonTopology)
+    except msgspec.DecodeError as error:
+        raise BadInputError(path, f"no topology file, or cut short ({error})", _REMEDY) from error
+    for group in stated.groups:
+        outside = [rank for rank in group.ranks if not 0 <= rank < stated.world_size]
+        if outside or len(set(group.ranks)) < len(group.ranks):
+            label = group.description or group.name or "a group"
+            fault = f"garbled: {label} of {list(group.ranks)[:16]} in a world of {stated.world_size}"
+            raise BadInputError(path, fault, _REMEDY)
+    if not stated.complete:
+        return TopologyFile(path=path, sizes={"world": stated.world_size}, groups={})
+    return TopologyFile(
+        path=path,
+        sizes={**stated.sizes, "world": stated.world_size},
+        groups={},
+        full_model=stated.replicas,
+        described=tuple(
+            ProcessGroup(group.name, group.description, group.ranks, len(group.ranks)) for group in stated.groups
+        ),
+    )
 
 
 def parse_topology(text: str, path: Path) -> TopologyFile:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from matplotlib.figure import Figure
 
 from traceviz_dag.show.activity import Activity, read_activity, trace_status
-from traceviz_dag.show.alignment import AXIS, SENTENCE, TimeAlignment, align
+from traceviz_dag.show.alignment import Clocks, Spans, TimeAlignment, align, read_clocks
 from traceviz_dag.show.facts import place
 from traceviz_dag.show.members import Group, Member
 from traceviz_dag.show.page import Caption, LegendGroup, TimeScale, open_page
@@ -41,23 +42,26 @@ def draw_row_groups(
     groups: Sequence[tuple[str, Group]],
     words: Words,
     alignment: TimeAlignment,
-    spans: Sequence[tuple[int, int]] = (),
+    further: Spans = MappingProxyType({}),
 ) -> Figure:
     """Draw a row a rank, under headings.
 
     Args:
         groups: (heading, ranks); an empty heading writes none.
-        spans: further (start, end) in ns that the axis must hold, so that several figures have one axis.
+        further: spans of other ranks that the axis must hold, so that several figures have one axis.
     """
     drawn = [RowGroup(heading, [read_row(source, member) for member in group.members]) for heading, group in groups]
     every = [row for group in drawn for row in group.rows]
-    aligned = align([row.activity for row in every if row.activity is not None], alignment, spans)
+    active = [row.activity for row in every if row.activity is not None]
+    spans = {activity.rank: span for activity in active if (span := activity.span()) is not None}
+    clocks = read_clocks(source, {*spans, *further}, alignment)
+    aligned = align(spans, clocks, further)
     scale = TimeScale.of(aligned.span_ns)
     ranks = [row.summary for row in every]
-    caption = make_caption(source, words, ranks, alignment, list(rows_legend(drawn)), _NOTE)
+    caption = make_caption(source, words, ranks, clocks, list(rows_legend(drawn)), _NOTE)
     with typography():
         page = open_page(caption, rows_height(drawn))
-        axes = page.lanes(scale, AXIS[alignment])
+        axes = page.lanes(scale, clocks.axis)
         draw_rows(page, axes, drawn, aligned, scale)
     return page.figure
 
@@ -66,7 +70,7 @@ def make_caption(
     source: TableSource,
     words: Words,
     ranks: Sequence[RankSummary],
-    alignment: TimeAlignment,
+    clocks: Clocks,
     legend: Sequence[LegendGroup],
     note: str,
     further: Sequence[str] = (),
@@ -74,10 +78,10 @@ def make_caption(
     """The caption of a figure of several ranks, with what is missing in its title."""
     return Caption(
         title=f"{words.name}: {words.finding(ranks)}{partial_mark(ranks)}",
-        facts=[place(source), *words.facts(ranks), *further, SENTENCE[alignment]],
-        warnings=warnings(ranks),
+        facts=[place(source), *words.facts(ranks), *further, clocks.sentence],
+        warnings=[*([clocks.warning] if clocks.warning else []), *warnings(ranks)],
         legend=legend,
-        footer="tables kernels, microbatches, topology",
+        footer=f"tables kernels, microbatches, topology{', rank_clocks' if clocks.solved is not None else ''}",
         note=note,
     )
 

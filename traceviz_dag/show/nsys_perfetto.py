@@ -56,7 +56,7 @@ def _add_streams(trace: PerfettoTrace, parent: Track, profile: NsysProfile, gpu:
             names.take(pa.array(gpu.name[mine])),
             pa.array(KINDS, pa.string()).take(pa.array(gpu.intervals.kind[mine])),
             {"correlation": _known(correlation[mine]), "bytes": _known(gpu.bytes[mine])},
-            flow_in=(gpu.launch[mine] + 1).astype(np.uint64),
+            flows_in=[(gpu.launch[mine] + 1).astype(np.uint64)],
         )
         trace.add_slices(trace.add_track(f"stream {stream}", parent, order=place), slices)
 
@@ -130,7 +130,7 @@ def _add_threads(
                 calls["name"].take(pa.array(rows)),
                 "call",
                 {"correlation": _known(numbers(calls, "correlation")[rows])},
-                flow_out=flow[rows],
+                flows_out=[flow[rows]],
             )
             trace.add_slices(trace.add_track(f"{label} · calls", parent, order=1), made, nested=True)
 

@@ -47,6 +47,14 @@ EXPOSED = ATTENTION
 IDLE = BUBBLE
 MEMORY_ONLY = CATEGORY[Category.MEMORY]
 
+WAITING = ("#B7C4D4", "#7D8FA8", "#51627C", "#2B374B", "#060A13")
+"""Waits from short to long, a class of lengths each; dark enough that a cell without a wait is told from the paper."""
+
+FILL_DRAIN = "#47515C"
+IMBALANCE = "#D9A21B"
+JITTER = "#3D8F66"
+STALL = CATEGORY[Category.PP_COMMUNICATION]
+
 BLOCK_COLOURS = (
     CATEGORY[Category.FWD_COMPUTATION],
     LATER_CHUNK[Category.FWD_COMPUTATION],
@@ -74,6 +82,12 @@ COMMUNICATION_COLOURS = (
 
 MEASURE_COLOURS = (COMPUTATION_ONLY, HIDDEN, EXPOSED, IDLE, MEMORY_ONLY)
 """Colours that touch where wall clock is parted into what fills it."""
+
+WAIT_COLOURS = (PAPER, *WAITING)
+"""Colours that touch in a map of waits."""
+
+BUBBLE_PARTS = (PAPER, COMPUTATION_ONLY, FILL_DRAIN, IMBALANCE, JITTER, STALL)
+"""Colours that touch where a bubble is parted."""
 
 LABEL: dict[str, str] = {
     Category.FWD_COMPUTATION: "forward",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from traceviz_dag.show.perfetto_colours import colour_text
 from traceviz_dag.show.protobuf_rows import Messages, encode_field
 
 Int64 = npt.NDArray[np.int64]
@@ -20,9 +22,11 @@ class InternedTexts:
 
     Attributes:
         field_number: where ``InternedData`` holds texts of this kind.
+        spelled: how a text stands in the trace.
     """
 
     field_number: int
+    spelled: Callable[[str], str] = str
     _numbers: dict[str, int] = field(default_factory=dict)
     _written: int = 0
 
@@ -34,7 +38,7 @@ class InternedTexts:
         """Fields of ``InternedData`` with the texts that were not written yet."""
         added = list(self._numbers.items())[self._written :]
         self._written = len(self._numbers)
-        entries = [encode_field(1, number) + encode_field(2, text) for text, number in added]
+        entries = [encode_field(1, number) + encode_field(2, self.spelled(text)) for text, number in added]
         return encode_field(self.field_number, entries)
 
 
@@ -46,7 +50,7 @@ class Interning:
     names: InternedTexts = field(default_factory=lambda: InternedTexts(2))
     argument_names: InternedTexts = field(default_factory=lambda: InternedTexts(3))
     argument_texts: InternedTexts = field(default_factory=lambda: InternedTexts(29))
-    colours: InternedTexts = field(default_factory=lambda: InternedTexts(43))
+    colours: InternedTexts = field(default_factory=lambda: InternedTexts(43, colour_text))
 
     def fresh(self) -> bytes:
         """An encoded ``InternedData`` of what was not written yet; empty where nothing is new."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,9 +53,9 @@ class Slices:
         name: what stands in each slice; without a name where NULL.
         category: category of each slice; slices of one category have one colour in every trace.
         arguments: further facts of each slice, shown where it is chosen; name → column.
-        flow_out: uint64, the flow that leaves the slice at its start, 0 for none.
-        flow_in: uint64, the flow that arrives before the slice ends, 0 for none. A flow runs from its one ``flow_out``
-            to its ``flow_in``, in the order of their ends where there are several.
+        flows_out: the flows that leave a slice at its start; uint64 arrays, a value a slice, 0 for none.
+        flows_in: the flows that arrive before a slice ends. A flow runs from the one slice that it leaves to the one
+            at which it arrives, or through several, in the order of their ends.
     """
 
     start_ns: Int64
@@ -63,8 +63,8 @@ class Slices:
     name: Column
     category: Column | None = None
     arguments: Mapping[str, Column] = field(default_factory=dict)
-    flow_out: UInt64 | None = None
-    flow_in: UInt64 | None = None
+    flows_out: Sequence[UInt64] = ()
+    flows_in: Sequence[UInt64] = ()
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -146,14 +146,15 @@ class PerfettoTrace:
             How many lanes were needed.
 
         Raises:
-            ValueError: a negative duration, columns of several lengths, or a track that has slices already.
+            ValueError: a negative duration or start, which Perfetto would drop, columns of several lengths, or a track
+                that has slices already.
         """
         if track.number in self._filled:
             raise ValueError(f"track {track.name!r} has slices already: add all slices of a track at once")
         self._filled.add(track.number)
         starts, durations = np.asarray(slices.start_ns, np.int64), np.asarray(slices.duration_ns, np.int64)
-        if len(starts) != len(durations) or (durations < 0).any():
-            raise ValueError(f"track {track.name!r}: starts and durations differ in number, or a duration is negative")
+        if len(starts) != len(durations) or (durations < 0).any() or (starts < 0).any():
+            raise ValueError(f"track {track.name!r}: starts and durations differ in number, or one is negative")
         if not len(starts):
             return 0
         ends = starts + durations
@@ -166,9 +167,15 @@ class PerfettoTrace:
         return count
 
     def add_counts(self, counter: Track, time_ns: Int64, values: npt.NDArray[np.integer | np.floating]) -> None:
-        """Add values of a counter; each holds until the next."""
+        """Add values of a counter; each holds until the next.
+
+        Raises:
+            ValueError: a negative instant, which Perfetto would drop.
+        """
         if not len(time_ns):
             return
+        if (time_ns < 0).any():
+            raise ValueError(f"counter {counter.name!r}: an instant is negative")
         packets = self._packets(len(time_ns), np.asarray(time_ns, np.int64))
         event = Messages(len(time_ns))
         event.varint(9, _COUNTER)
@@ -221,8 +228,8 @@ class PerfettoTrace:
             if categories is not None and colours is not None:
                 event.varint(3, categories.numbers[rows], is_begin & categories.present[rows])
                 event.varint(54, colours.numbers[rows], is_begin & colours.present[rows])
-            for flows, at in ((slices.flow_out, is_begin), (slices.flow_in, ~is_begin)):
-                if flows is not None:
+            for columns, at in ((slices.flows_out, is_begin), (slices.flows_in, ~is_begin)):
+                for flows in columns:
                     event.fixed64(47, flows[rows], at & (flows[rows] != 0))
             for number, column in arguments:
                 present = is_begin & column.present[rows]

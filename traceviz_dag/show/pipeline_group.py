@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from types import MappingProxyType
 
 from matplotlib.figure import Figure
 
 from traceviz_dag.errors import UsageError
-from traceviz_dag.show.alignment import TimeAlignment
+from traceviz_dag.show.alignment import Spans, TimeAlignment
 from traceviz_dag.show.facts import ranks_named
 from traceviz_dag.show.group_figure import Words, draw_row_groups
 from traceviz_dag.show.members import pipelines, read_members
@@ -19,13 +19,13 @@ def draw_pipeline_group(
     source: TableSource,
     pipeline: int,
     alignment: TimeAlignment = TimeAlignment.GLOBAL,
-    spans: Sequence[tuple[int, int]] = (),
+    further: Spans = MappingProxyType({}),
 ) -> Figure:
     """Draw one pipeline, a row a stage.
 
     Args:
         pipeline: its ordinal in the table topology.
-        spans: further (start, end) in ns that the axis must hold, so that several figures have one axis.
+        further: spans of other ranks that the axis must hold, so that several figures have one axis.
 
     Raises:
         UsageError: the topology knows no such pipeline.
@@ -37,4 +37,4 @@ def draw_pipeline_group(
     group = known[pipeline]
     who = f"{len(group.ranks)} {'stage' if len(group.ranks) == 1 else 'stages'} on {ranks_named(group.ranks)}"
     words = Words(f"Pipeline {pipeline}", bubble_finding, lambda ranks: [who, *step_facts(ranks)])
-    return draw_row_groups(source, [("", group)], words, alignment, spans)
+    return draw_row_groups(source, [("", group)], words, alignment, further)

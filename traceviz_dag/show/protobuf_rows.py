@@ -48,7 +48,7 @@ class Messages:
         """Add a fixed64 field, one value a message."""
         self._tag(number, _FIXED64, present)
         matrix = values.astype("<u8").view(np.uint8).reshape(self.count, 8)
-        self._add(matrix, np.ones(matrix.shape, np.bool_), present)
+        self._add(matrix, np.broadcast_to(np.True_, matrix.shape), 8, present)
 
     def double(self, number: int, values: npt.NDArray[np.float64], present: Mask | None = None) -> None:
         """Add a double field, one value a message."""
@@ -59,7 +59,8 @@ class Messages:
         self._tag(number, _LENGTH, present)
         self._add(*_varints(children.sizes), present)
         for matrix, mask in children._parts:
-            self._add(matrix, mask, present)
+            self._parts.append((matrix, mask if present is None else mask & present[:, None]))
+        self.sizes += children.sizes if present is None else children.sizes * present
 
     def encode(self) -> bytes:
         """The messages one after the other, without anything between them."""
@@ -82,13 +83,11 @@ class Messages:
     def _constant(self, encoded: bytes, present: Mask | None) -> None:
         row = np.frombuffer(encoded, np.uint8)
         matrix = np.broadcast_to(row, (self.count, len(row)))
-        self._add(matrix, np.broadcast_to(np.True_, matrix.shape), present)
+        self._add(matrix, np.broadcast_to(np.True_, matrix.shape), len(row), present)
 
-    def _add(self, matrix: Bytes, mask: Mask, present: Mask | None) -> None:
-        if present is not None:
-            mask = mask & present[:, None]
-        self._parts.append((matrix, mask))
-        self.sizes += mask.sum(axis=1)
+    def _add(self, matrix: Bytes, mask: Mask, sizes: npt.NDArray[np.int64] | int, present: Mask | None) -> None:
+        self._parts.append((matrix, mask if present is None else mask & present[:, None]))
+        self.sizes += sizes if present is None else sizes * present
 
 
 def encode_varint(value: int) -> bytes:
@@ -112,15 +111,18 @@ def encode_field(number: int, value: int | str | bytes | Sequence[bytes]) -> byt
     return b"".join(encode_field(number, each) for each in value)
 
 
-def _varints(values: Values) -> tuple[Bytes, Mask]:
-    """Each value's varint, left-aligned, and which bytes of it count."""
+def _varints(values: Values) -> tuple[Bytes, Mask, npt.NDArray[np.int64]]:
+    """Each value's varint, left-aligned, which bytes of it count, and how many these are."""
     rest = values.astype(np.int64, copy=False).view(np.uint64) if values.dtype != np.uint64 else values
     width = len(encode_varint(int(rest.max()))) if len(rest) else 1
     matrix = np.empty((len(rest), width), np.uint8)
     mask = np.empty((len(rest), width), np.bool_)
+    sizes = np.zeros(len(rest), np.int64)
     for place in range(width):
-        mask[:, place] = rest != 0 if place else True
+        counts = rest != 0 if place else np.ones(len(rest), np.bool_)
+        mask[:, place] = counts
+        sizes += counts
         low = (rest & np.uint64(0x7F)).astype(np.uint8)
         rest = rest >> np.uint64(7)
         matrix[:, place] = low | ((rest != 0).astype(np.uint8) << 7)
-    return matrix, mask
+    return matrix, mask, sizes

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from traceviz_dag.analyze.intervals import Int64, Intervals, measure_within, merge, subtract
 from traceviz_dag.show import palette
 from traceviz_dag.show.activity import NOTHING, Activity
-from traceviz_dag.show.alignment import AXIS, TimeAlignment
+from traceviz_dag.show.alignment import TimeAlignment, align, read_clocks
 from traceviz_dag.show.blocks import Band, Float64, draw_stack
 from traceviz_dag.show.facts import share
 from traceviz_dag.show.group_figure import Words, make_caption, read_usable
@@ -72,18 +72,19 @@ class StageShares:
 def draw_stage_shares(source: TableSource, group: Group, words: Words, alignment: TimeAlignment) -> Figure:
     """Draw a row a stage; ranks are read one after the other and only their sums are kept."""
     spans = _spans(source, set(group.ranks))
-    zeros, span_ns = _axis(spans, alignment)
-    edges = np.linspace(0, span_ns, COLUMNS + 1).round().astype(np.int64)
-    stages = [_read_stage(source, part, zeros, edges) for part in by_stage(group.members)]
+    clocks = read_clocks(source, spans, alignment)
+    aligned = align(spans, clocks)
+    edges = np.linspace(0, aligned.span_ns, COLUMNS + 1).round().astype(np.int64)
+    stages = [_read_stage(source, part, aligned.zero_ns, edges) for part in by_stage(group.members)]
     ranks = [rank for stage in stages for rank in stage.ranks]
-    scale = TimeScale.of(span_ns)
+    scale = TimeScale.of(aligned.span_ns)
     said = f"aggregated: {len(ranks)} ranks in {len(stages)} rows, one a stage"
     note = "height of a colour: share of the stage's ranks"
-    caption = make_caption(source, words, ranks, alignment, list(_legend(stages)), note, [said])
+    caption = make_caption(source, words, ranks, clocks, list(_legend(stages)), note, [said])
     ahead = straggling(ranks)
     with typography():
         page = open_page(caption, len(stages) * (_ROW + _GAP) - _GAP)
-        axes = page.lanes(scale, AXIS[alignment])
+        axes = page.lanes(scale, clocks.axis)
         for place, stage in enumerate(stages):
             band = Band(place * (_ROW + _GAP), place * (_ROW + _GAP) + _ROW)
             _draw_stage(page, axes, stage, band, edges / scale.per_unit)
@@ -174,14 +175,6 @@ def _spans(source: TableSource, ranks: set[int]) -> dict[int, tuple[int, int]]:
             start, end = spans.get(row["rank"], (row["window_start_ns"], row["window_end_ns"]))
             spans[row["rank"]] = (min(start, row["window_start_ns"]), max(end, row["window_end_ns"]))
     return spans
-
-
-def _axis(spans: dict[int, tuple[int, int]], alignment: TimeAlignment) -> tuple[dict[int, int], int]:
-    """Rank → its zero, and the length of the axis, ns."""
-    if alignment is TimeAlignment.INDIVIDUAL:
-        return {rank: start for rank, (start, _) in spans.items()}, max((b - a for a, b in spans.values()), default=1)
-    zero = min((start for start, _ in spans.values()), default=0)
-    return dict.fromkeys(spans, zero), max((end for _, end in spans.values()), default=1) - zero
 
 
 def _legend(stages: Sequence[StageShares]) -> Iterator[LegendGroup]:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from traceviz_dag.errors import BadInputError
+from traceviz_dag.simulate.bubbles import Spans
 from traceviz_dag.simulate.emit import RankWriter, Written
 from traceviz_dag.simulate.faults import culprits
 from traceviz_dag.simulate.identity import Clock
@@ -21,7 +22,7 @@ from traceviz_dag.simulate.layouts import text_file, trace_path
 from traceviz_dag.simulate.model import Model
 from traceviz_dag.simulate.rank_grids import RankGrids, dense_grid
 from traceviz_dag.simulate.settings import Layout, Settings
-from traceviz_dag.simulate.spans import pipeline_table, stage_figures
+from traceviz_dag.simulate.spans import pipeline_table, stage_figures, stage_steps
 from traceviz_dag.simulate.streams import StepTimes
 from traceviz_dag.simulate.templates import Library
 from traceviz_dag.simulate.truth import KERNEL_SCHEMA, MICROBATCH_SCHEMA, PIPELINE_SCHEMA
@@ -153,6 +154,7 @@ class _Truth:
         self.spans = pq.ParquetWriter(folder / "microbatches.parquet", MICROBATCH_SCHEMA)
         self.pipelines = pq.ParquetWriter(folder / "pipelines.parquet", PIPELINE_SCHEMA)
         self.figures: dict[int, dict[int, dict[str, object]]] = {}
+        self.steps: dict[int, dict[int, Spans]] = {}
 
     def __enter__(self) -> _Truth:
         self._write_clocks()
@@ -169,13 +171,16 @@ class _Truth:
         self.spans.write_table(written.spans)
         for step in dict.fromkeys(written.kernels.column("step").to_pylist()):
             self.figures.setdefault(step, {})[rank] = stage_figures(written.kernels, step)  # type: ignore[assignment]
+            self.steps.setdefault(step, {})[rank] = stage_steps(written.spans, step)
 
     def finish(self) -> None:
         """Write the pipelines of the steps that are complete."""
         pipelines = dense_grid(self.settings).groups("pp")
         for step, figures in self.figures.items():
-            self.pipelines.write_table(pipeline_table(step, pipelines, figures))  # type: ignore[arg-type]
+            table = pipeline_table(self.settings, step, pipelines, figures, self.steps[step])  # type: ignore[arg-type]
+            self.pipelines.write_table(table)
         self.figures.clear()
+        self.steps.clear()
 
     def _write_clocks(self) -> None:
         rows = [{"rank": rank, **asdict(Clock.of(self.settings, rank))} for rank in range(self.settings.world)]

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from traceviz_dag.simulate.bubbles import Spans, bubble_parts
+from traceviz_dag.simulate.schedules import Backward, Forward
+from traceviz_dag.simulate.settings import Settings
 from traceviz_dag.simulate.truth import MICROBATCH_SCHEMA, PIPELINE_SCHEMA, TruthTable, measure_until, union
 from traceviz_dag.vocabulary import Kind, Phase
 
@@ -72,9 +77,29 @@ def stage_figures(table: pa.Table, step: int) -> dict[str, Int64 | int]:
     }
 
 
-def pipeline_table(step: int, pipelines: list[tuple[int, ...]], figures: dict[int, dict[str, Int64 | int]]) -> pa.Table:
-    """One step's rows of ``PIPELINE_SCHEMA``; ranks without figures (no file) are left out."""
-    rows: dict[str, list[int]] = {name: [] for name in PIPELINE_SCHEMA.names}
+def stage_steps(spans: pa.Table, step: int) -> Spans:
+    """One rank's forward and backward steps of one training step, from its table of ``MICROBATCH_SCHEMA``."""
+    found = {}
+    for row in spans.to_pylist():
+        if row["step"] == step and row["phase"] != Phase.RECOMPUTE:
+            kind = Forward if row["phase"] == Phase.FORWARD else Backward
+            found[kind(row["chunk"], row["microbatch"])] = row["start_ns"], row["end_ns"]
+    return found
+
+
+def pipeline_table(
+    settings: Settings,
+    step: int,
+    pipelines: list[tuple[int, ...]],
+    figures: dict[int, dict[str, Int64 | int]],
+    steps: dict[int, Spans],
+) -> pa.Table:
+    """One step's rows of ``PIPELINE_SCHEMA``; ranks without figures (no file) are left out.
+
+    Args:
+        figures: of ``stage_figures``, steps: of ``stage_steps``, by rank.
+    """
+    rows: list[dict[str, int]] = []
     for ordinal, members in enumerate(pipelines):
         present = [rank for rank in members if rank in figures]
         if not present:
@@ -83,15 +108,27 @@ def pipeline_table(step: int, pipelines: list[tuple[int, ...]], figures: dict[in
             min(int(figures[rank]["first"]) for rank in present),
             max(int(figures[rank]["last"]) for rank in present),
         )
+        whole = len(present) == len(members)
+        parts = bubble_parts(settings, [steps[rank] for rank in members]) if whole else []
         for rank in present:
-            found = figures[rank]
-            busy = _within(found, "busy", window)
-            computing, communicating = _within(found, "computing", window), _within(found, "communicating", window)
-            both = _within_both(found, window)
-            values = (step, ordinal, members.index(rank), rank, *window, busy, computing, window[1] - window[0] - busy)
-            for name, value in zip(PIPELINE_SCHEMA.names, (*values, communicating, both - computing), strict=True):
-                rows[name].append(value)
-    return pa.table(rows, schema=PIPELINE_SCHEMA)
+            stage = members.index(rank)
+            row = {"step": step, "pipeline": ordinal, "stage": stage, "rank": rank}
+            row |= _in_window(figures[rank], window) | (asdict(parts[stage]) if whole else {})
+            rows.append(row)
+    return pa.Table.from_pylist(rows, schema=PIPELINE_SCHEMA)
+
+
+def _in_window(found: dict[str, Int64 | int], window: tuple[int, int]) -> dict[str, int]:
+    busy, computing, communicating = (_within(found, what, window) for what in ("busy", "computing", "communicating"))
+    return {
+        "start_ns": window[0],
+        "end_ns": window[1],
+        "busy_ns": busy,
+        "computation_ns": computing,
+        "bubble_ns": window[1] - window[0] - busy,
+        "communication_ns": communicating,
+        "exposed_ns": _within_both(found, window) - computing,
+    }
 
 
 def _within(found: dict[str, Int64 | int], what: str, window: tuple[int, int]) -> int:

@@ -1,0 +1,43 @@
+"""The iteration as a Perfetto trace, and the command that opens it in the Perfetto UI."""
+
+import dagster as dg
+import xxhash
+
+from assets.conventions import CODE_VERSION, OWNERS
+from assets.partitions import iteration_partitions, ranks_of_iteration
+from assets.resources import TracevizHome
+from traceviz_dag.lake.partition_keys import parse_iteration_key
+
+
+@dg.asset(
+    name="perfetto_trace",
+    deps=[
+        *(dg.AssetDep(name, partition_mapping=ranks_of_iteration) for name in ("kernels", "microbatches")),
+        *(dg.AssetDep(name) for name in ("topology", "rank_clocks")),
+    ],
+    partitions_def=iteration_partitions,
+    group_name="figures",
+    owners=OWNERS,
+    kinds={"perfetto"},
+    code_version=CODE_VERSION,
+    description="All ranks in one native Perfetto trace: streams, micro-batches, arrows, counters, clocks stated.",
+)
+def perfetto_trace(context: dg.AssetExecutionContext, traceviz: TracevizHome) -> dg.MaterializeResult:
+    """Write the trace of the iteration; its metadata says how to open it."""
+    from traceviz_dag.figure_pipeline import LakeSource
+    from traceviz_dag.perfetto_pipeline import export_iteration
+
+    run, iteration = parse_iteration_key(context.partition_key)
+    written = export_iteration(LakeSource(traceviz.lake(), run, iteration))
+    command = f"traceviz perfetto open '{written.path}'"
+    return dg.MaterializeResult(
+        metadata={
+            "trace": dg.MetadataValue.path(str(written.path)),
+            "open": dg.MetadataValue.md(f"Opens in the Perfetto UI, without a network:\n\n```\n{command}\n```"),
+            "clocks": written.clock,
+            "slices": written.slices,
+            "arrows": written.arrows,
+            "bytes": written.bytes,
+        },
+        data_version=dg.DataVersion(xxhash.xxh3_128_hexdigest(written.path.read_bytes())),
+    )

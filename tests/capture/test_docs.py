@@ -1,0 +1,40 @@
+"""The handbooks name commands and options that exist, and an example that is accepted."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from traceviz_dag.capture.configuration import read_configuration
+from traceviz_dag.capture.plan import plan
+from traceviz_dag.commands.main import app
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.mark.parametrize("name", ["capture.md", "reading-traces.md"])
+def test_every_command_of_the_handbook_exists_with_its_options(name):
+    text = (DOCS / name).read_text()
+    lines = [*text.splitlines(), *re.findall(r"`(traceviz [^`]*)`", text)]
+    calls = [shlex.split(re.split(r" [|>] ", line)[0], comments=True) for line in lines if line.startswith("traceviz ")]
+    assert len(calls) > 8
+    for call in calls:
+        command = get_command(app)
+        words = call[1:]
+        while words and hasattr(command, "commands"):
+            assert words[0] in command.commands, call
+            command = command.commands[words.pop(0)]
+        options = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+        end = words.index("--") if "--" in words else len(words)
+        assert {word for word in words[:end] if word.startswith("--")} <= options, call
+
+
+def test_the_example_configuration_is_accepted(tmp_path):
+    [example] = re.findall(r"```toml\n(.*?)```", (DOCS / "capture.md").read_text(), re.DOTALL)
+    path = tmp_path / "capture.toml"
+    path.write_text(example)
+    assert {"plugin", "megatron", "slurm"} <= {rendering.target for rendering in plan(read_configuration(path))}

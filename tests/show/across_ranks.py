@@ -1,0 +1,142 @@
+"""Tables across ranks made by hand, a few rows each, as figures take them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from tests.show.job import STEP, ZERO, MemorySource, one_row
+
+US, MS = 1_000, 1_000_000
+
+WAITS = {
+    "tp": [[0, 5 * MS, 300 * US], [2 * MS, 0, 0]],
+    "dp": [[40 * MS], [0]],
+}
+"""Dimension → rank → wait of each communication, ns."""
+
+
+def waiting_job(waits: dict[str, list[list[int]]] = WAITS, clocks: str = "solved") -> MemorySource:
+    """Two or more ranks of one stage that wait as told; the rank that waits 0 is the last, for its own computation."""
+    rows = []
+    communication = 0
+    for dimension, by_rank in waits.items():
+        for number, parts in enumerate(zip(*by_rank, strict=True)):
+            late = parts.index(0)
+            for rank, wait in enumerate(parts):
+                rows.append(
+                    one_row(
+                        "collectives",
+                        rank=rank,
+                        kernel_id=len(rows),
+                        communication=communication,
+                        step=STEP,
+                        dimension=dimension,
+                        stage=0,
+                        arrival_ns=ZERO + number * 100 * MS - wait,
+                        duration_ns=wait + MS,
+                        wait_ns=wait,
+                        transfer_ns=MS,
+                        last_rank=late,
+                        wait_aligned_ns=wait,
+                        transfer_aligned_ns=MS,
+                        last_rank_aligned=late,
+                        clocks=clocks,
+                        late_compute_ns=wait,
+                        late_communication_ns=0,
+                        late_memory_ns=0,
+                        late_host_ns=0,
+                        late_idle_ns=0,
+                        late_category="bwd_computation",
+                    )
+                )
+            communication += 1
+    ranks = range(len(next(iter(waits.values()))))
+    return MemorySource({"collectives": {None: pa.concat_tables(rows)}, "rank_clocks": {None: clock_rows(ranks)}})
+
+
+def clock_rows(
+    ranks: Sequence[int], offsets: dict[int, int] | None = None, refused: Sequence[int] = (), component: int = 0
+) -> pa.Table:
+    """Clocks with residuals of -2 to +3 us; refused ones say why."""
+    rows = []
+    for rank in ranks:
+        known = rank not in refused
+        rows.append(
+            one_row(
+                "rank_clocks",
+                rank=rank,
+                component=component,
+                reference_rank=0 if known else None,
+                offset_ns=(offsets or {}).get(rank, 0) if known else None,
+                reference_ns=ZERO if known else None,
+                matches=40,
+                span_ns=MS,
+                residual_p05_ns=-2 * US,
+                residual_p95_ns=3 * US,
+                early_receives=0,
+                refusal=None if known else "only 3 matched communications; 5 are needed",
+            )
+        )
+    return pa.concat_tables(rows)
+
+
+def pipeline_job(stages: int = 2, pipelines: int = 1, refusal: str | None = None) -> MemorySource:
+    """Pipelines whose bubbles have parts of both signs."""
+    rows = []
+    for pipeline in range(pipelines):
+        for stage in range(stages):
+            parts = {"fill_drain_ns": 20 * MS, "imbalance_ns": -5 * MS, "jitter_ns": MS, "stall_ns": 4 * MS + pipeline}
+            bubble = sum(parts.values())
+            figures = {"ideal_ns": 100 * MS, "bubble_ns": bubble, "bubble_share": 0.2, "ideal_share": 0.1, **parts}
+            rows.append(
+                one_row(
+                    "pipelines",
+                    step=STEP,
+                    pipeline=pipeline,
+                    stage=stage,
+                    rank=stage * pipelines + pipeline,
+                    schedule="1f1b",
+                    microbatches=8,
+                    span_ns=100 * MS + bubble,
+                    refusal=refusal,
+                    bottleneck_stage=1,
+                    bottleneck_excess=0.08,
+                    **({} if refusal else figures),
+                )
+            )
+    return MemorySource({"pipelines": {None: pa.concat_tables(rows)}})
+
+
+def period_job() -> MemorySource:
+    """Stage 0 with 20 periods and one that is much longer; its score beside stage 1 and beside TP; one refused pair."""
+    rows = []
+    for unit in range(20):
+        period = 36 * MS if unit == 19 else 11 * MS + unit * US
+        for pair, kind, dimension, score in (
+            ("stages 0 and 1", "stages", None, 0.5 + unit / 100),
+            ("computation + tp", "dimension", "tp", -5.0 if unit == 3 else 0.2),
+        ):
+            rows.append(
+                one_row(
+                    "periods",
+                    pair=pair,
+                    kind=kind,
+                    dimension=dimension,
+                    step=STEP,
+                    pipeline=0,
+                    stage=0,
+                    rank=0,
+                    rank1=1,
+                    unit=unit,
+                    start_ns=ZERO + unit * 40 * MS,
+                    period_ns=period,
+                    stage0_ns=MS,
+                    stage1_ns=MS,
+                    derived_hidden_ns=2 * MS - period,
+                    overlap_score=score,
+                )
+            )
+    rows.append(one_row("periods", pair="computation + dp", kind="dimension", stage=0, rank=0, refusal="no dp in it"))
+    return MemorySource({"periods": {None: pa.concat_tables(rows)}})

@@ -1,0 +1,161 @@
+"""What the traces of a job with given Megatron arguments will allow, and what they will not."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from traceviz_dag.capture.rendering import iteration_words, rank_words
+from traceviz_dag.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Prospect:
+    """Whether a question will find its answer.
+
+    Attributes:
+        question: what a user asks.
+        answer: yes, in part or no.
+        why: what in the arguments decides it, and what would mend it.
+    """
+
+    question: str
+    answer: str
+    why: str
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"these are no arguments of Megatron-LM's profiler: {message}")
+
+
+def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
+    """The arguments that bear on profiling, with Megatron-LM's defaults; all others are left aside.
+
+    Raises:
+        UsageError: one of them has a value that Megatron would refuse.
+    """
+    parser = _Parser(prog="megatron", add_help=False, allow_abbrev=False)
+    for name in (
+        *("profile", "use-pytorch-profiler", "nvtx-ranges", "record-shapes", "record-memory-history"),
+        *("pytorch-profiler-collect-shapes", "pytorch-profiler-collect-callstack", "pytorch-profiler-collect-chakra"),
+        *("enable-cuda-graph", "external-cuda-graph"),
+    ):
+        parser.add_argument(f"--{name}", action="store_true")
+    parser.add_argument("--profile-step-start", type=int, default=10)
+    parser.add_argument("--profile-step-end", type=int, default=12)
+    parser.add_argument("--profile-ranks", type=int, nargs="+", default=None)
+    for name in ("tensor-model-parallel-size", "pipeline-model-parallel-size", "context-parallel-size"):
+        parser.add_argument(f"--{name}", type=int, default=1)
+    parser.add_argument("--save-interval", type=int, default=None)
+    parser.add_argument("--cuda-graph-impl", default="none")
+    return parser.parse_known_args(list(arguments))[0]
+
+
+def explain(arguments: Sequence[str], *, today: bool = True) -> list[Prospect]:
+    """What the traces of such a job will tell.
+
+    Args:
+        arguments: of the training script.
+        today: read as Megatron-LM's main does since February 2026; else as releases from core 0.10 do.
+
+    Raises:
+        UsageError: an argument has a value that Megatron would refuse.
+    """
+    given = parse_arguments(arguments)
+    if not given.profile:
+        return [
+            Prospect("Is anything recorded?", "no", "--profile is not given; nothing else has an effect without it")
+        ]
+    if given.profile_step_end <= given.profile_step_start:
+        steps = f"--profile-step-start {given.profile_step_start} and --profile-step-end {given.profile_step_end}"
+        return [Prospect("Is anything recorded?", "no", f"{steps} leave no step; torch.profiler crashes on it")]
+    nsys = not given.use_pytorch_profiler
+    first, last = given.profile_step_start + nsys, given.profile_step_end - 1 + nsys
+    kind = "nsys" if nsys else "the PyTorch profiler"
+    recorded = f"{kind} records what the log calls {iteration_words(range(first, last + 1))}"
+    if nsys:
+        recorded += "; the job must be started under nsys with --capture-range=cudaProfilerApi"
+    prospects = [Prospect("Is anything recorded?", "yes", recorded), _ranks(given, today)]
+    prospects += _nsys_content(given) if nsys else _torch_content(given, today)
+    return [*prospects, *_caveats(given, first, last)]
+
+
+def _ranks(given: argparse.Namespace, today: bool) -> Prospect:
+    question = "Who waits for whom across ranks?"
+    model = given.tensor_model_parallel_size * given.pipeline_model_parallel_size * given.context_parallel_size
+    if given.profile_ranks is None and today:
+        return Prospect(question, "yes", "all ranks record (the default of today's main)")
+    ranks = given.profile_ranks or [0]
+    words = f"ranks {rank_words(ranks)} record" + ("" if given.profile_ranks else " (the default of releases)")
+    if len(ranks) == 1:
+        return Prospect(question, "no", f"{words}; name at least one model's {model} ranks with --profile-ranks")
+    if len(ranks) < model:
+        return Prospect(question, "in part", f"{words}, fewer than one model's {model}")
+    return Prospect(question, "yes", f"{words}; among these alone")
+
+
+def _torch_content(given: argparse.Namespace, today: bool) -> list[Prospect]:
+    stacks = given.pytorch_profiler_collect_callstack or not today
+    shapes = given.pytorch_profiler_collect_shapes or not today
+    mend = "add --pytorch-profiler-collect-callstack"
+    phases = (
+        "call stacks are recorded" if stacks else f"without call stacks operators tell backward from the rest; {mend}"
+    )
+    return [
+        Prospect("Which phase is a kernel in?", "yes" if stacks else "in part", phases),
+        Prospect(
+            "Which micro-batch and model chunk?",
+            "yes" if stacks else "no",
+            "call stacks are recorded" if stacks else f"no call stacks; {mend}",
+        ),
+        Prospect(
+            "Which parallel dimension does a communication serve?", "yes", "trace headers name the process groups"
+        ),
+        Prospect(
+            "How large are the tensors?",
+            "yes" if shapes else "no",
+            "shapes are recorded" if shapes else "no shapes; add --pytorch-profiler-collect-shapes",
+        ),
+        Prospect(
+            "Where does memory go?",
+            "yes" if given.record_memory_history else "no",
+            "memory history is dumped" if given.record_memory_history else "add --record-memory-history",
+        ),
+        Prospect(
+            "Which iteration is a file of?",
+            "in part",
+            "the path names none, a file holds all recorded steps, and after a resume they count from the process's "
+            "start; the plugin (traceviz capture plugin) writes one file for each logged iteration",
+        ),
+    ]
+
+
+def _nsys_content(given: argparse.Namespace) -> list[Prospect]:
+    ranges = "NVTX ranges name modules" if given.nvtx_ranges else "only autograd's NVTX ranges; add --nvtx-ranges"
+    return [
+        Prospect("Which phase is a kernel in?", "in part", ranges),
+        Prospect("Which parallel dimension does a communication serve?", "in part", "nsys knows no process groups"),
+        Prospect(
+            "How large are the tensors?",
+            "in part" if given.record_shapes else "no",
+            "shapes stand in autograd's ranges" if given.record_shapes else "add --record-shapes",
+        ),
+    ]
+
+
+def _caveats(given: argparse.Namespace, first: int, last: int) -> list[Prospect]:
+    found = []
+    if given.enable_cuda_graph or given.external_cuda_graph or given.cuda_graph_impl != "none":
+        why = "CUDA graphs: a replayed kernel has no call stack and no process group; compare with a run without graphs"
+        found.append(Prospect("Who owns a kernel of a CUDA graph?", "in part", why))
+    if given.save_interval and any(number % given.save_interval == 0 for number in range(first, last + 1)):
+        why = f"a checkpoint (--save-interval {given.save_interval}) falls into the range and counts as idle time"
+        found.append(Prospect("Is the step a typical one?", "no", why))
+    elif first < 5:
+        found.append(
+            Prospect("Is the step a typical one?", "in part", "the first iterations allocate, compile and tune")
+        )
+    return found

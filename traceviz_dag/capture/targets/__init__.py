@@ -1,0 +1,1 @@
+"""A module for each place that a profiling configuration is written for."""

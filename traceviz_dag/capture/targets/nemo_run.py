@@ -1,0 +1,35 @@
+"""The NeMo-Run plugins that come with Megatron Bridge."""
+
+from __future__ import annotations
+
+from traceviz_dag.capture.configuration import ProfilingConfig
+from traceviz_dag.capture.rendering import Rendering
+
+
+def render(config: ProfilingConfig) -> list[Rendering]:
+    """``NsysPlugin`` or ``PyTorchProfilerPlugin``, whichever the configuration asks for."""
+    name = "NsysPlugin" if config.use_nsys_profiler else "PyTorchProfilerPlugin"
+    given: dict[str, object] = {
+        "profile_step_start": config.profile_step_start,
+        "profile_step_end": config.profile_step_end,
+        "profile_ranks": list(config.ranks()),
+        "record_shapes": config.record_shapes,
+    }
+    if config.use_nsys_profiler:
+        given |= {"nsys_trace": list(config.nsys_trace), "nsys_gpu_metrics": config.nsys_gpu_metrics}
+    else:
+        given |= {
+            "record_memory_history": config.record_memory_history,
+            "memory_snapshot_path": config.memory_snapshot_path,
+        }
+    arguments = "\n".join(f"    {key}={value!r}," for key, value in given.items())
+    text = f"from megatron.bridge.recipes.run_plugins import {name}\n\nplugins = [{name}(\n{arguments}\n)]"
+    notes = ["The plugin takes an empty rank list for rank 0, so every rank is named."]
+    if config.use_pytorch_profiler and config.with_stack:
+        notes.append(
+            "It has no field for call stacks: add profiling.pytorch_profiler_collect_callstack=true to the task's "
+            "arguments where Bridge is of February 2026 or newer."
+        )
+    if config.use_nsys_profiler:
+        notes.append("Together with FaultTolerancePlugin Bridge drops nsys with a mere warning.")
+    return [Rendering("nemo-run", f"NeMo-Run {name}", text, tuple(notes))]

@@ -1,0 +1,47 @@
+"""The ``nsys profile`` line, with an output name for each rank under torchrun and under Slurm."""
+
+from __future__ import annotations
+
+import shlex
+
+from traceviz_dag.capture.configuration import ProfilingConfig
+from traceviz_dag.capture.rendering import Rendering
+
+TORCHRUN_NAME = "profile_%p_rank%q{RANK}"
+SLURM_NAME = "profile_%p_%q{SLURM_JOB_ID}_node%q{SLURM_NODEID}_rank%q{SLURM_PROCID}"
+
+
+def words(config: ProfilingConfig, name: str) -> list[str]:
+    """The line up to the program, one entry a word.
+
+    Args:
+        name: the report's name; nsys puts in process id (%p) and environment (%q).
+    """
+    line = ["nsys", "profile", "-s", "none", "-o", f"{config.output_folder}/{name}", "-t", ",".join(config.nsys_trace)]
+    line += ["--force-overwrite", "true", "--capture-range=cudaProfilerApi", "--capture-range-end=stop"]
+    if config.nsys_gpu_metrics:
+        line.append("--gpu-metrics-devices=cuda-visible")
+    return line
+
+
+def line(config: ProfilingConfig, name: str) -> str:
+    """The same, quoted for a shell."""
+    return shlex.join(words(config, name))
+
+
+def render(config: ProfilingConfig) -> list[Rendering]:
+    """The line for torchrun and for Slurm; none where nsys is off."""
+    if not config.use_nsys_profiler:
+        return []
+    notes = [
+        "The range opens and closes where the job calls cudaProfilerStart and Stop: only ranks of profile_ranks write.",
+        "Kernels of CUDA graphs show one by one only with --cuda-graph-trace=node, which costs more.",
+    ]
+    if config.nsys_gpu_metrics:
+        notes.append(
+            "GPU metrics need the right to read performance counters; older nsys spells it --gpu-metrics-device."
+        )
+    return [
+        Rendering("nsys-torchrun", "Nsight Systems under torchrun", line(config, TORCHRUN_NAME), tuple(notes)),
+        Rendering("nsys-slurm", "Nsight Systems under Slurm", line(config, SLURM_NAME), tuple(notes)),
+    ]

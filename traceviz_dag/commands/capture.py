@@ -1,0 +1,145 @@
+"""``traceviz capture``: plan a capture, judge the arguments of a job, and the plugin that records inside it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.output import milliseconds, percent, print_json, print_table
+from traceviz_dag.errors import BadInputError, UsageError
+
+if TYPE_CHECKING:
+    from traceviz_dag.capture.ncu import HotKernel
+
+capture = typer.Typer(no_args_is_help=True, help="Plan a capture, and the plugin that records inside a training job.")
+
+
+@capture.command()
+def plan(
+    config: Annotated[Path, typer.Argument(help="A profiling configuration, TOML or JSON; docs/capture.md has one.")],
+    target: Annotated[
+        list[str] | None, typer.Option(help="Only these, bare and ready to paste: plugin, megatron, nsys-slurm …")
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Check a profiling configuration and write it for every launcher: arguments, snippets, variables, launch scripts.
+
+    profile_ranks is one complete model ("replica") unless the configuration says otherwise; Megatron Bridge's default
+    is rank 0, today's Megatron-LM's all ranks.
+    """
+    from traceviz_dag.capture.configuration import read_configuration
+    from traceviz_dag.capture.plan import consequences, plan
+
+    settings = read_configuration(config)
+    renderings = plan(settings)
+    unknown = set(target or ()) - {rendering.target for rendering in renderings}
+    if unknown:
+        known = ", ".join(rendering.target for rendering in renderings)
+        raise UsageError(f"no target {', '.join(sorted(unknown))} in this configuration; there are {known}")
+    chosen = [rendering for rendering in renderings if not target or rendering.target in target]
+    if json:
+        print_json(
+            {
+                "ranks": settings.ranks(),
+                "iterations": list(settings.iterations),
+                "estimate": asdict(settings.estimate()) if settings.use_pytorch_profiler else None,
+                "consequences": consequences(settings),
+                "targets": [asdict(rendering) for rendering in chosen],
+            }
+        )
+        return
+    if target:
+        for rendering in chosen:
+            typer.echo(rendering.text)
+        return
+    for sentence in consequences(settings):
+        typer.echo(f"- {sentence}")
+    for rendering in chosen:
+        typer.echo(f"\n# {rendering.title}  (--target {rendering.target})\n{rendering.text}")
+        for note in rendering.notes:
+            typer.echo(f"  # {note}")
+
+
+@capture.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def explain(
+    context: typer.Context,
+    arguments: Annotated[list[str] | None, typer.Argument(help="The training script's arguments, after --.")] = None,
+    older: Annotated[bool, typer.Option("--older", help="Read them as releases from core 0.10 to 0.16 do.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Say what the traces of a job with these Megatron arguments will and will not allow."""
+    from traceviz_dag.capture.explain import explain
+
+    prospects = explain([*(arguments or ()), *context.args], today=not older)
+    if json:
+        print_json([asdict(prospect) for prospect in prospects])
+        return
+    rows = [[prospect.question, prospect.answer, prospect.why] for prospect in prospects]
+    print_table("What such traces will allow", ["question", "answer", "because"], rows)
+
+
+@capture.command()
+def ncu(
+    command: Annotated[str, typer.Argument(help="How the training script is called, in quotes, with --profile.")],
+    run: Annotated[str | None, typer.Option(help="The analysed run; may be left out where there is one.")] = None,
+    iteration: Annotated[int | None, typer.Option(help="Its iteration; default the last analysed.")] = None,
+    top: Annotated[int, typer.Option(min=1, max=3, help="How many kernels, by their time over all ranks.")] = 1,
+    out: Annotated[str, typer.Option(help="Name of the reports.")] = "kernel",
+    home: HomeOption = DEFAULT_HOME,
+    json: JsonOption = False,
+) -> None:
+    """Write the Nsight Compute call for the computation kernels that an analysed run spends most time in."""
+    from traceviz_dag.capture.ncu import ncu_line, wrapper_script
+
+    kernels = _hot_kernels(home, run, iteration, top)
+    if json:
+        print_json([{**asdict(kernel), "line": ncu_line(kernel, command, out)} for kernel in kernels])
+        return
+    typer.echo(wrapper_script(kernels, command, out))
+    for number, kernel in enumerate(kernels, start=1):
+        words = f"{kernel.launches} launches, {milliseconds(kernel.duration_ns)} ms, {percent(kernel.share)}"
+        typer.echo(f"# {number}: {kernel.name}: {words} of computation; longest on rank {kernel.rank}")
+
+
+@capture.command()
+def plugin() -> None:
+    """Print the plugin: one file that a training job imports, without a change to Megatron."""
+    from traceviz_dag.capture.patch import plugin_text
+
+    typer.echo(plugin_text(), nl=False)
+
+
+@capture.command()
+def patch(
+    megatron: Annotated[
+        Path, typer.Option(help="A checkout of Megatron-LM; it is read, not changed.", file_okay=False)
+    ],
+) -> None:
+    """Print a patch for git apply that adds the plugin to a Megatron-LM checkout and switches it on."""
+    from traceviz_dag.capture.patch import megatron_patch
+
+    typer.echo(megatron_patch(megatron), nl=False)
+
+
+def _hot_kernels(home: Path, run: str | None, iteration: int | None, top: int) -> list[HotKernel]:
+    from traceviz_dag.capture.ncu import HOT_KERNELS, HotKernel
+    from traceviz_dag.lake.lake import open_lake
+
+    lake = open_lake(home)
+    stored = sorted({(found.run, found.iteration) for found in lake.partitions("kernels")})
+    wanted = [place for place in stored if run in (None, place[0]) and iteration in (None, place[1])]
+    if not wanted:
+        there = ", ".join(f"{name} {number}" for name, number in stored[:5]) or "none"
+        raise BadInputError(home, f"no such analysed iteration; there are {there}", "run traceviz analyze first")
+    runs = sorted({name for name, _ in wanted})
+    if len(runs) > 1:
+        raise UsageError(f"several runs were analysed ({', '.join(runs[:5])}); name one with --run")
+    rows = lake.query(HOT_KERNELS, [*wanted[-1], top])
+    kernels = [HotKernel(*values) for values in zip(*rows.to_pydict().values(), strict=True)]
+    if not kernels:
+        raise BadInputError(home, "no GPU kernels in these traces", "capture on a GPU: ncu measures GPU kernels alone")
+    return kernels

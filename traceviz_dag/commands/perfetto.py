@@ -1,0 +1,272 @@
+"""``traceviz perfetto``: iterations exported as Perfetto traces, SQL on any trace, and the Perfetto UI, offline."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from traceviz_dag.commands.figures import iterations_of
+from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.output import print_json, print_table
+from traceviz_dag.commands.sql import as_json, print_rows
+from traceviz_dag.errors import BadInputError, UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from traceviz_dag.read.perfetto.session import TraceSession
+    from traceviz_dag.show.perfetto_iteration import Scope, WrittenTrace
+
+perfetto = typer.Typer(
+    name="perfetto",
+    help="Perfetto both ways: export iterations, ask any trace with SQL, open the UI; all without internet.",
+    no_args_is_help=True,
+)
+
+PathsArgument = Annotated[
+    list[Path] | None, typer.Argument(help="Runs, iteration folders or trace files; without them the lake is read.")
+]
+RunOption = Annotated[str | None, typer.Option(help="Only this run of the lake.")]
+IterationOption = Annotated[int | None, typer.Option(help="Only this iteration.")]
+PipelineOption = Annotated[int | None, typer.Option(min=0, help="Only this pipeline group, by its number.")]
+ReplicaOption = Annotated[int | None, typer.Option(min=0, help="Only this model replica, by its number.")]
+RecordedOption = Annotated[
+    bool, typer.Option("--recorded-clocks", help="Keep clocks as recorded, also where they are solved.")
+]
+
+
+@perfetto.command()
+def export(
+    paths: PathsArgument = None,
+    run: RunOption = None,
+    iteration: IterationOption = None,
+    pipeline: PipelineOption = None,
+    replica: ReplicaOption = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="File to write; .gz is compressed.")] = None,
+    recorded_clocks: RecordedOption = False,
+    home: HomeOption = DEFAULT_HOME,
+    json: JsonOption = False,
+) -> None:
+    """Write one Perfetto trace of an iteration, or of one pipeline or replica of it, into HOME/perfetto.
+
+    Tracks by stage, rank and stream, micro-batches by name, arrows from sends to receives and across collectives, and
+    counters. Traces that are given are analysed first, where they are new or changed.
+    """
+    from traceviz_dag.perfetto_pipeline import export_iteration
+
+    scope, number = _scope(pipeline, replica)
+    chosen = iterations_of(home.resolve(), paths or [], run, iteration)
+    if out is not None and len(chosen) > 1:
+        names = ", ".join(f"{each.run} {each.iteration}" for each in chosen[:5])
+        raise UsageError(f"--out names one file, but there are {len(chosen)} iterations ({names}): choose one")
+    written = []
+    console = Console(stderr=True)
+    for source in chosen:
+        written.append(export_iteration(source, scope, number, out, recorded_clocks))
+        if not json:
+            for line in _lines(written[-1]):
+                console.print(f"{source.run}, iteration {source.iteration}: {line}", markup=False, highlight=False)
+            typer.echo(str(written[-1].path))
+    if json:
+        places = [{"run": source.run, "iteration": source.iteration} for source in chosen]
+        rows = [asdict(each) | {"path": str(each.path)} for each in written]
+        print_json([place | row for place, row in zip(places, rows, strict=True)])
+
+
+TraceArgument = Annotated[Path, typer.Argument(help="A trace of any format that Perfetto reads.")]
+EngineOption = Annotated[
+    str | None,
+    typer.Option(
+        "--trace-processor",
+        envvar="TRACEVIZ_TRACE_PROCESSOR",
+        help="HOST:PORT of a running one, a binary's path, native, wasm or download; by default what is there.",
+    ),
+]
+
+
+@perfetto.command()
+def query(
+    trace: TraceArgument,
+    sql: Annotated[str | None, typer.Argument(help="PerfettoSQL; without it a prompt opens.")] = None,
+    trace_processor: EngineOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Ask any trace with PerfettoSQL, without internet.
+
+    traceviz_kernels and traceviz_microbatches hold our categories and micro-batches: join them by slice_id. What the
+    importer dropped is said on stderr. Times are those of the trace as it was loaded; see docs/perfetto.md.
+    """
+    from traceviz_dag.read.perfetto.engines import find_engine
+    from traceviz_dag.read.perfetto.session import open_trace
+
+    if sql is None and json:
+        raise UsageError("--json needs a query")
+    with open_trace(trace, find_engine(trace_processor)) as session:
+        for line in load_lines(session):
+            typer.echo(f"traceviz: {line}", err=True)
+        if sql is None:
+            prompt(session)
+            return
+        rows = ask(session, sql)
+        if json:
+            typer.echo(as_json(rows))
+        else:
+            print_rows(rows, Console())
+
+
+@perfetto.command()
+def compare(
+    trace: Annotated[Path, typer.Argument(help="A Kineto trace.")],
+    trace_processor: EngineOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Read a Kineto trace with both readers and compare them row by row; exit 1 where a difference is unexplained.
+
+    Explained are rows that Perfetto says it dropped, and rows of threads whose id is negative.
+    """
+    from traceviz_dag.read.kineto import read_kineto
+    from traceviz_dag.read.perfetto.comparison import compare as compared
+    from traceviz_dag.read.perfetto.engines import find_engine
+    from traceviz_dag.read.perfetto.reader import read_with_perfetto
+
+    found = compared(read_kineto(trace), read_with_perfetto(trace, find_engine(trace_processor)))
+    if json:
+        print_json(asdict(found) | {"unexplained": found.unexplained})
+    else:
+        columns = ("table", "own", "other", "only_own", "only_other", "on_odd_threads")
+        print_table(
+            f"{trace.name}: {found.dropped} slices dropped by Perfetto, {found.unexplained} rows differ without reason",
+            ["table", "rows", "rows by Perfetto", "only ours", "only Perfetto's", "of odd threads"],
+            [[getattr(each, column) for column in columns] for each in found.differences],
+        )
+    if found.unexplained:
+        raise typer.Exit(1)
+
+
+@perfetto.command("open")
+def open_ui(
+    trace: Annotated[
+        Path | None,
+        typer.Argument(help="A trace of any format that Perfetto reads, or a folder of traces; else the lake is read."),
+    ] = None,
+    run: RunOption = None,
+    iteration: IterationOption = None,
+    pipeline: PipelineOption = None,
+    replica: ReplicaOption = None,
+    public: Annotated[
+        bool, typer.Option("--public", help="Hand over to ui.perfetto.dev instead of the bundled UI.")
+    ] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on loopback; 0 takes a free one.")] = 0,
+    browser: Annotated[bool, typer.Option(help="Open a browser on this machine.")] = True,
+    home: HomeOption = DEFAULT_HOME,
+) -> None:
+    """Open the Perfetto UI on a trace, without internet; Ctrl-C ends it.
+
+    The UI and the trace are served on loopback, under a random path, to this origin alone. An iteration, of a folder or
+    of the lake, is exported first, and its pipelines are pinned.
+    """
+    import webbrowser
+
+    from traceviz_dag.perfetto_pipeline import export_iteration
+    from traceviz_dag.read.perfetto.engines import wasm_folder
+    from traceviz_dag.show.perfetto_ui import EXPAND_ALL, PIPELINE_COMMANDS, serve_trace
+
+    exported = trace is None or trace.is_dir() or home.resolve() / "perfetto" in trace.resolve().parents
+    if trace is None or trace.is_dir():
+        source = iterations_of(home.resolve(), [] if trace is None else [trace], run, iteration)[-1]
+        trace = export_iteration(source, *_scope(pipeline, replica)).path
+        typer.echo(f"{source.run}, iteration {source.iteration}: {trace}")
+    commands = PIPELINE_COMMANDS if exported else EXPAND_ALL
+    with serve_trace(trace, wasm_folder(), commands, public, port) as served:
+        if served.base_ns:
+            typer.echo(f"{served.base_ns} ns were subtracted from all times, so that none loses a nanosecond")
+        typer.echo(f"Perfetto UI: {served.url}\nCtrl-C ends it.")
+        if browser and _has_screen():
+            webbrowser.open(served.url)
+        with suppress(KeyboardInterrupt):
+            threading.Event().wait()
+
+
+def _has_screen() -> bool:
+    """Whether a browser would open a window; without a screen some would take over the terminal instead."""
+    return not sys.platform.startswith("linux") or bool({"DISPLAY", "WAYLAND_DISPLAY"} & set(os.environ))
+
+
+def load_lines(session: TraceSession) -> list[str]:
+    """What a user must know of how a trace was loaded."""
+    lines = [f"Perfetto's importer lost something: {problem}" for problem in session.problems]
+    if session.read_fault:
+        lines.append(session.read_fault)
+    if session.base_ns:
+        lines.append(f"{session.base_ns} ns were subtracted from all times, so that none loses a nanosecond")
+    return lines
+
+
+def ask(session: TraceSession, sql: str) -> pa.Table:
+    """The rows of a statement, our tables made before it where it names them."""
+    from traceviz_dag.perfetto_tables import add_tables_where_named
+
+    joined = add_tables_where_named(session, sql)
+    if joined is not None and joined.without_slice:
+        typer.echo(
+            f"traceviz: {joined.without_slice} of {joined.kernels} kernels have no slice in Perfetto: slice_id is NULL",
+            err=True,
+        )
+    return session.query(sql)
+
+
+def prompt(session: TraceSession) -> None:
+    """Read statements until the input ends; a statement ends with a semicolon or an empty line."""
+    with suppress(ImportError):
+        import readline  # noqa: F401 - gives input() its history
+
+    typer.echo("PerfettoSQL; a statement ends with ; or an empty line, Ctrl-D leaves.", err=True)
+    lines: list[str] = []
+    while True:
+        try:
+            line = input("     ... " if lines else "perfetto> ")
+        except EOFError:
+            typer.echo(err=True)
+            return
+        except KeyboardInterrupt:
+            typer.echo(err=True)
+            lines = []
+            continue
+        lines += [line] if line.strip() else []
+        if lines and (not line.strip() or line.rstrip().endswith(";")):
+            statement, lines = "\n".join(lines), []
+            try:
+                print_rows(ask(session, statement), Console())
+            except (UsageError, BadInputError) as error:
+                typer.echo(f"traceviz: {error}", err=True)
+
+
+def _scope(pipeline: int | None, replica: int | None) -> tuple[Scope, int | None]:
+    from traceviz_dag.show.perfetto_iteration import Scope
+
+    if pipeline is not None and replica is not None:
+        raise UsageError("--pipeline and --replica exclude each other")
+    if pipeline is not None:
+        return Scope.PIPELINE, pipeline
+    return (Scope.ITERATION, None) if replica is None else (Scope.REPLICA, replica)
+
+
+def _lines(written: WrittenTrace) -> list[str]:
+    lines = [
+        f"{len(written.ranks)} ranks, {written.slices:,} slices, {written.arrows:,} arrows, "
+        f"{written.bytes / 1e6:.1f} MB",
+        written.clock,
+    ]
+    if written.missing:
+        lines.append(f"no kernels of ranks {', '.join(map(str, written.missing))}")
+    if written.backward:
+        lines.append(f"{written.backward} arrows left out, which would run against time on these clocks")
+    return lines
