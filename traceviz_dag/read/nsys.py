@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -29,23 +30,37 @@ def read_nsys(path: Path) -> NsysProfile:
         BadInputError: it cannot be used: missing, empty, damaged, locked, still being written, without a column that
             must exist, or no export at all.
     """
+    tables: dict[str, pa.Table] = {}
+    facts = read_tables(path, tables.__setitem__)
+    return NsysProfile.of_tables(path, facts, tables)
+
+
+def read_tables(path: Path, keep: Callable[[str, pa.Table], None]) -> NsysFacts:
+    """Read an export table by table, so that not all of them need to be in memory at once.
+
+    Args:
+        keep: takes each table of a profile, by name, as soon as it is read.
+
+    Raises:
+        BadInputError: as ``read_nsys``.
+    """
     source = open_nsys(path)
     try:
         schema = NsysSchema.of(source)
-        devices, gpus = _gpus(schema)
+        own_numbers, gpus = _gpus(schema)
         calls = read_calls(schema)
-        operations = read_operations(schema, calls, devices)
-        tables = {
-            "operations": operations,
-            "calls": calls,
-            "ranges": read_ranges(schema, _last(operations, calls)),
-            "threads": _threads(schema),
-            "metrics": _metrics(schema),
-        }
-        facts = _facts(schema, operations, gpus)
+        operations = read_operations(schema, calls, own_numbers)
+        last_ns, devices = _last(operations, calls), set(_numbers(operations, "device").tolist())
+        keep("operations", operations)
+        del operations
+        keep("calls", calls)
+        del calls
+        keep("ranges", read_ranges(schema, last_ns))
+        keep("threads", _threads(schema))
+        keep("metrics", _metrics(schema))
+        return _facts(schema, devices, gpus)
     finally:
         source.close()
-    return NsysProfile.of_tables(path, facts, tables)
 
 
 def _last(operations: pa.Table, calls: pa.Table) -> int:
@@ -117,7 +132,7 @@ def _metrics(schema: NsysSchema) -> pa.Table:
     )
 
 
-def _facts(schema: NsysSchema, operations: pa.Table, names: dict[int, str]) -> NsysFacts:
+def _facts(schema: NsysSchema, active: set[int], names: dict[int, str]) -> NsysFacts:
     stated = _stated(schema)
     session = schema.select(
         "TARGET_INFO_SESSION_START_TIME",
@@ -125,7 +140,7 @@ def _facts(schema: NsysSchema, operations: pa.Table, names: dict[int, str]) -> N
         loss="the capture cannot be aligned with others by UTC",
     )
     analysis = schema.select("ANALYSIS_DETAILS", {"duration": number("duration")})
-    devices = sorted(set(_numbers(operations, "device").tolist()) | set(names))
+    devices = sorted(active | set(names))
     return NsysFacts(
         schema_version=stated.get("EXPORT_SCHEMA_VERSION"),
         product_version=stated.get("EXPORT_PRODUCT_VERSION"),

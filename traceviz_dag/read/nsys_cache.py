@@ -17,7 +17,7 @@ import xxhash
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.digests import look_of
 from traceviz_dag.lake.write import exclusive_lock, write_atomically
-from traceviz_dag.read.nsys import read_nsys
+from traceviz_dag.read.nsys import read_nsys, read_tables
 from traceviz_dag.read.nsys_open import export_report, is_report
 from traceviz_dag.read.nsys_profile import SCHEMAS, NsysFacts, NsysProfile
 
@@ -105,13 +105,15 @@ def _kept(folder: Path, look: tuple[int, int]) -> _Kept | None:
 
 
 def _fill(path: Path, folder: Path, look: tuple[int, int]) -> _Kept:
-    profile = read_nsys(exported(path, folder.parent.parent))
+    export = exported(path, folder.parent.parent)
     (folder / _FACTS).unlink(missing_ok=True)
-    for name in SCHEMAS:
+
+    def keep(name: str, table: pa.Table) -> None:
         sink = pa.BufferOutputStream()
-        pq.write_table(profile.table(name), sink, compression="zstd", compression_level=1)
+        pq.write_table(table, sink, compression="zstd", compression_level=1)
         write_atomically(folder / f"{name}.parquet", sink.getvalue())
-    kept = _Kept(_FORMAT, look, profile.facts)
+
+    kept = _Kept(_FORMAT, look, read_tables(export, keep))
     write_atomically(folder / _FACTS, pa.py_buffer(msgspec.json.encode(kept)))
     return kept
 
