@@ -56,7 +56,7 @@ def topology_assets(
     """Read all headers of the iteration and the text file, unite them, and write both tables."""
     run, iteration = parse_iteration_key(context.partition_key)
     inputs = registered(traceviz.folder, context.partition_key)
-    topology = read_topology(inputs)
+    topology = read_topology(inputs, home=traceviz.folder)
     lake = traceviz.lake()
     for name, table in zip(("topology", "process_groups"), topology_tables(topology), strict=True):
         written = lake.write(name, table, run=run, iteration=iteration)

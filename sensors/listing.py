@@ -13,8 +13,20 @@ import xxhash
 from traceviz_dag.read.topology_file import is_topology_name
 
 _SKIPPED_FOLDERS = frozenset({"truth", "chakra", "__pycache__"})
-_TRACE_ENDS = (".json", ".json.gz", ".JSON", ".JSON.GZ", ".json.GZ")
-_TEMPORARY_ENDS = (".tmp", ".temp", ".part", ".partial", ".filepart", ".crdownload", ".incomplete", ".writing", "~")
+_TRACE_ENDS = (".json", ".json.gz", ".JSON", ".JSON.GZ", ".json.GZ", ".sqlite", ".nsys-rep")
+_TEMPORARY_ENDS = (
+    ".tmp",
+    ".temp",
+    ".part",
+    ".partial",
+    ".filepart",
+    ".crdownload",
+    ".incomplete",
+    ".writing",
+    "-journal",
+    "-wal",
+    "~",
+)
 _TAG_SHIFT = 4
 _TIME_KEYS = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
 
@@ -196,7 +208,8 @@ def is_trace_name(name: str) -> bool:
 def is_temporary_name(name: str) -> bool:
     """Whether a name is one that a writer gives a file which it will rename: torch's ``.tmp``, rsync's hidden one …"""
     lower = name.lower()
-    return ".json" in lower and (lower.startswith(".") or lower.endswith(_TEMPORARY_ENDS))
+    of_trace = ".json" in lower or ".sqlite" in lower or ".nsys-rep" in lower
+    return of_trace and (lower.startswith(".") or lower.endswith(_TEMPORARY_ENDS))
 
 
 def _is_watched(name: str) -> bool:

@@ -25,6 +25,7 @@ from traceviz_dag.lake.inputs import (
     with_digests,
 )
 from traceviz_dag.read.layouts import discover
+from traceviz_dag.read.nsys_open import is_nsys
 from traceviz_dag.read.peek import peek_header
 from traceviz_dag.read.sources import ByteSource
 
@@ -33,6 +34,7 @@ _EARLIER_ITERATIONS = 3
 _TAIL_BYTES = 64
 _BLOCK_BYTES = 1 << 20
 _DIGEST_DIGITS = 8
+_SQLITE_HEAD_BYTES = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,8 @@ def register_folder(home: Path, task: FolderTask) -> Registration:
 
 def is_whole(path: Path) -> bool:
     """Whether a trace file was written to its end: JSON closes its last bracket, gzip its stream."""
+    if is_nsys(path):
+        return _is_whole_export(path)
     try:
         with ByteSource(path) as source:
             if not source.compressed:
@@ -123,6 +127,18 @@ def is_whole(path: Path) -> bool:
             return source.fault is None
     except BadInputError:
         return False
+
+
+def _is_whole_export(path: Path) -> bool:
+    """A report that nsys writes appears when it is whole; an export has all the pages that its head states."""
+    if path.suffix != ".sqlite":
+        return True
+    with path.open("rb") as file:
+        head = file.read(_SQLITE_HEAD_BYTES)
+    size = int.from_bytes(head[16:18], "big") or 1
+    pages = int.from_bytes(head[28:32], "big")
+    # A page size of 65,536 is written as 1.
+    return path.stat().st_size >= pages * (65_536 if size == 1 else size) > 0
 
 
 def _last_byte(path: Path) -> bytes:
@@ -152,7 +168,7 @@ def _iterations_in(home: Path, local: Path, look: FolderLook) -> tuple[list[Iter
     if not look.traces:
         return _with_newest_topology(home, local), None
     try:
-        below = inputs_below([local])
+        below = inputs_below([local], home=home)
     except BadInputError as error:
         return [], error
     own = []
@@ -222,6 +238,9 @@ def _missing_ranks(home: Path, inputs: IterationInputs, configured: int | None) 
 
 def _world_size(inputs: IterationInputs) -> int | None:
     for entry in inputs.ranks:
+        if entry.part:
+            # Profiles do not state the size of the job.
+            continue
         try:
             return peek_header(Path(entry.path)).world_size
         except BadInputError:

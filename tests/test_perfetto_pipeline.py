@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from tests.show.home import fill_home
+from tests.show.job import MemorySource, kernels, one_row
 from traceviz_dag.across_ranks import StoredIteration, analyse_across_ranks
 from traceviz_dag.errors import UsageError
 from traceviz_dag.figure_pipeline import LakeSource
-from traceviz_dag.lake.across_ranks_views import KERNELS_ALIGNED_SQL
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.perfetto_pipeline import export_iteration, export_path, match_ranks
 from traceviz_dag.read.perfetto.engines import Engine
 from traceviz_dag.read.perfetto.session import TraceSession, open_trace
-from traceviz_dag.show.perfetto_iteration import EXPOSED, IN_FLIGHT, Scope
+from traceviz_dag.show.perfetto_iteration import EXPOSED, IN_FLIGHT, Scope, write_iteration_trace
 from traceviz_dag.simulate.job import simulate
 from traceviz_dag.simulate.settings import Settings
 
@@ -70,7 +72,7 @@ def test_kernels_come_back_as_the_tables_have_them_on_solved_clocks(source: Lake
     written, session = exported
     expected = source.lake.query(
         "SELECT k.rank, kernel_id, aligned_start_ns, k.duration_ns, name, category, k.phase, microbatch, k.dimension, "
-        f"wait_aligned_ns FROM ({KERNELS_ALIGNED_SQL}) k LEFT JOIN collectives USING (run, iteration, rank, kernel_id) "
+        "wait_aligned_ns FROM kernels_aligned k LEFT JOIN collectives USING (run, iteration, rank, kernel_id) "
         "ORDER BY k.rank, kernel_id"
     ).to_pandas()
     found = frame(session, KERNELS)
@@ -144,3 +146,15 @@ def test_a_pipeline_alone_and_clocks_as_recorded(source: LakeSource, trace_proce
         assert statement == [written.clock]
     with pytest.raises(UsageError, match="no pipeline 7; known are 0, 1"):
         export_iteration(source, Scope.PIPELINE, 7)
+
+
+def test_times_before_zero_are_shifted_and_said_to_be(tmp_path: Path, trace_processor: Engine) -> None:
+    source = MemorySource()
+    rows = [{"start_ns": start, "duration_ns": 5, "category": "fwd_computation"} for start in (-70, -60, 3)]
+    source.tables["kernels"] = {0: kernels(rows)}
+    source.tables["traces"] = {0: one_row("traces", status="read")}
+    written = write_iteration_trace(source, tmp_path / "out.pftrace")
+    assert written.clock.endswith("all times are shifted by 70 ns")
+    with open_trace(written.path, trace_processor) as session:
+        found = session.query("SELECT ts FROM slice WHERE category IS NOT NULL ORDER BY ts")["ts"].to_pylist()
+        assert (found, session.problems) == ([0, 10, 73], [])

@@ -38,7 +38,7 @@ from traceviz_dag.discovery import inputs_below
 from traceviz_dag.iteration_pipeline import rank_traces, read_topology, stored_topology
 from traceviz_dag.lake.inputs import IterationInputs
 from traceviz_dag.lake.lake import Lake, open_lake
-from traceviz_dag.read.kineto import read_kineto
+from traceviz_dag.rank_pipeline import read_events
 from traceviz_dag.read.pairs_file import NamedPair, StageSelector, Stamp, read_stamps
 from traceviz_dag.tables import PERIODS
 from traceviz_dag.workers import IterationTask, analyse_ranks
@@ -216,6 +216,10 @@ def _annotations(iteration: StoredIteration) -> pa.Table:
     """The annotations of all ranks, from the traces themselves."""
     if iteration.inputs is None:
         return RANGES.empty_table()
-    traces = rank_traces(iteration.inputs, {entry.rank for entry in iteration.inputs.ranks})
-    parts = [annotation_ranges(read_kineto(trace.path), trace.rank) for trace in traces]
+    traces = rank_traces(iteration.inputs, {entry.rank for entry in iteration.inputs.ranks}, iteration.lake.home)
+    topology, _ = stored_topology(iteration.lake, iteration.run, iteration.iteration)
+    rules = load_rules()
+    parts = [
+        annotation_ranges(read_events(trace, topology, rules, every_annotation=True), trace.rank) for trace in traces
+    ]
     return pa.concat_tables([RANGES.empty_table(), *parts])

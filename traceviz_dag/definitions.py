@@ -9,6 +9,7 @@ from assets.automation import automation_sensor, with_freshness
 from assets.iteration_figures import iteration_figures
 from assets.iteration_tables import iteration_assets
 from assets.nightly import nightly_gate
+from assets.nsys_download import nsys_profile
 from assets.perfetto_traces import perfetto_trace
 from assets.rank_figures import rank_figures
 from assets.rank_tables import rank_tables
@@ -26,7 +27,7 @@ from sensors.trace_folders import trace_folders_sensor
 ASSETS = (
     *(raw_traces, topology_files, classification_rules),
     *(topology_assets, rank_tables, iteration_assets, across_ranks_assets, nightly_gate),
-    *(rank_figures, *iteration_figures, perfetto_trace, retention),
+    *(rank_figures, *iteration_figures, perfetto_trace, retention, nsys_profile),
 )
 
 _HOME = TracevizHome()

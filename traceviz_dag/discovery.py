@@ -7,13 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from traceviz_dag.errors import BadInputError, UsageError
+from traceviz_dag.lake.digests import look_of
 from traceviz_dag.lake.inputs import IterationInputs, RankInput
-from traceviz_dag.read.layouts import discover
-from traceviz_dag.read.placement import PlacedTrace, resolve
+from traceviz_dag.nsys_ranks import place_exports
+from traceviz_dag.read.layouts import TraceFile, discover
+from traceviz_dag.read.nsys_open import is_nsys
+from traceviz_dag.read.placement import PlacedTrace, Placement, resolve
 
 
 def inputs_below(
-    paths: Sequence[Path], *, pattern: str | None = None, rank: int | None = None
+    paths: Sequence[Path], *, pattern: str | None = None, rank: int | None = None, home: Path | None = None
 ) -> list[IterationInputs]:
     """The iterations below the paths, by run and number, with the files of their ranks.
 
@@ -23,6 +26,7 @@ def inputs_below(
     Args:
         pattern: only files that match this glob.
         rank: rank of the one file that does not say its own.
+        home: where profiles of Nsight Systems are kept once they were read; None keeps nothing.
 
     Raises:
         BadInputError: nothing was found, or nothing of it can be placed.
@@ -35,7 +39,7 @@ def inputs_below(
     iterations: list[IterationInputs] = []
     unplaced: list[BadInputError] = []
     for run in runs:
-        placement = resolve(run.files, rank=rank)
+        placement = _placement(run.files, rank, home)
         by_iteration: dict[int, list[PlacedTrace]] = defaultdict(list)
         for trace in placement.traces:
             by_iteration[trace.iteration].append(trace)
@@ -58,6 +62,20 @@ def inputs_below(
     return iterations
 
 
+def _placement(files: Sequence[TraceFile], rank: int | None, home: Path | None) -> Placement:
+    """Place Kineto traces by what they say themselves, exports of Nsight Systems by what they hold."""
+    exports = [file for file in files if is_nsys(file.path)]
+    placement = resolve([file for file in files if file not in exports], rank=rank)
+    if not exports:
+        return placement
+    others = place_exports(exports, home, rank=rank)
+    return Placement(
+        (*placement.traces, *others.traces),
+        (*placement.problems, *others.problems),
+        (*placement.warnings, *others.warnings),
+    )
+
+
 def _rank_input(trace: PlacedTrace) -> RankInput:
-    status = trace.path.stat()
-    return RankInput(trace.rank, str(trace.path), trace.name, trace.step, status.st_size, status.st_mtime_ns)
+    size, changed = look_of(trace.path)
+    return RankInput(trace.rank, str(trace.path), trace.name, trace.step, size, changed, part=trace.part)

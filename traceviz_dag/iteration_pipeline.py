@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.digests import digest_of
 from traceviz_dag.lake.inputs import IterationInputs
 from traceviz_dag.lake.lake import Lake
+from traceviz_dag.nsys_ranks import export_headers
 from traceviz_dag.rank_pipeline import RankTrace
 from traceviz_dag.read.events import TraceHeader
 from traceviz_dag.read.peek import peek_header
@@ -22,7 +24,9 @@ from traceviz_dag.vocabulary import TraceStatus
 
 
 def read_topology(
-    inputs: IterationInputs, stated: Callable[[Iterable[TraceHeader]], RankGrids] | None = None
+    inputs: IterationInputs,
+    stated: Callable[[Iterable[TraceHeader]], RankGrids] | None = None,
+    home: Path | None = None,
 ) -> Topology:
     """Unite the headers of all readable ranks and the text file.
 
@@ -31,8 +35,9 @@ def read_topology(
 
     Args:
         stated: makes the grids of sizes that a user gave, from the headers that complete them; compared with the rest.
+        home: where profiles of Nsight Systems are kept once they were read; None keeps nothing.
     """
-    headers = dict(_headers(inputs))
+    headers = dict(_headers(inputs, home))
     computed = stated(headers.values()) if stated is not None else None
     if inputs.topology_file is None:
         return unite(headers, None, computed)
@@ -43,8 +48,14 @@ def read_topology(
         return replace(topology, disagreements=(*topology.disagreements, str(error)))
 
 
-def _headers(inputs: IterationInputs) -> Iterator[tuple[int, TraceHeader]]:
+def _headers(inputs: IterationInputs, home: Path | None) -> Iterator[tuple[int, TraceHeader]]:
+    exports = [(entry.rank, Path(entry.path), entry.part) for entry in inputs.ranks if entry.part]
+    # Where an export cannot be read, the step that reads its kernels reports it.
+    with suppress(BadInputError):
+        yield from export_headers(exports, home).items()
     for entry in inputs.ranks:
+        if entry.part:
+            continue
         try:
             yield entry.rank, peek_header(Path(entry.path))
         except BadInputError:
@@ -63,10 +74,16 @@ def stored_topology(lake: Lake, run: str, iteration: int) -> tuple[Topology, str
     return topology_from_tables(topology.arrow(), groups.arrow()), "-".join(map(digest_of, files))
 
 
-def rank_traces(inputs: IterationInputs, ranks: Collection[int]) -> list[RankTrace]:
-    """The traces of those ranks that have a file."""
+def rank_traces(inputs: IterationInputs, ranks: Collection[int], home: Path | None = None) -> list[RankTrace]:
+    """The traces of those ranks that have a file.
+
+    Args:
+        home: where profiles of Nsight Systems are kept once they were read; None keeps nothing.
+    """
     return [
-        RankTrace(Path(entry.path), entry.name, entry.rank, entry.step) for entry in inputs.ranks if entry.rank in ranks
+        RankTrace(Path(entry.path), entry.name, entry.rank, entry.step, entry.part, home)
+        for entry in inputs.ranks
+        if entry.rank in ranks
     ]
 
 

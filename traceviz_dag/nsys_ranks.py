@@ -9,9 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
 from traceviz_dag.analyze.nsys_activity import Activity, activities, numbers
 from traceviz_dag.analyze.nsys_iterations import iterations_of
+from traceviz_dag.analyze.nsys_ranges import ranges_table
 from traceviz_dag.classify.nsys_trace import NsysPart, communicator_groups, trace_events
 from traceviz_dag.classify.rules import Rules, load_rules
 from traceviz_dag.classify.topology_types import Topology
@@ -20,7 +22,6 @@ from traceviz_dag.read.events import KERNEL, ProcessGroup, TraceEvents, TraceHea
 from traceviz_dag.read.layouts import TraceFile
 from traceviz_dag.read.nsys_cache import open_profile
 from traceviz_dag.read.nsys_iterations import Iterations
-from traceviz_dag.read.nsys_open import is_nsys
 from traceviz_dag.read.nsys_profile import NsysProfile
 from traceviz_dag.read.placement import PlacedTrace, Placement
 
@@ -171,8 +172,21 @@ def export_headers(entries: Iterable[tuple[int, Path, str]], home: Path | None) 
     }
 
 
-def export_events(path: Path, key: str, rank: int, topology: Topology, home: Path | None, rules: Rules) -> TraceEvents:
+def export_events(
+    path: Path,
+    key: str,
+    rank: int,
+    topology: Topology,
+    home: Path | None,
+    rules: Rules,
+    *,
+    every_annotation: bool = False,
+) -> TraceEvents:
     """The events of one rank of an export.
+
+    Args:
+        key: the part of the export that is the rank.
+        every_annotation: keep annotations that no rule gives a meaning; only for what asks for them by name.
 
     Raises:
         BadInputError: the export cannot be read, or does not hold the part.
@@ -196,12 +210,18 @@ def export_events(path: Path, key: str, rank: int, topology: Topology, home: Pat
         base_time_ns=profile.facts.utc_start_ns or 0,
         device_name=names.get(part.device),
     )
-    return trace_events(profile, part, header, found)
+    return trace_events(profile, part, header, found, None if every_annotation else rules)
 
 
-def is_export(path: Path) -> bool:
-    """Whether a path is a source of this module."""
-    return is_nsys(path)
+def export_ranges(path: Path, key: str, home: Path | None, windows: Sequence[tuple[int, int, int]]) -> pa.Table:
+    """The table ``nvtx_ranges`` of one rank of an export.
+
+    Args:
+        windows: (number, start_ns, end_ns) of the iterations wanted, on the rank's clock; empty takes everything.
+    """
+    profile = open_profile(path, home)
+    activity = _activity(profile, NsysPart.of_key(key), load_rules())
+    return ranges_table(profile, activity, windows, profile.facts.utc_start_ns or 0)
 
 
 def _activity(profile: NsysProfile, part: NsysPart, rules: Rules) -> Activity:

@@ -17,9 +17,11 @@ from traceviz_dag.classify.communication import job_groups
 from traceviz_dag.classify.kernels import Classification, classify
 from traceviz_dag.classify.rules import Rules
 from traceviz_dag.classify.topology_types import Topology
-from traceviz_dag.lake.digests import digest_of
+from traceviz_dag.lake.digests import digest_of, look_of
+from traceviz_dag.nsys_ranks import export_events, export_ranges
 from traceviz_dag.read.events import CPU_OP, PYTHON_FUNCTION, TraceEvents
 from traceviz_dag.read.kineto import read_kineto
+from traceviz_dag.read.nsys_open import is_nsys, is_report
 from traceviz_dag.tables import TRACES
 from traceviz_dag.vocabulary import Category, Dimension, Kind, Phase, TraceStatus
 
@@ -52,20 +54,41 @@ def analyse_rank(trace: RankTrace, topology: Topology, rules: Rules) -> Mapping[
     """Read, classify and measure one rank.
 
     Returns:
-        Table name → rows, for each of RANK_TABLES.
+        Table name → rows, for each of RANK_TABLES; nvtx_ranges too, where the source is a profile.
 
     Raises:
         BadInputError: nothing of the file can be used.
     """
-    events = read_kineto(trace.path)
+    events = read_events(trace, topology, rules)
     classified = classify_trace(events, trace.rank, topology, rules)
     kernels = kernels_of_step(classified, trace.step)
+    more = {}
+    if is_nsys(trace.path):
+        windows = step_windows(classified, trace.step)
+        more["nvtx_ranges"] = export_ranges(trace.path, trace.part, trace.home, windows)
     return {
+        **more,
         "traces": _traces_row(trace, events, classified, kernels, rules),
         "kernels": kernels,
         "microbatches": microbatches_table(kernels, _host_steps(classified, trace.step)),
         "overlap": overlap_table(kernels, step_windows(classified, trace.step), classified.kernels),
     }
+
+
+def read_events(trace: RankTrace, topology: Topology, rules: Rules, *, every_annotation: bool = False) -> TraceEvents:
+    """Read one rank from its trace, whatever wrote it.
+
+    Args:
+        every_annotation: keep annotations of profiles that no rule gives a meaning, for what asks for them by name.
+
+    Raises:
+        BadInputError: nothing of the file can be used.
+    """
+    if not is_nsys(trace.path):
+        return read_kineto(trace.path)
+    return export_events(
+        trace.path, trace.part, trace.rank, topology, trace.home, rules, every_annotation=every_annotation
+    )
 
 
 def classify_trace(events: TraceEvents, rank: int, topology: Topology, rules: Rules) -> Classification:
@@ -90,11 +113,11 @@ def step_windows(classified: Classification, step: int | None) -> list[tuple[int
 
 def failed_trace(trace: RankTrace, fault: str, rules: Rules) -> pa.Table:
     """The ``traces`` row of a file of which nothing could be used."""
-    exists = trace.path.is_file()
+    exists = trace.path.exists()
     columns: dict[str, object] = {column.name: [None] for column in TRACES.columns}
     columns |= {
         "file": [trace.name],
-        "bytes": [trace.path.stat().st_size if exists else None],
+        "bytes": [look_of(trace.path)[0] if exists else None],
         "digest": [digest_of(trace.path) if exists else None],
         "status": [TraceStatus.FAILED.value],
         "fault": [fault],
@@ -133,8 +156,8 @@ def _traces_row(
 
     values: dict[str, object] = {
         "file": trace.name,
-        "format": "kineto_json_gz" if _is_gzip(trace.path) else "kineto_json",
-        "bytes": trace.path.stat().st_size,
+        "format": _format(trace.path),
+        "bytes": look_of(trace.path)[0],
         "digest": digest_of(trace.path),
         "status": (TraceStatus.PARTIAL if report.fault or report.dropped else TraceStatus.READ).value,
         "fault": report.fault,
@@ -163,6 +186,12 @@ def _traces_row(
         "rules_digest": rules.digest,
     }
     return TRACES.from_columns({name: [value] for name, value in values.items()})
+
+
+def _format(path: Path) -> str:
+    if is_nsys(path):
+        return "nsys_parquet" if path.is_dir() else "nsys_rep" if is_report(path) else "nsys_sqlite"
+    return "kineto_json_gz" if _is_gzip(path) else "kineto_json"
 
 
 def _is_gzip(path: Path) -> bool:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -100,13 +100,15 @@ def analyse_into_lake(task: IterationTask, trace: RankTrace) -> RankOutcome:
     started = time.monotonic()
     lake = Lake(task.home)
     try:
-        tables = analyse_rank(trace, task.topology, task.rules)
+        tables = analyse_rank(replace(trace, home=task.home), task.topology, task.rules)
     except BadInputError as error:
         return _record_failure(task, trace, str(error))
     written = {}
     for name in RANK_TABLES:
         part = lake.write(name, tables[name], run=task.run, iteration=task.iteration, rank=trace.rank)
         written[name] = TableOutcome(part.rows, part.bytes, part.digest)
+    if "nvtx_ranges" in tables:
+        lake.write("nvtx_ranges", tables["nvtx_ranges"], run=task.run, iteration=task.iteration, rank=trace.rank)
     facts = tables["traces"].to_pylist()[0]
     violations = {
         "overlap": _names(overlap_violations(tables["overlap"])),
@@ -125,7 +127,7 @@ def _record_failure(task: IterationTask, trace: RankTrace, fault: str) -> RankOu
     lake = Lake(task.home)
     row = failed_trace(trace, fault, task.rules)
     lake.write("traces", row, run=task.run, iteration=task.iteration, rank=trace.rank)
-    for name in RANK_TABLES[1:]:
+    for name in (*RANK_TABLES[1:], "nvtx_ranges"):
         lake.delete(name, run=task.run, iteration=task.iteration, rank=trace.rank)
     return RankOutcome(trace.rank, {}, row.to_pylist()[0], fault, failed=True)
 

@@ -85,6 +85,9 @@ class Daemon:
         self.site.mkdir()
         (self.site / "sitecustomize.py").write_text(_SITE)
         self._process: subprocess.Popen[bytes] | None = None
+        # Daemon and test would create the same tables at the same time, and one of them fail.
+        with open_instance(home):
+            pass
 
     def set_deadline(self, minutes: float) -> None:
         """How long an incomplete folder waits; the next tick reads it."""

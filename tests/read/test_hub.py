@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 
 from tests.hub_server import COMMIT, Hub, hub
 from traceviz_dag.commands.main import app
-from traceviz_dag.read.hub import DATA_SET, DownloadError, Wanted, download, matching
+from traceviz_dag.read.hub import DownloadError, Wanted, download, matching
+from traceviz_dag.read.public_profile import DATA_SET
 
 DATA = random.Random(3).randbytes(40 << 20)
 NAME = "profiles/h200/baseline.t128k.host-fs-mbz-gpu-899.sqlite"

@@ -18,6 +18,7 @@ import pyarrow as pa
 from traceviz_dag.classify.host_tree import NONE
 from traceviz_dag.classify.launches import main_thread
 from traceviz_dag.classify.nsys_calls import RangeColumns, launch_places, nccl_calls_of
+from traceviz_dag.classify.rules import Rules
 from traceviz_dag.read.events import (
     CPU_OP,
     MISSING,
@@ -86,11 +87,17 @@ class _Strings:
 
 
 def trace_events(
-    profile: NsysProfile, part: NsysPart, header: TraceHeader, iterations: Iterations | None = None
+    profile: NsysProfile,
+    part: NsysPart,
+    header: TraceHeader,
+    iterations: Iterations | None = None,
+    rules: Rules | None = None,
 ) -> TraceEvents:
     """The events of one rank.
 
     Args:
+        rules: where given, annotations that none of them gives a meaning are left out: around half a schedule, they
+            would hide that a launch inside lies in no operator.
         header: what is known of the rank; its process groups name communicators and their members.
         iterations: the rank's iterations, in the capture's clock.
     """
@@ -103,6 +110,7 @@ def trace_events(
     mine = (_numbers(operations, "process") == part.process) & (_numbers(operations, "device") == part.device)
     operations = operations.filter(pa.array(mine))
     threads = np.union1d(_numbers(ranges, "thread"), _numbers(calls, "thread"))
+    ranges = _meaningful(ranges, rules) if rules is not None else ranges
     host = _host_rows(ranges, threads, strings, base)
     collective, nccl_rows, nccl_facts = _communication(profile, operations, ranges, header, strings)
     report = ReadReport(len(operations) + len(calls) + len(ranges))
@@ -125,6 +133,20 @@ def trace_events(
 
 def _of_process(table: pa.Table, column: str, process: int) -> pa.Table:
     return table.filter(pa.array(_numbers(table, column) >> PROCESS_BITS == process))
+
+
+def _meaningful(ranges: pa.Table, rules: Rules) -> pa.Table:
+    """Operators, NCCL's calls, and annotations that a frame rule matches."""
+    columns = RangeColumns.of(ranges)
+    rule = rules.match_frames(columns.names, USER_ANNOTATION)
+    kept = np.array(
+        [
+            place >= 0 or word.startswith(("ProfilerStep#", "nccl")) or _OPERATOR.match(word) is not None
+            for word, place in zip(columns.names, rule, strict=True)
+        ]
+    )
+    pushed = np.asarray(ranges["operator"].to_numpy(zero_copy_only=False), dtype=bool)
+    return ranges.filter(pa.array(kept[columns.name] | pushed))
 
 
 def _host_rows(ranges: pa.Table, threads: Int64, strings: _Strings, base: int) -> HostRows:

@@ -54,7 +54,7 @@ def analyze(
     from traceviz_dag.discovery import inputs_below
     from traceviz_dag.orchestrate import AnalysisSettings, analyse
 
-    inputs = inputs_below(paths, pattern=pattern, rank=rank)
+    inputs = inputs_below(paths, pattern=pattern, rank=rank, home=home.resolve())
     folder = home.resolve()
     settings = AnalysisSettings(folder, workers, rules.resolve() if rules else None, allow_partial, force)
     console = Console(stderr=True)

@@ -46,7 +46,7 @@ def classify(
     from traceviz_dag.classify.rules import load_rules
     from traceviz_dag.discovery import inputs_below
     from traceviz_dag.iteration_pipeline import rank_traces, read_topology
-    from traceviz_dag.rank_pipeline import classify_trace
+    from traceviz_dag.rank_pipeline import classify_trace, read_events
 
     if engine not in _ENGINES:
         raise UsageError(f"no reader {engine!r}; there are {', '.join(_ENGINES)}")
@@ -57,8 +57,9 @@ def classify(
         raise UsageError(f"{trace_path} is a folder; use traceviz analyze for many files")
     inputs = inputs_below([trace_path], rank=rank)[0]
     trace = rank_traces(inputs, {entry.rank for entry in inputs.ranks})[0]
-    events = _read(trace.path, engine)
-    kernels = classify_trace(events, trace.rank, read_topology(inputs), load_rules(rules)).kernels
+    topology, table = read_topology(inputs), load_rules(rules)
+    events = _by_perfetto(trace.path) if engine == "perfetto" else read_events(trace, topology, table)
+    kernels = classify_trace(events, trace.rank, topology, table).kernels
     if output is not None:
         _write(kernels, output)
     if traceviz is not None:
@@ -97,17 +98,13 @@ def _write_kernel_analysis(path: Path, rank: int | None, rules: Path | None, fol
                 typer.echo(f"written: {written}", err=True)
 
 
-def _read(path: Path, engine: str) -> TraceEvents:
-    if engine == "perfetto":
-        from traceviz_dag.read.perfetto.reader import read_with_perfetto
+def _by_perfetto(path: Path) -> TraceEvents:
+    from traceviz_dag.read.perfetto.reader import read_with_perfetto
 
-        events = read_with_perfetto(path)
-        for name, count in events.report.dropped.items():
-            typer.echo(f"traceviz: Perfetto's importer lost something: {name}: {count}", err=True)
-        return events
-    from traceviz_dag.read.kineto import read_kineto
-
-    return read_kineto(path)
+    events = read_with_perfetto(path)
+    for name, count in events.report.dropped.items():
+        typer.echo(f"traceviz: Perfetto's importer lost something: {name}: {count}", err=True)
+    return events
 
 
 def _by_category(kernels: pa.Table) -> list[dict[str, Any]]:

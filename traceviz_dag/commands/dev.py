@@ -18,15 +18,20 @@ def dev(
     port: Annotated[int, typer.Option(help="Port of the web server.")] = 3000,
     host: Annotated[str, typer.Option(help="Address that it listens on.")] = "127.0.0.1",
     prepare_only: Annotated[
-        bool, typer.Option("--prepare-only", help="Write HOME/dagster/dagster.yaml, if it is not there, and stop.")
+        bool,
+        typer.Option("--prepare-only", help="Create HOME/dagster, if it is not there, and stop."),
     ] = False,
 ) -> None:
     """Open the Dagster UI on this home: lineage, partitions, runs and checks of everything analysed."""
-    from traceviz_dag.orchestrate import prepare_instance
+    from traceviz_dag.lake.write import exclusive_lock
+    from traceviz_dag.orchestrate import open_instance, prepare_instance
 
     folder = home.resolve()
     instance_folder = prepare_instance(folder)
     if prepare_only:
+        # Programs that start at once on an empty home would each create the same tables, and all but one fail.
+        with exclusive_lock(instance_folder / ".prepare.lock"), open_instance(folder):
+            pass
         typer.echo(f"DAGSTER_HOME={instance_folder}")
         return
     environment = os.environ | {"DAGSTER_HOME": str(instance_folder), "TRACEVIZ_HOME": str(folder)}

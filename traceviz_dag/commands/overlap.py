@@ -104,8 +104,7 @@ def _from_path(
     from traceviz_dag.classify.rules import load_rules
     from traceviz_dag.discovery import inputs_below
     from traceviz_dag.iteration_pipeline import rank_traces, read_topology
-    from traceviz_dag.rank_pipeline import classify_trace, kernels_of_step, step_windows
-    from traceviz_dag.read.kineto import read_kineto
+    from traceviz_dag.rank_pipeline import classify_trace, kernels_of_step, read_events, step_windows
 
     explicit = start_ns is not None or end_ns is not None
     rules = load_rules(rules_file)
@@ -118,7 +117,7 @@ def _from_path(
             if whole and trace.path in seen:
                 continue
             seen.add(trace.path)
-            classified = classify_trace(read_kineto(trace.path), trace.rank, topology, rules)
+            classified = classify_trace(read_events(trace, topology, rules), trace.rank, topology, rules)
             table: pa.Table
             if whole:
                 table = window_overlap(classified.kernels, "clip" if explicit else "file", start_ns, end_ns)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 from contextlib import suppress
 from dataclasses import asdict
@@ -153,7 +155,7 @@ def compare(
 def open_ui(
     trace: Annotated[
         Path | None,
-        typer.Argument(help="A trace of any format that Perfetto reads; without it an iteration of the lake."),
+        typer.Argument(help="A trace of any format that Perfetto reads, or a folder of traces; else the lake is read."),
     ] = None,
     run: RunOption = None,
     iteration: IterationOption = None,
@@ -168,8 +170,8 @@ def open_ui(
 ) -> None:
     """Open the Perfetto UI on a trace, without internet; Ctrl-C ends it.
 
-    The UI and the trace are served on loopback, under a random path, to this origin alone. An iteration of the lake is
-    exported first, and its pipelines are pinned.
+    The UI and the trace are served on loopback, under a random path, to this origin alone. An iteration, of a folder or
+    of the lake, is exported first, and its pipelines are pinned.
     """
     import webbrowser
 
@@ -177,9 +179,9 @@ def open_ui(
     from traceviz_dag.read.perfetto.engines import wasm_folder
     from traceviz_dag.show.perfetto_ui import EXPAND_ALL, PIPELINE_COMMANDS, serve_trace
 
-    exported = trace is None or home.resolve() / "perfetto" in trace.resolve().parents
-    if trace is None:
-        source = iterations_of(home.resolve(), [], run, iteration)[-1]
+    exported = trace is None or trace.is_dir() or home.resolve() / "perfetto" in trace.resolve().parents
+    if trace is None or trace.is_dir():
+        source = iterations_of(home.resolve(), [] if trace is None else [trace], run, iteration)[-1]
         trace = export_iteration(source, *_scope(pipeline, replica)).path
         typer.echo(f"{source.run}, iteration {source.iteration}: {trace}")
     commands = PIPELINE_COMMANDS if exported else EXPAND_ALL
@@ -187,10 +189,15 @@ def open_ui(
         if served.base_ns:
             typer.echo(f"{served.base_ns} ns were subtracted from all times, so that none loses a nanosecond")
         typer.echo(f"Perfetto UI: {served.url}\nCtrl-C ends it.")
-        if browser:
+        if browser and _has_screen():
             webbrowser.open(served.url)
         with suppress(KeyboardInterrupt):
             threading.Event().wait()
+
+
+def _has_screen() -> bool:
+    """Whether a browser would open a window; without a screen some would take over the terminal instead."""
+    return not sys.platform.startswith("linux") or bool({"DISPLAY", "WAYLAND_DISPLAY"} & set(os.environ))
 
 
 def load_lines(session: TraceSession) -> list[str]:

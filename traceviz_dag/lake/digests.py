@@ -1,4 +1,7 @@
-"""Digests of files: what says whether a file holds the same bytes as before."""
+"""Digests and looks of files: what says whether a file holds the same bytes as before.
+
+A folder of Parquet files, an export of Nsight Systems, counts as one file.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,26 @@ _BLOCK_BYTES = 1 << 20
 
 
 def digest_of(path: Path) -> str:
-    """XXH3-128 of a file's bytes, hexadecimal."""
+    """XXH3-128 of a file's bytes, hexadecimal; of a folder's Parquet files, with their names, in the names' order."""
     digest = xxhash.xxh3_128()
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK_BYTES):
-            digest.update(block)
+    for file in _files(path):
+        if file is not path:
+            digest.update(file.name.encode())
+        with file.open("rb") as opened:
+            while block := opened.read(_BLOCK_BYTES):
+                digest.update(block)
     return digest.hexdigest()
+
+
+def look_of(path: Path) -> tuple[int, int]:
+    """(bytes, time of change in ns) of a file; of a folder, those of its Parquet files together.
+
+    Raises:
+        FileNotFoundError: it is gone.
+    """
+    found = [file.stat() for file in _files(path)]
+    return sum(one.st_size for one in found), max((one.st_mtime_ns for one in found), default=0)
+
+
+def _files(path: Path) -> list[Path]:
+    return sorted(path.glob("*.parquet")) if path.is_dir() else [path]

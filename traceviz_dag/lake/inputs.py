@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from traceviz_dag.errors import BadInputError
-from traceviz_dag.lake.digests import digest_of
+from traceviz_dag.lake.digests import digest_of, look_of
 from traceviz_dag.lake.partition_keys import iteration_key, parse_iteration_key
 from traceviz_dag.lake.partitions import escape
 from traceviz_dag.lake.write import write_atomically
@@ -154,10 +154,10 @@ def as_they_look_now(inputs: IterationInputs) -> IterationInputs:
 
     def look_again(entry: RankInput) -> RankInput:
         try:
-            status = Path(entry.path).stat()
+            size, changed = look_of(Path(entry.path))
         except FileNotFoundError:
             return entry
-        return replace(entry, size_bytes=status.st_size, changed_ns=status.st_mtime_ns)
+        return replace(entry, size_bytes=size, changed_ns=changed)
 
     return replace(inputs, ranks=tuple(map(look_again, inputs.ranks)))
 

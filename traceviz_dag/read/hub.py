@@ -31,9 +31,8 @@ from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
 from traceviz_dag.errors import TracevizError
 from traceviz_dag.lake.write import exclusive_lock, write_atomically
+from traceviz_dag.read.public_profile import DATA_SET, PROFILE
 
-DATA_SET = "GindaChen/nsys-hero"
-PROFILE = "baseline.t128k.host-fs-mbz-gpu-899"
 FOLDER = "downloads"
 
 _SUFFIXES = (".sqlite", ".nsys-rep", ".qdrep")

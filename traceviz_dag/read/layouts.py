@@ -13,6 +13,7 @@ from pathlib import Path
 import xxhash
 
 from traceviz_dag.errors import BadInputError
+from traceviz_dag.read.nsys_open import REPORT_SUFFIXES, is_nsys
 from traceviz_dag.read.peek import TracePeek, is_trace, peek, peek_header
 from traceviz_dag.read.topology_file import is_topology_name
 
@@ -86,7 +87,9 @@ def discover(paths: Sequence[Path], *, pattern: str | None = None) -> list[RunFo
         found = list(_trace_files(path.resolve(), pattern))
         if not found:
             fault = "no trace files" if pattern is None else f"no file matches {pattern!r}"
-            raise BadInputError(path, fault, "name a folder that holds traces of torch.profiler (*.json, *.json.gz)")
+            raise BadInputError(
+                path, fault, "name a folder that holds traces (*.json, *.json.gz, *.sqlite, *.nsys-rep)"
+            )
         for file in found:
             by_folder[_run_folder(file)].add(file)
     names = Counter(_name_of(folder) for folder in by_folder)
@@ -100,12 +103,17 @@ def discover(paths: Sequence[Path], *, pattern: str | None = None) -> list[RunFo
 
 
 def _trace_files(path: Path, pattern: str | None) -> Iterator[Path]:
-    if path.is_file():
+    if path.is_file() or is_nsys(path):
         yield path
-    elif not path.is_dir():
+        return
+    if not path.is_dir():
         raise BadInputError(path, "no such file or folder", "check the path")
-    for folder, folders, files in os.walk(path) if path.is_dir() else ():
+    for folder, folders, files in os.walk(path):
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in _SKIPPED_FOLDERS)
+        # A folder of Parquet files is one export.
+        exports = [name for name in folders if is_nsys(Path(folder, name))]
+        yield from (Path(folder, name) for name in exports)
+        folders[:] = [name for name in folders if name not in exports]
         for name in sorted(files):
             file = Path(folder, name)
             if not name.startswith(".") and _is_wanted(file, path, pattern):
@@ -117,6 +125,11 @@ def _is_wanted(file: Path, root: Path, pattern: str | None) -> bool:
         return fnmatch(file.name, pattern) or fnmatch(file.relative_to(root).as_posix(), pattern)
     name = file.name.lower()
     if name.endswith(_TRACE_SUFFIXES):
+        return True
+    if name.endswith(REPORT_SUFFIXES):
+        # Its export stands for it.
+        return not file.with_suffix(".sqlite").is_file()
+    if is_nsys(file):
         return True
     return name.endswith(_JSON_SUFFIXES) and (_RANK_IN_NAME.search(name) is not None or is_trace(file))
 

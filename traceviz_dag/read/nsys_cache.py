@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import xxhash
 
 from traceviz_dag.errors import BadInputError
+from traceviz_dag.lake.digests import look_of
 from traceviz_dag.lake.write import exclusive_lock, write_atomically
 from traceviz_dag.read.nsys import read_nsys
 from traceviz_dag.read.nsys_open import export_report, is_report
@@ -51,7 +52,7 @@ def open_profile(path: Path, home: Path | None) -> NsysProfile:
     if not path.exists():
         raise BadInputError(path, "no such file or folder", "check the path")
     folder = cache_folder(path, home)
-    look = _look(path)
+    look = look_of(path)
     kept = _kept(folder, look)
     if kept is None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -93,13 +94,6 @@ class _Loader:
         names = schema.names if columns is None else list(columns)
         table = pq.read_table(self.folder / f"{name}.parquet", columns=names)
         return table.cast(pa.schema([schema.field(column) for column in names]))
-
-
-def _look(path: Path) -> tuple[int, int]:
-    """(bytes, time of change) of a file, or of all Parquet files of a folder together."""
-    files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
-    found = [file.stat() for file in files]
-    return sum(one.st_size for one in found), max((one.st_mtime_ns for one in found), default=0)
 
 
 def _kept(folder: Path, look: tuple[int, int]) -> _Kept | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from traceviz_dag.analyze.clocks import SolvedClocks, solved_clocks
 from traceviz_dag.analyze.intervals import Int64
 from traceviz_dag.show.facts import duration, ranks_named
+from traceviz_dag.show.source import TableSource
 
 RECORDED = "clocks as recorded: shifts between ranks may be clock offsets"
 
@@ -23,20 +24,35 @@ class TraceClocks:
     Attributes:
         solved: the corrections; None where all ranks stand on their clocks as recorded.
         statement: what is known of them, in a sentence.
+        shift_ns: what is added to all times, because Perfetto drops what lies before 0.
     """
 
     solved: SolvedClocks | None
     statement: str
+    shift_ns: int = 0
 
     def of_trace(self, rank: int, instants: Int64) -> Int64:
         """Instants of a rank's own clock on the clock of the trace, ns."""
         if self.solved is None or rank not in self.solved.ranks:
-            return instants
-        return self.solved.align(np.full(len(instants), rank), instants)
+            return instants + self.shift_ns
+        return self.solved.align(np.full(len(instants), rank), instants) + self.shift_ns
 
     def is_solved(self, rank: int) -> bool:
         """Whether a rank stands on the common clock."""
         return self.solved is not None and rank in self.solved.ranks
+
+
+def shifted_past_zero(clocks: TraceClocks, source: TableSource, ranks: Sequence[int]) -> TraceClocks:
+    """The clocks with a shift where some kernel or micro-batch would lie before 0, as on clocks that begin there."""
+    first = 0
+    for rank in ranks:
+        for table, column in (("kernels", "start_ns"), ("microbatches", "span_start_ns")):
+            start = pc.min(source.table(table, (column,), rank)[column]).as_py()
+            if start is not None:
+                first = min(first, int(clocks.of_trace(rank, np.array([start]))[0]))
+    if first == 0:
+        return clocks
+    return replace(clocks, statement=f"{clocks.statement}; all times are shifted by {-first} ns", shift_ns=-first)
 
 
 def trace_clocks(rank_clocks: pa.Table | None, ranks: Sequence[int]) -> TraceClocks:

@@ -19,7 +19,7 @@ from traceviz_dag.analyze.matches import Matches
 from traceviz_dag.errors import UsageError
 from traceviz_dag.show.activity import NO_CHUNK, Steps, read_steps, trace_status
 from traceviz_dag.show.members import Group, Member, pipelines, read_members, replicas
-from traceviz_dag.show.perfetto_clocks import TraceClocks, trace_clocks
+from traceviz_dag.show.perfetto_clocks import TraceClocks, shifted_past_zero, trace_clocks
 from traceviz_dag.show.perfetto_flows import Flows, RankFlows, flows_of, no_flows
 from traceviz_dag.show.perfetto_trace import PerfettoTrace, Slices, Track, perfetto_trace
 from traceviz_dag.show.source import TableSource
@@ -114,6 +114,7 @@ def write_iteration_trace(
     if not ranks:
         raise UsageError(f"{source.run}, iteration {source.iteration} has no rank")
     clocks = trace_clocks(None if matched is None or recorded_clocks else matched.rank_clocks, ranks)
+    clocks = shifted_past_zero(clocks, source, ranks)
     flows = no_flows()
     if matched is not None:
         judged = judge_arrivals(matched.matches, matched.rank_clocks)

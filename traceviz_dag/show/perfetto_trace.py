@@ -146,14 +146,15 @@ class PerfettoTrace:
             How many lanes were needed.
 
         Raises:
-            ValueError: a negative duration, columns of several lengths, or a track that has slices already.
+            ValueError: a negative duration or start, which Perfetto would drop, columns of several lengths, or a track
+                that has slices already.
         """
         if track.number in self._filled:
             raise ValueError(f"track {track.name!r} has slices already: add all slices of a track at once")
         self._filled.add(track.number)
         starts, durations = np.asarray(slices.start_ns, np.int64), np.asarray(slices.duration_ns, np.int64)
-        if len(starts) != len(durations) or (durations < 0).any():
-            raise ValueError(f"track {track.name!r}: starts and durations differ in number, or a duration is negative")
+        if len(starts) != len(durations) or (durations < 0).any() or (starts < 0).any():
+            raise ValueError(f"track {track.name!r}: starts and durations differ in number, or one is negative")
         if not len(starts):
             return 0
         ends = starts + durations
@@ -166,9 +167,15 @@ class PerfettoTrace:
         return count
 
     def add_counts(self, counter: Track, time_ns: Int64, values: npt.NDArray[np.integer | np.floating]) -> None:
-        """Add values of a counter; each holds until the next."""
+        """Add values of a counter; each holds until the next.
+
+        Raises:
+            ValueError: a negative instant, which Perfetto would drop.
+        """
         if not len(time_ns):
             return
+        if (time_ns < 0).any():
+            raise ValueError(f"counter {counter.name!r}: an instant is negative")
         packets = self._packets(len(time_ns), np.asarray(time_ns, np.int64))
         event = Messages(len(time_ns))
         event.varint(9, _COUNTER)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from traceviz_dag.tables.across_ranks import COLLECTIVES, PERIODS, PIPELINES, RANK_CLOCKS
 from traceviz_dag.tables.iterations import ITERATIONS, NIGHT_DELTAS, NIGHTS, RUNS
-from traceviz_dag.tables.ranks import KERNELS, MICROBATCHES, OVERLAP, TRACES
+from traceviz_dag.tables.ranks import KERNELS, MICROBATCHES, NVTX_RANGES, OVERLAP, TRACES
 from traceviz_dag.tables.schema import BY_ITERATION, BY_RANK, PARTITION_COLUMNS, Column, Table
 from traceviz_dag.tables.topology import PROCESS_GROUPS, TOPOLOGY
 
@@ -22,6 +22,7 @@ __all__ = [
     "MICROBATCHES",
     "NIGHTS",
     "NIGHT_DELTAS",
+    "NVTX_RANGES",
     "OVERLAP",
     "PARTITION_COLUMNS",
     "PERIODS",
@@ -39,7 +40,7 @@ __all__ = [
 TABLES: dict[str, Table] = {
     table.name: table
     for table in (
-        *(RUNS, TRACES, TOPOLOGY, PROCESS_GROUPS, KERNELS, MICROBATCHES, OVERLAP, ITERATIONS),
+        *(RUNS, TRACES, TOPOLOGY, PROCESS_GROUPS, KERNELS, MICROBATCHES, OVERLAP, NVTX_RANGES, ITERATIONS),
         *(COLLECTIVES, RANK_CLOCKS, PIPELINES, PERIODS),
         *(NIGHTS, NIGHT_DELTAS),
     )

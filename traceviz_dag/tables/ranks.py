@@ -12,7 +12,7 @@ TRACES = Table(
     BY_RANK,
     (
         Column("file", TEXT, "Path of the trace, relative to the run's folder."),
-        Column("format", TEXT, "kineto_json or kineto_json_gz."),
+        Column("format", TEXT, "kineto_json, kineto_json_gz, nsys_sqlite, nsys_parquet or nsys_rep."),
         Column("bytes", BIGINT, "Size of the file in bytes."),
         Column("digest", TEXT, "XXH3-128 of the file's bytes, hexadecimal."),
         Column("status", TEXT, "read, partial (some rows were lost) or failed (nothing could be read)."),
@@ -157,5 +157,25 @@ OVERLAP = Table(
         Column("hidden_share", DOUBLE, "hidden / communication; NULL without communication."),
         Column("hidden_over_min", DOUBLE, "hidden / min(compute, communication); NULL where that is 0."),
         Column("kernels", BIGINT, "Kernels and memory operations that start in the window."),
+    ),
+)
+
+NVTX_RANGES = Table(
+    "nvtx_ranges",
+    "One NVTX range of a rank that Nsight Systems profiled: where it lies, and what the GPU did for it.",
+    BY_RANK,
+    (
+        Column("range_id", BIGINT, "Ordinal within the rank's iteration, by start."),
+        Column("parent_id", BIGINT, "Range around it on its thread; NULL for an outermost one."),
+        Column("depth", INTEGER, "Ranges around it."),
+        Column("name", DICTIONARY, "Name, without the numbers that PyTorch appends."),
+        Column("domain", BIGINT, "NVTX domain; 0 is the default one."),
+        Column("thread", BIGINT, "Thread id."),
+        Column("start_ns", BIGINT, "Start, ns on the rank's clock."),
+        Column("duration_ns", BIGINT, "Duration, ns."),
+        Column("communicator", DICTIONARY, "NCCL communicator of a call; NULL where the payload was not exported."),
+        Column("bytes", BIGINT, "Message size of an NCCL call; NULL where unknown."),
+        Column("launched", BIGINT, "Kernels and memory operations that calls inside it launched on the rank's GPU."),
+        Column("busy_ns", BIGINT, "Union of these on the GPU, ns."),
     ),
 )

@@ -11,13 +11,12 @@ import typer
 
 from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.output import print_json
-
-_DATA_SET, _PROFILE = "GindaChen/nsys-hero", "baseline.t128k.host-fs-mbz-gpu-899"
+from traceviz_dag.read.public_profile import DATA_SET, PROFILE
 
 
 def download(
-    repository: Annotated[str, typer.Option("--repo", help="Data set, as OWNER/NAME.")] = _DATA_SET,
-    file: Annotated[str, typer.Option(help="Path in the data set, a pattern, or part of a path.")] = _PROFILE,
+    repository: Annotated[str, typer.Option("--repo", help="Data set, as OWNER/NAME.")] = DATA_SET,
+    file: Annotated[str, typer.Option(help="Path in the data set, a pattern, or part of a path.")] = PROFILE,
     revision: Annotated[
         str | None, typer.Option(help="Branch, tag or commit; the commit it stands for is recorded.")
     ] = None,

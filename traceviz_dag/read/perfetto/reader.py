@@ -2,26 +2,49 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
-import pyarrow as pa
 
 from traceviz_dag.read.columns import ColumnBuilder
 from traceviz_dag.read.event_decoder import Piece
-from traceviz_dag.read.events import ReadReport, TraceEvents
-from traceviz_dag.read.kineto_schema import GROUP_OF_CODE, REST_GROUP, Arguments, Event, category_code
+from traceviz_dag.read.events import MISSING, PYTHON_FUNCTION, ReadReport, TraceEvents
+from traceviz_dag.read.kineto_schema import (
+    GROUP_OF_CODE,
+    HOST_GROUP,
+    LAUNCH_GROUP,
+    REST_GROUP,
+    Arguments,
+    Event,
+    category_code,
+)
 from traceviz_dag.read.peek import peek
 from traceviz_dag.read.perfetto.engines import Engine
 from traceviz_dag.read.perfetto.session import TraceSession, open_trace
 
-_EVENTS_SQL = "SELECT ts, dur, name, category, arg_set_id, pid, tid FROM traceviz_events ORDER BY slice_id"
 _THREADS_SQL = "SELECT p.pid, t.tid, t.name FROM thread t LEFT JOIN process p USING (upid) WHERE t.name IS NOT NULL"
-_PREFIX = "args."
+_COMMUNICATION_OPERATOR = "record_param_comms"
+_SIZES = ("grid", "block")
+
+_KEYS: dict[str, str] = {part.name: part.encode_name for part in msgspec.structs.fields(Arguments)}
+"""Attribute of an event's arguments → its key in the file."""
+
+_PYTHON = ("python_id", "python_parent_id")
+_OPERATOR = ("external_id", "sequence_number", "forward_thread")
+_LAUNCH = ("external_id", "correlation", "old_external_id")
+_COMMUNICATION = (
+    *("collective", "in_elements", "out_elements", "group_size", "dtype", "in_split", "out_split", "group_name"),
+    *("group_description", "group_ranks", "sequence", "source_rank", "destination_rank"),
+)
+_DEVICE = (
+    *("external_id", "device", "stream", "correlation", "registers_per_thread", "shared_memory_bytes", "grid", "block"),
+    *("bytes", "graph_id", "graph_node_id", "old_external_id"),
+)
 
 
 @cache
@@ -47,10 +70,9 @@ def read_with_perfetto(path: Path, engine: Engine | None = None) -> TraceEvents:
 def read_session(session: TraceSession) -> TraceEvents:
     """The events of a loaded Kineto trace, by start."""
     session.query(kineto_sql())
-    rows = session.query(_EVENTS_SQL)
     header = peek(session.path).header
     builder = ColumnBuilder()
-    builder.add(_piece(session, rows))
+    builder.add(_piece(session))
     tables = builder.finish(header.base_time_ns)
     lost = {problem.name: problem.count for problem in session.problems}
     return TraceEvents(
@@ -62,53 +84,76 @@ def read_session(session: TraceSession) -> TraceEvents:
         device=tables.device,
         communication_operators=tables.communication_operators,
         operator_facts=tables.operator_facts,
-        report=ReadReport(rows.num_rows, dict(builder.dropped + Counter(lost)), session.read_fault),
+        report=ReadReport(builder.rows_read, dict(builder.dropped + Counter(lost)), session.read_fault),
     )
 
 
-def _piece(session: TraceSession, rows: pa.Table) -> Piece:
-    """The rows as our own decoder hands them out."""
-    categories = rows["category"].to_pylist()
-    code_of = {text: category_code(text) for text in set(categories)}
-    codes = np.array([code_of[text] for text in categories], np.uint8)
-    kept = np.flatnonzero(GROUP_OF_CODE[codes] < REST_GROUP)
-    chosen = rows.take(pa.array(kept))
-    arguments = _arguments(session)
-    nothing: dict[str, Any] = {}
-    events = [
-        Event(category, name or "", pid, tid, 0.0, duration / 1000, _converted(arguments.get(number, nothing)))
-        for category, name, pid, tid, duration, number in zip(
-            *(chosen[column].to_pylist() for column in ("category", "name", "pid", "tid", "dur", "arg_set_id")),
-            strict=True,
-        )
+def _piece(session: TraceSession) -> Piece:
+    """All events of the categories that have a table, as our own decoder hands them out, by start."""
+    texts = session.query("SELECT DISTINCT category FROM traceviz_events")
+    code_of = {text: category_code(text) for text in texts.column("category").to_pylist()}
+    by_group: dict[tuple[str, ...], list[str]] = {_PYTHON: [], _OPERATOR: [], _LAUNCH: [], _DEVICE: []}
+    for text, code in code_of.items():
+        if GROUP_OF_CODE[code] < REST_GROUP:
+            by_group[_arguments_of(code)].append(text)
+    communicates = f"name = '{_COMMUNICATION_OPERATOR}'"
+    rows = [
+        *_rows(session, by_group[_PYTHON], _PYTHON),
+        *_rows(session, by_group[_OPERATOR], _OPERATOR, f"NOT {communicates}"),
+        *_rows(session, by_group[_OPERATOR], (*_OPERATOR, *_COMMUNICATION), communicates),
+        *_rows(session, by_group[_LAUNCH], _LAUNCH),
+        *_rows(session, by_group[_DEVICE], (*_DEVICE, *_COMMUNICATION)),
     ]
-    starts = np.asarray(chosen["ts"], np.int64) + session.base_ns if len(chosen) else np.empty(0, np.int64)
-    threads = session.query(_THREADS_SQL).to_pylist()
-    names = [(row["pid"] or 0, row["tid"], row["name"]) for row in threads]
-    return Piece(rows.num_rows, events, codes[kept], starts, names, Counter())
+    rows.sort(key=lambda row: row[0])
+    events = [event for _, _, event in rows]
+    codes = np.array([code_of[event.cat] for event in events], np.uint8)
+    starts = np.array([start for _, start, _ in rows], np.int64) + session.base_ns
+    names = [(row["pid"] or 0, row["tid"], row["name"]) for row in session.query(_THREADS_SQL).to_pylist()]
+    return Piece(len(events), events, codes, starts, names, Counter())
 
 
-def _converted(arguments: dict[str, Any]) -> Any:
-    return msgspec.convert(arguments, Arguments)
+def _arguments_of(code: int) -> tuple[str, ...]:
+    group = GROUP_OF_CODE[code]
+    if group == HOST_GROUP:
+        return _PYTHON if code == PYTHON_FUNCTION else _OPERATOR
+    return _LAUNCH if group == LAUNCH_GROUP else _DEVICE
 
 
-def _arguments(session: TraceSession) -> dict[int, dict[str, Any]]:
-    """Argument set → the arguments that our columns hold; arrays come as one row an element."""
-    wanted = [field.encode_name for field in msgspec.structs.fields(Arguments)]
-    plain = ", ".join(f"'{_PREFIX}{name}'" for name in wanted)
-    rows = session.query(
-        "SELECT arg_set_id, flat_key, key, int_value, string_value, real_value FROM args "
-        f"WHERE flat_key IN ({plain}) ORDER BY arg_set_id, id"
+def _rows(
+    session: TraceSession, categories: Sequence[str], attributes: Sequence[str], condition: str = "TRUE"
+) -> list[tuple[int, int, Event]]:
+    """(slice, start, event) of all events of some categories, with the arguments that their table holds."""
+    if not categories:
+        return []
+    columns = [column for attribute in attributes for column in _argument_sql(attribute)]
+    quoted = ", ".join("'" + text.replace("'", "''") + "'" for text in categories)
+    table = session.query(
+        f"SELECT slice_id, ts, category, name, pid, tid, dur{''.join(f', {column}' for column in columns)} "
+        f"FROM traceviz_events WHERE category IN ({quoted}) AND {condition}"
     )
-    found: dict[int, dict[str, Any]] = defaultdict(dict)
-    columns = (
-        rows[name].to_pylist() for name in ("arg_set_id", "flat_key", "key", "int_value", "string_value", "real_value")
-    )
-    for number, flat, key, integer, text, real in zip(*columns, strict=True):
-        value = integer if integer is not None else text if text is not None else real
-        name = flat[len(_PREFIX) :]
-        if key == flat:
-            found[number][name] = value
+    lists = [column.to_pylist() for column in table.columns]
+    known = lists[:7]
+    arguments = _arguments(attributes, lists[7:], table.num_rows)
+    return [
+        (number, start, Event(category, name or "", pid, tid, 0.0, duration / 1000, told))
+        for number, start, category, name, pid, tid, duration, told in zip(*known, arguments, strict=True)
+    ]
+
+
+def _argument_sql(attribute: str) -> list[str]:
+    key = "args." + _KEYS[attribute].replace("'", "''")
+    keys = [f"{key}[{axis}]" for axis in range(3)] if attribute in _SIZES else [key]
+    return [f"extract_arg(arg_set_id, '{each}')" for each in keys]
+
+
+def _arguments(attributes: Sequence[str], lists: list[list[Any]], count: int) -> list[Any]:
+    columns = iter(lists)
+    filled: list[list[Any]] = []
+    for attribute in attributes:
+        if attribute in _SIZES:
+            axes = [next(columns) for _ in range(3)]
+            filled.append([tuple(MISSING if part is None else part for part in row) for row in zip(*axes, strict=True)])
         else:
-            found[number].setdefault(name, []).append(value)
-    return found
+            filled.append([MISSING if value is None else value for value in next(columns)])
+    rows = zip(*filled, strict=True) if filled else iter([()] * count)
+    return [Arguments(**dict(zip(attributes, row, strict=True))) for row in rows]

@@ -1,0 +1,182 @@
+"""Nsight Systems exports as a source of the pipeline, held against simulated jobs whose truth is known."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from tests.nsys_file import Export, small_export
+from traceviz_dag.classify.rules import load_rules
+from traceviz_dag.commands.main import app
+from traceviz_dag.discovery import inputs_below
+from traceviz_dag.iteration_pipeline import rank_traces, read_topology
+from traceviz_dag.lake.lake import open_lake
+from traceviz_dag.nsys_ranks import place_exports
+from traceviz_dag.rank_pipeline import classify_trace, read_events
+from traceviz_dag.read.layouts import TraceFile, discover
+from traceviz_dag.simulate import Settings, simulate
+from traceviz_dag.simulate.nsys_export import write_exports
+from traceviz_dag.simulate.settings import Layout
+
+JOB = Settings(
+    layers=4,
+    microbatches=4,
+    hidden=1024,
+    heads=8,
+    feed_forward=4096,
+    sequence=1024,
+    vocabulary=8192,
+    node_size=4,
+    tp=2,
+    pp=2,
+    dp=2,
+    iterations=2,
+    layout=Layout.TORCH_PROFILE,
+    gzip=False,
+)
+JOBS = {"1F1B": JOB, "interleaved": replace(JOB, vpp=2)}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> dict[str, Path]:
+    """Folders of exports, two nodes each, with the topology text file beside them and the truth below."""
+    made = {}
+    for name, job in JOBS.items():
+        folder = tmp_path_factory.mktemp(name)
+        kineto = simulate(job, folder / "kineto", workers=1)
+        write_exports(kineto, job.node_size, folder / "exports")
+        for text in kineto.glob("unique_parallel_groups_*.txt"):
+            shutil.copy(text, folder / "exports")
+        shutil.copytree(kineto / "truth", folder / "exports" / "truth")
+        shutil.rmtree(kineto / "torch_profile")
+        made[name] = folder / "exports"
+    return made
+
+
+def _compared(folder: Path, home: Path) -> pd.DataFrame:
+    """Every kernel of the truth beside what the classification of the exports says."""
+    rules = load_rules()
+    inputs = inputs_below([folder], home=home)
+    topology = read_topology(inputs[0], home=home)
+    found = []
+    for trace in rank_traces(inputs[0], set(range(8)), home):
+        kernels = classify_trace(read_events(trace, topology, rules), trace.rank, topology, rules).kernels
+        found.append(kernels.to_pandas().assign(rank=trace.rank))
+    truth = pd.concat([pd.read_parquet(path) for path in sorted((folder / "truth").glob("rank_*.parquet"))])
+    tables = [_plain(pd.concat(found)), _plain(truth).rename(columns=lambda name: f"{name}_true")]
+    tables[0]["graph_node_id"] = tables[0].graph_node_id.fillna(-1).astype("int64")
+    keys = ["rank", "correlation", "graph_node_id"]
+    return tables[1].merge(
+        tables[0], left_on=[f"{key}_true" for key in keys], right_on=keys, how="left", validate="1:1"
+    )
+
+
+def _plain(table: pd.DataFrame) -> pd.DataFrame:
+    return table.astype({name: object for name in table if isinstance(table[name].dtype, pd.CategoricalDtype)})
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_kernels_of_exports_are_classified_as_they_really_were(runs, tmp_path, name):
+    table = _compared(runs[name], tmp_path / "home")
+    assert table.kernel_id.notna().all()
+    assert (table.duration_ns == table.dur_ns_true).all()
+    time_ns = table.dur_ns_true
+    total = time_ns.sum()
+    for aspect, nothing, least in (
+        ("phase", ("", "unknown"), 0.99),
+        ("dimension", ("", "unknown"), 0.99),
+        ("microbatch", (-1,), 0.95),
+    ):
+        ours = table[aspect].fillna(nothing[0])
+        truth = table[f"{aspect}_true"].fillna(nothing[0])
+        assert time_ns[ours == truth].sum() / total >= least, aspect
+        assert time_ns[(ours != truth) & ~ours.isin(nothing)].sum() / total < 0.001, aspect
+
+
+def test_ranks_of_nodes_and_iterations_are_found_and_lie_on_one_clock(runs, tmp_path):
+    inputs = inputs_below([runs["1F1B"]], home=tmp_path / "home")
+    assert [(one.iteration, len(one.ranks)) for one in inputs] == [(0, 8), (1, 8)]
+    assert {entry.name for entry in inputs[0].ranks[:4]} == {"node0.sqlite"}
+    assert all(entry.rank in range(4, 8) for entry in inputs[0].ranks if entry.name == "node1.sqlite")
+    topology = read_topology(inputs[0], home=tmp_path / "home")
+    assert sorted(topology.pipelines) == [(0, 4), (1, 5), (2, 6), (3, 7)]
+    starts = []
+    for trace in rank_traces(inputs[0], {0, 7}, tmp_path / "home"):
+        events = read_events(trace, topology, load_rules())
+        starts.append(int(events.device.start_ns.min()))
+    # Both nodes began within the same millisecond of UTC, though their captures count from different instants.
+    assert abs(starts[0] - starts[1]) < 20_000_000
+    assert starts[0] > 1_700_000_000_000_000_000
+
+
+@pytest.mark.slow
+def test_analyze_takes_exports_the_same_way_as_traces(runs, tmp_path):
+    home = tmp_path / "home"
+    arguments = ["analyze", str(runs["1F1B"]), "--home", str(home), "--workers", "1", "--json"]
+    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    assert len(json.loads(result.stdout)) == 2
+    lake = open_lake(home)
+    counts = lake.query(
+        "SELECT count(*) AS ranks, min(format) AS format, min(phase_known_ns / kernel_ns) AS phases FROM traces"
+    ).to_pylist()[0]
+    assert (counts["ranks"], counts["format"]) == (16, "nsys_sqlite")
+    assert counts["phases"] > 0.99
+    steps = lake.query("SELECT DISTINCT iteration, step FROM kernels ORDER BY ALL").to_pylist()
+    assert steps == [{"iteration": 0, "step": 0}, {"iteration": 1, "step": 1}]
+    ranges = lake.query("SELECT count(*) AS n, max(busy_ns) AS busy, count(communicator) AS calls FROM nvtx_ranges")
+    row = ranges.to_pylist()[0]
+    assert row["n"] > 1000
+    assert row["busy"] > 0
+    assert row["calls"] > 100
+    again = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert [(one["ranks_computed"], one["ranks_skipped"]) for one in json.loads(again.stdout)] == [(0, 8), (0, 8)]
+
+
+def test_a_rank_in_the_name_places_an_export_of_one_gpu(tmp_path):
+    small_export().write(tmp_path / "profile_rank3.sqlite")
+    small_export().write(tmp_path / "profile_rank5.sqlite")
+    files = discover([tmp_path])[0].files
+    placed = place_exports(files, None)
+    assert [(trace.rank, trace.iteration, trace.name) for trace in placed.traces] == [
+        (3, 5, "profile_rank3.sqlite"),
+        (5, 5, "profile_rank5.sqlite"),
+    ]
+    assert placed.warnings == ()
+
+
+def test_nodes_without_numbers_count_by_name_and_it_is_said(tmp_path):
+    for name in ("b.sqlite", "a.sqlite"):
+        export = Export()
+        for device in (0, 1):
+            export.kernel(0, 10, device=device, process=100 + device)
+        export.write(tmp_path / name)
+    placed = place_exports(
+        [TraceFile(tmp_path / name, "run", name, None, None) for name in ("b.sqlite", "a.sqlite")], None
+    )
+    assert [(trace.rank, trace.name) for trace in placed.traces] == [
+        (0, "a.sqlite"),
+        (1, "a.sqlite"),
+        (2, "b.sqlite"),
+        (3, "b.sqlite"),
+    ]
+    assert all("by the order of names" in line for line in placed.warnings)
+    assert len(placed.warnings) == 2
+
+
+def test_an_export_without_kernels_and_a_broken_one_are_problems_and_the_rest_goes_on(tmp_path):
+    small_export().write(tmp_path / "good_rank0.sqlite")
+    (tmp_path / "broken_rank1.sqlite").write_bytes(b"SQLite format 3\0 and no more")
+    empty = Export()
+    empty.range(0, 10, "nothing")
+    empty.write(tmp_path / "empty_rank2.sqlite")
+    placed = place_exports(discover([tmp_path])[0].files, None)
+    assert [trace.rank for trace in placed.traces] == [0]
+    assert len(placed.problems) == 2
+    assert any("no kernels were recorded" in str(problem) for problem in placed.problems)
