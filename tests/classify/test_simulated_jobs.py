@@ -15,7 +15,9 @@ JOBS = {
     "without_stacks": Configuration(
         "no stacks", "interleaved", replace(INTERLEAVED, stacks=False, overlap_p2p=True, recompute=Recompute.FULL)
     ),
-    "without_descriptions": Configuration("no descriptions", "1F1B", replace(PIPELINE, era=OLD, stacks=False)),
+    "without_descriptions": Configuration(
+        "no descriptions", "experts", replace(PIPELINE, ep=2, etp=1, era=OLD, stacks=False)
+    ),
 }
 
 
