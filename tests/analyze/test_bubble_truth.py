@@ -61,6 +61,7 @@ def test_the_parts_are_the_truth_to_the_nanosecond(name: str, tmp_path_factory: 
     assert len(true) == settings.world
     pd.testing.assert_frame_equal(measured[COLUMNS], true[COLUMNS], check_dtype=False)
     assert (true["fill_drain_ns"] != 0).any() and (true["jitter_ns"] != 0).any()
+    assert (true["stall_ns"] > 0).all(), "no job is faster than a replay without latency"
     assert (measured["bubble_ns"] == true["span_ns"] - true["ideal_ns"]).all()
     if settings.faults.bad_stage_split:
         assert true.groupby("stage")["imbalance_ns"].max()[0] > 0.15 * true["span_ns"].max()

@@ -49,6 +49,7 @@ CONFIGURATIONS = {
     "experts_on_wider_tensor": small(tp=2, dp=4, ep=2, etp=4, faults=Faults(expert_imbalance=0.3)),
     "deepep": small(pp=2, dp=2, ep=2, dispatcher=Dispatcher.DEEPEP),
     "combined": small(pp=2, vpp=2, dp=2, ep=2, overlap_expert=True),
+    "combined_overlapped_p2p": small(pp=2, vpp=2, dp=2, ep=2, overlap_expert=True, overlap_p2p=True),
     "combined_alone": small(dp=2, ep=2, overlap_expert=True, era=Era.TORCH_2_4),
     "ring_attention": small(cp=2, tp=2, pp=2),
     "gathered_attention": small(cp=4, context_exchange=ContextExchange.ALL_GATHER),

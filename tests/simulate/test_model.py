@@ -65,15 +65,23 @@ def test_messages_end_after_both_ends_have_started(job_of: Callable[[str], Job],
         assert ends["end"].min() > ends["true_ts_ns"].max()
 
 
-def test_forward_of_a_stage_follows_the_stage_before(job_of: Callable[[str], Job]):
-    job = job_of("plain_pipeline")
+@pytest.mark.parametrize("name", ["plain_pipeline", "overlapped_p2p", "combined", "combined_overlapped_p2p"])
+def test_each_step_follows_the_one_whose_result_it_needs(job_of: Callable[[str], Job], name: str):
+    job = job_of(name)
     spans = pd.read_parquet(job.folder / "truth" / "microbatches.parquet")
-    forward = spans[spans["phase"] == "forward"].set_index(["stage", "microbatch"])
-    backward = spans[spans["phase"] == "backward"].set_index(["stage", "microbatch"])
-    for stage, microbatch in product(range(job.settings.pp - 1), range(job.settings.microbatches)):
-        assert forward.loc[(stage + 1, microbatch), "start_ns"] > forward.loc[(stage, microbatch), "end_ns"]
-        assert backward.loc[(stage, microbatch), "start_ns"] > backward.loc[(stage + 1, microbatch), "end_ns"]
-        assert backward.loc[(stage, microbatch), "start_ns"] > forward.loc[(stage, microbatch), "end_ns"]
+    stages, replicas = job.settings.pp, job.settings.world // job.settings.pp
+    spans["place"] = spans["chunk"] * stages + spans["stage"]
+    spans["replica"] = spans["rank"] % replicas
+    key = ["replica", "place", "microbatch"]
+    forward, backward = (spans[spans["phase"] == phase].set_index(key) for phase in ("forward", "backward"))
+    places = stages * job.settings.vpp
+    for replica, place, microbatch in product(range(replicas), range(places), range(job.settings.microbatches)):
+        here = replica, place, microbatch
+        assert backward.loc[here, "start_ns"] >= forward.loc[here, "end_ns"]
+        if place + 1 < places:
+            following = replica, place + 1, microbatch
+            assert forward.loc[following, "start_ns"] > forward.loc[here, "end_ns"]
+            assert backward.loc[here, "start_ns"] > backward.loc[following, "end_ns"]
 
 
 def test_experts_hold_the_tokens_that_the_splits_say(job_of: Callable[[str], Job]):

@@ -1,8 +1,8 @@
 """A rank's forward and backward steps as items of work, one after the other, as the GPU ran them.
 
 Every instant of a stage belongs to one item: where a step begins before the one before has ended (the tail of a
-backward step on another stream), it counts from that end. A forward and a backward step that run into each other, as in
-combined 1F1B, are one item.
+backward step on another stream), it counts from that end. A forward and a backward step of which half or more of the
+shorter runs beside the other, as in combined 1F1B, are one item.
 """
 
 from __future__ import annotations

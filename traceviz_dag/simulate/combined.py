@@ -113,6 +113,11 @@ def _take_over(part: str, direction: str) -> Wait:
     return Wait(f"plan:{direction}", _STREAM[part])
 
 
+def _hand_over(what: str, event: str, stream: str) -> Row:
+    """A plan takes the current stream over (``record``) or gives it back (``wait``)."""
+    return py(PLAN, f"{what}_current_stream", Wait(event, stream))
+
+
 def _launches(row: Row) -> bool:
     return any(isinstance(child, Kernel) or (isinstance(child, Row) and _launches(child)) for child in row.children)
 
@@ -168,6 +173,9 @@ def _plan(
     if b_context and program.has_head(b_context.chunk):
         for segment in step.head_backward(b_context):
             yield from _in_engine(segment)
+    if b_context:
+        # The gradient that was received, or made by the output layer, stands on the compute stream.
+        yield step.plain("plan begins", lambda: (_hand_over("record", "stream:compute", SIDE),), b_context)
     f_layers = range(program.layers[forward.chunk]) if forward else range(0)
     b_layers = range(program.layers[backward.chunk]) if backward else range(0)
     for index in range(max(len(f_layers), len(b_layers))):
@@ -176,6 +184,8 @@ def _plan(
         yield Open((py(PLAN, "run"),))
         yield from _layer(step, f_layer, b_layer)
         yield Close(1)
+    if f_context:
+        yield step.plain("plan ends", lambda: (_hand_over("wait", "plan:forward", "compute"),), f_context)
     if f_context and program.has_head(f_context.chunk):
         yield Open(_NODE_FORWARD)
         yield step.final_norm(f_context)

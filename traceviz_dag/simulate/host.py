@@ -109,16 +109,18 @@ class Host:
         stream_name, _, event = text.partition("|")
         if event.startswith("stream:"):
             target = self._streams.get(event.removeprefix("stream:"))
-            found = target.last if target else None
+            found = _reached(target) if target else []
         else:
-            found = self._events.get(_event_key(event, context))
-        if found is not None:
-            self._stream(stream_name).pending.append(found)
+            marked = self._events.get(_event_key(event, context))
+            found = [marked] if marked else []
+        self._stream(stream_name).pending += found
 
     def _launch(self, kernel: Kernel, launched: int, duration: int, context: Context) -> None:
         stream = self._stream(kernel.stream)
         after, stream.pending = stream.pending, []
-        after += [self._stream(name).last for name in kernel.after]
+        for name in kernel.after:
+            # A message carries what its stream had waited for, be it that nothing ran there since.
+            after += _reached(self._stream(name)) if kernel.messages else [self._stream(name).last]
         done = Event()
         if kernel.by_tokens:
             duration = int(duration * self._token_share(context))
@@ -165,6 +167,11 @@ class Host:
         """Tokens that this rank's experts received in a layer, over the balanced number."""
         group = self.groups[GROUP_OF["ep"]].ranks
         return self.routes.received_share(self.number, context.microbatch, context.layer, group, self.rank)
+
+
+def _reached(stream: Stream) -> list[Event]:
+    """What an event recorded on a stream now stands for: its last work, and what its next work will wait for."""
+    return [stream.last, *stream.pending]
 
 
 def _event_key(event: str, context: Context) -> tuple[str, int, int]:
