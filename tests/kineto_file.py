@@ -53,6 +53,12 @@ class KinetoFile:
     def annotation(self, name: str, start: int, end: int, thread: int = MAIN) -> None:
         self.row("user_annotation", name, start, end, thread)
 
+    def memory(self, at: int, allocated: int, device: int = 0, device_type: int = 1) -> None:
+        args = {"Total Allocated": allocated, "Total Reserved": 2 * allocated, "Bytes": 512, "Addr": 1}
+        args |= {"Device Id": device, "Device Type": device_type}
+        event = {"ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]", "pid": 1, "tid": MAIN}
+        self.events.append({**event, "ts": at / 1000, "args": args})
+
     def kernel(
         self,
         name: str,

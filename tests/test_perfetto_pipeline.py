@@ -8,16 +8,18 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tests.kineto_file import KinetoFile
 from tests.show.home import fill_home
 from tests.show.job import MemorySource, kernels, one_row
 from traceviz_dag.across_ranks import StoredIteration, analyse_across_ranks
 from traceviz_dag.errors import UsageError
 from traceviz_dag.figure_pipeline import LakeSource
+from traceviz_dag.lake.inputs import register
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.perfetto_pipeline import export_iteration, export_path, match_ranks
 from traceviz_dag.read.perfetto.engines import Engine
 from traceviz_dag.read.perfetto.session import TraceSession, open_trace
-from traceviz_dag.show.perfetto_iteration import EXPOSED, IN_FLIGHT, Scope, write_iteration_trace
+from traceviz_dag.show.perfetto_iteration import ALLOCATED, EXPOSED, IN_FLIGHT, Scope, write_iteration_trace
 from traceviz_dag.simulate.job import simulate
 from traceviz_dag.simulate.settings import Settings
 
@@ -158,3 +160,24 @@ def test_times_before_zero_are_shifted_and_said_to_be(tmp_path: Path, trace_proc
     with open_trace(written.path, trace_processor) as session:
         found = session.query("SELECT ts FROM slice WHERE category IS NOT NULL ORDER BY ts")["ts"].to_pylist()
         assert (found, session.problems) == ([0, 10, 73], [])
+
+
+def test_allocated_memory_is_a_counter_inside_the_iteration(tmp_path: Path, trace_processor: Engine) -> None:
+    run = tmp_path / "job"
+    file = KinetoFile()
+    file.annotation("ProfilerStep#7", 0, 100_000)
+    for start in (10_000, 50_000):
+        file.kernel("gemm", start, start + 20_000, launched=start - 1_000)
+    for at, allocated in ((5_000, 1), (20_000, 4_096), (60_000, 2_048), (90_000, 1)):
+        file.memory(at, allocated)
+    file.write(run / "iteration_7/rank_0000_iter_7.pt.trace.json")
+    (inputs,) = fill_home(tmp_path / "home", [run])
+    register(tmp_path / "home", inputs)
+    source = LakeSource(open_lake(tmp_path / "home"), inputs.run, inputs.iteration)
+    with open_trace(export_iteration(source).path, trace_processor) as session:
+        counts = frame(
+            session,
+            f"SELECT c.ts, c.value FROM counter c JOIN track t ON c.track_id = t.id WHERE t.name = '{ALLOCATED} gpu:0' "
+            "ORDER BY c.ts",
+        )
+    assert list(zip(counts["ts"], counts["value"].astype(int), strict=True)) == [(20_000, 4_096), (60_000, 2_048)]

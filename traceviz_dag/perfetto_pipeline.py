@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
+
 from traceviz_dag.across_ranks import StoredIteration
 from traceviz_dag.analyze.clocks import solve_clocks
 from traceviz_dag.analyze.communications import COMMUNICATION_COLUMNS, gather_communications, select_communications
 from traceviz_dag.analyze.matches import match_communications
 from traceviz_dag.figure_pipeline import LakeSource
+from traceviz_dag.lake.inputs import registered_if_any
+from traceviz_dag.lake.partition_keys import iteration_key
 from traceviz_dag.lake.partitions import escape
+from traceviz_dag.read.kineto_memory import MEMORY, read_memory
+from traceviz_dag.read.nsys_open import is_nsys
 from traceviz_dag.show.perfetto_iteration import Matched, Scope, WrittenTrace, write_iteration_trace
 
 FOLDER = "perfetto"
@@ -59,4 +65,16 @@ def export_iteration(
         BadInputError: the file cannot be written.
     """
     target = path or export_path(source, scope, number)
-    return write_iteration_trace(source, target, scope, number, match_ranks(source), recorded_clocks)
+    matched = match_ranks(source)
+    return write_iteration_trace(
+        source, target, scope, number, matched, recorded_clocks, lambda rank: _memory(source, rank)
+    )
+
+
+def _memory(source: LakeSource, rank: int) -> pa.Table:
+    """What a rank's devices have allocated over time; no rows where its trace is gone, or no Kineto trace."""
+    inputs = registered_if_any(source.lake.home, iteration_key(source.run, source.iteration))
+    entry = None if inputs is None else inputs.rank(rank)
+    if entry is None or not Path(entry.path).is_file() or is_nsys(Path(entry.path)):
+        return MEMORY.empty_table()
+    return read_memory(Path(entry.path))

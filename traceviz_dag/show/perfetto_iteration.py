@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -27,6 +27,7 @@ from traceviz_dag.vocabulary import Category, Kind, TraceStatus
 
 IN_FLIGHT = "micro-batches in flight"
 EXPOSED = "exposed communication"
+ALLOCATED = "allocated memory"
 
 ARGUMENTS = (
     *("kernel_id", "phase", "phase_evidence", "dimension", "dimension_evidence", "role", "step", "chunk", "microbatch"),
@@ -97,6 +98,7 @@ def write_iteration_trace(
     number: int | None = None,
     matched: Matched | None = None,
     recorded_clocks: bool = False,
+    memory: Callable[[int], pa.Table] | None = None,
 ) -> WrittenTrace:
     """Write one Perfetto trace of an iteration, from its tables.
 
@@ -104,6 +106,7 @@ def write_iteration_trace(
         number: ordinal of the pipeline or the replica.
         matched: the communications of all ranks, matched; without them there are no arrows and no solved clocks.
         recorded_clocks: leave the clocks as recorded even where they are solved.
+        memory: rank → what its devices have allocated over time (``read.kineto_memory.MEMORY``).
 
     Raises:
         UsageError: the topology knows no such pipeline or replica, or the iteration has no rank.
@@ -127,8 +130,12 @@ def write_iteration_trace(
         for order, group in enumerate(groups):
             root = trace.add_track(_title(group, len(groups)), order=order, description=clocks.statement)
             for place, member in enumerate(group.members):
-                if not _add_rank(trace, source, member, trace_track(trace, root, member, place), clocks, flows):
+                track = trace_track(trace, root, member, place)
+                time = _add_rank(trace, source, member, track, clocks, flows)
+                if time is None:
                     missing.append(member.rank)
+                elif memory is not None:
+                    _add_memory(trace, track, memory(member.rank), member.rank, time, clocks)
         if missing:
             about["ranks without kernels"] = ", ".join(map(str, missing))
         written = trace.slices
@@ -152,14 +159,14 @@ def trace_track(trace: PerfettoTrace, root: Track, member: Member, place: int) -
 
 def _add_rank(
     trace: PerfettoTrace, source: TableSource, member: Member, track: Track, clocks: TraceClocks, flows: Flows
-) -> bool:
-    """Add a rank; False where it has no kernels, which its track then says."""
+) -> Intervals | None:
+    """Add a rank; its kernels' times in the trace, None where it has no kernels, which its track then says."""
     kernels = source.table("kernels", _COLUMNS, member.rank).combine_chunks()
     if not kernels.num_rows:
         status = trace_status(source, member.rank)
         word = "its trace could not be read" if status == TraceStatus.FAILED.value else "no kernels"
         trace.add_track(f"no kernels: {word}", track)
-        return False
+        return None
     starts = np.asarray(kernels["start_ns"], np.int64)
     ends = starts + np.asarray(kernels["duration_ns"], np.int64)
     time = Intervals(clocks.of_trace(member.rank, starts), clocks.of_trace(member.rank, ends))
@@ -167,7 +174,7 @@ def _add_rank(
     kernel_ids = np.asarray(kernels["kernel_id"], np.int64)
     _add_streams(trace, track, member, kernels, time, flows.of_rank(member.rank, kernel_ids))
     _add_exposed(trace, track, kernels, time)
-    return True
+    return time
 
 
 def _add_steps(trace: PerfettoTrace, track: Track, steps: Steps, rank: int, clocks: TraceClocks) -> None:
@@ -257,6 +264,21 @@ def _add_exposed(trace: PerfettoTrace, rank: Track, kernels: pa.Table, time: Int
         title = EXPOSED if len(names) == 1 else f"{EXPOSED} {name}"
         counter = trace.add_counter(title, rank, order=1, description="1 while communication runs without computation.")
         trace.add_counts(counter, times, values)
+
+
+def _add_memory(
+    trace: PerfettoTrace, rank: Track, memory: pa.Table, number: int, time: Intervals, clocks: TraceClocks
+) -> None:
+    """What each device has allocated while the iteration runs; a file may hold other iterations, too."""
+    times = clocks.of_trace(number, np.asarray(memory["time_ns"], np.int64))
+    within = memory.append_column("at", pa.array(times)).filter(
+        pa.array((times >= time.starts.min()) & (times <= time.ends.max()))
+    )
+    names = pc.unique(within["device"]).to_pylist()
+    for name in sorted(names):
+        own = within.filter(pc.equal(within["device"], name))
+        counter = trace.add_counter(f"{ALLOCATED} {name}", rank, unit="bytes", order=1)
+        trace.add_counts(counter, np.asarray(own["at"], np.int64), np.asarray(own["allocated_bytes"], np.int64))
 
 
 def _is_kind(kernels: pa.Table, kind: Kind) -> npt.NDArray[np.bool_]:
