@@ -227,3 +227,15 @@ def running_postgresql(programs: Path) -> Iterator[dict[str, object]]:
         if (data / "postmaster.pid").exists():
             run("pg_ctl", "-D", str(data), "-m", "immediate", "stop")
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def daemon_over_an_empty_folder(folder: Path, storage: dict[str, object] | None = None) -> Iterator[Daemon]:
+    """A daemon that is not started yet; whatever of it still runs is killed in the end."""
+    root = folder / "runs"
+    root.mkdir()
+    one = Daemon(folder / "home", root, storage)
+    try:
+        yield one
+    finally:
+        one.kill()

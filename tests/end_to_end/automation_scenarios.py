@@ -1,4 +1,4 @@
-"""It runs by itself: a real daemon over folders that appear, change, come late, are broken, while it is killed.
+"""What must happen by itself: a daemon over folders that appear, change, come late, are broken, while it is killed.
 
 One daemon serves all scenarios side by side, each in a run of its own; each asserts the exact set of (asset, partition)
 that was materialised, and that nothing was materialised twice.
@@ -6,27 +6,15 @@ that was materialised, and that nothing was materialised twice.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import dagster as dg
-import pytest
 
 from sensors.ledger import FolderState, read_ledger
 from tests.end_to_end.conftest import ITERATION_ASSETS, RANK_ASSETS, TOPOLOGY_ASSETS
-from tests.end_to_end.daemon import (
-    APT_LINE,
-    IN_FLIGHT,
-    PASSWORD_VARIABLE,
-    Daemon,
-    news,
-    position,
-    postgresql_programs,
-    running_postgresql,
-)
+from tests.end_to_end.daemon import IN_FLIGHT, Daemon, news, position
 from tests.small_run import rank_file
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.orchestrate import open_instance
@@ -71,38 +59,8 @@ def once(expected: Partitions) -> Counter[tuple[str, str]]:
     return Counter(expected)
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def storage(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, object] | None]:
-    """Where Dagster keeps its records."""
-    if request.param == "sqlite":
-        yield None
-        return
-    programs = postgresql_programs()
-    missing = f"no PostgreSQL here: {APT_LINE}" if programs is None else ""
-    if importlib.util.find_spec("dagster_postgres") is None:
-        missing = missing or "Dagster cannot speak to PostgreSQL here: pip install dagster-postgres"
-    if programs is None or missing:
-        assert "TRACEVIZ_REQUIRE_POSTGRESQL" not in os.environ, missing
-        pytest.skip(missing)
-    monkeypatch.setenv(PASSWORD_VARIABLE, "any, since the server trusts this machine")
-    with running_postgresql(programs) as section:
-        yield section
-
-
-@pytest.fixture
-def daemon(tmp_path: Path, storage: dict[str, object] | None) -> Iterator[Daemon]:
-    """A daemon over an empty folder; not started yet."""
-    root = tmp_path / "runs"
-    root.mkdir()
-    one = Daemon(tmp_path / "home", root, storage)
-    try:
-        yield one
-    finally:
-        one.kill()
-
-
-@pytest.mark.slow
-def test_it_runs_by_itself(daemon: Daemon) -> None:
+def runs_by_itself(daemon: Daemon) -> None:
+    """All scenarios, one after the other on one daemon."""
     _cold_start_and_a_half_written_folder(daemon)
     _changed_rank_failed_rank_and_the_deadline(daemon)
     _late_rank_mended_rank_and_a_new_folder_while_everything_is_killed(daemon)
