@@ -40,6 +40,7 @@ from pathlib import Path
 from typing import Any
 
 _PREFIX = "TRACEVIZ_CAPTURE_"
+_SECONDS_BETWEEN_WINDOWS = 2.0
 _WARNINGS = 20
 _COMPRESSION = 3
 _AXES = {
@@ -297,10 +298,7 @@ class Capture:
         else:
             # Whoever else counts has ended its last iteration already: what is open is none.
             self.abandon()
-        deadline = time.monotonic() + self.settings.exit_seconds
-        for thread in self._files:
-            thread.join(max(0.0, deadline - time.monotonic()))
-        if any(thread.is_alive() for thread in self._files):
+        if not self._files_are_written(self.settings.exit_seconds):
             self.warn("left before its last file was written: raise TRACEVIZ_CAPTURE_EXIT_SECONDS")
 
     def abandon(self) -> None:
@@ -375,9 +373,21 @@ class Capture:
         for path in self._staging.glob(pattern):
             path.unlink(missing_ok=True)
 
+    def _files_are_written(self, seconds: float) -> bool:
+        """Wait so long at the most for the threads that write; False where one is still at it."""
+        deadline = time.monotonic() + seconds
+        for thread in self._files:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._files)
+
     def _prepare(self) -> None:
         from torch import cuda, profiler
 
+        # A profiler with call stacks reaches into every thread that lives when it starts: one of our own that ends
+        # meanwhile crashed a rank once.
+        if not self._files_are_written(_SECONDS_BETWEEN_WINDOWS):
+            self.warn("the file before is still being written, so no window begins: leave more iterations between them")
+            return
         activities = [profiler.ProfilerActivity.CPU]
         if cuda.is_available():
             activities.append(profiler.ProfilerActivity.CUDA)
