@@ -14,7 +14,8 @@ def test_the_ui_shows_the_asset_graph_and_the_partitions(tmp_path, home, browser
     run = write_run(tmp_path / "job")
     traceviz("analyze", run, "--home", home)
     with running_dagster(home, tmp_path / "dagster.log") as server:
-        page = browser.new_page(viewport={"width": 1600, "height": 1000})
+        # The UI leaves out what is off the screen, so the screen holds the whole group.
+        page = browser.new_page(viewport={"width": 2000, "height": 3600})
         group = f"{server.url}/locations/traceviz_dag.definitions/asset-groups/ranks/lineage"
         page.goto(group, wait_until="domcontentloaded")
         for asset in ("raw_traces", "topology", "kernels", "microbatches", "overlap", "iterations"):
