@@ -13,6 +13,11 @@ from traceviz_dag.read.perfetto.engines import Engine, find_engine
 _SHARED_DATA = Path(os.environ.get("TRACEVIZ_SHARED_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest file first: its mate on the other storage then runs amid the rest, not alone at the end."""
+    items.sort(key=lambda item: item.path.name != "test_automation_on_postgresql.py")
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of real traces beside the checkout; tests that need it skip where it is absent."""
