@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import dagster as dg
@@ -23,15 +24,20 @@ _DEPENDENCIES = [
     *(dg.AssetDep(name) for name in ("topology", "runs")),
 ]
 
-
-@dg.asset(
-    name="pipeline_figures",
-    deps=_DEPENDENCIES,
+_figure_asset = partial(
+    dg.asset,
     partitions_def=iteration_partitions,
     group_name="figures",
     owners=OWNERS,
     kinds=KINDS,
     code_version=CODE_VERSION,
+)
+"""What the figures of an iteration share."""
+
+
+@_figure_asset(
+    name="pipeline_figures",
+    deps=_DEPENDENCIES,
     description="Each pipeline: its ranks by stage, numbered micro-batches, bubbles, communication.",
 )
 def pipeline_figures(
@@ -43,14 +49,9 @@ def pipeline_figures(
     return _draw(config, traceviz, group_tasks(_source(context, traceviz), (FigureKind.PIPELINE_GROUP,)))
 
 
-@dg.asset(
+@_figure_asset(
     name="replica_figures",
     deps=_DEPENDENCIES,
-    partitions_def=iteration_partitions,
-    group_name="figures",
-    owners=OWNERS,
-    kinds=KINDS,
-    code_version=CODE_VERSION,
     description="Each model replica with all its pipelines, and all ranks of the job.",
 )
 def replica_figures(
@@ -63,14 +64,9 @@ def replica_figures(
     return _draw(config, traceviz, group_tasks(_source(context, traceviz), kinds))
 
 
-@dg.asset(
+@_figure_asset(
     name="across_ranks_figures",
     deps=["collectives", "rank_clocks", "pipelines", "periods"],
-    partitions_def=iteration_partitions,
-    group_name="figures",
-    owners=OWNERS,
-    kinds=KINDS,
-    code_version=CODE_VERSION,
     description="Who waits for whom, what the bubble is made of, how periods spread, how well the clocks agree.",
 )
 def across_ranks_figures(

@@ -1,11 +1,11 @@
 """The iteration as a Perfetto trace, and the command that opens it in the Perfetto UI."""
 
 import dagster as dg
-import xxhash
 
 from assets.conventions import CODE_VERSION, OWNERS
 from assets.partitions import iteration_partitions, ranks_of_iteration
 from assets.resources import TracevizHome
+from traceviz_dag.lake.digests import digest_of
 from traceviz_dag.lake.partition_keys import parse_iteration_key
 
 
@@ -39,5 +39,5 @@ def perfetto_trace(context: dg.AssetExecutionContext, traceviz: TracevizHome) ->
             "arrows": written.arrows,
             "bytes": written.bytes,
         },
-        data_version=dg.DataVersion(xxhash.xxh3_128_hexdigest(written.path.read_bytes())),
+        data_version=dg.DataVersion(digest_of(written.path)),
     )

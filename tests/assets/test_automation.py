@@ -22,25 +22,12 @@ from tests.assets.loop import (
 from tests.classify.test_topology_file import NEW_FORM
 from tests.small_run import rank_file, write_run
 from traceviz_dag.lake.lake import open_lake
-from traceviz_dag.workers import analyse_into_lake
 
 ALL_OF_7 = of_topology("job@7") | of_ranks("job@7", 0, 1, 2, 3) | of_iterations("job@7")
 
 
 def trace(run: Path, rank: int, iteration: int = 7) -> Path:
     return run / f"iteration_{iteration}/rank_{rank:04d}_iter_{iteration}.pt.trace.json"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def ranks_in_this_process():
-    """What the pool does is tested elsewhere; starting it takes longer than these traces."""
-
-    def one_by_one(task, traces, _workers):
-        return (analyse_into_lake(task, trace) for trace in traces)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rank_tables, "analyse_ranks", one_by_one)
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,6 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from assets import rank_tables
 from assets.nightly import nightly_gate
 from sensors.nightly import NIGHT_TAG, judge_open_night, nightly_schedule
 from sensors.notifications import notify_sensor
@@ -18,15 +17,6 @@ from sensors.register_traces import register_traces
 from tests.assets.loop import ITERATION_ASSETS, QUIET, Loop
 from tests.small_run import rank_file
 from traceviz_dag.lake.lake import open_lake
-from traceviz_dag.workers import analyse_into_lake
-
-
-@pytest.fixture(autouse=True)
-def ranks_in_this_process(monkeypatch):
-    def one_by_one(task, traces, _workers):
-        return (analyse_into_lake(task, trace) for trace in traces)
-
-    monkeypatch.setattr(rank_tables, "analyse_ranks", one_by_one)
 
 
 def write_iteration(run: Path, iteration: int, scale: int = 1) -> None:

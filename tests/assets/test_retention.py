@@ -9,7 +9,6 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from assets import rank_tables
 from assets.nightly import nightly_gate
 from assets.retention import MOST_PARTITIONS, expired, is_in_use, prune, retention, room_check
 from assets.settings import RetentionSettings, load_settings
@@ -17,7 +16,6 @@ from tests.assets.loop import QUIET, Loop, of_iterations, of_ranks, of_topology
 from tests.small_run import rank_file
 from traceviz_dag.lake.inputs import IterationInputs, RankInput, registered, registered_if_any
 from traceviz_dag.lake.lake import open_lake
-from traceviz_dag.workers import analyse_into_lake
 
 DAY_SECONDS = 86_400
 SETTINGS = "[retention]\nkeep_days = 30\n[nightly.tolerances]\nfloor_ns = 1000\n"
@@ -30,16 +28,6 @@ def write_iteration(root: Path, iteration: int, days_old: float, scale: int = 1)
         rank_file(rank, 2, step=iteration, scale=scale).write(path)
         changed = time.time() - days_old * DAY_SECONDS
         os.utime(path, (changed, changed))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def ranks_in_this_process():
-    def one_by_one(task, traces, _workers):
-        return (analyse_into_lake(task, trace) for trace in traces)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rank_tables, "analyse_ranks", one_by_one)
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ import pyarrow.compute as pc
 import pytest
 from dagster._core.definitions.observe import observe
 
-from assets import rank_tables
 from assets.automation import with_freshness
 from assets.raw_traces import raw_traces
 from assets.settings import Settings, WatchedRoot
@@ -18,15 +17,10 @@ from tests.small_run import rank_file, write_run
 from traceviz_dag.across_ranks import ACROSS_RANKS_TABLES
 from traceviz_dag.definitions import ASSETS, defs
 from traceviz_dag.lake.lake import open_lake
-from traceviz_dag.workers import analyse_into_lake
 
 
 @pytest.fixture
-def loop(tmp_path, monkeypatch):
-    def one_by_one(task, traces, _workers):
-        return (analyse_into_lake(task, trace) for trace in traces)
-
-    monkeypatch.setattr(rank_tables, "analyse_ranks", one_by_one)
+def loop(tmp_path):
     write_run(tmp_path / "runs/job")
     return Loop(tmp_path / "home", tmp_path / "runs")
 

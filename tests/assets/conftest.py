@@ -1,0 +1,22 @@
+"""What the tests of assets share: ranks are computed in the process of the test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from assets import rank_tables
+from traceviz_dag.workers import analyse_into_lake
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ranks_in_this_process() -> Iterator[None]:
+    """What the pool does is tested elsewhere; starting it takes longer than these traces."""
+
+    def one_by_one(task, traces, _workers):
+        return (analyse_into_lake(task, trace) for trace in traces)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rank_tables, "analyse_ranks", one_by_one)
+        yield
