@@ -8,6 +8,7 @@ part of the matrix and writes nothing; ``--explain`` says of each job what is wr
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 import tempfile
 import time
@@ -23,11 +24,12 @@ import pandas as pd
 from traceviz_dag.analyze.accuracy import ASPECTS, by_category, compared, shares, spanning_graphs, told_and_right
 from traceviz_dag.classify.rules import load_rules
 from traceviz_dag.discovery import inputs_below
-from traceviz_dag.iteration_pipeline import read_topology
-from traceviz_dag.rank_pipeline import classify_trace
+from traceviz_dag.iteration_pipeline import rank_traces, read_topology
+from traceviz_dag.rank_pipeline import classify_trace, read_events
 from traceviz_dag.read.kineto import read_kineto
 from traceviz_dag.read.truth import read_truth, truth_folder
 from traceviz_dag.simulate import Settings, simulate
+from traceviz_dag.simulate.nsys_export import write_exports
 from traceviz_dag.simulate.settings import (
     ContextExchange,
     Dispatcher,
@@ -168,6 +170,38 @@ WITHOUT_DESCRIPTIONS = {
     }.items()
 }
 
+NSYS = replace(SMALL, iterations=2, layout=Layout.TORCH_PROFILE, gzip=False)
+NSYS_PIPELINE = replace(NSYS, tp=2, pp=2, dp=2)
+NSYS_EXPERTS = replace(NSYS, tp=2, pp=2, dp=4, ep=4, etp=1)
+AS_NSYS_EXPORTS = {
+    "1F1B tp2 pp2 dp2": NSYS_PIPELINE,
+    "1F1B tp2 pp2 dp2, no topology file": NSYS_PIPELINE,
+    "interleaved tp2 pp2 dp2 vpp2": replace(NSYS_PIPELINE, vpp=2),
+    "interleaved tp2 pp2 dp2 vpp2, no topology file": replace(NSYS_PIPELINE, vpp=2),
+    "1F1B pp4": replace(NSYS, pp=4, microbatches=8),
+    "1F1B pp4, no topology file": replace(NSYS, pp=4, microbatches=8),
+    "tp2 dp4": replace(NSYS, tp=2, dp=4),
+    "tp2 dp4, no topology file": replace(NSYS, tp=2, dp=4),
+    "full recompute": replace(NSYS_PIPELINE, recompute=Recompute.FULL),
+    "selective recompute, Megatron's own layers": replace(
+        NSYS_PIPELINE, recompute=Recompute.SELECTIVE, transformer=Transformer.LOCAL
+    ),
+    "no overlap": replace(NSYS_PIPELINE, overlap_grad_reduce=False, overlap_param_gather=False),
+    "no distributed optimizer": replace(NSYS_PIPELINE, distributed_optimizer=False),
+    "overlapped P2P": replace(NSYS_PIPELINE, vpp=2, overlap_p2p=True),
+    "cp2 ring": replace(NSYS_PIPELINE, cp=2),
+    "cp2 ring, no topology file": replace(NSYS_PIPELINE, cp=2),
+    "experts ep2 pp2": replace(NSYS, pp=2, dp=2, ep=2),
+    "experts ep2 pp2, no topology file": replace(NSYS, pp=2, dp=2, ep=2),
+    "experts tp2 etp2 ep2": replace(NSYS_PIPELINE, ep=2),
+    "experts etp1 tp2 ep4": NSYS_EXPERTS,
+    "experts etp1 tp2 ep4, no topology file": NSYS_EXPERTS,
+    "experts over DeepEP": replace(NSYS, pp=2, dp=2, ep=2, dispatcher=Dispatcher.DEEPEP),
+    "combined 1F1B": replace(NSYS, dp=4, ep=2, overlap_expert=True),
+    "graphs of layers": replace(NSYS_PIPELINE, cuda_graphs=Graphs.LAYER),
+    "graph of a whole step": replace(NSYS_PIPELINE, cuda_graphs=Graphs.ITERATION),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -198,6 +232,12 @@ TARGETS = {
         "No group descriptions (torch 2.3)",
         "what several groups could be stays unknown with its candidates",
     ),
+    "nsys": Target(
+        "Nsight Systems exports",
+        "phase and dimension at least 99 %, micro-batch at least 95 % where there are several stages",
+        right={"phase": 0.99, "dimension": 0.99},
+        microbatch_with_stages=0.95,
+    ),
 }
 
 
@@ -216,7 +256,12 @@ class Configuration:
 
 def matrix() -> list[Configuration]:
     """All jobs; each has a seed of its own, so that line numbers, frames between and durations vary."""
-    parts = {"stacks": WITH_STACKS, "no stacks": WITHOUT_STACKS, "no descriptions": WITHOUT_DESCRIPTIONS}
+    parts = {
+        "stacks": WITH_STACKS,
+        "no stacks": WITHOUT_STACKS,
+        "no descriptions": WITHOUT_DESCRIPTIONS,
+        "nsys": AS_NSYS_EXPORTS,
+    }
     rows = [(part, name, settings) for part, jobs in parts.items() for name, settings in jobs.items()]
     return [
         Configuration(part, name, replace(settings, seed=101 + index))
@@ -259,6 +304,20 @@ class Score:
             found.append(self.worst_category[0])
         found += [f"wrong {aspect}" for aspect in ASPECTS if self.wrong[aspect] >= target.wrong]
         return found
+
+
+def compared_exports(folder: Path, home: Path) -> pd.DataFrame:
+    """Every kernel of the truth beside what the classification of the job's Nsight Systems exports says of it."""
+    rules = load_rules()
+    tables = []
+    # The events of a rank are those of the whole capture, whichever of its iterations is asked for.
+    inputs = inputs_below([folder], home=home)[0]
+    topology = read_topology(inputs, home=home)
+    for trace in rank_traces(inputs, {entry.rank for entry in inputs.ranks}, home):
+        kernels = classify_trace(read_events(trace, topology, rules), trace.rank, topology, rules).kernels.to_pandas()
+        truth = read_truth(truth_folder(folder), trace.rank).to_pandas()
+        tables.append(compared(kernels, truth).assign(rank=trace.rank, file=trace.rank))
+    return pd.concat(tables, ignore_index=True)
 
 
 def compared_job(settings: Settings, folder: Path) -> pd.DataFrame:
@@ -327,6 +386,10 @@ def run(configuration: Configuration) -> Score:
         if not configuration.topology_file:
             for path in folder.glob("unique_parallel_groups_*.txt"):
                 path.unlink()
+        if configuration.part == "nsys":
+            write_exports(folder, configuration.settings.node_size, folder)
+            shutil.rmtree(folder / "torch_profile")
+            return score(configuration, compared_exports(folder, Path(name) / "home"))
         return score(configuration, compared_job(configuration.settings, folder))
 
 
