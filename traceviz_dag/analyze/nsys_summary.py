@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
 
 from traceviz_dag.analyze.intervals import Int64, Intervals, lay_end_to_end, measure_within, union
 from traceviz_dag.analyze.kernel_intervals import KINDS
-from traceviz_dag.analyze.nsys_activity import Activity, Clip, name_codes, numbers
+from traceviz_dag.analyze.nsys_activity import Activity, Clip
+from traceviz_dag.read.nsys_profile import NsysProfile
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +95,15 @@ class MetricFigures:
     most: int
 
 
-def metric_means(metrics: pa.Table, device: int, window: Clip) -> list[MetricFigures]:
+def metric_means(profile: NsysProfile, device: int, window: Clip) -> list[MetricFigures]:
     """GPU metrics of one GPU, by name; empty where none were sampled."""
-    if not metrics.num_rows:
+    metrics = profile.rows("metrics", "time_ns", "device", "metric", "value")
+    if not len(metrics):
         return []
-    time = numbers(metrics, "time_ns")
-    rows = np.flatnonzero((numbers(metrics, "device") == device) & (time >= window.start_ns) & (time < window.end_ns))
-    codes, names = name_codes(metrics, "metric")
-    codes, values = codes[rows], numbers(metrics, "value")[rows]
+    time = metrics["time_ns"]
+    rows = np.flatnonzero((metrics["device"] == device) & (time >= window.start_ns) & (time < window.end_ns))
+    names = profile.names("metrics", "metric")
+    codes, values = metrics["metric"][rows], metrics.integers("value")[rows]
     count, total = np.bincount(codes, minlength=len(names)), sums(values, codes, len(names))
     most = np.full(len(names), np.iinfo(np.int64).min)
     np.maximum.at(most, codes, values)
