@@ -45,7 +45,6 @@ def ranges_table(
     parent = number[nested.parent[positions]]
     ranges = profile.rows("ranges", "domain", "communicator", "message_bytes", of=processes_of([activity]))
     rows = ranges.place(nested.row[positions])
-    communicators = pa.array([*profile.store.words("ranges", "communicator"), None], pa.string())
     names = pa.DictionaryArray.from_arrays(pa.array(nested.name[positions]), pa.array(nested.names, pa.string()))
     return NVTX_RANGES.from_columns(
         {
@@ -57,7 +56,7 @@ def ranges_table(
             "thread": nested.thread[positions] & _LOW_BITS,
             "start_ns": start[positions],
             "duration_ns": (nested.end_ns - nested.start_ns)[positions],
-            "communicator": pa.DictionaryArray.from_arrays(pa.array(ranges["communicator"][rows]), communicators),
+            "communicator": profile.texts("ranges", "communicator", ranges["communicator"][rows]),
             "bytes": integers(ranges.integers("message_bytes")[rows]),
             "launched": launched[positions],
             "busy_ns": busy[positions],

@@ -45,7 +45,7 @@ def operation_rows(profile: NsysProfile, activity: Activity, window: Clip | None
             "duration_ns": pa.array(activity.ends - activity.starts),
             "correlation": _known(correlation.integers("correlation")[correlation.place(activity.row)]),
             "bytes": _known(activity.bytes),
-            "launch": _texts(profile.names("calls", "name"), take(calls.integers("name"), call)),
+            "launch": profile.texts("calls", "name", take(calls.integers("name"), call)).dictionary_decode(),
             "launch_start_ns": pa.array(take(calls.integers("start_ns"), call), mask=call == NONE),
             "launch_duration_ns": pa.array(take(calls.integers("duration_ns"), call), mask=call == NONE),
             "ranges": paths.take(path) if path is not None else pa.nulls(len(activity), pa.string()),
@@ -60,11 +60,6 @@ def path_texts(nested: NestedRanges) -> list[str]:
         own = nested.names[name]
         texts.append(own if parent == NONE else f"{texts[parent]}{SEPARATOR}{own}")
     return texts
-
-
-def _texts(names: tuple[str, ...], codes: Int64) -> pa.Array:
-    """Texts of codes; NULL for NONE and for the last name, which stands for none."""
-    return pa.array(names[:-1], pa.string()).take(pa.array(codes, mask=(codes == NONE) | (codes == len(names) - 1)))
 
 
 def _known(values: Int64) -> pa.Array:

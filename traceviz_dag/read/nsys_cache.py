@@ -2,7 +2,7 @@
 
 HOME/nsys/NAME-DIGEST holds one export: its tables, the words of their text columns, and ``facts.json``, which is
 written last and says how the export looked (size, time of change). An export that looks different is read again.
-Deleting the folder is always safe. The rows of a process or GPU are row groups of their own, so that they can be read alone.
+Deleting the folder is always safe. The rows of a process or GPU are row groups of their own, to be read alone.
 """
 
 from __future__ import annotations

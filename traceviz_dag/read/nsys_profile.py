@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Protocol
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
-from traceviz_dag.read.nsys_rows import Rows, Runs, Words
+from traceviz_dag.read.nsys_rows import Array, Rows, Runs, Words
 
 PUSH_POP, START_END, MARK = 0, 1, 2
 """Codes of ``ranges.kind``."""
@@ -168,3 +169,11 @@ class NsysProfile:
     def names(self, name: str, column: str) -> tuple[str, ...]:
         """What the codes of a text column stand for; the last one stands for NULL: "(no name)"."""
         return (*(word if word is not None else NO_NAME for word in self.store.words(name, column)), NO_NAME)
+
+    def texts(self, name: str, column: str, codes: Array) -> pa.DictionaryArray:
+        """Codes of a text column as a dictionary column; NULL for the code of NULL and for NONE."""
+        words = self.store.words(name, column)
+        absent = (codes < 0) | (codes >= len(words))
+        return pa.DictionaryArray.from_arrays(
+            pa.array(codes.astype(np.int32, copy=False), mask=absent), pa.array(words, pa.string())
+        )

@@ -13,7 +13,6 @@ from traceviz_dag.analyze.nsys_activity import Activity, Clip
 from traceviz_dag.read.events import MISSING, Int64
 from traceviz_dag.read.host_tree import NONE
 from traceviz_dag.read.nsys_profile import MARK, NsysProfile
-from traceviz_dag.read.nsys_rows import Rows
 from traceviz_dag.show.perfetto_trace import PerfettoTrace, Slices, Track, perfetto_trace
 
 _RANGE = ("name", "kind", "start_ns", "end_ns", "thread", "domain_name", "communicator")
@@ -111,11 +110,11 @@ def _add_threads(
             nvtx = Slices(
                 ranges.integers("start_ns")[rows] + base,
                 (ranges.integers("end_ns") - ranges["start_ns"])[rows],
-                _texts(profile, "ranges", "name", ranges, rows),
+                profile.texts("ranges", "name", ranges["name"][rows]),
                 "nvtx",
                 {
-                    "domain": _texts(profile, "ranges", "domain_name", ranges, rows),
-                    "communicator": _texts(profile, "ranges", "communicator", ranges, rows),
+                    "domain": profile.texts("ranges", "domain_name", ranges["domain_name"][rows]),
+                    "communicator": profile.texts("ranges", "communicator", ranges["communicator"][rows]),
                 },
             )
             trace.add_slices(trace.add_track(f"{label} · NVTX", parent, order=0), nvtx, nested=True)
@@ -123,19 +122,12 @@ def _add_threads(
             made = Slices(
                 calls.integers("start_ns")[rows] + base,
                 calls.integers("duration_ns")[rows],
-                _texts(profile, "calls", "name", calls, rows),
+                profile.texts("calls", "name", calls["name"][rows]),
                 "call",
                 {"correlation": _known(calls.integers("correlation")[rows])},
                 flows_out=[flow[rows]],
             )
             trace.add_slices(trace.add_track(f"{label} · calls", parent, order=1), made, nested=True)
-
-
-def _texts(profile: NsysProfile, table: str, column: str, values: Rows, rows: Int64) -> pa.DictionaryArray:
-    """The texts of some rows as a dictionary column."""
-    words = profile.store.words(table, column)
-    codes = values[column][rows].astype(np.int32, copy=False)
-    return pa.DictionaryArray.from_arrays(pa.array(codes, mask=codes == len(words)), pa.array(words, pa.string()))
 
 
 def _known(values: Int64) -> pa.Array:
