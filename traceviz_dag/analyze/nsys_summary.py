@@ -122,10 +122,21 @@ def busy_by_group(time: Intervals, groups: np.ndarray[tuple[int], np.dtype[np.in
     """
     if not len(time.starts):
         return np.zeros(count, dtype=np.int64)
+    if count <= 2**16:
+        # A radix sort: operations come by start, so that they then come by start within their groups.
+        order = np.argsort(groups.astype(np.uint16), kind="stable")
+        groups, time = groups[order], Intervals(time.starts[order], time.ends[order])
     low, high = int(time.starts.min()), int(time.ends.max())
     axis = lay_end_to_end(np.full(count, low), np.full(count, max(high, low)))
     covered = union(*axis.place(time, groups))
     return measure_within(covered, axis.segment_starts, axis.segment_ends)
+
+
+def numbered(values: Int64, count: int) -> tuple[Int64, Int64]:
+    """The distinct values, ascending, and the place of each value among them; values run from 0 to ``count - 1``."""
+    occurs = np.zeros(count, dtype=bool)
+    occurs[values] = True
+    return np.flatnonzero(occurs), (np.cumsum(occurs) - 1)[values]
 
 
 def sums(values: Int64, groups: np.ndarray[tuple[int], np.dtype[np.integer]], count: int) -> Int64:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from traceviz_dag.analyze.intervals import Int64, Intervals
 from traceviz_dag.analyze.kernel_intervals import KINDS
 from traceviz_dag.analyze.nsys_activity import Activity, Clip, processes_of
-from traceviz_dag.analyze.nsys_summary import busy_by_group, sums
+from traceviz_dag.analyze.nsys_summary import busy_by_group, numbered, sums
 from traceviz_dag.classify.host_tree import NONE, take
 from traceviz_dag.read.nsys_profile import NsysProfile
 from traceviz_dag.vocabulary import Kind
@@ -187,7 +187,7 @@ def _gpu_figures(
     kinds = (None, KINDS.index(Kind.COMPUTATION), KINDS.index(Kind.COMMUNICATION))
     for depth in range(int(nested.path_depth.max(initial=-1)), -1, -1):
         here = np.flatnonzero(nested.path_depth[path] == depth)
-        distinct, group = np.unique(path[here], return_inverse=True)
+        distinct, group = numbered(path[here], paths)
         operations[distinct] += sums(begun[here], group, len(distinct))
         for row, wanted in enumerate(kinds):
             mine = slice(None) if wanted is None else kind[here] == wanted

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import zlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import resources
@@ -11,6 +10,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from isal import isal_zlib
 
 from traceviz_dag.analyze.intervals import Int64
 from traceviz_dag.analyze.kernel_intervals import KINDS
@@ -209,4 +209,4 @@ def _packed(lanes: Sequence[_Lane], base: int) -> str:
         (lambda lane: np.minimum(lane.depth, 255), np.uint8),
     ):
         columns += [make(lane).astype(kind).tobytes() for lane in lanes]
-    return base64.b64encode(zlib.compress(b"".join(columns), 6)).decode()
+    return base64.b64encode(isal_zlib.compress(b"".join(columns), 2)).decode()
