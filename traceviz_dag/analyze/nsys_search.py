@@ -49,7 +49,7 @@ def search(profile: NsysProfile, pattern: str, gpus: Sequence[int] = (), window:
         if window is not None:
             kept &= (start >= window.start_ns) & (start < window.end_ns)
         kept = np.flatnonzero(kept)
-        codes, start, duration = rows["name"][kept], start[kept], rows.integers(end)[kept]
+        codes, start, duration = rows.integers("name")[kept], start[kept], rows.integers(end)[kept]
         duration = duration - start if table == "ranges" else duration
         total, count = sums(duration, codes, len(names)), np.bincount(codes, minlength=len(names))
         first = np.full(len(names), np.iinfo(np.int64).max)

@@ -103,7 +103,7 @@ def metric_means(profile: NsysProfile, device: int, window: Clip) -> list[Metric
     time = metrics["time_ns"]
     rows = np.flatnonzero((metrics["device"] == device) & (time >= window.start_ns) & (time < window.end_ns))
     names = profile.names("metrics", "metric")
-    codes, values = metrics["metric"][rows], metrics.integers("value")[rows]
+    codes, values = metrics.integers("metric")[rows], metrics.integers("value")[rows]
     count, total = np.bincount(codes, minlength=len(names)), sums(values, codes, len(names))
     most = np.full(len(names), np.iinfo(np.int64).min)
     np.maximum.at(most, codes, values)

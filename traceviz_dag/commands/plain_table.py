@@ -17,10 +17,10 @@ def plain_table(headers: Sequence[str], right: Sequence[bool], rows: Sequence[Se
 
     Returns:
         None where that takes more than setting letters in columns: a line that does not fit, letters of another width
-        than one, line breaks, or what ``rich`` takes for markup.
+        than one, line breaks, columns without a name, or what ``rich`` takes for markup.
     """
     every = [headers, *rows]
-    if not all(is_plain(cell) for row in every for cell in row):
+    if not all(headers) or not all(is_plain(cell) for row in every for cell in row):
         return None
     widths = [max(len(row[column]) for row in every) for column in range(len(headers))]
     total = sum(widths) + len(_GAP) * (len(widths) - 1)
@@ -28,7 +28,7 @@ def plain_table(headers: Sequence[str], right: Sequence[bool], rows: Sequence[Se
         return None
     lines = [
         _GAP.join(
-            cell.rjust(wide) if of_right else cell.ljust(wide)
+            cell.rstrip().rjust(wide) if of_right else cell.ljust(wide)
             for cell, wide, of_right in zip(row, widths, right, strict=True)
         )
         for row in every

@@ -88,11 +88,14 @@ def read_ranges(schema: NsysSchema, last_ns: int) -> pa.Table:
 
 def nesting_columns(ranges: pa.Table) -> NestingColumns:
     """What nesting needs of the table ``ranges``."""
-    thread, ended = (array_of(ranges[name]).astype(np.int64, copy=False) for name in ("thread", "end_thread"))
-    holds = (array_of(ranges["kind"]) != MARK) & ((ended < 0) | (ended == thread) | (ended == 0))
-    name = ranges["name"].combine_chunks() if ranges.num_rows else pa.array([""]).dictionary_encode().slice(0, 0)
+    if not ranges.num_rows:
+        nothing = np.empty(0, dtype=np.int64)
+        return NestingColumns(nothing.astype(np.int32), nothing, nothing, nothing, nothing.astype(bool))
+    thread, ended, kind = (_integers(ranges[name]) for name in ("thread", "end_thread", "kind"))
+    holds = (kind != MARK) & ((ended < 0) | (ended == thread) | (ended == 0))
+    name = ranges["name"].combine_chunks()
     codes = np.asarray(name.indices.fill_null(len(name.dictionary)), dtype=np.int32)
-    return NestingColumns(codes, thread, *(array_of(ranges[one]) for one in ("start_ns", "end_ns")), holds)  # type: ignore[arg-type]
+    return NestingColumns(codes, thread, _integers(ranges["start_ns"]), _integers(ranges["end_ns"]), holds)
 
 
 def _table(schema: NsysSchema, read: _Read, last_ns: int) -> pa.Table:
