@@ -73,8 +73,9 @@ UNCLASSIFIED_LIMIT = 0.01
 def rank_tables(context: dg.AssetExecutionContext, traceviz: TracevizHome) -> Iterator[dg.AssetCheckResult]:
     """Analyse every rank of the run's partitions that has a file.
 
-    A rank without a file is left unmaterialised, and so are the NVTX ranges of a PyTorch trace. No output is yielded: each rank is recorded by an event of its own, so
-    that it keeps its own data version, and what was done before a crash stays done.
+    A rank without a file is left unmaterialised, and so are the NVTX ranges of a PyTorch trace. No output is yielded:
+    each rank is recorded by an event of its own, so that it keeps its own data version, and what was done before a
+    crash stays done.
     """
     lake, rules = traceviz.lake(), traceviz.load_rules()
     outcomes: list[RankOutcome] = []
