@@ -106,7 +106,7 @@ def test_exports_beside_pytorch_traces_are_a_run_of_their_own(tmp_path):
     run = write_run(tmp_path / "job", {0: 1}, world=2)
     node(run / "node0.sqlite")
     found = inputs_below([tmp_path])
-    assert [(one.run, len(one.ranks)) for one in found] == [("job", 1), ("job-node0", 2)]
+    assert [(one.run, len(one.ranks)) for one in found] == [("job", 1), ("job-nsys", 2)]
     assert "PyTorch traces stand beside it" in found[0].warnings[0]
 
 

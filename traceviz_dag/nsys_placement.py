@@ -147,7 +147,8 @@ def _runs(
     for job in found:
         first = job[0].file
         before = sorted(name for name in {known.get(one.file.path, "") for one in job} if name and claims[name] == 1)
-        label = job_name(first.path.name) or first.path.stem
+        label = job_name(first.path.name)
+        label = first.path.stem if label is None else label or "nsys"
         run = before[0] if before else first.run if alone else f"{first.run}-{label}"
         if run in {other for other, _, _ in named}:
             run = f"{first.run}-{first.path.name}"
