@@ -3,34 +3,16 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
 import pytest
 
-from tests.nsys_file import Export, small_export
+from tests.nsys_file import SECOND, UTC, Export, node_export, small_export
 from tests.small_run import write_run
 from traceviz_dag.analyze.nsys_jobs import CaptureEvidence, Tie, job_name, jobs, tie, why_apart
 from traceviz_dag.discovery import inputs_below
 from traceviz_dag.lake.inputs import IterationInputs, register
 from traceviz_dag.nsys_placement import place_exports
 from traceviz_dag.read.layouts import discover
-
-SECOND = 1_000_000_000
-UTC = 1_779_000_000 * SECOND
-
-
-def node(path: Path, utc: int | None = UTC, communicator: int | None = None) -> Path:
-    """An export of two processes with a GPU each, whose kernels run from 1 s to 2 s of the capture."""
-    export = Export()
-    for device in (0, 1):
-        export.kernel(SECOND, 2 * SECOND, device=device, process=100 + device)
-    if utc is not None:
-        export.add("TARGET_INFO_SESSION_START_TIME", {"utcEpochNs": utc})
-    if communicator is not None:
-        payload = f'{{"NCCL communicator ID": {communicator}, "Message size [bytes]": 8}}'
-        export.range(SECOND, SECOND + 10, "ncclAllReduce", domain=1, process=100, payload=payload)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return export.write(path)
 
 
 def ranks_by_run(found: list[IterationInputs]) -> dict[str, list[tuple[int, str]]]:
@@ -55,7 +37,7 @@ def test_a_rank_in_the_name_places_an_export_of_one_gpu(tmp_path):
 
 def test_nodes_without_numbers_that_ran_together_count_by_name_and_it_is_said(tmp_path):
     for name in ("gpu-b", "gpu-a"):
-        node(tmp_path / f"{name}.sqlite")
+        node_export(tmp_path / f"{name}.sqlite")
     (one,) = inputs_below([tmp_path])
     names = ["gpu-a.sqlite", "gpu-a.sqlite", "gpu-b.sqlite", "gpu-b.sqlite"]
     assert ranks_by_run([one]) == {tmp_path.name: list(enumerate(names))}
@@ -88,12 +70,12 @@ def test_two_real_profiles_of_different_days_are_two_runs_and_it_is_said(shared_
 
 def test_an_unrelated_export_that_comes_later_leaves_the_registered_run_as_it_is(tmp_path):
     folder, home = tmp_path / "profiles", tmp_path / "home"
-    node(folder / "before.sqlite")
+    node_export(folder / "before.sqlite")
     (folder / "unique_parallel_groups_20260101_000000.txt").write_text("of the first job")
     (first,) = inputs_below([folder], home=home)
     assert first.run == "profiles" and first.warnings == ()
     register(home, first)
-    node(folder / "after.sqlite", UTC + 3600 * SECOND)
+    node_export(folder / "after.sqlite", UTC + 3600 * SECOND)
     found = {one.run: one for one in inputs_below([folder], home=home)}
     assert ranks_by_run(list(found.values())) == {
         "profiles": [(0, "before.sqlite"), (1, "before.sqlite")],
@@ -104,15 +86,15 @@ def test_an_unrelated_export_that_comes_later_leaves_the_registered_run_as_it_is
 
 def test_exports_beside_pytorch_traces_are_a_run_of_their_own(tmp_path):
     run = write_run(tmp_path / "job", {0: 1}, world=2)
-    node(run / "node0.sqlite")
+    node_export(run / "node0.sqlite")
     found = inputs_below([tmp_path])
     assert [(one.run, len(one.ranks)) for one in found] == [("job", 1), ("job-nsys", 2)]
     assert "PyTorch traces stand beside it" in found[0].warnings[0]
 
 
 def test_names_that_count_nodes_bind_whatever_the_clocks_say_and_it_is_said(tmp_path):
-    node(tmp_path / "job_node0.sqlite")
-    node(tmp_path / "job_node1.sqlite", UTC + 3600 * SECOND)
+    node_export(tmp_path / "job_node0.sqlite")
+    node_export(tmp_path / "job_node1.sqlite", UTC + 3600 * SECOND)
     (one,) = inputs_below([tmp_path])
     assert [entry.rank for entry in one.ranks] == [0, 1, 2, 3]
     assert len(one.warnings) == 1 and "at another time" in one.warnings[0]
@@ -120,8 +102,8 @@ def test_names_that_count_nodes_bind_whatever_the_clocks_say_and_it_is_said(tmp_
 
 @pytest.mark.parametrize(("other", "runs"), [(7, 1), (8, 2)])
 def test_a_common_communicator_binds_and_none_in_common_parts(tmp_path, other, runs):
-    node(tmp_path / "a.sqlite", communicator=7)
-    node(tmp_path / "b.sqlite", communicator=other)
+    node_export(tmp_path / "a.sqlite", communicator=7)
+    node_export(tmp_path / "b.sqlite", communicator=other)
     assert len(inputs_below([tmp_path])) == runs
 
 
