@@ -60,7 +60,7 @@ def read_ranges(schema: NsysSchema, last_ns: int) -> pa.Table:
         "open": pa.array(lost),
         "operator": pa.array(names.operator),
         "sequence": pa.array(names.sequence),
-        **_payload(schema, rows),
+        **_payload(schema, rows, of_nccl=any(name.startswith("nccl") for name in names.name.dictionary.to_pylist())),
     }
     table = pa.Table.from_arrays([_one(columns[field.name]) for field in SCHEMAS["ranges"]], schema=SCHEMAS["ranges"])
     return table.take(pa.array(np.lexsort((-end, start))))
@@ -84,7 +84,7 @@ def _texts(schema: NsysSchema, rows: pa.Table, own: str, by_id: str) -> pa.Array
     return pc.if_else(pa.array(named), pc.fill_null(registered, ""), texts)
 
 
-def _payload(schema: NsysSchema, rows: pa.Table) -> dict[str, pa.Array]:
+def _payload(schema: NsysSchema, rows: pa.Table, *, of_nccl: bool) -> dict[str, pa.Array]:
     json_texts = _texts(schema, rows, "json", "json_id")
     layouts = payload_layouts(schema)
     table = schema.table(_TABLE)
@@ -97,7 +97,7 @@ def _payload(schema: NsysSchema, rows: pa.Table) -> dict[str, pa.Array]:
         hexes = _one(answer["data"])
     columns = payload_columns(json_texts, hexes, layouts)
     nccl = bool(pc.any(pc.is_valid(columns["communicator"])).as_py())
-    if not nccl and layouts:
+    if not nccl and layouts and of_nccl:
         schema.note(
             "NCCL's ranges bear no payload, so communicators and message sizes are unknown: "
             "export with --include-blobs=true"
