@@ -25,7 +25,7 @@ from traceviz_dag.iteration_pipeline import rank_traces, stored_topology
 from traceviz_dag.lake.inputs import IterationInputs, registered
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import parse_iteration_key, parse_rank_key, rank_key
-from traceviz_dag.rank_pipeline import RANK_TABLES
+from traceviz_dag.rank_pipeline import PROFILE_TABLES, RANK_TABLES
 from traceviz_dag.workers import IterationTask, RankOutcome, analyse_ranks
 
 _DESCRIPTIONS = {
@@ -33,6 +33,7 @@ _DESCRIPTIONS = {
     "kernels": "Every kernel with its phase, dimension, category and micro-batch, and the evidence for each.",
     "microbatches": "Each micro-batch's forward, backward and recompute: span, computation, hidden and exposed.",
     "overlap": "Computation and communication as unions per window and dimension, hidden and exposed.",
+    "nvtx_ranges": "NVTX ranges with their nesting and what the GPU did for each; of Nsight Systems profiles only.",
 }
 
 COVERAGE = "coverage"
@@ -52,10 +53,12 @@ UNCLASSIFIED_LIMIT = 0.01
                 *(dg.AssetDep(table, partition_mapping=ranks_of_iteration) for table in ("topology", "process_groups")),
                 classification_rules,
             ],
-            condition=RANKS_NEEDED,
+            # Ranks of PyTorch traces never have the tables of profiles: asked for by a condition of their own, they
+            # would be asked for at every cold start. Dagster requests them together with the others of this step.
+            condition=RANKS_NEEDED if name in RANK_TABLES else None,
             skippable=True,
         )
-        for name in RANK_TABLES
+        for name in (*RANK_TABLES, *PROFILE_TABLES)
     ],
     partitions_def=rank_trace_partitions,
     backfill_policy=dg.BackfillPolicy.single_run(),
@@ -70,8 +73,9 @@ UNCLASSIFIED_LIMIT = 0.01
 def rank_tables(context: dg.AssetExecutionContext, traceviz: TracevizHome) -> Iterator[dg.AssetCheckResult]:
     """Analyse every rank of the run's partitions that has a file.
 
-    A rank without a file is left unmaterialised. No output is yielded: each rank is recorded by an event of its own, so
-    that it keeps its own data version, and what was done before a crash stays done.
+    A rank without a file is left unmaterialised, and so are the NVTX ranges of a PyTorch trace. No output is yielded:
+    each rank is recorded by an event of its own, so that it keeps its own data version, and what was done before a
+    crash stays done.
     """
     lake, rules = traceviz.lake(), traceviz.load_rules()
     outcomes: list[RankOutcome] = []

@@ -15,7 +15,7 @@ from traceviz_dag.iteration_pipeline import stored_topology
 from traceviz_dag.lake.inputs import IterationInputs, RankInput
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import rank_key
-from traceviz_dag.rank_pipeline import RANK_TABLES
+from traceviz_dag.rank_pipeline import PROFILE_TABLES, RANK_TABLES
 
 _PAGE = 1000
 
@@ -45,7 +45,8 @@ def stale_ranks(
     for key, entry in partitions.items():
         versions = dict(zip(wanted_tags, (entry.version, topology_version, rules_digest, CODE_VERSION), strict=True))
         stands = all(
-            lake.exists(name, run=inputs.run, iteration=inputs.iteration, rank=entry.rank) for name in RANK_TABLES
+            lake.exists(name, run=inputs.run, iteration=inputs.iteration, rank=entry.rank)
+            for name in (RANK_TABLES if not entry.part else (*RANK_TABLES, *PROFILE_TABLES))
         )
         tags = recorded.get(key, {})
         current = stands and all(tags.get(tag) == version for tag, version in versions.items())

@@ -18,7 +18,7 @@ from traceviz_dag.iteration_pipeline import unread_ranks
 from traceviz_dag.lake.inputs import IterationInputs, all_registered
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import rank_key
-from traceviz_dag.rank_pipeline import RANK_TABLES
+from traceviz_dag.rank_pipeline import PROFILE_TABLES, RANK_TABLES
 
 NIGHT_TAG = "traceviz/night"
 RUN_KEY_TAG = "dagster/run_key"
@@ -32,7 +32,7 @@ _STAGES = {
     stage: dg.define_asset_job(f"compute_{stage}", dg.AssetSelection.assets(*tables))
     for stage, tables in (
         ("topology", ("topology", "process_groups")),
-        ("ranks", RANK_TABLES),
+        ("ranks", (*RANK_TABLES, *PROFILE_TABLES)),
         ("iterations", ITERATION_TABLES),
     )
 }

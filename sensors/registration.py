@@ -35,6 +35,7 @@ _TAIL_BYTES = 64
 _BLOCK_BYTES = 1 << 20
 _DIGEST_DIGITS = 8
 _SQLITE_HEAD_BYTES = 100
+_EXPORT_SUFFIX = ".sqlite"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,10 @@ def register_folder(home: Path, task: FolderTask) -> Registration:
     if task.digest and look.digest != task.digest:
         return Registration((), None, {})
     local = _fetch(folders, home, task) if is_url(task.root) else Path(task.folder).resolve()
+    growing = [] if task.overdue else _growing_exports(local)
+    if growing:
+        # Half an export is none, so that the rest of the folder would be taken for all of it.
+        return Registration((), _record(look, FolderState.WAITING, reason=_still_written(growing)), {})
     found, problem = _iterations_in(home, local, look)
     if problem is not None:
         return Registration((), _record(look, FolderState.NOTHING, reason=str(problem)), {})
@@ -95,7 +100,7 @@ def register_folder(home: Path, task: FolderTask) -> Registration:
     new = {one.key for one in found if registered_if_any(home, one.key) is None}
     reason = ""
     if unfinished:
-        reason = f"still being written: {', '.join(unfinished)}"
+        reason = _still_written(unfinished)
     elif not task.overdue and missing.keys() & new:
         reason = "; ".join(f"{key} lacks ranks {missing[key]}" for key in sorted(missing.keys() & new))
     ranks = max((len(one.ranks) for one in found), default=0)
@@ -130,15 +135,16 @@ def is_whole(path: Path) -> bool:
 
 
 def _is_whole_export(path: Path) -> bool:
-    """A report that nsys writes appears when it is whole; an export has all the pages that its head states."""
-    if path.suffix != ".sqlite":
+    """A report that nsys writes appears when it is whole; an export has the pages that its head states, no fewer (a
+    copy is under way) and no more (its writer has not closed the transaction)."""
+    if path.suffix != _EXPORT_SUFFIX:
         return True
     with path.open("rb") as file:
         head = file.read(_SQLITE_HEAD_BYTES)
     size = int.from_bytes(head[16:18], "big") or 1
     pages = int.from_bytes(head[28:32], "big")
     # A page size of 65,536 is written as 1.
-    return path.stat().st_size >= pages * (65_536 if size == 1 else size) > 0
+    return path.stat().st_size == pages * (65_536 if size == 1 else size) > 0
 
 
 def _last_byte(path: Path) -> bytes:
@@ -211,6 +217,16 @@ def _flagged(inputs: IterationInputs, missing: Sequence[int]) -> IterationInputs
     if not missing:
         return inputs
     return replace(inputs, warnings=(*inputs.warnings, f"{inputs.key}: no traces of ranks {list(missing)} yet"))
+
+
+def _growing_exports(local: Path) -> list[str]:
+    """Names of exports in a folder that are not whole, those too that cannot be told for exports yet."""
+    files = (path for path in sorted(local.glob(f"*{_EXPORT_SUFFIX}")) if is_trace_name(path.name) and path.is_file())
+    return [path.name for path in files if not _is_whole_export(path)]
+
+
+def _still_written(names: Sequence[str]) -> str:
+    return f"still being written: {', '.join(names)}"
 
 
 def _half_written(home: Path, found: Sequence[IterationInputs]) -> list[str]:

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 PROCESS, THREAD = 7001, 7002
+SECOND = 1_000_000_000
+UTC = 1_779_000_000 * SECOND
 SECRET = "hf_secretTokenOfTheProfiledProcess"
 
 
@@ -158,3 +160,18 @@ def small_export() -> Export:
         export.kernel(start, end, name, stream=stream, correlation=place + 1)
     export.copy(350, 450)
     return export
+
+
+def node_export(path: Path, utc: int | None = UTC, communicator: int | None = None, scale: int = 1) -> Path:
+    """An export of two processes with a GPU each, whose kernels run from 1 s to ``1 + scale`` s of the capture."""
+    export = Export()
+    for device in (0, 1):
+        export.kernel(SECOND, (1 + scale) * SECOND, device=device, process=100 + device)
+    if utc is not None:
+        export.add("TARGET_INFO_SESSION_START_TIME", {"utcEpochNs": utc})
+    if communicator is not None:
+        payload = f'{{"NCCL communicator ID": {communicator}, "Message size [bytes]": 8}}'
+        export.range(SECOND, SECOND + 10, "ncclAllReduce", domain=1, process=100, payload=payload)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    return export.write(path)

@@ -11,15 +11,12 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from tests.nsys_file import Export, small_export
 from traceviz_dag.classify.rules import load_rules
 from traceviz_dag.commands.main import app
 from traceviz_dag.discovery import inputs_below
 from traceviz_dag.iteration_pipeline import rank_traces, read_topology
 from traceviz_dag.lake.lake import open_lake
-from traceviz_dag.nsys_ranks import place_exports
 from traceviz_dag.rank_pipeline import classify_trace, read_events
-from traceviz_dag.read.layouts import TraceFile, discover
 from traceviz_dag.simulate import Settings, simulate
 from traceviz_dag.simulate.nsys_export import write_exports
 from traceviz_dag.simulate.settings import Layout
@@ -137,46 +134,3 @@ def test_analyze_takes_exports_the_same_way_as_traces(runs, tmp_path):
     assert row["calls"] > 100
     again = CliRunner().invoke(app, arguments, catch_exceptions=False)
     assert [(one["ranks_computed"], one["ranks_skipped"]) for one in json.loads(again.stdout)] == [(0, 8), (0, 8)]
-
-
-def test_a_rank_in_the_name_places_an_export_of_one_gpu(tmp_path):
-    small_export().write(tmp_path / "profile_rank3.sqlite")
-    small_export().write(tmp_path / "profile_rank5.sqlite")
-    files = discover([tmp_path])[0].files
-    placed = place_exports(files, None)
-    assert [(trace.rank, trace.iteration, trace.name) for trace in placed.traces] == [
-        (3, 5, "profile_rank3.sqlite"),
-        (5, 5, "profile_rank5.sqlite"),
-    ]
-    assert placed.warnings == ()
-
-
-def test_nodes_without_numbers_count_by_name_and_it_is_said(tmp_path):
-    for name in ("b.sqlite", "a.sqlite"):
-        export = Export()
-        for device in (0, 1):
-            export.kernel(0, 10, device=device, process=100 + device)
-        export.write(tmp_path / name)
-    placed = place_exports(
-        [TraceFile(tmp_path / name, "run", name, None, None) for name in ("b.sqlite", "a.sqlite")], None
-    )
-    assert [(trace.rank, trace.name) for trace in placed.traces] == [
-        (0, "a.sqlite"),
-        (1, "a.sqlite"),
-        (2, "b.sqlite"),
-        (3, "b.sqlite"),
-    ]
-    assert all("by the order of names" in line for line in placed.warnings)
-    assert len(placed.warnings) == 2
-
-
-def test_an_export_without_kernels_and_a_broken_one_are_problems_and_the_rest_goes_on(tmp_path):
-    small_export().write(tmp_path / "good_rank0.sqlite")
-    (tmp_path / "broken_rank1.sqlite").write_bytes(b"SQLite format 3\0 and no more")
-    empty = Export()
-    empty.range(0, 10, "nothing")
-    empty.write(tmp_path / "empty_rank2.sqlite")
-    placed = place_exports(discover([tmp_path])[0].files, None)
-    assert [trace.rank for trace in placed.traces] == [0]
-    assert len(placed.problems) == 2
-    assert any("no kernels were recorded" in str(problem) for problem in placed.problems)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.lake.digests import look_of
-from traceviz_dag.lake.inputs import IterationInputs, RankInput
-from traceviz_dag.nsys_ranks import place_exports
-from traceviz_dag.read.layouts import TraceFile, discover
+from traceviz_dag.lake.inputs import IterationInputs, RankInput, all_registered
+from traceviz_dag.nsys_placement import place_exports
+from traceviz_dag.read.layouts import RunFolder, discover
 from traceviz_dag.read.nsys_open import is_nsys
 from traceviz_dag.read.placement import PlacedTrace, Placement, resolve
 
@@ -20,13 +21,14 @@ def inputs_below(
 ) -> list[IterationInputs]:
     """The iterations below the paths, by run and number, with the files of their ranks.
 
-    A file that cannot be placed (no rank, a rank that stands twice) is one of the ``problems`` of its run's first
-    iteration; the rest goes on.
+    A file that cannot be placed (no rank, a rank that stands twice) is one of the ``problems`` of its folder's first
+    iteration; the rest goes on. A folder is one run, but for exports of Nsight Systems that are of different jobs.
 
     Args:
         pattern: only files that match this glob.
         rank: rank of the one file that does not say its own.
-        home: where profiles of Nsight Systems are kept once they were read; None keeps nothing.
+        home: where profiles of Nsight Systems are kept once they were read, and where it stands of which runs they
+            are; None keeps nothing.
 
     Raises:
         BadInputError: nothing was found, or nothing of it can be placed.
@@ -39,20 +41,23 @@ def inputs_below(
     iterations: list[IterationInputs] = []
     unplaced: list[BadInputError] = []
     for run in runs:
-        placement = _placement(run.files, rank, home)
-        by_iteration: dict[int, list[PlacedTrace]] = defaultdict(list)
+        placement = _placement(run, rank, home)
+        by_iteration: dict[tuple[str, int], list[PlacedTrace]] = defaultdict(list)
         for trace in placement.traces:
-            by_iteration[trace.iteration].append(trace)
+            by_iteration[trace.run, trace.iteration].append(trace)
         if not by_iteration:
             unplaced += placement.problems
-        for index, (iteration, traces) in enumerate(sorted(by_iteration.items())):
+        jobs = {name for name, _ in by_iteration}
+        for index, ((name, iteration), traces) in enumerate(sorted(by_iteration.items())):
+            # Of several jobs in a folder, nothing says whose the text file is; it stays with the run of that name.
+            described = run.topology_file is not None and (len(jobs) == 1 or name == run.run)
             iterations.append(
                 IterationInputs(
-                    run=run.run,
+                    run=name,
                     iteration=iteration,
                     folder=str(run.folder),
                     ranks=tuple(_rank_input(trace) for trace in sorted(traces, key=lambda trace: trace.rank)),
-                    topology_file=str(run.topology_file) if run.topology_file else None,
+                    topology_file=str(run.topology_file) if described else None,
                     problems=tuple(map(str, placement.problems)) if index == 0 else (),
                     warnings=placement.warnings if index == 0 else (),
                 )
@@ -62,18 +67,30 @@ def inputs_below(
     return iterations
 
 
-def _placement(files: Sequence[TraceFile], rank: int | None, home: Path | None) -> Placement:
+def _placement(run: RunFolder, rank: int | None, home: Path | None) -> Placement:
     """Place Kineto traces by what they say themselves, exports of Nsight Systems by what they hold."""
-    exports = [file for file in files if is_nsys(file.path)]
-    placement = resolve([file for file in files if file not in exports], rank=rank)
+    exports = [file for file in run.files if is_nsys(file.path)]
+    placement = resolve([file for file in run.files if file not in exports], rank=rank)
     if not exports:
         return placement
-    others = place_exports(exports, home, rank=rank)
+    known = _registered_exports(run.folder, home)
+    others = place_exports(exports, home, rank=rank, known=known, beside_traces=bool(placement.traces))
     return Placement(
         (*placement.traces, *others.traces),
         (*placement.problems, *others.problems),
         (*placement.warnings, *others.warnings),
     )
+
+
+def _registered_exports(folder: Path, home: Path | None) -> dict[Path, str]:
+    """The run that each export of a folder was registered for."""
+    known: dict[Path, str] = {}
+    # A damaged list is reported by what needs it; here it only means that names are found anew.
+    with suppress(BadInputError):
+        for inputs in all_registered(home) if home is not None else ():
+            if inputs.folder == str(folder):
+                known |= {Path(entry.path): inputs.run for entry in inputs.ranks if entry.part}
+    return known
 
 
 def _rank_input(trace: PlacedTrace) -> RankInput:

@@ -1,11 +1,10 @@
-"""Nsight Systems exports as a source of the pipeline: which ranks and iterations they hold, and the events of each."""
+"""Nsight Systems exports as a source of the pipeline: the ranks of one, and the iterations and events of each."""
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,101 +18,9 @@ from traceviz_dag.classify.rules import Rules, load_rules
 from traceviz_dag.classify.topology_types import Topology
 from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.read.events import KERNEL, ProcessGroup, TraceEvents, TraceHeader
-from traceviz_dag.read.layouts import TraceFile
 from traceviz_dag.read.nsys_cache import open_profile
 from traceviz_dag.read.nsys_iterations import Iterations
 from traceviz_dag.read.nsys_profile import NsysProfile
-from traceviz_dag.read.placement import PlacedTrace, Placement
-
-_NODE_IN_NAME = re.compile(r"(?<![A-Za-z])node[_-]?(\d+)(?!\d)", re.IGNORECASE)
-
-
-@dataclass(frozen=True, slots=True)
-class Export:
-    """One export of a run and what it holds.
-
-    Attributes:
-        node: of its name; None where that does not tell.
-        utc_start_ns: when the capture began; None where not stated.
-        parts: processes and their GPUs, by GPU.
-    """
-
-    file: TraceFile
-    node: int | None
-    utc_start_ns: int | None
-    parts: tuple[NsysPart, ...]
-
-
-def place_exports(
-    files: Sequence[TraceFile], home: Path | None, rules: Rules | None = None, rank: int | None = None
-) -> Placement:
-    """Place the ranks of some exports of one run.
-
-    Args:
-        files: exports and reports, as discovered.
-        home: where profiles are kept once they were read; None keeps nothing.
-        rank: rank of an export that holds only one and does not say which.
-    """
-    exports, problems = [], []
-    profiles: dict[Path, NsysProfile] = {}
-    for file in files:
-        try:
-            profile = open_profile(file.path, home)
-            parts = parts_of(profile)
-            if not parts:
-                raise BadInputError(file.path, "no kernels were recorded", "capture with --trace=cuda,nvtx")
-        except BadInputError as error:
-            problems.append(error)
-            continue
-        profiles[file.path] = profile
-        node = _NODE_IN_NAME.search(file.path.name)
-        exports.append(Export(file, int(node[1]) if node else None, profile.facts.utc_start_ns, parts))
-    numbered, words = number_ranks(exports, rank)
-    traces = []
-    for export, ranks in numbered:
-        for part, number in zip(export.parts, ranks, strict=True):
-            found = iterations_of_part(profiles[export.file.path], part, rules or load_rules())
-            traces += _placed(export.file, part, number, found)
-    places = Counter((trace.iteration, trace.rank) for trace in traces)
-    doubled = sorted({trace.path for trace in traces if places[trace.iteration, trace.rank] > 1})
-    problems += [
-        BadInputError(
-            path, "ranks that another export claims too, so none of them is taken", "name it …rankN or …nodeN"
-        )
-        for path in doubled
-    ]
-    kept = [trace for trace in traces if places[trace.iteration, trace.rank] == 1]
-    return Placement(tuple(sorted(kept, key=lambda one: (one.iteration, one.rank))), tuple(problems), tuple(words))
-
-
-def number_ranks(
-    exports: Sequence[Export], rank: int | None = None
-) -> tuple[list[tuple[Export, tuple[int, ...]]], list[str]]:
-    """The global rank of each part of each export, and what had to be assumed.
-
-    A name that bears a rank (``rank3``) numbers an export of one part. Otherwise nodes count by the number in their
-    names, else by name, and the ranks of a node by GPU: that is how torchrun and Slurm number them.
-    """
-    found: list[tuple[Export, tuple[int, ...]]] = []
-    assumed: list[str] = []
-    nodes: list[Export] = []
-    for export in exports:
-        stated = export.file.rank if export.file.rank is not None else rank
-        if stated is not None and len(export.parts) == 1:
-            found.append((export, (stated,)))
-        else:
-            nodes.append(export)
-    ordered = sorted(nodes, key=lambda one: (one.node is None, one.node or 0, one.file.name))
-    first = 0
-    for export in ordered:
-        count = len(export.parts)
-        # Nodes hold equally many ranks; a gap in their numbers is a gap in the ranks.
-        start = export.node * count if export.node is not None else first
-        found.append((export, tuple(range(start, start + count))))
-        first = start + count
-        if len(ordered) > 1 and export.node is None:
-            assumed.append(f"{export.file.path}: ranks {start} to {first - 1} by the order of names; name it …nodeN")
-    return found, assumed
 
 
 def parts_of(profile: NsysProfile) -> tuple[NsysPart, ...]:
@@ -233,13 +140,3 @@ def _activity(profile: NsysProfile, part: NsysPart, rules: Rules) -> Activity:
     if not len(mine):
         raise UsageError(f"{profile.path}: no activity of process {part.process} on GPU {part.device}")
     return mine
-
-
-def _placed(file: TraceFile, part: NsysPart, rank: int, found: Iterations) -> list[PlacedTrace]:
-    steps = found.number.tolist()
-    if file.iteration is not None and len(steps) == 1:
-        return [PlacedTrace(file.run, file.iteration, rank, file.path, file.name, None, part.key)]
-    several = len(steps) > 1
-    return [
-        PlacedTrace(file.run, step, rank, file.path, file.name, step if several else None, part.key) for step in steps
-    ]

@@ -26,7 +26,10 @@ from traceviz_dag.tables import TRACES
 from traceviz_dag.vocabulary import Category, Dimension, Kind, Phase, TraceStatus
 
 RANK_TABLES = ("traces", "kernels", "microbatches", "overlap")
-"""The tables that one rank's trace becomes, in the order in which they are written."""
+"""The tables that every rank's trace becomes, in the order in which they are written."""
+
+PROFILE_TABLES = ("nvtx_ranges",)
+"""What a rank of an Nsight Systems profile becomes besides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,7 @@ def analyse_rank(trace: RankTrace, topology: Topology, rules: Rules) -> Mapping[
     """Read, classify and measure one rank.
 
     Returns:
-        Table name → rows, for each of RANK_TABLES; nvtx_ranges too, where the source is a profile.
+        Table name → rows, for each of RANK_TABLES, and of PROFILE_TABLES where the source is a profile.
 
     Raises:
         BadInputError: nothing of the file can be used.

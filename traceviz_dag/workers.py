@@ -18,7 +18,7 @@ from traceviz_dag.classify.rules import Rules
 from traceviz_dag.classify.topology_types import Topology
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.lake import Lake
-from traceviz_dag.rank_pipeline import RANK_TABLES, RankTrace, analyse_rank, failed_trace
+from traceviz_dag.rank_pipeline import PROFILE_TABLES, RANK_TABLES, RankTrace, analyse_rank, failed_trace
 
 _DEATH = "the worker that read it died, most likely for want of memory; run with fewer workers or more memory"
 
@@ -104,11 +104,12 @@ def analyse_into_lake(task: IterationTask, trace: RankTrace) -> RankOutcome:
     except BadInputError as error:
         return _record_failure(task, trace, str(error))
     written = {}
-    for name in RANK_TABLES:
+    for name in (*RANK_TABLES, *PROFILE_TABLES):
+        if name not in tables:
+            lake.delete(name, run=task.run, iteration=task.iteration, rank=trace.rank)
+            continue
         part = lake.write(name, tables[name], run=task.run, iteration=task.iteration, rank=trace.rank)
         written[name] = TableOutcome(part.rows, part.bytes, part.digest)
-    if "nvtx_ranges" in tables:
-        lake.write("nvtx_ranges", tables["nvtx_ranges"], run=task.run, iteration=task.iteration, rank=trace.rank)
     facts = tables["traces"].to_pylist()[0]
     violations = {
         "overlap": _names(overlap_violations(tables["overlap"])),
@@ -127,7 +128,7 @@ def _record_failure(task: IterationTask, trace: RankTrace, fault: str) -> RankOu
     lake = Lake(task.home)
     row = failed_trace(trace, fault, task.rules)
     lake.write("traces", row, run=task.run, iteration=task.iteration, rank=trace.rank)
-    for name in (*RANK_TABLES[1:], "nvtx_ranges"):
+    for name in (*RANK_TABLES[1:], *PROFILE_TABLES):
         lake.delete(name, run=task.run, iteration=task.iteration, rank=trace.rank)
     return RankOutcome(trace.rank, {}, row.to_pylist()[0], fault, failed=True)
 

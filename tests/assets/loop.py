@@ -23,6 +23,7 @@ from traceviz_dag.lake.partition_keys import parse_rank_key, rank_key
 RANK_ASSETS = ("traces", "kernels", "microbatches", "overlap")
 TOPOLOGY_ASSETS = ("topology", "process_groups")
 ITERATION_ASSETS = ITERATION_TABLES
+PROFILE_ASSETS = ("nvtx_ranges",)
 COMPUTED = (*TOPOLOGY_ASSETS, *RANK_ASSETS, *ITERATION_ASSETS)
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
@@ -143,7 +144,7 @@ class Loop:
                     "dagster/asset_partition_range_start": str(rank_trace_key(key, rank_key(first))),
                     "dagster/asset_partition_range_end": str(rank_trace_key(key, rank_key(last))),
                 }
-                self._materialise(RANK_ASSETS, tags=ends)
+                self._materialise((*RANK_ASSETS, *PROFILE_ASSETS), tags=ends)
 
     def _materialise(
         self, names: tuple[str, ...], partition_key: str | None = None, tags: dict[str, str] | None = None

@@ -23,6 +23,7 @@ import pytest
 from traceviz_dag.orchestrate import open_instance
 
 RANK_ASSETS = ("traces", "kernels", "microbatches", "overlap")
+RANK_STEP = (*RANK_ASSETS, "nvtx_ranges")
 TOPOLOGY_ASSETS = ("topology", "process_groups")
 ITERATION_ASSETS = ("iterations", "runs", "collectives", "rank_clocks", "pipelines", "periods")
 ALL_ASSETS = (*TOPOLOGY_ASSETS, *RANK_ASSETS, *ITERATION_ASSETS)

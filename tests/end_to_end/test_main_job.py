@@ -11,7 +11,7 @@ import pytest
 
 from tests.end_to_end.conftest import (
     ITERATION_ASSETS,
-    RANK_ASSETS,
+    RANK_STEP,
     TOPOLOGY_ASSETS,
     expected,
     materialised,
@@ -108,9 +108,9 @@ def test_a_launch_from_the_ui_and_a_backfill_give_what_the_command_line_gives(tm
             "dagster/asset_partition_range_start": "job@7|0000",
             "dagster/asset_partition_range_end": "job@7|0003",
         }
-        assert server.launch(RANK_ASSETS, ends) == "SUCCESS"
+        assert server.launch(RANK_STEP, ends) == "SUCCESS"
         # The backfill names a pair that has no file: iteration 8 has no rank 3.
-        server.backfill(RANK_ASSETS, [f"job@8|{rank:04d}" for rank in range(4)])
+        server.backfill(RANK_STEP, [f"job@8|{rank:04d}" for rank in range(4)])
         for key in BOTH:
             assert server.launch(ITERATION_ASSETS, {"dagster/partition": key}) == "SUCCESS"
     assert materialised(home) == materialised(reference) == expected(BOTH)

@@ -14,8 +14,10 @@ from assets.settings import SensorSettings, load_settings
 from sensors.ledger import FolderRecord, FolderState, read_ledger, update_ledger
 from sensors.register_traces import register_traces
 from sensors.trace_folders import look_once, read_cursor, rests
+from tests.nsys_file import UTC, node_export
 from tests.small_run import write_run
 from traceviz_dag.errors import BadInputError
+from traceviz_dag.lake.inputs import registered
 
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
@@ -68,6 +70,51 @@ def test_one_run_is_asked_for_all_that_is_due_and_not_twice(tmp_path, home):
     assert sensor.asked() == [] and read_cursor(sensor.cursor).pending == {}
     assert set(sensor.instance.get_dynamic_partitions("iteration")) == {"job@7", "job@8"}
     assert list(sensor.instance.get_dynamic_partitions("rank")) == ["0000", "0001", "0002", "0003"]
+
+
+def test_exports_of_nodes_become_partitions_when_they_are_whole_and_a_late_node_adds_its_ranks(tmp_path, home):
+    folder = tmp_path / "runs/job"
+    node_export(folder / "node0.sqlite", communicator=7)
+    sensor = Sensor(home, tmp_path / "runs")
+
+    def settle() -> list[dg.RunRequest]:
+        sensor.tick()
+        requests = sensor.tick().run_requests
+        for request in requests:
+            sensor.register(request)
+        return requests
+
+    assert len(settle()) == 1 and sensor.asked() == []
+    assert sensor.instance.get_dynamic_partitions("iteration") == ["job@0"]
+    assert list(sensor.instance.get_dynamic_partitions("rank")) == ["0000", "0001"]
+
+    whole = node_export(tmp_path / "elsewhere.sqlite", communicator=7).read_bytes()
+    arriving = folder / "node1.sqlite"
+    arriving.write_bytes(b"")
+    assert len(settle()) == 1
+    assert read_ledger(home)[str(folder)].reason == "still being written: node1.sqlite"
+    arriving.write_bytes(whole[: len(whole) // 2])
+    assert len(settle()) == 1
+    assert read_ledger(home)[str(folder)].state is FolderState.WAITING
+    assert [entry.rank for entry in registered(home, "job@0").ranks] == [0, 1], "as they were"
+    arriving.write_bytes(whole)
+    (folder / "node1.sqlite-journal").write_bytes(b"a transaction is open")
+    assert settle() == []
+    (folder / "node1.sqlite-journal").unlink()
+    assert len(settle()) == 1 and sensor.asked() == []
+    assert list(sensor.instance.get_dynamic_partitions("rank")) == ["0000", "0001", "0002", "0003"]
+    entries = registered(home, "job@0").ranks
+    assert [(entry.rank, entry.name, entry.part[-2:]) for entry in entries] == [
+        (0, "node0.sqlite", ":0"),
+        (1, "node0.sqlite", ":1"),
+        (2, "node1.sqlite", ":0"),
+        (3, "node1.sqlite", ":1"),
+    ]
+
+    node_export(folder / "of_another_day.sqlite", UTC + 24 * 3600 * 10**9)
+    assert len(settle()) == 1
+    assert sensor.instance.get_dynamic_partitions("iteration") == ["job@0", "job-of_another_day@0"]
+    assert registered(home, "job@0").ranks == entries
 
 
 def test_nothing_is_asked_for_while_a_registering_run_is_under_way(tmp_path, home):

@@ -7,13 +7,16 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from traceviz_dag.analyze.intervals import Int64, Intervals
 from traceviz_dag.analyze.kernel_intervals import DIMENSIONS, KINDS, KernelIntervals
 from traceviz_dag.classify.rules import Rules
 from traceviz_dag.errors import UsageError
 from traceviz_dag.read.events import KERNEL, MISSING
-from traceviz_dag.read.nsys_profile import NsysProfile
+from traceviz_dag.read.nsys_profile import NO_NAME, NsysProfile
+from traceviz_dag.read.nsys_rows import array_of
+from traceviz_dag.read.nsys_store import codes_of, words_of
 from traceviz_dag.vocabulary import Dimension, Kind
 
 Bool = npt.NDArray[np.bool_]
@@ -151,6 +154,17 @@ def _activity(profile: NsysProfile, gpu: int, names: tuple[str, ...], kinds: npt
         row=rows.runs.rows(),
         **{column: rows.integers(column) for column in ("stream", "process", "launch", "bytes")},
     )
+
+
+def numbers(table: pa.Table, column: str) -> Int64:
+    """A column of integers as int64."""
+    return array_of(table[column]).astype(np.int64, copy=False)
+
+
+def name_codes(table: pa.Table, column: str) -> tuple[npt.NDArray[np.int32], tuple[str, ...]]:
+    """A dictionary column as codes and words; NULL is a word of its own, "(no name)"."""
+    words = words_of(table[column])
+    return codes_of(table[column]).astype(np.int32), (*(NO_NAME if word is None else word for word in words), NO_NAME)
 
 
 def _kinds(names: tuple[str, ...], rules: Rules) -> npt.NDArray[np.int8]:

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceviz_dag.analyze.nsys_activity import Activity, Clip
+from traceviz_dag.analyze.nsys_activity import Activity, Clip, processes_of
 from traceviz_dag.analyze.nsys_overlap import GpuOverlap, gpu_overlap
 from traceviz_dag.classify.rules import Rules
 from traceviz_dag.read.events import Int64
+from traceviz_dag.read.host_tree import NONE, take
 from traceviz_dag.read.nsys_iterations import Iterations, NamedRanges, find_iterations
 from traceviz_dag.read.nsys_profile import MARK, NsysProfile
 
@@ -28,12 +29,18 @@ def iterations_of(profile: NsysProfile, activity: Activity, rules: Rules) -> Ite
     processes, counts = np.unique(activity.process, return_counts=True)
     process = int(processes[counts.argmax()])
     mine = activity.take(activity.process == process)
+    kernels = mine.take(mine.kernel)
+    # Iterations are times of the host: a kernel counts where it was launched, as far as that is known.
+    calls = profile.rows("calls", "start_ns", of=processes_of([mine]))
+    call = calls.place(kernels.launch)
+    times_ns = np.where(call == NONE, kernels.starts, take(calls.integers("start_ns"), call))
+    order = np.argsort(times_ns, kind="stable")
     return find_iterations(
         ranges_of_process(profile, process),
-        int(mine.starts.min()),
+        min(int(mine.starts.min()), int(times_ns.min(initial=mine.starts.min()))),
         int(mine.ends.max()),
-        mine.starts[mine.kernel],
-        _updates_parameters(mine, rules)[mine.kernel],
+        times_ns[order],
+        _updates_parameters(kernels, rules)[order],
     )
 
 

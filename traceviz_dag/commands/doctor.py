@@ -7,14 +7,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from traceviz_dag.commands.answers import DIMENSION, HIDDEN, MICROBATCH, PHASE, PLACE, SIZES, WAITS, Answer, degree
 from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.output import print_json, print_table
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.tables import TABLES
+
+if TYPE_CHECKING:
+    from traceviz_dag.lake.inputs import IterationInputs
+    from traceviz_dag.nsys_facts import ExportFacts
 
 _PACKAGES = (
     *("traceviz-dag", "dagster", "duckdb", "pyarrow", "msgspec", "numpy", "pandas", "isal"),
@@ -27,7 +32,10 @@ class Capture:
     """What one iteration's traces hold.
 
     Attributes:
-        stacks, operators, shapes, groups, steps, launches: ranks that have them.
+        gpu, stacks, operators, shapes, groups: ranks that have them; of exports, groups are communicators.
+        steps: profiler steps in a file, at most.
+        warnings: what had to be assumed.
+        exports: what each Nsight Systems export of it holds; empty for PyTorch traces.
     """
 
     run: str
@@ -42,15 +50,9 @@ class Capture:
     steps: int
     pipelines: int
     problems: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """Whether a capture can answer a question, and what it would need."""
-
-    question: str
-    answer: str
-    why: str
+    warnings: tuple[str, ...] = ()
+    described: bool = False
+    exports: tuple[ExportFacts, ...] = ()
 
 
 def doctor(
@@ -60,12 +62,11 @@ def doctor(
 ) -> None:
     """Say what is installed and what the home holds; with a path, what the capture can and cannot answer."""
     if path is not None:
-        captures = _captures(path)
+        captures = _captures(path, home.resolve())
         if json:
             print_json([_as_json(capture) for capture in captures])
             return
-        for capture in captures:
-            _print_capture(capture)
+        _print_captures(captures)
         return
     state = {
         "packages": _packages(),
@@ -91,90 +92,122 @@ def doctor(
 
 def judge(capture: Capture) -> list[Answer]:
     """Which questions a capture can answer, from what every rank of it has."""
+    if capture.exports:
+        from traceviz_dag.commands.doctor_exports import judge_exports
+
+        return judge_exports(capture.exports, capture.ranks, capture.world_size, capture.pipelines, capture.described)
     every = capture.ranks
     stacks, operators, groups = capture.stacks == every, capture.operators == every, capture.groups == every
     complete = capture.world_size is not None and every == capture.world_size
     missing_stacks = "call stacks are missing: capture with_stack (--pytorch-profiler-collect-callstack)"
     return [
         Answer(
-            "Which phase is a kernel in?",
-            _degree(stacks, operators),
+            PHASE,
+            degree(stacks, operators),
             "call stacks"
             if stacks
             else "operators tell backward from the rest; " + missing_stacks
             if operators
             else missing_stacks,
         ),
-        Answer("Which micro-batch and chunk?", _degree(stacks, False), "call stacks" if stacks else missing_stacks),
+        Answer(MICROBATCH, degree(stacks, False), "call stacks" if stacks else missing_stacks),
         Answer(
-            "Which parallel dimension does a communication serve?",
-            _degree(groups, stacks),
+            DIMENSION,
+            degree(groups, stacks),
             "process groups in the header"
             if groups
             else "no described process groups: use torch 2.4 or newer"
             + ("; call stacks tell in part" if stacks else ""),
         ),
         Answer(
-            "How much communication is hidden on a rank?",
+            HIDDEN,
             "yes" if capture.gpu else "in part",
             "kernels" if capture.gpu else "no GPU rows: measured on CPU work",
         ),
         Answer(
-            "Which stage, pipeline and replica is a rank in?",
-            _degree(capture.pipelines > 0, False),
+            PLACE,
+            degree(capture.pipelines > 0, False),
             f"{capture.pipelines} pipelines known"
             if capture.pipelines
             else "no process groups and no topology text file",
         ),
         Answer(
-            "Who waits for whom across ranks?",
-            _degree(complete, every > 1),
+            WAITS,
+            degree(complete, every > 1),
             "all ranks are there" if complete else f"{every} of {capture.world_size or 'an unknown number of'} ranks",
         ),
         Answer(
-            "How large are the tensors?",
-            _degree(capture.shapes == every, False),
+            SIZES,
+            degree(capture.shapes == every, False),
             "shapes" if capture.shapes == every else "shapes are missing: capture record_shapes",
         ),
     ]
 
 
-def _degree(full: bool, part: bool) -> str:
-    return "yes" if full else "in part" if part else "no"
-
-
-def _captures(path: Path) -> Sequence[Capture]:
+def _captures(path: Path, home: Path) -> Sequence[Capture]:
     from traceviz_dag.discovery import inputs_below
+
+    return [
+        _of_exports(inputs, home) if any(entry.part for entry in inputs.ranks) else _of_traces(inputs)
+        for inputs in inputs_below([path], home=home)
+    ]
+
+
+def _of_traces(inputs: IterationInputs) -> Capture:
     from traceviz_dag.errors import BadInputError
     from traceviz_dag.iteration_pipeline import read_topology
     from traceviz_dag.read.peek import peek
 
-    captures = []
-    for inputs in inputs_below([path]):
-        peeks, problems = [], list(inputs.problems)
-        for entry in inputs.ranks:
-            try:
-                peeks.append(peek(Path(entry.path)))
-            except BadInputError as error:
-                problems.append(str(error))
-        worlds = {peeked.header.world_size for peeked in peeks} - {None}
-        captures.append(
-            Capture(
-                run=inputs.run,
-                iteration=inputs.iteration,
-                ranks=len(peeks),
-                world_size=worlds.pop() if len(worlds) == 1 else None,
-                gpu=sum(peeked.has_kernels for peeked in peeks),
-                stacks=sum(peeked.has_stacks for peeked in peeks),
-                operators=sum(peeked.has_operators for peeked in peeks),
-                shapes=sum(bool(peeked.header.record_shapes) for peeked in peeks),
-                groups=sum(any(group.description for group in peeked.header.process_groups) for peeked in peeks),
-                steps=max((len(peeked.steps) for peeked in peeks), default=0),
-                pipelines=len(read_topology(inputs).pipelines),
-                problems=tuple(problems),
-            )
-        )
-    return captures
+    peeks, problems = [], list(inputs.problems)
+    for entry in inputs.ranks:
+        try:
+            peeks.append(peek(Path(entry.path)))
+        except BadInputError as error:
+            problems.append(str(error))
+    worlds = {peeked.header.world_size for peeked in peeks} - {None}
+    return Capture(
+        run=inputs.run,
+        iteration=inputs.iteration,
+        ranks=len(peeks),
+        world_size=worlds.pop() if len(worlds) == 1 else None,
+        gpu=sum(peeked.has_kernels for peeked in peeks),
+        stacks=sum(peeked.has_stacks for peeked in peeks),
+        operators=sum(peeked.has_operators for peeked in peeks),
+        shapes=sum(bool(peeked.header.record_shapes) for peeked in peeks),
+        groups=sum(any(group.description for group in peeked.header.process_groups) for peeked in peeks),
+        steps=max((len(peeked.steps) for peeked in peeks), default=0),
+        pipelines=len(read_topology(inputs).pipelines),
+        problems=tuple(problems),
+        warnings=inputs.warnings,
+        described=inputs.topology_file is not None,
+    )
+
+
+def _of_exports(inputs: IterationInputs, home: Path) -> Capture:
+    from traceviz_dag.classify.rules import load_rules
+    from traceviz_dag.iteration_pipeline import read_topology
+    from traceviz_dag.nsys_facts import export_facts
+
+    exports = export_facts(inputs, home, load_rules())
+    topology = read_topology(inputs, home=home)
+    described = inputs.topology_file is not None
+    return Capture(
+        run=inputs.run,
+        iteration=inputs.iteration,
+        ranks=len(inputs.ranks),
+        world_size=topology.world_size if described else None,
+        gpu=len(inputs.ranks),
+        stacks=0,
+        operators=sum(export.operator_ranks for export in exports),
+        shapes=0,
+        groups=sum(export.payload_ranks for export in exports),
+        steps=0,
+        pipelines=len(topology.pipelines),
+        problems=inputs.problems,
+        warnings=inputs.warnings,
+        described=described,
+        exports=tuple(exports),
+    )
 
 
 def _as_json(capture: Capture) -> dict[str, Any]:
@@ -183,15 +216,33 @@ def _as_json(capture: Capture) -> dict[str, Any]:
     return {**asdict(capture), "questions": [asdict(answer) for answer in judge(capture)]}
 
 
-def _print_capture(capture: Capture) -> None:
+def _print_captures(captures: Sequence[Capture]) -> None:
+    """One after the other; iterations of the same exports, which hold the same, at once."""
+    left = list(captures)
+    while left:
+        capture = left[0]
+        same = [one for one in left if one.exports and (one.run, one.exports) == (capture.run, capture.exports)]
+        _print_capture(capture, [one.iteration for one in same] or [capture.iteration])
+        left = [one for one in left[1:] if one not in same]
+
+
+def _print_capture(capture: Capture, iterations: Sequence[int]) -> None:
     world = capture.world_size if capture.world_size is not None else "unknown"
-    typer.echo(
-        f"\n{capture.run} · iteration {capture.iteration}: {capture.ranks} ranks of a world of {world}; with GPU rows "
-        f"{capture.gpu}, call stacks {capture.stacks}, operators {capture.operators}, shapes {capture.shapes}, "
-        f"described groups {capture.groups}; {capture.steps} profiler steps a file"
-    )
-    for problem in capture.problems:
-        typer.echo(f"  {problem}")
+    ranks = f"{capture.ranks} ranks of a world of {world}"
+    if capture.exports:
+        from traceviz_dag.commands.doctor_exports import print_exports, source_of_iterations
+
+        count = f"iteration {iterations[0]}" if len(iterations) == 1 else f"{len(iterations)} iterations"
+        typer.echo(f"\n{capture.run} · {count}, from {source_of_iterations(capture.exports)}: {ranks}")
+        print_exports(capture.exports)
+    else:
+        typer.echo(
+            f"\n{capture.run} · iteration {capture.iteration}: {ranks}; with GPU rows "
+            f"{capture.gpu}, call stacks {capture.stacks}, operators {capture.operators}, shapes {capture.shapes}, "
+            f"described groups {capture.groups}; {capture.steps} profiler steps a file"
+        )
+    for line in (*capture.problems, *capture.warnings):
+        typer.echo(f"  {line}")
     print_table("Questions", ["question", "answer", "because"], [[a.question, a.answer, a.why] for a in judge(capture)])
 
 

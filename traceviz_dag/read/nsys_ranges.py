@@ -120,7 +120,10 @@ def _table(schema: NsysSchema, read: _Read, last_ns: int) -> pa.Table:
     del kind, start, end, lost
     domain = read.column("domain")
     columns["domain_name"] = _domain_names(schema, domain, read.count).take(pa.array(order))
-    columns |= {name: column.take(pa.array(order)) for name, column in _payload(schema, read).items()}
+    columns |= {
+        name: column.take(pa.array(order))
+        for name, column in _payload(schema, read, of_nccl=_of_nccl(read.names)).items()
+    }
     numbers = {"thread": thread, "domain": domain, "end_thread": read.column("end_thread")}
     for name, values in (*numbers.items(), ("sequence", read.column("sequence"))):
         columns[name] = _constant(MISSING, read.count) if values is None else pa.array(values[order])
@@ -150,7 +153,7 @@ def _codes(schema: NsysSchema, own: list[Int32], texts: TextCodes, ids: Int64 | 
     return codes
 
 
-def _payload(schema: NsysSchema, read: _Read) -> dict[str, pa.Array]:
+def _payload(schema: NsysSchema, read: _Read, *, of_nccl: bool) -> dict[str, pa.Array]:
     codes = _codes(schema, read.json, read.jsons, read.column("json_id"), parted=False)
     none = read.jsons.codes(pa.array([""], pa.string()))[0]
     texts = read.jsons.column(np.where(codes < 0, none, codes) if len(codes) else np.full(read.count, none, np.int32))
@@ -170,6 +173,10 @@ def _payload(schema: NsysSchema, read: _Read) -> dict[str, pa.Array]:
             "export with --include-blobs=true"
         )
     return {name: columns[name] for name in ("communicator", *NUMBERS)}
+
+
+def _of_nccl(names: TextCodes) -> bool:
+    return any(name is not None and name.startswith("nccl") for name in names.words)
 
 
 def _domain_names(schema: NsysSchema, domains: Int64 | None, count: int) -> pa.DictionaryArray:

@@ -1,0 +1,28 @@
+"""What ``traceviz doctor`` says of a question: whether a capture can answer it, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Whether a capture can answer a question, and what it would need."""
+
+    question: str
+    answer: str
+    why: str
+
+
+PHASE = "Which phase is a kernel in?"
+MICROBATCH = "Which micro-batch and chunk?"
+DIMENSION = "Which parallel dimension does a communication serve?"
+HIDDEN = "How much communication is hidden on a rank?"
+PLACE = "Which stage, pipeline and replica is a rank in?"
+WAITS = "Who waits for whom across ranks?"
+SIZES = "How large are the tensors?"
+
+
+def degree(full: bool, part: bool) -> str:
+    """The answer in a word."""
+    return "yes" if full else "in part" if part else "no"
