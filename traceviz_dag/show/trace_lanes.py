@@ -61,10 +61,17 @@ def begin_end_order(starts: Int64, ends: Int64) -> tuple[Int64, Mask]:
     count = len(starts)
     slices = np.concatenate((np.arange(count), np.arange(count)))
     begins = np.arange(2 * count) < count
-    own_starts, own_ends = starts[slices], ends[slices]
+    times = np.concatenate((starts, ends))
+    order = np.argsort(times, kind="stable")
+    # Few events share an instant: only those are told apart, by all that tells.
+    ordered = times[order]
+    same = np.flatnonzero(ordered[1:] == ordered[:-1])
+    tied = np.union1d(same, same + 1)
+    rows = order[tied]
+    begin, own, own_starts, own_ends = begins[rows], slices[rows], starts[slices[rows]], ends[slices[rows]]
     instant = own_starts == own_ends
-    turn = np.where(instant, 2, np.where(begins, 1, 0))
-    inner = np.where(instant, slices, np.where(begins, -own_ends, -own_starts))
-    tie = np.where(instant, ~begins, np.where(begins, slices, -slices))
-    order = np.lexsort((tie, inner, turn, np.where(begins, own_starts, own_ends)))
+    turn = np.where(instant, 2, np.where(begin, 1, 0))
+    inner = np.where(instant, own, np.where(begin, -own_ends, -own_starts))
+    tie = np.where(instant, ~begin, np.where(begin, own, -own))
+    order[tied] = rows[np.lexsort((tie, inner, turn, times[rows]))]
     return slices[order], begins[order]
