@@ -35,7 +35,7 @@ from traceviz_dag.read.events import (
 )
 from traceviz_dag.read.host_tree import NONE
 from traceviz_dag.read.nsys_iterations import Iterations
-from traceviz_dag.read.nsys_profile import MARK, PROCESS_BITS, NsysProfile
+from traceviz_dag.read.nsys_profile import MARK, PROCESS_BITS, SCHEMAS, NsysProfile
 
 _ANNOTATION = re.compile(
     r"ProfilerStep#|Optimizer\.|FSDP::|DistributedDataParallel|nccl:|gloo:|## |enumerate\(DataLoader\)"
@@ -46,6 +46,10 @@ _OPERATOR = re.compile(
 _COPIED = (
     *("duration_ns", "device", "stream", "correlation", "grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z"),
     *("registers_per_thread", "shared_memory_bytes", "graph_id", "graph_node_id", "bytes"),
+)
+_OPERATION_COLUMNS = ("name", "category", "start_ns", "process", "launch", *_COPIED)
+_RANGE_COLUMNS = (
+    *("name", "kind", "start_ns", "end_ns", "thread", "operator", "sequence", "communicator", "message_bytes"),
 )
 _LOW_BITS = (1 << PROCESS_BITS) - 1
 
@@ -103,16 +107,15 @@ def trace_events(
     """
     base = profile.facts.utc_start_ns or 0
     strings = _Strings()
-    calls = _of_process(profile.table("calls"), "thread", part.process)
-    ranges = _of_process(profile.table("ranges"), "thread", part.process)
+    calls, first_call = profile.part("calls", part.process, *SCHEMAS["calls"].names)
+    ranges, _ = profile.part("ranges", part.process, *_RANGE_COLUMNS)
     ranges = ranges.filter(pa.array(_numbers(ranges, "kind") != MARK))
-    operations = profile.table("operations")
-    mine = (_numbers(operations, "process") == part.process) & (_numbers(operations, "device") == part.device)
-    operations = operations.filter(pa.array(mine))
+    operations, _ = profile.part("operations", part.device, *_OPERATION_COLUMNS)
+    operations = operations.filter(pa.array(_numbers(operations, "process") == part.process))
     threads = np.union1d(_numbers(ranges, "thread"), _numbers(calls, "thread"))
     ranges = _meaningful(ranges, rules) if rules is not None else ranges
     host = _host_rows(ranges, threads, strings, base)
-    collective, nccl_rows, nccl_facts = _communication(profile, operations, ranges, header, strings)
+    collective, nccl_rows, nccl_facts = _communication(operations, ranges, calls, first_call, header, strings)
     report = ReadReport(len(operations) + len(calls) + len(ranges))
     events = TraceEvents(
         header=header,
@@ -129,10 +132,6 @@ def trace_events(
     if iterations is None or "ProfilerStep" in iterations.source:
         return events
     return _with_steps(events, iterations, base, strings)
-
-
-def _of_process(table: pa.Table, column: str, process: int) -> pa.Table:
-    return table.filter(pa.array(_numbers(table, column) >> PROCESS_BITS == process))
 
 
 def _meaningful(ranges: pa.Table, rules: Rules) -> pa.Table:
@@ -197,21 +196,22 @@ def _device_rows(operations: pa.Table, strings: _Strings, base: int, collective:
 
 
 def _communication(
-    profile: NsysProfile, operations: pa.Table, ranges: pa.Table, header: TraceHeader, strings: _Strings
+    operations: pa.Table, ranges: pa.Table, calls: pa.Table, first_call: int, header: TraceHeader, strings: _Strings
 ) -> tuple[CollectiveFacts, Int64, CollectiveFacts]:
     """Facts of each operation that an NCCL call launched; and of the calls themselves, as rows of ``ranges``."""
     columns = RangeColumns.of(ranges)
-    launch = launch_places(profile.table("calls", "thread", "start_ns"), _numbers(operations, "launch"))
-    calls, of_operation = nccl_calls_of(columns, *launch)
+    of_profile = _numbers(operations, "launch")
+    launch = launch_places(calls, np.where(of_profile < 0, NONE, of_profile - first_call))
+    nccl, of_operation = nccl_calls_of(columns, *launch)
     members = {group.name: str(list(group.ranks)) for group in header.process_groups if group.name and group.ranks}
     sizes = {group.name: group.size for group in header.process_groups if group.name}
     communicator = strings.column(ranges["communicator"])
     bytes_ = _numbers(ranges, "message_bytes")
-    facts = _facts_of_calls(calls.row, calls.operation, calls.words, communicator, bytes_, members, sizes, strings)
-    is_call = calls.operation >= 0
+    facts = _facts_of_calls(nccl.row, nccl.operation, nccl.words, communicator, bytes_, members, sizes, strings)
+    is_call = nccl.operation >= 0
     own = _taken(facts, of_operation)
     marked = np.flatnonzero(is_call)
-    return own, calls.row[marked], _taken(facts, marked)
+    return own, nccl.row[marked], _taken(facts, marked)
 
 
 def _facts_of_calls(

@@ -162,6 +162,18 @@ class NsysProfile:
             self._rows[key] = self.store.rows(name, columns, self.store.runs(name).take(chosen))
         return self._rows[key]
 
+    def part(self, name: str, key: int, *columns: str) -> tuple[pa.Table, int]:
+        """The rows of one process or GPU, whichever ``KEYS`` says, and the number of their first row in the table."""
+        rows = self.rows(name, *columns, of=[key])
+        schema = pa.schema([SCHEMAS[name].field(column) for column in columns])
+        arrays = [
+            self.texts(name, field.name, rows[field.name])
+            if pa.types.is_dictionary(field.type)
+            else pa.array(rows[field.name], type=field.type)
+            for field in schema
+        ]
+        return pa.Table.from_arrays(arrays, schema=schema), int(rows.runs.first[0]) if len(rows.runs.first) else 0
+
     def keys(self, name: str) -> list[int]:
         """The processes or GPUs that a table has rows of, ascending."""
         return self.store.runs(name).keys.tolist()
