@@ -8,14 +8,15 @@ megatron-core.
 """
 
 import atexit
+import faulthandler
 import importlib
 import inspect
 import json
 import logging
 import os
 import resource
+import signal
 import sys
-import threading
 import traceback
 import warnings
 from pathlib import Path
@@ -30,6 +31,7 @@ MODULES = (
 def main():
     job = json.loads(Path(sys.argv[1]).read_text())
     sys.path[:0] = [job["plugin_folder"], str(Path(__file__).parent / "stand_in"), *job["packages"]]
+    faulthandler.enable()
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
     os.environ.update(TORCHDYNAMO_DISABLE="1", CUDA_DEVICE_MAX_CONNECTIONS="1", OMP_NUM_THREADS="1")
@@ -62,7 +64,11 @@ def in_processes(job, scenario, plugin):
                 sys.stderr.flush()
                 os._exit(code)
         children.append(child)
-    codes = [os.waitpid(child, 0)[1] for child in children]
+    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    for rank, code in enumerate(codes):
+        if code:
+            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"left with {code}"
+            sys.stderr.write(f"scenario {scenario['name']}: rank {rank} {how}\n")
     return not any(codes)
 
 
@@ -117,8 +123,10 @@ def break_something(fault, plugin):
             on_trace_ready=torch.profiler.tensorboard_trace_handler(os.environ["TRACEVIZ_CAPTURE_OUT"]),
             with_stack=True,
         )
+    elif fault == "slow disk":
+        plugin._WRITER = "import time; time.sleep(1)\n" + plugin._WRITER
     elif fault == "disk hangs":
-        plugin._gzip = lambda *_: threading.Event().wait()
+        plugin._WRITER = "import time; time.sleep(15)"
 
 
 def build(job):

@@ -38,6 +38,7 @@ def newest(capture_python, plugin_folder, tmp_path_factory) -> Trained:
     # Not even root can make a folder there.
     faults[NEVER_MIND.index("no folder")]["capture"]["out"] = "/proc/traceviz/capture"
     faults[NEVER_MIND.index("handler raises")]["fault_ranks"] = [1]
+    slow = {"iterations": "3-5", "ranks": "all"}
     job = {
         "pp": 2,
         "vpp": 2,
@@ -48,6 +49,7 @@ def newest(capture_python, plugin_folder, tmp_path_factory) -> Trained:
             {"name": "without", "capture": {}},
             {"name": "windows", "capture": {"iterations": "2,4-5", "ranks": "all"}},
             {"name": "resumed", "first": 101, "capture": {"iterations": "3,103"}},
+            {"name": "slow disk", "fault": "slow disk", "capture": slow},
             *faults,
         ],
     }
@@ -91,6 +93,11 @@ def test_after_a_resume_iterations_are_counted_as_the_job_counts_them(newest, ol
 def test_recording_changes_no_loss(trained):
     assert any(loss for rank in trained.losses("without") for loss in rank)
     assert trained.losses("windows") == trained.losses("without")
+
+
+def test_windows_follow_each_other_while_earlier_files_are_still_being_written(newest):
+    assert newest.losses("slow disk") == newest.losses("without")
+    assert newest.files("slow disk") == {iteration: [0, 1, 2, 3] for iteration in (3, 4, 5)}
 
 
 @pytest.mark.parametrize("fault", NEVER_MIND)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.accuracy import COMBINED, INTERLEAVED, OLD, PIPELINE, Configuration, Score, run
+from benchmarks.accuracy import COMBINED, INTERLEAVED, NSYS_PIPELINE, OLD, PIPELINE, Configuration, Score, run
 from traceviz_dag.simulate.settings import Graphs, Recompute
 
 JOBS = {
@@ -17,6 +17,12 @@ JOBS = {
     ),
     "without_descriptions": Configuration(
         "no descriptions", "experts", replace(PIPELINE, ep=2, etp=1, era=OLD, stacks=False)
+    ),
+    "without_any_source": Configuration(
+        "no descriptions", "no topology file, stacks off", replace(PIPELINE, era=OLD, stacks=False)
+    ),
+    "nsys_experts_of_equal_ranks": Configuration(
+        "nsys", "experts, no topology file", replace(NSYS_PIPELINE, ep=2, etp=1, recompute=Recompute.SELECTIVE)
     ),
 }
 
@@ -34,6 +40,6 @@ def test_a_simulated_job_reaches_the_targets_of_its_part_of_the_matrix(score_of,
 
 
 def test_ranks_that_several_groups_share_stay_unknown_with_their_candidates(score_of):
-    score = score_of["without_descriptions"]
+    score = score_of["without_any_source"]
     assert score.right["dimension"] < 1.0 and score.wrong["dimension"] == 0.0
     assert score.candidates == 1.0

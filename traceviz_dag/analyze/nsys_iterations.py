@@ -28,12 +28,19 @@ def iterations_of(profile: NsysProfile, activity: Activity, rules: Rules) -> Ite
     processes, counts = np.unique(activity.process, return_counts=True)
     process = int(processes[counts.argmax()])
     mine = activity.take(activity.process == process)
+    kernels = mine.take(mine.kernel)
+    # Iterations are times of the host: a kernel counts where it was launched, as far as that is known.
+    called_ns = numbers(profile.table("calls", "start_ns"), "start_ns")
+    launched = kernels.launch >= 0
+    times_ns = kernels.starts.copy()
+    times_ns[launched] = called_ns[kernels.launch[launched]]
+    order = np.argsort(times_ns, kind="stable")
     return find_iterations(
         ranges_of_process(profile, process),
-        int(mine.starts.min()),
+        min(int(mine.starts.min()), int(times_ns.min(initial=mine.starts.min()))),
         int(mine.ends.max()),
-        mine.starts[mine.kernel],
-        _updates_parameters(mine, rules)[mine.kernel],
+        times_ns[order],
+        _updates_parameters(kernels, rules)[order],
     )
 
 

@@ -15,7 +15,7 @@ TRACEVIZ_CAPTURE_STACKS, _SHAPES, _MEMORY   1 or 0: call stacks (1), tensor shap
 TRACEVIZ_CAPTURE_WARMUP       iterations that the profiler runs before it records, default 1
 TRACEVIZ_CAPTURE_FIRST        number of the process's first iteration, where nothing else tells it; default 1
 TRACEVIZ_CAPTURE_MAX_BYTES    most that a rank writes, default 8 GiB; _KEEP_FREE_BYTES: disk left free, default 1 GiB
-TRACEVIZ_CAPTURE_EXIT_SECONDS longest wait at exit for a file still being compressed, default 30
+TRACEVIZ_CAPTURE_EXIT_SECONDS longest wait at exit for files still being compressed, default 30
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
-import gzip
 import importlib.abc
 import inspect
 import json
@@ -31,18 +30,40 @@ import os
 import re
 import runpy
 import shutil
+import subprocess
 import sys
-import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 _PREFIX = "TRACEVIZ_CAPTURE_"
-_SECONDS_BETWEEN_WINDOWS = 2.0
 _WARNINGS = 20
-_COMPRESSION = 3
+_WRITER = """
+import gzip, os, shutil, sys
+source, target = sys.argv[1:3]
+folder, name = os.path.split(target)
+hidden = os.path.join(folder, f".{name}.{os.getpid()}")
+text = b"" if source else sys.stdin.buffer.read()
+try:
+    os.nice(10)
+    os.makedirs(folder, exist_ok=True)
+    if source:
+        with open(source, "rb") as file, gzip.open(hidden, "wb", compresslevel=3) as packed:
+            shutil.copyfileobj(file, packed, 1 << 20)
+    else:
+        with open(hidden, "wb") as file:
+            file.write(text)
+    os.replace(hidden, target)
+except OSError as error:
+    sys.exit(f"{type(error).__name__}: {error}")
+finally:
+    for path in filter(os.path.exists, (hidden, source)):
+        os.unlink(path)
+"""
+"""Compresses a file, or writes its standard input; under a hidden name first, so that no reader sees half a file."""
 _AXES = {
     "tp": "TENSOR_MODEL_PARALLEL_GROUP",
     "cp": "CONTEXT_PARALLEL_GROUP",
@@ -223,6 +244,80 @@ def _guarded(*, abandon: bool) -> Callable[[Callable[..., Any]], Callable[..., A
     return decorate
 
 
+class _Writers:
+    """Writes files in processes of their own, one after the other, beside the training.
+
+    A thread would be simpler, but torch's call stacks reach into every thread that lives while a window is recorded.
+    """
+
+    def __init__(self, warn: Callable[[str], None]) -> None:
+        self._warn = warn
+        self._waiting: deque[tuple[str, Path, bytes]] = deque()
+        self._running: tuple[subprocess.Popen[bytes], Path] | None = None
+        self.written = 0
+
+    def compress(self, raw: Path, target: Path) -> None:
+        """Compress a file that is removed afterwards."""
+        self._waiting.append((str(raw), target, b""))
+        self.tend()
+
+    def write(self, text: str, target: Path) -> None:
+        """Write a small file."""
+        self._waiting.append(("", target, text.encode()))
+        self.tend()
+
+    def tend(self) -> None:
+        """Take note of what has ended and begin what waits; never blocks."""
+        while self._ended() and self._waiting:
+            self._begin(*self._waiting.popleft())
+
+    def wait(self, seconds: float) -> bool:
+        """Wait so long at the most; False where something is still being written, which goes on by itself."""
+        deadline = time.monotonic() + seconds
+        while not self._idle() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        finished = self._idle()
+        while self._waiting:
+            self._begin(*self._waiting.popleft())
+        return finished
+
+    def _idle(self) -> bool:
+        self.tend()
+        return self._running is None
+
+    def _ended(self) -> bool:
+        """Whether nothing is running; says what failed."""
+        if self._running is None:
+            return True
+        process, target = self._running
+        if process.poll() is None:
+            return False
+        self._running = None
+        with process:
+            words = process.stderr.read().decode(errors="replace").strip() if process.stderr is not None else ""
+        if process.returncode:
+            self._warn(f"{target.name} is not written: {words.splitlines()[-1] if words else process.returncode}")
+        else:
+            self.written += target.stat().st_size
+        return True
+
+    def _begin(self, source: str, target: Path, text: bytes) -> None:
+        command = [sys.executable, "-I", "-S", "-c", _WRITER, source, str(target)]
+        pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
+        try:
+            process = subprocess.Popen(
+                command, stdin=nothing if source else pipe, stdout=nothing, stderr=pipe, start_new_session=True
+            )
+            self._running = process, target
+            if process.stdin is not None:
+                with process.stdin:
+                    process.stdin.write(text)
+        except OSError as error:
+            self._warn(f"{target.name} is not written: {type(error).__name__}: {error}")
+            if source:
+                Path(source).unlink(missing_ok=True)
+
+
 class Capture:
     """Records the wanted iterations of this process.
 
@@ -242,9 +337,8 @@ class Capture:
         self._counts: Any = None
         self._stamp = time.strftime("%Y%m%d_%H%M%S")
         self._topology_written: Any = None
-        self._files: list[threading.Thread] = []
-        self._one_at_a_time = threading.Lock()
-        self._written = self._largest = self._warned = 0
+        self._writers = _Writers(self.warn)
+        self._largest = self._warned = 0
         self._tidied = self._calling = self._foreign = False
         self._chosen: tuple[Topology | None, bool] | None = None
 
@@ -258,6 +352,7 @@ class Capture:
     @_guarded(abandon=True)
     def begin(self, iteration: int, source: str = "script") -> None:
         """An iteration begins; ``source`` names who counts. Other counters are ignored from then on."""
+        self._writers.tend()
         if self._source not in (None, source, "optimizer") or self._foreign:
             return
         self._source = source
@@ -298,7 +393,7 @@ class Capture:
         else:
             # Whoever else counts has ended its last iteration already: what is open is none.
             self.abandon()
-        if not self._files_are_written(self.settings.exit_seconds):
+        if not self._writers.wait(self.settings.exit_seconds):
             self.warn("left before its last file was written: raise TRACEVIZ_CAPTURE_EXIT_SECONDS")
 
     def abandon(self) -> None:
@@ -357,8 +452,8 @@ class Capture:
             self._tidy(f"rank_{_rank():04d}_*")
             self._tidied = True
         needed = self._largest * 5 // 4
-        if self._written + needed // 8 > self.settings.max_bytes:
-            raise OSError(f"{self._written} bytes written, more would pass TRACEVIZ_CAPTURE_MAX_BYTES")
+        if self._writers.written + needed // 8 > self.settings.max_bytes:
+            raise OSError(f"{self._writers.written} bytes written, more would pass TRACEVIZ_CAPTURE_MAX_BYTES")
         free = shutil.disk_usage(self._staging).free
         if free < self.settings.keep_free_bytes + needed:
             raise OSError(f"only {free} bytes are free below {self._staging}, so nothing is recorded")
@@ -373,21 +468,9 @@ class Capture:
         for path in self._staging.glob(pattern):
             path.unlink(missing_ok=True)
 
-    def _files_are_written(self, seconds: float) -> bool:
-        """Wait so long at the most for the threads that write; False where one is still at it."""
-        deadline = time.monotonic() + seconds
-        for thread in self._files:
-            thread.join(max(0.0, deadline - time.monotonic()))
-        return not any(thread.is_alive() for thread in self._files)
-
     def _prepare(self) -> None:
         from torch import cuda, profiler
 
-        # A profiler with call stacks reaches into every thread that lives when it starts: one of our own that ends
-        # meanwhile crashed a rank once.
-        if not self._files_are_written(_SECONDS_BETWEEN_WINDOWS):
-            self.warn("the file before is still being written, so no window begins: leave more iterations between them")
-            return
         activities = [profiler.ProfilerActivity.CPU]
         if cuda.is_available():
             activities.append(profiler.ProfilerActivity.CUDA)
@@ -431,7 +514,7 @@ class Capture:
         }
 
     def _export(self, profiler: Any, iteration: int) -> None:
-        """Write the raw trace; compression and the final name follow in a thread, beside the training."""
+        """Write the raw trace; compression and the final name follow in a process beside the training."""
         name = f"rank_{_rank():04d}_iter_{iteration}.pt.trace.json"
         raw = self._staging / name
         try:
@@ -444,21 +527,7 @@ class Capture:
         size = raw.stat().st_size
         self._largest = max(self._largest, size)
         target = Path(self.settings.out, f"iteration_{iteration}", f"{name}.gz")
-        self._in_thread(functools.partial(self._compress, raw, target))
-
-    @_guarded(abandon=False)
-    def _compress(self, raw: Path, target: Path) -> None:
-        try:
-            with self._one_at_a_time, raw.open("rb") as file:
-                _write(target, functools.partial(_gzip, file))
-            self._written += target.stat().st_size
-        finally:
-            raw.unlink(missing_ok=True)
-
-    def _in_thread(self, work: Callable[[], None]) -> None:
-        thread = threading.Thread(target=work, name="traceviz_capture", daemon=True)
-        thread.start()
-        self._files = [other for other in self._files if other.is_alive()] + [thread]
+        self._writers.compress(raw, target)
 
     def _microbatch_count(self) -> int | None:
         calculator = sys.modules.get("megatron.core.num_microbatches_calculator")
@@ -474,15 +543,10 @@ class Capture:
         if _rank() != 0 or not topology.groups or self._topology_written == (topology.microbatches,):
             return
         self._topology_written = (topology.microbatches,)
-        self._in_thread(functools.partial(self._write_topology_files, topology))
-
-    @_guarded(abandon=False)
-    def _write_topology_files(self, topology: Topology) -> None:
         base = Path(self.settings.out, f"unique_parallel_groups_{self._stamp}")
-        with self._one_at_a_time:
-            _write(base.with_suffix(".json"), functools.partial(_write_text, json.dumps(topology.as_json())))
-            if topology.complete:
-                _write(base.with_suffix(".txt"), functools.partial(_write_text, topology.as_text()))
+        self._writers.write(json.dumps(topology.as_json()), base.with_suffix(".json"))
+        if topology.complete:
+            self._writers.write(topology.as_text(), base.with_suffix(".txt"))
 
     # What follows ties the capture to the job.
 
@@ -715,18 +779,6 @@ def _world_size() -> int:
     return int(os.environ.get("WORLD_SIZE", os.environ.get("SLURM_NTASKS", "1")))
 
 
-def _write(target: Path, make: Callable[[Path], None]) -> None:
-    """Make a file under a hidden name beside its target, then rename it: no reader sees half of one."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    hidden = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        make(hidden)
-        hidden.replace(target)
-    except BaseException:
-        hidden.unlink(missing_ok=True)
-        raise
-
-
 def _is_whole(raw: Path) -> bool:
     """Whether a trace has its last brace: a full disk cuts files short without an error from torch."""
     if not raw.is_file():
@@ -734,15 +786,6 @@ def _is_whole(raw: Path) -> bool:
     with raw.open("rb") as file:
         file.seek(max(0, raw.stat().st_size - 64))
         return file.read().rstrip().endswith(b"}")
-
-
-def _write_text(text: str, path: Path) -> None:
-    path.write_text(text, encoding="utf-8")
-
-
-def _gzip(file: Any, path: Path) -> None:
-    with gzip.open(path, "wb", compresslevel=_COMPRESSION) as packed:
-        shutil.copyfileobj(file, packed, 1 << 20)
 
 
 _installed: Capture | None = None

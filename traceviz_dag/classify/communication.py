@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
 
+from traceviz_dag.classify.communicator_use import Carried, decide_by_use
 from traceviz_dag.classify.dimension_evidence import RANKS_AND_USE, DimensionDecision, DimensionEvidence, GroupFacts
 from traceviz_dag.classify.group_dimensions import group_kind
 from traceviz_dag.classify.host_tree import NONE, Bool, HostTree, take
@@ -17,7 +18,7 @@ from traceviz_dag.classify.launches import Launches
 from traceviz_dag.classify.rules import Rules
 from traceviz_dag.classify.topology import group_dimension
 from traceviz_dag.classify.topology_types import Group, Topology
-from traceviz_dag.read.events import CollectiveFacts, Int64, TraceEvents
+from traceviz_dag.read.events import MISSING, CollectiveFacts, Int64, TraceEvents
 from traceviz_dag.vocabulary import Dimension, Evidence, Phase, TopologySource
 
 _PHASES = tuple(Phase)
@@ -38,11 +39,13 @@ class JobGroups:
         dimension_of: (pg_name, pg_desc, ranks) → (dimension or unknown, candidates, rule).
         split: dimensions that the job is known to be split over, with groups of two ranks or more.
         absent: dimensions that it is known not to be split over; of all others nothing is known.
+        members: dimension → the members of its groups that are known, of two ranks or more.
     """
 
     dimension_of: Callable[[str | None, str | None, tuple[int, ...]], tuple[Dimension, tuple[Dimension, ...], str]]
     split: frozenset[Dimension]
     absent: frozenset[Dimension]
+    members: Mapping[Dimension, tuple[frozenset[int], ...]] = field(default_factory=dict)
 
 
 def job_groups(topology: Topology) -> JobGroups:
@@ -61,7 +64,11 @@ def job_groups(topology: Topology) -> JobGroups:
         for group in topology.groups
     )
     absent = (frozenset(Dimension) if described else listed) - split
-    return JobGroups(partial(group_dimension, topology), split, absent)
+    members = {
+        dimension: tuple(frozenset(group.ranks) for group in plain if group.dimension is dimension and group.size > 1)
+        for dimension in split
+    }
+    return JobGroups(partial(group_dimension, topology), split, absent, members)
 
 
 def _spans_dimensions(group: Group) -> bool:
@@ -81,10 +88,10 @@ def complete_facts(trace: TraceEvents, tree: HostTree, launches: Launches, commu
     operator = take(operator_of_row, take(tree.rows, around))
     borrowed = operator >= 0
     columns = {}
-    for field in dataclasses.fields(CollectiveFacts):
-        values = getattr(own, field.name).copy()
-        values[borrowed] = getattr(trace.operator_facts, field.name)[operator[borrowed]]
-        columns[field.name] = values
+    for column in dataclasses.fields(CollectiveFacts):
+        values = getattr(own, column.name).copy()
+        values[borrowed] = getattr(trace.operator_facts, column.name)[operator[borrowed]]
+        columns[column.name] = values
     return CollectiveFacts(**columns)
 
 
@@ -147,7 +154,52 @@ def decide_dimensions(
         )
     decisions = _from_same_groups(decisions, of_groups)
     decisions, which = _from_sizes(facts, rows, decisions, which.reshape(-1))
-    return _from_streams(trace, rows, decisions, which)
+    decisions, which = _from_streams(trace, rows, decisions, which)
+    return _from_use(trace, facts, phase, rows, decisions, which, rules, groups, experts=experts)
+
+
+def _from_use(
+    trace: TraceEvents,
+    facts: CollectiveFacts,
+    phase: Int64,
+    rows: Int64,
+    decisions: list[DimensionDecision],
+    which: Int64,
+    rules: Rules,
+    groups: JobGroups,
+    *,
+    experts: bool,
+) -> tuple[list[DimensionDecision], Int64]:
+    """Decide what is open from all that its process group carries."""
+    if all(decision.dimension is not Dimension.UNKNOWN for decision in decisions):
+        return decisions, which
+    keys = np.stack(
+        [
+            facts.group_name[rows],
+            facts.group_description[rows],
+            facts.group_ranks[rows],
+            np.where(facts.collective[rows] == 0, trace.device.name[rows], facts.collective[rows]),
+            phase[rows],
+            which,
+        ]
+    )
+    distinct, place = np.unique(keys, axis=1, return_inverse=True)
+    place = place.reshape(-1)
+    elements = np.full(distinct.shape[1], MISSING, dtype=np.int64)
+    np.maximum.at(elements, place, np.maximum(facts.in_elements[rows], facts.out_elements[rows]))
+    carried = [
+        Carried(
+            _group(trace.strings, name, description, ranks, groups),
+            trace.strings[collective],
+            _PHASES[at],
+            largest,
+            decisions[index],
+        )
+        for (name, description, ranks, collective, at, index), largest in zip(
+            distinct.T.tolist(), elements.tolist(), strict=True
+        )
+    ]
+    return decide_by_use(carried, rules, groups.members, experts=experts), place
 
 
 def _from_sizes(
@@ -179,11 +231,11 @@ def _has_experts(trace: TraceEvents, groups: JobGroups) -> bool:
 
 def _group(strings: tuple[str, ...], name: int, description: int, ranks: int, groups: JobGroups) -> GroupFacts:
     if not (name or description or ranks):
-        return GroupFacts(None, Dimension.UNKNOWN, (), "no_group", given=False, members=False)
+        return GroupFacts(None, Dimension.UNKNOWN, (), "no_group", given=False, members=())
     members = tuple(int(number) for number in re.findall(r"\d+", strings[ranks]))
     given = strings[name] or None
     facts = groups.dimension_of(given, strings[description] or None, members)
-    return GroupFacts(given, *facts, given=True, members=bool(members))
+    return GroupFacts(given, *facts, given=True, members=members)
 
 
 def _from_same_groups(decisions: list[DimensionDecision], of_groups: list[GroupFacts]) -> list[DimensionDecision]:

@@ -35,7 +35,7 @@ class GroupFacts:
     """What the topology says of one process group.
 
     Attributes:
-        given: whether the kernel names a group at all. members: whether it lists the group's ranks.
+        given: whether the kernel names a group at all. members: the group's ranks, where the kernel lists them.
     """
 
     name: str | None
@@ -43,7 +43,7 @@ class GroupFacts:
     candidates: tuple[Dimension, ...]
     rule: str
     given: bool
-    members: bool
+    members: tuple[int, ...]
 
     @property
     def certain(self) -> bool:
@@ -135,7 +135,7 @@ class DimensionEvidence:
         if self.frame is not None and self.frame.among:
             fitting = tuple(candidate for candidate in candidates if candidate in self.frame.among)
             if len(fitting) == 1:
-                return DimensionDecision(fitting[0], Evidence.CALL_STACK, self.frame.name, role=role)
+                return DimensionDecision(fitting[0], _evidence_of(self.frame), self.frame.name, role=role)
             candidates = fitting or candidates
         if len(candidates) == 1:
             rule = group.rule if candidates == group.candidates else RANKS_AND_USE
@@ -145,15 +145,17 @@ class DimensionEvidence:
     def _by_name(self, group: GroupFacts, role: str | None) -> DimensionDecision:
         frame, kernel = self.frame, self.kernel
         of_kernel = kernel.among if kernel is not None else ()
+        conceivable = self._conceivable(group)
+        if frame is not None and group.given and (told := set(frame.among) & set(conceivable)):
+            return self._one_among(tuple(d for d in Dimension if d in told), _evidence_of(frame), frame.name, role)
         if frame is not None and frame.among and (not group.given or "python_function" in frame.on):
-            evidence = Evidence.CALL_STACK if "user_annotation" not in frame.on else Evidence.ANNOTATION
             both = tuple(dimension for dimension in frame.among if dimension in of_kernel)
-            return self._one_among(both or frame.among, evidence, frame.name, role)
+            return self._one_among(both or frame.among, _evidence_of(frame), frame.name, role)
         if kernel is not None and kernel.dimension is not None:
             return DimensionDecision(kernel.dimension, Evidence.KERNEL_NAME, kernel.name, role=role)
         if kernel is not None and of_kernel and not group.given:
             return self._one_among(of_kernel, Evidence.KERNEL_NAME, kernel.name, role)
-        return DimensionDecision(Dimension.UNKNOWN, Evidence.NONE, group.rule, self._conceivable(group), role)
+        return DimensionDecision(Dimension.UNKNOWN, Evidence.NONE, group.rule, conceivable, role)
 
     def _by_frame(
         self,
@@ -187,3 +189,7 @@ class DimensionEvidence:
         if len(possible) == 1:
             return DimensionDecision(possible[0], evidence, rule, role=role)
         return DimensionDecision(Dimension.UNKNOWN, Evidence.NONE, rule, possible, role)
+
+
+def _evidence_of(frame: FrameRule) -> Evidence:
+    return Evidence.ANNOTATION if "user_annotation" in frame.on else Evidence.CALL_STACK

@@ -64,7 +64,7 @@ def find_iterations(
     Args:
         ranges: its NVTX ranges.
         first_ns, last_ns: first start and last end of anything it did.
-        kernels_ns: start of each of its kernels, ascending.
+        kernels_ns: launch of each of its kernels, or its start where that is not known, ascending.
         optimizer: which of these update parameters.
     """
     for pattern, words in ((_PROFILER, "NVTX ranges ProfilerStep#N"), (_NUMBERED, "numbered NVTX ranges")):

@@ -183,7 +183,8 @@ class _File:
         template, context, identity = item.template, item.context, self.identity
         sheet = self.writer.sheet(template)
         correlations, graph_nodes = sheet.kernel_numbers(self.bases)
-        graph = context.slot * 2 + (context.phase is not Phase.FORWARD)
+        # CUPTI numbers graphs and their nodes from 1.
+        graph = context.slot * 2 + (context.phase is not Phase.FORWARD) + 1
         self._surround()
         fill = Fill(
             begins=identity.on_trace(_on_time_line(template, sheet.begins, host)),

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from zlib import crc32
 
 import msgspec
+import pyarrow.parquet as pq
 
 from traceviz_dag.simulate.identity import BASE_NS
 
@@ -76,8 +77,8 @@ class _Arguments(msgspec.Struct, rename={"sequence": "Sequence number", "collect
     dtype: str = "Byte"
     group: str = msgspec.field(default="", name="Process Group Name")
     ranks: str = msgspec.field(default="", name="Process Group Ranks")
-    graph: int = msgspec.field(default=0, name="graph id")
-    node: int = msgspec.field(default=0, name="graph node id")
+    graph: int | None = msgspec.field(default=None, name="graph id")
+    node: int | None = msgspec.field(default=None, name="graph node id")
     bytes: int = 0
     grid: list[int] = []
     block: list[int] = []
@@ -94,8 +95,32 @@ class _Event(msgspec.Struct):
     args: _Arguments | None = None
 
 
+class _Group(msgspec.Struct):
+    name: str = msgspec.field(default="", name="pg_name")
+    ranks: list[int] = []
+
+
+class _DistributedInfo(msgspec.Struct):
+    rank: int = 0
+    groups: list[_Group] = msgspec.field(default_factory=list, name="pg_config")
+
+
 class _Trace(msgspec.Struct):
     events: list[_Event] = msgspec.field(name="traceEvents")
+    info: _DistributedInfo = msgspec.field(default_factory=_DistributedInfo, name="distributedInfo")
+
+
+@dataclass(frozen=True, slots=True)
+class _Messages:
+    """What one kernel sends and receives point to point.
+
+    Attributes:
+        communicator: the group's name and its ranks, as a trace writes them.
+        calls: (NCCL's call, the peer's number within the communicator).
+    """
+
+    communicator: str
+    calls: tuple[tuple[str, int], ...]
 
 
 @dataclass(slots=True)
@@ -137,7 +162,7 @@ def write_exports(run: Path, node_size: int, out: Path) -> list[Path]:
     found = []
     for node in range(-(-len(traces) // node_size)):
         path = out / f"node{node}.sqlite"
-        _write_node(traces[node * node_size : (node + 1) * node_size], path)
+        _write_node(traces[node * node_size : (node + 1) * node_size], run / "truth", path)
         found.append(path)
     return found
 
@@ -146,7 +171,7 @@ def _rank_of(path: Path) -> int:
     return int(path.stem.rsplit("-", 1)[1])
 
 
-def _write_node(traces: Sequence[Path], path: Path) -> None:
+def _write_node(traces: Sequence[Path], truth: Path, path: Path) -> None:
     temporary = path.with_name(f".{path.name}.part")
     temporary.unlink(missing_ok=True)
     connection = sqlite3.connect(temporary)
@@ -156,10 +181,11 @@ def _write_node(traces: Sequence[Path], path: Path) -> None:
         connection.execute(f"CREATE TABLE {table} ({columns})")
     export: _Export | None = None
     for device, trace in enumerate(traces):
-        events = [event for event in _events(trace) if event.ph == "X" and event.cat != "Trace"]
+        decoded = _decoded(trace)
+        events = [event for event in decoded.events if event.ph == "X" and event.cat != "Trace"]
         if export is None:
             export = _Export(connection, min(_nanoseconds(event.ts) for event in events) - _LEAD_NS)
-        _add_rank(export, events, device)
+        _add_rank(export, events, device, _messages(truth, decoded.info))
         export.add("TARGET_INFO_GPU", device, "NVIDIA H200")
         export.flush()
     assert export is not None
@@ -174,13 +200,33 @@ def _write_node(traces: Sequence[Path], path: Path) -> None:
     temporary.replace(path)
 
 
-def _events(trace: Path) -> list[_Event]:
+def _decoded(trace: Path) -> _Trace:
     # The simulator can put a raw control character into a name, as some real traces have it.
     text = trace.read_bytes().replace(b"\x01", b"")
-    return msgspec.json.decode(text, type=_Trace).events
+    return msgspec.json.decode(text, type=_Trace)
 
 
-def _add_rank(export: _Export, events: Sequence[_Event], device: int) -> None:
+def _messages(truth: Path, info: _DistributedInfo) -> dict[int, _Messages]:
+    """Correlation → what is sent and received point to point; of a batch of messages NCCL says more than PyTorch."""
+    groups = {group.name: group.ranks for group in info.groups}
+    table = pq.read_table(truth / f"rank_{info.rank:04d}.parquet", columns=["correlation", "match", "group_name"])
+    found = {}
+    for correlation, match, group in zip(*(column.to_pylist() for column in table.columns), strict=True):
+        if not (match or "").startswith("p2p:") or group not in groups:
+            continue
+        ranks = groups[group]
+        ends = [message.split(":")[2:4] for message in match.split("|")]
+        calls = tuple(
+            ("ncclSend", ranks.index(int(receiver)))
+            if int(sender) == info.rank
+            else ("ncclRecv", ranks.index(int(sender)))
+            for sender, receiver in ends
+        )
+        found[correlation] = _Messages(f"{group}{ranks}", calls)
+    return found
+
+
+def _add_rank(export: _Export, events: Sequence[_Event], device: int, messages: Mapping[int, _Messages]) -> None:
     process = next(int(event.pid) for event in events if event.cat == "cuda_runtime")
     launches = {event.args.correlation: event for event in events if event.cat in _LAUNCHES and event.args}
     main = next(int(event.tid) for event in events if event.cat == "user_annotation")
@@ -203,8 +249,8 @@ def _add_rank(export: _Export, events: Sequence[_Event], device: int) -> None:
         elif event.cat == "kernel":
             _kernel(export, start, end, event, arguments, process, device)
             launch = launches.get(arguments.correlation)
-            if arguments.collective and launch is not None:
-                _nccl(export, arguments, launch, process)
+            if launch is not None and arguments.node is None:
+                _nccl(export, arguments, launch, process, messages.get(arguments.correlation))
         elif event.cat in ("gpu_memcpy", "gpu_memset"):
             _memory(export, start, end, event, arguments, process, device)
     for text, start, end in _schedule_ranges(events):
@@ -226,7 +272,7 @@ def _kernel(
     short = export.string(event.name.split("(")[0].split("<")[0].removeprefix("void "))
     grid, block = (arguments.grid or [1])[0], (arguments.block or [1])[0]
     place = (start, end, device, 1, arguments.stream, arguments.correlation, _process(process))
-    graph = (arguments.graph or None, arguments.node or None)
+    graph = (arguments.graph, arguments.node)
     export.add("CUPTI_ACTIVITY_KIND_KERNEL", *place, name, short, grid, block, 32, 0, 0, *graph)
 
 
@@ -235,35 +281,41 @@ def _memory(
 ) -> None:
     place = (start, end, device, 1, arguments.stream, arguments.correlation, _process(process), arguments.bytes)
     if event.cat == "gpu_memset":
-        export.add("CUPTI_ACTIVITY_KIND_MEMSET", *place, arguments.node or None)
+        export.add("CUPTI_ACTIVITY_KIND_MEMSET", *place, arguments.node)
         return
     kind = next((number for word, number in _COPIES.items() if word in event.name), 0)
-    export.add("CUPTI_ACTIVITY_KIND_MEMCPY", *place, kind, arguments.node or None)
+    export.add("CUPTI_ACTIVITY_KIND_MEMCPY", *place, kind, arguments.node)
 
 
-def _nccl(export: _Export, arguments: _Arguments, launch: _Event, process: int) -> None:
+def _nccl(export: _Export, arguments: _Arguments, launch: _Event, process: int, messages: _Messages | None) -> None:
     """NCCL's own ranges around the launch of a communication kernel, in its domain."""
+    if not arguments.collective and messages is None:
+        return
     start = _nanoseconds(launch.ts) - export.zero_ns
     end = start + _nanoseconds(launch.dur)
-    communicator = crc32(f"{arguments.group}{arguments.ranks}".encode()) << 20 | 0x4E43
     elements = arguments.elements if isinstance(arguments.elements, int) else 0
     size = elements * _ELEMENT_BYTES.get(arguments.dtype, 1)
-    payload = f'{{"NCCL communicator ID": {communicator}, "Message size [bytes]": {size}}}'
+    name = messages.communicator if messages is not None else f"{arguments.group}{arguments.ranks}"
+    payload = f'"NCCL communicator ID": {crc32(name.encode()) << 20 | 0x4E43}, "Message size [bytes]": {size}'
     thread = _thread(process, int(launch.tid))
 
-    def nccl(name: str, begin: int, finish: int, facts: str | None) -> None:
-        export.add("NVTX_EVENTS", begin, finish, 59, None, thread, export.string(name), 1, facts)
+    def nccl(call: str, begin: int, finish: int, facts: str | None) -> None:
+        text = f"{{{facts}}}" if facts is not None else None
+        export.add("NVTX_EVENTS", begin, finish, 59, None, thread, export.string(call), 1, text)
 
     call = _CALLS.get(arguments.collective or "")
     if call is not None:
         nccl(call, start - 4, end + 4, payload)
         return
-    inside = ["ncclSend"] if arguments.collective == "send" else ["ncclRecv"]
-    if arguments.collective not in ("send", "recv"):
-        inside = ["ncclSend", "ncclRecv"]
-    nccl("ncclGroupStart", start - 9, start - 8, None)
-    for place, name in enumerate(inside):
-        nccl(name, start - 7 + 2 * place, start - 6 + 2 * place, payload)
+    # An all-to-all is a message to and from every rank, itself included.
+    peers = len(arguments.ranks.split(","))
+    everybody = tuple((call, peer) for peer in range(peers) for call in ("ncclSend", "ncclRecv"))
+    inside = messages.calls if messages is not None else everybody
+    before = 2 * len(inside) + 3
+    nccl("ncclGroupStart", start - before - 2, start - before - 1, None)
+    for place, (call, peer) in enumerate(inside):
+        begin = start - before + 2 * place
+        nccl(call, begin, begin + 1, f'{payload}, "Peer rank": {peer}')
     nccl("ncclGroupEnd", start - 2, end + 2, None)
 
 

@@ -32,7 +32,7 @@ class Bases:
     outer_external: int = 0
     graph_correlation: int = 0
     graph_external: int = 0
-    graph_node: int = 0
+    graph_node: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ class Sheet:
             owner = self.template.rows[self._graph_row].owner
             bases.graph_correlation = bases.correlation + self._correlation[self._graph_row]
             bases.graph_external = bases.external + self._external[owner] if owner >= 0 else bases.outer_external
-            bases.graph_node = 0
+            bases.graph_node = 1
         bases.python += len(self._python)
         bases.external += len(self._external)
         bases.event += len(self.begins)
