@@ -125,7 +125,7 @@ def _why_dimension(exports: Sequence[ExportFacts], payload: bool, described: boo
     return communicators + (
         " and the topology text file"
         if described
-        else "; what they serve is told by operators in part: put unique_parallel_groups_* beside the exports"
+        else ": Megatron's are told by what they carry, most of them; unique_parallel_groups_* beside them tells all"
     )
 
 
