@@ -14,7 +14,7 @@ from assets.nightly import nightly_gate
 from sensors.nightly import NIGHT_TAG, judge_open_night, nightly_schedule
 from sensors.notifications import notify_sensor
 from sensors.register_traces import register_traces
-from tests.assets.loop import ITERATION_ASSETS, QUIET, Loop
+from tests.assets.loop import ITERATION_ASSETS, PROFILE_ASSETS, QUIET, RANK_ASSETS, Loop
 from tests.small_run import rank_file
 from traceviz_dag.lake.lake import open_lake
 
@@ -198,7 +198,7 @@ def test_a_night_waits_for_a_rank_that_failed_no_longer_than_it_may(tmp_path):
     ).run_key
     dg.materialize(
         loop.assets,
-        selection=dg.AssetSelection.assets("traces", "kernels", "microbatches", "overlap"),
+        selection=dg.AssetSelection.assets(*RANK_ASSETS, *PROFILE_ASSETS),
         instance=loop.instance,
         resources={"traceviz": loop.traceviz},
         tags={
