@@ -1,8 +1,13 @@
-"""``traceviz nsys`` beside nsys-ai on the same exports: figures compared, times as ratios of the same run.
+"""``traceviz nsys`` on large exports, beside nsys-ai on the same files: time and peak memory of every command.
 
-Run: ``python benchmarks/nsys.py --nsys-ai PATH EXPORT...``, where PATH is the program of an environment of its own
-(``pip install nsys-ai``). Each command is a process of its own, as a person starts it; the least time of ``--rounds``
-counts. Our first command of an export reads it and keeps it in the home; it is shown apart from the others.
+Run: ``python benchmarks/nsys.py EXPORT...`` or ``python benchmarks/nsys.py --simulate --keep FOLDER``, which first
+makes the export of a simulated job (8 GPUs, three iterations, 700 MB; about 6.5 minutes on two cores) and leaves it.
+With ``--nsys-ai PATH``, the program of an environment of its own (``pip install nsys-ai``), its figures and times stand
+beside ours.
+
+Each command is a process of its own, as a person starts it; the least time of ``--rounds`` counts, with the processor
+time and the peak memory of that run. Our first command of an export reads it and keeps it in the home; it is shown
+apart from the others.
 """
 
 from __future__ import annotations
@@ -10,39 +15,142 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 
-COMMANDS = {
-    "info": ([], []),
-    "summary": (["--gpu", "0"], ["--gpu", "0"]),
-    "overlap": (["--gpu", "0"], ["--gpu", "0", "--trim", "0", "100000"]),
-    "tree": (["--gpu", "0"], ["--gpu", "0", "--trim", "0", "100000"]),
-    "nccl": (["--gpu", "0"], ["--gpu", "0", "--trim", "0", "100000"]),
-    "iterations": (["--gpu", "0"], ["--gpu", "0", "--trim", "0", "100000"]),
-    "search": (["nccl", "--gpu", "0"], ["--gpu", "0", "--query", "nccl"]),
+ONE_GPU = ("--gpu", "0")
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "info": (),
+    "summary": (),
+    "tree": (),
+    "overlap": (),
+    "nccl": (),
+    "iterations": (),
+    "gaps": (),
+    "search": ("nccl",),
 }
-"""Our name of a command → our options, theirs."""
+"""Commands that print figures → what stands behind the export; once on all GPUs and once on one of them."""
 
+WRITING = {"export-csv": "out.csv", "export-json": "out.json", "perfetto": "out.pftrace.gz", "viewer": "out.html"}
+"""Commands that write a file of one GPU → its name."""
+
+_ALL_TIME = ("--gpu", "0", "--trim", "0", "100000")
+THEIRS = {
+    "info": (),
+    "summary": ONE_GPU,
+    "overlap": _ALL_TIME,
+    "tree": _ALL_TIME,
+    "nccl": _ALL_TIME,
+    "iterations": _ALL_TIME,
+    "search": ("--gpu", "0", "--query", "nccl"),
+}
 THEIR_NAMES = {"iterations": "iters"}
 
 
-def run(command: list[str], environment: dict[str, str], rounds: int) -> tuple[float | None, str]:
-    """The least wall time of some runs in seconds, None where the program fails, and its output."""
-    best, output = None, ""
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One command: wall and processor time in seconds, peak memory in GB, what it printed; ``ok``: it did not fail."""
+
+    ok: bool
+    seconds: float
+    processor: float
+    peak: float
+    output: str
+
+
+def run_once(command: list[str], environment: dict[str, str]) -> Run:
+    """Run a command; its figures are its own, not those of commands before it."""
+    started = time.perf_counter()
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment)
+    assert child.stdout is not None
+    parts: list[str] = []
+    reader = threading.Thread(target=lambda: parts.append(child.stdout.read()))  # type: ignore[union-attr]
+    reader.start()
+    _, status, used = os.wait4(child.pid, 0)
+    seconds = time.perf_counter() - started
+    child.returncode = os.waitstatus_to_exitcode(status)
+    reader.join()
+    child.stdout.close()
+    return Run(
+        child.returncode == 0, seconds, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024 / 1e9, "".join(parts)
+    )
+
+
+def run(command: list[str], environment: dict[str, str], rounds: int) -> Run:
+    """The quickest of some runs; the first that fails."""
+    found = []
     for _ in range(rounds):
-        started = time.perf_counter()
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-        seconds = time.perf_counter() - started
-        if done.returncode:
-            return None, done.stderr
-        best, output = min(seconds, best or seconds), done.stdout
-    return best, output
+        found.append(run_once(command, environment))
+        if not found[-1].ok:
+            return found[-1]
+    return min(found, key=lambda one: one.seconds)
+
+
+def simulated(folder: Path) -> Path:
+    """Make the export of a simulated job: tensor, pipeline and data 2, 48 layers, 90 micro-batches, 3 iterations."""
+    from traceviz_dag.simulate import Settings, simulate
+    from traceviz_dag.simulate.nsys_export import write_exports
+    from traceviz_dag.simulate.settings import Layout
+
+    job = Settings(
+        layers=48,
+        microbatches=90,
+        hidden=4096,
+        heads=32,
+        feed_forward=16384,
+        sequence=4096,
+        vocabulary=32768,
+        node_size=8,
+        tp=2,
+        pp=2,
+        dp=2,
+        iterations=3,
+        layout=Layout.TORCH_PROFILE,
+        gzip=False,
+    )
+    started = time.perf_counter()
+    traces = simulate(job, folder / "traces", workers=2)
+    (export,) = write_exports(traces, job.node_size, folder)
+    shutil.copytree(traces / "truth", folder / "truth", dirs_exist_ok=True)
+    for groups in traces.glob("unique_parallel_groups_*.txt"):
+        shutil.copy(groups, folder)
+    shutil.rmtree(traces)
+    print(f"{export}: {export.stat().st_size / 1e6:,.0f} MB, made in {time.perf_counter() - started:,.0f} s")
+    return export
+
+
+def ours_of(export: Path, home: Path, rounds: int) -> dict[str, Run]:
+    """The rows of our table: the first command, then each command on all GPUs and on one."""
+    ours = [sys.executable, "-m", "traceviz_dag.commands.main", "nsys"]
+    environment = {**os.environ, "TRACEVIZ_HOME": str(home)}
+    found = {"first read (overlap --gpu 0)": run([*ours, "overlap", str(export), *ONE_GPU], environment, 1)}
+    for name, more in COMMANDS.items():
+        found[name] = run([*ours, name, str(export), *more], environment, rounds)
+        if name != "info":
+            found[f"{name} --gpu 0"] = run([*ours, name, str(export), *more, *ONE_GPU], environment, rounds)
+    for name, file in WRITING.items():
+        command = [*ours, name, str(export), *ONE_GPU, "-o", str(home / file)]
+        found[f"{name} --gpu 0"] = run(command, environment, rounds)
+    return found
+
+
+def theirs_of(program: str, export: Path, rounds: int) -> dict[str, Run]:
+    """The same commands of nsys-ai, by our names."""
+    return {
+        name if name == "info" else f"{name} --gpu 0": run(
+            [program, THEIR_NAMES.get(name, name), str(export), *more], dict(os.environ), rounds
+        )
+        for name, more in THEIRS.items()
+    }
 
 
 def compared(ours: list[dict], theirs: list[dict]) -> list[str]:
@@ -60,38 +168,60 @@ def compared(ours: list[dict], theirs: list[dict]) -> list[str]:
     return lines + [f"| {name} | {value / 1e6:,.3f} | {other:,.2f} |" for name, value, other in rows]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("exports", nargs="+", type=Path)
-    parser.add_argument("--nsys-ai", default=shutil.which("nsys-ai"), help="program of nsys-ai; without it ours alone")
-    parser.add_argument("--rounds", type=int, default=3)
-    given = parser.parse_args()
-    for export in given.exports:
-        print(f"\n## {export.name}, {export.stat().st_size / 1e6:,.1f} MB\n")
-        with tempfile.TemporaryDirectory() as folder:
+def printed(ours: dict[str, Run], theirs: dict[str, Run]) -> None:
+    """The Markdown table."""
+    head = ["command", "s", "processor s", "peak GB"] + (["nsys-ai, s", "nsys-ai / ours"] if theirs else [])
+    print(f"| {' | '.join(head)} |\n| --- |{' ---: |' * (len(head) - 1)}")
+    for name, one in ours.items():
+        cells = [name, f"{one.seconds:.2f}", f"{one.processor:.2f}", f"{one.peak:.2f}"] if one.ok else [name, "fails"]
+        other = theirs.get(name)
+        if theirs and one.ok:
+            told = other is not None and other.ok
+            cells += [f"{other.seconds:.2f}", f"{other.seconds / one.seconds:.1f}"] if other and told else ["–", "–"]
+        print(f"| {' | '.join(cells)} |")
+
+
+def measure(export: Path, given: argparse.Namespace) -> None:
+    """Measure one export."""
+    print(f"\n## {export.name}, {export.stat().st_size / 1e6:,.1f} MB\n")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        theirs: dict[str, Run] = {}
+        if given.nsys_ai:
             # A copy: the other program writes its caches beside the file.
             copy = Path(shutil.copy(export, folder))
             copy.chmod(0o644)
-            environment = {**os.environ, "TRACEVIZ_HOME": f"{folder}/home"}
-            ours = [sys.executable, "-m", "traceviz_dag.commands.main", "nsys"]
-            first, _ = run([*ours, "overlap", str(copy), "--json"], environment, 1)
-            peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e6
-            print(f"first command, which reads the export: {first:.1f} s, peak memory {peak:.2f} GB\n")
-            print("| command | ours, s | nsys-ai, s | nsys-ai / ours |\n| --- | ---: | ---: | ---: |")
-            for name, (own, other) in COMMANDS.items():
-                mine, _ = run([*ours, name, str(copy), *own, "--json"], environment, given.rounds)
-                theirs = None
-                if given.nsys_ai:
-                    command = [given.nsys_ai, THEIR_NAMES.get(name, name), str(copy), *other]
-                    theirs, _ = run(command, environment, given.rounds)
-                ratio = f"{theirs / mine:.2f}" if mine and theirs else "–"
-                print(f"| {name} | {mine or 0:.2f} | {f'{theirs:.2f}' if theirs else 'fails or absent'} | {ratio} |")
-            if given.nsys_ai:
-                _, figures = run([*ours, "overlap", str(copy), "--gpu", "0", "--json"], environment, 1)
-                skill = [given.nsys_ai, "skill", "run", "overlap_breakdown", str(copy), "--format", "json"]
-                _, others = run(skill, environment, 1)
-                print()
-                print("\n".join(compared(json.loads(figures), json.loads(others))))
+            theirs = theirs_of(given.nsys_ai, copy, given.rounds)
+        printed(ours_of(export, folder / "home", given.rounds), theirs)
+        if given.nsys_ai:
+            ours = [sys.executable, "-m", "traceviz_dag.commands.main", "nsys", "overlap", str(export), *ONE_GPU]
+            figures = run_once([*ours, "--home", str(folder / "home"), "--json"], dict(os.environ))
+            skill = [given.nsys_ai, "skill", "run", "overlap_breakdown", str(copy), "--format", "json"]
+            others = run_once(skill, dict(os.environ))
+            print()
+            print("\n".join(compared(json.loads(figures.output), json.loads(others.output))))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("exports", nargs="*", type=Path)
+    parser.add_argument("--simulate", action="store_true", help="make the export of a simulated job and measure it")
+    parser.add_argument("--keep", type=Path, help="folder in which the simulated export stays")
+    parser.add_argument("--nsys-ai", default=shutil.which("nsys-ai"), help="program of nsys-ai; without it ours alone")
+    parser.add_argument("--rounds", type=int, default=3)
+    given = parser.parse_args()
+    if not given.exports and not given.simulate:
+        parser.error("give exports, or --simulate")
+    for export in given.exports:
+        measure(export, given)
+    if given.simulate:
+        if given.keep:
+            given.keep.mkdir(parents=True, exist_ok=True)
+        with nullcontext(given.keep) if given.keep else tempfile.TemporaryDirectory() as folder:
+            # A process of its own: what this one has needed would count as the least memory of every command.
+            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+                export = pool.submit(simulated, Path(folder)).result()
+            measure(export, given)
 
 
 if __name__ == "__main__":

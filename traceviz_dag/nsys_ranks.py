@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from traceviz_dag.analyze.nsys_activity import Activity, activities, numbers
+from traceviz_dag.analyze.nsys_activity import Activity, activities
 from traceviz_dag.analyze.nsys_iterations import iterations_of
 from traceviz_dag.analyze.nsys_ranges import ranges_table
 from traceviz_dag.classify.nsys_trace import NsysPart, communicator_groups, trace_events
@@ -25,10 +25,13 @@ from traceviz_dag.read.nsys_profile import NsysProfile
 
 def parts_of(profile: NsysProfile) -> tuple[NsysPart, ...]:
     """The (process, GPU) pairs of a profile that ran kernels, by GPU."""
-    table = profile.table("operations", "process", "device", "category")
-    kernel = numbers(table, "category") == KERNEL
-    keys = np.unique(np.stack([numbers(table, "device")[kernel], numbers(table, "process")[kernel]]), axis=1)
-    return tuple(NsysPart(process, device) for device, process in keys.T.tolist())
+    found = []
+    for device in profile.keys("operations"):
+        rows = profile.rows("operations", "process", "category", of=[device])
+        found += [
+            NsysPart(process, device) for process in np.unique(rows["process"][rows["category"] == KERNEL]).tolist()
+        ]
+    return tuple(found)
 
 
 def iterations_of_part(profile: NsysProfile, part: NsysPart, rules: Rules) -> Iterations:

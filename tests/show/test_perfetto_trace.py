@@ -15,7 +15,7 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import DebugAnnotation, T
 
 from traceviz_dag.show.perfetto_trace import Slices, perfetto_trace
 from traceviz_dag.show.protobuf_rows import Messages
-from traceviz_dag.show.trace_lanes import begin_end_order, lanes_of
+from traceviz_dag.show.trace_lanes import begin_end_order, lanes_of, nests
 
 ZERO = 1_770_682_389_000_000_001
 BEGIN, END, COUNTER = 1, 2, 4
@@ -164,3 +164,12 @@ def test_encoded_rows_are_what_protobuf_reads(drawn: list[tuple[int, bool, int]]
     entries = [entry.dict_entries[0] for entry in read.dict_entries]
     assert [entry.int_value for entry in entries] == np.where(present, values, 0).tolist()
     assert [entry.name_iid for entry in entries] == identities.tolist()
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 10)), max_size=25))
+@settings(max_examples=100)
+def test_slices_nest_where_every_two_are_apart_or_one_holds_the_other(slices):
+    starts = np.array([start for start, _ in slices], np.int64)
+    ends = starts + np.array([length for _, length in slices], np.int64)
+    crossing = any(a < c < b < d for a, b in zip(starts, ends, strict=True) for c, d in zip(starts, ends, strict=True))
+    assert nests(starts, ends) == (not crossing)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -13,11 +13,15 @@ from traceviz_dag.analyze.intervals import Int64, Intervals
 from traceviz_dag.analyze.kernel_intervals import DIMENSIONS, KINDS, KernelIntervals
 from traceviz_dag.classify.rules import Rules
 from traceviz_dag.errors import UsageError
-from traceviz_dag.read.events import KERNEL
-from traceviz_dag.read.nsys_profile import NsysProfile
+from traceviz_dag.read.events import KERNEL, MISSING
+from traceviz_dag.read.nsys_profile import NO_NAME, NsysProfile
+from traceviz_dag.read.nsys_rows import array_of
+from traceviz_dag.read.nsys_store import codes_of, words_of
 from traceviz_dag.vocabulary import Dimension, Kind
 
 Bool = npt.NDArray[np.bool_]
+
+_COLUMNS = ("name", "category", "start_ns", "duration_ns", "stream", "process", "launch", "bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,55 +119,60 @@ def activities(profile: NsysProfile, rules: Rules, gpus: Sequence[int] = ()) -> 
     Raises:
         UsageError: a GPU that did nothing is asked for, or none did anything.
     """
-    columns = ("name", "category", "start_ns", "duration_ns", "device", "stream", "process", "launch", "bytes")
-    table = profile.table("operations", *columns)
-    device = numbers(table, "device")
-    there = np.unique(device).tolist()
+    there = profile.keys("operations")
     if not there:
         raise UsageError(f"{profile.path}: no kernels and no memory operations were recorded")
     unknown = [gpu for gpu in gpus if gpu not in there]
     if unknown:
         raise UsageError(f"{profile.path}: no activity on GPU {unknown[0]}; there is some on {_listed(there)}")
-    codes, names = name_codes(table, "name")
-    kernel = numbers(table, "category") == KERNEL
-    kind = _kinds(codes, names, kernel, rules)
-    starts = numbers(table, "start_ns")
-    ends = starts + numbers(table, "duration_ns")
-    dimension = np.full(len(starts), DIMENSIONS.index(Dimension.UNKNOWN), dtype=np.int8)
-    everything = Activity(
-        device=-1,
-        intervals=KernelIntervals(Intervals(starts, ends), kind, dimension),
+    names = profile.names("operations", "name")
+    kinds = _kinds(names, rules)
+    return [_activity(profile, gpu, names, kinds) for gpu in gpus or there]
+
+
+def processes_of(gpus: Iterable[Activity]) -> tuple[int, ...] | None:
+    """The processes of some operations, ascending; None, which means all, where an operation does not tell its own."""
+    found = sorted({process for gpu in gpus for process in np.unique(gpu.process).tolist()})
+    return None if MISSING in found else tuple(found)
+
+
+def _activity(profile: NsysProfile, gpu: int, names: tuple[str, ...], kinds: npt.NDArray[np.int8]) -> Activity:
+    rows = profile.rows("operations", *_COLUMNS, of=[gpu])
+    name = rows["name"]
+    kernel = rows["category"] == KERNEL
+    starts = rows.integers("start_ns")
+    return Activity(
+        device=gpu,
+        intervals=KernelIntervals(
+            Intervals(starts, starts + rows["duration_ns"]),
+            np.where(kernel, kinds[name], KINDS.index(Kind.MEMORY)).astype(np.int8),
+            np.full(len(rows), DIMENSIONS.index(Dimension.UNKNOWN), dtype=np.int8),
+        ),
         kernel=kernel,
-        name=codes,
+        name=name.astype(np.int32, copy=False),
         names=names,
-        stream=numbers(table, "stream"),
-        process=numbers(table, "process"),
-        launch=numbers(table, "launch"),
-        bytes=numbers(table, "bytes"),
-        row=np.arange(len(starts), dtype=np.int64),
+        row=rows.runs.rows(),
+        **{column: rows.integers(column) for column in ("stream", "process", "launch", "bytes")},
     )
-    return [replace(everything.take(device == gpu), device=gpu) for gpu in gpus or there]
 
 
 def numbers(table: pa.Table, column: str) -> Int64:
     """A column of integers as int64."""
-    return np.asarray(table[column].to_numpy(), dtype=np.int64)
+    return array_of(table[column]).astype(np.int64, copy=False)
 
 
 def name_codes(table: pa.Table, column: str) -> tuple[npt.NDArray[np.int32], tuple[str, ...]]:
     """A dictionary column as codes and words; NULL is a word of its own, "(no name)"."""
-    values = table[column].unify_dictionaries().combine_chunks()
-    words = values.dictionary.to_pylist() if isinstance(values, pa.DictionaryArray) else []
-    codes = np.asarray(values.indices.fill_null(len(words)).to_numpy(zero_copy_only=False), dtype=np.int32)
-    return codes, (*(word if word is not None else "(no name)" for word in words), "(no name)")
+    words = words_of(table[column])
+    return codes_of(table[column]).astype(np.int32), (*(NO_NAME if word is None else word for word in words), NO_NAME)
 
 
-def _kinds(codes: npt.NDArray[np.int32], names: tuple[str, ...], kernel: Bool, rules: Rules) -> npt.NDArray[np.int8]:
+def _kinds(names: tuple[str, ...], rules: Rules) -> npt.NDArray[np.int8]:
+    """What kernels of each name are."""
     rule = rules.match_kernels(names)
-    of_name = np.array(
+    return np.array(
         [KINDS.index(rules.kernels[index].kind if index >= 0 else Kind.COMPUTATION) for index in rule], dtype=np.int8
     )
-    return np.where(kernel, of_name[codes], KINDS.index(Kind.MEMORY)).astype(np.int8)
 
 
 def _listed(values: Sequence[int]) -> str:

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceviz_dag.analyze.nsys_activity import Activity, Clip, name_codes, numbers
+from traceviz_dag.analyze.nsys_activity import Activity, Clip, processes_of
 from traceviz_dag.analyze.nsys_overlap import GpuOverlap, gpu_overlap
 from traceviz_dag.classify.rules import Rules
 from traceviz_dag.read.events import Int64
+from traceviz_dag.read.host_tree import NONE, take
 from traceviz_dag.read.nsys_iterations import Iterations, NamedRanges, find_iterations
-from traceviz_dag.read.nsys_profile import MARK, PROCESS_BITS, NsysProfile
+from traceviz_dag.read.nsys_profile import MARK, NsysProfile
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +31,9 @@ def iterations_of(profile: NsysProfile, activity: Activity, rules: Rules) -> Ite
     mine = activity.take(activity.process == process)
     kernels = mine.take(mine.kernel)
     # Iterations are times of the host: a kernel counts where it was launched, as far as that is known.
-    called_ns = numbers(profile.table("calls", "start_ns"), "start_ns")
-    launched = kernels.launch >= 0
-    times_ns = kernels.starts.copy()
-    times_ns[launched] = called_ns[kernels.launch[launched]]
+    calls = profile.rows("calls", "start_ns", of=processes_of([mine]))
+    call = calls.place(kernels.launch)
+    times_ns = np.where(call == NONE, kernels.starts, take(calls.integers("start_ns"), call))
     order = np.argsort(times_ns, kind="stable")
     return find_iterations(
         ranges_of_process(profile, process),
@@ -46,10 +46,13 @@ def iterations_of(profile: NsysProfile, activity: Activity, rules: Rules) -> Ite
 
 def ranges_of_process(profile: NsysProfile, process: int) -> NamedRanges:
     """The NVTX ranges of one process."""
-    table = profile.table("ranges", "name", "kind", "start_ns", "end_ns", "thread")
-    codes, names = name_codes(table, "name")
-    rows = (numbers(table, "thread") >> PROCESS_BITS == process) & (numbers(table, "kind") != MARK)
-    return NamedRanges(names, codes[rows], numbers(table, "start_ns")[rows], numbers(table, "end_ns")[rows])
+    ranges = profile.rows("ranges", "name", "kind", "start_ns", "end_ns", of=[process])
+    rows = np.flatnonzero(ranges["kind"] != MARK)
+    return NamedRanges(
+        profile.names("ranges", "name"),
+        ranges["name"][rows].astype(np.int32, copy=False),
+        *(ranges.integers(name)[rows] for name in ("start_ns", "end_ns")),
+    )
 
 
 def iteration_figures(

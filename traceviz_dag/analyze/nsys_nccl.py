@@ -8,12 +8,14 @@ import numpy as np
 
 from traceviz_dag.analyze.intervals import Int64, Intervals, clip, intersect, measure, union
 from traceviz_dag.analyze.kernel_intervals import KINDS
-from traceviz_dag.analyze.nsys_activity import Activity, Clip, name_codes, numbers
-from traceviz_dag.classify.host_tree import NONE
-from traceviz_dag.classify.nsys_calls import RangeColumns, launch_places, nccl_calls_of, operation_in_name
+from traceviz_dag.analyze.nsys_activity import Activity, Clip, processes_of
+from traceviz_dag.classify.host_tree import NONE, take
+from traceviz_dag.classify.nsys_calls import RangeColumns, nccl_calls_of, operation_in_name
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.read.nsys_profile import NsysProfile
 from traceviz_dag.vocabulary import Kind
+
+_COLUMNS = ("name", "kind", "thread", "start_ns", "end_ns", "communicator", "message_bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +87,24 @@ def communication(profile: NsysProfile, activity: Activity, window: Clip | None 
 
 def _facts(profile: NsysProfile, activity: Activity, rows: Int64) -> tuple[tuple[str, ...], Int64, Int64]:
     """Names of communicators; per kernel the index of its own, or NONE, and its message size, or MISSING."""
-    ranges = profile.table("ranges", "name", "kind", "start_ns", "end_ns", "thread", "communicator", "message_bytes")
-    calls = profile.table("calls", "start_ns", "thread")
-    nccl, call = nccl_calls_of(RangeColumns.of(ranges), *launch_places(calls, activity.launch[rows]))
+    processes = processes_of([activity])
+    ranges = profile.rows("ranges", *_COLUMNS, of=processes)
+    names = profile.names("ranges", "name")
+    of_nccl = np.array([name.startswith("nccl") for name in names], dtype=bool)
+    own = np.flatnonzero(of_nccl[ranges["name"]])
+    columns = RangeColumns(
+        names,
+        ranges["name"][own].astype(np.int32, copy=False),
+        *(ranges.integers(name)[own] for name in ("kind", "thread", "start_ns", "end_ns")),
+    )
+    calls = profile.rows("calls", "thread", "start_ns", of=processes)
+    place = calls.place(activity.launch[rows])
+    thread, start = (take(calls.integers(name), place) for name in ("thread", "start_ns"))
+    nccl, call = nccl_calls_of(columns, thread, start)
     if not len(nccl.row):
         return (), np.full(len(rows), NONE, dtype=np.int64), np.full(len(rows), MISSING, dtype=np.int64)
-    communicator, known = name_codes(ranges, "communicator")
-    row = nccl.row[np.maximum(call, 0)]
-    nothing = len(known) - 1
-    of_kernel = np.where((call == NONE) | (communicator[row] == nothing), NONE, communicator[row])
-    return known, of_kernel.astype(np.int64), np.where(call == NONE, MISSING, numbers(ranges, "message_bytes")[row])
+    known = profile.names("ranges", "communicator")
+    row = own[nccl.row[np.maximum(call, 0)]]
+    communicator, nothing = ranges.integers("communicator")[row], len(known) - 1
+    of_kernel = np.where((call == NONE) | (communicator == nothing), NONE, communicator)
+    return known, of_kernel, np.where(call == NONE, MISSING, ranges.integers("message_bytes")[row])

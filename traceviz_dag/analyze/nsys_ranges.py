@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from traceviz_dag.analyze.intervals import Int64, Intervals
-from traceviz_dag.analyze.nsys_activity import Activity, numbers
+from traceviz_dag.analyze.nsys_activity import Activity, processes_of
 from traceviz_dag.analyze.nsys_summary import busy_by_group
 from traceviz_dag.analyze.nsys_tree import NestedRanges, launch_positions, nested_ranges
 from traceviz_dag.classify.columns import integers
@@ -32,32 +32,32 @@ def ranges_table(
     Returns:
         The table ``nvtx_ranges``, by start.
     """
-    nested = nested_ranges(profile, np.unique(activity.process))
+    nested = nested_ranges(profile, processes_of([activity]))
     launched, busy = _gpu_figures(nested, activity, launch_positions(profile, activity, nested))
-    tree = nested.tree
-    start = tree.start_ns + shift_ns
-    inside = np.full(len(tree), not windows)
+    start = nested.start_ns + shift_ns
+    inside = np.full(len(nested), not windows)
     for _, low, high in windows:
         inside |= (start >= low) & (start < high)
     positions = np.flatnonzero(inside)
-    positions = positions[np.lexsort((nested.path_depth[nested.path[positions]], start[positions]))]
-    number = np.full(len(tree) + 1, NONE, dtype=np.int64)
+    positions = positions[np.lexsort((nested.thread[positions], nested.depth[positions], start[positions]))]
+    number = np.full(len(nested) + 1, NONE, dtype=np.int64)
     number[positions] = np.arange(len(positions))
-    parent = number[tree.parent[positions]]
-    rows = profile.table("ranges", "domain", "communicator", "message_bytes").take(pa.array(tree.rows[positions]))
+    parent = number[nested.parent[positions]]
+    ranges = profile.rows("ranges", "domain", "communicator", "message_bytes", of=processes_of([activity]))
+    rows = ranges.place(nested.row[positions])
     names = pa.DictionaryArray.from_arrays(pa.array(nested.name[positions]), pa.array(nested.names, pa.string()))
     return NVTX_RANGES.from_columns(
         {
             "range_id": np.arange(len(positions)),
             "parent_id": pa.array(parent, mask=parent == NONE),
-            "depth": nested.path_depth[nested.path[positions]],
+            "depth": nested.depth[positions],
             "name": names,
-            "domain": integers(numbers(rows, "domain")),
-            "thread": nested.threads[tree.thread[positions]] & _LOW_BITS,
+            "domain": integers(ranges.integers("domain")[rows]),
+            "thread": nested.thread[positions] & _LOW_BITS,
             "start_ns": start[positions],
-            "duration_ns": (tree.end_ns - tree.start_ns)[positions],
-            "communicator": rows["communicator"].unify_dictionaries(),
-            "bytes": integers(numbers(rows, "message_bytes")),
+            "duration_ns": (nested.end_ns - nested.start_ns)[positions],
+            "communicator": profile.texts("ranges", "communicator", ranges["communicator"][rows]),
+            "bytes": integers(ranges.integers("message_bytes")[rows]),
             "launched": launched[positions],
             "busy_ns": busy[positions],
         }
@@ -66,8 +66,8 @@ def ranges_table(
 
 def _gpu_figures(nested: NestedRanges, activity: Activity, position: Int64) -> tuple[Int64, Int64]:
     """Per range: operations that calls inside it launched, and their union on the GPU."""
-    depth = nested.path_depth[nested.path] if len(nested.path) else np.empty(0, dtype=np.int64)
-    launched, busy = np.zeros((2, len(nested.tree)), dtype=np.int64)
+    depth = nested.depth
+    launched, busy = np.zeros((2, len(nested)), dtype=np.int64)
     rows = np.flatnonzero(position != NONE)
     at, starts, ends = position[rows], activity.starts[rows], activity.ends[rows]
     for level in range(int(depth.max(initial=-1)), -1, -1):
@@ -75,5 +75,5 @@ def _gpu_figures(nested: NestedRanges, activity: Activity, position: Int64) -> t
         distinct, group = np.unique(at[here], return_inverse=True)
         launched[distinct] = np.bincount(group, minlength=len(distinct))
         busy[distinct] = busy_by_group(Intervals(starts[here], ends[here]), group, len(distinct))
-        at[here] = nested.tree.parent[at[here]]
+        at[here] = nested.parent[at[here]]
     return launched, busy

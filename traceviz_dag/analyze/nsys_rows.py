@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from traceviz_dag.analyze.kernel_intervals import KINDS
-from traceviz_dag.analyze.nsys_activity import Activity, Clip
+from traceviz_dag.analyze.nsys_activity import Activity, Clip, processes_of
 from traceviz_dag.analyze.nsys_tree import NestedRanges, launch_positions, nested_ranges
-from traceviz_dag.classify.host_tree import NONE
+from traceviz_dag.classify.host_tree import NONE, take
 from traceviz_dag.read.events import MISSING, Int64
 from traceviz_dag.read.nsys_profile import NsysProfile
 
@@ -29,13 +28,13 @@ def operation_rows(profile: NsysProfile, activity: Activity, window: Clip | None
     """
     if window is not None:
         activity = activity.take((activity.starts < window.end_ns) & (activity.ends > window.start_ns))
-    nested = nested_ranges(profile, np.unique(activity.process))
+    nested = nested_ranges(profile, processes_of([activity]))
     position = launch_positions(profile, activity, nested)
-    launched = pa.array(np.maximum(activity.launch, 0), mask=activity.launch < 0)
-    calls = profile.table("calls", "name", "start_ns", "duration_ns")
-    operations = profile.table("operations", "correlation")
+    calls = profile.rows("calls", "name", "start_ns", "duration_ns", of=processes_of([activity]))
+    call = calls.place(activity.launch)
+    correlation = profile.rows("operations", "correlation", of=[activity.device])
     paths = pa.array(path_texts(nested), pa.string())
-    path = pa.array(nested.path[np.maximum(position, 0)], mask=position == NONE) if len(nested.tree) else None
+    path = pa.array(nested.path[np.maximum(position, 0)], mask=position == NONE) if len(nested) else None
     return pa.table(
         {
             "gpu": pa.array(np.full(len(activity), activity.device)),
@@ -44,11 +43,11 @@ def operation_rows(profile: NsysProfile, activity: Activity, window: Clip | None
             "kind": pa.array(KINDS, pa.string()).take(pa.array(activity.intervals.kind)),
             "start_ns": pa.array(activity.starts),
             "duration_ns": pa.array(activity.ends - activity.starts),
-            "correlation": _known(np.asarray(operations["correlation"].to_numpy())[activity.row]),
+            "correlation": _known(correlation.integers("correlation")[correlation.place(activity.row)]),
             "bytes": _known(activity.bytes),
-            "launch": pc.take(calls["name"], launched).cast(pa.string()),
-            "launch_start_ns": pc.take(calls["start_ns"], launched),
-            "launch_duration_ns": pc.take(calls["duration_ns"], launched),
+            "launch": profile.texts("calls", "name", take(calls.integers("name"), call)).dictionary_decode(),
+            "launch_start_ns": pa.array(take(calls.integers("start_ns"), call), mask=call == NONE),
+            "launch_duration_ns": pa.array(take(calls.integers("duration_ns"), call), mask=call == NONE),
             "ranges": paths.take(path) if path is not None else pa.nulls(len(activity), pa.string()),
         }
     )

@@ -9,7 +9,7 @@ from fnmatch import translate
 
 import numpy as np
 
-from traceviz_dag.analyze.nsys_activity import Clip, name_codes, numbers
+from traceviz_dag.analyze.nsys_activity import Clip
 from traceviz_dag.analyze.nsys_summary import sums
 from traceviz_dag.read.nsys_profile import NsysProfile
 
@@ -39,18 +39,18 @@ def search(profile: NsysProfile, pattern: str, gpus: Sequence[int] = (), window:
     found = []
     for table in TABLES:
         end = "end_ns" if table == "ranges" else "duration_ns"
-        extra = ("device",) if table == "operations" else ()
-        rows = profile.table(table, "name", "start_ns", end, *extra)
-        codes, names = name_codes(rows, "name")
+        names = profile.names(table, "name")
         wanted = np.array([(expression.match if glob else expression.search)(name) is not None for name in names])
-        start = numbers(rows, "start_ns")
-        duration = numbers(rows, end) - (start if table == "ranges" else 0)
-        kept = wanted[codes]
+        if not wanted.any():
+            continue
+        rows = profile.rows(table, "name", "start_ns", end, of=gpus if table == "operations" and gpus else None)
+        kept = wanted[rows["name"]]
+        start = rows.integers("start_ns")
         if window is not None:
             kept &= (start >= window.start_ns) & (start < window.end_ns)
-        if table == "operations" and gpus:
-            kept &= np.isin(numbers(rows, "device"), gpus)
-        codes, start, duration = codes[kept], start[kept], duration[kept]
+        kept = np.flatnonzero(kept)
+        codes, start, duration = rows.integers("name")[kept], start[kept], rows.integers(end)[kept]
+        duration = duration - start if table == "ranges" else duration
         total, count = sums(duration, codes, len(names)), np.bincount(codes, minlength=len(names))
         first = np.full(len(names), np.iinfo(np.int64).max)
         np.minimum.at(first, codes, start)

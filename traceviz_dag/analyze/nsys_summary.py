@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
 
 from traceviz_dag.analyze.intervals import Int64, Intervals, lay_end_to_end, measure_within, union
 from traceviz_dag.analyze.kernel_intervals import KINDS
-from traceviz_dag.analyze.nsys_activity import Activity, Clip, name_codes, numbers
+from traceviz_dag.analyze.nsys_activity import Activity, Clip
+from traceviz_dag.read.nsys_profile import NsysProfile
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +95,15 @@ class MetricFigures:
     most: int
 
 
-def metric_means(metrics: pa.Table, device: int, window: Clip) -> list[MetricFigures]:
+def metric_means(profile: NsysProfile, device: int, window: Clip) -> list[MetricFigures]:
     """GPU metrics of one GPU, by name; empty where none were sampled."""
-    if not metrics.num_rows:
+    metrics = profile.rows("metrics", "time_ns", "device", "metric", "value")
+    if not len(metrics):
         return []
-    time = numbers(metrics, "time_ns")
-    rows = np.flatnonzero((numbers(metrics, "device") == device) & (time >= window.start_ns) & (time < window.end_ns))
-    codes, names = name_codes(metrics, "metric")
-    codes, values = codes[rows], numbers(metrics, "value")[rows]
+    time = metrics["time_ns"]
+    rows = np.flatnonzero((metrics["device"] == device) & (time >= window.start_ns) & (time < window.end_ns))
+    names = profile.names("metrics", "metric")
+    codes, values = metrics.integers("metric")[rows], metrics.integers("value")[rows]
     count, total = np.bincount(codes, minlength=len(names)), sums(values, codes, len(names))
     most = np.full(len(names), np.iinfo(np.int64).min)
     np.maximum.at(most, codes, values)
@@ -121,10 +122,21 @@ def busy_by_group(time: Intervals, groups: np.ndarray[tuple[int], np.dtype[np.in
     """
     if not len(time.starts):
         return np.zeros(count, dtype=np.int64)
+    if count <= 2**16:
+        # A radix sort: operations come by start, so that they then come by start within their groups.
+        order = np.argsort(groups.astype(np.uint16), kind="stable")
+        groups, time = groups[order], Intervals(time.starts[order], time.ends[order])
     low, high = int(time.starts.min()), int(time.ends.max())
     axis = lay_end_to_end(np.full(count, low), np.full(count, max(high, low)))
     covered = union(*axis.place(time, groups))
     return measure_within(covered, axis.segment_starts, axis.segment_ends)
+
+
+def numbered(values: Int64, count: int) -> tuple[Int64, Int64]:
+    """The distinct values, ascending, and the place of each value among them; values run from 0 to ``count - 1``."""
+    occurs = np.zeros(count, dtype=bool)
+    occurs[values] = True
+    return np.flatnonzero(occurs), (np.cumsum(occurs) - 1)[values]
 
 
 def sums(values: Int64, groups: np.ndarray[tuple[int], np.dtype[np.integer]], count: int) -> Int64:

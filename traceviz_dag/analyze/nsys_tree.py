@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,13 +10,13 @@ import numpy.typing as npt
 
 from traceviz_dag.analyze.intervals import Int64, Intervals
 from traceviz_dag.analyze.kernel_intervals import KINDS
-from traceviz_dag.analyze.nsys_activity import Activity, Clip, name_codes, numbers
-from traceviz_dag.analyze.nsys_summary import busy_by_group, sums
-from traceviz_dag.classify.host_tree import NONE, HostTree, build_tree, innermost
-from traceviz_dag.read.nsys_profile import MARK, PROCESS_BITS, NsysProfile
+from traceviz_dag.analyze.nsys_activity import Activity, Clip, processes_of
+from traceviz_dag.analyze.nsys_summary import busy_by_group, numbered, sums
+from traceviz_dag.classify.host_tree import NONE, take
+from traceviz_dag.read.nsys_profile import NsysProfile
 from traceviz_dag.vocabulary import Kind
 
-_COLUMNS = ("name", "kind", "start_ns", "end_ns", "thread", "end_thread")
+_COLUMNS = ("name", "start_ns", "end_ns", "thread", "parent", "path")
 
 
 @dataclass(slots=True)
@@ -49,18 +49,22 @@ class RangeNode:
 
 @dataclass(frozen=True, slots=True)
 class NestedRanges:
-    """NVTX ranges of some processes, nested by time within their threads.
+    """NVTX ranges of some processes, nested by time within their threads; one entry a range, by process and start.
 
     Attributes:
-        tree: positions over rows of ``ranges``; its threads are indices into ``threads``.
-        threads: globalTid of each thread, ascending.
-        name: per position, index into ``names``.
-        path: per position, the number of its path of names.
+        row: row of ``ranges``.
+        thread: globalTid.
+        parent: position of the range around it, or NONE.
+        name: index into ``names``.
+        path: number of its path of names.
         path_name, path_parent, path_depth: per path; the parent of an outermost one is NONE.
     """
 
-    tree: HostTree
-    threads: Int64
+    row: Int64
+    thread: Int64
+    start_ns: Int64
+    end_ns: Int64
+    parent: Int64
     name: npt.NDArray[np.int32]
     names: tuple[str, ...]
     path: Int64
@@ -68,35 +72,51 @@ class NestedRanges:
     path_parent: Int64
     path_depth: Int64
 
+    def __len__(self) -> int:
+        return len(self.row)
+
+    @property
+    def depth(self) -> Int64:
+        """How many ranges are around each."""
+        return self.path_depth[self.path]
+
     def position_of(self, thread: Int64, time_ns: Int64) -> Int64:
         """The innermost range that is open on a thread at a time, or NONE; threads as globalTid."""
-        if not len(self.threads):
-            return np.full(len(thread), NONE, dtype=np.int64)
-        place = np.minimum(np.searchsorted(self.threads, thread), len(self.threads) - 1)
-        known = self.threads[place] == thread
         position = np.full(len(thread), NONE, dtype=np.int64)
-        position[known] = innermost(self.tree, place[known].astype(np.int32), time_ns[known])
+        for one in np.unique(thread).tolist():
+            asked = np.flatnonzero(thread == one)
+            own = np.flatnonzero(self.thread == one)
+            position[asked] = take(own, np.searchsorted(self.start_ns[own], time_ns[asked], side="right") - 1)
+        pending = np.flatnonzero(position != NONE)
+        while len(pending):
+            pending = pending[self.end_ns[position[pending]] <= time_ns[pending]]
+            position[pending] = self.parent[position[pending]]
+            pending = pending[position[pending] != NONE]
         return position
 
 
-def nested_ranges(profile: NsysProfile, processes: Int64) -> NestedRanges:
-    """Nest the ranges of some processes; marks, and ranges that end on another thread, hold nothing."""
-    table = profile.table("ranges", *_COLUMNS)
-    thread = numbers(table, "thread")
-    ended = numbers(table, "end_thread")
-    rows = np.flatnonzero(
-        (numbers(table, "kind") != MARK)
-        & np.isin(thread >> PROCESS_BITS, processes)
-        & ((ended < 0) | (ended == thread) | (ended == 0))
+def nested_ranges(profile: NsysProfile, processes: Sequence[int] | None) -> NestedRanges:
+    """The nested ranges of some processes, None of all; marks, and ranges that end on another thread, hold nothing."""
+    ranges = profile.rows("ranges", *_COLUMNS, of=processes)
+    paths = profile.rows("paths", "name", "parent", "depth")
+    columns = {name: ranges.integers(name) for name in ("thread", "start_ns", "end_ns", "path")}
+    row, name, parent = ranges.runs.rows(), ranges["name"], ranges.place(ranges.integers("parent"))
+    holds = columns["path"] != NONE
+    if not holds.all():
+        position = np.cumsum(holds) - 1
+        parent = take(position, parent[holds])
+        row, name = row[holds], name[holds]
+        columns = {key: values[holds] for key, values in columns.items()}
+    return NestedRanges(
+        row=row,
+        parent=parent,
+        name=name.astype(np.int32, copy=False),
+        names=profile.names("ranges", "name"),
+        path_name=paths.integers("name"),
+        path_parent=paths.integers("parent"),
+        path_depth=paths.integers("depth"),
+        **columns,
     )
-    threads, place = np.unique(thread[rows], return_inverse=True)
-    thread_number = np.zeros(len(thread), dtype=np.int32)
-    thread_number[rows] = place
-    start = numbers(table, "start_ns")
-    tree = build_tree(rows, thread_number, start, numbers(table, "end_ns") - start)
-    codes, names = name_codes(table, "name")
-    name = codes[tree.rows]
-    return NestedRanges(tree, threads, name, names, *_paths(tree, name))
 
 
 def range_tree(profile: NsysProfile, activity: Activity, window: Clip | None = None) -> list[RangeNode]:
@@ -111,14 +131,13 @@ def range_tree(profile: NsysProfile, activity: Activity, window: Clip | None = N
         The outermost paths, longest span first. What was launched outside all ranges, or without a recorded launch,
         is in none of them.
     """
-    nested = nested_ranges(profile, np.unique(activity.process))
+    nested = nested_ranges(profile, processes_of([activity]))
     chosen = window or _everything(nested, activity)
-    tree = nested.tree
     paths = len(nested.path_name)
-    inside = np.clip(tree.end_ns, chosen.start_ns, chosen.end_ns) - np.clip(
-        tree.start_ns, chosen.start_ns, chosen.end_ns
+    inside = np.clip(nested.end_ns, chosen.start_ns, chosen.end_ns) - np.clip(
+        nested.start_ns, chosen.start_ns, chosen.end_ns
     )
-    begun = (tree.start_ns >= chosen.start_ns) & (tree.start_ns < chosen.end_ns)
+    begun = (nested.start_ns >= chosen.start_ns) & (nested.start_ns < chosen.end_ns)
     span = sums(inside, nested.path, paths)
     count = np.bincount(nested.path[begun], minlength=paths)
     position = launch_positions(profile, activity, nested)
@@ -145,12 +164,11 @@ def range_tree(profile: NsysProfile, activity: Activity, window: Clip | None = N
 
 def launch_positions(profile: NsysProfile, activity: Activity, nested: NestedRanges) -> Int64:
     """For each operation the innermost range around the call that launched it, or NONE."""
-    calls = profile.table("calls", "start_ns", "thread")
-    position = np.full(len(activity), NONE, dtype=np.int64)
-    launched = np.flatnonzero(activity.launch >= 0)
-    call = activity.launch[launched]
-    position[launched] = nested.position_of(numbers(calls, "thread")[call], numbers(calls, "start_ns")[call])
-    return position
+    ranges = profile.rows("launch_ranges", "range", of=[activity.device])
+    row = take(ranges.integers("range"), ranges.place(activity.row))
+    # Rows of the nested ranges ascend, whether or not some rows between them hold nothing.
+    position = np.searchsorted(nested.row, row)
+    return np.where(take(nested.row, np.where(position < len(nested), position, NONE)) == row, position, NONE)
 
 
 def _gpu_figures(
@@ -169,7 +187,7 @@ def _gpu_figures(
     kinds = (None, KINDS.index(Kind.COMPUTATION), KINDS.index(Kind.COMMUNICATION))
     for depth in range(int(nested.path_depth.max(initial=-1)), -1, -1):
         here = np.flatnonzero(nested.path_depth[path] == depth)
-        distinct, group = np.unique(path[here], return_inverse=True)
+        distinct, group = numbered(path[here], paths)
         operations[distinct] += sums(begun[here], group, len(distinct))
         for row, wanted in enumerate(kinds):
             mine = slice(None) if wanted is None else kind[here] == wanted
@@ -179,35 +197,7 @@ def _gpu_figures(
     return operations, unions[0], unions[1], unions[2]
 
 
-def _paths(tree: HostTree, name: npt.NDArray[np.int32]) -> tuple[Int64, Int64, Int64, Int64]:
-    """Number the distinct paths of names, level by level."""
-    path = np.full(len(tree), NONE, dtype=np.int64)
-    names: list[Int64] = []
-    parents: list[Int64] = []
-    depths: list[Int64] = []
-    count, depth = 0, 0
-    level = np.flatnonzero(tree.parent == NONE)
-    pending = np.flatnonzero(tree.parent != NONE)
-    while len(level):
-        above = np.where(tree.parent[level] == NONE, NONE, path[tree.parent[level]])
-        keys, which = np.unique(np.stack([above, name[level].astype(np.int64)]), axis=1, return_inverse=True)
-        path[level] = count + which.reshape(-1)
-        parents.append(keys[0])
-        names.append(keys[1])
-        depths.append(np.full(keys.shape[1], depth, dtype=np.int64))
-        count, depth = count + keys.shape[1], depth + 1
-        ready = path[tree.parent[pending]] != NONE
-        level, pending = pending[ready], pending[~ready]
-    nothing = np.empty(0, dtype=np.int64)
-    return (
-        path,
-        np.concatenate([nothing, *names]),
-        np.concatenate([nothing, *parents]),
-        np.concatenate([nothing, *depths]),
-    )
-
-
 def _everything(nested: NestedRanges, activity: Activity) -> Clip:
-    starts = [activity.starts.min(), *([nested.tree.start_ns.min()] if len(nested.tree) else [])]
-    ends = [activity.ends.max(), *([nested.tree.end_ns.max()] if len(nested.tree) else [])]
+    starts = [activity.starts.min(), *([nested.start_ns.min()] if len(nested) else [])]
+    ends = [activity.ends.max(), *([nested.end_ns.max()] if len(nested) else [])]
     return Clip(int(min(starts)), int(max(ends)))

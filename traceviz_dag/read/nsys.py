@@ -9,12 +9,15 @@ import numpy as np
 import pyarrow as pa
 
 from traceviz_dag.read.events import MISSING, Int64
+from traceviz_dag.read.nsys_nesting import Launches, nest
 from traceviz_dag.read.nsys_open import open_nsys
 from traceviz_dag.read.nsys_operations import read_calls, read_operations
-from traceviz_dag.read.nsys_profile import SCHEMAS, Gpu, NsysFacts, NsysProfile
-from traceviz_dag.read.nsys_ranges import read_ranges
+from traceviz_dag.read.nsys_profile import PROCESS_BITS, SCHEMAS, Gpu, NsysFacts, NsysProfile
+from traceviz_dag.read.nsys_ranges import nesting_columns, read_ranges
+from traceviz_dag.read.nsys_rows import Runs
 from traceviz_dag.read.nsys_schema import NsysSchema, number, required, text
 from traceviz_dag.read.nsys_source import EXPORT_FACTS
+from traceviz_dag.read.nsys_store import MemoryStore
 from traceviz_dag.read.nsys_strings import strings_of
 
 _COUNTED = ("CUPTI_ACTIVITY_KIND_", "NVTX_EVENTS", "GPU_METRICS", "OSRT_API", "COMPOSITE_EVENTS")
@@ -32,7 +35,7 @@ def read_nsys(path: Path) -> NsysProfile:
     """
     tables: dict[str, pa.Table] = {}
     facts = read_tables(path, tables.__setitem__)
-    return NsysProfile.of_tables(path, facts, tables)
+    return NsysProfile(path, facts, MemoryStore(tables))
 
 
 def read_tables(path: Path, keep: Callable[[str, pa.Table], None]) -> NsysFacts:
@@ -51,16 +54,41 @@ def read_tables(path: Path, keep: Callable[[str, pa.Table], None]) -> NsysFacts:
         calls = read_calls(schema)
         operations = read_operations(schema, calls, own_numbers)
         last_ns, devices = _last(operations, calls), set(_numbers(operations, "device").tolist())
+        launches = _launches(operations, calls)
         keep("operations", operations)
         del operations
         keep("calls", calls)
         del calls
-        keep("ranges", read_ranges(schema, last_ns))
+        _keep_ranges(read_ranges(schema, last_ns), launches, keep)
         keep("threads", _threads(schema))
         keep("metrics", _metrics(schema))
         return _facts(schema, devices, gpus)
     finally:
         source.close()
+
+
+def _launches(operations: pa.Table, calls: pa.Table) -> Launches:
+    launch = _numbers(operations, "launch")
+    known = launch >= 0
+    of_launch = {}
+    for name in ("thread", "start_ns"):
+        values = np.full(len(launch), MISSING, dtype=np.int64)
+        values[known] = _numbers(calls, name)[launch[known]]
+        of_launch[name] = values
+    return Launches(of_launch["thread"] >> PROCESS_BITS, **of_launch)
+
+
+def _keep_ranges(ranges: pa.Table, launches: Launches, keep: Callable[[str, pa.Table], None]) -> None:
+    """Nest the ranges and keep them, their paths and the range around each launch."""
+    columns = nesting_columns(ranges)
+    nesting = nest(columns, Runs.of(columns.thread >> PROCESS_BITS), launches)
+    del columns
+    for name, values in (("parent", nesting.parent), ("path", nesting.path)):
+        ranges = ranges.set_column(ranges.column_names.index(name), name, pa.array(values))
+    keep("ranges", ranges)
+    paths = [nesting.path_name, nesting.path_parent, nesting.path_depth]
+    keep("paths", pa.Table.from_arrays([pa.array(values) for values in paths], schema=SCHEMAS["paths"]))
+    keep("launch_ranges", pa.Table.from_arrays([pa.array(nesting.launch_range)], schema=SCHEMAS["launch_ranges"]))
 
 
 def _last(operations: pa.Table, calls: pa.Table) -> int:

@@ -1,15 +1,18 @@
 """Profiles that were read once, kept as Parquet files in the home, so that each later command takes what it needs.
 
-HOME/nsys/NAME-DIGEST holds one export: its tables and ``facts.json``, which is written last and says how the export
-looked (size, time of change). An export that looks different is read again. Deleting the folder is always safe.
+HOME/nsys/NAME-DIGEST holds one export: its tables, the words of their text columns, and ``facts.json``, which is
+written last and says how the export looked (size, time of change). An export that looks different is read again.
+Deleting the folder is always safe. The rows of a process or GPU are row groups of their own, to be read alone.
 """
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
@@ -20,19 +23,30 @@ from traceviz_dag.lake.write import exclusive_lock, write_atomically
 from traceviz_dag.read.nsys import read_nsys, read_tables
 from traceviz_dag.read.nsys_open import export_report, is_report
 from traceviz_dag.read.nsys_profile import SCHEMAS, NsysFacts, NsysProfile
+from traceviz_dag.read.nsys_rows import Array, Rows, Runs, Words, array_of
+from traceviz_dag.read.nsys_store import is_text, runs_of, words_of
 
 FOLDER = "nsys"
-_FACTS, _EXPORT = "facts.json", "export.sqlite"
-_FORMAT = 1
+_FACTS, _WORDS, _EXPORT = "facts.json", "words.json", "export.sqlite"
+_FORMAT = 2
 """Raised whenever what the tables hold changes."""
+
+_ROWS_PER_GROUP = 1 << 20
+_FEW_VALUES = frozenset({"thread", "end_thread", "process"})
+"""Large numbers, but few of them: smaller as a dictionary than by their differences."""
 
 
 class _Kept(msgspec.Struct, frozen=True):
-    """What ``facts.json`` holds: how the export looked when it was read, and what is known of it."""
+    """What ``facts.json`` holds: how the export looked when it was read, and what is known of it.
+
+    Attributes:
+        runs: table → its keys in order and how many rows each has.
+    """
 
     format: int
     look: tuple[int, int]
     facts: NsysFacts
+    runs: dict[str, list[tuple[int, int]]]
 
 
 def open_profile(path: Path, home: Path | None) -> NsysProfile:
@@ -58,7 +72,7 @@ def open_profile(path: Path, home: Path | None) -> NsysProfile:
         folder.mkdir(parents=True, exist_ok=True)
         with exclusive_lock(folder / ".lock"):
             kept = _kept(folder, look) or _fill(path, folder, look)
-    return NsysProfile(path, kept.facts, _Loader(folder))
+    return NsysProfile(path, kept.facts, KeptStore(folder, kept.runs))
 
 
 def cache_folder(path: Path, home: Path) -> Path:
@@ -83,17 +97,68 @@ def exported(path: Path, home: Path) -> Path:
     return target
 
 
-class _Loader:
-    """Loads tables of one kept export; it can travel to a worker process."""
+class KeptStore:
+    """The tables of one kept export; it can travel to a worker process.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        runs: table → its keys in order and how many rows each has.
+    """
+
+    def __init__(self, folder: Path, runs: Mapping[str, Sequence[tuple[int, int]]]) -> None:
         self.folder = folder
+        self._runs = {name: _runs(own) for name, own in runs.items()}
+        self._words: dict[str, dict[str, Words]] = {}
 
-    def __call__(self, name: str, columns: tuple[str, ...] | None) -> pa.Table:
-        schema = SCHEMAS[name]
-        names = schema.names if columns is None else list(columns)
-        table = pq.read_table(self.folder / f"{name}.parquet", columns=names)
-        return table.cast(pa.schema([schema.field(column) for column in names]))
+    def table(self, name: str, columns: Sequence[str]) -> pa.Table:
+        """Some columns of a table."""
+        import pyarrow.compute as pc
+
+        found = pq.ParquetFile(self.folder / f"{name}.parquet").read(columns=list(columns)).select(list(columns))
+        for place, column in enumerate(columns):
+            if is_text(name, column):
+                codes = pc.if_else(pc.less(found[column], 0), None, found[column]).combine_chunks()
+                words = pa.array(self.words(name, column), pa.string())
+                found = found.set_column(place, column, pa.DictionaryArray.from_arrays(codes, words))
+        return found.cast(pa.schema([SCHEMAS[name].field(column) for column in columns]))
+
+    def rows(self, name: str, columns: Sequence[str], runs: Runs) -> Rows:
+        """Some columns of the rows of some runs."""
+        file = pq.ParquetFile(self.folder / f"{name}.parquet")
+        groups = _groups(file.metadata, runs)
+        table = file.read_row_groups(groups, columns=list(columns))
+        values: dict[str, Array] = {}
+        for column in columns:
+            values[column] = array_of(table[column])
+            if is_text(name, column):
+                none = len(self.words(name, column))
+                values[column] = np.where(values[column] < 0, np.int32(none), values[column])
+        return Rows(values, runs)
+
+    def runs(self, name: str) -> Runs:
+        """Where the keys of a table begin; a table without keys is one run."""
+        return self._runs[name]
+
+    def words(self, name: str, column: str) -> Words:
+        """What the codes of a text column stand for."""
+        if name not in self._words:
+            data = (self.folder / f"{name}.{_WORDS}").read_bytes()
+            self._words[name] = msgspec.json.decode(data, type=dict[str, Words])
+        return self._words[name][column]
+
+
+def _runs(counts: Sequence[tuple[int, int]]) -> Runs:
+    return Runs.of_counts([key for key, _ in counts], [rows for _, rows in counts])
+
+
+def _groups(metadata: pq.FileMetaData, runs: Runs) -> list[int]:
+    """The row groups that hold some runs; each group holds rows of one run only."""
+    rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+    first = np.cumsum([0, *rows])[:-1]
+    wanted = [
+        np.arange(*np.searchsorted(first, [start, start + count]))
+        for start, count in zip(runs.first.tolist(), runs.count.tolist(), strict=True)
+    ]
+    return np.concatenate([np.empty(0, dtype=np.int64), *wanted]).tolist()
 
 
 def _kept(folder: Path, look: tuple[int, int]) -> _Kept | None:
@@ -108,14 +173,43 @@ def _fill(path: Path, folder: Path, look: tuple[int, int]) -> _Kept:
     export = exported(path, folder.parent.parent)
     (folder / _FACTS).unlink(missing_ok=True)
 
-    def keep(name: str, table: pa.Table) -> None:
-        sink = pa.BufferOutputStream()
-        pq.write_table(table, sink, compression="zstd", compression_level=1)
-        write_atomically(folder / f"{name}.parquet", sink.getvalue())
+    counts: dict[str, list[tuple[int, int]]] = {}
 
-    kept = _Kept(_FORMAT, look, read_tables(export, keep))
+    def keep(name: str, table: pa.Table) -> None:
+        if name == "launch_ranges":
+            counts[name] = counts["operations"]
+        else:
+            runs = runs_of(name, table)
+            counts[name] = list(zip(runs.keys.tolist(), runs.count.tolist(), strict=True))
+        _write(folder, name, table, _runs(counts[name]))
+
+    facts = read_tables(export, keep)
+    kept = _Kept(_FORMAT, look, facts, counts)
     write_atomically(folder / _FACTS, pa.py_buffer(msgspec.json.encode(kept)))
     return kept
+
+
+def _write(folder: Path, name: str, table: pa.Table, runs: Runs) -> None:
+    """Keep a table: numbers by their differences, texts as codes of words that stand in a file of their own."""
+    words = {column: words_of(table[column]) for column in table.column_names if is_text(name, column)}
+    for place, column in enumerate(table.column_names):
+        if column in words:
+            codes = [chunk.indices.fill_null(-1) for chunk in table[column].unify_dictionaries().chunks]
+            table = table.set_column(place, column, pa.chunked_array(codes, pa.int32()))
+    few = [column for column in table.column_names if column in _FEW_VALUES]
+    encodings = {
+        field.name: "DELTA_BINARY_PACKED"
+        for field in table.schema
+        if field.name not in few and not pa.types.is_boolean(field.type)
+    }
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(
+        sink, table.schema, compression="lz4", use_dictionary=few, column_encoding=encodings, write_statistics=False
+    ) as writer:
+        for first, count in zip(runs.first.tolist(), runs.count.tolist(), strict=True):
+            writer.write_table(table.slice(first, count), row_group_size=_ROWS_PER_GROUP)
+    write_atomically(folder / f"{name}.parquet", sink.getvalue())
+    write_atomically(folder / f"{name}.{_WORDS}", pa.py_buffer(msgspec.json.encode(words)))
 
 
 def forget(path: Path, home: Path) -> None:

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from traceviz_dag.read.events import KERNEL, MEMORY_COPY, MEMORY_SET, MISSING, Int64
 from traceviz_dag.read.nsys_profile import PROCESS_BITS, SCHEMAS
+from traceviz_dag.read.nsys_rows import order_by_key
 from traceviz_dag.read.nsys_schema import NsysSchema, number, required
 from traceviz_dag.read.nsys_strings import Strings, strings_of
 
@@ -62,7 +63,7 @@ _COPY_KINDS = {
 
 
 def read_calls(schema: NsysSchema) -> pa.Table:
-    """Runtime and driver calls by start."""
+    """Runtime and driver calls by process and start."""
     rows = schema.select(
         "CUPTI_ACTIVITY_KIND_RUNTIME",
         {
@@ -76,15 +77,16 @@ def read_calls(schema: NsysSchema) -> pa.Table:
     )
     if rows is None:
         return SCHEMAS["calls"].empty_table()
-    names = strings_of(schema, [_numbers(rows, "name_id")])
-    start, end = _numbers(rows, "start_ns"), _numbers(rows, "end_ns")
-    order = np.argsort(start, kind="stable")
+    ids, thread = _numbers(rows, "name_id"), _numbers(rows, "thread")
+    names = _without_version(strings_of(schema, [ids]), ids)
+    start = _numbers(rows, "start_ns")
+    order = order_by_key(thread >> PROCESS_BITS, start)
     return pa.Table.from_arrays(
         [
-            _without_version(names, _numbers(rows, "name_id")[order]),
+            names.take(pa.array(order)),
             pa.array(start[order]),
-            pa.array((end - start)[order]),
-            pa.array(_numbers(rows, "thread")[order]),
+            pa.array((_numbers(rows, "end_ns") - start)[order]),
+            pa.array(thread[order]),
             pa.array(_numbers(rows, "correlation")[order]),
         ],
         schema=SCHEMAS["calls"],
@@ -92,7 +94,7 @@ def read_calls(schema: NsysSchema) -> pa.Table:
 
 
 def read_operations(schema: NsysSchema, calls: pa.Table, devices: Mapping[tuple[int, int], int]) -> pa.Table:
-    """Kernels, CUDA graphs traced as a whole, memory copies and memory sets, by start, joined with their launches.
+    """Kernels, CUDA graphs traced as a whole, memory copies and sets, by GPU and start, joined with their launches.
 
     Args:
         calls: as ``read_calls`` gives them.
@@ -112,7 +114,11 @@ def read_operations(schema: NsysSchema, calls: pa.Table, devices: Mapping[tuple[
     )
     table = _with(table, "device", device)
     table = _with(table, "launch", launch)
-    return table.take(pa.array(np.argsort(_numbers(table, "start_ns"), kind="stable")))
+    order = pa.array(order_by_key(device, _numbers(table, "start_ns")))
+    # Column by column, so that the table is in memory once and not twice.
+    for place, name in enumerate(table.column_names):
+        table = table.set_column(place, name, table[name].combine_chunks().take(order))
+    return table
 
 
 def join_launches(process: Int64, correlation: Int64, call_process: Int64, call_correlation: Int64) -> Int64:
@@ -226,8 +232,11 @@ def _without_version(names: Strings, ids: Int64) -> pa.DictionaryArray:
     values = tuple(
         value.rsplit("_v", 1)[0] if value[-1:].isdigit() and "_v" in value else value for value in names.values
     )
-    plain = Strings(names.ids, values).named(ids)
-    return plain.dictionary_decode().dictionary_encode()
+    distinct = list(dict.fromkeys(values))
+    plain = np.array([distinct.index(value) for value in values], dtype=np.int32)
+    of_id = Strings(names.ids, values).named(ids)
+    codes = pa.array(plain).take(of_id.indices) if len(plain) else of_id.indices
+    return pa.DictionaryArray.from_arrays(codes, pa.array(distinct, pa.string()))
 
 
 def _with(table: pa.Table, name: str, values: Int64) -> pa.Table:

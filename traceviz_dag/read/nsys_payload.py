@@ -63,13 +63,13 @@ def payload_layouts(schema: NsysSchema) -> Layouts:
     return {key: tuple(fields.values()) for key, fields in found.items()}
 
 
-def payload_columns(json_texts: pa.StringArray, binary_hex: pa.StringArray, layouts: Layouts) -> dict[str, pa.Array]:
+def payload_columns(texts: pa.DictionaryArray, hexes: pa.DictionaryArray, layouts: Layouts) -> dict[str, pa.Array]:
     """Columns ``communicator`` and NUMBERS of the ranges; a text of JSON goes before a binary payload.
 
     Args:
-        json_texts, binary_hex: one entry a range, empty where it has none. Each distinct one is decoded once.
+        texts, hexes: texts of JSON and binary payloads as hexadecimal digits, one entry a range, empty where it has
+            none. Each distinct one is decoded once.
     """
-    texts, hexes = json_texts.dictionary_encode(), binary_hex.dictionary_encode()
     of_text = [_of_json(value) for value in texts.dictionary.to_pylist()]
     of_hex = [_of_binary(value, layouts) for value in hexes.dictionary.to_pylist()]
     text_codes, hex_codes = texts.indices.to_numpy(), hexes.indices.to_numpy()
@@ -77,7 +77,7 @@ def payload_columns(json_texts: pa.StringArray, binary_hex: pa.StringArray, layo
     for label, name in _COLUMNS.items():
         from_text = np.array([facts.get(label, MISSING) for facts in of_text], dtype=np.int64)
         from_hex = np.array([facts.get(label, MISSING) for facts in of_hex], dtype=np.int64)
-        values: Int64 = np.full(len(json_texts), MISSING, dtype=np.int64)
+        values: Int64 = np.full(len(texts), MISSING, dtype=np.int64)
         if len(from_hex):
             values = from_hex[hex_codes]
         if len(from_text):
@@ -88,9 +88,10 @@ def payload_columns(json_texts: pa.StringArray, binary_hex: pa.StringArray, layo
 
 
 def _communicators(values: Int64) -> pa.Array:
-    distinct, which = np.unique(values, return_inverse=True)
+    distinct = np.unique(values)
+    which = np.searchsorted(distinct, values)
     names = [None if value == MISSING else f"0x{value & 0xFFFF_FFFF_FFFF_FFFF:016x}" for value in distinct.tolist()]
-    return pa.array(names, pa.string()).take(pa.array(which)).dictionary_encode()
+    return pa.array(names, pa.string()).dictionary_encode().take(pa.array(which))
 
 
 def _of_json(value: str) -> dict[str, int]:

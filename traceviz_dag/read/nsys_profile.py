@@ -7,18 +7,24 @@ that is not given is ``MISSING``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
+import numpy as np
 import pyarrow as pa
+
+from traceviz_dag.read.nsys_rows import Array, Rows, Runs, Words
 
 PUSH_POP, START_END, MARK = 0, 1, 2
 """Codes of ``ranges.kind``."""
 
 PROCESS_BITS = 24
 """A globalTid or globalPid shifted right by so many bits is the process."""
+
+NO_NAME = "(no name)"
 
 _TEXT = pa.dictionary(pa.int32(), pa.string())
 _INTEGER, _CODE = pa.int64(), pa.int8()
@@ -49,17 +55,30 @@ SCHEMAS = {
             ("sequence", _INTEGER),
             ("communicator", _TEXT),
             *[(name, _INTEGER) for name in ("message_bytes", "peer", "communicator_size", "communicator_rank")],
+            *[(name, _INTEGER) for name in ("parent", "path")],
         ]
     ),
+    "paths": pa.schema([("name", _INTEGER), ("parent", _INTEGER), ("depth", _INTEGER)]),
+    "launch_ranges": pa.schema([("range", _INTEGER)]),
     "threads": pa.schema([("thread", _INTEGER), ("name", _TEXT)]),
     "metrics": pa.schema([("time_ns", _INTEGER), ("device", _INTEGER), ("metric", _TEXT), ("value", _INTEGER)]),
 }
-"""The tables of a profile. ``operations``: kernels, memory copies and sets by start; category as in ``DeviceRows``;
-``launch`` is the row of ``calls`` that launched it, or -1. ``calls``: runtime and driver calls by start. ``ranges``:
-NVTX ranges and marks by start, names without the sequence numbers, operator ids and sizes that PyTorch appends;
-``open``: still open when the capture ended; ``operator``: pushed by PyTorch for an operator; the last columns: NCCL's
-payload.
-``metrics``: GPU metrics, one row a sample."""
+"""The tables of a profile.
+
+``operations``: kernels, memory copies and sets by GPU and start; category as in ``DeviceRows``; ``launch`` is the row
+of ``calls`` that launched it, or -1. ``launch_ranges``: for each of them the row of ``ranges`` that was innermost on
+the thread at that call, or -1. ``calls``: runtime and driver calls by process and start.
+
+``ranges``: NVTX ranges and marks by process and start, the longer one first; names without the sequence numbers,
+operator ids and sizes that PyTorch appends; ``open``: still open when the capture ended; ``operator``: pushed by
+PyTorch for an operator; then NCCL's payload; ``parent``: the row of the range around it on its thread, or -1;
+``path``: row of ``paths``, or -1 for marks and for ranges that end on another thread, which hold nothing.
+
+``paths``: distinct paths of names of nested ranges, outermost first, by (parent, name); ``name`` is the place of the
+innermost range's name among the words of ``ranges.name``. ``metrics``: GPU metrics, one row a sample."""
+
+KEYS = {"operations": "device", "launch_ranges": "device", "calls": "process", "ranges": "process"}
+"""What the rows of a table stand together by; the process of a call or range is that of its thread."""
 
 
 class Gpu(msgspec.Struct, frozen=True):
@@ -90,6 +109,22 @@ class NsysFacts(msgspec.Struct, frozen=True):
     missing: tuple[str, ...] = ()
 
 
+class Store(Protocol):
+    """Where the tables of a profile are."""
+
+    def table(self, name: str, columns: Sequence[str]) -> pa.Table:
+        """Some columns of a table."""
+
+    def rows(self, name: str, columns: Sequence[str], runs: Runs) -> Rows:
+        """Some columns of the rows of some runs."""
+
+    def runs(self, name: str) -> Runs:
+        """Where the keys of a table begin; a table without keys is one run."""
+
+    def words(self, name: str, column: str) -> Words:
+        """What the codes of a text column stand for."""
+
+
 @dataclass(slots=True)
 class NsysProfile:
     """A profile whose tables are loaded when they are asked for.
@@ -97,26 +132,48 @@ class NsysProfile:
     Args:
         path: the export, for messages.
         facts: what is known of it as a whole.
-        load: gives a table by name, or some of its columns.
+        store: where its tables are.
     """
 
     path: Path
     facts: NsysFacts
-    load: Callable[[str, tuple[str, ...] | None], pa.Table]
-    _kept: dict[tuple[str, tuple[str, ...] | None], pa.Table] = field(default_factory=dict)
+    store: Store
+    _tables: dict[tuple[str, ...], pa.Table] = field(default_factory=dict)
+    _rows: dict[tuple[object, ...], Rows] = field(default_factory=dict)
 
     def table(self, name: str, *columns: str) -> pa.Table:
         """One of ``SCHEMAS``, or some of its columns."""
-        key = (name, columns or None)
-        if key not in self._kept:
-            self._kept[key] = self.load(*key)
-        return self._kept[key]
+        key = (name, *columns)
+        if key not in self._tables:
+            self._tables[key] = self.store.table(name, columns or SCHEMAS[name].names)
+        return self._tables[key]
 
-    @classmethod
-    def of_tables(cls, path: Path, facts: NsysFacts, tables: dict[str, pa.Table]) -> NsysProfile:
-        """A profile whose tables are all in memory."""
+    def rows(self, name: str, *columns: str, of: Iterable[int] | None = None) -> Rows:
+        """Some columns of one of ``SCHEMAS`` as arrays.
 
-        def load(name: str, columns: tuple[str, ...] | None) -> pa.Table:
-            return tables[name] if columns is None else tables[name].select(columns)
+        Args:
+            of: only the rows of these processes or GPUs, whichever ``KEYS`` says; None takes all.
+        """
+        chosen = None if of is None else tuple(of)
+        # Only the last is kept: whoever goes through the GPUs asks for the same rows several times, and never again.
+        key = (name, columns, chosen)
+        if key not in self._rows:
+            self._rows = {other: rows for other, rows in self._rows.items() if other[0] != name or other[2] == chosen}
+            self._rows[key] = self.store.rows(name, columns, self.store.runs(name).take(chosen))
+        return self._rows[key]
 
-        return cls(path, facts, load)
+    def keys(self, name: str) -> list[int]:
+        """The processes or GPUs that a table has rows of, ascending."""
+        return self.store.runs(name).keys.tolist()
+
+    def names(self, name: str, column: str) -> tuple[str, ...]:
+        """What the codes of a text column stand for; the last one stands for NULL: "(no name)"."""
+        return (*(word if word is not None else NO_NAME for word in self.store.words(name, column)), NO_NAME)
+
+    def texts(self, name: str, column: str, codes: Array) -> pa.DictionaryArray:
+        """Codes of a text column as a dictionary column; NULL for the code of NULL and for NONE."""
+        words = self.store.words(name, column)
+        absent = (codes < 0) | (codes >= len(words))
+        return pa.DictionaryArray.from_arrays(
+            pa.array(codes.astype(np.int32, copy=False), mask=absent), pa.array(words, pa.string())
+        )

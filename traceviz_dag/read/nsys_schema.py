@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -76,16 +76,43 @@ class NsysSchema:
         Raises:
             BadInputError: a column that must exist does not, or the file is damaged.
         """
+        sql, absent = self._query(table, fields, where, loss)
+        if sql is None:
+            return None
+        rows = self.source.query(sql)
+        for name, wanted in absent.items():
+            rows = rows.append_column(name, pa.repeat(_scalar(wanted), rows.num_rows))
+        return rows.select(list(fields))
+
+    def batches(
+        self, table: str, fields: Mapping[str, Field], where: str = "", loss: str = ""
+    ) -> Iterator[Mapping[str, pa.Array]]:
+        """As ``select``, piece by piece, so that a long table never is in memory as a whole; nothing without a table.
+
+        Columns that the table does not have are left out.
+        """
+        sql, _ = self._query(table, fields, where, loss)
+        if sql is not None:
+            for batch in self.source.batches(sql):
+                yield dict(zip(batch.schema.names, batch.columns, strict=True))
+
+    def _query(
+        self, table: str, fields: Mapping[str, Field], where: str, loss: str
+    ) -> tuple[str | None, dict[str, Field]]:
+        """The query, None without the table; and the fields whose columns do not exist."""
         found = self.table(table)
         if found is None:
             if loss:
                 self.note(f"no table {table}: {loss}")
-            return None
-        parts = [f'{self._expression(found, wanted)} AS "{name}"' for name, wanted in fields.items()]
+            return None, {}
+        parts = {name: self._expression(found, wanted) for name, wanted in fields.items()}
+        asked = [f'{part} AS "{name}"' for name, part in parts.items() if part is not None]
         condition = f" WHERE {where}" if where else ""
-        return self.source.query(f'SELECT {", ".join(parts)} FROM "{found}"{condition}')
+        absent = {name: wanted for name, wanted in fields.items() if parts[name] is None}
+        return f'SELECT {", ".join(asked) or "1"} FROM "{found}"{condition}', absent
 
-    def _expression(self, table: str, wanted: Field) -> str:
+    def _expression(self, table: str, wanted: Field) -> str | None:
+        """SQL for a column; None where the table has none."""
         there = self.tables[table]
         name = next((name for name in wanted.names if name in there), None)
         if name is not None:
@@ -98,7 +125,13 @@ class NsysSchema:
             )
         if wanted.loss:
             self.note(f"table {table} has no column {wanted.names[0]}: {wanted.loss}")
-        return wanted.default
+        return None
+
+
+def _scalar(wanted: Field) -> pa.Scalar:
+    """What stands in every row for a column that does not exist."""
+    default = wanted.default or ""
+    return pa.scalar(default.strip("'")) if default.startswith("'") else pa.scalar(int(default), pa.int64())
 
 
 def required(*names: str) -> Field:

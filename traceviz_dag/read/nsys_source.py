@@ -6,14 +6,11 @@ host and user names, output of the profiled processes) are not offered at all, s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-import adbc_driver_manager
-import adbc_driver_sqlite.dbapi
-import duckdb
 import pyarrow as pa
 
 from traceviz_dag.errors import BadInputError
@@ -45,6 +42,13 @@ class NsysSource(Protocol):
             BadInputError: the file is damaged or somebody else locks it.
         """
 
+    def batches(self, sql: str) -> Iterator[pa.RecordBatch]:
+        """The answer to a query piece by piece, so that it never is in memory as a whole.
+
+        Raises:
+            BadInputError: as ``query``.
+        """
+
     def close(self) -> None:
         """Let go of the file."""
 
@@ -66,11 +70,16 @@ class SqliteSource:
     """
 
     def __init__(self, path: Path) -> None:
+        # Imported here because most commands find what they need in the home, and the drivers take long to import.
+        import adbc_driver_manager
+        import adbc_driver_sqlite.dbapi
+
         self.path = path
+        self._error = adbc_driver_manager.Error
         try:
             # Quoted because a path may hold characters that mean something in a URI.
             self._connection = adbc_driver_sqlite.dbapi.connect(f"{path.resolve().as_uri()}?mode=ro", autocommit=True)
-        except adbc_driver_manager.Error as error:
+        except self._error as error:
             raise self._fault(error) from None
 
     def __enter__(self) -> Self:
@@ -102,12 +111,29 @@ class SqliteSource:
         """
         try:
             with self._connection.cursor() as cursor:
-                # The driver takes a column's type from its first batch.
-                cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": str(_ROWS_PER_BATCH)})
-                cursor.execute(sql)
+                self._ask(cursor, sql)
                 return cursor.fetch_arrow_table()
-        except adbc_driver_manager.Error as error:
+        except self._error as error:
             raise self._fault(error) from None
+
+    def batches(self, sql: str) -> Iterator[pa.RecordBatch]:
+        """The answer to a query piece by piece.
+
+        Raises:
+            BadInputError: as ``query``.
+        """
+        try:
+            with self._connection.cursor() as cursor:
+                self._ask(cursor, sql)
+                yield from cursor.fetch_record_batch()
+        # pyarrow passes on what the driver says while batches are read as an OSError or ArrowException.
+        except (self._error, pa.ArrowException, OSError) as error:
+            raise self._fault(error) from None
+
+    def _ask(self, cursor: Any, sql: str) -> None:
+        # The driver takes a column's type from its first batch.
+        cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": str(_ROWS_PER_BATCH)})
+        cursor.execute(sql)
 
     def close(self) -> None:
         """Let go of the file."""
@@ -134,7 +160,10 @@ class ParquetSource:
     """
 
     def __init__(self, path: Path) -> None:
+        import duckdb
+
         self.path = path
+        self._error = duckdb.Error
         self._connection = duckdb.connect()
         for file in sorted(path.glob("*.parquet")):
             if offers(file.stem):
@@ -158,8 +187,16 @@ class ParquetSource:
         """
         try:
             return self._connection.sql(sql).to_arrow_table()
-        except duckdb.Error as error:
+        except self._error as error:
             raise BadInputError(self.path, f"a table cannot be read ({_first_line(error)})", _EXPORT_AGAIN) from None
+
+    def batches(self, sql: str) -> Iterator[pa.RecordBatch]:
+        """The answer to a query piece by piece.
+
+        Raises:
+            BadInputError: as ``query``.
+        """
+        yield from self.query(sql).to_batches(_ROWS_PER_BATCH)
 
     def close(self) -> None:
         """Let go of the files."""
@@ -169,7 +206,7 @@ class ParquetSource:
         name, place = file.stem.replace('"', '""'), str(file).replace("'", "''")
         try:
             self._connection.execute(f"CREATE VIEW \"{name}\" AS FROM read_parquet('{place}')")
-        except duckdb.Error as error:
+        except self._error as error:
             raise BadInputError(file, f"not a Parquet file ({_first_line(error)})", _EXPORT_AGAIN) from None
 
 

@@ -7,14 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from traceviz_dag.analyze.kernel_intervals import KINDS
-from traceviz_dag.analyze.nsys_activity import Activity, Clip, numbers
+from traceviz_dag.analyze.nsys_activity import Activity, Clip
 from traceviz_dag.read.events import MISSING, Int64
-from traceviz_dag.read.nsys_profile import MARK, PROCESS_BITS, NsysProfile
+from traceviz_dag.read.host_tree import NONE
+from traceviz_dag.read.nsys_profile import MARK, NsysProfile
 from traceviz_dag.show.perfetto_trace import PerfettoTrace, Slices, Track, perfetto_trace
 
+_RANGE = ("name", "kind", "start_ns", "end_ns", "thread", "domain_name", "communicator")
+_CALL = ("name", "start_ns", "duration_ns", "thread", "correlation")
 _CLOCK = "nanoseconds of the capture's clock"
 _UTC = "nanoseconds of UTC, from the start that the capture states"
 
@@ -46,7 +48,8 @@ def write_perfetto(profile: NsysProfile, gpus: Sequence[Activity], path: Path, w
 
 
 def _add_streams(trace: PerfettoTrace, parent: Track, profile: NsysProfile, gpu: Activity, base: int) -> None:
-    correlation = numbers(profile.table("operations", "correlation"), "correlation")[gpu.row]
+    rows = profile.rows("operations", "correlation", of=[gpu.device])
+    correlation = rows.integers("correlation")[rows.place(gpu.row)]
     names = pa.array(gpu.names, pa.string())
     for place, stream in enumerate(np.unique(gpu.stream).tolist()):
         mine = np.flatnonzero(gpu.stream == stream)
@@ -64,17 +67,15 @@ def _add_streams(trace: PerfettoTrace, parent: Track, profile: NsysProfile, gpu:
 def _add_metrics(
     trace: PerfettoTrace, parent: Track, profile: NsysProfile, device: int, base: int, window: Clip | None
 ) -> None:
-    metrics = profile.table("metrics")
-    time = numbers(metrics, "time_ns")
-    kept = numbers(metrics, "device") == device
+    metrics = profile.rows("metrics", "time_ns", "device", "metric", "value")
+    time = metrics.integers("time_ns")
+    kept = metrics["device"] == device
     if window is not None:
         kept &= (time >= window.start_ns) & (time < window.end_ns)
-    if not kept.any():
-        return
-    mine = metrics.filter(pa.array(kept))
-    for name in sorted(pc.unique(mine["metric"].cast(pa.string())).to_pylist()):
-        rows = mine.filter(pc.equal(mine["metric"].cast(pa.string()), name))
-        trace.add_counts(trace.add_counter(name, parent), numbers(rows, "time_ns") + base, numbers(rows, "value"))
+    names = profile.names("metrics", "metric")
+    for code in sorted(np.unique(metrics["metric"][kept]).tolist(), key=lambda code: names[code]):
+        rows = np.flatnonzero(kept & (metrics["metric"] == code))
+        trace.add_counts(trace.add_counter(names[code], parent), time[rows] + base, metrics.integers("value")[rows])
 
 
 def _add_threads(
@@ -87,49 +88,43 @@ def _add_threads(
     order: int,
 ) -> None:
     """Ranges and calls of the threads of some processes; calls that launched something shown begin a flow."""
-    ranges = profile.table("ranges", "name", "kind", "start_ns", "end_ns", "thread", "domain_name", "communicator")
-    calls = profile.table("calls", "name", "start_ns", "duration_ns", "thread", "correlation")
-    range_start, range_end, call_start = (
-        numbers(ranges, "start_ns"),
-        numbers(ranges, "end_ns"),
-        numbers(calls, "start_ns"),
-    )
-    call_duration = numbers(calls, "duration_ns")
-    range_kept, call_kept = numbers(ranges, "kind") != MARK, np.ones(len(call_start), dtype=bool)
-    if window is not None:
-        range_kept &= (range_end > window.start_ns) & (range_start < window.end_ns)
-        call_kept = (call_start + call_duration > window.start_ns) & (call_start < window.end_ns)
-        # A launch before the window whose kernel is inside stays, so that its arrow has a begin.
-        call_kept[launching] = True
-    flow = np.zeros(len(call_start), dtype=np.uint64)
-    flow[launching] = launching + 1
-    range_thread, call_thread = numbers(ranges, "thread"), numbers(calls, "thread")
-    names = dict(zip(*(profile.table("threads")[name].to_pylist() for name in ("thread", "name")), strict=True))
+    threads = profile.table("threads")
+    names = dict(zip(*(threads[name].to_pylist() for name in ("thread", "name")), strict=True))
     for place, process in enumerate(processes.tolist()):
         parent = trace.add_track(f"process {process & 0xFFFFFF}", order=order + place)
-        own = (
-            range_kept & (range_thread >> PROCESS_BITS == process),
-            call_kept & (call_thread >> PROCESS_BITS == process),
-        )
-        for thread in np.union1d(range_thread[own[0]], call_thread[own[1]]).tolist():
+        ranges = profile.rows("ranges", *_RANGE, of=[process])
+        calls = profile.rows("calls", *_CALL, of=[process])
+        begins = calls.place(launching)
+        begins, flow = begins[begins != NONE], np.zeros(len(calls), dtype=np.uint64)
+        flow[begins] = calls.runs.rows()[begins] + 1
+        own = ranges["kind"] != MARK, np.ones(len(calls), dtype=bool)
+        if window is not None:
+            own[0][:] &= (ranges["end_ns"] > window.start_ns) & (ranges["start_ns"] < window.end_ns)
+            ended = calls.integers("start_ns") + calls["duration_ns"]
+            own[1][:] = (ended > window.start_ns) & (calls["start_ns"] < window.end_ns)
+            # A launch before the window whose kernel is inside stays, so that its arrow has a begin.
+            own[1][begins] = True
+        for thread in np.union1d(ranges["thread"][own[0]], calls["thread"][own[1]]).tolist():
             label = f"{names.get(thread) or 'thread'} {thread & 0xFFFFFF}"
-            rows = np.flatnonzero(own[0] & (range_thread == thread))
-            some = ranges.take(pa.array(rows))
+            rows = np.flatnonzero(own[0] & (ranges["thread"] == thread))
             nvtx = Slices(
-                range_start[rows] + base,
-                (range_end - range_start)[rows],
-                some["name"],
+                ranges.integers("start_ns")[rows] + base,
+                (ranges.integers("end_ns") - ranges["start_ns"])[rows],
+                profile.texts("ranges", "name", ranges["name"][rows]),
                 "nvtx",
-                {"domain": some["domain_name"], "communicator": some["communicator"]},
+                {
+                    "domain": profile.texts("ranges", "domain_name", ranges["domain_name"][rows]),
+                    "communicator": profile.texts("ranges", "communicator", ranges["communicator"][rows]),
+                },
             )
             trace.add_slices(trace.add_track(f"{label} · NVTX", parent, order=0), nvtx, nested=True)
-            rows = np.flatnonzero(own[1] & (call_thread == thread))
+            rows = np.flatnonzero(own[1] & (calls["thread"] == thread))
             made = Slices(
-                call_start[rows] + base,
-                call_duration[rows],
-                calls["name"].take(pa.array(rows)),
+                calls.integers("start_ns")[rows] + base,
+                calls.integers("duration_ns")[rows],
+                profile.texts("calls", "name", calls["name"][rows]),
                 "call",
-                {"correlation": _known(numbers(calls, "correlation")[rows])},
+                {"correlation": _known(calls.integers("correlation")[rows])},
                 flows_out=[flow[rows]],
             )
             trace.add_slices(trace.add_track(f"{label} · calls", parent, order=1), made, nested=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import zlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import resources
@@ -11,13 +10,14 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from isal import isal_zlib
 
 from traceviz_dag.analyze.intervals import Int64
 from traceviz_dag.analyze.kernel_intervals import KINDS
-from traceviz_dag.analyze.nsys_activity import Activity, Clip
+from traceviz_dag.analyze.nsys_activity import Activity, Clip, processes_of
 from traceviz_dag.analyze.nsys_overlap import gpu_overlap
 from traceviz_dag.analyze.nsys_summary import by_name
-from traceviz_dag.analyze.nsys_tree import NestedRanges, RangeNode, nested_ranges, range_tree
+from traceviz_dag.analyze.nsys_tree import RangeNode, nested_ranges, range_tree
 from traceviz_dag.read.nsys_profile import NsysProfile
 from traceviz_dag.show import palette
 from traceviz_dag.vocabulary import Kind
@@ -81,7 +81,7 @@ def viewer_page(
     """
     names = _Names()
     lanes = [lane for gpu in gpus for lane in _streams(gpu, window, names)]
-    lanes += _threads(profile, np.unique(np.concatenate([gpu.process for gpu in gpus])), window, names)
+    lanes += _threads(profile, processes_of(gpus), window, names)
     shortest, left_out = _limit(lanes, most)
     base = min((int(lane.start_ns.min()) for lane in lanes if len(lane.start_ns)), default=0)
     last = max((int(lane.end_ns.max()) for lane in lanes if len(lane.end_ns)), default=1)
@@ -134,29 +134,23 @@ def _streams(gpu: Activity, window: Clip | None, names: _Names) -> list[_Lane]:
     return found
 
 
-def _threads(profile: NsysProfile, processes: Int64, window: Clip | None, names: _Names) -> list[_Lane]:
+def _threads(profile: NsysProfile, processes: Sequence[int] | None, window: Clip | None, names: _Names) -> list[_Lane]:
     nested = nested_ranges(profile, processes)
-    tree = nested.tree
-    depth = _depths(nested)
+    depth = nested.depth
     words = dict(zip(*(profile.table("threads")[name].to_pylist() for name in ("thread", "name")), strict=True))
-    kept = np.ones(len(tree), dtype=bool)
+    kept = np.ones(len(nested), dtype=bool)
     if window is not None:
-        kept = (tree.end_ns > window.start_ns) & (tree.start_ns < window.end_ns)
+        kept = (nested.end_ns > window.start_ns) & (nested.start_ns < window.end_ns)
     found = []
-    for place, thread in enumerate(nested.threads.tolist()):
-        rows = np.flatnonzero(kept & (tree.thread == place))
+    for thread in np.unique(nested.thread).tolist():
+        rows = np.flatnonzero(kept & (nested.thread == thread))
         if len(rows):
             code = names.of(nested.names, nested.name[rows].astype(np.int64))
             label = f"{words.get(thread) or 'thread'} {thread & 0xFFFFFF}"
             kind = np.full(len(rows), _RANGE, dtype=np.int64)
             process = f"process {(thread >> 24) & 0xFFFFFF} · NVTX"
-            found.append(_Lane(process, label, tree.start_ns[rows], tree.end_ns[rows], code, kind, depth[rows]))
+            found.append(_Lane(process, label, nested.start_ns[rows], nested.end_ns[rows], code, kind, depth[rows]))
     return found
-
-
-def _depths(nested: NestedRanges) -> Int64:
-    """Nesting depth of each range."""
-    return nested.path_depth[nested.path] if len(nested.path) else np.empty(0, dtype=np.int64)
 
 
 def _limit(lanes: list[_Lane], most: int) -> tuple[int, int]:
@@ -215,4 +209,4 @@ def _packed(lanes: Sequence[_Lane], base: int) -> str:
         (lambda lane: np.minimum(lane.depth, 255), np.uint8),
     ):
         columns += [make(lane).astype(kind).tobytes() for lane in lanes]
-    return base64.b64encode(zlib.compress(b"".join(columns), 6)).decode()
+    return base64.b64encode(isal_zlib.compress(b"".join(columns), 2)).decode()

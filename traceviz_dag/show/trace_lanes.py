@@ -7,8 +7,11 @@ import heapq
 import numpy as np
 import numpy.typing as npt
 
+from traceviz_dag.read.host_tree import build_tree, take
+
 Int64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
+_NEVER = np.iinfo(np.int64).max
 
 
 def lanes_of(starts: Int64, ends: Int64) -> Int64:
@@ -42,18 +45,8 @@ def lanes_of(starts: Int64, ends: Int64) -> Int64:
 
 def nests(starts: Int64, ends: Int64) -> bool:
     """Whether every two slices are apart or one holds the other, as a call stack has it."""
-    order = np.lexsort((-ends, starts))
-    sorted_starts, sorted_ends = starts[order], ends[order]
-    if (sorted_starts[1:] >= np.maximum.accumulate(sorted_ends)[:-1]).all():
-        return True
-    open_ends: list[int] = []
-    for start, end in zip(sorted_starts.tolist(), sorted_ends.tolist(), strict=True):
-        while open_ends and open_ends[-1] <= start:
-            open_ends.pop()
-        if open_ends and end > open_ends[-1]:
-            return False
-        open_ends.append(end)
-    return True
+    tree = build_tree(np.arange(len(starts)), np.zeros(len(starts), np.int32), starts, ends - starts)
+    return bool((take(tree.end_ns, tree.parent, _NEVER) >= tree.end_ns).all())
 
 
 def begin_end_order(starts: Int64, ends: Int64) -> tuple[Int64, Mask]:
@@ -68,10 +61,17 @@ def begin_end_order(starts: Int64, ends: Int64) -> tuple[Int64, Mask]:
     count = len(starts)
     slices = np.concatenate((np.arange(count), np.arange(count)))
     begins = np.arange(2 * count) < count
-    own_starts, own_ends = starts[slices], ends[slices]
+    times = np.concatenate((starts, ends))
+    order = np.argsort(times, kind="stable")
+    # Few events share an instant: only those are told apart, by all that tells.
+    ordered = times[order]
+    same = np.flatnonzero(ordered[1:] == ordered[:-1])
+    tied = np.union1d(same, same + 1)
+    rows = order[tied]
+    begin, own, own_starts, own_ends = begins[rows], slices[rows], starts[slices[rows]], ends[slices[rows]]
     instant = own_starts == own_ends
-    turn = np.where(instant, 2, np.where(begins, 1, 0))
-    inner = np.where(instant, slices, np.where(begins, -own_ends, -own_starts))
-    tie = np.where(instant, ~begins, np.where(begins, slices, -slices))
-    order = np.lexsort((tie, inner, turn, np.where(begins, own_starts, own_ends)))
+    turn = np.where(instant, 2, np.where(begin, 1, 0))
+    inner = np.where(instant, own, np.where(begin, -own_ends, -own_starts))
+    tie = np.where(instant, ~begin, np.where(begin, own, -own))
+    order[tied] = rows[np.lexsort((tie, inner, turn, times[rows]))]
     return slices[order], begins[order]

@@ -11,11 +11,13 @@ import pyarrow as pa
 import pyarrow.csv
 import typer
 
+from traceviz_dag.analyze.nsys_activity import Activity
 from traceviz_dag.analyze.nsys_overlap import gpu_overlap
 from traceviz_dag.analyze.nsys_rows import operation_rows
 from traceviz_dag.commands.nsys.common import GpuOption, Opened, ProfileArgument, RulesOption, TrimOption, opened
 from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption
 from traceviz_dag.lake.write import write_atomically
+from traceviz_dag.show.json_rows import json_rows
 
 OutOption = Annotated[Path, typer.Option("--output", "-o", help="The file to write.", dir_okay=False)]
 
@@ -32,7 +34,8 @@ def export_csv(
 
     Times are whole nanoseconds. With --trim those that run inside the window are written, uncut.
     """
-    table = _rows(opened(path, home, trim, rules), gpu)
+    given = opened(path, home, trim, rules)
+    table = _rows(given, given.gpus(gpu))
     sink = pa.BufferOutputStream()
     pyarrow.csv.write_csv(table, sink)
     write_atomically(output.resolve(), sink.getvalue())
@@ -52,16 +55,20 @@ def export_json(
     Times are whole nanoseconds. With --trim those that run inside the window are written, uncut.
     """
     given = opened(path, home, trim, rules)
-    table = _rows(given, gpu)
+    parts = given.gpus(gpu)
+    table = _rows(given, parts)
     document: dict[str, Any] = {
         "facts": msgspec.to_builtins(given.profile.facts),
-        "overlap": [asdict(gpu_overlap(part, given.window)) for part in given.gpus(gpu)],
-        "operations": table.to_pylist(),
+        "overlap": [asdict(gpu_overlap(part, given.window)) for part in parts],
     }
-    write_atomically(output.resolve(), pa.py_buffer(msgspec.json.encode(document)))
+    sink = pa.BufferOutputStream()
+    sink.write(msgspec.json.encode(document)[:-1] + b',"operations":[')
+    for piece in json_rows(table):
+        sink.write(piece)
+    sink.write(b"]}")
+    write_atomically(output.resolve(), sink.getvalue())
     typer.echo(f"{table.num_rows} operations: {output}")
 
 
-def _rows(given: Opened, gpu: list[str]) -> pa.Table:
-    tables = [operation_rows(given.profile, part, given.window) for part in given.gpus(gpu)]
-    return pa.concat_tables(tables)
+def _rows(given: Opened, parts: list[Activity]) -> pa.Table:
+    return pa.concat_tables([operation_rows(given.profile, part, given.window) for part in parts])

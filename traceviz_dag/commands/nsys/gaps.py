@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from traceviz_dag.analyze.nsys_activity import Activity, numbers
+from traceviz_dag.analyze.nsys_activity import Activity, processes_of
 from traceviz_dag.analyze.nsys_overlap import gaps as find_gaps
 from traceviz_dag.analyze.nsys_overlap import gpu_overlap
 from traceviz_dag.analyze.nsys_tree import nested_ranges
@@ -69,14 +69,15 @@ def gaps(
 def _of_gpu(given: Opened, part: Activity, least_ns: int) -> dict[str, Any]:
     idle_ns = gpu_overlap(part, given.window).idle_ns
     found = find_gaps(part, given.window, least_ns)
-    calls = given.profile.table("calls", "start_ns", "thread")
-    nested = nested_ranges(given.profile, np.unique(part.process))
+    processes = processes_of([part])
+    calls = given.profile.rows("calls", "start_ns", "thread", of=processes)
+    nested = nested_ranges(given.profile, processes)
     before = np.array([gap.before for gap in found], dtype=np.int64)
-    launch = np.where(before >= 0, part.launch[np.maximum(before, 0)], -1)
+    launch = calls.place(np.where(before >= 0, part.launch[np.maximum(before, 0)], -1))
     launched = launch >= 0
     call_start, thread = np.zeros(len(found), dtype=np.int64), np.full(len(found), -1, dtype=np.int64)
-    call_start[launched] = numbers(calls, "start_ns")[launch[launched]]
-    thread[launched] = numbers(calls, "thread")[launch[launched]]
+    call_start[launched] = calls["start_ns"][launch[launched]]
+    thread[launched] = calls["thread"][launch[launched]]
     middle = np.array([(gap.start_ns + gap.end_ns) // 2 for gap in found], dtype=np.int64)
     position = nested.position_of(thread, middle)
     rows = [

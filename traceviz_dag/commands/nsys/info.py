@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import numpy as np
 
-from traceviz_dag.analyze.nsys_activity import activities, numbers
+from traceviz_dag.analyze.nsys_activity import activities
 from traceviz_dag.commands.nsys.common import ProfileArgument, opened, seconds
 from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.output import milliseconds, print_json, print_table
@@ -29,20 +30,20 @@ def info(path: ProfileArgument, home: HomeOption = DEFAULT_HOME, json: JsonOptio
             "kernels": int(part.kernel.sum()),
             "memory_operations": int((~part.kernel).sum()),
             "launched": int((part.launch[part.kernel] >= 0).sum()),
-            "processes": len(set(part.process.tolist())),
-            "streams": len(set(part.stream.tolist())),
+            "processes": len(np.unique(part.process)),
+            "streams": len(np.unique(part.stream)),
             "first_ns": int(part.starts.min()),
             "last_ns": int(part.ends.max()),
         }
         for part in parts
     ]
-    calls, ranges = given.profile.table("calls", "start_ns"), given.profile.table("ranges", "start_ns")
-    times = [row["first_ns"] for row in rows] + [int(numbers(t, "start_ns").min()) for t in (calls, ranges) if len(t)]
+    calls, ranges = given.profile.rows("calls", "start_ns"), given.profile.rows("ranges", "start_ns")
+    times = [row["first_ns"] for row in rows] + [int(part["start_ns"].min()) for part in (calls, ranges) if len(part)]
     stated = {
         **msgspec.to_builtins(facts),
         "gpus": rows,
-        "calls": calls.num_rows,
-        "ranges": ranges.num_rows,
+        "calls": len(calls),
+        "ranges": len(ranges),
         "first_ns": min(times, default=None),
         "last_ns": max((row["last_ns"] for row in rows), default=None),
     }

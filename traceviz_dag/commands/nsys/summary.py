@@ -34,7 +34,6 @@ def summary(
     time is a union, memory operations included.
     """
     given = opened(path, home, trim, rules)
-    metrics = given.profile.table("metrics")
     found = []
     for part in given.gpus(gpu):
         window = part.window(given.window)
@@ -44,7 +43,7 @@ def summary(
                 **asdict(figures),
                 "operations": [asdict(one) for one in by_name(part, given.window)],
                 "streams": [asdict(one) for one in by_stream(part, given.window)],
-                "metrics": [asdict(one) for one in metric_means(metrics, part.device, window)],
+                "metrics": [asdict(one) for one in metric_means(given.profile, part.device, window)],
             }
         )
     if json:
