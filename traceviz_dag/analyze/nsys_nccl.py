@@ -9,9 +9,9 @@ import numpy as np
 from traceviz_dag.analyze.intervals import Int64, Intervals, clip, intersect, measure, union
 from traceviz_dag.analyze.kernel_intervals import KINDS
 from traceviz_dag.analyze.nsys_activity import Activity, Clip, processes_of
-from traceviz_dag.classify.host_tree import NONE, take
 from traceviz_dag.classify.nsys_calls import RangeColumns, nccl_calls_of, operation_in_name
 from traceviz_dag.read.events import MISSING
+from traceviz_dag.read.host_tree import NONE, take
 from traceviz_dag.read.nsys_profile import NsysProfile
 from traceviz_dag.vocabulary import Kind
 

@@ -12,7 +12,7 @@ from traceviz_dag.analyze.nsys_activity import Activity, processes_of
 from traceviz_dag.analyze.nsys_summary import busy_by_group
 from traceviz_dag.analyze.nsys_tree import NestedRanges, launch_positions, nested_ranges
 from traceviz_dag.classify.columns import integers
-from traceviz_dag.classify.host_tree import NONE
+from traceviz_dag.read.host_tree import NONE
 from traceviz_dag.read.nsys_profile import NsysProfile
 from traceviz_dag.tables import NVTX_RANGES
 

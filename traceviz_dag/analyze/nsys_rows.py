@@ -8,8 +8,8 @@ import pyarrow as pa
 from traceviz_dag.analyze.kernel_intervals import KINDS
 from traceviz_dag.analyze.nsys_activity import Activity, Clip, processes_of
 from traceviz_dag.analyze.nsys_tree import NestedRanges, launch_positions, nested_ranges
-from traceviz_dag.classify.host_tree import NONE, take
 from traceviz_dag.read.events import MISSING, Int64
+from traceviz_dag.read.host_tree import NONE, take
 from traceviz_dag.read.nsys_profile import NsysProfile
 
 SEPARATOR = " / "

@@ -12,7 +12,7 @@ from traceviz_dag.analyze.intervals import Int64, Intervals
 from traceviz_dag.analyze.kernel_intervals import KINDS
 from traceviz_dag.analyze.nsys_activity import Activity, Clip, processes_of
 from traceviz_dag.analyze.nsys_summary import busy_by_group, numbered, sums
-from traceviz_dag.classify.host_tree import NONE, take
+from traceviz_dag.read.host_tree import NONE, take
 from traceviz_dag.read.nsys_profile import NsysProfile
 from traceviz_dag.vocabulary import Kind
 

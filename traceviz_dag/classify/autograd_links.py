@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from traceviz_dag.classify.host_tree import NONE, Bool, HostTree, take
 from traceviz_dag.read.events import CPU_OP, Int64, TraceEvents
+from traceviz_dag.read.host_tree import NONE, Bool, HostTree, take
 
 AUTOGRAD_NODE = "autograd::engine::evaluate_function: "
 

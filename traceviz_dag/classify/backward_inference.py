@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from traceviz_dag.classify.autograd_links import autograd_nodes, makers_of_nodes
-from traceviz_dag.classify.host_tree import NONE, HostTree, take
 from traceviz_dag.classify.operators import operators_named, outermost_operators
 from traceviz_dag.classify.steps import ProfilerSteps, step_at
 from traceviz_dag.read.events import Int64, TraceEvents
+from traceviz_dag.read.host_tree import NONE, HostTree, take
 
 _NOTHING = np.iinfo(np.int64)
 

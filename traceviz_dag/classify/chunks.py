@@ -7,8 +7,8 @@ from collections import Counter
 
 import numpy as np
 
-from traceviz_dag.classify.host_tree import NONE, HostTree
 from traceviz_dag.read.events import MISSING, Int64, TraceEvents
+from traceviz_dag.read.host_tree import NONE, HostTree
 
 _MODULE = re.compile(r"nn\.Module: (.+)_(\d+)$")
 

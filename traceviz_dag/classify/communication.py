@@ -13,12 +13,12 @@ import numpy as np
 from traceviz_dag.classify.communicator_use import Carried, decide_by_use
 from traceviz_dag.classify.dimension_evidence import RANKS_AND_USE, DimensionDecision, DimensionEvidence, GroupFacts
 from traceviz_dag.classify.group_dimensions import group_kind
-from traceviz_dag.classify.host_tree import NONE, Bool, HostTree, take
 from traceviz_dag.classify.launches import Launches
 from traceviz_dag.classify.rules import Rules
 from traceviz_dag.classify.topology import group_dimension
 from traceviz_dag.classify.topology_types import Group, Topology
 from traceviz_dag.read.events import MISSING, CollectiveFacts, Int64, TraceEvents
+from traceviz_dag.read.host_tree import NONE, Bool, HostTree, take
 from traceviz_dag.vocabulary import Dimension, Evidence, Phase, TopologySource
 
 _PHASES = tuple(Phase)

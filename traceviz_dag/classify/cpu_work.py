@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from traceviz_dag.classify.host_tree import NONE, HostTree
 from traceviz_dag.classify.launches import Launches
 from traceviz_dag.read.events import (
     CPU_OP,
@@ -24,6 +23,7 @@ from traceviz_dag.read.events import (
     Int64,
     TraceEvents,
 )
+from traceviz_dag.read.host_tree import NONE, HostTree
 
 CPU_DEVICE_NUMBER = -1
 """``DeviceRows.device`` of work intervals on the CPU."""

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from traceviz_dag.classify.dimension_evidence import DimensionDecision
-from traceviz_dag.classify.host_tree import NONE, Bool, take
 from traceviz_dag.classify.launches import Launches
 from traceviz_dag.classify.phases import EVIDENCES, PHASES, UNKNOWN_PHASE, LaunchesBetweenRows, Places
 from traceviz_dag.read.events import MISSING, Int64, TraceEvents
+from traceviz_dag.read.host_tree import NONE, Bool, take
 from traceviz_dag.vocabulary import Dimension, Evidence, Phase
 
 _BETWEEN, _BY_DIMENSION = "between_neighbours_on_stream", "phase_of_its_dimension"

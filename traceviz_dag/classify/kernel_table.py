@@ -12,12 +12,12 @@ from traceviz_dag.classify.categories import MICROBATCH_DIMENSIONS, category_of
 from traceviz_dag.classify.columns import coded, integers, labelled
 from traceviz_dag.classify.cpu_work import CPU_DEVICE_NUMBER
 from traceviz_dag.classify.dimension_evidence import DimensionDecision
-from traceviz_dag.classify.host_tree import HostTree, take
 from traceviz_dag.classify.kernel_phases import KernelPhases
 from traceviz_dag.classify.launches import Launches
 from traceviz_dag.classify.phases import EVIDENCES, PHASES, Places
 from traceviz_dag.classify.steps import ProfilerSteps, nearest_step, step_at
 from traceviz_dag.read.events import MISSING, CollectiveFacts, Int64, TraceEvents
+from traceviz_dag.read.host_tree import HostTree, take
 from traceviz_dag.tables import KERNELS
 from traceviz_dag.vocabulary import CPU_DEVICE, Category, Dimension, Kind, StepEvidence
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from traceviz_dag.classify.autograd_links import AUTOGRAD_NODE
-from traceviz_dag.classify.host_tree import NONE, HostTree, build_tree, innermost, take
 from traceviz_dag.read.events import CPU_OP, MISSING, USER_ANNOTATION, Int32, Int64, TraceEvents
+from traceviz_dag.read.host_tree import NONE, HostTree, build_tree, innermost, take
 
 _ASYNCHRONOUS = ("ProfilerStep#", "gloo:")
 """Annotations that outlive their callers or straddle frames: they hold nothing that is launched inside them."""

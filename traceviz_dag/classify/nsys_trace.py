@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from traceviz_dag.classify.host_tree import NONE
 from traceviz_dag.classify.launches import main_thread
 from traceviz_dag.classify.nsys_calls import RangeColumns, launch_places, nccl_calls_of
 from traceviz_dag.classify.rules import Rules
@@ -34,6 +33,7 @@ from traceviz_dag.read.events import (
     TraceEvents,
     TraceHeader,
 )
+from traceviz_dag.read.host_tree import NONE
 from traceviz_dag.read.nsys_iterations import Iterations
 from traceviz_dag.read.nsys_profile import MARK, PROCESS_BITS, NsysProfile
 

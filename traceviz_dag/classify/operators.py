@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from traceviz_dag.classify.host_tree import NONE, Bool, HostTree, take
 from traceviz_dag.read.events import CPU_OP, USER_ANNOTATION, Int64, TraceEvents
+from traceviz_dag.read.host_tree import NONE, Bool, HostTree, take
 
 _DISTRIBUTED = ("c10d::", "record_param_comms", "nccl:", "gloo:")
 _EXCHANGES = ("nccl:coalesced", "nccl:send", "nccl:recv", "c10d::send", "c10d::recv")

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from traceviz_dag.classify.autograd_links import AUTOGRAD_NODE
-from traceviz_dag.classify.host_tree import NONE, Bool, HostTree, take
 from traceviz_dag.classify.launches import Launches, main_thread
 from traceviz_dag.classify.operators import inside_operators, operators_named
 from traceviz_dag.classify.rules import OPENS, Rules
@@ -16,6 +15,7 @@ from traceviz_dag.classify.step_inference import PLACES, LaunchTimes, infer_step
 from traceviz_dag.classify.step_surroundings import Communications
 from traceviz_dag.classify.steps import MicrobatchSteps, OpeningFrames, ProfilerSteps, microbatch_steps
 from traceviz_dag.read.events import CPU_OP, MISSING, PYTHON_FUNCTION, USER_ANNOTATION, Int64, TraceEvents
+from traceviz_dag.read.host_tree import NONE, Bool, HostTree, take
 from traceviz_dag.vocabulary import Evidence, Phase
 
 PHASES = tuple(Phase)

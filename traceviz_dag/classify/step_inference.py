@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from traceviz_dag.classify.backward_inference import BackwardSteps, find_backward_steps
-from traceviz_dag.classify.host_tree import NONE, Bool, HostTree, take
 from traceviz_dag.classify.operators import exchanges_between_steps, operators_named, outermost_operators
 from traceviz_dag.classify.schedule_order import BACKWARD, FORWARD, numbers_by_order
 from traceviz_dag.classify.step_surroundings import Communications, Surroundings, around_steps
 from traceviz_dag.classify.steps import MicrobatchSteps, ProfilerSteps, step_at
 from traceviz_dag.read.events import Int64, TraceEvents
+from traceviz_dag.read.host_tree import NONE, Bool, HostTree, take
 from traceviz_dag.vocabulary import Phase
 
 PLACES = (

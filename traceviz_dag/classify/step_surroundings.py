@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceviz_dag.classify.host_tree import NONE, Bool, HostTree
 from traceviz_dag.classify.operators import operators_named, outermost_operators
 from traceviz_dag.classify.steps import ProfilerSteps, step_at
 from traceviz_dag.read.events import USER_ANNOTATION, Int64, TraceEvents
+from traceviz_dag.read.host_tree import NONE, Bool, HostTree
 
 _OPTIMIZER = "Optimizer.step#"
 _ZEROING = ("aten::zero_", "aten::zeros", "aten::_foreach_zero_", "aten::fill_", "aten::empty")

@@ -9,9 +9,9 @@ import numpy as np
 
 from traceviz_dag.classify.autograd_links import autograd_nodes, makers_of_nodes
 from traceviz_dag.classify.chunks import chunks_of_forward_steps
-from traceviz_dag.classify.host_tree import NONE, HostTree, take
 from traceviz_dag.classify.schedule_order import BACKWARD, FORWARD, numbers_by_order
 from traceviz_dag.read.events import MISSING, USER_ANNOTATION, Int64, TraceEvents
+from traceviz_dag.read.host_tree import NONE, HostTree, take
 
 PROFILER_STEP = re.compile(r"ProfilerStep#(\d+)$")
 
