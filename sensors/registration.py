@@ -28,6 +28,7 @@ from traceviz_dag.read.layouts import discover
 from traceviz_dag.read.nsys_open import is_nsys
 from traceviz_dag.read.peek import peek_header
 from traceviz_dag.read.sources import ByteSource
+from traceviz_dag.read.topology_file import read_topology_file
 
 _FETCHED = "fetched"
 _EARLIER_ITERATIONS = 3
@@ -253,15 +254,24 @@ def _missing_ranks(home: Path, inputs: IterationInputs, configured: int | None) 
 
 
 def _world_size(inputs: IterationInputs) -> int | None:
+    if any(entry.part for entry in inputs.ranks):
+        return _world_of_text(inputs.topology_file)
     for entry in inputs.ranks:
-        if entry.part:
-            # Profiles do not state the size of the job.
-            continue
         try:
             return peek_header(Path(entry.path)).world_size
         except BadInputError:
             continue
     return None
+
+
+def _world_of_text(topology_file: str | None) -> int | None:
+    """The size of the job of exports, which do not state it themselves."""
+    if topology_file is None:
+        return None
+    try:
+        return read_topology_file(Path(topology_file)).sizes.get("world")
+    except BadInputError:
+        return None
 
 
 def _fetch(folders: Folders, home: Path, task: FolderTask) -> Path:

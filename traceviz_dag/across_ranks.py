@@ -178,6 +178,7 @@ def iterations_at(
     """The iterations of a path, analysed into a lake that is gone afterwards; or, without a path, those of a home.
 
     Args:
+        home: for a path, where profiles of Nsight Systems are kept once they were read.
         rank: rank of a single file that does not say its own.
 
     Raises:
@@ -191,16 +192,17 @@ def iterations_at(
         yield [StoredIteration(lake, run, iteration) for run, iteration in places]
         return
     with TemporaryDirectory(prefix="traceviz_") as folder:
-        yield [_analysed(Path(folder), inputs, rules) for inputs in inputs_below([path], rank=rank)]
+        below = inputs_below([path], rank=rank, home=home)
+        yield [_analysed(Path(folder), inputs, rules, home) for inputs in below]
 
 
-def _analysed(home: Path, inputs: IterationInputs, rules: Path | None) -> StoredIteration:
-    lake = open_lake(home)
-    topology = read_topology(inputs)
+def _analysed(folder: Path, inputs: IterationInputs, rules: Path | None, home: Path | None) -> StoredIteration:
+    lake = open_lake(folder)
+    topology = read_topology(inputs, home=home)
     for name, table in zip(("topology", "process_groups"), topology_tables(topology), strict=True):
         lake.write(name, table, run=inputs.run, iteration=inputs.iteration)
     task = IterationTask(lake.home, inputs.run, inputs.iteration, topology, load_rules(rules))
-    traces = rank_traces(inputs, {entry.rank for entry in inputs.ranks})
+    traces = rank_traces(inputs, {entry.rank for entry in inputs.ranks}, home)
     for _ in analyse_ranks(task, traces):
         pass
     return StoredIteration(lake, inputs.run, inputs.iteration, inputs)

@@ -100,7 +100,7 @@ def analyse_into_lake(task: IterationTask, trace: RankTrace) -> RankOutcome:
     started = time.monotonic()
     lake = Lake(task.home)
     try:
-        tables = analyse_rank(replace(trace, home=task.home), task.topology, task.rules)
+        tables = analyse_rank(replace(trace, home=trace.home or task.home), task.topology, task.rules)
     except BadInputError as error:
         return _record_failure(task, trace, str(error))
     written = {}

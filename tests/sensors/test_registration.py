@@ -11,6 +11,8 @@ import pytest
 
 from sensors.ledger import FolderState
 from sensors.registration import FolderTask, Registration, is_whole, register_folder
+from tests.classify.test_topology_file import NEW_FORM
+from tests.nsys_file import node_export
 from tests.small_run import rank_file, write_run
 from traceviz_dag.lake.inputs import registered
 
@@ -66,6 +68,16 @@ def test_a_capture_of_some_ranks_by_intention_is_complete_from_its_second_iterat
     assert register_iteration(home, run).record.state is FolderState.WAITING
     register_iteration(home, run, overdue=True)
     assert register_iteration(home, run, 8).record.state is FolderState.REGISTERED
+
+
+def test_exports_of_some_nodes_wait_for_the_ranks_that_the_topology_text_file_counts(tmp_path, home):
+    folder = tmp_path / "job"
+    node_export(folder / "node0.sqlite")
+    (folder / "unique_parallel_groups_20260101_000000.txt").write_text(NEW_FORM)
+    task = FolderTask(str(folder), str(tmp_path))
+    assert "lacks ranks [2, 3]" in register_folder(home, task).record.reason
+    node_export(folder / "node1.sqlite")
+    assert register_folder(home, task).record.state is FolderState.REGISTERED and ranks(home, "job@0") == [0, 1, 2, 3]
 
 
 def test_configured_ranks_come_before_the_world_size(tmp_path, home):

@@ -55,7 +55,7 @@ def _iterations(path: Path, home: Path, rules: Path | None) -> Iterator[tuple[st
     from traceviz_dag.lake.lake import open_lake
 
     if rules is None:
-        below = inputs_below([path])
+        below = inputs_below([path], home=home)
         known = [registered_if_any(home, inputs.key) for inputs in below]
         lake = open_lake(home)
         stored = [

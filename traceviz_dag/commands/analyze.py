@@ -129,7 +129,7 @@ def _write_kernel_analyses(
     from traceviz_dag.traceviz_export import Export, export_ranks
     from traceviz_dag.workers import default_workers
 
-    for inputs in inputs_below(paths, pattern=pattern):
+    for inputs in inputs_below(paths, pattern=pattern, home=home):
         export = Export(home, inputs.run, inputs.iteration, folder.resolve() / f"iteration_{inputs.iteration}")
         written = sum(1 for _ in export_ranks(export, processes or default_workers()))
         typer.echo(f"written: {written} ranks in {export.folder}", err=True)

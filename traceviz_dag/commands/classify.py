@@ -1,7 +1,8 @@
-"""``traceviz classify``: one trace to classified kernels, without a home."""
+"""``traceviz classify``: one trace, or one rank of a profile, to classified kernels; nothing of it is recorded."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,11 +12,12 @@ import pyarrow.csv
 import pyarrow.parquet
 import typer
 
-from traceviz_dag.commands.options import JsonOption
+from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.output import milliseconds, percent, print_json, print_table
 from traceviz_dag.errors import UsageError
 
 if TYPE_CHECKING:
+    from traceviz_dag.rank_pipeline import RankTrace
     from traceviz_dag.read.events import TraceEvents
 
 
@@ -28,7 +30,9 @@ def classify(
         Path | None, typer.Option("--input", help="The same, as TraceViz's core analyzer has it.")
     ] = None,
     output: Annotated[Path | None, typer.Option(help="Write the kernels to this .parquet, .csv or .json file.")] = None,
-    rank: Annotated[int | None, typer.Option(help="Rank of a file that does not say its own.")] = None,
+    rank: Annotated[
+        int | None, typer.Option(help="Rank of a file that does not say its own; of a profile, the one to classify.")
+    ] = None,
     traceviz: Annotated[
         Path | None,
         typer.Option(help="Write <trace>_kernel_analysis, as TraceViz's core analyzer does, here."),
@@ -37,33 +41,42 @@ def classify(
     engine: Annotated[
         str, typer.Option(help="Which reader: own, or perfetto (its trace processor and PerfettoSQL).")
     ] = "own",
+    home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
 ) -> None:
     """Classify the kernels of one trace: phase, dimension, category and micro-batch, each with its evidence.
 
-    Process groups are those that the file and its neighbours' headers name.
+    Process groups are those that the file and its neighbours' headers name. Of an Nsight Systems profile, which may
+    hold several ranks, one is classified; the home keeps the profile, so that it is read once.
     """
     from traceviz_dag.classify.rules import load_rules
     from traceviz_dag.discovery import inputs_below
     from traceviz_dag.iteration_pipeline import rank_traces, read_topology
     from traceviz_dag.rank_pipeline import classify_trace, read_events
+    from traceviz_dag.read.nsys_open import is_nsys
 
     if engine not in _ENGINES:
         raise UsageError(f"no reader {engine!r}; there are {', '.join(_ENGINES)}")
     trace_path = path or input_
     if trace_path is None or (path is not None and input_ is not None):
         raise UsageError("give one trace file, as an argument or with --input")
-    if trace_path.is_dir():
+    profile = is_nsys(trace_path)
+    if trace_path.is_dir() and not profile:
         raise UsageError(f"{trace_path} is a folder; use traceviz analyze for many files")
-    inputs = inputs_below([trace_path], rank=rank)[0]
-    trace = rank_traces(inputs, {entry.rank for entry in inputs.ranks})[0]
-    topology, table = read_topology(inputs), load_rules(rules)
+    if profile and (engine == "perfetto" or traceviz is not None):
+        raise UsageError(
+            "--engine perfetto and --traceviz are for PyTorch traces; analyze takes profiles the whole way"
+        )
+    inputs = inputs_below([trace_path], rank=rank, home=home.resolve())[0]
+    traces = rank_traces(inputs, {entry.rank for entry in inputs.ranks}, home.resolve())
+    trace = _chosen(traces, rank if profile and len(traces) > 1 else None)
+    topology, table = read_topology(inputs, home=home.resolve()), load_rules(rules)
     events = _by_perfetto(trace.path) if engine == "perfetto" else read_events(trace, topology, table)
     kernels = classify_trace(events, trace.rank, topology, table).kernels
     if output is not None:
         _write(kernels, output)
     if traceviz is not None:
-        _write_kernel_analysis(trace_path, rank, rules, traceviz)
+        _write_kernel_analysis(trace_path, rank, rules, traceviz, home.resolve())
     rows = _by_category(kernels)
     if json:
         print_json({"file": trace.name, "rank": trace.rank, "fault": events.report.fault, "categories": rows})
@@ -87,12 +100,25 @@ def classify(
     )
 
 
-def _write_kernel_analysis(path: Path, rank: int | None, rules: Path | None, folder: Path) -> None:
+def _chosen(traces: Sequence[RankTrace], rank: int | None) -> RankTrace:
+    """The trace of a rank; without one the first, which is said where there are others."""
+    ranks = [trace.rank for trace in traces]
+    if rank is None:
+        if len(traces) > 1:
+            typer.echo(f"traceviz: ranks {ranks[0]} to {ranks[-1]} are in it; --rank chooses another", err=True)
+        return traces[0]
+    for trace in traces:
+        if trace.rank == rank:
+            return trace
+    raise UsageError(f"no rank {rank} in {traces[0].path}; there are {', '.join(map(str, ranks))}")
+
+
+def _write_kernel_analysis(path: Path, rank: int | None, rules: Path | None, folder: Path, home: Path) -> None:
     """Its pictures show micro-batches and overlap, so the file goes the whole way, into a lake that is not kept."""
     from traceviz_dag.across_ranks import iterations_at
     from traceviz_dag.traceviz_export import Export, export_ranks
 
-    with iterations_at(path, Path(), rules, rank) as analysed:
+    with iterations_at(path, home, rules, rank) as analysed:
         for each in analysed[:1]:
             for written in export_ranks(Export(each.lake.home, each.run, each.iteration, folder)):
                 typer.echo(f"written: {written}", err=True)

@@ -32,7 +32,7 @@ def judge_exports(
     complete, on_one_clock = world_size == ranks, all(export.utc_start for export in exports) or len(exports) == 1
     return [
         Answer(PHASE, degree(phase_known, annotated), ranges),
-        Answer(MICROBATCH, degree(phase_known, annotated), ranges),
+        Answer(MICROBATCH, degree(phase_known, any(export.backward_ranks for export in exports)), ranges),
         Answer(
             DIMENSION,
             degree(payload and described, some_payload or described),
@@ -105,9 +105,7 @@ def _why_ranges(exports: Sequence[ExportFacts], ranks: int) -> str:
     if nodes:
         return f"PyTorch's NVTX ranges, with nodes of autograd for {nodes} of {ranks} ranks"
     if operators:
-        return (
-            "PyTorch's NVTX ranges without nodes of autograd: no backward pass ran in the capture, or inside emit_nvtx"
-        )
+        return "PyTorch's NVTX ranges, but no node of autograd among them: no backward pass in the capture"
     annotated = any(export.ranges for export in exports)
     return f"no NVTX ranges of PyTorch{'' if annotated else ', nor any other'}: {_EMIT_NVTX}"
 
@@ -127,7 +125,7 @@ def _why_dimension(exports: Sequence[ExportFacts], payload: bool, described: boo
     return communicators + (
         " and the topology text file"
         if described
-        else "; what they serve is told by operators in part: put unique_parallel_groups_* beside the exports"
+        else ": Megatron's are told by what they carry, most of them; unique_parallel_groups_* beside them tells all"
     )
 
 

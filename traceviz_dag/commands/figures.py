@@ -122,7 +122,7 @@ def _analysed(home: Path, paths: Sequence[Path]) -> set[tuple[str, int]]:
     from traceviz_dag.discovery import inputs_below
     from traceviz_dag.orchestrate import AnalysisSettings, analyse
 
-    inputs = inputs_below(paths)
+    inputs = inputs_below(paths, home=home)
     results = analyse(AnalysisSettings(home, allow_partial=True), inputs)
     faults = [fault for entry in inputs for fault in (*entry.problems, *entry.warnings)]
     faults += [f"{result.key}: {fault}" for result in results for fault in result.faults.values()]

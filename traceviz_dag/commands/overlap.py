@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import pyarrow as pa
 import typer
@@ -14,6 +14,11 @@ from traceviz_dag.commands.output import milliseconds, percent, print_json, prin
 from traceviz_dag.errors import UsageError
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.vocabulary import ALL_DIMENSIONS
+
+if TYPE_CHECKING:
+    from traceviz_dag.classify.topology_types import Topology
+    from traceviz_dag.lake.inputs import IterationInputs
+    from traceviz_dag.rank_pipeline import RankTrace
 
 _WINDOWS = ("file", "step", "kernels")
 
@@ -42,7 +47,10 @@ def overlap(
     """
     if window not in _WINDOWS:
         raise UsageError(f"no window {window!r}; there are {', '.join(_WINDOWS)}")
-    rows = _from_lake(home, window) if path is None else _from_path(path, window, start_ns, end_ns, rules)
+    if path is None:
+        rows = _from_lake(home, window)
+    else:
+        rows = _from_path(path, window, start_ns, end_ns, rules, home.resolve())
     rows = [row for row in rows if dimension is None or row["dimension"] == dimension]
     if json:
         print_json(rows)
@@ -98,7 +106,7 @@ def _from_lake(home: Path, window: str) -> Sequence[dict[str, Any]]:
 
 
 def _from_path(
-    path: Path, window: str, start_ns: int | None, end_ns: int | None, rules_file: Path | None
+    path: Path, window: str, start_ns: int | None, end_ns: int | None, rules_file: Path | None, home: Path
 ) -> Sequence[dict[str, Any]]:
     from traceviz_dag.analyze.overlap import overlap_table, window_overlap
     from traceviz_dag.classify.rules import load_rules
@@ -107,17 +115,22 @@ def _from_path(
     from traceviz_dag.rank_pipeline import classify_trace, kernels_of_step, read_events, step_windows
 
     explicit = start_ns is not None or end_ns is not None
+    whole = window == "file" or explicit
     rules = load_rules(rules_file)
     rows: list[dict[str, Any]] = []
-    seen: set[Path] = set()
-    for inputs in inputs_below([path]):
-        topology = read_topology(inputs)
-        for trace in rank_traces(inputs, {entry.rank for entry in inputs.ranks}):
-            whole = window == "file" or explicit
-            if whole and trace.path in seen:
-                continue
-            seen.add(trace.path)
-            classified = classify_trace(read_events(trace, topology, rules), trace.rank, topology, rules)
+    # A rank's trace, which may hold several iterations, is classified once.
+    of_trace: dict[tuple[Path, str], list[tuple[IterationInputs, RankTrace]]] = {}
+    for inputs in inputs_below([path], home=home):
+        for trace in rank_traces(inputs, {entry.rank for entry in inputs.ranks}, home):
+            of_trace.setdefault((trace.path, trace.part), []).append((inputs, trace))
+    topologies: dict[str, Topology] = {}
+    for places in of_trace.values():
+        inputs, first = places[0]
+        if inputs.key not in topologies:
+            topologies[inputs.key] = read_topology(inputs, home=home)
+        topology = topologies[inputs.key]
+        classified = classify_trace(read_events(first, topology, rules), first.rank, topology, rules)
+        for inputs, trace in places[:1] if whole else places:
             table: pa.Table
             if whole:
                 table = window_overlap(classified.kernels, "clip" if explicit else "file", start_ns, end_ns)
@@ -126,4 +139,4 @@ def _from_path(
                 table = overlap_table(kernels, step_windows(classified, trace.step), classified.kernels)
             place = {"run": inputs.run, "iteration": inputs.iteration, "rank": trace.rank}
             rows += [{**place, **row} for row in table.to_pylist() if whole or row["window_name"] == window]
-    return rows
+    return sorted(rows, key=lambda row: (row["run"], row["iteration"], row["rank"]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -28,4 +29,4 @@ def perfetto(
     """
     given = opened(path, home, trim, rules)
     slices = write_perfetto(given.profile, given.gpus(gpu), output.resolve(), given.window)
-    typer.echo(f"{slices} slices: {output}; open it at ui.perfetto.dev or in a copy of the UI of your own")
+    typer.echo(f"{slices} slices: {output}; open it with: traceviz perfetto open {shlex.quote(str(output))}")
