@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,10 +95,13 @@ def encode(data: pa.Table) -> pa.Buffer:
     return sink.getvalue()
 
 
-def write_atomically(path: Path, data: pa.Buffer) -> None:
+def write_atomically(path: Path, data: pa.Buffer | Sequence[bytes]) -> None:
     """Write the bytes to a hidden temporary file beside ``path``, sync it to disk, and rename it.
 
     Concurrent writers of one path are safe, the last one wins. Temporaries of writers that died are removed first.
+
+    Args:
+        data: the bytes, or pieces of them in order.
     """
     for _ in range(_ATTEMPTS):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -106,7 +109,8 @@ def write_atomically(path: Path, data: pa.Buffer) -> None:
         try:
             with _locked_temporary(path) as (temporary, descriptor):
                 with os.fdopen(os.dup(descriptor), "wb") as stream:
-                    stream.write(memoryview(data))
+                    for piece in [data] if isinstance(data, pa.Buffer) else data:
+                        stream.write(memoryview(piece))
                 os.fsync(descriptor)
                 temporary.replace(path)
                 return

@@ -61,12 +61,8 @@ def export_json(
         "facts": msgspec.to_builtins(given.profile.facts),
         "overlap": [asdict(gpu_overlap(part, given.window)) for part in parts],
     }
-    sink = pa.BufferOutputStream()
-    sink.write(msgspec.json.encode(document)[:-1] + b',"operations":[')
-    for piece in json_rows(table):
-        sink.write(piece)
-    sink.write(b"]}")
-    write_atomically(output.resolve(), sink.getvalue())
+    head = msgspec.json.encode(document)[:-1] + b',"operations":['
+    write_atomically(output.resolve(), [head, *json_rows(table), b"]}"])
     typer.echo(f"{table.num_rows} operations: {output}")
 
 
