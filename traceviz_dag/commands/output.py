@@ -10,13 +10,12 @@ from typing import Any
 import msgspec
 import typer
 
-from traceviz_dag.commands.plain_table import is_plain, plain_table
-
 MOST_ROWS = 200
 """Rows that a printed table shows at the most; JSON shows all."""
 
 ABSENT = "–"
 _WIDTH = 200
+"""Letters of a line where no terminal says how many it shows."""
 
 
 def print_json(value: Any) -> None:
@@ -26,38 +25,23 @@ def print_json(value: Any) -> None:
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print rows as a table; what is cut off is said."""
-    every = list(rows)
-    right = [
-        bool(every) and all(isinstance(row[index], int | float) or _is_number(row[index]) for row in every)
-        for index in range(len(columns))
-    ]
-    shown = [[ABSENT if value is None else str(value) for value in row] for row in every[:MOST_ROWS]]
-    width = None if sys.stdout.isatty() else _WIDTH
-    plain = plain_table(columns, right, shown, width) if width is not None and len(title) <= width else None
-    if plain is not None and is_plain(title):
-        sys.stdout.write(f"\n{title}\n{plain}")
-    else:
-        _print_with_rich(title, columns, right, shown, width)
-    if len(every) > MOST_ROWS:
-        typer.echo(f"{len(every) - MOST_ROWS} more rows; --json prints all")
-
-
-def _print_with_rich(
-    title: str, columns: Sequence[str], right: Sequence[bool], rows: Sequence[Sequence[str]], width: int | None
-) -> None:
-    # Imported here because most output goes to pipes, and the import takes as long as some commands.
+    # Imported here: programs that ask for JSON need not wait for it.
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
+    every = list(rows)
     table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
-    for column, of_right in zip(columns, right, strict=True):
-        table.add_column(column, justify="right" if of_right else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    console = Console(file=sys.stdout, width=width)
+    for index, column in enumerate(columns):
+        numeric = bool(every) and all(isinstance(row[index], int | float) or _is_number(row[index]) for row in every)
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for row in every[:MOST_ROWS]:
+        table.add_row(*(ABSENT if value is None else str(value) for value in row))
+    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else _WIDTH)
     console.print(f"\n{title}", style="bold", markup=False, highlight=False)
     console.print(table)
+    if len(every) > MOST_ROWS:
+        console.print(f"{len(every) - MOST_ROWS} more rows; --json prints all")
 
 
 def milliseconds(nanoseconds: int | None) -> str:
