@@ -95,7 +95,7 @@ def encode(data: pa.Table) -> pa.Buffer:
     return sink.getvalue()
 
 
-def write_atomically(path: Path, data: pa.Buffer | Sequence[bytes]) -> None:
+def write_atomically(path: Path, data: bytes | pa.Buffer | Sequence[bytes]) -> None:
     """Write the bytes to a hidden temporary file beside ``path``, sync it to disk, and rename it.
 
     Concurrent writers of one path are safe, the last one wins. Temporaries of writers that died are removed first.
@@ -109,7 +109,7 @@ def write_atomically(path: Path, data: pa.Buffer | Sequence[bytes]) -> None:
         try:
             with _locked_temporary(path) as (temporary, descriptor):
                 with os.fdopen(os.dup(descriptor), "wb") as stream:
-                    for piece in [data] if isinstance(data, pa.Buffer) else data:
+                    for piece in [data] if isinstance(data, bytes | pa.Buffer) else data:
                         stream.write(memoryview(piece))
                 os.fsync(descriptor)
                 temporary.replace(path)
