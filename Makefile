@@ -25,7 +25,7 @@ dev: setup ## open the Dagster UI on this home
 	$(BIN)/traceviz dev --home $(HOME_FOLDER)
 
 test: setup ## all tests
-	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 lint: setup ## linter and formatter
 	$(BIN)/ruff check .
