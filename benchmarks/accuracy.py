@@ -304,9 +304,10 @@ class Score:
     def misses(self) -> list[str]:
         """Which targets of its part the job misses."""
         target = TARGETS[self.configuration.part]
+        wrong = [f"wrong {aspect}" for aspect in ASPECTS if self.wrong[aspect] >= target.wrong]
         if self.configuration.part == "nsys" and self.spanning > 0.5:
             # Only ends of iterations are left, whose borders the optimizer's kernels alone tell: unknown is no miss.
-            return [f"wrong {aspect}" for aspect in ASPECTS if self.wrong[aspect] >= target.wrong]
+            return wrong
         found = [aspect for aspect, least in target.right.items() if self.right[aspect] < least]
         if "microbatch" in target.right and self.right_category_and_microbatch < target.right["microbatch"]:
             found.append("category and microbatch")
@@ -315,8 +316,7 @@ class Score:
             found.append("microbatch")
         if target.each_category and self.worst_category[1] < target.each_category:
             found.append(self.worst_category[0])
-        found += [f"wrong {aspect}" for aspect in ASPECTS if self.wrong[aspect] >= target.wrong]
-        return found
+        return found + wrong
 
 
 def compared_exports(folder: Path, home: Path) -> pd.DataFrame:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from traceviz_dag.analyze.nsys_activity import name_codes, numbers
+from traceviz_dag.classify.autograd_links import AUTOGRAD_NODE
 from traceviz_dag.classify.nsys_calls import OPERATIONS
 from traceviz_dag.classify.nsys_trace import NsysPart
 from traceviz_dag.classify.rules import Rules
@@ -20,8 +21,6 @@ from traceviz_dag.nsys_ranks import iterations_of_part
 from traceviz_dag.read.events import KERNEL
 from traceviz_dag.read.nsys_cache import open_profile
 from traceviz_dag.read.nsys_profile import MARK, PROCESS_BITS, NsysProfile
-
-_BACKWARD_NODE = "autograd::engine::evaluate_function"
 
 INCLUDE_BLOBS = "export again with nsys export --include-blobs=true"
 
@@ -120,7 +119,7 @@ def _ranges(profile: NsysProfile) -> tuple[np.ndarray, ...]:
     table = profile.table("ranges", "name", "kind", "thread", "operator", "communicator")
     codes, names = name_codes(table, "name")
     of_nccl = np.array([name in OPERATIONS for name in names], dtype=bool)
-    of_autograd = np.array([name.startswith(_BACKWARD_NODE) for name in names], dtype=bool)
+    of_autograd = np.array([name.startswith(AUTOGRAD_NODE) for name in names], dtype=bool)
     return (
         numbers(table, "thread") >> PROCESS_BITS,
         numbers(table, "kind") != MARK,

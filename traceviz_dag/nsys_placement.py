@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import pyarrow.compute as pc
-
 from traceviz_dag.analyze.nsys_activity import numbers
 from traceviz_dag.analyze.nsys_jobs import CaptureEvidence, job_name, jobs, ran_together, why_apart
 from traceviz_dag.classify.nsys_trace import NsysPart
@@ -19,7 +17,7 @@ from traceviz_dag.nsys_ranks import iterations_of_part, parts_of
 from traceviz_dag.read.layouts import TraceFile
 from traceviz_dag.read.nsys_cache import open_profile
 from traceviz_dag.read.nsys_iterations import Iterations
-from traceviz_dag.read.nsys_profile import NsysProfile
+from traceviz_dag.read.nsys_profile import NO_NAME, NsysProfile
 from traceviz_dag.read.placement import PlacedTrace, Placement
 
 _NODE_IN_NAME = re.compile(r"(?<![A-Za-z])node[_-]?(\d+)(?!\d)", re.IGNORECASE)
@@ -125,9 +123,8 @@ def number_ranks(
 
 
 def _evidence(file: TraceFile, profile: NsysProfile) -> CaptureEvidence:
-    """What an export tells of its job, from columns that are read anyway."""
-    communicators = profile.table("ranges", "communicator")["communicator"].unify_dictionaries()
-    used = frozenset(pc.drop_null(pc.unique(communicators)).to_pylist()) - {""}
+    """What an export tells of its job."""
+    used = frozenset(profile.names("ranges", "communicator")) - {"", NO_NAME}
     base = profile.facts.utc_start_ns
     if base is None:
         return CaptureEvidence(file.path.name, communicators=used)

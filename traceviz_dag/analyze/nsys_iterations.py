@@ -37,7 +37,7 @@ def iterations_of(profile: NsysProfile, activity: Activity, rules: Rules) -> Ite
     order = np.argsort(times_ns, kind="stable")
     return find_iterations(
         ranges_of_process(profile, process),
-        min(int(mine.starts.min()), int(times_ns.min(initial=mine.starts.min()))),
+        int(times_ns.min(initial=mine.starts.min())),
         int(mine.ends.max()),
         times_ns[order],
         _updates_parameters(kernels, rules)[order],

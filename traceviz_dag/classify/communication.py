@@ -6,12 +6,18 @@ import dataclasses
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 
 from traceviz_dag.classify.communicator_use import Carried, decide_by_use
-from traceviz_dag.classify.dimension_evidence import RANKS_AND_USE, DimensionDecision, DimensionEvidence, GroupFacts
+from traceviz_dag.classify.dimension_evidence import (
+    MOST_COUNT_ELEMENTS,
+    RANKS_AND_USE,
+    DimensionDecision,
+    DimensionEvidence,
+    GroupFacts,
+)
 from traceviz_dag.classify.group_dimensions import group_kind
 from traceviz_dag.classify.launches import Launches
 from traceviz_dag.classify.rules import Rules
@@ -26,8 +32,6 @@ _OF_GROUPS = frozenset({Dimension.TP, Dimension.CP, Dimension.EP, Dimension.ETP,
 """Dimensions whose groups carry nothing else that a call stack would not tell."""
 _COMBINED_GROUPS = frozenset({"tp_cp", "tp_dp", "tp_dp_cp", "etp_ep"})
 _EXPERT_DIMENSIONS = frozenset({Dimension.EP, Dimension.ETP, Dimension.EDP})
-_MOST_CONTROL_ELEMENTS = 64
-"""Elements, or bytes where only these are known, that a count or a barrier moves at the most."""
 _EXPERT_WORDS = ("moe", "expert", "groupedgemm", "grouped_gemm", "groupedlinear", "deep_ep")
 
 
@@ -133,14 +137,16 @@ def decide_dimensions(
     )
     distinct, which = np.unique(keys, axis=1, return_inverse=True)
     experts = _has_experts(trace, groups)
-    known: dict[tuple[int, ...], GroupFacts] = {}
     decisions = []
     of_groups = []
+
+    @cache
+    def group_of(name: int, description: int, ranks: int) -> GroupFacts:
+        return _group(trace.strings, name, description, ranks, groups)
+
     for name, description, ranks, collective, frame, kernel, kernel_name, at in distinct.T.tolist():
-        key = (name, description, ranks)
-        if key not in known:
-            known[key] = _group(trace.strings, *key, groups)
-        of_groups.append(known[key])
+        group = group_of(name, description, ranks)
+        of_groups.append(group)
         decisions.append(
             DimensionEvidence(
                 rules,
@@ -150,29 +156,27 @@ def decide_dimensions(
                 rules.kernels[kernel] if kernel >= 0 else None,
                 trace.strings[collective] or trace.strings[kernel_name],
                 _PHASES[at],
-            ).decide(known[key])
+            ).decide(group)
         )
     decisions = _from_same_groups(decisions, of_groups)
     decisions, which = _from_sizes(facts, rows, decisions, which.reshape(-1))
     decisions, which = _from_streams(trace, rows, decisions, which)
-    return _from_use(trace, facts, phase, rows, decisions, which, rules, groups, experts=experts)
+    if all(decision.dimension is not Dimension.UNKNOWN for decision in decisions):
+        return decisions, which
+    carried, which = _carried(trace, facts, phase, rows, decisions, which, group_of)
+    return decide_by_use(carried, rules, groups.members, experts=experts), which
 
 
-def _from_use(
+def _carried(
     trace: TraceEvents,
     facts: CollectiveFacts,
     phase: Int64,
     rows: Int64,
     decisions: list[DimensionDecision],
     which: Int64,
-    rules: Rules,
-    groups: JobGroups,
-    *,
-    experts: bool,
-) -> tuple[list[DimensionDecision], Int64]:
-    """Decide what is open from all that its process group carries."""
-    if all(decision.dimension is not Dimension.UNKNOWN for decision in decisions):
-        return decisions, which
+    group_of: Callable[[int, int, int], GroupFacts],
+) -> tuple[list[Carried], Int64]:
+    """What each process group carries, and per entry of ``rows`` the index of its own."""
     keys = np.stack(
         [
             facts.group_name[rows],
@@ -189,7 +193,7 @@ def _from_use(
     np.maximum.at(elements, place, np.maximum(facts.in_elements[rows], facts.out_elements[rows]))
     carried = [
         Carried(
-            _group(trace.strings, name, description, ranks, groups),
+            group_of(name, description, ranks),
             trace.strings[collective],
             _PHASES[at],
             largest,
@@ -199,14 +203,14 @@ def _from_use(
             distinct.T.tolist(), elements.tolist(), strict=True
         )
     ]
-    return decide_by_use(carried, rules, groups.members, experts=experts), place
+    return carried, place
 
 
 def _from_sizes(
     facts: CollectiveFacts, rows: Int64, decisions: list[DimensionDecision], which: Int64
 ) -> tuple[list[DimensionDecision], Int64]:
     """Take counts and barriers out of the candidates of what is too large to be one."""
-    large = np.maximum(facts.in_elements[rows], facts.out_elements[rows]) > _MOST_CONTROL_ELEMENTS
+    large = np.maximum(facts.in_elements[rows], facts.out_elements[rows]) > MOST_COUNT_ELEMENTS
     decisions, which = list(decisions), which.copy()
     for index in np.unique(which[large]).tolist():
         decision = decisions[index]

@@ -10,7 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from traceviz_dag.classify.dimension_evidence import DimensionDecision, GroupFacts
+from traceviz_dag.classify.dimension_evidence import (
+    MOST_COUNT_ELEMENTS,
+    WITHIN_MICROBATCHES,
+    DimensionDecision,
+    GroupFacts,
+)
 from traceviz_dag.classify.group_lookup import DEFAULT_GROUP_NAME
 from traceviz_dag.classify.rules import Rules
 from traceviz_dag.vocabulary import Dimension, Evidence, Phase
@@ -18,12 +23,9 @@ from traceviz_dag.vocabulary import Dimension, Evidence, Phase
 _GROUPS_OF_ONE_USE = frozenset(
     {Dimension.TP, Dimension.CP, Dimension.EP, Dimension.ETP, Dimension.PP, Dimension.DP, Dimension.EDP}
 )
-_WITHIN_MICROBATCHES = frozenset({Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE})
 _GRADIENTS = "gradient_synchronisation"
-_MOST_COUNT_ELEMENTS = 64
-"""Elements, or bytes where only these are known, that a count or a norm moves at the most."""
 _MOST_TOKEN_COUNT_ELEMENTS = 16 << 10
-"""The same of token counts, a number per expert (2,048 of 8 bytes); a bucket of parameters has more."""
+"""Elements or bytes of token counts, a number per expert (2,048 of 8 bytes); a bucket of parameters has more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ class _Communicator:
 
     def within_microbatches(self) -> bool:
         """Whether all of it belongs to micro-batches."""
-        return all(use.phase in _WITHIN_MICROBATCHES for use in self.uses)
+        return all(use.phase in WITHIN_MICROBATCHES for use in self.uses)
 
     def at_most(self, elements: int) -> bool:
         """Whether all of it is known to be so small."""
@@ -161,7 +163,7 @@ def _gradient_norms(communicators: list[_Communicator]) -> Iterable[tuple[_Commu
     """Nothing but single numbers, summed by the optimizer."""
     for communicator in communicators:
         in_optimizer = all(use.phase is Phase.OPTIMIZER for use in communicator.uses)
-        numbers = communicator.all_are("allreduce") and communicator.at_most(_MOST_COUNT_ELEMENTS)
+        numbers = communicator.all_are("allreduce") and communicator.at_most(MOST_COUNT_ELEMENTS)
         if communicator.open and in_optimizer and numbers:
             yield communicator, Dimension.GRAD_NORM, "numbers_of_the_optimizer"
 
@@ -181,7 +183,7 @@ def _gradients_with_counts(communicators: list[_Communicator]) -> Iterable[tuple
     """Losses and token counts are summed over all replicas, never over those of experts."""
     for communicator in communicators:
         counts = any(
-            use.phase is Phase.OTHER and 0 <= use.elements <= _MOST_COUNT_ELEMENTS and "allreduce" in use.plain
+            use.phase is Phase.OTHER and 0 <= use.elements <= MOST_COUNT_ELEMENTS and "allreduce" in use.plain
             for use in communicator.uses
         )
         if communicator.open and counts and _carries_gradients(communicator):
@@ -247,8 +249,8 @@ def _along_pipeline(
     for communicator in communicators:
         if not communicator.open or not any(communicator.members <= group for group in (*pipelines, stages)):
             continue
-        between = not any(use.phase in (*_WITHIN_MICROBATCHES, Phase.OPTIMIZER) for use in communicator.uses)
-        large = any(use.elements > _MOST_COUNT_ELEMENTS for use in communicator.uses)
+        between = not any(use.phase in (*WITHIN_MICROBATCHES, Phase.OPTIMIZER) for use in communicator.uses)
+        large = any(use.elements > MOST_COUNT_ELEMENTS for use in communicator.uses)
         if between and large and communicator.all_are("allreduce"):
             yield communicator, Dimension.EMBEDDING, "summed_between_stages"
 
@@ -261,7 +263,7 @@ def _counts_over_replicas(communicators: list[_Communicator]) -> Iterable[tuple[
         between = all(use.phase is Phase.OTHER for use in communicator.uses)
         if communicator.open and between and communicator.all_are("allreduce"):
             within = any(communicator.members <= group for group in replicas)
-            if within and communicator.at_most(_MOST_COUNT_ELEMENTS):
+            if within and communicator.at_most(MOST_COUNT_ELEMENTS):
                 yield communicator, Dimension.DP, "counts_over_replicas"
 
 

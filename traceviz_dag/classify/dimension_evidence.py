@@ -11,7 +11,12 @@ from traceviz_dag.vocabulary import Dimension, Evidence, Phase
 _PARALLEL = frozenset(
     {Dimension.TP, Dimension.CP, Dimension.EP, Dimension.ETP, Dimension.DP, Dimension.EDP, Dimension.PP}
 )
-_WITHIN_MICROBATCHES = frozenset({Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE})
+WITHIN_MICROBATCHES = frozenset({Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE})
+"""Phases of what belongs to a micro-batch."""
+
+MOST_COUNT_ELEMENTS = 64
+"""Elements, or bytes where only these are known, that a count, a norm or a barrier moves at the most."""
+
 RANKS_AND_USE = "rank_set_and_use"
 """Rule of what ranks leave open and the collective and its place decide."""
 _EXPERT_TWINS = {Dimension.TP: Dimension.ETP, Dimension.DP: Dimension.EDP}
@@ -127,7 +132,7 @@ class DimensionEvidence:
             if self.rules.can_carry(candidate, self.collective)
         }
         found -= self.absent & _PARALLEL
-        return found - _BETWEEN_MICROBATCHES if self.phase in _WITHIN_MICROBATCHES else found
+        return found - _BETWEEN_MICROBATCHES if self.phase in WITHIN_MICROBATCHES else found
 
     def _among_candidates(
         self, group: GroupFacts, candidates: tuple[Dimension, ...], role: str | None

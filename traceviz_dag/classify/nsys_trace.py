@@ -49,7 +49,8 @@ _COPIED = (
 )
 _OPERATION_COLUMNS = ("name", "category", "start_ns", "process", "launch", *_COPIED)
 _RANGE_COLUMNS = (
-    *("name", "kind", "start_ns", "end_ns", "thread", "operator", "sequence", "communicator", "message_bytes"),
+    *("name", "kind", "start_ns", "end_ns", "thread", "operator", "sequence"),
+    *("communicator", "message_bytes"),
 )
 _LOW_BITS = (1 << PROCESS_BITS) - 1
 
