@@ -47,7 +47,7 @@ def test_copyleft_and_missing_licences_are_named(check):
         _Package("good", "MIT"),
         _Package("bad", "GPL-3.0-only"),
         _Package("none", ""),
-        _Package("other", "AGPL-3.0"),
+        _Package("both", "MIT AND GPL-2.0-only"),
     ]
     lines = list(check.unlicensed(packages, ["good", "bad", "none", "both"]))
     assert [line.split()[0] for line in lines] == ["bad", "none", "both"]
