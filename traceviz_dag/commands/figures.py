@@ -63,15 +63,17 @@ def figures(
     the ranks with the longest computation, the most exposed communication and the most idle time, and their pipelines.
     """
     from traceviz_dag.figure_pipeline import draw_figures
+    from traceviz_dag.orchestrate import record_figures
     from traceviz_dag.workers import default_workers
 
     wanted, endings = _kinds(kind), _formats(formats)
     chosen = iterations_of(home.resolve(), paths or [], run, iteration)
-    drawn = []
+    asked, drawn = [], []
     console = Console(stderr=True)
     for source in chosen:
         tasks = _tasks(source, wanted, ranks, every)
-        tasks = [replace(task, formats=endings, alignment=time_alignment) for task in tasks]
+        tasks = [replace(task, formats=endings, alignment=time_alignment, previewed=True) for task in tasks]
+        asked += tasks
         console.print(f"{source.run}, iteration {source.iteration}: {len(tasks)} figures", highlight=False)
         for figure in draw_figures(tasks, processes or default_workers()):
             drawn.append(figure)
@@ -79,6 +81,8 @@ def figures(
                 first = next(iter(figure.paths.values()))
                 others = "".join(f" {path.suffix}" for path in list(figure.paths.values())[1:])
                 typer.echo(f"{figure.title}\n  {first}{others}")
+    if drawn:
+        record_figures(home.resolve(), asked, drawn)
     if json:
         print_json(
             [
