@@ -116,7 +116,7 @@ class State:
         self.finds_folder.mkdir(parents=True, exist_ok=True)
         known = json.loads(self.path.read_text()) if self.path.is_file() else {}
         self.seed: int = known.get("seed", seed)
-        self.next: dict[str, int] = {kind: 0 for kind in KINDS} | known.get("next", {})
+        self.next: dict[str, int] = dict.fromkeys(KINDS, 0) | known.get("next", {})
         self.counts: dict[str, Counter[str]] = {kind: Counter(known.get("counts", {}).get(kind, {})) for kind in KINDS}
         self.finds: dict[str, dict[str, Any]] = known.get("finds", {})
 
@@ -149,7 +149,11 @@ class State:
         lines = ["| input | " + " | ".join(("inputs", *outcomes)) + " |", "| --- |" + " --: |" * (len(outcomes) + 1)]
         rows = {**self.counts, "all": sum(self.counts.values(), Counter())}
         for kind, counts in rows.items():
-            lines.append(f"| {kind} | " + " | ".join(f"{n:,}" for n in (sum(counts.values()), *(counts[o] for o in outcomes))) + " |")
+            lines.append(
+                f"| {kind} | "
+                + " | ".join(f"{n:,}" for n in (sum(counts.values()), *(counts[o] for o in outcomes)))
+                + " |"
+            )
         return "\n".join(lines)
 
 
@@ -204,7 +208,7 @@ def _tell(value: dict[str, Any]) -> None:
 
 
 _REPORT = 3
-_SCRATCH = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108
+_SCRATCH = "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 
 def feed(state: State, kind: str, count: int) -> None:

@@ -20,9 +20,40 @@ from benchmarks.fuzzing.trees import Document
 from tests.nsys_file import Export, small_export
 from tests.small_run import rank_file
 
-_KEYS = ("ts", "dur", "cat", "name", "pid", "tid", "ph", "args", "External id", "correlation", "stream", "device", "grid")
-_HEADER_KEYS = ("distributedInfo", "pg_config", "ranks", "pg_size", "world_size", "rank", "traceEvents", "schemaVersion")
-_OF_GROUPS = ("Process Group Ranks", "Process Group Name", "Group size", "In msg nelems", "dtype", "Seq", "In split size")
+_KEYS = (
+    "ts",
+    "dur",
+    "cat",
+    "name",
+    "pid",
+    "tid",
+    "ph",
+    "args",
+    "External id",
+    "correlation",
+    "stream",
+    "device",
+    "grid",
+)
+_HEADER_KEYS = (
+    "distributedInfo",
+    "pg_config",
+    "ranks",
+    "pg_size",
+    "world_size",
+    "rank",
+    "traceEvents",
+    "schemaVersion",
+)
+_OF_GROUPS = (
+    "Process Group Ranks",
+    "Process Group Name",
+    "Group size",
+    "In msg nelems",
+    "dtype",
+    "Seq",
+    "In split size",
+)
 Make = Callable[[random.Random, Path], None]
 
 

@@ -41,7 +41,7 @@ JSON = (
 TOML = (
     *(number for number in NUMBERS if "e" not in number.lower()),
     *("true", "false", "inf", "-inf", "nan", "1e400", "1979-05-27", "1979-05-27T07:32:00Z", "07:32:00", "[]", "{}"),
-    *("[[]]", "[1, 2]", "[true, false]", '["a", 1]', '{a = 1}', '"\\ud800"', '"\\u0000"', '"\\x"', "'", '"""', ""),
+    *("[[]]", "[1, 2]", "[true, false]", '["a", 1]', "{a = 1}", '"\\ud800"', '"\\u0000"', '"\\x"', "'", '"""', ""),
     "[" * DEEP + "]" * DEEP,
     "[" * 200 + "]" * 200,
     "{a = " * 500 + "1" + "}" * 500,
@@ -101,7 +101,18 @@ def _flipped(text: bytes, chance: random.Random) -> bytes:
 
 
 def _with_bytes(text: bytes, chance: random.Random) -> bytes:
-    parts = (b"\0", b"\xff", b"\xc3", b"\xed\xa0\x80", b"\x1b[2J", b"\xef\xbb\xbf", b"\x85", b"\xe2\x80\xa8", b"\r", b"\n")
+    parts = (
+        b"\0",
+        b"\xff",
+        b"\xc3",
+        b"\xed\xa0\x80",
+        b"\x1b[2J",
+        b"\xef\xbb\xbf",
+        b"\x85",
+        b"\xe2\x80\xa8",
+        b"\r",
+        b"\n",
+    )
     more = (b'"', b"\\", b"{", b"}", b"[", b"]", b",", b":", b"=", b"-", b"#", b" " * 3000, b"},{", b'"traceEvents":[')
     at = chance.randrange(len(text) + 1)
     return text[:at] + chance.choice((*parts, *more)) + text[at:]

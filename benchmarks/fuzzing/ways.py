@@ -88,7 +88,9 @@ def stamps(path: Path, chance: random.Random) -> str:
 
     for letter in "AB":
         found = list(read_stamps(path, letter, 1000))
-        pa.array([value for stamp in found for value in (stamp.rank, stamp.unit, stamp.start_ns, stamp.end_ns)], pa.int64())
+        pa.array(
+            [value for stamp in found for value in (stamp.rank, stamp.unit, stamp.start_ns, stamp.end_ns)], pa.int64()
+        )
     return WHOLE
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,6 +11,7 @@ from traceviz_dag.capture.sizes import Estimate, estimate, readable_bytes, reada
 from traceviz_dag.classify.parallel_sizes import DEFAULT_ORDER, ParallelSizes
 from traceviz_dag.classify.rank_grids import compute_grids
 from traceviz_dag.errors import BadInputError, UsageError
+from traceviz_dag.read.toml_file import parse_json, parse_toml, read_text
 
 RankChoice = Literal["replica", "all", "stage", "node"]
 _LARGEST_BYTES = 100 * 10**9
@@ -241,13 +240,9 @@ def read_configuration(path: Path) -> ProfilingConfig:
     Raises:
         BadInputError: the file cannot be read, or what it says cannot be captured.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-        given: Any = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    except OSError as error:
-        raise BadInputError(path, f"cannot be read ({error.strerror})", "name a TOML or JSON file") from error
-    except (json.JSONDecodeError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadInputError(path, f"is no TOML or JSON ({error})", "see docs/capture.md for an example") from error
+    remedy = "see docs/capture.md for an example"
+    text = read_text(path)
+    given: Any = parse_json(text, path, remedy) if path.suffix == ".json" else parse_toml(text, path, remedy)
     try:
         return ProfilingConfig.model_validate(given)
     except ValidationError as error:

@@ -15,6 +15,9 @@ from traceviz_dag.classify.rank_grids import Ranks
 from traceviz_dag.read.events import ProcessGroup, TraceHeader
 from traceviz_dag.vocabulary import TopologySource
 
+_MOST_FILLED = 32
+"""Groups as large as the world whose members are filled in though no header lists them; no job has so many."""
+
 _SHOWN_RANKS = 16
 
 
@@ -65,8 +68,12 @@ def header_drafts(headers: Mapping[int, TraceHeader], world: int | None) -> list
         for group in headers[rank].process_groups:
             stated[group.name, clean_description(group.description)][rank] = group
     drafts: list[GroupDraft] = []
+    everyone = tuple(range(world)) if world is not None else ()
+    filled = 0
     for (name, description), statements in stated.items():
-        drafts += _united(name, description, statements, world)
+        united = _united(name, description, statements, everyone if filled < _MOST_FILLED else ())
+        filled += sum(draft.ranks is everyone for draft in united)
+        drafts += united
     with_groups = {rank for rank, header in headers.items() if header.process_groups}
     for draft in drafts:
         _note_unknowing_members(draft, with_groups - stated[draft.name, draft.description].keys())
@@ -143,7 +150,7 @@ _SOURCE_WORDS = {
 
 
 def _united(
-    name: str | None, description: str | None, statements: Mapping[int, ProcessGroup], world: int | None
+    name: str | None, description: str | None, statements: Mapping[int, ProcessGroup], everyone: Ranks
 ) -> list[GroupDraft]:
     """The statements on one (name, description): one draft, or one per list of members where ranks contradict."""
     listings: dict[frozenset[int], dict[Ranks, list[int]]] = defaultdict(lambda: defaultdict(list))
@@ -154,7 +161,7 @@ def _united(
     sizes = Counter(group.size for group in statements.values() if group.size > 0)
     size = max(sizes, key=lambda value: (sizes[value], -value), default=0)
     if not listings:
-        draft = _draft(name, description, _certain_members(size, silent, world), size, silent)
+        draft = _draft(name, description, _certain_members(size, silent, everyone), size, silent)
         _note_sizes(draft, statements)
         return [draft]
     drafts = []
@@ -196,9 +203,9 @@ def _draft(
     )
 
 
-def _certain_members(size: int, stating: Collection[int], world: int | None) -> Ranks:
-    if size > 0 and size == world:
-        return tuple(range(world))
+def _certain_members(size: int, stating: Collection[int], everyone: Ranks) -> Ranks:
+    if size > 0 and size == len(everyone):
+        return everyone
     return tuple(sorted(stating)) if size == len(stating) else ()
 
 

@@ -15,7 +15,6 @@ from typing import Generic, NamedTuple, TypeVar
 import msgspec
 
 from traceviz_dag.read.boundaries import (
-    LONGEST_TEXT,
     NotATraceError,
     array_start,
     cuts,
@@ -23,8 +22,10 @@ from traceviz_dag.read.boundaries import (
     last_end,
     likely_ends,
     next_event,
+    too_deep,
     why_no_array,
 )
+from traceviz_dag.read.limits import LONGEST_TEXT
 from traceviz_dag.read.repair import is_repairable, repair
 from traceviz_dag.read.sources import ByteSource
 
@@ -69,7 +70,7 @@ class EventArray(Generic[Piece]):
         before: the text of the file up to the events array.
         after: the text behind the events array.
         complete: the end of the array was seen.
-        gave_up: so much is malformed that the rest was not read.
+        gave_up: why the rest was not read; None where all was.
         dropped: reason → number of events that could not be decoded.
     """
 
@@ -77,7 +78,7 @@ class EventArray(Generic[Piece]):
         self.before = b""
         self.after = b""
         self.complete = False
-        self.gave_up = False
+        self.gave_up: str | None = None
         self.dropped: Counter[str] = Counter()
         self._source = source
         self._decode = decode
@@ -111,6 +112,9 @@ class EventArray(Generic[Piece]):
                 return
             elif self._exhausted:
                 self.dropped[CUT_OFF] += 1
+                return
+            elif self._end - self._start > LONGEST_TEXT:
+                self.gave_up = f"an event in it is longer than {LONGEST_TEXT >> 20} MiB"
                 return
             else:
                 wanted = 2 * max(wanted, self._end - self._start)
@@ -224,6 +228,9 @@ class EventArray(Generic[Piece]):
             return _Outcome(_Kind.DECODED, self._decode(memoryview(self._buffer)[self._start : stop]))
         except UnicodeDecodeError:
             return _Outcome(_Kind.MALFORMED, repairable=True)
+        except RecursionError:
+            with memoryview(self._buffer) as view:
+                return _Outcome(_Kind.MALFORMED, position=too_deep(view[self._start : stop]))
         except msgspec.DecodeError as error:
             message = str(error)
         place = _FAULT_POSITION.search(message)
@@ -248,7 +255,8 @@ class EventArray(Generic[Piece]):
 
     def _excise(self, place: int) -> bool:
         """Cut out the first pending event, malformed at ``place``; False where its end is not in sight."""
-        self.gave_up = self.dropped[MALFORMED] >= _MOST_EXCISIONS
+        if self.dropped[MALFORMED] >= _MOST_EXCISIONS:
+            self.gave_up = "too many of its events are malformed"
         comma = next_event(self._buffer, place, self._end)
         bracket = last_end(self._buffer, place, self._end) if comma is None and self._exhausted else None
         if self.gave_up or (comma is None and bracket is None):

@@ -70,8 +70,8 @@ def _fault(array: EventArray[Piece], source: ByteSource, header_fault: str | Non
     """What keeps the file from being read as a whole; None where nothing does."""
     if source.fault is not None:
         return source.fault
-    if array.gave_up:
-        return "too many of its events are malformed"
+    if array.gave_up is not None:
+        return array.gave_up
     return header_fault if array.complete else "the JSON ends inside its events"
 
 

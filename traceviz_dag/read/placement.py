@@ -12,8 +12,10 @@ from pathlib import Path
 
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.read.layouts import TraceFile
+from traceviz_dag.read.limits import MOST_RANKS
 from traceviz_dag.read.peek import peek, peek_header
 
+_LAST_ITERATION = 10**18 - 1
 _ONLY_ITERATION = 0
 """Iteration of a file whose path names none and that holds no ProfilerStep."""
 
@@ -85,6 +87,9 @@ def resolve(files: Sequence[TraceFile], *, rank: int | None = None) -> Placement
 
 
 def _place(file: TraceFile, stated_rank: int | None) -> _Placed:
+    impossible = _impossible(file)
+    if impossible is not None:
+        return _Placed(problem=BadInputError(file.path, impossible, "rename it"))
     warning = None
     try:
         if file.iteration is None:
@@ -107,6 +112,15 @@ def _place(file: TraceFile, stated_rank: int | None) -> _Placed:
     if len(steps) < 2:
         return _Placed((_trace(file, next(iter(steps), _ONLY_ITERATION), rank),), warning=warning)
     return _Placed(tuple(_trace(file, step, rank, step) for step in steps), warning=warning)
+
+
+def _impossible(file: TraceFile) -> str | None:
+    """A number in the path that no table holds and no job has, in words."""
+    if file.iteration is not None and file.iteration > _LAST_ITERATION:
+        return f"iteration {file.iteration} in its path, which no job reaches"
+    if file.rank is not None and file.rank >= MOST_RANKS:
+        return f"rank {file.rank} in its name, which no job has"
+    return None
 
 
 def _trace(file: TraceFile, iteration: int, rank: int, step: int | None = None) -> PlacedTrace:
