@@ -182,13 +182,14 @@ def _facts(schema: NsysSchema, active: set[int], names: dict[int, str]) -> NsysF
 
 def _stated(schema: NsysSchema) -> dict[str, str]:
     """The versions, asked for by name: other rows of that table hold paths."""
-    if schema.table(EXPORT_FACTS) is None:
+    if "name" not in schema.tables.get(EXPORT_FACTS, ()):
         return {}
-    rows = schema.source.query(
-        f"SELECT name, coalesce(value, '') AS value FROM \"{EXPORT_FACTS}\" "
-        "WHERE name IN ('EXPORT_SCHEMA_VERSION', 'EXPORT_PRODUCT_VERSION')"
+    rows = schema.select(
+        EXPORT_FACTS,
+        {"name": text("name"), "value": text("value")},
+        where="name IN ('EXPORT_SCHEMA_VERSION', 'EXPORT_PRODUCT_VERSION')",
     )
-    return {row["name"]: row["value"] for row in rows.to_pylist()}
+    return {row["name"]: row["value"] for row in rows.to_pylist()} if rows is not None else {}
 
 
 def _count(schema: NsysSchema, table: str) -> int:

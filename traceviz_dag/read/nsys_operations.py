@@ -13,6 +13,7 @@ from traceviz_dag.read.nsys_rows import order_by_key
 from traceviz_dag.read.nsys_schema import NsysSchema, number, required
 from traceviz_dag.read.nsys_strings import Strings, strings_of
 
+_LARGEST_CORRELATION = 1 << 40
 NOT_LAUNCHED = -1
 """``operations.launch`` of what no recorded call launched."""
 
@@ -85,7 +86,7 @@ def read_calls(schema: NsysSchema) -> pa.Table:
         [
             names.take(pa.array(order)),
             pa.array(start[order]),
-            pa.array((_numbers(rows, "end_ns") - start)[order]),
+            pa.array(np.maximum(_numbers(rows, "end_ns") - start, 0)[order]),
             pa.array(thread[order]),
             pa.array(_numbers(rows, "correlation")[order]),
         ],
@@ -140,12 +141,22 @@ def join_launches(process: Int64, correlation: Int64, call_process: Int64, call_
     place = np.searchsorted(known, process)
     ours = known[np.minimum(place, len(known) - 1)] == process
     wanted = ours & (correlation != MISSING) & (correlation > 0)
+    if max(correlation.max(), call_correlation.max()) >= _LARGEST_CORRELATION:
+        correlation, call_correlation = _renamed(correlation, call_correlation)
     width = int(max(correlation.max(), call_correlation.max(), 0)) + 1
     call_key = np.searchsorted(known, call_process) * width + np.maximum(call_correlation, 0)
     order = np.argsort(call_key, kind="stable")
     key = place * width + np.maximum(correlation, 0)
     at = np.minimum(np.searchsorted(call_key[order], key), len(order) - 1)
     return np.where(wanted & (call_key[order[at]] == key), order[at], nothing)
+
+
+def _renamed(correlation: Int64, call_correlation: Int64) -> tuple[Int64, Int64]:
+    """Small numbers above zero in place of ids so large that a key of process and id would not fit; zero for none."""
+    distinct = np.unique(np.concatenate([correlation, call_correlation]))
+    positive = distinct[distinct > 0]
+    small = [np.where(ids > 0, np.searchsorted(positive, ids) + 1, 0) for ids in (correlation, call_correlation)]
+    return small[0], small[1]
 
 
 def _kernels(schema: NsysSchema) -> pa.Table | None:
