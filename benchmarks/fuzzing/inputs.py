@@ -229,7 +229,7 @@ wait_minutes = 120.0
 history = 10
 
 [nightly.tolerances]
-step_time = 0.02
+step = 0.02
 
 [retention]
 keep_days = 30.0
@@ -239,7 +239,11 @@ keep_newest = 1
 webhook = "https://example.org"
 file = "x.jsonl"
 """,
-    "capture": """[job]
+    "capture": """use_pytorch_profiler = true
+profile_step_start = 10
+profile_step_end = 12
+
+[job]
 world_size = 8
 node_size = 8
 tp = 2

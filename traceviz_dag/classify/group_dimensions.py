@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from traceviz_dag.vocabulary import Dimension
 
@@ -84,6 +85,7 @@ def clean_description(description: str | None) -> str | None:
     return None if text in ("", "undefined") else text
 
 
+@lru_cache(maxsize=4096)
 def group_kind(description: str | None) -> GroupKind | None:
     """What a pg_desc says of its group; None where it is no description of Megatron's.
 

@@ -27,7 +27,7 @@ MOST_STEPS = 10_000
 MOST_RANKS = 1 << 20
 """Ranks of a job: no number of a rank or size of a group is believed beyond it."""
 
-MOST_ASSUMED_RANKS = 1 << 17
+MOST_ASSUMED_RANKS = 1 << 16
 """Ranks of a job that its size alone tells of; a larger job is believed as far as groups or traces name its ranks."""
 
 LAST_INSTANT_NS = 1 << 62

@@ -105,7 +105,7 @@ def read_operations(schema: NsysSchema, calls: pa.Table, devices: Mapping[tuple[
     parts = [_kernels(schema), _graphs(schema), *_memory(schema)]
     there = [part for part in parts if part is not None]
     table = pa.concat_tables([SCHEMAS["operations"].empty_table(), *there]).unify_dictionaries()
-    process = _numbers(table, "process")
+    process = _known_processes(_numbers(table, "process"), _numbers(calls, "thread"))
     device = _renumbered(_numbers(table, "device"), process, devices)
     launch = join_launches(
         process,
@@ -113,6 +113,7 @@ def read_operations(schema: NsysSchema, calls: pa.Table, devices: Mapping[tuple[
         _processes(_numbers(calls, "thread")),
         _numbers(calls, "correlation"),
     )
+    table = _with(table, "process", process)
     table = _with(table, "device", device)
     table = _with(table, "launch", launch)
     order = pa.array(order_by_key(device, _numbers(table, "start_ns")))
@@ -120,6 +121,12 @@ def read_operations(schema: NsysSchema, calls: pa.Table, devices: Mapping[tuple[
     for place, name in enumerate(table.column_names):
         table = table.set_column(place, name, table[name].combine_chunks().take(order))
     return table
+
+
+def _known_processes(process: Int64, call_thread: Int64) -> Int64:
+    """The processes of operations; where only one process was profiled, operations without one are of that."""
+    known = np.unique(_processes(call_thread))
+    return np.where(process == MISSING, known[0], process) if len(known) == 1 else process
 
 
 def join_launches(process: Int64, correlation: Int64, call_process: Int64, call_correlation: Int64) -> Int64:
