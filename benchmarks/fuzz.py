@@ -56,7 +56,7 @@ FAILURES = ("EXCEPTION", "UNCLEAR", "MEMORY", "TIMEOUT", "CRASH")
 SECONDS_EACH = 20
 """Processor time that an input may take; a process that says nothing for eight times as long is ended."""
 MEMORY_BYTES = 3 << 30
-_BATCH = 500
+_BATCH = 2000
 _MINIMISING_SECONDS = 6.0
 
 
@@ -297,7 +297,7 @@ def main() -> int:
     weight = sum(SHARES[kind] for kind in kinds)
     goal = state.total + chosen.inputs
     while state.total < goal and time.monotonic() < until:
-        wanted = min(goal - state.total, _BATCH * 10)
+        wanted = min(goal - state.total, _BATCH)
         for kind in kinds:
             share = -(-wanted * SHARES[kind] // weight)
             if time.monotonic() < until:

@@ -11,6 +11,7 @@ from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.lake.digests import look_of
 from traceviz_dag.lake.inputs import IterationInputs, RankInput, all_registered
 from traceviz_dag.nsys_placement import place_exports
+from traceviz_dag.printable import printable
 from traceviz_dag.read.layouts import RunFolder, discover
 from traceviz_dag.read.nsys_open import is_nsys
 from traceviz_dag.read.placement import PlacedTrace, Placement, resolve
@@ -60,7 +61,7 @@ def inputs_below(
                     ranks=tuple(_rank_input(trace) for trace in sorted(traces, key=lambda trace: trace.rank)),
                     topology_file=str(run.topology_file) if described else None,
                     problems=tuple(map(str, problems)) if index == 0 else (),
-                    warnings=placement.warnings if index == 0 else (),
+                    warnings=tuple(map(printable, placement.warnings)) if index == 0 else (),
                 )
             )
     if not iterations:

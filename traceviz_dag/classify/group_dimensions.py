@@ -70,7 +70,9 @@ _HIERARCHY_LEVELS: Mapping[tuple[str, int], str] = {
 
 _TWIN_SUFFIXES = ("_GLOO", "_AG")
 _LARGER_SUFFIXES = ("_WITH_GTP_REMAT", "_WITH_EGTP")
-_NUMBERED = re.compile(r"(?P<base>HIERARCHICAL_\w+?_GROUP(?:_GLOO)?)_L(?P<level>\d+)|(?P<sized>HYBRID_DP_CP_GROUP)_\d+")
+_NUMBERED = re.compile(
+    r"(?P<base>HIERARCHICAL_\w+?_GROUP(?:_GLOO)?)_L(?P<level>\d{1,4})|(?P<sized>HYBRID_DP_CP_GROUP)_\d+"
+)
 
 DESCRIPTIONS: Mapping[str, str] = {
     **{kind.grid_group: description for description, kind in _KINDS.items() if kind.grid_group is not None},

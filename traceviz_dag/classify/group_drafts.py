@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from traceviz_dag.classify.group_dimensions import AXES, clean_description, group_kind
 from traceviz_dag.classify.rank_grids import Ranks
+from traceviz_dag.printable import printable
 from traceviz_dag.read.events import ProcessGroup, TraceHeader
 from traceviz_dag.vocabulary import TopologySource
 
@@ -50,7 +51,7 @@ class GroupDraft:
     def label(self) -> str:
         """How sentences name the group."""
         name = "" if self.name is None else f" {self.name}"
-        return f"process group{name} ({self.description or self.grid_group or 'no description'})"
+        return printable(f"process group{name} ({self.description or self.grid_group or 'no description'})")
 
 
 def header_drafts(headers: Mapping[int, TraceHeader], world: int | None) -> list[GroupDraft]:
@@ -235,7 +236,7 @@ def _note_shared_names(drafts: list[GroupDraft]) -> None:
             [] if draft.name is None else [other for other in descriptions[draft.name] if other != draft.description]
         )
         if others:
-            words = " and ".join(other or "no description" for other in others)
+            words = printable(" and ".join(other or "no description" for other in others))
             draft.notes.append(f"The name of {draft.label} also stands for {words}.")
 
 

@@ -101,24 +101,28 @@ class EventArray(Generic[Piece]):
         """
         self._find_array()
         wanted = self._chunk_bytes
-        while not self.complete:
+        while not self.complete and self.gave_up is None:
             self._fill(wanted)
             outcome = self._next_piece()
             if outcome.kind is _Kind.DECODED:
                 wanted = self._chunk_bytes
                 consume(outcome.piece)  # type: ignore[arg-type]
                 del outcome
-            elif self.gave_up:
+            elif self.gave_up is not None:
                 return
             elif self._exhausted:
                 self.dropped[CUT_OFF] += 1
                 return
             elif self._end - self._start > LONGEST_TEXT:
-                self.gave_up = f"an event in it is longer than {LONGEST_TEXT >> 20} MiB"
-                return
+                self.give_up(f"an event in it is longer than {LONGEST_TEXT >> 20} MiB")
             else:
                 wanted = 2 * max(wanted, self._end - self._start)
-        self._read_after()
+        if self.complete:
+            self._read_after()
+
+    def give_up(self, why: str) -> None:
+        """Leave the rest of the array unread."""
+        self.gave_up = why
 
     def _fill(self, wanted: int) -> None:
         """Read until ``wanted`` bytes are pending or the source ends."""
@@ -256,7 +260,7 @@ class EventArray(Generic[Piece]):
     def _excise(self, place: int) -> bool:
         """Cut out the first pending event, malformed at ``place``; False where its end is not in sight."""
         if self.dropped[MALFORMED] >= _MOST_EXCISIONS:
-            self.gave_up = "too many of its events are malformed"
+            self.give_up("too many of its events are malformed")
         comma = next_event(self._buffer, place, self._end)
         bracket = last_end(self._buffer, place, self._end) if comma is None and self._exhausted else None
         if self.gave_up or (comma is None and bracket is None):

@@ -14,6 +14,7 @@ from traceviz_dag.read.columns import ColumnBuilder
 from traceviz_dag.read.event_decoder import EventDecoder, Piece
 from traceviz_dag.read.events import ReadReport, TraceEvents
 from traceviz_dag.read.header import decode_header
+from traceviz_dag.read.limits import MOST_ROWS
 from traceviz_dag.read.sources import ByteSource
 
 CHUNK_BYTES = 1 << 20
@@ -38,8 +39,14 @@ def read_kineto(path: Path, *, chunk_bytes: int = CHUNK_BYTES) -> TraceEvents:
     builder = ColumnBuilder()
     with ByteSource(path) as source, _without_garbage_collection():
         array: EventArray[Piece] = EventArray(source, EventDecoder().decode, chunk_bytes)
+
+        def keep(piece: Piece) -> None:
+            builder.add(piece)
+            if builder.rows > MOST_ROWS and not array.complete:
+                array.give_up(f"it holds more than {MOST_ROWS:,} events")
+
         try:
-            array.feed(builder.add)
+            array.feed(keep)
         except NotATraceError as error:
             raise BadInputError(path, str(error), "give a Kineto trace as torch.profiler exports it") from None
         header, header_fault = decode_header(array.before, array.after)

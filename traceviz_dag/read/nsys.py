@@ -178,7 +178,7 @@ def _facts(schema: NsysSchema, active: set[int], names: dict[int, str]) -> NsysF
         utc_start_ns=_first(session, "utc"),
         duration_ns=_first(analysis, "duration"),
         gpus=tuple(Gpu(device, names.get(device)) for device in devices),
-        tables={name: _count(schema, name) for name in sorted(schema.tables) if name.startswith(_COUNTED)},
+        tables={name: schema.count(name) for name in sorted(schema.tables) if name.startswith(_COUNTED)},
         missing=tuple(schema.missing),
     )
 
@@ -193,10 +193,6 @@ def _stated(schema: NsysSchema) -> dict[str, str]:
         where="name IN ('EXPORT_SCHEMA_VERSION', 'EXPORT_PRODUCT_VERSION')",
     )
     return {row["name"]: row["value"] for row in rows.to_pylist()} if rows is not None else {}
-
-
-def _count(schema: NsysSchema, table: str) -> int:
-    return int(schema.source.query(f'SELECT count(*) AS rows FROM "{table}"')["rows"][0].as_py())
 
 
 def _first(rows: pa.Table | None, column: str) -> int | None:

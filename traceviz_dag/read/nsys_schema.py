@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.read.events import MISSING
+from traceviz_dag.read.limits import MOST_ROWS
 from traceviz_dag.read.nsys_columns import integers, texts, usable
 from traceviz_dag.read.nsys_source import NsysSource
 
@@ -50,6 +51,7 @@ class NsysSchema:
     source: NsysSource
     tables: Mapping[str, tuple[str, ...]]
     missing: list[str] = field(default_factory=list)
+    _counts: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, source: NsysSource) -> NsysSchema:
@@ -64,6 +66,13 @@ class NsysSchema:
             if match and other[: match.start()] == name:
                 versions[int(match[1])] = other
         return versions[max(versions)] if versions else None
+
+    def count(self, table: str) -> int:
+        """The rows of a table that is there."""
+        if table not in self._counts:
+            answer = self.source.query(f'SELECT count(*) AS rows FROM "{table}"')
+            self._counts[table] = int(answer["rows"][0].as_py())
+        return self._counts[table]
 
     def note(self, sentence: str) -> None:
         """Record once that something is missing."""
@@ -133,6 +142,9 @@ class NsysSchema:
             if loss:
                 self.note(f"no table {table}: {loss}")
             return None, {}
+        if self.count(found) > MOST_ROWS:
+            fault = f"table {found} has {self.count(found):,} rows, more than {MOST_ROWS:,}"
+            raise BadInputError(self.source.path, fault, "set TRACEVIZ_MOST_ROWS where the memory is there")
         parts = {name: self._expression(found, wanted) for name, wanted in fields.items()}
         asked = [f'{part} AS "{name}"' for name, part in parts.items() if part is not None]
         condition = f" WHERE {where}" if where else ""

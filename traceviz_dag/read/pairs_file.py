@@ -30,7 +30,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +132,7 @@ def read_stamps(path: Path, letter: str, time_unit_ns: int) -> Iterator[Stamp]:
             if begin in stamps and end in stamps:
                 at = (_whole(stamps, name, time_unit_ns) for name in (begin, end))
                 yield Stamp(_whole(stamps, "rank"), _whole(stamps, "unit"), *at)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        except (msgspec.DecodeError, InvalidOperation, RecursionError, ValueError) as error:
             fault = f"line {number} is no object with rank, unit and times ({_cut(str(error))})"
             raise BadInputError(path, fault, "write one JSON object a line") from None
 
@@ -157,7 +157,7 @@ def _whole(stamps: Mapping[str, Any], name: str, unit: int = 1) -> int:
     if isinstance(value, bool) or not isinstance(value, int | Decimal):
         raise ValueError(f"{name} is missing or no number")
     # The size is looked at first: a number of a few letters can have a thousand million digits.
-    if not abs(value) < _LARGEST_NUMBER or not abs(whole := int(value * unit)) < _LARGEST_NUMBER:
+    if not -_LARGEST_NUMBER < value < _LARGEST_NUMBER or abs(whole := int(value * unit)) >= _LARGEST_NUMBER:
         raise ValueError(f"{name} is out of range")
     return whole
 
