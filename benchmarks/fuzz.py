@@ -56,12 +56,19 @@ FAILURES = ("EXCEPTION", "UNCLEAR", "MEMORY", "TIMEOUT", "CRASH")
 SECONDS_EACH = 20
 """Processor time that an input may take; a process that says nothing for eight times as long is ended."""
 MEMORY_BYTES = 3 << 30
-_BATCH = 2000
+_BATCH = 10_000
 _MINIMISING_SECONDS = 6.0
 
 
 class SlowError(BaseException):
     """An input took longer than it may; no handler of Exception stops it."""
+
+
+_FAILURE_OF: dict[type[BaseException], str] = {
+    SlowError: "TIMEOUT",
+    MemoryError: "MEMORY",
+    ways.UnclearError: "UNCLEAR",
+}
 
 
 def outcome_of(kind: str, number: int, seed: int, folder: Path) -> tuple[str, str]:
@@ -80,24 +87,18 @@ def _make(kind: str, number: int, seed: int, folder: Path) -> Path:
 def _take(kind: str, path: Path, number: int, seed: int) -> tuple[str, str]:
     chance = random.Random(f"{seed}:{kind}:{number}:way")
     signal.setitimer(signal.ITIMER_PROF, SECONDS_EACH)
+    ended, place = "", ""
     try:
-        return KINDS[kind][2](path, chance), ""
+        ended = KINDS[kind][2](path, chance)
     except TracevizError as error:
-        try:
-            ways.check_line(str(error))
-        except ways.UnclearError as unclear:
-            return "UNCLEAR", f"{unclear} of {_place(error)}"
-        return "refused", ""
-    except SlowError as error:
-        return "TIMEOUT", _place(error)
-    except MemoryError as error:
-        return "MEMORY", _place(error)
-    except ways.UnclearError as error:
-        return "UNCLEAR", f"{error} {_place(error)}"
-    except Exception as error:  # noqa: BLE001 what the fuzzer is for
-        return "EXCEPTION", _place(error)
+        ended = "refused" if ways.is_line(str(error)) else "UNCLEAR"
+        place = "" if ended == "refused" else _place(error)
+    except (Exception, SlowError) as error:  # noqa: BLE001 what the fuzzer is for
+        ended = next((word for kind_of, word in _FAILURE_OF.items() if isinstance(error, kind_of)), "EXCEPTION")
+        place = f"{error} {_place(error)}" if ended == "UNCLEAR" else _place(error)
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
+    return ended, place
 
 
 def _place(error: BaseException) -> str:

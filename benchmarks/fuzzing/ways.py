@@ -25,9 +25,14 @@ class UnclearError(Exception):
     """What a user saw breaks a promise: a refusal of several lines, control characters on the terminal."""
 
 
+def is_line(text: str) -> bool:
+    """Whether a refusal is one readable line."""
+    return "\n" not in text.strip() and len(text) <= _LONGEST_LINE
+
+
 def check_line(text: str) -> None:
     """Refuse a refusal that is not one readable line."""
-    if "\n" in text.strip() or len(text) > _LONGEST_LINE:
+    if not is_line(text):
         raise UnclearError(f"a refusal of {text.count(chr(10)) + 1} lines and {len(text)} letters")
 
 

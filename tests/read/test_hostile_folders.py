@@ -45,10 +45,9 @@ def test_what_is_no_file_is_named_and_nothing_waits_for_it(run):
 
 
 def test_names_that_are_not_utf_8_are_named_and_left_out(run):
-    folder = os.fsencode(run) + b"/iteration_\xff"
-    os.mkdir(folder)
-    with open(folder + b"/rank_0001_iter_8.pt.trace.json", "wb") as file:
-        file.write(b"{}")
+    folder = run / os.fsdecode(b"iteration_\xff")
+    folder.mkdir()
+    (folder / "rank_0001_iter_8.pt.trace.json").write_bytes(b"{}")
     (line,) = _problems(run)
     assert "not UTF-8" in line
     assert line.isprintable()
