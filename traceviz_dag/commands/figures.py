@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.output import print_json
+from traceviz_dag.commands.output import print_json, terminal
 from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.show.alignment import TimeAlignment
@@ -69,7 +68,7 @@ def figures(
     wanted, endings = _kinds(kind), _formats(formats)
     chosen = iterations_of(home.resolve(), paths or [], run, iteration)
     asked, drawn = [], []
-    console = Console(stderr=True)
+    console = terminal(stderr=True)
     for source in chosen:
         tasks = _tasks(source, wanted, ranks, every)
         tasks = [replace(task, formats=endings, alignment=time_alignment, previewed=True) for task in tasks]
