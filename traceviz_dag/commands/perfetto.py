@@ -212,6 +212,7 @@ def load_lines(session: TraceSession) -> list[str]:
 def ask(session: TraceSession, sql: str) -> pa.Table:
     """The rows of a statement, our tables made before it where it names them."""
     from traceviz_dag.perfetto_tables import add_tables_where_named
+    from traceviz_dag.read.secrets import masked_table
 
     joined = add_tables_where_named(session, sql)
     if joined is not None and joined.without_slice:
@@ -219,7 +220,7 @@ def ask(session: TraceSession, sql: str) -> pa.Table:
             f"traceviz: {joined.without_slice} of {joined.kernels} kernels have no slice in Perfetto: slice_id is NULL",
             err=True,
         )
-    return session.query(sql)
+    return masked_table(session.query(sql))
 
 
 def prompt(session: TraceSession) -> None:
