@@ -43,9 +43,9 @@ def find_backward_steps(
     """Find the backward steps.
 
     The main thread waits while the autograd thread works, so stretches of autograd work that no row of the main thread
-    interrupts lie in one backward step. Under combined 1F1B one step has many stretches, with exchanges between stages
-    among them where these are overlapped, too: those that follow each other and go on, by sequence number, to ever older
-    operators of one forward step.
+    interrupts lie in one backward step. Under combined 1F1B one step has many stretches: those that follow each other
+    and go on, by sequence number, to ever older operators of one forward step. Overlapped exchanges between stages can
+    lie among them.
 
     Args:
         main: the thread that runs the training loop.
