@@ -32,6 +32,7 @@ def divided_by_counters(
     trace: TraceEvents,
     tree: HostTree,
     main: int,
+    own: Bool,
     profiler: ProfilerSteps,
     backward: BackwardSteps,
     spans: tuple[Int64, Int64],
@@ -43,31 +44,38 @@ def divided_by_counters(
     to neither for certain where there is no counter, or more than one ``add_``.
 
     Args:
+        own: tree positions of the main thread that are part of no exchange between stages.
         spans: first start and last end of the operators of each backward step's forward step.
         forward: per tree position the backward step whose forward step it seems to belong to, or NONE.
     """
     divided = forward.copy()
     counters = _unmade_additions(trace, tree, main, backward)
-    on_main = tree.thread == main
-    for before, after in _neighbours(profiler, spans):
-        end, begin = spans[1][before], spans[0][after]
-        inside = on_main & (tree.start_ns >= end) & (tree.start_ns < begin) & (forward != NONE)
+    for before, after, end, begin in _gaps(profiler, backward, spans):
+        inside = own & (tree.start_ns >= end) & (tree.start_ns < begin)
         found = counters[(counters >= end) & (counters < begin)]
-        if len(found) != 1:
+        if len(found) == 1:
+            divided[inside & (tree.start_ns <= found[0])] = before
+            if after != NONE:
+                divided[inside & (tree.start_ns > found[0])] = after
+        elif after != NONE:
             divided[inside] = NONE
-            continue
-        divided[inside & (tree.start_ns < found[0])] = before
-        divided[inside & (tree.start_ns >= found[0])] = after
     return divided
 
 
-def _neighbours(profiler: ProfilerSteps, spans: tuple[Int64, Int64]) -> Iterator[tuple[int, int]]:
-    """Pairs of forward steps that follow each other in one training step, by their index."""
+def _gaps(
+    profiler: ProfilerSteps, backward: BackwardSteps, spans: tuple[Int64, Int64]
+) -> Iterator[tuple[int, int, int, int]]:
+    """(forward step, the next one or NONE, end of the first, start of the next or end of all backward work) of each
+    forward step, training step by training step."""
     known = np.flatnonzero(spans[0] <= spans[1])
     order = known[np.argsort(spans[0][known], kind="stable")]
     training = step_at(profiler, spans[0][order])
-    same = np.flatnonzero(training[1:] == training[:-1])
-    yield from zip(order[same].tolist(), order[same + 1].tolist(), strict=True)
+    for number in np.unique(training).tolist():
+        mine = order[training == number]
+        for before, after in zip(mine[:-1].tolist(), mine[1:].tolist(), strict=True):
+            yield before, after, int(spans[1][before]), int(spans[0][after])
+        last = int(mine[-1])
+        yield last, NONE, int(spans[1][last]), int(backward.end_ns[mine].max())
 
 
 def _unmade_additions(trace: TraceEvents, tree: HostTree, main: int, backward: BackwardSteps) -> Int64:

@@ -103,7 +103,9 @@ def infer_steps(
     forward[tree.nearest(exchanging) != NONE] = NONE
     place = np.where(forward != NONE, _FORWARD, NONE)
     if runs_into_each_other(tree, backward, made):
-        forward = divided_by_counters(trace, tree, main, profiler, backward, (first, last), forward)
+        own = (tree.thread == main) & (tree.nearest(exchanging) == NONE)
+        forward = divided_by_counters(trace, tree, main, own, profiler, backward, (first, last), forward)
+        place[forward != NONE] = _FORWARD
     apart = surroundings.zeroed | surroundings.unclear
     counted = _counted(trace, tree, main, backward, forward, first, last) & ~apart
     forward[apart | counted] = NONE
