@@ -126,7 +126,7 @@ class Settings:
         overlap_tensor: Transformer Engine's userbuffers carry tensor-parallel communication beside its products.
         layers, hidden, heads, feed_forward, vocabulary, sequence, batch: the model; batch is samples per micro-batch.
         experts, top_k: mixture of experts; experts 0 is a dense model (it defaults to 2 ep when ep > 1).
-        agreement: after the optimizer the ranks of a model agree on its success and on the gradient norm that is logged,
+        agreement: after the optimizer the ranks of a model agree on its success and on the gradient norm to log,
             as Megatron-LM's training loop does.
         node_size: GPUs per node.
         iterations: profiled steps; first_iteration: number of the first.
