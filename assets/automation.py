@@ -97,10 +97,6 @@ ITERATION_NEEDED = _once_settled(
 )
 """For everything with a partition for each iteration that is made from tables of its ranks, whatever else it needs."""
 
-TRANSIENT = dg.RetryPolicy(max_retries=2, delay=10, backoff=dg.Backoff.EXPONENTIAL)
-"""Retries of a step that something outside stopped: a full disk, a store out of reach. A bad trace is no such thing,
-and its step says so (``allow_retries=False``); a process that was killed is for Dagster's run retries."""
-
 
 def automation_sensor(settings: Settings) -> dg.AutomationConditionSensorDefinition:
     """The sensor that evaluates the conditions; it runs unless switched off, where there is a root to watch."""

@@ -10,6 +10,7 @@ from assets.conventions import CODE_VERSION, CODE_VERSION_TAG, DATA_VERSION_TAG,
 from assets.figure_metadata import KINDS, FigureConfig, data_version, figure_metadata
 from assets.partitions import rank_trace_key, rank_trace_partitions, ranks_by_iteration
 from assets.resources import TracevizHome
+from assets.step_faults import told_in_a_line
 from traceviz_dag.lake.partition_keys import parse_iteration_key, parse_rank_key, rank_key
 from traceviz_dag.workers import default_workers
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     description="Timeline and overlap bars of each rank, as PNG, SVG and PDF under HOME/figures.",
     output_required=False,
 )
+@told_in_a_line
 def rank_figures(
     context: dg.AssetExecutionContext, config: FigureConfig, traceviz: TracevizHome
 ) -> Iterator[dg.Output[None]]:

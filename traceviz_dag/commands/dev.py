@@ -23,15 +23,14 @@ def dev(
     ] = False,
 ) -> None:
     """Open the Dagster UI on this home: lineage, partitions, runs and checks of everything analysed."""
-    from traceviz_dag.lake.write import exclusive_lock
-    from traceviz_dag.orchestrate import open_instance, prepare_instance
+    from traceviz_dag.instance import INSTANCE_FOLDER, open_instance
 
     folder = home.resolve()
-    instance_folder = prepare_instance(folder)
+    instance_folder = folder / INSTANCE_FOLDER
+    # What is started at once on an empty home (web server, daemon, code server) finds every storage set up.
+    with open_instance(folder):
+        pass
     if prepare_only:
-        # Programs that start at once on an empty home would each create the same tables, and all but one fail.
-        with exclusive_lock(instance_folder / ".prepare.lock"), open_instance(folder):
-            pass
         typer.echo(f"DAGSTER_HOME={instance_folder}")
         return
     environment = os.environ | {"DAGSTER_HOME": str(instance_folder), "TRACEVIZ_HOME": str(folder)}

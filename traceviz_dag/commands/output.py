@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import shlex
 import sys
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -42,6 +44,11 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
     console.print(table)
     if len(every) > MOST_ROWS:
         console.print(f"{len(every) - MOST_ROWS} more rows; --json prints all")
+
+
+def home_option(home: Path) -> str:
+    """``--home …`` as a shell takes it, for commands that are printed as hints."""
+    return f"--home {shlex.quote(str(home))}"
 
 
 def milliseconds(nanoseconds: int | None) -> str:
