@@ -44,6 +44,12 @@ class UsageError(TracevizError):
     """The words of a call are off."""
 
 
+class StoppedError(TracevizError):
+    """The user interrupted the command; the line says what is done and how to go on."""
+
+    exit_code = 130
+
+
 class IncompleteError(TracevizError):
     """Some of what was given could not be read; the answer is about the rest, and was given."""
 

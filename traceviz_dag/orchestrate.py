@@ -26,7 +26,7 @@ from assets.staleness import (
 from assets.topology import topology_assets
 from traceviz_dag.classify.rules import load_rules
 from traceviz_dag.definitions import ASSETS
-from traceviz_dag.errors import TracevizError
+from traceviz_dag.errors import StoppedError, TracevizError
 from traceviz_dag.instance import open_instance
 from traceviz_dag.iteration_pipeline import stored_topology
 from traceviz_dag.lake.inputs import IterationInputs, RankInput, register, with_digests
@@ -62,7 +62,7 @@ class IterationResult:
     """What became of one iteration.
 
     Attributes:
-        computed, skipped: ranks that were analysed now, and that stood already, unchanged.
+        computed, skipped: ranks that were analysed now, and whose tables were there already, unchanged.
         faults: rank → one line, for ranks that failed or were read in part.
         failed: ranks of which nothing could be used.
         failures: one line for each step that failed: what of the iteration, why, and what to do.
@@ -80,12 +80,6 @@ class IterationResult:
     failures: list[str] = field(default_factory=list)
     not_computed: list[int] = field(default_factory=list)
     aggregated: bool = False
-
-
-class StoppedError(TracevizError):
-    """The user interrupted the analysis; the line says what is done."""
-
-    exit_code = 130
 
 
 Started = Callable[[IterationInputs, Sequence[int]], None]
@@ -163,7 +157,7 @@ class _Analysis:
         result.skipped = [entry.rank for entry in self.inputs.ranks if entry not in stale]
         _collect_faults(self.lake, self.inputs, result)
         left = [entry.rank for entry in self.stale_ranks()] if stale else []
-        result.computed = [entry.rank for entry in stale if entry.rank not in left or entry.rank in result.failed]
+        result.computed = [entry.rank for entry in stale if entry.rank not in left]
         missing = [rank for rank in left if rank not in result.failed]
         if missing and not failures:
             failures = [f"{self.inputs.key}: ranks {missing} have no tables, or changed meanwhile; run it again"]
