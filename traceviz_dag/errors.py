@@ -12,12 +12,9 @@ class TracevizError(Exception):
     Attributes:
         exit_code: what the process exits with (2: bad input, usage or a partial result, 1: a gate failed, 130: stopped
             by the user).
-        answered: whether the command printed its answer all the same, the faults in it; nothing is to be added to its
-            JSON then.
     """
 
     exit_code = 2
-    answered = False
 
 
 class BadInputError(TracevizError):
@@ -52,8 +49,6 @@ class StoppedError(TracevizError):
 
 class IncompleteError(TracevizError):
     """Some of what was given could not be read; the answer is about the rest, and was given."""
-
-    answered = True
 
 
 def file_system_line(error: OSError) -> str:

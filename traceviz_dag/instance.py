@@ -10,10 +10,12 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
+from dagster._core.instance.ref import InstanceRef
 from dagster._core.storage.event_log.sqlite import sqlite_event_log
 from dagster._core.storage.runs.sqlite import sqlite_run_storage
 from dagster._core.storage.schedules.sqlite import sqlite_schedule_storage
@@ -34,6 +36,15 @@ _DATABASES = {
     Path("schedules/schedules.db"): sqlite_schedule_storage,
 }
 """Dagster's databases where its settings name no others, and the modules whose migrations they follow."""
+
+_OVERRIDES: dict[str, Any] = {
+    "compute_logs": {
+        "module": "dagster._core.storage.noop_compute_log_manager",
+        "class": "NoOpComputeLogManager",
+    }
+}
+"""Steps in this process print nothing: to record that, Dagster would start two processes a step, which Ctrl-C makes
+print their tracebacks."""
 
 _UNFINISHED = [
     dg.DagsterRunStatus.NOT_STARTED,
@@ -57,7 +68,7 @@ def open_instance(home: Path) -> Iterator[dg.DagsterInstance]:
     try:
         with exclusive_lock(folder / _LOCK):
             _mend(folder)
-            instance = dg.DagsterInstance.from_config(str(folder))
+            instance = dg.DagsterInstance.from_ref(InstanceRef.from_dir(str(folder), overrides=_OVERRIDES))
     except (DatabaseError, sqlite3.DatabaseError, CommandError) as error:
         fault = f"Dagster's records cannot be opened ({str(error).splitlines()[0]})"
         raise BadInputError(folder, fault, "move the folder away and analyse again; the tables stay") from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +104,8 @@ def analyse(
     with open_instance(settings.home) as instance:
         register_partitions(instance, inputs)
         for entry in inputs:
-            analysis = _Analysis(settings, instance, open_lake(settings.home), entry, rules_digest)
+            (now,) = with_digests(settings.home, [entry])
+            analysis = _Analysis(settings, instance, open_lake(settings.home), now, rules_digest)
             try:
                 results.append(analysis.run(started))
             except KeyboardInterrupt:
@@ -124,14 +125,15 @@ class _Analysis:
 
     def run(self, started: Started | None) -> IterationResult:
         result = IterationResult(self.inputs.key, self.inputs.run, self.inputs.iteration)
-        (inputs,) = with_digests(self.settings.home, [self.inputs])
-        register(self.settings.home, inputs)
-        analysis = replace(self, inputs=inputs)
-        for observation in new_observations(self.instance, [inputs]):
+        register(self.settings.home, self.inputs)
+        for observation in new_observations(self.instance, [self.inputs]):
             self.instance.report_runless_asset_event(observation)
-        if analysis.make_topology(result):
-            analysis.make_rank_tables(result, started)
-            analysis.make_iteration_tables(result)
+        try:
+            if self.make_topology(result):
+                self.make_rank_tables(result, started)
+                self.make_iteration_tables(result)
+        except TracevizError as error:
+            result.failures.append(f"{self.inputs.key}: {error}")
         return result
 
     def make_topology(self, result: IterationResult) -> bool:

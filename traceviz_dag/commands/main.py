@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar
 import typer
 
 from traceviz_dag.commands.lazy import LazyGroup
-from traceviz_dag.commands.pipes import outlive_readers
+from traceviz_dag.commands.pipes import nothing_printed, outlive_readers
 from traceviz_dag.errors import BadInputError, StoppedError, TracevizError, file_system_line
 
 BAD_INPUT = 2
@@ -82,8 +82,7 @@ def _run(words: Sequence[str]) -> int:
     try:
         return int(app(standalone_mode=False) or 0)
     except TracevizError as error:
-        if not error.answered:
-            _answer(words, error, error.exit_code)
+        _answer(words, error, error.exit_code)
         typer.echo(f"traceviz: {error}", err=True)
         return error.exit_code
     except (KeyboardInterrupt, typer.Abort):
@@ -113,7 +112,7 @@ def _usage(words: Sequence[str], error: Any) -> int:
 
 def _answer(words: Sequence[str], error: object, exit_code: int) -> None:
     """What a program that asked for JSON reads instead of the answer."""
-    if "--json" in words:
+    if "--json" in words and nothing_printed():
         from traceviz_dag.commands.output import print_json
 
         fields = (

@@ -21,11 +21,25 @@ def outlive_readers() -> None:
     sys.stderr = _outliving(sys.stderr)
 
 
+def nothing_printed() -> bool:
+    """Whether stdout has not been written to yet."""
+    sys.stdout.flush()
+    raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
+    return isinstance(raw, _Outliving) and not raw.used
+
+
 class _Outliving(io.FileIO):
-    """A file descriptor that is turned to the null device once its reader is gone."""
+    """A file descriptor that is turned to the null device once its reader is gone.
+
+    Attributes:
+        used: whether anything was written.
+    """
+
+    used = False
 
     def write(self, data: Buffer, /) -> int:
         """Write what the reader still takes."""
+        self.used = True
         try:
             return super().write(data)
         except BrokenPipeError:
