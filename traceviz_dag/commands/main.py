@@ -95,7 +95,9 @@ def _run(words: Sequence[str]) -> int:
     except Exception as error:  # noqa: BLE001 - the last place that can turn a fault into a line
         if hasattr(error, "format_message"):
             return _usage(words, error)
-        line = f"{type(error).__name__}: {error}; this is a fault of traceviz: report it with {_traceback_of(error)}"
+        where = "".join(f" {note}" for note in getattr(error, "__notes__", ()))
+        line = f"{type(error).__name__}{where}: {error}; this is a fault of traceviz: report it with "
+        line += _traceback_of(error)
         _answer(words, line, BAD_INPUT)
         typer.echo(f"traceviz: {' '.join(line.split())}", err=True)
         return BAD_INPUT

@@ -11,7 +11,7 @@ import xxhash
 
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.across_ranks_views import VIEWS, View
-from traceviz_dag.lake.partitions import find_partitions, glob_pattern
+from traceviz_dag.lake.partitions import ANALYSE_AGAIN, find_partitions, glob_pattern
 from traceviz_dag.lake.write import exclusive_lock
 from traceviz_dag.tables import PARTITION_COLUMNS, TABLES, Column, Table
 
@@ -62,8 +62,7 @@ def refresh(home: Path) -> Path:
                     left_over.unlink()
                 if attempt == _ATTEMPTS - 1:
                     fault = f"the catalogue cannot be built: {str(error).splitlines()[0]}"
-                    remedy = "delete the table's folder or the damaged file and analyse again"
-                    raise BadInputError(home / LAKE_FOLDER, fault, remedy) from error
+                    raise BadInputError(home / LAKE_FOLDER, fault, ANALYSE_AGAIN) from error
         # A client that had the former catalogue open for writing may have left its log: not this file's.
         path.with_name(f"{FILE_NAME}.wal").unlink(missing_ok=True)
         temporary.replace(path)

@@ -10,7 +10,14 @@ import pyarrow as pa
 
 from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.lake import catalogue, read_only
-from traceviz_dag.lake.partitions import FILE_NAME, Partition, check_filters, checked_partition, find_partitions
+from traceviz_dag.lake.partitions import (
+    ANALYSE_AGAIN,
+    FILE_NAME,
+    Partition,
+    check_filters,
+    checked_partition,
+    find_partitions,
+)
 from traceviz_dag.lake.reader import TableReader
 from traceviz_dag.lake.write import Written, remove_stale_temporaries, write_part
 from traceviz_dag.tables import TABLES, Table
@@ -184,7 +191,7 @@ class Lake:
                 return read_only.fetch(connection, sql, {"run": run, "iteration": iteration})
             except (duckdb.IOException, duckdb.InvalidInputException, duckdb.BinderException) as error:
                 fault = f"iteration {iteration} of run {run} cannot be read: {str(error).splitlines()[0]}"
-                raise BadInputError(self.home, fault, "delete the damaged file and analyse again") from error
+                raise BadInputError(self.home, fault, ANALYSE_AGAIN) from error
 
     def _folder(self, table: Table) -> Path:
         return self.home / catalogue.LAKE_FOLDER / table.name
