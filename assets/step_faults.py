@@ -10,6 +10,7 @@ from functools import wraps
 from typing import Any, ParamSpec, TypeVar, cast
 
 import dagster as dg
+from sqlalchemy.exc import OperationalError
 
 from traceviz_dag.errors import BadInputError, TracevizError, file_system_line
 from traceviz_dag.lake.lake import Lake
@@ -70,6 +71,11 @@ def _told_in_a_line(context: Any) -> Iterator[None]:
             wait = _FIRST_WAIT_SECONDS * 2**context.retry_number
             raise dg.RetryRequested(max_retries=_RETRIES, seconds_to_wait=wait) from error
         raise dg.Failure(description=file_system_line(error), allow_retries=False) from error
+    except OperationalError as error:
+        if "locked" not in str(error) or context.retry_number >= _RETRIES:
+            raise
+        # Another program writes to Dagster's records; a second later it has done.
+        raise dg.RetryRequested(max_retries=_RETRIES, seconds_to_wait=1) from error
 
 
 def refresh_catalogue(context: dg.OpExecutionContext | dg.AssetExecutionContext, lake: Lake) -> None:

@@ -32,6 +32,7 @@ from traceviz_dag.iteration_pipeline import stored_topology
 from traceviz_dag.lake.inputs import IterationInputs, RankInput, register, with_digests
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.lake.partition_keys import rank_key
+from traceviz_dag.lake.under_way import under_way
 from traceviz_dag.step_runs import materialise
 
 RANGE_START_TAG = "dagster/asset_partition_range_start"
@@ -124,6 +125,10 @@ class _Analysis:
     rules_digest: str
 
     def run(self, started: Started | None) -> IterationResult:
+        with under_way(self.settings.home, self.inputs.key):
+            return self._run(started)
+
+    def _run(self, started: Started | None) -> IterationResult:
         result = IterationResult(self.inputs.key, self.inputs.run, self.inputs.iteration)
         register(self.settings.home, self.inputs)
         for observation in new_observations(self.instance, [self.inputs]):

@@ -112,8 +112,8 @@ def _analyse(traces: Path, home: Path) -> None:
 
 
 def _short(path: Path | str) -> str:
-    parts = Path(path).parts
-    return str(Path(*parts[-5:])) if parts[-1] == "part.parquet" else parts[-1]
+    _, in_lake, table = str(path).rpartition("/lake/")
+    return table.removesuffix("/part.parquet") if in_lake else Path(path).name
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from tests.end_to_end.conftest import traceviz
 from tests.small_run import rank_file, write_run
 from traceviz_dag import workers
 from traceviz_dag.discovery import inputs_below
-from traceviz_dag.errors import BadInputError, UsageError
+from traceviz_dag.errors import BadInputError, StoppedError, UsageError
 from traceviz_dag.instance import open_instance, own_process_tags
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.orchestrate import AnalysisSettings, IterationResult, _Analysis, analyse
@@ -107,6 +107,22 @@ def test_aggregates_of_a_killed_analysis_are_made_again(analysed, tmp_path, monk
     again = analyse_one(run, home)
     assert (again.computed, again.aggregated) == ([], True)
     assert slowest(home) == 1
+
+
+def test_what_an_analysis_left_half_renewed_is_not_shown_as_whole(own, monkeypatch):
+    run, home = own
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_Analysis, "make_iteration_tables", interrupted)
+        with pytest.raises(StoppedError, match="2 of 2 ranks of job@7 are done"):
+            analyse_one(run, home)
+    told = traceviz("iterations", "--home", home, code=2)
+    assert "job@7 was cut off" in told.stderr and "run traceviz analyze" in told.stderr
+    analyse_one(run, home)
+    traceviz("iterations", "--home", home)
 
 
 def test_aggregates_that_cannot_be_made_again_do_not_stay(analysed, tmp_path):

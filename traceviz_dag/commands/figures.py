@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from traceviz_dag.commands.failures import end_failed, tell_failures
+from traceviz_dag.commands.failures import end_failed, end_half_renewed, tell_failures
 from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.output import print_json
 from traceviz_dag.errors import BadInputError, UsageError
@@ -115,7 +115,7 @@ def iterations_of(
 
     Raises:
         BadInputError: the home, or what is left of it, holds no analysed traces.
-        IncompleteError: at the end, where a step of that analysis failed.
+        IncompleteError: at the end, where a step of that analysis failed, or the last one was cut off.
     """
     from traceviz_dag.figure_pipeline import LakeSource
 
@@ -133,6 +133,7 @@ def iterations_of(
         )
     yield found
     end_failed(results)
+    end_half_renewed(home, [(source.run, source.iteration) for source in found])
 
 
 def _analysed(home: Path, paths: Sequence[Path]) -> list[IterationResult]:
