@@ -20,7 +20,7 @@ from dagster._core.storage.event_log.sqlite import sqlite_event_log
 from dagster._core.storage.runs.sqlite import sqlite_run_storage
 from dagster._core.storage.schedules.sqlite import sqlite_schedule_storage
 from dagster._core.storage.sql import get_alembic_config
-from sqlalchemy.exc import DatabaseError
+from sqlalchemy.exc import DatabaseError, OperationalError
 
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.write import exclusive_lock
@@ -62,13 +62,16 @@ def open_instance(home: Path) -> Iterator[dg.DagsterInstance]:
     can open: all storages are created under a lock. Runs of a process that was killed are marked failed.
 
     Raises:
-        BadInputError: the records are damaged.
+        BadInputError: the records are damaged, or out of reach.
     """
     folder = prepare_instance(home)
     try:
         with exclusive_lock(folder / _LOCK):
             _mend(folder)
             instance = dg.DagsterInstance.from_ref(InstanceRef.from_dir(str(folder), overrides=_OVERRIDES))
+    except (OperationalError, sqlite3.OperationalError) as error:
+        fault = f"Dagster's records cannot be reached ({str(error).splitlines()[0]})"
+        raise BadInputError(folder, fault, "check the storage that dagster.yaml names, and run it again") from error
     except (DatabaseError, sqlite3.DatabaseError, CommandError) as error:
         fault = f"Dagster's records cannot be opened ({str(error).splitlines()[0]})"
         raise BadInputError(folder, fault, "move the folder away and analyse again; the tables stay") from error
