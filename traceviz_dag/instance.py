@@ -37,14 +37,12 @@ _DATABASES = {
 }
 """Dagster's databases where its settings name no others, and the modules whose migrations they follow."""
 
-_OVERRIDES: dict[str, Any] = {
+_NO_OUTPUT: dict[str, Any] = {
     "compute_logs": {
         "module": "dagster._core.storage.noop_compute_log_manager",
         "class": "NoOpComputeLogManager",
     }
 }
-"""Steps in this process print nothing: to record that, Dagster would start two processes a step, which Ctrl-C makes
-print their tracebacks."""
 
 _UNFINISHED = [
     dg.DagsterRunStatus.NOT_STARTED,
@@ -55,20 +53,25 @@ _UNFINISHED = [
 
 
 @contextmanager
-def open_instance(home: Path) -> Iterator[dg.DagsterInstance]:
+def open_instance(home: Path, *, captures_output: bool = True) -> Iterator[dg.DagsterInstance]:
     """The Dagster instance of a home; its records are in HOME/dagster, where ``traceviz dev`` finds them.
 
     Programs that start at once on a new home would each create the same tables and leave databases that none of them
     can open: all storages are created under a lock. Runs of a process that was killed are marked failed.
 
+    Args:
+        captures_output: whether what steps print is kept. For that, Dagster starts two processes a step, which Ctrl-C
+            makes print their tracebacks.
+
     Raises:
         BadInputError: the records are damaged, or out of reach.
     """
     folder = prepare_instance(home)
+    overrides = {} if captures_output else _NO_OUTPUT
     try:
         with exclusive_lock(folder / _LOCK):
             _mend(folder)
-            instance = dg.DagsterInstance.from_ref(InstanceRef.from_dir(str(folder), overrides=_OVERRIDES))
+            instance = dg.DagsterInstance.from_ref(InstanceRef.from_dir(str(folder), overrides=overrides))
     except (OperationalError, sqlite3.OperationalError) as error:
         fault = f"Dagster's records cannot be reached ({str(error).splitlines()[0]})"
         raise BadInputError(folder, fault, "check the storage that dagster.yaml names, and run it again") from error

@@ -102,7 +102,7 @@ def analyse(
     """
     results: list[IterationResult] = []
     rules_digest = load_rules(settings.rules).digest
-    with open_instance(settings.home) as instance:
+    with open_instance(settings.home, captures_output=False) as instance:
         register_partitions(instance, inputs)
         for entry in inputs:
             (now,) = with_digests(settings.home, [entry])
