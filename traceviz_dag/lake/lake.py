@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,7 +41,9 @@ def open_lake(home: Path) -> Lake:
     lake = Lake(home)
     origin = catalogue.recorded_origin(home)
     if origin is not None and origin[0] != str(home):
-        lake._refresh_where_possible()
+        # Who asks by SQL is told of a damaged file; who analyses its traces again must get this far to mend it.
+        with suppress(BadInputError):
+            lake._refresh_where_possible()
     return lake
 
 
