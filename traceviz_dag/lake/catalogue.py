@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
@@ -97,9 +98,16 @@ def attach(connection: duckdb.DuckDBPyConnection, home: Path) -> None:
     connection.execute(f"USE {_ALIAS}")
 
 
-def create_narrow_views(connection: duckdb.DuckDBPyConnection, home: Path, run: str, iteration: int) -> None:
-    """Create a view per table over the files of one iteration alone: no other folder is listed."""
+def create_narrow_views(connection: duckdb.DuckDBPyConnection, home: Path, run: str, iteration: int, sql: str) -> None:
+    """Create a view of each table that a query names, over the files of one iteration alone.
+
+    No other folder is listed, and a damaged file of another table is not opened: that table may be what the query is
+    to make anew.
+    """
+    words = set(re.findall(r"\w+", sql))
     for table in TABLES.values():
+        if table.name not in words:
+            continue
         folder = home / LAKE_FOLDER / table.name
         present = next(find_partitions(folder, table, run, iteration), None) is not None
         connection.execute(_view(folder, table, present, run, iteration))

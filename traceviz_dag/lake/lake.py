@@ -190,7 +190,7 @@ class Lake:
         check_filters(TABLES["iterations"], run, iteration, None)
         with duckdb.connect() as connection:
             try:
-                catalogue.create_narrow_views(connection, self.home, run, iteration)
+                catalogue.create_narrow_views(connection, self.home, run, iteration, sql)
                 return read_only.fetch(connection, sql, {"run": run, "iteration": iteration})
             except (duckdb.IOException, duckdb.InvalidInputException, duckdb.BinderException) as error:
                 fault = f"iteration {iteration} of run {run} cannot be read: {str(error).splitlines()[0]}"
