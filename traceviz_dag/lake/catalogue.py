@@ -104,7 +104,7 @@ def create_narrow_views(connection: duckdb.DuckDBPyConnection, home: Path, run: 
     No other folder is listed, and a damaged file of another table is not opened: that table may be what the query is
     to make anew.
     """
-    words = set(re.findall(r"\w+", sql))
+    words = set(re.findall(r"\w+", sql.lower()))
     for table in TABLES.values():
         if table.name not in words:
             continue
