@@ -106,10 +106,6 @@ PICTURES_NEEDED = _once_settled(
 
 FIGURES_GROUP = "figures"
 
-TRANSIENT = dg.RetryPolicy(max_retries=2, delay=10, backoff=dg.Backoff.EXPONENTIAL)
-"""Retries of a step that something outside stopped: a full disk, a store out of reach. A bad trace is no such thing,
-and its step says so (``allow_retries=False``); a process that was killed is for Dagster's run retries."""
-
 
 def automation_sensor(settings: Settings) -> dg.AutomationConditionSensorDefinition:
     """The sensor that evaluates the conditions; it runs unless switched off, where there is a root to watch."""

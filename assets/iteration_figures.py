@@ -12,6 +12,7 @@ from assets.conventions import CODE_VERSION, OWNERS
 from assets.figure_metadata import KINDS, FigureConfig, data_version, figure_metadata
 from assets.partitions import iteration_partitions, ranks_of_iteration
 from assets.resources import TracevizHome
+from assets.step_faults import told_in_a_line
 from traceviz_dag.lake.partition_keys import parse_iteration_key
 from traceviz_dag.workers import default_workers
 
@@ -42,6 +43,7 @@ _figure_asset = partial(
     automation_condition=ITERATION_NEEDED,
     description="Each pipeline: its ranks by stage, numbered micro-batches, bubbles, communication.",
 )
+@told_in_a_line
 def pipeline_figures(
     context: dg.AssetExecutionContext, config: FigureConfig, traceviz: TracevizHome
 ) -> dg.MaterializeResult:
@@ -57,6 +59,7 @@ def pipeline_figures(
     automation_condition=ITERATION_NEEDED,
     description="Each model replica with all its pipelines, and all ranks of the job.",
 )
+@told_in_a_line
 def replica_figures(
     context: dg.AssetExecutionContext, config: FigureConfig, traceviz: TracevizHome
 ) -> dg.MaterializeResult:
@@ -73,6 +76,7 @@ def replica_figures(
     automation_condition=PICTURES_NEEDED,
     description="Who waits for whom, what the bubble is made of, how periods spread, how well the clocks agree.",
 )
+@told_in_a_line
 def across_ranks_figures(
     context: dg.AssetExecutionContext, config: FigureConfig, traceviz: TracevizHome
 ) -> dg.MaterializeResult:

@@ -14,6 +14,7 @@ from assets.partitions import rank_trace_key, rank_trace_partitions, ranks_by_it
 from assets.resources import TracevizHome
 from assets.settings import FigureSettings
 from assets.staleness import latest_tags
+from assets.step_faults import told_in_a_line
 from traceviz_dag.lake.partition_keys import parse_iteration_key, parse_rank_key, rank_key
 from traceviz_dag.workers import default_workers
 
@@ -42,6 +43,7 @@ _MADE_OF = "traceviz/made_of"
     description="Timeline and overlap bars of each rank, as PNG, SVG and PDF under HOME/figures.",
     output_required=False,
 )
+@told_in_a_line
 def rank_figures(
     context: dg.AssetExecutionContext, config: FigureConfig, traceviz: TracevizHome
 ) -> Iterator[dg.Output[None]]:

@@ -221,7 +221,11 @@ def draw_figures(tasks: Sequence[FigureTask], workers: int = 1) -> Iterator[Draw
 def draw_figure(task: FigureTask) -> DrawnFigure | None:
     """Draw one figure and write its files; None where there is nothing to draw."""
     source = LakeSource(Lake(task.home), task.run, task.iteration)
-    figure = _drawn(source, task)
+    try:
+        figure = _drawn(source, task)
+    except Exception as error:
+        error.add_note(f"while {task.name} of {task.run}, iteration {task.iteration} was drawn")
+        raise
     if figure is None:
         return None
     paths = write_figure(figure, task.folder, task.name, task.formats)
