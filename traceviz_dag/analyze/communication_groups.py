@@ -166,9 +166,10 @@ class _KnownGroups:
         mine = self._by_rank.get(rank, [])
         primary = [group for group in mine if group.description in _PRIMARY.get(Dimension(dimension), ())]
         candidates = primary or [group for group in mine if group.dimension == dimension and group.description is None]
-        if dimension in _OF_EITHER and not _OF_EITHER[Dimension(dimension)] <= {each.description for each in candidates}:
-            # The other group that it may run on is not known, so nothing chooses this one but its size.
-            candidates = [group for group in candidates if size > 1]
+        either = _OF_EITHER.get(Dimension(dimension), frozenset())
+        if size <= 1 and not either <= {group.description for group in candidates}:
+            # The other group that it may run on is not known: only a recorded size could choose this one.
+            return None
         candidates = [group for group in candidates if size <= 0 or group.size == size]
         distinct = {group.ranks for group in candidates}
         if len(distinct) != 1:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from traceviz_dag.commands.output import milliseconds
+from traceviz_dag.commands.output import milliseconds, percent
 from traceviz_dag.errors import UsageError
 
 if TYPE_CHECKING:
@@ -53,7 +53,8 @@ def blame_statement(row: Mapping[str, Any]) -> str:
     """What a rank that is to blame did to its peers, from its row of ``blame.late_ranks``."""
     return (
         f"rank {row['rank']} delayed its peers by {milliseconds(row['own_ns'])} ms of its own "
-        f"({row['late_category']}), last in {row['last']} of {row['communications']} communications"
+        f"({row['late_category']}), {percent(row['own_share'])} of the step, last in {row['last']} of "
+        f"{row['communications']} communications; a sum of delays, not what mending it would save"
     )
 
 

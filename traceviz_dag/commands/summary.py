@@ -109,11 +109,13 @@ def _statements(summary: dict[str, Any]) -> list[str]:
 
 def _blamed(lake: Lake, run: str, iteration: int) -> list[dict[str, Any]]:
     """The ranks that made their peers wait, the longest delay first; none where the waits are not known."""
+    from traceviz_dag.across_ranks import StoredIteration
     from traceviz_dag.analyze.blame import JUDGED_COLUMNS, blamed_ranks, late_ranks
 
     if not lake.exists("collectives", run=run, iteration=iteration):
         return []
-    return blamed_ranks(late_ranks(lake.table("collectives", run, iteration).arrow(JUDGED_COLUMNS)))
+    collectives = lake.table("collectives", run, iteration).arrow(JUDGED_COLUMNS)
+    return blamed_ranks(late_ranks(collectives, StoredIteration(lake, run, iteration).step_ns))
 
 
 def _slowest_stage(stages: list[dict[str, Any]]) -> list[str]:
