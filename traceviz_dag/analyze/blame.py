@@ -19,8 +19,15 @@ from traceviz_dag.analyze.kernel_intervals import codes
 from traceviz_dag.analyze.waits import HOST, same_work
 
 BLAMED_SHARE, BLAMED_HOST_SHARE = 0.04, 0.01
-"""Share of the step by which a rank must delay its peers to be blamed: the second one where most of it is its
-host's doing, as in a hidden synchronisation. Computation jitters by as much in a healthy job, hosts do not."""
+"""Share of the step by which a rank must delay its peers to be blamed: the second one where most of it is its host's
+doing, again and again or for long, as in a hidden synchronisation."""
+
+HOST_JITTER_NS = 20_000
+"""Up to this a host launches late by chance; where GPUs outrun their hosts, that adds up to shares of the step."""
+
+HOST_TIMES, HOST_PAUSE_NS = 3, 1_000_000
+"""So often, or for so long in all, a host must be late beyond that; one hiccup of some tenths of a millisecond in a
+step is nothing that anybody can mend."""
 
 BLAMED_TIMES, BLAMED_OF_WORST = 3.0, 0.2
 """And this multiple of the lower quartile of all ranks (a quarter, and not half, since of two expert-parallel ranks one
@@ -84,7 +91,7 @@ def late_ranks(collectives: pa.Table, step_ns: int | None) -> pa.Table:
     """How much each rank delayed the peers of its own stage, and whether it is to blame.
 
     Of each communication the longest wait counts, once. Its *own* part is what the late rank computed, copied or had
-    not launched; time that it spent in other communications was handed on to it by others.
+    not launched (beyond the jitter of hosts); time that it spent in other communications was handed on to it by others.
 
     Args:
         step_ns: how long the training steps of the table take (``step_time.step_time``); None blames nobody.
@@ -103,15 +110,18 @@ def late_ranks(collectives: pa.Table, step_ns: int | None) -> pa.Table:
     longest = order[np.append(np.flatnonzero(np.diff(communication[order])), len(order) - 1)] if len(order) else order
     longest = longest[wait[longest] > 0]
     late = np.searchsorted(everyone, optional_integers(rows, "late_rank")[longest])
-    own = sum(optional_integers(rows, name)[longest] for name in ("late_compute_ns", "late_memory_ns", "late_host_ns"))
-    own = np.clip(np.asarray(own, dtype=np.int64), 0, wait[longest])
+    busy = optional_integers(rows, "late_compute_ns")[longest] + optional_integers(rows, "late_memory_ns")[longest]
+    host = optional_integers(rows, "late_host_ns")[longest]
+    host[host < HOST_JITTER_NS] = 0
+    own = np.clip(busy + host, 0, wait[longest])
 
     def total(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         result = np.zeros(len(everyone), dtype=np.int64)
         np.add.at(result, late, values)
         return result
 
-    own_ns, host_ns = total(own), total(optional_integers(rows, "late_host_ns")[longest])
+    own_ns, host_ns = total(own), total(host)
+    lasting = (total((host > 0).astype(np.int64)) >= HOST_TIMES) | (host_ns >= HOST_PAUSE_NS)
     hosts = 2 * host_ns > own_ns
     usual_category = _usual_category(rows.take(pa.array(longest)), late, wait[longest], len(everyone))
     doing = [HOST if mostly_host else word for mostly_host, word in zip(hosts, usual_category, strict=True)]
@@ -126,7 +136,7 @@ def late_ranks(collectives: pa.Table, step_ns: int | None) -> pa.Table:
             "own_ns": own_ns,
             "own_share": pa.array(share, mask=np.isnan(share)),
             "late_category": doing,
-            "blamed": (share >= np.where(hosts, BLAMED_HOST_SHARE, BLAMED_SHARE))
+            "blamed": (share >= np.where(hosts & lasting, BLAMED_HOST_SHARE, BLAMED_SHARE))
             & (own_ns >= BLAMED_TIMES * usual)
             & (own_ns >= BLAMED_OF_WORST * own_ns.max(initial=0)),
         }

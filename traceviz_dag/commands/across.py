@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -56,6 +56,17 @@ def blame_statement(row: Mapping[str, Any]) -> str:
         f"({row['late_category']}), {percent(row['own_share'])} of the step, last in {row['last']} of "
         f"{row['communications']} communications; a sum of delays, not what mending it would save"
     )
+
+
+def slow_statements(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What the rows of ``slow_ranks`` say: who computes slowly, or that nobody has a peer to be compared with."""
+    from traceviz_dag.analyze.slow_ranks import slow_statement
+
+    if len(rows) > 1 and not any(row["items"] for row in rows):
+        return [
+            "whose GPU is slow cannot be told: no two ranks run the same kernels (one rank a stage, or uneven work)"
+        ]
+    return [slow_statement(row) for row in rows if row["slow"]]
 
 
 def heading(iteration: StoredIteration, text: str) -> str:

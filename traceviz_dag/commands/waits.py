@@ -18,6 +18,7 @@ from traceviz_dag.commands.across import (
     chosen_iterations,
     heading,
     place,
+    slow_statements,
 )
 from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.output import milliseconds, percent, print_json, print_table
@@ -57,6 +58,8 @@ def _answer(iteration: StoredIteration) -> dict[str, Any]:
     from traceviz_dag.analyze.blame import blame_matrix, delays_by, late_ranks, wait_and_transfer, wait_basis
     from traceviz_dag.analyze.experts import expert_load
     from traceviz_dag.analyze.links import link_speeds
+    from traceviz_dag.analyze.slow_ranks import slow_ranks
+    from traceviz_dag.lake.summaries import computation_by_kernel
 
     collectives = iteration.table("collectives")
     step_ns = iteration.step_ns
@@ -67,6 +70,7 @@ def _answer(iteration: StoredIteration) -> dict[str, Any]:
         "matching": _matching(collectives),
         "waits": wait_basis(collectives),
         "step_ns": step_ns,
+        "slow_ranks": slow_ranks(computation_by_kernel(iteration.lake, iteration.run, iteration.iteration)).to_pylist(),
         "ranks": late.to_pylist(),
         "stages": delays_by(late, _stages(iteration), "stage").to_pylist(),
         "links": link_speeds(collectives).to_pylist(),
@@ -143,6 +147,7 @@ def _print(iteration: StoredIteration, answer: dict[str, Any], limit: int) -> No
 def _statements(answer: dict[str, Any]) -> list[str]:
     blamed = sorted((row for row in answer["ranks"] if row["blamed"]), key=lambda row: -row["own_ns"])
     lines = [*_basis(answer["waits"]), *([blame_statement(row) for row in blamed] or [_nobody(answer)])]
+    lines += slow_statements(answer["slow_ranks"])
     lines += [
         f"rank {row['rank']} has slow links{_scope(row)}: its transfers take {row['best_ratio']:.1f} times the usual"
         for row in answer["links"]
