@@ -23,18 +23,13 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.adversarial import MS, US, Job, healthy
+from tests.analyze.across_ranks import analysed_here
 from traceviz_dag.across_ranks import StoredIteration
 from traceviz_dag.analyze.blame import late_ranks, wait_basis
 from traceviz_dag.analyze.slow_ranks import slow_ranks
-from traceviz_dag.classify.rules import load_rules
-from traceviz_dag.classify.topology import topology_tables
-from traceviz_dag.discovery import inputs_below
-from traceviz_dag.iteration_pipeline import rank_traces, read_topology
-from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.lake.summaries import computation_by_kernel
 from traceviz_dag.simulate import Settings, simulate
 from traceviz_dag.simulate.settings import Recompute
-from traceviz_dag.workers import IterationTask, analyse_into_lake
 
 FACTOR, LEAST_GAIN = 1.3, 0.02
 
@@ -105,21 +100,11 @@ def run(case: Case) -> dict[str, Any]:
             simulate(case.job, job, workers=1)
         else:
             case.job.write(job)
-        return {"name": case.name, "slow": case.slow, "healthy": case.healthy} | judged(analysed(job, folder / "home"))
+        return {"name": case.name, "slow": case.slow, "healthy": case.healthy} | judged(
+            analysed_here(job, folder / "home")
+        )
     finally:
         shutil.rmtree(folder)
-
-
-def analysed(job: Path, home: Path) -> StoredIteration:
-    """The job's tables, made in this process."""
-    (inputs,) = inputs_below([job])
-    lake, topology = open_lake(home), read_topology(inputs)
-    for name, table in zip(("topology", "process_groups"), topology_tables(topology), strict=True):
-        lake.write(name, table, run=inputs.run, iteration=inputs.iteration)
-    task = IterationTask(lake.home, inputs.run, inputs.iteration, topology, load_rules())
-    for trace in rank_traces(inputs, {entry.rank for entry in inputs.ranks}):
-        analyse_into_lake(task, trace)
-    return StoredIteration(lake, inputs.run, inputs.iteration, inputs)
 
 
 def judged(iteration: StoredIteration) -> dict[str, Any]:
