@@ -2,7 +2,7 @@
 
 Run: ``python benchmarks/blame.py`` (a quarter of an hour on two cores). Every slow job is simulated again with the same
 seed and without its fault: the difference of the step times is what mending the GPU wins. It prints the table that
-docs/accuracy.md shows. ``--only PATTERN`` runs part of it; ``--figures FILE`` keeps every rank's figures as JSON lines.
+docs/metrics.md shows. ``--only PATTERN`` runs part of it; ``--figures FILE`` keeps every rank's figures as JSON lines.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ def _print(iteration: StoredIteration, answer: dict[str, Any], limit: int) -> No
         ],
     )
     print_table(
-        "Communication by dimension, sums over kernels, ms",
+        "Communication by dimension, sums over the kernels whose waits are told, ms",
         ["dimension", "kernels", "hidden wait", "exposed wait", "hidden transfer", "exposed transfer"],
         [
             [
