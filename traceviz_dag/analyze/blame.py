@@ -18,7 +18,7 @@ from traceviz_dag.analyze.communications import optional_integers
 from traceviz_dag.analyze.kernel_intervals import codes
 from traceviz_dag.analyze.waits import HOST, same_work
 
-BLAMED_SHARE, BLAMED_HOST_SHARE = 0.04, 0.01
+BLAMED_SHARE, BLAMED_HOST_SHARE = 0.05, 0.01
 """Share of the step by which a rank must delay its peers to be blamed: the second one where most of it is its host's
 doing, again and again or for long, as in a hidden synchronisation."""
 
