@@ -186,7 +186,9 @@ def test_a_slice_of_the_matrix(shape, slow, tmp_path_factory):
     settings = Settings(**shape, **model, microbatches=4, node_size=2, clock_skew_ms=50.0, seed=7, faults=faults)
     iteration, _ = simulated(settings, tmp_path_factory.getbasetemp())
     late = late_ranks(iteration.table("collectives"), iteration.step_ns).to_pylist()
-    assert [row["rank"] for row in late if row["blamed"]] == ([] if slow is None else [slow])
+    # A delay below 5 % of the step is not blamed; the kernels name the slow GPU all the same.
+    assert {row["rank"] for row in late if row["blamed"]} <= {slow}
+    assert max(late, key=lambda row: row["own_ns"])["rank"] == slow or slow is None
     work = slow_ranks(computation_by_kernel(iteration.lake, iteration.run, iteration.iteration)).to_pylist()
     assert [row["rank"] for row in work if row["slow"]] == ([] if slow is None else [slow])
     if slow is not None:
