@@ -37,3 +37,7 @@ class BadInputError(TracevizError):
 
 class UsageError(TracevizError):
     """The words of a call are off."""
+
+
+class NoEvidenceError(TracevizError):
+    """What was asked for cannot be told from what the traces hold; the reason was printed, or is in the JSON."""

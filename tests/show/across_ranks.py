@@ -101,8 +101,6 @@ def pipeline_job(stages: int = 2, pipelines: int = 1, refusal: str | None = None
                     microbatches=8,
                     span_ns=100 * MS + bubble,
                     refusal=refusal,
-                    bottleneck_stage=1,
-                    bottleneck_excess=0.08,
                     **({} if refusal else figures),
                 )
             )

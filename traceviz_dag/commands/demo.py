@@ -47,7 +47,6 @@ def demo(
         last = f"--home {home} --iteration {settings.first_iteration + settings.iterations - 1}"
         typer.echo("\nWhere to look next:")
         for command, question in _NEXT:
-            scope = f"--home {home}" if command == "overlap" else last
-            typer.echo(f"  traceviz {command} {scope}  {question}")
+            typer.echo(f"  traceviz {command} {last}  {question}")
         typer.echo(f"  traceviz accuracy {folder} --home {home}  how right all of this is, against the job's truth")
     console.print(f"demo done in {time.monotonic() - started:.1f} s")
