@@ -27,7 +27,8 @@ class Sample:
         phase_known: share of kernel time with a phase; None without kernels.
         microbatch_known: share of the forward and backward time that is in a micro-batch; 0 without any such time.
         dimension_known: share of communication time with a dimension; None without communication.
-        communications: communication kernels; grouped: those whose group the trace names; sized: those with elements.
+        communications: communication kernels; sized: those with elements; grouped: those whose group is known, because
+            the trace names it or because the topology has one of their dimension.
         module_known: share of kernel time with a module; None without kernels.
     """
 
@@ -53,11 +54,11 @@ def sample(inputs: IterationInputs, topology: Topology, rules: Rules, home: Path
             tables = analyse_rank(trace, topology, rules)
         except BadInputError:
             continue
-        return _sample(trace.rank, tables[RANK_TABLES[1]])
+        return _sample(trace.rank, tables[RANK_TABLES[1]], known=bool(topology.pipelines))
     return None
 
 
-def _sample(rank: int, kernels: pa.Table) -> Sample:
+def _sample(rank: int, kernels: pa.Table, known: bool) -> Sample:
     duration = kernels["duration_ns"]
     phase, kind, dimension = (kernels[name].cast(pa.string()) for name in ("phase", "kind", "dimension"))
     communicates = pc.equal(kind, Kind.COMMUNICATION.value)
@@ -65,6 +66,10 @@ def _sample(rank: int, kernels: pa.Table) -> Sample:
     in_step = pc.and_(in_step, pc.equal(kind, Kind.COMPUTATION.value))
     everything = pc.is_valid(duration)
     communication = kernels.filter(communicates)
+    grouped = pc.is_valid(communication["group_name"])
+    if known:
+        told = pc.not_equal(communication["dimension"].cast(pa.string()), Dimension.UNKNOWN.value)
+        grouped = pc.or_(grouped, pc.fill_null(told, False))
     return Sample(
         rank=rank,
         kernels=kernels.num_rows,
@@ -72,7 +77,7 @@ def _sample(rank: int, kernels: pa.Table) -> Sample:
         microbatch_known=_share(duration, in_step, pc.is_valid(kernels["microbatch"])) or 0.0,
         dimension_known=_share(duration, communicates, pc.not_equal(dimension, Dimension.UNKNOWN.value)),
         communications=communication.num_rows,
-        grouped=communication.num_rows - communication["group_name"].null_count,
+        grouped=pc.sum(grouped).as_py() or 0,
         sized=communication.num_rows - communication["in_elements"].null_count,
         module_known=_share(duration, everything, pc.is_valid(kernels["module"])),
     )

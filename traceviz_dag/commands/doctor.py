@@ -217,7 +217,12 @@ def _print_capture(capture: Capture, iterations: Sequence[int]) -> None:
         )
     for line in (*capture.problems, *capture.warnings):
         typer.echo(f"  {line}")
-    print_table("Questions", ["question", "answer", "because"], [[a.question, a.answer, a.why] for a in judge(capture)])
+    which = f"iteration {iterations[0]}" if len(iterations) == 1 else f"{len(iterations)} iterations"
+    print_table(
+        f"{capture.run} · {which} · questions",
+        ["question", "answer", "because"],
+        [[a.question, a.answer, a.why] for a in judge(capture)],
+    )
 
 
 def _packages() -> dict[str, str]:

@@ -75,7 +75,7 @@ def judge_exports(
 def print_exports(exports: Sequence[ExportFacts]) -> None:
     """Show what each export holds, and what it lacks."""
     print_table(
-        "Exports",
+        "Exports of these iterations",
         [
             *("export", "ranks", "kernels", "launches known", "NVTX ranges", "ranks with PyTorch's"),
             *("NCCL calls", "with payload"),
