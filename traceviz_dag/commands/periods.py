@@ -79,7 +79,7 @@ def periods(
 def _reason(iteration: StoredIteration, summary: list[dict[str, Any]]) -> str:
     """Why no pair of an iteration has figures."""
     if summary:
-        return "no pair has two steady units; each says why"
+        return "no pair has figures; each says why"
     if not iteration.microbatches().num_rows:
         return "no micro-batch is known in these traces, so there are no periods; --pairs names pairs by other means"
     return "no neighbouring stages and no communication beside computation, so there are no periods"

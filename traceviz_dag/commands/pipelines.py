@@ -49,7 +49,7 @@ def pipelines(
                 _print(each, answer)
         if json:
             print_json(answers)
-    untold = [answer for answer in answers if answer["reason"] is not None and not answer["certain"]]
+    untold = [answer for answer in answers if not answer["certain"]]
     if untold:
         first = untold[0]
         more = f" ({len(untold)} of {len(answers)} iterations)" if len(answers) > 1 else ""
@@ -67,6 +67,9 @@ def _answer(iteration: StoredIteration) -> dict[str, Any]:
     if not table.num_rows:
         reason, certain = no_bubble(iteration.microbatches(), iteration.topology) or ("not computed", False)
     times = stored_stage_times(iteration.lake, iteration.run, iteration.iteration)
+    refused = {row["refusal"] for row in table.select(["refusal"]).to_pylist()} - {None}
+    if refused:
+        reason, certain = f"not every bubble can be parted: {'; '.join(sorted(refused))}", False
     slowest = slowest_statement(times)
     return {
         **place(iteration),

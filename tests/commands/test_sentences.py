@@ -1,0 +1,108 @@
+"""Every number that the commands print is that of the tables: each line is read, and held against SQL."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from tests.commands.jobs import JOBS, analysed_at, home_of, traces_of
+from tests.commands.printed import Reader
+from tests.commands.sentences import SENTENCES, TABLES
+from tests.commands.what_doctor_says import hold
+from traceviz_dag.commands.clocks import clocks
+from traceviz_dag.commands.doctor import _captures, doctor, judge
+from traceviz_dag.commands.iterations import iterations
+from traceviz_dag.commands.overlap import overlap
+from traceviz_dag.commands.periods import periods
+from traceviz_dag.commands.pipelines import pipelines
+from traceviz_dag.commands.summary import iteration_summary, print_summary
+from traceviz_dag.errors import NoEvidenceError
+from traceviz_dag.lake.lake import open_lake
+from traceviz_dag.orchestrate import IterationResult
+
+COMMANDS = {"clocks": clocks, "iterations": iterations, "overlap": overlap, "periods": periods, "pipelines": pipelines}
+
+SAYS_NOTHING = {
+    ("one_rank", "pipelines"): None,
+    ("missing_stage", "pipelines"): None,
+    ("without_topology", "pipelines"): "no pipeline is known",
+    ("without_micro_batches", "pipelines"): "no micro-batch is known",
+    ("without_micro_batches", "periods"): "no micro-batch is known",
+    ("dp_only", "periods"): "no pair has figures; each says why",
+}
+"""(job, command) → why it ends with 2."""
+
+
+def run(command, *words: object) -> tuple[str, BaseException | None]:
+    app = typer.Typer(pretty_exceptions_enable=False)
+    app.command()(command)
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    if result.exception is not None and not isinstance(result.exception, NoEvidenceError | SystemExit):
+        raise result.exception
+    return result.output, result.exception
+
+
+def reader(job: str) -> Reader:
+    return Reader(open_lake(home_of(job)), SENTENCES, TABLES)
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_the_summary_of_a_job_is_what_its_tables_say(job, capsys):
+    found = analysed_at(traces_of(job))
+    reading = reader(job)
+    for each in found:
+        result = IterationResult(f"{each.run}@{each.iteration}", each.run, each.iteration, each.ranks, aggregated=True)
+        summary = iteration_summary(home_of(job), result)
+        print_summary(summary)
+        reading.check(capsys.readouterr().out)
+        lines = [line for line in reading.read if "outside the training steps" in line]
+        assert bool(lines) == ((summary["windows"]["outside_share"] or 0) >= 0.0005)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("job", JOBS)
+def test_what_a_command_prints_is_what_the_tables_say(job, command):
+    output, error = run(COMMANDS[command], "--home", home_of(job))
+    reading = reader(job)
+    reading.check(output)
+    assert reading.read, "nothing was said"
+    if isinstance(error, NoEvidenceError):
+        assert (job, command) in SAYS_NOTHING and (SAYS_NOTHING[job, command] or "") in str(error)
+    else:
+        assert error is None and (job, command) not in SAYS_NOTHING
+
+
+@pytest.mark.parametrize(
+    ("true", "false"),
+    [
+        (r"above the mean of the 2 stages", "above the mean of the 3 stages"),
+        (r"ms of computation a micro-batch", "ms of computation in a step of 10"),
+        (r"longest of 2 steps", "longest of 3 steps"),
+        (r"exposed communication (\d)", r"exposed communication 1\1"),
+    ],
+)
+def test_a_number_that_is_not_so_does_not_pass(true, false, capsys):
+    (each,) = analysed_at(traces_of("two_steps"))
+    result = IterationResult(f"{each.run}@10", each.run, each.iteration, each.ranks, aggregated=True)
+    print_summary(iteration_summary(home_of("two_steps"), result))
+    output = capsys.readouterr().out
+    wrong = re.sub(true, false, output)
+    assert wrong != output
+    with pytest.raises(AssertionError):
+        reader("two_steps").check(wrong)
+
+
+@pytest.mark.parametrize("job", [name for name in JOBS if name != "two_iterations"])
+def test_what_doctor_answers_is_what_its_tables_say_and_what_analysis_gives(job):
+    (capture,) = _captures(traces_of(job), home_of(job))
+    (each,) = analysed_at(traces_of(job))
+    output, _ = run(doctor, traces_of(job))
+    reading = reader(job)
+    reading.sentence(output.strip().splitlines()[0])
+    for answer in judge(capture):
+        for part in answer.why.split("; "):
+            reading.sentence(part)
+        hold(each, answer)
