@@ -38,7 +38,7 @@ _figure_asset = partial(
 @_figure_asset(
     name="pipeline_figures",
     deps=_DEPENDENCIES,
-    description="Each pipeline: its ranks by stage, numbered micro-batches, bubbles, communication.",
+    description="Each pipeline: its ranks by stage, numbered micro-batches, idle stages, communication.",
 )
 def pipeline_figures(
     context: dg.AssetExecutionContext, config: FigureConfig, traceviz: TracevizHome

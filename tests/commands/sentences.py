@@ -223,7 +223,7 @@ DOCTOR = (
             (SELECT count(*) FROM traces WHERE run = $run AND iteration = $iteration) AS ranks
         FROM topology WHERE run = $run AND iteration = $iteration""",
     ),
-    Sentence(r"no micro-batch is known on rank \d+; .*", "SELECT 1 AS one WHERE NOT EXISTS (FROM microbatches)"),
+    Sentence(r"no micro-batch is known on rank \d+", "SELECT 1 AS one WHERE NOT EXISTS (FROM microbatches)"),
     Sentence(
         r"(one rank, )?(?P<v_ranks>\d+) of (?P<v_world>\d+) ranks(: nobody to wait for is read)?",
         "SELECT count(*) AS ranks, max(world_size) AS world FROM traces WHERE run = $run AND iteration = $iteration",
@@ -247,7 +247,53 @@ CLOCKS = (
     ),
 )
 
-SENTENCES = (*SUMMARY, *STAGES, *PIPELINES, *PERIODS, *DOCTOR, *CLOCKS)
+_SHARE = r"[\d.]+ %"
+_TOTALS = """
+    WITH known AS (
+        SELECT * FROM pipelines WHERE run = $run AND iteration = $iteration AND bubble_ns IS NOT NULL
+            AND step = (SELECT arg_max(step, span_ns) FROM pipelines WHERE run = $run AND iteration = $iteration)
+    )
+    SELECT sum(bubble_ns) / sum(span_ns) AS bubble,
+        greatest(sum(fill_drain_ns), sum(imbalance_ns), sum(jitter_ns), sum(stall_ns)) AS ns,
+        ns / sum(span_ns) AS largest, 2 * ns > sum(bubble_ns) AS most
+    FROM known
+"""
+_OF_FIRST_STEP = """
+    SELECT avg(idle_share) AS idle, min(idle_share) AS least, max(idle_share) AS most FROM pipelines
+    WHERE run = $run AND iteration = $iteration AND pipeline = $pipeline
+        AND step = (SELECT min(step) FROM pipelines WHERE run = $run AND iteration = $iteration)
+"""
+_FIRST_STEP = """
+    SELECT exposed_ns / nullif(communication_ns, 0) AS exposed, exposed_ns / (window_end_ns - window_start_ns) AS share
+    FROM overlap
+    WHERE run = $run AND iteration = $iteration AND rank = $rank AND window_name = 'step' AND dimension = 'all'
+    ORDER BY step LIMIT 1
+"""
+_LONGER = rf"computes (?P<v_excess>{_SHARE}) longer than the mean stage"
+FIGURES = (
+    Sentence(
+        rf"Pipeline (?P<k_pipeline>\d+): stages idle (?P<v_idle>{_SHARE}) of the time(, from (?P<v_least>{_SHARE}) on "
+        rf"stage \d+ to (?P<v_most>{_SHARE}) on stage \d+)?( \(PARTIAL: \d+ of \d+ ranks\))?",
+        _OF_FIRST_STEP,
+    ),
+    Sentence(
+        rf"(?P<v_bubble>{_SHARE}) of the pipelines' time is bubble, ((?P<b_most>most of it)|its largest part) [a-z ]+ "
+        rf"\((?P<v_largest>{_SHARE})\)",
+        _TOTALS,
+    ),
+    Sentence(rf"stage (?P<v_stage>\d+) {_LONGER}", f"SELECT * FROM ({_SLOWEST}) WHERE excess >= 0.05 AND ranks > 1"),
+    Sentence(
+        rf"rank (?P<v_rank>\d+), alone of stage (?P<v_stage>\d+), {_LONGER}",
+        f"SELECT * FROM ({_SLOWEST}) WHERE excess >= 0.05 AND ranks = 1",
+    ),
+    Sentence(
+        rf"Rank (?P<k_rank>\d+): (?P<v_exposed>{_SHARE}) of communication is exposed, (?P<v_share>{_SHARE}) of "
+        r"(the step|step \d+)",
+        _FIRST_STEP,
+    ),
+)
+
+SENTENCES = (*SUMMARY, *STAGES, *PIPELINES, *PERIODS, *DOCTOR, *CLOCKS, *FIGURES)
 
 TABLES = (
     PrintedTable(
@@ -298,13 +344,14 @@ TABLES = (
             WHERE run = $run AND iteration = $iteration AND period_ns IS NOT NULL GROUP BY ALL
         ),
         worst AS (SELECT pair, stage, step, arg_min(rank, (score, rank)) AS rank FROM medians GROUP BY ALL)
-        SELECT pair, stage, step, count(DISTINCT p.rank) AS ranks, count(*) AS units, min(unit) || '-' || max(unit) AS
-            window, quantile_cont(period_ns, 0.5) / 1e6 AS p50, quantile_cont(period_ns, 0.9) / 1e6 AS p90,
+        SELECT p.pair, p.stage, p.step, count(DISTINCT p.rank) AS ranks, count(*) AS units,
+            min(unit) || '-' || max(unit) AS window, quantile_cont(period_ns, 0.5) / 1e6 AS p50, quantile_cont(period_ns, 0.9) / 1e6 AS p90,
             quantile_cont(period_ns, 0.99) / 1e6 AS p99, median(stage0_ns) / 1e6 AS stage0,
             median(stage1_ns) / 1e6 AS stage1, quantile_cont(overlap_score, 0.1) AS s10,
             quantile_cont(overlap_score, 0.5) AS s50, quantile_cont(overlap_score, 0.9) AS s90,
             any_value(worst.rank) AS worst
-        FROM periods AS p JOIN worst USING (pair, stage, step)
+        FROM periods AS p JOIN worst ON p.pair = worst.pair AND p.stage IS NOT DISTINCT FROM worst.stage
+            AND p.step IS NOT DISTINCT FROM worst.step
         WHERE run = $run AND iteration = $iteration AND period_ns IS NOT NULL GROUP BY ALL""",
         {
             **{name: name for name in ("pair", "stage", "step", "ranks", "units", "window", "stage0", "stage1")},

@@ -12,6 +12,7 @@ from tests.commands.jobs import JOBS, analysed_at, home_of, traces_of
 from tests.commands.printed import Reader
 from tests.commands.sentences import SENTENCES, TABLES
 from tests.commands.what_doctor_says import hold
+from tests.show.drawn import title
 from traceviz_dag.commands.clocks import clocks
 from traceviz_dag.commands.doctor import _captures, doctor, judge
 from traceviz_dag.commands.iterations import iterations
@@ -20,8 +21,12 @@ from traceviz_dag.commands.periods import periods
 from traceviz_dag.commands.pipelines import pipelines
 from traceviz_dag.commands.summary import iteration_summary, print_summary
 from traceviz_dag.errors import NoEvidenceError
+from traceviz_dag.figure_pipeline import LakeSource
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.orchestrate import IterationResult
+from traceviz_dag.show.bubble_waterfall import draw_bubble_waterfall
+from traceviz_dag.show.pipeline_group import draw_pipeline_group
+from traceviz_dag.show.rank_timeline import draw_rank_timeline
 
 COMMANDS = {"clocks": clocks, "iterations": iterations, "overlap": overlap, "periods": periods, "pipelines": pipelines}
 
@@ -106,3 +111,16 @@ def test_what_doctor_answers_is_what_its_tables_say_and_what_analysis_gives(job)
         for part in answer.why.split("; "):
             reading.sentence(part)
         hold(each, answer)
+
+
+@pytest.mark.parametrize("job", ["healthy", "bad_split", "alone_in_stage", "two_steps"])
+def test_titles_of_figures_say_what_the_tables_say(job):
+    (each,) = analysed_at(traces_of(job))
+    reading = reader(job)
+    reading.place = {"run": each.run, "iteration": each.iteration}
+    source = LakeSource(each.lake, each.run, each.iteration)
+    drawn = [draw_pipeline_group(source, 0), draw_bubble_waterfall(source), draw_rank_timeline(source, 0)]
+    for figure in drawn:
+        for sentence in title(figure).split("; "):
+            reading.sentence(sentence)
+    assert ("step 10" in title(drawn[-1])) == (job == "two_steps")

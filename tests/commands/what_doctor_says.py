@@ -26,8 +26,8 @@ _SHARES = {
     "WHERE kind = 'communication'",
     HIDDEN: "SELECT CAST(sum(communication_ns) > 0 AS INTEGER) AS share FROM overlap WHERE dimension = 'all'",
     PLACE: "SELECT count(stage) / count(*) AS share FROM traces LEFT JOIN topology USING (run, iteration, rank)",
-    BUBBLE: "SELECT count(bubble_ns) / count(*) AS share FROM pipelines",
-    BANDWIDTH: "SELECT count(bus_gb_per_s) / count(*) AS share FROM collectives",
+    BUBBLE: "SELECT count(bubble_ns) / nullif(count(*), 0) AS share FROM pipelines",
+    BANDWIDTH: "SELECT count(bus_gb_per_s) / nullif(count(*), 0) AS share FROM collectives",
 }
 """Question → how much of it the tables of the job's home answer; NULL or 0 is nothing."""
 
