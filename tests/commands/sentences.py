@@ -346,10 +346,10 @@ TABLES = (
         worst AS (SELECT pair, stage, step, arg_min(rank, (score, rank)) AS rank FROM medians GROUP BY ALL)
         SELECT p.pair, p.stage, p.step, count(DISTINCT p.rank) AS ranks, count(*) AS units,
             min(unit) || '-' || max(unit) AS window, quantile_cont(period_ns, 0.5) / 1e6 AS p50,
-            quantile_cont(period_ns, 0.9) / 1e6 AS p90, quantile_cont(period_ns, 0.99) / 1e6 AS p99, median(stage0_ns) / 1e6 AS stage0,
-            median(stage1_ns) / 1e6 AS stage1, quantile_cont(overlap_score, 0.1) AS s10,
-            quantile_cont(overlap_score, 0.5) AS s50, quantile_cont(overlap_score, 0.9) AS s90,
-            any_value(worst.rank) AS worst
+            quantile_cont(period_ns, 0.9) / 1e6 AS p90, quantile_cont(period_ns, 0.99) / 1e6 AS p99,
+            median(stage0_ns) / 1e6 AS stage0, median(stage1_ns) / 1e6 AS stage1,
+            quantile_cont(overlap_score, 0.1) AS s10, quantile_cont(overlap_score, 0.5) AS s50,
+            quantile_cont(overlap_score, 0.9) AS s90, any_value(worst.rank) AS worst
         FROM periods AS p JOIN worst ON p.pair = worst.pair AND p.stage IS NOT DISTINCT FROM worst.stage
             AND p.step IS NOT DISTINCT FROM worst.step
         WHERE run = $run AND iteration = $iteration AND period_ns IS NOT NULL GROUP BY ALL""",
