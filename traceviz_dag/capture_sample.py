@@ -13,7 +13,7 @@ from traceviz_dag.classify.topology_types import Topology
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.iteration_pipeline import rank_traces
 from traceviz_dag.lake.inputs import IterationInputs
-from traceviz_dag.rank_pipeline import RANK_TABLES, analyse_rank
+from traceviz_dag.rank_pipeline import RankTrace, classify_trace, read_events
 from traceviz_dag.vocabulary import Dimension, Kind, Phase
 
 _IN_MICROBATCH = (Phase.FORWARD.value, Phase.BACKWARD.value, Phase.RECOMPUTE.value)
@@ -43,19 +43,34 @@ class Sample:
     module_known: float | None
 
 
-def sample(inputs: IterationInputs, topology: Topology, rules: Rules, home: Path | None = None) -> Sample | None:
-    """Classify the first rank that can be read, None where none can.
+class Sampler:
+    """Classifies the first rank of a capture that can be read; a file that holds several iterations once.
 
     Args:
         home: where profiles of Nsight Systems are kept once they were read; None keeps nothing.
     """
-    for trace in rank_traces(inputs, {entry.rank for entry in inputs.ranks}, home):
+
+    def __init__(self, rules: Rules, home: Path | None = None) -> None:
+        self._rules, self._home = rules, home
+        self._known: dict[tuple[Path, str], Sample | None] = {}
+
+    def sample(self, inputs: IterationInputs, topology: Topology) -> Sample | None:
+        """What one rank's file tells; None where no rank can be read."""
+        for trace in rank_traces(inputs, {entry.rank for entry in inputs.ranks}, self._home):
+            key = (trace.path, trace.part)
+            if key not in self._known:
+                self._known[key] = self._read(trace, topology)
+            if self._known[key] is not None:
+                return self._known[key]
+        return None
+
+    def _read(self, trace: RankTrace, topology: Topology) -> Sample | None:
         try:
-            tables = analyse_rank(trace, topology, rules)
+            events = read_events(trace, topology, self._rules)
         except BadInputError:
-            continue
-        return _sample(trace.rank, tables[RANK_TABLES[1]], known=bool(topology.pipelines))
-    return None
+            return None
+        kernels = classify_trace(events, trace.rank, topology, self._rules).kernels
+        return _sample(trace.rank, kernels, known=bool(topology.pipelines))
 
 
 def _sample(rank: int, kernels: pa.Table, known: bool) -> Sample:

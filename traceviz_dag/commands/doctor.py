@@ -18,7 +18,7 @@ from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.tables import TABLES
 
 if TYPE_CHECKING:
-    from traceviz_dag.capture_sample import Sample
+    from traceviz_dag.capture_sample import Sample, Sampler
     from traceviz_dag.lake.inputs import IterationInputs
     from traceviz_dag.nsys_facts import ExportFacts
 
@@ -110,17 +110,18 @@ def judge(capture: Capture) -> list[Answer]:
 
 
 def _captures(path: Path, home: Path) -> Sequence[Capture]:
+    from traceviz_dag.capture_sample import Sampler
+    from traceviz_dag.classify.rules import load_rules
     from traceviz_dag.discovery import inputs_below
 
+    sampler = Sampler(load_rules(), home)
     return [
-        _of_exports(inputs, home) if any(entry.part for entry in inputs.ranks) else _of_traces(inputs)
+        _of_exports(inputs, home, sampler) if any(entry.part for entry in inputs.ranks) else _of_traces(inputs, sampler)
         for inputs in inputs_below([path], home=home)
     ]
 
 
-def _of_traces(inputs: IterationInputs) -> Capture:
-    from traceviz_dag.capture_sample import sample
-    from traceviz_dag.classify.rules import load_rules
+def _of_traces(inputs: IterationInputs, sampler: Sampler) -> Capture:
     from traceviz_dag.errors import BadInputError
     from traceviz_dag.iteration_pipeline import read_topology
     from traceviz_dag.read.peek import peek
@@ -147,21 +148,19 @@ def _of_traces(inputs: IterationInputs) -> Capture:
         pipelines=len(topology.pipelines),
         staged=sum(1 for entry in inputs.ranks if topology.stage_of(entry.rank)[0] is not None),
         stages=max(map(len, topology.pipelines), default=0),
-        sample=sample(inputs, topology, load_rules()) if peeks else None,
+        sample=sampler.sample(inputs, topology) if peeks else None,
         problems=tuple(problems),
         warnings=inputs.warnings,
         described=inputs.topology_file is not None,
     )
 
 
-def _of_exports(inputs: IterationInputs, home: Path) -> Capture:
-    from traceviz_dag.capture_sample import sample
+def _of_exports(inputs: IterationInputs, home: Path, sampler: Sampler) -> Capture:
     from traceviz_dag.classify.rules import load_rules
     from traceviz_dag.iteration_pipeline import read_topology
     from traceviz_dag.nsys_facts import export_facts
 
-    rules = load_rules()
-    exports = export_facts(inputs, home, rules)
+    exports = export_facts(inputs, home, load_rules())
     topology = read_topology(inputs, home=home)
     described = inputs.topology_file is not None
     return Capture(
@@ -180,7 +179,7 @@ def _of_exports(inputs: IterationInputs, home: Path) -> Capture:
         warnings=inputs.warnings,
         described=described,
         exports=tuple(exports),
-        sample=sample(inputs, topology, rules, home),
+        sample=sampler.sample(inputs, topology),
     )
 
 

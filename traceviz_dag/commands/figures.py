@@ -12,7 +12,7 @@ from rich.console import Console
 
 from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.output import print_json
-from traceviz_dag.errors import BadInputError, UsageError
+from traceviz_dag.errors import BadInputError, NoEvidenceError, UsageError
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.show.alignment import TimeAlignment
 
@@ -67,18 +67,24 @@ def figures(
 
     wanted, endings = _kinds(kind), _formats(formats)
     chosen = iterations_of(home.resolve(), paths or [], run, iteration)
-    drawn = []
+    drawn, undrawn = [], 0
     console = Console(stderr=True)
     for source in chosen:
         tasks = _tasks(source, wanted, ranks, every)
         tasks = [replace(task, formats=endings, alignment=time_alignment) for task in tasks]
-        console.print(f"{source.run}, iteration {source.iteration}: {len(tasks)} figures", highlight=False)
+        console.print(f"{source.run}, iteration {source.iteration}: {len(tasks)} figures to draw", highlight=False)
+        left = {(task.kind, task.number) for task in tasks}
         for figure in draw_figures(tasks, processes or default_workers()):
             drawn.append(figure)
+            left.discard((figure.task.kind, figure.task.number))
             if not json:
                 first = next(iter(figure.paths.values()))
                 others = "".join(f" {path.suffix}" for path in list(figure.paths.values())[1:])
                 typer.echo(f"{figure.title}\n  {first}{others}")
+        undrawn += len(left)
+        for empty, number in sorted(left, key=str):
+            which = empty.value if number is None else f"{empty.value} {number}"
+            typer.echo(f"traceviz: {source.run}, iteration {source.iteration}: no {which}: no rows to draw", err=True)
     if json:
         print_json(
             [
@@ -92,6 +98,10 @@ def figures(
                 }
                 for figure in drawn
             ]
+        )
+    if not drawn:
+        raise NoEvidenceError(
+            f"none of {undrawn} figures could be drawn: the tables of these iterations hold no rows for them"
         )
 
 
