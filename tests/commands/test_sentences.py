@@ -124,3 +124,23 @@ def test_titles_of_figures_say_what_the_tables_say(job):
         for sentence in title(figure).split("; "):
             reading.sentence(sentence)
     assert ("step 10" in title(drawn[-1])) == (job == "two_steps")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "kineto/dlrm8",
+        "kineto/hta/nccl_parser_config.json.gz",
+        "kineto/tracelens/b200_vllm_eager.json.gz",
+        "kineto/hta_sync/alexnet.json.gz",
+        "megatron_gpu/pp4_1f1b",
+        "megatron_gpu/tp2_pp2_vpp2_full",
+        "megatron_gpu/pp2_ep2_moe",
+        "megatron_cpu/pp2_dp2_distopt_overlap",
+    ],
+)
+def test_what_doctor_answers_of_real_traces_is_what_analysis_gives(path, shared_data, tmp_path):
+    (capture, *_) = _captures(shared_data / path, tmp_path)
+    (each, *_) = [found for found in analysed_at(shared_data / path) if found.iteration == capture.iteration]
+    for answer in judge(capture):
+        hold(each, answer)
