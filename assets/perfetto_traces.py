@@ -2,6 +2,7 @@
 
 import dagster as dg
 
+from assets.automation import FIGURES_GROUP, ITERATION_NEEDED
 from assets.conventions import CODE_VERSION, OWNERS
 from assets.partitions import iteration_partitions, ranks_of_iteration
 from assets.resources import TracevizHome
@@ -16,7 +17,8 @@ from traceviz_dag.lake.partition_keys import parse_iteration_key
         *(dg.AssetDep(name) for name in ("topology", "rank_clocks")),
     ],
     partitions_def=iteration_partitions,
-    group_name="figures",
+    group_name=FIGURES_GROUP,
+    automation_condition=ITERATION_NEEDED,
     owners=OWNERS,
     kinds={"perfetto"},
     code_version=CODE_VERSION,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from traceviz_dag.printable import printable
+
 
 class TracevizError(Exception):
     """Base of every error that the command line prints as one line.
@@ -13,6 +15,9 @@ class TracevizError(Exception):
     """
 
     exit_code = 2
+
+    def __init__(self, message: str) -> None:
+        super().__init__(printable(message))
 
 
 class BadInputError(TracevizError):

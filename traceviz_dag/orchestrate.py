@@ -8,10 +8,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import dagster as dg
 
 from assets.across_ranks import across_ranks_assets
+from assets.drawn_by_hand import events_of
 from assets.iteration_tables import iteration_assets
 from assets.partitions import rank_trace_key, register_partitions
 from assets.rank_tables import rank_tables
@@ -26,6 +28,9 @@ from traceviz_dag.lake.inputs import IterationInputs, register, with_digests
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.lake.partition_keys import rank_key
 from traceviz_dag.run_launcher import HOST_TAG
+
+if TYPE_CHECKING:
+    from traceviz_dag.figure_pipeline import DrawnFigure, FigureTask
 
 INSTANCE_FOLDER = "dagster"
 RANGE_START_TAG = "dagster/asset_partition_range_start"
@@ -105,6 +110,17 @@ def analyse(
     with open_instance(settings.home) as instance:
         register_partitions(instance, inputs)
         return [_analyse_iteration(settings, instance, entry, started) for entry in inputs]
+
+
+def record_figures(home: Path, asked: Sequence[FigureTask], drawn: Sequence[DrawnFigure]) -> None:
+    """Record figures that a command drew, so that the asset graph shows them.
+
+    Args:
+        asked: all that were to be drawn. drawn: those that were; one of which the tables tell nothing is not.
+    """
+    with open_instance(home) as instance:
+        for event in events_of(home, asked, drawn):
+            instance.report_runless_asset_event(event)
 
 
 def _analyse_iteration(

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from traceviz_dag.commands.figures import AlignmentOption, ProcessesOption, iterations_of
 from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.output import print_json
+from traceviz_dag.commands.output import print_json, terminal
 from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.show.alignment import TimeAlignment
 
@@ -45,7 +44,7 @@ def aggregate(
 
     folders = _folders(names or [], input_, base_folder, iterations)
     written = []
-    console = Console(stderr=True)
+    console = terminal(stderr=True)
     for source in iterations_of(home.resolve(), folders, None, None):
         folder = export_folder(home.resolve(), source.run, source.iteration)
         if output is not None:

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.output import print_json
+from traceviz_dag.commands.output import print_json, terminal
 from traceviz_dag.commands.summary import iteration_summary, print_summary
 from traceviz_dag.errors import TracevizError, UsageError
 from traceviz_dag.lake.inputs import IterationInputs
@@ -57,7 +57,7 @@ def analyze(
     inputs = inputs_below(paths, pattern=pattern, rank=rank, home=home.resolve())
     folder = home.resolve()
     settings = AnalysisSettings(folder, workers, rules.resolve() if rules else None, allow_partial, force)
-    console = Console(stderr=True)
+    console = terminal(stderr=True)
     with _progress(console, folder) as started:
         results = analyse(settings, inputs, started)
     faults = [fault for entry in inputs for fault in (*entry.problems, *entry.warnings)]

@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from traceviz_dag.commands.analyze import analyze
 from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.output import terminal
 
 _NEXT = (
     ("waits", "who made whom wait, and what the late rank was doing"),
@@ -35,7 +35,7 @@ def demo(
     from traceviz_dag.simulate import simulate
     from traceviz_dag.simulate.settings import Settings
 
-    console = Console(stderr=True)
+    console = terminal(stderr=True)
     folder = home.resolve() / "demo"
     started = time.monotonic()
     settings = replace(Settings.demo(), seed=seed)

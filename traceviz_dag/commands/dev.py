@@ -66,6 +66,7 @@ def webserver(
     workspace: Annotated[
         Path, typer.Option(exists=True, dir_okay=False, help="YAML file that lists the code servers.")
     ],
+    home: HomeOption = DEFAULT_HOME,
     port: PortOption = 3000,
     host: HostOption = _LOOPBACK,
 ) -> None:
@@ -81,7 +82,7 @@ def webserver(
     from traceviz_dag.webserver import serve_ui
 
     with DagsterInstance.get() as instance:
-        serve_ui(instance, workspace, host, port, known_hosts(port, further))
+        serve_ui(instance, home.resolve(), workspace, host, port, known_hosts(port, further))
 
 
 def _end_on(number: signal.Signals) -> None:

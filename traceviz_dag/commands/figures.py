@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.output import print_json
+from traceviz_dag.commands.output import print_json, terminal
 from traceviz_dag.errors import BadInputError, NoEvidenceError, UsageError
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.show.alignment import TimeAlignment
@@ -63,15 +62,17 @@ def figures(
     the ranks with the longest computation, the most exposed communication and the most idle time, and their pipelines.
     """
     from traceviz_dag.figure_pipeline import draw_figures
+    from traceviz_dag.orchestrate import record_figures
     from traceviz_dag.workers import default_workers
 
     wanted, endings = _kinds(kind), _formats(formats)
     chosen = iterations_of(home.resolve(), paths or [], run, iteration)
-    drawn, undrawn = [], 0
-    console = Console(stderr=True)
+    asked, drawn, undrawn = [], [], 0
+    console = terminal(stderr=True)
     for source in chosen:
         tasks = _tasks(source, wanted, ranks, every)
-        tasks = [replace(task, formats=endings, alignment=time_alignment) for task in tasks]
+        tasks = [replace(task, formats=endings, alignment=time_alignment, previewed=True) for task in tasks]
+        asked += tasks
         console.print(f"{source.run}, iteration {source.iteration}: {len(tasks)} figures to draw", highlight=False)
         left = {(task.kind, task.number) for task in tasks}
         for figure in draw_figures(tasks, processes or default_workers()):
@@ -85,6 +86,8 @@ def figures(
         for empty, number in sorted(left, key=str):
             which = empty.value if number is None else f"{empty.value} {number}"
             typer.echo(f"traceviz: {source.run}, iteration {source.iteration}: no {which}: no rows to draw", err=True)
+    if drawn:
+        record_figures(home.resolve(), asked, drawn)
     if json:
         print_json(
             [

@@ -10,6 +10,7 @@ import typer
 
 from traceviz_dag.commands.lazy import LazyGroup
 from traceviz_dag.errors import TracevizError
+from traceviz_dag.printable import printable
 
 _COMMANDS = (
     *("demo", "simulate", "analyze", "classify", "batch", "aggregate", "figures"),
@@ -62,7 +63,7 @@ def main() -> None:
     try:
         app()
     except TracevizError as error:
-        typer.echo(f"traceviz: {error}", err=True)
+        typer.echo(f"traceviz: {printable(str(error))}", err=True)
         sys.exit(error.exit_code)
     except BrokenPipeError:
         # The reader of a pipe has gone; nobody is left to tell.

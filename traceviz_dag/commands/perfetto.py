@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from traceviz_dag.commands.figures import iterations_of
 from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.output import print_json, print_table
+from traceviz_dag.commands.output import print_json, print_table, terminal
 from traceviz_dag.commands.sql import as_json, print_rows
 from traceviz_dag.errors import BadInputError, UsageError
 
@@ -68,7 +67,7 @@ def export(
         names = ", ".join(f"{each.run} {each.iteration}" for each in chosen[:5])
         raise UsageError(f"--out names one file, but there are {len(chosen)} iterations ({names}): choose one")
     written = []
-    console = Console(stderr=True)
+    console = terminal(stderr=True)
     for source in chosen:
         written.append(export_iteration(source, scope, number, out, recorded_clocks))
         if not json:
@@ -119,7 +118,7 @@ def query(
         if json:
             typer.echo(as_json(rows))
         else:
-            print_rows(rows, Console())
+            print_rows(rows, terminal())
 
 
 @perfetto.command()
@@ -213,6 +212,7 @@ def load_lines(session: TraceSession) -> list[str]:
 def ask(session: TraceSession, sql: str) -> pa.Table:
     """The rows of a statement, our tables made before it where it names them."""
     from traceviz_dag.perfetto_tables import add_tables_where_named
+    from traceviz_dag.read.secrets import masked_table
 
     joined = add_tables_where_named(session, sql)
     if joined is not None and joined.without_slice:
@@ -220,7 +220,7 @@ def ask(session: TraceSession, sql: str) -> pa.Table:
             f"traceviz: {joined.without_slice} of {joined.kernels} kernels have no slice in Perfetto: slice_id is NULL",
             err=True,
         )
-    return session.query(sql)
+    return masked_table(session.query(sql))
 
 
 def prompt(session: TraceSession) -> None:
@@ -244,7 +244,7 @@ def prompt(session: TraceSession) -> None:
         if lines and (not line.strip() or line.rstrip().endswith(";")):
             statement, lines = "\n".join(lines), []
             try:
-                print_rows(ask(session, statement), Console())
+                print_rows(ask(session, statement), terminal())
             except (UsageError, BadInputError) as error:
                 typer.echo(f"traceviz: {error}", err=True)
 
