@@ -112,12 +112,23 @@ def pipeline_job(stages: int = 2, pipelines: int = 1, refusal: str | None = None
                     microbatches=8,
                     span_ns=100 * MS + bubble,
                     refusal=refusal,
-                    bottleneck_stage=1,
-                    bottleneck_excess=0.08,
                     **({} if refusal else figures),
                 )
             )
-    return MemorySource({"pipelines": {None: pa.concat_tables(rows)}})
+    return MemorySource({"pipelines": {None: pa.concat_tables(rows)}, "microbatches": _steps(stages, pipelines)})
+
+
+def _steps(stages: int, pipelines: int) -> dict[int | None, pa.Table]:
+    """A forward and a backward step of one micro-batch on each rank; stage 1 computes 4 ms, the others 3 ms."""
+
+    def of_stage(stage: int) -> pa.Table:
+        facts = {"step": STEP, "stage": stage, "chunk": 0, "microbatch": 0, "dimension": "all"}
+        compute_ns = 2 * MS if stage == 1 else 3 * MS // 2
+        return pa.concat_tables(
+            one_row("microbatches", phase=phase, compute_ns=compute_ns, **facts) for phase in ("forward", "backward")
+        )
+
+    return {stage * pipelines + place: of_stage(stage) for stage in range(stages) for place in range(pipelines)}
 
 
 def period_job() -> MemorySource:
