@@ -9,6 +9,7 @@ import pyarrow as pa
 from tests.show.job import STEP, ZERO, MemorySource, one_row
 
 US, MS = 1_000, 1_000_000
+STEP_NS = 40 * MS
 
 WAITS = {
     "tp": [[0, 5 * MS, 300 * US], [2 * MS, 0, 0]],
@@ -42,6 +43,8 @@ def waiting_job(waits: dict[str, list[list[int]]] = WAITS, clocks: str = "solved
                         wait_aligned_ns=wait,
                         transfer_aligned_ns=MS,
                         last_rank_aligned=late,
+                        wait_by_duration_ns=wait,
+                        last_rank_by_duration=late,
                         clocks=clocks,
                         late_compute_ns=wait,
                         late_communication_ns=0,
@@ -53,7 +56,15 @@ def waiting_job(waits: dict[str, list[list[int]]] = WAITS, clocks: str = "solved
                 )
             communication += 1
     ranks = range(len(next(iter(waits.values()))))
-    return MemorySource({"collectives": {None: pa.concat_tables(rows)}, "rank_clocks": {None: clock_rows(ranks)}})
+    window = {"window_start_ns": ZERO, "window_end_ns": ZERO + STEP_NS, "device": "gpu:0"}
+    step = one_row("overlap", **window, window_name="step", step=STEP, dimension="all")
+    return MemorySource(
+        {
+            "collectives": {None: pa.concat_tables(rows)},
+            "rank_clocks": {None: clock_rows(ranks)},
+            "overlap": dict.fromkeys(ranks, step),
+        }
+    )
 
 
 def clock_rows(

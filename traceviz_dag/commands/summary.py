@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from traceviz_dag.commands.across import blame_statement
+from traceviz_dag.commands.across import blame_statement, slow_statements
 from traceviz_dag.commands.output import milliseconds, percent, print_table
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.lake.summaries import (
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from traceviz_dag.orchestrate import IterationResult
 
 
-SLOW_RANK = 0.05
-"""Computation beyond the median of its stage from which a rank is named."""
-
 MOST_SLOW_RANKS = 5
 
 
@@ -36,6 +33,8 @@ def iteration_summary(home: Path, result: IterationResult) -> dict[str, Any]:
         "ranks_computed": len(result.computed),
         "ranks_skipped": len(result.skipped),
         "ranks_failed": sorted(result.failed),
+        "ranks_not_computed": sorted(result.not_computed),
+        "failures": list(result.failures),
         "faults": {str(rank): fault for rank, fault in sorted(result.faults.items())},
         "aggregated": result.aggregated,
     }
@@ -46,6 +45,7 @@ def iteration_summary(home: Path, result: IterationResult) -> dict[str, Any]:
     summary["communication"] = communication_by_dimension(lake, result.run, result.iteration).to_pylist()
     summary["stages"] = stage_computation(lake, result.run, result.iteration).to_pylist()
     summary["ranks"] = ranks_against_stage(lake, result.run, result.iteration).to_pylist()
+    summary["slow_ranks"] = _slow_ranks(lake, result.run, result.iteration)
     summary["blamed"] = _blamed(lake, result.run, result.iteration)
     return summary
 
@@ -91,7 +91,7 @@ def _statements(summary: dict[str, Any]) -> list[str]:
     lines = []
     figures = summary.get("figures")
     if figures is None and not summary["aggregated"]:
-        lines.append("not aggregated: some ranks could not be read; --allow-partial goes on without them")
+        lines.append(_why_not_aggregated(summary))
     if figures:
         share = figures["exposed_ns"] / figures["step_ns"] if figures["step_ns"] else None
         partial = ", PARTIAL: ranks are missing" if figures["partial"] else ""
@@ -103,17 +103,33 @@ def _statements(summary: dict[str, Any]) -> list[str]:
         if figures["unclassified_share"]:
             unclassified = percent(figures["unclassified_share"])
             lines.append(f"{unclassified} of kernel time has no category: the evidence does not say (traceviz doctor)")
-    lines += _slowest_stage(summary["stages"]) + _slow_ranks(summary["ranks"])
+    lines += _slowest_stage(summary["stages"]) + slow_statements(summary["slow_ranks"])[:MOST_SLOW_RANKS]
     return lines + [f"{blame_statement(row)} (traceviz waits)" for row in summary["blamed"][:MOST_SLOW_RANKS]]
+
+
+def _why_not_aggregated(summary: dict[str, Any]) -> str:
+    if summary["failures"]:
+        return f"NOT COMPLETE: {'; '.join(summary['failures'])}"
+    return "not aggregated: some ranks could not be read; --allow-partial goes on without them"
+
+
+def _slow_ranks(lake: Lake, run: str, iteration: int) -> list[dict[str, Any]]:
+    """Each rank's computation against the peers of its stage; see ``analyze.slow_ranks``."""
+    from traceviz_dag.analyze.slow_ranks import slow_ranks
+    from traceviz_dag.lake.summaries import computation_by_kernel
+
+    return slow_ranks(computation_by_kernel(lake, run, iteration)).to_pylist()
 
 
 def _blamed(lake: Lake, run: str, iteration: int) -> list[dict[str, Any]]:
     """The ranks that made their peers wait, the longest delay first; none where the waits are not known."""
+    from traceviz_dag.across_ranks import StoredIteration
     from traceviz_dag.analyze.blame import JUDGED_COLUMNS, blamed_ranks, late_ranks
 
     if not lake.exists("collectives", run=run, iteration=iteration):
         return []
-    return blamed_ranks(late_ranks(lake.table("collectives", run, iteration).arrow(JUDGED_COLUMNS)))
+    collectives = lake.table("collectives", run, iteration).arrow(JUDGED_COLUMNS)
+    return blamed_ranks(late_ranks(collectives, StoredIteration(lake, run, iteration).step_ns))
 
 
 def _slowest_stage(stages: list[dict[str, Any]]) -> list[str]:
@@ -126,12 +142,3 @@ def _slowest_stage(stages: list[dict[str, Any]]) -> list[str]:
         f"slowest stage {slowest['stage']}: {milliseconds(slowest['compute_ns'])} ms of computation a rank, "
         f"{ahead:+.1%} on the median of the others (table microbatches)"
     ]
-
-
-def _slow_ranks(ranks: list[dict[str, Any]]) -> list[str]:
-    return [
-        f"rank {row['rank']} computes {row['above_median']:+.1%} against the median of stage {row['stage']}, whose "
-        f"ranks do the same work: {milliseconds(row['compute_ns'])} ms to {milliseconds(row['stage_median_ns'])} ms"
-        for row in ranks
-        if row["above_median"] > SLOW_RANK
-    ][:MOST_SLOW_RANKS]

@@ -77,6 +77,26 @@ ORDER BY above_median DESC, rank
 """
 
 
+COMPUTATION_SQL = """
+SELECT
+    rank, stage, step, phase, name,
+    count(*) AS kernels,
+    CAST(sum(duration_ns) AS BIGINT) AS time_ns
+FROM kernels
+WHERE run = $run AND iteration = $iteration AND kind = 'computation'
+GROUP BY ALL
+ORDER BY rank, step, phase, name
+"""
+
+
+def computation_by_kernel(lake: Lake, run: str, iteration: int) -> pa.Table:
+    """Each rank's computation by step, phase and kernel name: what ranks of one stage have in common.
+
+    Columns: rank, stage, step, phase, name, kernels, time_ns (a sum of durations).
+    """
+    return lake.query_iteration(COMPUTATION_SQL, run=run, iteration=iteration)
+
+
 def category_shares(lake: Lake, run: str, iteration: int) -> pa.Table:
     """Kernel time by category over all ranks: category, kernels, time_ns (a sum of durations), share of all time."""
     return lake.query_iteration(CATEGORY_SHARES_SQL, run=run, iteration=iteration)
