@@ -8,6 +8,8 @@ part of the matrix and writes nothing; ``--explain`` says of each job what is wr
 from __future__ import annotations
 
 import argparse
+import gzip
+import json
 import shutil
 import sys
 import tempfile
@@ -21,7 +23,19 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from traceviz_dag.analyze.accuracy import ASPECTS, by_category, compared, shares, spanning_graphs, told_and_right
+from traceviz_dag.analyze.accuracy import (
+    ASPECTS,
+    NOTHING_COMPARED,
+    TableAgreement,
+    by_category,
+    compared,
+    shares,
+    span_agreement,
+    spanning_graphs,
+    told_and_right,
+)
+from traceviz_dag.analyze.microbatches import microbatches_table
+from traceviz_dag.classify.kernels import Classification
 from traceviz_dag.classify.rules import load_rules
 from traceviz_dag.discovery import inputs_below
 from traceviz_dag.iteration_pipeline import rank_traces, read_topology
@@ -209,6 +223,40 @@ AS_NSYS_EXPORTS = {
     "graph of a whole step": replace(NSYS_PIPELINE, cuda_graphs=Graphs.ITERATION),
 }
 
+WITHOUT_STACKS_AND_GROUPS = {
+    name: replace(settings, stacks=False)
+    for name, settings in {
+        "tp2 dp2": replace(SMALL, tp=2, dp=2),
+        "1F1B pp4": replace(SMALL, pp=4, microbatches=8),
+        "1F1B tp2 pp2 dp2": PIPELINE,
+        "1F1B with agreement after the optimizer": replace(PIPELINE, agreement=True),
+        "interleaved tp2 pp2 dp2 vpp2": INTERLEAVED,
+        "full recompute, interleaved": replace(INTERLEAVED, recompute=Recompute.FULL),
+        "no overlap": replace(PIPELINE, overlap_grad_reduce=False, overlap_param_gather=False),
+        "no distributed optimizer": replace(PIPELINE, distributed_optimizer=False),
+        "cp2 ring": replace(SMALL, cp=2, pp=2, dp=2),
+        "experts ep2 pp2": EXPERTS,
+        "combined 1F1B": replace(SMALL, dp=4, ep=2, overlap_expert=True),
+        "combined 1F1B, interleaved, overlapped P2P": replace(COMBINED, overlap_p2p=True),
+        "torch 2.4-2.6, interleaved": replace(INTERLEAVED, era=RECENT),
+        "two steps in one file": replace(INTERLEAVED, iterations=2, layout=Layout.TORCH_PROFILE),
+    }.items()
+}
+
+SUBSETS = {
+    "1F1B tp2 pp2 dp2, rank 0": (PIPELINE, (0,)),
+    "1F1B tp2 pp2 dp2, ranks 3 and 4": (PIPELINE, (3, 4)),
+    "1F1B with agreement after the optimizer, stacks off, rank 7": (
+        replace(PIPELINE, agreement=True, stacks=False),
+        (7,),
+    ),
+    "interleaved, stacks off, rank 5": (replace(INTERLEAVED, stacks=False), (5,)),
+    "experts, no topology file, rank 0": (EXPERTS, (0,)),
+    "experts, no topology file, stacks off, ranks 1 and 2": (replace(EXPERTS, stacks=False), (1, 2)),
+    "combined 1F1B, interleaved, stacks off, rank 3": (replace(COMBINED, stacks=False), (3,)),
+    "torch 2.3, no topology file, stacks off, rank 2": (replace(PIPELINE, era=OLD, stacks=False), (2,)),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -246,6 +294,11 @@ TARGETS = {
         right={"phase": 0.99, "dimension": 0.99},
         microbatch_with_stages=0.95,
     ),
+    "no stacks, no groups": Target(
+        "Neither call stacks nor process groups",
+        "as much as kernels' names, operators and threads tell, and nothing untrue",
+    ),
+    "subsets": Target("Traces of some ranks only", "what the ranks that are there tell, and nothing untrue"),
 }
 
 
@@ -256,10 +309,16 @@ class Configuration:
     part: str
     name: str
     settings: Settings
+    ranks: tuple[int, ...] | None = None
 
     @property
     def topology_file(self) -> bool:
-        return "no topology file" not in self.name
+        return self.groups and "no topology file" not in self.name
+
+    @property
+    def groups(self) -> bool:
+        """Whether the traces name process groups."""
+        return self.part != "no stacks, no groups"
 
 
 def matrix() -> list[Configuration]:
@@ -269,11 +328,15 @@ def matrix() -> list[Configuration]:
         "no stacks": WITHOUT_STACKS,
         "no descriptions": WITHOUT_DESCRIPTIONS,
         "nsys": AS_NSYS_EXPORTS,
+        "no stacks, no groups": WITHOUT_STACKS_AND_GROUPS,
     }
-    rows = [(part, name, settings) for part, jobs in parts.items() for name, settings in jobs.items()]
+    rows: list[tuple[str, str, Settings, tuple[int, ...] | None]] = [
+        (part, name, settings, None) for part, jobs in parts.items() for name, settings in jobs.items()
+    ]
+    rows += [("subsets", name, settings, ranks) for name, (settings, ranks) in SUBSETS.items()]
     return [
-        Configuration(part, name, replace(settings, seed=101 + index))
-        for index, (part, name, settings) in enumerate(rows)
+        Configuration(part, name, replace(settings, seed=101 + index), ranks)
+        for index, (part, name, settings, ranks) in enumerate(rows)
     ]
 
 
@@ -283,7 +346,11 @@ class Score:
 
     Attributes:
         spanning: the share of kernel time in CUDA graphs that span micro-batches, which the other figures leave out.
-        right, wrong: per aspect; what is neither is not told.
+        right, wrong: per aspect; what is neither is not told. Wrong is the larger of two shares: of all kernel time,
+            and of the time of computation and memory, which long waits of communication would hide.
+        unknown: the share of which category, phase, dimension, micro-batch or chunk is not told, where that is most.
+        non_communication: of computation and memory, the share right in category and micro-batch.
+        spans: micro-batches whose start and end equal the truth, to the nanosecond.
         right_category_and_microbatch: both at once.
         worst_category: (category, share of its own time that is right).
         candidates: of the time of communications of unknown dimension, the share that names its candidates.
@@ -296,10 +363,18 @@ class Score:
     read: float
     right: dict[str, float]
     wrong: dict[str, float]
+    unknown: float
+    non_communication: float
+    spans: TableAgreement
     right_category_and_microbatch: float
     worst_category: tuple[str, float]
     candidates: float
     findings: str = ""
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is unknown, and no graph leaves out micro-batches."""
+        return self.read == 1 and self.spanning == 0 and all(self.right[aspect] == 1 for aspect in ASPECTS)
 
     def misses(self) -> list[str]:
         """Which targets of its part the job misses."""
@@ -314,12 +389,14 @@ class Score:
         stages = self.configuration.settings.pp > 1
         if stages and target.microbatch_with_stages and self.right["microbatch"] < target.microbatch_with_stages:
             found.append("microbatch")
+        if self.complete and self.spans.equal < self.spans.expected + self.spans.unexpected:
+            found.append("spans")
         if target.each_category and self.worst_category[1] < target.each_category:
             found.append(self.worst_category[0])
         return found + wrong
 
 
-def compared_exports(folder: Path, home: Path) -> pd.DataFrame:
+def compared_exports(folder: Path, home: Path) -> Comparison:
     """Every kernel of the truth beside what the classification of the job's Nsight Systems exports says of it."""
     rules = load_rules()
     tables = []
@@ -327,13 +404,28 @@ def compared_exports(folder: Path, home: Path) -> pd.DataFrame:
     inputs = inputs_below([folder], home=home)[0]
     topology = read_topology(inputs, home=home)
     for trace in rank_traces(inputs, {entry.rank for entry in inputs.ranks}, home):
-        kernels = classify_trace(read_events(trace, topology, rules), trace.rank, topology, rules).kernels.to_pandas()
+        classified = classify_trace(read_events(trace, topology, rules), trace.rank, topology, rules)
         truth = read_truth(truth_folder(folder), trace.rank).to_pandas()
-        tables.append(compared(kernels, truth).assign(rank=trace.rank, file=trace.rank))
-    return pd.concat(tables, ignore_index=True)
+        tables.append(_compared_file(classified, truth, trace.rank, trace.rank))
+    return _united(tables)
 
 
-def compared_job(settings: Settings, folder: Path) -> pd.DataFrame:
+Comparison = tuple[pd.DataFrame, TableAgreement]
+"""Kernels beside their truth, and how the spans of micro-batches agree."""
+
+
+def _compared_file(classified: Classification, truth: pd.DataFrame, rank: int, file: int) -> Comparison:
+    table = compared(classified.kernels.to_pandas(), truth).assign(rank=rank, file=file)
+    in_one_microbatch = table[~spanning_graphs(table)]
+    return table, span_agreement(in_one_microbatch, microbatches_table(classified.kernels))
+
+
+def _united(parts: list[Comparison]) -> Comparison:
+    tables, spans = zip(*parts, strict=True)
+    return pd.concat(tables, ignore_index=True), sum(spans, NOTHING_COMPARED)
+
+
+def compared_job(settings: Settings, folder: Path) -> Comparison:
     """Every kernel of the truth beside what the classification says of it; see ``analyze.accuracy.compared``."""
     rules = load_rules()
     tables = []
@@ -343,18 +435,21 @@ def compared_job(settings: Settings, folder: Path) -> pd.DataFrame:
         for entry in inputs.ranks:
             if entry.path not in files:
                 files.add(entry.path)
-                kernels = classify_trace(read_kineto(Path(entry.path)), entry.rank, topology, rules).kernels.to_pandas()
+                classified = classify_trace(read_kineto(Path(entry.path)), entry.rank, topology, rules)
                 of_file = inputs.iteration if settings.layout is Layout.ITERATION else None
                 truth = read_truth(truth_folder(folder), entry.rank, of_file).to_pandas()
-                tables.append(compared(kernels, truth).assign(rank=entry.rank, file=len(files)))
-    return pd.concat(tables, ignore_index=True)
+                tables.append(_compared_file(classified, truth, entry.rank, len(files)))
+    return _united(tables)
 
 
-def score(configuration: Configuration, table: pd.DataFrame) -> Score:
+def score(configuration: Configuration, comparison: Comparison) -> Score:
     """The figures of one job."""
+    table, spans = comparison
     read = table.kernel_id.notna()
     table = table[read]
     wrong = shares(table).wrong
+    of_the_rest = shares(table[table.kind_true != "communication"]).wrong
+    wrong = {aspect: max(wrong[aspect], of_the_rest[aspect]) for aspect in ASPECTS}
     spanning = spanning_graphs(table, ("rank", "file"))
     in_graphs = float(table.duration_ns_true[spanning].sum() / max(int(table.duration_ns_true.sum()), 1))
     table = table[~spanning]
@@ -365,6 +460,8 @@ def score(configuration: Configuration, table: pd.DataFrame) -> Score:
     worst = min((row for row in by_category(table) if row["time_ns"]), key=lambda row: row["right"])
     unknown = (table.kind_true == "communication") & (table.dimension == "unknown")
     with_candidates = unknown & table.dimension_candidates.notna()
+    whole = correct["category"] & correct["microbatch"]
+    rest = table.kind_true != "communication"
     return Score(
         configuration=configuration,
         kernels=len(table),
@@ -372,7 +469,10 @@ def score(configuration: Configuration, table: pd.DataFrame) -> Score:
         read=float(read.mean()),
         right=right,
         wrong=wrong,
-        right_category_and_microbatch=float(time_ns[correct["category"] & correct["microbatch"]].sum() / total),
+        unknown=max(1 - right[aspect] - shares(table).wrong[aspect] for aspect in ASPECTS),
+        non_communication=float(time_ns[whole & rest].sum() / max(int(time_ns[rest].sum()), 1)),
+        spans=spans,
+        right_category_and_microbatch=float(time_ns[whole].sum() / total),
         worst_category=(worst["category"], worst["right"]),
         candidates=float(time_ns[with_candidates].sum() / time_ns[unknown].sum()) if time_ns[unknown].sum() else 1.0,
         findings=_findings(table, correct, total),
@@ -395,6 +495,28 @@ def _findings(table: pd.DataFrame, correct: dict[str, pd.Series], total: int) ->
     return "\n".join(lines)
 
 
+GROUP_FACTS = ("Process Group Name", "Process Group Description", "Process Group Ranks", "Group size")
+
+
+def take_groups_out(folder: Path) -> None:
+    """Take from each trace below a folder all that it says of process groups."""
+    for path in folder.rglob("*.json.gz"):
+        trace = json.loads(gzip.decompress(path.read_bytes()))
+        for name in ("pg_config", "pg_count"):
+            trace.get("distributedInfo", {}).pop(name, None)
+        for event in trace["traceEvents"]:
+            for name in GROUP_FACTS:
+                event.get("args", {}).pop(name, None)
+        path.write_bytes(gzip.compress(json.dumps(trace).encode(), 1))
+
+
+def keep_ranks(folder: Path, ranks: tuple[int, ...]) -> None:
+    """Delete the traces of all other ranks."""
+    for path in folder.glob("iteration_*/rank_*.json.gz"):
+        if int(path.name.split("_")[1]) not in ranks:
+            path.unlink()
+
+
 def run(configuration: Configuration) -> Score:
     """Simulate one job in a temporary folder, classify it, compare."""
     with tempfile.TemporaryDirectory() as name:
@@ -402,6 +524,10 @@ def run(configuration: Configuration) -> Score:
         if not configuration.topology_file:
             for path in folder.glob("unique_parallel_groups_*.txt"):
                 path.unlink()
+        if not configuration.groups:
+            take_groups_out(folder)
+        if configuration.ranks is not None:
+            keep_ranks(folder, configuration.ranks)
         if configuration.part == "nsys":
             write_exports(folder, configuration.settings.node_size, folder)
             shutil.rmtree(folder / "torch_profile")
@@ -427,7 +553,10 @@ COLUMNS = (
     "dimension",
     "micro-batch",
     "chunk",
+    "non-communication time",
+    "micro-batch spans",
     "least category",
+    "unknown",
     "wrong",
     "",
 )
@@ -438,8 +567,12 @@ def row(one: Score) -> list[str]:
     worst = max(ASPECTS, key=lambda aspect: one.wrong[aspect])
     cells = [one.configuration.name, f"{one.kernels:,}", percent(one.right_category_and_microbatch)]
     cells += [percent(one.right[aspect]) for aspect in ASPECTS]
+    cells.append(percent(one.non_communication))
+    expected = one.spans.expected + one.spans.unexpected
+    cells.append(percent(one.spans.equal / expected) if expected else "-")
     cells.append(f"{percent(one.worst_category[1])} {one.worst_category[0]}" if one.worst_category[1] < 1 else "100")
-    cells.append(f"{percent(one.wrong[worst])} {worst}" if one.wrong[worst] else "0")
+    cells.append(share_of(one.unknown))
+    cells.append(f"{share_of(one.wrong[worst])} {worst}" if one.wrong[worst] else "0")
     return [*cells, f"misses: {', '.join(one.misses())}" if one.misses() else ""]
 
 
@@ -449,13 +582,23 @@ def percent(share: float) -> str:
     return text.rstrip("0").rstrip(".")
 
 
+def share_of(share: float) -> str:
+    """A share in percent that is small at best; only nothing reads 0."""
+    return "0" if share < 1e-12 else f"{np.ceil(share * 100_000) / 1000:g}"
+
+
 def markdown(found: list[Score], seconds: float) -> str:
     """The document."""
     lines = ["# Accuracy of the classification", ""]
     lines += [
         "Simulated Megatron jobs (`traceviz_dag/simulate`), whose truth per kernel is the model's own output,",
         "classified as the pipeline does it. Shares are percent of kernel time. *Wrong* is what is told and not true,",
-        "in the aspect where that is most; the rest to 100 is left unclassified or unknown.",
+        "in the aspect where that is most, as a share of all kernel time or of non-communication time, whichever is",
+        "larger; *unknown* is what is left unclassified or unknown, in the aspect where that is most.",
+        "*Non-communication time* is the time of computation and memory kernels, of which this much is right in",
+        "category and micro-batch: long waits hide nothing there. *Micro-batch spans* are the forward, backward and",
+        "recompute spans of micro-batches whose start and end equal the truth to the nanosecond, of all that there are",
+        "or that are told; where nothing is unknown, all must.",
         "",
         "Nothing tells apart the kernels of a CUDA graph whose one launch spans several micro-batches: they stay",
         "unknown, are left out of the other columns, and count as wrong where something untrue is told of them.",
@@ -474,6 +617,13 @@ def markdown(found: list[Score], seconds: float) -> str:
         lines.append("| " + " | ".join(COLUMNS) + " |")
         lines.append("| --- " + "| ---: " * (len(COLUMNS) - 2) + "| --- |")
         lines += ["| " + " | ".join(row(one)) + " |" for one in of_part]
+        if part == "no stacks, no groups":
+            lines += [
+                "",
+                "All that names a process group is taken out of these traces: names, descriptions, ranks and sizes.",
+                "Where operators and names of kernels do not tell which parallel dimension a communication serves, it",
+                "stays unknown, and so does its micro-batch where it could belong to the whole step.",
+            ]
         if part == "no descriptions":
             least = min(one.candidates for one in of_part)
             lines += [

@@ -49,6 +49,28 @@ def test_a_combined_step_loads_its_batch_forward_and_makes_its_first_gradient_ba
     assert table.microbatch.to_dict() == {"batch": 0, "first gradient": 0}
 
 
+def test_scaling_of_losses_belongs_to_the_half_of_a_combined_step_that_does_it(tmp_path):
+    scale = "megatron/core/optimizer/optimizer.py(200): scale_loss"
+    schedules = "megatron/core/pipeline_parallel/schedules.py(300): "
+    file = KinetoFile()
+    file.annotation("ProfilerStep#3", 0, 10_000)
+    file.python(COMBINED, 1_000, 4_000)
+    file.python(scale, 1_100, 1_200)
+    file.kernel("of the backward step", 1_160, 1_170, launched=1_150)
+    file.python(schedules + "forward_step_calc_loss", 2_000, 2_600)
+    file.python(schedules + "_compute_loss_scale", 2_100, 2_500)
+    file.kernel("one", 2_160, 2_170, launched=2_150)
+    file.python(scale, 2_200, 2_300)
+    file.kernel("of the forward step", 2_260, 2_270, launched=2_250)
+    table = kernels(file, tmp_path).set_index("name")
+    assert table.phase.to_dict() == {
+        "of the backward step": "backward",
+        "one": "forward",
+        "of the forward step": "forward",
+    }
+    assert table.microbatch.notna().all()
+
+
 @pytest.mark.parametrize("frame", [BACKWARD_STEP, None])
 def test_a_backward_step_without_its_frame_is_known_by_its_forward_operators(tmp_path, frame):
     file = KinetoFile()

@@ -142,26 +142,56 @@ def test_authentic_cpu_traces_are_classified_where_their_work_is(shared_data, ru
             assert time_of.get("bwd_communication_recompute", 0) > 0
 
 
+GROUP_FACTS = ("Process Group Name", "Process Group Description", "Process Group Ranks", "Group size")
+
+
+def stripped(run: Path, folder: Path, *, groups: bool = True, ranks: tuple[int, ...] = (0, 1, 2, 3)) -> pd.DataFrame:
+    """Kernels of a run, without call stacks, classified and joined with their truth: of all ranks or of some, with or
+    without what names process groups."""
+    traces = folder / run.name / "iteration_2"
+    traces.mkdir(parents=True)
+    for file in sorted((run / "iteration_2").glob("*.json.gz")):
+        if int(file.name.split("_")[1]) not in ranks:
+            continue
+        trace = json.loads(gzip.decompress(file.read_bytes()))
+        trace["traceEvents"] = [event for event in trace["traceEvents"] if event.get("cat") != "python_function"]
+        if not groups:
+            del trace["distributedInfo"]["pg_config"]
+            for event in trace["traceEvents"]:
+                for name in GROUP_FACTS:
+                    event.get("args", {}).pop(name, None)
+        (traces / file.name).write_bytes(gzip.compress(json.dumps(trace).encode(), 1))
+    results = classified(traces.parent)
+    return joined_with_truth({rank: results[index] for index, rank in enumerate(ranks)}, run / "truth")
+
+
+def wrongly_told(table: pd.DataFrame, column: str) -> float:
+    """The share of time of which something is told in a column that is not true."""
+    told = table[column].notna() & ~table[column].isin(["unknown", "unclassified"])
+    return float(table.dur_ns[told & (table[column] != table[f"{column}_true"])].sum() / table.dur_ns.sum())
+
+
 @pytest.fixture(scope="module", params=RUNS)
 def without_stacks(request, shared_data, tmp_path_factory) -> pd.DataFrame:
     """The same runs as Megatron-LM's default captures them: operators and threads, but no Python functions."""
-    run = shared_data / "megatron_gpu" / request.param
-    folder = tmp_path_factory.mktemp(request.param) / "iteration_2"
-    folder.mkdir()
-    for file in sorted((run / "iteration_2").glob("*.json.gz")):
-        trace = json.loads(gzip.decompress(file.read_bytes()))
-        trace["traceEvents"] = [event for event in trace["traceEvents"] if event.get("cat") != "python_function"]
-        (folder / file.name).write_bytes(gzip.compress(json.dumps(trace).encode(), 1))
-    return joined_with_truth(classified(folder.parent), run / "truth")
+    return stripped(shared_data / "megatron_gpu" / request.param, tmp_path_factory.mktemp("without_stacks"))
+
+
+@pytest.mark.parametrize("ranks", [(0, 1, 2, 3), (1,), (0, 3)])
+@pytest.mark.parametrize("run", RUNS)
+def test_without_stacks_and_groups_nothing_untrue_is_told_and_computation_is(shared_data, tmp_path, run, ranks):
+    table = stripped(shared_data / "megatron_gpu" / run, tmp_path, groups=False, ranks=ranks)
+    for column in ("category", "phase", "dimension", "microbatch", "chunk"):
+        assert wrongly_told(table, column) == 0.0, column
+    computing = table[table.kind_true != "comm"]
+    assert (computing.category == computing.category_true).all()
 
 
 def test_without_stacks_little_is_unknown_and_less_is_wrong(without_stacks):
     table = without_stacks
     for column in ("category", "phase", "dimension", "microbatch", "chunk"):
         assert wrong_share(table, column) <= 0.01, column
-        told = table[column].notna() & ~table[column].isin(["unknown", "unclassified"])
-        wrong = told & (table[column] != table[f"{column}_true"])
-        assert table.dur_ns[wrong].sum() <= 0.001 * table.dur_ns.sum(), column
+        assert wrongly_told(table, column) <= 0.001, column
 
 
 def test_without_stacks_interleaved_steps_are_numbered_by_the_schedule_they_fit(without_stacks):

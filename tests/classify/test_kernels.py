@@ -348,7 +348,7 @@ def test_a_users_rule_comes_before_the_built_in_ones(tmp_path):
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ("[[frame]\n", "not a TOML file"),
+        ("[[frame]\n", "is no TOML file"),
         ('[[frame]]\nname = "x"\n', "lacks a name or patterns"),
         ('[[frame]]\nname = "x"\npatterns = ["a"]\nphase = "sideways"\n', "'sideways' is not a phase"),
         ('[[frame]]\nname = "x"\npatterns = ["a"]\ncolour = "red"\n', "unknown keys"),

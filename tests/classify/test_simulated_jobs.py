@@ -21,6 +21,16 @@ JOBS = {
     "without_any_source": Configuration(
         "no descriptions", "no topology file, stacks off", replace(PIPELINE, era=OLD, stacks=False)
     ),
+    "combined_without_stacks": Configuration(
+        "no stacks", "combined, overlapped P2P", replace(COMBINED, stacks=False, overlap_p2p=True)
+    ),
+    "agreement_after_the_optimizer": Configuration("stacks", "agreement", replace(PIPELINE, agreement=True)),
+    "agreement_without_stacks": Configuration(
+        "no stacks", "agreement", replace(PIPELINE, agreement=True, stacks=False, microbatches=6)
+    ),
+    "neither_stacks_nor_groups": Configuration(
+        "no stacks, no groups", "interleaved", replace(INTERLEAVED, stacks=False, agreement=True)
+    ),
     "nsys_experts_of_equal_ranks": Configuration(
         "nsys", "experts, no topology file", replace(NSYS_PIPELINE, ep=2, etp=1, recompute=Recompute.SELECTIVE)
     ),
@@ -37,6 +47,18 @@ def test_a_simulated_job_reaches_the_targets_of_its_part_of_the_matrix(score_of,
     score = score_of[name]
     assert score.read == 1.0 and score.kernels > 2_000
     assert not score.misses(), score.findings
+
+
+def test_combined_steps_without_stacks_have_their_spans_to_the_nanosecond(score_of):
+    score = score_of["combined_without_stacks"]
+    assert score.right["microbatch"] == 1.0
+    assert score.spans.expected == score.spans.equal > 0 and not score.spans.unexpected
+
+
+def test_where_neither_stacks_nor_groups_are_computation_is_told_and_communication_unknown(score_of):
+    score = score_of["neither_stacks_nor_groups"]
+    assert score.non_communication == 1.0 and score.unknown > 0.01
+    assert set(score.wrong.values()) == {0.0}
 
 
 def test_ranks_that_several_groups_share_stay_unknown_with_their_candidates(score_of):

@@ -150,3 +150,108 @@ def test_an_optimizers_kernel_without_a_launch_is_known_by_its_name(tmp_path):
     table = kernels(file, tmp_path)
     assert table.category.tolist()[0] == "optimizer_computation"
     assert (table.phase_evidence[0], table.phase_rule[0]) == ("kernel_name", "optimizer_update")
+
+
+def test_a_communication_that_could_be_the_gradient_norm_does_not_make_the_norm_finalisation(tmp_path):
+    file = KinetoFile()
+    file.annotation("ProfilerStep#3", 0, 10_000)
+    operator(file, "aten::zero_", 100, 7)
+    operator(file, "aten::mm", 300, 7)
+    operator(file, NODE + "MmBackward0", 600, 7, AUTOGRAD)
+    operator(file, "aten::mul_", 800, 8)
+    operator(file, "aten::zeros", 900)
+    operator(file, "aten::linalg_vector_norm", 950)
+    file.operator("c10d::allreduce_", 1_000, 1_040)
+    file.kernel(NCCL, 1_020, 1_030, launched=1_010)
+    operator(file, "aten::pow", 1_060)
+    file.annotation("Optimizer.step#FusedAdam.step", 1_100, 1_300)
+    told = phases(file, tmp_path)
+    norm = [told[name][0] for name in ("aten::zeros 900", "aten::linalg_vector_norm 950", NCCL, "aten::pow 1060")]
+    assert (told["aten::mul_ 800"][0], norm) == ("other", ["optimizer"] * 4)
+
+
+def test_without_any_sign_of_the_optimizer_what_lies_between_backward_and_a_bare_reduction_stays_open(tmp_path):
+    file = KinetoFile()
+    file.annotation("ProfilerStep#3", 0, 10_000)
+    operator(file, "aten::zero_", 100, 7)
+    operator(file, "aten::mm", 300, 7)
+    operator(file, NODE + "MmBackward0", 600, 7, AUTOGRAD)
+    operator(file, "aten::linalg_vector_norm", 800)
+    file.operator("c10d::allreduce_", 900, 940)
+    file.kernel(NCCL, 920, 930, launched=910)
+    told = phases(file, tmp_path)
+    assert told["aten::linalg_vector_norm 800"] == told[NCCL] == ("unknown", None)
+
+
+def combined_steps(file: KinetoFile, counted: bool = True) -> None:
+    """Two forward steps, the backward step of the first in and after the second; the engine starts twice in it, once
+    for two outputs, so that its own root node stands above these."""
+    file.annotation("ProfilerStep#3", 0, 10_000)
+    operator(file, "aten::zero_", 100, 7)
+    operator(file, "aten::mm", 200, 7)
+    operator(file, "aten::gelu", 300, 8)
+    operator(file, "aten::ones", 400)
+    if counted:
+        operator(file, "aten::add_", 450, 9)
+    operator(file, "aten::to", 500, 9)
+    operator(file, "aten::ones_like", 600)
+    operator(file, NODE + "GeluBackward0", 700, 8, AUTOGRAD)
+    operator(file, "aten::mm", 800, 9)
+    operator(file, "aten::detach", 850, 10)
+    operator(file, NODE + "torch::autograd::GraphRoot", 900, 10, AUTOGRAD)
+    operator(file, NODE + "MmBackward0", 950, 7, AUTOGRAD)
+    operator(file, "aten::gelu", 1_100, 11)
+    operator(file, "aten::add_", 1_150, 12)
+    operator(file, NODE + "GeluBackward0", 1_200, 11, AUTOGRAD)
+    operator(file, NODE + "MmBackward0", 1_300, 9, AUTOGRAD)
+
+
+def test_the_root_that_the_engine_puts_above_two_outputs_does_not_cut_a_backward_step(tmp_path):
+    file = KinetoFile()
+    combined_steps(file)
+    told = phases(file, tmp_path)
+    assert [told[f"{NODE}{name}"] for name in ("GeluBackward0 700", "MmBackward0 950")] == [("backward", 0)] * 2
+    assert told["aten::mm 800"] == told["aten::gelu 1100"] == ("forward", 1)
+    assert told[f"{NODE}MmBackward0 1300"] == ("backward", 1)
+
+
+def test_the_counter_of_tokens_divides_two_forward_steps_without_backward_work_between(tmp_path):
+    file = KinetoFile()
+    combined_steps(file)
+    told = phases(file, tmp_path)
+    assert told["aten::ones 400"] == ("forward", 0)
+    assert told["aten::add_ 450"] == ("other", None)
+    assert told["aten::to 500"] == ("forward", 1)
+
+
+def test_without_a_counter_it_stays_open_which_forward_step_a_kernel_between_two_belongs_to(tmp_path):
+    file = KinetoFile()
+    combined_steps(file, counted=False)
+    told = phases(file, tmp_path)
+    assert {told[name][1] for name in ("aten::ones 400", "aten::to 500")} == {None}
+    assert told["aten::mm 200"] == ("forward", 0) and told["aten::mm 800"] == ("forward", 1)
+
+
+def test_an_exchange_in_the_middle_of_a_combined_step_cuts_neither_of_its_halves(tmp_path):
+    file = KinetoFile()
+    combined_steps(file)
+    file.operator("c10d::send", 860, 870)
+    told = phases(file, tmp_path)
+    assert [told[f"{NODE}{name}"] for name in ("GeluBackward0 700", "MmBackward0 950")] == [("backward", 0)] * 2
+    assert told["aten::mm 800"] == told["aten::gelu 1100"] == ("forward", 1)
+
+
+def test_parameters_gathered_right_after_zeroing_are_no_forward_work(tmp_path):
+    groups = [{"pg_name": "5", "pg_desc": "DATA_PARALLEL_GROUP_WITH_CP", "pg_size": 2, "ranks": [0, 1]}]
+    file = KinetoFile(world_size=2, groups=groups)
+    file.annotation("ProfilerStep#3", 0, 10_000)
+    facts = {"Process Group Name": "5", "Process Group Description": "DATA_PARALLEL_GROUP_WITH_CP"}
+    operator(file, "aten::zero_", 100, 7)
+    file.operator("c10d::_allgather_base_", 200, 240, **{"Sequence number": 7})
+    file.kernel("ncclDevKernel_AllGather_RING_LL()", 220, 230, launched=210, **facts)
+    operator(file, "aten::to", 300, 7)
+    operator(file, "aten::mm", 400, 7)
+    operator(file, NODE + "MmBackward0", 600, 7, AUTOGRAD)
+    told = phases(file, tmp_path)
+    assert told["ncclDevKernel_AllGather_RING_LL()"][0] == "other"
+    assert told["aten::to 300"] == ("forward", 0)

@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from traceviz_dag.analyze.microbatches import microbatches_table
 from traceviz_dag.analyze.overlap import overlap_table
+from traceviz_dag.vocabulary import ALL_DIMENSIONS
 
 ASPECTS = ("category", "phase", "dimension", "microbatch", "chunk")
 """What of a kernel is compared."""
@@ -201,9 +203,19 @@ NOTHING_COMPARED = TableAgreement(0, 0, 0, 0, 0)
 
 def microbatch_agreement(table: pd.DataFrame, microbatches: pa.Table) -> TableAgreement:
     """Compare one rank's micro-batch spans with those of the kernels that the truth puts there."""
-    keys = ["device", "chunk", "microbatch", "phase", "dimension"]
+    keys = ["device", "step", "chunk", "microbatch", "phase", "dimension"]
     figures = ["span_start_ns", "span_end_ns", "kernels"]
     return _agreement(microbatches_table(_as_it_was(table)), microbatches, keys, figures)
+
+
+def span_agreement(table: pd.DataFrame, microbatches: pa.Table) -> TableAgreement:
+    """Compare start and end of one rank's micro-batches, whatever communication is in them."""
+    keys = ["device", "step", "chunk", "microbatch", "phase"]
+    expected, found = (
+        rows.filter(pc.equal(rows["dimension"].cast(pa.string()), ALL_DIMENSIONS))
+        for rows in (microbatches_table(_as_it_was(table)), microbatches)
+    )
+    return _agreement(expected, found, keys, ["span_start_ns", "span_end_ns"])
 
 
 def overlap_agreement(table: pd.DataFrame, overlap: pa.Table) -> TableAgreement:

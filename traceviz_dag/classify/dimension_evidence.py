@@ -191,7 +191,7 @@ class DimensionEvidence:
         """Whether a data-parallel group could be that of experts: its ranks say so, or nothing known has its ranks."""
         if candidates:
             return Dimension.EDP in candidates
-        return group.given and Dimension.EDP not in self.absent
+        return Dimension.EDP not in self.absent
 
     def _one_among(
         self, among: tuple[Dimension, ...], evidence: Evidence, rule: str, role: str | None
