@@ -7,6 +7,9 @@ from pathlib import Path
 from traceviz_dag.printable import printable
 
 
+_LONGEST_FAULT = 2000
+
+
 class TracevizError(Exception):
     """Base of every error that the command line prints as one line.
 
@@ -33,7 +36,7 @@ class BadInputError(TracevizError):
         self.path = Path(path)
         self.fault = fault
         self.remedy = remedy
-        super().__init__(f"{path}: {fault}; {remedy}")
+        super().__init__(f"{path}: {_shortened(fault)}; {remedy}")
 
     def __reduce__(self) -> tuple[type[BadInputError], tuple[str, str, str]]:
         # Raised in worker processes: it must survive the trip back with its parts.
@@ -42,3 +45,8 @@ class BadInputError(TracevizError):
 
 class UsageError(TracevizError):
     """The words of a call are off."""
+
+
+def _shortened(fault: str) -> str:
+    """A fault as a line bears it: some quote what a file holds."""
+    return fault if len(fault) <= _LONGEST_FAULT else f"{fault[:_LONGEST_FAULT]}…"
