@@ -6,7 +6,6 @@ from pathlib import Path
 
 from traceviz_dag.printable import printable
 
-
 _LONGEST_FAULT = 2000
 
 
