@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import dagster as dg
@@ -97,6 +97,23 @@ class RetentionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     cron: str = "0 5 * * *"
 
 
+class FigureSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which pictures are drawn by themselves.
+
+    Attributes:
+        automatic: whether automation draws figures and the Perfetto trace of each iteration.
+        ranks: of which ranks: ``outliers`` (all of a job with at most ``most_ranks`` ranks, of a larger one those that
+            stand out), ``all`` or ``none``.
+        most_ranks: see ``ranks``.
+        formats: files of each figure: png, svg, pdf.
+    """
+
+    automatic: bool = True
+    ranks: Literal["outliers", "all", "none"] = "outliers"
+    most_ranks: Annotated[int, msgspec.Meta(ge=0)] = 16
+    formats: tuple[Literal["png", "svg", "pdf"], ...] = ("png", "svg", "pdf")
+
+
 class NotifySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where failed runs and failed gates are told.
 
@@ -122,6 +139,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     nightly: NightlySettings = msgspec.field(default_factory=NightlySettings)
     retention: RetentionSettings = msgspec.field(default_factory=RetentionSettings)
     notify: NotifySettings = msgspec.field(default_factory=NotifySettings)
+    figures: FigureSettings = msgspec.field(default_factory=FigureSettings)
 
 
 def load_settings(home: Path, environment: Mapping[str, str] = os.environ) -> Settings:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from traceviz_dag.commands.output import milliseconds
+from traceviz_dag.commands.failures import end_half_renewed
+from traceviz_dag.commands.output import milliseconds, percent
 from traceviz_dag.errors import UsageError
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def chosen_iterations(
 
     Raises:
         UsageError: none of them has that run or number.
+        IncompleteError: at the end, where the last analysis of one of the lake's was cut off.
     """
     from traceviz_dag.across_ranks import iterations_at
 
@@ -42,6 +44,8 @@ def chosen_iterations(
             there = ", ".join(f"{each.run} {each.iteration}" for each in found[:5])
             raise UsageError(f"no such iteration; there are {there}")
         yield chosen
+        if path is None:
+            end_half_renewed(home.resolve(), [(each.run, each.iteration) for each in chosen])
 
 
 def place(iteration: StoredIteration) -> dict[str, Any]:
@@ -53,8 +57,20 @@ def blame_statement(row: Mapping[str, Any]) -> str:
     """What a rank that is to blame did to its peers, from its row of ``blame.late_ranks``."""
     return (
         f"rank {row['rank']} delayed its peers by {milliseconds(row['own_ns'])} ms of its own "
-        f"({row['late_category']}), last in {row['last']} of {row['communications']} communications"
+        f"({row['late_category']}), {percent(row['own_share'])} of the step, last in {row['last']} of "
+        f"{row['communications']} communications; a sum of delays, not what mending it would save"
     )
+
+
+def slow_statements(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What the rows of ``slow_ranks`` say: who computes slowly, or that nobody has a peer to be compared with."""
+    from traceviz_dag.analyze.slow_ranks import slow_statement
+
+    if len(rows) > 1 and not any(row["items"] for row in rows):
+        return [
+            "whose GPU is slow cannot be told: no two ranks run the same kernels (one rank a stage, or uneven work)"
+        ]
+    return [slow_statement(row) for row in rows if row["slow"]]
 
 
 def heading(iteration: StoredIteration, text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from contextlib import nullcontext
 from dataclasses import replace
@@ -11,7 +12,7 @@ import typer
 
 from traceviz_dag.commands.analyze import analyze
 from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.output import terminal
+from traceviz_dag.commands.output import home_option, terminal
 
 _NEXT = (
     ("waits", "who made whom wait, and what the late rank was doing"),
@@ -44,10 +45,12 @@ def demo(
     console.print(f"simulated in {time.monotonic() - started:.1f} s: {folder}")
     analyze([folder], home=home, json=json)
     if not json:
-        last = f"--home {home} --iteration {settings.first_iteration + settings.iterations - 1}"
+        last = f"{home_option(home)} --iteration {settings.first_iteration + settings.iterations - 1}"
         typer.echo("\nWhere to look next:")
         for command, question in _NEXT:
-            scope = f"--home {home}" if command == "overlap" else last
-            typer.echo(f"  traceviz {command} {scope}  {question}")
-        typer.echo(f"  traceviz accuracy {folder} --home {home}  how right all of this is, against the job's truth")
+            typer.echo(f"  traceviz {command} {last}  {question}")
+        typer.echo(
+            f"  traceviz accuracy {shlex.quote(str(folder))} {home_option(home)}  "
+            "how right all of this is, against the job's truth"
+        )
     console.print(f"demo done in {time.monotonic() - started:.1f} s")

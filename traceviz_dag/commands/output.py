@@ -7,9 +7,11 @@ terminal; colours and progress bars go past it through ``terminal``, which clean
 from __future__ import annotations
 
 import math
+import shlex
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
@@ -95,6 +97,11 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
     console.print(table)
     if len(every) > MOST_ROWS:
         console.print(f"{len(every) - MOST_ROWS} more rows; --json prints all")
+
+
+def home_option(home: Path) -> str:
+    """``--home …`` as a shell takes it, for commands that are printed as hints."""
+    return f"--home {shlex.quote(str(home))}"
 
 
 def milliseconds(nanoseconds: int | None) -> str:

@@ -11,6 +11,7 @@ from traceviz_dag.read.events import MISSING, ProcessGroup, TraceHeader
 from traceviz_dag.read.kineto_schema import as_integer, as_text
 from traceviz_dag.read.limits import LAST_INSTANT_NS, MOST_RANKS
 from traceviz_dag.read.repair import repair
+from traceviz_dag.read.secrets import masked
 
 _UNDEFINED = "undefined"
 _LAST_BASE_NS = LAST_INSTANT_NS // 2
@@ -76,14 +77,14 @@ def _facts(first: _Header, last: _Header) -> tuple[TraceHeader, str | None]:
     facts = TraceHeader(
         rank=rank,
         world_size=world,
-        backend=as_text(distributed.backend) or None,
+        backend=_text(distributed.backend),
         process_groups=process_groups(distributed.pg_config),
         with_stack=_flag(parts["with_stack"]),
         record_shapes=_flag(parts["record_shapes"]),
         base_time_ns=base or 0,
         schema_version=_number(parts["schema_version"]),
         device_name=_device_name(parts["device_properties"]),
-        nccl_version=as_text(distributed.nccl_version) or None,
+        nccl_version=_text(distributed.nccl_version),
     )
     return facts, " and ".join(faults) or None
 
@@ -124,11 +125,16 @@ def _process_group(entry: dict[str, Any]) -> ProcessGroup:
     stated = (_number(entry.get(key)) for key in ("pg_size", "group_size"))
     size = next((number for number in stated if number is not None and 0 <= number <= MOST_RANKS), len(ranks))
     return ProcessGroup(
-        name=as_text(entry.get("pg_name")) or None,
-        description=canonical_description(entry.get("pg_desc")) or None,
+        name=_text(entry.get("pg_name")),
+        description=_text(canonical_description(entry.get("pg_desc"))),
         ranks=ranks,
         size=size,
     )
+
+
+def _text(value: object) -> str | None:
+    """A text without secrets; None where there is none."""
+    return masked(as_text(value)) or None
 
 
 def _decode(text: bytes) -> _Header | None:
@@ -164,4 +170,4 @@ def _flag(value: object) -> bool | None:
 def _device_name(properties: object) -> str | None:
     devices = properties if isinstance(properties, list) else []
     names = [device.get("name") for device in devices if isinstance(device, dict)]
-    return next((name for name in names if isinstance(name, str) and name), None)
+    return next((_text(name) for name in names if isinstance(name, str) and name), None)

@@ -15,6 +15,7 @@ from traceviz_dag.read.event_decoder import EventDecoder, Piece
 from traceviz_dag.read.events import ReadReport, TraceEvents
 from traceviz_dag.read.header import decode_header
 from traceviz_dag.read.limits import MOST_ROWS
+from traceviz_dag.read.secrets import masked_words
 from traceviz_dag.read.sources import ByteSource
 
 CHUNK_BYTES = 1 << 20
@@ -58,7 +59,7 @@ def read_kineto(path: Path, *, chunk_bytes: int = CHUNK_BYTES) -> TraceEvents:
         tables = builder.finish(header.base_time_ns)
     return TraceEvents(
         header=header,
-        strings=tables.strings,
+        strings=masked_words(tables.strings),
         threads=builder.threads.threads(),
         host=tables.host,
         launches=tables.launches,

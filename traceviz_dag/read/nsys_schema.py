@@ -15,6 +15,7 @@ from traceviz_dag.read.events import MISSING
 from traceviz_dag.read.limits import MOST_ROWS
 from traceviz_dag.read.nsys_columns import integers, texts, usable
 from traceviz_dag.read.nsys_source import NsysSource
+from traceviz_dag.read.secrets import masked_table
 
 _VERSION = re.compile(r"_V(\d{1,9})$", re.ASCII)
 
@@ -80,7 +81,7 @@ class NsysSchema:
             self.missing.append(sentence)
 
     def select(self, table: str, fields: Mapping[str, Field], where: str = "", loss: str = "") -> pa.Table | None:
-        """Read some columns of a table.
+        """Read some columns of a table; texts come without secrets.
 
         Args:
             table: its name without a version.
@@ -100,14 +101,15 @@ class NsysSchema:
         rows, _ = self._typed(table, fields, self.source.query(sql))
         for name, wanted in absent.items():
             rows = rows.append_column(name, pa.repeat(_scalar(wanted), rows.num_rows))
-        return rows.select(list(fields))
+        return masked_table(rows.select(list(fields)))
 
     def batches(
         self, table: str, fields: Mapping[str, Field], where: str = "", loss: str = ""
     ) -> Iterator[tuple[Mapping[str, pa.Array], npt.NDArray[np.bool_] | None]]:
         """As ``select``, piece by piece, so that a long table never is in memory as a whole; nothing without a table.
 
-        Columns that the table does not have are left out. Beside each piece: which of the table's rows it is made of,
+        Columns that the table does not have are left out. Texts come as they are: whoever keeps them takes secrets out,
+        as ``TextCodes`` does. Beside each piece: which of the table's rows it is made of,
         None where all.
         """
         sql, _ = self._query(table, fields, where, loss)

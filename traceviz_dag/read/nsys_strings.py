@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from traceviz_dag.read.events import MISSING, Int32, Int64
 from traceviz_dag.read.nsys_schema import NsysSchema, required, text
+from traceviz_dag.read.secrets import masked_column
 
 _STRINGS = "StringIds"
 _APPENDED = (
@@ -117,9 +118,9 @@ class TextCodes:
         self.words: dict[str | None, int] = {}
 
     def codes(self, texts: pa.Array) -> Int32:
-        """The codes of some texts; what is new becomes a word."""
+        """The codes of some texts; what is new becomes a word, without secrets."""
         found = texts if pa.types.is_dictionary(texts.type) else texts.dictionary_encode()
-        code = [self.words.setdefault(word, len(self.words)) for word in found.dictionary.to_pylist()]
+        code = [self.words.setdefault(word, len(self.words)) for word in masked_column(found.dictionary).to_pylist()]
         indices = found.indices
         if indices.null_count:
             code.append(self.words.setdefault(None, len(self.words)))
