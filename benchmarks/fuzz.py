@@ -57,6 +57,7 @@ SECONDS_EACH = 20
 """Processor time that an input may take; a process that says nothing for eight times as long is ended."""
 MEMORY_BYTES = 3 << 30
 _BATCH = 10_000
+_SAVED_EVERY = 100
 _MINIMISING_SECONDS = 6.0
 
 
@@ -225,6 +226,8 @@ def feed(state: State, kind: str, count: int) -> None:
             first = told["number"] + 1
             state.add(kind, told["number"], told["outcome"], told["place"], told["file"])
             ended = first >= last
+            if first % _SAVED_EVERY == 0:
+                state.save()
         if not ended:
             state.add(kind, at, "CRASH", "the process died or hung", "")
             first = at + 1

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from traceviz_dag.printable import printable
 
+_LONGEST_FAULT = 2000
+
 
 class TracevizError(Exception):
     """Base of every error that the command line prints as one line.
@@ -18,7 +20,7 @@ class TracevizError(Exception):
 
     exit_code = 2
 
-    def __init__(self, message: str) -> None:
+    def __init__(self, message: str = "") -> None:
         super().__init__(printable(message))
 
 
@@ -35,7 +37,7 @@ class BadInputError(TracevizError):
         self.path = Path(path)
         self.fault = fault
         self.remedy = remedy
-        super().__init__(f"{path}: {fault}; {remedy}")
+        super().__init__(f"{path}: {_shortened(fault)}; {remedy}")
 
     def __reduce__(self) -> tuple[type[BadInputError], tuple[str, str, str]]:
         # Raised in worker processes: it must survive the trip back with its parts.
@@ -80,3 +82,8 @@ _REMEDIES = {
     errno.EISDIR: "a folder is where a file belongs: move it away and run it again",
     errno.EMFILE: "raise the limit of open files (ulimit -n) and run it again",
 }
+
+
+def _shortened(fault: str) -> str:
+    """A fault as a line bears it: some quote what a file holds."""
+    return fault if len(fault) <= _LONGEST_FAULT else f"{fault[:_LONGEST_FAULT]}…"

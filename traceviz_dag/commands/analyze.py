@@ -58,7 +58,7 @@ def analyze(
     with _progress(console, folder) as started:
         results = analyse(settings, inputs, started)
     faults = [fault for entry in inputs for fault in (*entry.problems, *entry.warnings)]
-    faults += [f"{result.key}: {fault}" for result in results for fault in result.faults.values()]
+    faults += [f"{result.key}, rank {rank}: {fault}" for result in results for rank, fault in result.faults.items()]
     for fault in dict.fromkeys(faults):
         console.print(f"traceviz: {fault}", style="yellow", soft_wrap=True, highlight=False, markup=False)
     tell_failures(results)

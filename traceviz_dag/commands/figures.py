@@ -153,7 +153,7 @@ def _analysed(home: Path, paths: Sequence[Path]) -> list[IterationResult]:
     inputs = inputs_below(paths, home=home)
     results = analyse(AnalysisSettings(home, allow_partial=True), inputs)
     faults = [fault for entry in inputs for fault in (*entry.problems, *entry.warnings)]
-    faults += [f"{result.key}: {fault}" for result in results for fault in result.faults.values()]
+    faults += [f"{result.key}, rank {rank}: {fault}" for result in results for rank, fault in result.faults.items()]
     for fault in dict.fromkeys(faults):
         typer.echo(f"traceviz: {fault}", err=True)
     tell_failures(results)
