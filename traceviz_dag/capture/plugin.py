@@ -52,6 +52,15 @@ from typing import Any
 
 _PREFIX = "TRACEVIZ_CAPTURE_"
 _WARNINGS = 20
+_RECORDED_PARTS = {
+    "/torch/_dynamo/": "a compiled region",
+    "/torch/_inductor/": "a compiled region",
+    "/torch/_functorch/": "a compiled region",
+    "/torch/_ops.py": "an operator",
+    "/torch/_library/": "an operator",
+    "/torch/autograd/": "a function of autograd",
+}
+"""Parts of torch that call Python from inside a function that they record from C++."""
 _SECONDS_GLOO = 0.005
 """How long a window waits for gloo's threads to note the end of what the job has waited for already."""
 _WRITER = """
@@ -521,14 +530,15 @@ class _Profiler:
         if cuda.is_available():
             activities.append(profiler.ProfilerActivity.CUDA)
         with self._own_call():
-            self._torchs = profiler.profile(
+            made = profiler.profile(
                 activities=activities,
                 with_stack=self.settings.stacks,
                 record_shapes=self.settings.shapes,
                 profile_memory=self.settings.memory,
                 **self._experimental(),
             )
-            self._torchs.prepare_trace()
+            made.prepare_trace()
+        self._torchs = made
 
     def _experimental(self) -> dict[str, Any]:
         if not self.settings.cuda_sync:
@@ -558,32 +568,36 @@ class _Profiler:
         """End the window; returns torch's profiler, which holds it. What ``header`` gives becomes part of the trace."""
         if _uses_gloo():
             time.sleep(_SECONDS_GLOO)
-        profiler, annotation = self._torchs, self._annotation
+        profiler, annotation, self._annotation = self._torchs, self._annotation, None
         annotation.__exit__(None, None, None)
         self.clock["end"] = clock_pair()
         profiler.add_metadata_json("traceviz_capture", json.dumps(header()))
+        with self._own_call():
+            profiler.stop_trace()
         self._torchs = self.iteration = self._annotation = None
-        try:
-            with self._own_call():
-                profiler.stop_trace()
-        finally:
-            self.functions.cut_off()
+        self.functions.cut_off()
         return profiler
 
     def give_up(self) -> None:
-        """Stop without a trace."""
-        profiler, iteration, annotation = self._torchs, self.iteration, self._annotation
+        """Stop without a trace, whatever state the profiler is in: a process that leaves with it running crashes."""
+        profiler, annotation = self._torchs, self._annotation
         self._torchs = self.iteration = self._annotation = None
+        if "torch" not in sys.modules:
+            return
+        from torch._C._autograd import _disable_profiler, _profiler_enabled
+
         try:
             if annotation is not None:
                 annotation.__exit__(None, None, None)
-            if profiler is not None:
-                with self._own_call():
-                    # One that only warms up cannot be stopped: torch crashes on it.
-                    if iteration is None:
-                        profiler.start_trace()
+            with self._own_call():
+                # One that only warms up cannot be stopped: torch crashes on it.
+                if profiler is not None and not _profiler_enabled():
+                    profiler.start_trace()
+                if profiler is not None and _profiler_enabled():
                     profiler.stop_trace()
         finally:
+            if _profiler_enabled():
+                _disable_profiler()
             self.functions.cut_off()
             self._stop_history()
 
@@ -672,7 +686,6 @@ class Capture:
         self._off = self._tidied = False
         self._source: str | None = None
         self._how: str | None = None
-        self._thread: int | None = None
         self._stepping = threading.local()
         self._counted: int | None = None
         self._counts: Any = None
@@ -707,13 +720,11 @@ class Capture:
 
     def abandon(self) -> None:
         """Give up an open window, so that the profiler does not go on."""
-        if not self._profiler.warm or self._thread not in (None, threading.get_ident()):
-            return
         try:
-            self._profiler.give_up()
+            if self._profiler.warm and _is_main_thread():
+                self._profiler.give_up()
         except Exception as error:  # noqa: BLE001 (see _guarded)
-            self._off = True
-            self.warn(f"the profiler did not stop ({error}): nothing more is recorded in this process")
+            self.switch_off(f"the profiler did not stop ({error})")
 
     # Counting iterations.
 
@@ -776,19 +787,14 @@ class Capture:
     def _is_safe(self) -> bool:
         """Whether the profiler may start and stop at this place.
 
-        It may not on another thread than the first, nor inside a backward pass, whose functions torch is recording.
+        It may not inside a backward pass, a compiled region or an operator: torch records these from C++, where nobody
+        can cut them off. It may not on a thread other than the main one: a profiler stops where it started, and who
+        leaves the process with one still running crashes.
         """
-        thread = threading.get_ident()
-        self._thread = thread if self._thread is None else self._thread
-        torch = sys.modules.get("torch")
-        inside = getattr(getattr(torch, "_C", None), "_current_graph_task_id", None)
-        if thread != self._thread:
-            self.warn("iterations are counted on several threads; those of the first are recorded")
-            return False
-        if inside is not None and inside() != -1:
-            self.switch_off("an optimizer or the script counts inside a backward pass, where no profiler may start")
-            return False
-        return True
+        inside = _recorded_from_outside() if _is_main_thread() else "a thread that is not the main one"
+        if inside is not None:
+            self.switch_off(f"iterations are counted inside {inside}, where no profiler may start")
+        return inside is None
 
     def _announce(self, iteration: int) -> None:
         """Say once who counts, from where, and what will be recorded."""
@@ -955,7 +961,7 @@ class Capture:
             self._profiler.forget()
             self._source = None
         self._writers.forget()
-        self._thread = self._rank = None
+        self._rank = None
 
     @_guarded
     def hook(self, name: str, module: Any) -> None:
@@ -1238,6 +1244,26 @@ def _distributed() -> Any:
     # While torch is being imported, the module is there before its names are.
     initialized = getattr(distributed, "is_initialized", None)
     return distributed if initialized is not None and initialized() else None
+
+
+def _is_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def _recorded_from_outside() -> str | None:
+    """What torch is running around this call and would record, in words; None where it is nothing."""
+    task = getattr(getattr(sys.modules.get("torch"), "_C", None), "_current_graph_task_id", None)
+    if task is not None and task() != -1:
+        return "a backward pass"
+    frame = sys._getframe(1)
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if "torch" in path:
+            for part, words in _RECORDED_PARTS.items():
+                if part in path:
+                    return words
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
 
 
 def _own_groups() -> list[dict[str, Any]]:
