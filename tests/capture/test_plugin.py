@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import os
 import sys
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -252,3 +254,61 @@ def test_the_printed_plugin_is_one_file_that_needs_nothing_but_python():
     assert imported <= set(sys.stdlib_module_names) | {"torch"}
     at_import = {node.module for node in ast.parse(text).body if isinstance(node, ast.ImportFrom)}
     assert "torch" not in at_import
+
+
+class StandInForTorch(ModuleType):
+    """torch as far as a window needs it, with a GPU that it does not have; notes what it is asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__("torch")
+        self.asked: list[object] = []
+        memory = SimpleNamespace(
+            _record_memory_history=lambda **given: self.asked.append(given),
+            _dump_snapshot=lambda path: Path(path).write_bytes(b"snapshot"),
+        )
+        self.cuda = SimpleNamespace(is_available=lambda: True, memory=memory)
+        self.profiler = SimpleNamespace(
+            ProfilerActivity=SimpleNamespace(CPU=0, CUDA=1), profile=self._profile, record_function=self._function
+        )
+        self._C = SimpleNamespace()
+
+    def _profile(self, **given: object) -> SimpleNamespace:
+        self.asked.append(given.get("experimental_config"))
+        return SimpleNamespace(
+            **dict.fromkeys(("prepare_trace", "start_trace", "stop_trace"), lambda: None),
+            add_metadata_json=lambda *_: None,
+            export_chrome_trace=lambda path: Path(path).write_text("{}"),
+        )
+
+    def _function(self, _: str) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+
+def test_allocator_history_is_a_snapshot_beside_each_trace_with_finitely_many_entries(tmp_path, monkeypatch):
+    torch = StandInForTorch(tmp_path)
+    parts = {
+        "torch": torch,
+        "torch.profiler": torch.profiler,
+        "torch._C": torch._C,
+        "torch._C._profiler": SimpleNamespace(_ExperimentalConfig=dict),
+        "torch._C._autograd": SimpleNamespace(_profiler_enabled=lambda: False, _disable_profiler=lambda: None),
+    }
+    for name, part in parts.items():
+        monkeypatch.setitem(sys.modules, name, part)
+    variables = {"ITERATIONS": "3-4", "MEMORY": "history", "MEMORY_ENTRIES": "1000", "CUDA_SYNC": "1", "WARMUP": "0"}
+    settings = Settings.from_environment(
+        {f"TRACEVIZ_CAPTURE_{name}": value for name, value in {**variables, "OUT": str(tmp_path)}.items()}
+    )
+    assert settings.memory
+    capture = Capture(settings)
+    for iteration in range(1, 6):
+        capture.step(iteration)
+    capture.finish()
+    history = {"enabled": "all", "context": "all", "stacks": "python", "max_entries": 1000}
+    assert torch.asked == [{"enable_cuda_sync_events": True}, history, {"enabled": None}] * 2
+    for iteration in (3, 4):
+        folder = tmp_path / f"iteration_{iteration}"
+        assert (folder / f"rank_0000_iter_{iteration}.memory.pickle").read_bytes() == b"snapshot"
+        assert (folder / f"rank_0000_iter_{iteration}.pt.trace.json.gz").is_file()
+    [run] = discover([tmp_path])
+    assert [file.iteration for file in run.files] == [3, 4]
