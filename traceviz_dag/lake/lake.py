@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +11,14 @@ import pyarrow as pa
 
 from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.lake import catalogue, read_only
-from traceviz_dag.lake.partitions import FILE_NAME, Partition, check_filters, checked_partition, find_partitions
+from traceviz_dag.lake.partitions import (
+    ANALYSE_AGAIN,
+    FILE_NAME,
+    Partition,
+    check_filters,
+    checked_partition,
+    find_partitions,
+)
 from traceviz_dag.lake.reader import TableReader
 from traceviz_dag.lake.write import Written, remove_stale_temporaries, write_part
 from traceviz_dag.tables import TABLES, Table
@@ -33,7 +41,9 @@ def open_lake(home: Path) -> Lake:
     lake = Lake(home)
     origin = catalogue.recorded_origin(home)
     if origin is not None and origin[0] != str(home):
-        lake._refresh_where_possible()
+        # Who asks by SQL is told of a damaged file; who analyses its traces again must get this far to mend it.
+        with suppress(BadInputError):
+            lake._refresh_where_possible()
     return lake
 
 
@@ -180,11 +190,11 @@ class Lake:
         check_filters(TABLES["iterations"], run, iteration, None)
         with duckdb.connect() as connection:
             try:
-                catalogue.create_narrow_views(connection, self.home, run, iteration)
+                catalogue.create_narrow_views(connection, self.home, run, iteration, sql)
                 return read_only.fetch(connection, sql, {"run": run, "iteration": iteration})
             except (duckdb.IOException, duckdb.InvalidInputException, duckdb.BinderException) as error:
                 fault = f"iteration {iteration} of run {run} cannot be read: {str(error).splitlines()[0]}"
-                raise BadInputError(self.home, fault, "delete the damaged file and analyse again") from error
+                raise BadInputError(self.home, fault, ANALYSE_AGAIN) from error
 
     def _folder(self, table: Table) -> Path:
         return self.home / catalogue.LAKE_FOLDER / table.name
