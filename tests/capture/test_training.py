@@ -97,7 +97,7 @@ def test_after_a_resume_iterations_are_counted_as_the_job_counts_them(newest, ol
 @pytest.mark.parametrize(
     ("missing", "said"),
     [
-        ("train_step", "has no attribute 'train_step'): iterations are counted by optimizer steps"),
+        ("train_step", "megatron.training.training has no train_step: iterations are counted by optimizer steps"),
         ("curr_iteration", "calls of train_step (megatron.training.training does not name the iteration) counts"),
     ],
 )

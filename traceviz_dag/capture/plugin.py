@@ -969,7 +969,7 @@ class Capture:
         try:
             _HOOKS[name](self, module)
         except AttributeError as error:
-            self.tell(f"{name} is not as expected ({error}): {_WITHOUT[name]}")
+            self.tell(f"{name} has no {error.name}: {_WITHOUT[name]}")
 
     def around_profiler(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """A call that makes or starts a profiler; one of the job's own ends the capture.
