@@ -21,7 +21,7 @@ ONLY_STALE_TAG = "traceviz/only_stale"
 PAIRS_VARIABLE = "TRACEVIZ_PAIRS"
 """Environment variable that names the file of pairs, where a run's configuration names none."""
 
-CODE_VERSION = "4"
+CODE_VERSION = "5"
 """Raise it when the same trace and rules give different tables: everything is then computed again."""
 
 

@@ -41,7 +41,7 @@ _figure_asset = partial(
     name="pipeline_figures",
     deps=_DEPENDENCIES,
     automation_condition=ITERATION_NEEDED,
-    description="Each pipeline: its ranks by stage, numbered micro-batches, bubbles, communication.",
+    description="Each pipeline: its ranks by stage, numbered micro-batches, idle stages, communication.",
 )
 @told_in_a_line
 def pipeline_figures(

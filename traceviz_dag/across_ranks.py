@@ -30,6 +30,8 @@ from traceviz_dag.analyze.named_pairs import (
 from traceviz_dag.analyze.operations import Operation
 from traceviz_dag.analyze.periods import BUSY_COLUMNS, periods_table
 from traceviz_dag.analyze.pipelines import pipelines_table
+from traceviz_dag.analyze.stage_times import STAGE_COLUMNS, StageTimes, stage_times
+from traceviz_dag.analyze.step_time import WINDOW_COLUMNS, step_time
 from traceviz_dag.analyze.waits import BESIDE_COLUMNS, charge_waits
 from traceviz_dag.classify.rules import load_rules
 from traceviz_dag.classify.topology import topology_tables
@@ -89,6 +91,13 @@ class StoredIteration:
         """The forward and backward steps of all ranks."""
         return self.lake.table("microbatches", self.run, self.iteration).arrow(_STEP_COLUMNS)
 
+    @property
+    def step_ns(self) -> int | None:
+        """How long the iteration's training steps take; None where no rank's windows are in the lake."""
+        if not self.lake.partitions("overlap", self.run, self.iteration):
+            return None
+        return step_time(self.lake.table("overlap", self.run, self.iteration).arrow(WINDOW_COLUMNS))
+
     def table(self, name: str) -> pa.Table:
         """A table across ranks: as it stands in the lake, else computed."""
         if self.lake.exists(name, run=self.run, iteration=self.iteration):
@@ -124,6 +133,13 @@ def analyse_across_ranks(iteration: StoredIteration) -> Mapping[str, pa.Table]:
         "pipelines": pipelines_table(microbatches, topology),
         "periods": periods_table(microbatches, topology, lambda rank: iteration.kernels(rank, BUSY_COLUMNS)),
     }
+
+
+def stored_stage_times(lake: Lake, run: str, iteration: int) -> StageTimes:
+    """What stages and ranks of an iteration compute for a micro-batch; nothing where no micro-batch is in the lake."""
+    if not lake.partitions("microbatches", run, iteration):
+        return StageTimes((), ())
+    return stage_times(lake.table("microbatches", run, iteration).arrow(STAGE_COLUMNS))
 
 
 def named_periods(

@@ -46,6 +46,10 @@ class UsageError(TracevizError):
     """The words of a call are off."""
 
 
+class NoEvidenceError(TracevizError):
+    """What was asked for cannot be told from what the traces hold; the reason was printed, or is in the JSON."""
+
+
 class StoppedError(TracevizError):
     """The user interrupted the command; the line says what is done and how to go on."""
 

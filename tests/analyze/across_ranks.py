@@ -11,10 +11,16 @@ import pyarrow as pa
 from traceviz_dag.across_ranks import StoredIteration, iterations_at
 from traceviz_dag.analyze.communications import COMMUNICATION_COLUMNS, Communications, gather_communications
 from traceviz_dag.analyze.matches import Matches, match_communications
+from traceviz_dag.classify.rules import load_rules
+from traceviz_dag.classify.topology import topology_tables
 from traceviz_dag.classify.topology_types import Group, Replicas, Topology
+from traceviz_dag.discovery import inputs_below
+from traceviz_dag.iteration_pipeline import rank_traces, read_topology
+from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.simulate import Settings, simulate
 from traceviz_dag.tables import KERNELS, MICROBATCHES
 from traceviz_dag.vocabulary import Dimension, TopologySource
+from traceviz_dag.workers import IterationTask, analyse_into_lake
 
 EPOCH_NS = 1_700_000_000_000_000_001
 SMALL = {"layers": 8, "hidden": 2048, "heads": 16, "feed_forward": 8192, "sequence": 2048, "vocabulary": 8192}
@@ -35,6 +41,18 @@ def analysed(folder: Path) -> StoredIteration:
     """The one iteration below a folder."""
     (iteration,) = analysed_all(folder)
     return iteration
+
+
+def analysed_here(folder: Path, home: Path) -> StoredIteration:
+    """The one iteration below a folder, analysed in this process: for many small jobs faster than with workers."""
+    (inputs,) = inputs_below([folder])
+    lake, known = open_lake(home), read_topology(inputs)
+    for name, table in zip(("topology", "process_groups"), topology_tables(known), strict=True):
+        lake.write(name, table, run=inputs.run, iteration=inputs.iteration)
+    task = IterationTask(lake.home, inputs.run, inputs.iteration, known, load_rules())
+    for trace in rank_traces(inputs, {entry.rank for entry in inputs.ranks}):
+        analyse_into_lake(task, trace)
+    return StoredIteration(lake, inputs.run, inputs.iteration, inputs)
 
 
 @cache

@@ -166,7 +166,7 @@ def test_a_broadcast_says_nothing_about_clocks_because_its_root_may_end_early():
 def test_shifted_ranks_of_a_real_job_come_back_and_their_waits_stay(shared_data):
     matches = matched(analysed(shared_data / "kineto" / "dlrm8"))
     before = solve_clocks(matches)
-    waits = judge_arrivals(matches, before).aligned.wait_ns
+    waits = judge_arrivals(matches, before).aligned.arrivals.wait_ns
     random = np.random.default_rng(7)
     for shift in ({3: 5 * MS}, {rank: int(random.integers(-5 * MS, 5 * MS)) for rank in range(8)}):
         moved = shifted(matches, shift)
@@ -176,16 +176,16 @@ def test_shifted_ranks_of_a_real_job_come_back_and_their_waits_stay(shared_data)
         for rank, offset in offsets_of(after).items():
             gained = offset - offsets_of(before)[rank]
             assert abs(gained - (shift.get(rank, 0) - base)) <= TOLERANCE_NS
-        assert np.abs(judge_arrivals(moved, after).aligned.wait_ns - waits).max() <= TOLERANCE_NS
+        assert np.abs(judge_arrivals(moved, after).aligned.arrivals.wait_ns - waits).max() <= TOLERANCE_NS
 
 
 @given(st.dictionaries(st.integers(0, 3), st.integers(-SECOND, SECOND), max_size=4), st.integers(0, 20))
 @settings(max_examples=40, deadline=None)
 def test_no_aligned_wait_depends_on_how_the_clocks_were_set(shift, seed):
     matches = job(TP_DP, {}, seed=seed)
-    waits = judge_arrivals(matches, solve_clocks(matches)).aligned.wait_ns
+    waits = judge_arrivals(matches, solve_clocks(matches)).aligned.arrivals.wait_ns
     moved = shifted(matches, shift)
-    again = judge_arrivals(moved, solve_clocks(moved)).aligned.wait_ns
+    again = judge_arrivals(moved, solve_clocks(moved)).aligned.arrivals.wait_ns
     assert np.abs(again - waits).max() <= US
 
 

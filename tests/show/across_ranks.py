@@ -9,6 +9,7 @@ import pyarrow as pa
 from tests.show.job import STEP, ZERO, MemorySource, one_row
 
 US, MS = 1_000, 1_000_000
+STEP_NS = 40 * MS
 
 WAITS = {
     "tp": [[0, 5 * MS, 300 * US], [2 * MS, 0, 0]],
@@ -42,6 +43,8 @@ def waiting_job(waits: dict[str, list[list[int]]] = WAITS, clocks: str = "solved
                         wait_aligned_ns=wait,
                         transfer_aligned_ns=MS,
                         last_rank_aligned=late,
+                        wait_by_duration_ns=wait,
+                        last_rank_by_duration=late,
                         clocks=clocks,
                         late_compute_ns=wait,
                         late_communication_ns=0,
@@ -53,7 +56,15 @@ def waiting_job(waits: dict[str, list[list[int]]] = WAITS, clocks: str = "solved
                 )
             communication += 1
     ranks = range(len(next(iter(waits.values()))))
-    return MemorySource({"collectives": {None: pa.concat_tables(rows)}, "rank_clocks": {None: clock_rows(ranks)}})
+    window = {"window_start_ns": ZERO, "window_end_ns": ZERO + STEP_NS, "device": "gpu:0"}
+    step = one_row("overlap", **window, window_name="step", step=STEP, dimension="all")
+    return MemorySource(
+        {
+            "collectives": {None: pa.concat_tables(rows)},
+            "rank_clocks": {None: clock_rows(ranks)},
+            "overlap": dict.fromkeys(ranks, step),
+        }
+    )
 
 
 def clock_rows(
@@ -101,12 +112,23 @@ def pipeline_job(stages: int = 2, pipelines: int = 1, refusal: str | None = None
                     microbatches=8,
                     span_ns=100 * MS + bubble,
                     refusal=refusal,
-                    bottleneck_stage=1,
-                    bottleneck_excess=0.08,
                     **({} if refusal else figures),
                 )
             )
-    return MemorySource({"pipelines": {None: pa.concat_tables(rows)}})
+    return MemorySource({"pipelines": {None: pa.concat_tables(rows)}, "microbatches": _steps(stages, pipelines)})
+
+
+def _steps(stages: int, pipelines: int) -> dict[int | None, pa.Table]:
+    """A forward and a backward step of one micro-batch on each rank; stage 1 computes 4 ms, the others 3 ms."""
+
+    def of_stage(stage: int) -> pa.Table:
+        facts = {"step": STEP, "stage": stage, "chunk": 0, "microbatch": 0, "dimension": "all"}
+        compute_ns = 2 * MS if stage == 1 else 3 * MS // 2
+        return pa.concat_tables(
+            one_row("microbatches", phase=phase, compute_ns=compute_ns, **facts) for phase in ("forward", "backward")
+        )
+
+    return {stage * pipelines + place: of_stage(stage) for stage in range(stages) for place in range(pipelines)}
 
 
 def period_job() -> MemorySource:

@@ -100,7 +100,7 @@ def test_the_parts_of_a_bubble_begin_where_the_part_before_ends_and_reach_the_sp
         assert at == row["span_ns"]
     drawn = draw_bubble_waterfall(source)
     assert title(drawn).startswith("17 % of the pipelines' time is bubble, most of it fill and drain (17 %)")
-    assert "stage 1 of pipeline 0 takes 8.0 % over the mean stage" in title(drawn)
+    assert "; rank 1, alone of stage 1, computes 14 % longer than the mean stage" in title(drawn)
 
 
 def test_of_too_many_pipelines_the_longest_are_drawn_and_the_figure_says_so():

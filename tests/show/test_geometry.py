@@ -128,17 +128,17 @@ def test_a_pipeline_holds_every_step_and_kernel_of_every_rank(alignment):
             assert drawn.holds(of_table(table, category=category), zero).all()
 
 
-def test_bubbles_are_the_gaps_between_steps_and_are_drawn_behind_them():
+def test_idle_stages_are_the_gaps_between_steps_and_are_drawn_behind_them():
     source = job()
     boxes = collections(draw_pipeline_group(source, 0))
     for rank in (0, 2):
         steps = [boxes[f"rank-{rank}/{side}-0"] for side in ("forward", "backward")]
-        bubble = boxes[f"rank-{rank}/bubble"]
-        assert bubble.colour == palette.BUBBLE
+        idle = boxes[f"rank-{rank}/stage-idle"]
+        assert idle.colour == palette.STAGE_IDLE
         first = min(each.starts.min() for each in steps)
         last = max(each.ends.max() for each in steps)
         filled = sum((each.ends - each.starts).sum() for each in steps)
-        assert (bubble.ends - bubble.starts).sum() == pytest.approx(last - first - filled, rel=1e-6)
+        assert (idle.ends - idle.starts).sum() == pytest.approx(last - first - filled, rel=1e-6)
 
 
 def test_kernels_without_micro_batches_are_drawn_by_category():

@@ -15,7 +15,7 @@ from traceviz_dag.show.model_replica import RowOrder, draw_model_replica
 from traceviz_dag.show.overlap_bars import draw_overlap_bars
 from traceviz_dag.show.pipeline_group import draw_pipeline_group
 from traceviz_dag.show.rank_timeline import draw_rank_timeline
-from traceviz_dag.show.stage_shares import BLOCK_STATES, block_states
+from traceviz_dag.show.stage_shares import BLOCK_STATES, STAGE_IDLE, block_states
 
 
 def test_the_timeline_states_what_the_table_says():
@@ -37,18 +37,18 @@ def test_the_bars_state_what_is_hidden_in_each_phase():
     assert title(draw_overlap_bars(job(), 0)) == f"Rank 0: {said[0]} and {said[1]} of its own communication"
 
 
-def test_a_pipeline_states_its_bubbles_per_stage():
+def test_a_pipeline_states_how_long_its_stages_idle():
     source = job()
     shares = {}
     for rank in (0, 2):
         activity = read_activity(source, rank)
-        first, last = activity.pipeline_span()
-        shares[rank] = measure(activity.bubble()) / (last - first)
+        ((first, last),) = activity.pipeline_spans()
+        shares[rank] = measure(activity.stage_idle()) / (last - first)
     assert shares[0] > shares[2]
     percent = {rank: share(round(part * 1e6), 1_000_000) for rank, part in shares.items()}
     mean = share(round(sum(shares.values()) / 2 * 1e6), 1_000_000)
     found = title(draw_pipeline_group(source, 0))
-    assert found.startswith(f"Pipeline 0: {mean} of the pipeline's time is bubble")
+    assert found.startswith(f"Pipeline 0: stages idle {mean} of the time")
     assert found.endswith(f"from {percent[2]} on stage 1 to {percent[0]} on stage 0")
 
 
@@ -57,7 +57,7 @@ def test_a_replica_names_the_rank_that_computes_longest_beside_its_stage():
     assert title(figure).startswith("Model replica 0: rank 5 computes for ")
     assert "longer than the median of the others of stage 1" in title(figure)
     even = draw_model_replica(job(ranks=8, stages=2), 0)
-    assert "is bubble" in title(even)
+    assert "stages idle" in title(even)
 
 
 def test_every_figure_of_several_ranks_says_on_which_clock_it_stands():
@@ -115,7 +115,7 @@ def test_a_trace_that_was_read_in_part_is_said_and_blames_nobody():
 def test_unknown_micro_batches_are_said():
     source = job(ranks=2, stages=2)
     fill_rank(source, 0, kernels([{"start_ns": ZERO, "duration_ns": MS, "category": "fwd_computation"}]))
-    said = "the micro-batches of rank 0 are unknown: kernels are shown, no bubble counted"
+    said = "the micro-batches of rank 0 are unknown: kernels are shown, no idle share"
     assert said in texts(draw_pipeline_group(source, 0))
     assert any("no micro-batch is known" in text for text in texts(draw_overlap_bars(source, 0)))
 
@@ -138,7 +138,7 @@ def test_beyond_a_page_ranks_are_aggregated_by_stage_and_the_figure_says_so(rank
     figure = draw_model_replica(source, 0)
     names = {name.split("/")[0] for name in collections(figure)}
     assert len(names) == rows
-    said = any(f"aggregated: {ranks} ranks in 8 rows" in text for text in texts(figure))
+    said = f"aggregated: {ranks} ranks in 8 rows" in " ".join(texts(figure))
     assert said == (ranks > 64)
 
 
@@ -164,8 +164,8 @@ def test_the_states_of_a_rank_are_disjoint_and_hold_its_steps():
     for place, name in enumerate(names):
         for other in names[:place]:
             assert measure(intersect(states[name], states[other])) == 0
-    first, last = activity.pipeline_span()
-    inside = sum(measure(states[name]) for name in ("fwd_computation", "bwd_computation", "bubble"))
+    ((first, last),) = activity.pipeline_spans()
+    inside = sum(measure(states[name]) for name in ("fwd_computation", "bwd_computation", STAGE_IDLE))
     inside += measure(states["bwd_computation_recompute"])
     assert inside == last - first
 

@@ -68,10 +68,10 @@ def test_truth_tables_stand_beside_the_traces(job_of: Callable[[str], Job]):
     pipelines = pd.read_parquet(folder / "pipelines.parquet")
     assert len(pipelines) == job.settings.world
     window = pipelines["end_ns"] - pipelines["start_ns"]
-    assert (pipelines["busy_ns"] + pipelines["bubble_ns"] == window).all()
+    assert (pipelines["busy_ns"] + pipelines["idle_ns"] == window).all()
     assert (pipelines["computation_ns"] <= pipelines["busy_ns"]).all()
     assert (pipelines["exposed_ns"] <= pipelines["communication_ns"]).all()
-    assert (pipelines["bubble_ns"] > 0).all()
+    assert (pipelines["idle_ns"] > 0).all()
 
 
 def test_spans_of_micro_batches_follow_from_the_kernels(job_of: Callable[[str], Job]):

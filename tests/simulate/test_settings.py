@@ -21,7 +21,16 @@ def test_configurations_are_valid(name):
         (small(order="tp-pp"), "--order tp-pp"),
         (small(ep=4, dp=2), "no multiple of etp x ep x pp = 4"),
         (small(tp=2, pp=2, dp=2, ep=2, order="tp-cp-ep-pp-dp"), "does not end in pp"),
-        (small(pp=8), "4 layers cannot fill"),
+        (small(pp=8), "--layers 4 must be a multiple of pp x vpp = 8"),
+        (small(pp=4, vpp=3, layers=15), "--layers 15 must be a multiple of pp x vpp = 12"),
+        (small(tp=3), "heads and --hidden must be multiples of tp"),
+        (small(hidden=1000, heads=7), "--hidden 1000 must be a multiple of its 7 attention heads"),
+        (small(tp=2, cp=2, sequence=1028), "--sequence 1028 must be a multiple of 8"),
+        (small(ep=2, dp=2, experts=3), "3 experts cannot be spread over ep = 2"),
+        (small(experts=1), "1 experts are fewer than the 2"),
+        (small(pp=2, faults=Faults(bad_stage_split=2)), "--bad-stage-split 2 leaves a stage without layers"),
+        (small(seed=-1), "--seed -1"),
+        (small(edges=Edges(missing_launches=1.5)), "--missing-launches is a share"),
         (small(vpp=2), "--vpp needs --pp"),
         (small(pp=2, vpp=2, microbatches=3), "--microbatches as a multiple of pp = 2"),
         (small(overlap_expert=True), "--overlap-expert needs --ep"),
@@ -39,7 +48,7 @@ def test_contradictions_are_refused(settings: Settings, words: str):
 
 
 def test_layers_fill_all_virtual_stages():
-    assert small(pp=2, vpp=2, layers=10).layers_of_stages == (3, 3, 2, 2)
+    assert small(pp=2, vpp=2, layers=12).layers_of_stages == (3, 3, 3, 3)
 
 
 def test_bad_stage_split_moves_layers_to_the_first_stage():

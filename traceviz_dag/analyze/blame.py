@@ -1,7 +1,7 @@
 """Who is to blame for waiting: the matrix of who waited for whom, and the ranks that were late of themselves.
 
 All functions take the table ``collectives`` with its waits charged (``waits.charge_waits``), and go by solved clocks
-where these are there, else by recorded ones.
+where these are there, else by durations, which need no clock; never by clocks as they were recorded.
 """
 
 from __future__ import annotations
@@ -16,11 +16,18 @@ import pyarrow.compute as pc
 
 from traceviz_dag.analyze.communications import optional_integers
 from traceviz_dag.analyze.kernel_intervals import codes
-from traceviz_dag.analyze.waits import same_work
+from traceviz_dag.analyze.waits import HOST, same_work
 
-BLAMED_SHARE, BLAMED_HOST_SHARE = 0.04, 0.01
-"""Share of the iteration by which a rank must delay its peers to be blamed: the second one where most of it is its
-host's doing, as in a hidden synchronisation. Computation jitters by as much in a healthy job, hosts do not."""
+BLAMED_SHARE, BLAMED_HOST_SHARE = 0.05, 0.01
+"""Share of the step by which a rank must delay its peers to be blamed: the second one where most of it is its host's
+doing, again and again or for long, as in a hidden synchronisation."""
+
+HOST_JITTER_NS = 20_000
+"""Up to this a host launches late by chance; where GPUs outrun their hosts, that adds up to shares of the step."""
+
+HOST_TIMES, HOST_PAUSE_NS = 3, 1_000_000
+"""So often, or for so long in all, a host must be late beyond that; one hiccup of some tenths of a millisecond in a
+step is nothing that anybody can mend."""
 
 BLAMED_TIMES, BLAMED_OF_WORST = 3.0, 0.2
 """And this multiple of the lower quartile of all ranks (a quarter, and not half, since of two expert-parallel ranks one
@@ -28,9 +35,9 @@ can be the slow one), and this share of what the worst rank did (what is small b
 stir up)."""
 
 JUDGED_COLUMNS = (
-    *("rank", "communication", "dimension", "stage", "fault", "arrival_ns", "duration_ns", "wait_ns", "last_rank"),
-    *("wait_aligned_ns", "last_rank_aligned", "late_compute_ns", "late_communication_ns", "late_memory_ns"),
-    *("late_host_ns", "late_idle_ns", "late_category"),
+    *("rank", "communication", "dimension", "stage", "fault", "arrival_ns", "duration_ns", "clocks"),
+    *("wait_aligned_ns", "last_rank_aligned", "wait_by_duration_ns", "last_rank_by_duration", "aligned_refusal"),
+    *("late_compute_ns", "late_communication_ns", "late_memory_ns", "late_host_ns", "late_idle_ns", "late_category"),
 )
 """Columns of ``collectives`` that everything here needs."""
 
@@ -38,11 +45,28 @@ LATE_PARTS = ("late_compute_ns", "late_communication_ns", "late_memory_ns", "lat
 
 
 def judged_waits(collectives: pa.Table) -> pa.Table:
-    """The matched rows with ``judged_wait_ns`` and ``late_rank`` on the best clocks there are."""
-    matched = collectives.filter(pc.is_valid(collectives["wait_ns"]))
-    wait = pc.coalesce(matched["wait_aligned_ns"], matched["wait_ns"])
-    late = pc.coalesce(matched["last_rank_aligned"], matched["last_rank"])
-    return matched.append_column("judged_wait_ns", wait).append_column("late_rank", late)
+    """The rows whose wait can be told, with ``judged_wait_ns`` and ``late_rank`` by the best measure there is."""
+    wait = pc.coalesce(collectives["wait_aligned_ns"], collectives["wait_by_duration_ns"])
+    late = pc.coalesce(collectives["last_rank_aligned"], collectives["last_rank_by_duration"])
+    rows = collectives.append_column("judged_wait_ns", wait).append_column("late_rank", late)
+    return rows.filter(pc.is_valid(wait))
+
+
+def wait_basis(collectives: pa.Table) -> dict[str, int]:
+    """What the waits of matched communication kernels rest on, in kernels.
+
+    Returns:
+        ``solved`` clocks, ``durations`` alone, and ``untold``: matched with a peer, but neither measure holds.
+    """
+    counts = {
+        row["values"]: row["counts"] for row in pc.value_counts(collectives["clocks"].cast(pa.string())).to_pylist()
+    }
+    untold = pc.and_(pc.is_null(collectives["clocks"]), pc.is_valid(collectives["aligned_refusal"]))
+    return {
+        "solved": counts.get("solved", 0),
+        "durations": counts.get("durations", 0),
+        "untold": pc.sum(untold).as_py() or 0,
+    }
 
 
 def blame_matrix(collectives: pa.Table) -> pa.Table:
@@ -63,15 +87,19 @@ def blame_matrix(collectives: pa.Table) -> pa.Table:
     return matrix.sort_by([("wait_ns", "descending"), ("rank", "ascending"), ("late_rank", "ascending")])
 
 
-def late_ranks(collectives: pa.Table) -> pa.Table:
+def late_ranks(collectives: pa.Table, step_ns: int | None) -> pa.Table:
     """How much each rank delayed the peers of its own stage, and whether it is to blame.
 
     Of each communication the longest wait counts, once. Its *own* part is what the late rank computed, copied or had
-    not launched; time that it spent in other communications was handed on to it by others.
+    not launched (beyond the jitter of hosts); time that it spent in other communications was handed on to it by others.
+
+    Args:
+        step_ns: how long the training steps of the table take (``step_time.step_time``); None blames nobody.
 
     Returns:
-        A row a rank: ``communications`` it was in, ``last`` in how many, ``delay_ns``, ``own_ns`` (both sums of longest
-        waits), ``own_share`` of the iteration's longest rank, ``late_category`` of most of the delay, ``blamed``.
+        A row a rank: ``communications`` it was in whose waits can be told, ``last`` in how many, ``delay_ns``,
+        ``own_ns`` (both sums of longest waits), ``own_share`` of the step, ``late_category`` of most of the delay
+        (host where most of its own part is), ``blamed``.
     """
     rows = judged_waits(collectives)
     rows = rows.filter(pc.and_(pa.array(same_work(rows)), pc.is_null(rows["fault"])))
@@ -82,16 +110,22 @@ def late_ranks(collectives: pa.Table) -> pa.Table:
     longest = order[np.append(np.flatnonzero(np.diff(communication[order])), len(order) - 1)] if len(order) else order
     longest = longest[wait[longest] > 0]
     late = np.searchsorted(everyone, optional_integers(rows, "late_rank")[longest])
-    own = sum(optional_integers(rows, name)[longest] for name in ("late_compute_ns", "late_memory_ns", "late_host_ns"))
-    own = np.clip(np.asarray(own, dtype=np.int64), 0, wait[longest])
+    busy = optional_integers(rows, "late_compute_ns")[longest] + optional_integers(rows, "late_memory_ns")[longest]
+    host = optional_integers(rows, "late_host_ns")[longest]
+    host[host < HOST_JITTER_NS] = 0
+    own = np.clip(busy + host, 0, wait[longest])
 
     def total(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         result = np.zeros(len(everyone), dtype=np.int64)
         np.add.at(result, late, values)
         return result
 
-    own_ns, host_ns = total(own), total(optional_integers(rows, "late_host_ns")[longest])
-    share = own_ns / max(_iteration_ns(collectives), 1)
+    own_ns, host_ns = total(own), total(host)
+    lasting = (total((host > 0).astype(np.int64)) >= HOST_TIMES) | (host_ns >= HOST_PAUSE_NS)
+    hosts = 2 * host_ns > own_ns
+    usual_category = _usual_category(rows.take(pa.array(longest)), late, wait[longest], len(everyone))
+    doing = [HOST if mostly_host else word for mostly_host, word in zip(hosts, usual_category, strict=True)]
+    share = own_ns / step_ns if step_ns else np.full(len(own_ns), np.nan)
     usual = float(np.quantile(own_ns, 0.25)) if len(own_ns) else 0.0
     return pa.table(
         {
@@ -100,9 +134,9 @@ def late_ranks(collectives: pa.Table) -> pa.Table:
             "last": np.bincount(late, minlength=len(everyone)),
             "delay_ns": total(wait[longest]),
             "own_ns": own_ns,
-            "own_share": share,
-            "late_category": _usual_category(rows.take(pa.array(longest)), late, wait[longest], len(everyone)),
-            "blamed": (share >= np.where(2 * host_ns > own_ns, BLAMED_HOST_SHARE, BLAMED_SHARE))
+            "own_share": pa.array(share, mask=np.isnan(share)),
+            "late_category": doing,
+            "blamed": (share >= np.where(hosts & lasting, BLAMED_HOST_SHARE, BLAMED_SHARE))
             & (own_ns >= BLAMED_TIMES * usual)
             & (own_ns >= BLAMED_OF_WORST * own_ns.max(initial=0)),
         }
@@ -147,18 +181,6 @@ def wait_and_transfer(collectives: pa.Table) -> pa.Table:
     names = {"rank_count": "kernels"} | {f"{part}_sum": part for part in parts}
     table = table.rename_columns([names.get(name, name) for name in table.column_names])
     return table.sort_by([("exposed_wait_ns", "descending")])
-
-
-def _iteration_ns(collectives: pa.Table) -> int:
-    """The longest time from a rank's first communication to the end of its last."""
-    rank, start, duration = (optional_integers(collectives, name) for name in ("rank", "arrival_ns", "duration_ns"))
-    if not len(rank):
-        return 0
-    everyone, place = np.unique(rank, return_inverse=True)
-    first, last = np.full(len(everyone), np.iinfo(np.int64).max), np.full(len(everyone), np.iinfo(np.int64).min)
-    np.minimum.at(first, place, start)
-    np.maximum.at(last, place, start + duration)
-    return int((last - first).max())
 
 
 def _usual_category(

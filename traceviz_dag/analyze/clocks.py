@@ -104,6 +104,13 @@ def solved_clocks(rank_clocks: pa.Table) -> SolvedClocks:
     )
 
 
+def scattered_ranks(rank_clocks: pa.Table) -> Int64:
+    """The ranks whose matched communications do not end when the others' do, whatever their clocks."""
+    low, high = (optional_integers(rank_clocks, name) for name in ("residual_p05_ns", "residual_p95_ns"))
+    wide = (low != MISSING) & (high - low > 2 * WIDEST_RESIDUAL_NS)
+    return optional_integers(rank_clocks, "rank")[wide]
+
+
 def _references(evidence: ClockEvidence) -> Int64:
     """The node of the lowest rank of each component."""
     references = np.zeros(int(evidence.component.max()) + 1, dtype=np.int64)

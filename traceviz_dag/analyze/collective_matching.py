@@ -1,8 +1,9 @@
 """Which kernels of several ranks are one collective: the same group, and the same place in the group's sequence.
 
-The place is the recorded sequence number where every row of the group has one, else the order of launch. By order, the
-members' lists of operations must agree; a shorter list (a file that breaks off, a profiler that started late) is placed
-where it fits in exactly one way. What cannot be placed stays unmatched, with the reason.
+The place is the recorded sequence number where the trace names the group (the numbers are those of one communicator)
+and every row of it has one, else the order of launch. By order, the members' lists of operations must agree; a shorter
+list (a file that breaks off, a profiler that started late) is placed where it fits in exactly one way. What cannot be
+placed stays unmatched, with the reason.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ class Fault(StrEnum):
     ORDER_DIFFERS = "order_differs"
     OPERATIONS_DIFFER = "operations_differ"
     MEMBERS_MISSING = "members_missing"
+    MEMBERS_UNKNOWN = "members_unknown"
     NO_SCHEDULE = "no_schedule"
     NOT_IN_SCHEDULE = "not_in_schedule"
     PEER_MISSING = "peer_missing"
@@ -51,6 +53,9 @@ class Fault(StrEnum):
 
 MATCHED_BY, FAULTS = tuple(MatchedBy), tuple(Fault)
 """The word behind each code."""
+
+BY_ORDER_ALONE = (MatchedBy.DIMENSION_ORDER, MatchedBy.WORLD_ORDER)
+"""Rules by which no trace names what it matches: only ends that agree on solved clocks confirm them."""
 
 _RULES = {BY_NAME: MatchedBy.ORDER, BY_DIMENSION: MatchedBy.DIMENSION_ORDER, BY_WORLD: MatchedBy.WORLD_ORDER}
 
@@ -85,7 +90,8 @@ def match_collectives(rows: Communications, chosen: npt.NDArray[np.intp], groupe
     place, fault = np.full(count, MISSING), np.full(count, FAULTS.index(Fault.NONE))
     rule = np.full(count, MATCHED_BY.index(MatchedBy.NONE))
     fault[group < 0] = FAULTS.index(Fault.NO_GROUP)
-    _place_by_sequence(rows, chosen, group, place, rule)
+    named = np.array([each.evidence == BY_NAME for each in grouped.groups] + [False])
+    _place_by_sequence(rows, chosen, np.where(named[group], group, -1), place, rule)
     _place_by_order(rows, chosen, group, place, rule)
     if grouped.groups:
         by_evidence = np.array([MATCHED_BY.index(_RULES[each.evidence]) for each in grouped.groups])
@@ -170,9 +176,11 @@ def _number(
         differs = np.bincount(number, weights=operation != operation[first][number]) > 0
         fault[placed[differs[number]]] = FAULTS.index(Fault.OPERATIONS_DIFFER)
         communication[placed[differs[number]]] = UNMATCHED
+    matched = communication >= 0
     # Of a group whose members are not known, one rank alone says nothing either.
-    short = (communication >= 0) & np.where(members != MISSING, found < members, found < 2)
-    fault[short] = FAULTS.index(Fault.MEMBERS_MISSING)
+    fault[matched & np.where(members != MISSING, found < members, found < 2)] = FAULTS.index(Fault.MEMBERS_MISSING)
+    fault[matched & (members == MISSING) & (found > 1)] = FAULTS.index(Fault.MEMBERS_UNKNOWN)
+    fault[matched & (members != MISSING) & (found > members)] = FAULTS.index(Fault.MEMBERS_UNKNOWN)
     return CollectiveMatches(communication, rule, fault, members, found)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from traceviz_dag.analyze.arrivals import judge_arrivals
+from traceviz_dag.analyze.arrivals import REFUSALS, Refusal, judge_arrivals
 from traceviz_dag.analyze.collective_matching import FAULTS, MATCHED_BY, Fault
 from traceviz_dag.analyze.communications import labels, nullable
 from traceviz_dag.analyze.intervals import Int64, number_groups
@@ -15,8 +15,8 @@ from traceviz_dag.analyze.operations import OPERATIONS, bandwidth, bus_factor, e
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.tables import COLLECTIVES
 
-RECORDED, SOLVED = "recorded", "solved"
-"""The clocks that a figure across ranks rests on."""
+SOLVED, DURATIONS = "solved", "durations"
+"""What a figure across ranks rests on: solved clocks, or durations alone, which need no clock."""
 
 INTRA_NODE, INTER_NODE = "intra_node", "inter_node"
 
@@ -40,11 +40,12 @@ def collectives_table(matches: Matches, rank_clocks: pa.Table) -> pa.Table:
     """
     rows = matches.rows
     judged = judge_arrivals(matches, rank_clocks)
-    recorded, aligned = judged.recorded, judged.aligned
-    last_transfer = judged.best().last_transfer_ns(matches)
+    recorded, aligned, best = judged.recorded.arrivals, judged.aligned.arrivals, judged.best()
+    last_transfer = best.last_transfer_ns(matches)
     nbytes = _bytes(matches)
     speed = bandwidth(nbytes, last_transfer)
     factor = bus_factor(rows.operation, np.where(matches.members == MISSING, matches.found, matches.members))
+    reasons = [None if each is Refusal.NONE else each.value for each in REFUSALS]
     group = matches.grouped.group
     table = rows.table
     return COLLECTIVES.from_columns(
@@ -68,7 +69,11 @@ def collectives_table(matches: Matches, rank_clocks: pa.Table) -> pa.Table:
             "wait_aligned_ns": nullable(aligned.wait_ns),
             "transfer_aligned_ns": nullable(aligned.transfer_ns(matches)),
             "last_rank_aligned": nullable(aligned.last_rank(matches)),
-            "clocks": _words(np.where(recorded.wait_ns == MISSING, -1, judged.solved), [RECORDED, SOLVED]),
+            "wait_by_duration_ns": nullable(judged.by_duration.wait_ns),
+            "last_rank_by_duration": nullable(judged.by_duration.last_rank(matches)),
+            "recorded_refusal": _words(judged.recorded.refusal, reasons),
+            "aligned_refusal": _words(judged.aligned.refusal, reasons),
+            "clocks": _words(np.where(best.wait_ns == MISSING, -1, judged.solved), [DURATIONS, SOLVED]),
             "last_transfer_ns": nullable(last_transfer),
             "bytes": nullable(nbytes),
             "algorithm_gb_per_s": pa.array(speed, mask=np.isnan(speed)),

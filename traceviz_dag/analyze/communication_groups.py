@@ -2,7 +2,8 @@
 
 The name of a group is the same on all its members, and different groups can have the same members: so the name decides
 wherever the trace gives one. Without a name (graph replays, CPU traces) the topology's group of the dimension decides,
-if there is but one; in a job of which no group at all is known, all traced ranks are taken for one group.
+if there is but one of the recorded size; in a job of which no group at all is known and that shows no model
+parallelism, the whole world is taken for one group.
 """
 
 from __future__ import annotations
@@ -43,6 +44,12 @@ _PRIMARY = {
 """Dimension → descriptions of the groups that Megatron runs it on."""
 
 
+_OF_EITHER = {
+    Dimension.GRAD_NORM: frozenset({"MODEL_PARALLEL_GROUP", "INTRA_DISTRIBUTED_OPTIMIZER_INSTANCE_GROUP"}),
+}
+"""Dimensions that run on one group or the other, as the job is configured: one of them alone tells nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class CommunicationGroup:
     """One group of ranks that communicate together.
@@ -79,7 +86,7 @@ def group_communications(rows: Communications, topology: Topology) -> GroupedRow
     table = rows.table
     names = {column: labels(table, column) for column in _LABELS}
     size = rows.integers("group_size")
-    known = _KnownGroups(topology, rows.ranks)
+    known = _KnownGroups(topology, rows.ranks, divided=bool(_DIVIDING.intersection(names["dimension"][1])))
     keys = [rows.rank, *(code for code, _ in names.values()), size]
     first, which = number_groups(*keys) if len(rows) else (np.empty(0, np.intp), np.empty(0, np.intp))
     numbers: dict[CommunicationGroup, int] = {}
@@ -97,13 +104,22 @@ def group_place(group: CommunicationGroup, rank: int) -> int | None:
     return group.members.index(rank) if group.members is not None and rank in group.members else None
 
 
+_DIVIDING = frozenset(
+    {Dimension.TP, Dimension.CP, Dimension.EP, Dimension.ETP, Dimension.EDP, Dimension.PP, Dimension.EMBEDDING}
+)
+"""Dimensions whose groups are parts of the world: in a job that has one, others may be parts, too."""
+
 _LABELS = ("group_name", "group_description", "group_ranks", "dimension", "role")
 
 
 class _KnownGroups:
-    """The topology's groups, found by rank and by what a trace says of them."""
+    """The topology's groups, found by rank and by what a trace says of them.
 
-    def __init__(self, topology: Topology, traced: tuple[int, ...]) -> None:
+    Args:
+        divided: whether some communication is of a dimension whose groups are parts of the world.
+    """
+
+    def __init__(self, topology: Topology, traced: tuple[int, ...], divided: bool) -> None:
         self._by_name: dict[tuple[str, int], list[Group]] = defaultdict(list)
         self._by_rank: dict[int, list[Group]] = defaultdict(list)
         for group in topology.groups:
@@ -111,16 +127,21 @@ class _KnownGroups:
                 self._by_rank[rank].append(group)
                 if group.name is not None:
                     self._by_name[group.name, rank].append(group)
-        self._everybody = tuple(range(topology.world_size or 0))
-        self._everyone = CommunicationGroup(None, None, traced, len(traced), BY_WORLD)
+        self._world = topology.world_size
+        # Made once: the world may be large.
+        self._everybody = tuple(range(self._world or 0))
+        known = None if self._world is None else self._everybody
+        self._everyone = CommunicationGroup(None, None, known, self._world, BY_WORLD)
+        self._divided = divided
 
     def find(self, rank: int, texts: dict[str, str | None], size: int) -> CommunicationGroup | None:
         name, description = texts["group_name"], texts["group_description"]
         if name is not None:
             return self._named(rank, name, description, texts["group_ranks"], size)
         if not self._by_rank:
-            return self._everyone
-        return self._of_dimension(rank, texts["dimension"])
+            whole = size <= 0 or self._world in (None, size)
+            return self._everyone if whole and not self._divided else None
+        return self._of_dimension(rank, texts["dimension"], size)
 
     def _named(
         self, rank: int, name: str, description: str | None, listed: str | None, size: int
@@ -130,7 +151,10 @@ class _KnownGroups:
         members = same[0].ranks if same else _listed_ranks(listed)
         if members and rank not in members:
             members = ()
-        if not members and size == len(self._everybody):
+        if members and size > 0 and len(members) != size:
+            # Of a long list the profiler writes a part only; what the kernel itself says of its size is whole.
+            members = ()
+        if not members and self._world is not None and size == self._world:
             members = self._everybody
         if members:
             return CommunicationGroup(
@@ -138,12 +162,17 @@ class _KnownGroups:
             )
         return CommunicationGroup(name, description, None, size if size > 0 else None, BY_NAME)
 
-    def _of_dimension(self, rank: int, dimension: str | None) -> CommunicationGroup | None:
+    def _of_dimension(self, rank: int, dimension: str | None, size: int) -> CommunicationGroup | None:
         if dimension is None or dimension == Dimension.UNKNOWN:
             return None
         mine = self._by_rank.get(rank, [])
         primary = [group for group in mine if group.description in _PRIMARY.get(Dimension(dimension), ())]
         candidates = primary or [group for group in mine if group.dimension == dimension and group.description is None]
+        either = _OF_EITHER.get(Dimension(dimension), frozenset())
+        if size <= 1 and not either <= {group.description for group in candidates}:
+            # The other group that it may run on is not known: only a recorded size could choose this one.
+            return None
+        candidates = [group for group in candidates if size <= 0 or group.size == size]
         distinct = {group.ranks for group in candidates}
         if len(distinct) != 1:
             return None

@@ -31,7 +31,9 @@ def link_speeds(collectives: pa.Table) -> pa.Table:
         A row per rank × scope: ``dimensions`` that could be compared, ``best_ratio`` and ``worst_ratio`` of its
         transfers to the usual ones (1 is usual), ``slow``; the slowest first.
     """
-    rows = collectives.filter(pc.is_valid(collectives["last_transfer_ns"]))
+    # With a member missing, what looks like a transfer may be a wait for it.
+    whole = pc.and_(pc.is_valid(collectives["last_transfer_ns"]), pc.is_null(collectives["fault"]))
+    rows = collectives.filter(whole)
     rank, size, transfer = (optional_integers(rows, name) for name in ("rank", "bytes", "last_transfer_ns"))
     large = np.flatnonzero(((size == MISSING) | (size >= LATENCY_BYTES)) & (transfer > 0))
     rows, rank, size, transfer = rows.take(pa.array(large)), rank[large], size[large], transfer[large]

@@ -5,9 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from traceviz_dag.analyze.collective_matching import FAULTS, MATCHED_BY, UNMATCHED, Fault, MatchedBy, match_collectives
+from traceviz_dag.analyze.collective_matching import (
+    BY_ORDER_ALONE,
+    FAULTS,
+    MATCHED_BY,
+    UNMATCHED,
+    Fault,
+    MatchedBy,
+    match_collectives,
+)
 from traceviz_dag.analyze.communication_groups import GroupedRows, group_communications
 from traceviz_dag.analyze.communications import Communications
 from traceviz_dag.analyze.intervals import Int64, number_groups
@@ -48,6 +57,11 @@ class Matches:
     def collective_rows(self) -> Int64:
         """Rows of matched collectives, messages apart."""
         return np.flatnonzero(~self.is_message & (self.communication >= 0))
+
+    @property
+    def by_order_alone(self) -> npt.NDArray[np.bool_]:
+        """Mark rows whose group no trace names."""
+        return np.isin(self.matched_by, [MATCHED_BY.index(rule) for rule in BY_ORDER_ALONE])
 
 
 def match_communications(rows: Communications, topology: Topology, microbatches: pa.Table) -> Matches:

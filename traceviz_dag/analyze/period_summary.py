@@ -28,6 +28,9 @@ SUMMARY = pa.schema(
 worst_rank: the one with the lowest median score. modes: a note where the periods have two. statement: in one sentence.
 refusal: why no rank has figures."""
 
+_ALIKE = 0.1
+"""A period is said to be that of the longer stage where it differs by no more than this share."""
+
 _FEWEST_FOR_MODES = 8
 _LEAST_SHARE, _LEAST_RATIO, _LEAST_EXPLAINED = 0.1, 1.3, 0.8
 
@@ -152,11 +155,10 @@ def _summary(
 
 
 def _statement(row: dict[str, object]) -> str:
-    def milliseconds(name: str) -> str:
-        return f"{row[name] / 1e6:.1f}"  # type: ignore[operator]
-
     score = row.get("score_p50")
     said = "no OverlapScore" if score is None else f"OverlapScore {score:.2f}"
-    period, stages = milliseconds("period_p50_ns"), [milliseconds(f"stage{number}_p50_ns") for number in (0, 1)]
-    sign = "≈" if score is not None and float(score) > 0.9 else ">"  # type: ignore[arg-type]
-    return f"period {period} ms {sign} max(stage0 {stages[0]}, stage1 {stages[1]}), {said}, N={row['units']}"
+    period, *stages = (int(row[name]) for name in ("period_p50_ns", "stage0_p50_ns", "stage1_p50_ns"))  # type: ignore[call-overload]
+    longer = max(stages)
+    sign = "≈" if abs(period - longer) <= _ALIKE * longer else ">" if period > longer else "<"
+    first, second = (f"{stage / 1e6:.1f}" for stage in stages)
+    return f"period {period / 1e6:.1f} ms {sign} max(stage0 {first}, stage1 {second}), {said}, N={row['units']}"

@@ -26,7 +26,6 @@ from traceviz_dag.read.events import MISSING
 from traceviz_dag.tables import PIPELINES
 
 _PARTS = ("ideal_ns", "bubble_ns", "fill_drain_ns", "imbalance_ns", "jitter_ns", "stall_ns")
-_OF_PIPELINE = ("bottleneck_stage", "bottleneck_excess")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +95,28 @@ def pipelines_table(microbatches: pa.Table, topology: Topology) -> pa.Table:
             for name, value in row.items():
                 rows[name].append(value)
     return PIPELINES.from_columns({name: rows[name] for name in PIPELINES.schema.names})
+
+
+def no_bubble(microbatches: pa.Table, topology: Topology) -> tuple[str, bool] | None:
+    """Why a job has no row in the table ``pipelines``.
+
+    Args:
+        microbatches: as ``pipelines_table`` takes it.
+
+    Returns:
+        The reason, and whether it is certain: a job without pipeline parallelism has no bubble to part, while one whose
+        pipelines or micro-batches nothing tells may well have one. None where there are rows.
+    """
+    items = work_items(microbatches)
+    if _pipelines(items, topology):
+        return None
+    if not topology.pipelines:
+        return "no pipeline is known: neither process groups nor a topology text file name one", False
+    if all(len(ranks) < 2 for ranks in topology.pipelines):
+        return "no pipeline of two or more stages: the job has no pipeline parallelism", True
+    if not len(items):
+        return "no micro-batch is known in these traces, so neither its pipelines' bubble nor idle time", False
+    return "the ranks whose micro-batches are known are in no pipeline of two or more stages", False
 
 
 def _pipelines(items: WorkItems, topology: Topology) -> list[_Pipeline]:
@@ -188,10 +209,6 @@ def _rows(
     pipeline: _Pipeline, replayed: _Replays | None, fault: str | None, replicas: Mapping[int, int]
 ) -> list[dict[str, object]]:
     stages, chunks = len(pipeline.stages), pipeline.chunks
-    mean_of = [
-        None if items is None else float(items.duration_ns.sum()) / _microbatches(items) for items in pipeline.stages
-    ]
-    whole = [mean for mean in mean_of if mean is not None]
     rows: list[dict[str, object]] = []
     for stage, items in enumerate(pipeline.stages):
         if items is None:
@@ -215,12 +232,10 @@ def _rows(
             "refusal": fault,
             **_idle(items, span),
             **_by_direction(items, count),
-            **dict.fromkeys((*_PARTS, *_OF_PIPELINE, "bubble_share")),
+            **dict.fromkeys((*_PARTS, "bubble_share")),
         }
         if replayed is not None:
             row |= _bubble(span, replayed.ideal_ns, replayed.spans_ns[stage])
-            row["bottleneck_stage"] = int(np.argmax(whole))
-            row["bottleneck_excess"] = max(whole) / float(np.mean(whole)) - 1
         rows.append(row)
     return rows
 
@@ -251,6 +266,7 @@ def _idle(items: WorkItems, span: int) -> dict[str, object]:
     return {
         "busy_ns": busy,
         "idle_ns": span - busy,
+        "idle_share": (span - busy) / span if span else None,
         "warmup_idle_ns": int(gaps[warmup].sum()),
         "steady_idle_ns": int(gaps[~warmup & ~cooldown].sum()),
         "cooldown_idle_ns": int(gaps[cooldown].sum()),

@@ -94,7 +94,15 @@ def charge_waits(
     excess = {name: since[name][late] - since[name][waiting] for name in _LATE}
     apart = np.abs(best.wait_ns[waiting] - sum(excess.values()))
     began_together = first[waiting] & first[late] & (apart <= BEGAN_TOGETHER * best.wait_ns[waiting])
-    together = _met_before(matches, waiting, late, before) | began_together
+    met_before = _met_before(matches, waiting, late, before)
+    # A GPU that its host keeps waiting idles between communications or in them, as the hosts happen to lie: only what
+    # the late host took longer from launch to launch is its own.
+    took = _host_time(matches, before)
+    timed = met_before & (took[waiting] != MISSING) & (took[late] != MISSING)
+    longer = np.maximum(took[late] - took[waiting], 0)
+    host = excess["late_host_ns"]
+    excess["late_host_ns"] = np.where(timed, np.minimum(host, longer), host)
+    together = met_before | began_together
     for name in _LATE:
         filled[name][waiting] = np.where(together, excess[name], then[name][waiting])
     # What it was late before; the other's wait for it there stands against that as communication.
@@ -210,6 +218,14 @@ def _previous_meetings(matches: Matches) -> tuple[Int64, npt.NDArray[np.bool_]]:
     before[rows[order[1:][follows]]] = rows[order[:-1][follows]]
     first[rows] = (before[rows] == MISSING) & (matches.rows.integers("step")[rows] != MISSING)
     return before, first
+
+
+def _host_time(matches: Matches, before: Int64) -> Int64:
+    """How long each row's host took from launching the collective before to launching this one; else ``MISSING``."""
+    launch = matches.rows.launch_ns
+    earlier = launch[np.where(before == MISSING, 0, before)] if len(launch) else launch
+    known = (before != MISSING) & (launch != MISSING) & (earlier != MISSING)
+    return np.where(known, launch - earlier, MISSING)
 
 
 def _met_before(matches: Matches, waiting: Int64, late: Int64, before: Int64) -> npt.NDArray[np.bool_]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from traceviz_dag.commands.failures import end_half_renewed
-from traceviz_dag.commands.output import milliseconds
+from traceviz_dag.commands.output import milliseconds, percent
 from traceviz_dag.errors import UsageError
 
 if TYPE_CHECKING:
@@ -57,8 +57,20 @@ def blame_statement(row: Mapping[str, Any]) -> str:
     """What a rank that is to blame did to its peers, from its row of ``blame.late_ranks``."""
     return (
         f"rank {row['rank']} delayed its peers by {milliseconds(row['own_ns'])} ms of its own "
-        f"({row['late_category']}), last in {row['last']} of {row['communications']} communications"
+        f"({row['late_category']}), {percent(row['own_share'])} of the step, last in {row['last']} of "
+        f"{row['communications']} communications; a sum of delays, not what mending it would save"
     )
+
+
+def slow_statements(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What the rows of ``slow_ranks`` say: who computes slowly, or that nobody has a peer to be compared with."""
+    from traceviz_dag.analyze.slow_ranks import slow_statement
+
+    if len(rows) > 1 and not any(row["items"] for row in rows):
+        return [
+            "whose GPU is slow cannot be told: no two ranks run the same kernels (one rank a stage, or uneven work)"
+        ]
+    return [slow_statement(row) for row in rows if row["slow"]]
 
 
 def heading(iteration: StoredIteration, text: str) -> str:

@@ -21,6 +21,12 @@ HIDDEN = "How much communication is hidden on a rank?"
 PLACE = "Which stage, pipeline and replica is a rank in?"
 WAITS = "Who waits for whom across ranks?"
 SIZES = "How large are the tensors?"
+MODULE = "Which module launched a kernel?"
+BUBBLE = "What is the bubble of a pipeline made of?"
+BANDWIDTH = "What bandwidth does a communication reach?"
+
+NEARLY_ALL = 0.99
+"""Share from which what is known counts as all of it."""
 
 
 def degree(full: bool, part: bool) -> str:

@@ -48,8 +48,7 @@ def demo(
         last = f"{home_option(home)} --iteration {settings.first_iteration + settings.iterations - 1}"
         typer.echo("\nWhere to look next:")
         for command, question in _NEXT:
-            scope = home_option(home) if command == "overlap" else last
-            typer.echo(f"  traceviz {command} {scope}  {question}")
+            typer.echo(f"  traceviz {command} {last}  {question}")
         typer.echo(
             f"  traceviz accuracy {shlex.quote(str(folder))} {home_option(home)}  "
             "how right all of this is, against the job's truth"

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from traceviz_dag.commands.answers import DIMENSION, HIDDEN, MICROBATCH, PHASE, PLACE, SIZES, WAITS, Answer, degree
+from traceviz_dag.commands.answers import Answer
 from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.output import print_json, print_table
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.tables import TABLES
 
 if TYPE_CHECKING:
+    from traceviz_dag.capture_sample import Sample, Sampler
     from traceviz_dag.lake.inputs import IterationInputs
     from traceviz_dag.nsys_facts import ExportFacts
 
@@ -34,6 +35,8 @@ class Capture:
     Attributes:
         gpu, stacks, operators, shapes, groups: ranks that have them; of exports, groups are communicators.
         steps: profiler steps in a file, at most.
+        pipelines: known pipeline groups; stages: of the longest; staged: ranks with a file whose stage is known.
+        sample: what one rank's kernels tell; None where none could be read.
         warnings: what had to be assumed.
         exports: what each Nsight Systems export of it holds; empty for PyTorch traces.
     """
@@ -53,6 +56,9 @@ class Capture:
     warnings: tuple[str, ...] = ()
     described: bool = False
     exports: tuple[ExportFacts, ...] = ()
+    stages: int = 0
+    staged: int = 0
+    sample: Sample | None = None
 
 
 def doctor(
@@ -91,69 +97,31 @@ def doctor(
 
 
 def judge(capture: Capture) -> list[Answer]:
-    """Which questions a capture can answer, from what every rank of it has."""
+    """Which questions a capture can answer, from what every rank of it has and what one of them comes to."""
     if capture.exports:
         from traceviz_dag.commands.doctor_exports import judge_exports
 
-        return judge_exports(capture.exports, capture.ranks, capture.world_size, capture.pipelines, capture.described)
-    every = capture.ranks
-    stacks, operators, groups = capture.stacks == every, capture.operators == every, capture.groups == every
-    complete = capture.world_size is not None and every == capture.world_size
-    missing_stacks = "call stacks are missing: capture with_stack (--pytorch-profiler-collect-callstack)"
-    return [
-        Answer(
-            PHASE,
-            degree(stacks, operators),
-            "call stacks"
-            if stacks
-            else "operators tell backward from the rest; " + missing_stacks
-            if operators
-            else missing_stacks,
-        ),
-        Answer(MICROBATCH, degree(stacks, False), "call stacks" if stacks else missing_stacks),
-        Answer(
-            DIMENSION,
-            degree(groups, stacks),
-            "process groups in the header"
-            if groups
-            else "no described process groups: use torch 2.4 or newer"
-            + ("; call stacks tell in part" if stacks else ""),
-        ),
-        Answer(
-            HIDDEN,
-            "yes" if capture.gpu else "in part",
-            "kernels" if capture.gpu else "no GPU rows: measured on CPU work",
-        ),
-        Answer(
-            PLACE,
-            degree(capture.pipelines > 0, False),
-            f"{capture.pipelines} pipelines known"
-            if capture.pipelines
-            else "no process groups and no topology text file",
-        ),
-        Answer(
-            WAITS,
-            degree(complete, every > 1),
-            "all ranks are there" if complete else f"{every} of {capture.world_size or 'an unknown number of'} ranks",
-        ),
-        Answer(
-            SIZES,
-            degree(capture.shapes == every, False),
-            "shapes" if capture.shapes == every else "shapes are missing: capture record_shapes",
-        ),
-    ]
+        return judge_exports(
+            capture.exports, capture.ranks, capture.world_size, capture.pipelines, capture.described, capture.sample
+        )
+    from traceviz_dag.commands.doctor_traces import judge_traces
+
+    return judge_traces(capture)
 
 
 def _captures(path: Path, home: Path) -> Sequence[Capture]:
+    from traceviz_dag.capture_sample import Sampler
+    from traceviz_dag.classify.rules import load_rules
     from traceviz_dag.discovery import inputs_below
 
+    sampler = Sampler(load_rules(), home)
     return [
-        _of_exports(inputs, home) if any(entry.part for entry in inputs.ranks) else _of_traces(inputs)
+        _of_exports(inputs, home, sampler) if any(entry.part for entry in inputs.ranks) else _of_traces(inputs, sampler)
         for inputs in inputs_below([path], home=home)
     ]
 
 
-def _of_traces(inputs: IterationInputs) -> Capture:
+def _of_traces(inputs: IterationInputs, sampler: Sampler) -> Capture:
     from traceviz_dag.errors import BadInputError
     from traceviz_dag.iteration_pipeline import read_topology
     from traceviz_dag.read.peek import peek
@@ -164,6 +132,7 @@ def _of_traces(inputs: IterationInputs) -> Capture:
             peeks.append(peek(Path(entry.path)))
         except BadInputError as error:
             problems.append(str(error))
+    topology = read_topology(inputs)
     worlds = {peeked.header.world_size for peeked in peeks} - {None}
     return Capture(
         run=inputs.run,
@@ -173,17 +142,20 @@ def _of_traces(inputs: IterationInputs) -> Capture:
         gpu=sum(peeked.has_kernels for peeked in peeks),
         stacks=sum(peeked.has_stacks for peeked in peeks),
         operators=sum(peeked.has_operators for peeked in peeks),
-        shapes=sum(bool(peeked.header.record_shapes) for peeked in peeks),
+        shapes=sum(peeked.has_shapes for peeked in peeks),
         groups=sum(any(group.description for group in peeked.header.process_groups) for peeked in peeks),
         steps=max((len(peeked.steps) for peeked in peeks), default=0),
-        pipelines=len(read_topology(inputs).pipelines),
+        pipelines=len(topology.pipelines),
+        staged=sum(1 for entry in inputs.ranks if topology.stage_of(entry.rank)[0] is not None),
+        stages=max(map(len, topology.pipelines), default=0),
+        sample=sampler.sample(inputs, topology) if peeks else None,
         problems=tuple(problems),
         warnings=inputs.warnings,
         described=inputs.topology_file is not None,
     )
 
 
-def _of_exports(inputs: IterationInputs, home: Path) -> Capture:
+def _of_exports(inputs: IterationInputs, home: Path, sampler: Sampler) -> Capture:
     from traceviz_dag.classify.rules import load_rules
     from traceviz_dag.iteration_pipeline import read_topology
     from traceviz_dag.nsys_facts import export_facts
@@ -207,6 +179,7 @@ def _of_exports(inputs: IterationInputs, home: Path) -> Capture:
         warnings=inputs.warnings,
         described=described,
         exports=tuple(exports),
+        sample=sampler.sample(inputs, topology),
     )
 
 
@@ -243,7 +216,12 @@ def _print_capture(capture: Capture, iterations: Sequence[int]) -> None:
         )
     for line in (*capture.problems, *capture.warnings):
         typer.echo(f"  {line}")
-    print_table("Questions", ["question", "answer", "because"], [[a.question, a.answer, a.why] for a in judge(capture)])
+    which = f"iteration {iterations[0]}" if len(iterations) == 1 else f"{len(iterations)} iterations"
+    print_table(
+        f"{capture.run} · {which} · questions",
+        ["question", "answer", "because"],
+        [[a.question, a.answer, a.why] for a in judge(capture)],
+    )
 
 
 def _packages() -> dict[str, str]:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import typer
 
-from traceviz_dag.commands.answers import DIMENSION, HIDDEN, MICROBATCH, PHASE, PLACE, SIZES, WAITS, Answer, degree
+from traceviz_dag.commands.answers import DIMENSION, MICROBATCH, PHASE, PLACE, SIZES, WAITS, Answer, degree
+from traceviz_dag.commands.doctor_traces import hidden_communication, no_communication
 from traceviz_dag.commands.output import percent, print_table
 from traceviz_dag.nsys_facts import INCLUDE_BLOBS, ExportFacts
+
+if TYPE_CHECKING:
+    from traceviz_dag.capture_sample import Sample
 
 _EMIT_NVTX = "capture with --trace=cuda,nvtx, and Megatron's --profile or torch.autograd.profiler.emit_nvtx"
 _NO_NCCL = "no NVTX ranges of NCCL: capture with --trace=cuda,nvtx, and leave NCCL_NVTX_DISABLE unset"
@@ -16,16 +21,23 @@ _NEARLY_ALL = 0.99
 
 
 def judge_exports(
-    exports: Sequence[ExportFacts], ranks: int, world_size: int | None, pipelines: int, described: bool
+    exports: Sequence[ExportFacts],
+    ranks: int,
+    world_size: int | None,
+    pipelines: int,
+    described: bool,
+    sample: Sample | None,
 ) -> list[Answer]:
     """Which questions the exports of an iteration can answer.
 
     Args:
         described: a topology text file stands beside them.
+        sample: what one rank's kernels tell.
     """
     annotated = any(export.ranges for export in exports)
     payload = sum(export.payload_ranks for export in exports) == ranks
     some_payload = any(export.nccl_payloads for export in exports)
+    communicates = sample is not None and sample.communications > 0
     launches = _launches(exports)
     phase_known = all(export.backward_ranks == len(export.ranks) for export in exports) and launches is None
     ranges = _why_ranges(exports, ranks) + (f"; {launches}" if launches else "")
@@ -38,7 +50,7 @@ def judge_exports(
             degree(payload and described, some_payload or described),
             _why_dimension(exports, payload, described),
         ),
-        Answer(HIDDEN, "yes", "kernels"),
+        hidden_communication(sample, "kernels"),
         Answer(
             PLACE,
             degree(pipelines > 0, False),
@@ -46,8 +58,10 @@ def judge_exports(
         ),
         Answer(
             WAITS,
-            degree(complete and on_one_clock, ranks > 1),
-            ("all ranks are there" if complete else f"{ranks} of {world_size or 'an unknown number of'} ranks")
+            degree(complete and on_one_clock and communicates, ranks > 1 and communicates),
+            no_communication(sample)
+            if not communicates
+            else ("all ranks are there" if complete else f"{ranks} of {world_size or 'an unknown number of'} ranks")
             + ("" if on_one_clock else "; captures do not state their start in UTC"),
         ),
         Answer(
@@ -61,7 +75,7 @@ def judge_exports(
 def print_exports(exports: Sequence[ExportFacts]) -> None:
     """Show what each export holds, and what it lacks."""
     print_table(
-        "Exports",
+        "Exports of these iterations",
         [
             *("export", "ranks", "kernels", "launches known", "NVTX ranges", "ranks with PyTorch's"),
             *("NCCL calls", "with payload"),

@@ -13,7 +13,7 @@ import typer
 from traceviz_dag.commands.failures import end_failed, end_half_renewed, tell_failures
 from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.output import print_json, terminal
-from traceviz_dag.errors import BadInputError, UsageError
+from traceviz_dag.errors import BadInputError, NoEvidenceError, UsageError
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.show.alignment import TimeAlignment
 
@@ -87,6 +87,8 @@ def figures(
                     for figure in drawn
                 ]
             )
+        if not drawn:
+            raise NoEvidenceError("no figure could be drawn: the tables of these iterations hold no rows for them")
 
 
 def _draw(source: LakeSource, tasks: Sequence[FigureTask], processes: int, *, quiet: bool) -> list[DrawnFigure]:
@@ -96,14 +98,19 @@ def _draw(source: LakeSource, tasks: Sequence[FigureTask], processes: int, *, qu
     from traceviz_dag.workers import default_workers
 
     console = terminal(stderr=True)
-    console.print(f"{source.run}, iteration {source.iteration}: {len(tasks)} figures", highlight=False)
+    console.print(f"{source.run}, iteration {source.iteration}: {len(tasks)} figures to draw", highlight=False)
     drawn = []
+    left = {(task.kind, task.number) for task in tasks}
     for figure in draw_figures(tasks, processes or default_workers()):
         drawn.append(figure)
+        left.discard((figure.task.kind, figure.task.number))
         if not quiet:
             first = next(iter(figure.paths.values()))
             others = "".join(f" {path.suffix}" for path in list(figure.paths.values())[1:])
             typer.echo(f"{figure.title}\n  {first}{others}")
+    for empty, number in sorted(left, key=str):
+        which = empty.value if number is None else f"{empty.value} {number}"
+        typer.echo(f"traceviz: {source.run}, iteration {source.iteration}: no {which}: no rows to draw", err=True)
     if drawn:
         record_figures(source.lake.home, tasks, drawn)
     return drawn

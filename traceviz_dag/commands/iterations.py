@@ -68,10 +68,10 @@ def iterations(
 def _print(run: str, rows: list[dict[str, Any]]) -> None:
     longest = max((row["step_ns"] or 0 for row in rows), default=0)
     print_table(
-        f"{run}: iterations, ms",
+        f"{run}: iterations, ms: the longest step over the ranks; means over ranks and steps of the rest",
         [
             *("iteration", "ranks", "step", "", "change", "computation", "exposed", "idle", "hidden"),
-            *("slowest rank", "night"),
+            *("longest computation", "night"),
         ],
         [
             [

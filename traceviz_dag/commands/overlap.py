@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
 
 import pyarrow as pa
 import typer
 
+from traceviz_dag.commands.across import IterationOption, RunOption
 from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.output import milliseconds, percent, print_json, print_table
-from traceviz_dag.errors import UsageError
+from traceviz_dag.errors import NoEvidenceError, UsageError
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.vocabulary import ALL_DIMENSIONS
 
@@ -20,7 +21,22 @@ if TYPE_CHECKING:
     from traceviz_dag.lake.inputs import IterationInputs
     from traceviz_dag.rank_pipeline import RankTrace
 
-_WINDOWS = ("file", "step", "kernels")
+_TITLES = {
+    "file": "file, from its first kernel to its last",
+    "step": "training step",
+    "kernels": "iteration, from its first kernel to its last",
+}
+_WINDOWS = tuple(_TITLES)
+
+
+class _Chosen(NamedTuple):
+    """The run and iteration asked for; None takes all."""
+
+    run: str | None
+    iteration: int | None
+
+    def holds(self, run: str, iteration: int) -> bool:
+        return self.run in (None, run) and self.iteration in (None, iteration)
 
 
 def overlap(
@@ -36,6 +52,8 @@ def overlap(
     dimension: Annotated[
         str | None, typer.Option(help="Only this dimension of communication, for example tp, or all.")
     ] = None,
+    run: RunOption = None,
+    iteration: IterationOption = None,
     rules: Annotated[Path | None, typer.Option(help="TOML file with rules that come before the built-in ones.")] = None,
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
@@ -43,21 +61,26 @@ def overlap(
     """Show computation, communication, and how much of it is hidden, per rank, window and dimension.
 
     Times are unions, never sums of durations. hidden_share is hidden / communication, hidden_over_min is
-    hidden / min(computation, communication).
+    hidden / min(computation, communication). Exits with 2 where nothing can be measured.
     """
     if window not in _WINDOWS:
         raise UsageError(f"no window {window!r}; there are {', '.join(_WINDOWS)}")
+    explicit = start_ns is not None or end_ns is not None
+    if path is None and (explicit or rules is not None):
+        raise UsageError("--start-ns, --end-ns and --rules are for traces: give their path")
+    chosen = _Chosen(run, iteration)
     if path is None:
-        rows = _from_lake(home, window)
+        rows = _from_lake(home, window, chosen)
     else:
-        rows = _from_path(path, window, start_ns, end_ns, rules, home.resolve())
-    rows = [row for row in rows if dimension is None or row["dimension"] == dimension]
+        rows = _from_path(path, window, start_ns, end_ns, rules, home.resolve(), chosen)
+    rows = _of_dimension(rows, dimension)
     if json:
         print_json(rows)
         return
+    name = "explicit window" if explicit else _TITLES[window]
     shown = rows if dimension is not None else [row for row in rows if row["dimension"] == ALL_DIMENSIONS] or rows
     print_table(
-        "Overlap",
+        f"Overlap, a row a rank, device and {name}",
         [
             "run",
             "iteration",
@@ -95,18 +118,49 @@ def overlap(
     )
 
 
-def _from_lake(home: Path, window: str) -> Sequence[dict[str, Any]]:
+def _of_dimension(rows: Sequence[dict[str, Any]], dimension: str | None) -> Sequence[dict[str, Any]]:
+    if dimension is None:
+        return rows
+    known = sorted({row["dimension"] for row in rows})
+    if dimension not in known:
+        raise UsageError(f"no communication of dimension {dimension!r}; there are {', '.join(known) or 'no kernels'}")
+    return [row for row in rows if row["dimension"] == dimension]
+
+
+def _from_lake(home: Path, window: str, chosen: _Chosen) -> Sequence[dict[str, Any]]:
     if window == "file":
         raise UsageError("the lake keeps the windows step and kernels; give a path for --window file")
-    table = open_lake(home).query(
-        "SELECT * FROM overlap WHERE window_name = $window ORDER BY run, iteration, rank, device, step, dimension",
-        {"window": window},
+    lake = open_lake(home)
+    table = lake.query(
+        "SELECT * FROM overlap WHERE window_name = $window AND ($run IS NULL OR run = $run) "
+        "AND ($iteration IS NULL OR iteration = $iteration) "
+        "ORDER BY run, iteration, rank, device, step, dimension",
+        {"window": window, **chosen._asdict()},
     )
+    if not table.num_rows:
+        there = sorted({(part.run, part.iteration) for part in lake.partitions("overlap")})
+        _refuse(there, chosen, window)
     return table.to_pylist()
 
 
+def _refuse(there: Sequence[tuple[str, int]], chosen: _Chosen, window: str) -> NoReturn:
+    """Say why there is nothing to show: no such iteration, or none with that window."""
+    if not any(chosen.holds(*place) for place in there):
+        listed = ", ".join(f"{run} {iteration}" for run, iteration in there[:5])
+        raise UsageError(f"no such iteration; there are {listed or 'none'}")
+    if window == "step":
+        raise NoEvidenceError("no training step is marked in these traces: --window kernels measures without")
+    raise NoEvidenceError("these traces hold no kernels")
+
+
 def _from_path(
-    path: Path, window: str, start_ns: int | None, end_ns: int | None, rules_file: Path | None, home: Path
+    path: Path,
+    window: str,
+    start_ns: int | None,
+    end_ns: int | None,
+    rules_file: Path | None,
+    home: Path,
+    chosen: _Chosen,
 ) -> Sequence[dict[str, Any]]:
     from traceviz_dag.analyze.overlap import overlap_table, window_overlap
     from traceviz_dag.classify.rules import load_rules
@@ -120,7 +174,10 @@ def _from_path(
     rows: list[dict[str, Any]] = []
     # A rank's trace, which may hold several iterations, is classified once.
     of_trace: dict[tuple[Path, str], list[tuple[IterationInputs, RankTrace]]] = {}
-    for inputs in inputs_below([path], home=home):
+    below = inputs_below([path], home=home)
+    for inputs in below:
+        if not chosen.holds(inputs.run, inputs.iteration):
+            continue
         for trace in rank_traces(inputs, {entry.rank for entry in inputs.ranks}, home):
             of_trace.setdefault((trace.path, trace.part), []).append((inputs, trace))
     topologies: dict[str, Topology] = {}
@@ -139,4 +196,6 @@ def _from_path(
                 table = overlap_table(kernels, step_windows(classified, trace.step), classified.kernels)
             place = {"run": inputs.run, "iteration": inputs.iteration, "rank": trace.rank}
             rows += [{**place, **row} for row in table.to_pylist() if whole or row["window_name"] == window]
+    if not rows:
+        _refuse([(inputs.run, inputs.iteration) for inputs in below], chosen, window)
     return sorted(rows, key=lambda row: (row["run"], row["iteration"], row["rank"]))

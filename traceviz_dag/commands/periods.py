@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,6 +18,10 @@ from traceviz_dag.commands.across import (
 )
 from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.output import milliseconds, print_json, print_table
+from traceviz_dag.errors import NoEvidenceError
+
+if TYPE_CHECKING:
+    from traceviz_dag.across_ranks import StoredIteration
 
 PairsOption = Annotated[
     Path | None, typer.Option("--pairs", help="TOML file that names pairs: by stages, dimension, ranges or stamps.")
@@ -37,7 +41,8 @@ def periods(
     """Show periods and OverlapScore of neighbouring stages, of computation and communication, and of named pairs.
 
     1 means that the period is that of the longer stage, 0 that the two run one after the other; scores are not clamped.
-    Percentiles are over the steady units, which the table names; a pair with fewer than two has none.
+    Percentiles are over the steady units of one training step, which the table names; a pair with fewer than two has
+    none. Exits with 2 where no pair has figures.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -57,39 +62,85 @@ def periods(
                 stored = table.filter(pc.not_equal(table["kind"], NAMED))
                 table = pa.concat_tables([stored, named_periods(each, named)])
             summary = period_summary(table).to_pylist()
-            answers.append({**place(each), "pairs": summary} | ({"units": table.to_pylist()} if units else {}))
+            reason = None if any(row["refusal"] is None for row in summary) else _reason(each, summary)
+            answer = {**place(each), "pairs": summary, "reason": reason}
+            answers.append(answer | ({"units": table.to_pylist()} if units else {}))
             if not json:
-                _print(heading(each, "periods, ms"), summary)
+                _print(heading(each, "periods in one training step, ms"), summary)
         if json:
             print_json(answers)
+    untold = [answer for answer in answers if answer["reason"] is not None]
+    if untold:
+        first = untold[0]
+        more = f" ({len(untold)} of {len(answers)} iterations)" if len(answers) > 1 else ""
+        raise NoEvidenceError(f"{first['run']} {first['iteration']}: {first['reason']}{more}")
+
+
+def _reason(iteration: StoredIteration, summary: list[dict[str, Any]]) -> str:
+    """Why no pair of an iteration has figures."""
+    if summary:
+        return "no pair has figures; each says why"
+    if not iteration.microbatches().num_rows:
+        return "no micro-batch is known in these traces, so there are no periods; --pairs names pairs by other means"
+    return "no neighbouring stages and no communication beside computation, so there are no periods"
 
 
 def _print(title: str, summary: list[dict[str, Any]]) -> None:
     told = [row for row in summary if row["refusal"] is None]
-    print_table(
-        title,
-        [
-            *("pair", "stage", "ranks", "units", "window", "period p50", "p90", "p99", "stage0", "stage1"),
-            *("score p10", "p50", "p90", "worst rank"),
-        ],
-        [
+    steps = len({row["step"] for row in summary}) > 1
+    if told:
+        print_table(
+            title,
             [
-                *(row["pair"], row["stage"], row["ranks"], row["units"], f"{row['first_unit']}-{row['last_unit']}"),
-                *(milliseconds(row[f"period_p{share}_ns"]) for share in (50, 90, 99)),
-                *(milliseconds(row[f"stage{number}_p50_ns"]) for number in (0, 1)),
-                *(_score(row[f"score_p{share}"]) for share in (10, 50, 90)),
-                row["worst_rank"],
-            ]
-            for row in told
-        ],
-    )
+                *(
+                    "pair",
+                    "stage",
+                    *(["step"] if steps else []),
+                    "ranks",
+                    "units",
+                    "window",
+                    "period p50",
+                    "p90",
+                    "p99",
+                ),
+                *("stage0", "stage1", "score p10", "p50", "p90", "worst rank"),
+            ],
+            [
+                [
+                    *(row["pair"], row["stage"], *([row["step"]] if steps else []), row["ranks"], row["units"]),
+                    f"{row['first_unit']}-{row['last_unit']}",
+                    *(milliseconds(row[f"period_p{share}_ns"]) for share in (50, 90, 99)),
+                    *(milliseconds(row[f"stage{number}_p50_ns"]) for number in (0, 1)),
+                    *(_score(row[f"score_p{share}"]) for share in (10, 50, 90)),
+                    row["worst_rank"],
+                ]
+                for row in told
+            ],
+        )
+    else:
+        typer.echo(f"\n{title}: none")
     for row in told:
         if row["modes"]:
-            typer.echo(f"  {row['pair']}, stage {row['stage']}: {row['modes']}")
+            typer.echo(f"  {_named(row, steps)}: {row['modes']}")
+    for row, in_steps in _refused(summary):
+        typer.echo(f"  {_named(row, False)}{in_steps if steps else ''}: none ({row['refusal']})")
+
+
+def _named(row: dict[str, Any], step: bool) -> str:
+    stage = "" if row["stage"] is None else f", stage {row['stage']}"
+    return f"{row['pair']}{stage}" + (f", step {row['step']}" if step else "")
+
+
+def _refused(summary: list[dict[str, Any]]) -> list[tuple[dict[str, Any], str]]:
+    """The pairs without figures, once for all steps with one reason, and those steps in words."""
+    steps: dict[tuple[object, ...], list[dict[str, Any]]] = {}
     for row in summary:
         if row["refusal"] is not None:
-            stage = "" if row["stage"] is None else f", stage {row['stage']}"
-            typer.echo(f"  {row['pair']}{stage}: none ({row['refusal']})")
+            steps.setdefault((row["kind"], row["pair"], row["stage"], row["refusal"]), []).append(row)
+    return [
+        (rows[0], f", step{'s' if len(rows) > 1 else ''} {', '.join(str(row['step']) for row in rows)}")
+        for rows in steps.values()
+    ]
 
 
 def _score(score: float | None) -> str | None:

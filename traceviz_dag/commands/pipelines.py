@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -17,9 +18,12 @@ from traceviz_dag.commands.across import (
 )
 from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.output import milliseconds, percent, print_json, print_table
+from traceviz_dag.errors import NoEvidenceError
 
 if TYPE_CHECKING:
     from traceviz_dag.across_ranks import StoredIteration
+
+MOST_SLOW_RANKS = 5
 
 
 def pipelines(
@@ -32,26 +36,52 @@ def pipelines(
 ) -> None:
     """Show the bubble of every pipeline stage in parts that add up: fill and drain, imbalance, jitter, stall.
 
-    The bubble is measured against the mean stage of the pipeline; idle is the stage's own idle time. All times are on
-    the stage's own clock.
+    The bubble is measured against the mean stage of the pipeline; idle is the stage's own time in which no micro-batch
+    runs. Both are of one training step, on the stage's own clock. Exits with 2 where the traces do not tell pipelines
+    or micro-batches.
     """
-    from traceviz_dag.analyze.pipeline_views import replica_stages, stage_spread
-
     with chosen_iterations(path, home, run, iteration, rules) as iterations:
         answers = []
         for each in iterations:
-            table = each.table("pipelines")
-            answer = {
-                **place(each),
-                "pipelines": [_without_place(row) for row in table.to_pylist()],
-                "replicas": replica_stages(table).to_pylist(),
-                "stages": stage_spread(table).to_pylist(),
-            }
+            answer = _answer(each)
             answers.append(answer)
             if not json:
                 _print(each, answer)
         if json:
             print_json(answers)
+    untold = [answer for answer in answers if not answer["certain"]]
+    if untold:
+        first = untold[0]
+        more = f" ({len(untold)} of {len(answers)} iterations)" if len(answers) > 1 else ""
+        raise NoEvidenceError(f"{first['run']} {first['iteration']}: {first['reason']}{more}")
+
+
+def _answer(iteration: StoredIteration) -> dict[str, Any]:
+    from traceviz_dag.across_ranks import stored_stage_times
+    from traceviz_dag.analyze.pipeline_views import replica_stages, stage_spread
+    from traceviz_dag.analyze.pipelines import no_bubble
+    from traceviz_dag.analyze.stage_times import slow_rank_statement, slowest_statement
+
+    table = iteration.table("pipelines")
+    reason, certain = None, True
+    if not table.num_rows:
+        reason, certain = no_bubble(iteration.microbatches(), iteration.topology) or ("not computed", False)
+    times = stored_stage_times(iteration.lake, iteration.run, iteration.iteration)
+    refused = {row["refusal"] for row in table.select(["refusal"]).to_pylist()} - {None}
+    if refused:
+        reason, certain = f"not every bubble can be parted: {'; '.join(sorted(refused))}", False
+    slowest = slowest_statement(times)
+    return {
+        **place(iteration),
+        "pipelines": [_without_place(row) for row in table.to_pylist()],
+        "replicas": replica_stages(table).to_pylist(),
+        "stages": stage_spread(table).to_pylist(),
+        "stage_times": [asdict(stage) for stage in times.stages],
+        "slowest_stage": None if times.slowest is None else times.slowest.stage,
+        "statements": [*([slowest] if slowest else []), *map(slow_rank_statement, times.slow_ranks[:MOST_SLOW_RANKS])],
+        "reason": reason,
+        "certain": certain,
+    }
 
 
 def _without_place(row: dict[str, Any]) -> dict[str, Any]:
@@ -61,45 +91,44 @@ def _without_place(row: dict[str, Any]) -> dict[str, Any]:
 def _print(iteration: StoredIteration, answer: dict[str, Any]) -> None:
     rows = answer["pipelines"]
     if not rows:
-        typer.echo(f"\n{heading(iteration, 'no pipeline of two or more stages')}")
+        typer.echo(f"\n{heading(iteration, answer['reason'])}")
         return
+    steps = len({row["step"] for row in rows}) > 1
     print_table(
-        heading(iteration, "bubble of each stage, ms"),
+        heading(iteration, "bubble and idle time of each stage, in one training step, ms"),
         [
+            *(["step"] if steps else []),
             *("pipeline", "stage", "rank", "schedule", "m", "T", "bubble", "fill/drain", "imbalance", "jitter"),
-            *("stall", "share", "ideal", "idle", "warm-up", "steady", "cool-down"),
+            *("stall", "bubble share", "ideal", "idle", "idle share", "warm-up", "steady", "cool-down"),
         ],
         [
             [
+                *([row["step"]] if steps else []),
                 *(row["pipeline"], row["stage"], row["rank"], row["schedule"], row["microbatches"]),
                 *(
                     milliseconds(row[f"{name}_ns"])
                     for name in ("span", "bubble", "fill_drain", "imbalance", "jitter", "stall")
                 ),
                 *(percent(row["bubble_share"]), percent(row["ideal_share"])),
-                *(milliseconds(row[f"{name}_ns"]) for name in ("idle", "warmup_idle", "steady_idle", "cooldown_idle")),
+                *(milliseconds(row["idle_ns"]), percent(row["idle_share"])),
+                *(milliseconds(row[f"{name}_ns"]) for name in ("warmup_idle", "steady_idle", "cooldown_idle")),
             ]
             for row in rows
         ],
     )
-    for line in _statements(answer):
+    for line in _statements(answer, steps):
         typer.echo(f"  {line}")
 
 
-def _statements(answer: dict[str, Any]) -> list[str]:
+def _statements(answer: dict[str, Any], steps: bool) -> list[str]:
     lines = [f"pipeline {row['pipeline']}: {row['refusal']}" for row in answer["pipelines"] if row["refusal"]]
-    lines = list(dict.fromkeys(lines))
-    told = [row for row in answer["pipelines"] if row["bottleneck_excess"] is not None]
-    if told:
-        worst = max(told, key=lambda row: row["bottleneck_excess"])
-        lines.append(
-            f"slowest stage of pipeline {worst['pipeline']} is {worst['bottleneck_stage']}: "
-            f"{percent(worst['bottleneck_excess'])} above the mean stage"
-        )
+    lines = [*dict.fromkeys(lines), *answer["statements"]]
     spread = max(answer["stages"], key=lambda row: row["spread"], default=None)
     if spread is not None and spread["ranks"] > 1:
+        in_step = f" in step {spread['step']}" if steps else ""
         lines.append(
-            f"ranks of stage {spread['stage']} differ most: rank {spread['slowest_rank']} takes "
-            f"{percent(spread['spread'])} longer than their median"
+            f"ranks of stage {spread['stage']} differ most{in_step}: rank {spread['slowest_rank']} takes "
+            f"{percent(spread['spread'])} longer than their median for a micro-batch, waits for its tensor-, context- "
+            "and expert-parallel peers included"
         )
     return lines

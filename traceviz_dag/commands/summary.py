@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from traceviz_dag.commands.across import blame_statement
+from traceviz_dag.commands.across import blame_statement, slow_statements
 from traceviz_dag.commands.output import milliseconds, percent, print_table
 from traceviz_dag.lake.lake import Lake, open_lake
-from traceviz_dag.lake.summaries import (
-    category_shares,
-    communication_by_dimension,
-    ranks_against_stage,
-    stage_computation,
-)
+from traceviz_dag.lake.summaries import category_shares, communication_by_dimension, windows
 
 if TYPE_CHECKING:
     from traceviz_dag.orchestrate import IterationResult
 
-
-SLOW_RANK = 0.05
-"""Computation beyond the median of its stage from which a rank is named."""
-
 MOST_SLOW_RANKS = 5
+
+_LEAST_OUTSIDE = 0.0005
+"""Share of kernel time outside the training steps from which it is said: less rounds to 0.0 %."""
 
 
 def iteration_summary(home: Path, result: IterationResult) -> dict[str, Any]:
     """The figures of one iteration, from its tables; see each named query for its definition."""
+    from traceviz_dag.across_ranks import stored_stage_times
+    from traceviz_dag.analyze.stage_times import slowest_statement
+
     lake = open_lake(home)
     summary: dict[str, Any] = {
         "run": result.run,
@@ -46,8 +44,13 @@ def iteration_summary(home: Path, result: IterationResult) -> dict[str, Any]:
         summary["figures"] = rows[0] if rows else None
     summary["categories"] = category_shares(lake, result.run, result.iteration).to_pylist()
     summary["communication"] = communication_by_dimension(lake, result.run, result.iteration).to_pylist()
-    summary["stages"] = stage_computation(lake, result.run, result.iteration).to_pylist()
-    summary["ranks"] = ranks_against_stage(lake, result.run, result.iteration).to_pylist()
+    (summary["windows"],) = windows(lake, result.run, result.iteration).to_pylist()
+    times = stored_stage_times(lake, result.run, result.iteration)
+    slowest = slowest_statement(times)
+    summary["stages"] = [asdict(stage) for stage in times.stages]
+    summary["slowest_stage"] = None if times.slowest is None else times.slowest.stage
+    summary["slow_ranks"] = _slow_ranks(lake, result.run, result.iteration)
+    summary["stage_statements"] = [slowest] if slowest else []
     summary["blamed"] = _blamed(lake, result.run, result.iteration)
     return summary
 
@@ -62,9 +65,11 @@ def print_summary(summary: dict[str, Any], *, tables: bool = True) -> None:
         typer.echo(f"  {line}")
     if not tables:
         return
+    place, steps = f"{summary['run']} · iteration {summary['iteration']} · ", summary["windows"]["steps"] or []
+    several = f" and its {len(steps)} training steps" if len(steps) > 1 else ""
     if summary["categories"]:
         print_table(
-            "Kernel time by category (sums of durations over all ranks)",
+            f"{place}kernel time by category, all kernels of the iteration (sums of durations over all ranks{several})",
             ["category", "kernels", "time ms", "share"],
             [
                 [row["category"], row["kernels"], milliseconds(row["time_ns"]), percent(row["share"])]
@@ -73,7 +78,7 @@ def print_summary(summary: dict[str, Any], *, tables: bool = True) -> None:
         )
     if summary["communication"]:
         print_table(
-            "Communication by dimension (unions, mean over ranks)",
+            f"{place}communication by dimension in {_window(steps)} (unions, mean over ranks{several})",
             ["dimension", "communication ms", "hidden ms", "exposed ms", "hidden"],
             [
                 [
@@ -88,6 +93,11 @@ def print_summary(summary: dict[str, Any], *, tables: bool = True) -> None:
         )
 
 
+def _window(steps: list[int]) -> str:
+    """What the figures of a rank speak of."""
+    return "one training step" if steps else "the time from first to last kernel"
+
+
 def _statements(summary: dict[str, Any]) -> list[str]:
     """One line a statement, each with the table it can be checked in."""
     lines = []
@@ -95,17 +105,12 @@ def _statements(summary: dict[str, Any]) -> list[str]:
     if figures is None and not summary["aggregated"]:
         lines.append(_why_not_aggregated(summary))
     if figures:
-        share = figures["exposed_ns"] / figures["step_ns"] if figures["step_ns"] else None
-        partial = ", PARTIAL: ranks are missing" if figures["partial"] else ""
-        lines += [
-            f"step {milliseconds(figures['step_ns'])} ms over {figures['ranks']} ranks{partial} (table iterations)",
-            f"exposed communication {milliseconds(figures['exposed_ns'])} ms a rank, {percent(share)} of the step; "
-            f"{percent(figures['hidden_share'])} of communication is hidden (table overlap)",
-        ]
+        lines += _step(figures, summary["windows"])
         if figures["unclassified_share"]:
             unclassified = percent(figures["unclassified_share"])
             lines.append(f"{unclassified} of kernel time has no category: the evidence does not say (traceviz doctor)")
-    lines += _slowest_stage(summary["stages"]) + _slow_ranks(summary["ranks"])
+    lines += [f"{statement} (table microbatches)" for statement in summary["stage_statements"]]
+    lines += slow_statements(summary["slow_ranks"])[:MOST_SLOW_RANKS]
     return lines + [f"{blame_statement(row)} (traceviz waits)" for row in summary["blamed"][:MOST_SLOW_RANKS]]
 
 
@@ -115,31 +120,52 @@ def _why_not_aggregated(summary: dict[str, Any]) -> str:
     return "not aggregated: some ranks could not be read; --allow-partial goes on without them"
 
 
+def _slow_ranks(lake: Lake, run: str, iteration: int) -> list[dict[str, Any]]:
+    """Each rank's computation against the peers of its stage; see ``analyze.slow_ranks``."""
+    from traceviz_dag.analyze.slow_ranks import slow_ranks
+    from traceviz_dag.lake.summaries import computation_by_kernel
+
+    return slow_ranks(computation_by_kernel(lake, run, iteration)).to_pylist()
+
+
+def _step(figures: dict[str, Any], measured: dict[str, Any]) -> list[str]:
+    """How long a step took and how much of it waits for communication, and what the step's window leaves out."""
+    partial = ", PARTIAL: ranks are missing" if figures["partial"] else ""
+    steps, length = measured["steps"] or [], milliseconds(figures["step_ns"])
+    over = f"over {figures['ranks']} ranks"
+    if not steps:
+        lines = [f"first to last kernel {length} ms {over}{partial}; no training step is marked (table iterations)"]
+    elif len(steps) > 1:
+        numbers = f"{steps[0]} to {steps[-1]}"
+        lines = [f"step {length} ms {over}, the longest of {len(steps)} steps, {numbers}{partial} (table iterations)"]
+    else:
+        lines = [f"step {length} ms {over}{partial} (table iterations)"]
+    if measured["ranks_without_step"] and steps:
+        count = measured["ranks_without_step"]
+        lines.append(f"no training step is marked on {count} of the ranks: measured from first to last kernel")
+    a_rank, of_it = ("a rank and step", "the step") if steps else ("a rank", "that time")
+    if figures["hidden_share"] is None:
+        lines.append("no communication ran in it (table overlap)")
+    else:
+        lines.append(
+            f"exposed communication {milliseconds(figures['exposed_ns'])} ms {a_rank}, "
+            f"{percent(measured['exposed_share'])} of {of_it}; {percent(figures['hidden_share'])} of communication is "
+            "hidden (table overlap)"
+        )
+    if (measured["outside_share"] or 0) >= _LEAST_OUTSIDE:
+        lines.append(
+            f"{percent(measured['outside_share'])} of kernel time lies outside the training steps, and in none of "
+            "their figures (tables kernels, overlap)"
+        )
+    return lines
+
+
 def _blamed(lake: Lake, run: str, iteration: int) -> list[dict[str, Any]]:
     """The ranks that made their peers wait, the longest delay first; none where the waits are not known."""
+    from traceviz_dag.across_ranks import StoredIteration
     from traceviz_dag.analyze.blame import JUDGED_COLUMNS, blamed_ranks, late_ranks
 
     if not lake.exists("collectives", run=run, iteration=iteration):
         return []
-    return blamed_ranks(late_ranks(lake.table("collectives", run, iteration).arrow(JUDGED_COLUMNS)))
-
-
-def _slowest_stage(stages: list[dict[str, Any]]) -> list[str]:
-    if len(stages) < 2:
-        return []
-    slowest = stages[0]
-    others = sorted(row["compute_ns"] for row in stages[1:])
-    ahead = slowest["compute_ns"] / others[len(others) // 2] - 1
-    return [
-        f"slowest stage {slowest['stage']}: {milliseconds(slowest['compute_ns'])} ms of computation a rank, "
-        f"{ahead:+.1%} on the median of the others (table microbatches)"
-    ]
-
-
-def _slow_ranks(ranks: list[dict[str, Any]]) -> list[str]:
-    return [
-        f"rank {row['rank']} computes {row['above_median']:+.1%} against the median of stage {row['stage']}, whose "
-        f"ranks do the same work: {milliseconds(row['compute_ns'])} ms to {milliseconds(row['stage_median_ns'])} ms"
-        for row in ranks
-        if row["above_median"] > SLOW_RANK
-    ][:MOST_SLOW_RANKS]
+    collectives = lake.table("collectives", run, iteration).arrow(JUDGED_COLUMNS)
+    return blamed_ranks(late_ranks(collectives, StoredIteration(lake, run, iteration).step_ns))

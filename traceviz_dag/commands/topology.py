@@ -114,14 +114,14 @@ def _show_grids(grids: RankGrids, json: bool) -> None:
 def _show_topology(title: str, united: Topology) -> None:
     known = ", ".join(united.sources) or "nothing"
     typer.echo(f"{title}: world size {united.world_size or 'unknown'}, from {known}")
-    _print_pipelines(united.pipelines)
-    _print_replicas(united.replicas)
+    _print_pipelines(united.pipelines, f"{title}: pipelines")
+    _print_replicas(united.replicas, f"{title}: replicas")
     kinds: dict[tuple[str, str, str], list[Ranks]] = {}
     for group in united.groups:
         label = group.description or group.name or "no description"
         kinds.setdefault((label, group.dimension.value, group.source.value), []).append(group.ranks)
     print_table(
-        "Process groups",
+        f"{title}: process groups",
         ["description", "dimension", "source", "groups", "ranks"],
         [[*kind, len(groups), _members(*groups)] for kind, groups in kinds.items()],
     )
@@ -132,18 +132,18 @@ def _show_topology(title: str, united: Topology) -> None:
         typer.echo(f"{hidden} more disagreements; --json prints all")
 
 
-def _print_pipelines(pipelines: tuple[Ranks, ...]) -> None:
+def _print_pipelines(pipelines: tuple[Ranks, ...], title: str = "Pipelines") -> None:
     rows = [[number, len(pipeline), _members(pipeline)] for number, pipeline in enumerate(pipelines)]
-    print_table("Pipelines, ranks in stage order", ["pipeline", "stages", "ranks"], rows)
+    print_table(f"{title}, ranks in stage order", ["pipeline", "stages", "ranks"], rows)
 
 
-def _print_replicas(replicas: Replicas) -> None:
+def _print_replicas(replicas: Replicas, title: str = "Replicas") -> None:
     rows = [
         [label, number, len(ranks), _members(ranks)]
         for name, label in _REPLICAS.items()
         for number, ranks in enumerate(getattr(replicas, name))
     ]
-    print_table("Replicas", ["kind", "number", "size", "ranks"], rows)
+    print_table(title, ["kind", "number", "size", "ranks"], rows)
 
 
 def _print_groups(rows: Iterable[list[object]]) -> None:

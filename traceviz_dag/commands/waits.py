@@ -18,6 +18,7 @@ from traceviz_dag.commands.across import (
     chosen_iterations,
     heading,
     place,
+    slow_statements,
 )
 from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.output import milliseconds, percent, print_json, print_table
@@ -54,16 +55,22 @@ def waits(
 
 def _answer(iteration: StoredIteration) -> dict[str, Any]:
     from traceviz_dag.across_ranks import expert_exchanges
-    from traceviz_dag.analyze.blame import blame_matrix, delays_by, late_ranks, wait_and_transfer
+    from traceviz_dag.analyze.blame import blame_matrix, delays_by, late_ranks, wait_and_transfer, wait_basis
     from traceviz_dag.analyze.experts import expert_load
     from traceviz_dag.analyze.links import link_speeds
+    from traceviz_dag.analyze.slow_ranks import slow_ranks
+    from traceviz_dag.lake.summaries import computation_by_kernel
 
     collectives = iteration.table("collectives")
-    late = late_ranks(collectives)
+    step_ns = iteration.step_ns
+    late = late_ranks(collectives, step_ns)
     answer: dict[str, Any] = {
         **place(iteration),
         "clocks": clock_facts(iteration.table("rank_clocks")),
         "matching": _matching(collectives),
+        "waits": wait_basis(collectives),
+        "step_ns": step_ns,
+        "slow_ranks": slow_ranks(computation_by_kernel(iteration.lake, iteration.run, iteration.iteration)).to_pylist(),
         "ranks": late.to_pylist(),
         "stages": delays_by(late, _stages(iteration), "stage").to_pylist(),
         "links": link_speeds(collectives).to_pylist(),
@@ -99,8 +106,8 @@ def _print(iteration: StoredIteration, answer: dict[str, Any], limit: int) -> No
     for line in _statements(answer):
         typer.echo(f"  {line}")
     print_table(
-        "Late ranks (among the peers of their stage; longest wait of each communication)",
-        ["rank", "communications", "last in", "delay ms", "own ms", "own share", "doing", "blamed"],
+        "Late ranks (among the peers of their stage; longest wait of each communication, summed: not a saving)",
+        ["rank", "communications", "last in", "delay ms", "own ms", "own, of step", "doing", "blamed"],
         [
             [
                 *(row["rank"], row["communications"], row["last"], milliseconds(row["delay_ns"])),
@@ -111,7 +118,7 @@ def _print(iteration: StoredIteration, answer: dict[str, Any], limit: int) -> No
         ],
     )
     print_table(
-        "Communication by dimension, sums over kernels, ms",
+        "Communication by dimension, sums over the kernels whose waits are told, ms",
         ["dimension", "kernels", "hidden wait", "exposed wait", "hidden transfer", "exposed transfer"],
         [
             [
@@ -139,7 +146,8 @@ def _print(iteration: StoredIteration, answer: dict[str, Any], limit: int) -> No
 
 def _statements(answer: dict[str, Any]) -> list[str]:
     blamed = sorted((row for row in answer["ranks"] if row["blamed"]), key=lambda row: -row["own_ns"])
-    lines = [blame_statement(row) for row in blamed] or ["no rank is to blame for the waiting of its stage's peers"]
+    lines = [*_basis(answer["waits"]), *([blame_statement(row) for row in blamed] or [_nobody(answer)])]
+    lines += slow_statements(answer["slow_ranks"])
     lines += [
         f"rank {row['rank']} has slow links{_scope(row)}: its transfers take {row['best_ratio']:.1f} times the usual"
         for row in answer["links"]
@@ -155,6 +163,31 @@ def _statements(answer: dict[str, Any]) -> list[str]:
         kinds = ", ".join(sorted({row["fault"] for row in faults}))
         lines.append(f"{total} communication kernels are not matched, or not wholly: {kinds} (--json has the counts)")
     return lines
+
+
+def _basis(kernels: Mapping[str, int]) -> list[str]:
+    """What the waits rest on, where that is not solved clocks alone."""
+    lines = []
+    if kernels["durations"]:
+        lines.append(
+            f"waits of {kernels['durations']} communication kernels come from durations, which need no clock: members "
+            "end together, so the last to arrive has the shortest kernel"
+        )
+    if kernels["untold"]:
+        lines.append(
+            f"no wait is told for {kernels['untold']} matched communication kernels: neither solved clocks nor "
+            "durations tell it (table collectives, aligned_refusal)"
+        )
+    return lines
+
+
+def _nobody(answer: Mapping[str, Any]) -> str:
+    """Why no rank is blamed: nobody was late, or nothing tells who was."""
+    if answer["step_ns"] is None:
+        return "nobody can be blamed: the time of the step is not known"
+    if not any(row["communications"] for row in answer["ranks"]):
+        return "nobody can be blamed: no wait among peers of one stage is told"
+    return "no rank is to blame for the waiting of its stage's peers"
 
 
 def _scope(row: Mapping[str, Any]) -> str:

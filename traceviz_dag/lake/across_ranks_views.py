@@ -85,14 +85,14 @@ GROUP BY ALL
 
 BLAME = View(
     "blame",
-    "Who waited for whom, how long, and for what; communications with missing members are left out.",
+    "Who waited for whom, how long, and for what; without waits that cannot be told and those with missing members.",
     """
 SELECT
     run, iteration, rank,
-    coalesce(last_rank_aligned, last_rank) AS late_rank,
+    coalesce(last_rank_aligned, last_rank_by_duration) AS late_rank,
     CAST(dimension AS VARCHAR) AS dimension,
     count(*) AS waits,
-    CAST(sum(coalesce(wait_aligned_ns, wait_ns)) AS BIGINT) AS wait_ns,
+    CAST(sum(coalesce(wait_aligned_ns, wait_by_duration_ns)) AS BIGINT) AS wait_ns,
     CAST(sum(late_compute_ns) AS BIGINT) AS late_compute_ns,
     CAST(sum(late_communication_ns) AS BIGINT) AS late_communication_ns,
     CAST(sum(late_memory_ns) AS BIGINT) AS late_memory_ns,
@@ -100,12 +100,12 @@ SELECT
     CAST(sum(late_idle_ns) AS BIGINT) AS late_idle_ns,
     bool_and(CAST(clocks AS VARCHAR) = 'solved') AS clocks_solved
 FROM collectives
-WHERE wait_ns IS NOT NULL AND fault IS NULL AND rank <> coalesce(last_rank_aligned, last_rank)
+WHERE clocks IS NOT NULL AND fault IS NULL AND rank <> coalesce(last_rank_aligned, last_rank_by_duration)
 GROUP BY ALL
 """,
     (
         *(_RUN, _ITERATION, _RANK),
-        ("late_rank", "The rank that arrived last, on solved clocks where there are some."),
+        ("late_rank", "The rank that arrived last, on solved clocks or, without these, by durations."),
         ("dimension", "Parallel dimension of the communications."),
         ("waits", "In how many communications the rank waited for it."),
         ("wait_ns", "For how long in all, ns."),
@@ -114,7 +114,7 @@ GROUP BY ALL
         ("late_memory_ns", "Of it: the late rank did memory operations only, ns."),
         ("late_host_ns", "Of it: the late rank's GPU idled and its host had not launched yet, ns."),
         ("late_idle_ns", "Of it: the late rank's GPU idled although the host had launched, ns."),
-        ("clocks_solved", "Whether all of it rests on solved clocks."),
+        ("clocks_solved", "Whether all of it rests on solved clocks; if not, some rests on durations alone."),
     ),
 )
 

@@ -18,12 +18,24 @@ GROUP BY category
 ORDER BY time_ns DESC, category
 """
 
-DIMENSIONS_SQL = """
+_MEASURED_SQL = """
 WITH measured AS (
     SELECT *,
+        window_end_ns - window_start_ns AS window_ns,
         count(*) FILTER (window_name = 'step') OVER (PARTITION BY rank, device) > 0 AS has_steps
     FROM overlap
     WHERE run = $run AND iteration = $iteration AND window_name IN ('step', 'kernels')
+    QUALIFY (window_name = 'step') = has_steps
+)
+"""
+
+DIMENSIONS_SQL = f"""
+{_MEASURED_SQL},
+by_rank AS (
+    -- A rank with several training steps or devices enters with their mean, as in the table iterations.
+    SELECT rank, dimension, avg(communication_ns) AS communication_ns, avg(hidden_ns) AS hidden_ns,
+        avg(exposed_ns) AS exposed_ns
+    FROM measured WHERE dimension <> 'all' GROUP BY rank, dimension
 ),
 ranks AS (SELECT count(DISTINCT rank) AS ranks FROM measured)
 SELECT
@@ -32,49 +44,57 @@ SELECT
     CAST(round(sum(hidden_ns) / any_value(ranks)) AS BIGINT) AS hidden_ns,
     CAST(round(sum(exposed_ns) / any_value(ranks)) AS BIGINT) AS exposed_ns,
     sum(hidden_ns) / nullif(sum(communication_ns), 0) AS hidden_share
-FROM measured, ranks
-WHERE dimension <> 'all' AND (window_name = 'step') = has_steps
+FROM by_rank, ranks
 GROUP BY dimension
 ORDER BY exposed_ns DESC, dimension
 """
 
-_COMPUTATION_SQL = """
-WITH computation AS (
-    SELECT rank, stage, CAST(sum(compute_ns) AS BIGINT) AS compute_ns
-    FROM microbatches
-    WHERE run = $run AND iteration = $iteration AND dimension = 'all' AND phase IN ('forward', 'backward')
-        AND stage IS NOT NULL
-    GROUP BY rank, stage
+WINDOWS_SQL = f"""
+{_MEASURED_SQL},
+by_rank AS (
+    SELECT rank, avg(exposed_ns / nullif(window_ns, 0)) AS exposed_share
+    FROM measured WHERE dimension = 'all' GROUP BY rank
+),
+steps AS (
+    SELECT DISTINCT rank, device, window_start_ns, window_end_ns FROM measured WHERE has_steps AND dimension = 'all'
+),
+inside AS (
+    SELECT CAST(sum(greatest(0, least(start_ns + duration_ns, window_end_ns) - greatest(start_ns, window_start_ns)))
+        AS BIGINT) AS ns
+    FROM kernels JOIN steps USING (rank, device)
+    WHERE run = $run AND iteration = $iteration
+),
+whole AS (
+    SELECT CAST(sum(duration_ns) AS BIGINT) AS ns
+    FROM kernels SEMI JOIN steps USING (rank, device)
+    WHERE run = $run AND iteration = $iteration
 )
-"""
-
-STAGES_SQL = f"""
-{_COMPUTATION_SQL}
 SELECT
-    stage,
-    count(*) AS ranks,
-    CAST(round(avg(compute_ns)) AS BIGINT) AS compute_ns,
-    arg_max(rank, compute_ns) AS slowest_rank,
-    max(compute_ns) AS slowest_rank_compute_ns
-FROM computation
-GROUP BY stage
-ORDER BY compute_ns DESC, stage
+    (SELECT list(DISTINCT step ORDER BY step) FROM measured WHERE has_steps) AS steps,
+    (SELECT count(DISTINCT rank) FROM measured WHERE NOT has_steps) AS ranks_without_step,
+    (SELECT avg(exposed_share) FROM by_rank) AS exposed_share,
+    (SELECT 1 - inside.ns / nullif(whole.ns, 0) FROM inside, whole) AS outside_share
 """
 
 
-RANKS_SQL = f"""
-{_COMPUTATION_SQL}
+COMPUTATION_SQL = """
 SELECT
-    rank,
-    stage,
-    compute_ns,
-    CAST(median(compute_ns) OVER peers AS BIGINT) AS stage_median_ns,
-    compute_ns / nullif(median(compute_ns) OVER peers, 0) - 1 AS above_median
-FROM computation
-WINDOW peers AS (PARTITION BY stage)
-QUALIFY count(*) OVER peers > 2
-ORDER BY above_median DESC, rank
+    rank, stage, step, phase, name,
+    count(*) AS kernels,
+    CAST(sum(duration_ns) AS BIGINT) AS time_ns
+FROM kernels
+WHERE run = $run AND iteration = $iteration AND kind = 'computation'
+GROUP BY ALL
+ORDER BY rank, step, phase, name
 """
+
+
+def computation_by_kernel(lake: Lake, run: str, iteration: int) -> pa.Table:
+    """Each rank's computation by step, phase and kernel name: what ranks of one stage have in common.
+
+    Columns: rank, stage, step, phase, name, kernels, time_ns (a sum of durations).
+    """
+    return lake.query_iteration(COMPUTATION_SQL, run=run, iteration=iteration)
 
 
 def category_shares(lake: Lake, run: str, iteration: int) -> pa.Table:
@@ -83,26 +103,20 @@ def category_shares(lake: Lake, run: str, iteration: int) -> pa.Table:
 
 
 def communication_by_dimension(lake: Lake, run: str, iteration: int) -> pa.Table:
-    """Mean over ranks of each dimension's communication, as unions within the training step (else the kernels' span).
+    """Mean over ranks of each dimension's communication, as unions within one training step (else the kernels' span).
 
-    Columns: dimension, communication_ns, hidden_ns, exposed_ns, hidden_share; most exposed first. Dimensions overlap
-    each other, so their times do not add up.
+    A rank with several training steps enters with their mean. Columns: dimension, communication_ns, hidden_ns,
+    exposed_ns, hidden_share; most exposed first. Dimensions overlap each other, so their times do not add up.
     """
     return lake.query_iteration(DIMENSIONS_SQL, run=run, iteration=iteration)
 
 
-def stage_computation(lake: Lake, run: str, iteration: int) -> pa.Table:
-    """Computation inside micro-batches per pipeline stage, mean over its ranks, slowest stage first.
+def windows(lake: Lake, run: str, iteration: int) -> pa.Table:
+    """What the figures of an iteration speak of, in one row.
 
-    Columns: stage, ranks, compute_ns, slowest_rank, slowest_rank_compute_ns.
+    Columns: steps (numbers of the training steps that were measured), ranks_without_step (ranks measured from first to
+    last kernel instead), exposed_share (exposed communication of the window, mean over steps and devices, then ranks),
+    outside_share (of the kernel time of ranks with a step, the part that no step window of the rank holds: work before
+    the first step, after the last one or between them; NULL without steps).
     """
-    return lake.query_iteration(STAGES_SQL, run=run, iteration=iteration)
-
-
-def ranks_against_stage(lake: Lake, run: str, iteration: int) -> pa.Table:
-    """Computation inside micro-batches per rank against the median of its stage, slowest first.
-
-    Ranks of one stage do the same work, so who needs longer has the slower GPU. Stages of fewer than three ranks are
-    left out: they have no median to stand out from. Columns: rank, stage, compute_ns, stage_median_ns, above_median.
-    """
-    return lake.query_iteration(RANKS_SQL, run=run, iteration=iteration)
+    return lake.query_iteration(WINDOWS_SQL, run=run, iteration=iteration)

@@ -28,6 +28,7 @@ _STEP = re.compile(rb'"ProfilerStep#(\d{1,18})"')
 _MARKS = {
     "has_kernels": re.compile(rb'"cat"\s*:\s*"[kK]ernel"'),
     "has_stacks": re.compile(rb'"cat"\s*:\s*"[pP]ython[_ ]function"'),
+    "has_shapes": re.compile(rb'"Input [dD]ims"'),
     "has_operators": re.compile(rb'"cat"\s*:\s*"(?:cpu_op|Operator)"'),
 }
 
@@ -42,6 +43,7 @@ class TracePeek:
         has_kernels: it holds kernels.
         has_stacks: it holds Python functions.
         has_operators: it holds CPU operators.
+        has_shapes: some of them state the sizes of their inputs.
     """
 
     header: TraceHeader
@@ -49,6 +51,7 @@ class TracePeek:
     has_kernels: bool
     has_stacks: bool
     has_operators: bool
+    has_shapes: bool
 
 
 def peek(path: Path) -> TracePeek:
@@ -75,6 +78,7 @@ def peek(path: Path) -> TracePeek:
         has_kernels="has_kernels" in found,
         has_stacks="has_stacks" in found,
         has_operators="has_operators" in found,
+        has_shapes="has_shapes" in found,
     )
 
 

@@ -16,6 +16,7 @@ from traceviz_dag.read.limits import MOST_RANKS
 from traceviz_dag.read.peek import peek, peek_header
 
 _LAST_ITERATION = 10**18 - 1
+_NAME_ITS_RANK = "rename it to rank_0000.json (its rank), or give it alone to traceviz analyze with --rank"
 _ONLY_ITERATION = 0
 """Iteration of a file whose path names none and that holds no ProfilerStep."""
 
@@ -104,7 +105,7 @@ def _place(file: TraceFile, stated_rank: int | None) -> _Placed:
     rank = next((one for one in (header.rank, file.rank, stated_rank) if one is not None), None)
     if rank is None:
         fault = "no rank in the name or in distributedInfo"
-        return _Placed(problem=BadInputError(file.path, fault, "rename it to rank_0000.json (its rank) or pass --rank"))
+        return _Placed(problem=BadInputError(file.path, fault, _NAME_ITS_RANK))
     if file.iteration is not None:
         return _Placed((_trace(file, file.iteration, rank),), warning=warning)
     if len(steps) < 2:

@@ -17,7 +17,7 @@ from traceviz_dag.show.source import TableSource, rows
 from traceviz_dag.vocabulary import ALL_DIMENSIONS, Category, Dimension, Kind, Phase, TraceStatus
 
 KERNEL_COLUMNS = ("start_ns", "duration_ns", "kind", "dimension", "category", "microbatch")
-STEP_COLUMNS = ("phase", "chunk", "microbatch", "span_start_ns", "span_end_ns", "order_in_rank")
+STEP_COLUMNS = ("step", "phase", "chunk", "microbatch", "span_start_ns", "span_end_ns", "order_in_rank")
 NO_CHUNK = -1
 NOTHING = Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
 
@@ -31,12 +31,14 @@ class Steps:
         backward: whether it is a backward step (its recompute included), else a forward step.
         chunk: model chunk, ``NO_CHUNK`` where unknown.
         microbatch: index within the chunk.
+        training_step: ProfilerStep, ``NO_CHUNK`` where the trace marks none.
     """
 
     time: Intervals
     backward: npt.NDArray[np.bool_]
     chunk: Int64
     microbatch: Int64
+    training_step: Int64
 
     def __len__(self) -> int:
         return len(self.microbatch)
@@ -44,7 +46,13 @@ class Steps:
     def take(self, chosen: npt.NDArray[np.bool_]) -> Steps:
         """The steps that a mask names."""
         time = Intervals(self.time.starts[chosen], self.time.ends[chosen])
-        return Steps(time, self.backward[chosen], self.chunk[chosen], self.microbatch[chosen])
+        return Steps(
+            time, self.backward[chosen], self.chunk[chosen], self.microbatch[chosen], self.training_step[chosen]
+        )
+
+    def by_training_step(self) -> list[Steps]:
+        """The steps of each training step, in order."""
+        return [self.take(self.training_step == number) for number in np.unique(self.training_step).tolist()]
 
     def overlap(self) -> bool:
         """Whether forward and backward steps run side by side for over 2 % of their time, as combined schedules do."""
@@ -86,6 +94,13 @@ class Activity:
             return self.figures.window_start_ns, self.figures.window_end_ns
         return self.span() or (0, 0)
 
+    @property
+    def measured_steps(self) -> Steps:
+        """The micro-batches that figures speak of: of several training steps those of the first, as the window is."""
+        if self.figures is None or self.figures.steps < 2:
+            return self.steps
+        return self.steps.take(self.steps.training_step == self.figures.step)
+
     def time_of(self, intervals: Intervals) -> int:
         """Time that intervals cover in the window, ns."""
         return measure(clip(intervals, *self.window))
@@ -119,18 +134,20 @@ class Activity:
         again = [each for (_, name), each in self.communication.items() if name == Category.BWD_COMMUNICATION_RECOMPUTE]
         return merge(self.computation.get(Category.BWD_COMPUTATION_RECOMPUTE, NOTHING), *again)
 
-    def pipeline_span(self) -> tuple[int, int] | None:
-        """First start to last end of the rank's micro-batch steps, ns; None without micro-batches."""
-        if not len(self.steps):
-            return None
-        return int(self.steps.time.starts.min()), int(self.steps.time.ends.max())
+    def pipeline_spans(self) -> list[tuple[int, int]]:
+        """First start to last end of the micro-batch steps of each training step, ns; none without micro-batches.
 
-    def bubble(self) -> Intervals:
-        """Time between the rank's first and last step in which no micro-batch runs."""
-        span = self.pipeline_span()
-        if span is None:
+        What runs between two training steps, such as the optimizer, is in no span.
+        """
+        return [(int(steps.time.starts.min()), int(steps.time.ends.max())) for steps in self.steps.by_training_step()]
+
+    def stage_idle(self) -> Intervals:
+        """Time from first to last micro-batch of each training step in which no micro-batch runs."""
+        spans = self.pipeline_spans()
+        if not spans:
             return NOTHING
-        return subtract(Intervals(np.array([span[0]]), np.array([span[1]])), self.steps.time)
+        starts, ends = np.array(spans, dtype=np.int64).T
+        return subtract(union(starts, ends), self.steps.time)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -192,6 +209,7 @@ def read_steps(source: TableSource, rank: int) -> Steps:
         pc.equal(table["phase"], Phase.BACKWARD.value).to_numpy(zero_copy_only=False).astype(bool),
         _integers(table, "chunk"),
         _integers(table, "microbatch"),
+        _integers(table, "step"),
     )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from traceviz_dag.analyze.stage_times import STAGE_COLUMNS, StageTime, stage_times
 from traceviz_dag.show import palette
 from traceviz_dag.show.blocks import Band, draw_boxes
 from traceviz_dag.show.facts import duration, place, share
@@ -31,7 +32,7 @@ PARTS = (
 _COLUMNS = (
     *("step", "pipeline", "stage", "rank", "schedule", "microbatches", "span_ns", "ideal_ns", "bubble_ns"),
     *(name for name, _, _ in PARTS),
-    *("bubble_share", "ideal_share", "bottleneck_stage", "bottleneck_excess", "refusal"),
+    *("bubble_share", "ideal_share", "idle_share", "refusal"),
 )
 _PAGE_HEIGHT, _HIGHEST_ROW, _LOWEST_ROW, _HEADING = 5.6, 0.62, 0.17, 0.2
 _IDEAL = (0.0, 0.2)
@@ -70,12 +71,13 @@ def draw_bubble_waterfall(source: TableSource) -> Figure | None:
     step = max(known, key=lambda row: row["span_ns"])["step"]
     of_step = [row for row in known if row["step"] == step]
     groups = _chosen(of_step)
+    slowest = stage_times(source.table("microbatches", STAGE_COLUMNS)).slowest
     drawn = [row for group in groups for row in group]
     headings = _HEADING * (len(groups) if len(groups) > 1 else 0)
     height = min(max((_PAGE_HEIGHT - headings) / len(drawn), _LOWEST_ROW), _HIGHEST_ROW)
     scale = TimeScale.of(round(1.03 * max(max(Waterfall.of(row).edges_ns) for row in drawn)))
     with typography():
-        page = open_page(_caption(source, table, of_step, len(groups)), headings + height * len(drawn))
+        page = open_page(_caption(source, table, of_step, len(groups), slowest), headings + height * len(drawn))
         axes = page.lanes(scale, "time of the stage, on its own clock")
         page.text(page.right, page.top - 0.08, "bubble · ideal", SMALL, palette.QUIET_INK)
         y = 0.0
@@ -139,7 +141,11 @@ def _write_part(axes: Axes, nanoseconds: int, end: float, step: Band, scale: Tim
 
 
 def _caption(
-    source: TableSource, table: Sequence[Mapping[str, Any]], known: Sequence[Mapping[str, Any]], drawn: int
+    source: TableSource,
+    table: Sequence[Mapping[str, Any]],
+    known: Sequence[Mapping[str, Any]],
+    drawn: int,
+    slowest: StageTime | None,
 ) -> Caption:
     pipelines = len({row["pipeline"] for row in known})
     which = f"the {drawn} longest of {pipelines} pipelines"
@@ -154,27 +160,32 @@ def _caption(
     refused = sorted({row["refusal"] for row in table if row["refusal"] is not None})
     entries = [LegendEntry("ideal: micro-batches × mean stage", palette.COMPUTATION_ONLY)]
     return Caption(
-        title=_finding(known),
+        title=_finding(known, slowest),
         facts=facts,
         warnings=[f"a pipeline is left out: {reason}" for reason in refused],
         legend=[LegendGroup("", [*entries, *(LegendEntry(word, colour) for _, word, colour in PARTS)])],
-        footer="table pipelines",
+        footer="tables pipelines, microbatches",
         note="black line: time that the stage took; a negative part points back",
     )
 
 
-def _finding(known: Sequence[Mapping[str, Any]]) -> str:
+def _finding(known: Sequence[Mapping[str, Any]], slowest: StageTime | None) -> str:
     span = sum(row["span_ns"] for row in known)
     totals = {word: sum(row[name] for row in known) for name, word, _ in PARTS}
     largest = max(totals, key=lambda word: totals[word])
     bubble = sum(row["bubble_ns"] for row in known)
-    text = (
-        f"{share(bubble, span)} of the pipelines' time is bubble, most of it {largest} ({share(totals[largest], span)})"
-    )
-    worst = max(known, key=lambda row: row["bottleneck_excess"] or 0.0)
-    if (worst["bottleneck_excess"] or 0.0) >= 0.05:
-        excess = share(round(worst["bottleneck_excess"] * 1e6), 1_000_000)
-        text += (
-            f"; stage {worst['bottleneck_stage']} of pipeline {worst['pipeline']} takes {excess} over the mean stage"
+    if bubble <= 0:
+        text = "The pipelines' time is no longer than their mean stages need: no bubble"
+    else:
+        most = "most of it" if 2 * totals[largest] > bubble else "its largest part"
+        text = f"{share(bubble, span)} of the pipelines' time is bubble, {most} {largest}"
+        text += f" ({share(totals[largest], span)})"
+    if slowest is not None:
+        who = (
+            f"stage {slowest.stage}"
+            if slowest.rank is None
+            else f"rank {slowest.rank}, alone of stage {slowest.stage},"
         )
+        excess = share(round(slowest.excess * 1e6), 1_000_000)
+        text += f"; {who} computes {excess} longer than the mean stage"
     return text

@@ -32,6 +32,8 @@ class RankFigures:
 
     Attributes:
         window_name: step or kernels.
+        step: number of the training step; None where the window is the iteration.
+        steps: training steps that the trace was measured in; the figures are of the first.
         devices: how many devices the figures are sums over.
     """
 
@@ -45,6 +47,8 @@ class RankFigures:
     memory_ns: int
     busy_ns: int
     idle_ns: int
+    step: int | None
+    steps: int
     devices: int
 
     @property
@@ -54,8 +58,20 @@ class RankFigures:
 
     @property
     def window_label(self) -> str:
-        """How titles call the window."""
-        return "step" if self.window_name == "step" else "iteration"
+        """How labels call the window."""
+        if self.window_name != "step":
+            return "iteration"
+        return f"step {self.step}" if self.steps > 1 else "step"
+
+    @property
+    def the_window(self) -> str:
+        """How sentences call the window."""
+        return self.window_label if self.steps > 1 else f"the {self.window_label}"
+
+    @property
+    def notes(self) -> list[str]:
+        """What must be said where the trace holds more than the window."""
+        return [f"figures of step {self.step}, the first of {self.steps}"] if self.steps > 1 else []
 
 
 def rank_figures(source: TableSource, rank: int) -> RankFigures | None:
@@ -65,11 +81,18 @@ def rank_figures(source: TableSource, rank: int) -> RankFigures | None:
     if not chosen:
         return None
     first = min(chosen, key=lambda row: (row["step"] or 0, row["window_start_ns"]))
+    steps = len({row["step"] for row in chosen})
     chosen = [row for row in chosen if row["step"] == first["step"]]
     sums = {name: sum(row[name] for row in chosen) for name in _OVERLAP_COLUMNS if name.endswith("_ns")}
     sums["window_start_ns"] = min(row["window_start_ns"] for row in chosen)
     sums["window_end_ns"] = max(row["window_end_ns"] for row in chosen)
-    return RankFigures(window_name=first["window_name"], devices=len({row["device"] for row in chosen}), **sums)
+    return RankFigures(
+        window_name=first["window_name"],
+        step=first["step"],
+        steps=steps,
+        devices=len({row["device"] for row in chosen}),
+        **sums,
+    )
 
 
 def share(part: int, whole: int) -> str:

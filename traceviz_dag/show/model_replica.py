@@ -14,7 +14,7 @@ from traceviz_dag.show.members import Group, by_stage, pipelines, read_members, 
 from traceviz_dag.show.rank_rows import MOST_ROWS
 from traceviz_dag.show.rank_summary import (
     RankSummary,
-    bubble_finding,
+    idle_finding,
     step_facts,
     straggler_finding,
     waiting_finding,
@@ -67,11 +67,11 @@ def _heading(word: str, number: int | None) -> str:
 
 
 def _finding(ranks: Sequence[RankSummary]) -> str:
-    """The rank that computes longest where that is notable, else the bubbles, else who waits longest."""
+    """The rank that computes longest where that is notable, else how long stages idle, else who waits longest."""
     straggler = straggler_finding(ranks)
     if straggler is not None:
         return straggler
-    return bubble_finding(ranks) if any(rank.pipeline_ns for rank in ranks) else waiting_finding(ranks)
+    return idle_finding(ranks) if any(rank.pipeline_ns for rank in ranks) else waiting_finding(ranks)
 
 
 def _facts(ranks: Sequence[RankSummary]) -> list[str]:
@@ -79,5 +79,5 @@ def _facts(ranks: Sequence[RankSummary]) -> list[str]:
     facts = [f"{len(ranks)} ranks" + (f", {len(known)} pipelines" if known else ", no pipeline known")]
     facts += step_facts(ranks)
     if any(rank.pipeline_ns for rank in ranks) and straggler_finding(ranks) is not None:
-        facts.append(bubble_finding(ranks))
+        facts.append(idle_finding(ranks))
     return facts

@@ -30,6 +30,7 @@ _PARTS = (
     ("idle", palette.IDLE),
 )
 _COLUMNS = (
+    "step",
     "phase",
     "dimension",
     "chunk",
@@ -84,7 +85,7 @@ def draw_overlap_bars(source: TableSource, rank: int) -> Figure | None:
     figures = rank_figures(source, rank)
     if figures is None:
         return None
-    panels = phase_bars(source, rank)
+    panels = phase_bars(source, rank, figures.step if figures.steps > 1 else None)
     highest = max((panel.highest_ns for panel in panels), default=1.0)
     # All panels have one scale: as many inches for a millisecond.
     heights = [max(_HIGHEST_PANEL * panel.highest_ns / highest, _LOWEST_PANEL) for panel in panels]
@@ -99,9 +100,11 @@ def draw_overlap_bars(source: TableSource, rank: int) -> Figure | None:
     return page.figure
 
 
-def phase_bars(source: TableSource, rank: int) -> list[PhaseBars]:
-    """The rank's forward and backward panels; none where no micro-batch is known."""
+def phase_bars(source: TableSource, rank: int, step: int | None = None) -> list[PhaseBars]:
+    """The rank's forward and backward panels, of one training step where it is given; none without micro-batches."""
     table = source.table("microbatches", _COLUMNS, rank)
+    if step is not None:
+        table = table.filter(pc.equal(table["step"], step))
     table = table.filter(pc.equal(table["dimension"], ALL_DIMENSIONS))
     table = table.sort_by([("chunk", "ascending"), ("microbatch", "ascending"), ("span_start_ns", "ascending")])
     panels = []
@@ -147,7 +150,7 @@ def _draw_whole(page: Page, figures: RankFigures) -> None:
     scale = TimeScale.of(figures.window_ns)
     span = figures.window_ns / scale.per_unit
     axes.set(xlim=(0, span), ylim=(_WHOLE_HEIGHT, 0), yticks=[])
-    axes.set_xlabel(f"{scale.unit} of the {figures.window_label}", labelpad=1)
+    axes.set_xlabel(f"{scale.unit} of {figures.the_window}", labelpad=1)
     values = [
         np.array([value])
         for value in (
@@ -252,8 +255,11 @@ def _caption(source: TableSource, rank: int, figures: RankFigures, panels: Seque
         title=f"Rank {rank}: {_finding(figures, panels)}" + (" (PARTIAL trace)" if partial else ""),
         facts=[
             place(source),
-            f"in the whole {figures.window_label} {duration(figures.hidden_ns)} of "
-            f"{duration(figures.communication_ns)} communication is hidden",
+            *figures.notes,
+            f"in the whole of {figures.the_window} {duration(figures.hidden_ns)} of "
+            f"{duration(figures.communication_ns)} communication is hidden"
+            if figures.communication_ns
+            else f"no communication in {figures.the_window}",
         ],
         warnings=warnings,
         legend=[LegendGroup("", [LegendEntry(label, colour) for label, colour in _PARTS])],
@@ -264,10 +270,12 @@ def _caption(source: TableSource, rank: int, figures: RankFigures, panels: Seque
 
 def _finding(figures: RankFigures, panels: Sequence[PhaseBars]) -> str:
     said = [panel for panel in panels if panel.communication_ns]
+    if not figures.communication_ns and not said:
+        return f"no communication in {figures.the_window}, idle {share(figures.idle_ns, figures.window_ns)} of it"
     if not said:
         return (
             f"{share(figures.hidden_ns, figures.communication_ns)} of communication is hidden, "
-            f"{share(figures.exposed_ns, figures.window_ns)} of the {figures.window_label} waits for it"
+            f"{share(figures.exposed_ns, figures.window_ns)} of {figures.the_window} waits for it"
         )
     hides = [f"{panel.phase} hides {share(panel.hidden_ns, panel.communication_ns)}" for panel in said]
     return f"{' and '.join(hides)} of its own communication"

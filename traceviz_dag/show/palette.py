@@ -18,7 +18,8 @@ RULE = "#D5D9DE"
 ATTENTION = "#C2185B"
 """Exposed communication, and sentences that a reader must not miss; no category has this colour."""
 
-BUBBLE = "#ECEAE6"
+STAGE_IDLE = "#ECEAE6"
+STAGE_IDLE_LABEL = "stage idle: no micro-batch runs"
 MISSING = "#F6F6F6"
 
 CATEGORY: dict[str, str] = {
@@ -44,7 +45,7 @@ LATER_CHUNK: dict[str, str] = {Category.FWD_COMPUTATION: "#B8D5FA", Category.BWD
 COMPUTATION_ONLY = "#B4C4DA"
 HIDDEN = "#57AF88"
 EXPOSED = ATTENTION
-IDLE = BUBBLE
+IDLE = STAGE_IDLE
 MEMORY_ONLY = CATEGORY[Category.MEMORY]
 
 WAITING = ("#B7C4D4", "#7D8FA8", "#51627C", "#2B374B", "#060A13")
@@ -64,7 +65,7 @@ BLOCK_COLOURS = (
     CATEGORY[Category.OPTIMIZER_COMPUTATION],
     CATEGORY[Category.OTHER_COMPUTATION],
     CATEGORY[Category.UNCLASSIFIED],
-    BUBBLE,
+    STAGE_IDLE,
 )
 """Colours that touch in a row of micro-batches and in the lane of computation."""
 

@@ -24,7 +24,7 @@ class RankFlows:
     """What is known of the communications of one rank, a value a kernel.
 
     Attributes:
-        wait_ns: last arrival minus own, on the clocks of the trace; NULL where unmatched.
+        wait_ns: last arrival minus own, on solved clocks or by durations; NULL where neither tells it.
         last_rank: the last to arrive.
         leaving, arriving: flows that leave or reach a kernel, 0 for none; an array for each that a kernel may have.
     """
@@ -41,7 +41,7 @@ class Flows:
 
     Attributes:
         rank, kernel_id: of each row.
-        wait_ns, last_rank: of each row, ``MISSING`` where unmatched.
+        wait_ns, last_rank: of each row, ``MISSING`` where they cannot be told.
         leaving, arriving: numbers of the flows that leave or reach each row, 0 for none; as many arrays as the row with
             the most of them has.
         arrows: how many there are.
@@ -83,7 +83,7 @@ def flows_of(matches: Matches, arrivals: Arrivals, ranks: Sequence[int], clocks:
     """The arrows between some ranks.
 
     Args:
-        arrivals: who came last, on the clocks of the trace.
+        arrivals: who came last, by a measure that holds whatever the clocks of the trace.
     """
     rows = matches.rows
     kernel_id = np.asarray(rows.table["kernel_id"].to_numpy(), np.int64)

@@ -121,7 +121,7 @@ def write_iteration_trace(
     flows = no_flows()
     if matched is not None:
         judged = judge_arrivals(matched.matches, matched.rank_clocks)
-        flows = flows_of(matched.matches, judged.aligned if clocks.solved else judged.recorded, ranks, clocks)
+        flows = flows_of(matched.matches, judged.best(), ranks, clocks)
     missing = []
     about = {"run": source.run, "iteration": str(source.iteration), "scope": _scope_text(scope, number)}
     if flows.backward:

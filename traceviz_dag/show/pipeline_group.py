@@ -1,4 +1,4 @@
-"""Pipeline group: the stages of one pipeline on one axis, micro-batch numbers in the blocks, bubbles in grey."""
+"""Pipeline group: the stages of one pipeline on one axis, micro-batch numbers in the blocks, idle stages in grey."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from traceviz_dag.show.alignment import Spans, TimeAlignment
 from traceviz_dag.show.facts import ranks_named
 from traceviz_dag.show.group_figure import Words, draw_row_groups
 from traceviz_dag.show.members import pipelines, read_members
-from traceviz_dag.show.rank_summary import bubble_finding, step_facts
+from traceviz_dag.show.rank_summary import idle_finding, step_facts
 from traceviz_dag.show.source import TableSource
 
 
@@ -36,5 +36,5 @@ def draw_pipeline_group(
         raise UsageError(f"no pipeline {pipeline} in {source.run}, iteration {source.iteration}; known are {names}")
     group = known[pipeline]
     who = f"{len(group.ranks)} {'stage' if len(group.ranks) == 1 else 'stages'} on {ranks_named(group.ranks)}"
-    words = Words(f"Pipeline {pipeline}", bubble_finding, lambda ranks: [who, *step_facts(ranks)])
+    words = Words(f"Pipeline {pipeline}", idle_finding, lambda ranks: [who, *step_facts(ranks)])
     return draw_row_groups(source, [("", group)], words, alignment, further)

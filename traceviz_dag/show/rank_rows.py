@@ -1,4 +1,4 @@
-"""Rows of ranks: each rank's micro-batches as numbered blocks over a strip of its communication, bubbles in grey."""
+"""Rows of ranks: each rank's micro-batches in numbered blocks over a strip of its communication, idle stages grey."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def rows_legend(groups: Sequence[RowGroup]) -> Iterator[LegendGroup]:
         drawn.add(Category.BWD_COMPUTATION_RECOMPUTE)
     blocks += entries(name for name in palette.LABEL if name in drawn and palette.CATEGORY[name] not in stepped)
     if any(len(activity.steps) for activity in active):
-        blocks.append(LegendEntry("bubble: no micro-batch runs", palette.BUBBLE))
+        blocks.append(LegendEntry(palette.STAGE_IDLE_LABEL, palette.STAGE_IDLE))
     yield LegendGroup("blocks", blocks)
     strip = {category for activity in active for _, category in activity.communication}
     if strip:
@@ -127,9 +127,9 @@ def _draw_row(axes: Axes, activity: Activity, band: Band, style: StepStyle, scal
     resolution = Resolution.of(scale.span_ns, DATA_WIDTH)
     name = f"rank-{activity.rank}"
     axes.axhline(strip.bottom, color=palette.RULE, linewidth=0.5, zorder=1)
-    bubble = activity.bubble()
-    if len(bubble.starts):
-        draw_boxes(axes, scale.on_axis(bubble, zero_ns), blocks, palette.BUBBLE, f"{name}/bubble", zorder=1.5)
+    idle = activity.stage_idle()
+    if len(idle.starts):
+        draw_boxes(axes, scale.on_axis(idle, zero_ns), blocks, palette.STAGE_IDLE, f"{name}/stage-idle", zorder=1.5)
     fitted = draw_steps(axes, activity.steps, blocks, style, scale, zero_ns, name)
 
     def draw(intervals: Intervals, at: Band, category: str, word: str) -> None:
@@ -176,11 +176,11 @@ def _draw_missing(axes: Axes, row: Row, band: Band, scale: TimeScale) -> None:
 
 
 def _figures_heading(rows: Sequence[Row]) -> str:
-    return "bubble · computation" if any(row.summary.pipeline_ns for row in rows) else "computation"
+    return "idle · computation" if any(row.summary.pipeline_ns for row in rows) else "computation"
 
 
 def _figures(row: Row) -> str:
-    """What stands right of a row: its bubble where micro-batches are known, and how long it computes."""
+    """What stands right of a row: its idle share where micro-batches are known, and how long it computes."""
     summary = row.summary
     if not summary.usable:
         return ""

@@ -1,4 +1,4 @@
-"""A rank in few numbers, and what can be said of several: bubbles, stragglers, recompute; titles are made of these."""
+"""A rank in few numbers, and what can be said of several: idle shares, stragglers, recompute, for titles."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from statistics import median
 
 import numpy as np
 
-from traceviz_dag.analyze.intervals import measure, subtract
+from traceviz_dag.analyze.intervals import clip, measure, subtract
 from traceviz_dag.show.activity import Activity, is_partial
 from traceviz_dag.show.facts import duration, ranks_named, share
 from traceviz_dag.show.members import Member
@@ -25,8 +25,9 @@ class RankSummary:
         usable: whether the rank has kernels; without, all else is 0.
         partial: whether a part of its trace could not be read.
         computation_ns, exposed_ns: as in the table ``overlap``, inside the training step where there is one.
-        pipeline_ns: first start to last end of its micro-batch steps; 0 without micro-batches.
+        pipeline_ns: first start to last end of its micro-batches; 0 without any.
         steps_ns: time in which a micro-batch runs.
+        notes: which training step all of it is of, where the trace has several.
     """
 
     member: Member
@@ -39,10 +40,11 @@ class RankSummary:
     steps_ns: int = 0
     microbatches: int = 0
     chunks: int = 0
+    notes: Sequence[str] = ()
 
     @property
-    def bubble_share(self) -> float:
-        """Share of the time from the first to the last step in which no micro-batch runs."""
+    def idle_share(self) -> float:
+        """Share of the time from the first to the last micro-batch in which none runs, as in the table pipelines."""
         return 1 - self.steps_ns / self.pipeline_ns if self.pipeline_ns else 0.0
 
 
@@ -51,35 +53,36 @@ def summarise(member: Member, activity: Activity | None) -> RankSummary:
     if activity is None:
         return RankSummary(member)
     computation = activity.all_computation()
-    steps = activity.steps
-    start, end = activity.pipeline_span() or (0, 0)
+    steps, again = activity.measured_steps, activity.recompute()
+    span = (int(steps.time.starts.min()), int(steps.time.ends.max())) if len(steps) else (0, 0)
     return RankSummary(
         member=member,
         usable=True,
         partial=is_partial(activity.status),
         computation_ns=activity.time_of(computation),
         exposed_ns=activity.time_of(subtract(activity.all_communication(), computation)),
-        recompute_ns=measure(activity.recompute()),
-        pipeline_ns=end - start,
+        recompute_ns=measure(clip(again, *span)),
+        pipeline_ns=span[1] - span[0],
         steps_ns=measure(steps.time),
         microbatches=int(steps.microbatch.max()) + 1 if len(steps) else 0,
         chunks=len(np.unique(steps.chunk)),
+        notes=activity.figures.notes if activity.figures is not None else (),
     )
 
 
-def bubble_finding(ranks: Sequence[RankSummary]) -> str:
-    """How much of the time from first to last step is bubble, and on which rank or stage least and most."""
+def idle_finding(ranks: Sequence[RankSummary]) -> str:
+    """How much of the time from first to last micro-batch none runs, and on which rank or stage least and most."""
     known = [rank for rank in ranks if rank.pipeline_ns]
     if not known:
         return "no micro-batch is known in these traces"
-    mean = sum(rank.bubble_share for rank in known) / len(known)
+    mean = sum(rank.idle_share for rank in known) / len(known)
     # Where no rank stands in a pipeline, the gaps between its steps are gaps, and nothing more.
     piped = any(rank.member.stage is not None for rank in known)
-    text = f"{_percent(mean)} of the pipeline's time is bubble" if piped else f"{_percent(mean)} lies between the steps"
-    least, most = (pick(known, key=lambda rank: rank.bubble_share) for pick in (min, max))
-    if most.bubble_share - least.bubble_share < 0.01:
+    text = f"stages idle {_percent(mean)} of the time" if piped else f"{_percent(mean)} lies between the micro-batches"
+    least, most = (pick(known, key=lambda rank: rank.idle_share) for pick in (min, max))
+    if most.idle_share - least.idle_share < 0.01:
         return text
-    ends = [f"{_percent(rank.bubble_share)} on {_where(rank.member, known)}" for rank in (least, most)]
+    ends = [f"{_percent(rank.idle_share)} on {_where(rank.member, known)}" for rank in (least, most)]
     return f"{text}, from {ends[0]} to {ends[1]}"
 
 
@@ -125,18 +128,19 @@ def waiting_finding(ranks: Sequence[RankSummary]) -> str:
 
 
 def step_facts(ranks: Sequence[RankSummary]) -> list[str]:
-    """Micro-batches and chunks, the longest way from first to last step, and how much is computed again."""
+    """Of which step, micro-batches and chunks, the longest time of all, and how much is computed again."""
+    notes = list(dict.fromkeys(note for rank in ranks for note in rank.notes))
     known = [rank for rank in ranks if rank.pipeline_ns]
     if not known:
-        return []
+        return notes
     chunks = max(rank.chunks for rank in known)
     count = max(rank.microbatches for rank in known)
     facts = [f"{count} micro-batch{'es' if count > 1 else ''}" + (f", {chunks} chunks" if chunks > 1 else "")]
-    facts.append(f"first to last step {duration(max(rank.pipeline_ns for rank in known))}")
+    facts.append(f"first to last micro-batch {duration(max(rank.pipeline_ns for rank in known))}")
     again = sum(rank.recompute_ns for rank in known)
     if again:
-        facts.append(f"recompute takes {share(again, sum(rank.steps_ns for rank in known))} of the steps")
-    return facts
+        facts.append(f"recompute takes {share(again, sum(rank.steps_ns for rank in known))} of the micro-batches")
+    return notes + facts
 
 
 def warnings(ranks: Sequence[RankSummary]) -> list[str]:
@@ -151,9 +155,7 @@ def warnings(ranks: Sequence[RankSummary]) -> list[str]:
         sentences.append(f"a part of the trace of {ranks_named(broken)} could not be read")
     unknown = [rank.member.rank for rank in ranks if rank.usable and not rank.pipeline_ns]
     if unknown and len(unknown) < sum(rank.usable for rank in ranks):
-        sentences.append(
-            f"the micro-batches of {ranks_named(unknown)} are unknown: kernels are shown, no bubble counted"
-        )
+        sentences.append(f"the micro-batches of {ranks_named(unknown)} are unknown: kernels are shown, no idle share")
     return sentences
 
 

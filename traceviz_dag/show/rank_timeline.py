@@ -141,11 +141,13 @@ def _caption(source: TableSource, activity: Activity) -> Caption:
     if figures is not None:
         title = (
             f"Rank {rank}: {share(figures.exposed_ns, figures.communication_ns)} of communication is exposed, "
-            f"{share(figures.exposed_ns, figures.window_ns)} of the {figures.window_label}"
+            f"{share(figures.exposed_ns, figures.window_ns)} of {figures.the_window}"
         )
         if not figures.communication_ns:
-            title = f"Rank {rank}: no communication; idle {share(figures.idle_ns, figures.window_ns)} of the step"
+            idle = share(figures.idle_ns, figures.window_ns)
+            title = f"Rank {rank}: no communication; idle {idle} of {figures.the_window}"
         facts += [
+            *figures.notes,
             f"{figures.window_label} {duration(figures.window_ns)}",
             f"computation {duration(figures.compute_ns)}",
             f"communication {duration(figures.communication_ns)}, of it {duration(figures.hidden_ns)} hidden and "

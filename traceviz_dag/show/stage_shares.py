@@ -27,6 +27,9 @@ from traceviz_dag.vocabulary import ALL_DIMENSIONS, Category
 COLUMNS = 480
 """Equal pieces of the axis; in each, a state's height is its share of the time of the stage's ranks."""
 
+STAGE_IDLE = "stage_idle"
+"""The state in which a stage runs no micro-batch."""
+
 BLOCK_STATES = (
     Category.FWD_COMPUTATION.value,
     Category.BWD_COMPUTATION.value,
@@ -34,7 +37,7 @@ BLOCK_STATES = (
     Category.OPTIMIZER_COMPUTATION.value,
     Category.OTHER_COMPUTATION.value,
     Category.UNCLASSIFIED.value,
-    "bubble",
+    STAGE_IDLE,
 )
 """What a rank computes, from the foot of the upper band upwards."""
 
@@ -104,10 +107,10 @@ def _draw_stage(page: Page, axes: Axes, stage: StageShares, band: Band, edges: F
 def _label_stage(page: Page, stage: StageShares, band: Band, ahead: Mapping[int, float]) -> None:
     usable = sum(rank.usable for rank in stage.ranks)
     of = f"{usable} of {len(stage.ranks)} ranks" if usable < len(stage.ranks) else f"{usable} ranks"
-    known = [rank.bubble_share for rank in stage.ranks if rank.pipeline_ns]
-    bubble = f"bubble {share(round(sum(known) / len(known) * 1e6), 1_000_000)}" if known else ""
+    known = [rank.idle_share for rank in stage.ranks if rank.pipeline_ns]
+    idle = f"idle {share(round(sum(known) / len(known) * 1e6), 1_000_000)}" if known else ""
     middle = band.part(*_BLOCKS).middle
-    page.row_label(middle - 0.08, "no known stage" if stage.stage is None else f"stage {stage.stage}", bubble)
+    page.row_label(middle - 0.08, "no known stage" if stage.stage is None else f"stage {stage.stage}", idle)
     page.row_label(middle + 0.1, of, colour=palette.QUIET_INK, size=SMALL)
     late = [rank.member.rank for rank in stage.ranks if rank.member.rank in ahead]
     if late:
@@ -117,14 +120,14 @@ def _label_stage(page: Page, stage: StageShares, band: Band, ahead: Mapping[int,
 
 
 def block_states(activity: Activity) -> dict[str, Intervals]:
-    """State → intervals in which a rank is in it, disjoint: recompute, steps, other computation, then bubbles."""
+    """State → intervals in which a rank is in it, disjoint: recompute, steps, other computation, then idle."""
     steps, outside = activity.steps, activity.outside_steps
     forward, backward = (Intervals(*steps.take(side).time) for side in (~steps.backward, steps.backward))
     wanted = {
         Category.BWD_COMPUTATION_RECOMPUTE.value: activity.recompute(),
         Category.BWD_COMPUTATION.value: merge(backward, outside.get(Category.BWD_COMPUTATION, NOTHING)),
         Category.FWD_COMPUTATION.value: merge(forward, outside.get(Category.FWD_COMPUTATION, NOTHING)),
-        "bubble": activity.bubble(),
+        STAGE_IDLE: activity.stage_idle(),
     }
     rest = (Category.OPTIMIZER_COMPUTATION, Category.OTHER_COMPUTATION, Category.UNCLASSIFIED)
     return _disjoint({**{each.value: outside.get(each, NOTHING) for each in rest}, **wanted})
@@ -188,8 +191,8 @@ def _legend(stages: Sequence[StageShares]) -> Iterator[LegendGroup]:
 
 
 def _label(state: str) -> str:
-    return "bubble: no micro-batch runs" if state == "bubble" else palette.LABEL[state]
+    return palette.STAGE_IDLE_LABEL if state == STAGE_IDLE else palette.LABEL[state]
 
 
 def _colour(state: str) -> str:
-    return palette.BUBBLE if state == "bubble" else palette.CATEGORY[state]
+    return palette.STAGE_IDLE if state == STAGE_IDLE else palette.CATEGORY[state]

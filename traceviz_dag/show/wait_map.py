@@ -11,10 +11,11 @@ import pyarrow.compute as pc
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from traceviz_dag.analyze.blame import JUDGED_COLUMNS, judged_waits, late_ranks
+from traceviz_dag.analyze.blame import JUDGED_COLUMNS, judged_waits, late_ranks, wait_basis
 from traceviz_dag.analyze.clock_summary import clock_facts, clock_statement
 from traceviz_dag.analyze.communications import optional_integers
 from traceviz_dag.analyze.intervals import Int64
+from traceviz_dag.analyze.step_time import WINDOW_COLUMNS, step_time
 from traceviz_dag.show import palette
 from traceviz_dag.show.blocks import Float64, draw_bars
 from traceviz_dag.show.facts import duration, place, share
@@ -49,10 +50,10 @@ _HEADING = 0.36
 
 
 def draw_wait_map(source: TableSource) -> Figure | None:
-    """Draw the iteration's waits, on solved clocks where these are known.
+    """Draw the iteration's waits, on solved clocks where these are known, else as durations tell them.
 
     Returns:
-        The figure; None where no communication is matched.
+        The figure; None where no wait can be told.
     """
     collectives = source.table("collectives", JUDGED_COLUMNS)
     waits = judged_waits(collectives)
@@ -61,7 +62,8 @@ def draw_wait_map(source: TableSource) -> Figure | None:
     ranks = np.unique(optional_integers(collectives, "rank"))
     panels = wait_panels(waits, ranks)
     edges = class_edges(panels)
-    late = {row["rank"]: row for row in late_ranks(collectives).to_pylist()}
+    step_ns = step_time(source.table("overlap", WINDOW_COLUMNS))
+    late = {row["rank"]: row for row in late_ranks(collectives, step_ns).to_pylist()}
     rows = row_count(len(ranks))
     height = min(max(_MAP_HEIGHT / rows, _LOWEST_ROW), _HIGHEST_ROW)
     with typography():
@@ -166,7 +168,7 @@ def _caption(
     statement = clock_statement(facts)
     total, time = int(_waits(waits).sum()), int(optional_integers(waits, "duration_ns").sum())
     warnings = [] if facts["solved"] else [statement]
-    warnings += _unmatched(collectives)
+    warnings += _basis(collectives) + _unmatched(collectives)
     blamed = any(row["blamed"] for row in late.values())
     several = any(panel.together > 1 for panel in panels) or ranks_in_row(len(late)) > 1
     return Caption(
@@ -174,7 +176,7 @@ def _caption(
         facts=[
             place(source),
             f"{len(late)} ranks, {waits.num_rows:,} parts in matched communications",
-            *([f"{share(total, time)} of their time is waiting"] if blamed else []),
+            *([f"{share(total, time)} of their time is waiting", "a delay is not a saving"] if blamed else []),
             *([statement.replace(" us ", " µs ")] if facts["solved"] else []),
         ],
         warnings=warnings,
@@ -196,6 +198,15 @@ def _finding(late: Sequence[dict[str, object]], total: int, time: int) -> str:
         f"Rank {worst['rank']} makes its peers wait {duration(int(str(worst['own_ns'])))} ({doing}), "
         f"last in {worst['last']} of {worst['communications']} communications{others}"
     )
+
+
+def _basis(collectives: pa.Table) -> list[str]:
+    kernels = wait_basis(collectives)
+    said = (
+        (kernels["durations"], "waits of {:,} kernels come from durations, which need no clock"),
+        (kernels["untold"], "{:,} matched kernels are left out: nothing tells their waits"),
+    )
+    return [text.format(count) for count, text in said if count]
 
 
 def _unmatched(collectives: pa.Table) -> list[str]:

@@ -249,6 +249,7 @@ class Settings:
 def _faults_of(s: Settings) -> list[str]:
     sizes = {"tp": s.tp, "cp": s.cp, "ep": s.ep, "etp": s.expert_tensor, "dp": s.dp, "pp": s.pp, "vpp": s.vpp}
     sizes |= {"microbatches": s.microbatches, "layers": s.layers, "iterations": s.iterations, "node-size": s.node_size}
+    sizes |= {"hidden": s.hidden, "sequence": s.sequence}
     found = [f"--{name} is {size}; it must be at least 1" for name, size in sizes.items() if size < 1]
     if not found and sorted(s.order.split("-")) != ["cp", "dp", "ep", "pp", "tp"]:
         found.append(f"--order {s.order}: it must name tp, cp, ep, dp and pp once each, for example tp-cp-ep-dp-pp")
@@ -261,22 +262,37 @@ def _said(*faults: tuple[bool, str]) -> list[str]:
 
 def _size_faults(s: Settings) -> list[str]:
     shards, stages = s.expert_tensor * s.ep * s.pp, s.pp * s.vpp
+    pieces = (s.tp if s.sequence_parallel else 1) * (2 * s.cp if s.cp > 1 else 1)
     uneven = s.world % shards != 0
     apart = not uneven and not s.order.endswith("pp") and s.pp > 1 and s.expert_data != s.dp
     return _said(
         (uneven, f"world size {s.world} is no multiple of etp x ep x pp = {shards}; raise --dp"),
         (apart, "an --order that does not end in pp needs etp x ep = tp x cp"),
-        (s.layers < stages, f"{s.layers} layers cannot fill pp x vpp = {stages} stages; raise --layers"),
+        (
+            s.layers % stages != 0,
+            f"--layers {s.layers} must be a multiple of pp x vpp = {stages}: all stages hold as many",
+        ),
         (s.vpp > 1 and s.pp < 2, "--vpp needs --pp of at least 2"),
         (s.vpp > 1 and s.microbatches % s.pp != 0, f"interleaving needs --microbatches as a multiple of pp = {s.pp}"),
         (s.heads % s.tp != 0 or s.hidden % s.tp != 0, "heads and --hidden must be multiples of tp"),
+        (s.hidden % s.heads != 0, f"--hidden {s.hidden} must be a multiple of its {s.heads} attention heads"),
+        (
+            s.sequence % pieces != 0,
+            f"--sequence {s.sequence} must be a multiple of {pieces}, which tp and cp cut it into",
+        ),
+        (s.experts < 0, f"--experts {s.experts}: there cannot be fewer than none"),
         (s.expert_count % s.ep != 0, f"{s.expert_count} experts cannot be spread over ep = {s.ep}"),
+        (
+            0 < s.expert_count < s.top_k,
+            f"{s.expert_count} experts are fewer than the {s.top_k} that each token goes to",
+        ),
     )
 
 
 def _feature_faults(s: Settings) -> list[str]:
     graphs, imbalance = s.cuda_graphs is not Graphs.NONE, s.faults.expert_imbalance
     recomputes_layers = s.recompute not in (Recompute.NONE, Recompute.SELECTIVE)
+    stages, split = s.pp * s.vpp, s.faults.bad_stage_split
     te = s.transformer is Transformer.TRANSFORMER_ENGINE
     return _said(
         (s.overlap_expert and s.ep < 2, "--overlap-expert needs --ep of at least 2"),
@@ -287,7 +303,15 @@ def _feature_faults(s: Settings) -> list[str]:
         (graphs and s.recompute is not Recompute.NONE, "--cuda-graphs runs without recompute"),
         (graphs and s.expert_count > 0, "--cuda-graphs needs a dense model"),
         (s.cp > 1 and not te, "context parallelism needs --transformer transformer-engine"),
-        (s.faults.bad_stage_split > 0 and s.pp * s.vpp < 2, "a bad stage split needs at least two stages"),
+        (split < 0, f"--bad-stage-split {split}: layers can only be moved to the first stage"),
+        (split > 0 and stages < 2, "a bad stage split needs at least two stages"),
+        (
+            stages > 1 and split > s.layers - stages - (s.layers // stages - 1),
+            f"--bad-stage-split {split} leaves a stage without layers; move fewer, or raise --layers",
+        ),
+        (not 0 <= s.edges.missing_launches <= 1, "--missing-launches is a share between 0 and 1"),
+        (s.clock_skew_ms < 0, f"--clock-skew {s.clock_skew_ms}: clocks differ by 0 ms or more"),
+        (s.seed < 0, f"--seed {s.seed} must not be negative"),
         (imbalance != 0 and not s.expert_count, "expert imbalance needs experts"),
         (not 0 <= imbalance < 1, "the expert imbalance is a share between 0 and 1"),
     )

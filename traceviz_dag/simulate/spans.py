@@ -125,7 +125,7 @@ def _in_window(found: dict[str, Int64 | int], window: tuple[int, int]) -> dict[s
         "end_ns": window[1],
         "busy_ns": busy,
         "computation_ns": computing,
-        "bubble_ns": window[1] - window[0] - busy,
+        "idle_ns": window[1] - window[0] - busy,
         "communication_ns": communicating,
         "exposed_ns": _within_both(found, window) - computing,
     }

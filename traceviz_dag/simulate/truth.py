@@ -74,16 +74,17 @@ MICROBATCH_SCHEMA = pa.schema(
 PIPELINE_SCHEMA = pa.schema(
     [
         *[(name, pa.int64()) for name in ("step", "pipeline", "stage", "rank", "start_ns", "end_ns")],
-        *[(name, pa.int64()) for name in ("busy_ns", "computation_ns", "bubble_ns")],
+        *[(name, pa.int64()) for name in ("busy_ns", "computation_ns", "idle_ns")],
         *[(name, pa.int64()) for name in ("communication_ns", "exposed_ns")],
         *[(name, pa.int64()) for name in ("span_ns", "ideal_ns")],
         *[(name, pa.int64()) for name in ("fill_drain_ns", "imbalance_ns", "jitter_ns", "stall_ns")],
     ]
 )
 """One stage of one pipeline in one step. start, end: first and last kernel of forward and backward over all stages of
-the pipeline, true clock; busy: union of everything but P2P inside; bubble: the rest. Exposed: communication without
+the pipeline, true clock; busy: union of everything but P2P inside; idle: the rest. Exposed: communication without
 computation beside it. The columns from span on are ``bubbles.BubbleParts``: they measure the stage's own span against
-the mean stage, so they add up to span - ideal and not to bubble; NULL where a rank of the pipeline has no file."""
+the mean stage, so they add up to the bubble, span - ideal, and not to idle; NULL where a rank of the pipeline has no
+file."""
 
 
 _COMPUTATION = {

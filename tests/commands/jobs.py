@@ -1,0 +1,128 @@
+"""Small jobs of every kind that people bring, analysed once a process, to hold what commands say against SQL."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tests.analyze.across_ranks import SMALL
+from tests.kineto_file import KinetoFile
+from tests.small_run import GEMM, groups_of
+from traceviz_dag.across_ranks import ACROSS_RANKS_TABLES, StoredIteration
+from traceviz_dag.classify.rules import load_rules
+from traceviz_dag.classify.topology import topology_tables
+from traceviz_dag.discovery import inputs_below
+from traceviz_dag.iteration_pipeline import rank_traces, read_topology
+from traceviz_dag.lake.inputs import IterationInputs
+from traceviz_dag.lake.lake import Lake, open_lake
+from traceviz_dag.lake.queries import iterations, runs
+from traceviz_dag.rank_pipeline import analyse_rank
+from traceviz_dag.simulate import Settings, simulate
+from traceviz_dag.simulate.settings import Edges, Era, Faults, Layout
+
+_PLAIN = Settings(pp=2, dp=2, microbatches=4, node_size=2, gzip=False, **{**SMALL, "layers": 4, "hidden": 1024})
+_OPEN: list[object] = []
+
+
+def _simulated(settings: Settings) -> Callable[[Path], None]:
+    return lambda folder: simulate(settings, folder, workers=1) and None
+
+
+def _two_steps_in_a_file(folder: Path) -> None:
+    """Files whose path says one iteration, and that hold two training steps."""
+    simulate(replace(_PLAIN, iterations=2, layout=Layout.TORCH_PROFILE), folder, workers=1)
+    for path in sorted(folder.glob("torch_profile/rank-*")):
+        rank = int(path.name.removeprefix("rank-").split(".")[0])
+        target = folder / f"iteration_10/rank_{rank:04d}_iter_10.pt.trace.json"
+        target.parent.mkdir(exist_ok=True)
+        path.rename(target)
+    shutil.rmtree(folder / "torch_profile")
+
+
+def _without_topology(folder: Path) -> None:
+    """Headers without described groups, and no text file."""
+    simulate(replace(_PLAIN, era=Era.TORCH_2_3), folder, workers=1)
+    for path in folder.rglob("unique_parallel_groups*"):
+        path.unlink()
+
+
+def _one_rank(folder: Path) -> None:
+    simulate(_PLAIN, folder, workers=1)
+    for path in folder.glob("iteration_*/rank_*"):
+        if "rank_0000" not in path.name:
+            path.unlink()
+
+
+def _without_micro_batches(folder: Path) -> None:
+    """Pipelines of two stages whose kernels nothing puts into a forward or a backward step."""
+    for rank in range(4):
+        file = KinetoFile(rank=rank, world_size=4, groups=groups_of(rank, 4))
+        file.annotation("ProfilerStep#7", 0, 100_000)
+        for place in range(4):
+            at = 1_000 + place * 10_000
+            file.kernel(GEMM, at + 100, at + 9_000 + rank * 100, launched=at)
+        file.kernel(GEMM, 99_000, 119_000, launched=98_000)
+        file.write(folder / f"iteration_7/rank_{rank:04d}_iter_7.pt.trace.json")
+
+
+JOBS: dict[str, Callable[[Path], None]] = {
+    "healthy": _simulated(_PLAIN),
+    "slow_rank": _simulated(replace(_PLAIN, tp=2, faults=Faults(slow_gpu=5), clock_skew_ms=3.0)),
+    "bad_split": _simulated(replace(_PLAIN, layers=8, faults=Faults(bad_stage_split=2))),
+    "alone_in_stage": _simulated(replace(_PLAIN, dp=1, pp=4, faults=Faults(slow_gpu=1))),
+    "two_steps": _two_steps_in_a_file,
+    "two_iterations": _simulated(replace(_PLAIN, iterations=2)),
+    "one_rank": _one_rank,
+    "missing_stage": _simulated(replace(_PLAIN, edges=Edges(missing_rank=2))),
+    "without_topology": _without_topology,
+    "dp_only": _simulated(replace(_PLAIN, pp=1, dp=4)),
+    "without_stacks": _simulated(replace(_PLAIN, stacks=False)),
+    "without_micro_batches": _without_micro_batches,
+}
+
+
+@cache
+def traces_of(name: str) -> Path:
+    """The job's run folder."""
+    context = TemporaryDirectory(prefix=f"traceviz_{name}_")
+    _OPEN.append(context)
+    folder = Path(context.name) / name
+    JOBS[name](folder)
+    return folder
+
+
+def _with_ranks(lake: Lake, inputs: IterationInputs) -> StoredIteration:
+    """An iteration's topology and the tables of its ranks, made in this process."""
+    topology = read_topology(inputs)
+    for name, table in zip(("topology", "process_groups"), topology_tables(topology), strict=True):
+        lake.write(name, table, run=inputs.run, iteration=inputs.iteration)
+    for trace in rank_traces(inputs, {entry.rank for entry in inputs.ranks}):
+        for name, table in analyse_rank(trace, topology, load_rules()).items():
+            lake.write(name, table, run=inputs.run, iteration=inputs.iteration, rank=trace.rank)
+    return StoredIteration(lake, inputs.run, inputs.iteration, inputs)
+
+
+@cache
+def analysed_at(path: Path) -> tuple[StoredIteration, ...]:
+    """The iterations of a path, with every table that ``traceviz analyze`` writes of them, in a home of their own."""
+    context = TemporaryDirectory(prefix="traceviz_home_")
+    _OPEN.append(context)
+    found = tuple(_with_ranks(open_lake(Path(context.name)), inputs) for inputs in inputs_below([path]))
+    for each in found:
+        lake, place = each.lake, {"run": each.run, "iteration": each.iteration}
+        for table in ACROSS_RANKS_TABLES:
+            lake.write(table, each.table(table), **place)
+        for table, query in (("iterations", iterations), ("runs", runs)):
+            lake.write(table, query(lake, each.run, each.iteration), **place)
+    for lake in {each.lake for each in found}:
+        lake.refresh_catalogue()
+    return found
+
+
+def home_of(name: str) -> Path:
+    """The job's home; iterations of one run share it."""
+    return analysed_at(traces_of(name))[0].lake.home
