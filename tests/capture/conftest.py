@@ -84,7 +84,7 @@ def train(python: Path, plugin_folder: Path, folder: Path, job: dict[str, Any]) 
         env={**environment, "PYTHONPATH": ""},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=900,
         check=False,
     )
     assert result.returncode == 0, f"{result.stdout}\n{result.stderr}"

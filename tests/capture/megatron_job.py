@@ -7,7 +7,6 @@ JOB.json names the sizes and the scenarios; each scenario is a job of its own in
 megatron-core.
 """
 
-import atexit
 import faulthandler
 import importlib
 import inspect
@@ -17,7 +16,6 @@ import os
 import resource
 import signal
 import sys
-import traceback
 import warnings
 from pathlib import Path
 
@@ -38,7 +36,9 @@ def main():
     plugin = importlib.import_module("traceviz_capture")
     if job["install_before_import"]:
         # Iteration 0 never comes; each scenario brings its own settings.
-        plugin.install(plugin.Settings(iterations=frozenset({0})))
+        os.environ["TRACEVIZ_CAPTURE_ITERATIONS"] = "0"
+        plugin.install()
+        del os.environ["TRACEVIZ_CAPTURE_ITERATIONS"]
     import torch
 
     torch.set_num_threads(1)
@@ -49,20 +49,13 @@ def main():
 
 
 def in_processes(job, scenario, plugin):
+    """Each rank is a child that leaves as any Python process does: exit handlers, destructors and all."""
     children = []
     for rank in range(job["world"]):
         child = os.fork()
         if child == 0:
-            code = 1
-            try:
-                train(job, scenario, plugin, rank)
-                code = 0
-            except BaseException:  # noqa: BLE001
-                traceback.print_exc()
-            finally:
-                atexit._run_exitfuncs()
-                sys.stderr.flush()
-                os._exit(code)
+            train(job, scenario, plugin, rank)
+            sys.exit(0)
         children.append(child)
     codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
     for rank, code in enumerate(codes):
@@ -75,8 +68,11 @@ def in_processes(job, scenario, plugin):
 def train(job, scenario, plugin, rank):
     os.environ.update({f"TRACEVIZ_CAPTURE_{name.upper()}": str(value) for name, value in scenario["capture"].items()})
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(job["world"]), LOCAL_RANK=str(rank))
+    os.environ["STAND_IN_WITHOUT"] = scenario.get("without", "")
     if job["install_before_import"]:
-        plugin.install().settings = plugin.Settings.from_environment()
+        capture = plugin.install()
+        for one in filter(None, (capture, capture._profiler)):
+            one.settings = plugin.Settings.from_environment()
     else:
         plugin.install()
     import torch.distributed as dist

@@ -103,7 +103,7 @@ def test_a_file_says_which_of_its_lines_is_wrong(tmp_path):
     with pytest.raises(BadInputError, match="profile_step"):
         read_configuration(path)
     path.write_text("use_pytorch_profiler = ")
-    with pytest.raises(BadInputError, match="no TOML or JSON"):
+    with pytest.raises(BadInputError, match="is no TOML file"):
         read_configuration(path)
     with pytest.raises(BadInputError, match="cannot be read"):
         read_configuration(tmp_path / "absent.toml")

@@ -46,24 +46,93 @@ def test_all_ranks_are_the_default_of_today_and_named_for_releases():
 
 def test_nsys_gets_the_documented_line_and_a_name_for_each_rank():
     rendered = targets(NSYS, nsys_gpu_metrics=True, output_folder="/out")
-    words = shlex.split(rendered["nsys-slurm"].text)
+    shell, option, script, _ = shlex.split(rendered["nsys-slurm"].text)
+    assert (shell, option) == ("bash", "-c")
+    words = shlex.split(script.removeprefix("exec ").split(" $(")[0])
     name = "/out/profile_%p_%q{SLURM_JOB_ID}_node%q{SLURM_NODEID}_rank%q{SLURM_PROCID}"
     assert words[:8] == ["nsys", "profile", "-s", "none", "-o", name, "-t", "cuda,nvtx"]
     assert words[8:12] == [
         *("--force-overwrite", "true", "--capture-range=cudaProfilerApi", "--capture-range-end=stop"),
     ]
-    assert words[12].startswith("--gpu-metrics-devices")
+    assert shlex.split(targets(NSYS, output_folder="/out")["nsys-slurm"].text) == words
     assert "rank%q{RANK}" in rendered["nsys-torchrun"].text
     assert "--nvtx-ranges" in rendered["megatron"].text
     assert "nsys profile" in rendered["torchrun"].text
     assert not {"plugin", "traceviz"} & rendered.keys()
 
 
+def test_gpu_metrics_are_collected_once_on_each_node(tmp_path):
+    """nsys is not at hand: a stand-in says with which words it was called."""
+    nsys = tmp_path / "nsys"
+    nsys.write_text('#!/bin/bash\nprintf "%s\\n" "$@"\n')
+    nsys.chmod(0o755)
+    for name in ("nsys-torchrun", "nsys-slurm"):
+        rendering = targets(NSYS, nsys_gpu_metrics=True, output_folder="/out put")[name]
+        for local_rank in ("0", "1"):
+            ranks = {"LOCAL_RANK": local_rank} if name == "nsys-torchrun" else {"SLURM_LOCALID": local_rank}
+            said = subprocess.run(
+                ["bash", "-c", f"{rendering.text} python 'a b.py'"],
+                env={**ranks, "PATH": f"{tmp_path}:/usr/bin:/bin"},
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout.splitlines()
+            assert ("--gpu-metrics-devices=all" in said) == (local_rank == "0")
+            assert said[-2:] == ["python", "a b.py"]
+            assert said[4].startswith("/out put/profile_%p")
+        assert any("first rank records: 2 of 2" in note for note in rendering.notes)
+
+
+def test_an_export_keeps_what_nccl_noted():
+    words = shlex.split(targets(NSYS)["nsys-export"].text)
+    assert words[:2] == ["nsys", "export"]
+    assert "--include-blobs=true" in words
+
+
+def test_shapes_and_stacks_reach_each_bridge_through_the_field_that_it_reads():
+    rendered = targets(TORCH, execution_traces=True)
+    assert "0.4 to 0.6" in rendered["bridge"].title
+    for name in ("shapes", "callstack", "chakra"):
+        assert f"pytorch_profiler_collect_{name}=True" in rendered["bridge"].text
+        assert f"profiling.pytorch_profiler_collect_{name}=true" in " ".join(rendered["nemo-run"].notes)
+    assert "pytorch_profiler_collect" not in rendered["bridge-older"].text
+    assert any("run.Script" in note for note in rendered["nemo-run"].notes)
+    assert parse_arguments(shlex.split(rendered["megatron"].text)).pytorch_profiler_collect_chakra
+    assert "chakra" not in rendered["megatron-older"].text
+    with pytest.raises(ValueError, match="execution_traces with nsys"):
+        targets(NSYS, execution_traces=True)
+
+
+def test_memory_snapshots_are_named_where_each_of_them_really_dumps_them():
+    given = {"record_memory_history": True, "memory_snapshot_path": "/out/mem ory/snap.pickle", "output_folder": "/out"}
+    rendered = targets(TORCH, **given)
+    megatron = " ".join(rendered["megatron"].notes)
+    assert "last rank alone (15)" in megatron
+    assert "mkdir -p /out '/out/mem ory'" in megatron
+    assert "/out/mem ory/snap_8.pickle" in " ".join(rendered["bridge"].notes)
+    assert "os.makedirs('/out/mem ory', exist_ok=True)" in rendered["bridge"].text
+    assert "export TRACEVIZ_CAPTURE_MEMORY=history" in rendered["plugin"].text
+    assert "mkdir -p /out '/out/mem ory'" in targets(NSYS, **given)["slurm"].text
+    sentence = " ".join(consequences(ProfilingConfig.model_validate({**TORCH, **given})))
+    for words in ("last rank (15)", "/out/mem ory/snap_RANK.pickle", "beside the trace"):
+        assert words in sentence
+
+
+def test_explain_says_who_dumps_what():
+    given = ["--profile", "--use-pytorch-profiler", "--tensorboard-dir", "/tb", "--record-memory-history"]
+    found = {one.question: one for one in explain([*given, "--pytorch-profiler-collect-chakra"])}
+    assert "/tb/../torch_profile/rank-N.json.gz" in found["Who writes the traces, and where?"].why
+    assert "the last rank alone dumps snapshot.pickle" in found["Where does memory go?"].why
+    assert "/tb/../chakra/rank-N.json.gz" in found["Can the step be replayed elsewhere (Chakra)?"].why
+    older = {one.question: one for one in explain([*given, "--pytorch-profiler-collect-chakra"], today=False)}
+    assert older["Can the step be replayed elsewhere (Chakra)?"].answer == "no"
+
+
 def test_the_plugins_variables_are_read_back_as_configured():
     text = targets(TORCH, profile_ranks=[0, 1, 2, 9], with_stack=False, output_folder="/a b")["plugin"].text
     exports = dict(line.removeprefix("export ").split("=", 1) for line in text.splitlines())
     settings = Settings.from_environment({name: shlex.split(value)[0] for name, value in exports.items()})
-    assert settings.iterations == {20, 21}
+    assert str(settings.iterations) == "20-21"
     assert (settings.ranks, settings.stacks, settings.shapes, settings.out) == ("0-2,9", False, True, "/a b")
 
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
+import os
 import sys
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.end_to_end.conftest import traceviz
 from traceviz_dag.capture import plugin
-from traceviz_dag.capture.plugin import Capture, Settings, Topology
+from traceviz_dag.capture.plugin import Capture, Numbers, Settings, Topology, _Profiler
 from traceviz_dag.classify.parallel_sizes import ParallelSizes
 from traceviz_dag.classify.rank_grids import RankGrids, compute_grids
 from traceviz_dag.classify.topology import unite
@@ -60,6 +65,7 @@ def test_topology_files_give_back_every_group_coordinate_and_replica(layout, tmp
         expected = grids.coordinates[rank]
         assert topology.coordinates(rank) == {axis: getattr(expected, axis) for axis in plugin._AXES}
     text = read_topology_file(path.with_suffix(".txt"))
+    assert text.sizes["dp"] == len(grids.groups["dp"][0])
     assert set(text.groups["dp"]) == {tuple(sorted(group)) for group in grids.groups["dp"]}
 
 
@@ -130,25 +136,109 @@ def test_the_choice_of_ranks_follows_the_groups():
     assert all(Topology(4).chosen("replica", rank, rank) for rank in range(4))
 
 
-@pytest.mark.parametrize("wrong", [{"ITERATIONS": "3-"}, {"WARMUP": "one"}, {"ITERATIONS": "3", "RANKS": "some"}])
-def test_a_wrong_variable_is_a_warning_and_nothing_is_recorded(wrong, monkeypatch, capsys):
+def test_the_text_file_names_virtual_stages_and_batch_sizes():
+    topology = topology_of(compute_grids(ParallelSizes.of(world=8, pp=2)))
+    topology.sizes["vpp"], topology.micro_batch_size, topology.global_batch_size = 3, 2, 32
+    text = topology.as_text()
+    for line in ("DP Size: 4", "Virtual Pipeline Stages: 3", "Micro Batch Size: 2", "Global Batch Size: 32"):
+        assert line in text.splitlines()
+    assert "Number of Micro-batches: 4" in text
+
+
+@pytest.fixture
+def bare(monkeypatch):
+    """No variable of the plugin is set and no plugin is installed."""
     monkeypatch.setattr(plugin, "_installed", None)
+    for name in list(os.environ):
+        if name.startswith("TRACEVIZ_CAPTURE_"):
+            monkeypatch.delenv(name)
+    return monkeypatch
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"ITERATIONS": "3-"}, "ITERATIONS=3-: '3-' is no number and no range like 4-7"),
+        ({"ITERATIONS": "7-3"}, "write 3-7"),
+        ({"ITERATIONS": "3", "WARMUP": "-1"}, "WARMUP=-1: must be a whole number from 0"),
+        ({"ITERATIONS": "3", "WARMUP": "one"}, "WARMUP=one: must be a whole number from 0"),
+        ({"ITERATIONS": "3", "STACKS": "ture"}, "STACKS=ture: must be 1 or 0"),
+        ({"ITERATIONS": "3", "MEMORY": "histroy"}, "MEMORY=histroy: must be 1 or 0"),
+        ({"ITERATIONS": "3", "MAX_BYTES": "8G"}, "MAX_BYTES=8G: must be a whole number"),
+        ({"ITERATIONS": "3", "EXIT_SECONDS": "nan"}, "EXIT_SECONDS=nan: must be a number of seconds"),
+        ({"ITERATIONS": "3", "RANKS": "some"}, "RANKS=some: must be replica, all, stage, node or numbers"),
+        ({"RANKS": "all"}, "TRACEVIZ_CAPTURE_ITERATIONS is not set"),
+        ({"ITERATION": "3"}, "did you mean TRACEVIZ_CAPTURE_ITERATIONS?"),
+    ],
+)
+def test_a_wrong_variable_is_one_line_and_nothing_is_recorded(wrong, words, bare, capsys):
     before = list(sys.meta_path)
     for name, value in wrong.items():
-        monkeypatch.setenv(f"TRACEVIZ_CAPTURE_{name}", value)
-    assert plugin.install().settings.iterations == frozenset()
-    assert "nothing is recorded" in capsys.readouterr().err
+        bare.setenv(f"TRACEVIZ_CAPTURE_{name}", value)
+    assert not plugin.install().settings.iterations
+    [line] = capsys.readouterr().err.splitlines()
+    assert words in line
     assert sys.meta_path == before
 
 
+def test_the_patchs_variable_for_all_ranks_is_honoured():
+    def ranks(**environment):
+        return Settings.from_environment(environment).ranks
+
+    assert ranks(PROFILE_ALLRANKS="1") == "all"
+    assert ranks(PROFILE_ALLRANKS="0") == "replica"
+    both = {"PROFILE_ALLRANKS": "1", "TRACEVIZ_CAPTURE_RANKS": "2"}
+    assert ranks(**both) == "2"
+    assert "no effect" in plugin.odd_variables(both)[0]
+
+
+def test_an_endless_range_costs_nothing():
+    endless = Settings.from_environment({"TRACEVIZ_CAPTURE_ITERATIONS": "5,1-3000000000,2-9"}).iterations
+    assert str(endless) == "1-3000000000"
+    assert 2_999_999_999 in endless
+    assert (endless.following(7), endless.following(3_000_000_001)) == (7, None)
+    assert str(endless.outside(1, 45)) == "46-3000000000"
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 5))), st.integers(0, 40), st.integers(0, 40))
+def test_ranges_hold_the_numbers_that_they_were_made_of(parts, one, other):
+    wanted = {number for first, more in parts for number in range(first, first + more + 1)}
+    numbers = Numbers.of(",".join(f"{first}-{first + more}" for first, more in parts))
+    assert {number for number in range(50) if number in numbers} == wanted
+    assert numbers.following(one) == min((number for number in wanted if number >= one), default=None)
+    low, high = sorted((one, other))
+    outside = numbers.outside(low, high)
+    assert {number for number in range(50) if number in outside} == {n for n in wanted if not low <= n <= high}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "world", "words"),
+    [
+        ("7", 4, "names 7, but the job has ranks 0 to 3, so no rank records"),
+        ("0,2-9", 4, "names 4-9, but the job has ranks 0 to 3"),
+        ("0,2", 4, None),
+        ("replica", 2, "all 2 ranks record"),
+        ("stage", 2, "all 2 ranks record"),
+        ("replica", 1, None),
+        ("all", 4, None),
+        ("node", 4, None),
+    ],
+)
+def test_ranks_that_the_job_has_not_are_named(wanted, world, words):
+    said = Topology(world).misses(wanted)
+    assert (said is None) == (words is None)
+    assert words is None or words in said
+    assert words is None or ("no rank records" in said) == ("no rank records" in words)
+
+
 def test_without_room_the_profiler_is_not_even_started(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(Capture, "_prepare", lambda _: pytest.fail("the profiler was started"))
-    full = Capture(Settings(iterations=frozenset({1}), out=str(tmp_path / "out"), keep_free_bytes=1 << 60))
+    monkeypatch.setattr(_Profiler, "prepare", lambda _: pytest.fail("the profiler was started"))
+    full = Capture(Settings(iterations=Numbers.of("1"), out=str(tmp_path / "out"), keep_free_bytes=1 << 60))
     full.begin(1)
-    spent = Capture(Settings(iterations=frozenset({1}), out=str(tmp_path / "out"), max_bytes=-1))
+    spent = Capture(Settings(iterations=Numbers.of("1"), out=str(tmp_path / "out"), max_bytes=-1))
     spent.begin(1)
     said = capsys.readouterr().err
-    assert "bytes are free" in said
+    assert "KEEP_FREE_BYTES" in said
     assert "MAX_BYTES" in said
 
 
@@ -164,3 +254,61 @@ def test_the_printed_plugin_is_one_file_that_needs_nothing_but_python():
     assert imported <= set(sys.stdlib_module_names) | {"torch"}
     at_import = {node.module for node in ast.parse(text).body if isinstance(node, ast.ImportFrom)}
     assert "torch" not in at_import
+
+
+class StandInForTorch(ModuleType):
+    """torch as far as a window needs it, with a GPU that it does not have; notes what it is asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__("torch")
+        self.asked: list[object] = []
+        memory = SimpleNamespace(
+            _record_memory_history=lambda **given: self.asked.append(given),
+            _dump_snapshot=lambda path: Path(path).write_bytes(b"snapshot"),
+        )
+        self.cuda = SimpleNamespace(is_available=lambda: True, memory=memory)
+        self.profiler = SimpleNamespace(
+            ProfilerActivity=SimpleNamespace(CPU=0, CUDA=1), profile=self._profile, record_function=self._function
+        )
+        self._C = SimpleNamespace()
+
+    def _profile(self, **given: object) -> SimpleNamespace:
+        self.asked.append(given.get("experimental_config"))
+        return SimpleNamespace(
+            **dict.fromkeys(("prepare_trace", "start_trace", "stop_trace"), lambda: None),
+            add_metadata_json=lambda *_: None,
+            export_chrome_trace=lambda path: Path(path).write_text("{}"),
+        )
+
+    def _function(self, _: str) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+
+def test_allocator_history_is_a_snapshot_beside_each_trace_with_finitely_many_entries(tmp_path, monkeypatch):
+    torch = StandInForTorch(tmp_path)
+    parts = {
+        "torch": torch,
+        "torch.profiler": torch.profiler,
+        "torch._C": torch._C,
+        "torch._C._profiler": SimpleNamespace(_ExperimentalConfig=dict),
+        "torch._C._autograd": SimpleNamespace(_profiler_enabled=lambda: False, _disable_profiler=lambda: None),
+    }
+    for name, part in parts.items():
+        monkeypatch.setitem(sys.modules, name, part)
+    variables = {"ITERATIONS": "3-4", "MEMORY": "history", "MEMORY_ENTRIES": "1000", "CUDA_SYNC": "1", "WARMUP": "0"}
+    settings = Settings.from_environment(
+        {f"TRACEVIZ_CAPTURE_{name}": value for name, value in {**variables, "OUT": str(tmp_path)}.items()}
+    )
+    assert settings.memory
+    capture = Capture(settings)
+    for iteration in range(1, 6):
+        capture.step(iteration)
+    capture.finish()
+    history = {"enabled": "all", "context": "all", "stacks": "python", "max_entries": 1000}
+    assert torch.asked == [{"enable_cuda_sync_events": True}, history, {"enabled": None}] * 2
+    for iteration in (3, 4):
+        folder = tmp_path / f"iteration_{iteration}"
+        assert (folder / f"rank_0000_iter_{iteration}.memory.pickle").read_bytes() == b"snapshot"
+        assert (folder / f"rank_0000_iter_{iteration}.pt.trace.json.gz").is_file()
+    [run] = discover([tmp_path])
+    assert [file.iteration for file in run.files] == [3, 4]

@@ -69,6 +69,10 @@ def oldest(capture_python, plugin_folder, tmp_path_factory) -> Trained:
             {"name": "without", "capture": {}},
             {"name": "windows", "capture": {"iterations": "2,4", "ranks": "all", "shapes": "0"}},
             {"name": "resumed", "first": 101, "capture": {"iterations": "103", "ranks": "stage", "stacks": "0"}},
+            *[
+                {"name": f"no {name}", "first": 101, "without": name, "capture": {"iterations": "3,103-104,900"}}
+                for name in ("curr_iteration", "train_step")
+            ],
         ],
     }
     return train(capture_python, plugin_folder, tmp_path_factory.mktemp("oldest"), job)
@@ -88,6 +92,23 @@ def test_after_a_resume_iterations_are_counted_as_the_job_counts_them(newest, ol
     # Iteration 3 lies before the resume, and two pipelines are two replicas, of which one records.
     assert newest.files("resumed") == {103: [0, 2]}
     assert oldest.files("resumed") == {103: [0, 1, 2, 3]}
+
+
+@pytest.mark.parametrize(
+    ("missing", "said"),
+    [
+        ("train_step", "megatron.training.training has no train_step: iterations are counted by optimizer steps"),
+        ("curr_iteration", "calls of train_step (megatron.training.training does not name the iteration) counts"),
+    ],
+)
+def test_another_megatron_is_counted_on_from_the_resumed_iteration_and_that_is_said(missing, said, oldest):
+    name = f"no {missing}"
+    assert oldest.files(name) == {103: [0, 1, 2, 3], 104: [0, 1, 2, 3]}
+    assert said in oldest.said
+    assert oldest.losses(name) == oldest.losses("resumed")
+    first = 102 if missing == "train_step" else 101
+    assert f"iterations 3,900 never came; {first} to 105 were counted" in oldest.said
+    assert oldest.said.count("900 never came") == 2
 
 
 def test_recording_changes_no_loss(trained):
@@ -162,7 +183,11 @@ def test_the_text_file_for_older_tools_says_the_same(trained):
     text = read_topology_file(path)
     whole = read_topology_file(path.with_suffix(".json"))
     assert text.sizes["world"] == WORLD
-    assert json.loads(path.with_suffix(".json").read_text())["microbatches"] == 4
+    stated = json.loads(path.with_suffix(".json").read_text())
+    assert (stated["microbatches"], stated["micro_batch_size"]) == (4, 1)
+    assert text.sizes["dp"] == len(trained.seen("windows", 0)["dp"])
+    for line in (f"Virtual Pipeline Stages: {stated['sizes']['vpp']}", "Micro Batch Size: 1"):
+        assert line in path.read_text().splitlines()
     assert set(text.full_model) == {tuple(sorted(model)) for model in whole.full_model}
     stated = {tuple(sorted(group)) for group in text.groups["pp"]}
     assert stated == {tuple(sorted(trained.seen("windows", rank)["pp"])) for rank in range(WORLD)}
@@ -280,7 +305,7 @@ def test_bridges_own_classes_take_what_is_rendered_for_releases(capture_python, 
     context = SimpleNamespace(state=SimpleNamespace(train_state=SimpleNamespace(step=41)))
     manager.fire("on_train_step_start", context)
     manager.fire("on_train_step_end", context)
-    assert calls == [(42, "bridge callback"), ("bridge callback",)]
+    assert calls == [(42, "bridge callback", "bridge callback"), ("bridge callback", 42)]
 
 
 def rendered_call(text: str) -> dict[str, Any]:

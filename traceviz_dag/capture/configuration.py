@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -80,6 +80,7 @@ class ProfilingConfig(BaseModel):
             of each pipeline stage (stage), the first of each node (node), or a list of ranks.
         wait_steps: iterations before the profiler starts; by default as many as leave room for the warm-up.
         warmup_steps: iterations with the profiler running whose records are thrown away.
+        execution_traces: Chakra execution traces of torch.profiler, for replay, beside the traces.
         accept_size: record however large the estimate is.
     """
 
@@ -94,6 +95,7 @@ class ProfilingConfig(BaseModel):
     with_stack: bool = True
     record_memory_history: bool = False
     memory_snapshot_path: str = "snapshot.pickle"
+    execution_traces: bool = False
     nsys_trace: tuple[str, ...] = ("cuda", "nvtx")
     nsys_gpu_metrics: bool = False
     nvtx_ranges: bool = False
@@ -141,6 +143,17 @@ class ProfilingConfig(BaseModel):
             return tuple(sorted(next(group for group in grids.groups["pp"] if 0 in group)))
         return next(model for model in grids.replicas.closure if 0 in model)
 
+    def rank_snapshot_path(self, rank: int | str) -> str:
+        """Where Megatron Bridge dumps the memory history of a rank."""
+        path = PurePosixPath(self.memory_snapshot_path)
+        return str(path.with_name(f"{path.stem}_{rank}{path.suffix}"))
+
+    def folders(self) -> tuple[str, ...]:
+        """Folders that must be there before the job starts: neither Megatron-LM nor Bridge makes the snapshots'."""
+        snapshots = str(PurePosixPath(self.memory_snapshot_path).parent)
+        wanted = (self.output_folder, *([snapshots] if self.record_memory_history and snapshots != "." else []))
+        return tuple(dict.fromkeys(wanted))
+
     def estimate(self) -> Estimate:
         """How much will be written, and how long writing holds the job up."""
         return estimate(
@@ -164,6 +177,11 @@ class ProfilingConfig(BaseModel):
                 "nsys under fault tolerance: the restarting launcher and nsys both want to start the ranks, and "
                 "Megatron Bridge drops nsys with a mere warning; switch job.fault_tolerance off for this run or use "
                 "the PyTorch profiler"
+            )
+        if self.use_nsys_profiler and self.execution_traces:
+            return (
+                "execution_traces with nsys: only the PyTorch profiler writes Chakra's; leave them out or "
+                "set use_pytorch_profiler"
             )
         unknown = [name for name in self.nsys_trace if name not in _NSYS_TRACES]
         if unknown:

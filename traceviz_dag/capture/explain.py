@@ -51,6 +51,8 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         parser.add_argument(f"--{name}", type=int, default=1)
     parser.add_argument("--save-interval", type=int, default=None)
     parser.add_argument("--cuda-graph-impl", default="none")
+    parser.add_argument("--memory-snapshot-path", default="snapshot.pickle")
+    parser.add_argument("--tensorboard-dir", default=None)
     return parser.parse_known_args(list(arguments))[0]
 
 
@@ -80,7 +82,37 @@ def explain(arguments: Sequence[str], *, today: bool = True) -> list[Prospect]:
         recorded += "; the job must be started under nsys with --capture-range=cudaProfilerApi"
     prospects = [Prospect("Is anything recorded?", "yes", recorded), _ranks(given, today)]
     prospects += _nsys_content(given) if nsys else _torch_content(given, today)
-    return [*prospects, *_caveats(given, first, last)]
+    return [*prospects, *_files(given, today, nsys), *_caveats(given, first, last)]
+
+
+def _files(given: argparse.Namespace, today: bool, nsys: bool) -> list[Prospect]:
+    """Who dumps what, and where."""
+    board = given.tensorboard_dir or "TENSORBOARD_DIR"
+    chakra = given.pytorch_profiler_collect_chakra and today and not nsys
+    if nsys:
+        traces = "nsys writes one report for each process that it started and that opened its range"
+    elif today:
+        traces = f"each rank that records writes {board}/../torch_profile/rank-N.json.gz; a rerun overwrites it"
+    else:
+        traces = f"each rank that records writes {board}/HOST_PID.TIME.pt.trace.json"
+    if given.record_memory_history:
+        memory = (
+            f"the last rank alone dumps {given.memory_snapshot_path}, at every log interval; nobody makes its folder"
+        )
+    else:
+        memory = "nobody dumps memory history; add --record-memory-history, which the last rank alone heeds"
+    return [
+        Prospect("Who writes the traces, and where?", "yes" if nsys or given.tensorboard_dir else "in part", traces),
+        Prospect("Where does memory go?", "in part" if given.record_memory_history else "no", memory),
+        Prospect(
+            "Can the step be replayed elsewhere (Chakra)?",
+            "yes" if chakra else "no",
+            f"each rank that records writes {board}/../chakra/rank-N.json.gz"
+            if chakra
+            else "no execution traces; today's main and the PyTorch profiler write them with "
+            "--pytorch-profiler-collect-chakra",
+        ),
+    ]
 
 
 def _ranks(given: argparse.Namespace, today: bool) -> Prospect:
@@ -118,11 +150,6 @@ def _torch_content(given: argparse.Namespace, today: bool) -> list[Prospect]:
             "How large are the tensors?",
             "yes" if shapes else "no",
             "shapes are recorded" if shapes else "no shapes; add --pytorch-profiler-collect-shapes",
-        ),
-        Prospect(
-            "Where does memory go?",
-            "yes" if given.record_memory_history else "no",
-            "memory history is dumped" if given.record_memory_history else "add --record-memory-history",
         ),
         Prospect(
             "Which iteration is a file of?",

@@ -2,36 +2,47 @@
 
 One file, standard library and the job's own torch. It never raises into the job, never talks to other ranks and writes
 within bounds; what goes wrong is a line on stderr. Switch it on in one of four ways (traceviz_capture is this file):
-a line in the script (``import traceviz_capture; traceviz_capture.install()``), ``python -m traceviz_capture SCRIPT …``,
-those two statements in a sitecustomize.py on PYTHONPATH, or ``callbacks=[traceviz_capture.BridgeCallback()]`` with
-Megatron Bridge. A loop of one's own may call ``traceviz_capture.step(iteration)`` first in every iteration.
+a line in the script (``import traceviz_capture; traceviz_capture.install()``), ``python -m traceviz_capture SCRIPT …``
+(or ``-m MODULE …``), those two statements in a sitecustomize.py on PYTHONPATH, or
+``callbacks=[traceviz_capture.BridgeCallback()]`` with Megatron Bridge. A loop of one's own may call
+``traceviz_capture.step(iteration)`` first in every iteration.
 
 TRACEVIZ_CAPTURE_ITERATIONS   120,500-501   iterations as the job logs them; nothing is recorded without it
 TRACEVIZ_CAPTURE_OUT          folder of the run, default traceviz_capture
 TRACEVIZ_CAPTURE_STAGING      folder for raw traces until they are compressed, default OUT/.staging; name a disk of the
                               node where OUT is a network's: what the training waits for goes there alone
-TRACEVIZ_CAPTURE_RANKS        replica (default: one complete model), all, stage, node, or numbers like 0,4-7
-TRACEVIZ_CAPTURE_STACKS, _SHAPES, _MEMORY   1 or 0: call stacks (1), tensor shapes (1), allocations (0)
+TRACEVIZ_CAPTURE_RANKS        replica (default: one complete model), all, stage, node, or numbers like 0,4-7;
+                              PROFILE_ALLRANKS=1 of TraceViz's patch means all
+TRACEVIZ_CAPTURE_STACKS, _SHAPES, _CUDA_SYNC   1 or 0: call stacks (1), tensor shapes (1), cuda_sync rows (0)
+TRACEVIZ_CAPTURE_MEMORY       0 (default), 1: allocations in the trace, history: the allocator's history with Python
+                              stacks, too, a snapshot beside each trace; _MEMORY_ENTRIES: most entries, default 100000
 TRACEVIZ_CAPTURE_WARMUP       iterations that the profiler runs before it records, default 1
 TRACEVIZ_CAPTURE_FIRST        number of the process's first iteration, where nothing else tells it; default 1
 TRACEVIZ_CAPTURE_MAX_BYTES    most that a rank writes, default 8 GiB; _KEEP_FREE_BYTES: disk left free, default 1 GiB
 TRACEVIZ_CAPTURE_EXIT_SECONDS longest wait at exit for files still being compressed, default 30
+
+In its order: settings, topology, the processes that write, the profiler, the capture that counts iterations, the hooks
+that tie it to a job, the entry points.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import difflib
 import functools
 import importlib.abc
+import importlib.util
 import inspect
 import json
+import math
 import os
 import re
 import runpy
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -41,17 +52,29 @@ from typing import Any
 
 _PREFIX = "TRACEVIZ_CAPTURE_"
 _WARNINGS = 20
+_RECORDED_PARTS = {
+    "/torch/_dynamo/": "a compiled region",
+    "/torch/_inductor/": "a compiled region",
+    "/torch/_functorch/": "a compiled region",
+    "/torch/_ops.py": "an operator",
+    "/torch/_library/": "an operator",
+    "/torch/autograd/": "a function of autograd",
+}
+"""Parts of torch that call Python from inside a function that they record from C++."""
+_SECONDS_GLOO = 0.005
+"""How long a window waits for gloo's threads to note the end of what the job has waited for already."""
 _WRITER = """
-import gzip, os, shutil, sys
+import functools, gzip, os, shutil, sys
 source, target = sys.argv[1:3]
 folder, name = os.path.split(target)
 hidden = os.path.join(folder, f".{name}.{os.getpid()}")
+pack = functools.partial(gzip.open, compresslevel=3) if target.endswith(".gz") else open
 text = b"" if source else sys.stdin.buffer.read()
 try:
     os.nice(10)
     os.makedirs(folder, exist_ok=True)
     if source:
-        with open(source, "rb") as file, gzip.open(hidden, "wb", compresslevel=3) as packed:
+        with open(source, "rb") as file, pack(hidden, "wb") as packed:
             shutil.copyfileobj(file, packed, 1 << 20)
     else:
         with open(hidden, "wb") as file:
@@ -63,7 +86,7 @@ finally:
     for path in filter(os.path.exists, (hidden, source)):
         os.unlink(path)
 """
-"""Compresses a file, or writes its standard input; under a hidden name first, so that no reader sees half a file."""
+"""Compresses or moves a file, or writes its standard input; under a hidden name first: no reader sees half a file."""
 _AXES = {
     "tp": "TENSOR_MODEL_PARALLEL_GROUP",
     "cp": "CONTEXT_PARALLEL_GROUP",
@@ -77,18 +100,77 @@ _TEXT_SECTIONS = {"tp": "TENSOR PARALLEL", "pp": "PIPELINE PARALLEL", "dp": "DAT
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What to record and where; see the variables above."""
+class Numbers:
+    """Whole numbers, as ascending ranges: ``1-3000000000`` costs no more than ``3``."""
 
-    iterations: frozenset[int] = frozenset()
+    ranges: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def of(cls, text: str) -> Numbers:
+        """The numbers of a list such as ``0,4-7``.
+
+        Raises:
+            ValueError: the text is no such list.
+        """
+        found: list[tuple[int, int]] = []
+        for part in filter(None, (part.strip() for part in text.split(","))):
+            match = re.fullmatch(r"(\d+)(?:\s*-\s*(\d+))?", part, re.ASCII)
+            if match is None:
+                raise ValueError(f"{part!r} is no number and no range like 4-7")
+            first, last = int(match[1]), int(match[2] or match[1])
+            if last < first:
+                raise ValueError(f"{part!r} runs backwards: write {last}-{first}")
+            found.append((first, last))
+        merged: list[tuple[int, int]] = []
+        for first, last in sorted(found):
+            if merged and first <= merged[-1][1] + 1:
+                merged[-1] = (merged[-1][0], max(last, merged[-1][1]))
+            else:
+                merged.append((first, last))
+        return cls(tuple(merged))
+
+    def __bool__(self) -> bool:
+        return bool(self.ranges)
+
+    def __contains__(self, number: int) -> bool:
+        return any(first <= number <= last for first, last in self.ranges)
+
+    def __str__(self) -> str:
+        return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in self.ranges)
+
+    def following(self, number: int) -> int | None:
+        """The first of them that is not below a number."""
+        return next((max(first, number) for first, last in self.ranges if last >= number), None)
+
+    def outside(self, lowest: int, highest: int) -> Numbers:
+        """Those below ``lowest`` or above ``highest``."""
+        below = [(first, min(last, lowest - 1)) for first, last in self.ranges if first < lowest]
+        above = [(max(first, highest + 1), last) for first, last in self.ranges if last > highest]
+        return Numbers((*below, *above))
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to record and where; see the variables above.
+
+    Attributes:
+        memory: allocations are part of the trace.
+        history: the allocator's history is recorded, too, with at most ``memory_entries`` entries.
+        first: number of the process's first iteration; None where the job tells it, or else 1.
+    """
+
+    iterations: Numbers = Numbers()
     out: str = "traceviz_capture"
     staging: str = ""
     ranks: str = "replica"
     stacks: bool = True
     shapes: bool = True
+    cuda_sync: bool = False
     memory: bool = False
+    history: bool = False
+    memory_entries: int = 100_000
     warmup: int = 1
-    first: int = 1
+    first: int | None = None
     max_bytes: int = 8 << 30
     keep_free_bytes: int = 1 << 30
     exit_seconds: float = 30.0
@@ -98,37 +180,88 @@ class Settings:
         """The settings that TRACEVIZ_CAPTURE_* variables give.
 
         Raises:
-            ValueError: a variable does not hold what it should.
+            ValueError: a variable does not hold what it should; names it.
         """
-        given = {name[len(_PREFIX) :].lower(): value for name, value in environment.items() if name.startswith(_PREFIX)}
-        settings: dict[str, Any] = {name: given[name] for name in ("out", "staging", "ranks") if given.get(name)}
-        settings["iterations"] = frozenset(numbers(given.get("iterations", "")))
-        for name in ("stacks", "shapes", "memory"):
-            if name in given:
-                settings[name] = given[name].strip().lower() not in ("", "0", "false", "no", "off")
-        for name in ("warmup", "first", "max_bytes", "keep_free_bytes"):
-            if name in given:
-                settings[name] = int(given[name])
-        if "exit_seconds" in given:
-            settings["exit_seconds"] = float(given["exit_seconds"])
-        if settings.get("ranks", "all") not in ("replica", "all", "stage", "node"):
-            numbers(settings["ranks"])
-        return cls(**settings)
+        found: dict[str, Any] = {}
+        if environment.get("PROFILE_ALLRANKS", "").strip() == "1":
+            found["ranks"] = "all"
+        for name, read in _READERS.items():
+            text = environment.get(_PREFIX + name.upper(), "").strip()
+            if text:
+                try:
+                    found[name] = read(text)
+                except ValueError as error:
+                    raise ValueError(f"{_PREFIX}{name.upper()}={text[:60]}: {error}") from None
+        found["history"] = found.get("memory") == "history"
+        found["memory"] = found.get("memory", False) is not False
+        return cls(**found)
 
 
-def numbers(text: str) -> list[int]:
-    """Numbers of a list such as ``0,4-7``.
+def odd_variables(environment: Mapping[str, str] = os.environ) -> list[str]:
+    """A sentence for each variable that is not one of ours though it looks like one, or has no effect."""
+    said = []
+    known = [_PREFIX + name.upper() for name in _READERS]
+    for name in sorted(environment):
+        if name.startswith(_PREFIX) and name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            said.append(f"{name} is no variable of the plugin" + (f"; did you mean {near[0]}?" if near else ""))
+    if environment.get("PROFILE_ALLRANKS", "").strip() == "1" and environment.get(f"{_PREFIX}RANKS", "").strip():
+        said.append(f"PROFILE_ALLRANKS=1 has no effect beside {_PREFIX}RANKS={environment[_PREFIX + 'RANKS']}")
+    return said
 
-    Raises:
-        ValueError: the text is no such list.
-    """
-    found: list[int] = []
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
-        if match is None:
-            raise ValueError(f"{part!r} is no number and no range like 4-7")
-        found += range(int(match[1]), int(match[2] or match[1]) + 1)
-    return found
+
+def _switch(text: str) -> bool:
+    if text.lower() not in (*_ON, *_OFF):
+        raise ValueError("must be 1 or 0")
+    return text.lower() in _ON
+
+
+def _memory(text: str) -> bool | str:
+    return "history" if text.lower() == "history" else _switch(text)
+
+
+def _at_least(lowest: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not re.fullmatch(r"[+-]?\d{1,18}", text, re.ASCII) or int(text) < lowest:
+            raise ValueError(f"must be a whole number from {lowest}")
+        return int(text)
+
+    return read
+
+
+def _seconds(text: str) -> float:
+    if not re.fullmatch(r"\d+(\.\d*)?", text, re.ASCII) or not math.isfinite(float(text)):
+        raise ValueError("must be a number of seconds")
+    return float(text)
+
+
+def _ranks(text: str) -> str:
+    if text.lower() in ("replica", "all", "stage", "node"):
+        return text.lower()
+    try:
+        return str(Numbers.of(text))
+    except ValueError as error:
+        raise ValueError(f"must be replica, all, stage, node or numbers ({error})") from None
+
+
+_ON, _OFF = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+_READERS: dict[str, Callable[[str], Any]] = {
+    "iterations": Numbers.of,
+    "out": str,
+    "staging": str,
+    "ranks": _ranks,
+    "stacks": _switch,
+    "shapes": _switch,
+    "cuda_sync": _switch,
+    "memory": _memory,
+    "memory_entries": _at_least(1),
+    "warmup": _at_least(0),
+    "first": _at_least(0),
+    "max_bytes": _at_least(0),
+    "keep_free_bytes": _at_least(0),
+    "exit_seconds": _seconds,
+}
+"""How the text of each variable becomes a setting."""
 
 
 @dataclass
@@ -138,6 +271,7 @@ class Topology:
     Attributes:
         groups: name, description and members (in group order) of each.
         complete: every group of the job is there; else those of this rank alone.
+        microbatches: of one pipeline in an iteration; the sizes are of one micro-batch and of the whole iteration.
     """
 
     world_size: int
@@ -146,6 +280,8 @@ class Topology:
     groups: list[dict[str, Any]] = field(default_factory=list)
     complete: bool = False
     microbatches: int | None = None
+    micro_batch_size: int | None = None
+    global_batch_size: int | None = None
 
     def of(self, axis: str) -> list[list[int]]:
         """All known groups of one axis (tp, cp, dp, pp, ep, etp, edp)."""
@@ -187,7 +323,19 @@ class Topology:
         if wanted == "replica" and self.of("dp"):
             models = self.replicas()
             return rank in models[0] if models else self.coordinates(rank).get("dp") == 0
-        return wanted in ("all", "replica", "stage") or rank in numbers(wanted)
+        return wanted in ("all", "replica", "stage") or rank in Numbers.of(wanted)
+
+    def misses(self, wanted: str) -> str | None:
+        """What a choice of ranks cannot find in this job, in words; None where it finds all."""
+        if wanted in ("replica", "stage"):
+            if self.of("dp" if wanted == "replica" else "pp") or self.world_size == 1:
+                return None
+            return f"no {wanted} is known without Megatron's process groups, so all {self.world_size} ranks record"
+        beyond = Numbers() if wanted in ("all", "node") else Numbers.of(wanted).outside(0, self.world_size - 1)
+        if not beyond:
+            return None
+        nobody = ", so no rank records" if beyond == Numbers.of(wanted) else ""
+        return f"{_PREFIX}RANKS names {beyond}, but the job has ranks 0 to {self.world_size - 1}{nobody}"
 
     def as_json(self) -> dict[str, Any]:
         """Everything known, for the topology file."""
@@ -198,6 +346,8 @@ class Topology:
             "sizes": self.sizes,
             "order": self.order,
             "microbatches": self.microbatches,
+            "micro_batch_size": self.micro_batch_size,
+            "global_batch_size": self.global_batch_size,
             "complete": self.complete,
             "groups": self.groups,
             "replicas": self.replicas(),
@@ -207,7 +357,14 @@ class Topology:
         """The part of it that TraceViz's text file can hold, in its form."""
         rule = "-" * 50
         lines = ["=" * 80, "MEGATRON PARALLEL CONFIGURATION", "=" * 80, time.strftime("Timestamp: %Y-%m-%d %H:%M:%S")]
-        lines += [f"{axis.upper()} Size: {self.sizes.get(axis, 1)}" for axis in ("tp", "pp", "cp", "ep")]
+        lines += [f"{axis.upper()} Size: {self.sizes.get(axis, 1)}" for axis in ("tp", "pp", "cp", "ep", "dp")]
+        further = {
+            "Virtual Pipeline Stages": self.sizes.get("vpp", 1),
+            "Micro Batch Size": self.micro_batch_size,
+            "Global Batch Size": self.global_batch_size,
+            "Number of Micro-batches": self.microbatches,
+        }
+        lines += [f"{words}: {value}" for words, value in further.items() if value is not None]
         lines += [f"World Size: {self.world_size}", "", "STATISTICS", rule, f"Total Ranks: {self.world_size}"]
         for axis, words in _TEXT_SECTIONS.items():
             groups = self.of(axis)
@@ -219,29 +376,6 @@ class Topology:
         lines += ["", "FULL MODEL RANK GROUPS (by DP Rank)", rule]
         lines += [f"Group {number}: {model}" for number, model in enumerate(models)]
         return "\n".join([*lines, "", f"Total model replicas (DP): {len(models)}", ""])
-
-
-def _guarded(*, abandon: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Turn every exception of a method into a warning: a capture must never cost the job a training step.
-
-    Args:
-        abandon: an open recording is given up too.
-    """
-
-    def decorate(method: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(method)
-        def wrapper(self: Capture, *args: Any, **kwargs: Any) -> Any:
-            try:
-                return method(self, *args, **kwargs)
-            except Exception as error:  # noqa: BLE001
-                self.warn(f"{method.__name__.strip('_')} failed: {type(error).__name__}: {error}")
-                if abandon:
-                    self.abandon()
-                return None
-
-        return wrapper
-
-    return decorate
 
 
 class _Writers:
@@ -256,8 +390,8 @@ class _Writers:
         self._running: tuple[subprocess.Popen[bytes], Path] | None = None
         self.written = 0
 
-    def compress(self, raw: Path, target: Path) -> None:
-        """Compress a file that is removed afterwards."""
+    def take(self, raw: Path, target: Path) -> None:
+        """Compress a file to a name that ends in .gz, or move it to any other."""
         self._waiting.append((str(raw), target, b""))
         self.tend()
 
@@ -280,6 +414,11 @@ class _Writers:
         while self._waiting:
             self._begin(*self._waiting.popleft())
         return finished
+
+    def forget(self) -> None:
+        """Leave everything to the parent process."""
+        self._waiting.clear()
+        self._running = None
 
     def _idle(self) -> bool:
         self.tend()
@@ -318,6 +457,221 @@ class _Writers:
                 Path(source).unlink(missing_ok=True)
 
 
+class _OpenFunctions:
+    """Functions that the job records itself (``record_function``) and that a window has seen open but not closed.
+
+    torch keeps a pointer into the window's buffer for each. Where the window has ended and another one records by the
+    time the function closes, torch writes the closing time through that pointer, into memory that is free by then.
+    """
+
+    def __init__(self) -> None:
+        self.watching = False
+        self._open: dict[int, Any] = {}
+        self._kept: list[Any] = []
+
+    def watch(self, function_class: Any) -> None:
+        """Take note of what opens and closes, from now on."""
+        enter, leave = function_class.__enter__, function_class.__exit__
+
+        @functools.wraps(enter)
+        def entered(function: Any) -> Any:
+            result = enter(function)
+            if self.watching:
+                self._open[id(function)] = function
+            return result
+
+        @functools.wraps(leave)
+        def left(function: Any, *details: Any) -> Any:
+            self._open.pop(id(function), None)
+            return leave(function, *details)
+
+        function_class.__enter__, function_class.__exit__ = entered, left
+
+    def cut_off(self) -> None:
+        """A window has ended: what is still open has ended with it, and its end is told to nobody any more.
+
+        The records are kept, for torch tells the end of one that is thrown away, too.
+        """
+        self.watching = False
+        for function in list(self._open.values()):
+            function.run_callbacks_on_exit = False
+            self._kept.append(function.record)
+        self._open.clear()
+
+
+class _Profiler:
+    """torch's profiler: the one place that makes, starts and stops it, one window after the other.
+
+    A window starts and stops between the job's calls, on the thread that started it, never inside a function that torch
+    is recording: see _OpenFunctions and Capture._is_safe.
+    """
+
+    def __init__(self, settings: Settings, warn: Callable[[str], None]) -> None:
+        self.settings = settings
+        self._warn = warn
+        self._torchs: Any = None
+        self._annotation: Any = None
+        self._own_history = False
+        self.functions = _OpenFunctions()
+        self.calling = False
+        self.iteration: int | None = None
+        self.clock: dict[str, Any] = {}
+
+    @property
+    def warm(self) -> bool:
+        """Whether the profiler runs, recording or not."""
+        return self._torchs is not None
+
+    def prepare(self) -> None:
+        """Begin to warm up."""
+        from torch import cuda, profiler
+
+        activities = [profiler.ProfilerActivity.CPU]
+        if cuda.is_available():
+            activities.append(profiler.ProfilerActivity.CUDA)
+        with self._own_call():
+            made = profiler.profile(
+                activities=activities,
+                with_stack=self.settings.stacks,
+                record_shapes=self.settings.shapes,
+                profile_memory=self.settings.memory,
+                **self._experimental(),
+            )
+            made.prepare_trace()
+        self._torchs = made
+
+    def _experimental(self) -> dict[str, Any]:
+        if not self.settings.cuda_sync:
+            return {}
+        try:
+            from torch._C._profiler import _ExperimentalConfig
+
+            return {"experimental_config": _ExperimentalConfig(enable_cuda_sync_events=True)}
+        except (ImportError, TypeError):
+            self._warn(f"this torch has no cuda_sync rows, so {_PREFIX}CUDA_SYNC has no effect")
+            return {}
+
+    def start(self, iteration: int) -> None:
+        """Begin to record."""
+        from torch.profiler import record_function
+
+        self._start_history()
+        with self._own_call():
+            self._torchs.start_trace()
+        self.iteration = iteration
+        self.clock = {"start": clock_pair()}
+        self._annotation = record_function(f"ProfilerStep#{iteration}")
+        self._annotation.__enter__()
+        self.functions.watching = True
+
+    def stop(self, header: Callable[[], Mapping[str, Any]]) -> Any:
+        """End the window; returns torch's profiler, which holds it. What ``header`` gives becomes part of the trace."""
+        if _uses_gloo():
+            time.sleep(_SECONDS_GLOO)
+        profiler, annotation, self._annotation = self._torchs, self._annotation, None
+        annotation.__exit__(None, None, None)
+        self.clock["end"] = clock_pair()
+        profiler.add_metadata_json("traceviz_capture", json.dumps(header()))
+        with self._own_call():
+            profiler.stop_trace()
+        self._torchs = self.iteration = self._annotation = None
+        self.functions.cut_off()
+        return profiler
+
+    def give_up(self) -> None:
+        """Stop without a trace, whatever state the profiler is in: a process that leaves with it running crashes."""
+        profiler, annotation = self._torchs, self._annotation
+        self._torchs = self.iteration = self._annotation = None
+        if "torch" not in sys.modules:
+            return
+        from torch._C._autograd import _disable_profiler, _profiler_enabled
+
+        try:
+            if annotation is not None:
+                annotation.__exit__(None, None, None)
+            with self._own_call():
+                # One that only warms up cannot be stopped: torch crashes on it.
+                if profiler is not None and not _profiler_enabled():
+                    profiler.start_trace()
+                if profiler is not None and _profiler_enabled():
+                    profiler.stop_trace()
+        finally:
+            if _profiler_enabled():
+                _disable_profiler()
+            self.functions.cut_off()
+            self._stop_history()
+
+    def forget(self) -> None:
+        """In a forked child: the profiler is the parent's, and this thread records nothing for it."""
+        if self.iteration is not None:
+            from torch._C._autograd import _enable_record_function
+
+            _enable_record_function(False)
+            sys.setprofile(None)
+        self._torchs = self.iteration = self._annotation = None
+
+    def _start_history(self) -> None:
+        if not self.settings.history:
+            return
+        from torch import _C, cuda
+
+        if not cuda.is_available():
+            self._warn(f"there is no CUDA here, so {_PREFIX}MEMORY=history records no allocator history")
+        elif not getattr(_C, "_cuda_isHistoryEnabled", bool)():
+            entries = self.settings.memory_entries
+            cuda.memory._record_memory_history(enabled="all", context="all", stacks="python", max_entries=entries)
+            self._own_history = True
+
+    def _stop_history(self) -> None:
+        if self._own_history:
+            from torch import cuda
+
+            self._own_history = False
+            cuda.memory._record_memory_history(enabled=None)
+
+    def dump_history(self, path: Path) -> bool:
+        """Write the allocator's history, the job's own where it records one; False where there is none."""
+        from torch import cuda
+
+        if not self.settings.history or not cuda.is_available():
+            return False
+        try:
+            cuda.memory._dump_snapshot(str(path))
+        finally:
+            self._stop_history()
+        return True
+
+    @contextlib.contextmanager
+    def _own_call(self) -> Iterator[None]:
+        self.calling = True
+        try:
+            yield
+        finally:
+            self.calling = False
+
+
+def _guarded(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Keep every exception of the plugin away from the job.
+
+    What the disk refuses costs the window; anything else is a fault of the plugin or an unknown torch, and switches the
+    plugin off. To catch everything is right here, and only here: whatever it is that this file has not foreseen, a
+    training step that others paid for must not fail because somebody wanted to watch it.
+    """
+
+    @functools.wraps(method)
+    def wrapper(self: Capture, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(self, *args, **kwargs)
+        except OSError as error:
+            self.warn(f"{type(error).__name__}: {error}")
+            self.abandon()
+        except Exception as error:  # noqa: BLE001
+            self.switch_off(f"{method.__name__.strip('_')} failed ({type(error).__name__}: {error})")
+        return None
+
+    return wrapper
+
+
 class Capture:
     """Records the wanted iterations of this process.
 
@@ -328,122 +682,169 @@ class Capture:
         self.settings = settings
         self.topology: Topology | None = None
         self.microbatches: int | None = None
-        self._profiler: Any = None
-        self._recording: int | None = None
-        self._annotation: Any = None
-        self._clock: dict[str, Any] = {}
+        self.micro_batch_size: int | None = None
+        self._off = self._tidied = False
         self._source: str | None = None
-        self._counted = settings.first - 1
+        self._how: str | None = None
+        self._stepping = threading.local()
+        self._counted: int | None = None
         self._counts: Any = None
+        self._rank: int | None = None
+        self._reached: tuple[int, int] | None = None
         self._stamp = time.strftime("%Y%m%d_%H%M%S")
         self._topology_written: Any = None
         self._writers = _Writers(self.warn)
-        self._largest = self._warned = 0
-        self._tidied = self._calling = self._foreign = False
+        self._profiler = _Profiler(settings, self.warn)
+        self._largest = 0
+        self._said: set[str] = set()
         self._chosen: tuple[Topology | None, bool] | None = None
 
     def warn(self, words: str) -> None:
-        """Say what went wrong on stderr; a job that fails in every iteration is heard only so often."""
-        self._warned += 1
-        if self._warned <= _WARNINGS:
+        """Say a thing once on stderr; a job in which every iteration brings another fault is heard only so often."""
+        if words not in self._said and len(self._said) < _WARNINGS:
+            self._said.add(words)
             with contextlib.suppress(OSError, ValueError, AttributeError):
-                sys.stderr.write(f"traceviz_capture: rank {_rank()}: {words}\n")
+                sys.stderr.write(f"traceviz_capture: rank {_rank() if self._rank is None else self._rank}: {words}\n")
 
-    @_guarded(abandon=True)
-    def begin(self, iteration: int, source: str = "script") -> None:
-        """An iteration begins; ``source`` names who counts. Other counters are ignored from then on."""
-        self._writers.tend()
-        if self._source not in (None, source, "optimizer") or self._foreign:
-            return
-        self._source = source
-        if self._recording is not None:
-            self.end(source)
-        wanted = self.settings.iterations
-        ahead = any(number in wanted for number in range(iteration, iteration + self.settings.warmup + 1))
-        if ahead and self._profiler is None and self._may_record():
-            self._prepare()
-        if iteration in wanted and self._profiler is not None:
-            self._start(iteration)
+    def tell(self, words: str) -> None:
+        """Say on rank 0 what holds for the whole job."""
+        if (_rank() if self._rank is None else self._rank) == 0:
+            self.warn(words)
 
-    @_guarded(abandon=True)
-    def end(self, source: str = "script", ended_by: str = "iteration") -> None:
-        """The iteration ends: stop recording and write what was recorded."""
-        if self._recording is None or self._source != source:
-            return
-        profiler, iteration = self._profiler, self._recording
-        self._annotation.__exit__(None, None, None)
-        self._clock["end"] = clock_pair()
-        profiler.add_metadata_json("traceviz_capture", json.dumps(self._header(iteration, ended_by)))
-        with self._own_call():
-            profiler.stop_trace()
-        self._profiler = self._recording = self._annotation = None
-        self._export(profiler, iteration)
-
-    def step(self, iteration: int | None = None, source: str = "script") -> None:
-        """The last iteration has ended, the given one (default: the next) begins."""
-        self._counted = self._counted + 1 if iteration is None else iteration
-        self.end(source)
-        self.begin(self._counted, source)
-
-    @_guarded(abandon=True)
-    def finish(self) -> None:
-        """The job ends: close what is open and wait, within bounds, for files still being written."""
-        if self._source == "script":
-            self.end("script", ended_by="exit")
-        else:
-            # Whoever else counts has ended its last iteration already: what is open is none.
+    def switch_off(self, words: str) -> None:
+        """Do nothing any more, for the reason given."""
+        if not self._off:
+            self._off = True
+            self.warn(f"{words}: nothing more is recorded in this process")
             self.abandon()
-        if not self._writers.wait(self.settings.exit_seconds):
-            self.warn("left before its last file was written: raise TRACEVIZ_CAPTURE_EXIT_SECONDS")
 
     def abandon(self) -> None:
-        """Give up an open recording, so that the profiler does not go on."""
-        profiler, recording, annotation = self._profiler, self._recording, self._annotation
-        self._profiler = self._recording = self._annotation = None
+        """Give up an open window, so that the profiler does not go on."""
         try:
-            if annotation is not None:
-                annotation.__exit__(None, None, None)
-            if profiler is not None:
-                with self._own_call():
-                    # One that only warms up cannot be stopped: torch crashes on it.
-                    if recording is None:
-                        profiler.start_trace()
-                    profiler.stop_trace()
-        except Exception as error:  # noqa: BLE001
-            self.warn(f"the profiler did not stop: {error}")
+            if self._profiler.warm and _is_main_thread():
+                self._profiler.give_up()
+        except Exception as error:  # noqa: BLE001 (see _guarded)
+            self.switch_off(f"the profiler did not stop ({error})")
 
-    @contextlib.contextmanager
-    def _own_call(self) -> Iterator[None]:
-        self._calling = True
-        try:
-            yield
-        finally:
-            self._calling = False
+    # Counting iterations.
 
-    def around_profiler(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """A call that makes or starts a profiler; one of the job's own ends the capture.
+    @_guarded
+    def begin(self, iteration: int, source: str = "script", how: str | None = None) -> None:
+        """An iteration begins; ``source`` names who counts. Other counters are ignored from then on.
 
-        torch has room for one profiler at a time, and torch 2.13 crashes where another one with call stacks follows the
-        steps of a first.
+        Args:
+            how: the counter in words, for the trace's header and for people.
         """
+        if self._off or self._source not in (None, source, "optimizer") or not self._is_safe():
+            return
+        iteration = int(iteration)
+        self._writers.tend()
+        self._rank = _rank()
+        if self._profiler.iteration is not None:
+            self._end("iteration")
+        if self._source != source:
+            self._source, self._how = source, how or source
+            self._announce(iteration)
+        self._write_topology()
+        wanted = self.settings.iterations.following(iteration)
+        if wanted is None or wanted > iteration + self.settings.warmup:
+            self.abandon()
+            return
+        if not self._profiler.warm and self._may_record():
+            self._profiler.prepare()
+        if iteration == wanted and self._profiler.warm:
+            self._profiler.start(iteration)
 
-        @functools.wraps(call)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            if not self._calling and not self._foreign:
-                self._foreign = True
-                self.warn("the job has a profiler of its own, so nothing more is recorded here")
-                self.abandon()
-            return call(*args, **kwargs)
+    @_guarded
+    def end(self, source: str = "script", iteration: int | None = None) -> None:
+        """The iteration ends: stop recording and write what was recorded."""
+        if self._off or self._source != source or not self._is_safe():
+            return
+        if iteration is not None:
+            self._reach(iteration)
+        if self._profiler.iteration is not None:
+            self._end("iteration")
 
-        return wrapper
+    @_guarded
+    def step(self, iteration: int | None = None, source: str = "script") -> None:
+        """The last iteration has ended, the given one (default: the next) begins."""
+        last = self._counted
+        self.end(source, last)
+        self._counted = (self._first() if last is None else last + 1) if iteration is None else int(iteration)
+        self.begin(self._counted, source)
+
+    def _reach(self, iteration: int) -> None:
+        lowest, highest = self._reached or (iteration, iteration)
+        self._reached = (min(lowest, iteration), max(highest, iteration))
+
+    def _first(self) -> int:
+        """Number of the process's first iteration: as configured, or after Megatron's resumed one, or 1."""
+        if self.settings.first is not None:
+            return self.settings.first
+        resumed = getattr(_megatrons_arguments(), "iteration", None)
+        return resumed + 1 if isinstance(resumed, int) else 1
+
+    def _is_safe(self) -> bool:
+        """Whether the profiler may start and stop at this place.
+
+        It may not inside a backward pass, a compiled region or an operator: torch records these from C++, where nobody
+        can cut them off. It may not on a thread other than the main one: a profiler stops where it started, and who
+        leaves the process with one still running crashes.
+        """
+        inside = _recorded_from_outside() if _is_main_thread() else "a thread that is not the main one"
+        if inside is not None:
+            self.switch_off(f"iterations are counted inside {inside}, where no profiler may start")
+        return inside is None
+
+    def _announce(self, iteration: int) -> None:
+        """Say once who counts, from where, and what will be recorded."""
+        topology = self._known_topology()
+        ranks, misses = self.settings.ranks, topology.misses(self.settings.ranks)
+        self.tell(
+            f"{self._how} counts, now at iteration {iteration}; records {self.settings.iterations} of "
+            f"{'ranks ' if ranks[0].isdigit() else ''}{ranks} below {self.settings.out}"
+        )
+        if misses is not None:
+            self.tell(misses)
+
+    @_guarded
+    def finish(self) -> None:
+        """The job ends: close what is open, say what never came, and wait, within bounds, for files being written."""
+        if self._off and self._source is None:
+            return
+        if self._source == "script" and self._profiler.iteration is not None and not self._off and self._is_safe():
+            self._reach(self._profiler.iteration)
+            self._end("exit")
+        # Whoever else counts has ended its last iteration already: what is open is none.
+        self.abandon()
+        self._tell_what_never_came()
+        if not self._writers.wait(self.settings.exit_seconds):
+            self.warn(f"left before its last file was written: raise {_PREFIX}EXIT_SECONDS")
+
+    def _tell_what_never_came(self) -> None:
+        if self._off or "torch" not in sys.modules or _is_launcher():
+            return
+        if self._source is None:
+            self.tell(
+                f"nothing is recorded: no iteration was counted, for there was neither Megatron's train_step nor an "
+                f"optimizer's step; call traceviz_capture.step(iteration) in the loop to get {self.settings.iterations}"
+            )
+        elif self._reached is None:
+            self.tell(f"nothing is recorded: no iteration came to its end, wanted were {self.settings.iterations}")
+        elif never := self.settings.iterations.outside(*self._reached):
+            self.tell(f"iterations {never} never came; {self._reached[0]} to {self._reached[1]} were counted")
+
+    # Recording one iteration.
+
+    def _known_topology(self) -> Topology:
+        return self.topology or Topology(_world_size(), groups=_own_groups())
 
     def _may_record(self) -> bool:
         """Whether this rank is wanted and its files will find room; checked before the profiler costs anything."""
-        topology = self.topology or Topology(_world_size(), groups=_own_groups())
-        self._write_topology(topology)
         if self._chosen is None or self._chosen[0] is not self.topology:
-            local_rank = int(os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0")))
-            self._chosen = (self.topology, topology.chosen(self.settings.ranks, _rank(), local_rank))
+            local_rank = _from_environment("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK") or 0
+            chosen = self._known_topology().chosen(self.settings.ranks, _rank(), local_rank)
+            self._chosen = (self.topology, chosen)
         if not self._chosen[1]:
             return False
         self._staging.mkdir(parents=True, exist_ok=True)
@@ -453,10 +854,11 @@ class Capture:
             self._tidied = True
         needed = self._largest * 5 // 4
         if self._writers.written + needed // 8 > self.settings.max_bytes:
-            raise OSError(f"{self._writers.written} bytes written, more would pass TRACEVIZ_CAPTURE_MAX_BYTES")
-        free = shutil.disk_usage(self._staging).free
-        if free < self.settings.keep_free_bytes + needed:
-            raise OSError(f"only {free} bytes are free below {self._staging}, so nothing is recorded")
+            raise OSError(f"what is written and one more window would pass {_PREFIX}MAX_BYTES, so nothing is recorded")
+        if shutil.disk_usage(self._staging).free < self.settings.keep_free_bytes + needed:
+            raise OSError(
+                f"too few bytes are free below {self._staging} ({_PREFIX}KEEP_FREE_BYTES): nothing is recorded"
+            )
         return True
 
     @property
@@ -468,81 +870,73 @@ class Capture:
         for path in self._staging.glob(pattern):
             path.unlink(missing_ok=True)
 
-    def _prepare(self) -> None:
-        from torch import cuda, profiler
-
-        activities = [profiler.ProfilerActivity.CPU]
-        if cuda.is_available():
-            activities.append(profiler.ProfilerActivity.CUDA)
-        with self._own_call():
-            recorder = profiler.profile(
-                activities=activities,
-                with_stack=self.settings.stacks,
-                record_shapes=self.settings.shapes,
-                profile_memory=self.settings.memory,
-            )
-            recorder.prepare_trace()
-        self._profiler = recorder
-
-    def _start(self, iteration: int) -> None:
-        from torch.profiler import record_function
-
-        with self._own_call():
-            self._profiler.start_trace()
-        self._recording = iteration
-        self._clock = {"start": clock_pair()}
-        self._annotation = record_function(f"ProfilerStep#{iteration}")
-        self._annotation.__enter__()
-
-    def _header(self, iteration: int, ended_by: str) -> dict[str, Any]:
-        """What a trace's header says of its capture; groups are this rank's alone."""
-        topology, rank = self.topology or Topology(_world_size(), groups=_own_groups()), _rank()
-        own = [group for group in topology.groups if rank in group["ranks"]]
-        return {
-            "version": 1,
-            "iteration": iteration,
-            "iteration_from": self._source,
-            "ended_by": ended_by,
-            "rank": rank,
-            "world_size": topology.world_size,
-            "clock": self._clock,
-            "order": topology.order,
-            "sizes": topology.sizes,
-            "microbatches": self._microbatch_count(),
-            "coordinates": topology.coordinates(rank),
-            "groups": [group for group in own if len(group["ranks"]) < topology.world_size],
-        }
-
-    def _export(self, profiler: Any, iteration: int) -> None:
-        """Write the raw trace; compression and the final name follow in a process beside the training."""
-        name = f"rank_{_rank():04d}_iter_{iteration}.pt.trace.json"
-        raw = self._staging / name
+    def _end(self, ended_by: str) -> None:
+        """Stop, and write the raw files; compression and the final names follow in a process beside the training."""
+        iteration = self._profiler.iteration
+        stem = f"rank_{_rank():04d}_iter_{iteration}"
+        folder = Path(self.settings.out, f"iteration_{iteration}")
+        raw, snapshot = self._staging / f"{stem}.pt.trace.json", self._staging / f"{stem}.memory.pickle"
         try:
+            profiler = self._profiler.stop(lambda: self._header(iteration, ended_by))
+            has_history = self._profiler.dump_history(snapshot)
             profiler.export_chrome_trace(str(raw))
             if not _is_whole(raw):
                 raise OSError("torch wrote no whole trace: is the disk full?")
         except BaseException:
-            self._tidy(f"{name}*")
+            self._profiler.give_up()
+            self._tidy(f"{stem}.*")
             raise
         size = raw.stat().st_size
+        self._writers.take(raw, folder / f"{raw.name}.gz")
+        if has_history:
+            size += snapshot.stat().st_size
+            self._writers.take(snapshot, folder / snapshot.name)
         self._largest = max(self._largest, size)
-        target = Path(self.settings.out, f"iteration_{iteration}", f"{name}.gz")
-        self._writers.compress(raw, target)
 
-    def _microbatch_count(self) -> int | None:
+    def _header(self, iteration: int | None, ended_by: str) -> dict[str, Any]:
+        """What a trace's header says of its capture; groups are this rank's alone."""
+        topology, rank = self._known_topology(), _rank()
+        own = [group for group in topology.groups if rank in group["ranks"]]
+        return {
+            "version": 1,
+            "iteration": iteration,
+            "iteration_from": self._how,
+            "ended_by": ended_by,
+            "rank": rank,
+            "world_size": topology.world_size,
+            "clock": self._profiler.clock,
+            "order": topology.order,
+            "sizes": topology.sizes,
+            "microbatches": self._batches()[0],
+            "coordinates": topology.coordinates(rank),
+            "groups": [group for group in own if len(group["ranks"]) < topology.world_size],
+        }
+
+    def _batches(self) -> tuple[int | None, int | None, int | None]:
+        """Number and size of micro-batches, and size of the whole iteration's batch, as far as Megatron tells them."""
         calculator = sys.modules.get("megatron.core.num_microbatches_calculator")
-        try:
-            return int(calculator.get_num_microbatches()) if calculator is not None else self.microbatches
-        except (AttributeError, TypeError):
-            return self.microbatches
 
-    @_guarded(abandon=False)
-    def _write_topology(self, topology: Topology) -> None:
-        """Rank 0 writes the files, again where the number of micro-batches has changed."""
-        topology.microbatches = self._microbatch_count()
-        if _rank() != 0 or not topology.groups or self._topology_written == (topology.microbatches,):
+        def ask(name: str, otherwise: int | None) -> int | None:
+            try:
+                return int(getattr(calculator, name)())
+            except (AttributeError, TypeError):
+                return otherwise
+
+        return (
+            ask("get_num_microbatches", self.microbatches),
+            ask("get_micro_batch_size", self.micro_batch_size),
+            ask("get_current_global_batch_size", None),
+        )
+
+    def _write_topology(self) -> None:
+        """Rank 0 writes the files when training starts, and again where the batches have changed."""
+        if self._rank != 0:
             return
-        self._topology_written = (topology.microbatches,)
+        topology, batches = self._known_topology(), self._batches()
+        if not topology.groups or self._topology_written == batches:
+            return
+        self._topology_written = batches
+        topology.microbatches, topology.micro_batch_size, topology.global_batch_size = batches
         base = Path(self.settings.out, f"unique_parallel_groups_{self._stamp}")
         self._writers.write(json.dumps(topology.as_json()), base.with_suffix(".json"))
         if topology.complete:
@@ -551,27 +945,84 @@ class Capture:
     # What follows ties the capture to the job.
 
     def install(self) -> None:
-        """Watch for Megatron's modules, and count optimizer steps until anything better counts."""
+        """Watch for Megatron's and torch's modules; optimizer steps count until anything better does."""
         atexit.register(self.finish)
+        os.register_at_fork(after_in_child=self._in_child)
         sys.meta_path.insert(0, _AfterImport(self))
         for name in _HOOKS:
             if name in sys.modules:
                 self.hook(name, sys.modules[name])
 
-    @_guarded(abandon=False)
+    @_guarded
+    def _in_child(self) -> None:
+        """A child that a training process forks (to load data, to write a checkpoint) records nothing."""
+        if self._source is not None:
+            self._off = True
+            self._profiler.forget()
+            self._source = None
+        self._writers.forget()
+        self._rank = None
+
+    @_guarded
     def hook(self, name: str, module: Any) -> None:
         """Tie the capture to a module of the job."""
-        _HOOKS[name](self, module)
+        try:
+            _HOOKS[name](self, module)
+        except AttributeError as error:
+            self.tell(f"{name} has no {error.name}: {_WITHOUT[name]}")
 
-    @_guarded(abandon=True)
+    def around_profiler(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """A call that makes or starts a profiler; one of the job's own ends the capture.
+
+        torch has room for one profiler at a time, and torch 2.13 crashes where another one with call stacks follows the
+        steps of a first.
+        """
+
+        @functools.wraps(call)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            if not self._profiler.calling and not self._off:
+                self._give_way()
+            return call(*args, **kwargs)
+
+        return wrapper
+
+    def watch_functions(self, function_class: Any) -> None:
+        """Watch ``record_function``, for a window may end inside one."""
+        self._profiler.functions.watch(function_class)
+
+    @_guarded
+    def _give_way(self) -> None:
+        self.switch_off("the job has a profiler of its own")
+
+    def around_step(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        """``Optimizer.step`` as torch decorates it; counts after it, outside of what torch records of it."""
+
+        @functools.wraps(step)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            import torch
+
+            if torch.compiler.is_compiling():
+                return step(*args, **kwargs)
+            depth = getattr(self._stepping, "depth", 0)
+            self._stepping.depth = depth + 1
+            try:
+                result = step(*args, **kwargs)
+            finally:
+                self._stepping.depth = depth
+            if not depth:
+                self.count_optimizer_step(args[0] if args else None)
+            return result
+
+        return wrapper
+
+    @_guarded
     def count_optimizer_step(self, optimizer: Any) -> None:
         """A step of the first optimizer seen ends an iteration."""
-        if self._source not in (None, "optimizer"):
+        if self._off or self._source not in (None, "optimizer"):
             return
-        self._counts = self._counts if self._counts is not None else id(optimizer)
+        self._counts = id(optimizer) if self._counts is None else self._counts
         if self._counts == id(optimizer):
-            if self._source is None:
-                self._counted += 1
+            self._counted = self._first() if self._counted is None else self._counted
             self.step(source="optimizer")
 
     def around_groups(self, initialize: Callable[..., Any]) -> Callable[..., Any]:
@@ -583,34 +1034,37 @@ class Capture:
 
             found: list[dict[str, Any]] = []
             create = dist.new_group
-            dist.new_group = functools.partial(self._noting, create, found)
+            dist.new_group = self._noting(create, found)
             try:
                 result = initialize(*args, **kwargs)
             finally:
                 dist.new_group = create
-            self._keep_topology(inspect.signature(initialize), args, kwargs, found)
+            self._keep_topology(initialize, args, kwargs, found)
             return result
 
         return wrapper
 
-    def _noting(self, create: Callable[..., Any], found: list[dict[str, Any]], *args: Any, **kwargs: Any) -> Any:
+    def _noting(self, create: Callable[..., Any], found: list[dict[str, Any]]) -> Callable[..., Any]:
         """``torch.distributed.new_group``, its group noted; every rank calls it for every group of the job."""
-        number = getattr(
-            getattr(sys.modules["torch.distributed.distributed_c10d"], "_world", None), "group_count", None
-        )
-        group = create(*args, **kwargs)
-        self._note(found, number, kwargs.get("ranks", args[0] if args else None), kwargs.get("group_desc"))
-        return group
 
-    @_guarded(abandon=False)
+        @functools.wraps(create)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            number = _group_count()
+            group = create(*args, **kwargs)
+            self._note(found, number, kwargs.get("ranks", args[0] if args else None), kwargs.get("group_desc"))
+            return group
+
+        return wrapper
+
+    @_guarded
     def _note(self, found: list[dict[str, Any]], number: Any, ranks: Any, description: Any) -> None:
         members = list(range(_world_size())) if ranks is None else [int(rank) for rank in ranks]
         name = None if number is None else str(number)
         found.append({"name": name, "description": description, "ranks": members})
 
-    @_guarded(abandon=False)
-    def _keep_topology(self, signature: Any, args: Any, kwargs: Any, found: list[dict[str, Any]]) -> None:
-        given = signature.bind(*args, **kwargs)
+    @_guarded
+    def _keep_topology(self, initialize: Any, args: Any, kwargs: Any, found: list[dict[str, Any]]) -> None:
+        given = inspect.signature(initialize).bind(*args, **kwargs)
         given.apply_defaults()
         topology = Topology(_world_size(), order=given.arguments.get("order"), groups=found, complete=True)
         sizes = {axis: len(groups[0]) for axis in _AXES if (groups := topology.of(axis))}
@@ -624,29 +1078,35 @@ class Capture:
 
         @functools.wraps(train_step)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            self.begin_framework(source, (*args, *kwargs.values()))
+            iteration = self.begin_framework(source, (*args, *kwargs.values()))
             try:
                 result = train_step(*args, **kwargs)
             except BaseException:
                 self.abandon()
                 raise
-            self.end(source)
+            self.end(source, iteration)
             return result
 
         return wrapper
 
-    @_guarded(abandon=True)
-    def begin_framework(self, source: str, arguments: Sequence[Any]) -> None:
-        """Begin the iteration that Bridge's training state among the arguments, or else Megatron-LM's, names."""
+    @_guarded
+    def begin_framework(self, source: str, arguments: Sequence[Any]) -> int:
+        """Begin the iteration that Bridge's training state among the arguments, or else Megatron-LM's, names.
+
+        Where neither does, calls are counted, from the resumed iteration on.
+        """
         state = next((one.train_state for one in arguments if hasattr(one, "train_state")), None)
-        if state is not None:
-            finished = int(state.step)
-        else:
-            finished = int(sys.modules["megatron.training"].get_args().curr_iteration)
-        self.begin(finished + 1, source)
+        finished = getattr(_megatrons_arguments(), "curr_iteration", None) if state is None else state.step
+        how = source
+        if finished is None:
+            finished = self._first() - 1 if self._counted is None else self._counted
+            how = f"calls of train_step ({source} does not name the iteration)"
+        self._counted = int(finished) + 1
+        self.begin(self._counted, source, how)
+        return self._counted
 
     def around_schedule(self, choose: Callable[..., Any]) -> Callable[..., Any]:
-        """``get_forward_backward_func``, whose schedules are told their number of micro-batches."""
+        """``get_forward_backward_func``, whose schedules are told number and size of their micro-batches."""
 
         @functools.wraps(choose)
         def chooser(*args: Any, **kwargs: Any) -> Any:
@@ -654,8 +1114,10 @@ class Capture:
 
             @functools.wraps(schedule)
             def wrapper(*arguments: Any, **named: Any) -> Any:
-                if not named.get("forward_only") and isinstance(named.get("num_microbatches"), int):
-                    self.microbatches = named["num_microbatches"]
+                if not named.get("forward_only"):
+                    for name, found in (("microbatches", "num_microbatches"), ("micro_batch_size",) * 2):
+                        if isinstance(named.get(found), int):
+                            setattr(self, name, named[found])
                 return schedule(*arguments, **named)
 
             return wrapper
@@ -666,13 +1128,15 @@ class Capture:
 class BridgeCallback:
     """For Megatron Bridge: ``pretrain(config, forward_step, callbacks=[BridgeCallback()])``."""
 
+    _iteration: int | None = None
+
     def on_train_step_start(self, context: Any) -> None:
         """Begin the iteration that Bridge's training state names."""
-        install().begin_framework("bridge callback", [context.state])
+        self._iteration = install().begin_framework("bridge callback", [getattr(context, "state", None)])
 
     def on_train_step_end(self, context: Any) -> None:
         """End it."""
-        install().end("bridge callback")
+        install().end("bridge callback", self._iteration)
 
 
 def _hook_parallel_state(capture: Capture, module: Any) -> None:
@@ -693,6 +1157,7 @@ def _hook_training(capture: Capture, module: Any) -> None:
 def _hook_profiler(capture: Capture, module: Any) -> None:
     for name in ("_prepare_profiler", "_enable_profiler"):
         setattr(module, name, capture.around_profiler(getattr(module, name)))
+    capture.watch_functions(module.record_function)
 
 
 def _hook_profile(capture: Capture, module: Any) -> None:
@@ -700,9 +1165,19 @@ def _hook_profile(capture: Capture, module: Any) -> None:
 
 
 def _hook_optimizers(capture: Capture, module: Any) -> None:
-    module.register_optimizer_step_post_hook(lambda optimizer, *_: capture.count_optimizer_step(optimizer))
+    decorate = module.Optimizer.profile_hook_step
+    module.Optimizer.profile_hook_step = staticmethod(lambda step: capture.around_step(decorate(step)))
+    # Classes that have made an optimizer already carry torch's decoration.
+    waiting = [module.Optimizer]
+    while waiting:
+        kind = waiting.pop()
+        waiting += kind.__subclasses__()
+        step = vars(kind).get("step")
+        if getattr(step, "hooked", False):
+            kind.step = capture.around_step(step)
 
 
+_OPTIMIZERS = "iterations are counted by optimizer steps"
 _HOOKS: dict[str, Callable[[Capture, Any], None]] = {
     "megatron.core.parallel_state": _hook_parallel_state,
     "megatron.core.pipeline_parallel.schedules": _hook_schedules,
@@ -712,6 +1187,16 @@ _HOOKS: dict[str, Callable[[Capture, Any], None]] = {
     "torch.autograd.profiler": _hook_profiler,
     "torch.profiler.profiler": _hook_profile,
 }
+_WITHOUT = {
+    "megatron.core.parallel_state": "the topology is known from torch alone",
+    "megatron.core.pipeline_parallel.schedules": "the number of micro-batches is not known",
+    "megatron.training.training": _OPTIMIZERS,
+    "megatron.bridge.training.train": _OPTIMIZERS,
+    "torch.optim.optimizer": "optimizer steps do not count",
+    "torch.autograd.profiler": "the job must not use a profiler of its own",
+    "torch.profiler.profiler": "the job must not use a profiler of its own",
+}
+"""What follows where a module has not the names that its hook takes hold of."""
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
@@ -738,7 +1223,7 @@ class _AfterImport(importlib.abc.MetaPathFinder):
         try:
             spec.loader.exec_module = exec_module
         except AttributeError:
-            self._capture.warn(f"{name} is loaded in a way that cannot be watched")
+            self._capture.warn(f"{name} is loaded in a way that cannot be watched: {_WITHOUT[name]}")
         return spec
 
 
@@ -753,30 +1238,93 @@ def clock_pair() -> dict[str, int]:
     return {"monotonic_ns": best[1], "utc_ns": best[2], "uncertainty_ns": best[0]}
 
 
+def _distributed() -> Any:
+    """torch.distributed where it is initialized, else None."""
+    distributed = sys.modules.get("torch.distributed")
+    # While torch is being imported, the module is there before its names are.
+    initialized = getattr(distributed, "is_initialized", None)
+    return distributed if initialized is not None and initialized() else None
+
+
+def _is_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def _recorded_from_outside() -> str | None:
+    """What torch is running around this call and would record, in words; None where it is nothing."""
+    task = getattr(getattr(sys.modules.get("torch"), "_C", None), "_current_graph_task_id", None)
+    if task is not None and task() != -1:
+        return "a backward pass"
+    frame = sys._getframe(1)
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if "torch" in path:
+            for part, words in _RECORDED_PARTS.items():
+                if part in path:
+                    return words
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
+
+
 def _own_groups() -> list[dict[str, Any]]:
     """The groups of this rank, as torch lists them; empty outside a distributed job."""
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return []
-    listed: list[Any] = getattr(distributed.distributed_c10d, "_get_all_pg_configs", list)()
     return [
         {"name": one.get("pg_name"), "description": one.get("pg_desc"), "ranks": list(one.get("ranks") or ())}
-        for one in listed
+        for one in _listed_groups()
     ]
 
 
+def _listed_groups() -> list[Any]:
+    distributed = _distributed()
+    if distributed is None:
+        return []
+    listed: list[Any] = getattr(distributed.distributed_c10d, "_get_all_pg_configs", list)()
+    return listed
+
+
+def _uses_gloo() -> bool:
+    return any("gloo" in str(one.get("backend_config")) for one in _listed_groups())
+
+
+def _group_count() -> Any:
+    """The number that torch will give to the next group; None where it does not say."""
+    module = sys.modules.get("torch.distributed.distributed_c10d")
+    return getattr(getattr(module, "_world", None), "group_count", None)
+
+
+def _megatrons_arguments() -> Any:
+    """Megatron-LM's arguments, None without Megatron-LM or before it has parsed them."""
+    get = getattr(sys.modules.get("megatron.training"), "get_args", None)
+    try:
+        return None if get is None else get()
+    except (AssertionError, AttributeError):
+        return None
+
+
+def _from_environment(*names: str) -> int | None:
+    given = (os.environ.get(name, "").strip() for name in names)
+    return next((int(text) for text in given if re.fullmatch(r"\d{1,9}", text, re.ASCII)), None)
+
+
 def _rank() -> int:
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+    distributed = _distributed()
+    if distributed is not None:
         return int(distributed.get_rank())
-    return int(os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")))
+    return _from_environment("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK") or 0
 
 
 def _world_size() -> int:
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+    distributed = _distributed()
+    if distributed is not None:
         return int(distributed.get_world_size())
-    return int(os.environ.get("WORLD_SIZE", os.environ.get("SLURM_NTASKS", "1")))
+    return _from_environment("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE") or 1
+
+
+def _is_launcher() -> bool:
+    """Whether this process starts the ranks and is none itself, or helps one."""
+    agent = "torch.distributed.launcher.api" in sys.modules and "TORCHELASTIC_RUN_ID" not in os.environ
+    processes = sys.modules.get("multiprocessing.process")
+    return agent or (processes is not None and processes.parent_process() is not None)
 
 
 def _is_whole(raw: Path) -> bool:
@@ -795,16 +1343,20 @@ def install(settings: Settings | None = None) -> Capture:
     """Switch the capture on, once; without iterations to record it does nothing."""
     global _installed  # noqa: PLW0603
     if _installed is None:
-        fault = None
+        said = [] if settings is not None else odd_variables()
         try:
             settings = settings or Settings.from_environment()
         except ValueError as error:
-            settings, fault = Settings(), f"nothing is recorded: {error}"
+            settings, said = Settings(), [f"nothing is recorded: {error}", *said]
         _installed = Capture(settings)
-        if fault is not None:
-            _installed.warn(fault)
+        for words in said:
+            _installed.tell(words)
         if settings.iterations:
             _installed.install()
+        else:
+            given = [name for name in os.environ if name.startswith(_PREFIX)]
+            if given and not said:
+                _installed.tell(f"nothing is recorded: {_PREFIX}ITERATIONS is not set")
     return _installed
 
 
@@ -814,14 +1366,32 @@ def step(iteration: int | None = None) -> None:
 
 
 def main() -> None:
-    """Run a script with the capture on: ``python -m traceviz_capture SCRIPT ARGUMENTS…``."""
-    if len(sys.argv) < 2:
-        sys.exit("usage: traceviz_capture.py SCRIPT [ARGUMENTS...]")
+    """Run a script or a module with the capture on: ``python -m traceviz_capture [-m] SCRIPT ARGUMENTS…``."""
+    is_module = sys.argv[1:2] == ["-m"]
+    arguments = sys.argv[1 + is_module :]
+    if not arguments or arguments[0].startswith("-"):
+        sys.exit("usage: python -m traceviz_capture [-m MODULE | SCRIPT] [ARGUMENTS...]")
     sys.modules.setdefault("traceviz_capture", sys.modules[__name__])
-    install()
-    sys.argv = sys.argv[1:]
-    sys.path.insert(0, str(Path(sys.argv[0]).resolve().parent))
-    runpy.run_path(sys.argv[0], run_name="__main__")
+    sys.argv = arguments
+    if is_module:
+        sys.path.insert(0, str(Path.cwd()))
+        if not _is_module(arguments[0]):
+            sys.exit(f"traceviz_capture: there is no module {arguments[0]} to run")
+        install()
+        runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+    else:
+        if not Path(arguments[0]).exists():
+            sys.exit(f"traceviz_capture: there is no script {arguments[0]} to run")
+        sys.path.insert(0, str(Path(arguments[0]).resolve().parent))
+        install()
+        runpy.run_path(arguments[0], run_name="__main__")
+
+
+def _is_module(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
 
 
 if __name__ == "__main__":

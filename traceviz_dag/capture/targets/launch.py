@@ -18,6 +18,7 @@ def render(config: ProfilingConfig) -> list[Rendering]:
         torchrun = f"--no-python {nsys.line(config, nsys.TORCHRUN_NAME)} python {command}"
         slurm = f"{nsys.line(config, nsys.SLURM_NAME)} python {command}"
         notes: tuple[str, ...] = ("The arguments are those of Megatron-LM's main; for releases see megatron-older.",)
+        exports += [f"mkdir -p {shlex.join(config.folders())}"]
     else:
         exports = [traceviz.exports(traceviz.plugin_variables(config))]
         torchrun = f"-m traceviz_capture {job.command}"

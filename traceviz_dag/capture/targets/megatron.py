@@ -34,6 +34,7 @@ def arguments(config: ProfilingConfig, *, today: bool = True) -> list[str]:
     if today and config.use_pytorch_profiler:
         words += ["--pytorch-profiler-collect-shapes"] * config.record_shapes
         words += ["--pytorch-profiler-collect-callstack"] * config.with_stack
+        words += ["--pytorch-profiler-collect-chakra"] * config.execution_traces
     if today and config.use_nsys_profiler:
         words += ["--record-shapes"] * config.record_shapes
     if today:
@@ -58,12 +59,22 @@ def render(config: ProfilingConfig) -> list[Rendering]:
     else:
         today_files = older_files = "nsys writes the files: see its line."
         common = (f"Recorded is what the log calls {iteration_words(config.iterations)}: nsys starts one later.",)
+    if config.execution_traces:
+        today_files += f" Execution traces: {config.output_folder}/chakra/rank-N.json.gz."
+    if config.record_memory_history:
+        common += (
+            f"The last rank alone ({config.job.world_size - 1}) dumps its memory history, to "
+            f"{config.memory_snapshot_path}, anew at every log interval.",
+            f"First: mkdir -p {shlex.join(config.folders())}",
+        )
     older: tuple[str, ...] = (
         older_files,
         "Every rank is named: without --profile-ranks these releases record rank 0 alone.",
     )
     if config.use_pytorch_profiler and not (config.with_stack and config.record_shapes):
         older += ("These releases record call stacks and shapes always.",)
+    if config.execution_traces:
+        older += ("Chakra execution traces came with main in February 2026 and are left out.",)
     if config.nvtx_ranges or (config.use_nsys_profiler and config.record_shapes):
         older += ("--nvtx-ranges and --record-shapes came with main in February 2026 and are left out.",)
     return [

@@ -24,11 +24,20 @@ def render(config: ProfilingConfig) -> list[Rendering]:
         }
     arguments = "\n".join(f"    {key}={value!r}," for key, value in given.items())
     text = f"from megatron.bridge.recipes.run_plugins import {name}\n\nplugins = [{name}(\n{arguments}\n)]"
-    notes = ["The plugin takes an empty rank list for rank 0, so every rank is named."]
-    if config.use_pytorch_profiler and config.with_stack:
+    notes = [
+        "The plugin takes run.Script tasks only: for run.Partial it raises NotImplementedError.",
+        "The plugin takes an empty rank list for rank 0, so every rank is named.",
+    ]
+    further = {"shapes": config.record_shapes, "callstack": config.with_stack, "chakra": config.execution_traces}
+    missing = [f"profiling.pytorch_profiler_collect_{name}=true" for name, wanted in further.items() if wanted]
+    if config.use_pytorch_profiler and missing:
         notes.append(
-            "It has no field for call stacks: add profiling.pytorch_profiler_collect_callstack=true to the task's "
-            "arguments where Bridge is of February 2026 or newer."
+            f"Its record_shapes reaches Bridge up to 0.3 alone; from 0.4 on add {' '.join(missing)} to the task's "
+            "arguments, for the plugin has no fields for them."
+        )
+    if config.use_pytorch_profiler and config.record_memory_history:
+        notes.append(
+            f"Each rank dumps its memory history to {config.rank_snapshot_path('RANK')}; make its folder first."
         )
     if config.use_nsys_profiler:
         notes.append("Together with FaultTolerancePlugin Bridge drops nsys with a mere warning.")

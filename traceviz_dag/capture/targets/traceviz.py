@@ -19,6 +19,7 @@ def plugin_variables(config: ProfilingConfig) -> dict[str, str]:
         "TRACEVIZ_CAPTURE_STACKS": str(int(config.with_stack)),
         "TRACEVIZ_CAPTURE_SHAPES": str(int(config.record_shapes)),
         "TRACEVIZ_CAPTURE_WARMUP": str(config.warmup_steps),
+        **({"TRACEVIZ_CAPTURE_MEMORY": "history"} if config.record_memory_history else {}),
     }
 
 
@@ -31,8 +32,11 @@ def render(config: ProfilingConfig) -> list[Rendering]:
         "PROFILER_WAIT_STEPS": str(config.wait),
         "PROFILER_WARMUP_STEPS": str(config.warmup_steps),
     }
-    memory = f"--record-memory-history --memory-snapshot-path {config.memory_snapshot_path}"
-    history = (f"Memory history is Megatron's own: add {memory}.",) if config.record_memory_history else ()
+    further: tuple[str, ...] = ()
+    if config.record_memory_history:
+        further += ("Each rank's memory history is beside its trace: iteration_N/rank_RRRR_iter_N.memory.pickle.",)
+    if config.execution_traces:
+        further += ("The plugin writes no Chakra execution traces: take Megatron's own profiler for them.",)
     return [
         Rendering(
             "plugin",
@@ -42,7 +46,7 @@ def render(config: ProfilingConfig) -> list[Rendering]:
                 "traceviz capture plugin > traceviz_capture.py, then python -m traceviz_capture SCRIPT.",
                 f"Writes {config.output_folder}/iteration_N/rank_RRRR_iter_N.pt.trace.json.gz, N as the log counts.",
                 "Leave --profile away: a process has room for one profiler, and the plugin gives way to the job's own.",
-                *history,
+                *further,
             ),
         ),
         Rendering(

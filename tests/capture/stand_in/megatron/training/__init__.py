@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-_ARGS = SimpleNamespace(curr_iteration=None, profiler=None)
+_ARGS = SimpleNamespace(iteration=0, curr_iteration=None, profiler=None)
 
 
 def get_args():
