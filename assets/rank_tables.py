@@ -144,6 +144,10 @@ def _record(
     """One materialization a table: its own data version, and the versions of what it was made from."""
     partition = rank_trace_key(inputs.key, rank_key(outcome.rank))
     source = inputs.rank(outcome.rank)
+    version = source.version if source else ""
+    if source and source.digest:
+        # What was read is recorded, not what was registered: the file may have changed in between.
+        version = str(outcome.facts.get("digest") or version)
     for name, table in outcome.tables.items():
         path = lake.path(name, run=inputs.run, iteration=inputs.iteration, rank=outcome.rank)
         metadata = written_metadata(table.rows, table.bytes, path.as_uri())
@@ -159,7 +163,7 @@ def _record(
                 tags={
                     DATA_VERSION_TAG: table.digest,
                     CODE_VERSION_TAG: CODE_VERSION,
-                    f"{INPUT_VERSION_TAG}raw_traces": source.version if source else "",
+                    f"{INPUT_VERSION_TAG}raw_traces": version,
                     **versions,
                 },
             )

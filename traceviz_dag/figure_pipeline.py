@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -15,6 +13,7 @@ from matplotlib.figure import Figure
 from traceviz_dag.errors import UsageError
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partitions import escape
+from traceviz_dag.processes import spread_in_order
 from traceviz_dag.show.alignment import TimeAlignment
 from traceviz_dag.show.bubble_waterfall import draw_bubble_waterfall
 from traceviz_dag.show.clock_residuals import draw_clock_residuals
@@ -206,9 +205,7 @@ def draw_figures(tasks: Sequence[FigureTask], workers: int = 1) -> Iterator[Draw
     if workers <= 1 or len(tasks) < _LEAST_FOR_POOL:
         yield from (drawn for task in tasks if (drawn := draw_figure(task)) is not None)
         return
-    method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-    with ProcessPoolExecutor(min(workers, len(tasks)), multiprocessing.get_context(method)) as pool:
-        yield from (drawn for drawn in pool.map(draw_figure, tasks) if drawn is not None)
+    yield from (drawn for drawn in spread_in_order(draw_figure, tasks, workers) if drawn is not None)
 
 
 def draw_figure(task: FigureTask) -> DrawnFigure | None:

@@ -62,7 +62,7 @@ def export_iteration(
 
     Raises:
         UsageError: the topology knows no such pipeline or replica, or the iteration has no rank.
-        BadInputError: the file cannot be written.
+        OutputError: the file cannot be written.
     """
     target = path or export_path(source, scope, number)
     matched = match_ranks(source)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -18,8 +15,10 @@ from traceviz_dag.classify.rules import Rules
 from traceviz_dag.classify.topology_types import Topology
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.lake import Lake
+from traceviz_dag.processes import WorkerDiedError, spread
 from traceviz_dag.rank_pipeline import PROFILE_TABLES, RANK_TABLES, RankTrace, analyse_rank, failed_trace
 
+_IMPORTED_ONCE = ("traceviz_dag.rank_pipeline", "pandas")
 _DEATH = "the worker that read it died, most likely for want of memory; run with fewer workers or more memory"
 
 
@@ -85,14 +84,12 @@ def analyse_ranks(
         for trace in traces:
             yield analyse_into_lake(task, trace)
         return
-    left = list(traces)
-    for outcome in _fan_out(task, traces, count):
-        left = [trace for trace in left if trace.rank != outcome.rank]
-        yield outcome
-    # The pool broke: whoever killed it is among these, so each gets a process of its own.
-    for trace in left:
-        outcomes = list(_fan_out(task, [trace], 1))
-        yield outcomes[0] if outcomes else _record_failure(task, trace, f"{trace.name}: {_DEATH}")
+    outcomes = spread(_analyse_remembered, traces, count, start=_remember, arguments=(task,), preload=_IMPORTED_ONCE)
+    for number, outcome in outcomes:
+        if isinstance(outcome, WorkerDiedError):
+            yield _record_failure(task, traces[number], f"{traces[number].name}: {_DEATH}")
+        else:
+            yield outcome
 
 
 def analyse_into_lake(task: IterationTask, trace: RankTrace) -> RankOutcome:
@@ -131,30 +128,6 @@ def _record_failure(task: IterationTask, trace: RankTrace, fault: str) -> RankOu
     for name in (*RANK_TABLES[1:], *PROFILE_TABLES):
         lake.delete(name, run=task.run, iteration=task.iteration, rank=trace.rank)
     return RankOutcome(trace.rank, {}, row.to_pylist()[0], fault, failed=True)
-
-
-def _fan_out(task: IterationTask, traces: Sequence[RankTrace], workers: int) -> Iterator[RankOutcome]:
-    """Outcomes in the order of completion; ends early when the pool breaks."""
-    context = _start_context()
-    with ProcessPoolExecutor(workers, context, _remember, (task,)) as pool:
-        pending: set[Future[RankOutcome]] = {pool.submit(_analyse_remembered, trace) for trace in traces}
-        while pending:
-            done, pending = wait(pending, return_when=FIRST_COMPLETED)
-            for future in done:
-                try:
-                    yield future.result()
-                except BrokenProcessPool:
-                    return
-
-
-def _start_context() -> multiprocessing.context.BaseContext:
-    """Workers that fork from a server which has done the imports, where the system has that; never from this process,
-    whose threads would not survive it."""
-    if "forkserver" not in multiprocessing.get_all_start_methods():
-        return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["traceviz_dag.rank_pipeline", "pandas"])
-    return context
 
 
 _TASK: list[IterationTask] = []

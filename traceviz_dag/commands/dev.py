@@ -23,8 +23,8 @@ def dev(
     ] = False,
 ) -> None:
     """Open the Dagster UI on this home: lineage, partitions, runs and checks of everything analysed."""
-    from traceviz_dag.lake.write import exclusive_lock
     from traceviz_dag.orchestrate import open_instance, prepare_instance
+    from traceviz_dag.whole_files import exclusive_lock
 
     folder = home.resolve()
     instance_folder = prepare_instance(folder)

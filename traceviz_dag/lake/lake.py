@@ -12,8 +12,9 @@ from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.lake import catalogue, read_only
 from traceviz_dag.lake.partitions import FILE_NAME, Partition, check_filters, checked_partition, find_partitions
 from traceviz_dag.lake.reader import TableReader
-from traceviz_dag.lake.write import Written, remove_stale_temporaries, write_part
+from traceviz_dag.lake.write import Written, write_part
 from traceviz_dag.tables import TABLES, Table
+from traceviz_dag.whole_files import remove_stale_temporaries
 
 
 def open_lake(home: Path) -> Lake:
@@ -117,7 +118,7 @@ class Lake:
             except FileNotFoundError:
                 continue
             deleted.append(partition)
-            remove_stale_temporaries(part)
+            remove_stale_temporaries(part / FILE_NAME)
             _remove_empty_folders(part, folder)
         if deleted and self.catalogue_path.exists() and next(find_partitions(folder, table), None) is None:
             self.refresh_catalogue()
