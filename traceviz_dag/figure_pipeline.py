@@ -28,6 +28,7 @@ from traceviz_dag.show.rendering import FORMATS, preview, write_figure
 from traceviz_dag.show.source import TableSource, empty_table, rows
 from traceviz_dag.show.wait_map import draw_wait_map
 from traceviz_dag.vocabulary import TraceStatus
+from traceviz_dag.whole_files import remove_all_stale_temporaries
 
 FOLDER = "figures"
 
@@ -202,6 +203,8 @@ def draw_figures(tasks: Sequence[FigureTask], workers: int = 1) -> Iterator[Draw
 
     A task whose rank has no kernels, or whose tables tell nothing, yields nothing.
     """
+    for folder in {figures_folder(task.home, task.run, task.iteration) for task in tasks}:
+        remove_all_stale_temporaries(folder)
     if workers <= 1 or len(tasks) < _LEAST_FOR_POOL:
         yield from (drawn for task in tasks if (drawn := draw_figure(task)) is not None)
         return

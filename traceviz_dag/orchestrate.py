@@ -116,6 +116,7 @@ def _analyse_iteration(
     (inputs,) = with_digests(settings.home, [inputs])
     register(settings.home, inputs)
     lake = open_lake(settings.home)
+    lake.sweep(inputs.run, inputs.iteration)
     for observation in new_observations(instance, [inputs]):
         instance.report_runless_asset_event(observation)
     result = IterationResult(inputs.key, inputs.run, inputs.iteration)

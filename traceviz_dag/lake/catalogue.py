@@ -25,6 +25,8 @@ _ALIAS = "traceviz"
 _STORAGE_VERSION = "v1.0.0"
 _ORIGIN = "traceviz_meta.origin"
 _ATTEMPTS = 5
+_LOCK = f".{FILE_NAME}.lock"
+_LEFT_OVERS = f".{FILE_NAME}.*.building*"
 _SQL_TYPES = {
     pa.string(): "VARCHAR",
     pa.int32(): "INTEGER",
@@ -48,9 +50,8 @@ def refresh(home: Path) -> Path:
     """
     home.mkdir(parents=True, exist_ok=True)
     path = home / FILE_NAME
-    with exclusive_lock(home / f".{FILE_NAME}.lock"):
-        for left_over in home.glob(f".{FILE_NAME}.*.building*"):
-            left_over.unlink()
+    with exclusive_lock(home / _LOCK):
+        _remove_left_overs(home)
         temporary = home / f".{FILE_NAME}.new.building"
         for attempt in range(_ATTEMPTS):
             try:
@@ -58,8 +59,7 @@ def refresh(home: Path) -> Path:
                 break
             except duckdb.Error as error:
                 # A table's last file can be deleted between the listing and the view that needs a file.
-                for left_over in home.glob(f"{temporary.name}*"):
-                    left_over.unlink()
+                _remove_left_overs(home)
                 if attempt == _ATTEMPTS - 1:
                     fault = f"the catalogue cannot be built: {str(error).splitlines()[0]}"
                     remedy = "delete the table's folder or the damaged file and analyse again"
@@ -68,6 +68,13 @@ def refresh(home: Path) -> Path:
         path.with_name(f"{FILE_NAME}.wal").unlink(missing_ok=True)
         temporary.replace(path)
     return path
+
+
+def remove_left_overs(home: Path) -> None:
+    """Remove what a killed refresher left; one that is at work is waited for."""
+    if any(home.glob(_LEFT_OVERS)):
+        with exclusive_lock(home / _LOCK):
+            _remove_left_overs(home)
 
 
 def is_current(home: Path) -> bool:
@@ -126,6 +133,11 @@ def sql_type(arrow_type: pa.DataType) -> str:
     if pa.types.is_list(arrow_type):
         return sql_type(arrow_type.value_type) + "[]"
     return _SQL_TYPES[arrow_type.value_type if pa.types.is_dictionary(arrow_type) else arrow_type]
+
+
+def _remove_left_overs(home: Path) -> None:
+    for left_over in home.glob(_LEFT_OVERS):
+        left_over.unlink(missing_ok=True)
 
 
 def _build(path: Path, home: Path) -> None:

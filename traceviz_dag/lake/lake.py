@@ -9,12 +9,12 @@ import duckdb
 import pyarrow as pa
 
 from traceviz_dag.errors import BadInputError, UsageError
-from traceviz_dag.lake import catalogue, read_only
+from traceviz_dag.lake import catalogue, inputs, read_only
 from traceviz_dag.lake.partitions import FILE_NAME, Partition, check_filters, checked_partition, find_partitions
 from traceviz_dag.lake.reader import TableReader
 from traceviz_dag.lake.write import Written, write_part
 from traceviz_dag.tables import TABLES, Table
-from traceviz_dag.whole_files import remove_stale_temporaries
+from traceviz_dag.whole_files import remove_all_stale_temporaries, remove_stale_temporaries
 
 
 def open_lake(home: Path) -> Lake:
@@ -123,6 +123,13 @@ class Lake:
         if deleted and self.catalogue_path.exists() and next(find_partitions(folder, table), None) is None:
             self.refresh_catalogue()
         return deleted
+
+    def sweep(self, run: str, iteration: int) -> None:
+        """Remove what killed writers left of an iteration, in the list of inputs and of the catalogue."""
+        remove_all_stale_temporaries(self.home / inputs.FOLDER)
+        for table in TABLES.values():
+            remove_all_stale_temporaries(Partition(run, iteration).folder(self._folder(table)))
+        catalogue.remove_left_overs(self.home)
 
     def table(
         self, name: str, run: str | None = None, iteration: int | None = None, rank: int | None = None
