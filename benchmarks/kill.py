@@ -54,6 +54,7 @@ MARK = "TRACEVIZ_KILL_TRIAL"
 FOREIGN = (".notes.txt.writing", ".part.parquet.0123.writing", "draft.partial", ".profile.csv.writing")
 KEPT = re.compile(r"\.lock$|^\.(traceviz\.duckdb|watched_folders\.json)\.lock$")
 """Files of locks: empty, and there for the next one."""
+_KINDS = "rank_timeline,pipeline_group"
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,9 +179,9 @@ class Bench:
         for base in (self.home, self.out, self.temporary):
             for path in base.rglob("*"):
                 name = str(path.relative_to(self.folder))
-                if path.is_file() and not name.startswith(("home/dagster/", "home/traceviz.duckdb")):
-                    if not KEPT.search(path.name):
-                        found[name] = path.read_bytes()
+                ours = path.is_file() and not name.startswith(("home/dagster/", "home/traceviz.duckdb"))
+                if ours and not KEPT.search(path.name):
+                    found[name] = path.read_bytes()
         return found
 
     def catalogue(self) -> dict[str, int]:
@@ -195,7 +196,7 @@ class Bench:
         faults = []
         for base in (self.home, self.out):
             for path in base.rglob("*.parquet"):
-                if path.name.startswith((".", "rank_")) and path.name.startswith("."):
+                if path.name.startswith("."):
                     continue
                 try:
                     pq.ParquetFile(path).read()
