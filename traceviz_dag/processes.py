@@ -9,13 +9,17 @@ import ctypes
 import multiprocessing
 import multiprocessing.connection
 import os
+import secrets
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TypeVar
 
 from traceviz_dag.errors import TracevizError
@@ -24,6 +28,8 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _PR_SET_PDEATHSIG = 1
+_FAMILY_VARIABLE = "TRACEVIZ_FAMILY"
+_GRACE_SECONDS = 2.0
 _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
@@ -100,6 +106,60 @@ def end_with_parent() -> None:
     threading.Thread(target=watch, name="ends with its parent", daemon=True).start()
 
 
+def end_children_with_me() -> None:
+    """Have every process that this one starts from now on, and theirs, ended once this one is gone, if it is killed.
+
+    Where nothing of this package runs in them, only their environment tells whose they are: it names the family, and a
+    small process in a session of its own reads a pipe whose other end this process holds, also after an ``exec``. It
+    gives them two seconds to end by themselves. Linux only; elsewhere nothing happens.
+    """
+    if _libc is None:
+        return
+    os.environ[_FAMILY_VARIABLE] = family = secrets.token_hex(16)
+    end, mine = os.pipe()
+    os.set_inheritable(mine, True)
+    environment = {name: value for name, value in os.environ.items() if name != _FAMILY_VARIABLE}
+    subprocess.Popen(
+        [sys.executable, "-c", _WATCHER, family],
+        stdin=end,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+        start_new_session=True,
+    )
+    os.close(end)
+
+
+def kill_family(family: str) -> None:
+    """Kill the processes whose environment names a family, until none is left."""
+    wanted = f"{_FAMILY_VARIABLE}={family}".encode()
+    for _ in range(10):
+        members = [int(place.name) for place in Path("/proc").iterdir() if _is_member(place, wanted)]
+        if not members:
+            return
+        for member in members:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(member, signal.SIGKILL)
+        time.sleep(0.05)
+
+
+def _is_member(place: Path, wanted: bytes) -> bool:
+    try:
+        return place.name.isdigit() and wanted in (place / "environ").read_bytes().split(b"\0")
+    except OSError:
+        # It has ended, or belongs to another user.
+        return False
+
+
+_WATCHER = f"""
+import sys, time
+sys.stdin.buffer.read()
+time.sleep({_GRACE_SECONDS})
+from traceviz_dag.processes import kill_family
+kill_family(sys.argv[1])
+"""
+
+
 def run_program(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
     """Run a program to its end and keep what it says; on Linux it is killed when this process is."""
     return subprocess.run(command, capture_output=True, check=False, text=True, preexec_fn=_die_with_parent)
@@ -129,27 +189,49 @@ def _pool(
     start: Callable[..., object] | None,
     arguments: tuple[object, ...],
 ) -> Iterator[tuple[int, Result]]:
-    """Results in the order of completion; ends early when the pool breaks."""
+    """Results in the order of completion; ends early when the pool breaks.
+
+    After an error what others have under way is yielded, what waits is not begun, and the error is raised.
+    """
+    fault: BaseException | None = None
     count = min(workers, len(items))
     if not count:
         return
-    with ProcessPoolExecutor(count, context, _begin, (start, arguments)) as pool:
-        try:
-            futures: dict[Future[Result], int] = {pool.submit(work, item): number for number, item in items.items()}
-            pending = set(futures)
-            while pending:
-                done, pending = wait(pending, return_when=FIRST_COMPLETED)
-                for future in done:
+    with ProcessPoolExecutor(count, context, _begin, (start, arguments)) as pool, _ended_on_interrupt():
+        futures: dict[Future[Result], int] = {pool.submit(work, item): number for number, item in items.items()}
+        pending = set(futures)
+        while pending:
+            done, pending = wait(pending, return_when=FIRST_COMPLETED)
+            for future in done:
+                error = future.exception()
+                if isinstance(error, BrokenProcessPool):
+                    return
+                if error is None:
                     yield futures[future], future.result()
-        except BrokenProcessPool:
-            return
-        except BaseException:
-            # What is under way cannot be called back, but what waits need not be done before the error is told.
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+                    continue
+                fault = fault or error
+                pending = {one for one in pending if not one.cancel()}
+    if fault is not None:
+        raise fault
+
+
+@contextmanager
+def _ended_on_interrupt() -> Iterator[None]:
+    """Workers are not waited for when the user interrupts: what they have not finished is done another time."""
+    before = set(multiprocessing.active_children())
+    try:
+        yield
+    except Exception:
+        raise
+    except BaseException:
+        for process in set(multiprocessing.active_children()) - before:
+            process.terminate()
+        raise
 
 
 def _begin(start: Callable[..., object] | None, arguments: tuple[object, ...]) -> None:
     end_with_parent()
+    # Ctrl-C reaches the whole group: the process that fans out ends its workers, and says so once.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     if start is not None:
         start(*arguments)

@@ -24,6 +24,7 @@ def dev(
 ) -> None:
     """Open the Dagster UI on this home: lineage, partitions, runs and checks of everything analysed."""
     from traceviz_dag.orchestrate import open_instance, prepare_instance
+    from traceviz_dag.processes import end_children_with_me
     from traceviz_dag.whole_files import exclusive_lock
 
     folder = home.resolve()
@@ -34,6 +35,7 @@ def dev(
             pass
         typer.echo(f"DAGSTER_HOME={instance_folder}")
         return
+    end_children_with_me()
     environment = os.environ | {"DAGSTER_HOME": str(instance_folder), "TRACEVIZ_HOME": str(folder)}
     # The folder of our own packages comes first on the path there, before a foreign assets/ in the current folder.
     packages = Path(traceviz_dag.__file__).resolve().parents[1]
