@@ -99,10 +99,12 @@ def end_with_parent() -> None:
         # ends, which in the server is the only one.)
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
-    def watch() -> None:
-        multiprocessing.connection.wait([parent.sentinel])
-        os.kill(os.getpid(), signal.SIGKILL)
+    def watch(seconds: float | None = None) -> None:
+        if multiprocessing.connection.wait([parent.sentinel], seconds):
+            os.kill(os.getpid(), signal.SIGKILL)
 
+    # It may have gone before the signal was asked for.
+    watch(0)
     threading.Thread(target=watch, name="ends with its parent", daemon=True).start()
 
 
