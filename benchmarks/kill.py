@@ -49,7 +49,6 @@ ITERATION = 7
 SCOPES = ("main", "group", "worker")
 LONGEST_CHAIN = 4
 ORPHAN_SECONDS = 5.0
-MOST_CHANGES = 60
 MARK = "TRACEVIZ_KILL_TRIAL"
 FOREIGN = (".notes.txt.writing", ".part.parquet.0123.writing", "draft.partial", ".profile.csv.writing")
 KEPT = re.compile(r"\.lock$|^\.(traceviz\.duckdb|watched_folders\.json)\.lock$")
@@ -107,6 +106,7 @@ class Bench:
         self.run, self.export = self.folder / "job", self.folder / "profile.sqlite"
         self.results = self.folder / "kills.jsonl"
         self.seconds: dict[str, float] = {}
+        self.appearing: dict[str, int] = {}
         self.clean: dict[str, dict[str, bytes]] = {}
         self.counts: dict[str, dict[str, int]] = {}
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -144,9 +144,10 @@ class Bench:
             (self.home / "figures").mkdir(parents=True)
             for foreign in FOREIGN:
                 (self.home / "figures" / foreign).write_text("another program's")
-        started = time.monotonic()
+        started, before = time.monotonic(), self.changes()
         self.complete(name, "reference")
         self.seconds[name] = time.monotonic() - started
+        self.appearing[name] = max(1, self.changes() - before)
         self.clean[name] = self.written()
         self.counts[name] = self.catalogue()
 
@@ -254,7 +255,8 @@ def processes(mark: str) -> list[int]:
 def kill_once(bench: Bench, name: str, mark: str, chance: random.Random) -> dict[str, object]:
     """Start a workload and kill it; what was done, and the faults that were seen."""
     scope, by_time = chance.choice(SCOPES), chance.random() < 0.5
-    share, steps, extra = chance.random(), chance.randrange(MOST_CHANGES), chance.uniform(0, 0.1)
+    share, extra = chance.random(), chance.uniform(0, 0.1)
+    steps = int(chance.random() * bench.appearing[name])
     process = bench.start(name, mark)
     started, before = time.monotonic(), bench.changes()
     delay = share * bench.seconds[name] * 1.05
@@ -262,13 +264,13 @@ def kill_once(bench: Bench, name: str, mark: str, chance: random.Random) -> dict
     def due() -> bool:
         if by_time:
             return time.monotonic() - started >= delay
-        return abs(bench.changes() - before) >= steps and time.monotonic() - started > extra
+        return bench.changes() - before > steps
 
     while process.poll() is None and not due():
         time.sleep(0.004)
     if not by_time:
         time.sleep(extra)
-    victims = _victims(process, mark, scope, chance)
+    scope, victims = _victims(process, mark, scope, chance)
     killed = 0
     for victim in victims:
         with suppress(ProcessLookupError):
@@ -297,16 +299,17 @@ def kill_once(bench: Bench, name: str, mark: str, chance: random.Random) -> dict
     }
 
 
-def _victims(process: subprocess.Popen[bytes], mark: str, scope: str, chance: random.Random) -> list[int]:
+def _victims(process: subprocess.Popen[bytes], mark: str, scope: str, chance: random.Random) -> tuple[str, list[int]]:
+    """What is killed; a command without workers is killed itself."""
     if process.poll() is not None:
-        return []
+        return scope, []
     every = processes(mark)
     others = sorted(set(every) - {process.pid})
-    if scope == "main":
-        return [process.pid]
     if scope == "group":
-        return every
-    return [chance.choice(others)] if others else []
+        return scope, every
+    if scope == "worker" and others:
+        return scope, [chance.choice(others)]
+    return "main", [process.pid]
 
 
 def trial(bench: Bench, seed: int, number: int, names: list[str]) -> dict[str, object]:
