@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import duckdb
 import pyarrow as pa
 import xxhash
 
-from traceviz_dag.errors import BadInputError
+from traceviz_dag.errors import BadInputError, OutputError
 from traceviz_dag.lake.across_ranks_views import VIEWS, View
 from traceviz_dag.lake.partitions import find_partitions, glob_pattern
 from traceviz_dag.tables import PARTITION_COLUMNS, TABLES, Column, Table
@@ -47,8 +49,8 @@ def refresh(home: Path) -> Path:
 
     Raises:
         BadInputError: a file of the lake cannot be read, or was written with other columns.
+        OutputError: the home cannot be written.
     """
-    home.mkdir(parents=True, exist_ok=True)
     path = home / FILE_NAME
     with exclusive_lock(home / _LOCK):
         _remove_left_overs(home)
@@ -60,6 +62,9 @@ def refresh(home: Path) -> Path:
             except duckdb.Error as error:
                 # A table's last file can be deleted between the listing and the view that needs a file.
                 _remove_left_overs(home)
+                if os.strerror(errno.ENOSPC) in str(error):
+                    fault = f"cannot be built ({os.strerror(errno.ENOSPC)})"
+                    raise OutputError(path, fault, "free space there", errno.ENOSPC) from error
                 if attempt == _ATTEMPTS - 1:
                     fault = f"the catalogue cannot be built: {str(error).splitlines()[0]}"
                     remedy = "delete the table's folder or the damaged file and analyse again"
