@@ -1,5 +1,7 @@
-"""Full disks, homes that can only be read or that moved, clocks that went back, files that change or cannot be read: one
-line each, exit code 2 where something is missing, and nothing that was computed is lost."""
+"""Full disks, homes that can only be read or that moved, clocks that went back, files that change or cannot be read.
+
+One line each, exit code 2 where something is missing, and nothing that was computed is lost.
+"""
 
 from __future__ import annotations
 

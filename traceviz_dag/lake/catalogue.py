@@ -110,6 +110,14 @@ def attach(connection: duckdb.DuckDBPyConnection, home: Path) -> None:
     connection.execute(f"USE {_ALIAS}")
 
 
+def build_in_memory(connection: duckdb.DuckDBPyConnection, home: Path) -> None:
+    """Make the views in the connection itself, for a home that can only be read and whose catalogue is of no use."""
+    connection.execute(f"ATTACH ':memory:' AS {_ALIAS}")
+    connection.execute(f"USE {_ALIAS}")
+    for statement in _script(home):
+        connection.execute(statement)
+
+
 def create_narrow_views(connection: duckdb.DuckDBPyConnection, home: Path, run: str, iteration: int) -> None:
     """Create a view per table over the files of one iteration alone: no other folder is listed."""
     for table in TABLES.values():

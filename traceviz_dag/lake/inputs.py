@@ -180,7 +180,8 @@ def registered_of_run(home: Path, run: str, *, before: int, newest: int) -> list
 def _digest_if_there(path: str) -> str:
     try:
         return digest_of(Path(path))
-    except FileNotFoundError:
+    except OSError:
+        # It is gone, or cannot be read: reading it as a trace says what is wrong, and costs this rank alone.
         return ""
 
 

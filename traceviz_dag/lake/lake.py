@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +17,9 @@ from traceviz_dag.lake.reader import TableReader
 from traceviz_dag.lake.write import Written, write_part
 from traceviz_dag.tables import TABLES, Table
 from traceviz_dag.whole_files import remove_all_stale_temporaries, remove_stale_temporaries
+
+_ATTEMPTS = 10
+_PAUSE_SECONDS = 0.02
 
 
 def open_lake(home: Path) -> Lake:
@@ -169,10 +174,12 @@ class Lake:
         if not (self.home / catalogue.LAKE_FOLDER).is_dir():
             remedy = "analyse a trace into it first, or name another home with --home"
             raise BadInputError(self.home, "holds no analysed traces", remedy)
-        if not catalogue.is_current(self.home):
-            self._refresh_where_possible()
+        return _asked_again(lambda: self._query(sql, parameters))
+
+    def _query(self, sql: str, parameters: read_only.Parameters) -> pa.Table:
+        current = catalogue.is_current(self.home) or self._refresh_where_possible()
         try:
-            with read_only.open_read_only(self.home) as connection:
+            with read_only.open_read_only(self.home, in_memory=not current) as connection:
                 return read_only.run_select(connection, sql, parameters, sorted(catalogue.QUERYABLE))
         except duckdb.Error as error:
             fault = f"the catalogue cannot be opened: {str(error).splitlines()[0]}"
@@ -186,24 +193,32 @@ class Lake:
             BadInputError: a file of the iteration is damaged, or has other columns.
         """
         check_filters(TABLES["iterations"], run, iteration, None)
+        try:
+            return _asked_again(lambda: self._query_iteration(sql, run, iteration))
+        except read_only.FilesGoneError as error:
+            raise BadInputError(self.home, str(error), "analyse again") from error
+
+    def _query_iteration(self, sql: str, run: str, iteration: int) -> pa.Table:
         with duckdb.connect() as connection:
             try:
                 catalogue.create_narrow_views(connection, self.home, run, iteration)
                 return read_only.fetch(connection, sql, {"run": run, "iteration": iteration})
             except (duckdb.IOException, duckdb.InvalidInputException, duckdb.BinderException) as error:
+                if read_only.are_gone(error):
+                    raise read_only.FilesGoneError(str(error).splitlines()[0]) from error
                 fault = f"iteration {iteration} of run {run} cannot be read: {str(error).splitlines()[0]}"
                 raise BadInputError(self.home, fault, "delete the damaged file and analyse again") from error
 
     def _folder(self, table: Table) -> Path:
         return self.home / catalogue.LAKE_FOLDER / table.name
 
-    def _refresh_where_possible(self) -> None:
+    def _refresh_where_possible(self) -> bool:
+        """Whether it was possible: a home that this user may only read, or whose disk is full, still answers."""
         try:
             self.refresh_catalogue()
         except OSError:
-            # A home that this user may only read still answers with the catalogue that it has.
-            if not self.catalogue_path.exists():
-                raise
+            return False
+        return True
 
     def _nothing_there(self, table: Table, run: str | None, iteration: int | None, rank: int | None) -> BadInputError:
         wanted = {"run": run, "iteration": iteration, "rank": rank}
@@ -212,6 +227,16 @@ class Lake:
         remedy = f"runs with this table: {', '.join(runs)}" if runs else "analyse a trace into this home first"
         fault = f"no partition of table {table.name}" + (f" for {words}" if words else "")
         return BadInputError(self.home, fault, remedy)
+
+
+def _asked_again(ask: Callable[[], pa.Table]) -> pa.Table:
+    """The rows of a query; one whose files a writer deletes under it is asked again, a bounded number of times."""
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            return ask()
+        except read_only.FilesGoneError:
+            time.sleep(_PAUSE_SECONDS)
+    return ask()
 
 
 def definition(table_name: str) -> Table:
