@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -129,12 +130,17 @@ def step_windows(classified: Classification, step: int | None) -> list[tuple[int
 
 def failed_trace(trace: RankTrace, fault: str, rules: Rules) -> pa.Table:
     """The ``traces`` row of a file of which nothing could be used."""
-    exists = trace.path.exists()
+    size: int | None = None
+    digest: str | None = None
+    # A file that is gone, or cannot be read at all, has neither.
+    with suppress(OSError):
+        size = look_of(trace.path)[0]
+        digest = digest_of(trace.path)
     columns: dict[str, object] = {column.name: [None] for column in TRACES.columns}
     columns |= {
         "file": [trace.name],
-        "bytes": [look_of(trace.path)[0] if exists else None],
-        "digest": [digest_of(trace.path) if exists else None],
+        "bytes": [size],
+        "digest": [digest],
         "status": [TraceStatus.FAILED.value],
         "fault": [fault],
         "rules_digest": [rules.digest],
