@@ -9,10 +9,13 @@ import dagster as dg
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from assets.automation import ITERATION_NEEDED, TRANSIENT
-from assets.conventions import INVARIANTS, table_spec, written_metadata
+from assets.automation import ITERATION_NEEDED
+from assets.conventions import INVARIANTS, PAIRS_VARIABLE, table_spec, written_metadata
 from assets.partitions import iteration_partitions, ranks_of_iteration
+from assets.recorded_files import file_tags
 from assets.resources import TracevizHome
+from assets.staleness import MADE_OF_TAG, made_of
+from assets.step_faults import refresh_catalogue, told_in_a_line
 from traceviz_dag.across_ranks import StoredIteration, analyse_across_ranks, named_periods
 from traceviz_dag.analyze.across_invariants import collectives_violations, periods_violations, pipelines_violations
 from traceviz_dag.analyze.invariants import INVARIANT
@@ -61,7 +64,7 @@ class PairsConfig(dg.Config):
     @property
     def file(self) -> Path | None:
         """The file, if any."""
-        path = self.pairs or os.environ.get("TRACEVIZ_PAIRS", "")
+        path = self.pairs or os.environ.get(PAIRS_VARIABLE, "")
         return Path(path) if path else None
 
 
@@ -85,9 +88,9 @@ class _Judged:
         for name, description in _DESCRIPTIONS.items()
     ],
     partitions_def=iteration_partitions,
-    retry_policy=TRANSIENT,
     check_specs=[dg.AssetCheckSpec(check, asset=asset, description=text) for asset, check, text in _CHECKS],
 )
+@told_in_a_line
 def across_ranks_assets(
     context: dg.AssetExecutionContext, config: PairsConfig, traceviz: TracevizHome
 ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:
@@ -98,6 +101,7 @@ def across_ranks_assets(
     """
     run, iteration = parse_iteration_key(context.partition_key)
     lake = traceviz.lake()
+    version = made_of(context.instance, lake, run, iteration)
     stored = StoredIteration(lake, run, iteration, registered(traceviz.folder, context.partition_key))
     if not stored.ranks:
         raise dg.Failure(description=f"no rank of {context.partition_key} has tables", allow_retries=False)
@@ -110,8 +114,12 @@ def across_ranks_assets(
             asset_key=name,
             metadata=written_metadata(written.rows, written.bytes, Path(written.path).as_uri()),
             data_version=dg.DataVersion(written.digest),
+            tags={
+                MADE_OF_TAG: version,
+                **file_tags(lake, {name: written.digest}, run, iteration),
+            },
         )
-    lake.refresh_catalogue()
+    refresh_catalogue(context, lake)
     yield from _invariants(tables)
     yield _matched(tables["collectives"])
     yield _solved(tables["rank_clocks"])

@@ -97,9 +97,14 @@ ITERATION_NEEDED = _once_settled(
 )
 """For everything with a partition for each iteration that is made from tables of its ranks, whatever else it needs."""
 
-TRANSIENT = dg.RetryPolicy(max_retries=2, delay=10, backoff=dg.Backoff.EXPONENTIAL)
-"""Retries of a step that something outside stopped: a full disk, a store out of reach. A bad trace is no such thing,
-and its step says so (``allow_retries=False``); a process that was killed is for Dagster's run retries."""
+PICTURES_NEEDED = _once_settled(
+    (~_Condition.any_deps_missing()).with_label("inputs exist") & IDLE,
+    ~_Condition.any_deps_match(PENDING),
+    "across ranks: one of the tables changed, and none is still to come",
+)
+"""For what is made from tables of the iteration alone."""
+
+FIGURES_GROUP = "figures"
 
 
 def automation_sensor(settings: Settings) -> dg.AutomationConditionSensorDefinition:
@@ -124,6 +129,19 @@ def with_freshness(
     return [
         asset.map_asset_specs(_with_policy) if isinstance(asset, dg.AssetsDefinition) else asset for asset in assets
     ]
+
+
+def without_pictures(
+    assets: Iterable[dg.AssetsDefinition | dg.SourceAsset], settings: Settings
+) -> list[dg.AssetsDefinition | dg.SourceAsset]:
+    """The assets, whose figures nothing draws by itself where ``figures.automatic`` is off."""
+    if settings.figures.automatic:
+        return list(assets)
+    return [asset.map_asset_specs(_by_hand) if isinstance(asset, dg.AssetsDefinition) else asset for asset in assets]
+
+
+def _by_hand(spec: dg.AssetSpec) -> dg.AssetSpec:
+    return spec.replace_attributes(automation_condition=None) if spec.group_name == FIGURES_GROUP else spec
 
 
 _POLICIES = {

@@ -18,6 +18,9 @@ RULES_TAG = "traceviz/rules"
 ONLY_STALE_TAG = "traceviz/only_stale"
 """A run with this tag leaves out the ranks whose tables are made from what is there now."""
 
+PAIRS_VARIABLE = "TRACEVIZ_PAIRS"
+"""Environment variable that names the file of pairs, where a run's configuration names none."""
+
 CODE_VERSION = "4"
 """Raise it when the same trace and rules give different tables: everything is then computed again."""
 

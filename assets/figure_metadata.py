@@ -1,50 +1,76 @@
-"""What every figure asset records: the finding, where the files lie, and a preview that opens in the user interface."""
+"""What every figure asset records: the finding, where the files lie, and a picture that the user interface shows."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import dagster as dg
 import xxhash
 from pydantic import Field
 
-from traceviz_dag.vocabulary import FIGURE_FORMATS
+from assets.conventions import CODE_VERSION, CODE_VERSION_TAG, DATA_VERSION_TAG
+from assets.settings import FigureSettings
 
 if TYPE_CHECKING:
     from traceviz_dag.figure_pipeline import DrawnFigure
 
 KINDS = {"matplotlib", "png"}
 
-MOST_PREVIEW_TEXT = 190_000
-"""Characters of previews in one event; every one of them is kept in the event log."""
+MOST_INLINE_TEXT = 999
+"""Characters of a Markdown entry that the user interface shows in place; a longer one needs a click."""
+
+MOST_PREVIEWS = 24
+"""Pictures in one event; the folder holds the others."""
 
 
 class FigureConfig(dg.Config):
     """Which files a figure asset writes."""
 
-    formats: list[str] = Field(default=list(FIGURE_FORMATS), description="Any of png, svg and pdf.")
+    formats: list[str] = Field(
+        default=[], description="Any of png, svg and pdf; empty takes those of [figures] in traceviz.toml, else all."
+    )
+
+    def chosen(self, settings: FigureSettings) -> tuple[str, ...]:
+        """The formats to write."""
+        return tuple(self.formats) or settings.formats
 
 
-def figure_metadata(drawn: Sequence["DrawnFigure"]) -> Mapping[str, Any]:
-    """Per figure its title and the path of its first file, and as many previews as fit into an event."""
-    from traceviz_dag.show.rendering import as_markdown
-
+def figure_metadata(home: Path, drawn: Sequence["DrawnFigure"]) -> Mapping[str, Any]:
+    """Per figure its title, the path of its first file, and the picture itself, which our web server serves."""
     metadata: dict[str, Any] = {"figures": dg.MetadataValue.int(len(drawn))}
-    room = MOST_PREVIEW_TEXT
-    for figure in drawn:
+    for number, figure in enumerate(drawn):
         name = figure.task.name
         metadata[f"{name}_file"] = dg.MetadataValue.path(str(next(iter(figure.paths.values()))))
         metadata[f"{name}_title"] = figure.title
-        text = as_markdown(figure.preview, figure.title) if figure.preview is not None else ""
-        if text and len(text) <= room:
-            metadata[f"{name}_preview"] = dg.MetadataValue.md(text)
-            room -= len(text)
+        if figure.preview is not None and number < MOST_PREVIEWS:
+            address = f"/{figure.preview.relative_to(home).as_posix()}"
+            shown = f"![{name}]({quote(address)}?{_digest([figure.preview])[:8]})"
+            if len(shown) <= MOST_INLINE_TEXT:
+                metadata[f"{name}_preview"] = dg.MetadataValue.md(shown)
     return metadata
 
 
 def data_version(drawn: Sequence["DrawnFigure"]) -> str:
     """Changes whenever a file of the figures does."""
+    return _digest(path for figure in drawn for path in figure.paths.values())
+
+
+def _digest(paths: Iterable[Path]) -> str:
     digest = xxhash.xxh3_128()
-    for figure in drawn:
-        for path in figure.paths.values():
-            digest.update(path.read_bytes())
+    for path in paths:
+        digest.update(path.read_bytes())
     return digest.hexdigest()
+
+
+def event(
+    asset: str, partition: str, home: Path, drawn: Sequence["DrawnFigure"], tags: Mapping[str, str] | None = None
+) -> dg.AssetMaterialization:
+    """The record of a partition's figures, for who logs it by hand.
+
+    Args:
+        tags: more to remember.
+    """
+    versions = {DATA_VERSION_TAG: data_version(drawn), CODE_VERSION_TAG: CODE_VERSION}
+    metadata = figure_metadata(home, drawn)
+    return dg.AssetMaterialization(asset, partition=partition, metadata=metadata, tags={**versions, **(tags or {})})

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
+from assets.automation import FIGURES_GROUP, ITERATION_NEEDED, PICTURES_NEEDED
 from assets.conventions import CODE_VERSION, OWNERS
 from assets.figure_metadata import KINDS, FigureConfig, data_version, figure_metadata
 from assets.partitions import iteration_partitions, ranks_of_iteration
 from assets.resources import TracevizHome
+from assets.step_faults import told_in_a_line
 from traceviz_dag.lake.partition_keys import parse_iteration_key
 from traceviz_dag.workers import default_workers
 
@@ -27,7 +29,7 @@ _DEPENDENCIES = [
 _figure_asset = partial(
     dg.asset,
     partitions_def=iteration_partitions,
-    group_name="figures",
+    group_name=FIGURES_GROUP,
     owners=OWNERS,
     kinds=KINDS,
     code_version=CODE_VERSION,
@@ -38,8 +40,10 @@ _figure_asset = partial(
 @_figure_asset(
     name="pipeline_figures",
     deps=_DEPENDENCIES,
+    automation_condition=ITERATION_NEEDED,
     description="Each pipeline: its ranks by stage, numbered micro-batches, bubbles, communication.",
 )
+@told_in_a_line
 def pipeline_figures(
     context: dg.AssetExecutionContext, config: FigureConfig, traceviz: TracevizHome
 ) -> dg.MaterializeResult:
@@ -52,8 +56,10 @@ def pipeline_figures(
 @_figure_asset(
     name="replica_figures",
     deps=_DEPENDENCIES,
+    automation_condition=ITERATION_NEEDED,
     description="Each model replica with all its pipelines, and all ranks of the job.",
 )
+@told_in_a_line
 def replica_figures(
     context: dg.AssetExecutionContext, config: FigureConfig, traceviz: TracevizHome
 ) -> dg.MaterializeResult:
@@ -67,8 +73,10 @@ def replica_figures(
 @_figure_asset(
     name="across_ranks_figures",
     deps=["collectives", "rank_clocks", "pipelines", "periods"],
+    automation_condition=PICTURES_NEEDED,
     description="Who waits for whom, what the bubble is made of, how periods spread, how well the clocks agree.",
 )
+@told_in_a_line
 def across_ranks_figures(
     context: dg.AssetExecutionContext, config: FigureConfig, traceviz: TracevizHome
 ) -> dg.MaterializeResult:
@@ -91,6 +99,8 @@ def _source(context: dg.AssetExecutionContext, traceviz: TracevizHome) -> "LakeS
 def _draw(config: FigureConfig, traceviz: TracevizHome, tasks: Sequence["FigureTask"]) -> dg.MaterializeResult:
     from traceviz_dag.figure_pipeline import draw_figures
 
-    tasks = [replace(task, formats=tuple(config.formats), previewed=True) for task in tasks]
+    formats = config.chosen(traceviz.settings().figures)
+    tasks = [replace(task, formats=formats, previewed=True) for task in tasks]
     drawn = list(draw_figures(tasks, traceviz.workers or default_workers()))
-    return dg.MaterializeResult(metadata=figure_metadata(drawn), data_version=dg.DataVersion(data_version(drawn)))
+    metadata = figure_metadata(traceviz.folder, drawn)
+    return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(data_version(drawn)))

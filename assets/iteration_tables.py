@@ -5,10 +5,13 @@ from pathlib import Path
 
 import dagster as dg
 
-from assets.automation import ITERATION_NEEDED, TRANSIENT
+from assets.automation import ITERATION_NEEDED
 from assets.conventions import INVARIANTS, table_spec, written_metadata
 from assets.partitions import iteration_partitions, ranks_of_iteration
+from assets.recorded_files import file_tags
 from assets.resources import TracevizHome
+from assets.staleness import MADE_OF_TAG, made_of
+from assets.step_faults import refresh_catalogue, told_in_a_line
 from traceviz_dag.iteration_pipeline import ranks_that_break_invariants, unread_ranks
 from traceviz_dag.lake.inputs import registered
 from traceviz_dag.lake.partition_keys import parse_iteration_key
@@ -43,11 +46,11 @@ _QUERIES = {"iterations": iterations, "runs": runs}
         )
     ],
     partitions_def=iteration_partitions,
-    retry_policy=TRANSIENT,
     check_specs=[
         dg.AssetCheckSpec("complete_ranks", asset="runs", description="Every rank of the world has a readable trace.")
     ],
 )
+@told_in_a_line
 def iteration_assets(
     context: dg.AssetExecutionContext, config: PartialConfig, traceviz: TracevizHome
 ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:
@@ -57,6 +60,7 @@ def iteration_assets(
     """
     run, iteration = parse_iteration_key(context.partition_key)
     lake = traceviz.lake()
+    version = made_of(context.instance, lake, run, iteration)
     unread = unread_ranks(lake, registered(traceviz.folder, context.partition_key))
     if unread and not config.allow_partial:
         raise dg.Failure(
@@ -84,8 +88,12 @@ def iteration_assets(
                 **{column: value for column, value in figures.items() if isinstance(value, int | float)},
             },
             data_version=dg.DataVersion(written.digest),
+            tags={
+                MADE_OF_TAG: version,
+                **file_tags(lake, {name: written.digest}, run, iteration),
+            },
         )
-    lake.refresh_catalogue()
+    refresh_catalogue(context, lake)
     yield dg.AssetCheckResult(
         passed=complete is not False and not unread,
         check_name="complete_ranks",

@@ -12,6 +12,7 @@ from pydantic import Field
 from assets.conventions import table_spec
 from assets.resources import TracevizHome
 from assets.settings import NightlySettings
+from assets.step_faults import told_in_a_line
 from traceviz_dag.analyze.nights import OTHER_RANKS, Figures, Verdict, judge
 from traceviz_dag.analyze.step_parts import step_parts
 from traceviz_dag.lake.digests import digest_of
@@ -78,6 +79,7 @@ class _Judged:
         )
     ],
 )
+@told_in_a_line
 def nightly_gate(
     context: dg.AssetExecutionContext, config: NightlyConfig, traceviz: TracevizHome
 ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:

@@ -4,6 +4,7 @@ import dagster as dg
 
 from assets.conventions import OWNERS
 from assets.resources import TracevizHome
+from assets.step_faults import told_in_a_line
 from traceviz_dag.read.public_profile import DATA_SET, PROFILE
 
 
@@ -29,6 +30,7 @@ class NsysDownload(dg.Config):
     kinds={"huggingface"},
     description="A profile of Nsight Systems from a Hugging Face data set, pinned to a commit, below HOME/downloads.",
 )
+@told_in_a_line
 def nsys_profile(config: NsysDownload, traceviz: TracevizHome) -> dg.MaterializeResult[None]:
     """Fetch the profile, or take what is there already; an interrupted download goes on where it ended."""
     # Only who fetches pays for the client of the hub.

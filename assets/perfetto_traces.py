@@ -1,10 +1,14 @@
 """The iteration as a Perfetto trace, and the command that opens it in the Perfetto UI."""
 
+import shlex
+
 import dagster as dg
 
+from assets.automation import FIGURES_GROUP, ITERATION_NEEDED
 from assets.conventions import CODE_VERSION, OWNERS
 from assets.partitions import iteration_partitions, ranks_of_iteration
 from assets.resources import TracevizHome
+from assets.step_faults import told_in_a_line
 from traceviz_dag.lake.digests import digest_of
 from traceviz_dag.lake.partition_keys import parse_iteration_key
 
@@ -16,12 +20,14 @@ from traceviz_dag.lake.partition_keys import parse_iteration_key
         *(dg.AssetDep(name) for name in ("topology", "rank_clocks")),
     ],
     partitions_def=iteration_partitions,
-    group_name="figures",
+    group_name=FIGURES_GROUP,
+    automation_condition=ITERATION_NEEDED,
     owners=OWNERS,
     kinds={"perfetto"},
     code_version=CODE_VERSION,
     description="All ranks in one native Perfetto trace: streams, micro-batches, arrows, counters, clocks stated.",
 )
+@told_in_a_line
 def perfetto_trace(context: dg.AssetExecutionContext, traceviz: TracevizHome) -> dg.MaterializeResult:
     """Write the trace of the iteration; its metadata says how to open it."""
     from traceviz_dag.figure_pipeline import LakeSource
@@ -29,7 +35,7 @@ def perfetto_trace(context: dg.AssetExecutionContext, traceviz: TracevizHome) ->
 
     run, iteration = parse_iteration_key(context.partition_key)
     written = export_iteration(LakeSource(traceviz.lake(), run, iteration))
-    command = f"traceviz perfetto open '{written.path}'"
+    command = f"traceviz perfetto open {shlex.quote(str(written.path))}"
     return dg.MaterializeResult(
         metadata={
             "trace": dg.MetadataValue.path(str(written.path)),

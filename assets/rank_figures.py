@@ -1,67 +1,108 @@
-"""The pictures of single ranks. They have a trigger of their own: a run that makes the tables leaves them out."""
+"""The pictures of single ranks: drawn once the iteration is whole, since which ranks stand out is known only then."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import dagster as dg
+from xxhash import xxh3_128_hexdigest
 
-from assets.conventions import CODE_VERSION, CODE_VERSION_TAG, DATA_VERSION_TAG, OWNERS
-from assets.figure_metadata import KINDS, FigureConfig, data_version, figure_metadata
-from assets.partitions import rank_trace_key, rank_trace_partitions, ranks_by_iteration
+from assets.automation import FIGURES_GROUP, RANKS_NEEDED
+from assets.conventions import CODE_VERSION, DATA_VERSION_TAG, ONLY_STALE_TAG, OWNERS
+from assets.figure_metadata import KINDS, FigureConfig, event
+from assets.partitions import rank_trace_key, rank_trace_partitions, ranks_by_iteration, ranks_of_iteration
 from assets.resources import TracevizHome
+from assets.settings import FigureSettings
+from assets.staleness import latest_tags
+from assets.step_faults import told_in_a_line
 from traceviz_dag.lake.partition_keys import parse_iteration_key, parse_rank_key, rank_key
 from traceviz_dag.workers import default_workers
 
 if TYPE_CHECKING:
-    from traceviz_dag.figure_pipeline import DrawnFigure
+    from traceviz_dag.figure_pipeline import DrawnFigure, LakeSource
+
+
+_TABLES = ("kernels", "microbatches", "overlap")
+_MADE_OF = "traceviz/made_of"
 
 
 @dg.asset(
     name="rank_figures",
-    deps=["kernels", "microbatches", "overlap"],
+    deps=[
+        *_TABLES,
+        # What is asked for by itself waits for all ranks.
+        dg.AssetDep("iterations", partition_mapping=ranks_of_iteration),
+    ],
+    automation_condition=RANKS_NEEDED,
     partitions_def=rank_trace_partitions,
     backfill_policy=dg.BackfillPolicy.single_run(),
-    group_name="figures",
+    group_name=FIGURES_GROUP,
     owners=OWNERS,
     kinds=KINDS,
     code_version=CODE_VERSION,
     description="Timeline and overlap bars of each rank, as PNG, SVG and PDF under HOME/figures.",
     output_required=False,
 )
+@told_in_a_line
 def rank_figures(
     context: dg.AssetExecutionContext, config: FigureConfig, traceviz: TracevizHome
 ) -> Iterator[dg.Output[None]]:
     """Draw the ranks of the run's partitions that have tables; each is recorded as it is drawn.
+
+    What automation asks for is limited to the ranks that ``[figures]`` in traceviz.toml chooses, and to those whose
+    tables are not the ones that their figures were drawn from. What a person asks for is drawn.
 
     No output is yielded, as in ``rank_tables``: a pair of iteration and rank without a trace stays unmaterialised.
     """
     # Imported here: matplotlib takes a second, and every run of every other asset would pay for it.
     from traceviz_dag.figure_pipeline import LakeSource, draw_figures, rank_tasks, readable_ranks
 
+    settings = traceviz.settings().figures
+    formats = config.chosen(settings)
+    by_itself = context.run.tags.get(ONLY_STALE_TAG) == "true"
     for key, ranks in ranks_by_iteration(context.partition_keys).items():
         run, iteration = parse_iteration_key(key)
         source = LakeSource(traceviz.lake(), run, iteration)
         wanted = {parse_rank_key(rank) for rank in ranks} & set(readable_ranks(source))
-        tasks = [
-            replace(task, formats=tuple(config.formats), previewed=True) for task in rank_tasks(source, sorted(wanted))
-        ]
+        if by_itself:
+            wanted &= _chosen_ranks(source, settings)
+        made_of = _made_of(context.instance, key, wanted, formats)
+        if by_itself:
+            drawn_of = latest_tags(context.instance, "rank_figures", [_partition(key, rank) for rank in wanted])
+            wanted = {rank for rank in wanted if drawn_of.get(_partition(key, rank), {}).get(_MADE_OF) != made_of[rank]}
+        tasks = [replace(task, formats=formats, previewed=True) for task in rank_tasks(source, sorted(wanted))]
         by_rank: dict[int, list[DrawnFigure]] = {}
         for drawn in draw_figures(tasks, traceviz.workers or default_workers()):
             rank = drawn.task.number or 0
             of_rank = by_rank.setdefault(rank, [])
             of_rank.append(drawn)
             if len(of_rank) == sum(task.number == rank for task in tasks):
-                _record(context, key, rank, of_rank)
+                tags = {_MADE_OF: made_of[rank]}
+                context.log_event(event("rank_figures", _partition(key, rank), traceviz.folder, of_rank, tags))
     yield from ()
 
 
-def _record(context: dg.AssetExecutionContext, key: str, rank: int, drawn: list["DrawnFigure"]) -> None:
-    context.log_event(
-        dg.AssetMaterialization(
-            asset_key="rank_figures",
-            partition=str(rank_trace_key(key, rank_key(rank))),
-            metadata=figure_metadata(drawn),
-            tags={DATA_VERSION_TAG: data_version(drawn), CODE_VERSION_TAG: CODE_VERSION},
+def _partition(key: str, rank: int) -> str:
+    return str(rank_trace_key(key, rank_key(rank)))
+
+
+def _chosen_ranks(source: "LakeSource", settings: FigureSettings) -> set[int]:
+    """The ranks that are drawn by themselves."""
+    from traceviz_dag.figure_pipeline import notable_ranks, readable_ranks
+
+    if settings.ranks == "none":
+        return set()
+    ranks = readable_ranks(source)
+    return set(ranks if settings.ranks == "all" else notable_ranks(source, ranks, settings.most_ranks))
+
+
+def _made_of(instance: dg.DagsterInstance, key: str, ranks: Iterable[int], formats: Sequence[str]) -> dict[int, str]:
+    """Rank → a digest of the versions of the tables that its figures are drawn from, and of the formats."""
+    partitions = {rank: _partition(key, rank) for rank in ranks}
+    versions = [latest_tags(instance, table, list(partitions.values())) for table in _TABLES]
+    return {
+        rank: xxh3_128_hexdigest(
+            " ".join([*(of.get(name, {}).get(DATA_VERSION_TAG, "") for of in versions), *formats]).encode()
         )
-    )
+        for rank, name in partitions.items()
+    }

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import dagster as dg
 
-from assets.automation import RANKS_NEEDED, TRANSIENT
+from assets.automation import RANKS_NEEDED
 from assets.conventions import (
     CODE_VERSION,
     CODE_VERSION_TAG,
@@ -18,8 +18,10 @@ from assets.conventions import (
 )
 from assets.partitions import rank_trace_key, rank_trace_partitions, ranks_by_iteration, ranks_of_iteration
 from assets.raw_traces import classification_rules, raw_traces
+from assets.recorded_files import file_tags
 from assets.resources import TracevizHome
-from assets.staleness import stale_ranks
+from assets.staleness import LAST_RECORDED, stale_ranks
+from assets.step_faults import RANKS_TOLD, refresh_catalogue, told_in_a_line
 from traceviz_dag.classify.rules import Rules
 from traceviz_dag.iteration_pipeline import rank_traces, stored_topology
 from traceviz_dag.lake.inputs import IterationInputs, registered
@@ -62,7 +64,6 @@ UNCLASSIFIED_LIMIT = 0.01
     ],
     partitions_def=rank_trace_partitions,
     backfill_policy=dg.BackfillPolicy.single_run(),
-    retry_policy=TRANSIENT,
     pool="rank_workers",
     check_specs=[
         dg.AssetCheckSpec(INVARIANTS, asset="overlap", description="hidden, exposed, busy and idle add up."),
@@ -70,6 +71,7 @@ UNCLASSIFIED_LIMIT = 0.01
         dg.AssetCheckSpec(COVERAGE, asset="kernels", description="Under 1 % of kernel time has no category."),
     ],
 )
+@told_in_a_line
 def rank_tables(context: dg.AssetExecutionContext, traceviz: TracevizHome) -> Iterator[dg.AssetCheckResult]:
     """Analyse every rank of the run's partitions that has a file.
 
@@ -81,13 +83,13 @@ def rank_tables(context: dg.AssetExecutionContext, traceviz: TracevizHome) -> It
     outcomes: list[RankOutcome] = []
     for key, ranks in ranks_by_iteration(context.partition_keys).items():
         outcomes += _analyse_iteration(context, lake, traceviz.workers, rules, key, ranks)
-    lake.refresh_catalogue()
+    refresh_catalogue(context, lake)
     yield from _check_results(outcomes)
     failed = [outcome for outcome in outcomes if outcome.failed]
     if failed:
         raise dg.Failure(
             description=f"{len(failed)} of {len(outcomes)} ranks failed; the others are recorded. {failed[0].fault}",
-            metadata={"failed": dg.MetadataValue.json({str(outcome.rank): outcome.fault for outcome in failed})},
+            metadata={RANKS_TOLD: dg.MetadataValue.json({str(outcome.rank): outcome.fault for outcome in failed})},
             allow_retries=False,
         )
 
@@ -141,14 +143,21 @@ def _record(
     outcome: RankOutcome,
     versions: dict[str, str],
 ) -> None:
-    """One materialization a table: its own data version, and the versions of what it was made from."""
+    """One materialization a table: its own data version, and the versions of what it was made from.
+
+    The rank is done with the last of them.
+    """
+    if not outcome.tables:
+        return
     partition = rank_trace_key(inputs.key, rank_key(outcome.rank))
     source = inputs.rank(outcome.rank)
     version = source.version if source else ""
     if source and source.digest:
         # What was read is recorded, not what was registered: the file may have changed in between.
         version = str(outcome.facts.get("digest") or version)
-    for name, table in outcome.tables.items():
+    digests = {name: table.digest for name, table in outcome.tables.items()}
+    files = file_tags(lake, digests, inputs.run, inputs.iteration, outcome.rank)
+    for name, table in sorted(outcome.tables.items(), key=lambda item: item[0] == LAST_RECORDED):
         path = lake.path(name, run=inputs.run, iteration=inputs.iteration, rank=outcome.rank)
         metadata = written_metadata(table.rows, table.bytes, path.as_uri())
         if name == "traces":
@@ -164,6 +173,7 @@ def _record(
                     DATA_VERSION_TAG: table.digest,
                     CODE_VERSION_TAG: CODE_VERSION,
                     f"{INPUT_VERSION_TAG}raw_traces": version,
+                    **files,
                     **versions,
                 },
             )

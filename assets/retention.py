@@ -14,6 +14,7 @@ from assets.partitions import iteration_partitions, rank_partitions, rank_trace_
 from assets.raw_traces import raw_traces, topology_files
 from assets.resources import TracevizHome
 from assets.settings import RetentionSettings
+from assets.step_faults import told_in_a_line
 from traceviz_dag.lake.inputs import IterationInputs, all_registered, forget
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import rank_key
@@ -59,6 +60,7 @@ _PARTITION_TAGS = (
         )
     ],
 )
+@told_in_a_line
 def retention(
     context: dg.AssetExecutionContext, traceviz: TracevizHome
 ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:

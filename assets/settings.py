@@ -5,11 +5,23 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated, Literal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+import dagster as dg
 import msgspec
 
 from traceviz_dag.analyze.nights import Tolerances
 from traceviz_dag.errors import BadInputError
+from traceviz_dag.read.toml_file import read_toml
+
+_REMEDY = "see docs/automation.md for what may stand there"
+_Whole = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
+_Counted = Annotated[int, msgspec.Meta(ge=1, le=10**9)]
+_Span = Annotated[float, msgspec.Meta(ge=0, le=10**9)]
+"""Numbers of things and lengths of time; TOML also has inf and nan, which are neither."""
+
+_LARGEST_TOLERANCE = 10**18
 
 FILE_NAME = "traceviz.toml"
 FILE_VARIABLE = "TRACEVIZ_SETTINGS"
@@ -26,7 +38,7 @@ class WatchedRoot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     path: str
-    expected_ranks: int | None = None
+    expected_ranks: _Counted | None = None
 
 
 class SensorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -42,13 +54,13 @@ class SensorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         attempts: registering runs that may fail on one state of a folder before it is left to the nightly look.
     """
 
-    interval_seconds: int = 30
-    deadline_minutes: float = 15.0
-    rest_hours: float = 6.0
-    look_again_hours: float = 6.0
-    budget_seconds: float = 20.0
-    folders_per_run: int = 50
-    attempts: int = 3
+    interval_seconds: _Counted = 30
+    deadline_minutes: _Span = 15.0
+    rest_hours: _Span = 6.0
+    look_again_hours: _Span = 6.0
+    budget_seconds: _Span = 20.0
+    folders_per_run: _Counted = 50
+    attempts: _Whole = 3
 
 
 class NightlySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -66,8 +78,8 @@ class NightlySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cron: str = "0 2 * * *"
     time_zone: str = "UTC"
     series: tuple[str, ...] = ()
-    wait_minutes: float = 120.0
-    history: int = 10
+    wait_minutes: _Span = 120.0
+    history: _Whole = 10
     tolerances: Tolerances = msgspec.field(default_factory=Tolerances)
 
 
@@ -80,9 +92,26 @@ class RetentionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
         cron: when that is looked at, in the time zone of the night.
     """
 
-    keep_days: float = 0.0
-    keep_newest: int = 1
+    keep_days: _Span = 0.0
+    keep_newest: _Whole = 1
     cron: str = "0 5 * * *"
+
+
+class FigureSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which pictures are drawn by themselves.
+
+    Attributes:
+        automatic: whether automation draws figures and the Perfetto trace of each iteration.
+        ranks: of which ranks: ``outliers`` (all of a job with at most ``most_ranks`` ranks, of a larger one those that
+            stand out), ``all`` or ``none``.
+        most_ranks: see ``ranks``.
+        formats: files of each figure: png, svg, pdf.
+    """
+
+    automatic: bool = True
+    ranks: Literal["outliers", "all", "none"] = "outliers"
+    most_ranks: Annotated[int, msgspec.Meta(ge=0)] = 16
+    formats: tuple[Literal["png", "svg", "pdf"], ...] = ("png", "svg", "pdf")
 
 
 class NotifySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -105,11 +134,12 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     watch: tuple[WatchedRoot, ...] = ()
-    automation_seconds: int = 15
+    automation_seconds: _Counted = 15
     sensor: SensorSettings = msgspec.field(default_factory=SensorSettings)
     nightly: NightlySettings = msgspec.field(default_factory=NightlySettings)
     retention: RetentionSettings = msgspec.field(default_factory=RetentionSettings)
     notify: NotifySettings = msgspec.field(default_factory=NotifySettings)
+    figures: FigureSettings = msgspec.field(default_factory=FigureSettings)
 
 
 def load_settings(home: Path, environment: Mapping[str, str] = os.environ) -> Settings:
@@ -123,13 +153,15 @@ def load_settings(home: Path, environment: Mapping[str, str] = os.environ) -> Se
     named = environment.get(FILE_VARIABLE)
     path = Path(named) if named else home / FILE_NAME
     settings = Settings()
-    try:
-        settings = msgspec.toml.decode(path.read_bytes(), type=Settings)
-    except FileNotFoundError:
-        if named:
-            raise BadInputError(path, "no such file", f"correct {FILE_VARIABLE}") from None
-    except msgspec.DecodeError as error:
-        raise BadInputError(path, str(error), "see docs/automation.md for what may stand there") from None
+    if named and not path.exists():
+        raise BadInputError(path, "no such file", f"correct {FILE_VARIABLE}")
+    if path.exists():
+        document = read_toml(path, _REMEDY)
+        try:
+            settings = msgspec.convert(document, Settings)
+        except (msgspec.ValidationError, OverflowError) as error:
+            raise BadInputError(path, str(error), _REMEDY) from None
+        _check_times(settings, path)
     for root in settings.watch:
         _refuse_relative(root.path, path)
     roots = [WatchedRoot(root.strip()) for root in environment.get(ROOTS_VARIABLE, "").split(",") if root.strip()]
@@ -139,6 +171,23 @@ def load_settings(home: Path, environment: Mapping[str, str] = os.environ) -> Se
     webhook = environment.get(WEBHOOK_VARIABLE) or settings.notify.webhook
     notify = NotifySettings(webhook, settings.notify.file)
     return msgspec.structs.replace(settings, watch=tuple(watched.values()), notify=notify)
+
+
+def _check_times(settings: Settings, path: Path) -> None:
+    """Refuse what Dagster would refuse when it loads its schedules: then nothing at all would run."""
+    for cron in (settings.nightly.cron, settings.retention.cron):
+        try:
+            dg.ScheduleDefinition("checked", cron_schedule=cron, target="*")
+        except (dg.DagsterInvalidDefinitionError, ValueError, OverflowError):
+            raise BadInputError(path, f"cron = {cron[:40]!r} is no time that comes back", _REMEDY) from None
+    for name, value in msgspec.structs.asdict(settings.nightly.tolerances).items():
+        if not 0 <= value < _LARGEST_TOLERANCE:
+            raise BadInputError(path, f"{name} = {value} is no tolerance", _REMEDY)
+    zone = settings.nightly.time_zone
+    try:
+        ZoneInfo(zone)
+    except (ValueError, OSError, ZoneInfoNotFoundError):
+        raise BadInputError(path, f"time_zone = {zone[:40]!r} is no time zone", "write one as Europe/Zurich") from None
 
 
 def _refuse_relative(root: str, source: Path) -> None:

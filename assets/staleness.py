@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import dagster as dg
+import xxhash
 
-from assets.conventions import CODE_VERSION, CODE_VERSION_TAG, INPUT_VERSION_TAG, RULES_TAG
+from assets.conventions import CODE_VERSION, CODE_VERSION_TAG, INPUT_VERSION_TAG, PAIRS_VARIABLE, RULES_TAG
 from assets.partitions import rank_trace_key
+from assets.recorded_files import are_as_recorded, digests_in
 from assets.topology import INPUTS_TAG, inputs_version
 from traceviz_dag.across_ranks import ACROSS_RANKS_TABLES
 from traceviz_dag.iteration_pipeline import stored_topology
-from traceviz_dag.lake.inputs import IterationInputs, RankInput
+from traceviz_dag.lake.digests import digest_of
+from traceviz_dag.lake.inputs import IterationInputs, RankInput, registered_if_any
 from traceviz_dag.lake.lake import Lake
-from traceviz_dag.lake.partition_keys import rank_key
+from traceviz_dag.lake.partition_keys import iteration_key, rank_key
 from traceviz_dag.rank_pipeline import PROFILE_TABLES, RANK_TABLES
+
+MADE_OF_TAG = "traceviz/made_of"
+"""Of an iteration's own tables: what they were made of, as one digest; see ``made_of``."""
+
+LAST_RECORDED = "overlap"
+"""The table of a rank whose materialization is recorded after those of all others: where it is, all are."""
 
 _PAGE = 1000
 
@@ -25,30 +35,32 @@ ITERATION_TABLES = ("iterations", "runs", *ACROSS_RANKS_TABLES)
 
 def topology_is_current(instance: dg.DagsterInstance, lake: Lake, inputs: IterationInputs) -> bool:
     """Whether the stored topology was made from these inputs by this code."""
-    if not lake.exists("topology", run=inputs.run, iteration=inputs.iteration):
-        return False
-    tags = latest_tags(instance, "topology", [inputs.key]).get(inputs.key, {})
-    return tags.get(INPUTS_TAG) == inputs_version(inputs) and tags.get(CODE_VERSION_TAG) == CODE_VERSION
+    for name in ("topology", "process_groups"):
+        tags = latest_tags(instance, name, [inputs.key]).get(inputs.key, {})
+        if (tags.get(INPUTS_TAG), tags.get(CODE_VERSION_TAG)) != (inputs_version(inputs), CODE_VERSION):
+            return False
+        if not are_as_recorded(lake, tags, [name], inputs.run, inputs.iteration):
+            return False
+    return True
 
 
 def stale_ranks(
     instance: dg.DagsterInstance, lake: Lake, inputs: IterationInputs, topology_version: str, rules_digest: str
 ) -> list[RankInput]:
-    """Ranks whose file, topology, rules or code is not what their tables were made from, or whose tables are gone.
+    """Ranks whose file, topology, rules or code is not what their tables were made from, or whose tables are gone or
+    are other files than those that were recorded: damaged, or written by a run that was killed.
 
     A rank whose file is gone keeps the tables that it has.
     """
     partitions = {str(rank_trace_key(inputs.key, rank_key(entry.rank))): entry for entry in inputs.ranks}
     wanted_tags = [f"{INPUT_VERSION_TAG}raw_traces", f"{INPUT_VERSION_TAG}topology", RULES_TAG, CODE_VERSION_TAG]
-    recorded = latest_tags(instance, "kernels", list(partitions))
+    recorded = latest_tags(instance, LAST_RECORDED, list(partitions))
     stale = []
     for key, entry in partitions.items():
         versions = dict(zip(wanted_tags, (entry.version, topology_version, rules_digest, CODE_VERSION), strict=True))
-        stands = all(
-            lake.exists(name, run=inputs.run, iteration=inputs.iteration, rank=entry.rank)
-            for name in (RANK_TABLES if not entry.part else (*RANK_TABLES, *PROFILE_TABLES))
-        )
         tags = recorded.get(key, {})
+        names = RANK_TABLES if not entry.part else (*RANK_TABLES, *PROFILE_TABLES)
+        stands = are_as_recorded(lake, tags, names, inputs.run, inputs.iteration, entry.rank)
         current = stands and all(tags.get(tag) == version for tag, version in versions.items())
         if not current and not (stands and not Path(entry.path).exists()):
             stale.append(entry)
@@ -56,18 +68,41 @@ def stale_ranks(
 
 
 def iteration_is_current(instance: dg.DagsterInstance, lake: Lake, inputs: IterationInputs) -> bool:
-    """Whether the iteration's own tables are younger than every rank and the topology that they are made of."""
-    if not all(lake.exists(name, run=inputs.run, iteration=inputs.iteration) for name in ITERATION_TABLES):
-        return False
-    partitions = {str(rank_trace_key(inputs.key, rank_key(entry.rank))) for entry in inputs.ranks}
-    newest_rank = max(_positions(instance, "overlap", partitions).values(), default=0)
+    """Whether the iteration's own tables were made of what its ranks and its topology are now, by this code."""
+    wanted = made_of(instance, lake, inputs.run, inputs.iteration)
     for name in ITERATION_TABLES:
-        made_from = latest_tags(instance, name, [inputs.key]).get(inputs.key, {})
-        if made_from.get(CODE_VERSION_TAG) != CODE_VERSION:
+        tags = latest_tags(instance, name, [inputs.key]).get(inputs.key, {})
+        if (tags.get(MADE_OF_TAG), tags.get(CODE_VERSION_TAG)) != (wanted, CODE_VERSION):
             return False
-        if _positions(instance, name, {inputs.key}).get(inputs.key, 0) < newest_rank:
+        if not are_as_recorded(lake, tags, [name], inputs.run, inputs.iteration):
             return False
     return True
+
+
+def made_of(instance: dg.DagsterInstance, lake: Lake, run: str, iteration: int) -> str:
+    """Changes whenever something that the iteration's own tables are made of has another content.
+
+    That is the tables of its ranks, as their versions are recorded, what is known of ranks that failed, the topology,
+    the list of ranks, and the file that names pairs.
+    """
+    key = iteration_key(run, iteration)
+    inputs = registered_if_any(lake.home, key)
+    ranks = [part.rank for part in lake.partitions("traces", run, iteration) if part.rank is not None]
+    partitions = {str(rank_trace_key(key, rank_key(rank))): rank for rank in ranks}
+    recorded = latest_tags(instance, LAST_RECORDED, list(partitions)) if partitions else {}
+    words = [f"registered {[entry.rank for entry in inputs.ranks] if inputs is not None else None}"]
+    for partition, rank in partitions.items():
+        failed = not lake.exists(LAST_RECORDED, run=run, iteration=iteration, rank=rank)
+        path = lake.path("traces", run=run, iteration=iteration, rank=rank)
+        known = digest_of(path) if failed else digests_in(recorded.get(partition, {}))
+        words.append(f"rank {rank} {known}")
+    paths = [lake.path(name, run=run, iteration=iteration) for name in ("topology", "process_groups")]
+    pairs = os.environ.get(PAIRS_VARIABLE)
+    words += [
+        f"{path.name} {digest_of(path) if path.is_file() else None}"
+        for path in [*paths, *([Path(pairs)] if pairs else [])]
+    ]
+    return xxhash.xxh3_128_hexdigest("\n".join(words).encode())
 
 
 def pending_stage(
@@ -85,12 +120,6 @@ def pending_stage(
     if stale:
         return ("ranks", [entry.rank for entry in stale])
     return None if iteration_is_current(instance, lake, inputs) else ("iterations", [])
-
-
-def _positions(instance: dg.DagsterInstance, asset: str, partitions: set[str]) -> Mapping[str, int]:
-    """Where in the event log the latest materialization of each partition stands."""
-    event = dg.DagsterEventType.ASSET_MATERIALIZATION
-    return instance.get_latest_storage_id_by_partition(dg.AssetKey(asset), event, partitions)
 
 
 def contiguous(ranks: Sequence[int]) -> list[tuple[int, int]]:

@@ -6,11 +6,13 @@ from pathlib import Path
 import dagster as dg
 import xxhash
 
-from assets.automation import TOPOLOGY_NEEDED, TRANSIENT
+from assets.automation import TOPOLOGY_NEEDED
 from assets.conventions import table_spec, written_metadata
 from assets.partitions import iteration_partitions, ranks_of_iteration
 from assets.raw_traces import raw_traces, topology_files
+from assets.recorded_files import file_tags
 from assets.resources import TracevizHome
+from assets.step_faults import refresh_catalogue, told_in_a_line
 from traceviz_dag.classify.topology import topology_tables
 from traceviz_dag.iteration_pipeline import read_topology
 from traceviz_dag.lake.digests import digest_of
@@ -45,17 +47,19 @@ def inputs_version(inputs: IterationInputs) -> str:
         )
     ],
     partitions_def=iteration_partitions,
-    retry_policy=TRANSIENT,
     check_specs=[
         dg.AssetCheckSpec("sources_agree", asset="topology", description="Headers and text file say the same.")
     ],
 )
+@told_in_a_line
 def topology_assets(
     context: dg.AssetExecutionContext, traceviz: TracevizHome
 ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:
     """Read all headers of the iteration and the text file, unite them, and write both tables."""
     run, iteration = parse_iteration_key(context.partition_key)
     inputs = registered(traceviz.folder, context.partition_key)
+    # Before anything is read: what changes meanwhile makes the tables stale.
+    version = inputs_version(inputs)
     topology = read_topology(inputs, home=traceviz.folder)
     lake = traceviz.lake()
     for name, table in zip(("topology", "process_groups"), topology_tables(topology), strict=True):
@@ -68,9 +72,12 @@ def topology_assets(
                 "disagreements": dg.MetadataValue.json(list(topology.disagreements)),
             },
             data_version=dg.DataVersion(written.digest),
-            tags={INPUTS_TAG: inputs_version(inputs)},
+            tags={
+                INPUTS_TAG: version,
+                **file_tags(lake, {name: written.digest}, run, iteration),
+            },
         )
-    lake.refresh_catalogue()
+    refresh_catalogue(context, lake)
     yield dg.AssetCheckResult(
         passed=not topology.disagreements,
         check_name="sources_agree",

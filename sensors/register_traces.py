@@ -5,11 +5,11 @@ import time
 import dagster as dg
 from pydantic import Field
 
-from assets.automation import TRANSIENT
 from assets.partitions import register_partitions
 from assets.raw_traces import new_observations
 from assets.resources import TracevizHome
 from assets.settings import Settings
+from assets.step_faults import told_in_a_line
 from sensors.ledger import FolderRecord, read_ledger, update_ledger
 from sensors.listing import FolderLook, Unreadable, open_folders, walk
 from sensors.registration import FolderTask, Registration, register_folder
@@ -41,7 +41,8 @@ class RegisterConfig(dg.Config):
     everything: bool = False
 
 
-@dg.op(name=OP_NAME, retry_policy=TRANSIENT)
+@dg.op(name=OP_NAME)
+@told_in_a_line
 def register_folders(context: dg.OpExecutionContext, config: RegisterConfig, traceviz: TracevizHome) -> None:
     """Register folder by folder: a crash in the middle keeps what was done, and the sensor asks for the rest again."""
     settings = traceviz.settings()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dagster as dg
 
 from assets.across_ranks import across_ranks_assets
-from assets.automation import automation_sensor, with_freshness
+from assets.automation import automation_sensor, with_freshness, without_pictures
 from assets.iteration_figures import iteration_figures
 from assets.iteration_tables import iteration_assets
 from assets.nightly import nightly_gate
@@ -34,7 +34,7 @@ _HOME = TracevizHome()
 _SETTINGS = _HOME.settings()
 
 defs = dg.Definitions(
-    assets=with_freshness(ASSETS, _SETTINGS),
+    assets=without_pictures(with_freshness(ASSETS, _SETTINGS), _SETTINGS),
     jobs=[register_traces],
     sensors=[
         trace_folders_sensor(_SETTINGS),

@@ -11,6 +11,7 @@ from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.lake.digests import look_of
 from traceviz_dag.lake.inputs import IterationInputs, RankInput, all_registered
 from traceviz_dag.nsys_placement import place_exports
+from traceviz_dag.printable import printable
 from traceviz_dag.read.layouts import RunFolder, discover
 from traceviz_dag.read.nsys_open import is_nsys
 from traceviz_dag.read.placement import PlacedTrace, Placement, resolve
@@ -45,8 +46,9 @@ def inputs_below(
         by_iteration: dict[tuple[str, int], list[PlacedTrace]] = defaultdict(list)
         for trace in placement.traces:
             by_iteration[trace.run, trace.iteration].append(trace)
+        problems = (*run.problems, *placement.problems)
         if not by_iteration:
-            unplaced += placement.problems
+            unplaced += problems
         jobs = {name for name, _ in by_iteration}
         for index, ((name, iteration), traces) in enumerate(sorted(by_iteration.items())):
             # Of several jobs in a folder, nothing says whose the text file is; it stays with the run of that name.
@@ -58,8 +60,8 @@ def inputs_below(
                     folder=str(run.folder),
                     ranks=tuple(_rank_input(trace) for trace in sorted(traces, key=lambda trace: trace.rank)),
                     topology_file=str(run.topology_file) if described else None,
-                    problems=tuple(map(str, placement.problems)) if index == 0 else (),
-                    warnings=placement.warnings if index == 0 else (),
+                    problems=tuple(map(str, problems)) if index == 0 else (),
+                    warnings=tuple(map(printable, placement.warnings)) if index == 0 else (),
                 )
             )
     if not iterations:

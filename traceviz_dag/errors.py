@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
+
+from traceviz_dag.printable import printable
 
 
 class TracevizError(Exception):
     """Base of every error that the command line prints as one line.
 
     Attributes:
-        exit_code: what the process exits with (2: bad input or usage, 1: a gate failed).
+        exit_code: what the process exits with (2: bad input, usage or a partial result, 1: a gate failed, 130: stopped
+            by the user).
     """
 
     exit_code = 2
+
+    def __init__(self, message: str) -> None:
+        super().__init__(printable(message))
 
 
 class BadInputError(TracevizError):
@@ -58,3 +65,35 @@ class OutputError(TracevizError, OSError):
 
 class UsageError(TracevizError):
     """The words of a call are off."""
+
+
+class StoppedError(TracevizError):
+    """The user interrupted the command; the line says what is done and how to go on."""
+
+    exit_code = 130
+
+
+class IncompleteError(TracevizError):
+    """Some of what was given could not be read; the answer is about the rest, and was given."""
+
+
+def file_system_line(error: OSError) -> str:
+    """What a fault of the file system means, and what to do about it."""
+    reason = error.strerror or str(error)
+    remedy = _REMEDIES.get(error.errno or 0, "check the disk and run it again")
+    if error.filename is None:
+        return f"{reason}; {remedy}"
+    return str(BadInputError(error.filename, reason, remedy))
+
+
+_REMEDIES = {
+    errno.ENOSPC: "free some space and run it again",
+    errno.EDQUOT: "free some of the quota and run it again",
+    errno.EROFS: "make it writable, or name another home",
+    errno.EACCES: "make it accessible to this user, or name another home",
+    errno.EPERM: "make it accessible to this user, or name another home",
+    errno.ENOTDIR: "a file is where a folder belongs: move it away and run it again",
+    errno.EEXIST: "a file is where a folder belongs: move it away and run it again",
+    errno.EISDIR: "a folder is where a file belongs: move it away and run it again",
+    errno.EMFILE: "raise the limit of open files (ulimit -n) and run it again",
+}

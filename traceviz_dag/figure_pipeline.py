@@ -27,10 +27,11 @@ from traceviz_dag.show.rank_timeline import draw_rank_timeline
 from traceviz_dag.show.rendering import FORMATS, preview, write_figure
 from traceviz_dag.show.source import TableSource, empty_table, rows
 from traceviz_dag.show.wait_map import draw_wait_map
-from traceviz_dag.vocabulary import TraceStatus
-from traceviz_dag.whole_files import remove_all_stale_temporaries
+from traceviz_dag.vocabulary import FIGURES_FOLDER, TraceStatus
+from traceviz_dag.whole_files import remove_all_stale_temporaries, write_atomically
 
-FOLDER = "figures"
+PREVIEWS = "previews"
+"""Folder of small pictures beside the large ones."""
 
 MOST_DRAWN = 16
 """So many ranks, pipelines or replicas are all drawn unless some are asked for; of more, those that stand out."""
@@ -118,24 +119,30 @@ class DrawnFigure:
     Attributes:
         title: the finding.
         paths: format → file.
-        preview: a small PNG; None where none was wanted.
+        preview: file of a small PNG; None where none was wanted.
     """
 
     task: FigureTask
     title: str
     paths: dict[str, Path]
-    preview: bytes | None
+    preview: Path | None
 
 
 def figures_folder(home: Path, run: str, iteration: int) -> Path:
     """HOME/figures/RUN/ITERATION, the run's name escaped as in the lake."""
-    return home / FOLDER / escape(run) / str(iteration)
+    return home / FIGURES_FOLDER / escape(run) / str(iteration)
 
 
 def rank_tasks(
-    source: LakeSource, ranks: Sequence[int] | None = None, kinds: Sequence[FigureKind] = RANK_KINDS
+    source: LakeSource,
+    ranks: Sequence[int] | None = None,
+    kinds: Sequence[FigureKind] = RANK_KINDS,
+    most: int = MOST_DRAWN,
 ) -> list[FigureTask]:
     """The figures of ranks; None takes all of a small job, else the ranks that stand out.
+
+    Args:
+        most: ranks of which a small job has no more.
 
     Raises:
         UsageError: the iteration has no tables of such a rank.
@@ -144,7 +151,7 @@ def rank_tasks(
     unknown = sorted(set(ranks or ()) - set(known))
     if unknown:
         raise UsageError(f"no tables of ranks {unknown} in {source.run}, iteration {source.iteration}")
-    chosen = notable_ranks(source, known) if ranks is None else sorted(set(ranks))
+    chosen = notable_ranks(source, known, most) if ranks is None else sorted(set(ranks))
     wanted = [kind for kind in RANK_KINDS if kind in kinds]
     return [_task(source, kind, rank) for rank in chosen for kind in wanted]
 
@@ -185,9 +192,9 @@ def readable_ranks(source: TableSource) -> list[int]:
     return sorted(row["rank"] for row in found if row["status"] != TraceStatus.FAILED.value)
 
 
-def notable_ranks(source: TableSource, ranks: Sequence[int]) -> list[int]:
+def notable_ranks(source: TableSource, ranks: Sequence[int], most: int = MOST_DRAWN) -> list[int]:
     """All of few ranks; of many, those with the longest computation, the most exposed communication and most idle."""
-    if len(ranks) <= MOST_DRAWN:
+    if len(ranks) <= most:
         return list(ranks)
     figures = {rank: found for rank in ranks if (found := rank_figures(source, rank)) is not None}
     measures: list[Callable[[int], int]] = [
@@ -214,11 +221,18 @@ def draw_figures(tasks: Sequence[FigureTask], workers: int = 1) -> Iterator[Draw
 def draw_figure(task: FigureTask) -> DrawnFigure | None:
     """Draw one figure and write its files; None where there is nothing to draw."""
     source = LakeSource(Lake(task.home), task.run, task.iteration)
-    figure = _drawn(source, task)
+    try:
+        figure = _drawn(source, task)
+    except Exception as error:
+        error.add_note(f"while {task.name} of {task.run}, iteration {task.iteration} was drawn")
+        raise
     if figure is None:
         return None
     paths = write_figure(figure, task.folder, task.name, task.formats)
-    return DrawnFigure(task, str(figure.get_label()), paths, preview(figure) if task.previewed else None)
+    small = task.folder / PREVIEWS / f"{task.name}.png" if task.previewed else None
+    if small is not None:
+        write_atomically(small, preview(figure))
+    return DrawnFigure(task, str(figure.get_label()), paths, small)
 
 
 def _drawn(source: TableSource, task: FigureTask) -> Figure | None:

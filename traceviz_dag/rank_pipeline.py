@@ -24,6 +24,7 @@ from traceviz_dag.nsys_ranks import export_events, export_ranges
 from traceviz_dag.read.events import CPU_OP, PYTHON_FUNCTION, TraceEvents
 from traceviz_dag.read.kineto import read_kineto
 from traceviz_dag.read.nsys_open import is_nsys, is_report
+from traceviz_dag.read.regular_file import open_regular
 from traceviz_dag.tables import TRACES
 from traceviz_dag.vocabulary import Category, Dimension, Kind, Phase, TraceStatus
 
@@ -227,5 +228,5 @@ def _format(path: Path) -> str:
 
 
 def _is_gzip(path: Path) -> bool:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return file.read(2) == b"\x1f\x8b"

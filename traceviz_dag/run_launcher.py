@@ -17,6 +17,9 @@ from dagster._core.launcher.base import CheckRunHealthResult, WorkerStatus
 HOST_TAG = "traceviz/host"
 """Host of a run that a process executes itself, as ``traceviz analyze`` does."""
 
+PROCESS_TAG = "traceviz/process"
+"""That process: its number and its start in seconds since the epoch, as 123@1700000000.25."""
+
 _GRPC_TAG = ".dagster/grpc_info"
 _HERE = frozenset({"localhost", "127.0.0.1", "::1"})
 _START_TOLERANCE_SECONDS = 5.0
@@ -34,6 +37,8 @@ class CheckedRunLauncher(DefaultRunLauncher):
         """Whether the process of a started run is alive; of a run on another host nothing bad is concluded."""
         if not _runs_here(run):
             return CheckRunHealthResult(WorkerStatus.RUNNING, "it runs on another host, or in a process of its own")
+        if PROCESS_TAG in run.tags:
+            return CheckRunHealthResult(WorkerStatus.FAILED if is_gone(run) else WorkerStatus.RUNNING)
         start = next(iter(self._instance.all_logs(run.run_id, of_type=DagsterEventType.RUN_START)), None)
         pid = start.dagster_event.pid if start is not None and start.dagster_event is not None else None
         if start is None or pid is None:
@@ -41,6 +46,12 @@ class CheckedRunLauncher(DefaultRunLauncher):
         if is_alive(pid, since=start.timestamp):
             return CheckRunHealthResult(WorkerStatus.RUNNING)
         return CheckRunHealthResult(WorkerStatus.FAILED, f"process {pid} of the run is gone")
+
+
+def is_gone(run: DagsterRun) -> bool:
+    """Whether the process on this host that executes the run itself is gone; False of a run that names none."""
+    pid, _, since = run.tags.get(PROCESS_TAG, "").partition("@")
+    return bool(pid) and _runs_here(run) and not is_alive(int(pid), float(since))
 
 
 def is_alive(pid: int, since: float) -> bool:
@@ -54,19 +65,11 @@ def is_alive(pid: int, since: float) -> bool:
         return False
     except PermissionError:
         pass
-    started = _start_of(pid)
+    started = start_of(pid)
     return started is None or started <= since + _START_TOLERANCE_SECONDS
 
 
-def _runs_here(run: DagsterRun) -> bool:
-    host = run.tags.get(HOST_TAG)
-    if host is not None:
-        return host == socket.gethostname()
-    server = json.loads(run.tags.get(_GRPC_TAG, "{}"))
-    return bool(server) and (server.get("socket") is not None or server.get("host") in _HERE)
-
-
-def _start_of(pid: int) -> float | None:
+def start_of(pid: int) -> float | None:
     """When a process started, seconds since the epoch; None where /proc does not tell. A zombie started never."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
@@ -76,3 +79,11 @@ def _start_of(pid: int) -> float | None:
     if status[0] == "Z":
         return float("inf")
     return float(boot.split()[1]) + int(status[19]) / os.sysconf("SC_CLK_TCK")
+
+
+def _runs_here(run: DagsterRun) -> bool:
+    host = run.tags.get(HOST_TAG)
+    if host is not None:
+        return host == socket.gethostname()
+    server = json.loads(run.tags.get(_GRPC_TAG, "{}"))
+    return bool(server) and (server.get("socket") is not None or server.get("host") in _HERE)

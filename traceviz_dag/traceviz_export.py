@@ -89,6 +89,14 @@ def export_ranks(export: Export, workers: int = 1) -> Iterator[Path]:
 
 def export_rank(export: Export, rank: int) -> Path:
     """Write one rank's Parquet tables, both CSV tables and both pictures; returns its folder."""
+    try:
+        return _export_rank(export, rank)
+    except Exception as error:
+        error.add_note(f"while rank {rank} of {export.run}, iteration {export.iteration} was written")
+        raise
+
+
+def _export_rank(export: Export, rank: int) -> Path:
     source = export.source()
     kernels = source.table("kernels", COLUMNS, rank)
     trace = rows(source, "traces", ("file",), rank)[0]["file"]

@@ -103,5 +103,8 @@ CPU_DEVICE = "cpu"
 """The device of work intervals that were read from a trace without GPU rows."""
 
 
+FIGURES_FOLDER = "figures"
+"""Where figures are written in a home, and the path under which the web server shows them."""
+
 FIGURE_FORMATS = ("png", "svg", "pdf")
 """Files that every figure is written as."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from pathlib import Path
 
 import uvicorn
@@ -11,37 +12,56 @@ from dagster._core.workspace.load_target import WorkspaceFileTarget
 from dagster_webserver.cli import DEFAULT_DB_STATEMENT_TIMEOUT, DEFAULT_POOL_MAX_OVERFLOW, DEFAULT_POOL_RECYCLE
 from dagster_webserver.version import __version__
 from dagster_webserver.webserver import DagsterWebserver
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import FileResponse
+from starlette.routing import BaseRoute, Route
 
 from traceviz_dag.show.web.guard import Guard
+from traceviz_dag.vocabulary import FIGURES_FOLDER
 
 _POLL_MILLISECONDS = 2000
 
 
 class GuardedWebserver(DagsterWebserver[WorkspaceProcessContext, WorkspaceRequestContext]):
-    """The UI of Dagster, which answers only to hosts that are known.
+    """The UI of Dagster, which answers only to hosts that are known, and which shows the pictures of a home.
 
     Args:
-        context: what the UI shows. hosts: from ``guard.known_hosts``.
+        context: what the UI shows. hosts: from ``guard.known_hosts``. home: whose pictures are served.
     """
 
-    def __init__(self, context: WorkspaceProcessContext, hosts: frozenset[str]) -> None:
+    def __init__(self, context: WorkspaceProcessContext, hosts: frozenset[str], home: Path) -> None:
         self._hosts = hosts
+        self._pictures = home / FIGURES_FOLDER
         super().__init__(context, live_data_poll_rate=_POLL_MILLISECONDS)
 
     def build_middleware(self) -> list[Middleware]:
         """Dagster's own middleware, behind the guard."""
         return [Middleware(Guard, hosts=self._hosts), *super().build_middleware()]
 
+    def build_routes(self) -> list[BaseRoute]:
+        """The pictures, which the metadata of figures links to, before Dagster's own pages."""
+        return [Route(f"/{FIGURES_FOLDER}/{{name:path}}", self._picture), *super().build_routes()]
 
-def serve_ui(instance: DagsterInstance, workspace: Path, host: str, port: int, hosts: frozenset[str]) -> None:
+    def _picture(self, request: Request) -> FileResponse:
+        path = (self._pictures / request.path_params["name"]).resolve()
+        if path.suffix != ".png" or not path.is_relative_to(self._pictures.resolve()) or not path.is_file():
+            raise HTTPException(HTTPStatus.NOT_FOUND)
+        return FileResponse(path, media_type="image/png")
+
+
+def serve_ui(
+    instance: DagsterInstance, home: Path, workspace: Path, host: str, port: int, hosts: frozenset[str]
+) -> None:
     """Serve the UI until the process is told to end.
 
     Args:
+        home: whose pictures are served.
         workspace: YAML file that lists the code servers.
         host, port: address to listen on. hosts: from ``guard.known_hosts``.
     """
     instance.optimize_for_webserver(DEFAULT_DB_STATEMENT_TIMEOUT, DEFAULT_POOL_RECYCLE, DEFAULT_POOL_MAX_OVERFLOW)
     with WorkspaceProcessContext(instance, WorkspaceFileTarget([str(workspace)]), version=__version__) as context:
-        app = GuardedWebserver(context, hosts).create_asgi_app()
+        app = GuardedWebserver(context, hosts, home).create_asgi_app()
         uvicorn.run(app, host=host, port=port, log_level="warning")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,13 +15,21 @@ import pyarrow as pa
 from traceviz_dag.analyze.invariants import microbatch_violations, overlap_violations
 from traceviz_dag.classify.rules import Rules
 from traceviz_dag.classify.topology_types import Topology
-from traceviz_dag.errors import BadInputError
+from traceviz_dag.errors import BadInputError, file_system_line
 from traceviz_dag.lake.lake import Lake
+from traceviz_dag.lake.partition_keys import iteration_key, rank_key
 from traceviz_dag.processes import WorkerDiedError, spread
 from traceviz_dag.rank_pipeline import PROFILE_TABLES, RANK_TABLES, RankTrace, analyse_rank, failed_trace
+from traceviz_dag.whole_files import write_atomically
+
+LOGS = "logs"
+"""Folder of a home for what a fault of this program leaves: the traceback, for whoever mends it."""
 
 _IMPORTED_ONCE = ("traceviz_dag.rank_pipeline", "pandas")
 _DEATH = "the worker that read it died, most likely for want of memory; run with fewer workers or more memory"
+_MEMORY = "takes more memory than there is; run with fewer workers or more memory"
+_HOME_FAULTS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
+"""What goes wrong with the home while a trace is read, since a profile is kept there: no fault of the trace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +103,32 @@ def analyse_ranks(
 
 
 def analyse_into_lake(task: IterationTask, trace: RankTrace) -> RankOutcome:
-    """Take one rank the whole way and write its partitions; a bad input becomes a failed row of ``traces``."""
+    """Take one rank the whole way and write its partitions.
+
+    Whatever its trace provokes becomes a failed row of ``traces`` and costs no other rank; the traceback of a fault of
+    this program is in a file under ``LOGS``.
+
+    Raises:
+        OSError: the home cannot be written.
+    """
     started = time.monotonic()
     lake = Lake(task.home)
+    trace = replace(trace, home=trace.home or task.home)
+    log = fault_log(trace.home or task.home, task.run, task.iteration, trace.rank)
     try:
-        tables = analyse_rank(replace(trace, home=trace.home or task.home), task.topology, task.rules)
+        tables = analyse_rank(trace, task.topology, task.rules)
     except BadInputError as error:
         return _record_failure(task, trace, str(error))
+    except MemoryError:
+        return _record_failure(task, trace, f"{trace.name}: {_MEMORY}")
+    except OSError as error:
+        if error.errno in _HOME_FAULTS:
+            raise
+        return _record_failure(task, trace, f"{trace.name}: {file_system_line(error)}")
+    except Exception as error:  # noqa: BLE001 - the one place where a fault of any rule for reading or classifying ends
+        write_atomically(log, "".join(traceback.format_exception(error)).encode(errors="replace"))
+        return _record_failure(task, trace, f"{trace.name}: {_in_a_line(error)}; report it with {log}")
+    log.unlink(missing_ok=True)
     written = {}
     for name in (*RANK_TABLES, *PROFILE_TABLES):
         if name not in tables:
@@ -114,6 +143,17 @@ def analyse_into_lake(task: IterationTask, trace: RankTrace) -> RankOutcome:
     }
     seconds = time.monotonic() - started
     return RankOutcome(trace.rank, written, facts, facts["fault"], violations=violations, seconds=seconds)
+
+
+def fault_log(home: Path, run: str, iteration: int, rank: int) -> Path:
+    """The file of the last fault of this program on a rank."""
+    return home / LOGS / f"{iteration_key(run, iteration)}_rank_{rank_key(rank)}.log"
+
+
+def _in_a_line(error: Exception) -> str:
+    message = " ".join(str(error).split())
+    name = type(error).__name__
+    return f"cannot be analysed ({name}: {message[:200]})" if message else f"cannot be analysed ({name})"
 
 
 def _names(violations: pa.Table) -> list[str]:

@@ -11,9 +11,10 @@ from unittest.mock import patch
 import dagster as dg
 from dagster import AssetsDefinition
 
-from assets.automation import ONLY_STALE_TAG
+from assets.automation import ONLY_STALE_TAG, without_pictures
 from assets.partitions import rank_trace_key, ranks_by_iteration
 from assets.resources import TracevizHome
+from assets.settings import FigureSettings, Settings
 from assets.staleness import ITERATION_TABLES, contiguous
 from sensors.register_traces import register_traces
 from sensors.trace_folders import look_once
@@ -26,6 +27,9 @@ ITERATION_ASSETS = ITERATION_TABLES
 PROFILE_ASSETS = ("nvtx_ranges",)
 COMPUTED = (*TOPOLOGY_ASSETS, *RANK_ASSETS, *ITERATION_ASSETS)
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
+
+PICTURES = ("pipeline_figures", "replica_figures", "across_ranks_figures", "perfetto_trace")
+FIGURE_ASSETS = (*PICTURES, "rank_figures")
 
 Partitions = set[tuple[str, str]]
 
@@ -40,19 +44,26 @@ def of_topology(*keys: str) -> Partitions:
     return {(asset, key) for asset in TOPOLOGY_ASSETS for key in keys}
 
 
+def of_figures(key: str, *ranks: int) -> Partitions:
+    """All pictures of an iteration, and those of some of its ranks."""
+    return {(asset, key) for asset in PICTURES} | {("rank_figures", f"{key}|{rank:04d}") for rank in ranks}
+
+
 def of_iterations(*keys: str) -> Partitions:
     """The aggregates of iterations."""
     return {(asset, key) for asset in ITERATION_ASSETS for key in keys}
 
 
 class Loop:
-    """A home with its sensor and conditions; time passes only when told."""
+    """A home with its sensor and conditions; time passes only when told, pictures are drawn only where asked for."""
 
-    def __init__(self, home: Path, root: Path, settings: str = "") -> None:
+    def __init__(self, home: Path, root: Path, settings: str = "", pictures: bool = False) -> None:
         home.mkdir(parents=True, exist_ok=True)
         (home / "traceviz.toml").write_text(f'{settings}\n[[watch]]\npath = "{root}"\n')
         self.instance = dg.DagsterInstance.ephemeral()
-        self.assets: list[AssetsDefinition | dg.SourceAsset] = list(ASSETS)
+        self.computed = (*COMPUTED, *FIGURE_ASSETS) if pictures else COMPUTED
+        chosen = Settings(figures=FigureSettings(automatic=pictures))
+        self.assets: list[AssetsDefinition | dg.SourceAsset] = without_pictures(ASSETS, chosen)
         self.now = 1_000_000_000.0
         self.rules = ""
         self.home, self.root = home, root
@@ -110,7 +121,7 @@ class Loop:
             self._automation_cursor = result.cursor
         return {
             (asset, partition)
-            for asset in COMPUTED
+            for asset in self.computed
             for partition in result.get_requested_partitions(dg.AssetKey(asset))
             if partition is not None
         }
@@ -119,7 +130,7 @@ class Loop:
         """What was materialised since the last call."""
         found: Partitions = set()
         latest = self._position
-        for asset in COMPUTED:
+        for asset in self.computed:
             ids = self.instance.get_latest_storage_id_by_partition(
                 dg.AssetKey(asset), dg.DagsterEventType.ASSET_MATERIALIZATION
             )
@@ -136,15 +147,22 @@ class Loop:
                 continue
             for partition in partitions:
                 self._materialise(stage, partition_key=partition)
+        for asset, partition in sorted(requested):
+            if asset in PICTURES:
+                self._materialise((asset,), partition_key=partition)
+        of_ranks = [partition for asset, partition in requested if asset == "rank_figures"]
+        self._execute_ranks(of_ranks, ("rank_figures",))
 
-    def _execute_ranks(self, partitions: Iterable[str]) -> None:
+    def _execute_ranks(
+        self, partitions: Iterable[str], assets: tuple[str, ...] = (*RANK_ASSETS, *PROFILE_ASSETS)
+    ) -> None:
         for key, ranks in ranks_by_iteration(partitions).items():
             for first, last in contiguous([parse_rank_key(rank) for rank in ranks]):
                 ends = {
                     "dagster/asset_partition_range_start": str(rank_trace_key(key, rank_key(first))),
                     "dagster/asset_partition_range_end": str(rank_trace_key(key, rank_key(last))),
                 }
-                self._materialise((*RANK_ASSETS, *PROFILE_ASSETS), tags=ends)
+                self._materialise(assets, tags=ends)
 
     def _materialise(
         self, names: tuple[str, ...], partition_key: str | None = None, tags: dict[str, str] | None = None

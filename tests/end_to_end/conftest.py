@@ -20,7 +20,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from traceviz_dag.orchestrate import open_instance
+from traceviz_dag.instance import open_instance
 
 RANK_ASSETS = ("traces", "kernels", "microbatches", "overlap")
 RANK_STEP = (*RANK_ASSETS, "nvtx_ranges")
@@ -36,11 +36,11 @@ CHROMIUM_FLAGS = [
 ]
 
 
-def traceviz(*arguments: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
-    """Run the program in a process of its own and check its exit code."""
+def traceviz(*arguments: str | Path, code: int | None = 0) -> subprocess.CompletedProcess[str]:
+    """Run the program in a process of its own and check its exit code; None takes any."""
     command = [sys.executable, "-m", "traceviz_dag.commands.main", *map(str, arguments)]
     result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-    assert result.returncode == code, f"exit {result.returncode}\n{result.stdout}\n{result.stderr}"
+    assert code in (None, result.returncode), f"exit {result.returncode}\n{result.stdout}\n{result.stderr}"
     return result
 
 

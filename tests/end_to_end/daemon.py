@@ -20,7 +20,7 @@ import yaml
 from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus
 
 from tests.end_to_end.conftest import ALL_ASSETS
-from traceviz_dag.orchestrate import open_instance, prepare_instance
+from traceviz_dag.instance import open_instance, prepare_instance
 
 IN_FLIGHT = (
     dg.DagsterRunStatus.QUEUED,
@@ -58,14 +58,16 @@ interval_seconds = 1
 deadline_minutes = {deadline_minutes}
 [[watch]]
 path = "{root}"
+[figures]
+automatic = {pictures}
 """
 
 
 class Daemon:
     """A home, the folder that it watches, and the daemon that works on it."""
 
-    def __init__(self, home: Path, root: Path, storage: dict[str, object] | None) -> None:
-        self.home, self.root = home, root
+    def __init__(self, home: Path, root: Path, storage: dict[str, object] | None, pictures: bool = False) -> None:
+        self.home, self.root, self.pictures = home, root, pictures
         self.folder = prepare_instance(home)
         self.log = home / "daemon.log"
         settings = yaml.safe_load((self.folder / "dagster.yaml").read_text())
@@ -91,7 +93,9 @@ class Daemon:
 
     def set_deadline(self, minutes: float) -> None:
         """How long an incomplete folder waits; the next tick reads it."""
-        (self.home / "traceviz.toml").write_text(_SETTINGS.format(root=self.root, deadline_minutes=minutes))
+        (self.home / "traceviz.toml").write_text(
+            _SETTINGS.format(root=self.root, deadline_minutes=minutes, pictures=str(self.pictures).lower())
+        )
 
     def use_code(self, changes: str) -> None:
         """The code location: the project's definitions, after some changes to its modules."""
@@ -230,11 +234,13 @@ def running_postgresql(programs: Path) -> Iterator[dict[str, object]]:
 
 
 @contextmanager
-def daemon_over_an_empty_folder(folder: Path, storage: dict[str, object] | None = None) -> Iterator[Daemon]:
+def daemon_over_an_empty_folder(
+    folder: Path, storage: dict[str, object] | None = None, pictures: bool = False
+) -> Iterator[Daemon]:
     """A daemon that is not started yet; whatever of it still runs is killed in the end."""
     root = folder / "runs"
     root.mkdir()
-    one = Daemon(folder / "home", root, storage)
+    one = Daemon(folder / "home", root, storage, pictures)
     try:
         yield one
     finally:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from assets.partitions import register_partitions
 from tests.end_to_end.conftest import (
     ITERATION_ASSETS,
     RANK_STEP,
@@ -20,9 +21,9 @@ from tests.end_to_end.conftest import (
 )
 from tests.small_run import rank_file, write_run
 from traceviz_dag.discovery import inputs_below
+from traceviz_dag.instance import open_instance
 from traceviz_dag.lake.inputs import register
 from traceviz_dag.lake.lake import open_lake
-from traceviz_dag.orchestrate import open_instance, register_partitions
 
 TWO_ITERATIONS = {7: 4, 8: 3}
 BOTH = {"job@7": [0, 1, 2, 3], "job@8": [0, 1, 2]}

@@ -175,6 +175,16 @@ def test_a_kept_profile_equals_a_fresh_one_and_is_read_again_when_the_export_cha
     assert open_profile(path, home).table("operations").num_rows == first.table("operations").num_rows + 1
 
 
+@pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: bytes(len(data))])
+def test_a_damaged_file_of_a_kept_profile_is_made_anew(tmp_path, damage):
+    path, home = tmp_path / "one.sqlite", tmp_path / "home"
+    small_export().write(path)
+    operations = open_profile(path, home).table("operations")
+    (kept,) = cache_folder(path, home).rglob("operations.parquet")
+    kept.write_bytes(damage(kept.read_bytes()))
+    assert open_profile(path, home).table("operations").equals(operations)
+
+
 def _damaged(path: Path) -> None:
     export = small_export()
     for number in range(3000):

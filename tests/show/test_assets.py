@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import dagster as dg
 import pytest
@@ -71,10 +71,10 @@ def test_iterations_have_their_pipelines_and_replicas_with_previews(home, instan
     assert [name for name in replicas if name.endswith("_file")] == ["all_ranks_global_file"], "no replica is known"
     for metadata in (pipelines, replicas, across):
         previews = [value.value for name, value in metadata.items() if name.endswith("_preview")]
-        assert previews and sum(map(len, previews)) < 200_000
+        assert previews and max(map(len, previews)) < 1000, "longer ones need a click"
         for preview in previews:
-            kind, data = preview.removesuffix(")").split("](data:")[1].split(";base64,")
-            assert kind == "image/png" and base64.b64decode(data).startswith(b"\x89PNG")
+            address = urlsplit(preview.removesuffix(")").split("](")[1]).path
+            assert (home / unquote(address).lstrip("/")).read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_same_tables_give_the_same_data_version(home, instance):

@@ -111,7 +111,7 @@ class _KnownGroups:
                 self._by_rank[rank].append(group)
                 if group.name is not None:
                     self._by_name[group.name, rank].append(group)
-        self._world = topology.world_size
+        self._everybody = tuple(range(topology.world_size or 0))
         self._everyone = CommunicationGroup(None, None, traced, len(traced), BY_WORLD)
 
     def find(self, rank: int, texts: dict[str, str | None], size: int) -> CommunicationGroup | None:
@@ -130,8 +130,8 @@ class _KnownGroups:
         members = same[0].ranks if same else _listed_ranks(listed)
         if members and rank not in members:
             members = ()
-        if not members and self._world is not None and size == self._world:
-            members = tuple(range(self._world))
+        if not members and size == len(self._everybody):
+            members = self._everybody
         if members:
             return CommunicationGroup(
                 name, same[0].description if same else description, members, len(members), BY_NAME

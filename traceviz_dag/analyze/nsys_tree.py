@@ -168,7 +168,8 @@ def launch_positions(profile: NsysProfile, activity: Activity, nested: NestedRan
     row = take(ranges.integers("range"), ranges.place(activity.row))
     # Rows of the nested ranges ascend, whether or not some rows between them hold nothing.
     position = np.searchsorted(nested.row, row)
-    return np.where(take(nested.row, np.where(position < len(nested), position, NONE)) == row, position, NONE)
+    found = take(nested.row, np.where(position < len(nested), position, NONE))
+    return np.where((row != NONE) & (found == row), position, NONE)
 
 
 def _gpu_figures(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,8 +11,11 @@ from traceviz_dag.capture.sizes import Estimate, estimate, readable_bytes, reada
 from traceviz_dag.classify.parallel_sizes import DEFAULT_ORDER, ParallelSizes
 from traceviz_dag.classify.rank_grids import compute_grids
 from traceviz_dag.errors import BadInputError, UsageError
+from traceviz_dag.read.limits import MOST_RANKS
+from traceviz_dag.read.toml_file import parse_json, parse_toml, read_text
 
 RankChoice = Literal["replica", "all", "stage", "node"]
+_MOST = 10**9
 _LARGEST_BYTES = 100 * 10**9
 _NSYS_TRACES = ("cuda", "nvtx", "osrt", "cudnn", "cublas", "mpi", "ucx", "cuda-hw", "none")
 
@@ -32,18 +33,18 @@ class Job(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    world_size: int = Field(default=8, ge=1)
-    node_size: int = Field(default=8, ge=1)
-    tp: int = Field(default=1, ge=1)
-    cp: int = Field(default=1, ge=1)
-    pp: int = Field(default=1, ge=1)
-    ep: int = Field(default=1, ge=1)
-    etp: int | None = Field(default=None, ge=1)
-    vpp: int | None = Field(default=None, ge=1)
+    world_size: int = Field(default=8, ge=1, le=MOST_RANKS)
+    node_size: int = Field(default=8, ge=1, le=MOST_RANKS)
+    tp: int = Field(default=1, ge=1, le=_MOST)
+    cp: int = Field(default=1, ge=1, le=_MOST)
+    pp: int = Field(default=1, ge=1, le=_MOST)
+    ep: int = Field(default=1, ge=1, le=_MOST)
+    etp: int | None = Field(default=None, ge=1, le=_MOST)
+    vpp: int | None = Field(default=None, ge=1, le=_MOST)
     order: str = DEFAULT_ORDER
-    layers: int = Field(default=32, ge=1)
-    microbatches: int = Field(default=8, ge=1)
-    save_interval: int | None = Field(default=None, ge=1)
+    layers: int = Field(default=32, ge=1, le=_MOST)
+    microbatches: int = Field(default=8, ge=1, le=_MOST)
+    save_interval: int | None = Field(default=None, ge=1, le=_MOST)
     fault_tolerance: bool = False
     command: str = "pretrain_gpt.py"
 
@@ -86,9 +87,9 @@ class ProfilingConfig(BaseModel):
 
     use_nsys_profiler: bool = False
     use_pytorch_profiler: bool = False
-    profile_step_start: int = Field(default=10, ge=0)
-    profile_step_end: int = Field(default=12, ge=0)
-    profile_ranks: RankChoice | tuple[Annotated[int, Field(ge=0)], ...] = "replica"
+    profile_step_start: int = Field(default=10, ge=0, le=_MOST)
+    profile_step_end: int = Field(default=12, ge=0, le=_MOST)
+    profile_ranks: RankChoice | tuple[Annotated[int, Field(ge=0, le=_MOST)], ...] = "replica"
     record_shapes: bool = True
     with_stack: bool = True
     record_memory_history: bool = False
@@ -96,8 +97,8 @@ class ProfilingConfig(BaseModel):
     nsys_trace: tuple[str, ...] = ("cuda", "nvtx")
     nsys_gpu_metrics: bool = False
     nvtx_ranges: bool = False
-    wait_steps: int | None = Field(default=None, ge=0)
-    warmup_steps: int = Field(default=1, ge=0)
+    wait_steps: int | None = Field(default=None, ge=0, le=_MOST)
+    warmup_steps: int = Field(default=1, ge=0, le=_MOST)
     output_folder: str = "traces"
     accept_size: bool = False
     job: Job = Job()
@@ -241,13 +242,9 @@ def read_configuration(path: Path) -> ProfilingConfig:
     Raises:
         BadInputError: the file cannot be read, or what it says cannot be captured.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-        given: Any = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    except OSError as error:
-        raise BadInputError(path, f"cannot be read ({error.strerror})", "name a TOML or JSON file") from error
-    except (json.JSONDecodeError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadInputError(path, f"is no TOML or JSON ({error})", "see docs/capture.md for an example") from error
+    remedy = "see docs/capture.md for an example"
+    text = read_text(path)
+    given: Any = parse_json(text, path, remedy) if path.suffix == ".json" else parse_toml(text, path, remedy)
     try:
         return ProfilingConfig.model_validate(given)
     except ValidationError as error:

@@ -8,6 +8,7 @@ from traceviz_dag.read.events import CPU_OP, Int64, TraceEvents
 from traceviz_dag.read.host_tree import NONE, Bool, HostTree, take
 
 AUTOGRAD_NODE = "autograd::engine::evaluate_function: "
+_ENGINES_OWN = AUTOGRAD_NODE + "torch::autograd::GraphRoot"
 
 
 def autograd_nodes(trace: TraceEvents, tree: HostTree) -> tuple[Bool, Bool]:
@@ -24,13 +25,15 @@ def makers_of_nodes(trace: TraceEvents, tree: HostTree, nodes: Bool, operators: 
     """(nodes, makers): tree positions of nodes, each with the operator that made it.
 
     A node carries the sequence number of its maker. Of several operators with one number the last made the node;
-    earlier ones only read the counter.
+    earlier ones only read the counter. The root that the engine itself puts above several outputs has a number from the
+    moment when the engine started, and no maker.
 
     Args:
         nodes: which positions are nodes to find makers for. operators: which positions may be makers.
     """
     sequence = trace.host.sequence_number[tree.rows]
-    wanted = np.flatnonzero(nodes & (sequence >= 0))
+    made = np.array([name != _ENGINES_OWN for name in trace.strings], dtype=bool)
+    wanted = np.flatnonzero(nodes & (sequence >= 0) & made[trace.host.name[tree.rows]])
     makers = np.flatnonzero(operators & (sequence >= 0) & (trace.host.category[tree.rows] == CPU_OP))
     nothing = np.array([], dtype=np.int64)
     if not len(wanted) or not len(makers):

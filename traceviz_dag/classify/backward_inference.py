@@ -44,7 +44,8 @@ def find_backward_steps(
 
     The main thread waits while the autograd thread works, so stretches of autograd work that no row of the main thread
     interrupts lie in one backward step. Under combined 1F1B one step has many stretches: those that follow each other
-    without an exchange between stages and go on, by sequence number, to ever older operators of one forward step.
+    and go on, by sequence number, to ever older operators of one forward step. Overlapped exchanges between stages can
+    lie among them.
 
     Args:
         main: the thread that runs the training loop.
@@ -62,9 +63,9 @@ def find_backward_steps(
     nodes, makers = makers_of_nodes(trace, tree, stretch_of != NONE, ~node & (tree.thread == main))
     earlier = tree.start_ns[makers] < tree.start_ns[nodes]
     nodes, makers = nodes[earlier], makers[earlier]
-    links = _Links(trace.host.sequence_number[tree.rows[makers]], stretch_of[nodes], tree.start_ns[makers], count)
+    links = _Links(trace.host.sequence_number[tree.rows[makers]], stretch_of[nodes], count)
     gradients, begins = _first_gradients(trace, tree, main, start)
-    step = _merged(links, begins, np.searchsorted(exchanges_ns, start), step_at(profiler, start), exchanges_ns)
+    step = _merged(links, begins, np.searchsorted(exchanges_ns, start), step_at(profiler, start))
 
     marked = np.zeros(len(tree), dtype=bool)
     marked[roots] = True
@@ -99,7 +100,7 @@ def _spans(tree: HostTree, roots: Int64, group: Int64, count: int) -> tuple[Int6
 
 @dataclass(frozen=True, slots=True)
 class _Links:
-    """Operators that made nodes: their sequence numbers, the stretches that run the nodes, their starts.
+    """Operators that made nodes: their sequence numbers and the stretches that run the nodes.
 
     Attributes:
         count: number of stretches.
@@ -107,12 +108,15 @@ class _Links:
 
     sequence: Int64
     stretch: Int64
-    start_ns: Int64
     count: int
 
 
-def _merged(links: _Links, begins: Int64, place: Int64, training_step: Int64, exchanges_ns: Int64) -> Int64:
+def _merged(links: _Links, begins: Int64, place: Int64, training_step: Int64) -> Int64:
     """The backward step of each stretch.
+
+    A stretch goes on with the step before it where it runs the operators right below those that the step has reached:
+    none in between has a node that another stretch runs. One whose nodes no operator made adds up gradients at the end
+    of a step.
 
     Args:
         begins: stretches that start from the gradient of a loss.
@@ -122,22 +126,31 @@ def _merged(links: _Links, begins: Int64, place: Int64, training_step: Int64, ex
     lowest, highest = np.full(links.count, _NOTHING.max), np.full(links.count, _NOTHING.min)
     np.minimum.at(lowest, links.stretch, links.sequence)
     np.maximum.at(highest, links.stretch, links.sequence)
-    maker_place = np.full(links.count, NONE, dtype=np.int64)
-    np.maximum.at(maker_place, links.stretch, np.searchsorted(exchanges_ns, links.start_ns))
-    step: list[int] = []
-    around: list[int] = []
-    reached = _NOTHING.max
-    rows = zip(*(values.tolist() for values in (place, training_step, maker_place, lowest, highest)), strict=True)
+    numbers = np.unique(links.sequence)
+    rank_low, rank_high = np.searchsorted(numbers, lowest), np.searchsorted(numbers, highest)
+    rows = zip(
+        place.tolist(),
+        training_step.tolist(),
+        (highest != _NOTHING.min).tolist(),
+        rank_low.tolist(),
+        rank_high.tolist(),
+        strict=True,
+    )
     first = set(begins.tolist())
-    for index, (*here, made, low, high) in enumerate(rows):
-        linked = made != NONE
-        same_place = index not in first and here == around[:2] and (not linked or around[2] in (NONE, made))
-        if not same_place or (linked and high >= reached):
+    step: list[int] = []
+    here: tuple[int, int] = (NONE, NONE)
+    reached: int | None = None
+    for index, (where, training, linked, low, high) in enumerate(rows):
+        goes_on = bool(step) and index not in first and training == here[1]
+        if linked and goes_on:
+            goes_on = where == here[0] if reached is None else high == reached - 1
+        if not goes_on:
             step.append(step[-1] + 1 if step else 0)
-            around, reached = [*here, made], low
+            reached = None
         else:
             step.append(step[-1])
-            around, reached = [*here, made if linked else around[2]], min(reached, low)
+        here = (where, training)
+        reached = low if linked else reached
     return np.array(step, dtype=np.int64)
 
 

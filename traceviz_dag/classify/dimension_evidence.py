@@ -19,6 +19,8 @@ MOST_COUNT_ELEMENTS = 64
 
 RANKS_AND_USE = "rank_set_and_use"
 """Rule of what ranks leave open and the collective and its place decide."""
+OUTSIDE_OPTIMIZER = "norm_group_outside_the_optimizer"
+"""Rule of what the gradient norm's group carries elsewhere."""
 _EXPERT_TWINS = {Dimension.TP: Dimension.ETP, Dimension.DP: Dimension.EDP}
 _BY_RANKS = "rank_set"
 _BETWEEN_MICROBATCHES = frozenset({Dimension.GRAD_NORM, Dimension.EMBEDDING, Dimension.CONTROL})
@@ -97,7 +99,12 @@ class DimensionEvidence:
         return self._by_name(group, role)
 
     def _use(self, dimension: Dimension) -> tuple[Dimension, str] | None:
-        """What the collective serves on a group of that dimension, where that is something else."""
+        """What the collective serves on a group of that dimension, where that is something else.
+
+        The group that sums gradient norms carries flags and statistics outside the optimizer.
+        """
+        if dimension is Dimension.GRAD_NORM and self.phase is Phase.OTHER:
+            return Dimension.CONTROL, OUTSIDE_OPTIMIZER
         better = self.rules.of_group(dimension, self.collective)
         if better is None or (better[0] in _PARALLEL and better[0] not in self.split):
             return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from traceviz_dag.vocabulary import Dimension
 
@@ -69,7 +70,9 @@ _HIERARCHY_LEVELS: Mapping[tuple[str, int], str] = {
 
 _TWIN_SUFFIXES = ("_GLOO", "_AG")
 _LARGER_SUFFIXES = ("_WITH_GTP_REMAT", "_WITH_EGTP")
-_NUMBERED = re.compile(r"(?P<base>HIERARCHICAL_\w+?_GROUP(?:_GLOO)?)_L(?P<level>\d+)|(?P<sized>HYBRID_DP_CP_GROUP)_\d+")
+_NUMBERED = re.compile(
+    r"(?P<base>HIERARCHICAL_\w+?_GROUP(?:_GLOO)?)_L(?P<level>\d{1,4})|(?P<sized>HYBRID_DP_CP_GROUP)_\d+"
+)
 
 DESCRIPTIONS: Mapping[str, str] = {
     **{kind.grid_group: description for description, kind in _KINDS.items() if kind.grid_group is not None},
@@ -84,6 +87,7 @@ def clean_description(description: str | None) -> str | None:
     return None if text in ("", "undefined") else text
 
 
+@lru_cache(maxsize=4096)
 def group_kind(description: str | None) -> GroupKind | None:
     """What a pg_desc says of its group; None where it is no description of Megatron's.
 

@@ -12,8 +12,12 @@ from dataclasses import dataclass, field
 
 from traceviz_dag.classify.group_dimensions import AXES, clean_description, group_kind
 from traceviz_dag.classify.rank_grids import Ranks
+from traceviz_dag.printable import printable
 from traceviz_dag.read.events import ProcessGroup, TraceHeader
 from traceviz_dag.vocabulary import TopologySource
+
+_MOST_FILLED = 32
+"""Groups as large as the world whose members are filled in though no header lists them; no job has so many."""
 
 _SHOWN_RANKS = 16
 
@@ -47,7 +51,7 @@ class GroupDraft:
     def label(self) -> str:
         """How sentences name the group."""
         name = "" if self.name is None else f" {self.name}"
-        return f"process group{name} ({self.description or self.grid_group or 'no description'})"
+        return printable(f"process group{name} ({self.description or self.grid_group or 'no description'})")
 
 
 def header_drafts(headers: Mapping[int, TraceHeader], world: int | None) -> list[GroupDraft]:
@@ -65,8 +69,12 @@ def header_drafts(headers: Mapping[int, TraceHeader], world: int | None) -> list
         for group in headers[rank].process_groups:
             stated[group.name, clean_description(group.description)][rank] = group
     drafts: list[GroupDraft] = []
+    everyone = tuple(range(world)) if world is not None else ()
+    filled = 0
     for (name, description), statements in stated.items():
-        drafts += _united(name, description, statements, world)
+        united = _united(name, description, statements, everyone if filled < _MOST_FILLED else ())
+        filled += sum(draft.ranks is everyone for draft in united)
+        drafts += united
     with_groups = {rank for rank, header in headers.items() if header.process_groups}
     for draft in drafts:
         _note_unknowing_members(draft, with_groups - stated[draft.name, draft.description].keys())
@@ -143,7 +151,7 @@ _SOURCE_WORDS = {
 
 
 def _united(
-    name: str | None, description: str | None, statements: Mapping[int, ProcessGroup], world: int | None
+    name: str | None, description: str | None, statements: Mapping[int, ProcessGroup], everyone: Ranks
 ) -> list[GroupDraft]:
     """The statements on one (name, description): one draft, or one per list of members where ranks contradict."""
     listings: dict[frozenset[int], dict[Ranks, list[int]]] = defaultdict(lambda: defaultdict(list))
@@ -154,7 +162,7 @@ def _united(
     sizes = Counter(group.size for group in statements.values() if group.size > 0)
     size = max(sizes, key=lambda value: (sizes[value], -value), default=0)
     if not listings:
-        draft = _draft(name, description, _certain_members(size, silent, world), size, silent)
+        draft = _draft(name, description, _certain_members(size, silent, everyone), size, silent)
         _note_sizes(draft, statements)
         return [draft]
     drafts = []
@@ -196,9 +204,9 @@ def _draft(
     )
 
 
-def _certain_members(size: int, stating: Collection[int], world: int | None) -> Ranks:
-    if size > 0 and size == world:
-        return tuple(range(world))
+def _certain_members(size: int, stating: Collection[int], everyone: Ranks) -> Ranks:
+    if size > 0 and size == len(everyone):
+        return everyone
     return tuple(sorted(stating)) if size == len(stating) else ()
 
 
@@ -228,7 +236,7 @@ def _note_shared_names(drafts: list[GroupDraft]) -> None:
             [] if draft.name is None else [other for other in descriptions[draft.name] if other != draft.description]
         )
         if others:
-            words = " and ".join(other or "no description" for other in others)
+            words = printable(" and ".join(other or "no description" for other in others))
             draft.notes.append(f"The name of {draft.label} also stands for {words}.")
 
 

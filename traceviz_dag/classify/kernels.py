@@ -80,9 +80,18 @@ def classify(trace: TraceEvents, rules: Rules, groups: JobGroups, stage: int | N
 def _communications(
     launches: Launches, rules: Rules, kernel_rule: Int64, decisions: list[DimensionDecision], decision_of: Int64
 ) -> Communications:
+    """When communication was launched that tells finalisation and the optimizer apart.
+
+    What could be anything, a gradient norm included, tells neither: an undecided communication is of the second kind
+    only where it has candidates and the gradient norm is none of them.
+    """
     norm = [decision.dimension is Dimension.GRAD_NORM for decision in decisions]
-    maybe = [Dimension.GRAD_NORM in decision.candidates for decision in decisions]
-    other = [not (is_norm or may_be) for is_norm, may_be in zip(norm, maybe, strict=True)]
+    other = [
+        decision.dimension is not Dimension.GRAD_NORM
+        if decision.dimension is not Dimension.UNKNOWN
+        else bool(decision.candidates) and Dimension.GRAD_NORM not in decision.candidates
+        for decision in decisions
+    ]
     opens = np.array([rule.opens == "optimizer" for rule in rules.kernels] + [False])
     launched = launches.time_ns != MISSING
     optimizer = launched & (np.array([*norm, False])[decision_of] | opens[kernel_rule])

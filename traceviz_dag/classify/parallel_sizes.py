@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from traceviz_dag.errors import UsageError
+from traceviz_dag.read.limits import MOST_RANKS
 
 DEFAULT_ORDER = "tp-cp-ep-dp-pp"
 ORDER_TOKENS = ("tp", "cp", "ep", "dp", "pp")
@@ -128,6 +129,8 @@ def _check(sizes: ParallelSizes) -> None:
     for name, value in counts.items():
         if value < 1:
             raise UsageError(f"{name} {value} is not a positive number")
+        if value > MOST_RANKS:
+            raise UsageError(f"{name} {value} is more than any job has: {MOST_RANKS} at the most")
     if sizes.world % (sizes.tp * sizes.cp * sizes.pp):
         raise UsageError(
             f"world size {sizes.world} is not divisible by tp {sizes.tp} x cp {sizes.cp} x pp {sizes.pp} = "

@@ -63,6 +63,7 @@ def read_places(trace: TraceEvents, tree: HostTree, rules: Rules, profiler: Prof
     schedules, what lies in no such frame but on the training thread is outside the micro-batches' steps: other.
     """
     rule = _rule_of_rows(trace, tree, rules)
+    rule[_outranked(tree, rules, rule)] = NONE
     has_rule = rule >= 0
     phase_of_rule = np.array(
         [NONE if frame.phase is None else PHASES.index(frame.phase) for frame in rules.frames] + [NONE]
@@ -168,17 +169,22 @@ def _rule_of_rows(trace: TraceEvents, tree: HostTree, rules: Rules) -> Int64:
     return rule
 
 
-def _dimension_rules(tree: HostTree, rules: Rules, rule: Int64) -> Int64:
-    """Per position the nearest frame rule that speaks of communication; one that only names a choice gives way to a
-    frame further out that knows, and an outranked one to what outranks it."""
-    tells = np.array([frame.tells_dimension for frame in rules.frames] + [False])[rule]
-    choice = np.array([frame.only_among for frame in rules.frames] + [False])[rule]
+def _outranked(tree: HostTree, rules: Rules, rule: Int64) -> Bool:
+    """Positions whose rule says nothing, because they lie below a frame whose rule outranks it."""
     names = {frame.name: index for index, frame in enumerate(rules.frames)}
+    found = np.zeros(len(tree), dtype=bool)
     for index, frame in enumerate(rules.frames):
         outranked = [names[name] for name in frame.outranks if name in names]
         if outranked and (rule == index).any():
-            below = tree.nearest(rule == index) != NONE
-            tells &= ~(below & np.isin(rule, outranked))
+            found |= np.isin(rule, outranked) & (tree.nearest(rule == index) != NONE)
+    return found
+
+
+def _dimension_rules(tree: HostTree, rules: Rules, rule: Int64) -> Int64:
+    """Per position the nearest frame rule that speaks of communication; one that only names a choice gives way to a
+    frame further out that knows."""
+    tells = np.array([frame.tells_dimension for frame in rules.frames] + [False])[rule]
+    choice = np.array([frame.only_among for frame in rules.frames] + [False])[rule]
     certain = tree.nearest(tells & ~choice)
     return take(rule, np.where(certain != NONE, certain, tree.nearest(tells)))
 

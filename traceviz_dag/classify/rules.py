@@ -11,10 +11,12 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import xxhash
 
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.read.events import CPU_OP, PYTHON_FUNCTION, USER_ANNOTATION
+from traceviz_dag.read.toml_file import parse_toml, read_text
 from traceviz_dag.vocabulary import Dimension, Kind, Phase
 
 ROW_KINDS = {"cpu_op": CPU_OP, "python_function": PYTHON_FUNCTION, "user_annotation": USER_ANNOTATION}
@@ -81,6 +83,32 @@ class GroupRule:
     only: tuple[str, ...] = ()
 
 
+class _Entry(msgspec.Struct):
+    """The types of what a rule may say; which of it a rule of one kind may say is checked where that is made."""
+
+    name: str = ""
+    patterns: list[str] = []
+    on: list[str] = []
+    phase: str = ""
+    weak: bool = False
+    opens: str = ""
+    dimension: str = ""
+    overrides: list[str] = []
+    collectives: dict[str, str] = {}
+    among: list[str] = []
+    role: str = ""
+    outermost: bool = False
+    outranks: list[str] = []
+    kind: str = ""
+    only: list[str] = []
+
+
+class _Document(msgspec.Struct):
+    frame: list[_Entry] = []
+    kernel: list[_Entry] = []
+    group: list[_Entry] = []
+
+
 @dataclass(frozen=True, slots=True)
 class Rules:
     """The whole table, in order of precedence.
@@ -140,13 +168,12 @@ def load_rules(user_file: Path | None = None) -> Rules:
     parsed = _parse(tomllib.loads(text), "built-in rules.toml")
     digest = xxhash.xxh3_64(text.encode())
     if user_file is not None:
+        user_text = read_text(user_file)
+        document = parse_toml(user_text, user_file)
         try:
-            user_text = user_file.read_text(encoding="utf-8")
-            document = tomllib.loads(user_text)
-        except FileNotFoundError:
-            raise BadInputError(user_file, "rule file not found", "give the path of a TOML file") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise BadInputError(user_file, f"not a TOML file ({error})", "mend the syntax") from None
+            msgspec.convert(document, _Document)
+        except msgspec.ValidationError as error:
+            raise BadInputError(user_file, str(error), "see the head of the built-in rules.toml") from None
         own = _parse(document, user_file)
         parsed = (own[0] + parsed[0], own[1] + parsed[1], own[2] + parsed[2])
         digest.update(user_text.encode())

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from traceviz_dag.classify.backward_inference import BackwardSteps, find_backward_steps
+from traceviz_dag.classify.forward_borders import divided_by_counters, runs_into_each_other
 from traceviz_dag.classify.operators import exchanges_between_steps, operators_named, outermost_operators
 from traceviz_dag.classify.schedule_order import BACKWARD, FORWARD, numbers_by_order
 from traceviz_dag.classify.step_surroundings import Communications, Surroundings, around_steps
@@ -101,7 +102,10 @@ def infer_steps(
 
     forward[tree.nearest(exchanging) != NONE] = NONE
     place = np.where(forward != NONE, _FORWARD, NONE)
-    forward[_unclear(tree, exchanges, backward, forward, made, last)] = NONE
+    if runs_into_each_other(tree, backward, made):
+        own = (tree.thread == main) & (tree.nearest(exchanging) == NONE)
+        forward = divided_by_counters(trace, tree, main, own, profiler, backward, (first, last), forward)
+        place[forward != NONE] = _FORWARD
     apart = surroundings.zeroed | surroundings.unclear
     counted = _counted(trace, tree, main, backward, forward, first, last) & ~apart
     forward[apart | counted] = NONE
@@ -159,22 +163,6 @@ def _most_votes(group: Int64, vote: Int64, groups: int) -> Int64:
     winner = np.full(groups, NONE, dtype=np.int64)
     winner[pairs[0][order]] = pairs[1][order]
     return winner
-
-
-def _unclear(
-    tree: HostTree, exchanges: Int64, backward: BackwardSteps, forward: Int64, made: Int64, last: Int64
-) -> Bool:
-    """Positions after the last operator of their forward step that may belong to the next one already: where forward
-    and backward work interleaves and no exchange comes between."""
-    holder = np.searchsorted(backward.start_ns, tree.start_ns[made], side="right") - 1
-    interleaves = (holder >= 0) & (tree.start_ns[made] < take(backward.end_ns, holder))
-    if not interleaves.any():
-        return np.zeros(len(tree), dtype=bool)
-    stretch = np.searchsorted(exchanges, tree.start_ns[made], side="right")
-    pairs = np.unique(np.stack([stretch, backward.maker_step[made]]), axis=1)
-    shared = np.unique(pairs[0][np.isin(pairs[0], np.flatnonzero(np.bincount(pairs[0]) > 1))])
-    in_shared = np.isin(np.searchsorted(exchanges, tree.start_ns, side="right"), shared)
-    return (forward != NONE) & in_shared & (tree.start_ns >= take(last, forward))
 
 
 def _counted(

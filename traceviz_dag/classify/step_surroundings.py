@@ -16,6 +16,7 @@ from traceviz_dag.read.events import USER_ANNOTATION, Int64, TraceEvents
 from traceviz_dag.read.host_tree import NONE, Bool, HostTree
 
 _OPTIMIZER = "Optimizer.step#"
+_GATHERING = ("c10d::allgather", "c10d::_allgather_base")
 _ZEROING = ("aten::zero_", "aten::zeros", "aten::_foreach_zero_", "aten::fill_", "aten::empty")
 _NEVER = np.iinfo(np.int64)
 
@@ -114,11 +115,14 @@ def _before(
 ) -> tuple[Bool, Bool]:
     """(zeroed, unclear) positions before the first forward step of each training step.
 
-    A step begins by setting gradients and counters to zero, then loads its first micro-batch. Where it does not begin
-    like that, what comes before the first operator that autograd knows and the first communication stays open.
+    A step begins by setting gradients and counters to zero, then loads its first micro-batch. Parameters that are
+    gathered in between are the schedule's: a module's hook gathers them once the micro-batch is loaded. Where a step
+    does not begin like that, what comes before the first operator that autograd knows and the first communication stays
+    open.
     """
     step_of_outermost = step_at(profiler, tree.start_ns[outermost])
     zeroing = operators_named(trace, tree, *_ZEROING)[outermost]
+    gathering = operators_named(trace, tree, *_GATHERING)[outermost]
     begins = np.zeros(len(tree), dtype=bool)
     unclear = np.zeros(len(tree), dtype=bool)
     step_of_position = step_at(profiler, tree.start_ns)
@@ -126,8 +130,8 @@ def _before(
     signs = np.sort(np.concatenate([forward_starts, told.other_ns]))
     for number in np.unique(step_at(profiler, forward_starts)).tolist():
         mine = np.flatnonzero(step_of_outermost == number)
-        run = np.minimum.accumulate(zeroing[mine])
-        if run.any():
+        run = np.minimum.accumulate(zeroing[mine] | gathering[mine])
+        if run.any() and zeroing[mine[0]]:
             begins[outermost[mine[run]]] = True
             continue
         of_step = (step_of_position == number) & (tree.thread == main)

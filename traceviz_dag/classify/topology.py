@@ -28,6 +28,7 @@ from traceviz_dag.classify.stated_groups import stated_groups, with_names
 from traceviz_dag.classify.topology_tables import topology_from_tables, topology_tables
 from traceviz_dag.classify.topology_types import Group, Replicas, Topology
 from traceviz_dag.read.events import TraceHeader
+from traceviz_dag.read.limits import MOST_ASSUMED_RANKS
 from traceviz_dag.read.topology_file import TopologyFile
 from traceviz_dag.vocabulary import Dimension, TopologySource
 
@@ -102,10 +103,25 @@ def _world_size(
         if world is not None and size is not None and size != world:
             remarks.append(f"The world size is {size} in the {words} but {world} elsewhere.")
         world = size if world is None else world
+    named = _named_ranks(headers, text)
+    if world is not None and world > max(MOST_ASSUMED_RANKS, len(named)):
+        remarks.append(f"The world size of {world} is not believed: traces and groups name only {len(named)} ranks.")
+        return None
     beyond = tuple(rank for rank in sorted(headers) if world is not None and rank >= world)
     if beyond:
         remarks.append(f"Ranks {ranks_text(beyond)} have traces, but the world size is {world}.")
     return world
+
+
+def _named_ranks(headers: Mapping[int, TraceHeader], text: TopologyFile | None) -> set[int]:
+    """The ranks that traces, groups and the topology file name one by one."""
+    named = set(headers)
+    for header in headers.values():
+        named.update(*(group.ranks for group in header.process_groups))
+    if text is not None:
+        named.update(*(ranks for groups in text.groups.values() for ranks in groups))
+        named.update(*(group.ranks for group in text.described))
+    return named
 
 
 def _axis_sizes(drafts: Iterable[GroupDraft], text: TopologyFile | None) -> dict[str, int]:

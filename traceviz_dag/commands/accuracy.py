@@ -53,6 +53,7 @@ def _iterations(path: Path, home: Path, rules: Path | None) -> Iterator[tuple[st
     from traceviz_dag.discovery import inputs_below
     from traceviz_dag.lake.inputs import registered_if_any
     from traceviz_dag.lake.lake import open_lake
+    from traceviz_dag.lake.under_way import was_left_half_renewed
 
     if rules is None:
         below = inputs_below([path], home=home)
@@ -61,7 +62,10 @@ def _iterations(path: Path, home: Path, rules: Path | None) -> Iterator[tuple[st
         stored = [
             StoredIteration(lake, inputs.run, inputs.iteration, inputs)
             for inputs, kept in zip(below, known, strict=True)
-            if kept is not None and [rank.look for rank in kept.ranks] == [rank.look for rank in inputs.ranks]
+            if kept is not None
+            and [rank.look for rank in kept.ranks] == [rank.look for rank in inputs.ranks]
+            # The list is written before the tables: of an analysis that was killed, they are not yet made of it.
+            and not was_left_half_renewed(home, inputs.key)
         ]
         if len(stored) == len(below) and all(each.ranks for each in stored):
             yield "lake", stored

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from traceviz_dag.commands.failures import end_half_renewed
 from traceviz_dag.commands.output import milliseconds
 from traceviz_dag.errors import UsageError
 
@@ -33,6 +34,7 @@ def chosen_iterations(
 
     Raises:
         UsageError: none of them has that run or number.
+        IncompleteError: at the end, where the last analysis of one of the lake's was cut off.
     """
     from traceviz_dag.across_ranks import iterations_at
 
@@ -42,6 +44,8 @@ def chosen_iterations(
             there = ", ".join(f"{each.run} {each.iteration}" for each in found[:5])
             raise UsageError(f"no such iteration; there are {there}")
         yield chosen
+        if path is None:
+            end_half_renewed(home.resolve(), [(each.run, each.iteration) for each in chosen])
 
 
 def place(iteration: StoredIteration) -> dict[str, Any]:

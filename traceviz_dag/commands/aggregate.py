@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from traceviz_dag.commands.figures import AlignmentOption, ProcessesOption, iterations_of
 from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.output import print_json
+from traceviz_dag.commands.output import print_json, terminal
 from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.show.alignment import TimeAlignment
 
@@ -44,31 +43,33 @@ def aggregate(
     from traceviz_dag.workers import default_workers
 
     folders = _folders(names or [], input_, base_folder, iterations)
-    written = []
-    console = Console(stderr=True)
-    for source in iterations_of(home.resolve(), folders, None, None):
-        folder = export_folder(home.resolve(), source.run, source.iteration)
-        if output is not None:
-            folder = output.resolve() / folder.name
-        export = Export(home.resolve(), source.run, source.iteration, folder)
-        ranks = list(export_ranks(export, processes or default_workers()))
-        pictures = list(export_groups(export, time_alignment))
-        console.print(
-            f"{source.run}, iteration {source.iteration}: {len(ranks)} ranks, {len(pictures)} timelines in {folder}",
-            highlight=False,
-            soft_wrap=True,
-        )
-        written.append(
-            {
-                "run": source.run,
-                "iteration": source.iteration,
-                "folder": str(folder),
-                "ranks": [str(path) for path in ranks],
-                "timelines": [str(path) for path in pictures],
-            }
-        )
-    if json:
-        print_json(written)
+    with iterations_of(home.resolve(), folders, None, None) as chosen:
+        written = []
+        console = terminal(stderr=True)
+        for source in chosen:
+            folder = export_folder(home.resolve(), source.run, source.iteration)
+            if output is not None:
+                folder = output.resolve() / folder.name
+            export = Export(home.resolve(), source.run, source.iteration, folder)
+            ranks = list(export_ranks(export, processes or default_workers()))
+            pictures = list(export_groups(export, time_alignment))
+            console.print(
+                f"{source.run}, iteration {source.iteration}: {len(ranks)} ranks, "
+                f"{len(pictures)} timelines in {folder}",
+                highlight=False,
+                soft_wrap=True,
+            )
+            written.append(
+                {
+                    "run": source.run,
+                    "iteration": source.iteration,
+                    "folder": str(folder),
+                    "ranks": [str(path) for path in ranks],
+                    "timelines": [str(path) for path in pictures],
+                }
+            )
+        if json:
+            print_json(written)
 
 
 def _folders(

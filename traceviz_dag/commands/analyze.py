@@ -13,10 +13,11 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from traceviz_dag.commands.failures import end_failed, tell_failures
 from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.output import print_json
+from traceviz_dag.commands.output import home_option, print_json, terminal
 from traceviz_dag.commands.summary import iteration_summary, print_summary
-from traceviz_dag.errors import TracevizError, UsageError
+from traceviz_dag.errors import IncompleteError, UsageError
 from traceviz_dag.lake.inputs import IterationInputs
 from traceviz_dag.lake.lake import Lake
 
@@ -29,10 +30,6 @@ PatternOption = Annotated[str | None, typer.Option(help="Take only files whose n
 Started = Callable[[IterationInputs, Sequence[int]], None]
 
 _POLL_SECONDS = 0.2
-
-
-class IncompleteError(TracevizError):
-    """Some ranks could not be read; the others were analysed."""
 
 
 def analyze(
@@ -57,21 +54,24 @@ def analyze(
     inputs = inputs_below(paths, pattern=pattern, rank=rank, home=home.resolve())
     folder = home.resolve()
     settings = AnalysisSettings(folder, workers, rules.resolve() if rules else None, allow_partial, force)
-    console = Console(stderr=True)
+    console = terminal(stderr=True)
     with _progress(console, folder) as started:
         results = analyse(settings, inputs, started)
     faults = [fault for entry in inputs for fault in (*entry.problems, *entry.warnings)]
     faults += [f"{result.key}: {fault}" for result in results for fault in result.faults.values()]
     for fault in dict.fromkeys(faults):
         console.print(f"traceviz: {fault}", style="yellow", soft_wrap=True, highlight=False, markup=False)
+    tell_failures(results)
     summaries = [iteration_summary(folder, result) for result in results]
     if json:
         print_json(summaries)
     else:
         for summary in summaries:
             print_summary(summary, tables=summary is summaries[-1])
-        typer.echo(f"\nTables in {folder / 'lake'}. Ask them: traceviz sql --home {home} 'SELECT …'")
-        typer.echo(f"See lineage, partitions and checks: traceviz dev --home {home}")
+        option = home_option(home)
+        typer.echo(f"\nTables in {folder / 'lake'}. Ask them: traceviz sql {option} 'SELECT …'")
+        typer.echo(f"See lineage, partitions and checks: traceviz dev {option}")
+    end_failed(results)
     unread = sum(len(result.failed) for result in results) + sum(len(entry.problems) for entry in inputs)
     if unread:
         raise IncompleteError(f"{unread} of the trace files could not be used; everything else is analysed")

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from traceviz_dag.commands.analyze import analyze
 from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.output import home_option, terminal
 
 _NEXT = (
     ("waits", "who made whom wait, and what the late rank was doing"),
@@ -35,7 +36,7 @@ def demo(
     from traceviz_dag.simulate import simulate
     from traceviz_dag.simulate.settings import Settings
 
-    console = Console(stderr=True)
+    console = terminal(stderr=True)
     folder = home.resolve() / "demo"
     started = time.monotonic()
     settings = replace(Settings.demo(), seed=seed)
@@ -44,10 +45,13 @@ def demo(
     console.print(f"simulated in {time.monotonic() - started:.1f} s: {folder}")
     analyze([folder], home=home, json=json)
     if not json:
-        last = f"--home {home} --iteration {settings.first_iteration + settings.iterations - 1}"
+        last = f"{home_option(home)} --iteration {settings.first_iteration + settings.iterations - 1}"
         typer.echo("\nWhere to look next:")
         for command, question in _NEXT:
-            scope = f"--home {home}" if command == "overlap" else last
+            scope = home_option(home) if command == "overlap" else last
             typer.echo(f"  traceviz {command} {scope}  {question}")
-        typer.echo(f"  traceviz accuracy {folder} --home {home}  how right all of this is, against the job's truth")
+        typer.echo(
+            f"  traceviz accuracy {shlex.quote(str(folder))} {home_option(home)}  "
+            "how right all of this is, against the job's truth"
+        )
     console.print(f"demo done in {time.monotonic() - started:.1f} s")

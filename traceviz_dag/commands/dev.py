@@ -34,14 +34,13 @@ def dev(
 
     Only pages of the UI itself can talk to it: requests with a foreign Host or Origin are refused.
     """
-    from traceviz_dag.orchestrate import open_instance, prepare_instance
-    from traceviz_dag.whole_files import exclusive_lock
+    from traceviz_dag.instance import INSTANCE_FOLDER, open_instance
 
     folder = home.resolve()
-    instance_folder = prepare_instance(folder)
+    instance_folder = folder / INSTANCE_FOLDER
     if prepare_only:
-        # Programs that start at once on an empty home would each create the same tables, and all but one fail.
-        with exclusive_lock(instance_folder / ".prepare.lock"), open_instance(folder):
+        # Programs that start at once on an empty home (web server, daemon, code server) find every storage set up.
+        with open_instance(folder):
             pass
         typer.echo(f"DAGSTER_HOME={instance_folder}")
         return
@@ -68,6 +67,7 @@ def webserver(
     workspace: Annotated[
         Path, typer.Option(exists=True, dir_okay=False, help="YAML file that lists the code servers.")
     ],
+    home: HomeOption = DEFAULT_HOME,
     port: PortOption = 3000,
     host: HostOption = _LOOPBACK,
 ) -> None:
@@ -83,7 +83,7 @@ def webserver(
     from traceviz_dag.webserver import serve_ui
 
     with DagsterInstance.get() as instance:
-        serve_ui(instance, workspace, host, port, known_hosts(port, further))
+        serve_ui(instance, home.resolve(), workspace, host, port, known_hosts(port, further))
 
 
 def _end_on(number: signal.Signals) -> None:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
+from traceviz_dag.commands.failures import end_failed, end_half_renewed, tell_failures
 from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.output import print_json
+from traceviz_dag.commands.output import print_json, terminal
 from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.show.alignment import TimeAlignment
 
 if TYPE_CHECKING:
-    from traceviz_dag.figure_pipeline import FigureKind, FigureTask, LakeSource
+    from traceviz_dag.figure_pipeline import DrawnFigure, FigureKind, FigureTask, LakeSource
+    from traceviz_dag.orchestrate import IterationResult
 
 AlignmentOption = Annotated[
     TimeAlignment,
@@ -62,63 +64,82 @@ def figures(
     Traces that are given are analysed first, where they are new or changed. A small job is drawn whole; of a large one
     the ranks with the longest computation, the most exposed communication and the most idle time, and their pipelines.
     """
+    wanted, endings = _kinds(kind), _formats(formats)
+    with iterations_of(home.resolve(), paths or [], run, iteration) as chosen:
+        drawn = []
+        for source in chosen:
+            tasks = [
+                replace(task, formats=endings, alignment=time_alignment, previewed=True)
+                for task in _tasks(source, wanted, ranks, every)
+            ]
+            drawn += _draw(source, tasks, processes, quiet=json)
+        if json:
+            print_json(
+                [
+                    {
+                        "run": figure.task.run,
+                        "iteration": figure.task.iteration,
+                        "kind": figure.task.kind.value,
+                        "number": figure.task.number,
+                        "title": figure.title,
+                        "files": {name: str(path) for name, path in figure.paths.items()},
+                    }
+                    for figure in drawn
+                ]
+            )
+
+
+def _draw(source: LakeSource, tasks: Sequence[FigureTask], processes: int, *, quiet: bool) -> list[DrawnFigure]:
+    """Draw the figures of one iteration, and say where they are unless quiet."""
     from traceviz_dag.figure_pipeline import draw_figures
+    from traceviz_dag.orchestrate import record_figures
     from traceviz_dag.workers import default_workers
 
-    wanted, endings = _kinds(kind), _formats(formats)
-    chosen = iterations_of(home.resolve(), paths or [], run, iteration)
+    console = terminal(stderr=True)
+    console.print(f"{source.run}, iteration {source.iteration}: {len(tasks)} figures", highlight=False)
     drawn = []
-    console = Console(stderr=True)
-    for source in chosen:
-        tasks = _tasks(source, wanted, ranks, every)
-        tasks = [replace(task, formats=endings, alignment=time_alignment) for task in tasks]
-        console.print(f"{source.run}, iteration {source.iteration}: {len(tasks)} figures", highlight=False)
-        for figure in draw_figures(tasks, processes or default_workers()):
-            drawn.append(figure)
-            if not json:
-                first = next(iter(figure.paths.values()))
-                others = "".join(f" {path.suffix}" for path in list(figure.paths.values())[1:])
-                typer.echo(f"{figure.title}\n  {first}{others}")
-    if json:
-        print_json(
-            [
-                {
-                    "run": figure.task.run,
-                    "iteration": figure.task.iteration,
-                    "kind": figure.task.kind.value,
-                    "number": figure.task.number,
-                    "title": figure.title,
-                    "files": {name: str(path) for name, path in figure.paths.items()},
-                }
-                for figure in drawn
-            ]
-        )
+    for figure in draw_figures(tasks, processes or default_workers()):
+        drawn.append(figure)
+        if not quiet:
+            first = next(iter(figure.paths.values()))
+            others = "".join(f" {path.suffix}" for path in list(figure.paths.values())[1:])
+            typer.echo(f"{figure.title}\n  {first}{others}")
+    if drawn:
+        record_figures(source.lake.home, tasks, drawn)
+    return drawn
 
 
-def iterations_of(home: Path, paths: Sequence[Path], run: str | None, iteration: int | None) -> list[LakeSource]:
+@contextmanager
+def iterations_of(
+    home: Path, paths: Sequence[Path], run: str | None, iteration: int | None
+) -> Iterator[list[LakeSource]]:
     """The iterations that a command is to show; traces below the paths are analysed first.
 
     Raises:
         BadInputError: the home, or what is left of it, holds no analysed traces.
+        IncompleteError: at the end, where a step of that analysis failed, or the last one was cut off.
     """
     from traceviz_dag.figure_pipeline import LakeSource
 
-    keys = _analysed(home, paths) if paths else None
+    results = _analysed(home, paths) if paths else []
+    keys = {(result.run, result.iteration) for result in results}
     lake = Lake(home) if not (home / "lake").is_dir() else open_lake(home)
     found = [
         LakeSource(lake, partition.run, partition.iteration)
         for partition in lake.partitions("topology", run, iteration)
-        if keys is None or (partition.run, partition.iteration) in keys
+        if not paths or (partition.run, partition.iteration) in keys
     ]
     if not found:
         raise BadInputError(
             home, "holds no such iteration", "name traces to analyse, or another run, iteration or home"
         )
-    return found
+    yield found
+    end_failed(results)
+    end_half_renewed(home, [(source.run, source.iteration) for source in found])
 
 
-def _analysed(home: Path, paths: Sequence[Path]) -> set[tuple[str, int]]:
-    """Run and iteration of the traces below the paths; what is there and unchanged is not analysed again."""
+def _analysed(home: Path, paths: Sequence[Path]) -> list[IterationResult]:
+    """What became of the traces below the paths; what is there and unchanged is not analysed again."""
     from traceviz_dag.discovery import inputs_below
     from traceviz_dag.orchestrate import AnalysisSettings, analyse
 
@@ -128,7 +149,8 @@ def _analysed(home: Path, paths: Sequence[Path]) -> set[tuple[str, int]]:
     faults += [f"{result.key}: {fault}" for result in results for fault in result.faults.values()]
     for fault in dict.fromkeys(faults):
         typer.echo(f"traceviz: {fault}", err=True)
-    return {(entry.run, entry.iteration) for entry in inputs}
+    tell_failures(results)
+    return results
 
 
 def _tasks(source: LakeSource, kinds: Sequence[FigureKind], ranks: str, every: bool) -> list[FigureTask]:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from traceviz_dag.commands.failures import end_half_renewed
 from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.output import milliseconds, percent, print_json, print_table
 from traceviz_dag.errors import UsageError
@@ -57,9 +58,11 @@ def iterations(
     by_run = {name: list(group)[-last:] for name, group in groupby(rows, key=lambda row: row["run"])}
     if json:
         print_json([row for group in by_run.values() for row in group])
-        return
-    for name, group in by_run.items():
-        _print(name, group)
+    else:
+        for name, group in by_run.items():
+            _print(name, group)
+    shown = [(row["run"], row["iteration"]) for group in by_run.values() for row in group]
+    end_half_renewed(home.resolve(), shown)
 
 
 def _print(run: str, rows: list[dict[str, Any]]) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from functools import wraps
 from importlib import import_module
 from typing import Any, ClassVar
 
 import typer
 from typer.core import TyperGroup
 from typer.main import get_command, get_group
+
+from traceviz_dag.commands.output import plain_streams
 
 
 class _Commands(MutableMapping[str, Any]):
@@ -55,9 +58,22 @@ def _made(name: str, place: str) -> Any:
     module, attribute = place.split(":")
     found = getattr(import_module(module), attribute)
     if isinstance(found, typer.Typer):
+        for command in found.registered_commands:
+            command.callback = _plain(command.callback) if command.callback is not None else None
         group = get_group(found)
         group.name = name
         return group
     alone = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
-    alone.command(name)(found)
+    alone.command(name)(_plain(found))
     return get_command(alone)
+
+
+def _plain(callback: Callable[..., Any]) -> Callable[..., Any]:
+    """A command that prints plain text only, whatever names it comes across."""
+
+    @wraps(callback)
+    def call(*given: Any, **named: Any) -> Any:
+        with plain_streams():
+            return callback(*given, **named)
+
+    return call

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import sys
+import traceback
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
-from typing import Annotated, ClassVar
+from tempfile import NamedTemporaryFile
+from typing import Annotated, Any, ClassVar
 
 import typer
 
 from traceviz_dag.commands.lazy import LazyGroup
-from traceviz_dag.errors import TracevizError
+from traceviz_dag.commands.pipes import nothing_printed, outlive_readers
+from traceviz_dag.errors import BadInputError, StoppedError, TracevizError, file_system_line
+from traceviz_dag.printable import printable
+
+BAD_INPUT = 2
 
 _COMMANDS = (
     *("demo", "simulate", "analyze", "classify", "batch", "aggregate", "figures"),
@@ -26,6 +33,13 @@ class _Group(LazyGroup):
         "nsys": "traceviz_dag.commands.nsys.app:nsys_app",
         "perfetto": "traceviz_dag.commands.perfetto:perfetto",
     }
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a subcommand; who interrupts one that does not say itself how far it came is told what is left."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise StoppedError("stopped; every file that was written is whole, and the same command goes on") from None
 
 
 app = typer.Typer(
@@ -58,15 +72,66 @@ def _options(
 
 
 def main() -> None:
-    """Run the program; an error that a user can mend is one line on stderr and exit code 2 (1 for a failed gate)."""
+    """Run the program; an error that a user can mend is one line on stderr and exit code 2 (1 for a failed gate).
+
+    With ``--json`` the same error is an object on stdout, too, unless the command printed its answer already.
+    """
+    outlive_readers()
+    sys.exit(_run(sys.argv[1:]))
+
+
+def _run(words: Sequence[str]) -> int:
     try:
-        app()
+        return int(app(standalone_mode=False) or 0)
     except TracevizError as error:
-        typer.echo(f"traceviz: {error}", err=True)
-        sys.exit(error.exit_code)
-    except BrokenPipeError:
-        # The reader of a pipe has gone; nobody is left to tell.
-        sys.exit(0)
+        _answer(words, error, error.exit_code)
+        typer.echo(f"traceviz: {printable(str(error))}", err=True)
+        return error.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        return StoppedError.exit_code
+    except OSError as error:
+        line = file_system_line(error)
+        _answer(words, line, BAD_INPUT)
+        typer.echo(f"traceviz: {printable(line)}", err=True)
+        return BAD_INPUT
+    except Exception as error:  # noqa: BLE001 - the last place that can turn a fault into a line
+        if hasattr(error, "format_message"):
+            return _usage(words, error)
+        where = "".join(f" {note}" for note in getattr(error, "__notes__", ()))
+        line = f"{type(error).__name__}{where}: {error}; this is a fault of traceviz: report it with "
+        line += _traceback_of(error)
+        _answer(words, line, BAD_INPUT)
+        typer.echo(f"traceviz: {printable(' '.join(line.split()))}", err=True)
+        return BAD_INPUT
+
+
+def _usage(words: Sequence[str], error: Any) -> int:
+    """The words of the call are off, as Typer finds; it has no public class for all that it raises then."""
+    from typer.rich_utils import rich_format_error
+
+    _answer(words, error.format_message(), error.exit_code)
+    rich_format_error(error)
+    return int(error.exit_code)
+
+
+def _answer(words: Sequence[str], error: object, exit_code: int) -> None:
+    """What a program that asked for JSON reads instead of the answer."""
+    if "--json" in words and nothing_printed():
+        from traceviz_dag.commands.output import print_json
+
+        fields = (
+            {"fault": error.fault, "path": str(error.path), "remedy": error.remedy}
+            if isinstance(error, BadInputError)
+            else {}
+        )
+        print_json({"error": str(error), "exit_code": exit_code, **fields})
+
+
+def _traceback_of(error: Exception) -> str:
+    """The file that holds the traceback."""
+    with NamedTemporaryFile("w", prefix="traceviz_", suffix=".log", delete=False, encoding="utf-8") as file:
+        traceback.print_exception(error, file=file)
+    return file.name
 
 
 if __name__ == "__main__":

@@ -1,14 +1,26 @@
-"""How commands print: one table style, one number style, JSON that any program can read."""
+"""How commands print: one table style, one number style, JSON that any program can read.
+
+Names in traces are text of others. While a command runs, ``plain_streams`` lets no control character of them reach a
+terminal; colours and progress bars go past it through ``terminal``, which cleans what it is given itself.
+"""
 
 from __future__ import annotations
 
 import math
+import shlex
 import sys
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 import typer
+
+from traceviz_dag.printable import printable, without_surrogates
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 MOST_ROWS = 200
 """Rows that a printed table shows at the most; JSON shows all."""
@@ -18,17 +30,59 @@ _WIDTH = 200
 """Letters of a line where no terminal says how many it shows."""
 
 
+class PlainStream:
+    """A text stream that shows control characters as visible escapes; line feeds and tabs stay.
+
+    Args:
+        stream: where the text goes.
+    """
+
+    def __init__(self, stream: IO[str]) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        """Write the text and return its length, as it was given."""
+        self.stream.write(printable(text, lines=True))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+@contextmanager
+def plain_streams() -> Iterator[None]:
+    """Let nothing but plain text through to standard output and standard error."""
+    with redirect_stdout(_plain_stream(sys.stdout)), redirect_stderr(_plain_stream(sys.stderr)):
+        yield
+
+
+def terminal(*, stderr: bool = False, width: int | None = None) -> Console:
+    """A rich console on a standard stream; what it prints as text is cleaned first."""
+    # Imported here: programs that ask for JSON need not wait for it.
+    from rich.console import Console
+    from rich.text import Text
+
+    class CleanConsole(Console):
+        """A console that cleans text before it styles it."""
+
+        def render_str(self, text: str, **options: Any) -> Text:
+            return super().render_str(printable(text, lines=True), **options)
+
+    stream = sys.stderr if stderr else sys.stdout
+    return CleanConsole(file=stream.stream if isinstance(stream, PlainStream) else stream, width=width, stderr=stderr)
+
+
 def print_json(value: Any) -> None:
     """Print a value as JSON; NaN is null, NULL is null."""
-    typer.echo(msgspec.json.format(msgspec.json.encode(_plain(value)), indent=2).decode())
+    typer.echo(printable(msgspec.json.format(msgspec.json.encode(_plain(value)), indent=2).decode(), lines=True))
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print rows as a table; what is cut off is said."""
     # Imported here: programs that ask for JSON need not wait for it.
     from rich import box
-    from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     every = list(rows)
     table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
@@ -36,12 +90,18 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
         numeric = bool(every) and all(isinstance(row[index], int | float) or _is_number(row[index]) for row in every)
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in every[:MOST_ROWS]:
-        table.add_row(*(ABSENT if value is None else str(value) for value in row))
-    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else _WIDTH)
+        # Text objects: a cell is no markup, whatever brackets a name holds.
+        table.add_row(*(Text(ABSENT if value is None else printable(str(value), lines=True)) for value in row))
+    console = terminal(width=None if sys.stdout.isatty() else _WIDTH)
     console.print(f"\n{title}", style="bold", markup=False, highlight=False)
     console.print(table)
     if len(every) > MOST_ROWS:
         console.print(f"{len(every) - MOST_ROWS} more rows; --json prints all")
+
+
+def home_option(home: Path) -> str:
+    """``--home …`` as a shell takes it, for commands that are printed as hints."""
+    return f"--home {shlex.quote(str(home))}"
 
 
 def milliseconds(nanoseconds: int | None) -> str:
@@ -61,10 +121,16 @@ def _is_number(value: object) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, float) and math.isnan(value):
+    if isinstance(value, float) and not math.isfinite(value):
         return None
+    if isinstance(value, str):
+        return without_surrogates(value)
     if isinstance(value, dict):
         return {str(key): _plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(entry) for entry in value]
     return value
+
+
+def _plain_stream(stream: Any) -> Any:
+    return stream if isinstance(stream, PlainStream) else PlainStream(stream)

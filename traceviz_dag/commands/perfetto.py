@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from traceviz_dag.commands.figures import iterations_of
 from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.output import print_json, print_table
+from traceviz_dag.commands.output import print_json, print_table, terminal
 from traceviz_dag.commands.sql import as_json, print_rows
 from traceviz_dag.errors import BadInputError, UsageError
 
@@ -63,22 +62,22 @@ def export(
     from traceviz_dag.perfetto_pipeline import export_iteration
 
     scope, number = _scope(pipeline, replica)
-    chosen = iterations_of(home.resolve(), paths or [], run, iteration)
-    if out is not None and len(chosen) > 1:
-        names = ", ".join(f"{each.run} {each.iteration}" for each in chosen[:5])
-        raise UsageError(f"--out names one file, but there are {len(chosen)} iterations ({names}): choose one")
-    written = []
-    console = Console(stderr=True)
-    for source in chosen:
-        written.append(export_iteration(source, scope, number, out, recorded_clocks))
-        if not json:
-            for line in _lines(written[-1]):
-                console.print(f"{source.run}, iteration {source.iteration}: {line}", markup=False, highlight=False)
-            typer.echo(str(written[-1].path))
-    if json:
-        places = [{"run": source.run, "iteration": source.iteration} for source in chosen]
-        rows = [asdict(each) | {"path": str(each.path)} for each in written]
-        print_json([place | row for place, row in zip(places, rows, strict=True)])
+    with iterations_of(home.resolve(), paths or [], run, iteration) as chosen:
+        if out is not None and len(chosen) > 1:
+            names = ", ".join(f"{each.run} {each.iteration}" for each in chosen[:5])
+            raise UsageError(f"--out names one file, but there are {len(chosen)} iterations ({names}): choose one")
+        written = []
+        console = terminal(stderr=True)
+        for source in chosen:
+            written.append(export_iteration(source, scope, number, out, recorded_clocks))
+            if not json:
+                for line in _lines(written[-1]):
+                    console.print(f"{source.run}, iteration {source.iteration}: {line}", markup=False, highlight=False)
+                typer.echo(str(written[-1].path))
+        if json:
+            places = [{"run": source.run, "iteration": source.iteration} for source in chosen]
+            rows = [asdict(each) | {"path": str(each.path)} for each in written]
+            print_json([place | row for place, row in zip(places, rows, strict=True)])
 
 
 TraceArgument = Annotated[Path, typer.Argument(help="A trace of any format that Perfetto reads.")]
@@ -119,7 +118,7 @@ def query(
         if json:
             typer.echo(as_json(rows))
         else:
-            print_rows(rows, Console())
+            print_rows(rows, terminal())
 
 
 @perfetto.command()
@@ -181,9 +180,10 @@ def open_ui(
 
     exported = trace is None or trace.is_dir() or home.resolve() / "perfetto" in trace.resolve().parents
     if trace is None or trace.is_dir():
-        source = iterations_of(home.resolve(), [] if trace is None else [trace], run, iteration)[-1]
-        trace = export_iteration(source, *_scope(pipeline, replica)).path
-        typer.echo(f"{source.run}, iteration {source.iteration}: {trace}")
+        with iterations_of(home.resolve(), [] if trace is None else [trace], run, iteration) as chosen:
+            source = chosen[-1]
+            trace = export_iteration(source, *_scope(pipeline, replica)).path
+            typer.echo(f"{source.run}, iteration {source.iteration}: {trace}")
     commands = PIPELINE_COMMANDS if exported else EXPAND_ALL
     with serve_trace(trace, wasm_folder(), commands, public, port) as served:
         if served.base_ns:
@@ -213,6 +213,7 @@ def load_lines(session: TraceSession) -> list[str]:
 def ask(session: TraceSession, sql: str) -> pa.Table:
     """The rows of a statement, our tables made before it where it names them."""
     from traceviz_dag.perfetto_tables import add_tables_where_named
+    from traceviz_dag.read.secrets import masked_table
 
     joined = add_tables_where_named(session, sql)
     if joined is not None and joined.without_slice:
@@ -220,7 +221,7 @@ def ask(session: TraceSession, sql: str) -> pa.Table:
             f"traceviz: {joined.without_slice} of {joined.kernels} kernels have no slice in Perfetto: slice_id is NULL",
             err=True,
         )
-    return session.query(sql)
+    return masked_table(session.query(sql))
 
 
 def prompt(session: TraceSession) -> None:
@@ -244,7 +245,7 @@ def prompt(session: TraceSession) -> None:
         if lines and (not line.strip() or line.rstrip().endswith(";")):
             statement, lines = "\n".join(lines), []
             try:
-                print_rows(ask(session, statement), Console())
+                print_rows(ask(session, statement), terminal())
             except (UsageError, BadInputError) as error:
                 typer.echo(f"traceviz: {error}", err=True)
 

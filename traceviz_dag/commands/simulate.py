@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.progress import Progress
 
+from traceviz_dag.commands.output import terminal
 from traceviz_dag.simulate.settings import (
     ContextExchange,
     Dispatcher,
@@ -197,7 +197,7 @@ def simulate(
 @contextmanager
 def _shown_progress() -> Iterator[Callable[[str, int, int], None]]:
     """A progress bar on stderr, where stderr is a terminal."""
-    console = Console(stderr=True)
+    console = terminal(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bars:
         tasks = {what: bars.add_task(what, total=None) for what in ("steps", "traces")}
 

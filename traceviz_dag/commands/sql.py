@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.output import terminal
 from traceviz_dag.lake.lake import open_lake
 
 _ROWS_SHOWN = 50
@@ -35,7 +36,7 @@ def sql(
     if json:
         typer.echo(as_json(rows))
     else:
-        print_rows(rows, Console())
+        print_rows(rows, terminal())
 
 
 def as_json(rows: pa.Table) -> str:

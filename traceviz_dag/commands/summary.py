@@ -36,6 +36,8 @@ def iteration_summary(home: Path, result: IterationResult) -> dict[str, Any]:
         "ranks_computed": len(result.computed),
         "ranks_skipped": len(result.skipped),
         "ranks_failed": sorted(result.failed),
+        "ranks_not_computed": sorted(result.not_computed),
+        "failures": list(result.failures),
         "faults": {str(rank): fault for rank, fault in sorted(result.faults.items())},
         "aggregated": result.aggregated,
     }
@@ -91,7 +93,7 @@ def _statements(summary: dict[str, Any]) -> list[str]:
     lines = []
     figures = summary.get("figures")
     if figures is None and not summary["aggregated"]:
-        lines.append("not aggregated: some ranks could not be read; --allow-partial goes on without them")
+        lines.append(_why_not_aggregated(summary))
     if figures:
         share = figures["exposed_ns"] / figures["step_ns"] if figures["step_ns"] else None
         partial = ", PARTIAL: ranks are missing" if figures["partial"] else ""
@@ -105,6 +107,12 @@ def _statements(summary: dict[str, Any]) -> list[str]:
             lines.append(f"{unclassified} of kernel time has no category: the evidence does not say (traceviz doctor)")
     lines += _slowest_stage(summary["stages"]) + _slow_ranks(summary["ranks"])
     return lines + [f"{blame_statement(row)} (traceviz waits)" for row in summary["blamed"][:MOST_SLOW_RANKS]]
+
+
+def _why_not_aggregated(summary: dict[str, Any]) -> str:
+    if summary["failures"]:
+        return f"NOT COMPLETE: {'; '.join(summary['failures'])}"
+    return "not aggregated: some ranks could not be read; --allow-partial goes on without them"
 
 
 def _blamed(lake: Lake, run: str, iteration: int) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import xxhash
 
 from traceviz_dag.errors import BadInputError, OutputError
 from traceviz_dag.lake.across_ranks_views import VIEWS, View
-from traceviz_dag.lake.partitions import find_partitions, glob_pattern
+from traceviz_dag.lake.partitions import ANALYSE_AGAIN, find_partitions, glob_pattern
 from traceviz_dag.tables import PARTITION_COLUMNS, TABLES, Column, Table
 from traceviz_dag.whole_files import exclusive_lock
 
@@ -67,8 +68,7 @@ def refresh(home: Path) -> Path:
                     raise OutputError(path, fault, "free space there", errno.ENOSPC) from error
                 if attempt == _ATTEMPTS - 1:
                     fault = f"the catalogue cannot be built: {str(error).splitlines()[0]}"
-                    remedy = "delete the table's folder or the damaged file and analyse again"
-                    raise BadInputError(home / LAKE_FOLDER, fault, remedy) from error
+                    raise BadInputError(home / LAKE_FOLDER, fault, ANALYSE_AGAIN) from error
         # A client that had the former catalogue open for writing may have left its log: not this file's.
         path.with_name(f"{FILE_NAME}.wal").unlink(missing_ok=True)
         temporary.replace(path)
@@ -118,9 +118,16 @@ def build_in_memory(connection: duckdb.DuckDBPyConnection, home: Path) -> None:
         connection.execute(statement)
 
 
-def create_narrow_views(connection: duckdb.DuckDBPyConnection, home: Path, run: str, iteration: int) -> None:
-    """Create a view per table over the files of one iteration alone: no other folder is listed."""
+def create_narrow_views(connection: duckdb.DuckDBPyConnection, home: Path, run: str, iteration: int, sql: str) -> None:
+    """Create a view of each table that a query names, over the files of one iteration alone.
+
+    No other folder is listed, and a damaged file of another table is not opened: that table may be what the query is
+    to make anew.
+    """
+    words = set(re.findall(r"\w+", sql.lower()))
     for table in TABLES.values():
+        if table.name not in words:
+            continue
         folder = home / LAKE_FOLDER / table.name
         present = next(find_partitions(folder, table, run, iteration), None) is not None
         connection.execute(_view(folder, table, present, run, iteration))

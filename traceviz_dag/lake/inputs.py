@@ -136,7 +136,7 @@ def with_digests(home: Path, inputs: Sequence[IterationInputs]) -> list[Iteratio
     known = {
         entry.look: entry.digest
         for one in inputs
-        if (before := registered_if_any(home, one.key)) is not None
+        if (before := _undamaged(home, one.key)) is not None
         for entry in before.ranks
         if entry.digest
     }
@@ -175,6 +175,14 @@ def registered_of_run(home: Path, run: str, *, before: int, newest: int) -> list
         if number < before:
             numbers.append(number)
     return [registered(home, iteration_key(run, number)) for number in sorted(numbers, reverse=True)[:newest]]
+
+
+def _undamaged(home: Path, key: str) -> IterationInputs | None:
+    """The list that is about to be replaced; a damaged one tells nothing."""
+    try:
+        return registered_if_any(home, key)
+    except BadInputError:
+        return None
 
 
 def _digest_if_there(path: str) -> str:

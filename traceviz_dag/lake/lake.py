@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,14 @@ import pyarrow as pa
 
 from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.lake import catalogue, inputs, read_only
-from traceviz_dag.lake.partitions import FILE_NAME, Partition, check_filters, checked_partition, find_partitions
+from traceviz_dag.lake.partitions import (
+    ANALYSE_AGAIN,
+    FILE_NAME,
+    Partition,
+    check_filters,
+    checked_partition,
+    find_partitions,
+)
 from traceviz_dag.lake.reader import TableReader
 from traceviz_dag.lake.write import Written, write_part
 from traceviz_dag.tables import TABLES, Table
@@ -39,7 +47,9 @@ def open_lake(home: Path) -> Lake:
     lake = Lake(home)
     origin = catalogue.recorded_origin(home)
     if origin is not None and origin[0] != str(home):
-        lake._refresh_where_possible()
+        # Who asks by SQL is told of a damaged file; who analyses its traces again must get this far to mend it.
+        with suppress(BadInputError):
+            lake._refresh_where_possible()
     return lake
 
 
@@ -201,13 +211,13 @@ class Lake:
     def _query_iteration(self, sql: str, run: str, iteration: int) -> pa.Table:
         with duckdb.connect() as connection:
             try:
-                catalogue.create_narrow_views(connection, self.home, run, iteration)
+                catalogue.create_narrow_views(connection, self.home, run, iteration, sql)
                 return read_only.fetch(connection, sql, {"run": run, "iteration": iteration})
             except (duckdb.IOException, duckdb.InvalidInputException, duckdb.BinderException) as error:
                 if read_only.are_gone(error):
                     raise read_only.FilesGoneError(str(error).splitlines()[0]) from error
                 fault = f"iteration {iteration} of run {run} cannot be read: {str(error).splitlines()[0]}"
-                raise BadInputError(self.home, fault, "delete the damaged file and analyse again") from error
+                raise BadInputError(self.home, fault, ANALYSE_AGAIN) from error
 
     def _folder(self, table: Table) -> Path:
         return self.home / catalogue.LAKE_FOLDER / table.name

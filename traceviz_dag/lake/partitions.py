@@ -13,6 +13,9 @@ from traceviz_dag.tables import Table
 
 FILE_NAME = "part.parquet"
 
+ANALYSE_AGAIN = "run traceviz analyze on its traces again, which makes the file anew"
+"""What to do about a damaged file of the lake."""
+
 _LONGEST_FOLDER_NAME = 255
 # Readers of hive partitions take these two for a missing value (DuckDB 1.4 the first one in any case).
 _READ_AS_MISSING = ("NULL", "__HIVE_DEFAULT_PARTITION__")

@@ -20,9 +20,9 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from traceviz_dag.errors import UsageError
+from traceviz_dag.errors import BadInputError, TracevizError, UsageError
 from traceviz_dag.lake import catalogue
-from traceviz_dag.lake.partitions import glob_literal
+from traceviz_dag.lake.partitions import ANALYSE_AGAIN, FILE_NAME, glob_literal
 
 Parameters = Mapping[str, object] | Sequence[object] | None
 
@@ -45,6 +45,7 @@ _READING_FUNCTIONS = {
 }
 _GONE = (os.strerror(errno.ENOENT), "No files found that match the pattern")
 _HUGE_INTEGER = pa.decimal128(38, 0)
+_LAKE_FILE = re.compile(rf"""(["']).*?{re.escape(FILE_NAME)}\1""")
 _MISSING_TABLE = re.compile(r'Table with name "?([^" ]+)"? does not exist')
 
 
@@ -97,6 +98,7 @@ def run_select(
 
     Raises:
         UsageError: one line, when the statement does more than read, or DuckDB refuses it.
+        BadInputError: a file of the lake that it reads is damaged.
     """
     try:
         _check_reads_only(connection, sql)
@@ -104,8 +106,9 @@ def run_select(
     except (duckdb.InternalException, duckdb.FatalException):
         raise
     except duckdb.Error as error:
-        kind = FilesGoneError if are_gone(error) else UsageError
-        raise kind(_one_line(str(error), tables)) from error
+        if are_gone(error):
+            raise FilesGoneError(_one_line(str(error), tables)) from error
+        raise _refusal(error, tables) from error
     return _distinct_names(result)
 
 
@@ -149,6 +152,14 @@ def _dictionaries(value: Any) -> Iterator[dict[str, Any]]:
             pending.extend(item.values())
         elif isinstance(item, list):
             pending.extend(item)
+
+
+def _refusal(error: duckdb.Error, tables: Sequence[str]) -> TracevizError:
+    damaged = _LAKE_FILE.search(str(error))
+    if damaged is not None and isinstance(error, duckdb.InvalidInputException | duckdb.IOException):
+        fault = f"is damaged ({str(error).splitlines()[0].replace(damaged[0], 'it')})"
+        return BadInputError(damaged[0].strip("\"'"), fault, ANALYSE_AGAIN)
+    return UsageError(_one_line(str(error), tables))
 
 
 def _one_line(message: str, tables: Sequence[str]) -> str:

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.lake.catalogue import view_columns
-from traceviz_dag.lake.partitions import FILE_NAME, Partition
+from traceviz_dag.lake.partitions import ANALYSE_AGAIN, FILE_NAME, Partition
 from traceviz_dag.tables import Table
 
 if TYPE_CHECKING:
@@ -70,8 +70,8 @@ class TableReader:
                 data = file.read(columns=[name for name in schema.names if name not in in_path])
         except FileNotFoundError:
             return None
-        except pa.ArrowInvalid as error:
-            raise BadInputError(path, f"is damaged ({str(error)[:120]})", "delete it and analyse again") from error
+        except (pa.ArrowInvalid, OSError) as error:
+            raise BadInputError(path, f"is damaged ({str(error)[:120]})", ANALYSE_AGAIN) from error
         arrays = [
             pa.repeat(pa.scalar(in_path[field.name], field.type), data.num_rows)
             if field.name in in_path
@@ -88,7 +88,7 @@ def _check_same_columns(path: Path, table: Table, found: pa.Schema) -> None:
     names = sorted({*found.names, *expected.names})
     other = [name for name in names if not _type_of(found, name).equals(_type_of(expected, name))]
     fault = f"has other columns than table {table.name} of this version ({', '.join(other) or 'their order'})"
-    raise BadInputError(path, fault, "delete it and analyse again")
+    raise BadInputError(path, fault, ANALYSE_AGAIN)
 
 
 def _type_of(schema: pa.Schema, name: str) -> pa.DataType:

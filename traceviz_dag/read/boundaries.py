@@ -7,10 +7,8 @@ from collections.abc import Iterator
 
 import msgspec
 
+from traceviz_dag.read.limits import LONGEST_TEXT
 from traceviz_dag.read.repair import repair
-
-LONGEST_TEXT = 1 << 28
-"""Bytes before or behind the events up to which they are read."""
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _OPENING = re.compile(rb"(?:\xef\xbb\xbf)?\s*([\[{])")
@@ -19,6 +17,8 @@ _LIKELY_CUT = re.compile(rb'\}\s*(,)\s*(?=\{\s*"(?:ph|name|cat|ts|pid|tid|id|arg
 _ANY_CUT = re.compile(rb"\}\s*(,)\s*(?=\{)")
 _LIKELY_END = re.compile(rb'\}\s*(\])(?=\s*(?:,\s*(?:"|\Z)|\}|\Z))')
 _BEHIND_ARRAY = re.compile(rb'\s*(?:,\s*(?:"|\Z)|\}|\Z)')
+_STRING_OR_BRACKET = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
+_DEEPEST = 200
 _TAIL_BYTES = 1 << 14
 _MOST_CUTS = 24
 _MOST_ENDS = 3
@@ -56,6 +56,8 @@ def why_no_array(text: bytes, fault: str | None) -> str:
         return "no JSON, only blanks"
     try:
         msgspec.json.decode(repair(text.removeprefix(_BYTE_ORDER_MARK)), type=msgspec.Raw)
+    except RecursionError:
+        return "JSON without traceEvents, nested too deeply"
     except msgspec.DecodeError as error:
         return "the JSON ends before the first event" if "truncated" in str(error) else "not JSON"
     return "JSON without traceEvents"
@@ -81,6 +83,24 @@ def cuts(buffer: bytearray, start: int, end: int) -> Iterator[tuple[int, int]]:
                 if match.start() not in tried and len(tried) < _MOST_CUTS:
                     tried.add(match.start())
                     yield match.start() + 1, match.start(1)
+
+
+def too_deep(text: bytes | bytearray | memoryview) -> int:
+    """Place of the first bracket in a JSON text that is nested more deeply than any event; the last one without such.
+
+    Slow, and without recursion: for what no decoder takes.
+    """
+    depth = place = 0
+    for match in _STRING_OR_BRACKET.finditer(text):
+        first = text[match.start()]
+        if first in b"[{":
+            depth += 1
+        elif first in b"]}":
+            depth -= 1
+        place = match.start()
+        if depth > _DEEPEST:
+            break
+    return place
 
 
 def next_event(buffer: bytearray, place: int, end: int) -> int | None:

@@ -15,7 +15,6 @@ from typing import Generic, NamedTuple, TypeVar
 import msgspec
 
 from traceviz_dag.read.boundaries import (
-    LONGEST_TEXT,
     NotATraceError,
     array_start,
     cuts,
@@ -23,8 +22,10 @@ from traceviz_dag.read.boundaries import (
     last_end,
     likely_ends,
     next_event,
+    too_deep,
     why_no_array,
 )
+from traceviz_dag.read.limits import LONGEST_TEXT
 from traceviz_dag.read.repair import is_repairable, repair
 from traceviz_dag.read.sources import ByteSource
 
@@ -69,7 +70,7 @@ class EventArray(Generic[Piece]):
         before: the text of the file up to the events array.
         after: the text behind the events array.
         complete: the end of the array was seen.
-        gave_up: so much is malformed that the rest was not read.
+        gave_up: why the rest was not read; None where all was.
         dropped: reason → number of events that could not be decoded.
     """
 
@@ -77,7 +78,7 @@ class EventArray(Generic[Piece]):
         self.before = b""
         self.after = b""
         self.complete = False
-        self.gave_up = False
+        self.gave_up: str | None = None
         self.dropped: Counter[str] = Counter()
         self._source = source
         self._decode = decode
@@ -100,21 +101,28 @@ class EventArray(Generic[Piece]):
         """
         self._find_array()
         wanted = self._chunk_bytes
-        while not self.complete:
+        while not self.complete and self.gave_up is None:
             self._fill(wanted)
             outcome = self._next_piece()
             if outcome.kind is _Kind.DECODED:
                 wanted = self._chunk_bytes
                 consume(outcome.piece)  # type: ignore[arg-type]
                 del outcome
-            elif self.gave_up:
+            elif self.gave_up is not None:
                 return
             elif self._exhausted:
                 self.dropped[CUT_OFF] += 1
                 return
+            elif self._end - self._start > LONGEST_TEXT:
+                self.give_up(f"an event in it is longer than {LONGEST_TEXT >> 20} MiB")
             else:
                 wanted = 2 * max(wanted, self._end - self._start)
-        self._read_after()
+        if self.complete:
+            self._read_after()
+
+    def give_up(self, why: str) -> None:
+        """Leave the rest of the array unread."""
+        self.gave_up = why
 
     def _fill(self, wanted: int) -> None:
         """Read until ``wanted`` bytes are pending or the source ends."""
@@ -224,6 +232,9 @@ class EventArray(Generic[Piece]):
             return _Outcome(_Kind.DECODED, self._decode(memoryview(self._buffer)[self._start : stop]))
         except UnicodeDecodeError:
             return _Outcome(_Kind.MALFORMED, repairable=True)
+        except RecursionError:
+            with memoryview(self._buffer) as view:
+                return _Outcome(_Kind.MALFORMED, position=too_deep(view[self._start : stop]))
         except msgspec.DecodeError as error:
             message = str(error)
         place = _FAULT_POSITION.search(message)
@@ -248,7 +259,8 @@ class EventArray(Generic[Piece]):
 
     def _excise(self, place: int) -> bool:
         """Cut out the first pending event, malformed at ``place``; False where its end is not in sight."""
-        self.gave_up = self.dropped[MALFORMED] >= _MOST_EXCISIONS
+        if self.dropped[MALFORMED] >= _MOST_EXCISIONS:
+            self.give_up("too many of its events are malformed")
         comma = next_event(self._buffer, place, self._end)
         bracket = last_end(self._buffer, place, self._end) if comma is None and self._exhausted else None
         if self.gave_up or (comma is None and bracket is None):

@@ -76,6 +76,11 @@ class ColumnBuilder:
         self._host, self._launches, self._device = GrowingTable(), GrowingTable(), GrowingTable()
         self._device_facts, self._operator_facts = FactRows(), FactRows()
 
+    @property
+    def rows(self) -> int:
+        """Events kept."""
+        return self._host.rows + self._launches.rows + self._device.rows
+
     def add(self, piece: Piece) -> None:
         """Append the events of a piece, in file order."""
         self.rows_read += piece.decoded

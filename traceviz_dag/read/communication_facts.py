@@ -12,7 +12,7 @@ import numpy as np
 
 from traceviz_dag.read.events import MISSING, CollectiveFacts, Int64
 from traceviz_dag.read.header import canonical_description, canonical_ranks
-from traceviz_dag.read.kineto_schema import as_text
+from traceviz_dag.read.kineto_schema import as_integer, as_text
 from traceviz_dag.read.packing import Columns, integers
 
 _TEXTS: dict[str, Callable[[object], str]] = {
@@ -47,7 +47,8 @@ class FactRows:
         for name in _COLUMNS:
             values = [getattr(row, name) for row in told]
             texts = self._texts.get(name)
-            self._facts[name].append(integers(values if texts is None else texts.codes(values)))
+            whole = [value if type(value) is int else as_integer(value) for value in values] if texts is None else None
+            self._facts[name].append(integers(texts.codes(values) if texts is not None else whole or []))
 
     def rows(self) -> Int64:
         """The rows that have facts, ascending."""

@@ -123,7 +123,7 @@ class EventDecoder:
                 continue
             try:
                 row = _lenient_event(raw)
-            except msgspec.ValidationError:
+            except (msgspec.ValidationError, UnicodeEncodeError):
                 dropped[NO_NUMBER] += 1
                 continue
             rows.append(row)

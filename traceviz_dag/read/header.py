@@ -9,10 +9,14 @@ import msgspec
 
 from traceviz_dag.read.events import MISSING, ProcessGroup, TraceHeader
 from traceviz_dag.read.kineto_schema import as_integer, as_text
+from traceviz_dag.read.limits import LAST_INSTANT_NS, MOST_RANKS
 from traceviz_dag.read.repair import repair
+from traceviz_dag.read.secrets import masked
 
 _UNDEFINED = "undefined"
-_RANK_LIST = re.compile(r"\[?\s*(?:\d+\s*(?:,\s*\d+\s*)*)?\]?")
+_LAST_BASE_NS = LAST_INSTANT_NS // 2
+_RANK = re.compile(r"\d{1,18}", re.ASCII)
+_RANK_LIST = re.compile(r"\[?\s*(?:\d{1,18}\s*(?:,\s*\d{1,18}\s*)*)?\]?", re.ASCII)
 
 
 class _Distributed(msgspec.Struct):
@@ -46,30 +50,43 @@ def decode_header(before: bytes, after: bytes) -> tuple[TraceHeader, str | None]
     bare_array = key < 0
     first = None if bare_array else _decode(before[:key].rstrip().removesuffix(b",") + b"}")
     last = None if bare_array else _decode(b"{" + after.lstrip().removeprefix(b","))
-    fault = None
+    facts, fault = _facts(first or _Header(), last or _Header())
     if first is None and not bare_array:
         fault = "the header before the events cannot be read"
     elif last is None and not bare_array:
         fault = "the header behind the events cannot be read"
-    return _facts(first or _Header(), last or _Header()), fault
+    return facts, fault
 
 
-def _facts(first: _Header, last: _Header) -> TraceHeader:
+def _facts(first: _Header, last: _Header) -> tuple[TraceHeader, str | None]:
+    """What the header says, and what of it cannot be: a number that no job has is not believed."""
     names = (part.name for part in msgspec.structs.fields(_Header))
     parts = {name: getattr(first, name) if getattr(first, name) is not None else getattr(last, name) for name in names}
     distributed = _distributed(parts["distributed"])
-    return TraceHeader(
-        rank=_number(distributed.rank),
-        world_size=_number(distributed.world_size),
-        backend=as_text(distributed.backend) or None,
+    rank, world, base = _number(distributed.rank), _number(distributed.world_size), _number(parts["base_time_ns"])
+    faults = []
+    if rank is not None and not 0 <= rank < MOST_RANKS:
+        faults.append(f"its header says rank {rank}, which no job has")
+        rank = None
+    if world is not None and not 0 < world <= MOST_RANKS:
+        faults.append(f"its header says a world size of {world}, which no job has")
+        world = None
+    if base is not None and abs(base) >= _LAST_BASE_NS:
+        faults.append(f"its header says a base time of {base} ns, which is no date")
+        base = None
+    facts = TraceHeader(
+        rank=rank,
+        world_size=world,
+        backend=_text(distributed.backend),
         process_groups=process_groups(distributed.pg_config),
         with_stack=_flag(parts["with_stack"]),
         record_shapes=_flag(parts["record_shapes"]),
-        base_time_ns=_number(parts["base_time_ns"]) or 0,
+        base_time_ns=base or 0,
         schema_version=_number(parts["schema_version"]),
         device_name=_device_name(parts["device_properties"]),
-        nccl_version=as_text(distributed.nccl_version) or None,
+        nccl_version=_text(distributed.nccl_version),
     )
+    return facts, " and ".join(faults) or None
 
 
 def process_groups(configuration: object) -> tuple[ProcessGroup, ...]:
@@ -77,7 +94,7 @@ def process_groups(configuration: object) -> tuple[ProcessGroup, ...]:
     if isinstance(configuration, str):
         try:
             configuration = msgspec.json.decode(configuration)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
             return ()
     entries = configuration if isinstance(configuration, list) else []
     return tuple(_process_group(entry) for entry in entries if isinstance(entry, dict))
@@ -89,7 +106,7 @@ def canonical_ranks(value: object) -> str:
         return str([as_integer(rank) for rank in value])
     text = as_text(value)
     if text and _RANK_LIST.fullmatch(text):
-        return str([int(rank) for rank in re.findall(r"\d+", text)])
+        return str([int(rank) for rank in _RANK.findall(text)])
     return text
 
 
@@ -101,14 +118,23 @@ def canonical_description(value: object) -> str:
 
 def _process_group(entry: dict[str, Any]) -> ProcessGroup:
     text = canonical_ranks(entry.get("ranks"))
-    ranks = tuple(int(rank) for rank in re.findall(r"\d+", text)) if _RANK_LIST.fullmatch(text) else ()
-    size = next((n for key in ("pg_size", "group_size") if (n := _number(entry.get(key))) is not None), len(ranks))
+    ranks = tuple(int(rank) for rank in _RANK.findall(text)) if _RANK_LIST.fullmatch(text) else ()
+    # Members that cannot be are as good as not listed.
+    if len(set(ranks)) < len(ranks) or max(ranks, default=0) >= MOST_RANKS:
+        ranks = ()
+    stated = (_number(entry.get(key)) for key in ("pg_size", "group_size"))
+    size = next((number for number in stated if number is not None and 0 <= number <= MOST_RANKS), len(ranks))
     return ProcessGroup(
-        name=as_text(entry.get("pg_name")) or None,
-        description=canonical_description(entry.get("pg_desc")) or None,
+        name=_text(entry.get("pg_name")),
+        description=_text(canonical_description(entry.get("pg_desc"))),
         ranks=ranks,
         size=size,
     )
+
+
+def _text(value: object) -> str | None:
+    """A text without secrets; None where there is none."""
+    return masked(as_text(value)) or None
 
 
 def _decode(text: bytes) -> _Header | None:
@@ -116,7 +142,8 @@ def _decode(text: bytes) -> _Header | None:
     for mend in (bytes, repair):
         try:
             return msgspec.json.decode(mend(text), type=_Header)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        # RecursionError: nested more deeply than the decoder goes.
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
     return None
 
@@ -136,11 +163,11 @@ def _number(value: object) -> int | None:
 def _flag(value: object) -> bool | None:
     if isinstance(value, str):
         value = {"true": 1, "false": 0}.get(value.strip().lower(), value)
-    number = as_integer(value)
+    number = int(value) if isinstance(value, bool) else as_integer(value)
     return None if number == MISSING else bool(number)
 
 
 def _device_name(properties: object) -> str | None:
     devices = properties if isinstance(properties, list) else []
     names = [device.get("name") for device in devices if isinstance(device, dict)]
-    return next((name for name in names if isinstance(name, str) and name), None)
+    return next((_text(name) for name in names if isinstance(name, str) and name), None)

@@ -149,8 +149,16 @@ def innermost(tree: HostTree, thread: Int32, time_ns: Int64) -> Int64:
         return np.full(len(time_ns), NONE, dtype=np.int64)
     origin = min(int(tree.start_ns.min()), int(time_ns.min()))
     span = max(int(tree.start_ns.max()), int(time_ns.max())) - origin + 1
-    key = tree.thread.astype(np.int64) * span + (tree.start_ns - origin)
-    wanted = thread.astype(np.int64) * span + (time_ns - origin)
+    threads = max(int(tree.thread.max()), int(thread.max())) + 1
+    starts, times = tree.start_ns - origin, time_ns - origin
+    if threads * span > np.iinfo(np.int64).max:
+        # Centuries apart: places in the order of all times stand for the times.
+        distinct = np.unique(tree.start_ns)
+        span = len(distinct) + 1
+        starts = np.searchsorted(distinct, tree.start_ns) + 1
+        times = np.searchsorted(distinct, time_ns, side="right")
+    key = tree.thread.astype(np.int64) * span + starts
+    wanted = thread.astype(np.int64) * span + times
     position = np.searchsorted(key, wanted, side="right") - 1
     position[(position >= 0) & (tree.thread[position] != thread)] = NONE
     pending = np.flatnonzero(position >= 0)

@@ -14,6 +14,8 @@ from traceviz_dag.read.columns import ColumnBuilder
 from traceviz_dag.read.event_decoder import EventDecoder, Piece
 from traceviz_dag.read.events import ReadReport, TraceEvents
 from traceviz_dag.read.header import decode_header
+from traceviz_dag.read.limits import MOST_ROWS
+from traceviz_dag.read.secrets import masked_words
 from traceviz_dag.read.sources import ByteSource
 
 CHUNK_BYTES = 1 << 20
@@ -38,8 +40,14 @@ def read_kineto(path: Path, *, chunk_bytes: int = CHUNK_BYTES) -> TraceEvents:
     builder = ColumnBuilder()
     with ByteSource(path) as source, _without_garbage_collection():
         array: EventArray[Piece] = EventArray(source, EventDecoder().decode, chunk_bytes)
+
+        def keep(piece: Piece) -> None:
+            builder.add(piece)
+            if builder.rows > MOST_ROWS and not array.complete:
+                array.give_up(f"it holds more than {MOST_ROWS:,} events")
+
         try:
-            array.feed(builder.add)
+            array.feed(keep)
         except NotATraceError as error:
             raise BadInputError(path, str(error), "give a Kineto trace as torch.profiler exports it") from None
         header, header_fault = decode_header(array.before, array.after)
@@ -51,7 +59,7 @@ def read_kineto(path: Path, *, chunk_bytes: int = CHUNK_BYTES) -> TraceEvents:
         tables = builder.finish(header.base_time_ns)
     return TraceEvents(
         header=header,
-        strings=tables.strings,
+        strings=masked_words(tables.strings),
         threads=builder.threads.threads(),
         host=tables.host,
         launches=tables.launches,
@@ -70,8 +78,8 @@ def _fault(array: EventArray[Piece], source: ByteSource, header_fault: str | Non
     """What keeps the file from being read as a whole; None where nothing does."""
     if source.fault is not None:
         return source.fault
-    if array.gave_up:
-        return "too many of its events are malformed"
+    if array.gave_up is not None:
+        return array.gave_up
     return header_fault if array.complete else "the JSON ends inside its events"
 
 

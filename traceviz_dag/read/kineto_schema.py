@@ -190,7 +190,7 @@ TaggedEvent: Any = Union[tuple(_tagged_event(text, code) for text, code in _CODE
 
 
 def as_integer(value: object) -> int:
-    """The integer that ``value`` means, MISSING where it means none."""
+    """The integer that ``value`` means, MISSING where it means none; true and false are no numbers."""
     if isinstance(value, str):
         try:
             value = int(value) if value.lstrip("-").isdecimal() else float(value)
@@ -198,7 +198,7 @@ def as_integer(value: object) -> int:
             return MISSING
     if isinstance(value, float):
         value = int(value) if value.is_integer() else MISSING
-    return value if isinstance(value, int) and abs(value) < 2**63 else MISSING
+    return value if type(value) is int and abs(value) < 2**63 else MISSING
 
 
 def as_text(value: object) -> str:

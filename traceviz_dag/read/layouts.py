@@ -6,15 +6,17 @@ import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
 
 import xxhash
 
 from traceviz_dag.errors import BadInputError
-from traceviz_dag.read.nsys_open import REPORT_SUFFIXES, is_nsys
+from traceviz_dag.printable import without_surrogates
+from traceviz_dag.read.nsys_open import EXPORT_SUFFIXES, REPORT_SUFFIXES, is_nsys
 from traceviz_dag.read.peek import TracePeek, is_trace, peek, peek_header
+from traceviz_dag.read.regular_file import kind_of
 from traceviz_dag.read.topology_file import is_topology_name
 
 __all__ = ["RunFolder", "TraceFile", "TracePeek", "discover", "peek", "peek_header"]
@@ -58,18 +60,21 @@ class RunFolder:
         folder: absolute.
         files: its traces, by name.
         topology_file: its newest ``unique_parallel_groups_*`` file; None without one.
+        problems: what was found there and left out: no regular file, or a name that is not UTF-8.
     """
 
     run: str
     folder: Path
     files: tuple[TraceFile, ...]
     topology_file: Path | None
+    problems: tuple[BadInputError, ...] = ()
 
 
 def discover(paths: Sequence[Path], *, pattern: str | None = None) -> list[RunFolder]:
     """Find the runs below folders and the runs of single files.
 
-    Hidden files and folders, ``truth`` and ``chakra`` folders and JSON that is no trace are left out.
+    Hidden files and folders, ``truth`` and ``chakra`` folders and JSON that is no trace are left out; FIFOs, sockets,
+    devices, links that lead nowhere and names that are not UTF-8 are left out and named.
 
     Args:
         paths: trace files, iteration folders, run folders or folders above them.
@@ -83,8 +88,15 @@ def discover(paths: Sequence[Path], *, pattern: str | None = None) -> list[RunFo
         BadInputError: a path does not exist, or nothing is found below it.
     """
     by_folder: defaultdict[Path, set[Path]] = defaultdict(set)
+    left_out: defaultdict[Path, list[BadInputError]] = defaultdict(list)
     for path in paths:
-        found = list(_trace_files(path.resolve(), pattern))
+        problems: list[BadInputError] = []
+        # Path.resolve() raises where links lead in a circle.
+        found = list(_trace_files(Path(os.path.realpath(path)), pattern, problems))
+        for problem in problems:
+            left_out[_run_folder(problem.path)].append(problem)
+        if not found and problems:
+            raise problems[0]
         if not found:
             fault = "no trace files" if pattern is None else f"no file matches {pattern!r}"
             raise BadInputError(
@@ -98,32 +110,61 @@ def discover(paths: Sequence[Path], *, pattern: str | None = None) -> list[RunFo
         run = _name_of(folder)
         if names[run] > 1:
             run = f"{run}-{xxhash.xxh3_64_hexdigest(os.fsencode(folder))[:_DIGEST_DIGITS]}"
-        runs.append(RunFolder(run, folder, _files_of(run, folder, files), _topology_file(folder)))
-    return sorted(runs, key=lambda found: found.run)
+        problems = left_out.pop(folder, [])
+        runs.append(RunFolder(run, folder, _files_of(run, folder, files), _topology_file(folder), tuple(problems)))
+    runs.sort(key=lambda found: found.run)
+    elsewhere = tuple(problem for others in left_out.values() for problem in others)
+    return [replace(runs[0], problems=(*runs[0].problems, *elsewhere)), *runs[1:]] if runs else []
 
 
-def _trace_files(path: Path, pattern: str | None) -> Iterator[Path]:
+def _trace_files(path: Path, pattern: str | None, problems: list[BadInputError]) -> Iterator[Path]:
+    """The trace files below a path; what is left out and should be named is added to ``problems``."""
     if path.is_file() or is_nsys(path):
-        yield path
+        yield from _usable(path, problems)
         return
     if not path.is_dir():
-        raise BadInputError(path, "no such file or folder", "check the path")
-    for folder, folders, files in os.walk(path):
+        fault = "a FIFO, a socket or a device, not a file" if path.exists() else "no such file or folder"
+        raise BadInputError(path, fault, "check the path")
+    for folder, folders, files in os.walk(path, onerror=lambda error: problems.append(_unread(error))):
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in _SKIPPED_FOLDERS)
         # A folder of Parquet files is one export.
         exports = [name for name in folders if is_nsys(Path(folder, name))]
-        yield from (Path(folder, name) for name in exports)
+        for name in exports:
+            yield from _usable(Path(folder, name), problems)
         folders[:] = [name for name in folders if name not in exports]
         for name in sorted(files):
             file = Path(folder, name)
             if not name.startswith(".") and _is_wanted(file, path, pattern):
-                yield file
+                yield from _usable(file, problems)
+
+
+def _usable(file: Path, problems: list[BadInputError]) -> Iterator[Path]:
+    """The file, where it is one and tables can hold its name; else nothing, and a problem more."""
+    fault = remedy = ""
+    try:
+        kind = None if file.is_dir() else kind_of(file)
+        if kind is not None:
+            fault, remedy = f"{kind}, not a file", "remove it, or put a file there"
+    except OSError as error:
+        fault, remedy = f"a link that cannot be followed ({error.strerror})", "remove it, or mend it"
+    if without_surrogates(str(file)) != str(file):
+        fault, remedy = "its path is not UTF-8", "rename the file or its folder"
+    if fault:
+        problems.append(BadInputError(file, fault, remedy))
+    else:
+        yield file
+
+
+def _unread(error: OSError) -> BadInputError:
+    return BadInputError(str(error.filename), f"cannot be listed ({error.strerror})", "check its permissions")
 
 
 def _is_wanted(file: Path, root: Path, pattern: str | None) -> bool:
     if pattern is not None:
         return fnmatch(file.name, pattern) or fnmatch(file.relative_to(root).as_posix(), pattern)
     name = file.name.lower()
+    if name.endswith((*_JSON_SUFFIXES, *EXPORT_SUFFIXES)) and not file.is_file():
+        return True  # to be named
     if name.endswith(_TRACE_SUFFIXES):
         return True
     if name.endswith(REPORT_SUFFIXES):
@@ -172,5 +213,8 @@ def _topology_file(folder: Path) -> Path | None:
         stamp = _TIME_STAMP.search(file.name)
         return (stamp[0].replace("_", "") if stamp else "", file.suffix == ".json", file.stat().st_mtime_ns)
 
-    files = (file for file in folder.iterdir() if is_topology_name(file.name))
+    try:
+        files = [file for file in folder.iterdir() if is_topology_name(file.name) and file.is_file()]
+    except OSError:
+        return None
     return max(files, key=age, default=None)

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from traceviz_dag.read.events import MISSING, Int64
-from traceviz_dag.read.nsys_nesting import Launches, nest
+from traceviz_dag.read.nsys_nesting import DEEPEST, Launches, nest
 from traceviz_dag.read.nsys_open import open_nsys
 from traceviz_dag.read.nsys_operations import read_calls, read_operations
 from traceviz_dag.read.nsys_profile import PROCESS_BITS, SCHEMAS, Gpu, NsysFacts, NsysProfile
@@ -59,7 +59,9 @@ def read_tables(path: Path, keep: Callable[[str, pa.Table], None]) -> NsysFacts:
         del operations
         keep("calls", calls)
         del calls
-        _keep_ranges(read_ranges(schema, last_ns), launches, keep)
+        too_deep = _keep_ranges(read_ranges(schema, last_ns), launches, keep)
+        if too_deep:
+            schema.note(f"{too_deep} NVTX ranges nest more than {DEEPEST} levels deep: they hold nothing")
         keep("threads", _threads(schema))
         keep("metrics", _metrics(schema))
         return _facts(schema, devices, gpus)
@@ -78,8 +80,8 @@ def _launches(operations: pa.Table, calls: pa.Table) -> Launches:
     return Launches(of_launch["thread"] >> PROCESS_BITS, **of_launch)
 
 
-def _keep_ranges(ranges: pa.Table, launches: Launches, keep: Callable[[str, pa.Table], None]) -> None:
-    """Nest the ranges and keep them, their paths and the range around each launch."""
+def _keep_ranges(ranges: pa.Table, launches: Launches, keep: Callable[[str, pa.Table], None]) -> int:
+    """Nest the ranges and keep them, their paths and the range around each launch; how many nest too deeply."""
     columns = nesting_columns(ranges)
     nesting = nest(columns, Runs.of(columns.thread >> PROCESS_BITS), launches)
     del columns
@@ -89,6 +91,7 @@ def _keep_ranges(ranges: pa.Table, launches: Launches, keep: Callable[[str, pa.T
     paths = [nesting.path_name, nesting.path_parent, nesting.path_depth]
     keep("paths", pa.Table.from_arrays([pa.array(values) for values in paths], schema=SCHEMAS["paths"]))
     keep("launch_ranges", pa.Table.from_arrays([pa.array(nesting.launch_range)], schema=SCHEMAS["launch_ranges"]))
+    return nesting.too_deep
 
 
 def _last(operations: pa.Table, calls: pa.Table) -> int:
@@ -175,24 +178,21 @@ def _facts(schema: NsysSchema, active: set[int], names: dict[int, str]) -> NsysF
         utc_start_ns=_first(session, "utc"),
         duration_ns=_first(analysis, "duration"),
         gpus=tuple(Gpu(device, names.get(device)) for device in devices),
-        tables={name: _count(schema, name) for name in sorted(schema.tables) if name.startswith(_COUNTED)},
+        tables={name: schema.count(name) for name in sorted(schema.tables) if name.startswith(_COUNTED)},
         missing=tuple(schema.missing),
     )
 
 
 def _stated(schema: NsysSchema) -> dict[str, str]:
     """The versions, asked for by name: other rows of that table hold paths."""
-    if schema.table(EXPORT_FACTS) is None:
+    if "name" not in schema.tables.get(EXPORT_FACTS, ()):
         return {}
-    rows = schema.source.query(
-        f"SELECT name, coalesce(value, '') AS value FROM \"{EXPORT_FACTS}\" "
-        "WHERE name IN ('EXPORT_SCHEMA_VERSION', 'EXPORT_PRODUCT_VERSION')"
+    rows = schema.select(
+        EXPORT_FACTS,
+        {"name": text("name"), "value": text("value")},
+        where="name IN ('EXPORT_SCHEMA_VERSION', 'EXPORT_PRODUCT_VERSION')",
     )
-    return {row["name"]: row["value"] for row in rows.to_pylist()}
-
-
-def _count(schema: NsysSchema, table: str) -> int:
-    return int(schema.source.query(f'SELECT count(*) AS rows FROM "{table}"')["rows"][0].as_py())
+    return {row["name"]: row["value"] for row in rows.to_pylist()} if rows is not None else {}
 
 
 def _first(rows: pa.Table | None, column: str) -> int | None:

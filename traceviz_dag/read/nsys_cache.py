@@ -29,7 +29,7 @@ from traceviz_dag.whole_files import exclusive_lock, write_atomically
 
 FOLDER = "nsys"
 _FACTS, _WORDS, _EXPORT = "facts.json", "words.json", "export.sqlite"
-_FORMAT = 2
+_FORMAT = 3
 """Raised whenever what the tables hold changes."""
 
 _ROWS_PER_GROUP = 1 << 20
@@ -42,12 +42,14 @@ class _Kept(msgspec.Struct, frozen=True):
 
     Attributes:
         runs: table → its keys in order and how many rows each has.
+        files: name → how the file looked when it was written: one that looks different now is damaged.
     """
 
     format: int
     look: tuple[int, int]
     facts: NsysFacts
     runs: dict[str, list[tuple[int, int]]]
+    files: dict[str, tuple[int, int]]
 
 
 def open_profile(path: Path, home: Path | None) -> NsysProfile:
@@ -168,7 +170,14 @@ def _kept(folder: Path, look: tuple[int, int]) -> _Kept | None:
         kept = msgspec.json.decode((folder / _FACTS).read_bytes(), type=_Kept)
     except (FileNotFoundError, msgspec.DecodeError):
         return None
-    return kept if (kept.format, kept.look) == (_FORMAT, look) else None
+    whole = (kept.format, kept.look) == (_FORMAT, look) and kept.files == _looks(folder, counts=kept.runs)
+    return kept if whole else None
+
+
+def _looks(folder: Path, counts: Mapping[str, object]) -> dict[str, tuple[int, int]]:
+    """File → how it looks, of each table and its words; a file that is not there is left out."""
+    names = [f"{name}.{ending}" for name in counts for ending in ("parquet", _WORDS)]
+    return {name: look_of(folder / name) for name in names if (folder / name).is_file()}
 
 
 def _fill(path: Path, folder: Path, look: tuple[int, int]) -> _Kept:
@@ -198,7 +207,7 @@ def _fill(path: Path, folder: Path, look: tuple[int, int]) -> _Kept:
     facts = read_tables(export, keep)
     if look_of(path) != look:
         raise BadInputError(path, "changed while it was read", "run the command again once it is whole")
-    kept = _Kept(_FORMAT, look, facts, counts)
+    kept = _Kept(_FORMAT, look, facts, counts, _looks(folder, counts))
     write_atomically(folder / _FACTS, pa.py_buffer(msgspec.json.encode(kept)))
     return kept
 

@@ -12,6 +12,10 @@ from traceviz_dag.read.events import Int64
 from traceviz_dag.read.host_tree import NONE, HostTree, build_tree, innermost
 from traceviz_dag.read.nsys_rows import Runs, array_of
 
+DEEPEST = 128
+"""Levels of nesting that are followed; a range below them holds nothing. Ranges that a program never ends nest without
+end."""
+
 
 @dataclass(frozen=True, slots=True)
 class NestingColumns:
@@ -40,6 +44,7 @@ class Nesting:
     Attributes:
         parent: per range the row of the range around it, or NONE.
         path: per range its path, or NONE.
+        too_deep: how many ranges nest more deeply than is followed.
         path_name, path_parent, path_depth: per path, outermost first, by (parent, name).
         launch_range: per operation the row of the innermost range around its launch, or NONE.
     """
@@ -50,6 +55,7 @@ class Nesting:
     path_parent: Int64
     path_depth: Int64
     launch_range: Int64
+    too_deep: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +95,8 @@ def nest(ranges: NestingColumns, runs: Runs, launches: Launches) -> Nesting:
     merged, numbers = _merged(paths)
     for part, number in zip(parts, numbers, strict=True):
         path[part] = np.append(number, NONE)[path[part]]
-    return Nesting(parent, path, merged.name, merged.parent, merged.depth, launch_range)
+    too_deep = int(ranges.holds.sum()) - int((path != NONE).sum())
+    return Nesting(parent, path, merged.name, merged.parent, merged.depth, launch_range, too_deep)
 
 
 def _tree(ranges: NestingColumns, part: slice) -> tuple[Int64, HostTree]:
@@ -97,7 +104,14 @@ def _tree(ranges: NestingColumns, part: slice) -> tuple[Int64, HostTree]:
     thread, start = ranges.thread[part], ranges.start_ns[part]
     threads = np.unique(thread)
     number = np.searchsorted(threads, thread).astype(np.int32)
-    return threads, build_tree(np.flatnonzero(ranges.holds[part]), number, start, ranges.end_ns[part] - start)
+    length = ranges.end_ns[part] - start
+    tree = build_tree(np.flatnonzero(ranges.holds[part]), number, start, length)
+    levels = tree.levels()
+    if len(levels) > DEEPEST:
+        # What is left out is never around what stays, so the others keep their parents.
+        kept = np.sort(tree.rows[np.concatenate(levels[:DEEPEST])])
+        tree = build_tree(kept, number, start, length)
+    return threads, tree
 
 
 def _innermost(tree: HostTree, threads: Int64, thread: Int64, time_ns: Int64) -> Int64:

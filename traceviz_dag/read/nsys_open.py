@@ -8,13 +8,16 @@ from pathlib import Path
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.processes import run_program
 from traceviz_dag.read.nsys_source import NsysSource, ParquetSource, SqliteSource
+from traceviz_dag.read.regular_file import open_regular
 from traceviz_dag.whole_files import scratch_folder
 
 REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
 """Suffixes of reports that only the nsys program can read."""
 
 _SQLITE_MAGIC = b"SQLite format 3\0"
-_EXPORT_SUFFIXES = (".sqlite", ".sqlite3", ".db")
+EXPORT_SUFFIXES = (".sqlite", ".sqlite3", ".db")
+"""Suffixes of exports that are one file."""
+
 _OWN_TABLES = ("CUPTI_ACTIVITY_KIND_", "NVTX_EVENTS", "ENUM_NSYS_", "TARGET_INFO_", "ANALYSIS_DETAILS")
 _EXPORT_AGAIN = "export it again: nsys export --type sqlite REPORT.nsys-rep"
 _WANTED = "give a .sqlite file that nsys export wrote, a folder of its Parquet files, or a .nsys-rep"
@@ -50,10 +53,13 @@ def is_nsys(path: Path) -> bool:
     name = path.name.lower()
     if name.endswith(REPORT_SUFFIXES):
         return True
-    if not name.endswith(_EXPORT_SUFFIXES) or not path.is_file():
+    if not name.endswith(EXPORT_SUFFIXES) or not path.is_file():
         return False
-    with path.open("rb") as file:
-        return file.read(len(_SQLITE_MAGIC)) == _SQLITE_MAGIC
+    try:
+        with open_regular(path) as file:
+            return file.read(len(_SQLITE_MAGIC)) == _SQLITE_MAGIC
+    except OSError:
+        return True  # whoever opens it says why it cannot be read
 
 
 def is_report(path: Path) -> bool:
@@ -97,7 +103,7 @@ def export_report(report: Path, target: Path, program: str = "nsys") -> None:
 
 def _check_file(path: Path) -> None:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             magic = file.read(len(_SQLITE_MAGIC))
     except OSError as error:
         raise BadInputError(path, f"cannot be opened ({error.strerror})", "check its permissions") from None

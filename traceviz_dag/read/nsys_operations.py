@@ -13,6 +13,7 @@ from traceviz_dag.read.nsys_rows import order_by_key
 from traceviz_dag.read.nsys_schema import NsysSchema, number, required
 from traceviz_dag.read.nsys_strings import Strings, strings_of
 
+_LARGEST_CORRELATION = 1 << 40
 NOT_LAUNCHED = -1
 """``operations.launch`` of what no recorded call launched."""
 
@@ -85,7 +86,7 @@ def read_calls(schema: NsysSchema) -> pa.Table:
         [
             names.take(pa.array(order)),
             pa.array(start[order]),
-            pa.array((_numbers(rows, "end_ns") - start)[order]),
+            pa.array(np.maximum(_numbers(rows, "end_ns") - start, 0)[order]),
             pa.array(thread[order]),
             pa.array(_numbers(rows, "correlation")[order]),
         ],
@@ -104,7 +105,7 @@ def read_operations(schema: NsysSchema, calls: pa.Table, devices: Mapping[tuple[
     parts = [_kernels(schema), _graphs(schema), *_memory(schema)]
     there = [part for part in parts if part is not None]
     table = pa.concat_tables([SCHEMAS["operations"].empty_table(), *there]).unify_dictionaries()
-    process = _numbers(table, "process")
+    process = _known_processes(_numbers(table, "process"), _numbers(calls, "thread"))
     device = _renumbered(_numbers(table, "device"), process, devices)
     launch = join_launches(
         process,
@@ -112,6 +113,7 @@ def read_operations(schema: NsysSchema, calls: pa.Table, devices: Mapping[tuple[
         _processes(_numbers(calls, "thread")),
         _numbers(calls, "correlation"),
     )
+    table = _with(table, "process", process)
     table = _with(table, "device", device)
     table = _with(table, "launch", launch)
     order = pa.array(order_by_key(device, _numbers(table, "start_ns")))
@@ -119,6 +121,12 @@ def read_operations(schema: NsysSchema, calls: pa.Table, devices: Mapping[tuple[
     for place, name in enumerate(table.column_names):
         table = table.set_column(place, name, table[name].combine_chunks().take(order))
     return table
+
+
+def _known_processes(process: Int64, call_thread: Int64) -> Int64:
+    """The processes of operations; where only one process was profiled, operations without one are of that."""
+    known = np.unique(_processes(call_thread))
+    return np.where(process == MISSING, known[0], process) if len(known) == 1 else process
 
 
 def join_launches(process: Int64, correlation: Int64, call_process: Int64, call_correlation: Int64) -> Int64:
@@ -140,12 +148,22 @@ def join_launches(process: Int64, correlation: Int64, call_process: Int64, call_
     place = np.searchsorted(known, process)
     ours = known[np.minimum(place, len(known) - 1)] == process
     wanted = ours & (correlation != MISSING) & (correlation > 0)
+    if max(correlation.max(), call_correlation.max()) >= _LARGEST_CORRELATION:
+        correlation, call_correlation = _renamed(correlation, call_correlation)
     width = int(max(correlation.max(), call_correlation.max(), 0)) + 1
     call_key = np.searchsorted(known, call_process) * width + np.maximum(call_correlation, 0)
     order = np.argsort(call_key, kind="stable")
     key = place * width + np.maximum(correlation, 0)
     at = np.minimum(np.searchsorted(call_key[order], key), len(order) - 1)
     return np.where(wanted & (call_key[order[at]] == key), order[at], nothing)
+
+
+def _renamed(correlation: Int64, call_correlation: Int64) -> tuple[Int64, Int64]:
+    """Small numbers above zero in place of ids so large that a key of process and id would not fit; zero for none."""
+    distinct = np.unique(np.concatenate([correlation, call_correlation]))
+    positive = distinct[distinct > 0]
+    small = [np.where(ids > 0, np.searchsorted(positive, ids) + 1, 0) for ids in (correlation, call_correlation)]
+    return small[0], small[1]
 
 
 def _kernels(schema: NsysSchema) -> pa.Table | None:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from traceviz_dag.read.events import MISSING, Int32, Int64
+from traceviz_dag.read.limits import LAST_INSTANT_NS
 from traceviz_dag.read.nsys_nesting import NestingColumns
 from traceviz_dag.read.nsys_payload import NUMBERS, payload_columns, payload_layouts
 from traceviz_dag.read.nsys_profile import MARK, PROCESS_BITS, PUSH_POP, SCHEMAS, START_END
@@ -36,11 +37,13 @@ class _Read:
     json: list[Int32] = field(default_factory=list)
     jsons: TextCodes = field(default_factory=TextCodes)
     count: int = 0
+    kept: list[npt.NDArray[np.bool_]] = field(default_factory=list)
 
-    def add(self, columns: Mapping[str, pa.Array]) -> None:
-        """Take one piece."""
+    def add(self, columns: Mapping[str, pa.Array], kept: npt.NDArray[np.bool_] | None) -> None:
+        """Take one piece, made of the rows of the table that ``kept`` says; None: of all."""
         start = _integers(columns["start_ns"])
         count = len(start)
+        self.kept.append(np.ones(count, dtype=bool) if kept is None else kept)
         self.count += count
         self.kind.append(_kinds(_integers(columns["type"])))
         for name in (*_NUMBERS, "text_id", "json_id"):
@@ -79,8 +82,8 @@ def read_ranges(schema: NsysSchema, last_ns: int) -> pa.Table:
         "json_id": number("jsonTextId"),
     }
     loss = "no NVTX ranges: iterations, phases and dimensions have little to go by"
-    for columns in schema.batches(_TABLE, fields, f"eventType IN ({_LISTED})", loss):
-        read.add(columns)
+    for columns, kept in schema.batches(_TABLE, fields, f"eventType IN ({_LISTED})", loss):
+        read.add(columns, kept)
     if not read.count:
         return SCHEMAS["ranges"].empty_table()
     return _table(schema, read, last_ns)
@@ -104,7 +107,7 @@ def _table(schema: NsysSchema, read: _Read, last_ns: int) -> pa.Table:
     kind = np.concatenate(read.kind)
     end = np.full(read.count, MISSING, dtype=np.int64) if end is None else end
     lost = (end == MISSING) & (kind != MARK)
-    end = np.where(kind == MARK, start, np.where(lost, np.maximum(last_ns, start), end))
+    end = np.where(kind == MARK, start, np.where(lost, np.maximum(last_ns, start), np.minimum(end, LAST_INSTANT_NS)))
     end = np.maximum(end, start)
     process = thread >> PROCESS_BITS if thread is not None else np.zeros(read.count, dtype=np.int64)
     order = order_by_key(process, start, end - start)
@@ -164,7 +167,7 @@ def _payload(schema: NsysSchema, read: _Read, *, of_nccl: bool) -> dict[str, pa.
         answer = schema.source.query(
             f"SELECT coalesce(hex(binaryData), '') AS data FROM \"{table}\" WHERE eventType IN ({_LISTED})"
         )
-        hexes = answer["data"].combine_chunks().dictionary_encode()
+        hexes = answer["data"].filter(pa.array(np.concatenate(read.kept))).combine_chunks().dictionary_encode()
     columns = payload_columns(texts, hexes, layouts)
     nccl = columns["communicator"].null_count < read.count
     if not nccl and layouts:

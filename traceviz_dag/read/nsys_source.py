@@ -91,10 +91,10 @@ class SqliteSource:
         self.close()
 
     def columns(self) -> Mapping[str, tuple[str, ...]]:
-        """Table → its columns, tables with secrets left out."""
+        """Table → its columns, tables with secrets left out; views and virtual tables too, for they run code."""
         rows = self.query(
             "SELECT tables.name AS name, columns.name AS field FROM sqlite_master AS tables, "
-            "pragma_table_info(tables.name) AS columns WHERE tables.type IN ('table', 'view') "
+            "pragma_table_info(tables.name) AS columns WHERE tables.type = 'table' AND tables.rootpage > 0 "
             "ORDER BY tables.name, columns.cid"
         )
         found: dict[str, tuple[str, ...]] = {}
@@ -113,7 +113,8 @@ class SqliteSource:
             with self._connection.cursor() as cursor:
                 self._ask(cursor, sql)
                 return cursor.fetch_arrow_table()
-        except self._error as error:
+        # pyarrow passes on what the driver says while rows are read as an OSError or ArrowException.
+        except (self._error, pa.ArrowException, OSError) as error:
             raise self._fault(error) from None
 
     def batches(self, sql: str) -> Iterator[pa.RecordBatch]:

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from traceviz_dag.read.events import MISSING, Int32, Int64
-from traceviz_dag.read.nsys_schema import NsysSchema
+from traceviz_dag.read.nsys_schema import NsysSchema, required, text
+from traceviz_dag.read.secrets import masked_column
 
 _STRINGS = "StringIds"
 _APPENDED = (
@@ -55,10 +56,11 @@ def strings_of(schema: NsysSchema, ids: Iterable[Int64]) -> Strings:
     found: dict[int, str] = {}
     for start in range(0, len(wanted), 10_000):
         listed = ", ".join(map(str, wanted[start : start + 10_000].tolist()))
-        rows = schema.source.query(f'SELECT id, value FROM "{table}" WHERE id IN ({listed})')
-        found |= dict(zip(rows["id"].to_pylist(), rows["value"].to_pylist(), strict=True))
+        rows = schema.select(_STRINGS, {"id": required("id"), "value": text("value")}, where=f"id IN ({listed})")
+        if rows is not None:
+            found |= dict(zip(rows["id"].to_pylist(), rows["value"].to_pylist(), strict=True))
     ids_found = np.array(sorted(found), dtype=np.int64)
-    return Strings(ids_found, tuple(str(found[number]) for number in ids_found.tolist()))
+    return Strings(ids_found, tuple(found[number] for number in ids_found.tolist()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +118,9 @@ class TextCodes:
         self.words: dict[str | None, int] = {}
 
     def codes(self, texts: pa.Array) -> Int32:
-        """The codes of some texts; what is new becomes a word."""
+        """The codes of some texts; what is new becomes a word, without secrets."""
         found = texts if pa.types.is_dictionary(texts.type) else texts.dictionary_encode()
-        code = [self.words.setdefault(word, len(self.words)) for word in found.dictionary.to_pylist()]
+        code = [self.words.setdefault(word, len(self.words)) for word in masked_column(found.dictionary).to_pylist()]
         indices = found.indices
         if indices.null_count:
             code.append(self.words.setdefault(None, len(self.words)))

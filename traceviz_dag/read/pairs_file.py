@@ -27,18 +27,23 @@ Each may have ``threshold`` (0.30), ``percentile`` (50, of the scores) and ``war
 
 from __future__ import annotations
 
-import tomllib
+import io
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from traceviz_dag.errors import BadInputError
+from traceviz_dag.read.regular_file import open_regular
+from traceviz_dag.read.toml_file import read_toml
 from traceviz_dag.vocabulary import Dimension
 
+_LONGEST_LINE = 1 << 16
+_LARGEST_NUMBER = 2**62
+_SHOWN_LETTERS = 60
 DEFAULT_THRESHOLD, DEFAULT_PERCENTILE, DEFAULT_WARMUP = 0.30, 50.0, 1
 _TIME_UNITS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _KEYS = {
@@ -100,19 +105,14 @@ def read_pairs_file(path: Path) -> tuple[NamedPair, ...]:
     Raises:
         BadInputError: the file cannot be read, or an entry is not one of the forms above.
     """
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise BadInputError(path, f"cannot be read ({error.strerror})", "give the path of a TOML file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadInputError(path, f"is no TOML file ({error})", "mend the syntax") from None
+    document = read_toml(path)
     entries = document.get("pair")
     if not isinstance(entries, list) or not entries or set(document) != {"pair"}:
         raise BadInputError(path, "names no pairs", "add [[pair]] entries with a name, and nothing else")
     pairs = tuple(_pair(path, entry) for entry in entries)
     names = [pair.name for pair in pairs]
     if len(set(names)) < len(names):
-        raise BadInputError(path, f"two pairs are called {max(names, key=names.count)!r}", "give each its own name")
+        raise BadInputError(path, f"two pairs are called {_cut(max(names, key=names.count))}", "give each its own name")
     return pairs
 
 
@@ -124,21 +124,42 @@ def read_stamps(path: Path, letter: str, time_unit_ns: int) -> Iterator[Stamp]:
     """
     decoder = msgspec.json.Decoder(dict[str, Any], float_hook=Decimal)
     begin, end = f"t{letter}0", f"t{letter}1"
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError as error:
-        raise BadInputError(path, f"cannot be read ({error.strerror})", "give the path of a JSON-lines file") from None
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(_lines(path), 1):
         if not line.strip():
             continue
         try:
             stamps = decoder.decode(line)
             if begin in stamps and end in stamps:
-                at = (int(stamps[name] * time_unit_ns) for name in (begin, end))
-                yield Stamp(int(stamps["rank"]), int(stamps["unit"]), *at)
-        except (msgspec.DecodeError, KeyError, TypeError, ValueError) as error:
-            fault = f"line {number} is no object with rank, unit and times ({error})"
+                at = (_whole(stamps, name, time_unit_ns) for name in (begin, end))
+                yield Stamp(_whole(stamps, "rank"), _whole(stamps, "unit"), *at)
+        except (msgspec.DecodeError, InvalidOperation, RecursionError, ValueError) as error:
+            fault = f"line {number} is no object with rank, unit and times ({_cut(str(error))})"
             raise BadInputError(path, fault, "write one JSON object a line") from None
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    """The lines of a file, one in memory at a time; a longer one than a stamp can be comes in parts, which fail."""
+    try:
+        with open_regular(path) as file, io.BufferedReader(file) as lines:
+            while line := lines.readline(_LONGEST_LINE):
+                yield line
+    except OSError as error:
+        raise BadInputError(path, f"cannot be read ({error.strerror})", "give the path of a JSON-lines file") from None
+
+
+def _whole(stamps: Mapping[str, Any], name: str, unit: int = 1) -> int:
+    """A number of a stamp as int64, in units of ``unit``.
+
+    Raises:
+        ValueError: it is missing, no number, or out of range.
+    """
+    value = stamps.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | Decimal):
+        raise ValueError(f"{name} is missing or no number")
+    # The size is looked at first: a number of a few letters can have a thousand million digits.
+    if not -_LARGEST_NUMBER < value < _LARGEST_NUMBER or abs(whole := int(value * unit)) >= _LARGEST_NUMBER:
+        raise ValueError(f"{name} is out of range")
+    return whole
 
 
 def _pair(path: Path, entry: Any) -> NamedPair:
@@ -147,30 +168,32 @@ def _pair(path: Path, entry: Any) -> NamedPair:
     name = entry["name"]
 
     def fault(what: str, remedy: str) -> BadInputError:
-        return BadInputError(path, f"pair {name!r}: {what}", remedy)
+        return BadInputError(path, f"pair {_cut(name)}: {what}", remedy)
 
     unknown = set(entry) - _KEYS
     if unknown:
-        raise fault(f"unknown key {sorted(unknown)[0]!r}", f"use {', '.join(sorted(_KEYS))}")
+        raise fault(f"unknown key {_cut(sorted(unknown)[0])}", f"use {', '.join(sorted(_KEYS))}")
     forms = [form for form in ("stages", "dimension", "stage0") if form in entry]
     if len(forms) != 1 or ("stage0" in entry) != ("stage1" in entry):
         raise fault("it is not one pair", "give either stages, or dimension, or stage0 and stage1")
     numbers = _numbers(entry, fault)
     if "stages" in entry:
         stages = entry["stages"]
-        if not (isinstance(stages, list) and len(stages) == 2 and all(isinstance(each, int) for each in stages)):
-            raise fault(f"stages = {stages}", "give two stage numbers, for example [0, 1]")
-        if stages[1] != stages[0] + 1:
-            raise fault(f"stages {stages[0]} and {stages[1]} are no neighbours", "give S and S + 1")
+        if not (isinstance(stages, list) and len(stages) == 2 and all(type(each) is int for each in stages)):
+            raise fault(f"stages = {_cut(stages)}", "give two stage numbers, for example [0, 1]")
+        if not 0 <= stages[0] < _LARGEST_NUMBER or stages[1] != stages[0] + 1:
+            raise fault(f"stages {_cut(stages)} are no neighbours", "give S and S + 1")
         return NamedPair(name, stages=(stages[0], stages[1]), **numbers)
     if "dimension" in entry:
         if entry["dimension"] not in list(Dimension):
-            raise fault(f"no dimension {entry['dimension']!r}", f"use one of {', '.join(Dimension)}")
+            raise fault(f"no dimension {_cut(entry['dimension'])}", f"use one of {', '.join(Dimension)}")
         return NamedPair(name, dimension=entry["dimension"], **numbers)
     stamps = entry.get("timestamps")
     unit = entry.get("time_unit", "ns")
-    if unit not in _TIME_UNITS:
-        raise fault(f"time_unit = {unit!r}", f"use one of {', '.join(_TIME_UNITS)}")
+    if not isinstance(unit, str) or unit not in _TIME_UNITS:
+        raise fault(f"time_unit = {_cut(unit)}", f"use one of {', '.join(_TIME_UNITS)}")
+    if stamps is not None and not isinstance(stamps, str):
+        raise fault(f"timestamps = {_cut(stamps)}", "give the path of a JSON-lines file")
     selectors = [_selector(entry[key], "range" if stamps is None else "stamp", fault) for key in ("stage0", "stage1")]
     return NamedPair(
         name,
@@ -189,8 +212,8 @@ def _numbers(entry: Mapping[str, Any], fault: Any) -> dict[str, Any]:
         "warmup": entry.get("warmup", DEFAULT_WARMUP),
     }
     for name, value in numbers.items():
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise fault(f"{name} = {value!r}", "give a number")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _LARGEST_NUMBER:
+            raise fault(f"{name} = {_cut(value)}", "give a number")
     if not 0 <= numbers["percentile"] <= 100:
         raise fault(f"percentile = {numbers['percentile']}", "give a number from 0 to 100")
     if not isinstance(numbers["warmup"], int) or numbers["warmup"] < 0:
@@ -200,8 +223,16 @@ def _numbers(entry: Mapping[str, Any], fault: Any) -> dict[str, Any]:
 
 def _selector(value: Any, key: str, fault: Any) -> StageSelector:
     if not isinstance(value, Mapping) or not isinstance(value.get(key), str) or set(value) - {key, "rank"}:
-        raise fault(f"a stage is {value!r}", f'write {{{key} = "...", rank = 0}}, rank where it matters')
+        raise fault(f"a stage is {_cut(value)}", f'write {{{key} = "...", rank = 0}}, rank where it matters')
     rank = value.get("rank")
-    if rank is not None and (isinstance(rank, bool) or not isinstance(rank, int)):
-        raise fault(f"rank = {rank!r}", "give a whole number")
+    if rank is not None and (type(rank) is not int or not 0 <= rank < _LARGEST_NUMBER):
+        raise fault(f"rank = {_cut(rank)}", "give the number of a rank")
     return StageSelector(value[key], rank)
+
+
+def _cut(value: object) -> str:
+    """A value for a message, not longer than a line bears; a number may have more digits than Python prints."""
+    if isinstance(value, int) and abs(value) > _LARGEST_NUMBER:
+        return "a number out of range"
+    text = repr(value)
+    return text if len(text) <= _SHOWN_LETTERS else f"{text[:_SHOWN_LETTERS]}…"

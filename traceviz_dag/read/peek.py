@@ -11,9 +11,10 @@ from pathlib import Path
 import msgspec
 
 from traceviz_dag.errors import BadInputError
-from traceviz_dag.read.boundaries import LONGEST_TEXT, NotATraceError, array_start, why_no_array
+from traceviz_dag.read.boundaries import NotATraceError, array_start, why_no_array
 from traceviz_dag.read.events import TraceHeader
 from traceviz_dag.read.header import decode_header
+from traceviz_dag.read.limits import LONGEST_TEXT, MOST_STEPS
 from traceviz_dag.read.repair import repair
 from traceviz_dag.read.sources import ByteSource
 
@@ -65,6 +66,8 @@ def peek(path: Path) -> TracePeek:
             overlapping = last[-1][-_OVERLAP_BYTES:] + block if last else block
             last.append(block)
             steps.update(int(match[1]) for match in _STEP.finditer(overlapping))
+            if len(steps) > MOST_STEPS:
+                raise BadInputError(path, f"more than {MOST_STEPS:,} ProfilerSteps", "export fewer steps into a file")
             found.update(mark for mark in _MARKS.keys() - found if _MARKS[mark].search(overlapping))
     return TracePeek(
         header=decode_header(before, _after(b"".join(last)))[0],
@@ -146,7 +149,7 @@ def _object_rest(tail: bytes) -> bytes:
     for end in ends[: -_END_TRIES - 1 : -1]:
         try:
             msgspec.json.decode(b"{" + tail[end:].lstrip().removeprefix(b","), type=msgspec.Raw)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             continue
         after = tail[end:]
     return after

@@ -12,8 +12,10 @@ from pathlib import Path
 
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.read.layouts import TraceFile
+from traceviz_dag.read.limits import MOST_RANKS
 from traceviz_dag.read.peek import peek, peek_header
 
+_LAST_ITERATION = 10**18 - 1
 _ONLY_ITERATION = 0
 """Iteration of a file whose path names none and that holds no ProfilerStep."""
 
@@ -87,15 +89,16 @@ def resolve(files: Sequence[TraceFile], *, rank: int | None = None) -> Placement
 def _place(file: TraceFile, stated_rank: int | None) -> _Placed:
     warning = None
     try:
+        _refuse_impossible(file)
         if file.iteration is None:
             peeked = peek(file.path)
             header, steps = peeked.header, peeked.steps
         else:
             header, steps = peek_header(file.path), ()
     except BadInputError as error:
-        if file.iteration is None or file.rank is None:
+        if not _is_placed_by_path(file):
             return _Placed(problem=error)
-        return _Placed((_trace(file, file.iteration, file.rank),))
+        return _Placed((_trace(file, file.iteration or 0, file.rank or 0),))
     if header.rank is not None and file.rank is not None and header.rank != file.rank:
         warning = f"{file.path}: the name says rank {file.rank}, the header {header.rank}; the header is taken"
     rank = next((one for one in (header.rank, file.rank, stated_rank) if one is not None), None)
@@ -107,6 +110,20 @@ def _place(file: TraceFile, stated_rank: int | None) -> _Placed:
     if len(steps) < 2:
         return _Placed((_trace(file, next(iter(steps), _ONLY_ITERATION), rank),), warning=warning)
     return _Placed(tuple(_trace(file, step, rank, step) for step in steps), warning=warning)
+
+
+def _is_placed_by_path(file: TraceFile) -> bool:
+    """Whether the path alone says which rank of which iteration a file is, though it cannot be read."""
+    told = file.iteration is not None and file.rank is not None
+    return told and (file.iteration or 0) <= _LAST_ITERATION and (file.rank or 0) < MOST_RANKS
+
+
+def _refuse_impossible(file: TraceFile) -> None:
+    """Refuse a number in the path that no table holds and no job has."""
+    if file.iteration is not None and file.iteration > _LAST_ITERATION:
+        raise BadInputError(file.path, f"iteration {file.iteration} in its path, which no job reaches", "rename it")
+    if file.rank is not None and file.rank >= MOST_RANKS:
+        raise BadInputError(file.path, f"rank {file.rank} in its name, which no job has", "rename it")
 
 
 def _trace(file: TraceFile, iteration: int, rank: int, step: int | None = None) -> PlacedTrace:

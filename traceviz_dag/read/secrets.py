@@ -84,6 +84,16 @@ def masked_column(texts: pa.Array) -> pa.Array:
     return pc.replace_with_mask(texts, suspects, pa.array(replaced, texts.type))
 
 
+def masked_table(table: pa.Table) -> pa.Table:
+    """:func:`masked_column` for every column of texts."""
+    for place, field in enumerate(table.schema):
+        kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+        if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+            chunks = [masked_column(chunk) for chunk in table.column(place).chunks]
+            table = table.set_column(place, field, pa.chunked_array(chunks, field.type))
+    return table
+
+
 def _without_value(found: re.Match[str]) -> str:
     value = found["value"]
     # A count or a size is no secret: "token: 4096".

@@ -9,6 +9,8 @@ from typing import Any, Self
 from isal import isal_zlib
 
 from traceviz_dag.errors import BadInputError
+from traceviz_dag.read.limits import LARGEST_INFLATION, SMALLEST_BOMB
+from traceviz_dag.read.regular_file import open_regular
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _GZIP_WINDOW = 31
@@ -33,12 +35,10 @@ class ByteSource:
     def __init__(self, path: Path) -> None:
         self.fault: str | None = None
         try:
-            self._file = path.open("rb", buffering=0)
+            self._file = open_regular(path)
             magic = self._file.read(2)
         except FileNotFoundError:
             raise BadInputError(path, "no such file", "check the path") from None
-        except IsADirectoryError:
-            raise BadInputError(path, "a folder, not a trace file", "name a file, or analyze the folder") from None
         except OSError as error:
             raise BadInputError(
                 path, f"cannot be read ({error.strerror})", "check its permissions and its disk"
@@ -51,6 +51,7 @@ class ByteSource:
         self._inflater: Any = isal_zlib.decompressobj(_GZIP_WINDOW) if self.compressed else None
         self._pending = b""
         self._inflated = memoryview(b"")
+        self._bytes_read = self._bytes_inflated = 0
 
     def __enter__(self) -> Self:
         return self
@@ -74,13 +75,17 @@ class ByteSource:
                 return 0
             if self._inflater.eof and not self._start_member():
                 return 0
-            block = self._pending or self._file.read(_COMPRESSED_BLOCK)
+            if self._is_bomb():
+                self.fault = f"the gzip stream becomes more than {LARGEST_INFLATION} times its size, as no trace does"
+                return 0
+            block = self._pending or self._next_block()
             self._pending = b""
             if not block:
                 self.fault = "the gzip stream ends early"
                 return 0
             try:
                 self._inflated = memoryview(self._inflater.decompress(block))
+                self._bytes_inflated += len(self._inflated)
             except _INFLATE_ERROR:
                 self.fault = "the gzip stream is damaged"
                 return 0
@@ -89,11 +94,19 @@ class ByteSource:
         self._inflated = self._inflated[count:]
         return count
 
+    def _next_block(self) -> bytes:
+        block = self._file.read(_COMPRESSED_BLOCK)
+        self._bytes_read += len(block)
+        return block
+
+    def _is_bomb(self) -> bool:
+        return self._bytes_inflated > max(SMALLEST_BOMB, LARGEST_INFLATION * self._bytes_read)
+
     def _start_member(self) -> bool:
         """Go on with a further gzip member; False where there is none (padding after the end is not an error)."""
         rest = self._inflater.unused_data.lstrip(b"\0")
         while len(rest) < len(_GZIP_MAGIC):
-            block = self._file.read(_COMPRESSED_BLOCK)
+            block = self._next_block()
             if not block:
                 return False
             rest = (rest + block).lstrip(b"\0")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import msgspec
@@ -98,7 +98,15 @@ class _Time(msgspec.Struct, gc=False):
     ts: Any = None
 
 
-_DECIMALS = msgspec.json.Decoder(list[_Time], float_hook=Decimal)
+def _decimal(text: str) -> Decimal | None:
+    """The number; None where its exponent is beyond all that decimals have."""
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        return None
+
+
+_DECIMALS = msgspec.json.Decoder(list[_Time], float_hook=_decimal)
 
 
 def exact_times(text: bytes | memoryview) -> list[int | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -13,6 +14,8 @@ import msgspec
 
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.read.events import ProcessGroup
+from traceviz_dag.read.limits import MOST_RANKS
+from traceviz_dag.read.regular_file import open_regular
 
 _STEM = "unique_parallel_groups"
 
@@ -82,9 +85,10 @@ def read_topology_file(path: Path) -> TopologyFile:
         BadInputError: it cannot be read, is cut short, garbled or contradicts itself.
     """
     try:
-        if path.stat().st_size > _LARGEST_FILE_BYTES:
-            raise BadInputError(path, f"larger than {_LARGEST_FILE_BYTES >> 20} MiB, so no topology file", _REMEDY)
-        text = path.read_text(encoding="utf-8")
+        with open_regular(path) as file:
+            if os.fstat(file.fileno()).st_size > _LARGEST_FILE_BYTES:
+                raise BadInputError(path, f"larger than {_LARGEST_FILE_BYTES >> 20} MiB, so no topology file", _REMEDY)
+            text = file.read(_LARGEST_FILE_BYTES).decode("utf-8")
     except OSError as error:
         raise BadInputError(path, f"cannot be read ({error.strerror})", _REMEDY) from error
     except UnicodeDecodeError as error:
@@ -118,9 +122,13 @@ def parse_topology_json(text: str, path: Path) -> TopologyFile:
     """
     try:
         stated = msgspec.json.decode(text, type=_JsonTopology)
+    except RecursionError:
+        raise BadInputError(path, "no topology file: it is nested too deeply", _REMEDY) from None
     except msgspec.DecodeError as error:
         raise BadInputError(path, f"no topology file, or cut short ({error})", _REMEDY) from error
-    for group in stated.groups:
+    _check_world(stated.world_size, path)
+    _check_sizes(stated.sizes, path)
+    for group in (*stated.groups, *(_JsonGroup(ranks) for ranks in stated.replicas)):
         outside = [rank for rank in group.ranks if not 0 <= rank < stated.world_size]
         if outside or len(set(group.ranks)) < len(group.ranks):
             label = group.description or group.name or "a group"
@@ -162,6 +170,7 @@ def parse_topology(text: str, path: Path) -> TopologyFile:
             statistics[statistic["name"].lower()] = int(statistic["value"])
         elif (name := _heading(line)) is not None:
             current = sections.setdefault(name, _Section()) if name else None
+    _check_world(sizes.get("world", 1), path)
     _check_complete(sizes, sections, path, counted=bool(statistics))
     for name, section in sections.items():
         _check_groups(name, section, path, None if statistics.get("error") else sizes.get("world"))
@@ -212,6 +221,19 @@ def _ranks(text: str, path: Path, number: int) -> Ranks:
     if not (inner.startswith("[") and inner.endswith("]") and all(map(_NUMBER.fullmatch, parts))):
         raise BadInputError(path, f"line {number} is cut or garbled: no list of ranks in {inner[:40]!r}", _REMEDY)
     return tuple(int(part) for part in parts)
+
+
+def _check_world(world: int, path: Path) -> None:
+    """Refuse a number of ranks that no job has."""
+    if not 0 < world <= MOST_RANKS:
+        raise BadInputError(path, f"garbled: a world of {world} ranks, which no job has", _REMEDY)
+
+
+def _check_sizes(sizes: Mapping[str, int], path: Path) -> None:
+    """Refuse sizes of groups that no job has."""
+    for name, size in sizes.items():
+        if not 0 < size <= MOST_RANKS:
+            raise BadInputError(path, f"garbled: {name[:40]} of size {size}, which no job has", _REMEDY)
 
 
 def _check_complete(sizes: Mapping[str, int], sections: Mapping[str, _Section], path: Path, *, counted: bool) -> None:

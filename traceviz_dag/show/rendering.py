@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
@@ -21,7 +20,7 @@ DOTS_PER_INCH = 200
 """Of the PNG files; the data's blocks are merged for it, in every format."""
 
 MOST_PREVIEW_BYTES = 150_000
-"""Of a preview's PNG: as text in a data URI it stays under 200,000 characters."""
+"""Of a preview's PNG: a page with dozens of them still loads at once."""
 
 _PREVIEW_DOTS = (90, 75, 60, 48, 36, 24)
 # Dates and versions would make the same figure differ from day to day.
@@ -56,11 +55,6 @@ def preview(figure: Figure, most_bytes: int = MOST_PREVIEW_BYTES) -> bytes:
         if len(image) <= most_bytes:
             break
     return image
-
-
-def as_markdown(image: bytes, title: str) -> str:
-    """A PNG inside a line of Markdown, for user interfaces that show no files."""
-    return f"![{title}](data:image/png;base64,{base64.b64encode(image).decode()})"
 
 
 def write_figure(figure: Figure, folder: Path, name: str, formats: Sequence[str] = FORMATS) -> dict[str, Path]:

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from traceviz_dag.simulate import ends, layers, stacks, stepping
+from traceviz_dag.simulate import ends, kernels, layers, stacks, stepping
 from traceviz_dag.simulate.gradients import gather_hook
 from traceviz_dag.simulate.items import Close, Context, Item, Open, Segment
 from traceviz_dag.simulate.layers import LayerVariant
 from traceviz_dag.simulate.linears import Job
-from traceviz_dag.simulate.moe import moe_backward_parts, moe_parts
+from traceviz_dag.simulate.moe import GRAPH_ROOT, moe_backward_parts, moe_parts
 from traceviz_dag.simulate.schedules import Backward, Combined, Forward
 from traceviz_dag.simulate.tree import (
     Kernel,
@@ -28,6 +28,7 @@ from traceviz_dag.simulate.tree import (
     builtin,
     module,
     on_stream,
+    op,
     py,
     recording,
 )
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 COMBINED = "megatron/core/pipeline_parallel/combined_1f1b.py"
 PLAN = "megatron/core/models/common/model_chunk_schedule_plan.py"
+SCHEDULES = "megatron/core/pipeline_parallel/schedules.py"
 NODE = "megatron/core/pipeline_parallel/utils.py"
 CALLABLES = "megatron/core/models/gpt/fine_grained_callables.py"
 MOE_LAYER = "megatron/core/transformer/moe/moe_layer.py"
@@ -94,7 +96,9 @@ def _within_moe(rows: tuple[Row, ...]) -> tuple[Row, ...]:
 
 def _submodule(part: str, *rows: Node) -> Row:
     """A part as a node of the plan, on its stream, taking over from the plan's last node and handing on."""
-    body = py(CALLABLES, "forward_impl", py(CALLABLES, _CALLABLE[part], *rows))
+    # The outputs that the next node takes as its own leaves; the dispatch has two.
+    cut = (op("aten::detach"),) if part == "dispatch" else ()
+    body = py(CALLABLES, "forward_impl", py(CALLABLES, _CALLABLE[part], *rows, *cut))
     node = py(NODE, "forward", py(NODE, "_forward", _take_over(part, "forward"), body))
     return recording(on_stream(node, _STREAM[part]), "plan:forward")
 
@@ -141,11 +145,12 @@ def items(step: StepProgram, action: Combined) -> Iterator[Item]:
     yield Open((py(PLAN, "run"),))
     yield from _plan(step, forward, f_context, backward, b_context)
     yield Close(1)
-    if f_context and forward and step.program.has_head(forward.chunk):
+    if f_context and forward:
         job, entry_files = step.job, step.program.entry
-        yield step.plain("plan loss", lambda: (_in_node(ends.loss(job, entry_files)),), f_context)
+        head = step.program.has_head(forward.chunk)
+        yield step.plain(f"plan loss:{head}", lambda: (_loss(job, entry_files, head),), f_context)
     yield Close(2)
-    if forward and step.program.has_head(forward.chunk):
+    if forward:
         yield step.plain("count", lambda: (stepping.count_tokens(),))
 
 
@@ -216,7 +221,7 @@ def _layer(step: StepProgram, f_layer: Context | None, b_layer: Context | None) 
             step.sequence = max(step.sequence, makes + segment.template.nodes)
             yield segment
         elif direction == "backward" and b_layer:
-            yield from _in_engine(_backward_part(step, b_layer, part))
+            yield from _in_engine(_backward_part(step, b_layer, part, f_layer, makes))
 
 
 def _owner(context: Context) -> Owner:
@@ -234,13 +239,27 @@ def _forward_part(step: StepProgram, context: Context, part: str, makes: int) ->
     return Segment(template, replace(context, makes=makes))
 
 
-def _backward_part(step: StepProgram, context: Context, part: str) -> Segment:
+def _backward_part(step: StepProgram, context: Context, part: str, beside: Context | None, makes: int) -> Segment:
+    """One part of a layer's backward; ``beside`` is the layer that runs forward, whose numbers start at ``makes``."""
     variant, job = replace(step.program.variant, reduces=step.reduces(context.microbatch)), step.job
 
     def rows() -> tuple[Row, ...]:
-        return _engine_rows(part, layer_parts(job, variant).backward[part])
+        rows = _engine_rows(part, layer_parts(job, variant).backward[part])
+        return (_graph_root(), *rows) if part == "dispatch" else rows
 
-    return step.engine(f"plan backward {part}:{variant}", rows, context, _owner(context))
+    segment = step.engine(f"plan backward {part}:{variant}", rows, context, _owner(context))
+    if part != "dispatch":
+        return segment
+    root = makes + layer_parts(job, step.forward_variant(beside)).nodes[GRAPH_ROOT] if beside else step.sequence
+    return replace(segment, context=replace(segment.context, makes=root))
+
+
+def _graph_root() -> Row:
+    """The engine's own node above the two outputs of the dispatch, with the counter's number of that moment."""
+    name = "torch::autograd::GraphRoot"
+    inner = Row(RowKind.OPERATOR, name, sequence=0, backward=True, nested=True)
+    title = f"autograd::engine::evaluate_function: {name}"
+    return Row(RowKind.OPERATOR, title, (inner,), sequence=0, backward=True, nested=True)
 
 
 _NODE_FORWARD = (py(NODE, "forward"), py(NODE, "_forward"), py(CALLABLES, "forward_impl"))
@@ -258,7 +277,10 @@ def _in_engine(segment: Segment) -> Iterator[Item]:
     yield Close(len(_NODE_BACKWARD))
 
 
-def _in_node(row: Row) -> Row:
-    """``forward_step_calc_loss`` with its loss function inside a schedule node."""
-    inner = py(NODE, "forward", py(NODE, "_forward", *row.children))
-    return replace(row, children=(inner,))
+def _loss(job: Job, entry: ends.Entry, head: bool) -> Row:
+    """``forward_step_calc_loss``: on the last stage the loss function inside a schedule node, and everywhere the scale
+    of the experts' auxiliary loss beside it."""
+    one = op("aten::ones", op("aten::fill_", kernels.elementwise("fill", 4)))
+    scale = py(SCHEDULES, "_compute_loss_scale", builtin("method ones of type object at 0x", one))
+    loss = (py(NODE, "forward", py(NODE, "_forward", *ends.loss(job, entry).children)),) if head else ()
+    return py(SCHEDULES, "forward_step_calc_loss", *loss, scale)

@@ -55,6 +55,9 @@ class Entry:
         self.loss_file = "megatron/bridge/training/losses.py" if bridge else "pretrain_gpt.py"
         self.loss_function = "masked_next_token_loss" if bridge else "loss_func"
         self.training = "megatron/bridge/training/train.py" if bridge else "megatron/training/training.py"
+        self.training_utilities = (
+            "megatron/bridge/training/utils/train_utils.py" if bridge else "megatron/training/utils.py"
+        )
         self.utils = "megatron/bridge/training/utils/batch_utils.py" if bridge else "megatron/training/utils.py"
 
 

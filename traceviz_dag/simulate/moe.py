@@ -48,6 +48,10 @@ def moe_forward(job: Job, nodes: Nodes) -> Row:
     return module("MoELayer", py(MOE_LAYER, "forward", body))
 
 
+GRAPH_ROOT = "graph_root"
+"""Role of the number that no operator of a layer's nodes takes."""
+
+
 def moe_parts(job: Job, nodes: Nodes, current: str = "compute") -> Parts:
     """The stages of the forward; ``current`` is the stream of dispatch and combine."""
     moved = _moved(job)
@@ -55,6 +59,9 @@ def moe_parts(job: Job, nodes: Nodes, current: str = "compute") -> Parts:
     preprocess = py(MOE_LAYER, "preprocess", py(DISPATCHER, "dispatch_preprocess", *_preprocess(job, nodes)))
     sent = (*_all_to_all(job, nodes, "dispatch", current), *_all_to_all(job, nodes, "dispatch", current, tokens=False))
     dispatch = py(MOE_LAYER, "dispatch", py(DISPATCHER, "token_dispatch", *sent))
+    if current != "compute":
+        # In the combined schedule the engine's root of the backward dispatch that follows takes this number.
+        nodes.new(GRAPH_ROOT)
     sort = py(UTILS, "sort_chunks_by_idxs", _by_tokens(kernels.fused("sort_chunks", 2 * moved)))
     post = py(DISPATCHER, "dispatch_postprocess", *_expert_tensor(job, nodes, "_allgather_base"), sort)
     pre = py(DISPATCHER, "combine_preprocess", sort, *_expert_tensor(job, nodes, "_reduce_scatter_base"))

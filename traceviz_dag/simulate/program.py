@@ -131,6 +131,9 @@ class StepProgram:
             return (stepping.optimizer_step(job, program.parameters, tensors, buckets),)
 
         yield self.plain(f"optimizer:{program.stage}", rows, Context(Phase.OPTIMIZER))
+        if self.settings.agreement:
+            utilities = program.entry.training_utilities
+            yield self.plain("agreement", lambda: stepping.agree(job, utilities))
         yield self.plain(f"report:{program.last}", lambda: stepping.report_loss(job, program.last))
 
     def plain(self, key: str, rows: Callable[[], Rows], context: Context = NOWHERE, ghost: bool = False) -> Segment:

@@ -126,6 +126,8 @@ class Settings:
         overlap_tensor: Transformer Engine's userbuffers carry tensor-parallel communication beside its products.
         layers, hidden, heads, feed_forward, vocabulary, sequence, batch: the model; batch is samples per micro-batch.
         experts, top_k: mixture of experts; experts 0 is a dense model (it defaults to 2 ep when ep > 1).
+        agreement: after the optimizer the ranks of a model agree on its success and on the gradient norm to log,
+            as Megatron-LM's training loop does.
         node_size: GPUs per node.
         iterations: profiled steps; first_iteration: number of the first.
         clock_skew_ms: node clocks differ by up to this much; clock_drift_ppm: and drift by up to this.
@@ -166,6 +168,7 @@ class Settings:
     stacks: bool = True
     shapes: bool = False
     filler_frames: float = 0.3
+    agreement: bool = False
     node_size: int = 8
     iterations: int = 1
     first_iteration: int = 10

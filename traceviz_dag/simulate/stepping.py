@@ -137,6 +137,29 @@ def _of_chained_optimizer(file: str, function: str, *children: Node) -> Row:
     return py(CONTEXT, "decorate_context", py(OPTIMIZER, "get_grad_norm", py(file, function, *children)))
 
 
+def agree(job: Job, utilities: str) -> tuple[Row, ...]:
+    """``train_step`` asks all ranks of the model whether the update succeeded, and for the largest gradient norm."""
+    members = job.settings.tp * job.settings.pp
+    rows = []
+    for function, dtype in (
+        ("logical_and_across_model_parallel_group", "Int"),
+        ("reduce_max_stat_across_model_parallel_group", "Float"),
+    ):
+        sent = op("aten::to", op("aten::_to_copy", op("aten::copy_", kernels.copy("HtoD", 4))))
+        what = collective("mp", "allreduce", 1, dtype, "agreement", Dimension.CONTROL, members)
+        item = op("aten::item", op("aten::_local_scalar_dense", kernels.copy("DtoH", 4), synchronise("compute")))
+        rows.append(
+            py(
+                utilities,
+                function,
+                builtin("method tensor of type object at 0x", sent),
+                communicate(job.settings, what, members=members),
+                builtin("method item of Tensor object at 0x", item),
+            )
+        )
+    return tuple(rows)
+
+
 def report_loss(job: Job, last: bool) -> tuple[Row, ...]:
     """``train_step`` averages the loss over the replicas (newest Megatron), then reads it."""
     rows: list[Row] = []

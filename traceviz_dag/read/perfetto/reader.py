@@ -26,6 +26,7 @@ from traceviz_dag.read.kineto_schema import (
 from traceviz_dag.read.peek import peek
 from traceviz_dag.read.perfetto.engines import Engine
 from traceviz_dag.read.perfetto.session import TraceSession, open_trace
+from traceviz_dag.read.secrets import masked_words
 
 _THREADS_SQL = "SELECT p.pid, t.tid, t.name FROM thread t LEFT JOIN process p USING (upid) WHERE t.name IS NOT NULL"
 _COMMUNICATION_OPERATOR = "record_param_comms"
@@ -77,7 +78,7 @@ def read_session(session: TraceSession) -> TraceEvents:
     lost = {problem.name: problem.count for problem in session.problems}
     return TraceEvents(
         header=header,
-        strings=tables.strings,
+        strings=masked_words(tables.strings),
         threads=builder.threads.threads(),
         host=tables.host,
         launches=tables.launches,

@@ -1,0 +1,236 @@
+"""The whole way that each kind of input takes, in process, and how it ended."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import random
+import re
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from traceviz_dag.errors import TracevizError
+
+WHOLE, PARTIAL = "whole", "partial"
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_LONGEST_LINE = 4000
+
+
+class UnclearError(Exception):
+    """What a user saw breaks a promise: a refusal of several lines, control characters on the terminal."""
+
+
+def is_line(text: str) -> bool:
+    """Whether a refusal is one readable line."""
+    return "\n" not in text.strip() and len(text) <= _LONGEST_LINE
+
+
+def check_line(text: str) -> None:
+    """Refuse a refusal that is not one readable line."""
+    if not is_line(text):
+        raise UnclearError(f"a refusal of {text.count(chr(10)) + 1} lines and {len(text)} letters")
+
+
+def check_output(text: str) -> None:
+    """Refuse output that a terminal would obey."""
+    found = _CONTROL.search(text)
+    if found is not None:
+        raise UnclearError(f"the control character {found[0]!r} in the output")
+
+
+def kineto(path: Path, chance: random.Random) -> str:
+    """Header, peek, topology, and the rank's tables, as they are written."""
+    from traceviz_dag.classify.topology import topology_tables, unite
+    from traceviz_dag.rank_pipeline import RankTrace, analyse_rank
+    from traceviz_dag.read.layouts import TraceFile
+    from traceviz_dag.read.peek import peek, peek_header
+    from traceviz_dag.read.placement import resolve
+
+    placement = resolve([TraceFile(path, "run", path.name, None, None)], rank=None if chance.random() < 0.2 else 1)
+    for line in (*map(str, placement.problems), *placement.warnings):
+        check_line(line)
+    header = peek_header(path)
+    seen = peek(path)
+    topology = unite({1: header})
+    for table in topology_tables(topology):
+        _written(table)
+    tables = analyse_rank(RankTrace(path, path.name, 1, next(iter(seen.steps), None)), topology, _rules())
+    for table in tables.values():
+        _written(table)
+    row = tables["traces"].to_pylist()[0]
+    return WHOLE if row["status"] == "read" else PARTIAL
+
+
+def topology(path: Path, chance: random.Random) -> str:
+    """Read the file and unite it with nothing else."""
+    from traceviz_dag.classify.topology import topology_from_tables, topology_tables, unite
+    from traceviz_dag.read.topology_file import read_topology_file
+
+    united = unite({}, read_topology_file(path))
+    tables = topology_tables(united)
+    topology_from_tables(*tables)
+    for line in united.disagreements:
+        check_line(line)
+    return PARTIAL if united.disagreements else WHOLE
+
+
+def pairs(path: Path, chance: random.Random) -> str:
+    """Read the pairs of stages."""
+    from traceviz_dag.read.pairs_file import read_pairs_file
+
+    read_pairs_file(path)
+    return WHOLE
+
+
+def stamps(path: Path, chance: random.Random) -> str:
+    """Read the stamps of both stages."""
+    from traceviz_dag.read.pairs_file import read_stamps
+
+    for letter in "AB":
+        found = list(read_stamps(path, letter, 1000))
+        pa.array(
+            [value for stamp in found for value in (stamp.rank, stamp.unit, stamp.start_ns, stamp.end_ns)], pa.int64()
+        )
+    return WHOLE
+
+
+def rules(path: Path, chance: random.Random) -> str:
+    """Read rules and match names with them."""
+    from traceviz_dag.classify.rules import load_rules
+
+    found = load_rules(path)
+    found.match_kernels(["ncclDevKernel_AllReduce", "my_kernel", odd_name()])
+    found.match_frames(["x.py(3): my_forward", odd_name()], 1)
+    return WHOLE
+
+
+def odd_name() -> str:
+    """A name that patterns may choke on."""
+    return "a" * 200 + "\n["
+
+
+def settings(path: Path, chance: random.Random) -> str:
+    """Read the settings."""
+    from assets.settings import FILE_VARIABLE, load_settings
+
+    load_settings(path.parent, {FILE_VARIABLE: str(path)})
+    return WHOLE
+
+
+def capture(path: Path, chance: random.Random) -> str:
+    """Read a capture's configuration."""
+    from traceviz_dag.capture.configuration import read_configuration
+
+    read_configuration(path)
+    return WHOLE
+
+
+def nsys(path: Path, chance: random.Random) -> str:
+    """Place the ranks of an export, take each the whole way, and print what some commands show of it."""
+    from traceviz_dag.classify.topology import unite
+    from traceviz_dag.nsys_placement import place_exports
+    from traceviz_dag.nsys_ranks import export_headers
+    from traceviz_dag.rank_pipeline import RankTrace, analyse_rank
+    from traceviz_dag.read.layouts import TraceFile
+
+    ended = WHOLE
+    commands = chance.sample(list(_ARGUMENTS), 2)
+    for command in commands:
+        try:
+            _show(command, path, chance)
+        except TracevizError as error:
+            check_line(str(error))
+            ended = PARTIAL
+    placement = place_exports([TraceFile(path, "run", path.name, None, None)], None, _rules())
+    if placement.problems:
+        raise placement.problems[0]
+    for placed in placement.traces[:2]:
+        topology = unite(export_headers([(placed.rank, path, placed.part)], None))
+        tables = analyse_rank(RankTrace(path, path.name, placed.rank, placed.step, placed.part), topology, _rules())
+        for table in tables.values():
+            _written(table)
+        ended = PARTIAL if tables["traces"].to_pylist()[0]["status"] != "read" else ended
+    return ended
+
+
+def folder(path: Path, chance: random.Random) -> str:
+    """List a folder, say what each iteration of it can answer, and take its ranks the whole way into a lake."""
+    from benchmarks.fuzzing.inputs import SOUND
+    from traceviz_dag.commands.doctor import doctor
+    from traceviz_dag.discovery import inputs_below
+    from traceviz_dag.iteration_pipeline import rank_traces, read_topology
+    from traceviz_dag.workers import IterationTask, analyse_into_lake
+
+    home = path.parent / "home"
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+        doctor(path, home=home, json=chance.random() < 0.5)
+    check_output(printed.getvalue())
+    found = inputs_below([path], home=home)
+    failed = False
+    for inputs in found:
+        for line in (*inputs.problems, *inputs.warnings):
+            check_line(line)
+        topology = read_topology(inputs, home=home)
+        task = IterationTask(home, inputs.run, inputs.iteration, topology, _rules())
+        for trace in rank_traces(inputs, [entry.rank for entry in inputs.ranks], home):
+            outcome = analyse_into_lake(task, trace)
+            failed |= outcome.fault is not None
+    sound = [entry for inputs in found for entry in inputs.ranks if entry.path.endswith(f"/iteration_7/{SOUND}")]
+    problems = [line for inputs in found for line in inputs.problems]
+    if not sound and not any(SOUND in line for line in problems):
+        raise UnclearError("the sound rank is neither listed nor named")
+    return PARTIAL if failed or problems else WHOLE
+
+
+_ARGUMENTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "info": ("info", {}),
+    "summary": ("summary", {}),
+    "overlap": ("overlap", {}),
+    "iterations": ("iterations", {}),
+    "nccl": ("nccl", {}),
+    "gaps": ("gaps", {"least_us": 0}),
+    "tree": ("tree", {}),
+    "search": ("search", {"word": "a"}),
+    "diff": ("diff", {}),
+    "viewer": ("viewer", {"output": "page.html"}),
+    "perfetto": ("perfetto", {"output": "profile.pftrace"}),
+    "export_csv": ("exports", {"output": "rows.csv"}),
+    "export_json": ("exports", {"output": "rows.json"}),
+}
+"""Command → its module below ``commands.nsys``, and what it is called with."""
+
+_SHOW_JSON = ("info", "summary", "overlap", "iterations", "nccl", "gaps", "tree", "search", "diff")
+
+
+def _show(command: str, path: Path, chance: random.Random) -> None:
+    """Call a command as the command line does, with a home or without, and look at what it prints."""
+    module, given = _ARGUMENTS[command]
+    function = getattr(import_module(f"traceviz_dag.commands.nsys.{module}"), command)
+    arguments = {name: path.parent / value if name == "output" else value for name, value in given.items()}
+    if command == "diff":
+        arguments["b"] = path
+    if command in _SHOW_JSON:
+        arguments["json"] = chance.random() < 0.5
+    home = path.parent / "home" if chance.random() < 0.2 else None
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+        function(path, home=home, **arguments)
+    check_output(printed.getvalue())
+
+
+@cache
+def _rules() -> Any:
+    from traceviz_dag.classify.rules import load_rules
+
+    return load_rules()
+
+
+def _written(table: pa.Table) -> None:
+    """As a partition is written: every value must fit its column, and every text be UTF-8."""
+    pq.write_table(table, pa.BufferOutputStream())

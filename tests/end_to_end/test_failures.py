@@ -1,0 +1,273 @@
+"""A failure is told and ends with 2; nothing stale or damaged stays; what is killed or interrupted can go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from tests.end_to_end.boundaries import tables
+from tests.end_to_end.conftest import traceviz
+from tests.small_run import rank_file, write_run
+from traceviz_dag import workers
+from traceviz_dag.discovery import inputs_below
+from traceviz_dag.errors import BadInputError, StoppedError, UsageError
+from traceviz_dag.instance import open_instance, own_process_tags
+from traceviz_dag.lake.lake import open_lake
+from traceviz_dag.orchestrate import AnalysisSettings, IterationResult, _Analysis, analyse
+
+PROGRAM = [sys.executable, "-m", "traceviz_dag.commands.main"]
+RANK_1 = "iteration_7/rank_0001_iter_7.pt.trace.json"
+
+
+@pytest.fixture(scope="module")
+def analysed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Two ranks, and a home that holds what they show."""
+    folder = tmp_path_factory.mktemp("analysed")
+    run = write_run(folder / "job", world=2)
+    analyse(AnalysisSettings(folder / "home", workers=1), inputs_below([run]))
+    return run, folder / "home"
+
+
+@pytest.fixture
+def own(analysed: tuple[Path, Path], tmp_path: Path) -> tuple[Path, Path]:
+    """The same, for a test of its own to change."""
+    run, home = analysed
+    shutil.copytree(home, tmp_path / "home")
+    return run, tmp_path / "home"
+
+
+def analyse_one(run: Path, home: Path, **settings: bool) -> IterationResult:
+    (result,) = analyse(AnalysisSettings(home, workers=1, **settings), inputs_below([run]))
+    return result
+
+
+def slowest(home: Path) -> int:
+    return open_lake(home).query("SELECT slowest_rank FROM iterations").to_pylist()[0]["slowest_rank"]
+
+
+def test_a_step_that_fails_is_told_with_its_partition_and_a_remedy(tmp_path):
+    run, home = write_run(tmp_path / "job", world=2), tmp_path / "my home"
+    (home / "lake").mkdir(parents=True)
+    (home / "lake/iterations").write_text("a file in the way")
+    started = time.monotonic()
+    result = traceviz("analyze", run, "--home", home, "--json", code=2)
+    assert "job@7, aggregates: " in result.stderr and "move it away" in result.stderr
+    assert "Traceback" not in result.stderr
+    (answer,) = json.loads(result.stdout)
+    assert not answer["aggregated"] and "lake/iterations" in answer["failures"][0]
+    with open_instance(home) as instance:
+        retried = instance.get_event_records(dg.EventRecordsFilter(dg.DagsterEventType.STEP_UP_FOR_RETRY))
+    assert not retried, f"waited {time.monotonic() - started:.0f} s for what trying again cannot repair"
+    (home / "lake/iterations").unlink()
+    assert analyse_one(run, home).aggregated
+
+
+def test_whatever_a_trace_provokes_costs_that_rank_alone(tmp_path, monkeypatch):
+    run, home = write_run(tmp_path / "job", world=2), tmp_path / "home"
+    original = workers.analyse_rank
+
+    def provoked(trace, *others):
+        if trace.rank == 1:
+            raise KeyError("an exception\nof two lines")
+        return original(trace, *others)
+
+    monkeypatch.setattr(workers, "analyse_rank", provoked)
+    monkeypatch.setattr(
+        workers, "_fan_out", lambda task, traces, _: (workers.analyse_into_lake(task, t) for t in traces)
+    )
+    result = analyse_one(run, home)
+    assert (result.computed, result.failed, result.aggregated) == ([0], [1], False)
+    log = home / "logs/job@7_rank_0001.log"
+    assert RANK_1 in result.faults[1] and str(log) in result.faults[1] and "\n" not in result.faults[1]
+    assert "Traceback" in log.read_text() and "Traceback" not in result.faults[1]
+    monkeypatch.undo()
+    assert analyse_one(run, home).aggregated
+    assert not log.exists()
+
+
+def test_aggregates_of_a_killed_analysis_are_made_again(analysed, tmp_path, monkeypatch):
+    run, home = shutil.copytree(analysed[0], tmp_path / "job"), tmp_path / "home"
+    analyse_one(run, home)
+    assert slowest(home) == 0
+    rank_file(1, 2, scale=3).write(run / RANK_1)
+    with monkeypatch.context() as patch:
+        patch.setattr(_Analysis, "make_iteration_tables", lambda *_: None)
+        assert analyse_one(run, home).computed == [1]
+    again = analyse_one(run, home)
+    assert (again.computed, again.aggregated) == ([], True)
+    assert slowest(home) == 1
+
+
+def test_what_an_analysis_left_half_renewed_is_not_shown_as_whole(own, monkeypatch):
+    run, home = own
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_Analysis, "make_iteration_tables", interrupted)
+        with pytest.raises(StoppedError, match="2 of 2 ranks of job@7 are done"):
+            analyse_one(run, home)
+    told = traceviz("iterations", "--home", home, code=2)
+    assert "job@7 was cut off" in told.stderr and "run traceviz analyze" in told.stderr
+    analyse_one(run, home)
+    traceviz("iterations", "--home", home)
+
+
+def test_aggregates_that_cannot_be_made_again_do_not_stay(analysed, tmp_path):
+    run, home = shutil.copytree(analysed[0], tmp_path / "job"), tmp_path / "home"
+    analyse_one(run, home)
+    (run / RANK_1).write_text("no trace any more")
+    assert not analyse_one(run, home).aggregated
+    lake = open_lake(home)
+    assert not lake.partitions("iterations") and not lake.partitions("collectives")
+
+
+@pytest.mark.parametrize(
+    ("table", "damage"),
+    [
+        ("kernels", lambda data: data[: len(data) // 2]),
+        ("overlap", lambda data: b"\0" * len(data)),
+        ("iterations", lambda _: b""),
+        ("topology", lambda data: data[:-9] + b"garbage!!"),
+    ],
+)
+def test_a_damaged_file_is_named_with_its_remedy_and_made_anew(own, table, damage):
+    run, home = own
+    before = tables(home)
+    (path, *_) = (home / "lake" / table).rglob("*.parquet")
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(BadInputError, match="run traceviz analyze on its traces again") as told:
+        open_lake(home).query(f"SELECT * FROM {table}")
+    assert str(path) in str(told.value)
+    with pytest.raises(BadInputError, match="run traceviz analyze on its traces again"):
+        open_lake(home).table(table).arrow()
+    result = analyse_one(run, home)
+    assert result.aggregated and not result.failures
+    assert tables(home) == before
+
+
+def test_a_home_that_was_copied_is_not_computed_again(own):
+    run, home = own
+    for path in (home / "lake").rglob("*.parquet"):
+        os.utime(path)
+    before = {path: path.stat().st_mtime_ns for path in (home / "lake").rglob("*.parquet")}
+    result = analyse_one(run, home)
+    assert (result.computed, result.skipped) == ([], [0, 1])
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+def test_four_analyses_start_together_on_a_new_home(tmp_path):
+    home = tmp_path / "home"
+    runs = [write_run(tmp_path / f"job{number}", world=2) for number in range(4)]
+    command = [*PROGRAM, "analyze", "--home", str(home), "--workers", "1", "--json"]
+    together = [
+        subprocess.Popen([*command, str(run)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for run in runs
+    ]
+    for process in together:
+        out, err = process.communicate(timeout=500)
+        assert (process.returncode, err) == (0, "")
+        assert json.loads(out)[0]["aggregated"]
+    assert len(open_lake(home).partitions("iterations")) == 4
+
+
+def test_a_home_that_was_set_up_twice_at_once_is_mended(own):
+    run, home = own
+    with sqlite3.connect(home / "dagster/history/runs.db") as runs:
+        runs.execute("INSERT INTO alembic_version VALUES ('5771160a95ad')")
+    with sqlite3.connect(home / "dagster/schedules/schedules.db") as schedules:
+        schedules.execute("INSERT INTO alembic_version VALUES ('5771160a95ad')")
+    assert analyse_one(run, home).skipped == [0, 1]
+
+
+def test_records_that_cannot_be_mended_are_named_with_a_remedy(own):
+    run, home = own
+    (home / "dagster/history/runs.db").write_bytes(b"no database" * 1000)
+    with pytest.raises(BadInputError, match="move the folder away"):
+        analyse_one(run, home)
+
+
+def test_a_run_whose_process_was_killed_does_not_stay_started(own):
+    _, home = own
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    tags = own_process_tags()
+    with open_instance(home) as instance:
+        alive = instance.create_run_for_job(_job(), tags=tags, status=dg.DagsterRunStatus.STARTED)
+        tags["traceviz/process"] = tags["traceviz/process"].replace(f"{os.getpid()}@", f"{gone.pid}@")
+        dead = [
+            instance.create_run_for_job(_job(), tags=tags, status=status)
+            for status in (dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.NOT_STARTED)
+        ]
+    with open_instance(home) as instance:
+        statuses = [instance.get_run_by_id(run.run_id).status for run in (*dead, alive)]
+    assert statuses == [dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.STARTED]
+
+
+def test_json_is_printed_on_faults_too(own, tmp_path):
+    _, home = own
+    for words in (["sql", "SELECT nothing", "--home", home], ["waits", tmp_path / "nowhere"], ["analyze"]):
+        answer = json.loads(traceviz(*words, "--json", code=2).stdout)
+        assert answer["exit_code"] == 2 and answer["error"]
+
+
+def test_a_reader_that_has_seen_enough_makes_no_failure(own):
+    _, home = own
+    query = "SELECT unnest(range(300000)) AS number"
+    command = [*PROGRAM, "sql", query, "--home", str(home), "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None and process.stderr is not None
+    assert process.stdout.read(3) == b"[\n{"
+    process.stdout.close()
+    assert (process.wait(timeout=120), process.stderr.read()) == (0, b"")
+
+
+def test_printed_hints_are_words_of_a_shell(tmp_path):
+    run = write_run(tmp_path / "job", world=2)
+    home = tmp_path / "a home"
+    printed = traceviz("analyze", run, "--home", home, "--workers", "1").stdout
+    hint = next(line for line in printed.splitlines() if "traceviz dev" in line)
+    assert shlex.split(hint.partition("traceviz dev ")[2]) == ["--home", str(home)]
+
+
+def test_ctrl_c_says_what_is_done_and_how_to_go_on(tmp_path):
+    run, home = write_run(tmp_path / "job", world=24), tmp_path / "home"
+    command = [*PROGRAM, "analyze", str(run), "--home", str(home), "--workers", "2"]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    end = time.monotonic() + 200
+    while len(list((home / "lake").glob("overlap/*/*/*/part.parquet"))) < 3 and time.monotonic() < end:
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=200)
+    assert process.returncode == 130, err
+    assert "of 24 ranks of job@7 are done and kept; run the same command again" in err
+    assert "Traceback" not in err
+    with open_instance(home) as instance:
+        assert not instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED]))
+
+
+def test_an_unknown_table_is_still_the_users_fault(own):
+    with pytest.raises(UsageError, match="there is no table kernel"):
+        open_lake(own[1]).query("SELECT * FROM kernel")
+
+
+def _job() -> dg.JobDefinition:
+    @dg.job
+    def empty():
+        pass
+
+    return empty

@@ -1,0 +1,33 @@
+"""Text of others made safe to show: what a terminal would obey becomes a visible escape."""
+
+from __future__ import annotations
+
+import re
+
+_NOT_SHOWN = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_NOT_SHOWN_BUT_LINES = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def without_surrogates(text: str) -> str:
+    """``text`` as UTF-8 can hold it: the bytes of a file name that are not UTF-8 become visible escapes."""
+    return text if text.isascii() else _SURROGATE.sub(_escape, text)
+
+
+def printable(text: str, *, lines: bool = False) -> str:
+    """``text`` with control characters, marks that turn its direction and halves of surrogate pairs as ``\\u001b``.
+
+    Halves of surrogate pairs are how Python holds the bytes of a file name that is not UTF-8. The escapes are those of
+    JSON, so a JSON document stays one.
+
+    Args:
+        lines: line feeds and tabs stay.
+    """
+    pattern = _NOT_SHOWN_BUT_LINES if lines else _NOT_SHOWN
+    return pattern.sub(_escape, text)
+
+
+def _escape(match: re.Match[str]) -> str:
+    return f"\\u{ord(match[0]):04x}"
