@@ -151,6 +151,10 @@ def _record(
         return
     partition = rank_trace_key(inputs.key, rank_key(outcome.rank))
     source = inputs.rank(outcome.rank)
+    version = source.version if source else ""
+    if source and source.digest:
+        # What was read is recorded, not what was registered: the file may have changed in between.
+        version = str(outcome.facts.get("digest") or version)
     digests = {name: table.digest for name, table in outcome.tables.items()}
     files = file_tags(lake, digests, inputs.run, inputs.iteration, outcome.rank)
     for name, table in sorted(outcome.tables.items(), key=lambda item: item[0] == LAST_RECORDED):
@@ -168,7 +172,7 @@ def _record(
                 tags={
                     DATA_VERSION_TAG: table.digest,
                     CODE_VERSION_TAG: CODE_VERSION,
-                    f"{INPUT_VERSION_TAG}raw_traces": source.version if source else "",
+                    f"{INPUT_VERSION_TAG}raw_traces": version,
                     **files,
                     **versions,
                 },

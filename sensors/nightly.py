@@ -13,6 +13,7 @@ from assets.partitions import rank_trace_key
 from assets.resources import TracevizHome
 from assets.settings import Settings
 from assets.staleness import ITERATION_TABLES, contiguous, pending_stage
+from sensors.busy_storage import once_free
 from sensors.register_traces import JOB_NAME, OP_NAME, RegisterConfig, register_traces
 from traceviz_dag.iteration_pipeline import unread_ranks
 from traceviz_dag.lake.inputs import IterationInputs, all_registered
@@ -80,7 +81,7 @@ def nightly_verdict_sensor(settings: Settings) -> dg.SensorDefinition:
     def nightly_verdict(
         context: dg.SensorEvaluationContext, traceviz: TracevizHome
     ) -> Iterator[dg.RunRequest | dg.SkipReason]:
-        yield from judge_open_night(context.instance, traceviz, time.time())
+        yield from once_free(lambda: list(judge_open_night(context.instance, traceviz, time.time())))
 
     return nightly_verdict
 

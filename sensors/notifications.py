@@ -10,6 +10,7 @@ import dagster as dg
 
 from assets.resources import TracevizHome
 from assets.settings import NotifySettings, Settings
+from sensors.busy_storage import once_free
 
 _WILL_RETRY_TAG = "dagster/will_retry"
 _TIMEOUT_SECONDS = 10
@@ -30,7 +31,7 @@ def notify_sensor(settings: Settings) -> dg.SensorDefinition:
         run = context.dagster_run
         if run.tags.get(_WILL_RETRY_TAG) == "true":
             return dg.SkipReason(f"run {run.run_id} is tried again")
-        send(traceviz.settings().notify, failure_message(context))
+        send(traceviz.settings().notify, once_free(lambda: failure_message(context)))
         return None
 
     return notify

@@ -29,6 +29,7 @@ from traceviz_dag.read.nsys_open import is_nsys
 from traceviz_dag.read.peek import peek_header
 from traceviz_dag.read.sources import ByteSource
 from traceviz_dag.read.topology_file import read_topology_file
+from traceviz_dag.whole_files import temporary_of
 
 _FETCHED = "fetched"
 _EARLIER_ITERATIONS = 3
@@ -287,10 +288,9 @@ def _fetch(folders: Folders, home: Path, task: FolderTask) -> Path:
         wanted = is_trace_name(name) or name.endswith(".txt")
         if is_folder or not wanted or _looks_like(target, size_bytes, changed_ns):
             continue
-        arriving = local / f".{name}.fetching"
-        store.get_file(f"{task.folder.rstrip('/')}/{name}", str(arriving))
-        os.utime(arriving, ns=(abs(changed_ns), abs(changed_ns)))
-        arriving.replace(target)
+        with temporary_of(target) as arriving:
+            store.get_file(f"{task.folder.rstrip('/')}/{name}", str(arriving))
+            os.utime(arriving, ns=(abs(changed_ns), abs(changed_ns)))
     return local
 
 

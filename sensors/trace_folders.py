@@ -11,6 +11,7 @@ from assets.conventions import DATA_VERSION_TAG
 from assets.raw_traces import classification_rules
 from assets.resources import TracevizHome
 from assets.settings import SensorSettings, Settings, WatchedRoot
+from sensors.busy_storage import once_free
 from sensors.folder_changes import Due, Patience, Pending, advance, asked
 from sensors.ledger import FolderRecord, FolderState, read_ledger
 from sensors.listing import FolderLook, Unreadable, is_url, open_folders, walk
@@ -51,7 +52,7 @@ def trace_folders_sensor(settings: Settings) -> dg.SensorDefinition:
         description="Watches folders for new iterations, changed ranks and late ranks.",
     )
     def trace_folders(context: dg.SensorEvaluationContext, traceviz: TracevizHome) -> dg.SensorResult:
-        return look_once(context, traceviz, time.time())
+        return once_free(lambda: look_once(context, traceviz, time.time()))
 
     return trace_folders
 

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -43,6 +42,7 @@ from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.rank_pipeline import read_events
 from traceviz_dag.read.pairs_file import NamedPair, StageSelector, Stamp, read_stamps
 from traceviz_dag.tables import PERIODS
+from traceviz_dag.whole_files import scratch_folder
 from traceviz_dag.workers import IterationTask, analyse_ranks
 
 ACROSS_RANKS_TABLES = ("collectives", "rank_clocks", "pipelines", "periods")
@@ -207,9 +207,9 @@ def iterations_at(
             lake.table("kernels")
         yield [StoredIteration(lake, run, iteration) for run, iteration in places]
         return
-    with TemporaryDirectory(prefix="traceviz_") as folder:
+    with scratch_folder() as folder:
         below = inputs_below([path], rank=rank, home=home)
-        yield [_analysed(Path(folder), inputs, rules, home) for inputs in below]
+        yield [_analysed(folder, inputs, rules, home) for inputs in below]
 
 
 def _analysed(folder: Path, inputs: IterationInputs, rules: Path | None, home: Path | None) -> StoredIteration:

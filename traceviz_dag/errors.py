@@ -44,6 +44,27 @@ class BadInputError(TracevizError):
         return (type(self), (str(self.path), self.fault, self.remedy))
 
 
+class OutputError(TracevizError, OSError):
+    """A file cannot be written; what stood there before still stands.
+
+    Args:
+        path: the file or folder.
+        fault: what is wrong, in words a user understands.
+        remedy: what to do about it.
+        number: the system's number of the error (``errno``), where there is one.
+    """
+
+    def __init__(self, path: Path | str, fault: str, remedy: str, number: int | None = None) -> None:
+        super().__init__(f"{path}: {fault}; {remedy}")
+        self.path = Path(path)
+        self.fault = fault
+        self.remedy = remedy
+        self.errno = number
+
+    def __reduce__(self) -> tuple[type[OutputError], tuple[str, str, str, int | None]]:
+        return (type(self), (str(self.path), self.fault, self.remedy, self.errno))
+
+
 class UsageError(TracevizError):
     """The words of a call are off."""
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -15,6 +13,7 @@ from matplotlib.figure import Figure
 from traceviz_dag.errors import UsageError
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partitions import escape
+from traceviz_dag.processes import spread_in_order
 from traceviz_dag.show.alignment import TimeAlignment
 from traceviz_dag.show.bubble_waterfall import draw_bubble_waterfall
 from traceviz_dag.show.clock_residuals import draw_clock_residuals
@@ -25,10 +24,11 @@ from traceviz_dag.show.overlap_bars import draw_overlap_bars
 from traceviz_dag.show.period_distribution import draw_period_distribution
 from traceviz_dag.show.pipeline_group import draw_pipeline_group
 from traceviz_dag.show.rank_timeline import draw_rank_timeline
-from traceviz_dag.show.rendering import FORMATS, preview, write_bytes, write_figure
+from traceviz_dag.show.rendering import FORMATS, preview, write_figure
 from traceviz_dag.show.source import TableSource, empty_table, rows
 from traceviz_dag.show.wait_map import draw_wait_map
 from traceviz_dag.vocabulary import FIGURES_FOLDER, TraceStatus
+from traceviz_dag.whole_files import remove_all_stale_temporaries, write_atomically
 
 PREVIEWS = "previews"
 """Folder of small pictures beside the large ones."""
@@ -210,12 +210,12 @@ def draw_figures(tasks: Sequence[FigureTask], workers: int = 1) -> Iterator[Draw
 
     A task whose rank has no kernels, or whose tables tell nothing, yields nothing.
     """
+    for folder in {figures_folder(task.home, task.run, task.iteration) for task in tasks}:
+        remove_all_stale_temporaries(folder)
     if workers <= 1 or len(tasks) < _LEAST_FOR_POOL:
         yield from (drawn for task in tasks if (drawn := draw_figure(task)) is not None)
         return
-    method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-    with ProcessPoolExecutor(min(workers, len(tasks)), multiprocessing.get_context(method)) as pool:
-        yield from (drawn for drawn in pool.map(draw_figure, tasks) if drawn is not None)
+    yield from (drawn for drawn in spread_in_order(draw_figure, tasks, workers) if drawn is not None)
 
 
 def draw_figure(task: FigureTask) -> DrawnFigure | None:
@@ -231,7 +231,7 @@ def draw_figure(task: FigureTask) -> DrawnFigure | None:
     paths = write_figure(figure, task.folder, task.name, task.formats)
     small = task.folder / PREVIEWS / f"{task.name}.png" if task.previewed else None
     if small is not None:
-        write_bytes(small, preview(figure))
+        write_atomically(small, preview(figure))
     return DrawnFigure(task, str(figure.get_label()), paths, small)
 
 

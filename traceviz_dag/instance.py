@@ -23,8 +23,8 @@ from dagster._core.storage.sql import get_alembic_config
 from sqlalchemy.exc import DatabaseError, OperationalError
 
 from traceviz_dag.errors import BadInputError
-from traceviz_dag.lake.write import exclusive_lock
 from traceviz_dag.run_launcher import HOST_TAG, PROCESS_TAG, is_gone, start_of
+from traceviz_dag.whole_files import exclusive_lock
 
 INSTANCE_FOLDER = "dagster"
 

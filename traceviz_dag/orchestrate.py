@@ -146,6 +146,7 @@ class _Analysis:
     def _run(self, started: Started | None) -> IterationResult:
         result = IterationResult(self.inputs.key, self.inputs.run, self.inputs.iteration)
         register(self.settings.home, self.inputs)
+        self.lake.sweep(self.inputs.run, self.inputs.iteration)
         for observation in new_observations(self.instance, [self.inputs]):
             self.instance.report_runless_asset_event(observation)
         try:

@@ -17,6 +17,7 @@ from traceviz_dag.lake.partitions import escape
 from traceviz_dag.read.kineto_memory import MEMORY, read_memory
 from traceviz_dag.read.nsys_open import is_nsys
 from traceviz_dag.show.perfetto_iteration import Matched, Scope, WrittenTrace, write_iteration_trace
+from traceviz_dag.whole_files import remove_all_stale_temporaries
 
 FOLDER = "perfetto"
 
@@ -62,9 +63,11 @@ def export_iteration(
 
     Raises:
         UsageError: the topology knows no such pipeline or replica, or the iteration has no rank.
-        BadInputError: the file cannot be written.
+        OutputError: the file cannot be written.
     """
     target = path or export_path(source, scope, number)
+    if path is None:
+        remove_all_stale_temporaries(target.parent)
     matched = match_ranks(source)
     return write_iteration_trace(
         source, target, scope, number, matched, recorded_clocks, lambda rank: _memory(source, rank)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from traceviz_dag.classify.communication import job_groups
 from traceviz_dag.classify.kernels import Classification, classify
 from traceviz_dag.classify.rules import Rules
 from traceviz_dag.classify.topology_types import Topology
+from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.digests import digest_of, look_of
 from traceviz_dag.nsys_ranks import export_events, export_ranges
 from traceviz_dag.read.events import CPU_OP, PYTHON_FUNCTION, TraceEvents
@@ -31,6 +33,9 @@ RANK_TABLES = ("traces", "kernels", "microbatches", "overlap")
 
 PROFILE_TABLES = ("nvtx_ranges",)
 """What a rank of an Nsight Systems profile becomes besides."""
+
+_READINGS = 2
+"""So often is a file read that changes meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +66,17 @@ def analyse_rank(trace: RankTrace, topology: Topology, rules: Rules) -> Mapping[
         Table name → rows, for each of RANK_TABLES, and of PROFILE_TABLES where the source is a profile.
 
     Raises:
-        BadInputError: nothing of the file can be used.
+        BadInputError: nothing of the file can be used, or it changes whenever it is read.
     """
+    for _ in range(_READINGS):
+        before = _state_of(trace.path)
+        tables = _analyse_once(trace, topology, rules)
+        if _state_of(trace.path) == before:
+            return tables
+    raise BadInputError(trace.path, "changes while it is read", "analyse it again once it is written")
+
+
+def _analyse_once(trace: RankTrace, topology: Topology, rules: Rules) -> Mapping[str, pa.Table]:
     events = read_events(trace, topology, rules)
     classified = classify_trace(events, trace.rank, topology, rules)
     kernels = kernels_of_step(classified, trace.step)
@@ -117,12 +131,17 @@ def step_windows(classified: Classification, step: int | None) -> list[tuple[int
 
 def failed_trace(trace: RankTrace, fault: str, rules: Rules) -> pa.Table:
     """The ``traces`` row of a file of which nothing could be used."""
-    exists = trace.path.exists()
+    size: int | None = None
+    digest: str | None = None
+    # A file that is gone, or cannot be read at all, has neither.
+    with suppress(OSError):
+        size = look_of(trace.path)[0]
+        digest = digest_of(trace.path)
     columns: dict[str, object] = {column.name: [None] for column in TRACES.columns}
     columns |= {
         "file": [trace.name],
-        "bytes": [look_of(trace.path)[0] if exists else None],
-        "digest": [digest_of(trace.path) if exists else None],
+        "bytes": [size],
+        "digest": [digest],
         "status": [TraceStatus.FAILED.value],
         "fault": [fault],
         "rules_digest": [rules.digest],
@@ -190,6 +209,16 @@ def _traces_row(
         "rules_digest": rules.digest,
     }
     return TRACES.from_columns({name: [value] for name, value in values.items()})
+
+
+def _state_of(path: Path) -> tuple[int, ...]:
+    """What differs once a file is written to or replaced, also where its time of change was set back."""
+    try:
+        status = path.stat()
+    except OSError:
+        # Reading it says what is wrong.
+        return ()
+    return (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 def _format(path: Path) -> str:

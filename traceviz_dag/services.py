@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from dagster._cli.proxy_server_manager import ProxyServerManager
 from dagster._core.workspace.load_target import ModuleTarget
 
 from traceviz_dag.errors import TracevizError, UsageError
+from traceviz_dag.whole_files import scratch_folder
 
 DEFINITIONS = "traceviz_dag.definitions"
 
@@ -48,9 +48,9 @@ def run_services(
     target = ModuleTarget(DEFINITIONS, attribute=None, working_directory=str(packages), location_name=None)
     with (
         ProxyServerManager(instance, target) as servers,
-        tempfile.TemporaryDirectory(prefix="traceviz-") as folder,
+        scratch_folder() as folder,
     ):
-        workspace = Path(folder) / "workspace.yaml"
+        workspace = folder / "workspace.yaml"
         # JSON is YAML, too.
         workspace.write_text(json.dumps({"load_from": servers.get_code_server_specs()}), encoding="utf-8")
         python = [sys.executable, "-m"]

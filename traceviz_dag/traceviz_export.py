@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,6 +13,7 @@ import pyarrow.parquet as pq
 from traceviz_dag.figure_pipeline import LakeSource, readable_ranks
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partitions import escape
+from traceviz_dag.processes import spread_in_order
 from traceviz_dag.show.activity import read_activity
 from traceviz_dag.show.alignment import TimeAlignment
 from traceviz_dag.show.members import Group, pipelines, read_members, replicas
@@ -22,7 +21,7 @@ from traceviz_dag.show.model_replica import RowOrder, draw_model_replica
 from traceviz_dag.show.overlap_bars import draw_overlap_bars
 from traceviz_dag.show.pipeline_group import draw_pipeline_group
 from traceviz_dag.show.rank_timeline import draw_rank_timeline
-from traceviz_dag.show.rendering import encode, write_bytes
+from traceviz_dag.show.rendering import encode
 from traceviz_dag.show.source import rows
 from traceviz_dag.show.traceviz_files import (
     COLUMNS,
@@ -33,6 +32,7 @@ from traceviz_dag.show.traceviz_files import (
     kernel_tables,
     statistics,
 )
+from traceviz_dag.whole_files import write_atomically
 
 FOLDER = "traceviz"
 _LEAST_FOR_POOL = 4
@@ -72,7 +72,7 @@ def write_kernel_analysis(kernels: pa.Table, folder: Path) -> list[Path]:
             continue
         sink = pa.BufferOutputStream()
         pq.write_table(tables[name], sink, compression="zstd")
-        write_bytes(path, sink.getvalue().to_pybytes())
+        write_atomically(path, sink.getvalue())
         written.append(path)
     return written
 
@@ -84,9 +84,7 @@ def export_ranks(export: Export, workers: int = 1) -> Iterator[Path]:
     if workers <= 1 or len(ranks) < _LEAST_FOR_POOL:
         yield from map(work, ranks)
         return
-    method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-    with ProcessPoolExecutor(min(workers, len(ranks)), multiprocessing.get_context(method)) as pool:
-        yield from pool.map(work, ranks)
+    yield from spread_in_order(work, ranks, workers)
 
 
 def export_rank(export: Export, rank: int) -> Path:
@@ -106,15 +104,15 @@ def _export_rank(export: Export, rank: int) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     write_kernel_analysis(kernels, folder)
     tables = kernel_tables(kernels)
-    write_bytes(folder / f"Rank{rank}_statistics.csv", as_csv(statistics(tables)))
-    write_bytes(folder / f"Rank{rank}_commcompOverlap_analysis.csv", as_csv(comm_comp_overlap(tables)))
+    write_atomically(folder / f"Rank{rank}_statistics.csv", as_csv(statistics(tables)))
+    write_atomically(folder / f"Rank{rank}_commcompOverlap_analysis.csv", as_csv(comm_comp_overlap(tables)))
     pictures = {
         "overlapping_timeline.png": draw_rank_timeline(source, rank),
         f"comm_comp_overlap_combined_rank{rank}.png": draw_overlap_bars(source, rank),
     }
     for name, figure in pictures.items():
         if figure is not None:
-            write_bytes(folder / name, encode(figure))
+            write_atomically(folder / name, encode(figure))
     return folder
 
 
@@ -127,7 +125,7 @@ def export_groups(export: Export, alignment: TimeAlignment) -> Iterator[Path]:
         name = f"pp_group_{(group.number or 0) + 1}_ranks_{_joined(group.ranks)}_{alignment.value}.png"
         figure = draw_pipeline_group(source, group.number or 0, alignment)
         path = export.folder / f"PP_group_{group.number}" / name
-        write_bytes(path, encode(figure))
+        write_atomically(path, encode(figure))
         yield path
     for replica in replicas(members):
         if replica.number is None:
@@ -152,7 +150,7 @@ def _export_model(
     pictures[f"{name}_all_ranks_combined"] = draw_model_replica(source, replica.number, alignment, RowOrder.STAGE)
     for picture, figure in pictures.items():
         path = export.folder / name / f"{picture}.png"
-        write_bytes(path, encode(figure))
+        write_atomically(path, encode(figure))
         yield path
 
 

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import errno
-import multiprocessing
 import os
-import signal
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -23,12 +18,14 @@ from traceviz_dag.classify.topology_types import Topology
 from traceviz_dag.errors import BadInputError, file_system_line
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import iteration_key, rank_key
-from traceviz_dag.lake.write import write_atomically
+from traceviz_dag.processes import WorkerDiedError, spread
 from traceviz_dag.rank_pipeline import PROFILE_TABLES, RANK_TABLES, RankTrace, analyse_rank, failed_trace
+from traceviz_dag.whole_files import write_atomically
 
 LOGS = "logs"
 """Folder of a home for what a fault of this program leaves: the traceback, for whoever mends it."""
 
+_IMPORTED_ONCE = ("traceviz_dag.rank_pipeline", "pandas")
 _DEATH = "the worker that read it died, most likely for want of memory; run with fewer workers or more memory"
 _MEMORY = "takes more memory than there is; run with fewer workers or more memory"
 _HOME_FAULTS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
@@ -97,14 +94,12 @@ def analyse_ranks(
         for trace in traces:
             yield analyse_into_lake(task, trace)
         return
-    left = list(traces)
-    for outcome in _fan_out(task, traces, count):
-        left = [trace for trace in left if trace.rank != outcome.rank]
-        yield outcome
-    # The pool broke: whoever killed it is among these, so each gets a process of its own.
-    for trace in left:
-        outcomes = list(_fan_out(task, [trace], 1))
-        yield outcomes[0] if outcomes else _record_failure(task, trace, f"{trace.name}: {_DEATH}")
+    outcomes = spread(_analyse_remembered, traces, count, start=_remember, arguments=(task,), preload=_IMPORTED_ONCE)
+    for number, outcome in outcomes:
+        if isinstance(outcome, WorkerDiedError):
+            yield _record_failure(task, traces[number], f"{traces[number].name}: {_DEATH}")
+        else:
+            yield outcome
 
 
 def analyse_into_lake(task: IterationTask, trace: RankTrace) -> RankOutcome:
@@ -175,61 +170,11 @@ def _record_failure(task: IterationTask, trace: RankTrace, fault: str) -> RankOu
     return RankOutcome(trace.rank, {}, row.to_pylist()[0], fault, failed=True)
 
 
-def _fan_out(task: IterationTask, traces: Sequence[RankTrace], workers: int) -> Iterator[RankOutcome]:
-    """Outcomes in the order of completion; ends early when the pool breaks.
-
-    Raises:
-        OSError: the home cannot be written; what other workers had under way by then is yielded before.
-    """
-    fault: BaseException | None = None
-    with ProcessPoolExecutor(workers, _start_context(), _remember, (task,)) as pool, _ended_on_interrupt():
-        pending: set[Future[RankOutcome]] = {pool.submit(_analyse_remembered, trace) for trace in traces}
-        while pending:
-            done, pending = wait(pending, return_when=FIRST_COMPLETED)
-            for future in done:
-                error = future.exception()
-                if isinstance(error, BrokenProcessPool):
-                    return
-                if error is None:
-                    yield future.result()
-                    continue
-                fault = fault or error
-                pending = {one for one in pending if not one.cancel()}
-    if fault is not None:
-        raise fault
-
-
-@contextmanager
-def _ended_on_interrupt() -> Iterator[None]:
-    """Workers are not waited for when the user interrupts: what they have not finished is computed another time."""
-    before = set(multiprocessing.active_children())
-    try:
-        yield
-    except Exception:
-        raise
-    except BaseException:
-        for process in set(multiprocessing.active_children()) - before:
-            process.terminate()
-        raise
-
-
-def _start_context() -> multiprocessing.context.BaseContext:
-    """Workers that fork from a server which has done the imports, where the system has that; never from this process,
-    whose threads would not survive it."""
-    if "forkserver" not in multiprocessing.get_all_start_methods():
-        return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["traceviz_dag.rank_pipeline", "pandas"])
-    return context
-
-
 _TASK: list[IterationTask] = []
 """The task of this worker process; set once when it starts, so that the topology travels once a worker."""
 
 
 def _remember(task: IterationTask) -> None:
-    # Ctrl-C reaches the whole group: the process that fans out ends its workers, and says so once.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     _TASK[:] = [task]
 
 

@@ -28,10 +28,10 @@ from traceviz_dag.show.rendering import (
     MOST_PREVIEW_BYTES,
     encode,
     preview,
-    write_bytes,
     write_figure,
 )
 from traceviz_dag.show.wait_map import draw_wait_map
+from traceviz_dag.whole_files import write_atomically
 
 FIGURES = {
     "timeline": lambda: draw_rank_timeline(job(chunks=2), 1),
@@ -101,7 +101,7 @@ def test_files_are_written_whole_or_not_at_all(tmp_path: Path, monkeypatch):
 
     monkeypatch.setattr(Path, "replace", broken)
     with pytest.raises(OSError, match="no space"):
-        write_bytes(paths["png"], b"half")
+        write_atomically(paths["png"], b"half")
     assert paths["png"].read_bytes() == before
     assert len(list((tmp_path / "deep/er").iterdir())) == len(FORMATS), "no temporary is left"
 

@@ -15,6 +15,7 @@ import typer
 from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.output import milliseconds, percent, print_json, print_table
 from traceviz_dag.errors import UsageError
+from traceviz_dag.whole_files import whole_file
 
 if TYPE_CHECKING:
     from traceviz_dag.rank_pipeline import RankTrace
@@ -151,22 +152,20 @@ def _by_category(kernels: pa.Table) -> list[dict[str, Any]]:
 
 
 def _write(kernels: pa.Table, output: Path) -> None:
-    """Write to a temporary name beside the output, then rename."""
-    temporary = output.with_name(f".{output.name}.partial")
     plain = pa.table(
         {
             name: column.cast(pa.string()) if pa.types.is_dictionary(column.type) else column
             for name, column in zip(kernels.column_names, kernels.columns, strict=True)
         }
     )
-    if output.suffix == ".parquet":
-        pyarrow.parquet.write_table(kernels, temporary, compression="zstd")
-    elif output.suffix == ".csv":
-        pyarrow.csv.write_csv(plain, temporary)
-    elif output.suffix == ".json":
-        import msgspec
-
-        temporary.write_bytes(msgspec.json.encode(plain.to_pylist()))
-    else:
+    if output.suffix not in {".parquet", ".csv", ".json"}:
         raise UsageError(f"{output}: no format {output.suffix!r}; name the file .parquet, .csv or .json")
-    temporary.replace(output)
+    with whole_file(output.resolve()) as file:
+        if output.suffix == ".parquet":
+            pyarrow.parquet.write_table(kernels, file, compression="zstd")
+        elif output.suffix == ".csv":
+            pyarrow.csv.write_csv(plain, file)
+        else:
+            import msgspec
+
+            file.write(msgspec.json.encode(plain.to_pylist()))

@@ -45,6 +45,7 @@ def dev(
         typer.echo(f"DAGSTER_HOME={instance_folder}")
         return
     check_address(host, hosts_of_environment())
+    from traceviz_dag.processes import end_children_with_me
     from traceviz_dag.services import run_services
 
     # The folder of our own packages comes first on the path there, before a foreign assets/ in the current folder.
@@ -52,6 +53,7 @@ def dev(
     os.chdir(packages)
     named = {"DAGSTER_HOME": str(instance_folder), "TRACEVIZ_HOME": str(folder), "DAGSTER_IS_DEV_CLI": "1"}
     os.environ.update(named)
+    end_children_with_me()
     typer.echo(f"Dagster UI on http://{host}:{port} for home {folder}; Ctrl-C ends it.")
     _end_on(signal.SIGTERM)
     try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -10,11 +12,11 @@ import duckdb
 import pyarrow as pa
 import xxhash
 
-from traceviz_dag.errors import BadInputError
+from traceviz_dag.errors import BadInputError, OutputError
 from traceviz_dag.lake.across_ranks_views import VIEWS, View
 from traceviz_dag.lake.partitions import ANALYSE_AGAIN, find_partitions, glob_pattern
-from traceviz_dag.lake.write import exclusive_lock
 from traceviz_dag.tables import PARTITION_COLUMNS, TABLES, Column, Table
+from traceviz_dag.whole_files import exclusive_lock
 
 FILE_NAME = "traceviz.duckdb"
 LAKE_FOLDER = "lake"
@@ -26,6 +28,8 @@ _ALIAS = "traceviz"
 _STORAGE_VERSION = "v1.0.0"
 _ORIGIN = "traceviz_meta.origin"
 _ATTEMPTS = 5
+_LOCK = f".{FILE_NAME}.lock"
+_LEFT_OVERS = f".{FILE_NAME}.*.building*"
 _SQL_TYPES = {
     pa.string(): "VARCHAR",
     pa.int32(): "INTEGER",
@@ -46,12 +50,11 @@ def refresh(home: Path) -> Path:
 
     Raises:
         BadInputError: a file of the lake cannot be read, or was written with other columns.
+        OutputError: the home cannot be written.
     """
-    home.mkdir(parents=True, exist_ok=True)
     path = home / FILE_NAME
-    with exclusive_lock(home / f".{FILE_NAME}.lock"):
-        for left_over in home.glob(f".{FILE_NAME}.*.building*"):
-            left_over.unlink()
+    with exclusive_lock(home / _LOCK):
+        _remove_left_overs(home)
         temporary = home / f".{FILE_NAME}.new.building"
         for attempt in range(_ATTEMPTS):
             try:
@@ -59,8 +62,10 @@ def refresh(home: Path) -> Path:
                 break
             except duckdb.Error as error:
                 # A table's last file can be deleted between the listing and the view that needs a file.
-                for left_over in home.glob(f"{temporary.name}*"):
-                    left_over.unlink()
+                _remove_left_overs(home)
+                if os.strerror(errno.ENOSPC) in str(error):
+                    fault = f"cannot be built ({os.strerror(errno.ENOSPC)})"
+                    raise OutputError(path, fault, "free space there", errno.ENOSPC) from error
                 if attempt == _ATTEMPTS - 1:
                     fault = f"the catalogue cannot be built: {str(error).splitlines()[0]}"
                     raise BadInputError(home / LAKE_FOLDER, fault, ANALYSE_AGAIN) from error
@@ -68,6 +73,13 @@ def refresh(home: Path) -> Path:
         path.with_name(f"{FILE_NAME}.wal").unlink(missing_ok=True)
         temporary.replace(path)
     return path
+
+
+def remove_left_overs(home: Path) -> None:
+    """Remove what a killed refresher left; one that is at work is waited for."""
+    if any(home.glob(_LEFT_OVERS)):
+        with exclusive_lock(home / _LOCK):
+            _remove_left_overs(home)
 
 
 def is_current(home: Path) -> bool:
@@ -96,6 +108,14 @@ def attach(connection: duckdb.DuckDBPyConnection, home: Path) -> None:
     """
     connection.execute(f"ATTACH {quoted_text(str(home / FILE_NAME))} AS {_ALIAS} (READ_ONLY)")
     connection.execute(f"USE {_ALIAS}")
+
+
+def build_in_memory(connection: duckdb.DuckDBPyConnection, home: Path) -> None:
+    """Make the views in the connection itself, for a home that can only be read and whose catalogue is of no use."""
+    connection.execute(f"ATTACH ':memory:' AS {_ALIAS}")
+    connection.execute(f"USE {_ALIAS}")
+    for statement in _script(home):
+        connection.execute(statement)
 
 
 def create_narrow_views(connection: duckdb.DuckDBPyConnection, home: Path, run: str, iteration: int, sql: str) -> None:
@@ -133,6 +153,11 @@ def sql_type(arrow_type: pa.DataType) -> str:
     if pa.types.is_list(arrow_type):
         return sql_type(arrow_type.value_type) + "[]"
     return _SQL_TYPES[arrow_type.value_type if pa.types.is_dictionary(arrow_type) else arrow_type]
+
+
+def _remove_left_overs(home: Path) -> None:
+    for left_over in home.glob(_LEFT_OVERS):
+        left_over.unlink(missing_ok=True)
 
 
 def _build(path: Path, home: Path) -> None:

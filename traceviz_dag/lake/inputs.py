@@ -19,7 +19,7 @@ from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.digests import digest_of, look_of
 from traceviz_dag.lake.partition_keys import iteration_key, parse_iteration_key
 from traceviz_dag.lake.partitions import escape
-from traceviz_dag.lake.write import write_atomically
+from traceviz_dag.whole_files import write_atomically
 
 FOLDER = "inputs"
 
@@ -94,7 +94,6 @@ def register(home: Path, inputs: IterationInputs) -> bool:
     encoded = msgspec.json.format(msgspec.json.encode(inputs))
     if path.is_file() and path.read_bytes() == encoded:
         return False
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, encoded)
     return True
 
@@ -189,7 +188,8 @@ def _undamaged(home: Path, key: str) -> IterationInputs | None:
 def _digest_if_there(path: str) -> str:
     try:
         return digest_of(Path(path))
-    except FileNotFoundError:
+    except OSError:
+        # It is gone, or cannot be read: reading it as a trace says what is wrong, and costs this rank alone.
         return ""
 
 

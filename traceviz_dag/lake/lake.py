@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +12,7 @@ import duckdb
 import pyarrow as pa
 
 from traceviz_dag.errors import BadInputError, UsageError
-from traceviz_dag.lake import catalogue, read_only
+from traceviz_dag.lake import catalogue, inputs, read_only
 from traceviz_dag.lake.partitions import (
     ANALYSE_AGAIN,
     FILE_NAME,
@@ -20,8 +22,12 @@ from traceviz_dag.lake.partitions import (
     find_partitions,
 )
 from traceviz_dag.lake.reader import TableReader
-from traceviz_dag.lake.write import Written, remove_stale_temporaries, write_part
+from traceviz_dag.lake.write import Written, write_part
 from traceviz_dag.tables import TABLES, Table
+from traceviz_dag.whole_files import remove_all_stale_temporaries, remove_stale_temporaries
+
+_ATTEMPTS = 10
+_PAUSE_SECONDS = 0.02
 
 
 def open_lake(home: Path) -> Lake:
@@ -127,11 +133,18 @@ class Lake:
             except FileNotFoundError:
                 continue
             deleted.append(partition)
-            remove_stale_temporaries(part)
+            remove_stale_temporaries(part / FILE_NAME)
             _remove_empty_folders(part, folder)
         if deleted and self.catalogue_path.exists() and next(find_partitions(folder, table), None) is None:
             self.refresh_catalogue()
         return deleted
+
+    def sweep(self, run: str, iteration: int) -> None:
+        """Remove what killed writers left of an iteration, in the list of inputs and of the catalogue."""
+        remove_all_stale_temporaries(self.home / inputs.FOLDER)
+        for table in TABLES.values():
+            remove_all_stale_temporaries(Partition(run, iteration).folder(self._folder(table)))
+        catalogue.remove_left_overs(self.home)
 
     def table(
         self, name: str, run: str | None = None, iteration: int | None = None, rank: int | None = None
@@ -171,10 +184,12 @@ class Lake:
         if not (self.home / catalogue.LAKE_FOLDER).is_dir():
             remedy = "analyse a trace into it first, or name another home with --home"
             raise BadInputError(self.home, "holds no analysed traces", remedy)
-        if not catalogue.is_current(self.home):
-            self._refresh_where_possible()
+        return _asked_again(lambda: self._query(sql, parameters))
+
+    def _query(self, sql: str, parameters: read_only.Parameters) -> pa.Table:
+        current = catalogue.is_current(self.home) or self._refresh_where_possible()
         try:
-            with read_only.open_read_only(self.home) as connection:
+            with read_only.open_read_only(self.home, in_memory=not current) as connection:
                 return read_only.run_select(connection, sql, parameters, sorted(catalogue.QUERYABLE))
         except duckdb.Error as error:
             fault = f"the catalogue cannot be opened: {str(error).splitlines()[0]}"
@@ -188,24 +203,32 @@ class Lake:
             BadInputError: a file of the iteration is damaged, or has other columns.
         """
         check_filters(TABLES["iterations"], run, iteration, None)
+        try:
+            return _asked_again(lambda: self._query_iteration(sql, run, iteration))
+        except read_only.FilesGoneError as error:
+            raise BadInputError(self.home, str(error), "analyse again") from error
+
+    def _query_iteration(self, sql: str, run: str, iteration: int) -> pa.Table:
         with duckdb.connect() as connection:
             try:
                 catalogue.create_narrow_views(connection, self.home, run, iteration, sql)
                 return read_only.fetch(connection, sql, {"run": run, "iteration": iteration})
             except (duckdb.IOException, duckdb.InvalidInputException, duckdb.BinderException) as error:
+                if read_only.are_gone(error):
+                    raise read_only.FilesGoneError(str(error).splitlines()[0]) from error
                 fault = f"iteration {iteration} of run {run} cannot be read: {str(error).splitlines()[0]}"
                 raise BadInputError(self.home, fault, ANALYSE_AGAIN) from error
 
     def _folder(self, table: Table) -> Path:
         return self.home / catalogue.LAKE_FOLDER / table.name
 
-    def _refresh_where_possible(self) -> None:
+    def _refresh_where_possible(self) -> bool:
+        """Whether it was possible: a home that this user may only read, or whose disk is full, still answers."""
         try:
             self.refresh_catalogue()
         except OSError:
-            # A home that this user may only read still answers with the catalogue that it has.
-            if not self.catalogue_path.exists():
-                raise
+            return False
+        return True
 
     def _nothing_there(self, table: Table, run: str | None, iteration: int | None, rank: int | None) -> BadInputError:
         wanted = {"run": run, "iteration": iteration, "rank": rank}
@@ -214,6 +237,16 @@ class Lake:
         remedy = f"runs with this table: {', '.join(runs)}" if runs else "analyse a trace into this home first"
         fault = f"no partition of table {table.name}" + (f" for {words}" if words else "")
         return BadInputError(self.home, fault, remedy)
+
+
+def _asked_again(ask: Callable[[], pa.Table]) -> pa.Table:
+    """The rows of a query; one whose files a writer deletes under it is asked again, a bounded number of times."""
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            return ask()
+        except read_only.FilesGoneError:
+            time.sleep(_PAUSE_SECONDS)
+    return ask()
 
 
 def definition(table_name: str) -> Table:

@@ -7,7 +7,9 @@ therefore also checked by its parsed form before it runs.
 from __future__ import annotations
 
 import difflib
+import errno
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -41,14 +43,28 @@ _READING_FUNCTIONS = {
     "repeat_row",
     "unnest",
 }
+_GONE = (os.strerror(errno.ENOENT), "No files found that match the pattern")
 _HUGE_INTEGER = pa.decimal128(38, 0)
 _LAKE_FILE = re.compile(rf"""(["']).*?{re.escape(FILE_NAME)}\1""")
 _MISSING_TABLE = re.compile(r'Table with name "?([^" ]+)"? does not exist')
 
 
+class FilesGoneError(UsageError):
+    """Files that were listed were deleted before they were opened; asked again, the query finds what is left."""
+
+
+def are_gone(error: duckdb.Error) -> bool:
+    """Whether an error tells of files that were deleted between the listing and the opening."""
+    text = str(error)
+    return isinstance(error, duckdb.IOException) and any(words in text for words in _GONE)
+
+
 @contextmanager
-def open_read_only(home: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+def open_read_only(home: Path, in_memory: bool = False) -> Iterator[duckdb.DuckDBPyConnection]:
     """A connection to a home's catalogue that can read the files under its lake and whose settings are locked.
+
+    Args:
+        in_memory: make the views anew, for this connection alone.
 
     Raises:
         duckdb.Error: the catalogue cannot be opened.
@@ -57,7 +73,10 @@ def open_read_only(home: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     # The views' patterns are checked before they are expanded, the files after.
     allowed = ", ".join(catalogue.quoted_text(f"{prefix}/") for prefix in (lake, glob_literal(lake)))
     with duckdb.connect() as connection:
-        catalogue.attach(connection, home)
+        if in_memory:
+            catalogue.build_in_memory(connection, home)
+        else:
+            catalogue.attach(connection, home)
         connection.execute(f"SET temp_directory = {catalogue.quoted_text(str(home / '.duckdb_spill'))}")
         connection.execute(f"SET allowed_directories = [{allowed}]")
         connection.execute("SET enable_external_access = false")
@@ -87,6 +106,8 @@ def run_select(
     except (duckdb.InternalException, duckdb.FatalException):
         raise
     except duckdb.Error as error:
+        if are_gone(error):
+            raise FilesGoneError(_one_line(str(error), tables)) from error
         raise _refusal(error, tables) from error
     return _distinct_names(result)
 

@@ -1,12 +1,7 @@
-"""Writing a file of the lake: the same table gives the same bytes, and a reader sees a whole file or none."""
+"""Writing a file of the lake: the same table gives the same bytes."""
 
 from __future__ import annotations
 
-import fcntl
-import os
-import secrets
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,10 +12,9 @@ import xxhash
 
 from traceviz_dag.lake.partitions import FILE_NAME
 from traceviz_dag.tables import Table
+from traceviz_dag.whole_files import write_atomically
 
-_TEMPORARY_SUFFIX = ".writing"
 _ROWS_PER_GROUP = 131_072
-_ATTEMPTS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +38,7 @@ def write_part(folder: Path, definition: Table, data: pa.Table) -> Written:
     The file is durable before it appears under its name; a crash leaves the former file, or none.
 
     Raises:
+        OutputError: it cannot be written.
         ValueError: the columns or their types are not those of the table.
     """
     check_schema(definition, data)
@@ -93,79 +88,6 @@ def encode(data: pa.Table) -> pa.Buffer:
         store_schema=True,
     )
     return sink.getvalue()
-
-
-def write_atomically(path: Path, data: bytes | pa.Buffer | Sequence[bytes]) -> None:
-    """Write the bytes to a hidden temporary file beside ``path``, sync it to disk, and rename it.
-
-    Concurrent writers of one path are safe, the last one wins. Temporaries of writers that died are removed first.
-
-    Args:
-        data: the bytes, or pieces of them in order.
-    """
-    for _ in range(_ATTEMPTS):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        remove_stale_temporaries(path.parent)
-        try:
-            with _locked_temporary(path) as (temporary, descriptor):
-                with os.fdopen(os.dup(descriptor), "wb") as stream:
-                    for piece in [data] if isinstance(data, bytes | pa.Buffer) else data:
-                        stream.write(memoryview(piece))
-                os.fsync(descriptor)
-                temporary.replace(path)
-                return
-        except FileNotFoundError:
-            # The folder was empty and deleted, or the temporary was taken for stale, before its lock was held.
-            continue
-    raise FileNotFoundError(f"{path.parent}: the folder is deleted again and again while {path.name} is written")
-
-
-def remove_stale_temporaries(folder: Path) -> int:
-    """Remove temporaries whose writer is gone, and say how many.
-
-    A writer holds a lock on its temporary, which the system releases when the process dies: one whose lock is free
-    belongs to nobody.
-    """
-    removed = 0
-    for temporary in folder.glob(f".*{_TEMPORARY_SUFFIX}"):
-        try:
-            descriptor = os.open(temporary, os.O_RDWR)
-        except FileNotFoundError:
-            continue
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            temporary.unlink()
-            removed += 1
-        except (BlockingIOError, FileNotFoundError):
-            continue
-        finally:
-            os.close(descriptor)
-    return removed
-
-
-@contextmanager
-def exclusive_lock(path: Path) -> Iterator[None]:
-    """Hold a lock across processes and threads; the file stays, empty, for the next one."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def _locked_temporary(path: Path) -> Iterator[tuple[Path, int]]:
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}{_TEMPORARY_SUFFIX}")
-    descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        if os.fstat(descriptor).st_nlink == 0:
-            raise FileNotFoundError(temporary)
-        yield temporary, descriptor
-    finally:
-        temporary.unlink(missing_ok=True)
-        os.close(descriptor)
 
 
 def _one_array(column: pa.ChunkedArray) -> pa.Array:

@@ -32,9 +32,9 @@ from huggingface_hub.file_download import http_get
 from huggingface_hub.hf_api import RepoFile
 from huggingface_hub.utils import build_hf_headers, validate_repo_id  # type: ignore[attr-defined]
 
-from traceviz_dag.errors import TracevizError
-from traceviz_dag.lake.write import exclusive_lock, write_atomically
+from traceviz_dag.errors import OutputError, TracevizError
 from traceviz_dag.read.public_profile import DATA_SET, PROFILE
+from traceviz_dag.whole_files import exclusive_lock, write_atomically
 
 FOLDER = "downloads"
 
@@ -134,6 +134,8 @@ def download(wanted: Wanted, folder: Path) -> tuple[Path, Downloaded]:
         info = api.repo_info(wanted.repository, repo_type="dataset", revision=wanted.revision)
         found = _chosen(wanted, _files(api, wanted.repository, str(info.sha)))
         return _fetch(wanted, found, str(info.sha), folder)
+    except OutputError:
+        raise
     except _NETWORK_ERRORS as error:
         if kept is not None and not isinstance(error, HfHubHTTPError):
             return kept

@@ -1,8 +1,9 @@
 """Profiles that were read once, kept as Parquet files in the home, so that each later command takes what it needs.
 
-HOME/nsys/NAME-DIGEST holds one export: its tables, the words of their text columns, and ``facts.json``, which is
-written last and says how the export looked (size, time of change). An export that looks different is read again.
-Deleting the folder is always safe. The rows of a process or GPU are row groups of their own, to be read alone.
+HOME/nsys/NAME-DIGEST holds one export; in it a folder for its look (size, time of change) holds its tables, the words
+of their text columns, and ``facts.json``, which is written last. An export that looks different is read again, into a
+folder of its own, and the former one goes. Deleting the folder is always safe. The rows of a process or GPU are row
+groups of their own, to be read alone.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ import xxhash
 
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.digests import look_of
-from traceviz_dag.lake.write import exclusive_lock, write_atomically
 from traceviz_dag.read.nsys import read_nsys, read_tables
 from traceviz_dag.read.nsys_open import export_report, is_report
 from traceviz_dag.read.nsys_profile import SCHEMAS, NsysFacts, NsysProfile
 from traceviz_dag.read.nsys_rows import Array, Rows, Runs, Words, array_of
 from traceviz_dag.read.nsys_store import is_text, runs_of, words_of
+from traceviz_dag.whole_files import exclusive_lock, write_atomically
 
 FOLDER = "nsys"
 _FACTS, _WORDS, _EXPORT = "facts.json", "words.json", "export.sqlite"
@@ -67,12 +68,11 @@ def open_profile(path: Path, home: Path | None) -> NsysProfile:
         return read_nsys(path)
     if not path.exists():
         raise BadInputError(path, "no such file or folder", "check the path")
-    folder = cache_folder(path, home)
     look = look_of(path)
+    folder = tables_folder(path, home, look)
     kept = _kept(folder, look)
     if kept is None:
-        folder.mkdir(parents=True, exist_ok=True)
-        with exclusive_lock(folder / ".lock"):
+        with exclusive_lock(folder.parent / ".lock"):
             kept = _kept(folder, look) or _fill(path, folder, look)
     return NsysProfile(path, kept.facts, KeptStore(folder, kept.runs))
 
@@ -83,20 +83,9 @@ def cache_folder(path: Path, home: Path) -> Path:
     return home / FOLDER / f"{place.stem[:80]}-{xxhash.xxh3_64_hexdigest(str(place).encode())}"
 
 
-def exported(path: Path, home: Path) -> Path:
-    """The export that a report stands for; any other path is its own.
-
-    Raises:
-        BadInputError: the report cannot be exported.
-    """
-    if not is_report(path):
-        return path
-    folder = cache_folder(path, home)
-    folder.mkdir(parents=True, exist_ok=True)
-    target = folder / _EXPORT
-    if not target.is_file() or target.stat().st_mtime_ns < path.stat().st_mtime_ns:
-        export_report(path, target)
-    return target
+def tables_folder(path: Path, home: Path, look: tuple[int, int]) -> Path:
+    """Where the tables of an export are kept that looks so: (bytes, time of change in ns)."""
+    return cache_folder(path, home) / xxhash.xxh3_64_hexdigest(repr(look).encode())
 
 
 class KeptStore:
@@ -115,7 +104,7 @@ class KeptStore:
         """Some columns of a table."""
         import pyarrow.compute as pc
 
-        found = pq.ParquetFile(self.folder / f"{name}.parquet").read(columns=list(columns)).select(list(columns))
+        found = self._file(name).read(columns=list(columns)).select(list(columns))
         for place, column in enumerate(columns):
             if is_text(name, column):
                 codes = pc.if_else(pc.less(found[column], 0), None, found[column]).combine_chunks()
@@ -125,7 +114,7 @@ class KeptStore:
 
     def rows(self, name: str, columns: Sequence[str], runs: Runs) -> Rows:
         """Some columns of the rows of some runs."""
-        file = pq.ParquetFile(self.folder / f"{name}.parquet")
+        file = self._file(name)
         groups = _groups(file.metadata, runs)
         table = file.read_row_groups(groups, columns=list(columns))
         values: dict[str, Array] = {}
@@ -143,9 +132,22 @@ class KeptStore:
     def words(self, name: str, column: str) -> Words:
         """What the codes of a text column stand for."""
         if name not in self._words:
-            data = (self.folder / f"{name}.{_WORDS}").read_bytes()
+            try:
+                data = (self.folder / f"{name}.{_WORDS}").read_bytes()
+            except FileNotFoundError:
+                raise self._gone() from None
             self._words[name] = msgspec.json.decode(data, type=dict[str, Words])
         return self._words[name][column]
+
+    def _file(self, name: str) -> pq.ParquetFile:
+        try:
+            return pq.ParquetFile(self.folder / f"{name}.parquet")
+        except FileNotFoundError:
+            raise self._gone() from None
+
+    def _gone(self) -> BadInputError:
+        fault = "what was kept of the export was deleted while it was read; the export may have changed"
+        return BadInputError(self.folder, fault, "run the command again")
 
 
 def _runs(counts: Sequence[tuple[int, int]]) -> Runs:
@@ -179,8 +181,18 @@ def _looks(folder: Path, counts: Mapping[str, object]) -> dict[str, tuple[int, i
 
 
 def _fill(path: Path, folder: Path, look: tuple[int, int]) -> _Kept:
-    export = exported(path, folder.parent.parent)
+    """Read an export into its folder, under its lock; what is kept of its former looks goes."""
+    for other in folder.parent.iterdir():
+        if other.is_dir() and other != folder:
+            shutil.rmtree(other, ignore_errors=True)
+        elif not other.is_dir() and not other.name.startswith("."):
+            other.unlink()
     (folder / _FACTS).unlink(missing_ok=True)
+    export = path
+    if is_report(path):
+        export = folder / _EXPORT
+        if not export.is_file():
+            export_report(path, export)
 
     counts: dict[str, list[tuple[int, int]]] = {}
 
@@ -193,6 +205,8 @@ def _fill(path: Path, folder: Path, look: tuple[int, int]) -> _Kept:
         _write(folder, name, table, _runs(counts[name]))
 
     facts = read_tables(export, keep)
+    if look_of(path) != look:
+        raise BadInputError(path, "changed while it was read", "run the command again once it is whole")
     kept = _Kept(_FORMAT, look, facts, counts, _looks(folder, counts))
     write_atomically(folder / _FACTS, pa.py_buffer(msgspec.json.encode(kept)))
     return kept

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import tempfile
 from pathlib import Path
 
 from traceviz_dag.errors import BadInputError
+from traceviz_dag.processes import run_program
 from traceviz_dag.read.nsys_source import NsysSource, ParquetSource, SqliteSource
 from traceviz_dag.read.regular_file import open_regular
+from traceviz_dag.whole_files import scratch_folder
 
 REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
 """Suffixes of reports that only the nsys program can read."""
@@ -88,10 +88,10 @@ def export_report(report: Path, target: Path, program: str = "nsys") -> None:
             "run nsys export --type sqlite on a machine that has Nsight Systems, and give the .sqlite file",
         )
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".exporting-") as folder:
-        made = Path(folder) / "export.sqlite"
+    with scratch_folder(target.parent) as folder:
+        made = folder / "export.sqlite"
         command = [found, "export", "--type", "sqlite", "--force-overwrite", "true", "--output", str(made), str(report)]
-        ended = subprocess.run(command, capture_output=True, check=False, text=True)
+        ended = run_program(command)
         if ended.returncode or not made.is_file():
             raise BadInputError(
                 report,

@@ -36,11 +36,13 @@ class ByteSource:
         self.fault: str | None = None
         try:
             self._file = open_regular(path)
+            magic = self._file.read(2)
         except FileNotFoundError:
             raise BadInputError(path, "no such file", "check the path") from None
         except OSError as error:
-            raise BadInputError(path, f"cannot be opened ({error.strerror})", "check its permissions") from None
-        magic = self._file.read(2)
+            raise BadInputError(
+                path, f"cannot be read ({error.strerror})", "check its permissions and its disk"
+            ) from None
         if not magic:
             self._file.close()
             raise BadInputError(path, "empty file", "export the trace again, or remove the file")

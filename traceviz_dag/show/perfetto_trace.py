@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,10 +13,10 @@ import numpy.typing as npt
 import pyarrow as pa
 from isal import igzip_threaded
 
-from traceviz_dag.errors import BadInputError
 from traceviz_dag.show.perfetto_columns import Interning, Numbers, Texts, numbers, texts
 from traceviz_dag.show.protobuf_rows import Messages, encode_field
 from traceviz_dag.show.trace_lanes import begin_end_order, lanes_of, nests
+from traceviz_dag.whole_files import whole_file
 
 Column: TypeAlias = str | npt.NDArray[np.generic] | pa.Array | pa.ChunkedArray
 """A value a slice: texts, integers, floats or booleans, NULL where a slice has none; one text serves all slices."""
@@ -80,20 +79,12 @@ def perfetto_trace(path: Path, clock: str, about: Mapping[str, str] | None = Non
         about: further facts of the whole trace.
 
     Raises:
-        BadInputError: the file cannot be written.
+        OutputError: the file cannot be written.
     """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.writing")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with _opened(temporary, path.suffix == ".gz") as file:
-            trace = PerfettoTrace(file)
-            yield trace
-            trace.finish(clock, about or {})
-        temporary.replace(path)
-    except OSError as error:
-        raise BadInputError(path, f"cannot be written: {error.strerror}", "choose another file") from error
-    finally:
-        temporary.unlink(missing_ok=True)
+    with whole_file(path) as raw, _packed(raw, path.suffix == ".gz") as file:
+        trace = PerfettoTrace(file)
+        yield trace
+        trace.finish(clock, about or {})
 
 
 class PerfettoTrace:
@@ -269,10 +260,9 @@ class PerfettoTrace:
 
 
 @contextmanager
-def _opened(path: Path, compressed: bool) -> Iterator[IO[bytes]]:
+def _packed(raw: IO[bytes], compressed: bool) -> Iterator[IO[bytes]]:
     if not compressed:
-        with path.open("wb") as file:
-            yield file
+        yield raw
         return
-    with igzip_threaded.open(path, "wb", compresslevel=_COMPRESSION_LEVEL, threads=1) as file:
+    with igzip_threaded.open(raw, "wb", compresslevel=_COMPRESSION_LEVEL, threads=1) as file:
         yield cast("IO[bytes]", file)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
@@ -14,6 +12,7 @@ from matplotlib.figure import Figure
 from traceviz_dag.errors import UsageError
 from traceviz_dag.show.typography import typography
 from traceviz_dag.vocabulary import FIGURE_FORMATS
+from traceviz_dag.whole_files import write_atomically
 
 FORMATS = FIGURE_FORMATS
 
@@ -66,23 +65,10 @@ def write_figure(figure: Figure, folder: Path, name: str, formats: Sequence[str]
 
     Raises:
         UsageError: no such format.
+        OutputError: a file cannot be written.
     """
     paths = {}
     for file_format in formats:
         paths[file_format] = folder / f"{name}.{file_format}"
-        write_bytes(paths[file_format], encode(figure, file_format))
+        write_atomically(paths[file_format], encode(figure, file_format))
     return paths
-
-
-def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file under a temporary name beside its own, then rename it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.writing")
-    try:
-        with temporary.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -30,6 +30,7 @@ from traceviz_dag.simulate.templates import Library, Template, spelled
 from traceviz_dag.simulate.tree import Collective, Nodes, Row, RowKind
 from traceviz_dag.simulate.truth import TruthTable
 from traceviz_dag.vocabulary import Phase
+from traceviz_dag.whole_files import whole_file
 
 _WRITE_AT = 1 << 20
 
@@ -103,19 +104,16 @@ class _File:
     @contextmanager
     def open(self, begin: int) -> Iterator[None]:
         """Open the file, let the caller write its steps, close it; ``begin`` is when the profiler started, true ns."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self.path.with_name(f".{self.path.name}.part")
-        with temporary.open("wb") as raw, self._packed(raw) as self._out:
-            self._put(self.identity.header(self.path.name))
-            yield
-            for text in metadata_rows(self.identity, self._local(begin), self._streams()):
-                self._put(text)
-            self._put(closing(self.path.name, self._local(begin), self._local(self.last)))
-            self._flush()
-        if self.settings.edges.truncated_rank == self.identity.rank:
-            with temporary.open("r+b") as whole:
-                whole.truncate(temporary.stat().st_size * 2 // 3)
-        temporary.replace(self.path)
+        with whole_file(self.path) as raw:
+            with self._packed(raw) as self._out:
+                self._put(self.identity.header(self.path.name))
+                yield
+                for text in metadata_rows(self.identity, self._local(begin), self._streams()):
+                    self._put(text)
+                self._put(closing(self.path.name, self._local(begin), self._local(self.last)))
+                self._flush()
+            if self.settings.edges.truncated_rank == self.identity.rank:
+                raw.truncate(raw.seek(0, 2) * 2 // 3)
 
     @contextmanager
     def _packed(self, raw: IO[bytes]) -> Iterator[IO[bytes]]:

@@ -6,14 +6,16 @@ import multiprocessing
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from types import TracebackType
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from traceviz_dag.errors import BadInputError
+from traceviz_dag.processes import end_with_parent
 from traceviz_dag.simulate.bubbles import Spans
 from traceviz_dag.simulate.emit import RankWriter, Written
 from traceviz_dag.simulate.faults import culprits
@@ -26,9 +28,13 @@ from traceviz_dag.simulate.spans import pipeline_table, stage_figures, stage_ste
 from traceviz_dag.simulate.streams import StepTimes
 from traceviz_dag.simulate.templates import Library
 from traceviz_dag.simulate.truth import KERNEL_SCHEMA, MICROBATCH_SCHEMA, PIPELINE_SCHEMA
+from traceviz_dag.whole_files import remove_all_stale_temporaries, whole_file
 
 Progress = Callable[[str, int, int], None]
 Steps = list[tuple[int, StepTimes]]
+
+_MARK = "culprits.parquet"
+"""The file of the truth by which a folder is known as a simulation's."""
 
 
 def simulate(settings: Settings, out: Path, *, workers: int = 2, progress: Progress | None = None) -> Path:
@@ -48,11 +54,13 @@ def simulate(settings: Settings, out: Path, *, workers: int = 2, progress: Progr
     """
     settings.validate()
     _clear(out)
-    (out / "truth").mkdir(parents=True)
+    (out / "truth").mkdir(parents=True, exist_ok=True)
     grids = RankGrids.of(settings)
+    # First of all, since it marks the folder as one that a simulation may replace.
+    _write_culprits(settings, grids, out / "truth")
     text_file(settings, grids, out)
     ranks = [rank for rank in range(settings.world) if rank != settings.edges.missing_rank]
-    with _Truth(settings, grids, out / "truth", ranks) as truth, _writers(settings, workers) as submit:
+    with _Truth(settings, out / "truth", ranks) as truth, _writers(settings, workers) as submit:
         total, done = len(ranks) * _file_count(settings), 0
         outstanding: list[tuple[int, Future[Written]]] = []
         for steps in _file_steps(settings, progress):
@@ -77,15 +85,24 @@ def simulate(settings: Settings, out: Path, *, workers: int = 2, progress: Progr
 
 
 def _clear(out: Path) -> None:
-    """Remove a former simulation; traces that may be real are never touched."""
-    if not out.exists() or not any(out.iterdir()):
+    """Remove a former simulation; traces that may be real are never touched.
+
+    The file that marks it as one goes last, so that what a killed process left can still be removed.
+    """
+    truth = out / "truth"
+    if not out.exists() or all(path == truth and not any(truth.iterdir()) for path in out.iterdir()):
         return
-    if not (out / "truth" / "culprits.parquet").is_file():
+    if not (truth / _MARK).is_file():
         raise BadInputError(out, "it holds files that no simulation wrote", "name an empty or a new folder")
-    for path in [*out.glob("iteration_*"), out / "torch_profile", out / "truth"]:
+    for path in [*out.glob("iteration_*"), out / "torch_profile"]:
         shutil.rmtree(path, ignore_errors=True)
     for path in [*out.glob("node*.pt.trace.json*"), *out.glob("unique_parallel_groups_*.txt")]:
         path.unlink()
+    remove_all_stale_temporaries(out)
+    for path in truth.iterdir():
+        if path.name != _MARK:
+            path.unlink()
+    (truth / _MARK).unlink()
 
 
 def _file_count(settings: Settings) -> int:
@@ -112,6 +129,7 @@ _WRITERS: dict[str, object] = {}
 
 
 def _prepare(settings: Settings) -> None:
+    end_with_parent()
     _WRITERS["settings"] = settings
     _WRITERS["grids"] = RankGrids.of(settings)
     _WRITERS["library"] = Library(settings)
@@ -146,24 +164,30 @@ def _writers(settings: Settings, workers: int) -> Iterator[Callable[[int, Path, 
 
 
 class _Truth:
-    """Writes the truth tables, a row group per file."""
+    """Writes the truth tables, a row group per file; they appear when all is written."""
 
-    def __init__(self, settings: Settings, grids: RankGrids, folder: Path, ranks: list[int]) -> None:
-        self.settings, self.grids, self.folder = settings, grids, folder
-        self.kernels = {rank: pq.ParquetWriter(folder / f"rank_{rank:04d}.parquet", KERNEL_SCHEMA) for rank in ranks}
-        self.spans = pq.ParquetWriter(folder / "microbatches.parquet", MICROBATCH_SCHEMA)
-        self.pipelines = pq.ParquetWriter(folder / "pipelines.parquet", PIPELINE_SCHEMA)
+    def __init__(self, settings: Settings, folder: Path, ranks: list[int]) -> None:
+        self.settings, self.folder = settings, folder
+        self._files = ExitStack()
+        self.kernels = {rank: self._writer(f"rank_{rank:04d}", KERNEL_SCHEMA) for rank in ranks}
+        self.spans = self._writer("microbatches", MICROBATCH_SCHEMA)
+        self.pipelines = self._writer("pipelines", PIPELINE_SCHEMA)
         self.figures: dict[int, dict[int, dict[str, object]]] = {}
         self.steps: dict[int, dict[int, Spans]] = {}
 
     def __enter__(self) -> _Truth:
         self._write_clocks()
-        self._write_culprits()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         for writer in (*self.kernels.values(), self.spans, self.pipelines):
             writer.close()
+        self._files.__exit__(kind, error, trace)
+
+    def _writer(self, name: str, schema: pa.Schema) -> pq.ParquetWriter:
+        return pq.ParquetWriter(self._files.enter_context(whole_file(self.folder / f"{name}.parquet")), schema)
 
     def add(self, rank: int, written: Written) -> None:
         """Add what one file holds."""
@@ -186,18 +210,21 @@ class _Truth:
         rows = [{"rank": rank, **asdict(Clock.of(self.settings, rank))} for rank in range(self.settings.world)]
         for row in rows:
             row["drift_ppm"] = row.pop("drift_ppb") / 1000
-        pq.write_table(pa.Table.from_pylist(rows), self.folder / "clocks.parquet")
+        with whole_file(self.folder / "clocks.parquet") as file:
+            pq.write_table(pa.Table.from_pylist(rows), file)
 
-    def _write_culprits(self) -> None:
-        stages = {rank: self.grids.coordinates(rank)["pp"] for rank in range(self.settings.world)}
-        rows = [asdict(culprit) for culprit in culprits(self.settings, stages)]
-        schema = pa.schema(
-            [
-                ("fault", pa.string()),
-                ("rank", pa.int64()),
-                ("stage", pa.int64()),
-                ("magnitude", pa.float64()),
-                ("unit", pa.string()),
-            ]
-        )
-        pq.write_table(pa.Table.from_pylist(rows, schema=schema), self.folder / "culprits.parquet")
+
+def _write_culprits(settings: Settings, grids: RankGrids, folder: Path) -> None:
+    stages = {rank: grids.coordinates(rank)["pp"] for rank in range(settings.world)}
+    rows = [asdict(culprit) for culprit in culprits(settings, stages)]
+    schema = pa.schema(
+        [
+            ("fault", pa.string()),
+            ("rank", pa.int64()),
+            ("stage", pa.int64()),
+            ("magnitude", pa.float64()),
+            ("unit", pa.string()),
+        ]
+    )
+    with whole_file(folder / _MARK) as file:
+        pq.write_table(pa.Table.from_pylist(rows, schema=schema), file)

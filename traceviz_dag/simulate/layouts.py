@@ -7,6 +7,7 @@ from zlib import crc32
 
 from traceviz_dag.simulate.rank_grids import RankGrids, dense_grid, expert_grid
 from traceviz_dag.simulate.settings import Layout, Settings
+from traceviz_dag.whole_files import write_atomically
 
 
 def trace_path(settings: Settings, rank: int, iteration: int) -> Path:
@@ -54,9 +55,7 @@ def text_file(settings: Settings, grids: RankGrids, out: Path) -> Path:
     lines += [f"Group {index}: {ranks}" for index, ranks in enumerate(replicas)]
     lines += ["", f"Total model replicas (DP): {len(replicas)}"]
     path = out / "unique_parallel_groups_20260101_000000.txt"
-    temporary = path.with_name(f".{path.name}.part")
-    temporary.write_text("\n".join(lines) + "\n")
-    temporary.replace(path)
+    write_atomically(path, ("\n".join(lines) + "\n").encode())
     return path
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from zlib import crc32
@@ -19,6 +20,7 @@ import msgspec
 import pyarrow.parquet as pq
 
 from traceviz_dag.simulate.identity import BASE_NS
+from traceviz_dag.whole_files import temporary_of
 
 _LEAD_NS = 1_000_000_000
 """The first event of a node stands so long after its capture's start."""
@@ -172,9 +174,11 @@ def _rank_of(path: Path) -> int:
 
 
 def _write_node(traces: Sequence[Path], truth: Path, path: Path) -> None:
-    temporary = path.with_name(f".{path.name}.part")
-    temporary.unlink(missing_ok=True)
-    connection = sqlite3.connect(temporary)
+    with temporary_of(path) as temporary, closing(sqlite3.connect(temporary)) as connection:
+        _fill_node(connection, traces, truth)
+
+
+def _fill_node(connection: sqlite3.Connection, traces: Sequence[Path], truth: Path) -> None:
     connection.execute("PRAGMA journal_mode = OFF")
     connection.execute("PRAGMA synchronous = OFF")
     for table, columns in _TABLES.items():
@@ -196,8 +200,6 @@ def _write_node(traces: Sequence[Path], truth: Path, path: Path) -> None:
         export.add("StringIds", number, text)
     export.flush()
     connection.commit()
-    connection.close()
-    temporary.replace(path)
 
 
 def _decoded(trace: Path) -> _Trace:

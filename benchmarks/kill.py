@@ -1,0 +1,396 @@
+"""kill -9 at random moments; after each chain of kills the same command must end what was begun, as if nothing were.
+
+Run: ``python benchmarks/kill.py --kills 1000 --seed 1 --folder FOLDER``. Results accumulate in FOLDER/kills.jsonl, a
+line a trial: run it again to go on where it was left. A trial takes one workload, starts it, kills it once to four
+times on the way (the main process alone, its whole process group, or one worker), and looks after each kill:
+
+- no process of it is alive five seconds later (after a worker's death: when the command has ended);
+- every Parquet file that is visible is whole.
+
+Then the command runs to its end, and
+
+- it exits with 0, and every file that it writes has the bytes of an undisturbed run, no more files, and no fewer;
+- the catalogue answers with the same counts;
+- no temporary is left, in the home, beside the output, or in the folder for temporary files;
+- files of others that look like temporaries are still there.
+
+The moment of a kill is drawn from the seed and the trial's number: after a time, or after a number of changes of files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tests.nsys_file import small_export
+from tests.small_run import rank_file, write_run
+from traceviz_dag.lake.catalogue import QUERYABLE
+from traceviz_dag.lake.lake import open_lake
+
+RANKS = 4
+ITERATION = 7
+SCOPES = ("main", "group", "worker")
+LONGEST_CHAIN = 4
+ORPHAN_SECONDS = 5.0
+MARK = "TRACEVIZ_KILL_TRIAL"
+FOREIGN = (".notes.txt.writing", ".part.parquet.0123.writing", "draft.partial", ".profile.csv.writing")
+KEPT = re.compile(r"\.lock$|^\.(traceviz\.duckdb|watched_folders\.json)\.lock$")
+"""Files of locks: empty, and there for the next one."""
+_KINDS = "rank_timeline,pipeline_group"
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """One command.
+
+    Attributes:
+        arguments: of ``traceviz``; HOME, RUN, EXPORT and OUT are replaced by places.
+        analysed: the home already holds the run, as it was before its inputs changed.
+        changed: the run's files change before the command is started.
+    """
+
+    arguments: tuple[str, ...]
+    analysed: bool = False
+    changed: bool = False
+
+
+WORKLOADS = {
+    "analyze": Workload(("analyze", "RUN", "--home", "HOME", "--workers", "2")),
+    "analyze changed": Workload(("analyze", "RUN", "--home", "HOME", "--workers", "2"), analysed=True, changed=True),
+    "figures": Workload(
+        (
+            "figures",
+            "--home",
+            "HOME",
+            "--formats",
+            "png,svg",
+            "--workers",
+            "2",
+            "--kind",
+            "rank_timeline,pipeline_group",
+        ),
+        analysed=True,
+    ),
+    "perfetto": Workload(("perfetto", "export", "--home", "HOME"), analysed=True),
+    "nsys export-csv": Workload(("nsys", "export-csv", "EXPORT", "--home", "HOME", "-o", "OUT/profile.csv")),
+    "nsys perfetto": Workload(("nsys", "perfetto", "EXPORT", "--home", "HOME", "-o", "OUT/profile.pftrace.gz")),
+    "analyze nsys": Workload(("analyze", "EXPORT", "--home", "HOME")),
+    "classify": Workload(("classify", "TRACE", "--home", "HOME", "--output", "OUT/kernels.parquet")),
+    "simulate": Workload(("simulate", "OUT/simulated", "--layers", "2", "--pp", "2", "--microbatches", "2")),
+}
+
+
+class Bench:
+    """The folder of one accumulated benchmark: inputs, undisturbed results, and the place where trials run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder.resolve()
+        self.home, self.out, self.temporary = (self.folder / name for name in ("home", "out", "tmp"))
+        self.run, self.export = self.folder / "job", self.folder / "profile.sqlite"
+        self.results = self.folder / "kills.jsonl"
+        self.seconds: dict[str, float] = {}
+        self.appearing: dict[str, int] = {}
+        self.clean: dict[str, dict[str, bytes]] = {}
+        self.counts: dict[str, dict[str, int]] = {}
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if not self.export.exists():
+            _export(self.export)
+
+    def prepare(self, name: str) -> None:
+        """Put everything where a workload finds it."""
+        workload = WORKLOADS[name]
+        for folder in (self.home, self.out, self.temporary, self.run):
+            shutil.rmtree(folder, ignore_errors=True)
+        for folder in (self.out, self.temporary):
+            folder.mkdir()
+        if workload.analysed:
+            template = self.folder / "analysed"
+            if not template.exists():
+                self._write_run(changed=False)
+                self.complete("analyze", "template")
+                self.home.rename(template)
+            shutil.copytree(template, self.home, symlinks=True)
+            shutil.rmtree(self.home / "figures", ignore_errors=True)
+        self._write_run(workload.changed)
+        for place in (self.out, self.home / "figures"):
+            place.mkdir(parents=True, exist_ok=True)
+            for foreign in FOREIGN:
+                (place / foreign).write_text("another program's")
+
+    def reference(self, name: str) -> None:
+        """Remember what an undisturbed run of a workload writes, and how long it takes."""
+        if name in self.clean:
+            return
+        self.prepare(name)
+        if WORKLOADS[name].changed:
+            shutil.rmtree(self.home)
+            (self.home / "figures").mkdir(parents=True)
+            for foreign in FOREIGN:
+                (self.home / "figures" / foreign).write_text("another program's")
+        started, before = time.monotonic(), self.changes()
+        self.complete(name, "reference")
+        self.seconds[name] = time.monotonic() - started
+        self.appearing[name] = max(1, self.changes() - before)
+        self.clean[name] = self.written()
+        self.counts[name] = self.catalogue()
+
+    def command(self, name: str) -> list[str]:
+        """The command line of a workload."""
+        trace = self.run / f"iteration_{ITERATION}/rank_0001_iter_{ITERATION}.pt.trace.json"
+        places = {"HOME": self.home, "RUN": self.run, "EXPORT": self.export, "TRACE": trace}
+        words = [str(places.get(word, word)) for word in WORKLOADS[name].arguments]
+        words = [word.replace("OUT/", f"{self.out}/") for word in words]
+        return [sys.executable, "-m", "traceviz_dag.commands.main", *words]
+
+    def start(self, name: str, mark: str) -> subprocess.Popen[bytes]:
+        """Start a workload in a session of its own; every process of it bears the mark."""
+        environment = os.environ | {MARK: mark, "TMPDIR": str(self.temporary)}
+        with (self.folder / "last.log").open("wb") as log:
+            return subprocess.Popen(
+                self.command(name), stdout=log, stderr=log, env=environment, start_new_session=True, cwd=self.folder
+            )
+
+    def complete(self, name: str, mark: str) -> int:
+        """Run a workload to its end."""
+        code = self.start(name, mark).wait(1800)
+        if code:
+            sys.stderr.write((self.folder / "last.log").read_text(errors="replace")[-3000:])
+        return code
+
+    def written(self) -> dict[str, bytes]:
+        """Name → bytes of every file that a command writes, Dagster's records and the catalogue apart."""
+        found = {}
+        for base in (self.home, self.out, self.temporary):
+            for path in base.rglob("*"):
+                name = str(path.relative_to(self.folder))
+                ours = path.is_file() and not name.startswith(("home/dagster/", "home/traceviz.duckdb"))
+                if ours and not KEPT.search(path.name):
+                    found[name] = path.read_bytes()
+        return found
+
+    def catalogue(self) -> dict[str, int]:
+        """Rows of every table and view, as a query sees them."""
+        if not (self.home / "lake").exists():
+            return {}
+        lake = open_lake(self.home)
+        return {name: lake.query(f"SELECT count(*) AS n FROM {name}")["n"][0].as_py() for name in QUERYABLE}
+
+    def faults_after_kill(self) -> list[str]:
+        """Visible Parquet files that are not whole."""
+        faults = []
+        for base in (self.home, self.out):
+            for path in base.rglob("*.parquet"):
+                if path.name.startswith("."):
+                    continue
+                try:
+                    pq.ParquetFile(path).read()
+                except (OSError, ValueError) as error:
+                    faults.append(f"{path.relative_to(self.folder)} is visible and not whole: {str(error)[:80]}")
+        return faults
+
+    def faults_at_the_end(self, name: str) -> list[str]:
+        """How what stands now differs from an undisturbed run."""
+        found, clean = self.written(), self.clean[name]
+        faults = [f"left over: {path}" for path in sorted(found.keys() - clean.keys())]
+        faults += [f"missing: {path}" for path in sorted(clean.keys() - found.keys())]
+        faults += [f"other bytes: {path}" for path in sorted(found.keys() & clean.keys()) if found[path] != clean[path]]
+        if self.catalogue() != self.counts[name]:
+            faults.append("the catalogue counts other rows")
+        return faults
+
+    def changes(self) -> int:
+        """A number that grows with every file that appears."""
+        return sum(len(files) for base in (self.home, self.out, self.temporary) for _, _, files in os.walk(base))
+
+    def _write_run(self, changed: bool) -> None:
+        write_run(self.run, {ITERATION: RANKS}, RANKS)
+        if changed:
+            path = self.run / f"iteration_{ITERATION}/rank_0002_iter_{ITERATION}.pt.trace.json"
+            rank_file(2, RANKS, step=ITERATION, scale=2).write(path)
+        for path in self.run.rglob("*.json"):
+            # The list of inputs holds times of change: the same ones in every trial.
+            at = 1_770_000_000 + (changed and "0002" in path.name)
+            os.utime(path, (at, at))
+
+
+def _export(path: Path) -> None:
+    export = small_export()
+    for number in range(20_000):
+        start = 1_000 + 40 * number
+        export.call(start, start + 5, correlation=100 + number)
+        export.kernel(start + 10, start + 30, f"kernel_{number % 97}", correlation=100 + number)
+    export.write(path)
+
+
+def processes(mark: str) -> list[int]:
+    """The processes that bear a mark."""
+    wanted = f"{MARK}={mark}".encode()
+    found = []
+    for place in Path("/proc").iterdir():
+        if place.name.isdigit():
+            with suppress(OSError):
+                status = (place / "stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+                if status != "Z" and wanted in (place / "environ").read_bytes().split(b"\0"):
+                    found.append(int(place.name))
+    return found
+
+
+def kill_once(bench: Bench, name: str, mark: str, chance: random.Random) -> dict[str, object]:
+    """Start a workload and kill it; what was done, and the faults that were seen."""
+    scope, by_time = chance.choice(SCOPES), chance.random() < 0.5
+    share, extra = chance.random(), chance.uniform(0, 0.1)
+    steps = int(chance.random() * bench.appearing[name])
+    process = bench.start(name, mark)
+    started, before = time.monotonic(), bench.changes()
+    delay = share * bench.seconds[name] * 1.05
+
+    def due() -> bool:
+        if by_time:
+            return time.monotonic() - started >= delay
+        return bench.changes() - before > steps
+
+    while process.poll() is None and not due():
+        time.sleep(0.004)
+    if not by_time:
+        time.sleep(extra)
+    scope, victims = _victims(process, mark, scope, chance)
+    killed = 0
+    for victim in victims:
+        with suppress(ProcessLookupError):
+            os.kill(victim, signal.SIGKILL)
+            killed += 1
+    faults: list[str] = []
+    code = process.wait(1800)
+    if scope == "worker" and killed and code not in (0, 2):
+        faults.append(f"a worker's death ended the command with {code}")
+    deadline = time.monotonic() + ORPHAN_SECONDS
+    while (orphans := processes(mark)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    for orphan in orphans:
+        with suppress(OSError):
+            words = Path(f"/proc/{orphan}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            faults.append(f"alive after {ORPHAN_SECONDS:.0f} s: {words[:120]}")
+            os.kill(orphan, signal.SIGKILL)
+    faults += bench.faults_after_kill()
+    after = round(time.monotonic() - started, 2)
+    return {
+        "scope": scope,
+        "by": "time" if by_time else "changes",
+        "killed": bool(killed),
+        "after": after,
+        "faults": faults,
+    }
+
+
+def _victims(process: subprocess.Popen[bytes], mark: str, scope: str, chance: random.Random) -> tuple[str, list[int]]:
+    """What is killed; a command without workers is killed itself."""
+    if process.poll() is not None:
+        return scope, []
+    every = processes(mark)
+    others = sorted(set(every) - {process.pid})
+    if scope == "group":
+        return scope, every
+    if scope == "worker" and others:
+        return scope, [chance.choice(others)]
+    return "main", [process.pid]
+
+
+def trial(bench: Bench, seed: int, number: int, names: list[str]) -> dict[str, object]:
+    """One chain of kills and the run that must mend it."""
+    chance = random.Random(f"{seed}:{number}")
+    name = chance.choice(names)
+    bench.reference(name)
+    bench.prepare(name)
+    mark = f"{seed}.{number}.{os.getpid()}"
+    kills = [kill_once(bench, name, mark, chance) for _ in range(chance.randint(1, LONGEST_CHAIN))]
+    left = sorted(path for path in bench.written() if path.endswith((".writing", ".building", ".part", ".partial")))
+    code = bench.complete(name, mark)
+    faults = [fault for kill in kills for fault in kill["faults"]]  # type: ignore[attr-defined]
+    faults += [f"the next run ends with {code}"] if code else []
+    faults += bench.faults_at_the_end(name)
+    return {
+        "seed": seed,
+        "trial": number,
+        "workload": name,
+        "kills": kills,
+        "temporaries_before_the_next_run": len(left) - sum(path.endswith(FOREIGN) for path in left),
+        "faults": faults,
+    }
+
+
+def results(path: Path, seed: int) -> list[dict[str, object]]:
+    """The trials of a seed that were recorded so far."""
+    if not path.exists():
+        return []
+    found = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
+    return [one for one in found if one["seed"] == seed]
+
+
+def counted(done: list[Mapping[str, object]]) -> Iterator[Mapping[str, object]]:
+    """The kills that hit something."""
+    return (kill for one in done for kill in one["kills"] if kill["killed"])  # type: ignore[attr-defined]
+
+
+def report(done: list[dict[str, object]]) -> int:
+    """Print what was seen; the number of faults."""
+    kills = list(counted(done))
+    print(f"{len(kills)} kills in {len(done)} trials")
+    by: list[tuple[str, Callable[[Mapping[str, object]], object]]] = [
+        ("scope", lambda kill: kill["scope"]),
+        ("moment", lambda kill: kill["by"]),
+    ]
+    for title, key in by:
+        print(f"  by {title}: {dict(Counter(map(key, kills)))}")
+    print(f"  by workload: {dict(Counter(str(one['workload']) for one in done for _ in counted([one])))}")
+    left = sum(bool(one["temporaries_before_the_next_run"]) for one in done)
+    print(f"  trials that left a temporary before the next run: {left}")
+    faulty = [one for one in done if one["faults"]]
+    print(f"  trials with faults: {len(faulty)}")
+    for one in faulty:
+        print(f"  trial {one['trial']}, {one['workload']}: {'; '.join(one['faults'][:4])}")  # type: ignore[index]
+    return len(faulty)
+
+
+def main() -> int:
+    """Go on until so many kills are recorded, then say what was seen."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--kills", type=int, default=1000, help="how many in all, those of former calls included")
+    options.add_argument("--seed", type=int, default=1)
+    options.add_argument("--folder", type=Path, default=Path("/tmp/traceviz-kill"))
+    options.add_argument("--minutes", type=float, default=float("inf"), help="stop after so long")
+    options.add_argument("--workload", action="append", choices=sorted(WORKLOADS), help="only these")
+    options.add_argument("--report", action="store_true", help="only say what is recorded")
+    chosen = options.parse_args()
+    bench = Bench(chosen.folder)
+    end = time.monotonic() + 60 * chosen.minutes
+    done = results(bench.results, chosen.seed)
+    while not chosen.report and len(list(counted(done))) < chosen.kills and time.monotonic() < end:
+        number = max((int(str(one["trial"])) for one in done), default=-1) + 1
+        one = trial(bench, chosen.seed, number, chosen.workload or sorted(WORKLOADS))
+        done.append(one)
+        with bench.results.open("a") as file:
+            file.write(json.dumps(one) + "\n")
+        killed = len(list(counted(done)))
+        print(f"trial {number}: {one['workload']}, {killed} kills, faults {one['faults'][:3]}", flush=True)  # type: ignore[index]
+    return 1 if report(done) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,239 @@
+"""Processes that end with the one that started them, however that one ends: pools of workers, and programs.
+
+A worker whose parent is killed would wait for its next task for ever, since it holds both ends of its queue.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import multiprocessing.connection
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TypeVar
+
+from traceviz_dag.errors import TracevizError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_PR_SET_PDEATHSIG = 1
+_FAMILY_VARIABLE = "TRACEVIZ_FAMILY"
+_GRACE_SECONDS = 2.0
+_libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+
+
+class WorkerDiedError(TracevizError):
+    """The process that worked on an item died, twice: in company, and alone."""
+
+    def __init__(self) -> None:
+        super().__init__("a worker died, most likely for want of memory; run with fewer workers or more memory")
+
+
+def spread(
+    work: Callable[[Item], Result],
+    items: Sequence[Item],
+    workers: int,
+    *,
+    start: Callable[..., object] | None = None,
+    arguments: tuple[object, ...] = (),
+    preload: Sequence[str] = (),
+) -> Iterator[tuple[int, Result | WorkerDiedError]]:
+    """Work on items side by side in processes that end with this one; results come as they are finished.
+
+    A worker that dies takes its pool along; what was not finished by then is tried again, each item in a process of
+    its own. What ``work`` raises is raised here.
+
+    Args:
+        start, arguments: called once in every worker before its first item.
+        preload: modules that workers find imported, where the system can do that.
+
+    Yields:
+        The number of an item and its result, or a ``WorkerDiedError`` where its own process died, too.
+    """
+    left = dict(enumerate(items))
+    context = _context(preload)
+    for number, result in _pool(context, work, left, workers, start, arguments):
+        del left[number]
+        yield number, result
+    for number, item in left.items():
+        alone = list(_pool(context, work, {number: item}, 1, start, arguments))
+        yield alone[0] if alone else (number, WorkerDiedError())
+
+
+def spread_in_order(work: Callable[[Item], Result], items: Sequence[Item], workers: int) -> Iterator[Result]:
+    """As :func:`spread`, in the order of the items.
+
+    Raises:
+        WorkerDiedError: the process of an item died.
+    """
+    finished: dict[int, Result] = {}
+    following = 0
+    for number, result in spread(work, items, workers):
+        if isinstance(result, WorkerDiedError):
+            raise result
+        finished[number] = result
+        while following in finished:
+            yield finished.pop(following)
+            following += 1
+
+
+def end_with_parent() -> None:
+    """Let this worker process end as soon as the one that wants its results is gone."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+    if _libc is not None and os.getppid() != parent.pid:
+        # The parent here is the server that workers fork from, which ends with the process that started it. The
+        # system's signal also reaches a worker that is busy in a library. (It is sent when the starting *thread*
+        # ends, which in the server is the only one.)
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+    def watch(seconds: float | None = None) -> None:
+        if multiprocessing.connection.wait([parent.sentinel], seconds):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    # It may have gone before the signal was asked for.
+    watch(0)
+    threading.Thread(target=watch, name="ends with its parent", daemon=True).start()
+
+
+def end_children_with_me() -> None:
+    """Have every process that this one starts from now on, and theirs, ended once this one is gone, if it is killed.
+
+    Where nothing of this package runs in them, only their environment tells whose they are: it names the family, and a
+    small process in a session of its own reads a pipe whose other end this process holds, also after an ``exec``. It
+    gives them two seconds to end by themselves. Linux only; elsewhere nothing happens.
+    """
+    if _libc is None:
+        return
+    os.environ[_FAMILY_VARIABLE] = family = secrets.token_hex(16)
+    end, mine = os.pipe()
+    os.set_inheritable(mine, True)
+    environment = {name: value for name, value in os.environ.items() if name != _FAMILY_VARIABLE}
+    subprocess.Popen(
+        [sys.executable, "-c", _WATCHER, family],
+        stdin=end,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+        start_new_session=True,
+    )
+    os.close(end)
+
+
+def kill_family(family: str) -> None:
+    """Kill the processes whose environment names a family, until none is left."""
+    wanted = f"{_FAMILY_VARIABLE}={family}".encode()
+    for _ in range(10):
+        members = [int(place.name) for place in Path("/proc").iterdir() if _is_member(place, wanted)]
+        if not members:
+            return
+        for member in members:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(member, signal.SIGKILL)
+        time.sleep(0.05)
+
+
+def _is_member(place: Path, wanted: bytes) -> bool:
+    try:
+        return place.name.isdigit() and wanted in (place / "environ").read_bytes().split(b"\0")
+    except OSError:
+        # It has ended, or belongs to another user.
+        return False
+
+
+_WATCHER = f"""
+import sys, time
+sys.stdin.buffer.read()
+time.sleep({_GRACE_SECONDS})
+from traceviz_dag.processes import kill_family
+kill_family(sys.argv[1])
+"""
+
+
+def run_program(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end and keep what it says; on Linux it is killed when this process is."""
+    return subprocess.run(command, capture_output=True, check=False, text=True, preexec_fn=_die_with_parent)
+
+
+def _die_with_parent() -> None:
+    if _libc is not None:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _context(preload: Sequence[str]) -> multiprocessing.context.BaseContext:
+    """Workers that fork from a server which has done the imports, where the system has that; never from this process,
+    whose threads would not survive it."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    if preload:
+        context.set_forkserver_preload(list(preload))
+    return context
+
+
+def _pool(
+    context: multiprocessing.context.BaseContext,
+    work: Callable[[Item], Result],
+    items: dict[int, Item],
+    workers: int,
+    start: Callable[..., object] | None,
+    arguments: tuple[object, ...],
+) -> Iterator[tuple[int, Result]]:
+    """Results in the order of completion; ends early when the pool breaks.
+
+    After an error what others have under way is yielded, what waits is not begun, and the error is raised.
+    """
+    fault: BaseException | None = None
+    count = min(workers, len(items))
+    if not count:
+        return
+    with ProcessPoolExecutor(count, context, _begin, (start, arguments)) as pool, _ended_on_interrupt():
+        futures: dict[Future[Result], int] = {pool.submit(work, item): number for number, item in items.items()}
+        pending = set(futures)
+        while pending:
+            done, pending = wait(pending, return_when=FIRST_COMPLETED)
+            for future in done:
+                error = future.exception()
+                if isinstance(error, BrokenProcessPool):
+                    return
+                if error is None:
+                    yield futures[future], future.result()
+                    continue
+                fault = fault or error
+                pending = {one for one in pending if not one.cancel()}
+    if fault is not None:
+        raise fault
+
+
+@contextmanager
+def _ended_on_interrupt() -> Iterator[None]:
+    """Workers are not waited for when the user interrupts: what they have not finished is done another time."""
+    before = set(multiprocessing.active_children())
+    try:
+        yield
+    except Exception:
+        raise
+    except BaseException:
+        for process in set(multiprocessing.active_children()) - before:
+            process.terminate()
+        raise
+
+
+def _begin(start: Callable[..., object] | None, arguments: tuple[object, ...]) -> None:
+    end_with_parent()
+    # Ctrl-C reaches the whole group: the process that fans out ends its workers, and says so once.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if start is not None:
+        start(*arguments)

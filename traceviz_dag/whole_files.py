@@ -1,0 +1,289 @@
+"""The one writer of files: whoever looks sees a whole file or none, and a killed writer leaves nothing for long.
+
+A file is written to a hidden temporary beside it, ``.NAME.<16 hexadecimal digits>.writing``, synced and renamed. Its
+writer holds a lock on the temporary, which the system releases when the process dies: one whose lock is free belongs
+to nobody. Only temporaries of the same target are removed; all other hidden files in a folder are somebody else's.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import secrets
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from hashlib import blake2b
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from traceviz_dag.errors import OutputError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_SUFFIX = ".writing"
+_TOKEN_BYTES = 8
+_TEMPORARY = re.compile(rf"\..+\.[0-9a-f]{{{2 * _TOKEN_BYTES}}}{re.escape(_SUFFIX)}", re.DOTALL)
+_SCRATCH = "traceviz_"
+_LONGEST_NAME = 200
+"""Bytes of a target's name up to which it is spelt out in the name of its temporary, which may have 255."""
+
+_ATTEMPTS = 20
+_NO_LOCKS_HERE = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
+_NO_SYNC_HERE = frozenset({errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.EOPNOTSUPP, errno.EACCES})
+
+
+def write_atomically(path: Path, data: bytes | pa.Buffer | list[bytes]) -> None:
+    """Write a file at once; concurrent writers of one path are safe, the last one wins.
+
+    Args:
+        data: the bytes, or pieces of them in order.
+
+    Raises:
+        OutputError: it cannot be written; what stood there before still stands.
+    """
+    pieces = data if isinstance(data, list) else [data]
+    for _ in range(_ATTEMPTS):
+        with suppress(FileNotFoundError), whole_file(path) as file:
+            for piece in pieces:
+                file.write(memoryview(piece))
+            return
+    raise OutputError(path, "its folder is deleted again and again", "stop what deletes it")
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[IO[bytes]]:
+    """A stream to write a file with; the file appears when the block ends without an error.
+
+    Raises:
+        OutputError: it cannot be written; what stood there before still stands.
+        FileNotFoundError: its folder was deleted meanwhile.
+    """
+    with _temporary_of(path) as (_, descriptor), os.fdopen(descriptor, "r+b", closefd=False) as file:
+        yield file
+
+
+@contextmanager
+def temporary_of(path: Path) -> Iterator[Path]:
+    """An empty, locked temporary file for what opens its output by name, renamed to ``path`` when the block ends.
+
+    The block must write into this very file: one that it puts in its place is not locked.
+
+    Raises:
+        OutputError: it cannot be written; what stood there before still stands.
+        FileNotFoundError: its folder was deleted meanwhile.
+    """
+    with _temporary_of(path) as (temporary, _):
+        yield temporary
+
+
+def remove_stale_temporaries(path: Path) -> int:
+    """Remove the temporaries of a target whose writers are gone, and say how many."""
+    prefix = f"{_beginning(path)}."
+    return _remove_stale(path.parent, lambda name: name.startswith(prefix) and len(name) == _length_of_temporary(path))
+
+
+def remove_all_stale_temporaries(folder: Path) -> int:
+    """Remove the temporaries of dead writers in a folder of the home and below it, whatever they were to become.
+
+    Only for folders that hold nothing but what this package writes.
+    """
+    return sum(_remove_stale(Path(place), lambda _: True) for place, _, _ in os.walk(folder))
+
+
+@contextmanager
+def exclusive_lock(path: Path) -> Iterator[None]:
+    """Hold a lock across processes and threads; the file stays, empty, for the next one.
+
+    Raises:
+        OutputError: the lock's file cannot be made.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise _explained(path, error) from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def scratch_folder(base: Path | None = None) -> Iterator[Path]:
+    """A folder that is gone after the block; one that a killed process left is removed by the next.
+
+    Args:
+        base: where it is made; the system's folder for temporary files by default.
+
+    Raises:
+        OutputError: it cannot be made.
+    """
+    place = Path(tempfile.gettempdir()) if base is None else base
+    try:
+        _remove_stale_scratch(place)
+        folder, descriptor = _locked_folder(place)
+    except OSError as error:
+        raise _explained(place, error) from error
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(descriptor)
+
+
+@contextmanager
+def _temporary_of(path: Path) -> Iterator[tuple[Path, int]]:
+    try:
+        _refuse_what_is_no_file(path)
+        temporary, descriptor = _locked_temporary(path)
+    except OSError as error:
+        raise _explained(path, error) from error
+    try:
+        yield temporary, descriptor
+        os.fsync(descriptor)
+        temporary.replace(path)
+        _sync_folder(path.parent)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        # An error that names a file is about that file: an input, say, that the block reads.
+        if isinstance(error, OutputError) or error.filename not in (None, str(temporary)):
+            raise
+        raise _explained(path, error) from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _locked_temporary(path: Path) -> tuple[Path, int]:
+    for _ in range(_ATTEMPTS):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        remove_stale_temporaries(path)
+        temporary = path.with_name(f"{_beginning(path)}.{secrets.token_hex(_TOKEN_BYTES)}{_SUFFIX}")
+        with suppress(FileNotFoundError):
+            descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+            if _lock(descriptor):
+                return temporary, descriptor
+            os.close(descriptor)
+    raise FileNotFoundError(errno.ENOENT, "its folder is deleted again and again", str(path.parent))
+
+
+def _lock(descriptor: int) -> bool:
+    """Lock what was just made; False where somebody took it for stale, and removed it, in between."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except OSError as error:
+        # Without locks nobody can tell what is stale, so nobody removes anything either.
+        if error.errno not in _NO_LOCKS_HERE:
+            os.close(descriptor)
+            raise
+    return os.fstat(descriptor).st_nlink > 0
+
+
+def _remove_stale(folder: Path, chosen: Callable[[str], bool]) -> int:
+    try:
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry in entries if _TEMPORARY.fullmatch(entry.name) and chosen(entry.name)]
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
+    removed = 0
+    for name in names:
+        try:
+            descriptor = os.open(folder / name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError:
+            # It has gone, or it is nothing that this writer made.
+            continue
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            (folder / name).unlink()
+            removed += 1
+        except OSError:
+            # Its writer is alive, or has just renamed it.
+            continue
+        finally:
+            os.close(descriptor)
+    return removed
+
+
+def _locked_folder(base: Path) -> tuple[Path, int]:
+    for _ in range(_ATTEMPTS):
+        folder = base / f"{_SCRATCH}{secrets.token_hex(_TOKEN_BYTES)}"
+        folder.mkdir(mode=0o700, parents=True)
+        with suppress(FileNotFoundError):
+            descriptor = os.open(folder, os.O_RDONLY)
+            if _lock(descriptor):
+                return folder, descriptor
+            os.close(descriptor)
+    raise FileNotFoundError(errno.ENOENT, "a folder made there is deleted again and again", str(base))
+
+
+def _remove_stale_scratch(base: Path) -> None:
+    for folder in base.glob(f"{_SCRATCH}{'[0-9a-f]' * 2 * _TOKEN_BYTES}"):
+        try:
+            descriptor = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+        except OSError:
+            continue
+        finally:
+            os.close(descriptor)
+
+
+def _beginning(path: Path) -> str:
+    """How the names of a target's temporaries begin."""
+    name = os.fsencode(path.name)
+    return f".{path.name if len(name) <= _LONGEST_NAME else blake2b(name, digest_size=16).hexdigest()}"
+
+
+def _length_of_temporary(path: Path) -> int:
+    return len(_beginning(path)) + 1 + 2 * _TOKEN_BYTES + len(_SUFFIX)
+
+
+def _refuse_what_is_no_file(path: Path) -> None:
+    """A device, a pipe or a folder in its place would be replaced, or end the rename with an obscure error."""
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    if not stat.S_ISREG(mode):
+        raise OutputError(path, "is a folder" if stat.S_ISDIR(mode) else "is no regular file", "choose another name")
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename durable, where the file system can."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_SYNC_HERE:
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _explained(path: Path, error: OSError) -> OSError:
+    if isinstance(error, OutputError):
+        return error
+    remedies = {
+        errno.ENOSPC: "free space there, or choose another place",
+        errno.EDQUOT: "free space in your quota, or choose another place",
+        errno.EROFS: "choose a place that can be written",
+        errno.EACCES: "check the permissions of its folder, or choose another place",
+        errno.EPERM: "check the permissions of its folder, or choose another place",
+    }
+    fault = f"cannot be written ({error.strerror or error})"
+    return OutputError(path, fault, remedies.get(error.errno or 0, "choose another place"), error.errno)
