@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -26,18 +26,19 @@ def read_kineto(path: Path, *, chunk_bytes: int = CHUNK_BYTES) -> TraceEvents:
     """Read a Kineto trace.
 
     A file that breaks off, or that holds events that cannot be decoded, gives what can be read; ``report`` says what
-    is missing.
+    is missing. Begin and end events are paired to durations.
 
     Args:
         path: the file; gzip is told by its first bytes.
         chunk_bytes: bytes decoded at a time. The result does not depend on it.
 
     Raises:
-        BadInputError: the file is missing, empty, no trace, or breaks off before its first event.
+        BadInputError: the file is missing, empty, no trace, breaks off before its first event, or none of its events
+            can be used.
     """
-    builder = ColumnBuilder()
+    builder, decoder = ColumnBuilder(), EventDecoder()
     with ByteSource(path) as source, _without_garbage_collection():
-        array: EventArray[Piece] = EventArray(source, EventDecoder().decode, chunk_bytes)
+        array: EventArray[Piece] = EventArray(source, decoder.decode, chunk_bytes)
         try:
             array.feed(builder.add)
         except NotATraceError as error:
@@ -48,6 +49,9 @@ def read_kineto(path: Path, *, chunk_bytes: int = CHUNK_BYTES) -> TraceEvents:
             fault = f"{fault}, its base time may be lost with them"
         if fault is not None and not builder.rows_read:
             raise BadInputError(path, f"{fault}, and no event can be read", _EXPORT_AGAIN)
+        dropped = dict(builder.dropped + array.dropped + decoder.unpaired)
+        if dropped and not builder.rows_kept:
+            raise BadInputError(path, f"none of its {builder.rows_read:,} events can be used: {told(dropped)}", _EXPORT_AGAIN)
         tables = builder.finish(header.base_time_ns)
     return TraceEvents(
         header=header,
@@ -60,10 +64,16 @@ def read_kineto(path: Path, *, chunk_bytes: int = CHUNK_BYTES) -> TraceEvents:
         operator_facts=tables.operator_facts,
         report=ReadReport(
             rows_read=builder.rows_read,
-            dropped=dict(builder.dropped + array.dropped),
+            dropped=dropped,
             fault=None if fault is None else f"{fault}, {builder.rows_read} events were read; {_EXPORT_AGAIN}",
         ),
     )
+
+
+def told(dropped: Mapping[str, int]) -> str:
+    """What was dropped and why, in words, the most frequent reason first."""
+    ordered = sorted(dropped.items(), key=lambda one: (-one[1], one[0]))
+    return ", ".join(f"{count:,} × {reason}" for reason, count in ordered)
 
 
 def _fault(array: EventArray[Piece], source: ByteSource, header_fault: str | None) -> str | None:
