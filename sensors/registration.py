@@ -182,7 +182,7 @@ def _iterations_in(home: Path, local: Path, look: FolderLook) -> tuple[list[Iter
     for one in below:
         ranks = tuple(entry for entry in one.ranks if Path(entry.path).parent == local)
         if ranks:
-            own.append(_with_own_name(home, replace(one, ranks=ranks)))
+            own.append(replace(one, ranks=ranks))
     return own, None
 
 
@@ -193,15 +193,6 @@ def _with_newest_topology(home: Path, run_folder: Path) -> list[IterationInputs]
             (run,) = discover([Path(one.ranks[0].path)])
             changed.append(replace(one, topology_file=str(run.topology_file) if run.topology_file else None))
     return changed
-
-
-def _with_own_name(home: Path, inputs: IterationInputs) -> IterationInputs:
-    """A run whose name another folder's run bears already gets a digest of its path, as discovery gives it."""
-    known = registered_if_any(home, inputs.key)
-    if known is None or known.folder == inputs.folder:
-        return inputs
-    digest = xxhash.xxh3_64_hexdigest(os.fsencode(inputs.folder))[:_DIGEST_DIGITS]
-    return replace(inputs, run=f"{inputs.run}-{digest}")
 
 
 def _with_vanished(home: Path, inputs: IterationInputs) -> IterationInputs:

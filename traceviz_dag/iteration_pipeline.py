@@ -30,7 +30,7 @@ def read_topology(
 ) -> Topology:
     """Unite the headers of all readable ranks and the text file.
 
-    A rank whose file cannot be read contributes nothing here; the step that reads its kernels reports it. A text file
+    A rank whose file cannot be read, or is of another job, contributes nothing here; the step that reads its kernels reports it. A text file
     that cannot be read is one of the disagreements.
 
     Args:
@@ -54,7 +54,7 @@ def _headers(inputs: IterationInputs, home: Path | None) -> Iterator[tuple[int, 
     with suppress(BadInputError):
         yield from export_headers(exports, home).items()
     for entry in inputs.ranks:
-        if entry.part:
+        if entry.part or entry.refusal:
             continue
         try:
             yield entry.rank, peek_header(Path(entry.path))
@@ -81,7 +81,7 @@ def rank_traces(inputs: IterationInputs, ranks: Collection[int], home: Path | No
         home: where profiles of Nsight Systems are kept once they were read; None keeps nothing.
     """
     return [
-        RankTrace(Path(entry.path), entry.name, entry.rank, entry.step, entry.part, home)
+        RankTrace(Path(entry.path), entry.name, entry.rank, entry.step, entry.part, home, entry.refusal)
         for entry in inputs.ranks
         if entry.rank in ranks
     ]

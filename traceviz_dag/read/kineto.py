@@ -19,7 +19,8 @@ from traceviz_dag.read.sources import ByteSource
 CHUNK_BYTES = 1 << 20
 """Bytes decoded at a time. The objects of a piece of 1 to 2 MiB stay in a core's caches; 8 MiB take a fifth longer."""
 
-_EXPORT_AGAIN = "export it again"
+EXPORT_AGAIN = "export it again"
+"""What to do about a trace of which a part cannot be read."""
 
 
 def read_kineto(path: Path, *, chunk_bytes: int = CHUNK_BYTES) -> TraceEvents:
@@ -48,10 +49,10 @@ def read_kineto(path: Path, *, chunk_bytes: int = CHUNK_BYTES) -> TraceEvents:
         if not array.complete and not header.base_time_ns:
             fault = f"{fault}, its base time may be lost with them"
         if fault is not None and not builder.rows_read:
-            raise BadInputError(path, f"{fault}, and no event can be read", _EXPORT_AGAIN)
+            raise BadInputError(path, f"{fault}, and no event can be read", EXPORT_AGAIN)
         dropped = dict(builder.dropped + array.dropped + decoder.unpaired)
         if dropped and not builder.rows_kept:
-            raise BadInputError(path, f"none of its {builder.rows_read:,} events can be used: {told(dropped)}", _EXPORT_AGAIN)
+            raise BadInputError(path, f"none of its {builder.rows_read:,} events can be used: {told(dropped)}", EXPORT_AGAIN)
         tables = builder.finish(header.base_time_ns)
     return TraceEvents(
         header=header,
@@ -65,7 +66,7 @@ def read_kineto(path: Path, *, chunk_bytes: int = CHUNK_BYTES) -> TraceEvents:
         report=ReadReport(
             rows_read=builder.rows_read,
             dropped=dropped,
-            fault=None if fault is None else f"{fault}, {builder.rows_read} events were read; {_EXPORT_AGAIN}",
+            fault=None if fault is None else f"{fault}, {builder.rows_read} events were read; {EXPORT_AGAIN}",
         ),
     )
 
