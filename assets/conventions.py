@@ -18,7 +18,7 @@ RULES_TAG = "traceviz/rules"
 ONLY_STALE_TAG = "traceviz/only_stale"
 """A run with this tag leaves out the ranks whose tables are made from what is there now."""
 
-CODE_VERSION = "4"
+CODE_VERSION = "5"
 """Raise it when the same trace and rules give different tables: everything is then computed again."""
 
 

@@ -16,12 +16,15 @@ from traceviz_dag.lake.queries import iterations, runs
 
 
 class PartialConfig(dg.Config):
-    """Whether to go on without ranks whose trace could not be read."""
+    """What to do about ranks whose trace could not be read, or not wholly.
+
+    Attributes:
+        allow_partial: go on without those of which nothing could be read.
+        with_partial: count those that were read in part; by default figures across ranks leave them out.
+    """
 
     allow_partial: bool = False
-
-
-_QUERIES = {"iterations": iterations, "runs": runs}
+    with_partial: bool = False
 
 
 @dg.multi_asset(
@@ -72,8 +75,11 @@ def iteration_assets(
             allow_retries=False,
         )
     complete: bool | None = None
-    for name, query in _QUERIES.items():
-        table = query(lake, run, iteration)
+    tables = {
+        "iterations": iterations(lake, run, iteration, with_partial=config.with_partial),
+        "runs": runs(lake, run, iteration),
+    }
+    for name, table in tables.items():
         written = lake.write(name, table, run=run, iteration=iteration)
         figures = table.to_pylist()[0] if table.num_rows else {}
         complete = figures.get("complete", complete)

@@ -37,3 +37,7 @@ class BadInputError(TracevizError):
 
 class UsageError(TracevizError):
     """The words of a call are off."""
+
+
+class IncompleteError(TracevizError):
+    """Some of what was given could not be read; the answer is about the rest, and was given."""

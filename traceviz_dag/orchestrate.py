@@ -20,6 +20,7 @@ from assets.resources import TracevizHome
 from assets.staleness import ITERATION_TABLES, contiguous, stale_ranks, topology_is_current
 from assets.topology import topology_assets
 from traceviz_dag.classify.rules import load_rules
+from traceviz_dag.completeness import stored_completeness
 from traceviz_dag.definitions import ASSETS
 from traceviz_dag.iteration_pipeline import stored_topology
 from traceviz_dag.lake.inputs import IterationInputs, register, with_digests
@@ -43,6 +44,7 @@ class AnalysisSettings:
         workers: processes that ranks fan out over; 0 takes one a core.
         rules: a TOML file with rules that come before the built-in ones.
         allow_partial: aggregate an iteration although ranks of it cannot be read.
+        with_partial: count ranks that were read in part in figures across ranks, which else leave them out.
         force: compute again what is there and unchanged.
     """
 
@@ -51,6 +53,7 @@ class AnalysisSettings:
     rules: Path | None = None
     allow_partial: bool = False
     force: bool = False
+    with_partial: bool = False
 
 
 @dataclass(slots=True)
@@ -140,8 +143,14 @@ def _analyse_iteration(
     stand = (lake.exists(name, run=inputs.run, iteration=inputs.iteration) for name in ITERATION_TABLES)
     missing = not all(stand)
     waiting = bool(result.failed) and not settings.allow_partial
-    if (stale or missing) and not waiting:
-        config = {"ops": {"iteration_tables": {"config": {"allow_partial": settings.allow_partial}}}}
+    if (stale or missing or _covers_others(lake, inputs, settings)) and not waiting:
+        counted = {"with_partial": settings.with_partial}
+        config = {
+            "ops": {
+                "iteration_tables": {"config": {"allow_partial": settings.allow_partial, **counted}},
+                "across_ranks": {"config": counted},
+            }
+        }
         selection = [iteration_assets, across_ranks_assets]
         _materialise(settings, instance, selection, partition_key=inputs.key, config=config)
     result.aggregated = not waiting
@@ -167,6 +176,16 @@ def _materialise(
         run_config={**_QUIET, **(config or {})},
         raise_on_error=False,
     )
+
+
+def _covers_others(lake: Lake, inputs: IterationInputs, settings: AnalysisSettings) -> bool:
+    """Whether the stored figures count ranks that were read in part though they should not, or the other way round."""
+    if not lake.exists("iterations", run=inputs.run, iteration=inputs.iteration):
+        return True
+    in_part = set(stored_completeness(lake, inputs.run, inputs.iteration).in_part)
+    rows = lake.table("iterations", inputs.run, inputs.iteration).arrow(["covered_ranks"]).to_pylist()
+    covered = {rank for row in rows for rank in row["covered_ranks"]}
+    return bool(in_part) and settings.with_partial != (in_part <= covered)
 
 
 def _collect_faults(lake: Lake, inputs: IterationInputs, result: IterationResult) -> None:

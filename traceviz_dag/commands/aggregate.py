@@ -9,9 +9,10 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from traceviz_dag.commands.figures import AlignmentOption, ProcessesOption, iterations_of
+from traceviz_dag.commands.figures import AlignmentOption, ProcessesOption, completeness_of, iterations_of
 from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.output import print_json
+from traceviz_dag.commands.partial import end_partial
 from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.show.alignment import TimeAlignment
 
@@ -46,7 +47,8 @@ def aggregate(
     folders = _folders(names or [], input_, base_folder, iterations)
     written = []
     console = Console(stderr=True)
-    for source in iterations_of(home.resolve(), folders, None, None):
+    sources = iterations_of(home.resolve(), folders, None, None)
+    for source in sources:
         folder = export_folder(home.resolve(), source.run, source.iteration)
         if output is not None:
             folder = output.resolve() / folder.name
@@ -69,6 +71,7 @@ def aggregate(
         )
     if json:
         print_json(written)
+    end_partial(completeness_of(sources, folders))
 
 
 def _folders(

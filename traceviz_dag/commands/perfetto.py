@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from traceviz_dag.commands.figures import iterations_of
+from traceviz_dag.commands.figures import completeness_of, iterations_of
 from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.output import print_json, print_table
+from traceviz_dag.commands.partial import end_partial
 from traceviz_dag.commands.sql import as_json, print_rows
 from traceviz_dag.errors import BadInputError, UsageError
 
@@ -79,6 +80,7 @@ def export(
         places = [{"run": source.run, "iteration": source.iteration} for source in chosen]
         rows = [asdict(each) | {"path": str(each.path)} for each in written]
         print_json([place | row for place, row in zip(places, rows, strict=True)])
+    end_partial(completeness_of(chosen, paths or []))
 
 
 TraceArgument = Annotated[Path, typer.Argument(help="A trace of any format that Perfetto reads.")]

@@ -18,6 +18,7 @@ from traceviz_dag.lake.summaries import (
 )
 
 if TYPE_CHECKING:
+    from traceviz_dag.completeness import Completeness
     from traceviz_dag.orchestrate import IterationResult
 
 
@@ -27,7 +28,7 @@ SLOW_RANK = 0.05
 MOST_SLOW_RANKS = 5
 
 
-def iteration_summary(home: Path, result: IterationResult) -> dict[str, Any]:
+def iteration_summary(home: Path, result: IterationResult, completeness: Completeness) -> dict[str, Any]:
     """The figures of one iteration, from its tables; see each named query for its definition."""
     lake = open_lake(home)
     summary: dict[str, Any] = {
@@ -38,6 +39,8 @@ def iteration_summary(home: Path, result: IterationResult) -> dict[str, Any]:
         "ranks_failed": sorted(result.failed),
         "faults": {str(rank): fault for rank, fault in sorted(result.faults.items())},
         "aggregated": result.aggregated,
+        **completeness.as_json(),
+        "mark": completeness.mark,
     }
     if result.aggregated and lake.exists("iterations", run=result.run, iteration=result.iteration):
         rows = lake.table("iterations", result.run, result.iteration).arrow().to_pylist()
@@ -52,17 +55,20 @@ def iteration_summary(home: Path, result: IterationResult) -> dict[str, Any]:
 
 def print_summary(summary: dict[str, Any], *, tables: bool = True) -> None:
     """Print the figures for people: what the iteration shows first, then (with ``tables``) the tables behind it."""
-    ranks = f"{summary['ranks_computed']} ranks computed, {summary['ranks_skipped']} unchanged"
-    if summary["ranks_failed"]:
-        ranks += f", {len(summary['ranks_failed'])} unreadable"
-    typer.echo(f"\n{summary['run']} · iteration {summary['iteration']} · {ranks}")
+    unreadable = len(summary["ranks_failed"])
+    ranks = f"{summary['ranks_computed'] - unreadable} ranks computed, {summary['ranks_skipped']} unchanged"
+    if unreadable:
+        ranks += f", {unreadable} unreadable"
+    mark = f" · {summary['mark']}" if summary["mark"] else ""
+    typer.echo(f"\n{summary['run']} · iteration {summary['iteration']} · {ranks}{mark}")
     for line in _statements(summary):
         typer.echo(f"  {line}")
     if not tables:
         return
+    ranks = _counted(summary)
     if summary["categories"]:
         print_table(
-            "Kernel time by category (sums of durations over all ranks)",
+            f"Kernel time by category (sums of durations over {ranks})",
             ["category", "kernels", "time ms", "share"],
             [
                 [row["category"], row["kernels"], milliseconds(row["time_ns"]), percent(row["share"])]
@@ -71,7 +77,7 @@ def print_summary(summary: dict[str, Any], *, tables: bool = True) -> None:
         )
     if summary["communication"]:
         print_table(
-            "Communication by dimension (unions, mean over ranks)",
+            f"Communication by dimension (unions, mean over {ranks})",
             ["dimension", "communication ms", "hidden ms", "exposed ms", "hidden"],
             [
                 [
@@ -86,15 +92,32 @@ def print_summary(summary: dict[str, Any], *, tables: bool = True) -> None:
         )
 
 
+def _counted(summary: dict[str, Any]) -> str:
+    """Which ranks figures across ranks speak of, in words."""
+    from traceviz_dag.completeness import ranks_in_words
+
+    if not summary["mark"]:
+        return "all ranks"
+    figures = summary.get("figures")
+    return f"{ranks_in_words(figures['covered_ranks'])} alone" if figures else "the ranks that were read whole"
+
+
 def _statements(summary: dict[str, Any]) -> list[str]:
     """One line a statement, each with the table it can be checked in."""
+    from traceviz_dag.completeness import ranks_in_words
+
     lines = []
     figures = summary.get("figures")
     if figures is None and not summary["aggregated"]:
         lines.append("not aggregated: some ranks could not be read; --allow-partial goes on without them")
+    elif figures is None:
+        lines.append("no figures across ranks: no rank was read whole; --allow-partial counts those read in part")
     if figures:
         share = figures["exposed_ns"] / figures["step_ns"] if figures["step_ns"] else None
-        partial = ", PARTIAL: ranks are missing" if figures["partial"] else ""
+        counted = sorted(set(summary["partial_ranks"]) & set(figures["covered_ranks"]))
+        if counted:
+            lines.append(f"{ranks_in_words(counted)} read in part, and counted all the same (--allow-partial)")
+        partial = ", PARTIAL" if figures["partial"] else ""
         lines += [
             f"step {milliseconds(figures['step_ns'])} ms over {figures['ranks']} ranks{partial} (table iterations)",
             f"exposed communication {milliseconds(figures['exposed_ns'])} ms a rank, {percent(share)} of the step; "
@@ -103,7 +126,8 @@ def _statements(summary: dict[str, Any]) -> list[str]:
         if figures["unclassified_share"]:
             unclassified = percent(figures["unclassified_share"])
             lines.append(f"{unclassified} of kernel time has no category: the evidence does not say (traceviz doctor)")
-    lines += _slowest_stage(summary["stages"]) + _slow_ranks(summary["ranks"])
+    of = " of those that were read" if summary["mark"] else ""
+    lines += _slowest_stage(summary["stages"], of) + _slow_ranks(summary["ranks"])
     return lines + [f"{blame_statement(row)} (traceviz waits)" for row in summary["blamed"][:MOST_SLOW_RANKS]]
 
 
@@ -116,14 +140,14 @@ def _blamed(lake: Lake, run: str, iteration: int) -> list[dict[str, Any]]:
     return blamed_ranks(late_ranks(lake.table("collectives", run, iteration).arrow(JUDGED_COLUMNS)))
 
 
-def _slowest_stage(stages: list[dict[str, Any]]) -> list[str]:
+def _slowest_stage(stages: list[dict[str, Any]], of: str) -> list[str]:
     if len(stages) < 2:
         return []
     slowest = stages[0]
     others = sorted(row["compute_ns"] for row in stages[1:])
     ahead = slowest["compute_ns"] / others[len(others) // 2] - 1
     return [
-        f"slowest stage {slowest['stage']}: {milliseconds(slowest['compute_ns'])} ms of computation a rank, "
+        f"slowest stage{of} {slowest['stage']}: {milliseconds(slowest['compute_ns'])} ms of computation a rank, "
         f"{ahead:+.1%} on the median of the others (table microbatches)"
     ]
 

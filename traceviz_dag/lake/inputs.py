@@ -58,7 +58,7 @@ class RankInput:
         Without a digest it changes whenever the file looks different.
         """
         version = self.digest or f"{self.size_bytes}-{self.changed_ns}"
-        return f"{version}-{xxhash.xxh3_64_hexdigest(self.refusal)}" if self.refusal else version
+        return f"{version}-{xxhash.xxh3_64_hexdigest(self.refusal.encode())}" if self.refusal else version
 
     @property
     def look(self) -> tuple[str, int, int]:

@@ -6,24 +6,35 @@ import pyarrow as pa
 
 from traceviz_dag.lake.lake import Lake
 
-CATEGORY_SHARES_SQL = """
+_COVERED = """rank IN (
+        SELECT rank FROM traces
+        WHERE run = $run AND iteration = $iteration AND CASE
+            WHEN EXISTS (FROM iterations WHERE run = $run AND iteration = $iteration) THEN rank IN (
+                SELECT unnest(covered_ranks) FROM iterations WHERE run = $run AND iteration = $iteration
+            )
+            ELSE status = 'read'
+        END
+    )"""
+# The ranks that the row of ``iterations`` covers, so that all figures of an iteration speak of the same ranks.
+
+CATEGORY_SHARES_SQL = f"""
 SELECT
     category,
     count(*) AS kernels,
     CAST(sum(duration_ns) AS BIGINT) AS time_ns,
     sum(duration_ns) / nullif(sum(sum(duration_ns)) OVER (), 0) AS share
 FROM kernels
-WHERE run = $run AND iteration = $iteration
+WHERE run = $run AND iteration = $iteration AND {_COVERED}
 GROUP BY category
 ORDER BY time_ns DESC, category
 """
 
-DIMENSIONS_SQL = """
+DIMENSIONS_SQL = f"""
 WITH measured AS (
     SELECT *,
         count(*) FILTER (window_name = 'step') OVER (PARTITION BY rank, device) > 0 AS has_steps
     FROM overlap
-    WHERE run = $run AND iteration = $iteration AND window_name IN ('step', 'kernels')
+    WHERE run = $run AND iteration = $iteration AND window_name IN ('step', 'kernels') AND {_COVERED}
 ),
 ranks AS (SELECT count(DISTINCT rank) AS ranks FROM measured)
 SELECT
@@ -38,12 +49,12 @@ GROUP BY dimension
 ORDER BY exposed_ns DESC, dimension
 """
 
-_COMPUTATION_SQL = """
+_COMPUTATION_SQL = f"""
 WITH computation AS (
     SELECT rank, stage, CAST(sum(compute_ns) AS BIGINT) AS compute_ns
     FROM microbatches
     WHERE run = $run AND iteration = $iteration AND dimension = 'all' AND phase IN ('forward', 'backward')
-        AND stage IS NOT NULL
+        AND stage IS NOT NULL AND {_COVERED}
     GROUP BY rank, stage
 )
 """
@@ -78,7 +89,7 @@ ORDER BY above_median DESC, rank
 
 
 def category_shares(lake: Lake, run: str, iteration: int) -> pa.Table:
-    """Kernel time by category over all ranks: category, kernels, time_ns (a sum of durations), share of all time."""
+    """Kernel time by category over the ranks that the figures of the iteration cover: category, kernels, time_ns (a sum of durations), share of all time."""
     return lake.query_iteration(CATEGORY_SHARES_SQL, run=run, iteration=iteration)
 
 
