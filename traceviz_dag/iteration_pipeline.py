@@ -62,6 +62,18 @@ def _headers(inputs: IterationInputs, home: Path | None) -> Iterator[tuple[int, 
             continue
 
 
+def unread_headers(inputs: IterationInputs) -> Iterator[tuple[int, str, str]]:
+    """(rank, file, fault) of PyTorch traces whose header tells the topology nothing: unreadable, or of another job."""
+    for entry in inputs.ranks:
+        if entry.refusal:
+            yield entry.rank, entry.name, f"{entry.path}: {entry.refusal}"
+        elif not entry.part:
+            try:
+                peek_header(Path(entry.path))
+            except BadInputError as error:
+                yield entry.rank, entry.name, str(error)
+
+
 def stored_topology(lake: Lake, run: str, iteration: int) -> tuple[Topology, str]:
     """The topology of an iteration from the lake, and its data version.
 

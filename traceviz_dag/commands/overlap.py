@@ -11,12 +11,13 @@ import typer
 
 from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.output import milliseconds, percent, print_json, print_table
-from traceviz_dag.errors import UsageError
+from traceviz_dag.commands.partial import end_partial
+from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.vocabulary import ALL_DIMENSIONS
 
 if TYPE_CHECKING:
-    from traceviz_dag.classify.topology_types import Topology
+    from traceviz_dag.completeness import Completeness
     from traceviz_dag.lake.inputs import IterationInputs
     from traceviz_dag.rank_pipeline import RankTrace
 
@@ -42,19 +43,24 @@ def overlap(
 ) -> None:
     """Show computation, communication, and how much of it is hidden, per rank, window and dimension.
 
-    Times are unions, never sums of durations. hidden_share is hidden / communication, hidden_over_min is
+    A rank that was read in part is marked, and the exit code is 2. Times are unions, never sums of durations. hidden_share is hidden / communication, hidden_over_min is
     hidden / min(computation, communication).
     """
     if window not in _WINDOWS:
         raise UsageError(f"no window {window!r}; there are {', '.join(_WINDOWS)}")
     if path is None:
-        rows = _from_lake(home, window)
+        rows, found = _from_lake(home, window)
     else:
-        rows = _from_path(path, window, start_ns, end_ns, rules, home.resolve())
+        rows, found = _from_path(path, window, start_ns, end_ns, rules, home.resolve())
     rows = [row for row in rows if dimension is None or row["dimension"] == dimension]
     if json:
         print_json(rows)
-        return
+    elif rows or not found:
+        _print(rows, dimension)
+    end_partial(found)
+
+
+def _print(rows: Sequence[dict[str, Any]], dimension: str | None) -> None:
     shown = rows if dimension is not None else [row for row in rows if row["dimension"] == ALL_DIMENSIONS] or rows
     print_table(
         "Overlap",
@@ -78,7 +84,7 @@ def overlap(
             [
                 row["run"],
                 row["iteration"],
-                row["rank"],
+                f"{row['rank']} (in part)" if row["partial"] else row["rank"],
                 row["device"],
                 row["step"],
                 row["dimension"],
@@ -95,24 +101,37 @@ def overlap(
     )
 
 
-def _from_lake(home: Path, window: str) -> Sequence[dict[str, Any]]:
+def _from_lake(home: Path, window: str) -> tuple[Sequence[dict[str, Any]], list[Completeness]]:
+    """The rows, and what of their iterations was not read."""
+    from traceviz_dag.commands.figures import completeness_of
+    from traceviz_dag.figure_pipeline import LakeSource
+
     if window == "file":
         raise UsageError("the lake keeps the windows step and kernels; give a path for --window file")
-    table = open_lake(home).query(
-        "SELECT * FROM overlap WHERE window_name = $window ORDER BY run, iteration, rank, device, step, dimension",
-        {"window": window},
-    )
-    return table.to_pylist()
+    lake = open_lake(home)
+    rows = lake.query(_STORED_SQL, {"window": window}).to_pylist()
+    places = sorted({(row["run"], row["iteration"]) for row in rows})
+    return rows, completeness_of([LakeSource(lake, *place) for place in places], [])
+
+
+_STORED_SQL = """
+SELECT overlap.*, coalesce(status <> 'read', false) AS partial
+FROM overlap LEFT JOIN traces USING (run, iteration, rank)
+WHERE window_name = $window
+ORDER BY run, iteration, rank, device, step, dimension
+"""
 
 
 def _from_path(
     path: Path, window: str, start_ns: int | None, end_ns: int | None, rules_file: Path | None, home: Path
-) -> Sequence[dict[str, Any]]:
+) -> tuple[Sequence[dict[str, Any]], list[Completeness]]:
+    """The rows, and what of the iterations was not read."""
     from traceviz_dag.analyze.overlap import overlap_table, window_overlap
     from traceviz_dag.classify.rules import load_rules
+    from traceviz_dag.completeness import RankFault, ranks_chosen_by_name, read_completeness
     from traceviz_dag.discovery import inputs_below
     from traceviz_dag.iteration_pipeline import rank_traces, read_topology
-    from traceviz_dag.rank_pipeline import classify_trace, kernels_of_step, read_events, step_windows
+    from traceviz_dag.rank_pipeline import classify_trace, kernels_of_step, read_events, read_fault, step_windows
 
     explicit = start_ns is not None or end_ns is not None
     whole = window == "file" or explicit
@@ -120,17 +139,26 @@ def _from_path(
     rows: list[dict[str, Any]] = []
     # A rank's trace, which may hold several iterations, is classified once.
     of_trace: dict[tuple[Path, str], list[tuple[IterationInputs, RankTrace]]] = {}
-    for inputs in inputs_below([path], home=home):
+    below = inputs_below([path], home=home)
+    topologies = {inputs.key: read_topology(inputs, home=home) for inputs in below}
+    faults: dict[str, list[RankFault]] = {inputs.key: [] for inputs in below}
+    for inputs in below:
         for trace in rank_traces(inputs, {entry.rank for entry in inputs.ranks}, home):
             of_trace.setdefault((trace.path, trace.part), []).append((inputs, trace))
-    topologies: dict[str, Topology] = {}
     for places in of_trace.values():
         inputs, first = places[0]
-        if inputs.key not in topologies:
-            topologies[inputs.key] = read_topology(inputs, home=home)
         topology = topologies[inputs.key]
-        classified = classify_trace(read_events(first, topology, rules), first.rank, topology, rules)
+        try:
+            events = read_events(first, topology, rules)
+        except BadInputError as error:
+            for inputs, trace in places:
+                faults[inputs.key].append(RankFault(trace.rank, trace.name, str(error), failed=True))
+            continue
+        fault = read_fault(events)
+        classified = classify_trace(events, first.rank, topology, rules)
         for inputs, trace in places[:1] if whole else places:
+            if fault is not None:
+                faults[inputs.key].append(RankFault(trace.rank, trace.name, fault, failed=False))
             table: pa.Table
             if whole:
                 table = window_overlap(classified.kernels, "clip" if explicit else "file", start_ns, end_ns)
@@ -138,5 +166,13 @@ def _from_path(
                 kernels = kernels_of_step(classified, trace.step)
                 table = overlap_table(kernels, step_windows(classified, trace.step), classified.kernels)
             place = {"run": inputs.run, "iteration": inputs.iteration, "rank": trace.rank}
-            rows += [{**place, **row} for row in table.to_pylist() if whole or row["window_name"] == window]
-    return sorted(rows, key=lambda row: (row["run"], row["iteration"], row["rank"]))
+            rows += [
+                {**place, **row, "partial": fault is not None}
+                for row in table.to_pylist()
+                if whole or row["window_name"] == window
+            ]
+    found = []
+    for inputs in below:
+        expected = None if ranks_chosen_by_name(inputs, [path]) else topologies[inputs.key].world_size
+        found.append(read_completeness(inputs, expected, faults[inputs.key]))
+    return sorted(rows, key=lambda row: (row["run"], row["iteration"], row["rank"])), found

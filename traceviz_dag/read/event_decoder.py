@@ -89,6 +89,11 @@ class EventDecoder:
         open_begins = self._pairs.open_begins
         return self._pairs.dropped + Counter({BEGIN_WITHOUT_END: open_begins} if open_begins else {})
 
+    @property
+    def lost_ends(self) -> Counter[str]:
+        """Reason → end events whose begin did not come before them, so far."""
+        return Counter(self._pairs.dropped)
+
     def decode(self, text: memoryview) -> Piece:
         """Decode a JSON array of events.
 
