@@ -48,7 +48,7 @@ class PartialConfig(dg.Config):
     partitions_def=iteration_partitions,
     retry_policy=TRANSIENT,
     check_specs=[
-        dg.AssetCheckSpec("complete_ranks", asset="runs", description="Every rank of the world has a readable trace.")
+        dg.AssetCheckSpec("complete_ranks", asset="runs", description="Every rank of the world was read whole.")
     ],
 )
 def iteration_assets(
@@ -75,6 +75,7 @@ def iteration_assets(
             allow_retries=False,
         )
     complete: bool | None = None
+    not_whole: dict[str, list[int]] = {}
     tables = {
         "iterations": iterations(lake, run, iteration, with_partial=config.with_partial),
         "runs": runs(lake, run, iteration),
@@ -83,6 +84,7 @@ def iteration_assets(
         written = lake.write(name, table, run=run, iteration=iteration)
         figures = table.to_pylist()[0] if table.num_rows else {}
         complete = figures.get("complete", complete)
+        not_whole |= {word: figures[word] or [] for word in ("partial_ranks", "missing_ranks") if word in figures}
         yield dg.MaterializeResult(
             asset_key=name,
             metadata={
@@ -97,5 +99,5 @@ def iteration_assets(
         check_name="complete_ranks",
         asset_key="runs",
         severity=dg.AssetCheckSeverity.WARN,
-        metadata={"unread_ranks": dg.MetadataValue.json(unread)},
+        metadata={name: dg.MetadataValue.json(ranks) for name, ranks in {"unread_ranks": unread, **not_whole}.items()},
     )

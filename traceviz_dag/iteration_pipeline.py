@@ -30,8 +30,8 @@ def read_topology(
 ) -> Topology:
     """Unite the headers of all readable ranks and the text file.
 
-    A rank whose file cannot be read, or is of another job, contributes nothing here; the step that reads its kernels reports it. A text file
-    that cannot be read is one of the disagreements.
+    A rank whose file cannot be read, or is of another job, contributes nothing here; the step that reads its kernels
+    reports it. A text file that cannot be read is one of the disagreements.
 
     Args:
         stated: makes the grids of sizes that a user gave, from the headers that complete them; compared with the rest.

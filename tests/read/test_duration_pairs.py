@@ -73,7 +73,9 @@ def test_pairs_read_as_complete_events_do(tmp_path_factory, events, bare_ends, c
     folder = tmp_path_factory.mktemp("pairs")
     anchor = [event(99, "cpu_op", tid=9)]
     whole = read_kineto(write(folder / "x.json", _text([*events, *anchor])))
-    paired = read_kineto(write(folder / "b.json", _text([*_as_pairs(events, bare_ends), *anchor])), chunk_bytes=chunk_bytes)
+    paired = read_kineto(
+        write(folder / "b.json", _text([*_as_pairs(events, bare_ends), *anchor])), chunk_bytes=chunk_bytes
+    )
     assert _rows(paired) == _rows(whole)
     assert paired.report.dropped == {} and paired.report.fault is None
 

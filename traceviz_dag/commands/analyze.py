@@ -63,7 +63,9 @@ def analyze(
 
     inputs = inputs_below(paths, pattern=pattern, rank=rank, home=home.resolve())
     folder = home.resolve()
-    settings = AnalysisSettings(folder, workers, rules.resolve() if rules else None, allow_partial, force, allow_partial)
+    settings = AnalysisSettings(
+        folder, workers, rules.resolve() if rules else None, allow_partial, force, allow_partial
+    )
     console = Console(stderr=True)
     with _progress(console, folder) as started:
         results = analyse(settings, inputs, started)

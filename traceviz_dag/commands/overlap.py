@@ -43,8 +43,8 @@ def overlap(
 ) -> None:
     """Show computation, communication, and how much of it is hidden, per rank, window and dimension.
 
-    A rank that was read in part is marked, and the exit code is 2. Times are unions, never sums of durations. hidden_share is hidden / communication, hidden_over_min is
-    hidden / min(computation, communication).
+    A rank that was read in part is marked, and the exit code is 2. Times are unions, never sums of durations.
+    hidden_share is hidden / communication, hidden_over_min is hidden / min(computation, communication).
     """
     if window not in _WINDOWS:
         raise UsageError(f"no window {window!r}; there are {', '.join(_WINDOWS)}")

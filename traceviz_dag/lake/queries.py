@@ -142,8 +142,8 @@ def iterations(lake: Lake, run: str, iteration: int, *, with_partial: bool = Fal
     """The row of table ``iterations`` for one iteration; no row where no rank's overlap was measured.
 
     Ranks that were read in part are left out, as their times are too short, unless ``with_partial`` asks for them; the
-    row is ``partial`` in either case. A rank with several steps or devices in the iteration enters the means with its own mean. ``partial`` is NULL
-    where nothing was lost and nothing states how many ranks there should be.
+    row is ``partial`` in either case. A rank with several steps or devices in the iteration enters the means with its
+    own mean. ``partial`` is NULL where nothing was lost and nothing states how many ranks there should be.
     """
     sql = ITERATIONS_WITH_PARTIAL_SQL if with_partial else ITERATIONS_SQL
     return lake.query_iteration(sql, run=run, iteration=iteration).cast(ITERATIONS.schema)

@@ -89,7 +89,10 @@ ORDER BY above_median DESC, rank
 
 
 def category_shares(lake: Lake, run: str, iteration: int) -> pa.Table:
-    """Kernel time by category over the ranks that the figures of the iteration cover: category, kernels, time_ns (a sum of durations), share of all time."""
+    """Kernel time by category over the ranks that the figures of the iteration cover.
+
+    Columns: category, kernels, time_ns (a sum of durations), share of all time.
+    """
     return lake.query_iteration(CATEGORY_SHARES_SQL, run=run, iteration=iteration)
 
 

@@ -96,7 +96,7 @@ class DurationPairs:
         closed: list[Paired] = []
         places: list[int] = []
         for place, event in enumerate(_PHASED.decode(text)):
-            if event.ph != _BEGIN and event.ph != _END:
+            if event.ph not in (_BEGIN, _END):
                 continue
             time = int(start_ns[place])
             if time == MISSING:

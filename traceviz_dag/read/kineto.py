@@ -14,6 +14,7 @@ from traceviz_dag.read.columns import ColumnBuilder
 from traceviz_dag.read.event_decoder import EventDecoder, Piece
 from traceviz_dag.read.events import ReadReport, TraceEvents
 from traceviz_dag.read.header import decode_header
+from traceviz_dag.read.other_files import not_a_trace
 from traceviz_dag.read.sources import ByteSource
 
 CHUNK_BYTES = 1 << 20
@@ -43,7 +44,7 @@ def read_kineto(path: Path, *, chunk_bytes: int = CHUNK_BYTES) -> TraceEvents:
         try:
             array.feed(builder.add)
         except NotATraceError as error:
-            raise BadInputError(path, str(error), "give a Kineto trace as torch.profiler exports it") from None
+            raise not_a_trace(path, str(error)) from None
         header, header_fault = decode_header(array.before, array.after)
         fault = _fault(array, source, header_fault)
         if not array.complete and not header.base_time_ns:
@@ -52,7 +53,9 @@ def read_kineto(path: Path, *, chunk_bytes: int = CHUNK_BYTES) -> TraceEvents:
             raise BadInputError(path, f"{fault}, and no event can be read", EXPORT_AGAIN)
         dropped = dict(builder.dropped + array.dropped + decoder.unpaired)
         if dropped and not builder.rows_kept:
-            raise BadInputError(path, f"none of its {builder.rows_read:,} events can be used: {told(dropped)}", EXPORT_AGAIN)
+            raise BadInputError(
+                path, f"none of its {builder.rows_read:,} events can be used: {told(dropped)}", EXPORT_AGAIN
+            )
         tables = builder.finish(header.base_time_ns)
     return TraceEvents(
         header=header,

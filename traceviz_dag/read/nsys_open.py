@@ -9,6 +9,7 @@ from pathlib import Path
 
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.read.nsys_source import NsysSource, ParquetSource, SqliteSource
+from traceviz_dag.read.other_files import is_kineto_like
 
 REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
 """Suffixes of reports that only the nsys program can read."""
@@ -112,6 +113,8 @@ def _check_file(path: Path) -> None:
     if not magic:
         raise BadInputError(path, "empty file", _EXPORT_AGAIN)
     if magic != _SQLITE_MAGIC:
+        if is_kineto_like(path):
+            raise BadInputError(path, "JSON, not an export of Nsight Systems", "traceviz analyze reads PyTorch traces")
         raise BadInputError(path, "not a SQLite file", _WANTED)
 
 

@@ -14,6 +14,7 @@ from traceviz_dag.errors import BadInputError
 from traceviz_dag.read.boundaries import LONGEST_TEXT, NotATraceError, array_start, why_no_array
 from traceviz_dag.read.events import TraceHeader
 from traceviz_dag.read.header import decode_header
+from traceviz_dag.read.other_files import not_a_trace
 from traceviz_dag.read.repair import repair
 from traceviz_dag.read.sources import ByteSource
 
@@ -151,7 +152,7 @@ def _read_before(path: Path, source: ByteSource) -> tuple[bytes, bytes]:
             if start is None and (not block or len(text) > LONGEST_TEXT):
                 raise NotATraceError(why_no_array(text, source.fault))
         except NotATraceError as error:
-            raise BadInputError(path, str(error), "give a Kineto trace as torch.profiler exports it") from None
+            raise not_a_trace(path, str(error)) from None
         if start is not None:
             return text[:start], text[start:]
 

@@ -6,11 +6,11 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from traceviz_dag.errors import BadInputError
 from traceviz_dag.read.boundaries import NotATraceError
 from traceviz_dag.read.chunks import CUT_OFF, EventArray
 from traceviz_dag.read.columns import ColumnBuilder
 from traceviz_dag.read.event_decoder import EventDecoder, Piece
+from traceviz_dag.read.other_files import not_a_trace
 from traceviz_dag.read.sources import ByteSource
 
 _CHUNK_BYTES = 1 << 20
@@ -57,7 +57,7 @@ def sample_events(path: Path, pieces: int = _PIECES) -> Sample:
         try:
             array.feed(take)
         except NotATraceError as error:
-            raise BadInputError(path, str(error), "give a Kineto trace as torch.profiler exports it") from None
+            raise not_a_trace(path, str(error)) from None
         except _EnoughError:
             pass
     # Where a file breaks off is told by its end, not by its events.

@@ -17,7 +17,7 @@ from traceviz_dag.analyze.communications import optional_integers
 from traceviz_dag.analyze.intervals import Int64
 from traceviz_dag.show import palette
 from traceviz_dag.show.blocks import Float64, draw_bars
-from traceviz_dag.show.facts import duration, place, share
+from traceviz_dag.show.facts import duration, lost_ranks, place, share
 from traceviz_dag.show.page import (
     DATA_WIDTH,
     FIGURES,
@@ -177,7 +177,7 @@ def _caption(
             *([f"{share(total, time)} of their time is waiting"] if blamed else []),
             *([statement.replace(" us ", " µs ")] if facts["solved"] else []),
         ],
-        warnings=warnings,
+        warnings=[*lost_ranks(source), *warnings],
         legend=[LegendGroup("wait", list(_legend(panels, edges)))],
         footer="tables collectives, rank_clocks",
         note="a column: one communication of the rank, by its number in the dimension"

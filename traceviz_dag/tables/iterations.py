@@ -16,7 +16,9 @@ RUNS = Table(
         Column("partial_ranks", RANKS, "Ranks of whose trace a part could not be read."),
         Column("missing_ranks", RANKS, "Ranks of the expected world without a trace."),
         Column("expected_ranks", INTEGER, "World size as the topology or the headers state it; NULL where unknown."),
-        Column("complete", BOOLEAN, "Whether each expected rank was read whole; NULL where the expectation is unknown."),
+        Column(
+            "complete", BOOLEAN, "Whether each expected rank was read whole; NULL where the expectation is unknown."
+        ),
         Column("backend", TEXT, "Communication backend; NULL where the ranks differ."),
         Column("device_name", TEXT, "Model of the GPU; NULL where the ranks differ."),
         Column("has_stacks", BOOLEAN, "Call stacks on every rank; NULL where the ranks differ."),
