@@ -132,9 +132,9 @@ def test_allow_partial_counts_what_was_read_and_says_so(whole, home, tmp_path):
     assert answer.code == 2 and summary["partial"] is True
     assert summary["figures"]["covered_ranks"] == [0, 1, 2, 3] and left_out["covered_ranks"] == [0, 2, 3]
     assert summary["figures"]["partial"] is True
-    assert "rank 1 read in part, and counted all the same" in call(
-        "analyze", run, "--home", home, "--allow-partial"
-    ).out
+    assert (
+        "rank 1 read in part, and counted all the same" in call("analyze", run, "--home", home, "--allow-partial").out
+    )
     again = call("analyze", run, "--home", home, "--json").json[0]["figures"]
     assert again == left_out
 

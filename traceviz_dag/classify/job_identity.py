@@ -1,8 +1,8 @@
 """Which ranks of one iteration are of another job than the rest, by what their trace headers state.
 
 One fact that two ranks of a job cannot differ in is enough: the world size, the backend, the version of NCCL, who is in
-a process group, or the day. Of facts that a job may mix (the model of the GPU, what the profiler wrote down), two must
-differ. A fact that a header does not state contradicts nothing.
+a process group, or the day. The model of the GPU and how much the header states may each differ within a job; where
+both do, it is another one. A fact that a header does not state contradicts nothing.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def _of_times(ranks: Mapping[int, TraceIdentity]) -> list[_Conflict]:
 
 
 def _of_weak_facts(ranks: Mapping[int, TraceIdentity]) -> list[_Conflict]:
-    """Two facts differ that a job may mix one at a time: model of the GPU, groups and NCCL's version stated or not."""
+    """Both differ of which a job may mix each alone: the model of the GPU, and how much the header states."""
     signs = {rank: _weak_facts(one.header) for rank, one in ranks.items() if one.header.world_size is not None}
     classes: defaultdict[tuple[str | None, ...], set[int]] = defaultdict(set)
     for rank, sign in signs.items():
@@ -181,11 +181,8 @@ def _of_weak_facts(ranks: Mapping[int, TraceIdentity]) -> list[_Conflict]:
 
 
 def _weak_facts(header: TraceHeader) -> tuple[str | None, ...]:
-    return (
-        header.device_name,
-        f"{'described' if header.process_groups else 'no'} process groups",
-        f"{'an' if header.nccl_version else 'no'} NCCL version",
-    )
+    groups = "process groups" if header.process_groups else "no process groups"
+    return header.device_name, f"{groups} and {'an' if header.nccl_version else 'no'} NCCL version stated"
 
 
 def _differing(one: tuple[str | None, ...], other: tuple[str | None, ...]) -> list[tuple[str, str]]:
