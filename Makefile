@@ -5,7 +5,7 @@ CAPTURE_VENV ?= .venv-capture
 BIN := $(VENV)/bin
 HOME_FOLDER ?= traceviz_home
 
-.PHONY: help setup demo dev test lint types imports check lock clean capture-environment
+.PHONY: help setup demo dev test lint types imports dependencies check release-check lock clean capture-environment
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -37,7 +37,13 @@ types: setup ## type checker
 imports: setup ## the rules on which module may import which
 	$(BIN)/lint-imports
 
-check: lint types imports ## everything but the tests
+dependencies: setup ## licences and known vulnerabilities of the locked packages
+	$(BIN)/python .ci/dependencies.py
+
+release-check: check ## what a release needs besides the tests
+	$(BIN)/python .ci/dependencies.py --release
+
+check: lint types imports dependencies ## everything but the tests
 	$(BIN)/dagster definitions validate -w workspace.yaml
 
 capture-environment: ## torch and Megatron-core for the tests of the capture plugin in real training

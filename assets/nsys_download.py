@@ -14,7 +14,7 @@ class NsysDownload(dg.Config):
         repository: data set, as OWNER/NAME.
         file: path in it, a pattern, or part of a path.
         revision: branch, tag or commit; empty takes the default branch.
-        endpoint: address of a mirror; empty takes HF_ENDPOINT, else huggingface.co.
+        endpoint: address of a mirror that TRACEVIZ_HUB_ENDPOINTS lists; empty takes HF_ENDPOINT, else huggingface.co.
     """
 
     repository: str = DATA_SET
@@ -32,10 +32,11 @@ class NsysDownload(dg.Config):
 def nsys_profile(config: NsysDownload, traceviz: TracevizHome) -> dg.MaterializeResult[None]:
     """Fetch the profile, or take what is there already; an interrupted download goes on where it ended."""
     # Only who fetches pays for the client of the hub.
-    from traceviz_dag.read.hub import DownloadError, Wanted, download
+    from traceviz_dag.read.hub import DownloadError, Wanted, check_endpoint, download
 
     wanted = Wanted(config.repository, config.file, config.revision or None, config.endpoint or None)
     try:
+        check_endpoint(wanted.endpoint)
         path, record = download(wanted, traceviz.folder)
     except DownloadError as error:
         raise dg.Failure(description=str(error), allow_retries=False) from error

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import urlparse
+from urllib.parse import quote, urlparse
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -21,6 +21,8 @@ class Hub(ThreadingHTTPServer):
         stall_after: bytes after which a file's transfer stops without ending, until ``resume`` is set; None sends all.
         cut_after: bytes after which a file's transfer breaks, once.
         wrong: whether storage sends other bytes than the listing promises.
+        commit: what it says its newest commit is.
+        tokens: the Authorization header of each request that had one.
     """
 
     daemon_threads = True
@@ -31,6 +33,8 @@ class Hub(ThreadingHTTPServer):
         self.stall_after: int | None = None
         self.cut_after: int | None = None
         self.wrong = False
+        self.commit = COMMIT
+        self.tokens: list[str] = []
         self.resume, self.stalled = threading.Event(), threading.Event()
         super().__init__(("127.0.0.1", 0), _Handler)
 
@@ -56,14 +60,15 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, body: bool) -> None:
         hub, path = self.server, urlparse(self.path).path
         hub.requests.append((self.command, path, self.headers.get("Range")))
+        hub.tokens += self.headers.get_all("Authorization", [])
         api, resolve = f"/api/datasets/{hub.repository}", f"/datasets/{hub.repository}/resolve/"
         if path.startswith("/storage/"):
             self._storage(hub.files[path.removeprefix("/storage/")], body)
         elif path.startswith(resolve) and path.removeprefix(resolve).split("/", 1)[1] in hub.files:
             self._redirect(path.removeprefix(resolve).split("/", 1)[1])
         elif path in (api, f"{api}/revision/main", f"{api}/revision/{COMMIT}"):
-            self._json({"id": hub.repository, "sha": COMMIT, "private": False, "siblings": []})
-        elif path == f"{api}/tree/{COMMIT}":
+            self._json({"id": hub.repository, "sha": hub.commit, "private": False, "siblings": []})
+        elif path == f"{api}/tree/{quote(hub.commit, safe='')}":
             self._json([self._entry(name, data) for name, data in hub.files.items()])
         else:
             known = path.startswith(api)

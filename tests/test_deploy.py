@@ -26,7 +26,7 @@ def test_units_start_programs_that_come_with_the_package():
     ours = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["scripts"]
     known = {entry.name for entry in entry_points(group="console_scripts")} | set(ours)
     started = {Path(command[0]).name for unit in UNITS for command in commands(unit.read_text())}
-    assert started == {"traceviz", "dagster", "dagster-daemon", "dagster-webserver"} and started <= known
+    assert started == {"traceviz", "dagster", "dagster-daemon"} and started <= known
 
 
 def test_the_code_server_listens_where_daemon_and_web_server_look_for_it():
@@ -37,6 +37,13 @@ def test_the_code_server_listens_where_daemon_and_web_server_look_for_it():
         (origin,) = location_origins_from_yaml_paths([str(DEPLOY / workspace)])
         ports = re.findall(r"--port[\" ,=]+(\d+)", server)
         assert origin.location_name == "traceviz_dag" and str(origin.port) in ports
+
+
+def test_nothing_listens_beyond_loopback_by_default():
+    for path in (*UNITS, DEPLOY / "Containerfile", DEPLOY / "workspace.container.yaml", DEPLOY / "workspace.yaml"):
+        text = path.read_text()
+        assert "0.0.0.0" not in text and "EXPOSE" not in text
+        assert set(re.findall(r"(?:--host|host:) (\S+)", text)) <= {"127.0.0.1"}
 
 
 def test_what_the_container_file_copies_is_there():

@@ -27,6 +27,9 @@ def test_the_asset_records_commit_and_checksum_of_what_it_fetched(tmp_path, monk
     monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     data = b"SQLite format 3\0" + bytes(5000)
     with hub(DATA_SET, {f"h200/{PROFILE}.sqlite": data}) as server:
+        refused = _materialise(tmp_path, server.address)
+        assert not refused.success and not server.requests and not (tmp_path / "downloads").exists()
+        monkeypatch.setenv("TRACEVIZ_HUB_ENDPOINTS", server.address)
         result = _materialise(tmp_path, server.address)
         assert result.success
         (event,) = result.asset_materializations_for_node("nsys_profile")

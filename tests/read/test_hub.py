@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from tests.hub_server import COMMIT, Hub, hub
 from traceviz_dag.commands.main import app
-from traceviz_dag.read.hub import DownloadError, Wanted, download, matching
+from traceviz_dag.read.hub import DownloadError, Wanted, check_endpoint, download, matching
 from traceviz_dag.read.public_profile import DATA_SET
 
 DATA = random.Random(3).randbytes(40 << 20)
@@ -144,3 +144,67 @@ def test_of_one_profile_in_two_formats_the_export_is_taken():
     assert matching("a/job", files) == ["a/job.sqlite"]
     assert matching("job", files) == ["a/job.nsys-rep", "a/job.sqlite", "b/job2.sqlite"]
     assert matching("a/job.nsys-rep", files) == ["a/job.nsys-rep"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("/etc/cron.d/x.sqlite", "../../../x.sqlite", "a/../../x.sqlite", "a//x.sqlite", "..\\x.sqlite", "."),
+        *("a\nb.sqlite", "a\0b.sqlite", f"{'x' * 300}.sqlite", ".hidden.sqlite", "x.sqlite.download.json"),
+    ],
+)
+def test_a_path_of_a_hostile_hub_is_refused_and_leaves_nothing_behind(server, tmp_path, name):
+    server.files = {name: b"owned"}
+    home = tmp_path / "a/b/c/d"
+    with pytest.raises(DownloadError, match="refused"):
+        download(_wanted(server, file=name), home)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_a_commit_that_is_a_path_is_refused(server, tmp_path):
+    server.commit = "../../../up"
+    with pytest.raises(DownloadError, match="refused"):
+        download(_wanted(server), tmp_path / "home")
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_a_link_that_leads_out_of_the_home_is_not_followed(server, tmp_path):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    commit = tmp_path / "home/downloads" / DATA_SET.replace("/", "--") / COMMIT
+    commit.parent.mkdir(parents=True)
+    commit.symlink_to(outside)
+    with pytest.raises(DownloadError, match="leads out of"):
+        download(_wanted(server), tmp_path / "home")
+    assert not list(outside.iterdir())
+
+
+def test_the_token_goes_to_the_hub_and_to_no_mirror(server, tmp_path):
+    script = (
+        "import sys; from pathlib import Path; from traceviz_dag.read.hub import Wanted, download\n"
+        "download(Wanted(file='README.md', endpoint=sys.argv[1] or None), Path(sys.argv[2]))"
+    )
+    with hub(DATA_SET, {"README.md": b"elsewhere"}) as mirror:
+        environment = {**os.environ, "HF_ENDPOINT": server.address, "HF_TOKEN": "hf_SECRETTOKEN"}
+        for endpoint, home in (("", "hub"), (mirror.address, "mirror")):
+            command = [sys.executable, "-c", script, endpoint, str(tmp_path / home)]
+            subprocess.run(command, env=environment, check=True)
+        assert set(server.tokens) == {"Bearer hf_SECRETTOKEN"}
+        assert mirror.requests and not mirror.tokens
+
+
+def test_only_listed_mirrors_are_allowed(server, monkeypatch):
+    check_endpoint(None)
+    check_endpoint("https://HuggingFace.co/")
+    for address in (
+        server.address,
+        "http://huggingface.co",
+        "https://huggingface.co.evil.test",
+        "https://[",
+        "file:///etc",
+    ):
+        with pytest.raises(DownloadError, match="TRACEVIZ_HUB_ENDPOINTS"):
+            check_endpoint(address)
+    monkeypatch.setenv("TRACEVIZ_HUB_ENDPOINTS", f"https://mirror.test, {server.address}/")
+    check_endpoint(server.address)
+    check_endpoint("mirror.test")

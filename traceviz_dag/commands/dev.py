@@ -1,9 +1,9 @@
-"""``traceviz dev``: the Dagster UI on this home."""
+"""``traceviz dev``: the Dagster UI on this home; ``traceviz webserver``: its web server alone, for a deployment."""
 
 from __future__ import annotations
 
 import os
-import sys
+import signal
 from pathlib import Path
 from typing import Annotated
 
@@ -11,18 +11,29 @@ import typer
 
 import traceviz_dag
 from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption
+from traceviz_dag.show.web.guard import ALLOWED_HOSTS_VARIABLE, check_address, hosts_of_environment, known_hosts
+
+_LOOPBACK = "127.0.0.1"
+
+HostOption = Annotated[
+    str, typer.Option(help=f"Address to listen on; one beyond loopback needs names in {ALLOWED_HOSTS_VARIABLE}.")
+]
+PortOption = Annotated[int, typer.Option(min=1, max=65535, help="Port of the web server.")]
 
 
 def dev(
     home: HomeOption = DEFAULT_HOME,
-    port: Annotated[int, typer.Option(help="Port of the web server.")] = 3000,
-    host: Annotated[str, typer.Option(help="Address that it listens on.")] = "127.0.0.1",
+    port: PortOption = 3000,
+    host: HostOption = _LOOPBACK,
     prepare_only: Annotated[
         bool,
         typer.Option("--prepare-only", help="Create HOME/dagster, if it is not there, and stop."),
     ] = False,
 ) -> None:
-    """Open the Dagster UI on this home: lineage, partitions, runs and checks of everything analysed."""
+    """Open the Dagster UI on this home: lineage, partitions, runs and checks of everything analysed.
+
+    Only pages of the UI itself can talk to it: requests with a foreign Host or Origin are refused.
+    """
     from traceviz_dag.lake.write import exclusive_lock
     from traceviz_dag.orchestrate import open_instance, prepare_instance
 
@@ -34,11 +45,49 @@ def dev(
             pass
         typer.echo(f"DAGSTER_HOME={instance_folder}")
         return
-    environment = os.environ | {"DAGSTER_HOME": str(instance_folder), "TRACEVIZ_HOME": str(folder)}
+    check_address(host, hosts_of_environment())
+    from traceviz_dag.services import run_services
+
     # The folder of our own packages comes first on the path there, before a foreign assets/ in the current folder.
     packages = Path(traceviz_dag.__file__).resolve().parents[1]
-    command = [sys.executable, "-m", "dagster", "dev", "-m", "traceviz_dag.definitions"]
-    command += ["--working-directory", str(packages), "--port", str(port), "--host", host]
-    typer.echo(f"Dagster UI on http://{host}:{port} for home {folder}; Ctrl-C ends it.")
     os.chdir(packages)
-    os.execve(sys.executable, command, environment)
+    named = {"DAGSTER_HOME": str(instance_folder), "TRACEVIZ_HOME": str(folder), "DAGSTER_IS_DEV_CLI": "1"}
+    os.environ.update(named)
+    typer.echo(f"Dagster UI on http://{host}:{port} for home {folder}; Ctrl-C ends it.")
+    _end_on(signal.SIGTERM)
+    try:
+        with open_instance(folder) as instance:
+            run_services(instance, packages, port, host, named)
+    except KeyboardInterrupt:
+        typer.echo("Ended.", err=True)
+
+
+def webserver(
+    workspace: Annotated[
+        Path, typer.Option(exists=True, dir_okay=False, help="YAML file that lists the code servers.")
+    ],
+    port: PortOption = 3000,
+    host: HostOption = _LOOPBACK,
+) -> None:
+    """Serve the Dagster UI of the instance in DAGSTER_HOME, as a service of its own.
+
+    It knows no users. To share it, put a proxy with a login in front and name the proxy's host in
+    TRACEVIZ_ALLOWED_HOSTS; requests with another Host or Origin are refused.
+    """
+    further = hosts_of_environment()
+    check_address(host, further)
+    from dagster import DagsterInstance
+
+    from traceviz_dag.webserver import serve_ui
+
+    with DagsterInstance.get() as instance:
+        serve_ui(instance, workspace, host, port, known_hosts(port, further))
+
+
+def _end_on(number: signal.Signals) -> None:
+    """Let a signal end this process as Ctrl-C does, so that it ends its children first."""
+
+    def end(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(number, end)

@@ -21,6 +21,7 @@ _COMMANDS = (
 class _Group(LazyGroup):
     places: ClassVar = {
         **{name: f"traceviz_dag.commands.{name}:{name}" for name in _COMMANDS},
+        "webserver": "traceviz_dag.commands.dev:webserver",
         "batch": "traceviz_dag.commands.analyze:batch",
         "nsys": "traceviz_dag.commands.nsys.app:nsys_app",
         "perfetto": "traceviz_dag.commands.perfetto:perfetto",

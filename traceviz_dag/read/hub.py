@@ -7,15 +7,18 @@ kept here, because that library starts over when its process dies.
 from __future__ import annotations
 
 import hashlib
+import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from urllib.parse import urlsplit
 
 import huggingface_hub.errors
 import msgspec
 import pyarrow as pa
-from huggingface_hub import HfApi, get_hf_file_metadata, hf_hub_url
+from huggingface_hub import HfApi, constants, get_hf_file_metadata, hf_hub_url
 from huggingface_hub.errors import (
     EntryNotFoundError,
     GatedRepoError,
@@ -27,7 +30,7 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.file_download import http_get
 from huggingface_hub.hf_api import RepoFile
-from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
+from huggingface_hub.utils import build_hf_headers, validate_repo_id  # type: ignore[attr-defined]
 
 from traceviz_dag.errors import TracevizError
 from traceviz_dag.lake.write import exclusive_lock, write_atomically
@@ -35,9 +38,14 @@ from traceviz_dag.read.public_profile import DATA_SET, PROFILE
 
 FOLDER = "downloads"
 
+ENDPOINTS_VARIABLE = "TRACEVIZ_HUB_ENDPOINTS"
+"""Addresses of mirrors, separated by commas, that assets may fetch from besides the hub itself."""
+
 _SUFFIXES = (".sqlite", ".nsys-rep", ".qdrep")
 _BLOCK_BYTES = 1 << 20
 _MOST_LISTED = 12
+_LONGEST_NAME = 200
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 # With both httpx and requests behind it, the library's own base of network errors is re-exported there.
 _NETWORK_ERRORS: tuple[type[Exception], ...] = (huggingface_hub.errors.HTTPError, OSError)  # type: ignore[attr-defined]
 
@@ -69,13 +77,33 @@ class Wanted:
     Attributes:
         file: a path in the data set, a pattern, or part of a path.
         revision: branch, tag or commit; None takes the default branch.
-        endpoint: address of the hub; None takes HF_ENDPOINT, else huggingface.co.
+        endpoint: address of the hub; None takes HF_ENDPOINT, else huggingface.co. The token goes to the host of that
+            default alone.
     """
 
     repository: str = DATA_SET
     file: str = PROFILE
     revision: str | None = None
     endpoint: str | None = None
+
+    def token(self) -> bool | None:
+        """What tells the hub's client to send its token (None), or not to (False)."""
+        return None if _address(self.endpoint or constants.ENDPOINT) == _address(constants.ENDPOINT) else False
+
+
+def check_endpoint(endpoint: str | None) -> None:
+    """Refuse an address that the operator has not listed in TRACEVIZ_HUB_ENDPOINTS; None is the hub itself.
+
+    Raises:
+        DownloadError: it is not the hub, nor listed.
+    """
+    listed = [constants.ENDPOINT, *os.environ.get(ENDPOINTS_VARIABLE, "").split(",")]
+    known = {_address(each.strip()) for each in listed if each.strip()}
+    if endpoint is not None and _address(endpoint) not in known:
+        raise DownloadError(
+            f"{endpoint} is not an address that this home may fetch from: list it in {ENDPOINTS_VARIABLE} where the "
+            "code server runs, or leave the endpoint empty for the hub"
+        )
 
 
 def download(wanted: Wanted, folder: Path) -> tuple[Path, Downloaded]:
@@ -93,9 +121,13 @@ def download(wanted: Wanted, folder: Path) -> tuple[Path, Downloaded]:
     Raises:
         DownloadError: with the reason and what to do.
     """
+    try:
+        validate_repo_id(wanted.repository)
+    except HFValidationError:
+        raise DownloadError(f"{wanted.repository}: not the name of a data set; name it as OWNER/NAME") from None
     kept = _kept(wanted, folder)
     try:
-        api = HfApi(endpoint=wanted.endpoint)
+        api = HfApi(endpoint=wanted.endpoint, token=wanted.token())
         # A kept file of a stated commit needs no network.
         if kept is not None and wanted.revision == kept[1].revision:
             return kept
@@ -106,8 +138,6 @@ def download(wanted: Wanted, folder: Path) -> tuple[Path, Downloaded]:
         if kept is not None and not isinstance(error, HfHubHTTPError):
             return kept
         raise _explained(error, wanted) from None
-    except HFValidationError:
-        raise DownloadError(f"{wanted.repository}: not the name of a data set; name it as OWNER/NAME") from None
 
 
 def matching(wanted: str, files: Sequence[str]) -> list[str]:
@@ -144,18 +174,18 @@ def _chosen(wanted: Wanted, files: Sequence[RepoFile]) -> RepoFile:
 
 
 def _fetch(wanted: Wanted, file: RepoFile, revision: str, folder: Path) -> tuple[Path, Downloaded]:
-    target = _place(folder, wanted.repository, revision) / file.path
+    target = _target(folder, wanted.repository, revision, file.path)
     published = file.lfs.sha256 if file.lfs is not None else None
-    target.parent.mkdir(parents=True, exist_ok=True)
     with exclusive_lock(target.with_name(f".{target.name}.lock")):
         kept = _record(target)
         if kept is not None:
             return target, kept
         url = hf_hub_url(wanted.repository, file.path, repo_type="dataset", revision=revision, endpoint=wanted.endpoint)
-        metadata = get_hf_file_metadata(url, endpoint=wanted.endpoint)
+        metadata = get_hf_file_metadata(url, endpoint=wanted.endpoint, token=wanted.token())
         size = file.size if metadata.size is None else metadata.size
-        partial = target.with_name(f".{target.name}.{(metadata.etag or revision)[:16]}.part")
-        _complete(url, partial, size, target.name)
+        state = hashlib.sha256((metadata.etag or revision).encode()).hexdigest()[:16]
+        partial = target.with_name(f".{target.name}.{state}.part")
+        _complete(url, partial, size, target.name, wanted.token())
         sha256 = _sha256(partial)
         if published is not None and sha256 != published:
             partial.unlink()
@@ -166,7 +196,7 @@ def _fetch(wanted: Wanted, file: RepoFile, revision: str, folder: Path) -> tuple
     return target, record
 
 
-def _complete(url: str, partial: Path, size: int, shown: str) -> None:
+def _complete(url: str, partial: Path, size: int, shown: str, token: bool | None) -> None:
     """Fetch what a partial file lacks."""
     partial.touch()
     if partial.stat().st_size > size:
@@ -181,7 +211,7 @@ def _complete(url: str, partial: Path, size: int, shown: str) -> None:
                 url,
                 file,
                 resume_size=there,
-                headers=build_hf_headers(),
+                headers=build_hf_headers(token=token),
                 expected_size=size,
                 displayed_filename=shown,
             )
@@ -222,8 +252,38 @@ def _record_path(target: Path) -> Path:
     return target.with_name(f"{target.name}.download.json")
 
 
-def _place(folder: Path, repository: str, revision: str) -> Path:
-    return folder / FOLDER / repository.replace("/", "--") / revision
+def _target(folder: Path, repository: str, revision: str, name: str) -> Path:
+    """Where a file of a data set is put; the hub's word for its path and its commit is checked, not trusted.
+
+    The folder it lies in is there afterwards.
+
+    Raises:
+        DownloadError: the file would not lie below the folder of its data set, or its name is one of our own.
+    """
+    parts = name.split("/")
+    plain = all(part not in ("", ".", "..") and part.isprintable() and len(part) <= _LONGEST_NAME for part in parts)
+    ours = parts[-1].startswith(".") or parts[-1].endswith(".download.json")
+    if not plain or ours or "\\" in name or PurePosixPath(name).is_absolute() or not _COMMIT.fullmatch(revision):
+        raise DownloadError(f"{repository}: the hub lists a file as {name!r} at {revision!r}, which is refused")
+    base = folder / FOLDER / repository.replace("/", "--")
+    target = base / revision / name
+    base.mkdir(parents=True, exist_ok=True)
+    # A link may lie on the way: nothing is made behind one that leads elsewhere.
+    there = next(path for path in target.parents if path.exists())
+    if not there.resolve().is_relative_to(base.resolve()):
+        raise DownloadError(f"{there} leads out of {base}: remove that link, or name another folder with --output")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    return target
+
+
+def _address(endpoint: str) -> tuple[str, str, int | None]:
+    """What makes two addresses the same server; a malformed one is like no other."""
+    try:
+        split = urlsplit(endpoint if "://" in endpoint else f"https://{endpoint}")
+        port = split.port or {"https": 443, "http": 80}.get(split.scheme)
+    except ValueError:
+        return "", endpoint, None
+    return split.scheme, (split.hostname or "").lower(), port
 
 
 def _sha256(path: Path) -> str:

@@ -134,8 +134,10 @@ const server = http.createServer((request, response) => {
       response.writeHead(status, {'Content-Type': 'application/x-protobuf', 'Content-Length': body.length});
       response.end(body);
     };
-    // A page of another origin can send requests to loopback too; it cannot leave out its origin.
-    const endpoint = request.headers.origin ? undefined : ENDPOINTS[request.url];
+    // A page of another origin can send requests to loopback too; it cannot leave out its origin, and a name of its own
+    // that it has pointed at loopback shows in Host.
+    const own = request.headers.host === `127.0.0.1:${server.address().port}`;
+    const endpoint = own && !request.headers.origin ? ENDPOINTS[request.url] : undefined;
     if (!endpoint) return answer(404, Buffer.alloc(0));
     try {
       return answer(200, endpoint(Buffer.concat(chunks)));

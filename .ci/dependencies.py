@@ -1,0 +1,95 @@
+"""Checks the locked dependencies: licences that we may ship with, and no version with a published vulnerability.
+
+    python .ci/dependencies.py [--release]
+
+A release also needs a list of vulnerabilities that was gone through within the last 30 days.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import Distribution, distributions
+from pathlib import Path
+
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+HERE = Path(__file__).parent
+LOCK = HERE.parent / "requirements.lock"
+ADVISORIES = HERE / "advisories.toml"
+MOST_DAYS = 30
+
+PERMITTED = re.compile(
+    r"\b(mit|mit-cmu|bsd|0bsd|apache|isc|psf|python software foundation|mpl|mozilla public license|zlib|cc0|kiwi lice)",
+    re.IGNORECASE,
+)
+REFUSED = re.compile(r"gpl|sspl|busl|affero|commons clause|proprietary|non-?commercial", re.IGNORECASE)
+EXCEPTIONS = {
+    "psycopg2-binary": "LGPL with exceptions; optional extra, linked dynamically and not shipped by us",
+    "antlr4-python3-runtime": "BSD, which its metadata states in one word",
+}
+"""Packages whose licence a person has judged, with the verdict."""
+
+
+def locked(text: str) -> dict[str, list[Version]]:
+    """Package → its versions in a lock file; some have one a platform."""
+    found: dict[str, list[Version]] = {}
+    for name, version in re.findall(r"^([A-Za-z0-9._-]+)(?:\[[^\]]*\])?==([^\s;\\]+)", text, re.MULTILINE):
+        found.setdefault(canonicalize_name(name), []).append(Version(version))
+    return found
+
+
+def vulnerable(versions: Mapping[str, Sequence[Version]], advisories: Sequence[Mapping[str, str]]) -> Iterator[str]:
+    """A line for each locked version that an advisory affects."""
+    for advisory in advisories:
+        affected = SpecifierSet(advisory["affected"], prereleases=True)
+        for version in versions.get(canonicalize_name(advisory["package"]), ()):
+            if version in affected:
+                yield f"{advisory['package']} {version} is affected by {advisory['id']}: update the lock"
+
+
+def licence(distribution: Distribution) -> str:
+    """What a package says of its licence: the expression, the classifiers and the first line of the free text."""
+    metadata = distribution.metadata
+    classifiers = [
+        each.rpartition(" :: ")[2] for each in metadata.get_all("Classifier", []) if each.startswith("License")
+    ]
+    free = (metadata.get("License") or "").strip().partition("\n")[0]
+    return "; ".join(each for each in (metadata.get("License-Expression") or "", *classifiers, free) if each)
+
+
+def unlicensed(installed: Sequence[Distribution], names: Sequence[str]) -> Iterator[str]:
+    """A line for each installed package of the lock whose licence is not permitted."""
+    for distribution in installed:
+        name = canonicalize_name(distribution.metadata["Name"])
+        said = licence(distribution)
+        permitted = PERMITTED.search(said) and (" OR " in said or not REFUSED.search(said))
+        if name in names and name not in EXCEPTIONS and not permitted:
+            yield f"{name} {distribution.version}: licence {said or 'none'}; judge it in {HERE.name}/dependencies.py"
+
+
+def main() -> int:
+    """Print every fault; returns the exit code."""
+    versions = locked(LOCK.read_text(encoding="utf-8"))
+    known = tomllib.loads(ADVISORIES.read_text(encoding="utf-8"))
+    age = (datetime.date.today() - known["reviewed"]).days
+    faults = [*vulnerable(versions, known["advisory"]), *unlicensed(list(distributions()), list(versions))]
+    old = f"{ADVISORIES.name} was gone through {age} days ago; a release needs it younger than {MOST_DAYS} days"
+    if age > MOST_DAYS and "--release" in sys.argv[1:]:
+        faults.append(old)
+    elif age > MOST_DAYS:
+        print(f"warning: {old}")
+    print(
+        "\n".join(faults)
+        or f"{len(versions)} locked packages: licences permitted, none in {len(known['advisory'])} advisories"
+    )
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

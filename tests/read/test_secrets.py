@@ -1,0 +1,77 @@
+"""Secrets in texts of a profile are masked; names that only look alike stay as they are."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from traceviz_dag.read.secrets import masked, masked_column, masked_words
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("load hf_SECRETNVTXabcdef", "load ***"),
+        ("export HF_TOKEN=hf_abcdefghijklm && run", "export HF_TOKEN=*** && run"),
+        ("push ghp_0123456789abcdefghij", "push ***"),
+        ("sk-ant-api03-abcdefghijklmnop", "***"),
+        ("AKIAIOSFODNN7EXAMPLE", "***"),
+        ("WANDB_API_KEY=0123456789abcdef0123", "WANDB_API_KEY=***"),
+        ('{"password": "correct horse"}', '{"password": "***"}'),
+        ("password=hunter2secret", "password=***"),
+        ("Authorization: Bearer abcdef.ghijkl", "Authorization: Bearer ***"),
+        ("https://alice:pa55word@git.example/x.git", "https://***@git.example/x.git"),
+        ("s3 https://token123@bucket/x", "s3 https://***@bucket/x"),
+        ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.abc", "***"),
+        ("/home/alice/Megatron-LM/megatron/core/x.py(12): f", "~/Megatron-LM/megatron/core/x.py(12): f"),
+        ("/lustre/users/alice/run.py(3): main", "~/run.py(3): main"),
+        ("/root/.cache/torch/x.py", "~/.cache/torch/x.py"),
+        (r"C:\Users\alice\run.py", r"~\run.py"),
+        ("open /home/alice", "open ~"),
+        ("aws_secret_access_key = abcdEFGH/1234", "aws_secret_access_key = ***"),
+    ],
+)
+def test_a_secret_is_masked(text, expected):
+    assert masked(text) == expected
+    assert masked_words(["aten::mm", text, ""]) == ("aten::mm", expected, "")
+    assert masked_column(pa.array(["aten::mm", None, text])).to_pylist() == ["aten::mm", None, expected]
+    assert masked_column(pa.array([text, None, text]).dictionary_encode()).to_pylist() == [expected, None, expected]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "megatron/core/transformer/moe/token_dispatcher.py(402): token_permutation",
+        "num_tokens: 4096",
+        "token: 4096",
+        "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>(int, float)",
+        "cudaGraphLaunch",
+        "nn.Module: VocabParallelEmbedding_0",
+        "nccl:all_reduce",
+        "task-parallel-0123456789abcdef",
+        "key_value_memory",
+        "flash_fwd_kernel<Flash_fwd_kernel_traits<128, 128, 64, 4>>",
+        "torch/utils/checkpoint.py(10): forward",
+        "/opt/conda/lib/python3.11/site-packages/torch/nn/modules/module.py(1): _call_impl",
+        "rooted/trees.py",
+        "tokens_per_expert[5]",
+        "monkey: banana",
+    ],
+)
+def test_a_name_that_only_looks_alike_stays(text):
+    assert masked(text) == text
+
+
+@given(st.lists(st.text()))
+def test_masking_twice_changes_nothing_more_and_many_at_once_are_as_one_by_one(words):
+    once = masked_words(words)
+    assert once == tuple(masked(word) for word in words)
+    assert masked_words(once) == once
+
+
+@given(st.sampled_from(["hf_", "ghp_", "sk-", "AKIA", "password=", "https://u:", "/home/"]), st.text(max_size=40))
+def test_the_quick_look_misses_no_secret(start, rest):
+    text = start + rest
+    assert masked_words([text])[0] == masked(text)

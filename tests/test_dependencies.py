@@ -1,0 +1,64 @@
+"""The check of locked dependencies finds a vulnerable version, a licence we may not ship with, and an old list."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.util
+from email.message import Message
+from pathlib import Path
+
+import pytest
+from packaging.version import Version
+
+CHECK = Path(__file__).parents[1] / ".ci/dependencies.py"
+
+
+@pytest.fixture(scope="module")
+def check():
+    spec = importlib.util.spec_from_file_location("dependencies", CHECK)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class _Package:
+    version = "1.0"
+
+    def __init__(self, name: str, licence: str) -> None:
+        self.metadata = Message()
+        self.metadata["Name"], self.metadata["License-Expression"] = name, licence
+
+
+def test_an_affected_version_is_named_with_its_advisory(check):
+    versions = check.locked(
+        "h11==0.14.0 \\\n    --hash=sha256:0\nuvicorn[standard]==0.30.0 ; extra\nStarlette==0.49.1\n"
+    )
+    assert versions == {"h11": [Version("0.14.0")], "uvicorn": [Version("0.30.0")], "starlette": [Version("0.49.1")]}
+    advisories = [
+        {"package": "H11", "affected": "<0.16", "id": "CVE-2025-43859"},
+        {"package": "starlette", "affected": ">=0.39.0,<0.49.1", "id": "CVE-2025-62727"},
+    ]
+    (line,) = check.vulnerable(versions, advisories)
+    assert "h11 0.14.0" in line.lower() and "CVE-2025-43859" in line
+
+
+def test_copyleft_and_missing_licences_are_named(check):
+    packages = [
+        _Package("good", "MIT"),
+        _Package("bad", "GPL-3.0-only"),
+        _Package("none", ""),
+        _Package("both", "MIT AND GPL-2.0-only"),
+    ]
+    lines = list(check.unlicensed(packages, ["good", "bad", "none", "both"]))
+    assert [line.split()[0] for line in lines] == ["bad", "none", "both"]
+
+
+def test_a_release_with_an_old_list_fails_and_anything_else_is_warned(check, tmp_path, monkeypatch, capsys):
+    reviewed = datetime.date.today() - datetime.timedelta(days=31)
+    old = tmp_path / "advisories.toml"
+    old.write_text(f'reviewed = {reviewed}\n[[advisory]]\npackage = "h11"\naffected = "<0.1"\nid = "x"\n')
+    monkeypatch.setattr(check, "ADVISORIES", old)
+    monkeypatch.setattr("sys.argv", ["dependencies.py"])
+    assert check.main() == 0 and "warning" in capsys.readouterr().out
+    monkeypatch.setattr("sys.argv", ["dependencies.py", "--release"])
+    assert check.main() == 1 and "31 days ago" in capsys.readouterr().out

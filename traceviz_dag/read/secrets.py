@@ -1,0 +1,91 @@
+"""Takes secrets out of the texts of a profile before anything else sees them: tokens, keys, credentials, home folders.
+
+Annotations, range texts, kernel and function names are written by people and programs that may put anything there.
+Every reader passes its texts through :func:`masked_words` once, at the edge; so nothing behind it has to think of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+MASK = "***"
+"""What stands in place of a secret."""
+
+HOME = "~"
+"""What stands in place of a home folder."""
+
+# Each pattern takes time in proportion to the text, whatever the text: repetitions that can fail late are bounded.
+_TOKENS = "|".join(
+    (
+        r"hf_[A-Za-z0-9_]{8,}",
+        r"gh[pousr]_[A-Za-z0-9]{8,}|github_pat_[A-Za-z0-9_]{8,}|glpat-[A-Za-z0-9_\-]{8,}",
+        r"sk-[A-Za-z0-9_\-]{16,}|nvapi-[A-Za-z0-9_\-]{16,}|AIza[A-Za-z0-9_\-]{20,}",
+        r"(?:npm|pypi|dop|shpat)[_-][A-Za-z0-9]{20,}",
+        r"(?:AKIA|ASIA)[A-Z0-9]{12,}|xox[abprs]-[A-Za-z0-9\-]{8,}",
+        r"(?<![_\-])eyJ[A-Za-z0-9_\-]{6,2000}\.[A-Za-z0-9_\-]{6,8000}\.[A-Za-z0-9_\-]*",
+        r"-----BEGIN [A-Z ]*PRIVATE KEY-----[^-]*(?:-----END [A-Z ]*PRIVATE KEY-----)?",
+    )
+)
+_WHOLE_TOKENS = rf"(?<![A-Za-z0-9])(?:{_TOKENS})"
+# A word that names a secret, and what is set to it: WANDB_API_KEY=…, "password": "…", Authorization: Bearer ….
+_NAMED = (
+    r"(?i)(?P<word>(?:pass(?:word|wd|phrase)|secret(?:[_-]?(?:access)?[_-]?key)?|(?:api|access|private|auth|account)[_-]?key"
+    r"|token|credentials?|authorization)['\"]?\s*[=:]\s*(?:bearer\s+|basic\s+)?(?P<quote>['\"])?)"
+    r"(?P<value>(?(quote)(?:(?!(?P=quote)).)+|[^\s'\",;&|]{6,}))"
+)
+_URL = r"(?P<scheme>[A-Za-z][A-Za-z0-9+.\-]{1,20}://)[^\s/@:]*:?[^\s/@]*@"
+_HOMES = (
+    r"(?:/[^\s/:'\"(),;=]+){0,8}/(?:home|Users|users)/[^\s/:'\"(),;=]+(?=[/\s:'\"),;]|$)|/root(?=/|$)"
+    r"|[A-Za-z]:\\Users\\[^\s\\:'\"]+"
+)
+
+_TOKEN, _NAME_AND_VALUE, _CREDENTIALS, _HOME = (re.compile(each) for each in (_WHOLE_TOKENS, _NAMED, _URL, _HOMES))
+_SUSPICIOUS = (
+    r"(?i)hf_|gh[pousr]_|github_pat|glpat-|sk-|nvapi-|aiza|(?:npm|pypi|dop|shpat)[_-]|akia|asia|xox[abprs]-|eyj"
+    r"|private key|(?:pass(?:word|wd|phrase)|secret|key|token|credentials?|authorization)['\"]?\s*[=:]|://[^/\s]*@"
+    r"|/(?:home|users)/|/root|\\users\\"
+)
+"""What every secret contains: one cheap look at a text decides whether it needs the others."""
+
+
+def masked(text: str) -> str:
+    """The text without secrets; most texts come back as they are.
+
+    Tokens and keys become ``***``, the user and password of an address too, and a home folder becomes ``~``.
+    """
+    text = _TOKEN.sub(MASK, text)
+    text = _NAME_AND_VALUE.sub(_without_value, text)
+    text = _CREDENTIALS.sub(rf"\g<scheme>{MASK}@", text)
+    return _HOME.sub(HOME, text)
+
+
+def masked_words(words: Iterable[str]) -> tuple[str, ...]:
+    """:func:`masked` for many texts, at the cost of one quick look at each that is harmless."""
+    found = list(words)
+    suspects = pc.match_substring_regex(pa.array(found, pa.large_string()), _SUSPICIOUS)
+    for number in pc.indices_nonzero(suspects).to_pylist():
+        found[number] = masked(found[number])
+    return tuple(found)
+
+
+def masked_column(texts: pa.Array) -> pa.Array:
+    """:func:`masked` for a column of texts, NULLs kept; a dictionary column keeps its codes."""
+    if pa.types.is_dictionary(texts.type):
+        words = pa.array(masked_words(texts.dictionary.to_pylist()), texts.type.value_type)
+        return pa.DictionaryArray.from_arrays(texts.indices, words)
+    suspects = pc.fill_null(pc.match_substring_regex(texts, _SUSPICIOUS), False)
+    if not pc.any(suspects).as_py():
+        return texts
+    replaced = [masked(text) for text in texts.filter(suspects).to_pylist()]
+    return pc.replace_with_mask(texts, suspects, pa.array(replaced, texts.type))
+
+
+def _without_value(found: re.Match[str]) -> str:
+    value = found["value"]
+    # A count or a size is no secret: "token: 4096".
+    plain = value.strip("[](){}").replace(".", "").replace("x", "").isdigit()
+    return found.group() if plain or value == MASK else f"{found['word']}{MASK}"

@@ -1,0 +1,1 @@
+"""What every page of ours that is served has in common."""

@@ -1,0 +1,47 @@
+"""Dagster's web server behind our guard, so that no other web page can start runs or read what the UI shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import uvicorn
+from dagster import DagsterInstance
+from dagster._core.workspace.context import WorkspaceProcessContext, WorkspaceRequestContext
+from dagster._core.workspace.load_target import WorkspaceFileTarget
+from dagster_webserver.cli import DEFAULT_DB_STATEMENT_TIMEOUT, DEFAULT_POOL_MAX_OVERFLOW, DEFAULT_POOL_RECYCLE
+from dagster_webserver.version import __version__
+from dagster_webserver.webserver import DagsterWebserver
+from starlette.middleware import Middleware
+
+from traceviz_dag.show.web.guard import Guard
+
+_POLL_MILLISECONDS = 2000
+
+
+class GuardedWebserver(DagsterWebserver[WorkspaceProcessContext, WorkspaceRequestContext]):
+    """The UI of Dagster, which answers only to hosts that are known.
+
+    Args:
+        context: what the UI shows. hosts: from ``guard.known_hosts``.
+    """
+
+    def __init__(self, context: WorkspaceProcessContext, hosts: frozenset[str]) -> None:
+        self._hosts = hosts
+        super().__init__(context, live_data_poll_rate=_POLL_MILLISECONDS)
+
+    def build_middleware(self) -> list[Middleware]:
+        """Dagster's own middleware, behind the guard."""
+        return [Middleware(Guard, hosts=self._hosts), *super().build_middleware()]
+
+
+def serve_ui(instance: DagsterInstance, workspace: Path, host: str, port: int, hosts: frozenset[str]) -> None:
+    """Serve the UI until the process is told to end.
+
+    Args:
+        workspace: YAML file that lists the code servers.
+        host, port: address to listen on. hosts: from ``guard.known_hosts``.
+    """
+    instance.optimize_for_webserver(DEFAULT_DB_STATEMENT_TIMEOUT, DEFAULT_POOL_RECYCLE, DEFAULT_POOL_MAX_OVERFLOW)
+    with WorkspaceProcessContext(instance, WorkspaceFileTarget([str(workspace)]), version=__version__) as context:
+        app = GuardedWebserver(context, hosts).create_asgi_app()
+        uvicorn.run(app, host=host, port=port, log_level="warning")
