@@ -37,7 +37,7 @@ class _EnoughError(Exception):
 def sample_events(path: Path, pieces: int = _PIECES) -> Sample:
     """Decode the first MiBs of events.
 
-    A begin without its end is no loss here: its end may come later.
+    A begin without its end is a loss only where the sample is the whole file: else its end may come later.
 
     Raises:
         BadInputError: the file is missing, empty or no trace.
@@ -61,5 +61,5 @@ def sample_events(path: Path, pieces: int = _PIECES) -> Sample:
         except _EnoughError:
             pass
     # Where a file breaks off is told by its end, not by its events.
-    dropped = builder.dropped + array.dropped + decoder.lost_ends
+    dropped = builder.dropped + array.dropped + (decoder.unpaired if array.complete else decoder.lost_ends)
     return Sample(builder.rows_read, dict(dropped - Counter({CUT_OFF: dropped[CUT_OFF]})))
