@@ -25,7 +25,7 @@ from traceviz_dag.lake.inputs import (
     with_digests,
 )
 from traceviz_dag.read.layouts import discover
-from traceviz_dag.read.nsys_open import is_nsys
+from traceviz_dag.read.nsys_open import is_nsys, is_whole_export
 from traceviz_dag.read.peek import peek_header
 from traceviz_dag.read.sources import ByteSource
 from traceviz_dag.read.topology_file import read_topology_file
@@ -35,7 +35,6 @@ _EARLIER_ITERATIONS = 3
 _TAIL_BYTES = 64
 _BLOCK_BYTES = 1 << 20
 _DIGEST_DIGITS = 8
-_SQLITE_HEAD_BYTES = 100
 _EXPORT_SUFFIX = ".sqlite"
 
 
@@ -122,7 +121,7 @@ def register_folder(home: Path, task: FolderTask) -> Registration:
 def is_whole(path: Path) -> bool:
     """Whether a trace file was written to its end: JSON closes its last bracket, gzip its stream."""
     if is_nsys(path):
-        return _is_whole_export(path)
+        return is_whole_export(path)
     try:
         with ByteSource(path) as source:
             if not source.compressed:
@@ -133,19 +132,6 @@ def is_whole(path: Path) -> bool:
             return source.fault is None
     except BadInputError:
         return False
-
-
-def _is_whole_export(path: Path) -> bool:
-    """A report that nsys writes appears when it is whole; an export has the pages that its head states, no fewer (a
-    copy is under way) and no more (its writer has not closed the transaction)."""
-    if path.suffix != _EXPORT_SUFFIX:
-        return True
-    with path.open("rb") as file:
-        head = file.read(_SQLITE_HEAD_BYTES)
-    size = int.from_bytes(head[16:18], "big") or 1
-    pages = int.from_bytes(head[28:32], "big")
-    # A page size of 65,536 is written as 1.
-    return path.stat().st_size == pages * (65_536 if size == 1 else size) > 0
 
 
 def _last_byte(path: Path) -> bytes:
@@ -214,7 +200,7 @@ def _flagged(inputs: IterationInputs, missing: Sequence[int]) -> IterationInputs
 def _growing_exports(local: Path) -> list[str]:
     """Names of exports in a folder that are not whole, those too that cannot be told for exports yet."""
     files = (path for path in sorted(local.glob(f"*{_EXPORT_SUFFIX}")) if is_trace_name(path.name) and path.is_file())
-    return [path.name for path in files if not _is_whole_export(path)]
+    return [path.name for path in files if not is_whole_export(path)]
 
 
 def _still_written(names: Sequence[str]) -> str:

@@ -15,6 +15,7 @@ REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
 """Suffixes of reports that only the nsys program can read."""
 
 _SQLITE_MAGIC = b"SQLite format 3\0"
+_SQLITE_HEAD_BYTES = 100
 _EXPORT_SUFFIXES = (".sqlite", ".sqlite3", ".db")
 _OWN_TABLES = ("CUPTI_ACTIVITY_KIND_", "NVTX_EVENTS", "ENUM_NSYS_", "TARGET_INFO_", "ANALYSIS_DETAILS")
 _EXPORT_AGAIN = "export it again: nsys export --type sqlite REPORT.nsys-rep"
@@ -55,6 +56,28 @@ def is_nsys(path: Path) -> bool:
         return False
     with path.open("rb") as file:
         return file.read(len(_SQLITE_MAGIC)) == _SQLITE_MAGIC
+
+
+def is_whole_export(path: Path) -> bool:
+    """Whether an export was written to its end.
+
+    A report that nsys writes appears when it is whole; a SQLite file has the pages that its head states, no fewer (a
+    copy is under way, or broke off) and no more (its writer has not closed the transaction).
+    """
+    if path.suffix != ".sqlite":
+        return True
+    stated = _stated_bytes(path)
+    return path.stat().st_size == stated > 0
+
+
+def _stated_bytes(path: Path) -> int:
+    """The size that the head of a SQLite file states."""
+    with path.open("rb") as file:
+        head = file.read(_SQLITE_HEAD_BYTES)
+    size = int.from_bytes(head[16:18], "big") or 1
+    pages = int.from_bytes(head[28:32], "big")
+    # A page size of 65,536 is written as 1.
+    return pages * (65_536 if size == 1 else size)
 
 
 def is_report(path: Path) -> bool:
@@ -116,6 +139,9 @@ def _check_file(path: Path) -> None:
         if is_kineto_like(path):
             raise BadInputError(path, "JSON, not an export of Nsight Systems", "traceviz analyze reads PyTorch traces")
         raise BadInputError(path, "not a SQLite file", _WANTED)
+    there, stated = path.stat().st_size, _stated_bytes(path)
+    if there < stated:
+        raise BadInputError(path, f"it ends early: {there:,} of {stated:,} bytes are there", _EXPORT_AGAIN)
 
 
 def _check_tables(source: NsysSource) -> None:
