@@ -36,6 +36,7 @@ from traceviz_dag.classify.topology import topology_tables
 from traceviz_dag.classify.topology_types import Topology
 from traceviz_dag.completeness import Completeness, stored_completeness
 from traceviz_dag.discovery import inputs_below
+from traceviz_dag.errors import BadInputError
 from traceviz_dag.iteration_pipeline import rank_traces, read_topology, stored_topology
 from traceviz_dag.lake.inputs import IterationInputs, registered_if_any
 from traceviz_dag.lake.lake import Lake, open_lake
@@ -218,8 +219,10 @@ def _analysed(folder: Path, inputs: IterationInputs, rules: Path | None, home: P
         lake.write(name, table, run=inputs.run, iteration=inputs.iteration)
     task = IterationTask(lake.home, inputs.run, inputs.iteration, topology, load_rules(rules))
     traces = rank_traces(inputs, {entry.rank for entry in inputs.ranks}, home)
-    for _ in analyse_ranks(task, traces):
-        pass
+    outcomes = list(analyse_ranks(task, traces))
+    if all(outcome.failed for outcome in outcomes):
+        fault = f"no rank of {inputs.key} can be used ({outcomes[0].fault})"
+        raise BadInputError(inputs.folder, fault, "export them again")
     return StoredIteration(lake, inputs.run, inputs.iteration, inputs)
 
 

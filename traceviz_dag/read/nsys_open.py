@@ -141,7 +141,8 @@ def _check_file(path: Path) -> None:
         raise BadInputError(path, "not a SQLite file", _WANTED)
     there, stated = path.stat().st_size, _stated_bytes(path)
     if there < stated:
-        raise BadInputError(path, f"it ends early: {there:,} of {stated:,} bytes are there", _EXPORT_AGAIN)
+        fault = f"the SQLite file is damaged or was cut short: {there:,} of {stated:,} bytes are there"
+        raise BadInputError(path, fault, _EXPORT_AGAIN)
 
 
 def _check_tables(source: NsysSource) -> None:
