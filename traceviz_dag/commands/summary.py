@@ -28,9 +28,16 @@ SLOW_RANK = 0.05
 MOST_SLOW_RANKS = 5
 
 
-def iteration_summary(home: Path, result: IterationResult, completeness: Completeness) -> dict[str, Any]:
-    """The figures of one iteration, from its tables; see each named query for its definition."""
+def iteration_summary(home: Path, result: IterationResult, completeness: Completeness | None = None) -> dict[str, Any]:
+    """The figures of one iteration, from its tables; see each named query for its definition.
+
+    Args:
+        completeness: what of the iteration was not read; by default as the lake tells it.
+    """
+    from traceviz_dag.completeness import stored_completeness
+
     lake = open_lake(home)
+    completeness = completeness or stored_completeness(lake, result.run, result.iteration)
     summary: dict[str, Any] = {
         "run": result.run,
         "iteration": result.iteration,
