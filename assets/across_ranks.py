@@ -53,13 +53,15 @@ _CHECKS = (
 
 
 class PairsConfig(dg.Config):
-    """Which pairs the gate judges.
+    """Which pairs the gate judges, and over which ranks.
 
     Attributes:
         pairs: TOML file that names them; empty takes TRACEVIZ_PAIRS, else there are none.
+        with_partial: count ranks that were read in part; by default they are left out.
     """
 
     pairs: str = ""
+    with_partial: bool = False
 
     @property
     def file(self) -> Path | None:
@@ -94,7 +96,7 @@ class _Judged:
 def across_ranks_assets(
     context: dg.AssetExecutionContext, config: PairsConfig, traceviz: TracevizHome
 ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:
-    """Match, align, charge, replay and pair the ranks of the iteration that have tables.
+    """Match, align, charge, replay and pair the ranks of the iteration that were read whole.
 
     A rank that is missing is a missing member of its communications, and its pipeline has no bubble: both are counted
     and said in the rows, so no rank is waited for.
@@ -102,8 +104,9 @@ def across_ranks_assets(
     run, iteration = parse_iteration_key(context.partition_key)
     lake = traceviz.lake()
     version = made_of(context.instance, lake, run, iteration)
-    stored = StoredIteration(lake, run, iteration, registered(traceviz.folder, context.partition_key))
-    if not stored.ranks:
+    inputs = registered(traceviz.folder, context.partition_key)
+    stored = StoredIteration(lake, run, iteration, inputs, config.with_partial)
+    if not lake.partitions("kernels", run, iteration):
         raise dg.Failure(description=f"no rank of {context.partition_key} has tables", allow_retries=False)
     tables = dict(analyse_across_ranks(stored))
     judged = _named_pairs(config, stored, tables["periods"])

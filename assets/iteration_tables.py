@@ -19,12 +19,15 @@ from traceviz_dag.lake.queries import iterations, runs
 
 
 class PartialConfig(dg.Config):
-    """Whether to go on without ranks whose trace could not be read."""
+    """What to do about ranks whose trace could not be read, or not wholly.
+
+    Attributes:
+        allow_partial: go on without those of which nothing could be read.
+        with_partial: count those that were read in part; by default figures across ranks leave them out.
+    """
 
     allow_partial: bool = False
-
-
-_QUERIES = {"iterations": iterations, "runs": runs}
+    with_partial: bool = False
 
 
 @dg.multi_asset(
@@ -47,7 +50,7 @@ _QUERIES = {"iterations": iterations, "runs": runs}
     ],
     partitions_def=iteration_partitions,
     check_specs=[
-        dg.AssetCheckSpec("complete_ranks", asset="runs", description="Every rank of the world has a readable trace.")
+        dg.AssetCheckSpec("complete_ranks", asset="runs", description="Every rank of the world was read whole.")
     ],
 )
 @told_in_a_line
@@ -76,11 +79,16 @@ def iteration_assets(
             allow_retries=False,
         )
     complete: bool | None = None
-    for name, query in _QUERIES.items():
-        table = query(lake, run, iteration)
+    not_whole: dict[str, list[int]] = {}
+    tables = {
+        "iterations": iterations(lake, run, iteration, with_partial=config.with_partial),
+        "runs": runs(lake, run, iteration),
+    }
+    for name, table in tables.items():
         written = lake.write(name, table, run=run, iteration=iteration)
         figures = table.to_pylist()[0] if table.num_rows else {}
         complete = figures.get("complete", complete)
+        not_whole |= {word: figures[word] or [] for word in ("partial_ranks", "missing_ranks") if word in figures}
         yield dg.MaterializeResult(
             asset_key=name,
             metadata={
@@ -99,5 +107,5 @@ def iteration_assets(
         check_name="complete_ranks",
         asset_key="runs",
         severity=dg.AssetCheckSeverity.WARN,
-        metadata={"unread_ranks": dg.MetadataValue.json(unread)},
+        metadata={name: dg.MetadataValue.json(ranks) for name, ranks in {"unread_ranks": unread, **not_whole}.items()},
     )

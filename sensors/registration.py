@@ -25,7 +25,7 @@ from traceviz_dag.lake.inputs import (
     with_digests,
 )
 from traceviz_dag.read.layouts import discover
-from traceviz_dag.read.nsys_open import is_nsys
+from traceviz_dag.read.nsys_open import is_nsys, is_whole_export
 from traceviz_dag.read.peek import peek_header
 from traceviz_dag.read.sources import ByteSource
 from traceviz_dag.read.topology_file import read_topology_file
@@ -36,7 +36,6 @@ _EARLIER_ITERATIONS = 3
 _TAIL_BYTES = 64
 _BLOCK_BYTES = 1 << 20
 _DIGEST_DIGITS = 8
-_SQLITE_HEAD_BYTES = 100
 _EXPORT_SUFFIX = ".sqlite"
 
 
@@ -123,7 +122,7 @@ def register_folder(home: Path, task: FolderTask) -> Registration:
 def is_whole(path: Path) -> bool:
     """Whether a trace file was written to its end: JSON closes its last bracket, gzip its stream."""
     if is_nsys(path):
-        return _is_whole_export(path)
+        return is_whole_export(path)
     try:
         with ByteSource(path) as source:
             if not source.compressed:
@@ -134,19 +133,6 @@ def is_whole(path: Path) -> bool:
             return source.fault is None
     except BadInputError:
         return False
-
-
-def _is_whole_export(path: Path) -> bool:
-    """A report that nsys writes appears when it is whole; an export has the pages that its head states, no fewer (a
-    copy is under way) and no more (its writer has not closed the transaction)."""
-    if path.suffix != _EXPORT_SUFFIX:
-        return True
-    with path.open("rb") as file:
-        head = file.read(_SQLITE_HEAD_BYTES)
-    size = int.from_bytes(head[16:18], "big") or 1
-    pages = int.from_bytes(head[28:32], "big")
-    # A page size of 65,536 is written as 1.
-    return path.stat().st_size == pages * (65_536 if size == 1 else size) > 0
 
 
 def _last_byte(path: Path) -> bytes:
@@ -183,7 +169,7 @@ def _iterations_in(home: Path, local: Path, look: FolderLook) -> tuple[list[Iter
     for one in below:
         ranks = tuple(entry for entry in one.ranks if Path(entry.path).parent == local)
         if ranks:
-            own.append(_with_own_name(home, replace(one, ranks=ranks)))
+            own.append(replace(one, ranks=ranks))
     return own, None
 
 
@@ -194,15 +180,6 @@ def _with_newest_topology(home: Path, run_folder: Path) -> list[IterationInputs]
             (run,) = discover([Path(one.ranks[0].path)])
             changed.append(replace(one, topology_file=str(run.topology_file) if run.topology_file else None))
     return changed
-
-
-def _with_own_name(home: Path, inputs: IterationInputs) -> IterationInputs:
-    """A run whose name another folder's run bears already gets a digest of its path, as discovery gives it."""
-    known = registered_if_any(home, inputs.key)
-    if known is None or known.folder == inputs.folder:
-        return inputs
-    digest = xxhash.xxh3_64_hexdigest(os.fsencode(inputs.folder))[:_DIGEST_DIGITS]
-    return replace(inputs, run=f"{inputs.run}-{digest}")
 
 
 def _with_vanished(home: Path, inputs: IterationInputs) -> IterationInputs:
@@ -224,7 +201,7 @@ def _flagged(inputs: IterationInputs, missing: Sequence[int]) -> IterationInputs
 def _growing_exports(local: Path) -> list[str]:
     """Names of exports in a folder that are not whole, those too that cannot be told for exports yet."""
     files = (path for path in sorted(local.glob(f"*{_EXPORT_SUFFIX}")) if is_trace_name(path.name) and path.is_file())
-    return [path.name for path in files if not _is_whole_export(path)]
+    return [path.name for path in files if not is_whole_export(path)]
 
 
 def _still_written(names: Sequence[str]) -> str:

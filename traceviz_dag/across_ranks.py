@@ -35,10 +35,13 @@ from traceviz_dag.analyze.waits import BESIDE_COLUMNS, charge_waits
 from traceviz_dag.classify.rules import load_rules
 from traceviz_dag.classify.topology import topology_tables
 from traceviz_dag.classify.topology_types import Topology
+from traceviz_dag.completeness import Completeness, stored_completeness
 from traceviz_dag.discovery import inputs_below
+from traceviz_dag.errors import BadInputError
 from traceviz_dag.iteration_pipeline import rank_traces, read_topology, stored_topology
-from traceviz_dag.lake.inputs import IterationInputs
+from traceviz_dag.lake.inputs import IterationInputs, registered_if_any
 from traceviz_dag.lake.lake import Lake, open_lake
+from traceviz_dag.lake.partition_keys import iteration_key
 from traceviz_dag.rank_pipeline import read_events
 from traceviz_dag.read.pairs_file import NamedPair, StageSelector, Stamp, read_stamps
 from traceviz_dag.tables import PERIODS
@@ -60,18 +63,28 @@ class StoredIteration:
 
     Attributes:
         inputs: its trace files, where they are known; annotations are read from them.
+        with_partial: count ranks that were read in part; by default they are left out.
     """
 
     lake: Lake
     run: str
     iteration: int
     inputs: IterationInputs | None = None
+    with_partial: bool = False
 
     @cached_property
     def ranks(self) -> tuple[int, ...]:
-        """Ranks with kernels in the lake."""
+        """Ranks with kernels in the lake that are counted."""
         partitions = self.lake.partitions("kernels", self.run, self.iteration)
-        return tuple(sorted(part.rank for part in partitions if part.rank is not None))
+        left_out = set() if self.with_partial else set(self.completeness.in_part)
+        return tuple(sorted(part.rank for part in partitions if part.rank is not None and part.rank not in left_out))
+
+    @cached_property
+    def completeness(self) -> Completeness:
+        """What of the iteration was not read."""
+        key = iteration_key(self.run, self.iteration)
+        inputs = self.inputs or registered_if_any(self.lake.home, key)
+        return stored_completeness(self.lake, self.run, self.iteration, inputs)
 
     @cached_property
     def topology(self) -> Topology:
@@ -88,8 +101,11 @@ class StoredIteration:
         return devices[0] if len(devices) == 1 else None
 
     def microbatches(self) -> pa.Table:
-        """The forward and backward steps of all ranks."""
-        return self.lake.table("microbatches", self.run, self.iteration).arrow(_STEP_COLUMNS)
+        """The forward and backward steps of the ranks that are counted."""
+        table = self.lake.table("microbatches", self.run, self.iteration).arrow(_STEP_COLUMNS)
+        if not self.completeness.in_part or self.with_partial:
+            return table
+        return table.filter(pc.is_in(table["rank"], pa.array(self.ranks, table["rank"].type)))
 
     @property
     def step_ns(self) -> int | None:
@@ -219,8 +235,10 @@ def _analysed(folder: Path, inputs: IterationInputs, rules: Path | None, home: P
         lake.write(name, table, run=inputs.run, iteration=inputs.iteration)
     task = IterationTask(lake.home, inputs.run, inputs.iteration, topology, load_rules(rules))
     traces = rank_traces(inputs, {entry.rank for entry in inputs.ranks}, home)
-    for _ in analyse_ranks(task, traces):
-        pass
+    outcomes = list(analyse_ranks(task, traces))
+    if all(outcome.failed for outcome in outcomes):
+        fault = f"no rank of {inputs.key} can be used ({outcomes[0].fault})"
+        raise BadInputError(inputs.folder, fault, "export them again")
     return StoredIteration(lake, inputs.run, inputs.iteration, inputs)
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+from traceviz_dag.classify.job_identity import TraceIdentity, ranks_of_other_jobs
 from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.lake.digests import look_of
-from traceviz_dag.lake.inputs import IterationInputs, RankInput, all_registered
+from traceviz_dag.lake.inputs import IterationInputs, RankInput, all_registered, folder_of_run
 from traceviz_dag.nsys_placement import place_exports
 from traceviz_dag.printable import printable
 from traceviz_dag.read.layouts import RunFolder, discover
@@ -22,7 +25,9 @@ def inputs_below(
 ) -> list[IterationInputs]:
     """The iterations below the paths, by run and number, with the files of their ranks.
 
-    A file that cannot be placed (no rank, a rank that stands twice) is one of the ``problems`` of its folder's first
+    A run's id is its folder's name, with a digest of its path where the home knows another folder's run by that name.
+    A rank whose header contradicts those of the other ranks of its iteration has a ``refusal``. A file that cannot be
+    placed (no rank, a rank that stands twice) is one of the ``problems`` of its folder's first
     iteration; the rest goes on. A folder is one run, but for exports of Nsight Systems that are of different jobs.
 
     Args:
@@ -35,7 +40,7 @@ def inputs_below(
         BadInputError: nothing was found, or nothing of it can be placed.
         UsageError: ``rank`` is given for several files.
     """
-    runs = discover(paths, pattern=pattern)
+    runs = discover(paths, pattern=pattern, registered=partial(_registered_folder, home))
     files = [file for run in runs for file in run.files]
     if rank is not None and len(files) != 1:
         raise UsageError(f"--rank is for one file, and {len(files)} were found")
@@ -53,12 +58,16 @@ def inputs_below(
         for index, ((name, iteration), traces) in enumerate(sorted(by_iteration.items())):
             # Of several jobs in a folder, nothing says whose the text file is; it stays with the run of that name.
             described = run.topology_file is not None and (len(jobs) == 1 or name == run.run)
+            refusals = _refusals(traces)
             iterations.append(
                 IterationInputs(
                     run=name,
                     iteration=iteration,
                     folder=str(run.folder),
-                    ranks=tuple(_rank_input(trace) for trace in sorted(traces, key=lambda trace: trace.rank)),
+                    ranks=tuple(
+                        replace(_rank_input(trace), refusal=refusals.get(trace.rank, ""))
+                        for trace in sorted(traces, key=lambda trace: trace.rank)
+                    ),
                     topology_file=str(run.topology_file) if described else None,
                     problems=tuple(map(str, problems)) if index == 0 else (),
                     warnings=tuple(map(printable, placement.warnings)) if index == 0 else (),
@@ -67,6 +76,17 @@ def inputs_below(
     if not iterations:
         raise unplaced[0]
     return iterations
+
+
+def _registered_folder(home: Path | None, run: str) -> Path | None:
+    return folder_of_run(home, run) if home is not None else None
+
+
+def _refusals(traces: Sequence[PlacedTrace]) -> dict[int, str]:
+    """Rank → why its file is of another job than most of the iteration's; exports are told apart when placed."""
+    stated = {trace.rank: TraceIdentity(trace.header, trace.first_ns) for trace in traces if trace.header is not None}
+    found = ranks_of_other_jobs(stated)
+    return {rank: f"rank {rank} of another job than the other ranks: {why}" for rank, why in found.items()}
 
 
 def _placement(run: RunFolder, rank: int | None, home: Path | None) -> Placement:

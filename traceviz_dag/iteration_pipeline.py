@@ -30,8 +30,8 @@ def read_topology(
 ) -> Topology:
     """Unite the headers of all readable ranks and the text file.
 
-    A rank whose file cannot be read contributes nothing here; the step that reads its kernels reports it. A text file
-    that cannot be read is one of the disagreements.
+    A rank whose file cannot be read, or is of another job, contributes nothing here; the step that reads its kernels
+    reports it. A text file that cannot be read is one of the disagreements.
 
     Args:
         stated: makes the grids of sizes that a user gave, from the headers that complete them; compared with the rest.
@@ -54,12 +54,24 @@ def _headers(inputs: IterationInputs, home: Path | None) -> Iterator[tuple[int, 
     with suppress(BadInputError):
         yield from export_headers(exports, home).items()
     for entry in inputs.ranks:
-        if entry.part:
+        if entry.part or entry.refusal:
             continue
         try:
             yield entry.rank, peek_header(Path(entry.path))
         except BadInputError:
             continue
+
+
+def unread_headers(inputs: IterationInputs) -> Iterator[tuple[int, str, str]]:
+    """(rank, file, fault) of PyTorch traces whose header tells the topology nothing: unreadable, or of another job."""
+    for entry in inputs.ranks:
+        if entry.refusal:
+            yield entry.rank, entry.name, f"{entry.path}: {entry.refusal}"
+        elif not entry.part:
+            try:
+                peek_header(Path(entry.path))
+            except BadInputError as error:
+                yield entry.rank, entry.name, str(error)
 
 
 def stored_topology(lake: Lake, run: str, iteration: int) -> tuple[Topology, str]:
@@ -81,7 +93,7 @@ def rank_traces(inputs: IterationInputs, ranks: Collection[int], home: Path | No
         home: where profiles of Nsight Systems are kept once they were read; None keeps nothing.
     """
     return [
-        RankTrace(Path(entry.path), entry.name, entry.rank, entry.step, entry.part, home)
+        RankTrace(Path(entry.path), entry.name, entry.rank, entry.step, entry.part, home, entry.refusal)
         for entry in inputs.ranks
         if entry.rank in ranks
     ]

@@ -26,6 +26,7 @@ from assets.staleness import (
 )
 from assets.topology import topology_assets
 from traceviz_dag.classify.rules import load_rules
+from traceviz_dag.completeness import stored_completeness
 from traceviz_dag.definitions import ASSETS
 from traceviz_dag.errors import StoppedError, TracevizError
 from traceviz_dag.instance import open_instance
@@ -52,6 +53,7 @@ class AnalysisSettings:
         workers: processes that ranks fan out over; 0 takes one a core.
         rules: a TOML file with rules that come before the built-in ones.
         allow_partial: aggregate an iteration although ranks of it cannot be read.
+        with_partial: count ranks that were read in part in figures across ranks, which else leave them out.
         force: compute again what is there and unchanged.
     """
 
@@ -60,6 +62,7 @@ class AnalysisSettings:
     rules: Path | None = None
     allow_partial: bool = False
     force: bool = False
+    with_partial: bool = False
 
 
 @dataclass(slots=True)
@@ -190,9 +193,15 @@ class _Analysis:
     def make_iteration_tables(self, result: IterationResult) -> None:
         """Bring the iteration's own tables up to date; where that cannot be, older ones do not stay."""
         waiting = bool(result.not_computed or (result.failed and not self.settings.allow_partial))
-        current = iteration_is_current(self.instance, self.lake, self.inputs)
+        current = iteration_is_current(self.instance, self.lake, self.inputs) and not self.covers_others()
         if not waiting and (self.settings.force or not current):
-            config = {"ops": {"iteration_tables": {"config": {"allow_partial": self.settings.allow_partial}}}}
+            counted = {"with_partial": self.settings.with_partial}
+            config = {
+                "ops": {
+                    "iteration_tables": {"config": {"allow_partial": self.settings.allow_partial, **counted}},
+                    "across_ranks": {"config": counted},
+                }
+            }
             selection = [iteration_assets, across_ranks_assets]
             faults = self.materialise("aggregates", selection, partition_key=self.inputs.key, config=config)
             current = not faults and iteration_is_current(self.instance, self.lake, self.inputs)
@@ -203,6 +212,14 @@ class _Analysis:
             for name in ITERATION_TABLES:
                 self.lake.delete(name, run=self.inputs.run, iteration=self.inputs.iteration)
         result.aggregated = current and not waiting
+
+    def covers_others(self) -> bool:
+        """Whether the stored figures count ranks that were read in part though they should not, or the other way."""
+        place = (self.inputs.run, self.inputs.iteration)
+        in_part = set(stored_completeness(self.lake, *place).in_part)
+        rows = self.lake.table("iterations", *place).arrow(["covered_ranks"]).to_pylist()
+        covered = {rank for row in rows for rank in row["covered_ranks"]}
+        return bool(in_part) and self.settings.with_partial != (in_part <= covered)
 
     def stale_ranks(self) -> list[RankInput]:
         """Ranks that have to be computed."""
@@ -228,6 +245,16 @@ def _what_is_done(analysis: _Analysis, done: int, of: int) -> str:
         f"stopped: {iterations}{ranks} of {len(inputs.ranks)} ranks of {inputs.key} are done and kept; "
         "run the same command again to go on from there"
     )
+
+
+def _covers_others(lake: Lake, inputs: IterationInputs, settings: AnalysisSettings) -> bool:
+    """Whether the stored figures count ranks that were read in part though they should not, or the other way round."""
+    if not lake.exists("iterations", run=inputs.run, iteration=inputs.iteration):
+        return True
+    in_part = set(stored_completeness(lake, inputs.run, inputs.iteration).in_part)
+    rows = lake.table("iterations", inputs.run, inputs.iteration).arrow(["covered_ranks"]).to_pylist()
+    covered = {rank for row in rows for rank in row["covered_ranks"]}
+    return bool(in_part) and settings.with_partial != (in_part <= covered)
 
 
 def _collect_faults(lake: Lake, inputs: IterationInputs, result: IterationResult) -> None:

@@ -22,7 +22,7 @@ from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.digests import digest_of, look_of
 from traceviz_dag.nsys_ranks import export_events, export_ranges
 from traceviz_dag.read.events import CPU_OP, PYTHON_FUNCTION, TraceEvents
-from traceviz_dag.read.kineto import read_kineto
+from traceviz_dag.read.kineto import EXPORT_AGAIN, read_kineto, told
 from traceviz_dag.read.nsys_open import is_nsys, is_report
 from traceviz_dag.read.regular_file import open_regular
 from traceviz_dag.tables import TRACES
@@ -49,6 +49,7 @@ class RankTrace:
         step: the ProfilerStep that is the iteration, where the file holds several; None takes the whole file.
         part: process and GPU that are the rank, in a file that holds several ranks; empty takes the whole file.
         home: where profiles that were read once are kept; None keeps nothing.
+        refusal: why the file is not taken for this rank; empty where it is.
     """
 
     path: Path
@@ -57,6 +58,7 @@ class RankTrace:
     step: int | None = None
     part: str = ""
     home: Path | None = None
+    refusal: str = ""
 
 
 def analyse_rank(trace: RankTrace, topology: Topology, rules: Rules) -> Mapping[str, pa.Table]:
@@ -100,13 +102,24 @@ def read_events(trace: RankTrace, topology: Topology, rules: Rules, *, every_ann
         every_annotation: keep annotations of profiles that no rule gives a meaning, for what asks for them by name.
 
     Raises:
-        BadInputError: nothing of the file can be used.
+        BadInputError: nothing of the file can be used, or it is of another job.
     """
+    if trace.refusal:
+        raise BadInputError(trace.path, trace.refusal, "give each job a folder of its own")
     if not is_nsys(trace.path):
         return read_kineto(trace.path)
     return export_events(
         trace.path, trace.part, trace.rank, topology, trace.home, rules, every_annotation=every_annotation
     )
+
+
+def read_fault(events: TraceEvents) -> str | None:
+    """One line on what of a trace was not read, and what to do; None where all of it was."""
+    report = events.report
+    if not report.dropped or report.fault:
+        return report.fault
+    dropped = sum(report.dropped.values())
+    return f"{dropped:,} of its {report.rows_read:,} events cannot be used: {told(report.dropped)}; {EXPORT_AGAIN}"
 
 
 def classify_trace(events: TraceEvents, rank: int, topology: Topology, rules: Rules) -> Classification:
@@ -183,7 +196,7 @@ def _traces_row(
         "bytes": look_of(trace.path)[0],
         "digest": digest_of(trace.path),
         "status": (TraceStatus.PARTIAL if report.fault or report.dropped else TraceStatus.READ).value,
-        "fault": report.fault,
+        "fault": read_fault(events),
         "rows_read": report.rows_read,
         "rows_dropped": sum(report.dropped.values()),
         "drop_reasons": json.dumps(dict(sorted(report.dropped.items()))),

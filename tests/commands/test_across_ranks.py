@@ -42,7 +42,7 @@ def home(run_folder, tmp_path_factory) -> Path:
     target = open_lake(home)
     with iterations_at(run_folder, home) as (found,):
         source = found.lake
-        for name in ("topology", "process_groups", "kernels", "microbatches", "overlap"):
+        for name in ("topology", "process_groups", "traces", "kernels", "microbatches", "overlap"):
             for part in source.partitions(name):
                 table = source.table(name, part.run, part.iteration, part.rank).arrow()
                 table = table.drop_columns(list(source.table(name).definition.partitioned_by))

@@ -161,7 +161,7 @@ def test_a_truncated_file_gives_what_can_be_read_and_says_so(tmp_path):
     folder = write_run(tmp_path / "job")
     cut = folder / "iteration_7/rank_0001_iter_7.pt.trace.json"
     cut.write_bytes(cut.read_bytes()[:-1500])
-    result = traceviz("analyze", folder, "--home", tmp_path / "home", "--json")
+    result = traceviz("analyze", folder, "--home", tmp_path / "home", "--json", code=2)
     (summary,) = json.loads(result.stdout)
     assert summary["ranks_failed"] == [] and list(summary["faults"]) == ["1"]
     rows = json.loads(

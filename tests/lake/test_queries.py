@@ -80,6 +80,7 @@ def test_an_iteration_over_its_ranks(two_ranks: Lake):
     assert table.to_pylist() == [
         {
             "ranks": 2,
+            "covered_ranks": [0, 1],
             "partial": False,
             "step_ns": 1000,  # rank 0's step; rank 1 has only its 900 ns of kernels
             "compute_ns": 651,  # (600 + 701) / 2, rounded
@@ -114,6 +115,16 @@ def test_an_iteration_is_partial_when_a_rank_failed_or_is_missing_and_unknown_wi
     assert queries.iterations(two_ranks, RUN, 7)["partial"].to_pylist() == [True]
 
 
+def test_a_rank_that_was_read_in_part_is_left_out_unless_asked_for(two_ranks: Lake, sample):
+    two_ranks.write("traces", trace_row(sample, status="partial", world_size=2), run=RUN, iteration=7, rank=1)
+    (row,) = queries.iterations(two_ranks, RUN, 7).to_pylist()
+    assert (row["covered_ranks"], row["partial"], row["compute_ns"], row["slowest_rank"]) == ([0], True, 600, 0)
+    (row,) = queries.iterations(two_ranks, RUN, 7, with_partial=True).to_pylist()
+    assert (row["covered_ranks"], row["partial"], row["compute_ns"], row["slowest_rank"]) == ([0, 1], True, 651, 1)
+    (run,) = queries.runs(two_ranks, RUN, 7).to_pylist()
+    assert (run["partial_ranks"], run["complete"]) == ([1], False)
+
+
 def test_nothing_measured_is_no_row_and_no_figure(two_ranks: Lake, sample):
     assert queries.iterations(two_ranks, RUN, 99).num_rows == 0
     assert queries.iterations(two_ranks, "absent", 7).num_rows == 0
@@ -139,6 +150,7 @@ def test_a_run_with_a_failed_and_a_missing_rank_and_uneven_capture(lake: Lake, s
         {
             "ranks": 2,
             "failed_ranks": [2],
+            "partial_ranks": [],
             "missing_ranks": [1],
             "expected_ranks": 4,
             "complete": False,
@@ -194,7 +206,14 @@ def test_coverage_and_categories(two_ranks: Lake, sample):
 
 
 @pytest.mark.parametrize(
-    "sql", [queries.ITERATIONS_SQL, queries.RUNS_SQL, queries.COVERAGE_SQL, queries.CATEGORIES_SQL]
+    "sql",
+    [
+        queries.ITERATIONS_SQL,
+        queries.ITERATIONS_WITH_PARTIAL_SQL,
+        queries.RUNS_SQL,
+        queries.COVERAGE_SQL,
+        queries.CATEGORIES_SQL,
+    ],
 )
 def test_the_same_query_runs_over_the_whole_catalogue(two_ranks: Lake, sql):
     values = {"run": RUN, "iteration": 7}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +13,7 @@ import typer
 
 from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.output import milliseconds, percent, print_json, print_table
+from traceviz_dag.commands.partial import end_partial
 
 if TYPE_CHECKING:
     from traceviz_dag.across_ranks import StoredIteration
@@ -40,10 +41,12 @@ def accuracy(
     truth = truth_folder(path)
     with _iterations(path, home, rules) as (source, iterations):
         answer = {"source": source, **_answer(iterations, truth)}
+        found = [replace(each.completeness, missing=()) for each in iterations]
     if json:
         print_json(answer)
     else:
         _print(path, answer)
+    end_partial(found)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import typer
 
 from traceviz_dag.commands.failures import end_half_renewed
 from traceviz_dag.commands.output import milliseconds, percent
+from traceviz_dag.commands.partial import end_partial
 from traceviz_dag.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,11 +31,11 @@ RulesOption = Annotated[
 def chosen_iterations(
     path: Path | None, home: Path, run: str | None, iteration: int | None, rules: Path | None = None
 ) -> Iterator[list[StoredIteration]]:
-    """The iterations that a command is to speak of.
+    """The iterations that a command is to speak of; its end says what of them was not read.
 
     Raises:
         UsageError: none of them has that run or number.
-        IncompleteError: at the end, where the last analysis of one of the lake's was cut off.
+        IncompleteError: at the end, where something was not read, or the last analysis of one was cut off.
     """
     from traceviz_dag.across_ranks import iterations_at
 
@@ -46,11 +47,12 @@ def chosen_iterations(
         yield chosen
         if path is None:
             end_half_renewed(home.resolve(), [(each.run, each.iteration) for each in chosen])
+        end_partial([each.completeness for each in chosen])
 
 
 def place(iteration: StoredIteration) -> dict[str, Any]:
-    """Run and iteration, as the first columns of every row."""
-    return {"run": iteration.run, "iteration": iteration.iteration}
+    """Run and iteration, and what of it was not read, as the first columns of every row."""
+    return {"run": iteration.run, "iteration": iteration.iteration, **iteration.completeness.as_json()}
 
 
 def blame_statement(row: Mapping[str, Any]) -> str:
@@ -74,8 +76,9 @@ def slow_statements(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def heading(iteration: StoredIteration, text: str) -> str:
-    """A title that names run and iteration."""
-    return f"{iteration.run} · iteration {iteration.iteration} · {text}"
+    """A title that names run and iteration, and what of it was not read."""
+    mark = iteration.completeness.mark
+    return f"{iteration.run} · iteration {iteration.iteration} · {f'{mark} · ' if mark else ''}{text}"
 
 
 def microseconds(nanoseconds: int | None) -> str | None:

@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
-from traceviz_dag.commands.figures import AlignmentOption, ProcessesOption, iterations_of
+from traceviz_dag.commands.figures import AlignmentOption, ProcessesOption, completeness_of, iterations_of
 from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.output import print_json, terminal
+from traceviz_dag.commands.partial import end_partial
 from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.show.alignment import TimeAlignment
 
@@ -70,6 +71,7 @@ def aggregate(
             )
         if json:
             print_json(written)
+        end_partial(completeness_of(chosen, folders))
 
 
 def _folders(

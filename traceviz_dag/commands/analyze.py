@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -16,14 +17,21 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from traceviz_dag.commands.failures import end_failed, tell_failures
 from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.output import home_option, print_json, terminal
+from traceviz_dag.commands.partial import end_partial, tell_partial
 from traceviz_dag.commands.summary import iteration_summary, print_summary
 from traceviz_dag.errors import IncompleteError, UsageError
 from traceviz_dag.lake.inputs import IterationInputs
-from traceviz_dag.lake.lake import Lake
+from traceviz_dag.lake.lake import Lake, open_lake
 
 RulesOption = Annotated[Path | None, typer.Option(help="TOML file with rules that come before the built-in ones.")]
 WorkersOption = Annotated[int, typer.Option(min=0, help="Processes that ranks fan out over; 0 takes one a core.")]
-PartialOption = Annotated[bool, typer.Option("--allow-partial", help="Aggregate although ranks cannot be read.")]
+PartialOption = Annotated[
+    bool,
+    typer.Option(
+        "--allow-partial",
+        help="Aggregate although ranks cannot be read, count those read in part, and take missing ranks as meant.",
+    ),
+]
 ForceOption = Annotated[bool, typer.Option("--force", help="Compute again what is there and unchanged.")]
 PatternOption = Annotated[str | None, typer.Option(help="Take only files whose name matches this glob.")]
 
@@ -46,23 +54,28 @@ def analyze(
     """Turn traces into classified kernels, micro-batches and overlap, and say what they show.
 
     Runs Dagster in this process on the home's instance, so that `traceviz dev` shows the lineage. What is there and
-    unchanged is skipped. A file that cannot be read is reported; the other ranks go on, and the exit code is 2.
+    unchanged is skipped. A file that cannot be read, or not wholly, is reported; the other ranks go on, and the exit
+    code is 2. Figures across ranks leave out what was read in part, unless --allow-partial counts it. Ranks without a
+    trace make the result partial, too, unless the files, a pattern or --allow-partial say that they are meant.
     """
+    from traceviz_dag.completeness import ranks_chosen_by_name, stored_completeness
     from traceviz_dag.discovery import inputs_below
     from traceviz_dag.orchestrate import AnalysisSettings, analyse
 
     inputs = inputs_below(paths, pattern=pattern, rank=rank, home=home.resolve())
     folder = home.resolve()
-    settings = AnalysisSettings(folder, workers, rules.resolve() if rules else None, allow_partial, force)
+    settings = AnalysisSettings(
+        folder, workers, rules.resolve() if rules else None, allow_partial, force, allow_partial
+    )
     console = terminal(stderr=True)
     with _progress(console, folder) as started:
         results = analyse(settings, inputs, started)
-    faults = [fault for entry in inputs for fault in (*entry.problems, *entry.warnings)]
-    faults += [f"{result.key}, rank {rank}: {fault}" for result in results for rank, fault in result.faults.items()]
-    for fault in dict.fromkeys(faults):
-        console.print(f"traceviz: {fault}", style="yellow", soft_wrap=True, highlight=False, markup=False)
+    for warning in dict.fromkeys(warning for entry in inputs for warning in entry.warnings):
+        console.print(f"traceviz: {warning}", style="yellow", soft_wrap=True, highlight=False, markup=False)
     tell_failures(results)
-    summaries = [iteration_summary(folder, result) for result in results]
+    lake = open_lake(folder)
+    found = [stored_completeness(lake, entry.run, entry.iteration, entry) for entry in inputs]
+    summaries = [iteration_summary(folder, result, one) for result, one in zip(results, found, strict=True)]
     if json:
         print_json(summaries)
     else:
@@ -71,10 +84,15 @@ def analyze(
         option = home_option(home)
         typer.echo(f"\nTables in {folder / 'lake'}. Ask them: traceviz sql {option} 'SELECT …'")
         typer.echo(f"See lineage, partitions and checks: traceviz dev {option}")
+    chosen = allow_partial or pattern is not None
+    meant = [
+        replace(one, missing=()) if chosen or ranks_chosen_by_name(entry, paths) else one
+        for entry, one in zip(inputs, found, strict=True)
+    ]
+    if any(result.failures for result in results):
+        tell_partial(meant)
     end_failed(results)
-    unread = sum(len(result.failed) for result in results) + sum(len(entry.problems) for entry in inputs)
-    if unread:
-        raise IncompleteError(f"{unread} of the trace files could not be used; everything else is analysed")
+    end_partial(meant)
 
 
 def batch(

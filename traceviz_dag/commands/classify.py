@@ -14,7 +14,7 @@ import typer
 
 from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.output import milliseconds, percent, print_json, print_table
-from traceviz_dag.errors import UsageError
+from traceviz_dag.errors import IncompleteError, UsageError
 from traceviz_dag.whole_files import whole_file
 
 if TYPE_CHECKING:
@@ -48,12 +48,13 @@ def classify(
     """Classify the kernels of one trace: phase, dimension, category and micro-batch, each with its evidence.
 
     Process groups are those that the file and its neighbours' headers name. Of an Nsight Systems profile, which may
-    hold several ranks, one is classified; the home keeps the profile, so that it is read once.
+    hold several ranks, one is classified; the home keeps the profile, so that it is read once. A trace that was read in
+    part is marked, and the exit code is 2.
     """
     from traceviz_dag.classify.rules import load_rules
     from traceviz_dag.discovery import inputs_below
     from traceviz_dag.iteration_pipeline import rank_traces, read_topology
-    from traceviz_dag.rank_pipeline import classify_trace, read_events
+    from traceviz_dag.rank_pipeline import classify_trace, read_events, read_fault
     from traceviz_dag.read.nsys_open import is_nsys
 
     if engine not in _ENGINES:
@@ -78,14 +79,20 @@ def classify(
         _write(kernels, output)
     if traceviz is not None:
         _write_kernel_analysis(trace_path, rank, rules, traceviz, home.resolve())
-    rows = _by_category(kernels)
+    rows, fault = _by_category(kernels), read_fault(events)
     if json:
-        print_json({"file": trace.name, "rank": trace.rank, "fault": events.report.fault, "categories": rows})
-        return
-    if events.report.fault:
-        typer.echo(f"traceviz: {events.report.fault}", err=True)
+        answer = {"file": trace.name, "rank": trace.rank, "partial": fault is not None, "fault": fault}
+        print_json({**answer, "categories": rows})
+    else:
+        _print(trace, kernels.num_rows, rows, partial=fault is not None)
+    if fault is not None:
+        raise IncompleteError(f"rank {trace.rank} is read in part, {trace.path}: {fault}")
+
+
+def _print(trace: RankTrace, kernels: int, rows: Sequence[dict[str, Any]], *, partial: bool) -> None:
+    mark = ", PARTIAL: read in part" if partial else ""
     print_table(
-        f"{trace.name}, rank {trace.rank}: {kernels.num_rows} kernels and memory operations",
+        f"{trace.name}, rank {trace.rank}{mark}: {kernels} kernels and memory operations",
         ["category", "phase evidence", "dimension evidence", "kernels", "time ms", "share"],
         [
             [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,6 +14,7 @@ import typer
 from traceviz_dag.commands.answers import Answer
 from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.output import print_json, print_table
+from traceviz_dag.errors import IncompleteError
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.tables import TABLES
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from traceviz_dag.capture_sample import Sample, Sampler
     from traceviz_dag.lake.inputs import IterationInputs
     from traceviz_dag.nsys_facts import ExportFacts
+    from traceviz_dag.read.peek import TracePeek
 
 _PACKAGES = (
     *("traceviz-dag", "dagster", "duckdb", "pyarrow", "msgspec", "numpy", "pandas", "isal"),
@@ -37,6 +39,8 @@ class Capture:
         steps: profiler steps in a file, at most.
         pipelines: known pipeline groups; stages: of the longest; staged: ranks with a file whose stage is known.
         sample: what one rank's kernels tell; None where none could be read.
+        problems: one line a file that was not placed, that cannot be read, or not wholly.
+        missing_ranks: of the world, without a trace. unread_ranks: whose trace cannot be read, or not wholly.
         warnings: what had to be assumed.
         exports: what each Nsight Systems export of it holds; empty for PyTorch traces.
     """
@@ -59,6 +63,13 @@ class Capture:
     stages: int = 0
     staged: int = 0
     sample: Sample | None = None
+    missing_ranks: tuple[int, ...] = ()
+    unread_ranks: tuple[int, ...] = ()
+
+    @property
+    def whole(self) -> bool:
+        """Whether every rank of the world has a trace that ends as one does, and whose first events can be used."""
+        return self.world_size == self.ranks and not self.problems and not self.missing_ranks
 
 
 def doctor(
@@ -66,13 +77,21 @@ def doctor(
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
 ) -> None:
-    """Say what is installed and what the home holds; with a path, what the capture can and cannot answer."""
+    """Say what is installed and what the home holds; with a path, what the capture can and cannot answer.
+
+    Of each trace the header, the end and the first events are looked at. The exit code is 2 where ranks are missing, of
+    another job, or cannot be read wholly.
+    """
     if path is not None:
         captures = _captures(path, home.resolve())
         if json:
             print_json([_as_json(capture) for capture in captures])
-            return
-        _print_captures(captures)
+        else:
+            _print_captures(captures)
+        partial = [capture for capture in captures if capture.problems or capture.missing_ranks]
+        if partial:
+            named = ", ".join(f"{capture.run} {capture.iteration}" for capture in partial[:3])
+            raise IncompleteError(f"what analyze makes of {named} will be partial: {_why_partial(partial[0])}")
         return
     state = {
         "packages": _packages(),
@@ -109,6 +128,23 @@ def judge(capture: Capture) -> list[Answer]:
     return judge_traces(capture)
 
 
+def _why_waits(capture: Capture) -> str:
+    if capture.whole:
+        return "all ranks are there, and each file ends as a trace does"
+    count = f"{capture.ranks} of {capture.world_size or 'an unknown number of'} ranks"
+    unread = len(set(capture.unread_ranks))
+    return f"{count}, {unread} not or not wholly readable" if unread else count
+
+
+def _why_partial(capture: Capture) -> str:
+    """The first thing that keeps a capture from being whole."""
+    from traceviz_dag.completeness import ranks_in_words
+
+    if capture.problems:
+        return capture.problems[0]
+    return f"no trace of {ranks_in_words(capture.missing_ranks)}; the world has {capture.world_size} ranks"
+
+
 def _captures(path: Path, home: Path) -> Sequence[Capture]:
     from traceviz_dag.capture_sample import Sampler
     from traceviz_dag.classify.rules import load_rules
@@ -116,29 +152,42 @@ def _captures(path: Path, home: Path) -> Sequence[Capture]:
 
     sampler = Sampler(load_rules(), home)
     return [
-        _of_exports(inputs, home, sampler) if any(entry.part for entry in inputs.ranks) else _of_traces(inputs, sampler)
+        _of_exports(inputs, home, sampler)
+        if any(entry.part for entry in inputs.ranks)
+        else _of_traces(inputs, path, sampler)
         for inputs in inputs_below([path], home=home)
     ]
 
 
-def _of_traces(inputs: IterationInputs, sampler: Sampler) -> Capture:
+def _of_traces(inputs: IterationInputs, path: Path, sampler: Sampler) -> Capture:
+    from traceviz_dag.completeness import ranks_chosen_by_name
     from traceviz_dag.errors import BadInputError
     from traceviz_dag.iteration_pipeline import read_topology
     from traceviz_dag.read.peek import peek
 
-    peeks, problems = [], list(inputs.problems)
+    peeks, problems, unread = [], list(inputs.problems), []
     for entry in inputs.ranks:
         try:
-            peeks.append(peek(Path(entry.path)))
+            if entry.refusal:
+                raise BadInputError(entry.path, entry.refusal, "give each job a folder of its own")
+            peeked = peek(Path(entry.path))
+            fault = _fault_of_file(Path(entry.path), peeked)
+            peeks.append(peeked)
+            if fault is not None:
+                raise BadInputError(entry.path, f"rank {entry.rank}: {fault}", "export it again")
         except BadInputError as error:
+            unread.append(entry.rank)
             problems.append(str(error))
     topology = read_topology(inputs)
     worlds = {peeked.header.world_size for peeked in peeks} - {None}
+    world = worlds.pop() if len(worlds) == 1 else None
+    known = {entry.rank for entry in inputs.ranks}
+    chosen = ranks_chosen_by_name(inputs, [path])
     return Capture(
         run=inputs.run,
         iteration=inputs.iteration,
         ranks=len(peeks),
-        world_size=worlds.pop() if len(worlds) == 1 else None,
+        world_size=world,
         gpu=sum(peeked.has_kernels for peeked in peeks),
         stacks=sum(peeked.has_stacks for peeked in peeks),
         operators=sum(peeked.has_operators for peeked in peeks),
@@ -152,7 +201,22 @@ def _of_traces(inputs: IterationInputs, sampler: Sampler) -> Capture:
         problems=tuple(problems),
         warnings=inputs.warnings,
         described=inputs.topology_file is not None,
+        missing_ranks=() if chosen else tuple(rank for rank in range(world or 0) if rank not in known),
+        unread_ranks=tuple(unread),
     )
+
+
+def _fault_of_file(path: Path, peeked: TracePeek) -> str | None:
+    """What keeps a trace from being read wholly, as far as its end and its first events tell."""
+    from traceviz_dag.read.kineto import told
+    from traceviz_dag.read.sample import sample_events
+
+    if peeked.fault is not None:
+        return peeked.fault
+    sample = sample_events(path)
+    if not sample.dropped:
+        return None
+    return f"of its first {sample.events:,} events some cannot be used: {told(sample.dropped)}"
 
 
 def _of_exports(inputs: IterationInputs, home: Path, sampler: Sampler) -> Capture:
@@ -214,7 +278,8 @@ def _print_capture(capture: Capture, iterations: Sequence[int]) -> None:
             f"{capture.gpu}, call stacks {capture.stacks}, operators {capture.operators}, shapes {capture.shapes}, "
             f"described groups {capture.groups}; {capture.steps} profiler steps a file"
         )
-    for line in (*capture.problems, *capture.warnings):
+    missing = [_why_partial(replace(capture, problems=()))] if capture.missing_ranks else []
+    for line in (*capture.problems, *missing, *capture.warnings):
         typer.echo(f"  {line}")
     which = f"iteration {iterations[0]}" if len(iterations) == 1 else f"{len(iterations)} iterations"
     print_table(

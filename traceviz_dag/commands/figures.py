@@ -13,11 +13,13 @@ import typer
 from traceviz_dag.commands.failures import end_failed, end_half_renewed, tell_failures
 from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.output import print_json, terminal
+from traceviz_dag.commands.partial import end_partial
 from traceviz_dag.errors import BadInputError, NoEvidenceError, UsageError
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.show.alignment import TimeAlignment
 
 if TYPE_CHECKING:
+    from traceviz_dag.completeness import Completeness
     from traceviz_dag.figure_pipeline import DrawnFigure, FigureKind, FigureTask, LakeSource
     from traceviz_dag.orchestrate import IterationResult
 
@@ -87,6 +89,7 @@ def figures(
                     for figure in drawn
                 ]
             )
+        end_partial(completeness_of(chosen, paths or []))
         if not drawn:
             raise NoEvidenceError("no figure could be drawn: the tables of these iterations hold no rows for them")
 
@@ -145,6 +148,21 @@ def iterations_of(
     end_half_renewed(home, [(source.run, source.iteration) for source in found])
 
 
+def completeness_of(sources: Sequence[LakeSource], paths: Sequence[Path]) -> list[Completeness]:
+    """What of the shown iterations was not read; where the user named each rank's file, the others are not missed."""
+    from traceviz_dag.completeness import ranks_chosen_by_name, stored_completeness
+    from traceviz_dag.lake.inputs import registered_if_any
+    from traceviz_dag.lake.partition_keys import iteration_key
+
+    found = []
+    for source in sources:
+        inputs = registered_if_any(source.lake.home, iteration_key(source.run, source.iteration))
+        one = stored_completeness(source.lake, source.run, source.iteration, inputs)
+        meant = inputs is not None and ranks_chosen_by_name(inputs, paths)
+        found.append(replace(one, missing=()) if meant else one)
+    return found
+
+
 def _analysed(home: Path, paths: Sequence[Path]) -> list[IterationResult]:
     """What became of the traces below the paths; what is there and unchanged is not analysed again."""
     from traceviz_dag.discovery import inputs_below
@@ -152,10 +170,8 @@ def _analysed(home: Path, paths: Sequence[Path]) -> list[IterationResult]:
 
     inputs = inputs_below(paths, home=home)
     results = analyse(AnalysisSettings(home, allow_partial=True), inputs)
-    faults = [fault for entry in inputs for fault in (*entry.problems, *entry.warnings)]
-    faults += [f"{result.key}, rank {rank}: {fault}" for result in results for rank, fault in result.faults.items()]
-    for fault in dict.fromkeys(faults):
-        typer.echo(f"traceviz: {fault}", err=True)
+    for warning in dict.fromkeys(warning for entry in inputs for warning in entry.warnings):
+        typer.echo(f"traceviz: {warning}", err=True)
     tell_failures(results)
     return results
 

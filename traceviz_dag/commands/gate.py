@@ -31,7 +31,8 @@ def gate(
 ) -> None:
     """Hold the OverlapScore of each named pair against its threshold, 0.30 by default.
 
-    Exits with 0 where every pair passes, with 1 where one fails, and with 2 where one cannot be judged.
+    Exits with 0 where every pair passes, with 1 where one fails, and with 2 where one cannot be judged or not all ranks
+    were read.
     """
     from traceviz_dag.across_ranks import named_periods
     from traceviz_dag.analyze.period_summary import judge
@@ -42,21 +43,21 @@ def gate(
     with chosen_iterations(path, home, run, iteration, rules) as iterations:
         for each in iterations:
             rows += [{**place(each), **verdict._asdict()} for verdict in judge(named, named_periods(each, named))]
-    if json:
-        print_json(rows)
-    else:
-        print_table(
-            "OverlapScore gate",
-            ["run", "iteration", "pair", "verdict", "score", "percentile", "threshold", "units", "why"],
-            [
+        if json:
+            print_json(rows)
+        else:
+            print_table(
+                "OverlapScore gate",
+                ["run", "iteration", "pair", "verdict", "score", "percentile", "threshold", "units", "why"],
                 [
-                    *(row["run"], row["iteration"], row["pair"], _WORDS[row["passed"]]),
-                    None if row["score"] is None else f"{row['score']:.3f}",
-                    *(row["percentile"], row["threshold"], row["units"], row["refusal"]),
-                ]
-                for row in rows
-            ],
-        )
+                    [
+                        *(row["run"], row["iteration"], row["pair"], _WORDS[row["passed"]]),
+                        None if row["score"] is None else f"{row['score']:.3f}",
+                        *(row["percentile"], row["threshold"], row["units"], row["refusal"]),
+                    ]
+                    for row in rows
+                ],
+            )
     if any(row["passed"] is False for row in rows):
         raise typer.Exit(1)
     unjudged = [row for row in rows if row["passed"] is None]

@@ -12,12 +12,13 @@ import typer
 from traceviz_dag.commands.across import IterationOption, RunOption
 from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.output import milliseconds, percent, print_json, print_table
-from traceviz_dag.errors import NoEvidenceError, UsageError
+from traceviz_dag.commands.partial import end_partial
+from traceviz_dag.errors import BadInputError, NoEvidenceError, UsageError
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.vocabulary import ALL_DIMENSIONS
 
 if TYPE_CHECKING:
-    from traceviz_dag.classify.topology_types import Topology
+    from traceviz_dag.completeness import Completeness
     from traceviz_dag.lake.inputs import IterationInputs
     from traceviz_dag.rank_pipeline import RankTrace
 
@@ -60,8 +61,9 @@ def overlap(
 ) -> None:
     """Show computation, communication, and how much of it is hidden, per rank, window and dimension.
 
-    Times are unions, never sums of durations. hidden_share is hidden / communication, hidden_over_min is
-    hidden / min(computation, communication). Exits with 2 where nothing can be measured.
+    A rank that was read in part is marked. Times are unions, never sums of durations. hidden_share is
+    hidden / communication, hidden_over_min is hidden / min(computation, communication). The exit code is 2 where a rank
+    was not read as a whole, or nothing can be measured.
     """
     if window not in _WINDOWS:
         raise UsageError(f"no window {window!r}; there are {', '.join(_WINDOWS)}")
@@ -70,14 +72,18 @@ def overlap(
         raise UsageError("--start-ns, --end-ns and --rules are for traces: give their path")
     chosen = _Chosen(run, iteration)
     if path is None:
-        rows = _from_lake(home, window, chosen)
+        rows, found = _from_lake(home, window, chosen)
     else:
-        rows = _from_path(path, window, start_ns, end_ns, rules, home.resolve(), chosen)
-    rows = _of_dimension(rows, dimension)
+        rows, found = _from_path(path, window, start_ns, end_ns, rules, home.resolve(), chosen)
+    rows = _of_dimension(rows, dimension) if rows else rows
     if json:
         print_json(rows)
-        return
-    name = "explicit window" if explicit else _TITLES[window]
+    elif rows:
+        _print(rows, dimension, "explicit window" if explicit else _TITLES[window])
+    end_partial(found)
+
+
+def _print(rows: Sequence[dict[str, Any]], dimension: str | None, name: str) -> None:
     shown = rows if dimension is not None else [row for row in rows if row["dimension"] == ALL_DIMENSIONS] or rows
     print_table(
         f"Overlap, a row a rank, device and {name}",
@@ -101,7 +107,7 @@ def overlap(
             [
                 row["run"],
                 row["iteration"],
-                row["rank"],
+                f"{row['rank']} (in part)" if row["partial"] else row["rank"],
                 row["device"],
                 row["step"],
                 row["dimension"],
@@ -127,20 +133,28 @@ def _of_dimension(rows: Sequence[dict[str, Any]], dimension: str | None) -> Sequ
     return [row for row in rows if row["dimension"] == dimension]
 
 
-def _from_lake(home: Path, window: str, chosen: _Chosen) -> Sequence[dict[str, Any]]:
+def _from_lake(home: Path, window: str, chosen: _Chosen) -> tuple[Sequence[dict[str, Any]], list[Completeness]]:
+    """The rows, and what of their iterations was not read."""
+    from traceviz_dag.commands.figures import completeness_of
+    from traceviz_dag.figure_pipeline import LakeSource
+
     if window == "file":
         raise UsageError("the lake keeps the windows step and kernels; give a path for --window file")
     lake = open_lake(home)
-    table = lake.query(
-        "SELECT * FROM overlap WHERE window_name = $window AND ($run IS NULL OR run = $run) "
-        "AND ($iteration IS NULL OR iteration = $iteration) "
-        "ORDER BY run, iteration, rank, device, step, dimension",
-        {"window": window, **chosen._asdict()},
-    )
-    if not table.num_rows:
+    rows = lake.query(_STORED_SQL, {"window": window, **chosen._asdict()}).to_pylist()
+    if not rows:
         there = sorted({(part.run, part.iteration) for part in lake.partitions("overlap")})
         _refuse(there, chosen, window)
-    return table.to_pylist()
+    places = sorted({(row["run"], row["iteration"]) for row in rows})
+    return rows, completeness_of([LakeSource(lake, *place) for place in places], [])
+
+
+_STORED_SQL = """
+SELECT overlap.*, coalesce(status <> 'read', false) AS partial
+FROM overlap LEFT JOIN traces USING (run, iteration, rank)
+WHERE window_name = $window AND ($run IS NULL OR run = $run) AND ($iteration IS NULL OR iteration = $iteration)
+ORDER BY run, iteration, rank, device, step, dimension
+"""
 
 
 def _refuse(there: Sequence[tuple[str, int]], chosen: _Chosen, window: str) -> NoReturn:
@@ -161,12 +175,14 @@ def _from_path(
     rules_file: Path | None,
     home: Path,
     chosen: _Chosen,
-) -> Sequence[dict[str, Any]]:
+) -> tuple[Sequence[dict[str, Any]], list[Completeness]]:
+    """The rows, and what of the iterations was not read."""
     from traceviz_dag.analyze.overlap import overlap_table, window_overlap
     from traceviz_dag.classify.rules import load_rules
+    from traceviz_dag.completeness import RankFault, ranks_chosen_by_name, read_completeness
     from traceviz_dag.discovery import inputs_below
     from traceviz_dag.iteration_pipeline import rank_traces, read_topology
-    from traceviz_dag.rank_pipeline import classify_trace, kernels_of_step, read_events, step_windows
+    from traceviz_dag.rank_pipeline import classify_trace, kernels_of_step, read_events, read_fault, step_windows
 
     explicit = start_ns is not None or end_ns is not None
     whole = window == "file" or explicit
@@ -174,20 +190,27 @@ def _from_path(
     rows: list[dict[str, Any]] = []
     # A rank's trace, which may hold several iterations, is classified once.
     of_trace: dict[tuple[Path, str], list[tuple[IterationInputs, RankTrace]]] = {}
-    below = inputs_below([path], home=home)
+    every = inputs_below([path], home=home)
+    below = [inputs for inputs in every if chosen.holds(inputs.run, inputs.iteration)]
+    topologies = {inputs.key: read_topology(inputs, home=home) for inputs in below}
+    faults: dict[str, list[RankFault]] = {inputs.key: [] for inputs in below}
     for inputs in below:
-        if not chosen.holds(inputs.run, inputs.iteration):
-            continue
         for trace in rank_traces(inputs, {entry.rank for entry in inputs.ranks}, home):
             of_trace.setdefault((trace.path, trace.part), []).append((inputs, trace))
-    topologies: dict[str, Topology] = {}
     for places in of_trace.values():
         inputs, first = places[0]
-        if inputs.key not in topologies:
-            topologies[inputs.key] = read_topology(inputs, home=home)
         topology = topologies[inputs.key]
-        classified = classify_trace(read_events(first, topology, rules), first.rank, topology, rules)
+        try:
+            events = read_events(first, topology, rules)
+        except BadInputError as error:
+            for inputs, trace in places:
+                faults[inputs.key].append(RankFault(trace.rank, trace.name, str(error), failed=True))
+            continue
+        fault = read_fault(events)
+        classified = classify_trace(events, first.rank, topology, rules)
         for inputs, trace in places[:1] if whole else places:
+            if fault is not None:
+                faults[inputs.key].append(RankFault(trace.rank, trace.name, fault, failed=False))
             table: pa.Table
             if whole:
                 table = window_overlap(classified.kernels, "clip" if explicit else "file", start_ns, end_ns)
@@ -195,7 +218,15 @@ def _from_path(
                 kernels = kernels_of_step(classified, trace.step)
                 table = overlap_table(kernels, step_windows(classified, trace.step), classified.kernels)
             place = {"run": inputs.run, "iteration": inputs.iteration, "rank": trace.rank}
-            rows += [{**place, **row} for row in table.to_pylist() if whole or row["window_name"] == window]
-    if not rows:
-        _refuse([(inputs.run, inputs.iteration) for inputs in below], chosen, window)
-    return sorted(rows, key=lambda row: (row["run"], row["iteration"], row["rank"]))
+            rows += [
+                {**place, **row, "partial": fault is not None}
+                for row in table.to_pylist()
+                if whole or row["window_name"] == window
+            ]
+    found = []
+    for inputs in below:
+        expected = None if ranks_chosen_by_name(inputs, [path]) else topologies[inputs.key].world_size
+        found.append(read_completeness(inputs, expected, faults[inputs.key]))
+    if not rows and not any(faults.values()):
+        _refuse([(inputs.run, inputs.iteration) for inputs in every], chosen, window)
+    return sorted(rows, key=lambda row: (row["run"], row["iteration"], row["rank"])), found

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from traceviz_dag.commands.figures import iterations_of
+from traceviz_dag.commands.figures import completeness_of, iterations_of
 from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.output import print_json, print_table, terminal
+from traceviz_dag.commands.partial import end_partial
 from traceviz_dag.commands.sql import as_json, print_rows
-from traceviz_dag.errors import BadInputError, UsageError
+from traceviz_dag.errors import BadInputError, IncompleteError, UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -78,6 +79,7 @@ def export(
             places = [{"run": source.run, "iteration": source.iteration} for source in chosen]
             rows = [asdict(each) | {"path": str(each.path)} for each in written]
             print_json([place | row for place, row in zip(places, rows, strict=True)])
+        end_partial(completeness_of(chosen, paths or []))
 
 
 TraceArgument = Annotated[Path, typer.Argument(help="A trace of any format that Perfetto reads.")]
@@ -119,6 +121,8 @@ def query(
             typer.echo(as_json(rows))
         else:
             print_rows(rows, terminal())
+        if session.read_fault:
+            raise IncompleteError(f"{trace}: the rows are of a part of the trace: {session.read_fault}")
 
 
 @perfetto.command()
@@ -131,12 +135,14 @@ def compare(
 
     Explained are rows that Perfetto says it dropped, and rows of threads whose id is negative.
     """
+    from traceviz_dag.rank_pipeline import read_fault
     from traceviz_dag.read.kineto import read_kineto
     from traceviz_dag.read.perfetto.comparison import compare as compared
     from traceviz_dag.read.perfetto.engines import find_engine
     from traceviz_dag.read.perfetto.reader import read_with_perfetto
 
-    found = compared(read_kineto(trace), read_with_perfetto(trace, find_engine(trace_processor)))
+    own = read_kineto(trace)
+    found = compared(own, read_with_perfetto(trace, find_engine(trace_processor)))
     if json:
         print_json(asdict(found) | {"unexplained": found.unexplained})
     else:
@@ -146,6 +152,8 @@ def compare(
             ["table", "rows", "rows by Perfetto", "only ours", "only Perfetto's", "of odd threads"],
             [[getattr(each, column) for column in columns] for each in found.differences],
         )
+    if (fault := read_fault(own)) is not None:
+        raise IncompleteError(f"{trace}: a part of the trace was compared: {fault}")
     if found.unexplained:
         raise typer.Exit(1)
 

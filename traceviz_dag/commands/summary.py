@@ -14,6 +14,7 @@ from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.lake.summaries import category_shares, communication_by_dimension, windows
 
 if TYPE_CHECKING:
+    from traceviz_dag.completeness import Completeness
     from traceviz_dag.orchestrate import IterationResult
 
 MOST_SLOW_RANKS = 5
@@ -22,12 +23,18 @@ _LEAST_OUTSIDE = 0.0005
 """Share of kernel time outside the training steps from which it is said: less rounds to 0.0 %."""
 
 
-def iteration_summary(home: Path, result: IterationResult) -> dict[str, Any]:
-    """The figures of one iteration, from its tables; see each named query for its definition."""
+def iteration_summary(home: Path, result: IterationResult, completeness: Completeness | None = None) -> dict[str, Any]:
+    """The figures of one iteration, from its tables; see each named query for its definition.
+
+    Args:
+        completeness: what of the iteration was not read; by default as the lake tells it.
+    """
     from traceviz_dag.across_ranks import stored_stage_times
     from traceviz_dag.analyze.stage_times import slowest_statement
+    from traceviz_dag.completeness import stored_completeness
 
     lake = open_lake(home)
+    completeness = completeness or stored_completeness(lake, result.run, result.iteration)
     summary: dict[str, Any] = {
         "run": result.run,
         "iteration": result.iteration,
@@ -38,6 +45,8 @@ def iteration_summary(home: Path, result: IterationResult) -> dict[str, Any]:
         "failures": list(result.failures),
         "faults": {str(rank): fault for rank, fault in sorted(result.faults.items())},
         "aggregated": result.aggregated,
+        **completeness.as_json(),
+        "mark": completeness.mark,
     }
     if result.aggregated and lake.exists("iterations", run=result.run, iteration=result.iteration):
         rows = lake.table("iterations", result.run, result.iteration).arrow().to_pylist()
@@ -57,19 +66,22 @@ def iteration_summary(home: Path, result: IterationResult) -> dict[str, Any]:
 
 def print_summary(summary: dict[str, Any], *, tables: bool = True) -> None:
     """Print the figures for people: what the iteration shows first, then (with ``tables``) the tables behind it."""
-    ranks = f"{summary['ranks_computed']} ranks computed, {summary['ranks_skipped']} unchanged"
-    if summary["ranks_failed"]:
-        ranks += f", {len(summary['ranks_failed'])} unreadable"
-    typer.echo(f"\n{summary['run']} · iteration {summary['iteration']} · {ranks}")
+    unreadable = len(summary["ranks_failed"])
+    ranks = f"{summary['ranks_computed'] - unreadable} ranks computed, {summary['ranks_skipped']} unchanged"
+    if unreadable:
+        ranks += f", {unreadable} unreadable"
+    mark = f" · {summary['mark']}" if summary["mark"] else ""
+    typer.echo(f"\n{summary['run']} · iteration {summary['iteration']} · {ranks}{mark}")
     for line in _statements(summary):
         typer.echo(f"  {line}")
     if not tables:
         return
     place, steps = f"{summary['run']} · iteration {summary['iteration']} · ", summary["windows"]["steps"] or []
-    several = f" and its {len(steps)} training steps" if len(steps) > 1 else ""
+    several = f" and the {len(steps)} training steps" if len(steps) > 1 else ""
+    ranks = _counted(summary)
     if summary["categories"]:
         print_table(
-            f"{place}kernel time by category, all kernels of the iteration (sums of durations over all ranks{several})",
+            f"{place}kernel time by category, all kernels of the iteration (sums of durations over {ranks}{several})",
             ["category", "kernels", "time ms", "share"],
             [
                 [row["category"], row["kernels"], milliseconds(row["time_ns"]), percent(row["share"])]
@@ -78,7 +90,7 @@ def print_summary(summary: dict[str, Any], *, tables: bool = True) -> None:
         )
     if summary["communication"]:
         print_table(
-            f"{place}communication by dimension in {_window(steps)} (unions, mean over ranks{several})",
+            f"{place}communication by dimension in {_window(steps)} (unions, mean over {ranks}{several})",
             ["dimension", "communication ms", "hidden ms", "exposed ms", "hidden"],
             [
                 [
@@ -98,18 +110,36 @@ def _window(steps: list[int]) -> str:
     return "one training step" if steps else "the time from first to last kernel"
 
 
+def _counted(summary: dict[str, Any]) -> str:
+    """Which ranks figures across ranks speak of, in words."""
+    from traceviz_dag.completeness import ranks_in_words
+
+    if not summary["mark"]:
+        return "all ranks"
+    figures = summary.get("figures")
+    return f"{ranks_in_words(figures['covered_ranks'])} alone" if figures else "the ranks that were read whole"
+
+
 def _statements(summary: dict[str, Any]) -> list[str]:
     """One line a statement, each with the table it can be checked in."""
+    from traceviz_dag.completeness import ranks_in_words
+
     lines = []
     figures = summary.get("figures")
     if figures is None and not summary["aggregated"]:
         lines.append(_why_not_aggregated(summary))
+    elif figures is None:
+        lines.append("no figures across ranks: no rank was read whole; --allow-partial counts those read in part")
     if figures:
+        counted = sorted(set(summary["partial_ranks"]) & set(figures["covered_ranks"]))
+        if counted:
+            lines.append(f"{ranks_in_words(counted)} read in part, and counted all the same (--allow-partial)")
         lines += _step(figures, summary["windows"])
         if figures["unclassified_share"]:
             unclassified = percent(figures["unclassified_share"])
             lines.append(f"{unclassified} of kernel time has no category: the evidence does not say (traceviz doctor)")
-    lines += [f"{statement} (table microbatches)" for statement in summary["stage_statements"]]
+    of = "of the ranks that were read, " if summary["mark"] else ""
+    lines += [f"{of}{statement} (table microbatches)" for statement in summary["stage_statements"]]
     lines += slow_statements(summary["slow_ranks"])[:MOST_SLOW_RANKS]
     return lines + [f"{blame_statement(row)} (traceviz waits)" for row in summary["blamed"][:MOST_SLOW_RANKS]]
 
@@ -130,7 +160,7 @@ def _slow_ranks(lake: Lake, run: str, iteration: int) -> list[dict[str, Any]]:
 
 def _step(figures: dict[str, Any], measured: dict[str, Any]) -> list[str]:
     """How long a step took and how much of it waits for communication, and what the step's window leaves out."""
-    partial = ", PARTIAL: ranks are missing" if figures["partial"] else ""
+    partial = ", PARTIAL" if figures["partial"] else ""
     steps, length = measured["steps"] or [], milliseconds(figures["step_ns"])
     over = f"over {figures['ranks']} ranks"
     if not steps:

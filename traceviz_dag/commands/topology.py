@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,7 +15,11 @@ from traceviz_dag.classify.rank_grids import RankGrids, Ranks, compute_grids
 from traceviz_dag.classify.topology_types import Replicas, Topology
 from traceviz_dag.commands.options import JsonOption
 from traceviz_dag.commands.output import print_json, print_table
+from traceviz_dag.commands.partial import end_partial
 from traceviz_dag.read.events import TraceHeader
+
+if TYPE_CHECKING:
+    from traceviz_dag.completeness import Completeness
 
 _SHOWN_RANKS = 24
 _SHOWN_DISAGREEMENTS = 20
@@ -64,24 +68,27 @@ def topology(
     if path is None:
         _show_grids(compute_grids(ParallelSizes.of(**stated)), json)
         return
-    found = [{**place, "topology": united} for place, united in _below(path, stated)]
+    found = list(_below(path, stated))
     if json:
-        print_json([{**entry, "topology": _as_json(entry["topology"])} for entry in found])
-        return
-    for entry in found:
-        _show_topology(f"{entry['run']}, iteration {entry['iteration']}", entry["topology"])
+        print_json([{**place, "partial": read.is_lossy, "topology": _as_json(united)} for place, united, read in found])
+    else:
+        for place, united, _ in found:
+            _show_topology(f"{place['run']}, iteration {place['iteration']}", united)
+    end_partial([read for _, _, read in found])
 
 
-def _below(path: Path, stated: dict[str, Any]) -> Iterable[tuple[dict[str, Any], Topology]]:
-    """(run and iteration, topology) of each iteration below a path."""
+def _below(path: Path, stated: dict[str, Any]) -> Iterable[tuple[dict[str, Any], Topology, Completeness]]:
+    """(run and iteration, topology, what of its headers was not read) of each iteration below a path."""
+    from traceviz_dag.completeness import RankFault, read_completeness
     from traceviz_dag.discovery import inputs_below
-    from traceviz_dag.iteration_pipeline import read_topology
+    from traceviz_dag.iteration_pipeline import read_topology, unread_headers
 
     grids = partial(_stated_grids, stated) if stated else None
     for inputs in inputs_below([path]):
-        for problem in inputs.problems:
-            typer.echo(f"traceviz: {problem}", err=True)
-        yield {"run": inputs.run, "iteration": inputs.iteration}, read_topology(inputs, grids)
+        faults = [RankFault(rank, name, fault, failed=True) for rank, name, fault in unread_headers(inputs)]
+        # A rank without a trace is in the groups that the others name.
+        found = read_completeness(inputs, None, faults)
+        yield {"run": inputs.run, "iteration": inputs.iteration}, read_topology(inputs, grids), found
 
 
 def _stated_grids(stated: dict[str, Any], headers: Iterable[TraceHeader]) -> RankGrids:

@@ -10,10 +10,12 @@ from __future__ import annotations
 import glob
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
+import xxhash
 
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.digests import digest_of, look_of
@@ -36,6 +38,7 @@ class RankInput:
         part: process and GPU that are the rank, in a file that holds several ranks; empty takes the whole file.
         size_bytes, changed_ns: as the file system gave them when the file was registered.
         digest: of the file's bytes when it looked like that; empty where nobody computed it.
+        refusal: why it is not taken for the rank that it claims to be: it is of another job; empty where it is taken.
     """
 
     rank: int
@@ -46,14 +49,16 @@ class RankInput:
     changed_ns: int
     digest: str = ""
     part: str = ""
+    refusal: str = ""
 
     @property
     def version(self) -> str:
-        """Changes whenever the file's content does; the data version of the raw trace.
+        """Changes whenever the file's content does, or what its refusal says; the data version of the raw trace.
 
         Without a digest it changes whenever the file looks different.
         """
-        return self.digest or f"{self.size_bytes}-{self.changed_ns}"
+        version = self.digest or f"{self.size_bytes}-{self.changed_ns}"
+        return f"{version}-{xxhash.xxh3_64_hexdigest(self.refusal.encode())}" if self.refusal else version
 
     @property
     def look(self) -> tuple[str, int, int]:
@@ -165,6 +170,15 @@ def all_registered(home: Path) -> Iterator[IterationInputs]:
     """The lists of all iterations, by key."""
     for path in sorted((home / FOLDER).glob("*.json")):
         yield registered(home, path.stem)
+
+
+def folder_of_run(home: Path, run: str) -> Path | None:
+    """The folder that a run was registered from; None for a run that this home does not know."""
+    # Any of its iterations tells; a damaged list is reported by what needs it.
+    for path in (home / FOLDER).glob(f"{glob.escape(escape(run))}@*.json"):
+        with suppress(BadInputError):
+            return Path(registered(home, path.stem).folder)
+    return None
 
 
 def registered_of_run(home: Path, run: str, *, before: int, newest: int) -> list[IterationInputs]:

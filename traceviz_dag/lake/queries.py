@@ -7,10 +7,13 @@ import pyarrow as pa
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.tables import ITERATIONS, RUNS
 
-ITERATIONS_SQL = """
+_WHOLE_RANKS = """
+    AND rank NOT IN (SELECT rank FROM traces WHERE run = $run AND iteration = $iteration AND status <> 'read')"""
+
+_ITERATIONS_SQL = """
 WITH windows AS (
     SELECT * FROM overlap
-    WHERE run = $run AND iteration = $iteration AND dimension = 'all' AND window_name IN ('step', 'kernels')
+    WHERE run = $run AND iteration = $iteration AND dimension = 'all' AND window_name IN ('step', 'kernels'){ranks}
     -- A device with training steps is measured by them, another one from its first kernel to its last.
     QUALIFY window_name = 'step' OR count(*) FILTER (window_name = 'step') OVER (PARTITION BY rank, device) = 0
 ),
@@ -30,17 +33,17 @@ by_rank AS (
 files AS (
     SELECT
         count(*) AS found,
-        count(*) FILTER (status = 'failed') AS failed,
+        count(*) FILTER (status <> 'read') AS lossy,
         greatest(
             max(world_size),
             (SELECT nullif(count(*), 0) FROM topology WHERE run = $run AND iteration = $iteration)
         ) AS expected,
-        1 - sum(classified_ns) / nullif(sum(kernel_ns), 0) AS unclassified_share
     FROM traces WHERE run = $run AND iteration = $iteration
 )
 SELECT
     CAST(count(*) AS INTEGER) AS ranks,
-    (SELECT failed > 0 OR found < expected FROM files) AS partial,
+    CAST(list(rank ORDER BY rank) AS INTEGER[]) AS covered_ranks,
+    (SELECT lossy > 0 OR found < expected FROM files) AS partial,
     max(step_ns) AS step_ns,
     CAST(round(avg(compute_ns)) AS BIGINT) AS compute_ns,
     CAST(round(avg(communication_ns)) AS BIGINT) AS communication_ns,
@@ -49,10 +52,19 @@ SELECT
     CAST(round(avg(idle_ns)) AS BIGINT) AS idle_ns,
     sum(hidden_sum_ns) / nullif(sum(communication_sum_ns), 0) AS hidden_share,
     (SELECT rank FROM by_rank WHERE compute_ns > 0 ORDER BY by_rank.compute_ns DESC, rank LIMIT 1) AS slowest_rank,
-    (SELECT unclassified_share FROM files) AS unclassified_share
+    (
+        SELECT 1 - sum(classified_ns) / nullif(sum(kernel_ns), 0) FROM traces
+        WHERE run = $run AND iteration = $iteration AND rank IN (SELECT rank FROM by_rank)
+    ) AS unclassified_share
 FROM by_rank
 HAVING count(*) > 0
 """
+
+ITERATIONS_SQL = _ITERATIONS_SQL.format(ranks=_WHOLE_RANKS)
+"""Over the ranks that were read whole."""
+
+ITERATIONS_WITH_PARTIAL_SQL = _ITERATIONS_SQL.format(ranks="")
+"""Over all ranks with tables, those that were read in part among them."""
 
 RUNS_SQL = """
 WITH files AS (
@@ -75,6 +87,7 @@ judged AS (
     SELECT
         expected,
         (SELECT coalesce(list(rank ORDER BY rank), []) FROM files WHERE status = 'failed') AS failed_ranks,
+        (SELECT coalesce(list(rank ORDER BY rank), []) FROM files WHERE status = 'partial') AS partial_ranks,
         CASE WHEN expected IS NOT NULL THEN
             (SELECT coalesce(list(number ORDER BY number), []) FROM missing)
         END AS missing_ranks
@@ -83,9 +96,10 @@ judged AS (
 SELECT
     CAST(count(*) AS INTEGER) AS ranks,
     CAST((SELECT failed_ranks FROM judged) AS INTEGER[]) AS failed_ranks,
+    CAST((SELECT partial_ranks FROM judged) AS INTEGER[]) AS partial_ranks,
     CAST((SELECT missing_ranks FROM judged) AS INTEGER[]) AS missing_ranks,
     CAST((SELECT expected FROM judged) AS INTEGER) AS expected_ranks,
-    (SELECT len(missing_ranks) + len(failed_ranks) = 0 FROM judged) AS complete,
+    (SELECT len(missing_ranks) + len(failed_ranks) + len(partial_ranks) = 0 FROM judged) AS complete,
     CASE WHEN count(DISTINCT backend) = 1 THEN min(backend) END AS backend,
     CASE WHEN count(DISTINCT device_name) = 1 THEN min(device_name) END AS device_name,
     CASE WHEN count(DISTINCT has_stacks) = 1 THEN bool_and(has_stacks) END AS has_stacks,
@@ -124,13 +138,15 @@ ORDER BY rank, duration_ns DESC, category
 """
 
 
-def iterations(lake: Lake, run: str, iteration: int) -> pa.Table:
-    """The row of table ``iterations`` for one iteration; no row where its overlap was not measured.
+def iterations(lake: Lake, run: str, iteration: int, *, with_partial: bool = False) -> pa.Table:
+    """The row of table ``iterations`` for one iteration; no row where no rank's overlap was measured.
 
-    A rank with several steps or devices in the iteration enters the means with its own mean. ``partial`` is NULL
-    where nothing failed and nothing states how many ranks there should be.
+    Ranks that were read in part are left out, as their times are too short, unless ``with_partial`` asks for them; the
+    row is ``partial`` in either case. A rank with several steps or devices in the iteration enters the means with its
+    own mean. ``partial`` is NULL where nothing was lost and nothing states how many ranks there should be.
     """
-    return lake.query_iteration(ITERATIONS_SQL, run=run, iteration=iteration).cast(ITERATIONS.schema)
+    sql = ITERATIONS_WITH_PARTIAL_SQL if with_partial else ITERATIONS_SQL
+    return lake.query_iteration(sql, run=run, iteration=iteration).cast(ITERATIONS.schema)
 
 
 def runs(lake: Lake, run: str, iteration: int) -> pa.Table:

@@ -6,25 +6,36 @@ import pyarrow as pa
 
 from traceviz_dag.lake.lake import Lake
 
-CATEGORY_SHARES_SQL = """
+_COVERED = """rank IN (
+        SELECT rank FROM traces
+        WHERE run = $run AND iteration = $iteration AND CASE
+            WHEN EXISTS (FROM iterations WHERE run = $run AND iteration = $iteration) THEN rank IN (
+                SELECT unnest(covered_ranks) FROM iterations WHERE run = $run AND iteration = $iteration
+            )
+            ELSE status = 'read'
+        END
+    )"""
+# The ranks that the row of ``iterations`` covers, so that all figures of an iteration speak of the same ranks.
+
+CATEGORY_SHARES_SQL = f"""
 SELECT
     category,
     count(*) AS kernels,
     CAST(sum(duration_ns) AS BIGINT) AS time_ns,
     sum(duration_ns) / nullif(sum(sum(duration_ns)) OVER (), 0) AS share
 FROM kernels
-WHERE run = $run AND iteration = $iteration
+WHERE run = $run AND iteration = $iteration AND {_COVERED}
 GROUP BY category
 ORDER BY time_ns DESC, category
 """
 
-_MEASURED_SQL = """
+_MEASURED_SQL = f"""
 WITH measured AS (
     SELECT *,
         window_end_ns - window_start_ns AS window_ns,
         count(*) FILTER (window_name = 'step') OVER (PARTITION BY rank, device) > 0 AS has_steps
     FROM overlap
-    WHERE run = $run AND iteration = $iteration AND window_name IN ('step', 'kernels')
+    WHERE run = $run AND iteration = $iteration AND window_name IN ('step', 'kernels') AND {_COVERED}
     QUALIFY (window_name = 'step') = has_steps
 )
 """
@@ -77,13 +88,13 @@ SELECT
 """
 
 
-COMPUTATION_SQL = """
+COMPUTATION_SQL = f"""
 SELECT
     rank, stage, step, phase, name,
     count(*) AS kernels,
     CAST(sum(duration_ns) AS BIGINT) AS time_ns
 FROM kernels
-WHERE run = $run AND iteration = $iteration AND kind = 'computation'
+WHERE run = $run AND iteration = $iteration AND kind = 'computation' AND {_COVERED}
 GROUP BY ALL
 ORDER BY rank, step, phase, name
 """
@@ -98,7 +109,10 @@ def computation_by_kernel(lake: Lake, run: str, iteration: int) -> pa.Table:
 
 
 def category_shares(lake: Lake, run: str, iteration: int) -> pa.Table:
-    """Kernel time by category over all ranks: category, kernels, time_ns (a sum of durations), share of all time."""
+    """Kernel time by category over the ranks that the figures of the iteration cover.
+
+    Columns: category, kernels, time_ns (a sum of durations), share of all time.
+    """
     return lake.query_iteration(CATEGORY_SHARES_SQL, run=run, iteration=iteration)
 
 

@@ -31,12 +31,12 @@ from traceviz_dag.read.kineto_schema import (
     LAUNCH_GROUP,
     TABLE_CODE_OF_CODE,
 )
-from traceviz_dag.read.packing import Columns, GrowingTable, floats, integers, triples
+from traceviz_dag.read.packing import Columns, GrowingTable, integers, triples
 from traceviz_dag.read.threads import ThreadTable
 from traceviz_dag.read.timestamps import EXACT_BELOW, to_nanoseconds
 
 NO_TIME = "no time stamp that is a number"
-NO_DURATION = "no duration (begin and end events are not read)"
+NO_DURATION = "no duration"
 BAD_DURATION = "negative or impossible duration"
 """Reasons in ``ColumnBuilder.dropped``."""
 
@@ -77,8 +77,8 @@ class ColumnBuilder:
         self._device_facts, self._operator_facts = FactRows(), FactRows()
 
     @property
-    def rows(self) -> int:
-        """Events kept."""
+    def rows_kept(self) -> int:
+        """Events that are rows of a table."""
         return self._host.rows + self._launches.rows + self._device.rows
 
     def add(self, piece: Piece) -> None:
@@ -88,7 +88,7 @@ class ColumnBuilder:
         for named in piece.thread_names:
             self.threads.name(*named)
         rows, codes, start_ns = piece.rows, piece.codes, piece.start_ns
-        duration = floats([row.dur for row in rows])
+        duration = piece.duration_us
         good = (duration >= 0) & (duration < EXACT_BELOW) & (start_ns != MISSING)
         if not good.all():
             self._count_bad(duration, start_ns)

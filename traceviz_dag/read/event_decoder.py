@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from traceviz_dag.read.duration_pairs import BEGIN_WITHOUT_END, DurationPairs
 from traceviz_dag.read.events import MISSING, Int64
 from traceviz_dag.read.kineto_schema import (
     GROUP_OF_CODE,
@@ -38,6 +39,7 @@ NO_NUMBER = "a number out of range"
 """Reasons in ``Piece.dropped``."""
 
 Codes = npt.NDArray[np.uint8]
+Float64 = npt.NDArray[np.float64]
 
 _TAGGED = msgspec.json.Decoder(list[TaggedEvent])
 _EVENTS = msgspec.json.Decoder(list[Event])
@@ -54,6 +56,7 @@ class Piece(NamedTuple):
         rows: those that belong in a table, in file order.
         codes: their category codes.
         start_ns: their starts, MISSING where an event has none.
+        duration_us: their durations in microseconds, NaN where an event has none.
         thread_names: process id, thread id and name, as metadata events say.
         dropped: reason → number of elements that are no events.
     """
@@ -62,6 +65,7 @@ class Piece(NamedTuple):
     rows: list[Any]
     codes: Codes
     start_ns: Int64
+    duration_us: Float64
     thread_names: list[tuple[int | str, int | str, str]]
     dropped: Counter[str]
 
@@ -70,12 +74,25 @@ class EventDecoder:
     """Decodes the pieces of a file.
 
     Events are decoded by a narrow struct for each category first, which fails for a piece with metadata or with
-    anything unforeseen; then by a wide lenient one; where even that fails, one by one.
+    anything unforeseen; then by a wide lenient one; where even that fails, one by one. Begin and end events are told
+    from the rest only where an event lacks its duration: they are decoded a second time then.
     """
 
     def __init__(self) -> None:
         self._tries_left = _FRUITLESS_TRIES
         self._code_of_category = _CategoryCodes()
+        self._pairs = DurationPairs()
+
+    @property
+    def unpaired(self) -> Counter[str]:
+        """Reason → begin and end events that were left without the other; final once the file is read."""
+        open_begins = self._pairs.open_begins
+        return self._pairs.dropped + Counter({BEGIN_WITHOUT_END: open_begins} if open_begins else {})
+
+    @property
+    def lost_ends(self) -> Counter[str]:
+        """Reason → end events whose begin did not come before them, so far."""
+        return Counter(self._pairs.dropped)
 
     def decode(self, text: memoryview) -> Piece:
         """Decode a JSON array of events.
@@ -97,7 +114,7 @@ class EventDecoder:
         start_ns = _start_ns(floats([row.ts for row in kept]), shortened)
         if start_ns is None:
             start_ns = _exact_start_ns(text)[has_table]
-        return self._piece(rows, codes, kept, start_ns, Counter())
+        return self._piece(text, rows, codes, kept, start_ns, Counter())
 
     def _decode_rows(self, text: memoryview | bytearray) -> tuple[list[Any], Codes]:
         if self._tries_left:
@@ -130,19 +147,51 @@ class EventDecoder:
             raw_rows.append(raw)
         codes = np.array([self._code_of_category[row.cat] for row in rows], np.uint8)
         has_table = GROUP_OF_CODE[codes] < REST_GROUP
-        start_ns = _exact_start_ns(b"[" + b",".join(raw_rows) + b"]")[has_table]
-        piece = self._piece(rows, codes, list(compress(rows, has_table.tobytes())), start_ns, dropped)
+        whole = b"[" + b",".join(raw_rows) + b"]"
+        start_ns = _exact_start_ns(whole)[has_table]
+        piece = self._piece(whole, rows, codes, list(compress(rows, has_table.tobytes())), start_ns, dropped)
         return piece._replace(decoded=len(rows) + sum(dropped.values()))
 
-    def _piece(self, rows: list[Any], codes: Codes, kept: list[Any], start_ns: Int64, dropped: Counter[str]) -> Piece:
+    def _piece(
+        self,
+        text: bytes | memoryview,
+        rows: list[Any],
+        codes: Codes,
+        kept: list[Any],
+        start_ns: Int64,
+        dropped: Counter[str],
+    ) -> Piece:
+        duration_us = floats([row.dur for row in kept])
+        every_code, has_table = codes, GROUP_OF_CODE[codes] < REST_GROUP
         thread_names: list[tuple[int | str, int | str, str]] = []
         if len(kept) < len(rows):
             is_metadata = codes == METADATA_CODE
             if is_metadata.any():
                 named = (row for row in compress(rows, is_metadata.tobytes()) if row.name == "thread_name")
                 thread_names = [(row.pid, row.tid, as_text(row.args.name)) for row in named]
-            codes = codes[GROUP_OF_CODE[codes] < REST_GROUP]
-        return Piece(len(rows), kept, codes, start_ns, thread_names, dropped)
+            codes = codes[has_table]
+        piece = Piece(len(rows), kept, codes, start_ns, duration_us, thread_names, dropped)
+        if self._pairs.pending or np.isnan(duration_us).any():
+            return self._with_pairs(text, rows, every_code, has_table, piece)
+        return piece
+
+    def _with_pairs(
+        self, text: bytes | memoryview, rows: list[Any], codes: Codes, has_table: npt.NDArray[np.bool_], piece: Piece
+    ) -> Piece:
+        """The piece with its begin and end events replaced by the durations that they make."""
+        tabled = [row if has else None for row, has in zip(rows, has_table.tolist(), strict=True)]
+        pairs, places = self._pairs.feed(text, tabled, codes.tolist(), _exact_start_ns(text))
+        if not places:
+            return piece
+        alone = np.ones(len(rows), bool)
+        alone[places] = False
+        alone = alone[has_table]
+        return piece._replace(
+            rows=[*compress(piece.rows, alone.tobytes()), *(pair.row for pair in pairs)],
+            codes=np.concatenate([piece.codes[alone], np.array([pair.code for pair in pairs], np.uint8)]),
+            start_ns=np.concatenate([piece.start_ns[alone], np.array([pair.start_ns for pair in pairs], np.int64)]),
+            duration_us=np.concatenate([piece.duration_us[alone], [pair.duration_ns / 1000 for pair in pairs]]),
+        )
 
 
 class _CategoryCodes(dict[str, int]):

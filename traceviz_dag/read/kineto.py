@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,47 +15,55 @@ from traceviz_dag.read.event_decoder import EventDecoder, Piece
 from traceviz_dag.read.events import ReadReport, TraceEvents
 from traceviz_dag.read.header import decode_header
 from traceviz_dag.read.limits import MOST_ROWS
+from traceviz_dag.read.other_files import not_a_trace
 from traceviz_dag.read.secrets import masked_words
 from traceviz_dag.read.sources import ByteSource
 
 CHUNK_BYTES = 1 << 20
 """Bytes decoded at a time. The objects of a piece of 1 to 2 MiB stay in a core's caches; 8 MiB take a fifth longer."""
 
-_EXPORT_AGAIN = "export it again"
+EXPORT_AGAIN = "export it again"
+"""What to do about a trace of which a part cannot be read."""
 
 
 def read_kineto(path: Path, *, chunk_bytes: int = CHUNK_BYTES) -> TraceEvents:
     """Read a Kineto trace.
 
     A file that breaks off, or that holds events that cannot be decoded, gives what can be read; ``report`` says what
-    is missing.
+    is missing. Begin and end events are paired to durations.
 
     Args:
         path: the file; gzip is told by its first bytes.
         chunk_bytes: bytes decoded at a time. The result does not depend on it.
 
     Raises:
-        BadInputError: the file is missing, empty, no trace, or breaks off before its first event.
+        BadInputError: the file is missing, empty, no trace, breaks off before its first event, or none of its events
+            can be used.
     """
-    builder = ColumnBuilder()
+    builder, decoder = ColumnBuilder(), EventDecoder()
     with ByteSource(path) as source, _without_garbage_collection():
-        array: EventArray[Piece] = EventArray(source, EventDecoder().decode, chunk_bytes)
+        array: EventArray[Piece] = EventArray(source, decoder.decode, chunk_bytes)
 
         def keep(piece: Piece) -> None:
             builder.add(piece)
-            if builder.rows > MOST_ROWS and not array.complete:
+            if builder.rows_kept > MOST_ROWS and not array.complete:
                 array.give_up(f"it holds more than {MOST_ROWS:,} events")
 
         try:
             array.feed(keep)
         except NotATraceError as error:
-            raise BadInputError(path, str(error), "give a Kineto trace as torch.profiler exports it") from None
+            raise not_a_trace(path, str(error)) from None
         header, header_fault = decode_header(array.before, array.after)
         fault = _fault(array, source, header_fault)
         if not array.complete and not header.base_time_ns:
             fault = f"{fault}, its base time may be lost with them"
         if fault is not None and not builder.rows_read:
-            raise BadInputError(path, f"{fault}, and no event can be read", _EXPORT_AGAIN)
+            raise BadInputError(path, f"{fault}, and no event can be read", EXPORT_AGAIN)
+        dropped = dict(builder.dropped + array.dropped + decoder.unpaired)
+        if dropped and not builder.rows_kept:
+            raise BadInputError(
+                path, f"none of its {builder.rows_read:,} events can be used: {told(dropped)}", EXPORT_AGAIN
+            )
         tables = builder.finish(header.base_time_ns)
     return TraceEvents(
         header=header,
@@ -68,10 +76,16 @@ def read_kineto(path: Path, *, chunk_bytes: int = CHUNK_BYTES) -> TraceEvents:
         operator_facts=tables.operator_facts,
         report=ReadReport(
             rows_read=builder.rows_read,
-            dropped=dict(builder.dropped + array.dropped),
-            fault=None if fault is None else f"{fault}, {builder.rows_read} events were read; {_EXPORT_AGAIN}",
+            dropped=dropped,
+            fault=None if fault is None else f"{fault}, {builder.rows_read} events were read; {EXPORT_AGAIN}",
         ),
     )
+
+
+def told(dropped: Mapping[str, int]) -> str:
+    """What was dropped and why, in words, the most frequent reason first."""
+    ordered = sorted(dropped.items(), key=lambda one: (-one[1], one[0]))
+    return ", ".join(f"{count:,} × {reason}" for reason, count in ordered)
 
 
 def _fault(array: EventArray[Piece], source: ByteSource, header_fault: str | None) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
@@ -56,7 +56,7 @@ class RunFolder:
     """A run: the folder that holds iteration folders, a torch_profile folder or the trace files themselves.
 
     Attributes:
-        run: its id: the folder's name, with a digest of its path where two runs share the name.
+        run: its id: the folder's name, with a digest of its path where another folder's run has the name.
         folder: absolute.
         files: its traces, by name.
         topology_file: its newest ``unique_parallel_groups_*`` file; None without one.
@@ -70,7 +70,12 @@ class RunFolder:
     problems: tuple[BadInputError, ...] = ()
 
 
-def discover(paths: Sequence[Path], *, pattern: str | None = None) -> list[RunFolder]:
+def discover(
+    paths: Sequence[Path],
+    *,
+    pattern: str | None = None,
+    registered: Callable[[str], Path | None] = lambda _run: None,
+) -> list[RunFolder]:
     """Find the runs below folders and the runs of single files.
 
     Hidden files and folders, ``truth`` and ``chakra`` folders and JSON that is no trace are left out; FIFOs, sockets,
@@ -80,6 +85,7 @@ def discover(paths: Sequence[Path], *, pattern: str | None = None) -> list[RunFo
         paths: trace files, iteration folders, run folders or folders above them.
         pattern: a shell pattern; only files whose name or path below the searched folder matches are taken, and all of
             those.
+        registered: the folder of the run that is known by a name already; a folder keeps the name that it has.
 
     Returns:
         Runs by id; each file once, however often ``paths`` covers it.
@@ -107,14 +113,23 @@ def discover(paths: Sequence[Path], *, pattern: str | None = None) -> list[RunFo
     names = Counter(_name_of(folder) for folder in by_folder)
     runs = []
     for folder, files in by_folder.items():
-        run = _name_of(folder)
-        if names[run] > 1:
-            run = f"{run}-{xxhash.xxh3_64_hexdigest(os.fsencode(folder))[:_DIGEST_DIGITS]}"
+        run = _run_id(folder, registered, shared=names[_name_of(folder)] > 1)
         problems = left_out.pop(folder, [])
         runs.append(RunFolder(run, folder, _files_of(run, folder, files), _topology_file(folder), tuple(problems)))
     runs.sort(key=lambda found: found.run)
     elsewhere = tuple(problem for others in left_out.values() for problem in others)
     return [replace(runs[0], problems=(*runs[0].problems, *elsewhere)), *runs[1:]] if runs else []
+
+
+def _run_id(folder: Path, registered: Callable[[str], Path | None], *, shared: bool) -> str:
+    """The folder's name, with a digest of its path where another folder has that name, now or in what is registered."""
+    name = _name_of(folder)
+    longer = f"{name}-{xxhash.xxh3_64_hexdigest(os.fsencode(folder))[:_DIGEST_DIGITS]}"
+    if registered(longer) == folder:
+        return longer
+    known = registered(name)
+    alone = known == folder if known is not None else not shared
+    return name if alone else longer
 
 
 def _trace_files(path: Path, pattern: str | None, problems: list[BadInputError]) -> Iterator[Path]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.processes import run_program
 from traceviz_dag.read.nsys_source import NsysSource, ParquetSource, SqliteSource
+from traceviz_dag.read.other_files import is_kineto_like
 from traceviz_dag.read.regular_file import open_regular
 from traceviz_dag.whole_files import scratch_folder
 
@@ -18,6 +19,7 @@ _SQLITE_MAGIC = b"SQLite format 3\0"
 EXPORT_SUFFIXES = (".sqlite", ".sqlite3", ".db")
 """Suffixes of exports that are one file."""
 
+_SQLITE_HEAD_BYTES = 100
 _OWN_TABLES = ("CUPTI_ACTIVITY_KIND_", "NVTX_EVENTS", "ENUM_NSYS_", "TARGET_INFO_", "ANALYSIS_DETAILS")
 _EXPORT_AGAIN = "export it again: nsys export --type sqlite REPORT.nsys-rep"
 _WANTED = "give a .sqlite file that nsys export wrote, a folder of its Parquet files, or a .nsys-rep"
@@ -60,6 +62,28 @@ def is_nsys(path: Path) -> bool:
             return file.read(len(_SQLITE_MAGIC)) == _SQLITE_MAGIC
     except OSError:
         return True  # whoever opens it says why it cannot be read
+
+
+def is_whole_export(path: Path) -> bool:
+    """Whether an export was written to its end.
+
+    A report that nsys writes appears when it is whole; a SQLite file has the pages that its head states, no fewer (a
+    copy is under way, or broke off) and no more (its writer has not closed the transaction).
+    """
+    if path.suffix != ".sqlite":
+        return True
+    stated = _stated_bytes(path)
+    return path.stat().st_size == stated > 0
+
+
+def _stated_bytes(path: Path) -> int:
+    """The size that the head of a SQLite file states."""
+    with path.open("rb") as file:
+        head = file.read(_SQLITE_HEAD_BYTES)
+    size = int.from_bytes(head[16:18], "big") or 1
+    pages = int.from_bytes(head[28:32], "big")
+    # A page size of 65,536 is written as 1.
+    return pages * (65_536 if size == 1 else size)
 
 
 def is_report(path: Path) -> bool:
@@ -118,7 +142,13 @@ def _check_file(path: Path) -> None:
     if not magic:
         raise BadInputError(path, "empty file", _EXPORT_AGAIN)
     if magic != _SQLITE_MAGIC:
+        if is_kineto_like(path):
+            raise BadInputError(path, "JSON, not an export of Nsight Systems", "traceviz analyze reads PyTorch traces")
         raise BadInputError(path, "not a SQLite file", _WANTED)
+    there, stated = path.stat().st_size, _stated_bytes(path)
+    if there < stated:
+        fault = f"the SQLite file is damaged or was cut short: {there:,} of {stated:,} bytes are there"
+        raise BadInputError(path, fault, _EXPORT_AGAIN)
 
 
 def _check_tables(source: NsysSource) -> None:

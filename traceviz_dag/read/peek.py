@@ -15,6 +15,7 @@ from traceviz_dag.read.boundaries import NotATraceError, array_start, why_no_arr
 from traceviz_dag.read.events import TraceHeader
 from traceviz_dag.read.header import decode_header
 from traceviz_dag.read.limits import LONGEST_TEXT, MOST_STEPS
+from traceviz_dag.read.other_files import not_a_trace
 from traceviz_dag.read.repair import repair
 from traceviz_dag.read.sources import ByteSource
 
@@ -24,6 +25,10 @@ _TAIL_BLOCKS = 2
 _OVERLAP_BYTES = 64
 _END_TRIES = 64
 _ARRAY_END = re.compile(rb"(?:\}|\A\[)\s*\](?=\s*[,}])")
+_ANY_ARRAY_END = re.compile(rb"\]\s*[,}]")
+_TIME = re.compile(rb'"ts"\s*:\s*(\d{1,18})')
+_CENTURY_NS = 978_307_200_000_000_000
+JSON_ENDS = "the JSON ends inside its events"
 _STEP = re.compile(rb'"ProfilerStep#(\d{1,18})"')
 _MARKS = {
     "has_kernels": re.compile(rb'"cat"\s*:\s*"[kK]ernel"'),
@@ -44,6 +49,8 @@ class TracePeek:
         has_stacks: it holds Python functions.
         has_operators: it holds CPU operators.
         has_shapes: some of them state the sizes of their inputs.
+        first_ns: wall clock near its first event, ns since 1970; None where the trace does not tell.
+        fault: why its end cannot be vouched for: the stream ends early, or the JSON does; None where it is whole.
     """
 
     header: TraceHeader
@@ -52,6 +59,8 @@ class TracePeek:
     has_stacks: bool
     has_operators: bool
     has_shapes: bool
+    first_ns: int | None = None
+    fault: str | None = None
 
 
 def peek(path: Path) -> TracePeek:
@@ -64,6 +73,7 @@ def peek(path: Path) -> TracePeek:
     found: set[str] = set()
     with ByteSource(path) as source:
         before, rest = _read_before(path, source)
+        first = rest[:_FIRST_BLOCK_BYTES]
         last: deque[bytes] = deque(maxlen=_TAIL_BLOCKS)
         for block in _blocks(rest, source):
             overlapping = last[-1][-_OVERLAP_BYTES:] + block if last else block
@@ -72,13 +82,18 @@ def peek(path: Path) -> TracePeek:
             if len(steps) > MOST_STEPS:
                 raise BadInputError(path, f"more than {MOST_STEPS:,} ProfilerSteps", "export fewer steps into a file")
             found.update(mark for mark in _MARKS.keys() - found if _MARKS[mark].search(overlapping))
+        fault = source.fault
+    tail = b"".join(last)
+    header = decode_header(before, _after(tail))[0]
     return TracePeek(
-        header=decode_header(before, _after(b"".join(last)))[0],
+        header=header,
         steps=tuple(sorted(steps)),
         has_kernels="has_kernels" in found,
         has_stacks="has_stacks" in found,
         has_operators="has_operators" in found,
         has_shapes="has_shapes" in found,
+        first_ns=_first_time(header, first),
+        fault=fault or (None if _is_closed(tail, before) else JSON_ENDS),
     )
 
 
@@ -88,10 +103,22 @@ def peek_header(path: Path) -> TraceHeader:
     Raises:
         BadInputError: the file is missing, empty or no trace.
     """
+    return peek_identity(path)[0]
+
+
+def peek_identity(path: Path) -> tuple[TraceHeader, int | None]:
+    """What :func:`peek_header` gives, and the wall clock near the first event, ns since 1970, where the trace tells.
+
+    Raises:
+        BadInputError: the file is missing, empty or no trace.
+    """
     with ByteSource(path) as source:
-        before, _ = _read_before(path, source)
+        before, rest = _read_before(path, source)
     header, _ = decode_header(before, b"")
-    return header if header.rank is not None else peek(path).header
+    if header.rank is not None:
+        return header, _first_time(header, rest)
+    peeked = peek(path)
+    return peeked.header, peeked.first_ns
 
 
 def is_trace(path: Path) -> bool:
@@ -106,6 +133,21 @@ def is_trace(path: Path) -> bool:
     )
 
 
+def _first_time(header: TraceHeader, text: bytes) -> int | None:
+    """The first time stamp in the first events that is one of this century, ns; None without one."""
+    for match in _TIME.finditer(text):
+        time_ns = header.base_time_ns + int(match[1]) * 1000
+        if _CENTURY_NS <= time_ns < 4 * _CENTURY_NS:
+            return time_ns
+    return None
+
+
+def _is_closed(tail: bytes, before: bytes) -> bool:
+    """Whether the text ends as the trace's JSON does: with the bracket of its object, or of its bare array."""
+    closing = b"}" if b'"traceEvents"' in before else b"]"
+    return tail.rstrip().endswith(closing) and (closing == b"]" or bool(_ANY_ARRAY_END.search(tail)))
+
+
 def _read_before(path: Path, source: ByteSource) -> tuple[bytes, bytes]:
     """The text up to the bracket of the events array, and what else was read."""
     text = b""
@@ -117,7 +159,7 @@ def _read_before(path: Path, source: ByteSource) -> tuple[bytes, bytes]:
             if start is None and (not block or len(text) > LONGEST_TEXT):
                 raise NotATraceError(why_no_array(text, source.fault))
         except NotATraceError as error:
-            raise BadInputError(path, str(error), "give a Kineto trace as torch.profiler exports it") from None
+            raise not_a_trace(path, str(error)) from None
         if start is not None:
             return text[:start], text[start:]
 

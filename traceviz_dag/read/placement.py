@@ -6,14 +6,15 @@ import os
 from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from traceviz_dag.errors import BadInputError
+from traceviz_dag.read.events import TraceHeader
 from traceviz_dag.read.layouts import TraceFile
 from traceviz_dag.read.limits import MOST_RANKS
-from traceviz_dag.read.peek import peek, peek_header
+from traceviz_dag.read.peek import peek, peek_identity
 
 _LAST_ITERATION = 10**18 - 1
 _NAME_ITS_RANK = "rename it to rank_0000.json (its rank), or give it alone to traceviz analyze with --rank"
@@ -33,6 +34,8 @@ class PlacedTrace:
         name: path relative to the run's folder.
         step: the ProfilerStep that is the iteration, where the file holds several; None takes the whole file.
         part: process and GPU that are the rank, in a file that holds several ranks; empty takes the whole file.
+        header: of a PyTorch trace; None where it could not be read.
+        first_ns: wall clock near its first event, ns since 1970; None where nothing tells.
     """
 
     run: str
@@ -42,6 +45,8 @@ class PlacedTrace:
     name: str
     step: int | None
     part: str = ""
+    header: TraceHeader | None = None
+    first_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +98,9 @@ def _place(file: TraceFile, stated_rank: int | None) -> _Placed:
         _refuse_impossible(file)
         if file.iteration is None:
             peeked = peek(file.path)
-            header, steps = peeked.header, peeked.steps
+            header, first_ns, steps = peeked.header, peeked.first_ns, peeked.steps
         else:
-            header, steps = peek_header(file.path), ()
+            (header, first_ns), steps = peek_identity(file.path), ()
     except BadInputError as error:
         if not _is_placed_by_path(file):
             return _Placed(problem=error)
@@ -107,10 +112,13 @@ def _place(file: TraceFile, stated_rank: int | None) -> _Placed:
         fault = "no rank in the name or in distributedInfo"
         return _Placed(problem=BadInputError(file.path, fault, _NAME_ITS_RANK))
     if file.iteration is not None:
-        return _Placed((_trace(file, file.iteration, rank),), warning=warning)
-    if len(steps) < 2:
-        return _Placed((_trace(file, next(iter(steps), _ONLY_ITERATION), rank),), warning=warning)
-    return _Placed(tuple(_trace(file, step, rank, step) for step in steps), warning=warning)
+        numbers: Sequence[tuple[int, int | None]] = [(file.iteration, None)]
+    elif len(steps) < 2:
+        numbers = [(next(iter(steps), _ONLY_ITERATION), None)]
+    else:
+        numbers = [(step, step) for step in steps]
+    traces = (replace(_trace(file, number, rank, step), header=header, first_ns=first_ns) for number, step in numbers)
+    return _Placed(tuple(traces), warning=warning)
 
 
 def _is_placed_by_path(file: TraceFile) -> bool:

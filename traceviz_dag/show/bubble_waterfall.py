@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from traceviz_dag.analyze.stage_times import STAGE_COLUMNS, StageTime, stage_times
 from traceviz_dag.show import palette
 from traceviz_dag.show.blocks import Band, draw_boxes
-from traceviz_dag.show.facts import duration, place, share
+from traceviz_dag.show.facts import duration, lost_ranks, place, share
 from traceviz_dag.show.page import DATA_WIDTH, Caption, LegendEntry, LegendGroup, Page, Stretches, TimeScale, open_page
 from traceviz_dag.show.source import TableSource, rows
 from traceviz_dag.show.typography import LABEL, POINTS_PER_INCH, SMALL, TINY, typography, width
@@ -162,7 +162,7 @@ def _caption(
     return Caption(
         title=_finding(known, slowest),
         facts=facts,
-        warnings=[f"a pipeline is left out: {reason}" for reason in refused],
+        warnings=[*lost_ranks(source), *(f"a pipeline is left out: {reason}" for reason in refused)],
         legend=[LegendGroup("", [*entries, *(LegendEntry(word, colour) for _, word, colour in PARTS)])],
         footer="tables pipelines, microbatches",
         note="black line: time that the stage took; a negative part points back",

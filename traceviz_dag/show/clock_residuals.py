@@ -13,7 +13,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from traceviz_dag.analyze.clock_summary import clock_facts, clock_statement
 from traceviz_dag.show import palette
 from traceviz_dag.show.blocks import draw_bars
-from traceviz_dag.show.facts import duration, place
+from traceviz_dag.show.facts import duration, lost_ranks, place
 from traceviz_dag.show.page import Caption, LegendEntry, LegendGroup, Page, Stretches, TimeScale, open_page
 from traceviz_dag.show.source import TableSource
 from traceviz_dag.show.typography import LABEL, SMALL, typography
@@ -136,7 +136,7 @@ def _caption(source: TableSource, clocks: Sequence[Mapping[str, Any]], facts: di
             f"{matches[len(matches) // 2]:,} matched communications a rank (median)",
             *([f"offsets against rank {', '.join(map(str, references))}"] if references else []),
         ],
-        warnings=warnings,
+        warnings=[*lost_ranks(source), *warnings],
         legend=[
             LegendGroup(
                 "",

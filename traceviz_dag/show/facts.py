@@ -125,3 +125,11 @@ def ranks_named(ranks: Iterable[int]) -> str:
 def place(source: TableSource) -> str:
     """Run and iteration, as every figure states them."""
     return f"{source.run}, iteration {source.iteration}"
+
+
+def lost_ranks(source: TableSource) -> list[str]:
+    """A warning for a figure across ranks that was not made of all of them, from the table ``runs``."""
+    found = rows(source, "runs", ("failed_ranks", "partial_ranks", "missing_ranks"))
+    words = {"failed_ranks": "unusable", "partial_ranks": "read in part", "missing_ranks": "without a trace"}
+    lost = [f"{ranks_named(row[name])} {word}" for row in found for name, word in words.items() if row[name]]
+    return [f"PARTIAL: {', '.join(lost)}"] if lost else []

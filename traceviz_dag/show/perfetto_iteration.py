@@ -167,6 +167,8 @@ def _add_rank(
         word = "its trace could not be read" if status == TraceStatus.FAILED.value else "no kernels"
         trace.add_track(f"no kernels: {word}", track)
         return None
+    if trace_status(source, member.rank) == TraceStatus.PARTIAL.value:
+        trace.add_track("PARTIAL: a part of this rank's trace could not be read", track)
     starts = np.asarray(kernels["start_ns"], np.int64)
     ends = starts + np.asarray(kernels["duration_ns"], np.int64)
     time = Intervals(clocks.of_trace(member.rank, starts), clocks.of_trace(member.rank, ends))

@@ -16,7 +16,7 @@ from traceviz_dag.analyze.period_summary import two_modes
 from traceviz_dag.analyze.periods import DIMENSION, NAMED
 from traceviz_dag.show import palette
 from traceviz_dag.show.blocks import Float64, draw_bars
-from traceviz_dag.show.facts import duration, place
+from traceviz_dag.show.facts import duration, lost_ranks, place
 from traceviz_dag.show.page import Caption, LegendEntry, LegendGroup, Page, Stretches, TimeScale, open_page
 from traceviz_dag.show.source import TableSource
 from traceviz_dag.show.typography import LABEL, POINTS_PER_INCH, SMALL, TINY, typography
@@ -208,6 +208,7 @@ def _caption(
             *([f"{len(without)} pairs have no figures, such as {without[0][0]}: {without[0][1]}"] if without else []),
         ],
         warnings=[
+            *lost_ranks(source),
             *(f"{label}: {note}" for label, note in modes[:_MOST_NOTES]),
             *([f"{len(modes) - _MOST_NOTES} more have two modes"] if len(modes) > _MOST_NOTES else []),
         ],

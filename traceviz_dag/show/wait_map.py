@@ -18,7 +18,7 @@ from traceviz_dag.analyze.intervals import Int64
 from traceviz_dag.analyze.step_time import WINDOW_COLUMNS, step_time
 from traceviz_dag.show import palette
 from traceviz_dag.show.blocks import Float64, draw_bars
-from traceviz_dag.show.facts import duration, place, share
+from traceviz_dag.show.facts import duration, lost_ranks, place, share
 from traceviz_dag.show.page import (
     DATA_WIDTH,
     FIGURES,
@@ -179,7 +179,7 @@ def _caption(
             *([f"{share(total, time)} of their time is waiting", "a delay is not a saving"] if blamed else []),
             *([statement.replace(" us ", " µs ")] if facts["solved"] else []),
         ],
-        warnings=warnings,
+        warnings=[*lost_ranks(source), *warnings],
         legend=[LegendGroup("wait", list(_legend(panels, edges)))],
         footer="tables collectives, rank_clocks",
         note="a column: one communication of the rank, by its number in the dimension"

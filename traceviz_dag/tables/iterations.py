@@ -13,9 +13,12 @@ RUNS = Table(
     (
         Column("ranks", INTEGER, "Ranks with a readable trace."),
         Column("failed_ranks", RANKS, "Ranks whose trace could not be read."),
+        Column("partial_ranks", RANKS, "Ranks of whose trace a part could not be read."),
         Column("missing_ranks", RANKS, "Ranks of the expected world without a trace."),
         Column("expected_ranks", INTEGER, "World size as the topology or the headers state it; NULL where unknown."),
-        Column("complete", BOOLEAN, "Whether each expected rank was read; NULL where the expectation is unknown."),
+        Column(
+            "complete", BOOLEAN, "Whether each expected rank was read whole; NULL where the expectation is unknown."
+        ),
         Column("backend", TEXT, "Communication backend; NULL where the ranks differ."),
         Column("device_name", TEXT, "Model of the GPU; NULL where the ranks differ."),
         Column("has_stacks", BOOLEAN, "Call stacks on every rank; NULL where the ranks differ."),
@@ -31,7 +34,8 @@ ITERATIONS = Table(
     BY_ITERATION,
     (
         Column("ranks", INTEGER, "Ranks that the figures cover."),
-        Column("partial", BOOLEAN, "Whether ranks are missing or failed."),
+        Column("covered_ranks", RANKS, "These ranks: those read whole; with --allow-partial those read in part, too."),
+        Column("partial", BOOLEAN, "Whether ranks are missing, failed or were read in part."),
         Column("step_ns", BIGINT, "Longest step window over the ranks, ns."),
         Column("compute_ns", BIGINT, "Mean union of computation over the ranks, ns."),
         Column("communication_ns", BIGINT, "Mean union of communication over the ranks, ns."),

@@ -23,6 +23,7 @@ from traceviz_dag.read.kineto_schema import (
     Event,
     category_code,
 )
+from traceviz_dag.read.packing import floats
 from traceviz_dag.read.peek import peek
 from traceviz_dag.read.perfetto.engines import Engine
 from traceviz_dag.read.perfetto.session import TraceSession, open_trace
@@ -110,7 +111,8 @@ def _piece(session: TraceSession) -> Piece:
     codes = np.array([code_of[event.cat] for event in events], np.uint8)
     starts = np.array([start for _, start, _ in rows], np.int64) + session.base_ns
     names = [(row["pid"] or 0, row["tid"], row["name"]) for row in session.query(_THREADS_SQL).to_pylist()]
-    return Piece(len(events), events, codes, starts, names, Counter())
+    durations = floats([event.dur for event in events])
+    return Piece(len(events), events, codes, starts, durations, names, Counter())
 
 
 def _arguments_of(code: int) -> tuple[str, ...]:

@@ -1,0 +1,203 @@
+"""Input of which a part is lost, odd or of another job: never a silent success, whatever command reads it."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shlex
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests import damage
+from tests.damage import call
+from tests.kineto_file import KinetoFile
+from tests.small_run import rank_file, write_run
+
+DAMAGED = 1
+DAMAGES: dict[str, Callable[[Path], None]] = {
+    "truncated": damage.truncate,
+    "missing": damage.remove,
+    "foreign": damage.of_a_larger_world,
+    "odd": damage.times_as_text,
+}
+MORE_ODD = {
+    "huge": damage.huge_times,
+    "negative": damage.negative_durations,
+    "begins": damage.begins_alone,
+}
+ACROSS = ("waits", "clocks", "pipelines", "periods")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    return write_run(tmp_path_factory.mktemp("traces") / "whole")
+
+
+@pytest.fixture(scope="module", params=DAMAGES)
+def damaged(request, whole, tmp_path_factory) -> tuple[str, Path]:
+    return request.param, _damaged(whole, tmp_path_factory.mktemp(request.param), DAMAGES[request.param])
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("home")
+
+
+def _damaged(whole: Path, folder: Path, change: Callable[[Path], None]) -> Path:
+    run = folder / f"job_{folder.name}"
+    shutil.copytree(whole, run)
+    change(next(run.glob(f"iteration_7/rank_{DAMAGED:04d}*")))
+    return run
+
+
+def _names_the_rank(err: str) -> bool:
+    lines = [line for line in err.splitlines() if f"rank {DAMAGED}" in line]
+    return bool(lines) and "Traceback" not in err
+
+
+def test_analyze_names_the_rank_and_counts_it_nowhere(damaged, whole, home):
+    kind, run = damaged
+    doctor = call("doctor", run)
+    assert doctor.code == 2 and f"rank {DAMAGED}" in doctor.err + doctor.out, doctor
+    assert "all ranks are there" not in doctor.out
+    answer = call("analyze", run, "--home", home, "--json")
+    (summary,) = answer.json
+    assert answer.code == 2 and _names_the_rank(answer.err), answer.err
+    assert summary["partial"] is True
+    field = {"missing": "missing_ranks", "foreign": "failed_ranks"}.get(kind, "partial_ranks")
+    assert summary[field] == [DAMAGED]
+    if kind == "foreign":
+        assert "world size is 8, that of rank 0 is 4" in answer.err and not summary["aggregated"]
+        return
+    figures = summary["figures"]
+    assert figures["partial"] is True and figures["covered_ranks"] == [0, 2, 3]
+    rows = [row for row in call("overlap", whole, "--json").json if row["dimension"] == "all"]
+    exposed = [row["exposed_ns"] for row in rows if row["rank"] != DAMAGED]
+    assert figures["exposed_ns"] == round(sum(exposed) / 3)
+    printed = call("analyze", run, "--home", home)
+    assert "PARTIAL" in printed.out and "over all ranks" not in printed.out
+
+
+def test_every_other_command_says_it_too(damaged, home, tmp_path):
+    kind, run = damaged
+    call("analyze", run, "--home", home, "--allow-partial", "--json")
+    for command in ACROSS:
+        answer = call(command, run, "--json", "--home", home)
+        assert answer.code == 2 and _names_the_rank(answer.err), (command, answer.err)
+        assert all(entry["partial"] is True for entry in answer.json)
+        assert "PARTIAL" in call(command, "--home", home, "--run", run.name).out
+    overlap = call("overlap", run, "--json", "--home", home)
+    assert overlap.code == 2 and _names_the_rank(overlap.err)
+    assert all(row["partial"] == (row["rank"] == DAMAGED) for row in overlap.json)
+    assert {0, 2, 3} <= {row["rank"] for row in overlap.json}
+    topology = call("topology", run, "--json")
+    assert topology.code == (2 if kind == "foreign" else 0)
+    assert topology.json[0]["topology"]["pipelines"] == [[0, 2], [1, 3]]
+    drawn = call("figures", run, "--home", home, "--kind", "bubble_waterfall", "--formats", "svg", "--json")
+    assert drawn.code == 2 and _names_the_rank(drawn.err)
+    out = tmp_path / "trace.pftrace"
+    exported = call("perfetto", "export", run, "--home", home, "--out", out)
+    assert exported.code == 2 and _names_the_rank(exported.err) and out.is_file()
+
+
+@pytest.mark.parametrize("kind", MORE_ODD)
+def test_rows_that_cannot_be_used_make_a_rank_partial(kind, whole, tmp_path):
+    run = _damaged(whole, tmp_path, MORE_ODD[kind])
+    answer = call("overlap", run, "--json")
+    assert answer.code == 2 and _names_the_rank(answer.err)
+    assert {row["rank"] for row in answer.json if row["partial"]} == {DAMAGED}
+    assert call("doctor", run).code == 2
+    file = next(run.glob(f"iteration_7/rank_{DAMAGED:04d}*"))
+    classified = call("classify", file, "--json")
+    assert classified.code == 2 and classified.json["partial"] is True and _names_the_rank(classified.err)
+
+
+def test_whole_input_is_not_called_partial(whole, home):
+    for command in (*ACROSS, "overlap", "topology", "doctor"):
+        answer = call(command, whole, *([] if command == "topology" else ["--home", home]))
+        assert (answer.code, answer.err) == (0, ""), (command, answer.err)
+        assert "PARTIAL" not in answer.out
+    assert "all ranks are there" in call("doctor", whole).out
+
+
+def test_allow_partial_counts_what_was_read_and_says_so(whole, home, tmp_path):
+    run = _damaged(whole, tmp_path, damage.times_as_text)
+    left_out = call("analyze", run, "--home", home, "--json").json[0]["figures"]
+    answer = call("analyze", run, "--home", home, "--json", "--allow-partial")
+    (summary,) = answer.json
+    assert answer.code == 2 and summary["partial"] is True
+    assert summary["figures"]["covered_ranks"] == [0, 1, 2, 3] and left_out["covered_ranks"] == [0, 2, 3]
+    assert summary["figures"]["partial"] is True
+    assert (
+        "rank 1 read in part, and counted all the same" in call("analyze", run, "--home", home, "--allow-partial").out
+    )
+    again = call("analyze", run, "--home", home, "--json").json[0]["figures"]
+    assert again == left_out
+
+
+def test_missing_ranks_are_meant_where_the_user_says_so(whole, home, tmp_path):
+    run = _damaged(whole, tmp_path, damage.remove)
+    for meant in (["--allow-partial"], ["--pattern", "rank_*"]):
+        answer = call("analyze", run, "--home", home, "--json", *meant)
+        assert answer.code == 0 and answer.json[0]["missing_ranks"] == [DAMAGED]
+    one = next(whole.glob("iteration_7/rank_0002*"))
+    assert call("overlap", one, "--json").code == 0
+
+
+def test_a_rank_of_which_nothing_can_be_used_has_failed(home, tmp_path):
+    file = KinetoFile(rank=0, world_size=1)
+    file.kernel("gemm", 0, 10, launched=0)
+    for event in file.events:
+        event["ts"] = "soon"
+    path = file.write(tmp_path / "alone" / "rank_0000.pt.trace.json")
+    answer = call("analyze", path, "--home", home)
+    assert answer.code == 2 and "1 ranks computed" not in answer.out
+    assert "none of its 4 events can be used" in answer.err and str(path) in answer.err
+
+
+def test_two_folders_of_one_name_stay_two_runs(home, tmp_path):
+    for parent, ranks in (("x", (0, 1)), ("y", (2, 3))):
+        for rank in ranks:
+            rank_file(rank, 4).write(tmp_path / parent / "twin/iteration_7" / f"rank_{rank:04d}.pt.trace.json")
+    first = call("analyze", tmp_path / "x/twin", "--home", home, "--json").json[0]
+    second = call("analyze", tmp_path / "y/twin", "--home", home, "--json").json[0]
+    assert first["run"] == "twin" and second["run"].startswith("twin-")
+    assert (first["figures"]["covered_ranks"], second["figures"]["covered_ranks"]) == ([0, 1], [2, 3])
+    both = call("analyze", tmp_path / "x", tmp_path / "y", "--home", home, "--json").json
+    assert [entry["run"] for entry in both] == ["twin", second["run"]]
+    assert all(entry["ranks_computed"] == 0 for entry in both)
+
+
+def _database(path: Path) -> None:
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE anything (number)")
+
+
+OTHER_FILES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "snapshot.pickle": (lambda path: path.write_bytes(pickle.dumps({"segments": []})), "a memory snapshot"),
+    "records.parquet": (lambda path: path.write_bytes(b"PAR1" + bytes(64)), "a Parquet file"),
+    "picture.png": (lambda path: path.write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(64)), "a picture"),
+    "empty.json": (lambda path: path.write_bytes(b""), "empty file"),
+    "other.json": (lambda path: path.write_text(json.dumps({"sizes": [1]})), "JSON without traceEvents"),
+    "base.sqlite": (_database, "no export of Nsight Systems"),
+    "unique_parallel_groups_20260101_000000.txt": (lambda path: path.write_text("TP SIZE: 2"), "traceviz topology"),
+    "job.pftrace": (lambda path: path.write_bytes(b"\x0a\x04\x08\x01\x10\x02"), "traceviz perfetto open"),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_FILES)
+def test_a_file_that_is_no_trace_is_refused_by_what_it_is(name, tmp_path, home):
+    write, said = OTHER_FILES[name]
+    path = tmp_path / "with space" / name
+    path.parent.mkdir()
+    write(path)
+    for command in ("analyze", "classify", "overlap", "doctor"):
+        answer = call(command, path, "--home", home)
+        assert answer.code == 2 and len(answer.err.strip().splitlines()) == 1, answer.err
+        assert said in answer.err and str(path) in answer.err
+        if said.startswith("traceviz"):
+            assert shlex.quote(str(path if "perfetto" in said else path.parent)) in answer.err

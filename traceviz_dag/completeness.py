@@ -1,0 +1,169 @@
+"""What of an iteration was not read: ranks that failed, that were read in part, and that have no trace at all.
+
+One rule holds everywhere. A rank that was read in part has its own figures, marked; figures across ranks leave it out
+unless they are asked to count it. Whatever leaves a rank out, or counts a part of one, is partial and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from traceviz_dag.lake.inputs import IterationInputs
+from traceviz_dag.lake.lake import Lake
+from traceviz_dag.lake.partition_keys import iteration_key
+from traceviz_dag.lake.queries import runs
+from traceviz_dag.vocabulary import TraceStatus
+
+_FAULTS_SQL = """
+SELECT rank, file, status, fault FROM traces
+WHERE run = $run AND iteration = $iteration AND status <> 'read'
+ORDER BY rank
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class RankFault:
+    """A rank of which not all was read.
+
+    Attributes:
+        file: its trace, relative to the run's folder.
+        fault: one line on what is wrong with it and what to do.
+        failed: nothing of it could be used; else a part was read.
+    """
+
+    rank: int
+    file: str
+    fault: str
+    failed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Completeness:
+    """What of one iteration was not read.
+
+    Attributes:
+        expected: world size, where headers or the topology state it.
+        faults: ranks that failed or were read in part.
+        missing: ranks of the world without a trace.
+        problems: one line a file that could not be placed.
+    """
+
+    run: str
+    iteration: int
+    expected: int | None
+    faults: tuple[RankFault, ...] = ()
+    missing: tuple[int, ...] = ()
+    problems: tuple[str, ...] = ()
+
+    @property
+    def failed(self) -> list[int]:
+        """Ranks of which nothing could be used."""
+        return [each.rank for each in self.faults if each.failed]
+
+    @property
+    def in_part(self) -> list[int]:
+        """Ranks of which a part was read."""
+        return [each.rank for each in self.faults if not each.failed]
+
+    @property
+    def is_lossy(self) -> bool:
+        """Whether something that is there was not read, or not wholly."""
+        return bool(self.faults or self.problems)
+
+    @property
+    def partial(self) -> bool | None:
+        """Whether something was not read; None where all that is there was, and nothing states how much there is."""
+        if self.is_lossy or self.missing:
+            return True
+        return None if self.expected is None else False
+
+    @property
+    def mark(self) -> str:
+        """What a title or a line says of it; empty where nothing is known to be missing."""
+        words = [
+            f"{ranks_in_words(ranks)} {what}"
+            for ranks, what in (
+                (self.failed, "unusable"),
+                (self.in_part, "read in part"),
+                (self.missing, f"of {self.expected} without a trace"),
+            )
+            if ranks
+        ]
+        if self.problems:
+            words.append(f"{len(self.problems)} files not placed")
+        return f"PARTIAL: {', '.join(words)}" if words else ""
+
+    @property
+    def lines(self) -> list[str]:
+        """One line a fault, that names iteration, rank and file."""
+        key = iteration_key(self.run, self.iteration)
+        found = [
+            f"{key}: rank {each.rank}: {each.fault}"
+            if each.failed
+            else f"{key}: rank {each.rank} is read in part, {each.file}: {each.fault}"
+            for each in self.faults
+        ]
+        if self.missing:
+            found.append(f"{key}: no trace of {ranks_in_words(self.missing)}; the world has {self.expected} ranks")
+        return [*self.problems, *found]
+
+    def as_json(self) -> dict[str, Any]:
+        """The same as keys of a JSON answer."""
+        return {
+            "partial": self.partial,
+            "failed_ranks": self.failed,
+            "partial_ranks": self.in_part,
+            "missing_ranks": list(self.missing),
+        }
+
+
+def stored_completeness(lake: Lake, run: str, iteration: int, inputs: IterationInputs | None = None) -> Completeness:
+    """What of an iteration in the lake was not read.
+
+    Args:
+        inputs: its trace files, where they are known.
+    """
+    rows = runs(lake, run, iteration).to_pylist()
+    faults = lake.query_iteration(_FAULTS_SQL, run=run, iteration=iteration).to_pylist()
+    row = rows[0] if rows else {}
+    return Completeness(
+        run,
+        iteration,
+        row.get("expected_ranks"),
+        tuple(
+            RankFault(each["rank"], each["file"], each["fault"] or "", each["status"] == TraceStatus.FAILED.value)
+            for each in faults
+        ),
+        tuple(row.get("missing_ranks") or ()),
+        inputs.problems if inputs is not None else (),
+    )
+
+
+def read_completeness(inputs: IterationInputs, expected: int | None, faults: Iterable[RankFault]) -> Completeness:
+    """What of an iteration was not read, for what reads traces without a lake."""
+    found = {entry.rank for entry in inputs.ranks}
+    missing = tuple(rank for rank in range(expected or 0) if rank not in found)
+    ordered = tuple(sorted(faults, key=lambda each: each.rank))
+    return Completeness(inputs.run, inputs.iteration, expected, ordered, missing, inputs.problems)
+
+
+def ranks_chosen_by_name(inputs: IterationInputs, paths: Sequence[Path]) -> bool:
+    """Whether each rank's file was named itself, so that the other ranks are left out on purpose."""
+    named = {str(path.resolve()) for path in paths}
+    return bool(inputs.ranks) and all(entry.path in named for entry in inputs.ranks)
+
+
+def ranks_in_words(ranks: Sequence[int]) -> str:
+    """Ranks as people write them, each of them said: ``rank 3``, ``ranks 0–3, 6``."""
+    ordered = sorted(ranks)
+    spans: list[list[int]] = []
+    for rank in ordered:
+        if spans and rank == spans[-1][1] + 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    words = ", ".join(str(first) if first == last else f"{first}–{last}" for first, last in spans)
+    return f"rank{'s' if len(ordered) > 1 else ''} {words}"
