@@ -152,10 +152,19 @@ def analyse_across_ranks(iteration: StoredIteration) -> Mapping[str, pa.Table]:
 
 
 def stored_stage_times(lake: Lake, run: str, iteration: int) -> StageTimes:
-    """What stages and ranks of an iteration compute for a micro-batch; nothing where no micro-batch is in the lake."""
+    """What stages and ranks of an iteration compute for a micro-batch; nothing where no micro-batch is in the lake.
+
+    Of the ranks that the row of ``iterations`` covers, so that all figures of an iteration speak of the same ranks.
+    """
     if not lake.partitions("microbatches", run, iteration):
         return StageTimes((), ())
-    return stage_times(lake.table("microbatches", run, iteration).arrow(STAGE_COLUMNS))
+    table = lake.table("microbatches", run, iteration).arrow(STAGE_COLUMNS)
+    if lake.exists("iterations", run=run, iteration=iteration):
+        rows = lake.table("iterations", run, iteration).arrow(["covered_ranks"]).to_pylist()
+        covered = [rank for row in rows for rank in row["covered_ranks"]]
+    else:
+        covered = list(StoredIteration(lake, run, iteration).ranks)
+    return stage_times(table.filter(pc.is_in(table["rank"], pa.array(covered, table["rank"].type))))
 
 
 def named_periods(

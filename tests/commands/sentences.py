@@ -35,17 +35,23 @@ _SLOWEST = f"""
 """
 _MS = r"[\d,]+\.\d{3} ms"
 _PERCENT = r"[+-]?[\d.]+%"
-_PLACE = r"(?P<k_run>\w+) · iteration (?P<k_iteration>\d+)"
+_PLACE = r"(?P<k_run>\w+) · iteration (?P<k_iteration>\d+)( · PARTIAL: ranks? [\d–, ]+ of \d+ without a trace)?"
 _TABLE = r"(?: \(table microbatches\))?"
+_OF = r"(?:of the ranks that were read, )?"
+_RANKS = r"(all ranks|ranks? [\d–, ]+ alone)"
 
 SUMMARY = (
     Sentence(
-        rf"{_PLACE} · (?P<v_ranks>\d+) ranks computed, 0 unchanged",
-        "SELECT count(*) AS ranks FROM traces WHERE run = $run AND iteration = $iteration",
+        r"(?P<k_run>\w+) · iteration (?P<k_iteration>\d+) · (?P<v_ranks>\d+) ranks computed, 0 unchanged("
+        r"?P<b_partial> · PARTIAL: ranks? [\d–, ]+ of "
+        r"(?P<v_world>\d+) without a trace)?",
+        """
+        SELECT count(*) AS ranks, max(world_size) AS world, max(world_size) > count(*) AS partial
+        FROM traces WHERE run = $run AND iteration = $iteration""",
     ),
     Sentence(
         rf"step (?P<v_ns>{_MS}) over (?P<v_ranks>\d+) ranks(?P<b_several>, the longest of (?P<v_steps>\d+) steps, "
-        r"(?P<v_first>\d+) to (?P<v_last>\d+))?(?P<b_partial>, PARTIAL: ranks are missing)? \(table iterations\)",
+        r"(?P<v_first>\d+) to (?P<v_last>\d+))?(?P<b_partial>, PARTIAL)? \(table iterations\)",
         f"""{_STEPS}
         SELECT max(window_ns) AS ns, count(DISTINCT rank) AS ranks, count(DISTINCT step) AS steps, steps > 1 AS several,
             min(step) AS first, max(step) AS last,
@@ -85,6 +91,30 @@ SUMMARY = (
         "SELECT sum(duration_ns) FILTER (category = 'unclassified') / sum(duration_ns) AS share FROM kernels "
         "WHERE run = $run AND iteration = $iteration",
     ),
+    Sentence(
+        r"rank (?P<k_rank>\d+) computes slowly: the same kernels take (?P<v_ratio>[\d.]+) times as long as on the "
+        rf"median of its (?P<v_peers>\d+) peers of stage (?P<v_stage>\d+), (?P<v_more>{_MS}) more; no clock is needed "
+        "for this, and it is not what mending it would save",
+        """
+        WITH work AS (
+            SELECT rank, stage, step, phase, name, sum(duration_ns) AS ns FROM kernels
+            WHERE run = $run AND iteration = $iteration AND kind = 'computation'
+                AND stage = (SELECT any_value(stage) FROM topology
+                    WHERE run = $run AND iteration = $iteration AND rank = $rank)
+            GROUP BY rank, stage, step, phase, name
+            WINDOW item AS (PARTITION BY stage, step, phase, name)
+            QUALIFY min(count(*)) OVER item = max(count(*)) OVER item
+                AND count(*) OVER item = (SELECT count(*) FROM topology AS t
+                    WHERE t.run = $run AND t.iteration = $iteration AND t.stage = kernels.stage)
+        ),
+        peers AS (
+            SELECT step, phase, name, median(ns) AS ns FROM work WHERE rank <> $rank GROUP BY ALL
+        )
+        SELECT any_value(work.stage) AS stage, sum(work.ns) / sum(peers.ns) AS ratio,
+            sum(work.ns) - sum(peers.ns) AS more,
+            (SELECT count(DISTINCT rank) - 1 FROM work) AS peers
+        FROM work JOIN peers USING (step, phase, name) WHERE rank = $rank""",
+    ),
     # How long a rank delayed its peers is held against the job's truth in tests/analyze/test_waits.py.
     Sentence(
         rf"rank (?P<k_rank>\d+) delayed its peers by {_MS} .*last in \d+ of \d+ communications.*",
@@ -95,18 +125,18 @@ SUMMARY = (
 
 STAGES = (
     Sentence(
-        rf"no stage stands out: stage (?P<v_stage>\d+) computes longest, (?P<v_ns>{_MS}) a micro-batch, "
+        rf"{_OF}no stage stands out: stage (?P<v_stage>\d+) computes longest, (?P<v_ns>{_MS}) a micro-batch, "
         rf"(?P<v_excess>{_PERCENT}) above the mean of the (?P<v_stages>\d+) stages{_TABLE}",
         f"SELECT * FROM ({_SLOWEST}) WHERE excess < 0.05",
     ),
     Sentence(
-        rf"slowest stage (?P<v_stage>\d+): (?P<v_ns>{_MS}) of computation a micro-batch \(lower median of its "
+        rf"{_OF}slowest stage (?P<v_stage>\d+): (?P<v_ns>{_MS}) of computation a micro-batch \(lower median of its "
         rf"(?P<v_ranks>\d+) ranks\), (?P<v_excess>{_PERCENT}) above the mean of the (?P<v_stages>\d+) stages{_TABLE}",
         f"SELECT * FROM ({_SLOWEST}) WHERE excess >= 0.05 AND ranks > 1",
     ),
     Sentence(
-        r"slowest stage (?P<v_stage>\d+), or its GPU: rank (?P<v_rank>\d+) alone is of that stage here, so a slow GPU "
-        rf"and too much work cannot be told apart; (?P<v_ns>{_MS}) of computation a micro-batch, "
+        rf"{_OF}slowest stage (?P<v_stage>\d+), or its GPU: rank (?P<v_rank>\d+) alone is of that stage here, so a "
+        rf"slow GPU and too much work cannot be told apart; (?P<v_ns>{_MS}) of computation a micro-batch, "
         rf"(?P<v_excess>{_PERCENT}) above the mean of the (?P<v_stages>\d+) stages{_TABLE}",
         f"SELECT * FROM ({_SLOWEST}) WHERE excess >= 0.05 AND ranks = 1",
     ),
@@ -293,11 +323,25 @@ FIGURES = (
     ),
 )
 
-SENTENCES = (*SUMMARY, *STAGES, *PIPELINES, *PERIODS, *DOCTOR, *CLOCKS, *FIGURES)
+MISSING = (
+    Sentence(
+        r"traceviz: (?P<k_run>\w+)@(?P<k_iteration>\d+): no trace of ranks? [\d–, ]+; "
+        r"the world has (?P<v_world>\d+) ranks",
+        "SELECT max(world_size) AS world FROM traces WHERE run = $run AND iteration = $iteration "
+        "HAVING max(world_size) > count(*)",
+    ),
+    Sentence(
+        r"no trace of ranks? [\d–, ]+; the world has (?P<v_world>\d+) ranks",
+        "SELECT max(world_size) AS world FROM traces WHERE run = $run AND iteration = $iteration "
+        "HAVING max(world_size) > count(*)",
+    ),
+)
+
+SENTENCES = (*MISSING, *SUMMARY, *STAGES, *PIPELINES, *PERIODS, *DOCTOR, *CLOCKS, *FIGURES)
 
 TABLES = (
     PrintedTable(
-        rf"{_PLACE} · kernel time by category, all kernels of the iteration \(sums of durations over all ranks.*\)",
+        rf"{_PLACE} · kernel time by category, all kernels of the iteration \(sums of durations over {_RANKS}.*\)",
         """
         SELECT CAST(category AS VARCHAR) AS category, count(*) AS kernels, sum(duration_ns) / 1e6 AS ms,
             sum(duration_ns) / sum(sum(duration_ns)) OVER () AS share
@@ -306,7 +350,7 @@ TABLES = (
         ["category"],
     ),
     PrintedTable(
-        rf"{_PLACE} · communication by dimension in one training step \(unions, mean over ranks.*\)",
+        rf"{_PLACE} · communication by dimension in one training step \(unions, mean over {_RANKS}.*\)",
         f"""{_STEPS},
         by_rank AS (
             SELECT rank, dimension, avg(communication_ns) AS c, avg(hidden_ns) AS h, avg(exposed_ns) AS e

@@ -35,11 +35,11 @@ def test_batch_takes_repeated_folders_and_a_pattern(run, tmp_path):
     assert [entry["ranks_computed"] for entry in summaries] == [2, 2]
 
 
-def test_the_summary_says_step_time_exposed_communication_and_the_slowest_stage(run, home):
+def test_the_summary_says_step_time_exposed_communication_and_its_stages(run, home):
     text = traceviz("analyze", run / "iteration_7", "--home", home).stdout
     assert "0 ranks computed, 4 unchanged" in text
     assert "step 0.100 ms over 4 ranks" in text
-    assert "slowest stage" in text
+    assert "no stage stands out: stage 0 computes longest" in text
     assert "fwd_computation" in text
 
 
@@ -93,7 +93,7 @@ def test_doctor_says_what_a_capture_can_answer(run, tmp_path):
     bare.kernel("gemm", 50, 90, launched=10)
     (capture,) = json.loads(traceviz("doctor", bare.write(tmp_path / "rank_0000.json"), "--json").stdout)
     answers = {answer["question"]: answer["answer"] for answer in capture["questions"]}
-    assert answers["Which phase is a kernel in?"] == "in part"
+    assert answers["Which phase is a kernel in?"] == "no", "an operator alone tells none"
     assert answers["Which micro-batch and chunk?"] == "no"
     assert answers["Who waits for whom across ranks?"] == "no"
 

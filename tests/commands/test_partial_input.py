@@ -119,7 +119,9 @@ def test_rows_that_cannot_be_used_make_a_rank_partial(kind, whole, tmp_path):
 def test_whole_input_is_not_called_partial(whole, home):
     for command in (*ACROSS, "overlap", "topology", "doctor"):
         answer = call(command, whole, *([] if command == "topology" else ["--home", home]))
-        assert (answer.code, answer.err) == (0, ""), (command, answer.err)
+        # Two micro-batches are too few for a period, which is said.
+        nothing = command == "periods" and "no pair has figures" in answer.err
+        assert nothing or (answer.code, answer.err) == (0, ""), (command, answer.err)
         assert "PARTIAL" not in answer.out
     assert "all ranks are there" in call("doctor", whole).out
 

@@ -103,6 +103,6 @@ def test_the_perfetto_trace_says_how_to_open_it(home, instance):
         versions.append(record.tags["dagster/data_version"])
     path = Path(record.metadata["trace"].value)
     assert path.is_file() and path.is_relative_to(home / "perfetto")
-    assert f"traceviz perfetto open '{path}'" in record.metadata["open"].value
+    assert f"traceviz perfetto open {path}" in record.metadata["open"].value
     assert record.metadata["slices"].value > 20
     assert versions[0] == versions[1]

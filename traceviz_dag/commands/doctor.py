@@ -128,14 +128,6 @@ def judge(capture: Capture) -> list[Answer]:
     return judge_traces(capture)
 
 
-def _why_waits(capture: Capture) -> str:
-    if capture.whole:
-        return "all ranks are there, and each file ends as a trace does"
-    count = f"{capture.ranks} of {capture.world_size or 'an unknown number of'} ranks"
-    unread = len(set(capture.unread_ranks))
-    return f"{count}, {unread} not or not wholly readable" if unread else count
-
-
 def _why_partial(capture: Capture) -> str:
     """The first thing that keeps a capture from being whole."""
     from traceviz_dag.completeness import ranks_in_words

@@ -141,7 +141,9 @@ def _bandwidth(one: Sample, waits: Answer) -> Answer:
 
 
 def _missing(capture: Capture) -> str:
-    """What is said where ranks are missing, or may be."""
-    if capture.ranks == capture.world_size:
+    """What is said where ranks are missing, or may be, or were not read wholly."""
+    if capture.whole:
         return ""
-    return f"{capture.ranks} of {capture.world_size or 'an unknown number of'} ranks"
+    unread = len(set(capture.unread_ranks))
+    count = f"{capture.ranks} of {capture.world_size or 'an unknown number of'} ranks"
+    return f"{count}, {unread} not or not wholly readable" if unread else count

@@ -66,10 +66,9 @@ def iteration_summary(home: Path, result: IterationResult, completeness: Complet
 
 def print_summary(summary: dict[str, Any], *, tables: bool = True) -> None:
     """Print the figures for people: what the iteration shows first, then (with ``tables``) the tables behind it."""
-    unreadable = len(summary["ranks_failed"])
-    ranks = f"{summary['ranks_computed'] - unreadable} ranks computed, {summary['ranks_skipped']} unchanged"
-    if unreadable:
-        ranks += f", {unreadable} unreadable"
+    ranks = f"{summary['ranks_computed']} ranks computed, {summary['ranks_skipped']} unchanged"
+    if summary["ranks_failed"]:
+        ranks += f", {len(summary['ranks_failed'])} unreadable"
     mark = f" · {summary['mark']}" if summary["mark"] else ""
     typer.echo(f"\n{summary['run']} · iteration {summary['iteration']} · {ranks}{mark}")
     for line in _statements(summary):
