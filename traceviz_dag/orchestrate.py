@@ -231,7 +231,7 @@ class _Analysis:
         home = TracevizHome(
             home=str(self.settings.home), workers=self.settings.workers, rules=str(self.settings.rules or "")
         )
-        faults = materialise(self.instance, ASSETS, selection, {"traceviz": home}, **settings)
+        faults = materialise(f"analyze_{what}", self.instance, ASSETS, selection, {"traceviz": home}, **settings)
         return [f"{self.inputs.key}, {what}: {fault}" for fault in faults]
 
 

@@ -16,6 +16,7 @@ _QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
 
 def materialise(
+    name: str,
     instance: dg.DagsterInstance,
     assets: Sequence[dg.AssetsDefinition | dg.SourceAsset],
     selection: Sequence[dg.AssetsDefinition],
@@ -26,6 +27,9 @@ def materialise(
 ) -> list[str]:
     """Make some assets, in this process.
 
+    Args:
+        name: of the run, as lists of runs show it; letters, digits and underscores.
+
     Returns:
         One line for each step that failed. Ranks that have a row of their own in ``traces`` are not told again.
 
@@ -33,11 +37,11 @@ def materialise(
         KeyboardInterrupt: the user interrupted it.
     """
     try:
-        result = dg.materialize(
-            assets,
-            selection=list(selection),
+        chosen = [key for one in selection for key in one.keys]
+        job = dg.define_asset_job(name, selection=chosen, executor_def=dg.in_process_executor)
+        definitions = dg.Definitions(assets, jobs=[job], resources=resources)
+        result = definitions.resolve_job_def(name).execute_in_process(
             instance=instance,
-            resources=resources,
             partition_key=partition_key,
             tags={**own_process_tags(), **(tags or {})},
             run_config={**_QUIET, **(config or {})},
