@@ -6,31 +6,31 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.end_to_end.conftest import traceviz
 from tests.small_run import rank_file, write_run
 
-_IN_MAKE_TEST = 9
-"""Every so-many-th boundary is tried where time is short; the slow test tries them all."""
+STEP = 9
+"""Every so-many-th boundary is tried here; ``python -m benchmarks.boundaries`` tries them all."""
 
 
-@pytest.mark.parametrize(
-    "step", [pytest.param(_IN_MAKE_TEST, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)]
-)
-def test_the_next_analysis_gives_the_tables_of_a_clean_home(tmp_path, step):
-    home, copies = tmp_path / "home", tmp_path / "copies"
-    run = write_run(tmp_path / "job", world=2)
+def test_the_next_analysis_gives_the_tables_of_a_clean_home(tmp_path):
+    names, lines = try_boundaries(tmp_path, STEP)
+    for kind in ("rename to kernels", "rename to iterations", "event ASSET_MATERIALIZATION", "new run"):
+        assert any(name.startswith(kind) for name in names), f"no boundary {kind} was seen"
+    assert len(lines) == len(range(0, len(names), STEP))
+    assert [line for line in lines if not line.endswith(": equal")] == []
+
+
+def try_boundaries(folder: Path, step: int) -> tuple[list[str], list[str]]:
+    """Names of all boundaries, and a line for each that was tried."""
+    home, copies = folder / "home", folder / "copies"
+    run = write_run(folder / "job", world=2)
     traceviz("analyze", run, "--home", home)
     rank_file(1, 2, scale=2).write(run / "iteration_7/rank_0001_iter_7.pt.trace.json")
     copies.mkdir()
     _boundaries("record", run, home, copies)
     names = (copies / "names").read_text().splitlines()
-    for kind in ("rename to kernels", "rename to iterations", "event ASSET_MATERIALIZATION", "new run"):
-        assert any(name.startswith(kind) for name in names), f"no boundary {kind} was seen"
-    lines = _boundaries("go-on", run, home, copies, step).splitlines()
-    assert len(lines) == len(range(0, len(names), step))
-    assert [line for line in lines if not line.endswith(": equal")] == []
+    return names, _boundaries("go-on", run, home, copies, step).splitlines()
 
 
 def _boundaries(*arguments: str | int | Path) -> str:
