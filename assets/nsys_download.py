@@ -31,17 +31,16 @@ class NsysDownload(dg.Config):
     description="A profile of Nsight Systems from a Hugging Face data set, pinned to a commit, below HOME/downloads.",
 )
 @told_in_a_line
-def nsys_profile(config: NsysDownload, traceviz: TracevizHome) -> dg.MaterializeResult[None]:
+def nsys_profile(
+    context: dg.AssetExecutionContext, config: NsysDownload, traceviz: TracevizHome
+) -> dg.MaterializeResult[None]:
     """Fetch the profile, or take what is there already; an interrupted download goes on where it ended."""
     # Only who fetches pays for the client of the hub.
-    from traceviz_dag.read.hub import DownloadError, Wanted, check_endpoint, download
+    from traceviz_dag.read.hub import Wanted, check_endpoint, download
 
     wanted = Wanted(config.repository, config.file, config.revision or None, config.endpoint or None)
-    try:
-        check_endpoint(wanted.endpoint)
-        path, record = download(wanted, traceviz.folder)
-    except DownloadError as error:
-        raise dg.Failure(description=str(error), allow_retries=False) from error
+    check_endpoint(wanted.endpoint)
+    path, record = download(wanted, traceviz.folder)
     return dg.MaterializeResult(
         data_version=dg.DataVersion(record.sha256),
         metadata={

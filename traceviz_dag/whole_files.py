@@ -284,6 +284,8 @@ def _explained(path: Path, error: OSError) -> OSError:
         errno.EROFS: "choose a place that can be written",
         errno.EACCES: "check the permissions of its folder, or choose another place",
         errno.EPERM: "check the permissions of its folder, or choose another place",
+        errno.ENOTDIR: "a file is where a folder belongs: move it away and run it again",
+        errno.EEXIST: "a file is where a folder belongs: move it away and run it again",
     }
     fault = f"cannot be written ({error.strerror or error})"
     return OutputError(path, fault, remedies.get(error.errno or 0, "choose another place"), error.errno)

@@ -23,6 +23,7 @@ from traceviz_dag.analyze.slow_ranks import slow_ranks
 from traceviz_dag.classify.topology_types import Group, Replicas, Topology
 from traceviz_dag.commands.waits import _answer, _statements
 from traceviz_dag.lake.summaries import computation_by_kernel
+from traceviz_dag.show.source import empty_table
 from traceviz_dag.show.wait_map import draw_wait_map
 from traceviz_dag.simulate import Settings
 from traceviz_dag.simulate.settings import Faults
@@ -103,6 +104,8 @@ def test_no_figure_shows_waits_that_nothing_tells(analyse):
         def table(self, name, columns, rank=None) -> pa.Table:
             if name == "overlap":
                 return self.stored.lake.table(name, self.stored.run, self.stored.iteration, rank).arrow(columns)
+            if name == "runs":
+                return empty_table(name, columns)
             return self.stored.table(name).select(list(columns))
 
     assert draw_wait_map(Source(analyse(HEALTHY["ends scattered, clocks cannot be solved"]))) is None

@@ -25,7 +25,7 @@ JOBS = {
     "1f1b, slow GPU": Settings(pp=2, dp=2, microbatches=4, faults=Faults(slow_gpu=1), **SMALL),
     "interleaved": Settings(tp=2, pp=2, vpp=2, microbatches=4, recompute=Recompute.FULL, **SMALL),
     "interleaved, bad split, slow GPU": Settings(
-        pp=3, vpp=2, microbatches=6, faults=Faults(bad_stage_split=1, slow_gpu=1), **SMALL
+        pp=3, vpp=2, microbatches=6, faults=Faults(bad_stage_split=1, slow_gpu=1), **{**SMALL, "layers": 12}
     ),
     "interleaved, overlapped messages": Settings(pp=2, vpp=2, tp=2, microbatches=4, overlap_p2p=True, **SMALL),
     "combined": Settings(**EXPERTS),

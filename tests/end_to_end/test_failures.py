@@ -16,6 +16,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
+from assets import rank_tables
 from tests.end_to_end.boundaries import tables
 from tests.end_to_end.conftest import traceviz
 from tests.small_run import rank_file, write_run
@@ -84,7 +85,7 @@ def test_whatever_a_trace_provokes_costs_that_rank_alone(tmp_path, monkeypatch):
 
     monkeypatch.setattr(workers, "analyse_rank", provoked)
     monkeypatch.setattr(
-        workers, "_fan_out", lambda task, traces, _: (workers.analyse_into_lake(task, t) for t in traces)
+        rank_tables, "analyse_ranks", lambda task, traces, _: (workers.analyse_into_lake(task, t) for t in traces)
     )
     result = analyse_one(run, home)
     assert (result.computed, result.failed, result.aggregated) == ([0], [1], False)

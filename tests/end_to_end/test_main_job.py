@@ -35,7 +35,7 @@ def lake_files(home: Path) -> dict[str, bytes]:
 
 def test_analyze_records_each_rank_and_no_phantom(tmp_path, home):
     run = write_run(tmp_path / "job", TWO_ITERATIONS)
-    traceviz("analyze", run, "--home", home)
+    traceviz("analyze", run, "--home", home, code=2)
     assert materialised(home) == expected(BOTH)
     lake = open_lake(home)
     counts = lake.query("SELECT iteration, count(DISTINCT rank) AS ranks FROM kernels GROUP BY ALL ORDER BY iteration")
@@ -95,7 +95,7 @@ def test_a_bad_rank_lets_the_others_be_recorded_and_the_aggregates_wait(tmp_path
 def test_a_launch_from_the_ui_and_a_backfill_give_what_the_command_line_gives(tmp_path, home):
     run = write_run(tmp_path / "job", TWO_ITERATIONS)
     reference = tmp_path / "reference"
-    traceviz("analyze", run, "--home", reference)
+    traceviz("analyze", run, "--home", reference, code=2)
     inputs = inputs_below([run])
     for entry in inputs:
         register(home, entry)

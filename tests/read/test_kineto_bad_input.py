@@ -23,7 +23,7 @@ NO_TRACE = {
     "no_array": (b'{"traceEvents": null}', "JSON without traceEvents"),
     "cut_gzip": (gzip.compress(b'{"schemaVersion": 1, ' + b" " * 5000)[:25], "gzip stream ends early"),
     "damaged_gzip": (b"\x1f\x8b\x08\x00" + b"\xff" * 60, "gzip stream is damaged"),
-    "png": (b"\x89PNG\r\n\x1a\n" + bytes(100), "not JSON"),
+    "png": (b"\x89PNG\r\n\x1a\n" + bytes(100), "a picture (PNG)"),
 }
 
 
