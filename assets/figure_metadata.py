@@ -46,6 +46,10 @@ def figure_metadata(home: Path, drawn: Sequence["DrawnFigure"]) -> Mapping[str, 
         if figure.preview is not None and number < MOST_PREVIEWS:
             address = f"/{figure.preview.relative_to(home).as_posix()}"
             shown = f"![{name}]({quote(address)}?{_digest([figure.preview])[:8]})"
+            if "png" in figure.paths:
+                # A click opens the large one.
+                large = figure.paths["png"].relative_to(home).as_posix()
+                shown = f"[{shown}]({quote(f'/{large}')})"
             if len(shown) <= MOST_INLINE_TEXT:
                 metadata[f"{name}_preview"] = dg.MetadataValue.md(shown)
     return metadata

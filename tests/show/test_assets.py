@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -73,8 +74,10 @@ def test_iterations_have_their_pipelines_and_replicas_with_previews(home, instan
         previews = [value.value for name, value in metadata.items() if name.endswith("_preview")]
         assert previews and max(map(len, previews)) < 1000, "longer ones need a click"
         for preview in previews:
-            address = urlsplit(preview.removesuffix(")").split("](")[1]).path
-            assert (home / unquote(address).lstrip("/")).read_bytes().startswith(b"\x89PNG")
+            small, large = re.fullmatch(r"\[!\[\w+\]\((.*)\)\]\((.*)\)", preview).groups()
+            for address in (small, large):
+                path = home / unquote(urlsplit(address).path).lstrip("/")
+                assert path.read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_same_tables_give_the_same_data_version(home, instance):

@@ -22,7 +22,8 @@ DOTS_PER_INCH = 200
 MOST_PREVIEW_BYTES = 150_000
 """Of a preview's PNG: a page with dozens of them still loads at once."""
 
-_PREVIEW_DOTS = (90, 75, 60, 48, 36, 24)
+# The first is as wide as the user interface shows pictures in place.
+_PREVIEW_DOTS = (48, 36, 24)
 # Dates and versions would make the same figure differ from day to day.
 _METADATA: dict[str, dict[str, str | None]] = {
     "png": {"Software": None},
