@@ -16,13 +16,13 @@ from assets.recorded_files import file_tags
 from assets.resources import TracevizHome
 from assets.staleness import MADE_OF_TAG, made_of
 from assets.step_faults import refresh_catalogue, told_in_a_line
-from traceviz_dag.across_ranks import StoredIteration, analyse_across_ranks, named_periods
 from traceviz_dag.analyze.across_invariants import collectives_violations, periods_violations, pipelines_violations
 from traceviz_dag.analyze.invariants import INVARIANT
-from traceviz_dag.analyze.period_summary import Verdict, judge
+from traceviz_dag.analyze.pipelines.period_summary import Verdict, judge
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.inputs import registered
 from traceviz_dag.lake.partition_keys import parse_iteration_key
+from traceviz_dag.pipeline.across_ranks import StoredIteration, analyse_across_ranks, named_periods
 from traceviz_dag.read.pairs_file import read_pairs_file
 
 MATCHED, SOLVED, GATE = "communications_matched", "clocks_solved", "overlap_score_gate"

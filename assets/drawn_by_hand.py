@@ -15,7 +15,7 @@ from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import iteration_key, rank_key
 
 if TYPE_CHECKING:
-    from traceviz_dag.figure_pipeline import DrawnFigure, FigureTask
+    from traceviz_dag.pipeline.figures import DrawnFigure, FigureTask
 
 
 def events_of(
@@ -41,7 +41,7 @@ def events_of(
 
 def _partition(task: FigureTask) -> tuple[str, str]:
     """The asset and the partition that a figure belongs to."""
-    from traceviz_dag.figure_pipeline import RANK_KINDS, FigureKind
+    from traceviz_dag.pipeline.figures import RANK_KINDS, FigureKind
 
     key = iteration_key(task.run, task.iteration)
     if task.kind in RANK_KINDS:
@@ -56,7 +56,7 @@ def _partition(task: FigureTask) -> tuple[str, str]:
 
 def _expected(home: Path, task: FigureTask) -> set[str]:
     """Names of all figures that the asset draws of the partition."""
-    from traceviz_dag.figure_pipeline import LakeSource, across_ranks_tasks, group_tasks, rank_tasks
+    from traceviz_dag.pipeline.figures import LakeSource, across_ranks_tasks, group_tasks, rank_tasks
 
     asset, _ = _partition(task)
     source = LakeSource(Lake(home), task.run, task.iteration)

@@ -13,7 +13,7 @@ from assets.conventions import CODE_VERSION, CODE_VERSION_TAG, DATA_VERSION_TAG
 from assets.settings import FigureSettings
 
 if TYPE_CHECKING:
-    from traceviz_dag.figure_pipeline import DrawnFigure
+    from traceviz_dag.pipeline.figures import DrawnFigure
 
 KINDS = {"matplotlib", "png"}
 

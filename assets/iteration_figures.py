@@ -14,10 +14,10 @@ from assets.partitions import iteration_partitions, ranks_of_iteration
 from assets.resources import TracevizHome
 from assets.step_faults import told_in_a_line
 from traceviz_dag.lake.partition_keys import parse_iteration_key
-from traceviz_dag.workers import default_workers
+from traceviz_dag.pipeline.workers import default_workers
 
 if TYPE_CHECKING:
-    from traceviz_dag.figure_pipeline import FigureTask, LakeSource
+    from traceviz_dag.pipeline.figures import FigureTask, LakeSource
 
 # What draws is imported inside: matplotlib takes a second, and every run of every other asset would pay for it.
 
@@ -48,7 +48,7 @@ def pipeline_figures(
     context: dg.AssetExecutionContext, config: FigureConfig, traceviz: TracevizHome
 ) -> dg.MaterializeResult:
     """Draw the iteration's pipelines; of very many, those of the ranks that stand out."""
-    from traceviz_dag.figure_pipeline import FigureKind, group_tasks
+    from traceviz_dag.pipeline.figures import FigureKind, group_tasks
 
     return _draw(config, traceviz, group_tasks(_source(context, traceviz), (FigureKind.PIPELINE_GROUP,)))
 
@@ -64,7 +64,7 @@ def replica_figures(
     context: dg.AssetExecutionContext, config: FigureConfig, traceviz: TracevizHome
 ) -> dg.MaterializeResult:
     """Draw the iteration's replicas and, where they are several or unknown, all ranks in one figure."""
-    from traceviz_dag.figure_pipeline import FigureKind, group_tasks
+    from traceviz_dag.pipeline.figures import FigureKind, group_tasks
 
     kinds = (FigureKind.MODEL_REPLICA, FigureKind.ALL_RANKS)
     return _draw(config, traceviz, group_tasks(_source(context, traceviz), kinds))
@@ -81,7 +81,7 @@ def across_ranks_figures(
     context: dg.AssetExecutionContext, config: FigureConfig, traceviz: TracevizHome
 ) -> dg.MaterializeResult:
     """Draw the iteration's wait map, bubble waterfall, period distribution and clock residuals, as far as known."""
-    from traceviz_dag.figure_pipeline import across_ranks_tasks
+    from traceviz_dag.pipeline.figures import across_ranks_tasks
 
     return _draw(config, traceviz, across_ranks_tasks(_source(context, traceviz)))
 
@@ -90,14 +90,14 @@ iteration_figures = (pipeline_figures, replica_figures, across_ranks_figures)
 
 
 def _source(context: dg.AssetExecutionContext, traceviz: TracevizHome) -> "LakeSource":
-    from traceviz_dag.figure_pipeline import LakeSource
+    from traceviz_dag.pipeline.figures import LakeSource
 
     run, iteration = parse_iteration_key(context.partition_key)
     return LakeSource(traceviz.lake(), run, iteration)
 
 
 def _draw(config: FigureConfig, traceviz: TracevizHome, tasks: Sequence["FigureTask"]) -> dg.MaterializeResult:
-    from traceviz_dag.figure_pipeline import draw_figures
+    from traceviz_dag.pipeline.figures import draw_figures
 
     formats = config.chosen(traceviz.settings().figures)
     tasks = [replace(task, formats=formats, previewed=True) for task in tasks]

@@ -12,10 +12,10 @@ from assets.recorded_files import file_tags
 from assets.resources import TracevizHome
 from assets.staleness import MADE_OF_TAG, made_of
 from assets.step_faults import refresh_catalogue, told_in_a_line
-from traceviz_dag.iteration_pipeline import ranks_that_break_invariants, unread_ranks
 from traceviz_dag.lake.inputs import registered
 from traceviz_dag.lake.partition_keys import parse_iteration_key
 from traceviz_dag.lake.queries import iterations, runs
+from traceviz_dag.pipeline.iteration import ranks_that_break_invariants, unread_ranks
 
 
 class PartialConfig(dg.Config):

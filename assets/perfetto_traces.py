@@ -30,8 +30,8 @@ from traceviz_dag.lake.partition_keys import parse_iteration_key
 @told_in_a_line
 def perfetto_trace(context: dg.AssetExecutionContext, traceviz: TracevizHome) -> dg.MaterializeResult:
     """Write the trace of the iteration; its metadata says how to open it."""
-    from traceviz_dag.figure_pipeline import LakeSource
-    from traceviz_dag.perfetto_pipeline import export_iteration
+    from traceviz_dag.pipeline.figures import LakeSource
+    from traceviz_dag.pipeline.perfetto_export import export_iteration
 
     run, iteration = parse_iteration_key(context.partition_key)
     written = export_iteration(LakeSource(traceviz.lake(), run, iteration))

@@ -16,10 +16,10 @@ from assets.settings import FigureSettings
 from assets.staleness import latest_tags
 from assets.step_faults import told_in_a_line
 from traceviz_dag.lake.partition_keys import parse_iteration_key, parse_rank_key, rank_key
-from traceviz_dag.workers import default_workers
+from traceviz_dag.pipeline.workers import default_workers
 
 if TYPE_CHECKING:
-    from traceviz_dag.figure_pipeline import DrawnFigure, LakeSource
+    from traceviz_dag.pipeline.figures import DrawnFigure, LakeSource
 
 
 _TABLES = ("kernels", "microbatches", "overlap")
@@ -55,7 +55,7 @@ def rank_figures(
     No output is yielded, as in ``rank_tables``: a pair of iteration and rank without a trace stays unmaterialised.
     """
     # Imported here: matplotlib takes a second, and every run of every other asset would pay for it.
-    from traceviz_dag.figure_pipeline import LakeSource, draw_figures, rank_tasks, readable_ranks
+    from traceviz_dag.pipeline.figures import LakeSource, draw_figures, rank_tasks, readable_ranks
 
     settings = traceviz.settings().figures
     formats = config.chosen(settings)
@@ -88,7 +88,7 @@ def _partition(key: str, rank: int) -> str:
 
 def _chosen_ranks(source: "LakeSource", settings: FigureSettings) -> set[int]:
     """The ranks that are drawn by themselves."""
-    from traceviz_dag.figure_pipeline import notable_ranks, readable_ranks
+    from traceviz_dag.pipeline.figures import notable_ranks, readable_ranks
 
     if settings.ranks == "none":
         return set()

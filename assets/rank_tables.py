@@ -23,12 +23,12 @@ from assets.resources import TracevizHome
 from assets.staleness import LAST_RECORDED, stale_ranks
 from assets.step_faults import RANKS_TOLD, refresh_catalogue, told_in_a_line
 from traceviz_dag.classify.rules import Rules
-from traceviz_dag.iteration_pipeline import rank_traces, stored_topology
 from traceviz_dag.lake.inputs import IterationInputs, registered
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import parse_iteration_key, parse_rank_key, rank_key
-from traceviz_dag.rank_pipeline import PROFILE_TABLES, RANK_TABLES
-from traceviz_dag.workers import IterationTask, RankOutcome, analyse_ranks
+from traceviz_dag.pipeline.iteration import rank_traces, stored_topology
+from traceviz_dag.pipeline.ranks import PROFILE_TABLES, RANK_TABLES
+from traceviz_dag.pipeline.workers import IterationTask, RankOutcome, analyse_ranks
 
 _DESCRIPTIONS = {
     "traces": "What was read of each file, what was dropped and why, and how much is classified.",

@@ -136,7 +136,7 @@ def prune(instance: dg.DagsterInstance, lake: Lake, inputs: IterationInputs, own
         instance.add_dynamic_partitions("iteration", [inputs.key])
         return False
     # Imported here: matplotlib takes a second, and every run of every other asset would pay for it.
-    from traceviz_dag.figure_pipeline import figures_folder
+    from traceviz_dag.pipeline.figures import figures_folder
 
     for name in TABLES:
         lake.delete(name, run=inputs.run, iteration=inputs.iteration)

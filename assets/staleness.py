@@ -13,13 +13,13 @@ from assets.conventions import CODE_VERSION, CODE_VERSION_TAG, INPUT_VERSION_TAG
 from assets.partitions import rank_trace_key
 from assets.recorded_files import are_as_recorded, digests_in
 from assets.topology import INPUTS_TAG, inputs_version
-from traceviz_dag.across_ranks import ACROSS_RANKS_TABLES
-from traceviz_dag.iteration_pipeline import stored_topology
 from traceviz_dag.lake.digests import digest_of
 from traceviz_dag.lake.inputs import IterationInputs, RankInput, registered_if_any
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import iteration_key, rank_key
-from traceviz_dag.rank_pipeline import PROFILE_TABLES, RANK_TABLES
+from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES
+from traceviz_dag.pipeline.iteration import stored_topology
+from traceviz_dag.pipeline.ranks import PROFILE_TABLES, RANK_TABLES
 
 MADE_OF_TAG = "traceviz/made_of"
 """Of an iteration's own tables: what they were made of, as one digest; see ``made_of``."""

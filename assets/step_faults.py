@@ -14,7 +14,7 @@ from sqlalchemy.exc import OperationalError
 
 from traceviz_dag.errors import BadInputError, TracevizError, file_system_line
 from traceviz_dag.lake.lake import Lake
-from traceviz_dag.run_launcher import HOST_TAG
+from traceviz_dag.orchestration.run_launcher import HOST_TAG
 
 P = ParamSpec("P")
 R = TypeVar("R")

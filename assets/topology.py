@@ -13,11 +13,11 @@ from assets.raw_traces import raw_traces, topology_files
 from assets.recorded_files import file_tags
 from assets.resources import TracevizHome
 from assets.step_faults import refresh_catalogue, told_in_a_line
-from traceviz_dag.classify.topology import topology_tables
-from traceviz_dag.iteration_pipeline import read_topology
+from traceviz_dag.classify.topology.unite import topology_tables
 from traceviz_dag.lake.digests import digest_of
 from traceviz_dag.lake.inputs import IterationInputs, registered
 from traceviz_dag.lake.partition_keys import parse_iteration_key
+from traceviz_dag.pipeline.iteration import read_topology
 
 INPUTS_TAG = "traceviz/inputs"
 

@@ -37,13 +37,13 @@ from traceviz_dag.analyze.accuracy import (
 from traceviz_dag.analyze.microbatches import microbatches_table
 from traceviz_dag.classify.kernels import Classification
 from traceviz_dag.classify.rules import load_rules
-from traceviz_dag.discovery import inputs_below
-from traceviz_dag.iteration_pipeline import rank_traces, read_topology
-from traceviz_dag.rank_pipeline import classify_trace, read_events
-from traceviz_dag.read.kineto import read_kineto
+from traceviz_dag.pipeline.discovery import inputs_below
+from traceviz_dag.pipeline.iteration import rank_traces, read_topology
+from traceviz_dag.pipeline.ranks import classify_trace, read_events
+from traceviz_dag.read.kineto.reader import read_kineto
 from traceviz_dag.read.truth import read_truth, truth_folder
 from traceviz_dag.simulate import Settings, simulate
-from traceviz_dag.simulate.nsys_export import write_exports
+from traceviz_dag.simulate.files.nsys_export import write_exports
 from traceviz_dag.simulate.settings import (
     ContextExchange,
     Dispatcher,

@@ -22,14 +22,14 @@ import pyarrow as pa
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from traceviz_dag.analyze.clocks import solve_clocks
-from traceviz_dag.analyze.collectives import collectives_table
-from traceviz_dag.analyze.communications import COMMUNICATION_COLUMNS, gather_communications
-from traceviz_dag.analyze.matches import match_communications
-from traceviz_dag.analyze.periods import periods_table
-from traceviz_dag.analyze.pipelines import pipelines_table
-from traceviz_dag.analyze.waits import charge_waits
-from traceviz_dag.classify.topology_types import Group, Replicas, Topology
+from traceviz_dag.analyze.clocks.clocks import solve_clocks
+from traceviz_dag.analyze.matching.communications import COMMUNICATION_COLUMNS, gather_communications
+from traceviz_dag.analyze.matching.matches import match_communications
+from traceviz_dag.analyze.pipelines.periods import periods_table
+from traceviz_dag.analyze.pipelines.pipelines import pipelines_table
+from traceviz_dag.analyze.waits.collectives import collectives_table
+from traceviz_dag.analyze.waits.waits import charge_waits
+from traceviz_dag.classify.topology.types import Group, Replicas, Topology
 from traceviz_dag.tables import KERNELS, MICROBATCHES
 from traceviz_dag.vocabulary import Dimension, TopologySource
 

@@ -17,11 +17,11 @@ from matplotlib.figure import Figure
 
 from traceviz_dag.analyze.microbatches import microbatches_table
 from traceviz_dag.analyze.overlap import overlap_table
-from traceviz_dag.show.model_replica import draw_model_replica
-from traceviz_dag.show.overlap_bars import draw_overlap_bars
-from traceviz_dag.show.pipeline_group import draw_pipeline_group
-from traceviz_dag.show.rank_timeline import draw_rank_timeline
-from traceviz_dag.show.rendering import encode
+from traceviz_dag.show.figures.model_replica import draw_model_replica
+from traceviz_dag.show.figures.overlap_bars import draw_overlap_bars
+from traceviz_dag.show.figures.pipeline_group import draw_pipeline_group
+from traceviz_dag.show.figures.rank_timeline import draw_rank_timeline
+from traceviz_dag.show.page.rendering import encode
 from traceviz_dag.show.source import empty_table
 from traceviz_dag.tables import TABLES
 

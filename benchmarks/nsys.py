@@ -98,7 +98,7 @@ def run(command: list[str], environment: dict[str, str], rounds: int) -> Run:
 def simulated(folder: Path) -> Path:
     """Make the export of a simulated job: tensor, pipeline and data 2, 48 layers, 90 micro-batches, 3 iterations."""
     from traceviz_dag.simulate import Settings, simulate
-    from traceviz_dag.simulate.nsys_export import write_exports
+    from traceviz_dag.simulate.files.nsys_export import write_exports
     from traceviz_dag.simulate.settings import Layout
 
     job = Settings(

@@ -27,15 +27,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from across_ranks import Job, _table
 
-from traceviz_dag.analyze.clocks import solve_clocks
-from traceviz_dag.analyze.communications import COMMUNICATION_COLUMNS, gather_communications
-from traceviz_dag.analyze.matches import match_communications
-from traceviz_dag.classify.topology_tables import topology_tables
-from traceviz_dag.read.kineto import read_kineto
+from traceviz_dag.analyze.clocks.clocks import solve_clocks
+from traceviz_dag.analyze.matching.communications import COMMUNICATION_COLUMNS, gather_communications
+from traceviz_dag.analyze.matching.matches import match_communications
+from traceviz_dag.classify.topology.tables import topology_tables
+from traceviz_dag.read.kineto.reader import read_kineto
 from traceviz_dag.read.perfetto.engines import find_engine
 from traceviz_dag.read.perfetto.reader import read_session
 from traceviz_dag.read.perfetto.session import open_trace
-from traceviz_dag.show.perfetto_iteration import Matched, Scope, write_iteration_trace
+from traceviz_dag.show.perfetto.iteration import Matched, Scope, write_iteration_trace
 from traceviz_dag.show.source import empty_table
 from traceviz_dag.tables import KERNELS
 

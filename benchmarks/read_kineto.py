@@ -21,7 +21,7 @@ from pathlib import Path
 from repeat_trace import repeat
 
 READERS = {
-    "traceviz_dag, to columns": "from pathlib import Path; from traceviz_dag.read.kineto import read_kineto\n"
+    "traceviz_dag, to columns": "from pathlib import Path; from traceviz_dag.read.kineto.reader import read_kineto\n"
     "if path: read_kineto(Path(path))",
     "traceviz_dag, to classified kernels in the lake": """
 import tempfile

@@ -24,9 +24,9 @@ from sensors.ledger import FolderState, read_ledger
 from tests.end_to_end.daemon import IN_FLIGHT, Daemon
 from tests.small_run import rank_file
 from traceviz_dag.classify.rules import load_rules
-from traceviz_dag.instance import open_instance
 from traceviz_dag.lake.inputs import all_registered
 from traceviz_dag.lake.lake import open_lake
+from traceviz_dag.orchestration.instance import open_instance
 
 RUNS = 6
 REWRITTEN_SHARE = 0.25

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from traceviz_dag.whole_files import exclusive_lock, write_atomically
+from traceviz_dag.system.whole_files import exclusive_lock, write_atomically
 
 FILE_NAME = "watched_folders.json"
 

@@ -15,11 +15,11 @@ from assets.settings import Settings
 from assets.staleness import ITERATION_TABLES, contiguous, pending_stage
 from sensors.busy_storage import once_free
 from sensors.register_traces import JOB_NAME, OP_NAME, RegisterConfig, register_traces
-from traceviz_dag.iteration_pipeline import unread_ranks
 from traceviz_dag.lake.inputs import IterationInputs, all_registered
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import rank_key
-from traceviz_dag.rank_pipeline import PROFILE_TABLES, RANK_TABLES
+from traceviz_dag.pipeline.iteration import unread_ranks
+from traceviz_dag.pipeline.ranks import PROFILE_TABLES, RANK_TABLES
 
 NIGHT_TAG = "traceviz/night"
 RUN_KEY_TAG = "dagster/run_key"

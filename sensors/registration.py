@@ -14,7 +14,6 @@ import xxhash
 
 from sensors.ledger import FolderRecord, FolderState
 from sensors.listing import FolderLook, Folders, is_trace_name, is_url, look_at, open_folders, store_of
-from traceviz_dag.discovery import inputs_below
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.inputs import (
     IterationInputs,
@@ -24,12 +23,13 @@ from traceviz_dag.lake.inputs import (
     registered_of_run,
     with_digests,
 )
+from traceviz_dag.pipeline.discovery import inputs_below
+from traceviz_dag.read.kineto.peek import peek_header
 from traceviz_dag.read.layouts import discover
-from traceviz_dag.read.nsys_open import is_nsys, is_whole_export
-from traceviz_dag.read.peek import peek_header
+from traceviz_dag.read.nsys.open import is_nsys, is_whole_export
 from traceviz_dag.read.sources import ByteSource
 from traceviz_dag.read.topology_file import read_topology_file
-from traceviz_dag.whole_files import temporary_of
+from traceviz_dag.system.whole_files import temporary_of
 
 _FETCHED = "fetched"
 _EARLIER_ITERATIONS = 3

@@ -45,10 +45,10 @@ def check_output(text: str) -> None:
 
 def kineto(path: Path, chance: random.Random) -> str:
     """Header, peek, topology, and the rank's tables, as they are written."""
-    from traceviz_dag.classify.topology import topology_tables, unite
-    from traceviz_dag.rank_pipeline import RankTrace, analyse_rank
+    from traceviz_dag.classify.topology.unite import topology_tables, unite
+    from traceviz_dag.pipeline.ranks import RankTrace, analyse_rank
+    from traceviz_dag.read.kineto.peek import peek, peek_header
     from traceviz_dag.read.layouts import TraceFile
-    from traceviz_dag.read.peek import peek, peek_header
     from traceviz_dag.read.placement import resolve
 
     placement = resolve([TraceFile(path, "run", path.name, None, None)], rank=None if chance.random() < 0.2 else 1)
@@ -68,7 +68,7 @@ def kineto(path: Path, chance: random.Random) -> str:
 
 def topology(path: Path, chance: random.Random) -> str:
     """Read the file and unite it with nothing else."""
-    from traceviz_dag.classify.topology import topology_from_tables, topology_tables, unite
+    from traceviz_dag.classify.topology.unite import topology_from_tables, topology_tables, unite
     from traceviz_dag.read.topology_file import read_topology_file
 
     united = unite({}, read_topology_file(path))
@@ -132,10 +132,10 @@ def capture(path: Path, chance: random.Random) -> str:
 
 def nsys(path: Path, chance: random.Random) -> str:
     """Place the ranks of an export, take each the whole way, and print what some commands show of it."""
-    from traceviz_dag.classify.topology import unite
-    from traceviz_dag.nsys_placement import place_exports
-    from traceviz_dag.nsys_ranks import export_headers
-    from traceviz_dag.rank_pipeline import RankTrace, analyse_rank
+    from traceviz_dag.classify.topology.unite import unite
+    from traceviz_dag.pipeline.nsys_placement import place_exports
+    from traceviz_dag.pipeline.nsys_ranks import export_headers
+    from traceviz_dag.pipeline.ranks import RankTrace, analyse_rank
     from traceviz_dag.read.layouts import TraceFile
 
     ended = WHOLE
@@ -161,10 +161,10 @@ def nsys(path: Path, chance: random.Random) -> str:
 def folder(path: Path, chance: random.Random) -> str:
     """List a folder, say what each iteration of it can answer, and take its ranks the whole way into a lake."""
     from benchmarks.fuzzing.inputs import SOUND
-    from traceviz_dag.commands.doctor import doctor
-    from traceviz_dag.discovery import inputs_below
-    from traceviz_dag.iteration_pipeline import rank_traces, read_topology
-    from traceviz_dag.workers import IterationTask, analyse_into_lake
+    from traceviz_dag.commands.doctor.doctor import doctor
+    from traceviz_dag.pipeline.discovery import inputs_below
+    from traceviz_dag.pipeline.iteration import rank_traces, read_topology
+    from traceviz_dag.pipeline.workers import IterationTask, analyse_into_lake
 
     home = path.parent / "home"
     printed = io.StringIO()

@@ -8,19 +8,19 @@ from pathlib import Path
 import pandas as pd
 import pyarrow as pa
 
-from traceviz_dag.across_ranks import StoredIteration, iterations_at
-from traceviz_dag.analyze.communications import COMMUNICATION_COLUMNS, Communications, gather_communications
-from traceviz_dag.analyze.matches import Matches, match_communications
+from traceviz_dag.analyze.matching.communications import COMMUNICATION_COLUMNS, Communications, gather_communications
+from traceviz_dag.analyze.matching.matches import Matches, match_communications
 from traceviz_dag.classify.rules import load_rules
-from traceviz_dag.classify.topology import topology_tables
-from traceviz_dag.classify.topology_types import Group, Replicas, Topology
-from traceviz_dag.discovery import inputs_below
-from traceviz_dag.iteration_pipeline import rank_traces, read_topology
+from traceviz_dag.classify.topology.types import Group, Replicas, Topology
+from traceviz_dag.classify.topology.unite import topology_tables
 from traceviz_dag.lake.lake import open_lake
+from traceviz_dag.pipeline.across_ranks import StoredIteration, iterations_at
+from traceviz_dag.pipeline.discovery import inputs_below
+from traceviz_dag.pipeline.iteration import rank_traces, read_topology
+from traceviz_dag.pipeline.workers import IterationTask, analyse_into_lake
 from traceviz_dag.simulate import Settings, simulate
 from traceviz_dag.tables import KERNELS, MICROBATCHES
 from traceviz_dag.vocabulary import Dimension, TopologySource
-from traceviz_dag.workers import IterationTask, analyse_into_lake
 
 EPOCH_NS = 1_700_000_000_000_000_001
 SMALL = {"layers": 8, "hidden": 2048, "heads": 16, "feed_forward": 8192, "sequence": 2048, "vocabulary": 8192}
@@ -71,7 +71,7 @@ def truth_kernels(folder: Path) -> pd.DataFrame:
 
 def matched(iteration: StoredIteration) -> Matches:
     """The matched communications of a stored iteration."""
-    from traceviz_dag.analyze.communications import select_communications
+    from traceviz_dag.analyze.matching.communications import select_communications
 
     rows = gather_communications(
         select_communications(iteration.kernels(rank, COMMUNICATION_COLUMNS)) for rank in iteration.ranks

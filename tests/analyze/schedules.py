@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from tests.analyze.across_ranks import EPOCH_NS, microbatch_rows, topology
 from tests.analyze.naive_measures import kernel, kernel_table
-from traceviz_dag.classify.topology_types import Topology
+from traceviz_dag.classify.topology.types import Topology
 
 Step = tuple[str, int, int]
 """(F or B, chunk, micro-batch)."""

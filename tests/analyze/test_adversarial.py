@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 from tests import adversarial
 from tests.adversarial import HEALTHY, MS, US, Job
 from tests.analyze.across_ranks import SMALL, analysed_here, match_rows, part, simulated, topology
-from traceviz_dag.across_ranks import StoredIteration
 from traceviz_dag.analyze.across_invariants import collectives_violations
-from traceviz_dag.analyze.blame import blame_matrix, late_ranks
-from traceviz_dag.analyze.clocks import solve_clocks
-from traceviz_dag.analyze.collective_matching import FAULTS
-from traceviz_dag.analyze.collectives import collectives_table
+from traceviz_dag.analyze.clocks.clocks import solve_clocks
+from traceviz_dag.analyze.matching.collective_matching import FAULTS
 from traceviz_dag.analyze.slow_ranks import slow_ranks
-from traceviz_dag.classify.topology_types import Group, Replicas, Topology
+from traceviz_dag.analyze.waits.blame import blame_matrix, late_ranks
+from traceviz_dag.analyze.waits.collectives import collectives_table
+from traceviz_dag.classify.topology.types import Group, Replicas, Topology
 from traceviz_dag.commands.waits import _answer, _statements
 from traceviz_dag.lake.summaries import computation_by_kernel
+from traceviz_dag.pipeline.across_ranks import StoredIteration
+from traceviz_dag.show.figures.wait_map import draw_wait_map
 from traceviz_dag.show.source import empty_table
-from traceviz_dag.show.wait_map import draw_wait_map
 from traceviz_dag.simulate import Settings
 from traceviz_dag.simulate.settings import Faults
 from traceviz_dag.vocabulary import Dimension, TopologySource

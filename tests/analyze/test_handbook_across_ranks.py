@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from tests.analyze.across_ranks import EPOCH_NS, match_rows, part, topology
+from tests.analyze.clocks.test_clocks import TP_DP, US, job
 from tests.analyze.naive_measures import kernel
 from tests.analyze.schedules import as_kernels, as_microbatches, one_forward_one_backward, one_pipeline, perfect
-from tests.analyze.test_clocks import TP_DP, US, job
-from tests.analyze.test_collectives import DLRM_WAITS_US
 from tests.analyze.test_metrics_handbook import _as_written, _tables
-from tests.analyze.test_waits import charged
+from tests.analyze.waits.test_collectives import DLRM_WAITS_US
+from tests.analyze.waits.test_waits import charged
 from traceviz_dag.analyze.across_invariants import ACROSS_INVARIANTS
-from traceviz_dag.analyze.clocks import solve_clocks
-from traceviz_dag.analyze.collective_matching import Fault, MatchedBy
-from traceviz_dag.analyze.collectives import collectives_table
-from traceviz_dag.analyze.periods import periods_table
-from traceviz_dag.analyze.pipelines import pipelines_table
+from traceviz_dag.analyze.clocks.clocks import solve_clocks
+from traceviz_dag.analyze.matching.collective_matching import Fault, MatchedBy
+from traceviz_dag.analyze.pipelines.periods import periods_table
+from traceviz_dag.analyze.pipelines.pipelines import pipelines_table
+from traceviz_dag.analyze.waits.collectives import collectives_table
 
 
 def test_the_worked_example_of_waits():

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from assets import rank_tables
-from traceviz_dag.workers import analyse_into_lake
+from traceviz_dag.pipeline.workers import analyse_into_lake
 
 
 @pytest.fixture(scope="module", autouse=True)

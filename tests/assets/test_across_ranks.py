@@ -11,10 +11,10 @@ from assets.across_ranks import GATE, MATCHED, SOLVED, across_ranks_assets
 from assets.conventions import INVARIANTS
 from assets.resources import TracevizHome
 from tests.analyze.across_ranks import SMALL
-from traceviz_dag.across_ranks import ACROSS_RANKS_TABLES, iterations_at
-from traceviz_dag.discovery import inputs_below
 from traceviz_dag.lake.inputs import IterationInputs, register
 from traceviz_dag.lake.lake import open_lake
+from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES, iterations_at
+from traceviz_dag.pipeline.discovery import inputs_below
 from traceviz_dag.simulate import Settings, simulate
 
 PAIRS = '[[pair]]\nname = "both"\nstages = [0, 1]\nthreshold = {}\n[[pair]]\nname = "far"\nstages = [8, 9]\n'

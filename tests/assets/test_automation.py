@@ -19,7 +19,7 @@ from tests.assets.loop import (
     of_ranks,
     of_topology,
 )
-from tests.classify.test_topology_file import NEW_FORM
+from tests.classify.topology.test_topology_file import NEW_FORM
 from tests.small_run import rank_file, write_run
 from traceviz_dag.lake.lake import open_lake
 

@@ -14,7 +14,7 @@ from traceviz_dag.definitions import defs
 from traceviz_dag.lake.digests import digest_of
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.simulate import Settings, simulate
-from traceviz_dag.simulate.nsys_export import write_exports
+from traceviz_dag.simulate.files.nsys_export import write_exports
 from traceviz_dag.simulate.settings import Layout
 from traceviz_dag.tables import NVTX_RANGES
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.assets.loop import Loop, of_figures, of_iterations, of_ranks, of_topology
 from tests.small_run import rank_file, write_run
-from traceviz_dag.figure_pipeline import figures_folder
+from traceviz_dag.pipeline.figures import figures_folder
 
 QUICK = '[figures]\nformats = ["png"]\n'
 

@@ -14,9 +14,9 @@ from assets.raw_traces import raw_traces
 from assets.settings import Settings, WatchedRoot
 from tests.assets.loop import Loop, of_iterations
 from tests.small_run import rank_file, write_run
-from traceviz_dag.across_ranks import ACROSS_RANKS_TABLES
 from traceviz_dag.definitions import ASSETS, defs
 from traceviz_dag.lake.lake import open_lake
+from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES
 
 
 @pytest.fixture

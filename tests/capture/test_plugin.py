@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from tests.end_to_end.conftest import traceviz
 from traceviz_dag.capture import plugin
 from traceviz_dag.capture.plugin import Capture, Numbers, Settings, Topology, _Profiler
-from traceviz_dag.classify.parallel_sizes import ParallelSizes
-from traceviz_dag.classify.rank_grids import RankGrids, compute_grids
-from traceviz_dag.classify.topology import unite
+from traceviz_dag.classify.topology.parallel_sizes import ParallelSizes
+from traceviz_dag.classify.topology.rank_grids import RankGrids, compute_grids
+from traceviz_dag.classify.topology.unite import unite
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.read.events import ProcessGroup, TraceHeader
 from traceviz_dag.read.layouts import discover

@@ -19,9 +19,9 @@ import pytest
 
 from tests.capture.conftest import HERE, WORLD, Trained, train
 from tests.end_to_end.conftest import traceviz
-from traceviz_dag.classify.topology import unite
-from traceviz_dag.discovery import inputs_below
-from traceviz_dag.iteration_pipeline import read_topology
+from traceviz_dag.classify.topology.unite import unite
+from traceviz_dag.pipeline.discovery import inputs_below
+from traceviz_dag.pipeline.iteration import read_topology
 from traceviz_dag.read.layouts import discover
 from traceviz_dag.read.topology_file import read_topology_file
 

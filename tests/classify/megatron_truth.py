@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from traceviz_dag.classify.parallel_sizes import ParallelSizes
+from traceviz_dag.classify.topology.parallel_sizes import ParallelSizes
 from traceviz_dag.read.events import ProcessGroup, TraceHeader
 
 CONFIGURATIONS = (

@@ -11,11 +11,11 @@ import pandas as pd
 import pytest
 
 from traceviz_dag.classify.kernels import Classification
+from traceviz_dag.classify.phases.steps import FORWARD
 from traceviz_dag.classify.rules import load_rules
-from traceviz_dag.classify.steps import FORWARD
-from traceviz_dag.classify.topology import unite
-from traceviz_dag.rank_pipeline import classify_trace
-from traceviz_dag.read.kineto import read_kineto
+from traceviz_dag.classify.topology.unite import unite
+from traceviz_dag.pipeline.ranks import classify_trace
+from traceviz_dag.read.kineto.reader import read_kineto
 
 RUNS = ("pp4_1f1b", "tp2_pp2_vpp2_full", "pp2_dp2_distopt_overlap", "pp2_ep2_moe")
 UNIFIED_PHASE = {"p2p": "other", "finalize": "other", "zero_grad_buffer": "other"}

@@ -8,12 +8,12 @@ import pandas as pd
 import pytest
 
 from tests.kineto_file import AUTOGRAD, KinetoFile
-from traceviz_dag.classify.communication import job_groups
+from traceviz_dag.classify.dimensions.communication import job_groups
 from traceviz_dag.classify.kernels import Classification, classify
 from traceviz_dag.classify.rules import load_rules
-from traceviz_dag.classify.topology import unite
+from traceviz_dag.classify.topology.unite import unite
 from traceviz_dag.errors import BadInputError
-from traceviz_dag.read.kineto import read_kineto
+from traceviz_dag.read.kineto.reader import read_kineto
 
 SCHEDULES = "megatron/core/pipeline_parallel/schedules.py(2147): "
 FORWARD_STEP = "megatron/core/pipeline_parallel/schedules.py(402): forward_step"

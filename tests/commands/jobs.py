@@ -12,15 +12,15 @@ from tempfile import TemporaryDirectory
 from tests.analyze.across_ranks import SMALL
 from tests.kineto_file import KinetoFile
 from tests.small_run import GEMM, groups_of
-from traceviz_dag.across_ranks import ACROSS_RANKS_TABLES, StoredIteration
 from traceviz_dag.classify.rules import load_rules
-from traceviz_dag.classify.topology import topology_tables
-from traceviz_dag.discovery import inputs_below
-from traceviz_dag.iteration_pipeline import rank_traces, read_topology
+from traceviz_dag.classify.topology.unite import topology_tables
 from traceviz_dag.lake.inputs import IterationInputs
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.lake.queries import iterations, runs
-from traceviz_dag.rank_pipeline import analyse_rank
+from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES, StoredIteration
+from traceviz_dag.pipeline.discovery import inputs_below
+from traceviz_dag.pipeline.iteration import rank_traces, read_topology
+from traceviz_dag.pipeline.ranks import analyse_rank
 from traceviz_dag.simulate import Settings, simulate
 from traceviz_dag.simulate.settings import Edges, Era, Faults, Layout
 

@@ -11,16 +11,16 @@ import typer
 from typer.testing import CliRunner
 
 from tests.analyze.across_ranks import SMALL
-from traceviz_dag.across_ranks import StoredIteration, analyse_across_ranks, iterations_at
 from traceviz_dag.commands.clocks import clocks
+from traceviz_dag.commands.common.summary import iteration_summary, print_summary
 from traceviz_dag.commands.gate import gate
 from traceviz_dag.commands.periods import periods
 from traceviz_dag.commands.pipelines import pipelines
-from traceviz_dag.commands.summary import iteration_summary, print_summary
 from traceviz_dag.commands.waits import waits
 from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.lake.lake import open_lake
-from traceviz_dag.orchestrate import IterationResult
+from traceviz_dag.orchestration.orchestrate import IterationResult
+from traceviz_dag.pipeline.across_ranks import StoredIteration, analyse_across_ranks, iterations_at
 from traceviz_dag.simulate import Settings, simulate
 from traceviz_dag.simulate.settings import Faults
 

@@ -14,19 +14,19 @@ from tests.commands.sentences import SENTENCES, TABLES
 from tests.commands.what_doctor_says import hold
 from tests.show.drawn import title
 from traceviz_dag.commands.clocks import clocks
-from traceviz_dag.commands.doctor import _captures, doctor, judge
+from traceviz_dag.commands.common.summary import iteration_summary, print_summary
+from traceviz_dag.commands.doctor.doctor import _captures, doctor, judge
 from traceviz_dag.commands.iterations import iterations
 from traceviz_dag.commands.overlap import overlap
 from traceviz_dag.commands.periods import periods
 from traceviz_dag.commands.pipelines import pipelines
-from traceviz_dag.commands.summary import iteration_summary, print_summary
 from traceviz_dag.errors import IncompleteError, NoEvidenceError
-from traceviz_dag.figure_pipeline import LakeSource
 from traceviz_dag.lake.lake import open_lake
-from traceviz_dag.orchestrate import IterationResult
-from traceviz_dag.show.bubble_waterfall import draw_bubble_waterfall
-from traceviz_dag.show.pipeline_group import draw_pipeline_group
-from traceviz_dag.show.rank_timeline import draw_rank_timeline
+from traceviz_dag.orchestration.orchestrate import IterationResult
+from traceviz_dag.pipeline.figures import LakeSource
+from traceviz_dag.show.figures.bubble_waterfall import draw_bubble_waterfall
+from traceviz_dag.show.figures.pipeline_group import draw_pipeline_group
+from traceviz_dag.show.figures.rank_timeline import draw_rank_timeline
 
 COMMANDS = {"clocks": clocks, "iterations": iterations, "overlap": overlap, "periods": periods, "pipelines": pipelines}
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from traceviz_dag.across_ranks import StoredIteration
-from traceviz_dag.commands.answers import (
+from traceviz_dag.commands.doctor.answers import (
     BANDWIDTH,
     BUBBLE,
     DIMENSION,
@@ -16,6 +15,7 @@ from traceviz_dag.commands.answers import (
     WAITS,
     Answer,
 )
+from traceviz_dag.pipeline.across_ranks import StoredIteration
 
 _SHARES = {
     PHASE: "SELECT sum(duration_ns) FILTER (phase <> 'unknown') / sum(duration_ns) AS share FROM kernels",

@@ -16,8 +16,8 @@ from sensors.ledger import FolderState, read_ledger
 from tests.end_to_end.conftest import ITERATION_ASSETS, RANK_ASSETS, TOPOLOGY_ASSETS
 from tests.end_to_end.daemon import IN_FLIGHT, Daemon, news, position
 from tests.small_run import rank_file
-from traceviz_dag.instance import open_instance
 from traceviz_dag.lake.lake import open_lake
+from traceviz_dag.orchestration.instance import open_instance
 
 Partitions = set[tuple[str, str]]
 NEW_CODE = """

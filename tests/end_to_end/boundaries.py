@@ -23,9 +23,9 @@ import xxhash
 from dagster._core.storage.event_log.sqlite.sqlite_event_log import SqliteEventLogStorage
 from dagster._core.storage.runs.sql_run_storage import SqlRunStorage
 
-import traceviz_dag.workers as workers
-from traceviz_dag.discovery import inputs_below
-from traceviz_dag.orchestrate import AnalysisSettings, analyse
+import traceviz_dag.pipeline.workers as workers
+from traceviz_dag.orchestration.orchestrate import AnalysisSettings, analyse
+from traceviz_dag.pipeline.discovery import inputs_below
 
 _EVENTS = ("ASSET_MATERIALIZATION", "ASSET_OBSERVATION", "RUN_START", "RUN_SUCCESS", "RUN_FAILURE")
 

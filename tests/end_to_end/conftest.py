@@ -20,7 +20,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from traceviz_dag.instance import open_instance
+from traceviz_dag.orchestration.instance import open_instance
 
 RANK_ASSETS = ("traces", "kernels", "microbatches", "overlap")
 RANK_STEP = (*RANK_ASSETS, "nvtx_ranges")

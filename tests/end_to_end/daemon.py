@@ -20,7 +20,7 @@ import yaml
 from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus
 
 from tests.end_to_end.conftest import ALL_ASSETS
-from traceviz_dag.instance import open_instance, prepare_instance
+from traceviz_dag.orchestration.instance import open_instance, prepare_instance
 
 IN_FLIGHT = (
     dg.DagsterRunStatus.QUEUED,

@@ -20,12 +20,12 @@ from assets import rank_tables
 from tests.end_to_end.boundaries import tables
 from tests.end_to_end.conftest import traceviz
 from tests.small_run import rank_file, write_run
-from traceviz_dag import workers
-from traceviz_dag.discovery import inputs_below
 from traceviz_dag.errors import BadInputError, StoppedError, UsageError
-from traceviz_dag.instance import open_instance, own_process_tags
 from traceviz_dag.lake.lake import open_lake
-from traceviz_dag.orchestrate import AnalysisSettings, IterationResult, _Analysis, analyse
+from traceviz_dag.orchestration.instance import open_instance, own_process_tags
+from traceviz_dag.orchestration.orchestrate import AnalysisSettings, IterationResult, _Analysis, analyse
+from traceviz_dag.pipeline import workers
+from traceviz_dag.pipeline.discovery import inputs_below
 
 PROGRAM = [sys.executable, "-m", "traceviz_dag.commands.main"]
 RANK_1 = "iteration_7/rank_0001_iter_7.pt.trace.json"

@@ -16,13 +16,13 @@ import pytest
 
 from tests.end_to_end.conftest import traceviz
 from tests.small_run import rank_file, write_run
-from traceviz_dag import rank_pipeline
 from traceviz_dag.classify.rules import load_rules
-from traceviz_dag.discovery import inputs_below
 from traceviz_dag.errors import BadInputError, OutputError
-from traceviz_dag.iteration_pipeline import rank_traces, read_topology
 from traceviz_dag.lake.lake import open_lake
-from traceviz_dag.workers import IterationTask, analyse_into_lake, analyse_ranks
+from traceviz_dag.pipeline import ranks as rank_pipeline
+from traceviz_dag.pipeline.discovery import inputs_below
+from traceviz_dag.pipeline.iteration import rank_traces, read_topology
+from traceviz_dag.pipeline.workers import IterationTask, analyse_into_lake, analyse_ranks
 
 ONE_FIGURE = ("figures", "--kind", "rank_timeline", "--ranks", "0", "--formats", "png")
 

@@ -12,7 +12,7 @@ from urllib.parse import quote
 import pytest
 
 from tests.end_to_end.conftest import CHROMIUM_FLAGS, running_dagster
-from traceviz_dag.instance import open_instance
+from traceviz_dag.orchestration.instance import open_instance
 
 pytestmark = pytest.mark.slow
 

@@ -20,10 +20,10 @@ from tests.end_to_end.conftest import (
     traceviz,
 )
 from tests.small_run import rank_file, write_run
-from traceviz_dag.discovery import inputs_below
-from traceviz_dag.instance import open_instance
 from traceviz_dag.lake.inputs import register
 from traceviz_dag.lake.lake import open_lake
+from traceviz_dag.orchestration.instance import open_instance
+from traceviz_dag.pipeline.discovery import inputs_below
 
 TWO_ITERATIONS = {7: 4, 8: 3}
 BOTH = {"job@7": [0, 1, 2, 3], "job@8": [0, 1, 2]}

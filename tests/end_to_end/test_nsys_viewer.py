@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from tests.nsys_file import small_export
-from traceviz_dag.analyze.nsys_activity import activities
+from traceviz_dag.analyze.nsys.activity import activities
 from traceviz_dag.classify.rules import load_rules
-from traceviz_dag.read.nsys import read_nsys
-from traceviz_dag.show.nsys_viewer import viewer_page
+from traceviz_dag.read.nsys.reader import read_nsys
+from traceviz_dag.show.nsys.viewer import viewer_page
 
 
 def _page(tmp_path, most=1000):

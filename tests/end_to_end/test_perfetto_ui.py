@@ -9,7 +9,7 @@ import pytest
 
 from tests.end_to_end.conftest import traceviz
 from traceviz_dag.read.perfetto.engines import wasm_folder
-from traceviz_dag.show.perfetto_ui import PIPELINE_COMMANDS, serve_trace
+from traceviz_dag.show.perfetto.ui import PIPELINE_COMMANDS, serve_trace
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.end_to_end.automation_scenarios import whole, write
 from tests.end_to_end.daemon import daemon_over_an_empty_folder, is_busy
-from traceviz_dag.instance import open_instance
+from traceviz_dag.orchestration.instance import open_instance
 
 PICTURES = ("pipeline_figures", "replica_figures", "across_ranks_figures", "perfetto_trace")
 

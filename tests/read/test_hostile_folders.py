@@ -8,9 +8,9 @@ import socket
 import pytest
 
 from tests.small_run import rank_file
-from traceviz_dag.discovery import inputs_below
 from traceviz_dag.errors import BadInputError
-from traceviz_dag.read.kineto import read_kineto
+from traceviz_dag.pipeline.discovery import inputs_below
+from traceviz_dag.read.kineto.reader import read_kineto
 from traceviz_dag.read.layouts import discover
 from traceviz_dag.read.topology_file import read_topology_file
 

@@ -11,7 +11,7 @@ import pytest
 
 from sensors.ledger import FolderState
 from sensors.registration import FolderTask, Registration, is_whole, register_folder
-from tests.classify.test_topology_file import NEW_FORM
+from tests.classify.topology.test_topology_file import NEW_FORM
 from tests.nsys_file import node_export
 from tests.small_run import rank_file, write_run
 from traceviz_dag.lake.inputs import registered

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from traceviz_dag.across_ranks import StoredIteration, analyse_across_ranks
 from traceviz_dag.classify.rules import load_rules
-from traceviz_dag.classify.topology import topology_tables
-from traceviz_dag.discovery import inputs_below
-from traceviz_dag.iteration_pipeline import rank_traces, read_topology
+from traceviz_dag.classify.topology.unite import topology_tables
 from traceviz_dag.lake.inputs import IterationInputs, register
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.lake.queries import iterations, runs
-from traceviz_dag.workers import IterationTask, analyse_into_lake
+from traceviz_dag.pipeline.across_ranks import StoredIteration, analyse_across_ranks
+from traceviz_dag.pipeline.discovery import inputs_below
+from traceviz_dag.pipeline.iteration import rank_traces, read_topology
+from traceviz_dag.pipeline.workers import IterationTask, analyse_into_lake
 
 
 def fill_home(home: Path, paths: Sequence[Path]) -> list[IterationInputs]:

@@ -17,7 +17,7 @@ from assets.rank_tables import rank_tables
 from assets.resources import TracevizHome
 from tests.show.home import fill_home
 from tests.small_run import write_run
-from traceviz_dag.figure_pipeline import figures_folder
+from traceviz_dag.pipeline.figures import figures_folder
 
 FEW = {"config": {"formats": ["png"]}}
 

@@ -11,9 +11,10 @@ import pytest
 
 from tests.show.home import fill_home
 from tests.show.job import job
-from traceviz_dag.figure_pipeline import LakeSource
 from traceviz_dag.lake.lake import Lake
-from traceviz_dag.show.alignment import TimeAlignment
+from traceviz_dag.pipeline.figures import LakeSource
+from traceviz_dag.pipeline.traceviz_export import Export, export_groups, export_ranks, write_kernel_analysis
+from traceviz_dag.show.page.alignment import TimeAlignment
 from traceviz_dag.show.traceviz_files import (
     STEP_COLUMN,
     as_csv,
@@ -23,7 +24,6 @@ from traceviz_dag.show.traceviz_files import (
     kernel_tables,
     statistics,
 )
-from traceviz_dag.traceviz_export import Export, export_groups, export_ranks, write_kernel_analysis
 
 # In the order in which its reader looks for one.
 ITS_STEP_COLUMNS = ("fwdstep_sliceid", "bwdstep_sliceid", "pp_sliceid", "dp_sliceid", "opt_sliceid")

@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 from tests.simulate.conftest import CONFIGURATIONS, Job, small
-from traceviz_dag.simulate.model import Model
 from traceviz_dag.simulate.settings import Faults, Recompute, Settings
+from traceviz_dag.simulate.timing.model import Model
 
 END_SPREAD_NS = 500
 

@@ -9,8 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.simulate.conftest import Job, decode, small
-from traceviz_dag.simulate import simulate, stacks
+from traceviz_dag.simulate import simulate
 from traceviz_dag.simulate.settings import Era, Recompute, Settings, Transformer
+from traceviz_dag.simulate.work import stacks
 
 _LEAVES = ("record_param_comms", "aten::native_layer_norm", "aten::gelu")
 _HARNESS = ("pretrain_gpt_tiny.py", "run_cpu_megatron.py", "pretrain_gpt.py", "megatron/bridge/")

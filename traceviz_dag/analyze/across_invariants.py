@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from traceviz_dag.analyze.communications import optional_integers
 from traceviz_dag.analyze.invariants import INVARIANT
+from traceviz_dag.analyze.matching.communications import optional_integers
 from traceviz_dag.read.events import MISSING
 
 ACROSS_INVARIANTS = {

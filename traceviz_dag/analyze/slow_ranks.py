@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from traceviz_dag.analyze.communications import optional_integers
 from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.kernel_intervals import codes
+from traceviz_dag.analyze.matching.communications import optional_integers
 
 SLOWER, SLOWER_THAN_FEW = 0.03, 0.05
 """How much longer than the median of its peers a rank takes for an item to count: the second one where it has fewer

@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from traceviz_dag.analyze.communications import optional_integers
 from traceviz_dag.analyze.intervals import number_groups
+from traceviz_dag.analyze.matching.communications import optional_integers
 
 WINDOW_COLUMNS = ("window_name", "step", "dimension", "window_start_ns", "window_end_ns")
 """Columns of ``overlap`` that tell it."""

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from traceviz_dag.capture.sizes import Estimate, estimate, readable_bytes, readable_seconds
-from traceviz_dag.classify.parallel_sizes import DEFAULT_ORDER, ParallelSizes
-from traceviz_dag.classify.rank_grids import compute_grids
+from traceviz_dag.classify.topology.parallel_sizes import DEFAULT_ORDER, ParallelSizes
+from traceviz_dag.classify.topology.rank_grids import compute_grids
 from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.read.limits import MOST_RANKS
 from traceviz_dag.read.toml_file import parse_json, parse_toml, read_text

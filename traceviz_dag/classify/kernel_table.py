@@ -11,11 +11,11 @@ import pyarrow as pa
 from traceviz_dag.classify.categories import MICROBATCH_DIMENSIONS, category_of
 from traceviz_dag.classify.columns import coded, integers, labelled
 from traceviz_dag.classify.cpu_work import CPU_DEVICE_NUMBER
-from traceviz_dag.classify.dimension_evidence import DimensionDecision
-from traceviz_dag.classify.kernel_phases import KernelPhases
+from traceviz_dag.classify.dimensions.dimension_evidence import DimensionDecision
 from traceviz_dag.classify.launches import Launches
-from traceviz_dag.classify.phases import EVIDENCES, PHASES, Places
-from traceviz_dag.classify.steps import ProfilerSteps, nearest_step, step_at
+from traceviz_dag.classify.phases.kernel_phases import KernelPhases
+from traceviz_dag.classify.phases.places import EVIDENCES, PHASES, Places
+from traceviz_dag.classify.phases.steps import ProfilerSteps, nearest_step, step_at
 from traceviz_dag.read.events import MISSING, CollectiveFacts, Int64, TraceEvents
 from traceviz_dag.read.host_tree import HostTree, take
 from traceviz_dag.tables import KERNELS

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from traceviz_dag.classify.communication import JobGroups, complete_facts, decide_dimensions
 from traceviz_dag.classify.cpu_work import cpu_work, has_device_rows
-from traceviz_dag.classify.dimension_evidence import DimensionDecision
-from traceviz_dag.classify.kernel_phases import KernelNames, kernel_phases
+from traceviz_dag.classify.dimensions.communication import JobGroups, complete_facts, decide_dimensions
+from traceviz_dag.classify.dimensions.dimension_evidence import DimensionDecision
 from traceviz_dag.classify.kernel_table import COMMUNICATION, COMPUTATION, KINDS, MEMORY, KernelFacts, kernels_table
 from traceviz_dag.classify.launches import Launches, call_tree, find_launches
-from traceviz_dag.classify.phases import PHASES, UNKNOWN_PHASE, infer_places, read_places
+from traceviz_dag.classify.phases.kernel_phases import KernelNames, kernel_phases
+from traceviz_dag.classify.phases.places import PHASES, UNKNOWN_PHASE, infer_places, read_places
+from traceviz_dag.classify.phases.step_surroundings import Communications
+from traceviz_dag.classify.phases.steps import MicrobatchSteps, ProfilerSteps, profiler_steps
 from traceviz_dag.classify.rules import Rules
-from traceviz_dag.classify.step_surroundings import Communications
-from traceviz_dag.classify.steps import MicrobatchSteps, ProfilerSteps, profiler_steps
 from traceviz_dag.read.events import KERNEL, MISSING, Int64, TraceEvents
 from traceviz_dag.read.host_tree import NONE, take
 from traceviz_dag.vocabulary import Dimension, Phase

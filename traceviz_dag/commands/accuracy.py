@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import pandas as pd
 import typer
 
-from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.output import milliseconds, percent, print_json, print_table
-from traceviz_dag.commands.partial import end_partial
+from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table
+from traceviz_dag.commands.common.partial import end_partial
 
 if TYPE_CHECKING:
-    from traceviz_dag.across_ranks import StoredIteration
     from traceviz_dag.analyze.accuracy import Shares
+    from traceviz_dag.pipeline.across_ranks import StoredIteration
 
 
 def accuracy(
@@ -52,11 +52,11 @@ def accuracy(
 @contextmanager
 def _iterations(path: Path, home: Path, rules: Path | None) -> Iterator[tuple[str, list[StoredIteration]]]:
     """The path's iterations: from the lake where it has all of them, else analysed into one that is gone afterwards."""
-    from traceviz_dag.across_ranks import StoredIteration, iterations_at
-    from traceviz_dag.discovery import inputs_below
     from traceviz_dag.lake.inputs import registered_if_any
     from traceviz_dag.lake.lake import open_lake
     from traceviz_dag.lake.under_way import was_left_half_renewed
+    from traceviz_dag.pipeline.across_ranks import StoredIteration, iterations_at
+    from traceviz_dag.pipeline.discovery import inputs_below
 
     if rules is None:
         below = inputs_below([path], home=home)

@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
+from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.common.output import print_json, terminal
+from traceviz_dag.commands.common.partial import end_partial
 from traceviz_dag.commands.figures import AlignmentOption, ProcessesOption, completeness_of, iterations_of
-from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.output import print_json, terminal
-from traceviz_dag.commands.partial import end_partial
 from traceviz_dag.errors import BadInputError, UsageError
-from traceviz_dag.show.alignment import TimeAlignment
+from traceviz_dag.show.page.alignment import TimeAlignment
 
 
 def aggregate(
@@ -40,8 +40,8 @@ def aggregate(
     Model_Group_X with timelines of pipelines and models. Traces that are new or changed are analysed first; without
     folders, every iteration of the home is written.
     """
-    from traceviz_dag.traceviz_export import Export, export_folder, export_groups, export_ranks
-    from traceviz_dag.workers import default_workers
+    from traceviz_dag.pipeline.traceviz_export import Export, export_folder, export_groups, export_ranks
+    from traceviz_dag.pipeline.workers import default_workers
 
     folders = _folders(names or [], input_, base_folder, iterations)
     with iterations_of(home.resolve(), folders, None, None) as chosen:

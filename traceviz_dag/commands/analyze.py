@@ -14,11 +14,11 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from traceviz_dag.commands.failures import end_failed, tell_failures
-from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.output import home_option, print_json, terminal
-from traceviz_dag.commands.partial import end_partial, tell_partial
-from traceviz_dag.commands.summary import iteration_summary, print_summary
+from traceviz_dag.commands.common.failures import end_failed, tell_failures
+from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.common.output import home_option, print_json, terminal
+from traceviz_dag.commands.common.partial import end_partial, tell_partial
+from traceviz_dag.commands.common.summary import iteration_summary, print_summary
 from traceviz_dag.errors import IncompleteError, UsageError
 from traceviz_dag.lake.inputs import IterationInputs
 from traceviz_dag.lake.lake import Lake, open_lake
@@ -58,9 +58,9 @@ def analyze(
     code is 2. Figures across ranks leave out what was read in part, unless --allow-partial counts it. Ranks without a
     trace make the result partial, too, unless the files, a pattern or --allow-partial say that they are meant.
     """
-    from traceviz_dag.completeness import ranks_chosen_by_name, stored_completeness
-    from traceviz_dag.discovery import inputs_below
-    from traceviz_dag.orchestrate import AnalysisSettings, analyse
+    from traceviz_dag.orchestration.orchestrate import AnalysisSettings, analyse
+    from traceviz_dag.pipeline.completeness import ranks_chosen_by_name, stored_completeness
+    from traceviz_dag.pipeline.discovery import inputs_below
 
     inputs = inputs_below(paths, pattern=pattern, rank=rank, home=home.resolve())
     folder = home.resolve()
@@ -143,9 +143,9 @@ def _write_kernel_analyses(
     """Write the folders of all readable ranks below the paths; does nothing without a folder."""
     if folder is None:
         return
-    from traceviz_dag.discovery import inputs_below
-    from traceviz_dag.traceviz_export import Export, export_ranks
-    from traceviz_dag.workers import default_workers
+    from traceviz_dag.pipeline.discovery import inputs_below
+    from traceviz_dag.pipeline.traceviz_export import Export, export_ranks
+    from traceviz_dag.pipeline.workers import default_workers
 
     for inputs in inputs_below(paths, pattern=pattern, home=home):
         export = Export(home, inputs.run, inputs.iteration, folder.resolve() / f"iteration_{inputs.iteration}")

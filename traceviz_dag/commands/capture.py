@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.output import milliseconds, percent, print_json, print_table
+from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table
 from traceviz_dag.errors import BadInputError, UsageError
 
 if TYPE_CHECKING:

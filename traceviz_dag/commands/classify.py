@@ -12,13 +12,13 @@ import pyarrow.csv
 import pyarrow.parquet
 import typer
 
-from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.output import milliseconds, percent, print_json, print_table
+from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table
 from traceviz_dag.errors import IncompleteError, UsageError
-from traceviz_dag.whole_files import whole_file
+from traceviz_dag.system.whole_files import whole_file
 
 if TYPE_CHECKING:
-    from traceviz_dag.rank_pipeline import RankTrace
+    from traceviz_dag.pipeline.ranks import RankTrace
     from traceviz_dag.read.events import TraceEvents
 
 
@@ -52,10 +52,10 @@ def classify(
     part is marked, and the exit code is 2.
     """
     from traceviz_dag.classify.rules import load_rules
-    from traceviz_dag.discovery import inputs_below
-    from traceviz_dag.iteration_pipeline import rank_traces, read_topology
-    from traceviz_dag.rank_pipeline import classify_trace, read_events, read_fault
-    from traceviz_dag.read.nsys_open import is_nsys
+    from traceviz_dag.pipeline.discovery import inputs_below
+    from traceviz_dag.pipeline.iteration import rank_traces, read_topology
+    from traceviz_dag.pipeline.ranks import classify_trace, read_events, read_fault
+    from traceviz_dag.read.nsys.open import is_nsys
 
     if engine not in _ENGINES:
         raise UsageError(f"no reader {engine!r}; there are {', '.join(_ENGINES)}")
@@ -123,8 +123,8 @@ def _chosen(traces: Sequence[RankTrace], rank: int | None) -> RankTrace:
 
 def _write_kernel_analysis(path: Path, rank: int | None, rules: Path | None, folder: Path, home: Path) -> None:
     """Its pictures show micro-batches and overlap, so the file goes the whole way, into a lake that is not kept."""
-    from traceviz_dag.across_ranks import iterations_at
-    from traceviz_dag.traceviz_export import Export, export_ranks
+    from traceviz_dag.pipeline.across_ranks import iterations_at
+    from traceviz_dag.pipeline.traceviz_export import Export, export_ranks
 
     with iterations_at(path, home, rules, rank) as analysed:
         for each in analysed[:1]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from traceviz_dag.analyze.clock_summary import clock_facts, clock_statement
-from traceviz_dag.commands.across import (
+from traceviz_dag.analyze.clocks.clock_summary import clock_facts, clock_statement
+from traceviz_dag.commands.common.across import (
     IterationOption,
     PathArgument,
     RulesOption,
@@ -13,8 +13,8 @@ from traceviz_dag.commands.across import (
     microseconds,
     place,
 )
-from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.output import print_json, print_table
+from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.common.output import print_json, print_table
 
 
 def clocks(

@@ -11,8 +11,8 @@ from typing import Annotated
 import typer
 
 from traceviz_dag.commands.analyze import analyze
-from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.output import home_option, terminal
+from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.common.output import home_option, terminal
 
 _NEXT = (
     ("waits", "who made whom wait, and what the late rank was doing"),

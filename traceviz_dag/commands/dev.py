@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 import traceviz_dag
-from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption
+from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption
 from traceviz_dag.show.web.guard import ALLOWED_HOSTS_VARIABLE, check_address, hosts_of_environment, known_hosts
 
 _LOOPBACK = "127.0.0.1"
@@ -34,7 +34,7 @@ def dev(
 
     Only pages of the UI itself can talk to it: requests with a foreign Host or Origin are refused.
     """
-    from traceviz_dag.instance import INSTANCE_FOLDER, open_instance
+    from traceviz_dag.orchestration.instance import INSTANCE_FOLDER, open_instance
 
     folder = home.resolve()
     instance_folder = folder / INSTANCE_FOLDER
@@ -45,8 +45,8 @@ def dev(
         typer.echo(f"DAGSTER_HOME={instance_folder}")
         return
     check_address(host, hosts_of_environment())
-    from traceviz_dag.processes import end_children_with_me
-    from traceviz_dag.services import run_services
+    from traceviz_dag.orchestration.services import run_services
+    from traceviz_dag.system.processes import end_children_with_me
 
     # The folder of our own packages comes first on the path there, before a foreign assets/ in the current folder.
     packages = Path(traceviz_dag.__file__).resolve().parents[1]
@@ -80,7 +80,7 @@ def webserver(
     check_address(host, further)
     from dagster import DagsterInstance
 
-    from traceviz_dag.webserver import serve_ui
+    from traceviz_dag.orchestration.webserver import serve_ui
 
     with DagsterInstance.get() as instance:
         serve_ui(instance, home.resolve(), workspace, host, port, known_hosts(port, further))

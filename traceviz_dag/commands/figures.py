@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from traceviz_dag.commands.failures import end_failed, end_half_renewed, tell_failures
-from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.output import print_json, terminal
-from traceviz_dag.commands.partial import end_partial
+from traceviz_dag.commands.common.failures import end_failed, end_half_renewed, tell_failures
+from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.common.output import print_json, terminal
+from traceviz_dag.commands.common.partial import end_partial
 from traceviz_dag.errors import BadInputError, NoEvidenceError, UsageError
 from traceviz_dag.lake.lake import Lake, open_lake
-from traceviz_dag.show.alignment import TimeAlignment
+from traceviz_dag.show.page.alignment import TimeAlignment
 
 if TYPE_CHECKING:
-    from traceviz_dag.completeness import Completeness
-    from traceviz_dag.figure_pipeline import DrawnFigure, FigureKind, FigureTask, LakeSource
-    from traceviz_dag.orchestrate import IterationResult
+    from traceviz_dag.orchestration.orchestrate import IterationResult
+    from traceviz_dag.pipeline.completeness import Completeness
+    from traceviz_dag.pipeline.figures import DrawnFigure, FigureKind, FigureTask, LakeSource
 
 AlignmentOption = Annotated[
     TimeAlignment,
@@ -96,9 +96,9 @@ def figures(
 
 def _draw(source: LakeSource, tasks: Sequence[FigureTask], processes: int, *, quiet: bool) -> list[DrawnFigure]:
     """Draw the figures of one iteration, and say where they are unless quiet."""
-    from traceviz_dag.figure_pipeline import draw_figures
-    from traceviz_dag.orchestrate import record_figures
-    from traceviz_dag.workers import default_workers
+    from traceviz_dag.orchestration.orchestrate import record_figures
+    from traceviz_dag.pipeline.figures import draw_figures
+    from traceviz_dag.pipeline.workers import default_workers
 
     console = terminal(stderr=True)
     console.print(f"{source.run}, iteration {source.iteration}: {len(tasks)} figures to draw", highlight=False)
@@ -129,7 +129,7 @@ def iterations_of(
         BadInputError: the home, or what is left of it, holds no analysed traces.
         IncompleteError: at the end, where a step of that analysis failed, or the last one was cut off.
     """
-    from traceviz_dag.figure_pipeline import LakeSource
+    from traceviz_dag.pipeline.figures import LakeSource
 
     results = _analysed(home, paths) if paths else []
     keys = {(result.run, result.iteration) for result in results}
@@ -150,9 +150,9 @@ def iterations_of(
 
 def completeness_of(sources: Sequence[LakeSource], paths: Sequence[Path]) -> list[Completeness]:
     """What of the shown iterations was not read; where the user named each rank's file, the others are not missed."""
-    from traceviz_dag.completeness import ranks_chosen_by_name, stored_completeness
     from traceviz_dag.lake.inputs import registered_if_any
     from traceviz_dag.lake.partition_keys import iteration_key
+    from traceviz_dag.pipeline.completeness import ranks_chosen_by_name, stored_completeness
 
     found = []
     for source in sources:
@@ -165,8 +165,8 @@ def completeness_of(sources: Sequence[LakeSource], paths: Sequence[Path]) -> lis
 
 def _analysed(home: Path, paths: Sequence[Path]) -> list[IterationResult]:
     """What became of the traces below the paths; what is there and unchanged is not analysed again."""
-    from traceviz_dag.discovery import inputs_below
-    from traceviz_dag.orchestrate import AnalysisSettings, analyse
+    from traceviz_dag.orchestration.orchestrate import AnalysisSettings, analyse
+    from traceviz_dag.pipeline.discovery import inputs_below
 
     inputs = inputs_below(paths, home=home)
     results = analyse(AnalysisSettings(home, allow_partial=True), inputs)
@@ -177,7 +177,7 @@ def _analysed(home: Path, paths: Sequence[Path]) -> list[IterationResult]:
 
 
 def _tasks(source: LakeSource, kinds: Sequence[FigureKind], ranks: str, every: bool) -> list[FigureTask]:
-    from traceviz_dag.figure_pipeline import (
+    from traceviz_dag.pipeline.figures import (
         GROUP_KINDS,
         RANK_KINDS,
         across_ranks_tasks,
@@ -198,7 +198,7 @@ def _tasks(source: LakeSource, kinds: Sequence[FigureKind], ranks: str, every: b
 
 
 def _kinds(words: str) -> list[FigureKind]:
-    from traceviz_dag.figure_pipeline import FigureKind
+    from traceviz_dag.pipeline.figures import FigureKind
 
     known = [kind.value for kind in FigureKind]
     unknown = [word for word in _words(words) if word not in known]
@@ -208,7 +208,7 @@ def _kinds(words: str) -> list[FigureKind]:
 
 
 def _formats(words: str) -> tuple[str, ...]:
-    from traceviz_dag.show.rendering import FORMATS
+    from traceviz_dag.show.page.rendering import FORMATS
 
     unknown = [word for word in _words(words) if word not in FORMATS]
     if unknown or not _words(words):

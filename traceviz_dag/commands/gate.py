@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from traceviz_dag.commands.across import (
+from traceviz_dag.commands.common.across import (
     IterationOption,
     PathArgument,
     RulesOption,
@@ -15,8 +15,8 @@ from traceviz_dag.commands.across import (
     chosen_iterations,
     place,
 )
-from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.output import print_json, print_table
+from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.common.output import print_json, print_table
 from traceviz_dag.errors import UsageError
 
 
@@ -34,8 +34,8 @@ def gate(
     Exits with 0 where every pair passes, with 1 where one fails, and with 2 where one cannot be judged or not all ranks
     were read.
     """
-    from traceviz_dag.across_ranks import named_periods
-    from traceviz_dag.analyze.period_summary import judge
+    from traceviz_dag.analyze.pipelines.period_summary import judge
+    from traceviz_dag.pipeline.across_ranks import named_periods
     from traceviz_dag.read.pairs_file import read_pairs_file
 
     named = read_pairs_file(pairs)

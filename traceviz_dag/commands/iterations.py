@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from traceviz_dag.commands.failures import end_half_renewed
-from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.output import milliseconds, percent, print_json, print_table
+from traceviz_dag.commands.common.failures import end_half_renewed
+from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table
 from traceviz_dag.errors import UsageError
 
 TRENDS_SQL = """

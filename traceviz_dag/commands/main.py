@@ -11,8 +11,8 @@ from typing import Annotated, Any, ClassVar
 
 import typer
 
-from traceviz_dag.commands.lazy import LazyGroup
-from traceviz_dag.commands.pipes import nothing_printed, outlive_readers
+from traceviz_dag.commands.common.lazy import LazyGroup
+from traceviz_dag.commands.common.pipes import nothing_printed, outlive_readers
 from traceviz_dag.errors import BadInputError, StoppedError, TracevizError, file_system_line
 from traceviz_dag.printable import printable
 
@@ -29,6 +29,7 @@ class _Group(LazyGroup):
     places: ClassVar = {
         **{name: f"traceviz_dag.commands.{name}:{name}" for name in _COMMANDS},
         "webserver": "traceviz_dag.commands.dev:webserver",
+        "doctor": "traceviz_dag.commands.doctor.doctor:doctor",
         "batch": "traceviz_dag.commands.analyze:batch",
         "nsys": "traceviz_dag.commands.nsys.app:nsys_app",
         "perfetto": "traceviz_dag.commands.perfetto:perfetto",
@@ -117,7 +118,7 @@ def _usage(words: Sequence[str], error: Any) -> int:
 def _answer(words: Sequence[str], error: object, exit_code: int) -> None:
     """What a program that asked for JSON reads instead of the answer."""
     if "--json" in words and nothing_printed():
-        from traceviz_dag.commands.output import print_json
+        from traceviz_dag.commands.common.output import print_json
 
         fields = (
             {"fault": error.fault, "path": str(error.path), "remedy": error.remedy}

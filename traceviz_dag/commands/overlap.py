@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
 import pyarrow as pa
 import typer
 
-from traceviz_dag.commands.across import IterationOption, RunOption
-from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.output import milliseconds, percent, print_json, print_table
-from traceviz_dag.commands.partial import end_partial
+from traceviz_dag.commands.common.across import IterationOption, RunOption
+from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table
+from traceviz_dag.commands.common.partial import end_partial
 from traceviz_dag.errors import BadInputError, NoEvidenceError, UsageError
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.vocabulary import ALL_DIMENSIONS
 
 if TYPE_CHECKING:
-    from traceviz_dag.completeness import Completeness
     from traceviz_dag.lake.inputs import IterationInputs
-    from traceviz_dag.rank_pipeline import RankTrace
+    from traceviz_dag.pipeline.completeness import Completeness
+    from traceviz_dag.pipeline.ranks import RankTrace
 
 _TITLES = {
     "file": "file, from its first kernel to its last",
@@ -136,7 +136,7 @@ def _of_dimension(rows: Sequence[dict[str, Any]], dimension: str | None) -> Sequ
 def _from_lake(home: Path, window: str, chosen: _Chosen) -> tuple[Sequence[dict[str, Any]], list[Completeness]]:
     """The rows, and what of their iterations was not read."""
     from traceviz_dag.commands.figures import completeness_of
-    from traceviz_dag.figure_pipeline import LakeSource
+    from traceviz_dag.pipeline.figures import LakeSource
 
     if window == "file":
         raise UsageError("the lake keeps the windows step and kernels; give a path for --window file")
@@ -179,10 +179,10 @@ def _from_path(
     """The rows, and what of the iterations was not read."""
     from traceviz_dag.analyze.overlap import overlap_table, window_overlap
     from traceviz_dag.classify.rules import load_rules
-    from traceviz_dag.completeness import RankFault, ranks_chosen_by_name, read_completeness
-    from traceviz_dag.discovery import inputs_below
-    from traceviz_dag.iteration_pipeline import rank_traces, read_topology
-    from traceviz_dag.rank_pipeline import classify_trace, kernels_of_step, read_events, read_fault, step_windows
+    from traceviz_dag.pipeline.completeness import RankFault, ranks_chosen_by_name, read_completeness
+    from traceviz_dag.pipeline.discovery import inputs_below
+    from traceviz_dag.pipeline.iteration import rank_traces, read_topology
+    from traceviz_dag.pipeline.ranks import classify_trace, kernels_of_step, read_events, read_fault, step_windows
 
     explicit = start_ns is not None or end_ns is not None
     whole = window == "file" or explicit

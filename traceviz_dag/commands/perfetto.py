@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.common.output import print_json, print_table, terminal
+from traceviz_dag.commands.common.partial import end_partial
 from traceviz_dag.commands.figures import completeness_of, iterations_of
-from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.output import print_json, print_table, terminal
-from traceviz_dag.commands.partial import end_partial
 from traceviz_dag.commands.sql import as_json, print_rows
 from traceviz_dag.errors import BadInputError, IncompleteError, UsageError
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from traceviz_dag.read.perfetto.session import TraceSession
-    from traceviz_dag.show.perfetto_iteration import Scope, WrittenTrace
+    from traceviz_dag.show.perfetto.iteration import Scope, WrittenTrace
 
 perfetto = typer.Typer(
     name="perfetto",
@@ -60,7 +60,7 @@ def export(
     Tracks by stage, rank and stream, micro-batches by name, arrows from sends to receives and across collectives, and
     counters. Traces that are given are analysed first, where they are new or changed.
     """
-    from traceviz_dag.perfetto_pipeline import export_iteration
+    from traceviz_dag.pipeline.perfetto_export import export_iteration
 
     scope, number = _scope(pipeline, replica)
     with iterations_of(home.resolve(), paths or [], run, iteration) as chosen:
@@ -135,8 +135,8 @@ def compare(
 
     Explained are rows that Perfetto says it dropped, and rows of threads whose id is negative.
     """
-    from traceviz_dag.rank_pipeline import read_fault
-    from traceviz_dag.read.kineto import read_kineto
+    from traceviz_dag.pipeline.ranks import read_fault
+    from traceviz_dag.read.kineto.reader import read_kineto
     from traceviz_dag.read.perfetto.comparison import compare as compared
     from traceviz_dag.read.perfetto.engines import find_engine
     from traceviz_dag.read.perfetto.reader import read_with_perfetto
@@ -182,9 +182,9 @@ def open_ui(
     """
     import webbrowser
 
-    from traceviz_dag.perfetto_pipeline import export_iteration
+    from traceviz_dag.pipeline.perfetto_export import export_iteration
     from traceviz_dag.read.perfetto.engines import wasm_folder
-    from traceviz_dag.show.perfetto_ui import EXPAND_ALL, PIPELINE_COMMANDS, serve_trace
+    from traceviz_dag.show.perfetto.ui import EXPAND_ALL, PIPELINE_COMMANDS, serve_trace
 
     exported = trace is None or trace.is_dir() or home.resolve() / "perfetto" in trace.resolve().parents
     if trace is None or trace.is_dir():
@@ -220,7 +220,7 @@ def load_lines(session: TraceSession) -> list[str]:
 
 def ask(session: TraceSession, sql: str) -> pa.Table:
     """The rows of a statement, our tables made before it where it names them."""
-    from traceviz_dag.perfetto_tables import add_tables_where_named
+    from traceviz_dag.pipeline.perfetto_tables import add_tables_where_named
     from traceviz_dag.read.secrets import masked_table
 
     joined = add_tables_where_named(session, sql)
@@ -259,7 +259,7 @@ def prompt(session: TraceSession) -> None:
 
 
 def _scope(pipeline: int | None, replica: int | None) -> tuple[Scope, int | None]:
-    from traceviz_dag.show.perfetto_iteration import Scope
+    from traceviz_dag.show.perfetto.iteration import Scope
 
     if pipeline is not None and replica is not None:
         raise UsageError("--pipeline and --replica exclude each other")

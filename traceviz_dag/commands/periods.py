@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from traceviz_dag.commands.across import (
+from traceviz_dag.commands.common.across import (
     IterationOption,
     PathArgument,
     RulesOption,
@@ -16,12 +16,12 @@ from traceviz_dag.commands.across import (
     heading,
     place,
 )
-from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.output import milliseconds, print_json, print_table
+from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.common.output import milliseconds, print_json, print_table
 from traceviz_dag.errors import NoEvidenceError
 
 if TYPE_CHECKING:
-    from traceviz_dag.across_ranks import StoredIteration
+    from traceviz_dag.pipeline.across_ranks import StoredIteration
 
 PairsOption = Annotated[
     Path | None, typer.Option("--pairs", help="TOML file that names pairs: by stages, dimension, ranges or stamps.")
@@ -47,9 +47,9 @@ def periods(
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from traceviz_dag.across_ranks import named_periods
-    from traceviz_dag.analyze.period_summary import period_summary
-    from traceviz_dag.analyze.periods import NAMED
+    from traceviz_dag.analyze.pipelines.period_summary import period_summary
+    from traceviz_dag.analyze.pipelines.periods import NAMED
+    from traceviz_dag.pipeline.across_ranks import named_periods
     from traceviz_dag.read.pairs_file import read_pairs_file
     from traceviz_dag.tables import PERIODS
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from traceviz_dag.commands.across import (
+from traceviz_dag.commands.common.across import (
     IterationOption,
     PathArgument,
     RulesOption,
@@ -16,12 +16,12 @@ from traceviz_dag.commands.across import (
     heading,
     place,
 )
-from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.output import milliseconds, percent, print_json, print_table
+from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table
 from traceviz_dag.errors import NoEvidenceError
 
 if TYPE_CHECKING:
-    from traceviz_dag.across_ranks import StoredIteration
+    from traceviz_dag.pipeline.across_ranks import StoredIteration
 
 MOST_SLOW_RANKS = 5
 
@@ -57,10 +57,10 @@ def pipelines(
 
 
 def _answer(iteration: StoredIteration) -> dict[str, Any]:
-    from traceviz_dag.across_ranks import stored_stage_times
-    from traceviz_dag.analyze.pipeline_views import replica_stages, stage_spread
-    from traceviz_dag.analyze.pipelines import no_bubble
+    from traceviz_dag.analyze.pipelines.pipeline_views import replica_stages, stage_spread
+    from traceviz_dag.analyze.pipelines.pipelines import no_bubble
     from traceviz_dag.analyze.stage_times import slow_rank_statement, slowest_statement
+    from traceviz_dag.pipeline.across_ranks import stored_stage_times
 
     table = iteration.table("pipelines")
     reason, certain = None, True

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from rich.progress import Progress
 
-from traceviz_dag.commands.output import terminal
+from traceviz_dag.commands.common.output import terminal
 from traceviz_dag.simulate.settings import (
     ContextExchange,
     Dispatcher,

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.output import terminal
+from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.common.output import terminal
 from traceviz_dag.lake.lake import open_lake
 
 _ROWS_SHOWN = 50

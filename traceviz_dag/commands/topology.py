@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from traceviz_dag.classify.parallel_sizes import DEFAULT_ORDER, ParallelSizes
-from traceviz_dag.classify.rank_grids import RankGrids, Ranks, compute_grids
-from traceviz_dag.classify.topology_types import Replicas, Topology
-from traceviz_dag.commands.options import JsonOption
-from traceviz_dag.commands.output import print_json, print_table
-from traceviz_dag.commands.partial import end_partial
+from traceviz_dag.classify.topology.parallel_sizes import DEFAULT_ORDER, ParallelSizes
+from traceviz_dag.classify.topology.rank_grids import RankGrids, Ranks, compute_grids
+from traceviz_dag.classify.topology.types import Replicas, Topology
+from traceviz_dag.commands.common.options import JsonOption
+from traceviz_dag.commands.common.output import print_json, print_table
+from traceviz_dag.commands.common.partial import end_partial
 from traceviz_dag.read.events import TraceHeader
 
 if TYPE_CHECKING:
-    from traceviz_dag.completeness import Completeness
+    from traceviz_dag.pipeline.completeness import Completeness
 
 _SHOWN_RANKS = 24
 _SHOWN_DISAGREEMENTS = 20
@@ -79,9 +79,9 @@ def topology(
 
 def _below(path: Path, stated: dict[str, Any]) -> Iterable[tuple[dict[str, Any], Topology, Completeness]]:
     """(run and iteration, topology, what of its headers was not read) of each iteration below a path."""
-    from traceviz_dag.completeness import RankFault, read_completeness
-    from traceviz_dag.discovery import inputs_below
-    from traceviz_dag.iteration_pipeline import read_topology, unread_headers
+    from traceviz_dag.pipeline.completeness import RankFault, read_completeness
+    from traceviz_dag.pipeline.discovery import inputs_below
+    from traceviz_dag.pipeline.iteration import read_topology, unread_headers
 
     grids = partial(_stated_grids, stated) if stated else None
     for inputs in inputs_below([path]):

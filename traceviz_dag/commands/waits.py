@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import pyarrow as pa
 import typer
 
-from traceviz_dag.analyze.clock_summary import clock_facts, clock_statement
-from traceviz_dag.commands.across import (
+from traceviz_dag.analyze.clocks.clock_summary import clock_facts, clock_statement
+from traceviz_dag.commands.common.across import (
     IterationOption,
     PathArgument,
     RulesOption,
@@ -20,12 +20,12 @@ from traceviz_dag.commands.across import (
     place,
     slow_statements,
 )
-from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.output import milliseconds, percent, print_json, print_table
+from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table
 from traceviz_dag.errors import UsageError
 
 if TYPE_CHECKING:
-    from traceviz_dag.across_ranks import StoredIteration
+    from traceviz_dag.pipeline.across_ranks import StoredIteration
 
 
 def waits(
@@ -54,12 +54,12 @@ def waits(
 
 
 def _answer(iteration: StoredIteration) -> dict[str, Any]:
-    from traceviz_dag.across_ranks import expert_exchanges
-    from traceviz_dag.analyze.blame import blame_matrix, delays_by, late_ranks, wait_and_transfer, wait_basis
-    from traceviz_dag.analyze.experts import expert_load
-    from traceviz_dag.analyze.links import link_speeds
     from traceviz_dag.analyze.slow_ranks import slow_ranks
+    from traceviz_dag.analyze.waits.blame import blame_matrix, delays_by, late_ranks, wait_and_transfer, wait_basis
+    from traceviz_dag.analyze.waits.experts import expert_load
+    from traceviz_dag.analyze.waits.links import link_speeds
     from traceviz_dag.lake.summaries import computation_by_kernel
+    from traceviz_dag.pipeline.across_ranks import expert_exchanges
 
     collectives = iteration.table("collectives")
     step_ns = iteration.step_ns
@@ -95,7 +95,7 @@ def _stages(iteration: StoredIteration) -> Mapping[int, int | None]:
 
 
 def _nodes(iteration: StoredIteration) -> Mapping[int, int]:
-    from traceviz_dag.analyze.nodes import nodes_of_devices
+    from traceviz_dag.analyze.waits.nodes import nodes_of_devices
 
     devices = {rank: iteration.device(rank) for rank in iteration.ranks}
     return nodes_of_devices(devices)

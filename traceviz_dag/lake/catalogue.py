@@ -15,8 +15,8 @@ import xxhash
 from traceviz_dag.errors import BadInputError, OutputError
 from traceviz_dag.lake.across_ranks_views import VIEWS, View
 from traceviz_dag.lake.partitions import ANALYSE_AGAIN, find_partitions, glob_pattern
+from traceviz_dag.system.whole_files import exclusive_lock
 from traceviz_dag.tables import PARTITION_COLUMNS, TABLES, Column, Table
-from traceviz_dag.whole_files import exclusive_lock
 
 FILE_NAME = "traceviz.duckdb"
 LAKE_FOLDER = "lake"

@@ -21,7 +21,7 @@ from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.digests import digest_of, look_of
 from traceviz_dag.lake.partition_keys import iteration_key, parse_iteration_key
 from traceviz_dag.lake.partitions import escape
-from traceviz_dag.whole_files import write_atomically
+from traceviz_dag.system.whole_files import write_atomically
 
 FOLDER = "inputs"
 

@@ -23,8 +23,8 @@ from traceviz_dag.lake.partitions import (
 )
 from traceviz_dag.lake.reader import TableReader
 from traceviz_dag.lake.write import Written, write_part
+from traceviz_dag.system.whole_files import remove_all_stale_temporaries, remove_stale_temporaries
 from traceviz_dag.tables import TABLES, Table
-from traceviz_dag.whole_files import remove_all_stale_temporaries, remove_stale_temporaries
 
 _ATTEMPTS = 10
 _PAUSE_SECONDS = 0.02

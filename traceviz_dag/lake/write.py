@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import xxhash
 
 from traceviz_dag.lake.partitions import FILE_NAME
+from traceviz_dag.system.whole_files import write_atomically
 from traceviz_dag.tables import Table
-from traceviz_dag.whole_files import write_atomically
 
 _ROWS_PER_GROUP = 131_072
 

@@ -34,7 +34,7 @@ from huggingface_hub.utils import build_hf_headers, validate_repo_id  # type: ig
 
 from traceviz_dag.errors import OutputError, TracevizError
 from traceviz_dag.read.public_profile import DATA_SET, PROFILE
-from traceviz_dag.whole_files import exclusive_lock, write_atomically
+from traceviz_dag.system.whole_files import exclusive_lock, write_atomically
 
 FOLDER = "downloads"
 

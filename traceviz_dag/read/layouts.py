@@ -14,8 +14,8 @@ import xxhash
 
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.printable import without_surrogates
-from traceviz_dag.read.nsys_open import EXPORT_SUFFIXES, REPORT_SUFFIXES, is_nsys
-from traceviz_dag.read.peek import TracePeek, is_trace, peek, peek_header
+from traceviz_dag.read.kineto.peek import TracePeek, is_trace, peek, peek_header
+from traceviz_dag.read.nsys.open import EXPORT_SUFFIXES, REPORT_SUFFIXES, is_nsys
 from traceviz_dag.read.regular_file import kind_of
 from traceviz_dag.read.topology_file import is_topology_name
 

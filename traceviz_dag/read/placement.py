@@ -12,9 +12,9 @@ from pathlib import Path
 
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.read.events import TraceHeader
+from traceviz_dag.read.kineto.peek import peek, peek_identity
 from traceviz_dag.read.layouts import TraceFile
 from traceviz_dag.read.limits import MOST_RANKS
-from traceviz_dag.read.peek import peek, peek_identity
 
 _LAST_ITERATION = 10**18 - 1
 _NAME_ITS_RANK = "rename it to rank_0000.json (its rank), or give it alone to traceviz analyze with --rank"

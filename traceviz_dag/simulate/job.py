@@ -15,20 +15,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from traceviz_dag.errors import BadInputError
-from traceviz_dag.processes import end_with_parent
 from traceviz_dag.simulate.bubbles import Spans
-from traceviz_dag.simulate.emit import RankWriter, Written
-from traceviz_dag.simulate.faults import culprits
-from traceviz_dag.simulate.identity import Clock
+from traceviz_dag.simulate.files.emit import RankWriter, Written
+from traceviz_dag.simulate.files.identity import Clock
+from traceviz_dag.simulate.files.spans import pipeline_table, stage_figures, stage_steps
+from traceviz_dag.simulate.files.truth import KERNEL_SCHEMA, MICROBATCH_SCHEMA, PIPELINE_SCHEMA
 from traceviz_dag.simulate.layouts import text_file, trace_path
-from traceviz_dag.simulate.model import Model
 from traceviz_dag.simulate.rank_grids import RankGrids, dense_grid
 from traceviz_dag.simulate.settings import Layout, Settings
-from traceviz_dag.simulate.spans import pipeline_table, stage_figures, stage_steps
-from traceviz_dag.simulate.streams import StepTimes
 from traceviz_dag.simulate.templates import Library
-from traceviz_dag.simulate.truth import KERNEL_SCHEMA, MICROBATCH_SCHEMA, PIPELINE_SCHEMA
-from traceviz_dag.whole_files import remove_all_stale_temporaries, whole_file
+from traceviz_dag.simulate.timing.model import Model
+from traceviz_dag.simulate.timing.streams import StepTimes
+from traceviz_dag.simulate.work.faults import culprits
+from traceviz_dag.system.processes import end_with_parent
+from traceviz_dag.system.whole_files import remove_all_stale_temporaries, whole_file
 
 Progress = Callable[[str, int, int], None]
 Steps = list[tuple[int, StepTimes]]

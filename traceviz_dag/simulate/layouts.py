@@ -7,7 +7,7 @@ from zlib import crc32
 
 from traceviz_dag.simulate.rank_grids import RankGrids, dense_grid, expert_grid
 from traceviz_dag.simulate.settings import Layout, Settings
-from traceviz_dag.whole_files import write_atomically
+from traceviz_dag.system.whole_files import write_atomically
 
 
 def trace_path(settings: Settings, rank: int, iteration: int) -> Path:

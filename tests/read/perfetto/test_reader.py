@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 
 from traceviz_dag.classify.rules import load_rules
-from traceviz_dag.discovery import inputs_below
-from traceviz_dag.iteration_pipeline import read_topology
-from traceviz_dag.rank_pipeline import classify_trace
+from traceviz_dag.pipeline.discovery import inputs_below
+from traceviz_dag.pipeline.iteration import read_topology
+from traceviz_dag.pipeline.ranks import classify_trace
 from traceviz_dag.read.events import TraceEvents
-from traceviz_dag.read.kineto import read_kineto
+from traceviz_dag.read.kineto.reader import read_kineto
 from traceviz_dag.read.perfetto.comparison import compare
 from traceviz_dag.read.perfetto.engines import Engine
 from traceviz_dag.read.perfetto.reader import read_session, read_with_perfetto

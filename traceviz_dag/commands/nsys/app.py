@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import typer
 
-from traceviz_dag.commands.lazy import LazyGroup
+from traceviz_dag.commands.common.lazy import LazyGroup
 
 _COMMANDS = (
     *("info", "summary", "tree", "overlap", "nccl", "iterations", "gaps", "search"),

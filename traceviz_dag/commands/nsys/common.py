@@ -10,11 +10,11 @@ from typing import Annotated
 
 import typer
 
-from traceviz_dag.analyze.nsys_activity import Activity, Clip, activities
+from traceviz_dag.analyze.nsys.activity import Activity, Clip, activities
 from traceviz_dag.classify.rules import Rules, load_rules
 from traceviz_dag.errors import UsageError
-from traceviz_dag.read.nsys_cache import open_profile
-from traceviz_dag.read.nsys_profile import NsysProfile
+from traceviz_dag.read.nsys.cache import open_profile
+from traceviz_dag.read.nsys.profile import NsysProfile
 
 ProfileArgument = Annotated[
     Path, typer.Argument(help="A .sqlite export, a folder of its Parquet files, or a .nsys-rep.", show_default=False)

@@ -8,10 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
-from traceviz_dag.analyze.nsys_diff import Comparison, NameChange, compare
-from traceviz_dag.analyze.nsys_overlap import GpuOverlap, gpu_overlap
-from traceviz_dag.analyze.nsys_summary import NameFigures, by_name
-from traceviz_dag.analyze.nsys_tree import RangeNode, range_tree
+from traceviz_dag.analyze.nsys.diff import Comparison, NameChange, compare
+from traceviz_dag.analyze.nsys.overlap import GpuOverlap, gpu_overlap
+from traceviz_dag.analyze.nsys.summary import NameFigures, by_name
+from traceviz_dag.analyze.nsys.tree import RangeNode, range_tree
+from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.common.output import milliseconds, print_json, print_table
 from traceviz_dag.commands.nsys.common import (
     GpuOption,
     LimitOption,
@@ -21,8 +23,6 @@ from traceviz_dag.commands.nsys.common import (
     opened,
     shortened,
 )
-from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.output import milliseconds, print_json, print_table
 
 _PART_WORDS = {
     "compute_ns": "computation",

@@ -9,8 +9,8 @@ from typing import Annotated
 import msgspec
 import typer
 
-from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.output import print_json
+from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.common.output import print_json
 from traceviz_dag.read.public_profile import DATA_SET, PROFILE
 
 

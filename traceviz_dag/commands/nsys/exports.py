@@ -11,13 +11,13 @@ import pyarrow as pa
 import pyarrow.csv
 import typer
 
-from traceviz_dag.analyze.nsys_activity import Activity
-from traceviz_dag.analyze.nsys_overlap import gpu_overlap
-from traceviz_dag.analyze.nsys_rows import operation_rows
+from traceviz_dag.analyze.nsys.activity import Activity
+from traceviz_dag.analyze.nsys.overlap import gpu_overlap
+from traceviz_dag.analyze.nsys.rows import operation_rows
+from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption
 from traceviz_dag.commands.nsys.common import GpuOption, Opened, ProfileArgument, RulesOption, TrimOption, opened
-from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption
 from traceviz_dag.show.json_rows import json_rows
-from traceviz_dag.whole_files import write_atomically
+from traceviz_dag.system.whole_files import write_atomically
 
 OutOption = Annotated[Path, typer.Option("--output", "-o", help="The file to write.", dir_okay=False)]
 

@@ -7,10 +7,12 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from traceviz_dag.analyze.nsys_activity import Activity, processes_of
-from traceviz_dag.analyze.nsys_overlap import gaps as find_gaps
-from traceviz_dag.analyze.nsys_overlap import gpu_overlap
-from traceviz_dag.analyze.nsys_tree import nested_ranges
+from traceviz_dag.analyze.nsys.activity import Activity, processes_of
+from traceviz_dag.analyze.nsys.overlap import gaps as find_gaps
+from traceviz_dag.analyze.nsys.overlap import gpu_overlap
+from traceviz_dag.analyze.nsys.tree import nested_ranges
+from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table
 from traceviz_dag.commands.nsys.common import (
     GpuOption,
     LimitOption,
@@ -22,8 +24,6 @@ from traceviz_dag.commands.nsys.common import (
     seconds,
     shortened,
 )
-from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.output import milliseconds, percent, print_json, print_table
 
 
 def gaps(

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from traceviz_dag.analyze.nsys_activity import activities
+from traceviz_dag.analyze.nsys.activity import activities
+from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.common.output import milliseconds, print_json, print_table
 from traceviz_dag.commands.nsys.common import ProfileArgument, opened, seconds
-from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.output import milliseconds, print_json, print_table
 from traceviz_dag.errors import UsageError
 
 

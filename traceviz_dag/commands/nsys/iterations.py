@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from traceviz_dag.analyze.nsys_iterations import iteration_figures
+from traceviz_dag.analyze.nsys.iterations import iteration_figures
+from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.common.output import milliseconds, print_json, print_table
 from traceviz_dag.commands.nsys.common import GpuOption, ProfileArgument, RulesOption, TrimOption, opened, seconds
 from traceviz_dag.commands.nsys.overlap import MEASURES
-from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.output import milliseconds, print_json, print_table
 
 
 def iterations(

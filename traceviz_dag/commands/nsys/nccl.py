@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from traceviz_dag.analyze.nsys_nccl import communication
+from traceviz_dag.analyze.nsys.nccl import communication
+from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.common.output import ABSENT, milliseconds, print_json, print_table
 from traceviz_dag.commands.nsys.common import GpuOption, ProfileArgument, RulesOption, TrimOption, opened
-from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.output import ABSENT, milliseconds, print_json, print_table
 
 
 def nccl(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from traceviz_dag.analyze.nsys_overlap import gpu_overlap
+from traceviz_dag.analyze.nsys.overlap import gpu_overlap
+from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table
 from traceviz_dag.commands.nsys.common import GpuOption, ProfileArgument, RulesOption, TrimOption, opened, seconds
-from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.output import milliseconds, percent, print_json, print_table
 
 MEASURES = ("span", "compute", "communication", "hidden", "exposed", "memory", "busy", "idle")
 

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
+from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption
 from traceviz_dag.commands.nsys.common import GpuOption, ProfileArgument, RulesOption, TrimOption, opened
-from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption
-from traceviz_dag.show.nsys_perfetto import write_perfetto
+from traceviz_dag.show.nsys.perfetto import write_perfetto
 
 
 def perfetto(

@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
-from traceviz_dag.analyze.nsys_search import search as find
+from traceviz_dag.analyze.nsys.search import search as find
+from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.common.output import milliseconds, print_json, print_table
 from traceviz_dag.commands.nsys.common import (
     GpuOption,
     LimitOption,
@@ -18,8 +20,6 @@ from traceviz_dag.commands.nsys.common import (
     seconds,
     shortened,
 )
-from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.output import milliseconds, print_json, print_table
 
 _SHOWN = {"operations": "GPU", "calls": "call", "ranges": "NVTX range"}
 

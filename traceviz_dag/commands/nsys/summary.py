@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from traceviz_dag.analyze.nsys_overlap import gpu_overlap
-from traceviz_dag.analyze.nsys_summary import by_name, by_stream, metric_means
+from traceviz_dag.analyze.nsys.overlap import gpu_overlap
+from traceviz_dag.analyze.nsys.summary import by_name, by_stream, metric_means
+from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table
 from traceviz_dag.commands.nsys.common import (
     GpuOption,
     LimitOption,
@@ -15,8 +17,6 @@ from traceviz_dag.commands.nsys.common import (
     opened,
     shortened,
 )
-from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.output import milliseconds, percent, print_json, print_table
 
 
 def summary(

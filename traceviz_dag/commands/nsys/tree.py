@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
-from traceviz_dag.analyze.nsys_tree import RangeNode, range_tree
+from traceviz_dag.analyze.nsys.tree import RangeNode, range_tree
+from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.common.output import milliseconds, print_json, print_table
 from traceviz_dag.commands.nsys.common import GpuOption, ProfileArgument, RulesOption, TrimOption, opened, shortened
-from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.output import milliseconds, print_json, print_table
 
 _INDENT = "  "
 

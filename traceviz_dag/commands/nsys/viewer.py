@@ -8,10 +8,10 @@ from typing import Annotated
 import pyarrow as pa
 import typer
 
+from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption
 from traceviz_dag.commands.nsys.common import GpuOption, ProfileArgument, RulesOption, TrimOption, opened
-from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption
-from traceviz_dag.show.nsys_viewer import MOST_SLICES, viewer_page
-from traceviz_dag.whole_files import write_atomically
+from traceviz_dag.show.nsys.viewer import MOST_SLICES, viewer_page
+from traceviz_dag.system.whole_files import write_atomically
 
 
 def viewer(

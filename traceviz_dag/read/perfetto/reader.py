@@ -11,10 +11,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from traceviz_dag.read.columns import ColumnBuilder
-from traceviz_dag.read.event_decoder import Piece
 from traceviz_dag.read.events import MISSING, PYTHON_FUNCTION, ReadReport, TraceEvents
-from traceviz_dag.read.kineto_schema import (
+from traceviz_dag.read.kineto.columns import ColumnBuilder
+from traceviz_dag.read.kineto.event_decoder import Piece
+from traceviz_dag.read.kineto.packing import floats
+from traceviz_dag.read.kineto.peek import peek
+from traceviz_dag.read.kineto.schema import (
     GROUP_OF_CODE,
     HOST_GROUP,
     LAUNCH_GROUP,
@@ -23,8 +25,6 @@ from traceviz_dag.read.kineto_schema import (
     Event,
     category_code,
 )
-from traceviz_dag.read.packing import floats
-from traceviz_dag.read.peek import peek
 from traceviz_dag.read.perfetto.engines import Engine
 from traceviz_dag.read.perfetto.session import TraceSession, open_trace
 from traceviz_dag.read.secrets import masked_words

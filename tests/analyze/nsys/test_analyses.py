@@ -1,0 +1,234 @@
+"""Figures of Nsight Systems profiles: known values of real ones, additivity, the NVTX tree, differences."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.nsys_file import Export, small_export
+from traceviz_dag.analyze.nsys.activity import Activity, Clip, activities
+from traceviz_dag.analyze.nsys.diff import compare
+from traceviz_dag.analyze.nsys.iterations import iterations_of
+from traceviz_dag.analyze.nsys.nccl import communication
+from traceviz_dag.analyze.nsys.overlap import gaps, gpu_overlap
+from traceviz_dag.analyze.nsys.search import search
+from traceviz_dag.analyze.nsys.summary import by_name, by_stream
+from traceviz_dag.analyze.nsys.tree import RangeNode, range_tree
+from traceviz_dag.classify.rules import load_rules
+from traceviz_dag.errors import UsageError
+from traceviz_dag.read.nsys.profile import NsysProfile
+from traceviz_dag.read.nsys.reader import read_nsys
+
+KNOWN = {
+    ("mfu_2gpu_before", 0): (1993, 299848812, 253690832, 17172652, 0, 273817787),
+    ("mfu_2gpu_before", 1): (2017, 298661551, 256095624, 8229100, 0, 267275916),
+    ("h100_2gpu_1s", 0): (1721, 960485009, 22385163, 0, 0, 953946851),
+    ("h100_2gpu_1s", 1): (1721, 960307663, 22444359, 0, 0, 953871950),
+}
+"""kernels, span, compute, communication, hidden, busy, as another program measured them."""
+
+DURATIONS = ("span_ns", "compute_ns", "communication_ns", "hidden_ns", "exposed_ns", "memory_ns", "busy_ns", "idle_ns")
+
+
+@lru_cache
+def _profile(path: Path) -> NsysProfile:
+    return read_nsys(path)
+
+
+def _gpu(path: Path, number: int) -> Activity:
+    return activities(_profile(path), load_rules(), [number])[0]
+
+
+@pytest.mark.parametrize(("export", "gpu"), KNOWN)
+def test_overlap_of_real_exports_has_the_known_values(shared_data, export, gpu):
+    figures = gpu_overlap(_gpu(shared_data / "nsys" / f"{export}.sqlite", gpu))
+    measured = (figures.kernels, figures.span_ns, figures.compute_ns, figures.communication_ns, figures.hidden_ns)
+    assert (*measured, figures.busy_ns) == KNOWN[export, gpu]
+    assert figures.idle_ns == figures.span_ns - figures.busy_ns
+
+
+@settings(max_examples=60, deadline=None)
+@given(points=st.lists(st.integers(0, 310_000_000), min_size=3, max_size=3, unique=True).map(sorted))
+def test_every_duration_over_adjacent_clips_adds_up(shared_data, points):
+    path = shared_data / "nsys" / "mfu_2gpu_before.sqlite"
+    gpu = _gpu(path, 0)
+    low, middle, high = (int(gpu.starts.min()) - 5_000_000 + point for point in points)
+    whole, left, right = (Clip(low, high), Clip(low, middle), Clip(middle, high))
+    figures = [gpu_overlap(gpu, clip) for clip in (whole, left, right)]
+    for name in (*DURATIONS, "kernels"):
+        assert getattr(figures[0], name) == getattr(figures[1], name) + getattr(figures[2], name), name
+    totals = [{one.name: (one.total_ns, one.count) for one in by_name(gpu, clip)} for clip in (whole, left, right)]
+    for name, (total, count) in totals[0].items():
+        parts = [side.get(name, (0, 0)) for side in totals[1:]]
+        assert (total, count) == (parts[0][0] + parts[1][0], parts[0][1] + parts[1][1])
+    nccl = [
+        sum(one.total_ns + one.hidden_ns for one in communication(_profile(path), gpu, clip))
+        for clip in (whole, left, right)
+    ]
+    assert nccl[0] == nccl[1] + nccl[2]
+    idle = [sum(gap.duration_ns for gap in gaps(gpu, clip)) for clip in (whole, left, right)]
+    assert idle == [one.idle_ns for one in figures]
+    trees = [_flat(range_tree(_profile(path), gpu, clip)) for clip in (whole, left, right)]
+    for range_path, values in trees[0].items():
+        parts = [side.get(range_path, (0, 0, 0, 0)) for side in trees[1:]]
+        assert values == tuple(a + b for a, b in zip(*parts, strict=True)), range_path
+
+
+def _flat(roots: list[RangeNode], above: str = "") -> dict[str, tuple[int, ...]]:
+    found: dict[str, tuple[int, ...]] = {}
+    for node in roots:
+        path = f"{above}/{node.name}"
+        found[path] = (node.count, node.span_ns, node.busy_ns, node.operations)
+        found |= _flat(node.children, path)
+    return found
+
+
+def test_a_kernel_that_straddles_the_edge_is_cut_and_counted_once(tmp_path):
+    export = Export()
+    export.kernel(0, 100, "gemm")
+    export.kernel(60, 140, "ncclDevKernel_AllGather_RING_LL", stream=9)
+    gpu = activities(read_nsys(export.write(tmp_path / "cut.sqlite")), load_rules())[0]
+    left, right = gpu_overlap(gpu, Clip(0, 80)), gpu_overlap(gpu, Clip(80, 200))
+    assert (left.kernels, left.compute_ns, left.communication_ns, left.hidden_ns, left.idle_ns) == (2, 80, 20, 20, 0)
+    assert (right.kernels, right.compute_ns, right.communication_ns, right.hidden_ns) == (0, 20, 60, 20)
+    assert (right.exposed_ns, right.idle_ns) == (40, 60)
+
+
+def test_memory_copies_make_the_gpu_busy(tmp_path):
+    gpu = activities(read_nsys(small_export().write(tmp_path / "a.sqlite")), load_rules())[0]
+    figures = gpu_overlap(gpu)
+    assert (figures.span_ns, figures.busy_ns, figures.idle_ns) == (600, 450, 150)
+    assert (figures.memory_ns, figures.memory_alone_ns) == (100, 100)
+    (gap,) = gaps(gpu)
+    assert (gap.start_ns, gap.end_ns, gpu.names[gpu.name[gap.after]]) == (450, 600, "Memcpy HtoD")
+    assert gpu.names[gpu.name[gap.before]] == "gemm"
+    assert {one.stream: one.busy_ns for one in by_stream(gpu)} == {7: 400, 20: 150}
+
+
+def test_the_tree_tells_span_from_busy_time(tmp_path):
+    profile = read_nsys(small_export().write(tmp_path / "tree.sqlite"))
+    gpu = activities(profile, load_rules())[0]
+    (root,) = range_tree(profile, gpu)
+    assert (root.name, root.count, root.span_ns, root.operations, root.busy_ns) == ("Iteration 5", 1, 1000, 3, 350)
+    (child,) = root.children
+    assert (child.name, child.span_ns, child.compute_ns, child.communication_ns) == ("forward", 390, 300, 150)
+
+
+def test_ranges_hold_only_what_their_own_thread_launched(tmp_path):
+    export = Export()
+    for thread, name in ((1, "one"), (2, "two")):
+        export.range(0, 100, name, thread=thread)
+    export.call(10, 12, correlation=1, thread=2)
+    export.kernel(50, 70, correlation=1)
+    profile = read_nsys(export.write(tmp_path / "threads.sqlite"))
+    tree = {node.name: node.busy_ns for node in range_tree(profile, activities(profile, load_rules())[0])}
+    assert tree == {"one": 0, "two": 20}
+
+
+@pytest.mark.parametrize(
+    ("names", "numbers", "source"),
+    [
+        (["ProfilerStep#7", "ProfilerStep#8"], [7, 8], "ProfilerStep"),
+        (["Iteration 12", "Iteration 13"], [12, 13], "numbered"),
+        (["sample_0", "sample_1"], [0, 1], "numbered"),
+        (["train_step", "train_step"], [0, 1], "train_step"),
+        (["megatron.core.schedules.forward_backward_pipelining_without_interleaving.warmup"] * 2, [0, 1], "Megatron"),
+        (["aten::add", "aten::mul"], [0], "whole capture"),
+    ],
+)
+def test_iterations_come_from_ranges(tmp_path, names, numbers, source):
+    export = Export()
+    for place, name in enumerate(names):
+        export.range(place * 1000, place * 1000 + 900, name)
+        export.kernel(place * 1000 + 100, place * 1000 + 950)
+    profile = read_nsys(export.write(tmp_path / "steps.sqlite"))
+    found = iterations_of(profile, activities(profile, load_rules())[0], load_rules())
+    assert found.number.tolist() == numbers
+    assert source in found.source
+
+
+def test_without_ranges_bursts_of_optimizer_kernels_end_iterations(tmp_path):
+    export = Export()
+    for step in range(3):
+        for place in range(20):
+            export.kernel(step * 1000 + place * 10, step * 1000 + place * 10 + 8)
+        for place in range(3):
+            export.kernel(step * 1000 + 300 + place * 10, step * 1000 + 305 + place * 10, "multi_tensor<AdamFunctor>")
+    profile = read_nsys(export.write(tmp_path / "steps.sqlite"))
+    found = iterations_of(profile, activities(profile, load_rules())[0], load_rules())
+    assert "heuristic" in found.source
+    assert found.start_ns.tolist() == [0, 321, 1321]
+    assert found.end_ns.tolist() == [321, 1321, 2325]
+
+
+def test_communication_has_the_communicator_and_size_of_the_call_that_launched_it(tmp_path):
+    export = Export()
+    payload = '{"NCCL communicator ID": %d, "Message size [bytes]": %d}'
+    export.range(0, 20, "ncclAllReduce", payload=payload % (1, 100))
+    export.call(5, 6, correlation=1)
+    export.kernel(30, 60, "ncclDevKernel_AllReduce_Sum_bf16_RING_LL", correlation=1)
+    for start, end, name, size in (
+        (100, 110, "ncclGroupStart", 0),
+        (111, 115, "ncclSend", 40),
+        (116, 119, "ncclRecv", 40),
+    ):
+        export.range(start, end, name, payload=payload % (2, size) if size else None)
+    export.range(120, 140, "ncclGroupEnd")
+    export.call(125, 126, correlation=2)
+    export.kernel(150, 190, "ncclDevKernel_SendRecv", correlation=2)
+    export.kernel(160, 170, "gemm", stream=8)
+    profile = read_nsys(export.write(tmp_path / "nccl.sqlite"))
+    rows = communication(profile, activities(profile, load_rules())[0])
+    assert [(one.operation, one.communicator, one.bytes, one.total_ns, one.hidden_ns) for one in rows] == [
+        ("SendRecv", "0x0000000000000002", 40, 40, 10),
+        ("AllReduce", "0x0000000000000001", 100, 30, 0),
+    ]
+
+
+def test_search_finds_names_of_all_tables_whatever_their_case(tmp_path):
+    profile = read_nsys(small_export().write(tmp_path / "a.sqlite"))
+    assert [(one.table, one.name, one.count) for one in search(profile, "GEMM")] == [("operations", "gemm", 2)]
+    assert [one.table for one in search(profile, "cuda*")] == ["calls"]
+    assert search(profile, "launch*") == []
+    assert [one.count for one in search(profile, "gemm", window=Clip(500, 1000))] == [1]
+
+
+def test_parts_of_a_difference_sum_to_the_change_of_the_window(tmp_path):
+    slower = small_export()
+    slower.kernel(900, 1400, "new_kernel")
+    sides = []
+    for name, export in (("a", small_export()), ("b", slower)):
+        profile = read_nsys(export.write(tmp_path / f"{name}.sqlite"))
+        (gpu,) = activities(profile, load_rules())
+        sides.append(([gpu_overlap(gpu)], by_name(gpu), range_tree(profile, gpu)))
+    a, b = sides
+    found = compare(a[0], b[0], (a[1], b[1]), (a[2], b[2]))
+    assert sum(second - first for first, second in found.parts.values()) == found.window_b_ns - found.window_a_ns == 700
+    new = [row for row in found.kernels if not row.count_a]
+    assert [(row.name, row.total_b_ns) for row in new] == [("new_kernel", 500)]
+    assert "slower" in found.verdict
+    assert "computation" in found.verdict
+    same = compare(a[0], a[0], (a[1], a[1]), (a[2], a[2]))
+    assert same.comparable.startswith("comparable")
+    assert same.verdict.startswith("No change")
+
+
+def test_a_gpu_without_activity_is_an_error_that_names_those_with_some(tmp_path):
+    profile = read_nsys(small_export().write(tmp_path / "a.sqlite"))
+    with pytest.raises(UsageError, match="no activity on GPU 3; there is some on 0"):
+        activities(profile, load_rules(), [3])
+    with pytest.raises(UsageError, match="ends before it starts"):
+        Clip.of_seconds(3, 2)
+
+
+def test_figures_are_whole_numbers(shared_data):
+    gpu = _gpu(shared_data / "nsys" / "mfu_2gpu_before.sqlite", 1)
+    assert all(
+        isinstance(value, int) and not isinstance(value, np.integer) for value in asdict(gpu_overlap(gpu)).values()
+    )

@@ -1,0 +1,285 @@
+"""Who is to blame: the culprit of each injected fault, nobody in a healthy job, and parts that add up."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.analyze.across_ranks import (
+    SMALL,
+    analysed,
+    analysed_all,
+    match_rows,
+    part,
+    simulated,
+    topology,
+    truth_kernels,
+)
+from tests.analyze.naive_measures import EPOCH_NS, kernel
+from traceviz_dag.analyze.across_invariants import collectives_violations
+from traceviz_dag.analyze.clocks.clocks import solve_clocks
+from traceviz_dag.analyze.waits.blame import blame_matrix, delays_by, late_ranks, wait_and_transfer
+from traceviz_dag.analyze.waits.collectives import collectives_table
+from traceviz_dag.analyze.waits.experts import expert_load
+from traceviz_dag.analyze.waits.links import link_speeds
+from traceviz_dag.analyze.waits.waits import charge_waits
+from traceviz_dag.pipeline.across_ranks import StoredIteration, expert_exchanges
+from traceviz_dag.simulate import Settings
+from traceviz_dag.simulate.settings import Faults, Recompute
+from traceviz_dag.tables import COLLECTIVES, KERNELS
+
+JOB = {
+    "tp": 2,
+    "pp": 2,
+    "dp": 2,
+    "microbatches": 6,
+    "node_size": 2,
+    "clock_skew_ms": 3.0,
+    "clock_drift_ppm": 5.0,
+    **SMALL,
+}
+
+
+def job(faults: Faults, folder, **more) -> StoredIteration:
+    return simulated(Settings(**{**JOB, **more}, faults=faults), folder)[0]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("faults")
+
+
+def blamed(iteration: StoredIteration) -> list[int]:
+    return [
+        row["rank"]
+        for row in late_ranks(iteration.table("collectives"), iteration.step_ns).to_pylist()
+        if row["blamed"]
+    ]
+
+
+def slow_links(iteration: StoredIteration) -> list[tuple[int, str]]:
+    rows = link_speeds(iteration.table("collectives")).to_pylist()
+    return [(row["rank"], row["scope"]) for row in rows if row["slow"]]
+
+
+def test_nobody_is_blamed_in_a_healthy_job(folder):
+    healthy = job(Faults(), folder)
+    assert blamed(healthy) == [] and slow_links(healthy) == []
+    assert collectives_violations(healthy.table("collectives")).num_rows == 0
+    load = expert_load(expert_exchanges(healthy, healthy.table("collectives")))
+    assert load.num_rows == 0, "a dense model has no experts"
+
+
+@pytest.mark.parametrize(
+    ("faults", "culprit", "doing"),
+    [
+        (Faults(slow_gpu=5), 5, "bwd_computation"),
+        (Faults(data_stall=2, data_stall_ms=20.0), 2, "host"),
+        (Faults(garbage_collection=6, garbage_collection_ms=20.0), 6, "host"),
+    ],
+)
+def test_the_rank_with_the_fault_is_blamed_and_no_other(faults, culprit, doing, folder):
+    iteration = job(faults, folder)
+    assert blamed(iteration) == [culprit] and slow_links(iteration) == []
+    late = late_ranks(iteration.table("collectives"), iteration.step_ns)
+    (row,) = late.filter(pc.equal(late["rank"], culprit)).to_pylist()
+    assert row["late_category"] == doing and row["own_ns"] > 0.75 * row["delay_ns"]
+    stages = delays_by(late, {rank: iteration.topology.stage_of(rank)[0] for rank in iteration.ranks}, "stage")
+    assert (stages["stage"][0].as_py(), stages["worst_rank"][0].as_py()) == (culprit // 4, culprit)
+
+
+def test_a_synchronisation_in_each_forward_step_is_named_by_the_host_time_that_it_costs(folder):
+    iteration = job(Faults(hidden_synchronisation=3), folder)
+    late = late_ranks(iteration.table("collectives"), iteration.step_ns)
+    (row,) = late.filter(pc.equal(late["rank"], 3)).to_pylist()
+    assert blamed(iteration) == [3] and row["late_category"] == "host"
+    assert row["own_share"] < 0.03, "small as it is"
+
+
+@pytest.mark.parametrize("culprit", [None, 9])
+def test_delays_that_a_slow_rank_hands_on_are_not_charged_to_those_it_reaches(culprit, folder):
+    # Interleaved over four stages, gradients overlapped: the pipeline of the slow rank comes late to all its meetings.
+    deep = {"pp": 4, "vpp": 2, "layers": 16, "microbatches": 8, "recompute": Recompute.FULL}
+    assert blamed(job(Faults(slow_gpu=culprit), folder, **deep)) == ([] if culprit is None else [culprit])
+
+
+def test_a_slow_link_is_told_from_a_late_peer(folder):
+    iteration = job(Faults(slow_link=3), folder)
+    assert slow_links(iteration) == [(3, "inter_node")]
+    assert blamed(iteration) == []
+
+
+def test_uneven_experts_show_in_the_load_and_as_late_ranks(folder):
+    moe = {"tp": 1, "ep": 2, "dp": 4, "layers": 4}
+    even, uneven = (job(Faults(expert_imbalance=share), folder, **moe) for share in (0.0, 0.75))
+    loads = []
+    for iteration in (even, uneven):
+        table = expert_load(expert_exchanges(iteration, iteration.table("collectives")))
+        loads.append(dict(zip(table["rank"].to_pylist(), table["load"].to_pylist(), strict=True)))
+    assert max(loads[0].values()) < 1.1
+    assert all(loads[1][rank] == pytest.approx(1.5 + 0.25, abs=0.1) for rank in (0, 2, 4, 6))
+    assert blamed(even) == [] and blamed(uneven) == [0, 2, 4, 6]
+
+
+def test_exposed_and_hidden_time_of_a_simulated_job_is_that_of_the_truth(tmp_path_factory):
+    iteration, truth = simulated(
+        Settings(tp=2, pp=2, dp=2, microbatches=4, **SMALL), tmp_path_factory.mktemp("exposed")
+    )
+    table = iteration.table("collectives").to_pandas()
+    true = truth_kernels(truth)
+    keys = [iteration.kernels(rank, ("rank", "kernel_id", "correlation")).to_pandas() for rank in iteration.ranks]
+    for frame in keys:
+        joined = table.merge(frame, on=["rank", "kernel_id"]).merge(true, on=["rank", "correlation"])
+        assert (joined.exposed_wait_ns + joined.exposed_transfer_ns - joined.exposed_ns).abs().max() <= 1
+
+
+def test_a_real_job_s_last_rank_was_waited_for_because_its_host_had_not_launched(shared_data):
+    iteration = analysed(shared_data / "kineto" / "dlrm8")
+    collectives = iteration.table("collectives")
+    assert collectives_violations(collectives).num_rows == 0
+    late = sorted(late_ranks(collectives, iteration.step_ns).to_pylist(), key=lambda row: -row["own_ns"])
+    assert (late[0]["rank"], late[0]["late_category"], late[0]["last"]) == (7, "host", 5)
+    assert not any(row["blamed"] for row in late if row["rank"] == 2), "a straggler list that names rank 2 is wrong"
+    matrix = blame_matrix(collectives).to_pylist()
+    assert (matrix[0]["rank"], matrix[0]["late_rank"]) == (1, 7)
+    assert sum(row["wait_ns"] for row in matrix) == sum(collectives["wait_aligned_ns"].to_pylist())
+
+
+def rank_kernels(rows: list[dict]) -> pa.Table:
+    names = ("start_ns", "duration_ns", "device", "kind", "dimension", "category", "step")
+    fields = [KERNELS.schema.field(name) for name in names]
+    return pa.Table.from_arrays(
+        [pa.array([row.get(field.name) for row in rows], field.type) for field in fields], names
+    )
+
+
+def charged(parts: list[dict], beside: dict[int, list[dict]]) -> list[dict]:
+    """Charge the waits of hand-made parts; the parts themselves are communication kernels of their ranks."""
+    matches = match_rows(parts, topology({"1": (0, 1)}, world=2))
+    clocks = solve_clocks(matches)
+    mine = {
+        rank: rank_kernels(
+            [{**row, "category": "fwd_communication"} for row in parts if row["rank"] == rank] + beside.get(rank, [])
+        )
+        for rank in (0, 1)
+    }
+    table = charge_waits(collectives_table(matches, clocks), matches, clocks, mine.__getitem__)
+    assert table.schema == COLLECTIVES.schema
+    assert collectives_violations(table).num_rows == 0
+    return table.to_pylist()
+
+
+def computing(start: int, duration: int) -> dict:
+    return kernel(EPOCH_NS + start, duration, "computation", category="fwd_computation")
+
+
+def late_parts(row: dict) -> dict[str, int]:
+    names = ("compute", "communication", "memory", "host", "idle")
+    return {name: row[f"late_{name}_ns"] for name in names if row[f"late_{name}_ns"]}
+
+
+def test_at_a_first_meeting_the_late_rank_is_seen_while_the_other_waits():
+    parts = [part(0, 100, 300), part(1, 260, 300, launch_start_ns=EPOCH_NS + 230)]
+    rows = charged(parts, {1: [computing(90, 60)]})
+    assert rows[0]["wait_ns"] == 160
+    # [100, 260): computes until 150, then nothing is launched until 230, then the launch takes its time.
+    assert late_parts(rows[0]) == {"compute": 50, "host": 80, "idle": 30}
+    assert rows[0]["late_category"] == "host" and late_parts(rows[1]) == {}
+
+
+def test_work_that_only_comes_later_was_handed_on():
+    # Both compute for 50 since the step began; rank 1 does so after it was held up in another communication.
+    held_up = part(1, 10, 170, "other", dimension="pp")
+    parts = [part(0, 60, 300), part(1, 220, 300)]
+    beside = {0: [{**computing(10, 50), "step": 7}], 1: [{**computing(170, 50), "step": 7}, held_up]}
+    rows = charged(parts, beside)
+    assert rows[0]["wait_ns"] == 160
+    assert late_parts(rows[0]) == {"communication": 160}
+
+
+def test_since_they_parted_the_late_rank_is_late_for_what_it_did_more_of():
+    parts = [part(0, 0, 100), part(1, 0, 100), part(0, 150, 290), part(1, 260, 290)]
+    rows = charged(parts, {0: [computing(100, 40)], 1: [computing(100, 140)]})
+    assert rows[2]["wait_ns"] == 110
+    assert late_parts(rows[2]) == {"compute": 100, "idle": 10}
+
+
+def test_waits_and_transfers_are_hidden_where_the_rank_computes():
+    rows = charged([part(0, 100, 300), part(1, 200, 300)], {0: [computing(150, 80)]})
+    first = rows[0]
+    assert (first["hidden_wait_ns"], first["exposed_wait_ns"]) == (50, 50)
+    assert (first["hidden_transfer_ns"], first["exposed_transfer_ns"]) == (30, 70)
+
+
+_any_part = st.builds(
+    lambda rank, start, length, group, name, dimension, sequence, step: part(
+        rank, start, start + length, group, collective=name, dimension=dimension, sequence=sequence, step=step
+    ),
+    st.integers(0, 3),
+    st.integers(0, 60),
+    st.integers(0, 40),
+    st.sampled_from(["1", "2", "3", None]),
+    st.sampled_from(["allreduce", "broadcast", "send", "recv", "all_to_allv", None]),
+    st.sampled_from(["tp", "cp", "pp", "dp", "unknown"]),
+    st.sampled_from([None, 0, 1]),
+    st.sampled_from([7, None]),
+)
+
+
+MEASURES = {"wait_ns": "recorded_refusal", "wait_aligned_ns": "aligned_refusal", "wait_by_duration_ns": None}
+"""Each measure of a wait, and the column that says why it is NULL."""
+
+
+@given(
+    st.lists(_any_part, max_size=16),
+    st.dictionaries(st.integers(0, 3), st.integers(-100, 100), max_size=4),
+    st.booleans(),
+)
+@settings(max_examples=150, deadline=None)
+def test_whatever_the_rows_and_clocks_a_wait_is_within_its_kernel_or_has_a_reason(parts, clocks_ahead, named):
+    parts = [{**row, "start_ns": row["start_ns"] + clocks_ahead.get(row["rank"], 0)} for row in parts]
+    groups = {"1": (0, 1), "2": (0, 1, 2, 3), "3": ()}
+    known = topology(groups if named else {}, pipelines=((0, 1), (2, 3)), world=4)
+    matches = match_rows(parts, known)
+    clocks = solve_clocks(matches, ranks=range(4))
+    own = {rank: rank_kernels([row for row in parts if row["rank"] == rank]) for rank in range(4)}
+    table = charge_waits(collectives_table(matches, clocks), matches, clocks, own.__getitem__)
+    assert table.num_rows == len(parts) and clocks.num_rows == 4
+    assert collectives_violations(table).num_rows == 0
+    for row in table.to_pylist():
+        for wait, reason in MEASURES.items():
+            assert row[wait] is None or 0 <= row[wait] <= row["duration_ns"]
+            if reason is not None:
+                assert (row[wait] is None) <= (row["fault"] is not None or row[reason] is not None)
+                assert (row[reason] is not None) <= (row[wait] is None)
+        assert (row["late_compute_ns"] is None) == (row["clocks"] is None)
+        assert row["fault"] is not None or row["members_found"] == (row["members"] or row["members_found"])
+    late_ranks(table, 100)
+    for function in (blame_matrix, wait_and_transfer, link_speeds):
+        function(table)
+
+
+@pytest.mark.parametrize("folder", ["hta", "tracelens"])
+def test_real_traces_of_few_ranks_of_larger_jobs_are_kept_row_by_row(shared_data, folder):
+    for iteration in analysed_all(shared_data / "kineto" / folder):
+        table = iteration.table("collectives")
+        communications = sum(
+            pc.sum(pc.equal(iteration.kernels(rank, ("kind",))["kind"].cast(pa.string()), "communication")).as_py() or 0
+            for rank in iteration.ranks
+        )
+        assert table.num_rows == communications
+        assert collectives_violations(table).num_rows == 0
+        assert late_ranks(table, iteration.step_ns).num_rows == len(set(table["rank"].to_pylist()))
+
+
+def test_waits_and_transfers_add_up_over_dimensions(folder):
+    table = job(Faults(slow_gpu=5), folder).table("collectives")
+    split = wait_and_transfer(table)
+    names = ("hidden_wait_ns", "exposed_wait_ns", "hidden_transfer_ns", "exposed_transfer_ns")
+    total = sum(np.sum(split[name].to_numpy()) for name in names)
+    assert total == sum(table["duration_ns"].to_pylist())
+    assert set(split["dimension"].to_pylist()) >= {"tp", "dp", "pp"}

@@ -1,0 +1,59 @@
+"""Of a trace's header only whitelisted facts are kept, however they are written."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+from traceviz_dag.read.events import ProcessGroup
+from traceviz_dag.read.kineto.header import decode_header
+
+
+def header_of(**keys: object):
+    return decode_header(json.dumps(keys).encode()[:-1] + b', "traceEvents": ', b', "traceName": "x"}')[0]
+
+
+def test_groups_of_all_versions():
+    groups = [
+        {"pg_name": "0", "pg_desc": "default_pg", "pg_size": 4, "ranks": [0, 1, 2, 3]},
+        {"pg_name": "1", "pg_desc": "undefined", "group_size": 2, "ranks": "[0, 2]"},
+        {"pg_name": 2, "pg_size": 4, "ranks": []},
+        {"pg_name": "3", "pg_size": 64, "ranks": "[0, 1, ..., 63]"},
+        {"ranks": [5, 6]},
+        "no group",
+    ]
+    assert header_of(distributedInfo={"rank": 1, "pg_config": groups}).process_groups == (
+        ProcessGroup("0", "default_pg", (0, 1, 2, 3), 4),
+        ProcessGroup("1", None, (0, 2), 2),
+        ProcessGroup("2", None, (), 4),
+        ProcessGroup("3", None, (), 64),
+        ProcessGroup(None, None, (5, 6), 2),
+    )
+
+
+def test_nothing_of_hosts_users_and_paths_is_kept():
+    secrets = {"host_name": "node17.cluster", "username": "alice", "traceName": "/home/alice/t.json", "tw_job": "j"}
+    header = header_of(distributedInfo={"rank": 0, "host": "node17"}, **secrets)
+    kept = json.dumps(asdict(header))
+    assert not any(word in kept for word in ("node17", "alice", "tw_job"))
+
+
+def test_odd_types_are_read_or_left_out():
+    header = header_of(
+        distributedInfo={"rank": "3", "world_size": 8.0, "nccl_version": [2, 27, 5], "pg_config": {"0": 1}},
+        with_stack="true",
+        record_shapes=0,
+        deviceProperties=[{"id": 0}, {"id": 1, "name": "H100"}],
+    )
+    assert (header.rank, header.world_size, header.nccl_version, header.process_groups) == (3, 8, "[2, 27, 5]", ())
+    assert (header.with_stack, header.record_shapes, header.device_name) == (True, False, "H100")
+    nothing = header_of(distributedInfo="none", deviceProperties={}, baseTimeNanoseconds=None)
+    assert (nothing.rank, nothing.device_name, nothing.base_time_ns) == (None, None, 0)
+
+
+def test_facts_stand_before_or_behind_the_events_and_control_characters_do_not_matter():
+    before = b'\xef\xbb\xbf{"host": "a\x01b", "distributedInfo": {"rank": 2}, "traceEvents" : '
+    header, fault = decode_header(before, b' , "baseTimeNanoseconds": 12, "INFO": ["x\ny"] }\n')
+    assert (header.rank, header.base_time_ns, fault) == (2, 12, None)
+    header, fault = decode_header(before, b' , "baseTimeNano')
+    assert (header.rank, header.base_time_ns, fault) == (2, 0, "the header behind the events cannot be read")

@@ -1,0 +1,57 @@
+"""The palette is told apart by every kind of colour vision, and every category has its colour."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from tests.show.colour_vision import distance, least_distance
+from traceviz_dag.show.page import palette
+from traceviz_dag.vocabulary import Category
+
+TOUCHING = {
+    "blocks": palette.BLOCK_COLOURS,
+    "communication": palette.COMMUNICATION_COLOURS,
+    "measures": palette.MEASURE_COLOURS,
+    "waits": palette.WAIT_COLOURS,
+    "bubble parts": palette.BUBBLE_PARTS,
+}
+
+
+def test_the_distance_is_that_of_the_published_test_data():
+    # Pairs 1, 7, 17 and 25 of the CIEDE2000 reference data of Sharma, Wu and Dalal.
+    known = [
+        ((50, 2.6772, -79.7751), (50, 0, -82.7485), 2.0425),
+        ((50, 0, 0), (50, -1, 2), 2.3669),
+        ((50, 2.5, 0), (73, 25, -18), 27.1492),
+        ((60.2574, -34.0099, 36.2677), (60.4626, -34.1751, 39.4387), 1.2644),
+    ]
+    for first, second, expected in known:
+        assert distance(np.array(first), np.array(second)) == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("where", TOUCHING)
+def test_colours_that_touch_differ_under_every_vision(where):
+    for first, second in combinations(TOUCHING[where], 2):
+        apart, vision = least_distance(first, second)
+        assert apart >= palette.LEAST_DISTANCE, f"{first} and {second} are {apart:.1f} apart under {vision}"
+
+
+def test_the_test_can_fail():
+    # Red and green of equal lightness: the classic pair that deuteranopes confuse.
+    apart, vision = least_distance("#C8553D", "#6E8B3D")
+    assert apart < palette.LEAST_DISTANCE and vision in ("deuteranopia", "protanopia")
+
+
+def test_every_category_has_a_colour_of_its_own_and_a_name():
+    assert set(palette.CATEGORY) == set(palette.LABEL) == {category.value for category in Category}
+    assert len({*palette.CATEGORY.values()}) == len(Category)
+    assert palette.ATTENTION not in palette.CATEGORY.values()
+
+
+def test_numbers_are_legible_on_every_block():
+    for colour in {*palette.BLOCK_COLOURS} - {palette.STAGE_IDLE}:
+        ink = palette.text_on(colour)
+        assert palette._contrast(ink, colour) >= 4.5, f"{ink} on {colour}"

@@ -1,0 +1,105 @@
+"""Files: the same bytes for the same data, whatever the user's settings; small previews; whole files or none."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import matplotlib as mpl
+import pytest
+
+from tests.show.across_ranks import period_job, pipeline_job, waiting_job
+from tests.show.job import job
+from traceviz_dag.errors import UsageError
+from traceviz_dag.show.figures.bubble_waterfall import draw_bubble_waterfall
+from traceviz_dag.show.figures.clock_residuals import draw_clock_residuals
+from traceviz_dag.show.figures.model_replica import draw_model_replica
+from traceviz_dag.show.figures.overlap_bars import draw_overlap_bars
+from traceviz_dag.show.figures.period_distribution import draw_period_distribution
+from traceviz_dag.show.figures.pipeline_group import draw_pipeline_group
+from traceviz_dag.show.figures.rank_timeline import draw_rank_timeline
+from traceviz_dag.show.figures.wait_map import draw_wait_map
+from traceviz_dag.show.page.rendering import FORMATS, MOST_PREVIEW_BYTES, encode, preview, write_figure
+from traceviz_dag.system.whole_files import write_atomically
+
+FIGURES = {
+    "timeline": lambda: draw_rank_timeline(job(chunks=2), 1),
+    "bars": lambda: draw_overlap_bars(job(chunks=2), 1),
+    "pipeline": lambda: draw_pipeline_group(job(missing=[2]), 0),
+    "replica": lambda: draw_model_replica(job(ranks=8), 0),
+    "waits": lambda: draw_wait_map(waiting_job()),
+    "bubbles": lambda: draw_bubble_waterfall(pipeline_job()),
+    "periods": lambda: draw_period_distribution(period_job()),
+    "clocks": lambda: draw_clock_residuals(waiting_job()),
+    "stages": lambda: draw_model_replica(job(ranks=96, stages=4, microbatches=2), 0),
+}
+_IN_A_NEW_PROCESS = """
+import hashlib
+from tests.show.test_rendering import FIGURES
+from traceviz_dag.show.rendering import FORMATS, encode
+print(*(hashlib.sha256(encode(FIGURES["pipeline"](), kind)).hexdigest() for kind in FORMATS))
+"""
+
+
+@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_equal_data_give_equal_bytes_whatever_the_users_settings(name, file_format):
+    first = encode(FIGURES[name](), file_format)
+    with mpl.rc_context({"font.size": 31, "axes.facecolor": "red", "svg.hashsalt": None, "savefig.facecolor": "blue"}):
+        assert encode(FIGURES[name](), file_format) == first
+
+
+def test_another_process_on_another_day_gives_the_same_bytes():
+    environment = {**os.environ, "PYTHONHASHSEED": "7", "SOURCE_DATE_EPOCH": "86400", "PYTHONPATH": str(Path.cwd())}
+    found = subprocess.run(
+        [sys.executable, "-c", _IN_A_NEW_PROCESS], env=environment, capture_output=True, text=True, check=True
+    )
+    assert found.stdout.split() == [hashlib.sha256(encode(FIGURES["pipeline"](), kind)).hexdigest() for kind in FORMATS]
+
+
+def test_no_file_tells_when_or_where_it_was_made():
+    for file_format in ("svg", "pdf"):
+        text = encode(FIGURES["pipeline"](), file_format).decode("latin-1")
+        assert not re.search(r"CreationDate|ModDate|<dc:date>|/home/|/tmp/", text)
+
+
+def test_the_page_prints_on_a_sheet_and_the_png_is_sharp_enough():
+    image = encode(FIGURES["pipeline"]())
+    width, height = struct.unpack(">II", image[16:24])
+    assert width == 2200 and height < 2200
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_previews_are_small_and_legible(name):
+    image = preview(FIGURES[name]())
+    assert len(image) <= MOST_PREVIEW_BYTES
+    assert struct.unpack(">I", image[16:20])[0] >= 500, "still legible"
+
+
+def test_the_preview_of_64_rows_fits():
+    assert len(preview(draw_model_replica(job(ranks=64, stages=8, microbatches=8), 0))) <= MOST_PREVIEW_BYTES
+
+
+def test_files_are_written_whole_or_not_at_all(tmp_path: Path, monkeypatch):
+    paths = write_figure(FIGURES["pipeline"](), tmp_path / "deep" / "er", "picture")
+    assert {path.name for path in (tmp_path / "deep/er").iterdir()} == {f"picture.{kind}" for kind in FORMATS}
+    before = paths["png"].read_bytes()
+
+    def broken(*_):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(Path, "replace", broken)
+    with pytest.raises(OSError, match="no space"):
+        write_atomically(paths["png"], b"half")
+    assert paths["png"].read_bytes() == before
+    assert len(list((tmp_path / "deep/er").iterdir())) == len(FORMATS), "no temporary is left"
+
+
+def test_an_unknown_format_is_refused():
+    with pytest.raises(UsageError, match="gif"):
+        encode(FIGURES["bars"](), "gif")

@@ -1,0 +1,144 @@
+"""No process outlives the one that wants its results, and the death of a worker costs no result."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from traceviz_dag.system.processes import WorkerDiedError, spread, spread_in_order
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+
+ORPHAN_SECONDS = 5.0
+
+
+def processes_with(mark: str) -> set[int]:
+    found = set()
+    for place in Path("/proc").iterdir():
+        try:
+            if place.name.isdigit() and f"MARK={mark}".encode() in (place / "environ").read_bytes().split(b"\0"):
+                state = (place / "stat").read_text().rpartition(")")[2].split()[0]
+                found |= {int(place.name)} if state != "Z" else set()
+        except OSError:
+            continue
+    return found
+
+
+def die_or_double(folder_and_number: tuple[str, int]) -> int:
+    """Item 2 kills its worker the first time; item 3 always does."""
+    folder, number = folder_and_number
+    met = Path(folder) / str(number)
+    if number == 3 or (number == 2 and not met.exists()):
+        met.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return 2 * number
+
+
+def test_a_worker_that_dies_costs_at_most_its_own_item(tmp_path: Path):
+    items = [(str(tmp_path), number) for number in range(6)]
+    results = dict(spread(die_or_double, items, 2))
+    assert isinstance(results.pop(3), WorkerDiedError)
+    assert results == {number: 2 * number for number in (0, 1, 2, 4, 5)}
+
+
+def test_results_in_order_come_in_order_and_a_dead_worker_is_told_in_one_line(tmp_path: Path):
+    assert list(spread_in_order(die_or_double, [(str(tmp_path), number) for number in (5, 2, 4, 1)], 2)) == [
+        10,
+        4,
+        8,
+        2,
+    ]
+    with pytest.raises(WorkerDiedError, match="fewer workers or more memory"):
+        list(spread_in_order(die_or_double, [(str(tmp_path), 3)], 2))
+
+
+def complain(number: int) -> int:
+    if number == 1:
+        raise ValueError("from the work")
+    return number
+
+
+def test_an_error_is_raised_and_what_waits_is_not_begun():
+    with pytest.raises(ValueError, match="from the work"):
+        list(spread(complain, range(50), 2))
+
+
+MAIN = """
+from tests.test_processes import compute, sleep_long
+from traceviz_dag.processes import spread
+if __name__ == "__main__":
+    for _ in spread({work}, range(4), 2):
+        pass
+"""
+
+
+def compute(_: int) -> None:
+    """Holds the interpreter's lock in one long call, as a decoder does."""
+    sum(range(10**11))
+
+
+@pytest.mark.parametrize("work", ["sleep_long", "compute"])
+@pytest.mark.parametrize("whole", [False, True], ids=["main", "group"])
+def test_workers_end_with_the_process_that_started_them(tmp_path: Path, work: str, whole: bool):
+    script = tmp_path / "main.py"
+    script.write_text(MAIN.format(work=work))
+    mark = f"{os.getpid()}-{work}-{whole}"
+    environment = os.environ | {"MARK": mark, "PYTHONPATH": str(Path(__file__).parents[2])}
+    main = subprocess.Popen([sys.executable, str(script)], env=environment, start_new_session=True)
+    deadline = time.monotonic() + 60
+    while len(processes_with(mark)) < 5 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert len(processes_with(mark)) >= 5, "main, the server that workers fork from, its tracker and two workers"
+    (os.killpg if whole else os.kill)(main.pid, signal.SIGKILL)
+    main.wait()
+    deadline = time.monotonic() + ORPHAN_SECONDS
+    while processes_with(mark) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    left = processes_with(mark)
+    for process in left:
+        os.kill(process, signal.SIGKILL)
+    assert not left
+
+
+def sleep_long(_: int) -> None:
+    time.sleep(600)
+
+
+CHILD = """
+import subprocess, sys, time
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+time.sleep(600)
+"""
+SERVER = f"""
+import subprocess, sys, time
+subprocess.Popen([sys.executable, "-c", {CHILD!r}])
+time.sleep(600)
+"""
+STARTS_A_SERVER = f"""
+import os, sys
+from traceviz_dag.processes import end_children_with_me
+end_children_with_me()
+os.execve(sys.executable, [sys.executable, "-c", {SERVER!r}], dict(os.environ))
+"""
+
+
+def test_children_and_grandchildren_of_a_killed_server_end_also_in_sessions_of_their_own():
+    mark = f"{os.getpid()}-dev"
+    command = [sys.executable, "-c", STARTS_A_SERVER]
+    main = subprocess.Popen(command, env=os.environ | {"MARK": mark}, start_new_session=True)
+    deadline = time.monotonic() + 60
+    while len(processes_with(mark)) < 4 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert len(processes_with(mark)) == 4, "the server, its child, its grandchild, and who watches them"
+    main.kill()
+    main.wait()
+    deadline = time.monotonic() + ORPHAN_SECONDS
+    while processes_with(mark) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not processes_with(mark)

@@ -1,0 +1,1 @@
+"""Offsets and drifts of the ranks' clocks, or the reason for refusing."""

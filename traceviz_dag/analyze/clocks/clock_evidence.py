@@ -1,0 +1,182 @@
+"""What matched communications say about clocks: kernels that must have ended together, and how sure that is.
+
+No member of an all-reduce can end before the last one has arrived, so all end at about the same instant; so do the two
+kernels of an exchange that is between them alone. A kernel that carries messages of several peers ends with the last of
+them: such ends often agree and often do not, so they count as weak evidence, by their most frequent difference.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from traceviz_dag.analyze.clocks.robust import Floats, grouped_quantile, grouped_spread
+from traceviz_dag.analyze.intervals import Int64, number_groups
+from traceviz_dag.analyze.matching.matches import Matches, connected
+from traceviz_dag.analyze.matching.operations import ENDS_TOGETHER, OPERATIONS
+
+FEWEST_MATCHES = 3
+"""Matches below which clocks are not joined: one or two cannot contradict each other."""
+
+_SURE, _EXCHANGE, _MIXED = range(3)
+_FLOORS_NS = np.array([500.0, 5_000.0, 20_000.0])
+_FEW_FLOOR_NS = 10_000.0
+_FEW = 5
+
+
+@dataclass(frozen=True, slots=True)
+class ClockEvidence:
+    """Ends that should agree. A unit is one communication; its entries are its members' ends.
+
+    Attributes:
+        row, node: per entry, the row of the matches and the number of its rank.
+        unit: per entry, number of its unit; kind: per unit, how sure it is; group: per unit, its group of ranks.
+        ranks: the rank of each node.
+        component: per node, the number of its component, from 0.
+    """
+
+    row: Int64
+    node: Int64
+    unit: Int64
+    kind: Int64
+    group: Int64
+    ranks: Int64
+    component: Int64
+
+    @property
+    def units(self) -> int:
+        """Number of communications."""
+        return len(self.kind)
+
+    def select(self, entries: npt.NDArray[np.bool_]) -> ClockEvidence:
+        """The evidence with those entries alone; units keep their numbers."""
+        return replace(self, row=self.row[entries], node=self.node[entries], unit=self.unit[entries])
+
+    def sure_entries(self) -> npt.NDArray[np.bool_]:
+        """Mark entries of units whose members must end together."""
+        return self.kind[self.unit] != _MIXED
+
+    def best_entries(self) -> npt.NDArray[np.bool_]:
+        """Mark, for each rank, its entries of the surest kind of which it has enough; all where it has not."""
+        kind = self.kind[self.unit]
+        best = np.full(len(self.ranks), _MIXED)
+        for each in (_EXCHANGE, _SURE):
+            best[np.bincount(self.node[kind <= each], minlength=len(self.ranks)) >= FEWEST_MATCHES] = each
+        return kind <= best[self.node]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupViews:
+    """What each group says of each of its ranks: by how much it ends after the middle of its members.
+
+    Attributes:
+        node, group: which rank, in which group of ranks; view: per entry of the evidence, the number of its view.
+        middle: the typical difference, ns; weight: 1 / variance; count: entries behind it.
+    """
+
+    node: Int64
+    group: Int64
+    view: Int64
+    middle: Floats
+    weight: Floats
+    count: Int64
+
+
+def clock_evidence(matches: Matches, ranks: Int64) -> ClockEvidence:
+    """Collect the communications whose members end together, and the components that they connect.
+
+    Args:
+        ranks: all ranks of the iteration, ascending.
+    """
+    together = [OPERATIONS.index(operation) for operation in ENDS_TOGETHER]
+    rows = matches.collective_rows
+    rows = rows[np.isin(matches.rows.operation[rows], together) & (matches.found[rows] > 1)]
+    _, unit = number_groups(matches.communication[rows]) if len(rows) else (rows, rows)
+    pairs, exclusive = _message_pairs(matches)
+    count = int(unit.max(initial=-1)) + 1
+    row = np.concatenate((rows, pairs.ravel()))
+    unit = np.concatenate((unit, count + np.repeat(np.arange(len(pairs)), 2))).astype(np.int64)
+    kind = np.concatenate((np.full(count, _SURE), np.where(exclusive, _EXCHANGE, _MIXED)))
+    node = np.searchsorted(ranks, matches.rows.rank[row])
+    first = np.full(len(kind), -1, dtype=np.int64)
+    first[unit[::-1]] = np.arange(len(unit))[::-1]
+    of_pair = np.sort(np.searchsorted(ranks, matches.rows.rank[pairs]), axis=1)
+    group = np.concatenate((matches.grouped.group[row[first[:count]]], of_pair[:, 0] * len(ranks) + of_pair[:, 1]))
+    group = number_groups(kind, group)[1].astype(np.int64) if len(kind) else group
+    evidence = ClockEvidence(row, node, unit, kind, group, ranks, np.arange(len(ranks)))
+    component = _components(evidence)
+    evidence = replace(evidence, component=component)
+    # A communication between components that too few matches join says nothing.
+    spread = np.zeros(len(kind), dtype=bool)
+    spread[unit[component[node] != component[node[first[unit]]]]] = True
+    return evidence.select(~spread[unit])
+
+
+def group_views(evidence: ClockEvidence, ends: Floats) -> GroupViews:
+    """Compare ends with the middle of their unit, group by group.
+
+    Args:
+        ends: per entry, ns on the clocks as known so far.
+    """
+    middle = grouped_quantile(ends, evidence.unit, evidence.units, 0.5)
+    difference = ends - middle[evidence.unit]
+    first, view = number_groups(evidence.group[evidence.unit], evidence.node)
+    views = len(first)
+    count = np.bincount(view, minlength=views)
+    kind = evidence.kind[evidence.unit[first]]
+    typical = grouped_quantile(difference, view, views, 0.5)
+    spread = grouped_spread(difference, view, views)
+    by_view = np.lexsort((difference, view))
+    edges = np.append(0, np.cumsum(count))
+    for mixed in np.flatnonzero(kind == _MIXED).tolist():
+        ordered = difference[by_view[edges[mixed] : edges[mixed + 1]]]
+        typical[mixed], spread[mixed] = _densest_half(ordered)
+    floor = np.maximum(_FLOORS_NS[kind], np.where(count < _FEW, _FEW_FLOOR_NS, 0))
+    deviation = np.maximum(spread / np.sqrt(count), floor)
+    group = evidence.group[evidence.unit[first]]
+    return GroupViews(evidence.node[first], group, view.astype(np.int64), typical, 1 / deviation**2, count)
+
+
+def _densest_half(ordered: Floats) -> tuple[float, float]:
+    """Middle and width of the shortest interval that holds half of some sorted values."""
+    half = (len(ordered) + 1) // 2
+    widths = ordered[half - 1 :] - ordered[: len(ordered) - half + 1]
+    at = int(np.argmin(widths))
+    return float(np.median(ordered[at : at + half])), float(widths[at])
+
+
+def _message_pairs(matches: Matches) -> tuple[Int64, npt.NDArray[np.bool_]]:
+    """Pairs of kernels that exchange messages, and whether neither of them has another peer."""
+    if not len(matches.end):
+        return np.empty((0, 2), np.int64), np.empty(0, bool)
+    low, high = np.minimum(matches.end, matches.other), np.maximum(matches.end, matches.other)
+    pairs = np.unique(np.stack((low, high), axis=1), axis=0)
+    kernels = np.bincount(pairs.ravel(), minlength=len(matches.rows))
+    return pairs, (kernels[pairs] == 1).all(axis=1)
+
+
+def _components(evidence: ClockEvidence) -> Int64:
+    """Join ranks that groups with enough matches connect, then groups of ranks that enough single matches connect."""
+    units_of_group = np.bincount(evidence.group, minlength=1)
+    strong = units_of_group[evidence.group] >= FEWEST_MATCHES
+    ends, others = _stars(evidence, strong)
+    label = connected(ends, others, len(evidence.ranks))
+    ends, others = _stars(evidence, np.ones(evidence.units, dtype=bool))
+    joins = np.stack((label[ends], label[others]), axis=1)
+    apart = joins[:, 0] != joins[:, 1]
+    between, times = np.unique(np.sort(joins[apart], axis=1), axis=0, return_counts=True)
+    enough = between[times >= FEWEST_MATCHES]
+    label = connected(enough[:, 0], enough[:, 1], len(evidence.ranks))[label]
+    return np.unique(label, return_inverse=True)[1]
+
+
+def _stars(evidence: ClockEvidence, units: npt.NDArray[np.bool_]) -> tuple[Int64, Int64]:
+    """Edges from the first member of each chosen unit to its other members."""
+    entries = np.flatnonzero(units[evidence.unit])
+    first = np.full(evidence.units, -1, dtype=np.int64)
+    first[evidence.unit[entries[::-1]]] = entries[::-1]
+    centre = first[evidence.unit[entries]]
+    outer = entries != centre
+    return evidence.node[centre[outer]], evidence.node[entries[outer]]

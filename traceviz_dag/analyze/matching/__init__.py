@@ -1,0 +1,1 @@
+"""Which kernels of different ranks are one communication."""

@@ -1,0 +1,229 @@
+"""Which kernels of several ranks are one collective: the same group, and the same place in the group's sequence.
+
+The place is the recorded sequence number where the trace names the group (the numbers are those of one communicator)
+and every row of it has one, else the order of launch. By order, the members' lists of operations must agree; a shorter
+list (a file that breaks off, a profiler that started late) is placed where it fits in exactly one way. What cannot be
+placed stays unmatched, with the reason.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from traceviz_dag.analyze.intervals import Int64, number_groups
+from traceviz_dag.analyze.matching.communication_groups import BY_DIMENSION, BY_NAME, BY_WORLD, GroupedRows
+from traceviz_dag.analyze.matching.communications import Communications, labels
+from traceviz_dag.analyze.matching.operations import OPERATIONS, Operation
+from traceviz_dag.read.events import MISSING
+
+UNMATCHED = -1
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+
+
+class MatchedBy(StrEnum):
+    """What decided that kernels of several ranks are one communication."""
+
+    SEQUENCE = "sequence"
+    ORDER = "order"
+    DIMENSION_ORDER = "order_in_dimension"
+    WORLD_ORDER = "order_in_world"
+    SCHEDULE = "schedule"
+    PEERS = "peers"
+    NONE = "none"
+
+
+class Fault(StrEnum):
+    """Why a communication is not matched, or not wholly."""
+
+    NO_GROUP = "no_group"
+    ORDER_DIFFERS = "order_differs"
+    OPERATIONS_DIFFER = "operations_differ"
+    MEMBERS_MISSING = "members_missing"
+    MEMBERS_UNKNOWN = "members_unknown"
+    NO_SCHEDULE = "no_schedule"
+    NOT_IN_SCHEDULE = "not_in_schedule"
+    PEER_MISSING = "peer_missing"
+    PEER_DIFFERS = "peer_differs"
+    NONE = "none"
+
+
+MATCHED_BY, FAULTS = tuple(MatchedBy), tuple(Fault)
+"""The word behind each code."""
+
+BY_ORDER_ALONE = (MatchedBy.DIMENSION_ORDER, MatchedBy.WORLD_ORDER)
+"""Rules by which no trace names what it matches: only ends that agree on solved clocks confirm them."""
+
+_RULES = {BY_NAME: MatchedBy.ORDER, BY_DIMENSION: MatchedBy.DIMENSION_ORDER, BY_WORLD: MatchedBy.WORLD_ORDER}
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveMatches:
+    """The collective of each row; entries are parallel to the rows that were to be matched.
+
+    Attributes:
+        communication: number of its collective, from 0; ``UNMATCHED`` where it has none.
+        matched_by, fault: codes of ``MATCHED_BY`` and ``FAULTS``.
+        members: ranks that take part by the group's definition, ``MISSING`` where unknown; found: ranks found.
+    """
+
+    communication: Int64
+    matched_by: Int64
+    fault: Int64
+    members: Int64
+    found: Int64
+
+
+def match_collectives(rows: Communications, chosen: npt.NDArray[np.intp], grouped: GroupedRows) -> CollectiveMatches:
+    """Match the chosen rows (collectives, not messages) across ranks.
+
+    Args:
+        rows: all communications.
+        chosen: numbers of the rows to match.
+        grouped: the group of every row of ``rows``.
+    """
+    count = len(chosen)
+    group = grouped.group[chosen]
+    place, fault = np.full(count, MISSING), np.full(count, FAULTS.index(Fault.NONE))
+    rule = np.full(count, MATCHED_BY.index(MatchedBy.NONE))
+    fault[group < 0] = FAULTS.index(Fault.NO_GROUP)
+    named = np.array([each.evidence == BY_NAME for each in grouped.groups] + [False])
+    _place_by_sequence(rows, chosen, np.where(named[group], group, -1), place, rule)
+    _place_by_order(rows, chosen, group, place, rule)
+    if grouped.groups:
+        by_evidence = np.array([MATCHED_BY.index(_RULES[each.evidence]) for each in grouped.groups])
+        rule = np.where(rule == MATCHED_BY.index(MatchedBy.ORDER), by_evidence[group], rule)
+    lost = (group >= 0) & (place == MISSING)
+    fault[lost], rule[lost] = FAULTS.index(Fault.ORDER_DIFFERS), MATCHED_BY.index(MatchedBy.NONE)
+    return _number(rows, chosen, grouped, place, rule, fault)
+
+
+def _place_by_sequence(
+    rows: Communications, chosen: npt.NDArray[np.intp], group: Int64, place: Int64, rule: Int64
+) -> None:
+    """Where each row of a group has a sequence number, that is its place; equal ones of a rank count on."""
+    sequence, rank = rows.integers("sequence")[chosen], rows.rank[chosen]
+    groups = int(group.max(initial=-1)) + 1
+    lacking = np.bincount(group[group >= 0], weights=sequence[group >= 0] == MISSING, minlength=groups) > 0
+    # A row without a group, -1, picks the last entry.
+    usable = np.flatnonzero(~np.append(lacking, True)[group])
+    if not len(usable):
+        return
+    _, queue = number_groups(group[usable], rank[usable], sequence[usable])
+    order = rows.order(chosen[usable], queue.astype(np.int64))
+    occurrence = np.empty(len(usable), dtype=np.int64)
+    occurrence[order] = _count_on(queue[order])
+    place[usable] = sequence[usable] * (int(occurrence.max()) + 1) + occurrence
+    rule[usable] = MATCHED_BY.index(MatchedBy.SEQUENCE)
+
+
+def _place_by_order(
+    rows: Communications, chosen: npt.NDArray[np.intp], group: Int64, place: Int64, rule: Int64
+) -> None:
+    """Where the members' lists of operations agree, the place is the position in the list."""
+    rest = np.flatnonzero((group >= 0) & (place == MISSING))
+    if not len(rest):
+        return
+    _, queue = number_groups(group[rest], rows.rank[chosen[rest]], rows.step[chosen[rest]])
+    queue = queue.astype(np.int64)
+    rest = rest[rows.order(chosen[rest], queue)]
+    queue = np.sort(queue)
+    position = _count_on(queue)
+    operation = rows.operation[chosen[rest]]
+    lengths = np.bincount(queue)
+    starts = np.cumsum(lengths) - lengths
+    prints = np.add.reduceat(_mixed(position, operation), starts)
+    of_queue = group[rest[starts]], rows.step[chosen[rest[starts]]]
+    _, unit = number_groups(*of_queue)
+    reference = _reference_queues(unit, lengths, prints)
+    agrees = (prints == prints[reference]) & (lengths == lengths[reference])
+    shift = np.where(agrees, 0, MISSING)
+    signature = _signatures(rows, chosen[rest])
+    for odd in np.flatnonzero(~agrees).tolist():
+        shift[odd] = _only_fit(
+            signature[starts[odd] : starts[odd] + lengths[odd]],
+            signature[starts[reference[odd]] : starts[reference[odd]] + lengths[reference[odd]]],
+        )
+    placed = shift[queue] != MISSING
+    # Steps of one file follow each other: each gets places of its own.
+    wide = int(lengths.max()) + 1
+    place[rest[placed]] = (unit[queue] * wide + position + np.maximum(shift[queue], 0))[placed]
+    rule[rest[placed]] = MATCHED_BY.index(MatchedBy.ORDER)
+
+
+def _number(
+    rows: Communications,
+    chosen: npt.NDArray[np.intp],
+    grouped: GroupedRows,
+    place: Int64,
+    rule: Int64,
+    fault: Int64,
+) -> CollectiveMatches:
+    """Number the collectives and count their members."""
+    group = grouped.group[chosen]
+    sizes = np.array([each.size or MISSING for each in grouped.groups] or [MISSING], dtype=np.int64)
+    members = np.where(group >= 0, sizes[group], MISSING)
+    communication, found = np.full(len(chosen), UNMATCHED), np.ones(len(chosen), dtype=np.int64)
+    placed = np.flatnonzero(place != MISSING)
+    if len(placed):
+        first, number = number_groups(group[placed], place[placed])
+        communication[placed] = number
+        found[placed] = np.bincount(number)[number]
+        operation = rows.operation[chosen[placed]]
+        differs = np.bincount(number, weights=operation != operation[first][number]) > 0
+        fault[placed[differs[number]]] = FAULTS.index(Fault.OPERATIONS_DIFFER)
+        communication[placed[differs[number]]] = UNMATCHED
+    matched = communication >= 0
+    # Of a group whose members are not known, one rank alone says nothing either.
+    fault[matched & np.where(members != MISSING, found < members, found < 2)] = FAULTS.index(Fault.MEMBERS_MISSING)
+    fault[matched & (members == MISSING) & (found > 1)] = FAULTS.index(Fault.MEMBERS_UNKNOWN)
+    fault[matched & (members != MISSING) & (found > members)] = FAULTS.index(Fault.MEMBERS_UNKNOWN)
+    return CollectiveMatches(communication, rule, fault, members, found)
+
+
+def _reference_queues(unit: npt.NDArray[np.intp], lengths: Int64, prints: npt.NDArray[np.uint64]) -> Int64:
+    """Per list, the list that most members of its group have; of equally common ones the longest."""
+    first, kind = number_groups(unit.astype(np.int64), lengths, prints.view(np.int64))
+    common = np.bincount(kind)
+    order = np.lexsort((lengths[first], common, unit[first]))
+    best = np.zeros(int(unit.max()) + 1, dtype=np.int64)
+    best[unit[first][order]] = first[order]
+    return best[unit]
+
+
+def _only_fit(short: Int64, long: Int64) -> int:
+    """Where a list stands in a longer one, if there is exactly one such place; else ``MISSING``."""
+    if not 0 < len(short) < len(long):
+        return MISSING
+    windows = np.lib.stride_tricks.sliding_window_view(long, len(short))
+    fits = np.flatnonzero((windows == short).all(axis=1))
+    return int(fits[0]) if len(fits) == 1 else MISSING
+
+
+def _signatures(rows: Communications, chosen: npt.NDArray[np.intp]) -> Int64:
+    """Operation, type and, where the operation has it equal on all members, size, as one number a row."""
+    uneven = [OPERATIONS.index(each) for each in (Operation.ALL_TO_ALL, Operation.ALL_GATHER, Operation.REDUCE_SCATTER)]
+    operation = rows.operation[chosen]
+    elements = np.where(np.isin(operation, uneven), MISSING, rows.integers("in_elements")[chosen])
+    dtype = labels(rows.table, "dtype")[0][chosen]
+    return number_groups(operation, dtype, elements)[1].astype(np.int64)
+
+
+def _count_on(sorted_queue: npt.NDArray[np.integer]) -> Int64:
+    """Positions within each run of equal values."""
+    count = len(sorted_queue)
+    new = np.ones(count, dtype=bool)
+    new[1:] = sorted_queue[1:] != sorted_queue[:-1]
+    starts = np.flatnonzero(new)
+    return np.arange(count) - np.repeat(starts, np.diff(np.append(starts, count)))
+
+
+def _mixed(position: Int64, operation: Int64) -> npt.NDArray[np.uint64]:
+    """A number per entry of a list, such that sums of them tell lists apart."""
+    mixed = (position.astype(np.uint64) * np.uint64(64) + operation.astype(np.uint64) + np.uint64(1)) * _MIX
+    mixed ^= mixed >> np.uint64(29)
+    mixed *= np.uint64(0xBF58476D1CE4E5B9)
+    return mixed ^ (mixed >> np.uint64(32))

@@ -1,0 +1,191 @@
+"""Which process group each communication belongs to: by the trace's own name, else by its dimension, else the world.
+
+The name of a group is the same on all its members, and different groups can have the same members: so the name decides
+wherever the trace gives one. Without a name (graph replays, CPU traces) the topology's group of the dimension decides,
+if there is but one of the recorded size; in a job of which no group at all is known and that shows no model
+parallelism, the whole world is taken for one group.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from traceviz_dag.analyze.intervals import Int64, number_groups
+from traceviz_dag.analyze.matching.communications import Communications, labels
+from traceviz_dag.classify.topology.types import Group, Topology
+from traceviz_dag.vocabulary import Dimension
+
+NO_GROUP = -1
+
+BY_NAME, BY_DIMENSION, BY_WORLD = "group_name", "dimension", "world"
+"""What told a group: its name in the trace, the topology's group of the dimension, or that no group is known at all."""
+
+_PRIMARY = {
+    Dimension.TP: ("TENSOR_MODEL_PARALLEL_GROUP",),
+    Dimension.CP: ("CONTEXT_PARALLEL_GROUP",),
+    Dimension.EP: ("EXPERT_MODEL_PARALLEL_GROUP", "EXPERT_TENSOR_AND_MODEL_PARALLEL_GROUP"),
+    Dimension.ETP: ("EXPERT_TENSOR_PARALLEL_GROUP",),
+    Dimension.DP: ("DATA_PARALLEL_GROUP_WITH_CP", "DATA_PARALLEL_GROUP"),
+    Dimension.EDP: ("EXPERT_DATA_PARALLEL_GROUP",),
+    Dimension.PP: ("PIPELINE_MODEL_PARALLEL_GROUP",),
+    Dimension.CONTROL: ("PIPELINE_MODEL_PARALLEL_GROUP",),
+    Dimension.EMBEDDING: ("EMBEDDING_GROUP",),
+    Dimension.GRAD_NORM: (
+        *("MODEL_PARALLEL_GROUP", "INTRA_DISTRIBUTED_OPTIMIZER_INSTANCE_GROUP"),
+        "EXPERT_TENSOR_MODEL_PIPELINE_PARALLEL_GROUP",
+    ),
+    Dimension.WORLD: ("default_pg",),
+}
+"""Dimension → descriptions of the groups that Megatron runs it on."""
+
+
+_OF_EITHER = {
+    Dimension.GRAD_NORM: frozenset({"MODEL_PARALLEL_GROUP", "INTRA_DISTRIBUTED_OPTIMIZER_INSTANCE_GROUP"}),
+}
+"""Dimensions that run on one group or the other, as the job is configured: one of them alone tells nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommunicationGroup:
+    """One group of ranks that communicate together.
+
+    Attributes:
+        name, description: as the trace or the topology has them; None where nothing says.
+        members: global ranks in group order; None where only their number is known.
+        size: number of members; None where nothing says.
+        evidence: BY_NAME, BY_DIMENSION or BY_WORLD.
+    """
+
+    name: str | None
+    description: str | None
+    members: tuple[int, ...] | None
+    size: int | None
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedRows:
+    """The group of each communication.
+
+    Attributes:
+        group: number of its group, ``NO_GROUP`` where it cannot be told.
+        groups: the groups by number.
+    """
+
+    group: Int64
+    groups: tuple[CommunicationGroup, ...]
+
+
+def group_communications(rows: Communications, topology: Topology) -> GroupedRows:
+    """Tell the group of every communication; the work is per distinct label, not per row."""
+    table = rows.table
+    names = {column: labels(table, column) for column in _LABELS}
+    size = rows.integers("group_size")
+    known = _KnownGroups(topology, rows.ranks, divided=bool(_DIVIDING.intersection(names["dimension"][1])))
+    keys = [rows.rank, *(code for code, _ in names.values()), size]
+    first, which = number_groups(*keys) if len(rows) else (np.empty(0, np.intp), np.empty(0, np.intp))
+    numbers: dict[CommunicationGroup, int] = {}
+    of_label = np.full(len(first), NO_GROUP, dtype=np.int64)
+    for place, row in enumerate(first.tolist()):
+        texts = {column: values[code[row]] for column, (code, values) in names.items()}
+        group = known.find(int(rows.rank[row]), texts, int(size[row]))
+        if group is not None:
+            of_label[place] = numbers.setdefault(group, len(numbers))
+    return GroupedRows(of_label[which], tuple(numbers))
+
+
+def group_place(group: CommunicationGroup, rank: int) -> int | None:
+    """The place of a rank in its group; None where the members are not known or it is not one of them."""
+    return group.members.index(rank) if group.members is not None and rank in group.members else None
+
+
+_DIVIDING = frozenset(
+    {Dimension.TP, Dimension.CP, Dimension.EP, Dimension.ETP, Dimension.EDP, Dimension.PP, Dimension.EMBEDDING}
+)
+"""Dimensions whose groups are parts of the world: in a job that has one, others may be parts, too."""
+
+_LABELS = ("group_name", "group_description", "group_ranks", "dimension", "role")
+
+
+class _KnownGroups:
+    """The topology's groups, found by rank and by what a trace says of them.
+
+    Args:
+        divided: whether some communication is of a dimension whose groups are parts of the world.
+    """
+
+    def __init__(self, topology: Topology, traced: tuple[int, ...], divided: bool) -> None:
+        self._by_name: dict[tuple[str, int], list[Group]] = defaultdict(list)
+        self._by_rank: dict[int, list[Group]] = defaultdict(list)
+        for group in topology.groups:
+            for rank in group.ranks:
+                self._by_rank[rank].append(group)
+                if group.name is not None:
+                    self._by_name[group.name, rank].append(group)
+        self._world = topology.world_size
+        # Made once: the world may be large.
+        self._everybody = tuple(range(self._world or 0))
+        known = None if self._world is None else self._everybody
+        self._everyone = CommunicationGroup(None, None, known, self._world, BY_WORLD)
+        self._divided = divided
+
+    def find(self, rank: int, texts: dict[str, str | None], size: int) -> CommunicationGroup | None:
+        name, description = texts["group_name"], texts["group_description"]
+        if name is not None:
+            return self._named(rank, name, description, texts["group_ranks"], size)
+        if not self._by_rank:
+            whole = size <= 0 or self._world in (None, size)
+            return self._everyone if whole and not self._divided else None
+        return self._of_dimension(rank, texts["dimension"], size)
+
+    def _named(
+        self, rank: int, name: str, description: str | None, listed: str | None, size: int
+    ) -> CommunicationGroup:
+        of_name = self._by_name.get((name, rank), [])
+        same = [group for group in of_name if description in (None, group.description)] or of_name
+        members = same[0].ranks if same else _listed_ranks(listed)
+        if members and rank not in members:
+            members = ()
+        if members and size > 0 and len(members) != size:
+            # Of a long list the profiler writes a part only; what the kernel itself says of its size is whole.
+            members = ()
+        if not members and self._world is not None and size == self._world:
+            members = self._everybody
+        if members:
+            return CommunicationGroup(
+                name, same[0].description if same else description, members, len(members), BY_NAME
+            )
+        return CommunicationGroup(name, description, None, size if size > 0 else None, BY_NAME)
+
+    def _of_dimension(self, rank: int, dimension: str | None, size: int) -> CommunicationGroup | None:
+        if dimension is None or dimension == Dimension.UNKNOWN:
+            return None
+        mine = self._by_rank.get(rank, [])
+        primary = [group for group in mine if group.description in _PRIMARY.get(Dimension(dimension), ())]
+        candidates = primary or [group for group in mine if group.dimension == dimension and group.description is None]
+        either = _OF_EITHER.get(Dimension(dimension), frozenset())
+        if size <= 1 and not either <= {group.description for group in candidates}:
+            # The other group that it may run on is not known: only a recorded size could choose this one.
+            return None
+        candidates = [group for group in candidates if size <= 0 or group.size == size]
+        distinct = {group.ranks for group in candidates}
+        if len(distinct) != 1:
+            return None
+        members = distinct.pop()
+        return CommunicationGroup(None, candidates[0].description, members, len(members), BY_DIMENSION)
+
+
+def _listed_ranks(text: str | None) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", text))) if text else ()
+
+
+def traced_members(grouped: GroupedRows, rows: Communications) -> npt.NDArray[np.int64]:
+    """How many ranks of each group have a communication in it."""
+    chosen = grouped.group != NO_GROUP
+    pairs = np.unique(np.stack([grouped.group[chosen], rows.rank[chosen]]), axis=1)
+    return np.bincount(pairs[0], minlength=len(grouped.groups)).astype(np.int64)

@@ -1,0 +1,153 @@
+"""The communication kernels of all ranks of an iteration as plain arrays: the input of everything across ranks.
+
+One communication kernel is one row here, in the order of the tables it came from; every later step speaks of rows by
+their number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from traceviz_dag.analyze.intervals import Int64
+from traceviz_dag.analyze.kernel_intervals import codes
+from traceviz_dag.analyze.matching.operations import OPERATIONS, Operation, operation_of
+from traceviz_dag.read.events import MISSING
+from traceviz_dag.vocabulary import Dimension, Kind
+
+COMMUNICATION_COLUMNS = (
+    *("rank", "kernel_id", "name", "start_ns", "duration_ns", "device", "kind", "phase", "dimension", "role"),
+    *("stage", "chunk", "microbatch", "step", "launch_start_ns", "collective", "group_name", "group_description"),
+    *("group_size", "group_ranks", "dtype", "in_elements", "out_elements", "in_split", "out_split", "sequence"),
+    *("source_rank", "destination_rank"),
+)
+"""Columns of ``kernels`` that the analysis across ranks reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Communications:
+    """Communication kernels of all ranks; integers that a row does not have are ``MISSING``.
+
+    Attributes:
+        table: the rows, columns ``COMMUNICATION_COLUMNS``.
+        rank, start_ns, end_ns: whose kernel it is, and when it ran on that rank's own clock.
+        launch_ns: when the host launched it.
+        operation: codes of ``OPERATIONS``.
+        step: number of the ProfilerStep.
+    """
+
+    table: pa.Table
+    rank: Int64
+    start_ns: Int64
+    end_ns: Int64
+    launch_ns: Int64
+    operation: Int64
+    step: Int64
+
+    def __len__(self) -> int:
+        return len(self.rank)
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks that have a communication kernel, ascending."""
+        return tuple(np.unique(self.rank).tolist())
+
+    def order(self, rows: npt.NDArray[np.intp], queue: Int64) -> npt.NDArray[np.intp]:
+        """Sort rows by queue, and within a queue by launch; by start where a launch of the queue is not known.
+
+        A communicator's work is launched in the same order on every member, whatever streams it runs on.
+
+        Args:
+            rows: row numbers.
+            queue: of each of them, the number of its queue: one rank's rows of one communicator.
+
+        Returns:
+            Positions in ``rows``.
+        """
+        launch, start = self.launch_ns[rows], self.start_ns[rows]
+        unknown = np.bincount(queue, weights=launch == MISSING, minlength=int(queue.max(initial=0)) + 1) > 0
+        return np.lexsort((start, np.where(unknown[queue], start, launch), queue))
+
+    def integers(self, column: str) -> Int64:
+        """An integer column, ``MISSING`` for NULL."""
+        return optional_integers(self.table, column)
+
+
+def select_communications(kernels: pa.Table, rank: int | None = None) -> pa.Table:
+    """The communication kernels of a table ``kernels``, with the columns that are needed across ranks.
+
+    Args:
+        kernels: kernels of one rank or of several; with a column ``rank``, or of the rank that is given.
+    """
+    chosen = kernels.filter(pc.equal(kernels["kind"].cast(pa.string()), Kind.COMMUNICATION.value))
+    if rank is not None and "rank" not in chosen.column_names:
+        chosen = chosen.add_column(0, "rank", pa.repeat(pa.scalar(rank, pa.int64()), chosen.num_rows))
+    return chosen.select(list(COMMUNICATION_COLUMNS))
+
+
+def gather_communications(parts: Iterable[pa.Table]) -> Communications:
+    """Join the communication kernels of several ranks; of a memory bounded by these, whatever else the ranks ran.
+
+    Args:
+        parts: tables as ``select_communications`` gives them.
+    """
+    tables = [part for part in parts if part.num_rows]
+    table = pa.concat_tables(tables).unify_dictionaries().combine_chunks() if tables else _nothing()
+    rank, start = optional_integers(table, "rank"), optional_integers(table, "start_ns")
+    return Communications(
+        table=table,
+        rank=rank,
+        start_ns=start,
+        end_ns=start + optional_integers(table, "duration_ns"),
+        launch_ns=optional_integers(table, "launch_start_ns"),
+        operation=_operations(table),
+        step=optional_integers(table, "step"),
+    )
+
+
+def optional_integers(table: pa.Table, column: str) -> Int64:
+    """An integer column as int64, ``MISSING`` for NULL."""
+    values = table.column(column).cast(pa.int64()).fill_null(MISSING)
+    return np.asarray(values.to_numpy(), dtype=np.int64)
+
+
+def nullable(values: Int64) -> pa.Array:
+    """An integer column of a table; ``MISSING`` is NULL."""
+    return pa.array(values, mask=values == MISSING)
+
+
+def labels(table: pa.Table, column: str) -> tuple[npt.NDArray[np.int64], list[str | None]]:
+    """A text column as codes into its distinct values; a NULL is the code of None, the last value."""
+    code, names = codes(table, column)
+    return np.where(code < 0, len(names), code).astype(np.int64), [*names, None]
+
+
+def _operations(table: pa.Table) -> Int64:
+    """The operation of each row; a send-receive kernel of an expert dimension is how NCCL runs an all-to-all."""
+    collective, words = labels(table, "collective")
+    name, names = labels(table, "name")
+    dimension, dimensions = labels(table, "dimension")
+    combined = (collective * len(names) + name) * len(dimensions) + dimension
+    distinct, which = np.unique(combined, return_inverse=True)
+    result = np.empty(len(distinct), dtype=np.int64)
+    for place, code in enumerate(distinct.tolist()):
+        rest, of_dimension = divmod(code, len(dimensions))
+        word, of_name = divmod(rest, len(names))
+        operation = operation_of(words[word], names[of_name])
+        if operation is Operation.SEND_RECEIVE and dimensions[of_dimension] in (Dimension.EP, Dimension.ETP):
+            operation = Operation.ALL_TO_ALL
+        result[place] = OPERATIONS.index(operation)
+    return result[which] if len(which) else np.empty(0, np.int64)
+
+
+def _nothing() -> pa.Table:
+    from traceviz_dag.tables import KERNELS
+
+    fields = [pa.field("rank", pa.int64())]
+    fields += [KERNELS.schema.field(name) for name in COMMUNICATION_COLUMNS if name != "rank"]
+    return pa.schema(fields).empty_table()

@@ -1,0 +1,123 @@
+"""Every communication of an iteration with the kernels of other ranks that it is one with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from traceviz_dag.analyze.intervals import Int64, number_groups
+from traceviz_dag.analyze.matching.collective_matching import (
+    BY_ORDER_ALONE,
+    FAULTS,
+    MATCHED_BY,
+    UNMATCHED,
+    Fault,
+    MatchedBy,
+    match_collectives,
+)
+from traceviz_dag.analyze.matching.communication_groups import GroupedRows, group_communications
+from traceviz_dag.analyze.matching.communications import Communications
+from traceviz_dag.analyze.matching.message_matching import MessageMatches, is_message, kernel_neighbours, match_messages
+from traceviz_dag.classify.topology.types import Topology
+from traceviz_dag.read.events import MISSING
+
+
+@dataclass(frozen=True, slots=True)
+class Matches:
+    """The communications of all ranks, matched; arrays have an entry a row unless said otherwise.
+
+    Attributes:
+        rows, grouped: the communications and their groups.
+        is_message: whether it is point-to-point.
+        communication: number of the matched communication; kernels that share messages, directly or through others,
+            are one. ``UNMATCHED`` where none was found.
+        matched_by, fault: codes of ``MATCHED_BY`` and ``FAULTS``.
+        members: ranks that take part by definition (for messages: the rank and its peers), ``MISSING`` where unknown;
+            found: of how many a kernel was found.
+        messages: the matched messages.
+        end, other: each message from either end, as rows; sorted by ``end``.
+    """
+
+    rows: Communications
+    grouped: GroupedRows
+    is_message: np.ndarray
+    communication: Int64
+    matched_by: Int64
+    fault: Int64
+    members: Int64
+    found: Int64
+    messages: MessageMatches
+    end: Int64
+    other: Int64
+
+    @property
+    def collective_rows(self) -> Int64:
+        """Rows of matched collectives, messages apart."""
+        return np.flatnonzero(~self.is_message & (self.communication >= 0))
+
+    @property
+    def by_order_alone(self) -> npt.NDArray[np.bool_]:
+        """Mark rows whose group no trace names."""
+        return np.isin(self.matched_by, [MATCHED_BY.index(rule) for rule in BY_ORDER_ALONE])
+
+
+def match_communications(rows: Communications, topology: Topology, microbatches: pa.Table) -> Matches:
+    """Match the communications of all ranks of an iteration.
+
+    Args:
+        topology: the job's groups and pipelines.
+        microbatches: the table ``microbatches`` of all ranks, with a column ``rank``.
+    """
+    grouped = group_communications(rows, topology)
+    messaging = is_message(rows)
+    collectives, exchanges = np.flatnonzero(~messaging), np.flatnonzero(messaging)
+    gathered = match_collectives(rows, collectives, grouped)
+    exchanged = match_messages(rows, exchanges, grouped, microbatches, topology)
+    end, other = kernel_neighbours(exchanged)
+    count = len(rows)
+    communication = np.full(count, UNMATCHED)
+    communication[collectives] = gathered.communication
+    joined = np.unique(end)
+    if len(joined):
+        component = connected(end, other, count)[joined]
+        communication[joined] = number_groups(component)[1] + int(gathered.communication.max(initial=-1)) + 1
+    result = {
+        "matched_by": np.full(count, MATCHED_BY.index(MatchedBy.NONE)),
+        "fault": np.full(count, FAULTS.index(Fault.NONE)),
+        "members": np.full(count, MISSING),
+        "found": np.ones(count, dtype=np.int64),
+    }
+    for name in ("matched_by", "fault"):
+        result[name][collectives], result[name][exchanges] = getattr(gathered, name), getattr(exchanged, name)
+    result["members"][collectives], result["found"][collectives] = gathered.members, gathered.found
+    peers = _distinct_peers(rows, end, other)
+    result["found"][exchanges] = 1 + peers[exchanges]
+    fine = result["fault"][exchanges] == FAULTS.index(Fault.NONE)
+    result["members"][exchanges[fine]] = 1 + peers[exchanges[fine]]
+    return Matches(rows, grouped, messaging, communication, **result, messages=exchanged, end=end, other=other)
+
+
+def connected(ends: Int64, others: Int64, count: int) -> Int64:
+    """Connected components of a graph: per node the lowest node of its component.
+
+    Args:
+        ends, others: the two nodes of each edge; count: number of nodes.
+    """
+    lowest = np.arange(count)
+    while True:
+        before = lowest.copy()
+        smaller = np.minimum(lowest[ends], lowest[others])
+        np.minimum.at(lowest, lowest[ends], smaller)
+        np.minimum.at(lowest, lowest[others], smaller)
+        lowest = lowest[lowest]
+        if np.array_equal(before, lowest):
+            return lowest
+
+
+def _distinct_peers(rows: Communications, end: Int64, other: Int64) -> Int64:
+    """How many ranks each row exchanges messages with."""
+    pairs = np.unique(np.stack((end, rows.rank[other])), axis=1)
+    return np.bincount(pairs[0], minlength=len(rows)).astype(np.int64)

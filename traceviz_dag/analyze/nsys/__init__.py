@@ -1,0 +1,1 @@
+"""Analyses of a Nsight Systems export by itself."""

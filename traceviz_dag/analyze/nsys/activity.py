@@ -1,0 +1,179 @@
+"""What one GPU of an Nsight Systems profile did, as arrays: the start of every nsys command."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from traceviz_dag.analyze.intervals import Int64, Intervals
+from traceviz_dag.analyze.kernel_intervals import DIMENSIONS, KINDS, KernelIntervals
+from traceviz_dag.classify.rules import Rules
+from traceviz_dag.errors import UsageError
+from traceviz_dag.read.events import KERNEL, MISSING
+from traceviz_dag.read.nsys.profile import NO_NAME, NsysProfile
+from traceviz_dag.read.nsys.rows import array_of
+from traceviz_dag.read.nsys.store import codes_of, words_of
+from traceviz_dag.vocabulary import Dimension, Kind
+
+Bool = npt.NDArray[np.bool_]
+
+_COLUMNS = ("name", "category", "start_ns", "duration_ns", "stream", "process", "launch", "bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """An explicit window, ns of the capture's clock: ``[start_ns, end_ns)``."""
+
+    start_ns: int
+    end_ns: int
+
+    @classmethod
+    def of_seconds(cls, start: float, end: float) -> Clip:
+        """A window given in seconds.
+
+        Raises:
+            UsageError: it ends before it starts.
+        """
+        if end <= start:
+            raise UsageError(f"--trim {start} {end} ends before it starts")
+        return cls(round(start * 1e9), round(end * 1e9))
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """The operations of one GPU by start.
+
+    Attributes:
+        device: the GPU's number.
+        intervals: time and kind of each; the dimension is unknown here.
+        kernel: which are kernels and no memory operations.
+        name: index into ``names``.
+        stream, process, row: stream, process and row of ``operations`` of each.
+        launch: row of ``calls`` that launched it, or -1.
+        bytes: of memory operations; MISSING otherwise.
+    """
+
+    device: int
+    intervals: KernelIntervals
+    kernel: Bool
+    name: npt.NDArray[np.int32]
+    names: tuple[str, ...]
+    stream: Int64
+    process: Int64
+    launch: Int64
+    bytes: Int64
+    row: Int64
+
+    def __len__(self) -> int:
+        return len(self.launch)
+
+    @property
+    def starts(self) -> Int64:
+        """Start of each operation."""
+        return self.intervals.time.starts
+
+    @property
+    def ends(self) -> Int64:
+        """End of each operation."""
+        return self.intervals.time.ends
+
+    def window(self, clip: Clip | None) -> Clip:
+        """The clip, else from the first kernel's start to the last one's end; without kernels, of all operations."""
+        if clip is not None:
+            return clip
+        chosen = self.kernel if self.kernel.any() else np.ones(len(self), dtype=bool)
+        return Clip(int(self.starts[chosen].min()), int(self.ends[chosen].max()))
+
+    def started_within(self, window: Clip) -> Bool:
+        """Operations that start in a window; in one that ends with the last of them, nothing is left out."""
+        return (self.starts >= window.start_ns) & (
+            (self.starts < window.end_ns) | ((self.starts == window.end_ns) & (self.ends == window.end_ns))
+        )
+
+    def take(self, chosen: Bool) -> Activity:
+        """Some of the operations."""
+        return Activity(
+            self.device,
+            self.intervals.take(chosen),
+            self.kernel[chosen],
+            self.name[chosen],
+            self.names,
+            self.stream[chosen],
+            self.process[chosen],
+            self.launch[chosen],
+            self.bytes[chosen],
+            self.row[chosen],
+        )
+
+
+def activities(profile: NsysProfile, rules: Rules, gpus: Sequence[int] = ()) -> list[Activity]:
+    """The operations of a profile, GPU by GPU; kernels are computation or communication by their names.
+
+    Args:
+        gpus: only these GPUs, in this order; empty takes all that did something.
+
+    Raises:
+        UsageError: a GPU that did nothing is asked for, or none did anything.
+    """
+    there = profile.keys("operations")
+    if not there:
+        raise UsageError(f"{profile.path}: no kernels and no memory operations were recorded")
+    unknown = [gpu for gpu in gpus if gpu not in there]
+    if unknown:
+        raise UsageError(f"{profile.path}: no activity on GPU {unknown[0]}; there is some on {_listed(there)}")
+    names = profile.names("operations", "name")
+    kinds = _kinds(names, rules)
+    return [_activity(profile, gpu, names, kinds) for gpu in gpus or there]
+
+
+def processes_of(gpus: Iterable[Activity]) -> tuple[int, ...] | None:
+    """The processes of some operations, ascending; None, which means all, where an operation does not tell its own."""
+    found = sorted({process for gpu in gpus for process in np.unique(gpu.process).tolist()})
+    return None if MISSING in found else tuple(found)
+
+
+def _activity(profile: NsysProfile, gpu: int, names: tuple[str, ...], kinds: npt.NDArray[np.int8]) -> Activity:
+    rows = profile.rows("operations", *_COLUMNS, of=[gpu])
+    name = rows["name"]
+    kernel = rows["category"] == KERNEL
+    starts = rows.integers("start_ns")
+    return Activity(
+        device=gpu,
+        intervals=KernelIntervals(
+            Intervals(starts, starts + rows["duration_ns"]),
+            np.where(kernel, kinds[name], KINDS.index(Kind.MEMORY)).astype(np.int8),
+            np.full(len(rows), DIMENSIONS.index(Dimension.UNKNOWN), dtype=np.int8),
+        ),
+        kernel=kernel,
+        name=name.astype(np.int32, copy=False),
+        names=names,
+        row=rows.runs.rows(),
+        **{column: rows.integers(column) for column in ("stream", "process", "launch", "bytes")},
+    )
+
+
+def numbers(table: pa.Table, column: str) -> Int64:
+    """A column of integers as int64."""
+    return array_of(table[column]).astype(np.int64, copy=False)
+
+
+def name_codes(table: pa.Table, column: str) -> tuple[npt.NDArray[np.int32], tuple[str, ...]]:
+    """A dictionary column as codes and words; NULL is a word of its own, "(no name)"."""
+    words = words_of(table[column])
+    return codes_of(table[column]).astype(np.int32), (*(NO_NAME if word is None else word for word in words), NO_NAME)
+
+
+def _kinds(names: tuple[str, ...], rules: Rules) -> npt.NDArray[np.int8]:
+    """What kernels of each name are."""
+    rule = rules.match_kernels(names)
+    return np.array(
+        [KINDS.index(rules.kernels[index].kind if index >= 0 else Kind.COMPUTATION) for index in rule], dtype=np.int8
+    )
+
+
+def _listed(values: Sequence[int]) -> str:
+    return ", ".join(map(str, values))

@@ -1,0 +1,110 @@
+"""The communication of one GPU of a profile by operation and communicator: how long, how much of it hidden."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from traceviz_dag.analyze.intervals import Int64, Intervals, clip, intersect, measure, union
+from traceviz_dag.analyze.kernel_intervals import KINDS
+from traceviz_dag.analyze.nsys.activity import Activity, Clip, processes_of
+from traceviz_dag.classify.nsys.calls import RangeColumns, nccl_calls_of, operation_in_name
+from traceviz_dag.read.events import MISSING
+from traceviz_dag.read.host_tree import NONE, take
+from traceviz_dag.read.nsys.profile import NsysProfile
+from traceviz_dag.vocabulary import Kind
+
+_COLUMNS = ("name", "kind", "thread", "start_ns", "end_ns", "communicator", "message_bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class CommunicationFigures:
+    """Communication kernels of one operation on one communicator, in one window.
+
+    Attributes:
+        communicator: None where NCCL's payload was not exported or the launch not recorded.
+        count: kernels that start in the window.
+        total_ns: sum of the durations inside the window. busy_ns: their union. hidden_ns: of that, beside computation.
+        mean_ns, most_ns: of the whole durations of those counted; None where none is.
+        bytes: sum of the message sizes of those counted; None where not recorded.
+    """
+
+    operation: str
+    communicator: str | None
+    count: int
+    total_ns: int
+    busy_ns: int
+    hidden_ns: int
+    exposed_ns: int
+    mean_ns: int | None
+    most_ns: int | None
+    bytes: int | None
+
+
+def communication(profile: NsysProfile, activity: Activity, window: Clip | None = None) -> list[CommunicationFigures]:
+    """The communication of a GPU, longest total first; the time of a kernel holds its waiting for the others."""
+    chosen = activity.window(window)
+    time = activity.intervals
+    computes = union(time.time.starts[time.computes()], time.time.ends[time.computes()])
+    rows = np.flatnonzero(
+        (time.kind == KINDS.index(Kind.COMMUNICATION))
+        & (activity.starts < chosen.end_ns)
+        & (activity.ends > chosen.start_ns)
+    )
+    if not len(rows):
+        return []
+    operations = [operation_in_name(name) for name in activity.names]
+    distinct = sorted(set(operations))
+    operation = np.array([distinct.index(name) for name in operations])[activity.name[rows]]
+    communicators, communicator, size = _facts(profile, activity, rows)
+    keys, which = np.unique(np.stack([operation, communicator]), axis=1, return_inverse=True)
+    counted = activity.started_within(chosen)[rows]
+    found = []
+    for group, (of_operation, of_communicator) in enumerate(keys.T.tolist()):
+        mine = which.reshape(-1) == group
+        starts, ends = activity.starts[rows[mine]], activity.ends[rows[mine]]
+        inside = clip(Intervals(starts, ends), chosen.start_ns, chosen.end_ns)
+        whole, sizes = (ends - starts)[counted[mine]], size[mine & counted]
+        busy, hidden = measure(inside), measure(intersect(inside, computes))
+        known = len(sizes) > 0 and bool((sizes != MISSING).all())
+        found.append(
+            CommunicationFigures(
+                operation=distinct[of_operation],
+                communicator=communicators[of_communicator] if of_communicator != NONE else None,
+                count=len(whole),
+                total_ns=int((inside.ends - inside.starts).sum()),
+                busy_ns=busy,
+                hidden_ns=hidden,
+                exposed_ns=busy - hidden,
+                mean_ns=int(whole.sum()) // len(whole) if len(whole) else None,
+                most_ns=int(whole.max()) if len(whole) else None,
+                bytes=int(sizes.sum()) if known else None,
+            )
+        )
+    return sorted(found, key=lambda figures: (-figures.total_ns, figures.operation))
+
+
+def _facts(profile: NsysProfile, activity: Activity, rows: Int64) -> tuple[tuple[str, ...], Int64, Int64]:
+    """Names of communicators; per kernel the index of its own, or NONE, and its message size, or MISSING."""
+    processes = processes_of([activity])
+    ranges = profile.rows("ranges", *_COLUMNS, of=processes)
+    names = profile.names("ranges", "name")
+    of_nccl = np.array([name.startswith("nccl") for name in names], dtype=bool)
+    own = np.flatnonzero(of_nccl[ranges["name"]])
+    columns = RangeColumns(
+        names,
+        ranges["name"][own].astype(np.int32, copy=False),
+        *(ranges.integers(name)[own] for name in ("kind", "thread", "start_ns", "end_ns")),
+    )
+    calls = profile.rows("calls", "thread", "start_ns", of=processes)
+    place = calls.place(activity.launch[rows])
+    thread, start = (take(calls.integers(name), place) for name in ("thread", "start_ns"))
+    nccl, call = nccl_calls_of(columns, thread, start)
+    if not len(nccl.row):
+        return (), np.full(len(rows), NONE, dtype=np.int64), np.full(len(rows), MISSING, dtype=np.int64)
+    known = profile.names("ranges", "communicator")
+    row = own[nccl.row[np.maximum(call, 0)]]
+    communicator, nothing = ranges.integers("communicator")[row], len(known) - 1
+    of_kernel = np.where((call == NONE) | (communicator == nothing), NONE, communicator)
+    return known, of_kernel, np.where(call == NONE, MISSING, ranges.integers("message_bytes")[row])

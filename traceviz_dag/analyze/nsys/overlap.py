@@ -1,0 +1,104 @@
+"""Computation, communication, memory and idle time of one GPU of a profile in one window, and its longest gaps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from traceviz_dag.analyze.intervals import Intervals, clip, subtract, union
+from traceviz_dag.analyze.nsys.activity import Activity, Clip
+from traceviz_dag.analyze.overlap import measure_windows
+from traceviz_dag.vocabulary import ALL_DIMENSIONS
+
+
+@dataclass(frozen=True, slots=True)
+class GpuOverlap:
+    """The figures of one GPU in one window, ns; unions, never sums of durations.
+
+    Attributes:
+        kernels: kernels that start in the window.
+        hidden_ns: communication beside computation. exposed_ns: the rest of it.
+        memory_ns: union of memory copies and sets.
+        busy_ns: union of everything, memory operations included. idle_ns: window minus that.
+        memory_alone_ns: memory operations beside which nothing else ran.
+    """
+
+    device: int
+    window_start_ns: int
+    window_end_ns: int
+    kernels: int
+    span_ns: int
+    compute_ns: int
+    communication_ns: int
+    hidden_ns: int
+    exposed_ns: int
+    memory_ns: int
+    busy_ns: int
+    idle_ns: int
+
+    @property
+    def memory_alone_ns(self) -> int:
+        """Memory operations beside which nothing else ran: busy - computation - exposed communication."""
+        return self.busy_ns - self.compute_ns - self.exposed_ns
+
+
+def gpu_overlap(activity: Activity, window: Clip | None = None) -> GpuOverlap:
+    """Measure one GPU.
+
+    Operations are cut at the edges of the window, so that every duration over ``[a, b)`` is the sum of those over
+    ``[a, m)`` and ``[m, b)``; kernels are counted where they start. Memory operations make the GPU busy.
+
+    Args:
+        window: None takes the span from the first kernel's start to the last kernel's end.
+    """
+    chosen = activity.window(window)
+    edges = np.array([chosen.start_ns]), np.array([chosen.end_ns])
+    figures = measure_windows(activity.intervals, *edges)[ALL_DIMENSIONS].columns()
+    return GpuOverlap(
+        device=activity.device,
+        window_start_ns=chosen.start_ns,
+        window_end_ns=chosen.end_ns,
+        kernels=int((activity.kernel & activity.started_within(chosen)).sum()),
+        span_ns=chosen.end_ns - chosen.start_ns,
+        **{name: int(values[0]) for name, values in figures.items()},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A time without any operation: after and before which one (index into the activity, -1 at the window's edge)."""
+
+    start_ns: int
+    end_ns: int
+    after: int
+    before: int
+
+    @property
+    def duration_ns(self) -> int:
+        """Length of the gap."""
+        return self.end_ns - self.start_ns
+
+
+def gaps(activity: Activity, window: Clip | None = None, least_ns: int = 0) -> list[Gap]:
+    """Times in which the GPU did nothing, longest first; together they are the idle time.
+
+    Args:
+        least_ns: shorter ones are left out.
+    """
+    chosen = activity.window(window)
+    busy = union(*clip(activity.intervals.time, chosen.start_ns, chosen.end_ns))
+    idle = subtract(Intervals(np.array([chosen.start_ns]), np.array([chosen.end_ns])), busy)
+    length = idle.ends - idle.starts
+    order = np.lexsort((idle.starts, -length))
+    order = order[length[order] >= max(least_ns, 1)]
+    by_end = np.argsort(activity.ends, kind="stable")
+    after = np.searchsorted(activity.ends[by_end], idle.starts[order], side="right") - 1
+    before = np.searchsorted(activity.starts, idle.ends[order], side="left")
+    found = []
+    for place, last, following in zip(order.tolist(), after.tolist(), before.tolist(), strict=True):
+        start, end = int(idle.starts[place]), int(idle.ends[place])
+        ended = int(by_end[last]) if last >= 0 and start > chosen.start_ns else -1
+        begun = following if following < len(activity) and end < chosen.end_ns else -1
+        found.append(Gap(start, end, ended, begun))
+    return found

@@ -1,0 +1,1 @@
+"""Bubbles, periods and replays of pipeline groups."""

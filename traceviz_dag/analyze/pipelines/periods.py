@@ -1,0 +1,214 @@
+"""The table ``periods``: does a repeating pair of stages overlap, unit by unit, told from starts and busy times alone.
+
+period = start of the next unit - start; derived_hidden = stage0 + stage1 - period; OverlapScore = derived_hidden /
+min(stage0, stage1). 1 means that the period is that of the longer stage, 0 that the two run one after the other. The
+derived value is net of gaps. Both stages' busy times are taken on their own clocks, so none has to be aligned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from traceviz_dag.analyze.intervals import Int64, measure_within, number_groups, union
+from traceviz_dag.analyze.kernel_intervals import kernel_intervals
+from traceviz_dag.analyze.overlap import measure_windows
+from traceviz_dag.analyze.pipelines.units import Units, steady_units
+from traceviz_dag.analyze.pipelines.work_items import WorkItems, work_items
+from traceviz_dag.classify.categories import MICROBATCH_DIMENSIONS
+from traceviz_dag.classify.topology.types import Topology
+from traceviz_dag.read.events import MISSING
+from traceviz_dag.tables import PERIODS
+from traceviz_dag.vocabulary import ALL_DIMENSIONS
+
+STAGES, DIMENSION, NAMED = "stages", "dimension", "named"
+"""Kinds of pairs."""
+
+FEWEST_UNITS = 2
+BUSY_COLUMNS = ("start_ns", "duration_ns", "kind", "dimension")
+"""Columns of ``kernels`` that tell a rank's busy times."""
+
+Rows = dict[str, object]
+
+
+def periods_table(microbatches: pa.Table, topology: Topology, kernels_of: Callable[[int], pa.Table]) -> pa.Table:
+    """Measure neighbouring pipeline stages, and computation against each communication dimension, on every rank.
+
+    Args:
+        microbatches: the table ``microbatches`` of all ranks, with a column ``rank``.
+        topology: gives the pipelines.
+        kernels_of: gives all kernels of a rank, columns ``BUSY_COLUMNS``; called once a rank.
+
+    Returns:
+        The table ``periods``: a row per pair and steady unit; a pair with fewer than two has one row, with the reason.
+    """
+    items = work_items(microbatches)
+    units = steady_units(items)
+    busy = np.zeros(len(units), dtype=np.int64)
+    places = {
+        rank: (number, stage) for number, ranks in enumerate(topology.pipelines) for stage, rank in enumerate(ranks)
+    }
+    parts: list[pa.Table] = []
+    for rank in np.unique(items.rank).tolist():
+        mine = np.flatnonzero(units.rank == rank)
+        kernels = kernels_of(rank)
+        busy[mine] = _stage_busy(kernels, units.start_ns[mine], units.end_ns[mine])
+        pipeline, stage = places.get(rank, (None, None))
+        steps = np.unique(items.step[items.rank == rank])
+        parts += _dimension_pairs(kernels, units.take(mine), steps, _Place(rank, rank, pipeline, stage))
+    parts += _stage_pairs(units, busy, items, topology)
+    return pa.concat_tables([PERIODS.schema.empty_table(), *parts])
+
+
+def scored_rows(period: Int64, stage0: Int64, stage1: Int64) -> Rows:
+    """The columns period_ns to overlap_score of some units."""
+    hidden = stage0 + stage1 - period
+    smaller = np.minimum(stage0, stage1)
+    score = hidden / np.where(smaller > 0, smaller, 1)
+    return {
+        "period_ns": period,
+        "stage0_ns": stage0,
+        "stage1_ns": stage1,
+        "derived_hidden_ns": hidden,
+        "overlap_score": pa.array(score, mask=smaller <= 0),
+    }
+
+
+def period_rows(constant: Rows, count: int, columns: Rows) -> pa.Table:
+    """Rows of the table: what all have in common, and what each has; what neither names is NULL."""
+    everything: Rows = {}
+    for column in PERIODS.columns:
+        if column.name in columns:
+            everything[column.name] = columns[column.name]
+        else:
+            everything[column.name] = pa.array([constant.get(column.name)] * count, type=column.type)
+    return PERIODS.from_columns(everything)
+
+
+def refused(constant: Rows, reason: str) -> pa.Table:
+    """The one row of a pair that has no figures."""
+    return period_rows({**constant, "refusal": reason}, 1, {})
+
+
+def too_few(units: int) -> str:
+    """Why a pair with so few steady units has no figures."""
+    return f"{units} steady unit{'' if units == 1 else 's'}; {FEWEST_UNITS} are needed"
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Whose pair it is."""
+
+    rank: int
+    rank1: int
+    pipeline: int | None
+    stage: int | None
+
+    def constant(self, pair: str, kind: str, step: int) -> Rows:
+        return {
+            "pair": pair,
+            "kind": kind,
+            "step": None if step == MISSING else step,
+            "pipeline": self.pipeline,
+            "stage": self.stage,
+            "rank": self.rank,
+            "rank1": self.rank1,
+        }
+
+
+def _stage_busy(kernels: pa.Table, starts: Int64, ends: Int64) -> Int64:
+    """Time in which a stage works for its micro-batches: all but pipeline, gradient and other step-wide traffic."""
+    intervals = kernel_intervals(kernels)
+    inside = ~intervals.communicates()
+    for dimension in MICROBATCH_DIMENSIONS:
+        inside |= intervals.communicates(dimension.value)
+    chosen = intervals.take(inside)
+    return measure_within(union(chosen.time.starts, chosen.time.ends), starts, ends)
+
+
+def _dimension_pairs(kernels: pa.Table, units: Units, steps: Int64, place: _Place) -> list[pa.Table]:
+    """Computation against each dimension in which the rank communicates."""
+    intervals = kernel_intervals(kernels)
+    dimensions = intervals.communication_dimensions()
+    measured = measure_windows(intervals, units.start_ns, units.end_ns)
+    tables = []
+    for step in steps.tolist():
+        mine = np.flatnonzero(units.step == step)
+        for dimension in dimensions:
+            constant = place.constant(f"computation + {dimension}", DIMENSION, step) | {"dimension": dimension}
+            if len(mine) < FEWEST_UNITS:
+                tables.append(refused(constant, too_few(len(mine))))
+                continue
+            compute = measured[ALL_DIMENSIONS].compute_ns[mine]
+            communication = measured[dimension].communication_ns[mine]
+            if not communication.any():
+                tables.append(refused(constant, f"no {dimension} communication in its {len(mine)} steady units"))
+                continue
+            tables.append(_unit_rows(constant, units.take(mine), compute, communication))
+    return tables
+
+
+def _stage_pairs(units: Units, busy: Int64, items: WorkItems, topology: Topology) -> list[pa.Table]:
+    """Each stage against the next of its pipeline; units of both that begin with the same backward step."""
+    tables = []
+    by_queue = _slices(units)
+    told = set(zip(items.rank.tolist(), items.step.tolist(), strict=True))
+    for step in np.unique(items.step).tolist():
+        for number, ranks in enumerate(topology.pipelines):
+            for stage, (rank, rank1) in enumerate(pairwise(ranks)):
+                if (rank, step) not in told and (rank1, step) not in told:
+                    continue
+                place = _Place(rank, rank1, number, stage)
+                constant = place.constant(f"stages {stage} and {stage + 1}", STAGES, step)
+                if (rank, step) not in told or (rank1, step) not in told:
+                    missing = stage if (rank, step) not in told else stage + 1
+                    tables.append(refused(constant, f"no forward and backward steps are known of stage {missing}"))
+                    continue
+                first, second = (by_queue.get((each, step), np.empty(0, np.intp)) for each in (rank, rank1))
+                first, second = _same_microbatches(units, first, second)
+                if len(first) < FEWEST_UNITS:
+                    tables.append(refused(constant, too_few(len(first))))
+                else:
+                    tables.append(_unit_rows(constant, units.take(first), busy[first], busy[second]))
+    return tables
+
+
+def _unit_rows(constant: Rows, units: Units, stage0: Int64, stage1: Int64) -> pa.Table:
+    columns: Rows = {
+        "unit": units.ordinal,
+        "chunk": units.chunk,
+        "microbatch": units.microbatch,
+        "start_ns": units.start_ns,
+    }
+    return period_rows(constant, len(units), columns | scored_rows(units.end_ns - units.start_ns, stage0, stage1))
+
+
+def _slices(units: Units) -> dict[tuple[int, int], npt.NDArray[np.intp]]:
+    """Places of the units of each rank and step."""
+    if not len(units):
+        return {}
+    first, queue = number_groups(units.rank, units.step)
+    order = np.argsort(queue, kind="stable")
+    edges = np.searchsorted(queue[order], np.arange(len(first) + 1))
+    return {
+        (int(units.rank[row]), int(units.step[row])): order[low:high]
+        for row, low, high in zip(first.tolist(), edges[:-1].tolist(), edges[1:].tolist(), strict=True)
+    }
+
+
+def _same_microbatches(
+    units: Units, first: npt.NDArray[np.intp], second: npt.NDArray[np.intp]
+) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """Those units of two ranks that begin with the backward step of the same chunk and micro-batch, in order."""
+    if not len(first) or not len(second):
+        return first[:0], second[:0]
+    both = np.concatenate((first, second))
+    _, key = number_groups(units.chunk[both], units.microbatch[both])
+    _, left, right = np.intersect1d(key[: len(first)], key[len(first) :], return_indices=True)
+    order = np.argsort(left)
+    return first[left[order]], second[right[order]]

@@ -1,0 +1,248 @@
+"""Who came last to each matched communication, how long everybody else waited, and how long the transfer took.
+
+In a matched communication wait = last arrival - own arrival and transfer = duration - wait, on each rank. A kernel that
+carries messages waits for the peers of its own messages only. Nobody's communication ends before the last has arrived:
+a wait that is longer than its kernel shows that the clocks are wrong, and none is told.
+
+Where members end together no clock is needed: who arrives last has the shortest kernel, and the wait of the others is
+what their kernels last longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from traceviz_dag.analyze.clocks.clocks import SolvedClocks, scattered_ranks, solved_clocks
+from traceviz_dag.analyze.intervals import Int64, number_groups
+from traceviz_dag.analyze.matching.communications import labels, optional_integers
+from traceviz_dag.analyze.matching.matches import Matches
+from traceviz_dag.analyze.matching.operations import ENDS_TOGETHER, OPERATIONS
+from traceviz_dag.read.events import MISSING
+from traceviz_dag.vocabulary import CPU_DEVICE
+
+Marks = npt.NDArray[np.bool_]
+
+CONFIRMING_NS = 20_000
+"""What is matched by order alone is believed where its members' ends lie no further apart on solved clocks: NCCL's lie
+within 10 us, those of ranks that do not meet drift apart."""
+
+
+class Refusal(StrEnum):
+    """Why a matched communication has no wait on some clocks."""
+
+    CLOCK_REFUSED = "clock_refused"
+    COMPONENTS_DIFFER = "components_differ"
+    ORDER_ALONE = "order_alone"
+    ARRIVES_AFTER_END = "arrives_after_end"
+    NONE = "none"
+
+
+REFUSALS = tuple(Refusal)
+"""The word behind each code."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """One entry a row of the matches; ``MISSING`` where the row is not matched with another rank.
+
+    Attributes:
+        wait_ns: last arrival minus own.
+        last_row: the row that arrived last; of several the one of the lowest rank, the row itself before others.
+    """
+
+    wait_ns: Int64
+    last_row: Int64
+
+    def transfer_ns(self, matches: Matches) -> Int64:
+        """Duration minus wait."""
+        duration = matches.rows.end_ns - matches.rows.start_ns
+        return np.where(self.wait_ns == MISSING, MISSING, duration - self.wait_ns)
+
+    def last_rank(self, matches: Matches) -> Int64:
+        """The rank that arrived last."""
+        known = self.last_row != MISSING
+        return np.where(known, matches.rows.rank[np.where(known, self.last_row, 0)], MISSING)
+
+    def last_transfer_ns(self, matches: Matches) -> Int64:
+        """The transfer of the last to arrive, which is that of the communication."""
+        known = self.last_row != MISSING
+        return np.where(known, self.transfer_ns(matches)[np.where(known, self.last_row, 0)], MISSING)
+
+
+@dataclass(frozen=True, slots=True)
+class ToldArrivals:
+    """Arrivals by one measure, and why it tells nothing of the other rows.
+
+    Attributes:
+        arrivals: ``MISSING`` where the measure cannot be believed.
+        refusal: codes of ``REFUSALS``; NONE where the arrivals are there, or where the row is not matched at all.
+    """
+
+    arrivals: Arrivals
+    refusal: Int64
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedArrivals:
+    """The arrivals by every measure.
+
+    Attributes:
+        recorded: clocks as recorded; aligned: on solved clocks; by_duration: without clocks, where members end
+            together.
+    """
+
+    recorded: ToldArrivals
+    aligned: ToldArrivals
+    by_duration: Arrivals
+
+    @property
+    def solved(self) -> Marks:
+        """Whether the aligned arrivals are there, and so the ones to go by."""
+        return self.aligned.arrivals.wait_ns != MISSING
+
+    def best(self) -> Arrivals:
+        """The aligned arrivals where they are there, else those by duration; never those on recorded clocks."""
+        aligned = self.aligned.arrivals
+        return Arrivals(
+            np.where(self.solved, aligned.wait_ns, self.by_duration.wait_ns),
+            np.where(self.solved, aligned.last_row, self.by_duration.last_row),
+        )
+
+
+def judge_arrivals(matches: Matches, rank_clocks: pa.Table) -> JudgedArrivals:
+    """Compare arrivals on recorded clocks, on solved ones, and without any.
+
+    Args:
+        rank_clocks: the table ``rank_clocks`` of the same matches.
+    """
+    rows, clocks = matches.rows, solved_clocks(rank_clocks)
+    recorded = arrivals(matches, rows.start_ns)
+    matched = recorded.wait_ns != MISSING
+    unconfirmed = matched & _unconfirmed(matches, clocks)
+    aligned = arrivals(matches, clocks.align(rows.rank, rows.start_ns))
+    aligned_refusals = {
+        Refusal.ARRIVES_AFTER_END: _impossible(matches, aligned),
+        Refusal.ORDER_ALONE: unconfirmed,
+        Refusal.COMPONENTS_DIFFER: _foreign(matches, rank_clocks, aligned),
+        Refusal.CLOCK_REFUSED: matched & (aligned.wait_ns == MISSING),
+    }
+    recorded_refusals = {
+        Refusal.ARRIVES_AFTER_END: _impossible(matches, recorded),
+        Refusal.ORDER_ALONE: unconfirmed,
+    }
+    scattered = np.isin(rows.rank, scattered_ranks(rank_clocks))
+    together = ends_together(matches) & ~_shared(matches, scattered) & ~unconfirmed
+    # On clocks that make every kernel end at 0, a start says how long it lasts.
+    by_duration = arrivals(matches, np.where(together, rows.start_ns - rows.end_ns, MISSING))
+    return JudgedArrivals(_told(recorded, recorded_refusals), _told(aligned, aligned_refusals), by_duration)
+
+
+def ends_together(matches: Matches) -> Marks:
+    """Mark matched collectives of GPUs that nobody leaves before the last has come: their durations tell the waits."""
+    device, names = labels(matches.rows.table, "device")
+    on_cpu = np.array([name == CPU_DEVICE for name in names])[device]
+    collective = np.zeros(len(matches.rows), dtype=bool)
+    collective[matches.collective_rows] = True
+    together = np.isin(matches.rows.operation, [OPERATIONS.index(each) for each in ENDS_TOGETHER])
+    return collective & together & ~_shared(matches, on_cpu)
+
+
+def _told(found: Arrivals, refusals: Mapping[Refusal, Marks]) -> ToldArrivals:
+    """The arrivals that nothing refuses; of several reasons the last counts."""
+    refusal = np.full(len(found.wait_ns), REFUSALS.index(Refusal.NONE))
+    for reason, rows in refusals.items():
+        refusal[rows] = REFUSALS.index(reason)
+    fine = refusal == REFUSALS.index(Refusal.NONE)
+    return ToldArrivals(Arrivals(*(np.where(fine, each, MISSING) for each in (found.wait_ns, found.last_row))), refusal)
+
+
+def _shared(matches: Matches, rows: Marks) -> Marks:
+    """The rows, and all others of the same collectives: what spoils one member's clock spoils the comparison."""
+    spoiled = np.unique(matches.communication[rows & ~matches.is_message & (matches.communication >= 0)])
+    return rows | (np.isin(matches.communication, spoiled) & ~matches.is_message)
+
+
+def _impossible(matches: Matches, found: Arrivals) -> Marks:
+    """Rows of which some member arrives after another has left."""
+    duration = matches.rows.end_ns - matches.rows.start_ns
+    return _shared(matches, (found.wait_ns != MISSING) & (found.wait_ns > duration))
+
+
+def _foreign(matches: Matches, rank_clocks: pa.Table, aligned: Arrivals) -> Marks:
+    """Rows with members whose clocks are of different components, which have nothing in common."""
+    rows, known = matches.rows, aligned.last_row != MISSING
+    if not len(rows):
+        return known
+    component = dict(
+        zip(*(optional_integers(rank_clocks, name).tolist() for name in ("rank", "component")), strict=True)
+    )
+    of_rank = np.array([component[rank] for rank in rows.ranks], dtype=np.int64)
+    of_row = of_rank[np.searchsorted(np.array(rows.ranks), rows.rank)]
+    foreign = known & (of_row != of_row[np.where(known, aligned.last_row, 0)])
+    spoiled = np.isin(matches.communication, np.unique(matches.communication[foreign]))
+    return known & spoiled
+
+
+def _unconfirmed(matches: Matches, clocks: SolvedClocks) -> Marks:
+    """Rows that are matched by order alone, and whose members' ends on solved clocks do not confirm that."""
+    alone = np.flatnonzero(matches.by_order_alone & (matches.communication >= 0))
+    result = np.zeros(len(matches.rows), dtype=bool)
+    if not len(alone):
+        return result
+    ends = clocks.align(matches.rows.rank[alone], matches.rows.end_ns[alone])
+    first, number = number_groups(matches.communication[alone])
+    low, high = np.full(len(first), np.iinfo(np.int64).max), np.full(len(first), np.iinfo(np.int64).min)
+    np.minimum.at(low, number, ends)
+    np.maximum.at(high, number, ends)
+    unknown = np.bincount(number, weights=ends == MISSING) > 0
+    result[alone] = (unknown | (high - low > CONFIRMING_NS))[number]
+    return result
+
+
+def arrivals(matches: Matches, start_ns: Int64) -> Arrivals:
+    """Compare the arrivals of each matched communication.
+
+    Args:
+        start_ns: start of each row on clocks that may be compared; ``MISSING`` where a row's clock cannot be.
+    """
+    wait, last = np.full(len(matches.rows), MISSING), np.full(len(matches.rows), MISSING)
+    _collectives(matches, start_ns, wait, last)
+    _messages(matches, start_ns, wait, last)
+    return Arrivals(wait, last)
+
+
+def _collectives(matches: Matches, start_ns: Int64, wait: Int64, last: Int64) -> None:
+    rows = matches.collective_rows
+    # A member that nobody else was found for has nothing to be compared with, unless it is alone by definition.
+    rows = rows[(matches.found[rows] > 1) | (matches.members[rows] == 1)]
+    if not len(rows):
+        return
+    _, number = number_groups(matches.communication[rows])
+    unknown = np.bincount(number, weights=start_ns[rows] == MISSING) > 0
+    order = np.lexsort((-matches.rows.rank[rows], start_ns[rows], number))
+    ends = np.append(np.flatnonzero(np.diff(number[order])), len(order) - 1)
+    latest = rows[order[ends]]
+    known = ~unknown[number]
+    last[rows[known]] = latest[number[known]]
+    wait[rows[known]] = start_ns[latest[number[known]]] - start_ns[rows[known]]
+
+
+def _messages(matches: Matches, start_ns: Int64, wait: Int64, last: Int64) -> None:
+    end, other = matches.end, matches.other
+    if not len(end):
+        return
+    unknown = np.zeros(len(start_ns), dtype=bool)
+    unknown[end[(start_ns[end] == MISSING) | (start_ns[other] == MISSING)]] = True
+    order = np.lexsort((-matches.rows.rank[other], start_ns[other], end))
+    places = np.append(np.flatnonzero(np.diff(end[order])), len(order) - 1)
+    mine, peer = end[order[places]], other[order[places]]
+    mine, peer = mine[~unknown[mine]], peer[~unknown[mine]]
+    late = start_ns[peer] > start_ns[mine]
+    last[mine] = np.where(late, peer, mine)
+    wait[mine] = np.where(late, start_ns[peer] - start_ns[mine], 0)

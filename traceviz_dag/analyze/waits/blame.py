@@ -1,0 +1,196 @@
+"""Who is to blame for waiting: the matrix of who waited for whom, and the ranks that were late of themselves.
+
+All functions take the table ``collectives`` with its waits charged (``waits.charge_waits``), and go by solved clocks
+where these are there, else by durations, which need no clock; never by clocks as they were recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from traceviz_dag.analyze.kernel_intervals import codes
+from traceviz_dag.analyze.matching.communications import optional_integers
+from traceviz_dag.analyze.waits.waits import HOST, same_work
+
+BLAMED_SHARE, BLAMED_HOST_SHARE = 0.05, 0.01
+"""Share of the step by which a rank must delay its peers to be blamed: the second one where most of it is its host's
+doing, again and again or for long, as in a hidden synchronisation."""
+
+HOST_JITTER_NS = 20_000
+"""Up to this a host launches late by chance; where GPUs outrun their hosts, that adds up to shares of the step."""
+
+HOST_TIMES, HOST_PAUSE_NS = 3, 1_000_000
+"""So often, or for so long in all, a host must be late beyond that; one hiccup of some tenths of a millisecond in a
+step is nothing that anybody can mend."""
+
+BLAMED_TIMES, BLAMED_OF_WORST = 3.0, 0.2
+"""And this multiple of the lower quartile of all ranks (a quarter, and not half, since of two expert-parallel ranks one
+can be the slow one), and this share of what the worst rank did (what is small beside that is jitter which its delays
+stir up)."""
+
+JUDGED_COLUMNS = (
+    *("rank", "communication", "dimension", "stage", "fault", "arrival_ns", "duration_ns", "clocks"),
+    *("wait_aligned_ns", "last_rank_aligned", "wait_by_duration_ns", "last_rank_by_duration", "aligned_refusal"),
+    *("late_compute_ns", "late_communication_ns", "late_memory_ns", "late_host_ns", "late_idle_ns", "late_category"),
+)
+"""Columns of ``collectives`` that everything here needs."""
+
+LATE_PARTS = ("late_compute_ns", "late_communication_ns", "late_memory_ns", "late_host_ns", "late_idle_ns")
+
+
+def judged_waits(collectives: pa.Table) -> pa.Table:
+    """The rows whose wait can be told, with ``judged_wait_ns`` and ``late_rank`` by the best measure there is."""
+    wait = pc.coalesce(collectives["wait_aligned_ns"], collectives["wait_by_duration_ns"])
+    late = pc.coalesce(collectives["last_rank_aligned"], collectives["last_rank_by_duration"])
+    rows = collectives.append_column("judged_wait_ns", wait).append_column("late_rank", late)
+    return rows.filter(pc.is_valid(wait))
+
+
+def wait_basis(collectives: pa.Table) -> dict[str, int]:
+    """What the waits of matched communication kernels rest on, in kernels.
+
+    Returns:
+        ``solved`` clocks, ``durations`` alone, and ``untold``: matched with a peer, but neither measure holds.
+    """
+    counts = {
+        row["values"]: row["counts"] for row in pc.value_counts(collectives["clocks"].cast(pa.string())).to_pylist()
+    }
+    untold = pc.and_(pc.is_null(collectives["clocks"]), pc.is_valid(collectives["aligned_refusal"]))
+    return {
+        "solved": counts.get("solved", 0),
+        "durations": counts.get("durations", 0),
+        "untold": pc.sum(untold).as_py() or 0,
+    }
+
+
+def blame_matrix(collectives: pa.Table) -> pa.Table:
+    """Who waited for whom.
+
+    Returns:
+        A row per rank × late_rank × dimension: ``waits`` (how often), ``wait_ns``, and the sums of the late parts, ns;
+        longest first. Waits in communications with missing members are left out: the last rank may be one of these.
+    """
+    rows = judged_waits(collectives)
+    rows = rows.filter(pc.and_(pc.not_equal(rows["rank"], rows["late_rank"]), pc.is_null(rows["fault"])))
+    rows = rows.set_column(rows.schema.get_field_index("dimension"), "dimension", rows["dimension"].cast(pa.string()))
+    sums = [("judged_wait_ns", "count"), *((name, "sum") for name in ("judged_wait_ns", *LATE_PARTS))]
+    matrix = rows.group_by(["rank", "late_rank", "dimension"]).aggregate(sums)
+    names = {"judged_wait_ns_count": "waits", "judged_wait_ns_sum": "wait_ns"}
+    names |= {f"{part}_sum": part for part in LATE_PARTS}
+    matrix = matrix.rename_columns([names.get(name, name) for name in matrix.column_names])
+    return matrix.sort_by([("wait_ns", "descending"), ("rank", "ascending"), ("late_rank", "ascending")])
+
+
+def late_ranks(collectives: pa.Table, step_ns: int | None) -> pa.Table:
+    """How much each rank delayed the peers of its own stage, and whether it is to blame.
+
+    Of each communication the longest wait counts, once. Its *own* part is what the late rank computed, copied or had
+    not launched (beyond the jitter of hosts); time that it spent in other communications was handed on to it by others.
+
+    Args:
+        step_ns: how long the training steps of the table take (``step_time.step_time``); None blames nobody.
+
+    Returns:
+        A row a rank: ``communications`` it was in whose waits can be told, ``last`` in how many, ``delay_ns``,
+        ``own_ns`` (both sums of longest waits), ``own_share`` of the step, ``late_category`` of most of the delay
+        (host where most of its own part is), ``blamed``.
+    """
+    rows = judged_waits(collectives)
+    rows = rows.filter(pc.and_(pa.array(same_work(rows)), pc.is_null(rows["fault"])))
+    rank, communication, wait = (optional_integers(rows, name) for name in ("rank", "communication", "judged_wait_ns"))
+    everyone = np.unique(optional_integers(collectives, "rank"))
+    place = np.searchsorted(everyone, rank)
+    order = np.lexsort((wait, communication))
+    longest = order[np.append(np.flatnonzero(np.diff(communication[order])), len(order) - 1)] if len(order) else order
+    longest = longest[wait[longest] > 0]
+    late = np.searchsorted(everyone, optional_integers(rows, "late_rank")[longest])
+    busy = optional_integers(rows, "late_compute_ns")[longest] + optional_integers(rows, "late_memory_ns")[longest]
+    host = optional_integers(rows, "late_host_ns")[longest]
+    host[host < HOST_JITTER_NS] = 0
+    own = np.clip(busy + host, 0, wait[longest])
+
+    def total(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        result = np.zeros(len(everyone), dtype=np.int64)
+        np.add.at(result, late, values)
+        return result
+
+    own_ns, host_ns = total(own), total(host)
+    lasting = (total((host > 0).astype(np.int64)) >= HOST_TIMES) | (host_ns >= HOST_PAUSE_NS)
+    hosts = 2 * host_ns > own_ns
+    usual_category = _usual_category(rows.take(pa.array(longest)), late, wait[longest], len(everyone))
+    doing = [HOST if mostly_host else word for mostly_host, word in zip(hosts, usual_category, strict=True)]
+    share = own_ns / step_ns if step_ns else np.full(len(own_ns), np.nan)
+    usual = float(np.quantile(own_ns, 0.25)) if len(own_ns) else 0.0
+    return pa.table(
+        {
+            "rank": everyone,
+            "communications": np.bincount(place, minlength=len(everyone)),
+            "last": np.bincount(late, minlength=len(everyone)),
+            "delay_ns": total(wait[longest]),
+            "own_ns": own_ns,
+            "own_share": pa.array(share, mask=np.isnan(share)),
+            "late_category": doing,
+            "blamed": (share >= np.where(hosts & lasting, BLAMED_HOST_SHARE, BLAMED_SHARE))
+            & (own_ns >= BLAMED_TIMES * usual)
+            & (own_ns >= BLAMED_OF_WORST * own_ns.max(initial=0)),
+        }
+    )
+
+
+def blamed_ranks(late: pa.Table) -> list[dict[str, Any]]:
+    """The rows of ``late_ranks`` of the ranks that are to blame, the longest delay first."""
+    return sorted(late.filter(late["blamed"]).to_pylist(), key=lambda row: -row["own_ns"])
+
+
+def delays_by(late: pa.Table, place_of: Mapping[int, int | None], name: str) -> pa.Table:
+    """Sum the rows of ``late_ranks`` over stages or nodes.
+
+    Args:
+        place_of: rank → stage or node; name: the column that says which.
+
+    Returns:
+        A row a place: ``ranks``, ``delay_ns``, ``own_ns``, ``worst_rank``; the longest delay first.
+    """
+    places = [place_of.get(rank) for rank in late["rank"].to_pylist()]
+    rows = late.append_column(name, pa.array(places, pa.int64())).filter(pc.is_valid(pa.array(places, pa.int64())))
+    rows = rows.sort_by([("own_ns", "descending")])
+    sums = [("rank", "count"), ("delay_ns", "sum"), ("own_ns", "sum"), ("rank", "first")]
+    table = rows.group_by([name], use_threads=False).aggregate(sums)
+    names = {"rank_count": "ranks", "delay_ns_sum": "delay_ns", "own_ns_sum": "own_ns", "rank_first": "worst_rank"}
+    table = table.rename_columns([names.get(column, column) for column in table.column_names])
+    return table.sort_by([("own_ns", "descending")])
+
+
+def wait_and_transfer(collectives: pa.Table) -> pa.Table:
+    """Hidden and exposed communication, each split into wait and transfer.
+
+    Returns:
+        A row a dimension: ``kernels``, ``hidden_wait_ns``, ``exposed_wait_ns``, ``hidden_transfer_ns``,
+        ``exposed_transfer_ns``: sums over kernels of all ranks, where kernels that run side by side each count.
+    """
+    rows = judged_waits(collectives)
+    rows = rows.set_column(rows.schema.get_field_index("dimension"), "dimension", rows["dimension"].cast(pa.string()))
+    parts = ("hidden_wait_ns", "exposed_wait_ns", "hidden_transfer_ns", "exposed_transfer_ns")
+    table = rows.group_by(["dimension"]).aggregate([("rank", "count"), *((part, "sum") for part in parts)])
+    names = {"rank_count": "kernels"} | {f"{part}_sum": part for part in parts}
+    table = table.rename_columns([names.get(name, name) for name in table.column_names])
+    return table.sort_by([("exposed_wait_ns", "descending")])
+
+
+def _usual_category(
+    rows: pa.Table, late: npt.NDArray[np.int64], wait: npt.NDArray[np.int64], ranks: int
+) -> list[str | None]:
+    """Per rank, what it did longest over all waits that it caused."""
+    code, names = codes(rows, "late_category")
+    table = np.zeros((ranks, len(names) + 1), dtype=np.int64)
+    np.add.at(table, (late, np.where(code < 0, len(names), code)), wait)
+    words: list[str | None] = [*names, None]
+    return [
+        words[place] if total else None for place, total in zip(table.argmax(axis=1), table.sum(axis=1), strict=True)
+    ]

@@ -1,0 +1,123 @@
+"""The table ``collectives``: every rank's part in every communication, matched across ranks, with its waiting time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from traceviz_dag.analyze.intervals import Int64, number_groups
+from traceviz_dag.analyze.matching.collective_matching import FAULTS, MATCHED_BY, Fault
+from traceviz_dag.analyze.matching.communications import labels, nullable
+from traceviz_dag.analyze.matching.matches import Matches
+from traceviz_dag.analyze.matching.operations import OPERATIONS, bandwidth, bus_factor, element_bytes, message_bytes
+from traceviz_dag.analyze.waits.arrivals import REFUSALS, Refusal, judge_arrivals
+from traceviz_dag.analyze.waits.nodes import nodes_of_devices
+from traceviz_dag.read.events import MISSING
+from traceviz_dag.tables import COLLECTIVES
+
+SOLVED, DURATIONS = "solved", "durations"
+"""What a figure across ranks rests on: solved clocks, or durations alone, which need no clock."""
+
+INTRA_NODE, INTER_NODE = "intra_node", "inter_node"
+
+_FILLED_LATER = (
+    *("hidden_wait_ns", "exposed_wait_ns", "hidden_transfer_ns", "exposed_transfer_ns", "late_compute_ns"),
+    *("late_communication_ns", "late_memory_ns", "late_host_ns", "late_idle_ns", "late_category"),
+)
+
+
+def collectives_table(matches: Matches, rank_clocks: pa.Table) -> pa.Table:
+    """Measure arrival, wait, transfer and bandwidth of every communication.
+
+    What a rank did beside its communications is not known here: the columns on hidden and exposed parts and on the
+    late rank are NULL until ``waits.charge_waits`` fills them.
+
+    Args:
+        rank_clocks: the table ``rank_clocks`` of the same matches.
+
+    Returns:
+        The table ``collectives``, a row for each row of the matches, in their order; unmatched ones say why.
+    """
+    rows = matches.rows
+    judged = judge_arrivals(matches, rank_clocks)
+    recorded, aligned, best = judged.recorded.arrivals, judged.aligned.arrivals, judged.best()
+    last_transfer = best.last_transfer_ns(matches)
+    nbytes = _bytes(matches)
+    speed = bandwidth(nbytes, last_transfer)
+    factor = bus_factor(rows.operation, np.where(matches.members == MISSING, matches.found, matches.members))
+    reasons = [None if each is Refusal.NONE else each.value for each in REFUSALS]
+    group = matches.grouped.group
+    table = rows.table
+    return COLLECTIVES.from_columns(
+        {name: table[name] for name in ("rank", "kernel_id", "step", "dimension", "phase", "stage")}
+        | {name: pa.nulls(len(rows), COLLECTIVES.schema.field(name).type) for name in _FILLED_LATER}
+        | {
+            "communication": pa.array(matches.communication, mask=matches.communication < 0),
+            "operation": _words(rows.operation, [each.value for each in OPERATIONS]),
+            "group_name": _words(group, [each.name for each in matches.grouped.groups]),
+            "group_description": _words(group, [each.description for each in matches.grouped.groups]),
+            "members": nullable(matches.members),
+            "members_found": matches.found,
+            "matched_by": _words(matches.matched_by, [each.value for each in MATCHED_BY]),
+            "fault": _words(matches.fault, [None if each is Fault.NONE else each.value for each in FAULTS]),
+            "scope": _scopes(matches),
+            "arrival_ns": rows.start_ns,
+            "duration_ns": rows.end_ns - rows.start_ns,
+            "wait_ns": nullable(recorded.wait_ns),
+            "transfer_ns": nullable(recorded.transfer_ns(matches)),
+            "last_rank": nullable(recorded.last_rank(matches)),
+            "wait_aligned_ns": nullable(aligned.wait_ns),
+            "transfer_aligned_ns": nullable(aligned.transfer_ns(matches)),
+            "last_rank_aligned": nullable(aligned.last_rank(matches)),
+            "wait_by_duration_ns": nullable(judged.by_duration.wait_ns),
+            "last_rank_by_duration": nullable(judged.by_duration.last_rank(matches)),
+            "recorded_refusal": _words(judged.recorded.refusal, reasons),
+            "aligned_refusal": _words(judged.aligned.refusal, reasons),
+            "clocks": _words(np.where(best.wait_ns == MISSING, -1, judged.solved), [DURATIONS, SOLVED]),
+            "last_transfer_ns": nullable(last_transfer),
+            "bytes": nullable(nbytes),
+            "algorithm_gb_per_s": pa.array(speed, mask=np.isnan(speed)),
+            "bus_gb_per_s": pa.array(speed * factor, mask=np.isnan(speed)),
+        }
+    )
+
+
+def _device_of_ranks(matches: Matches) -> dict[int, str | None]:
+    """Rank → its device; None for a rank with communications on several."""
+    code, names = labels(matches.rows.table, "device")
+    pairs = np.unique(np.stack((matches.rows.rank, code)), axis=1) if len(code) else np.empty((2, 0), np.int64)
+    devices: dict[int, str | None] = {}
+    for rank, name in pairs.T.tolist():
+        devices[rank] = None if rank in devices else names[name]
+    return devices
+
+
+def _bytes(matches: Matches) -> Int64:
+    rows = matches.rows
+    code, names = labels(rows.table, "dtype")
+    sizes = np.array([element_bytes(name) or MISSING for name in names], dtype=np.int64)[code]
+    return message_bytes(rows.operation, rows.integers("in_elements"), rows.integers("out_elements"), sizes)
+
+
+def _scopes(matches: Matches) -> pa.DictionaryArray:
+    """Whether each matched communication stays inside a node."""
+    nodes = nodes_of_devices(_device_of_ranks(matches))
+    node = np.array([nodes.get(rank, MISSING) for rank in matches.rows.ranks], dtype=np.int64)
+    scope = np.full(len(matches.rows), -1)
+    if len(node) and (node != MISSING).all():
+        of_row = node[np.searchsorted(np.array(matches.rows.ranks), matches.rows.rank)]
+        matched = np.flatnonzero(matches.communication >= 0)
+        _, number = number_groups(matches.communication[matched]) if len(matched) else (matched, matched)
+        low, high = np.full(len(matched), np.iinfo(np.int64).max), np.full(len(matched), -1)
+        np.minimum.at(low, number, of_row[matched])
+        np.maximum.at(high, number, of_row[matched])
+        scope[matched] = low[number] != high[number]
+    return _words(scope, [INTRA_NODE, INTER_NODE])
+
+
+def _words(codes: Int64, words: list[str | None]) -> pa.DictionaryArray:
+    """A dictionary column; a negative code and the word None are NULL."""
+    known = sorted({word for word in words if word is not None})
+    place = np.array([-1 if word is None else known.index(word) for word in words] + [-1], dtype=np.int32)
+    indices = place[np.where(codes < 0, len(words), codes).astype(np.int64)]
+    return pa.DictionaryArray.from_arrays(pa.array(indices, mask=indices < 0), pa.array(known, pa.string()))

@@ -1,0 +1,1 @@
+"""Which dimension of the parallelism a communication serves."""

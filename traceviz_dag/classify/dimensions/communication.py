@@ -1,0 +1,297 @@
+"""What each communication kernel carries, over which process group, and which parallel dimension that serves."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache, partial
+
+import numpy as np
+
+from traceviz_dag.classify.dimensions.communicator_use import Carried, decide_by_use
+from traceviz_dag.classify.dimensions.dimension_evidence import (
+    MOST_COUNT_ELEMENTS,
+    RANKS_AND_USE,
+    DimensionDecision,
+    DimensionEvidence,
+    GroupFacts,
+)
+from traceviz_dag.classify.launches import Launches
+from traceviz_dag.classify.rules import Rules
+from traceviz_dag.classify.topology.group_dimensions import group_kind
+from traceviz_dag.classify.topology.types import Group, Topology
+from traceviz_dag.classify.topology.unite import group_dimension
+from traceviz_dag.read.events import MISSING, CollectiveFacts, Int64, TraceEvents
+from traceviz_dag.read.host_tree import NONE, Bool, HostTree, take
+from traceviz_dag.vocabulary import Dimension, Evidence, Phase, TopologySource
+
+_PHASES = tuple(Phase)
+_OF_GROUPS = frozenset({Dimension.TP, Dimension.CP, Dimension.EP, Dimension.ETP, Dimension.PP})
+"""Dimensions whose groups carry nothing else that a call stack would not tell."""
+_COMBINED_GROUPS = frozenset({"tp_cp", "tp_dp", "tp_dp_cp", "etp_ep"})
+_EXPERT_DIMENSIONS = frozenset({Dimension.EP, Dimension.ETP, Dimension.EDP})
+_EXPERT_WORDS = ("moe", "expert", "groupedgemm", "grouped_gemm", "groupedlinear", "deep_ep")
+
+
+@dataclass(frozen=True, slots=True)
+class JobGroups:
+    """What the topology knows of a job's process groups.
+
+    Attributes:
+        dimension_of: (pg_name, pg_desc, ranks) → (dimension or unknown, candidates, rule).
+        split: dimensions that the job is known to be split over, with groups of two ranks or more.
+        absent: dimensions that it is known not to be split over; of all others nothing is known.
+        members: dimension → the members of its groups that are known, of two ranks or more.
+    """
+
+    dimension_of: Callable[[str | None, str | None, tuple[int, ...]], tuple[Dimension, tuple[Dimension, ...], str]]
+    split: frozenset[Dimension]
+    absent: frozenset[Dimension]
+    members: Mapping[Dimension, tuple[frozenset[int], ...]] = field(default_factory=dict)
+
+
+def job_groups(topology: Topology) -> JobGroups:
+    """The process groups of a job for the classification of its communication.
+
+    Megatron describes the groups of all its dimensions; without descriptions only those are known that some source
+    lists, be it with one member.
+    """
+    plain = [group for group in topology.groups if not _spans_dimensions(group)]
+    split = frozenset(group.dimension for group in plain if group.size > 1)
+    listed = frozenset(group.dimension for group in plain)
+    described = any(
+        group.source is TopologySource.DISTRIBUTED_INFO
+        and group.description is not None
+        and group.dimension not in (Dimension.WORLD, Dimension.UNKNOWN)
+        for group in topology.groups
+    )
+    absent = (frozenset(Dimension) if described else listed) - split
+    members = {
+        dimension: tuple(frozenset(group.ranks) for group in plain if group.dimension is dimension and group.size > 1)
+        for dimension in split
+    }
+    return JobGroups(partial(group_dimension, topology), split, absent, members)
+
+
+def _spans_dimensions(group: Group) -> bool:
+    """Whether a group has more than one rank as soon as one of several dimensions is split."""
+    kind = group_kind(group.description)
+    return kind is not None and kind.grid_group in _COMBINED_GROUPS
+
+
+def complete_facts(trace: TraceEvents, tree: HostTree, launches: Launches, communication: Bool) -> CollectiveFacts:
+    """The facts of each kernel: its own, else those of the ``record_param_comms`` operator around its launch."""
+    own = trace.device.collective
+    bare = communication & (own.collective == 0) & (own.group_name == 0) & (own.group_description == 0)
+    operator_of_row = np.full(len(trace.host), NONE, dtype=np.int64)
+    operator_of_row[trace.communication_operators] = np.arange(len(trace.communication_operators))
+    marked = operator_of_row[tree.rows] >= 0
+    around = take(tree.nearest(marked), np.where(bare, launches.position, NONE))
+    operator = take(operator_of_row, take(tree.rows, around))
+    borrowed = operator >= 0
+    columns = {}
+    for column in dataclasses.fields(CollectiveFacts):
+        values = getattr(own, column.name).copy()
+        values[borrowed] = getattr(trace.operator_facts, column.name)[operator[borrowed]]
+        columns[column.name] = values
+    return CollectiveFacts(**columns)
+
+
+def decide_dimensions(
+    trace: TraceEvents,
+    facts: CollectiveFacts,
+    frame_rule: Int64,
+    kernel_rule: Int64,
+    phase: Int64,
+    rows: Int64,
+    rules: Rules,
+    groups: JobGroups,
+) -> tuple[list[DimensionDecision], Int64]:
+    """Decide the dimension of each communication.
+
+    In order: a frame that knows its group's dimension better; the process group; the frame; what the same group carries
+    elsewhere; the size of the message; what else the stream carries; the kernel's own name.
+
+    Args:
+        frame_rule: per device row, index of the nearest frame rule with a dimension or a role, or NONE.
+        kernel_rule: per device row, index of its kernel rule, or NONE.
+        phase: per device row, index into the phases of the vocabulary.
+        rows: the communication rows.
+
+    Returns:
+        The distinct decisions, and per entry of ``rows`` the index of its own.
+    """
+    keys = np.stack(
+        [
+            facts.group_name[rows],
+            facts.group_description[rows],
+            facts.group_ranks[rows],
+            facts.collective[rows],
+            frame_rule[rows],
+            kernel_rule[rows],
+            trace.device.name[rows],
+            phase[rows],
+        ]
+    )
+    distinct, which = np.unique(keys, axis=1, return_inverse=True)
+    experts = _has_experts(trace, groups)
+    decisions = []
+    of_groups = []
+
+    @cache
+    def group_of(name: int, description: int, ranks: int) -> GroupFacts:
+        return _group(trace.strings, name, description, ranks, groups)
+
+    for name, description, ranks, collective, frame, kernel, kernel_name, at in distinct.T.tolist():
+        group = group_of(name, description, ranks)
+        of_groups.append(group)
+        decisions.append(
+            DimensionEvidence(
+                rules,
+                groups.split,
+                groups.absent if experts else groups.absent | _EXPERT_DIMENSIONS,
+                rules.frames[frame] if frame >= 0 else None,
+                rules.kernels[kernel] if kernel >= 0 else None,
+                trace.strings[collective] or trace.strings[kernel_name],
+                _PHASES[at],
+            ).decide(group)
+        )
+    decisions = _from_same_groups(decisions, of_groups)
+    decisions, which = _from_sizes(facts, rows, decisions, which.reshape(-1))
+    decisions, which = _from_streams(trace, rows, decisions, which)
+    if all(decision.dimension is not Dimension.UNKNOWN for decision in decisions):
+        return decisions, which
+    carried, which = _carried(trace, facts, phase, rows, decisions, which, group_of)
+    return decide_by_use(carried, rules, groups.members, experts=experts), which
+
+
+def _carried(
+    trace: TraceEvents,
+    facts: CollectiveFacts,
+    phase: Int64,
+    rows: Int64,
+    decisions: list[DimensionDecision],
+    which: Int64,
+    group_of: Callable[[int, int, int], GroupFacts],
+) -> tuple[list[Carried], Int64]:
+    """What each process group carries, and per entry of ``rows`` the index of its own."""
+    keys = np.stack(
+        [
+            facts.group_name[rows],
+            facts.group_description[rows],
+            facts.group_ranks[rows],
+            np.where(facts.collective[rows] == 0, trace.device.name[rows], facts.collective[rows]),
+            phase[rows],
+            which,
+        ]
+    )
+    distinct, place = np.unique(keys, axis=1, return_inverse=True)
+    place = place.reshape(-1)
+    elements = np.full(distinct.shape[1], MISSING, dtype=np.int64)
+    np.maximum.at(elements, place, np.maximum(facts.in_elements[rows], facts.out_elements[rows]))
+    carried = [
+        Carried(
+            group_of(name, description, ranks),
+            trace.strings[collective],
+            _PHASES[at],
+            largest,
+            decisions[index],
+        )
+        for (name, description, ranks, collective, at, index), largest in zip(
+            distinct.T.tolist(), elements.tolist(), strict=True
+        )
+    ]
+    return carried, place
+
+
+def _from_sizes(
+    facts: CollectiveFacts, rows: Int64, decisions: list[DimensionDecision], which: Int64
+) -> tuple[list[DimensionDecision], Int64]:
+    """Take counts and barriers out of the candidates of what is too large to be one."""
+    large = np.maximum(facts.in_elements[rows], facts.out_elements[rows]) > MOST_COUNT_ELEMENTS
+    decisions, which = list(decisions), which.copy()
+    for index in np.unique(which[large]).tolist():
+        decision = decisions[index]
+        left = tuple(candidate for candidate in decision.candidates if candidate is not Dimension.CONTROL)
+        if decision.dimension is not Dimension.UNKNOWN or len(left) == len(decision.candidates):
+            continue
+        if len(left) == 1:
+            decided = DimensionDecision(left[0], Evidence.PROCESS_GROUP, "too_large_for_a_count", role=decision.role)
+        else:
+            decided = dataclasses.replace(decision, candidates=left)
+        decisions.append(decided)
+        which[large & (which == index)] = len(decisions) - 1
+    return decisions, which
+
+
+def _has_experts(trace: TraceEvents, groups: JobGroups) -> bool:
+    """Whether the job may be a mixture of experts: Megatron creates groups for experts in every job."""
+    if Dimension.EP in groups.split:
+        return True
+    return any(word in name for name in map(str.lower, trace.strings) for word in _EXPERT_WORDS)
+
+
+def _group(strings: tuple[str, ...], name: int, description: int, ranks: int, groups: JobGroups) -> GroupFacts:
+    if not (name or description or ranks):
+        return GroupFacts(None, Dimension.UNKNOWN, (), "no_group", given=False, members=())
+    members = tuple(int(number) for number in re.findall(r"\d+", strings[ranks]))
+    given = strings[name] or None
+    facts = groups.dimension_of(given, strings[description] or None, members)
+    return GroupFacts(given, *facts, given=True, members=members)
+
+
+def _from_same_groups(decisions: list[DimensionDecision], of_groups: list[GroupFacts]) -> list[DimensionDecision]:
+    """Give a communication of an undescribed group the dimension that call stacks, or collectives which only groups of
+    one dimension have, tell of the group elsewhere."""
+    told: dict[str, set[Dimension]] = {}
+    for decision, group in zip(decisions, of_groups, strict=True):
+        tells = decision.evidence is Evidence.CALL_STACK or decision.rule == RANKS_AND_USE
+        if group.name is not None and tells:
+            told.setdefault(group.name, set()).add(decision.dimension)
+    result = []
+    for decision, group in zip(decisions, of_groups, strict=True):
+        dimensions = told.get(group.name or "", set())
+        open_ = decision.dimension is Dimension.UNKNOWN and decision.evidence is Evidence.NONE
+        if open_ and len(dimensions) == 1 and dimensions <= (_OF_GROUPS & set(decision.candidates or _OF_GROUPS)):
+            (dimension,) = dimensions
+            result.append(
+                DimensionDecision(dimension, Evidence.PROCESS_GROUP, "same_group_elsewhere", (), decision.role)
+            )
+        else:
+            result.append(decision)
+    return result
+
+
+def _from_streams(
+    trace: TraceEvents, rows: Int64, decisions: list[DimensionDecision], which: Int64
+) -> tuple[list[DimensionDecision], Int64]:
+    """Give an undecided communication the dimension of what has its stream to itself.
+
+    Only a known group tells, since a communicator keeps to its stream: a role read from the call stack does not (one
+    default group can carry gradients and embeddings alike), unless the kernel's own name leaves few dimensions and this
+    is one of them. On the compute stream groups mix.
+    """
+    undecided = np.array([d.dimension is Dimension.UNKNOWN and d.evidence is Evidence.NONE for d in decisions])
+    if not len(rows) or not undecided.any():
+        return decisions, which
+    device = trace.device
+    stream_key = device.device * 1_000_003 + device.stream
+    mixed = np.unique(np.delete(stream_key, rows))
+    open_rows = undecided[which]
+    decisions, which = list(decisions), which.copy()
+    for key in np.setdiff1d(stream_key[rows][open_rows], mixed).tolist():
+        on_stream = stream_key[rows] == key
+        others = [decisions[index] for index in np.unique(which[on_stream & ~open_rows]).tolist()]
+        known = {decision.dimension for decision in others}
+        if len(known) != 1 or not known.isdisjoint({Dimension.WORLD, Dimension.UNKNOWN}):
+            continue
+        by_group = all(decision.evidence is Evidence.PROCESS_GROUP for decision in others)
+        for index in np.unique(which[on_stream & open_rows]).tolist():
+            candidates = decisions[index].candidates
+            fitting = known.intersection(candidates) if candidates else known if by_group else set()
+            if len(fitting) == 1:
+                decisions.append(DimensionDecision(fitting.pop(), Evidence.STREAM_GROUP, "only_group_on_stream"))
+                which[on_stream & (which == index)] = len(decisions) - 1
+    return decisions, which

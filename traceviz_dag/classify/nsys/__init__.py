@@ -1,0 +1,1 @@
+"""Nsight Systems ranges as the classification's input."""

@@ -1,0 +1,1 @@
+"""Forward, backward, recompute, optimizer; micro-batches and chunks."""

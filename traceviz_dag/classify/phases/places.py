@@ -1,0 +1,226 @@
+"""Which phase and which micro-batch each place in the call stacks belongs to, and which rule says so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from traceviz_dag.classify.autograd_links import AUTOGRAD_NODE
+from traceviz_dag.classify.launches import Launches, main_thread
+from traceviz_dag.classify.operators import inside_operators, operators_named
+from traceviz_dag.classify.phases.schedule_order import BACKWARD, FORWARD
+from traceviz_dag.classify.phases.step_inference import PLACES, LaunchTimes, infer_steps
+from traceviz_dag.classify.phases.step_surroundings import Communications
+from traceviz_dag.classify.phases.steps import MicrobatchSteps, OpeningFrames, ProfilerSteps, microbatch_steps
+from traceviz_dag.classify.rules import OPENS, Rules
+from traceviz_dag.read.events import CPU_OP, MISSING, PYTHON_FUNCTION, USER_ANNOTATION, Int64, TraceEvents
+from traceviz_dag.read.host_tree import NONE, Bool, HostTree, take
+from traceviz_dag.vocabulary import Evidence, Phase
+
+PHASES = tuple(Phase)
+UNKNOWN_PHASE = PHASES.index(Phase.UNKNOWN)
+OTHER_PHASE = PHASES.index(Phase.OTHER)
+_SIDES = np.array(
+    [{Phase.FORWARD: FORWARD, Phase.BACKWARD: BACKWARD, Phase.RECOMPUTE: BACKWARD}.get(phase, NONE) for phase in PHASES]
+)
+_OUTSIDE = "outside_microbatch_steps"
+EVIDENCES = tuple(Evidence)
+_DISCARDING, _RECOMPUTED = "CheckpointWithoutOutputFunction", "checkpoint_recompute"
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """What each tree position says of the launches made there.
+
+    Attributes:
+        phase: index into PHASES.
+        phase_rule: index into ``rule_names``.
+        phase_evidence: index into EVIDENCES.
+        dimension_rule: nearest frame rule that speaks of communication, or NONE.
+        member: index into ``steps``, or NONE.
+        module, layer_row, operator: position of the innermost module, TransformerLayer and CPU operator, or NONE.
+        rule_names: names of the rules, then what lies outside all micro-batch steps, then the PLACES inferred without
+            call stacks.
+    """
+
+    phase: Int64
+    phase_rule: Int64
+    phase_evidence: Int64
+    dimension_rule: Int64
+    member: Int64
+    module: Int64
+    layer: Int64
+    operator: Int64
+    steps: MicrobatchSteps
+    rule_names: tuple[str, ...]
+
+
+def read_places(trace: TraceEvents, tree: HostTree, rules: Rules, profiler: ProfilerSteps) -> Places:
+    """Apply the frame rules to the call tree.
+
+    The nearest frame that names a phase decides it; a weak frame only where no other does. In a trace of Megatron's
+    schedules, what lies in no such frame but on the training thread is outside the micro-batches' steps: other.
+    """
+    rule = _rule_of_rows(trace, tree, rules)
+    rule[_outranked(tree, rules, rule)] = NONE
+    has_rule = rule >= 0
+    phase_of_rule = np.array(
+        [NONE if frame.phase is None else PHASES.index(frame.phase) for frame in rules.frames] + [NONE]
+    )
+    weak_rule = np.array([frame.weak for frame in rules.frames] + [False])
+    opens = np.array([OPENS.index(frame.opens) if frame.opens else NONE for frame in rules.frames] + [NONE])
+
+    names_phase = has_rule & (phase_of_rule[rule] >= 0)
+    strong = tree.nearest(names_phase & ~weak_rule[rule])
+    weak = tree.nearest(names_phase & weak_rule[rule])
+    decider = np.where(strong >= 0, strong, weak)
+    phase = np.where(decider >= 0, phase_of_rule[take(rule, decider)], UNKNOWN_PHASE)
+    evidence = _evidence(trace, tree, decider)
+    phase_rule = take(rule, decider)
+
+    opened = opens[rule]
+    opening = OpeningFrames(*(np.flatnonzero(opened == OPENS.index(kind)) for kind in OPENS))
+    steps, member = microbatch_steps(trace, tree, opening, _SIDES[phase], profiler)
+    if len(steps):
+        training = np.unique(tree.thread[steps.position])
+        outside = (decider == NONE) & np.isin(tree.thread, training)
+        phase = np.where(outside, OTHER_PHASE, phase)
+        evidence = np.where(outside, EVIDENCES.index(Evidence.CALL_STACK), evidence)
+        phase_rule = np.where(outside, len(rules.frames), phase_rule)
+
+    phase, phase_rule = _with_recomputed_outputs(trace, tree, rules, phase, phase_rule)
+    is_module = np.array([name.startswith("nn.Module: ") for name in trace.strings], dtype=bool)
+    is_layer = np.array([name.startswith("nn.Module: TransformerLayer_") for name in trace.strings], dtype=bool)
+    names = trace.host.name[tree.rows]
+    return Places(
+        phase=phase,
+        phase_rule=phase_rule,
+        phase_evidence=evidence,
+        dimension_rule=_dimension_rules(tree, rules, rule),
+        member=member,
+        module=tree.nearest(is_module[names]),
+        layer=tree.nearest(is_layer[names]),
+        operator=tree.nearest(trace.host.category[tree.rows] == CPU_OP),
+        steps=steps,
+        rule_names=(*(frame.name for frame in rules.frames), _OUTSIDE, *(name for name, _ in PLACES)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchesBetweenRows:
+    """Phase (index into PHASES), rule (into ``Places.rule_names``) and step of kernels that the main thread launched
+    while no host row was open; UNKNOWN_PHASE and NONE for all others and where nothing tells."""
+
+    phase: Int64
+    rule: Int64
+    member: Int64
+
+
+def infer_places(
+    trace: TraceEvents,
+    tree: HostTree,
+    places: Places,
+    profiler: ProfilerSteps,
+    told: Communications,
+    launches: Launches,
+) -> tuple[Places, LaunchesBetweenRows]:
+    """Fill in what call stacks would have said, in a trace without them; rules that spoke keep their word.
+
+    Args:
+        told: launches that tell finalisation and the optimizer apart.
+    """
+    main = main_thread(trace)
+    rowless = np.flatnonzero((launches.position == NONE) & (launches.thread == main) & (launches.time_ns != MISSING))
+    of_graphs = np.unique(launches.time_ns[rowless][trace.device.graph_id[rowless] != MISSING])
+    launched = LaunchTimes(launches.time_ns[rowless], of_graphs)
+    inferred = infer_steps(trace, tree, main, profiler, told, launched)
+    open_ = (places.phase_evidence == EVIDENCES.index(Evidence.NONE)) & (inferred.place != NONE)
+    first_rule = places.rule_names.index(PLACES[0][0])
+    phase_of_place = np.array([PHASES.index(phase) for _, phase in PLACES] + [UNKNOWN_PHASE])
+    filled = replace(
+        places,
+        phase=np.where(open_, phase_of_place[inferred.place], places.phase),
+        phase_evidence=np.where(open_, EVIDENCES.index(Evidence.STEP_WINDOW), places.phase_evidence),
+        phase_rule=np.where(open_, first_rule + inferred.place, places.phase_rule),
+        member=inferred.member,
+        steps=inferred.steps,
+    )
+    place, member = np.full((2, len(launches.row)), NONE, dtype=np.int64)
+    place[rowless], member[rowless] = inferred.between
+    rule = np.where(place != NONE, first_rule + place, NONE)
+    return filled, LaunchesBetweenRows(phase_of_place[place], rule, member)
+
+
+def _rule_of_rows(trace: TraceEvents, tree: HostTree, rules: Rules) -> Int64:
+    """Index of the frame rule that matches each position's name and kind, or NONE; each distinct name is tried once."""
+    host = trace.host
+    rule = np.full(len(tree), NONE, dtype=np.int64)
+    category, name = host.category[tree.rows], host.name[tree.rows]
+    inside = inside_operators(trace, tree)
+    for kind in (CPU_OP, PYTHON_FUNCTION, USER_ANNOTATION):
+        for outermost in (True, False):
+            of_kind = (category == kind) & (inside != outermost)
+            codes = np.unique(name[of_kind])
+            by_code = np.full(len(trace.strings), NONE, dtype=np.int64)
+            names = [trace.strings[code] for code in codes.tolist()]
+            by_code[codes] = rules.match_frames(names, kind, outermost=outermost)
+            rule[of_kind] = by_code[name[of_kind]]
+    return rule
+
+
+def _outranked(tree: HostTree, rules: Rules, rule: Int64) -> Bool:
+    """Positions whose rule says nothing, because they lie below a frame whose rule outranks it."""
+    names = {frame.name: index for index, frame in enumerate(rules.frames)}
+    found = np.zeros(len(tree), dtype=bool)
+    for index, frame in enumerate(rules.frames):
+        outranked = [names[name] for name in frame.outranks if name in names]
+        if outranked and (rule == index).any():
+            found |= np.isin(rule, outranked) & (tree.nearest(rule == index) != NONE)
+    return found
+
+
+def _dimension_rules(tree: HostTree, rules: Rules, rule: Int64) -> Int64:
+    """Per position the nearest frame rule that speaks of communication; one that only names a choice gives way to a
+    frame further out that knows."""
+    tells = np.array([frame.tells_dimension for frame in rules.frames] + [False])[rule]
+    choice = np.array([frame.only_among for frame in rules.frames] + [False])[rule]
+    certain = tree.nearest(tells & ~choice)
+    return take(rule, np.where(certain != NONE, certain, tree.nearest(tells)))
+
+
+def _with_recomputed_outputs(
+    trace: TraceEvents, tree: HostTree, rules: Rules, phase: Int64, phase_rule: Int64
+) -> tuple[Int64, Int64]:
+    """Find output-discarding recomputation without call stacks.
+
+    It runs in a hook of a gradient: inside the engine's frame of a node, but beside the node itself. There it repeats
+    operators that ran inside ``CheckpointWithoutOutputFunction``; the engine's own sums of gradients are none of these.
+    """
+    parent, name = tree.parent, trace.host.name[tree.rows]
+    operator = operators_named(trace, tree, "")
+    discards = operators_named(trace, tree, _DISCARDING) & (trace.host.sequence_number[tree.rows] >= 0)
+    discarded = np.zeros(len(trace.strings), dtype=bool)
+    discarded[name[operator & (take(discards.astype(np.int64), parent, 0) == 1)]] = True
+    node = operators_named(trace, tree, AUTOGRAD_NODE)
+    repeats = operator & discarded[name] & (take(node.astype(np.int64), parent, 0) == 1)
+    again, innermost = tree.nearest(repeats), tree.nearest(node)
+    found = (again != NONE) & (take(innermost, again) == innermost)
+    rule = next((index for index, frame in enumerate(rules.frames) if frame.name == _RECOMPUTED), NONE)
+    return np.where(found, PHASES.index(Phase.RECOMPUTE), phase), np.where(found, rule, phase_rule)
+
+
+def _evidence(trace: TraceEvents, tree: HostTree, decider: Int64) -> Int64:
+    """Own thread's stack, an annotation, or (from another thread) the window of the main thread's step."""
+    decided = decider >= 0
+    at = np.where(decided, decider, 0)
+    evidence = np.full(len(tree), EVIDENCES.index(Evidence.NONE), dtype=np.int64)
+    if not len(tree):
+        return evidence
+    annotated = trace.host.category[tree.rows[at]] == USER_ANNOTATION
+    elsewhere = tree.thread[at] != tree.thread
+    found: Bool = decided
+    evidence[found] = EVIDENCES.index(Evidence.CALL_STACK)
+    evidence[found & annotated] = EVIDENCES.index(Evidence.ANNOTATION)
+    evidence[found & elsewhere] = EVIDENCES.index(Evidence.STEP_WINDOW)
+    return evidence

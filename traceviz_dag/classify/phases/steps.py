@@ -1,0 +1,250 @@
+"""Training steps and the forward and backward steps of micro-batches, as the host's call stacks show them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from traceviz_dag.classify.autograd_links import autograd_nodes, makers_of_nodes
+from traceviz_dag.classify.phases.chunks import chunks_of_forward_steps
+from traceviz_dag.classify.phases.schedule_order import BACKWARD, FORWARD, numbers_by_order
+from traceviz_dag.read.events import MISSING, USER_ANNOTATION, Int64, TraceEvents
+from traceviz_dag.read.host_tree import NONE, HostTree, take
+
+PROFILER_STEP = re.compile(r"ProfilerStep#(\d+)$")
+
+
+@dataclass(frozen=True, slots=True)
+class ProfilerSteps:
+    """The ProfilerStep annotations of one trace, by start."""
+
+    number: Int64
+    start_ns: Int64
+    end_ns: Int64
+
+    def __len__(self) -> int:
+        return len(self.number)
+
+
+@dataclass(frozen=True, slots=True)
+class MicrobatchSteps:
+    """One row per forward or backward step of a micro-batch, by start.
+
+    Attributes:
+        position: tree position of the frame that holds the step.
+        direction: FORWARD or BACKWARD.
+        step: number of the ProfilerStep it lies in, or MISSING.
+        chunk, microbatch: from 0, or MISSING where the evidence does not say.
+        start_ns, end_ns: of that frame, on the host.
+    """
+
+    position: Int64
+    direction: Int64
+    step: Int64
+    chunk: Int64
+    microbatch: Int64
+    start_ns: Int64
+    end_ns: Int64
+
+    def __len__(self) -> int:
+        return len(self.position)
+
+
+@dataclass(frozen=True, slots=True)
+class OpeningFrames:
+    """Tree positions of the frames that hold steps; combined frames hold one of each direction."""
+
+    forward: Int64
+    backward: Int64
+    combined: Int64
+
+
+def profiler_steps(trace: TraceEvents) -> ProfilerSteps:
+    """The ProfilerStep annotations on the host; the longest where a number occurs twice."""
+    numbers = _numbers_of_names(trace.strings, PROFILER_STEP)
+    host = trace.host
+    rows = np.flatnonzero((host.category == USER_ANNOTATION) & (numbers[host.name] != MISSING))
+    number, start = numbers[host.name[rows]], host.start_ns[rows]
+    end = start + host.duration_ns[rows]
+    longest_first = np.lexsort((start - end, number))
+    number, start, end = number[longest_first], start[longest_first], end[longest_first]
+    first = np.ones(len(number), dtype=bool)
+    first[1:] = number[1:] != number[:-1]
+    number, start, end = number[first], start[first], end[first]
+    order = np.argsort(start, kind="stable")
+    return ProfilerSteps(number[order], start[order], end[order])
+
+
+def step_at(steps: ProfilerSteps, time_ns: Int64) -> Int64:
+    """Number of the ProfilerStep that is open at each time, or MISSING."""
+    if not len(steps):
+        return np.full(len(time_ns), MISSING, dtype=np.int64)
+    index = np.searchsorted(steps.start_ns, time_ns, side="right") - 1
+    inside = (index >= 0) & (time_ns < steps.end_ns[index])
+    return np.where(inside, steps.number[index], MISSING)
+
+
+def nearest_step(steps: ProfilerSteps, time_ns: Int64) -> Int64:
+    """Number of the ProfilerStep nearest to each time, or MISSING where there is none."""
+    if not len(steps):
+        return np.full(len(time_ns), MISSING, dtype=np.int64)
+    after = np.clip(np.searchsorted(steps.start_ns, time_ns), 0, len(steps) - 1)
+    before = np.clip(after - 1, 0, None)
+    gap_before = np.maximum(time_ns - steps.end_ns[before], 0)
+    gap_after = np.maximum(steps.start_ns[after] - time_ns, 0)
+    return np.where(gap_before <= gap_after, steps.number[before], steps.number[after])
+
+
+def microbatch_steps(
+    trace: TraceEvents, tree: HostTree, opening: OpeningFrames, side: Int64, profiler: ProfilerSteps
+) -> tuple[MicrobatchSteps, Int64]:
+    """Number the micro-batches of all forward and backward steps.
+
+    A forward step's chunk follows from the module instances that it runs; its index counts the forward steps of that
+    chunk in the training step. A backward step inherits both from the forward step whose autograd nodes it runs.
+    Without that link, backward steps are counted per chunk where there is only one chunk. Where modules do not tell the
+    chunks, the one schedule that has this order of steps does.
+
+    Args:
+        side: per tree position FORWARD, BACKWARD (recompute included) or NONE, by its phase; it tells the two halves
+            of a combined step apart.
+
+    Returns:
+        The steps, and per tree position the index of the step that it belongs to (or NONE).
+    """
+    position, direction, member = _opened(tree, opening, side)
+    start, end = tree.start_ns[position], tree.end_ns[position]
+    found = _with_lost_frames(trace, tree, _Found(position, direction, member, start, end))
+    position, direction, member = found.position, found.direction, found.member
+    step = step_at(profiler, found.start_ns)
+    chunk = np.full(len(position), MISSING, dtype=np.int64)
+    microbatch = chunk.copy()
+    forward = np.flatnonzero(direction == FORWARD)
+    backward = np.flatnonzero(direction == BACKWARD)
+    source = _forward_of_backward(trace, tree, member, direction)
+    chunk[forward] = chunks_of_forward_steps(trace, tree, member, forward)
+    microbatch[forward] = _count_within(step[forward], chunk[forward])
+    linked = backward[source[backward] >= 0]
+    chunk[linked], microbatch[linked] = chunk[source[linked]], microbatch[source[linked]]
+    unlinked = backward[source[backward] < 0]
+    if len(unlinked) and len(np.unique(chunk[forward])) == 1 and (chunk[forward] >= 0).all():
+        chunk[unlinked] = chunk[forward[0]]
+        counted = _count_within(step[backward], chunk[backward])
+        microbatch[unlinked] = counted[np.isin(backward, unlinked)]
+    if (chunk[forward] == MISSING).any():
+        by_order = numbers_by_order(step, direction, source)
+        told = (by_order[0] != MISSING) & np.isin(step, step[forward][chunk[forward] == MISSING])
+        chunk[told], microbatch[told] = by_order[0][told], by_order[1][told]
+    return MicrobatchSteps(position, direction, step, chunk, microbatch, found.start_ns, found.end_ns), member
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Steps before they are numbered, by start; ``member`` is the step of each tree position, or NONE."""
+
+    position: Int64
+    direction: Int64
+    member: Int64
+    start_ns: Int64
+    end_ns: Int64
+
+
+def _opened(tree: HostTree, opening: OpeningFrames, side: Int64) -> tuple[Int64, Int64, Int64]:
+    """Position and direction of the steps that frames hold, by start, and the step of each tree position."""
+    position = np.concatenate([opening.forward, opening.combined, opening.backward, opening.combined])
+    direction = np.repeat(
+        [FORWARD, BACKWARD],
+        [len(opening.forward) + len(opening.combined), len(opening.backward) + len(opening.combined)],
+    )
+    order = np.lexsort((direction, tree.start_ns[position]))
+    position, direction = position[order], direction[order]
+    member = _membership(tree, position, direction, side)
+    # A combined frame in warm-up or cool-down holds one half only.
+    occupied = np.zeros(len(position), dtype=bool)
+    occupied[member[member >= 0]] = True
+    occupied |= ~np.isin(position, opening.combined)
+    return position[occupied], direction[occupied], take(np.cumsum(occupied) - 1, member)
+
+
+def _with_lost_frames(trace: TraceEvents, tree: HostTree, found: _Found) -> _Found:
+    """Add the backward steps whose own frame is not there (a file that breaks off, a function that no rule names): the
+    nodes outside all steps that one forward step's operators made, where no other backward step runs that one's."""
+    node, outermost = autograd_nodes(trace, tree)
+    of_forward = (found.member >= 0) & (take(found.direction, found.member) == FORWARD)
+    nodes, makers = makers_of_nodes(trace, tree, outermost & (found.member == NONE), ~node & of_forward)
+    source = found.member[makers]
+    if not len(nodes):
+        return found
+    linked = _forward_of_backward(trace, tree, found.member, found.direction)
+    lost = np.setdiff1d(source, linked[found.direction == BACKWARD])
+    mine = np.isin(source, lost)
+    nodes, which = nodes[mine], np.searchsorted(lost, source[mine])
+    if not len(nodes):
+        return found
+    position = np.full(len(lost), len(tree), dtype=np.int64)
+    end = np.full(len(lost), np.iinfo(np.int64).min)
+    np.minimum.at(position, which, nodes)
+    np.maximum.at(end, which, tree.end_ns[nodes])
+    holds = np.zeros(len(tree), dtype=bool)
+    holds[nodes] = True
+    step_of_node = np.full(len(tree), NONE, dtype=np.int64)
+    step_of_node[nodes] = which + len(found.position)
+    member = np.where(found.member == NONE, take(step_of_node, tree.nearest(holds)), found.member)
+    position = np.concatenate([found.position, position])
+    direction = np.concatenate([found.direction, np.full(len(lost), BACKWARD)])
+    start, end = tree.start_ns[position], np.concatenate([found.end_ns, end])
+    order = np.lexsort((direction, start))
+    renumbered = np.empty(len(order), dtype=np.int64)
+    renumbered[order] = np.arange(len(order))
+    return _Found(position[order], direction[order], take(renumbered, member), start[order], end[order])
+
+
+def _membership(tree: HostTree, position: Int64, direction: Int64, side: Int64) -> Int64:
+    """Per tree position: the step it belongs to. In a combined frame its side chooses between the two."""
+    if not len(position):
+        return np.full(len(tree), NONE, dtype=np.int64)
+    by_direction = np.full((2, len(tree)), NONE, dtype=np.int64)
+    by_direction[direction, position] = np.arange(len(position))
+    opens = (by_direction[FORWARD] >= 0) | (by_direction[BACKWARD] >= 0)
+    combined = (by_direction[FORWARD] >= 0) & (by_direction[BACKWARD] >= 0)
+    # A plain step's frame holds one direction only, whatever phase a row inside it has.
+    plain = np.where(combined, NONE, np.maximum(by_direction[FORWARD], by_direction[BACKWARD]))
+    holder = tree.nearest(opens)
+    chosen = np.where(
+        take(combined.astype(np.int64), holder, 0) == 1,
+        np.where(side >= 0, by_direction[np.maximum(side, 0), np.maximum(holder, 0)], NONE),
+        take(plain, holder),
+    )
+    return np.where(holder >= 0, chosen, NONE)
+
+
+def _count_within(step: Int64, chunk: Int64) -> Int64:
+    """Ordinal of each row among the earlier rows of the same training step and chunk; MISSING without a chunk."""
+    counts: dict[tuple[int, int], int] = {}
+    ordinals = []
+    for key in zip(step.tolist(), chunk.tolist(), strict=True):
+        ordinals.append(counts.get(key, 0) if key[1] >= 0 else MISSING)
+        counts[key] = counts.get(key, 0) + 1
+    return np.array(ordinals, dtype=np.int64)
+
+
+def _forward_of_backward(trace: TraceEvents, tree: HostTree, member: Int64, direction: Int64) -> Int64:
+    """For each step the forward step whose operators made the autograd nodes that it runs, or NONE."""
+    source = np.full(len(direction), NONE, dtype=np.int64)
+    step_direction = take(direction, member)
+    node, outermost = autograd_nodes(trace, tree)
+    nodes, makers = makers_of_nodes(
+        trace, tree, outermost & (step_direction == BACKWARD), ~node & (step_direction == FORWARD)
+    )
+    if len(nodes):
+        links, votes = np.unique(np.stack([member[nodes], member[makers]]), axis=1, return_counts=True)
+        for index in np.argsort(votes, kind="stable").tolist():
+            source[links[0, index]] = links[1, index]
+    return source
+
+
+def _numbers_of_names(strings: tuple[str, ...], pattern: re.Pattern[str]) -> Int64:
+    matches = (pattern.match(name) for name in strings)
+    return np.array([MISSING if match is None else int(match[1]) for match in matches], dtype=np.int64)

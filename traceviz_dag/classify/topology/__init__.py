@@ -1,0 +1,1 @@
+"""Which rank sits where: groups, coordinates, pipelines, replicas, each with its source."""

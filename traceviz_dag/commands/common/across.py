@@ -1,0 +1,86 @@
+"""What the commands across ranks share: where the iterations come from, and how rows and titles name them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from traceviz_dag.commands.common.failures import end_half_renewed
+from traceviz_dag.commands.common.output import milliseconds, percent
+from traceviz_dag.commands.common.partial import end_partial
+from traceviz_dag.errors import UsageError
+
+if TYPE_CHECKING:
+    from traceviz_dag.pipeline.across_ranks import StoredIteration
+
+PathArgument = Annotated[
+    Path | None, typer.Argument(help="A folder or an iteration of traces; without it the lake is read.")
+]
+RunOption = Annotated[str | None, typer.Option("--run", help="Only this run.")]
+IterationOption = Annotated[int | None, typer.Option("--iteration", help="Only this iteration.")]
+RulesOption = Annotated[
+    Path | None, typer.Option("--rules", help="TOML file with rules that come before the built-in ones; with a path.")
+]
+
+
+@contextmanager
+def chosen_iterations(
+    path: Path | None, home: Path, run: str | None, iteration: int | None, rules: Path | None = None
+) -> Iterator[list[StoredIteration]]:
+    """The iterations that a command is to speak of; its end says what of them was not read.
+
+    Raises:
+        UsageError: none of them has that run or number.
+        IncompleteError: at the end, where something was not read, or the last analysis of one was cut off.
+    """
+    from traceviz_dag.pipeline.across_ranks import iterations_at
+
+    with iterations_at(path, home, rules) as found:
+        chosen = [each for each in found if run in (None, each.run) and iteration in (None, each.iteration)]
+        if not chosen:
+            there = ", ".join(f"{each.run} {each.iteration}" for each in found[:5])
+            raise UsageError(f"no such iteration; there are {there}")
+        yield chosen
+        if path is None:
+            end_half_renewed(home.resolve(), [(each.run, each.iteration) for each in chosen])
+        end_partial([each.completeness for each in chosen])
+
+
+def place(iteration: StoredIteration) -> dict[str, Any]:
+    """Run and iteration, and what of it was not read, as the first columns of every row."""
+    return {"run": iteration.run, "iteration": iteration.iteration, **iteration.completeness.as_json()}
+
+
+def blame_statement(row: Mapping[str, Any]) -> str:
+    """What a rank that is to blame did to its peers, from its row of ``blame.late_ranks``."""
+    return (
+        f"rank {row['rank']} delayed its peers by {milliseconds(row['own_ns'])} ms of its own "
+        f"({row['late_category']}), {percent(row['own_share'])} of the step, last in {row['last']} of "
+        f"{row['communications']} communications; a sum of delays, not what mending it would save"
+    )
+
+
+def slow_statements(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What the rows of ``slow_ranks`` say: who computes slowly, or that nobody has a peer to be compared with."""
+    from traceviz_dag.analyze.slow_ranks import slow_statement
+
+    if len(rows) > 1 and not any(row["items"] for row in rows):
+        return [
+            "whose GPU is slow cannot be told: no two ranks run the same kernels (one rank a stage, or uneven work)"
+        ]
+    return [slow_statement(row) for row in rows if row["slow"]]
+
+
+def heading(iteration: StoredIteration, text: str) -> str:
+    """A title that names run and iteration, and what of it was not read."""
+    mark = iteration.completeness.mark
+    return f"{iteration.run} · iteration {iteration.iteration} · {f'{mark} · ' if mark else ''}{text}"
+
+
+def microseconds(nanoseconds: int | None) -> str | None:
+    """A duration for people: microseconds with one decimal."""
+    return None if nanoseconds is None else f"{nanoseconds / 1e3:,.1f}"

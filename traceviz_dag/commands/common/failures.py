@@ -1,0 +1,57 @@
+"""How commands end of whose steps one failed: each is a line on stderr, and the exit code is 2."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from traceviz_dag.errors import IncompleteError
+from traceviz_dag.lake.partition_keys import iteration_key
+from traceviz_dag.lake.under_way import was_left_half_renewed
+
+if TYPE_CHECKING:
+    from traceviz_dag.orchestration.orchestrate import IterationResult
+
+
+def tell_failures(results: Sequence[IterationResult]) -> None:
+    """Print a line for each step that failed: the partition, the reason, the remedy."""
+    for line in _lines(results):
+        typer.echo(f"traceviz: {line}", err=True)
+
+
+def end_failed(results: Sequence[IterationResult]) -> None:
+    """End a command, after it said what is known all the same; does nothing where no step failed.
+
+    Raises:
+        IncompleteError: a step failed.
+    """
+    count = len(_lines(results))
+    if count:
+        steps = "a step" if count == 1 else f"{count} steps"
+        raise IncompleteError(f"{steps} failed, see above; what was computed is kept, and the same command goes on")
+
+
+def end_half_renewed(home: Path, places: Iterable[tuple[str, int]]) -> None:
+    """End a command that showed what stands in the lake; does nothing where all of it is of one state.
+
+    Args:
+        places: run and iteration of what was shown.
+
+    Raises:
+        IncompleteError: the last analysis of an iteration was killed or interrupted, so that the tables of its ranks
+            may be newer than what was made of them.
+    """
+    keys = [iteration_key(run, iteration) for run, iteration in places]
+    left = [key for key in dict.fromkeys(keys) if was_left_half_renewed(home, key)]
+    if left:
+        raise IncompleteError(
+            f"the last analysis of {', '.join(left[:5])} was cut off, so what is shown may be of two states; "
+            "run traceviz analyze on its traces again"
+        )
+
+
+def _lines(results: Sequence[IterationResult]) -> list[str]:
+    return list(dict.fromkeys(line for result in results for line in result.failures))

@@ -1,0 +1,79 @@
+"""Groups of subcommands whose modules are imported when they are asked for: a command starts without all the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from functools import wraps
+from importlib import import_module
+from typing import Any, ClassVar
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command, get_group
+
+from traceviz_dag.commands.common.output import plain_streams
+
+
+class _Commands(MutableMapping[str, Any]):
+    """Name of a subcommand → the subcommand, made when it is first looked up."""
+
+    def __init__(self, places: Mapping[str, str]) -> None:
+        self._places = places
+        self._made: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._made:
+            self._made[name] = _made(name, self._places[name])
+        return self._made[name]
+
+    def __setitem__(self, name: str, command: Any) -> None:
+        self._made[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        raise TypeError(f"subcommand {name}: the subcommands of a group stay as they are")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((*self._places, *(name for name in self._made if name not in self._places)))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+class LazyGroup(TyperGroup):
+    """A group whose subclass says where its subcommands are.
+
+    Attributes:
+        places: name of a subcommand → ``module:function``, or ``module:group`` for a group of its own; help lists them
+            in this order.
+    """
+
+    places: ClassVar[Mapping[str, str]] = {}
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = _Commands(self.places)
+
+
+def _made(name: str, place: str) -> Any:
+    module, attribute = place.split(":")
+    found = getattr(import_module(module), attribute)
+    if isinstance(found, typer.Typer):
+        for command in found.registered_commands:
+            command.callback = _plain(command.callback) if command.callback is not None else None
+        group = get_group(found)
+        group.name = name
+        return group
+    alone = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
+    alone.command(name)(_plain(found))
+    return get_command(alone)
+
+
+def _plain(callback: Callable[..., Any]) -> Callable[..., Any]:
+    """A command that prints plain text only, whatever names it comes across."""
+
+    @wraps(callback)
+    def call(*given: Any, **named: Any) -> Any:
+        with plain_streams():
+            return callback(*given, **named)
+
+    return call

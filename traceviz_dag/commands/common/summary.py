@@ -1,0 +1,200 @@
+"""What the main job prints of an iteration: step time, shares, exposed communication, the slowest stage."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from traceviz_dag.commands.common.across import blame_statement, slow_statements
+from traceviz_dag.commands.common.output import milliseconds, percent, print_table
+from traceviz_dag.lake.lake import Lake, open_lake
+from traceviz_dag.lake.summaries import category_shares, communication_by_dimension, windows
+
+if TYPE_CHECKING:
+    from traceviz_dag.orchestration.orchestrate import IterationResult
+    from traceviz_dag.pipeline.completeness import Completeness
+
+MOST_SLOW_RANKS = 5
+
+_LEAST_OUTSIDE = 0.0005
+"""Share of kernel time outside the training steps from which it is said: less rounds to 0.0 %."""
+
+
+def iteration_summary(home: Path, result: IterationResult, completeness: Completeness | None = None) -> dict[str, Any]:
+    """The figures of one iteration, from its tables; see each named query for its definition.
+
+    Args:
+        completeness: what of the iteration was not read; by default as the lake tells it.
+    """
+    from traceviz_dag.analyze.stage_times import slowest_statement
+    from traceviz_dag.pipeline.across_ranks import stored_stage_times
+    from traceviz_dag.pipeline.completeness import stored_completeness
+
+    lake = open_lake(home)
+    completeness = completeness or stored_completeness(lake, result.run, result.iteration)
+    summary: dict[str, Any] = {
+        "run": result.run,
+        "iteration": result.iteration,
+        "ranks_computed": len(result.computed),
+        "ranks_skipped": len(result.skipped),
+        "ranks_failed": sorted(result.failed),
+        "ranks_not_computed": sorted(result.not_computed),
+        "failures": list(result.failures),
+        "faults": {str(rank): fault for rank, fault in sorted(result.faults.items())},
+        "aggregated": result.aggregated,
+        **completeness.as_json(),
+        "mark": completeness.mark,
+    }
+    if result.aggregated and lake.exists("iterations", run=result.run, iteration=result.iteration):
+        rows = lake.table("iterations", result.run, result.iteration).arrow().to_pylist()
+        summary["figures"] = rows[0] if rows else None
+    summary["categories"] = category_shares(lake, result.run, result.iteration).to_pylist()
+    summary["communication"] = communication_by_dimension(lake, result.run, result.iteration).to_pylist()
+    (summary["windows"],) = windows(lake, result.run, result.iteration).to_pylist()
+    times = stored_stage_times(lake, result.run, result.iteration)
+    slowest = slowest_statement(times)
+    summary["stages"] = [asdict(stage) for stage in times.stages]
+    summary["slowest_stage"] = None if times.slowest is None else times.slowest.stage
+    summary["slow_ranks"] = _slow_ranks(lake, result.run, result.iteration)
+    summary["stage_statements"] = [slowest] if slowest else []
+    summary["blamed"] = _blamed(lake, result.run, result.iteration)
+    return summary
+
+
+def print_summary(summary: dict[str, Any], *, tables: bool = True) -> None:
+    """Print the figures for people: what the iteration shows first, then (with ``tables``) the tables behind it."""
+    ranks = f"{summary['ranks_computed']} ranks computed, {summary['ranks_skipped']} unchanged"
+    if summary["ranks_failed"]:
+        ranks += f", {len(summary['ranks_failed'])} unreadable"
+    mark = f" · {summary['mark']}" if summary["mark"] else ""
+    typer.echo(f"\n{summary['run']} · iteration {summary['iteration']} · {ranks}{mark}")
+    for line in _statements(summary):
+        typer.echo(f"  {line}")
+    if not tables:
+        return
+    place, steps = f"{summary['run']} · iteration {summary['iteration']} · ", summary["windows"]["steps"] or []
+    several = f" and the {len(steps)} training steps" if len(steps) > 1 else ""
+    ranks = _counted(summary)
+    if summary["categories"]:
+        print_table(
+            f"{place}kernel time by category, all kernels of the iteration (sums of durations over {ranks}{several})",
+            ["category", "kernels", "time ms", "share"],
+            [
+                [row["category"], row["kernels"], milliseconds(row["time_ns"]), percent(row["share"])]
+                for row in summary["categories"]
+            ],
+        )
+    if summary["communication"]:
+        print_table(
+            f"{place}communication by dimension in {_window(steps)} (unions, mean over {ranks}{several})",
+            ["dimension", "communication ms", "hidden ms", "exposed ms", "hidden"],
+            [
+                [
+                    row["dimension"],
+                    milliseconds(row["communication_ns"]),
+                    milliseconds(row["hidden_ns"]),
+                    milliseconds(row["exposed_ns"]),
+                    percent(row["hidden_share"]),
+                ]
+                for row in summary["communication"]
+            ],
+        )
+
+
+def _window(steps: list[int]) -> str:
+    """What the figures of a rank speak of."""
+    return "one training step" if steps else "the time from first to last kernel"
+
+
+def _counted(summary: dict[str, Any]) -> str:
+    """Which ranks figures across ranks speak of, in words."""
+    from traceviz_dag.pipeline.completeness import ranks_in_words
+
+    if not summary["mark"]:
+        return "all ranks"
+    figures = summary.get("figures")
+    return f"{ranks_in_words(figures['covered_ranks'])} alone" if figures else "the ranks that were read whole"
+
+
+def _statements(summary: dict[str, Any]) -> list[str]:
+    """One line a statement, each with the table it can be checked in."""
+    from traceviz_dag.pipeline.completeness import ranks_in_words
+
+    lines = []
+    figures = summary.get("figures")
+    if figures is None and not summary["aggregated"]:
+        lines.append(_why_not_aggregated(summary))
+    elif figures is None:
+        lines.append("no figures across ranks: no rank was read whole; --allow-partial counts those read in part")
+    if figures:
+        counted = sorted(set(summary["partial_ranks"]) & set(figures["covered_ranks"]))
+        if counted:
+            lines.append(f"{ranks_in_words(counted)} read in part, and counted all the same (--allow-partial)")
+        lines += _step(figures, summary["windows"])
+        if figures["unclassified_share"]:
+            unclassified = percent(figures["unclassified_share"])
+            lines.append(f"{unclassified} of kernel time has no category: the evidence does not say (traceviz doctor)")
+    of = "of the ranks that were read, " if summary["mark"] else ""
+    lines += [f"{of}{statement} (table microbatches)" for statement in summary["stage_statements"]]
+    lines += slow_statements(summary["slow_ranks"])[:MOST_SLOW_RANKS]
+    return lines + [f"{blame_statement(row)} (traceviz waits)" for row in summary["blamed"][:MOST_SLOW_RANKS]]
+
+
+def _why_not_aggregated(summary: dict[str, Any]) -> str:
+    if summary["failures"]:
+        return f"NOT COMPLETE: {'; '.join(summary['failures'])}"
+    return "not aggregated: some ranks could not be read; --allow-partial goes on without them"
+
+
+def _slow_ranks(lake: Lake, run: str, iteration: int) -> list[dict[str, Any]]:
+    """Each rank's computation against the peers of its stage; see ``analyze.slow_ranks``."""
+    from traceviz_dag.analyze.slow_ranks import slow_ranks
+    from traceviz_dag.lake.summaries import computation_by_kernel
+
+    return slow_ranks(computation_by_kernel(lake, run, iteration)).to_pylist()
+
+
+def _step(figures: dict[str, Any], measured: dict[str, Any]) -> list[str]:
+    """How long a step took and how much of it waits for communication, and what the step's window leaves out."""
+    partial = ", PARTIAL" if figures["partial"] else ""
+    steps, length = measured["steps"] or [], milliseconds(figures["step_ns"])
+    over = f"over {figures['ranks']} ranks"
+    if not steps:
+        lines = [f"first to last kernel {length} ms {over}{partial}; no training step is marked (table iterations)"]
+    elif len(steps) > 1:
+        numbers = f"{steps[0]} to {steps[-1]}"
+        lines = [f"step {length} ms {over}, the longest of {len(steps)} steps, {numbers}{partial} (table iterations)"]
+    else:
+        lines = [f"step {length} ms {over}{partial} (table iterations)"]
+    if measured["ranks_without_step"] and steps:
+        count = measured["ranks_without_step"]
+        lines.append(f"no training step is marked on {count} of the ranks: measured from first to last kernel")
+    a_rank, of_it = ("a rank and step", "the step") if steps else ("a rank", "that time")
+    if figures["hidden_share"] is None:
+        lines.append("no communication ran in it (table overlap)")
+    else:
+        lines.append(
+            f"exposed communication {milliseconds(figures['exposed_ns'])} ms {a_rank}, "
+            f"{percent(measured['exposed_share'])} of {of_it}; {percent(figures['hidden_share'])} of communication is "
+            "hidden (table overlap)"
+        )
+    if (measured["outside_share"] or 0) >= _LEAST_OUTSIDE:
+        lines.append(
+            f"{percent(measured['outside_share'])} of kernel time lies outside the training steps, and in none of "
+            "their figures (tables kernels, overlap)"
+        )
+    return lines
+
+
+def _blamed(lake: Lake, run: str, iteration: int) -> list[dict[str, Any]]:
+    """The ranks that made their peers wait, the longest delay first; none where the waits are not known."""
+    from traceviz_dag.analyze.waits.blame import JUDGED_COLUMNS, blamed_ranks, late_ranks
+    from traceviz_dag.pipeline.across_ranks import StoredIteration
+
+    if not lake.exists("collectives", run=run, iteration=iteration):
+        return []
+    collectives = lake.table("collectives", run, iteration).arrow(JUDGED_COLUMNS)
+    return blamed_ranks(late_ranks(collectives, StoredIteration(lake, run, iteration).step_ns))

@@ -1,0 +1,1 @@
+"""traceviz doctor: what can be told from an input, before it is analysed."""

@@ -1,0 +1,149 @@
+"""What ``traceviz doctor`` says of PyTorch traces: each answer from what every rank holds and one rank comes to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from traceviz_dag.commands.common.output import percent
+from traceviz_dag.commands.doctor.answers import (
+    BANDWIDTH,
+    BUBBLE,
+    DIMENSION,
+    HIDDEN,
+    MICROBATCH,
+    MODULE,
+    NEARLY_ALL,
+    PHASE,
+    PLACE,
+    SIZES,
+    WAITS,
+    Answer,
+    degree,
+)
+
+if TYPE_CHECKING:
+    from traceviz_dag.commands.doctor.doctor import Capture
+    from traceviz_dag.pipeline.capture_sample import Sample
+
+FEWEST_MATCHES = 3
+"""Communications of two ranks from which their clocks can be solved."""
+
+_LEAST = 0.005
+_STACKS = "capture call stacks: with_stack (--pytorch-profiler-collect-callstack)"
+_NOTHING = "no rank can be read"
+
+
+def judge_traces(capture: Capture) -> list[Answer]:
+    """Which questions the traces of an iteration can answer."""
+    one = capture.sample
+    if one is None or not one.kernels:
+        reason = _NOTHING if one is None else f"rank {one.rank} holds no kernels"
+        questions = (PHASE, MICROBATCH, MODULE, DIMENSION, HIDDEN, PLACE, BUBBLE, WAITS, BANDWIDTH, SIZES)
+        return [Answer(question, "no", reason) for question in questions]
+    waits = _waits(capture, one)
+    return [
+        _of_share(PHASE, one.phase_known, f"of the kernel time of rank {one.rank} has a phase", _more_stacks(capture)),
+        _of_share(
+            MICROBATCH,
+            one.microbatch_known,
+            f"of the forward and backward computation of rank {one.rank} is in a micro-batch",
+            _more_stacks(capture),
+        ),
+        _of_share(
+            MODULE, one.module_known, f"of the kernel time of rank {one.rank} has a module", _more_stacks(capture)
+        ),
+        _dimension(capture, one),
+        hidden_communication(one, "kernels" if capture.gpu == capture.ranks else "no GPU rows: measured on CPU work"),
+        _place(capture),
+        _bubble(capture, one),
+        waits,
+        _bandwidth(one, waits),
+        Answer(
+            SIZES,
+            degree(capture.shapes == capture.ranks, capture.shapes > 0),
+            f"operators state their input sizes on {capture.shapes} of {capture.ranks} ranks"
+            + ("" if capture.shapes == capture.ranks else "; capture record_shapes"),
+        ),
+    ]
+
+
+def hidden_communication(sample: Sample | None, kernels: str) -> Answer:
+    """Whether hidden and exposed communication can be told: there must be some."""
+    if sample is None or not sample.communications:
+        return Answer(HIDDEN, "no", no_communication(sample))
+    return Answer(HIDDEN, "yes" if kernels == "kernels" else "in part", kernels)
+
+
+def no_communication(sample: Sample | None) -> str:
+    """Why nothing can be said of communication."""
+    return _NOTHING if sample is None else f"no communication kernels on rank {sample.rank}"
+
+
+def _of_share(question: str, share: float | None, what: str, remedy: str) -> Answer:
+    known = share or 0.0
+    answer = degree(known >= NEARLY_ALL, known >= _LEAST)
+    return Answer(
+        question, answer, f"{percent(known)} {what}" + ("" if answer == "yes" or not remedy else f"; {remedy}")
+    )
+
+
+def _more_stacks(capture: Capture) -> str:
+    return "" if capture.stacks == capture.ranks else _STACKS
+
+
+def _dimension(capture: Capture, one: Sample) -> Answer:
+    if one.dimension_known is None:
+        return Answer(DIMENSION, "no", no_communication(one))
+    remedy = "" if capture.groups == capture.ranks else "describe the process groups: use torch 2.4 or newer"
+    return _of_share(DIMENSION, one.dimension_known, f"of the communication time of rank {one.rank} has one", remedy)
+
+
+def _place(capture: Capture) -> Answer:
+    if not capture.pipelines:
+        why = "no pipeline group in the headers' process groups, and no topology text file names one"
+        return Answer(PLACE, "no", why)
+    why = f"{capture.pipelines} pipelines known, with {capture.staged} of the {capture.ranks} ranks read"
+    return Answer(PLACE, degree(capture.staged == capture.ranks, capture.staged > 0), why)
+
+
+def _bubble(capture: Capture, one: Sample) -> Answer:
+    if capture.stages < 2:
+        known = "the job has no pipeline of two or more stages" if capture.pipelines else "no pipeline is known"
+        return Answer(BUBBLE, "no", known)
+    if one.microbatch_known < _LEAST:
+        return Answer(BUBBLE, "no", f"no micro-batch is known on rank {one.rank}; {_STACKS}")
+    if one.microbatch_known < NEARLY_ALL:
+        return Answer(BUBBLE, "in part", f"the micro-batches of rank {one.rank} are known in part; {_STACKS}")
+    missing = _missing(capture)
+    return Answer(BUBBLE, degree(not missing, capture.ranks > 1), missing or "pipelines and micro-batches are known")
+
+
+def _waits(capture: Capture, one: Sample) -> Answer:
+    if not one.communications:
+        return Answer(WAITS, "no", no_communication(one))
+    if capture.ranks < 2:
+        return Answer(WAITS, "no", f"one rank, {_missing(capture) or 'the only one'}: nobody to wait for is read")
+    lacking = [
+        *filter(None, [_missing(capture)]),
+        *(["communications name no group: matched by order alone"] if one.grouped < one.communications else []),
+        *(["too few communications to solve the clocks"] if one.communications < FEWEST_MATCHES else []),
+        *(["no GPU rows: the ends of communication on a CPU tell no clock"] if capture.gpu < capture.ranks else []),
+    ]
+    return Answer(WAITS, degree(not lacking, True), "; ".join(lacking) or "all ranks are there, in named groups")
+
+
+def _bandwidth(one: Sample, waits: Answer) -> Answer:
+    if waits.answer == "no":
+        return Answer(BANDWIDTH, "no", waits.why)
+    why = f"{one.sized} of {one.communications} communications of rank {one.rank} state their size"
+    whole = one.sized >= NEARLY_ALL * one.communications
+    return Answer(BANDWIDTH, degree(whole and waits.answer == "yes", one.sized > 0), why)
+
+
+def _missing(capture: Capture) -> str:
+    """What is said where ranks are missing, or may be, or were not read wholly."""
+    if capture.whole:
+        return ""
+    unread = len(set(capture.unread_ranks))
+    count = f"{capture.ranks} of {capture.world_size or 'an unknown number of'} ranks"
+    return f"{count}, {unread} not or not wholly readable" if unread else count

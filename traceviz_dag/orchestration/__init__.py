@@ -1,0 +1,1 @@
+"""The Dagster side of a home: its instance, runs, services and web server."""

@@ -1,0 +1,139 @@
+"""The Dagster instance of a home: set up by one process at a time, mended where it is damaged, rid of dead runs."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+from alembic.script import ScriptDirectory
+from alembic.util import CommandError
+from dagster._core.instance.ref import InstanceRef
+from dagster._core.storage.event_log.sqlite import sqlite_event_log
+from dagster._core.storage.runs.sqlite import sqlite_run_storage
+from dagster._core.storage.schedules.sqlite import sqlite_schedule_storage
+from dagster._core.storage.sql import get_alembic_config
+from sqlalchemy.exc import DatabaseError, OperationalError
+
+from traceviz_dag.errors import BadInputError
+from traceviz_dag.orchestration.run_launcher import HOST_TAG, PROCESS_TAG, is_gone, start_of
+from traceviz_dag.system.whole_files import exclusive_lock
+
+INSTANCE_FOLDER = "dagster"
+
+_LOCK = ".prepare.lock"
+_EVENT_INDEX = Path("history/runs/index.db")
+_DATABASES = {
+    Path("history/runs.db"): sqlite_run_storage,
+    _EVENT_INDEX: sqlite_event_log,
+    Path("schedules/schedules.db"): sqlite_schedule_storage,
+}
+"""Dagster's databases where its settings name no others, and the modules whose migrations they follow."""
+
+_NO_OUTPUT: dict[str, Any] = {
+    "compute_logs": {
+        "module": "dagster._core.storage.noop_compute_log_manager",
+        "class": "NoOpComputeLogManager",
+    }
+}
+
+_UNFINISHED = [
+    dg.DagsterRunStatus.NOT_STARTED,
+    dg.DagsterRunStatus.STARTING,
+    dg.DagsterRunStatus.STARTED,
+    dg.DagsterRunStatus.CANCELING,
+]
+
+
+@contextmanager
+def open_instance(home: Path, *, captures_output: bool = True) -> Iterator[dg.DagsterInstance]:
+    """The Dagster instance of a home; its records are in HOME/dagster, where ``traceviz dev`` finds them.
+
+    Programs that start at once on a new home would each create the same tables and leave databases that none of them
+    can open: all storages are created under a lock. Runs of a process that was killed are marked failed.
+
+    Args:
+        captures_output: whether what steps print is kept. For that, Dagster starts two processes a step, which Ctrl-C
+            makes print their tracebacks.
+
+    Raises:
+        BadInputError: the records are damaged, or out of reach.
+    """
+    folder = prepare_instance(home)
+    overrides = {} if captures_output else _NO_OUTPUT
+    try:
+        with exclusive_lock(folder / _LOCK):
+            _mend(folder)
+            instance = dg.DagsterInstance.from_ref(InstanceRef.from_dir(str(folder), overrides=overrides))
+    except (OperationalError, sqlite3.OperationalError) as error:
+        fault = f"Dagster's records cannot be reached ({str(error).splitlines()[0]})"
+        raise BadInputError(folder, fault, "check the storage that dagster.yaml names, and run it again") from error
+    except (DatabaseError, sqlite3.DatabaseError, CommandError) as error:
+        fault = f"Dagster's records cannot be opened ({str(error).splitlines()[0]})"
+        raise BadInputError(folder, fault, "move the folder away and analyse again; the tables stay") from error
+    with instance:
+        fail_abandoned_runs(instance)
+        yield instance
+
+
+def prepare_instance(home: Path) -> Path:
+    """Create HOME/dagster with its settings, if it is not there; returns the folder."""
+    folder = home / INSTANCE_FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    settings = folder / "dagster.yaml"
+    with exclusive_lock(folder / _LOCK):
+        if not settings.exists():
+            arriving = folder / ".dagster.yaml.new"
+            arriving.write_text(resources.files(__package__).joinpath("dagster.yaml").read_text(encoding="utf-8"))
+            arriving.replace(settings)
+    return folder
+
+
+def own_process_tags() -> dict[str, str]:
+    """Tags of a run that this process executes itself: by them others see whether the process is still there."""
+    started = start_of(os.getpid())
+    return {HOST_TAG: socket.gethostname(), PROCESS_TAG: f"{os.getpid()}@{time.time() if started is None else started}"}
+
+
+def fail_abandoned_runs(instance: dg.DagsterInstance) -> list[str]:
+    """Mark the runs failed whose process, on this host, is gone; returns their ids.
+
+    A run that a launcher started is for Dagster's run monitoring; here are those that a process executed itself.
+    """
+    mine = dg.RunsFilter(tags={HOST_TAG: socket.gethostname()}, statuses=_UNFINISHED)
+    gone = [run for run in instance.get_runs(mine) if is_gone(run)]
+    for run in gone:
+        instance.report_run_failed(run, "its process was killed; what it had recorded is kept")
+    return [run.run_id for run in gone]
+
+
+def _mend(folder: Path) -> None:
+    """Repair what set-ups without a lock, or a killed one, left; call it under the lock.
+
+    Two programs that created a database together each wrote a version into it, and Dagster refuses a database of two
+    versions. Its tables are those of the newest version, which both created.
+    """
+    for name, module in _DATABASES.items():
+        path = folder / name
+        if not path.is_file():
+            continue
+        with closing(sqlite3.connect(path)) as connection:
+            tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+            versions = []
+            if "alembic_version" in tables:
+                versions = connection.execute("SELECT version_num FROM alembic_version").fetchall()
+            if len(versions) > 1:
+                newest = ScriptDirectory.from_config(get_alembic_config(module.__file__)).get_current_head()
+                with connection:
+                    connection.execute("DELETE FROM alembic_version")
+                    connection.execute("INSERT INTO alembic_version VALUES (?)", [newest])
+        if name == _EVENT_INDEX and "event_logs" not in tables:
+            # Dagster creates the tables only where the file is missing: an empty one would stay so for ever.
+            path.unlink()

@@ -1,0 +1,268 @@
+"""The main job from the command line: the same assets, partitions and events as from Dagster's UI, run in process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+
+from assets.across_ranks import across_ranks_assets
+from assets.drawn_by_hand import events_of
+from assets.iteration_tables import iteration_assets
+from assets.partitions import rank_trace_key, register_partitions
+from assets.rank_tables import rank_tables
+from assets.raw_traces import new_observations
+from assets.resources import TracevizHome
+from assets.staleness import (
+    ITERATION_TABLES,
+    contiguous,
+    iteration_is_current,
+    stale_ranks,
+    topology_is_current,
+)
+from assets.topology import topology_assets
+from traceviz_dag.classify.rules import load_rules
+from traceviz_dag.definitions import ASSETS
+from traceviz_dag.errors import StoppedError, TracevizError
+from traceviz_dag.lake.inputs import IterationInputs, RankInput, register, with_digests
+from traceviz_dag.lake.lake import Lake, open_lake
+from traceviz_dag.lake.partition_keys import rank_key
+from traceviz_dag.lake.under_way import under_way
+from traceviz_dag.orchestration.instance import open_instance
+from traceviz_dag.orchestration.step_runs import materialise
+from traceviz_dag.pipeline.completeness import stored_completeness
+from traceviz_dag.pipeline.iteration import stored_topology
+
+if TYPE_CHECKING:
+    from traceviz_dag.pipeline.figures import DrawnFigure, FigureTask
+
+RANGE_START_TAG = "dagster/asset_partition_range_start"
+RANGE_END_TAG = "dagster/asset_partition_range_end"
+
+
+@dataclass(frozen=True, slots=True)
+class AnalysisSettings:
+    """How to run the main job.
+
+    Attributes:
+        home: the folder that holds everything written.
+        workers: processes that ranks fan out over; 0 takes one a core.
+        rules: a TOML file with rules that come before the built-in ones.
+        allow_partial: aggregate an iteration although ranks of it cannot be read.
+        with_partial: count ranks that were read in part in figures across ranks, which else leave them out.
+        force: compute again what is there and unchanged.
+    """
+
+    home: Path
+    workers: int = 0
+    rules: Path | None = None
+    allow_partial: bool = False
+    force: bool = False
+    with_partial: bool = False
+
+
+@dataclass(slots=True)
+class IterationResult:
+    """What became of one iteration.
+
+    Attributes:
+        computed, skipped: ranks that were analysed now, and whose tables were there already, unchanged.
+        faults: rank → one line, for ranks that failed or were read in part.
+        failed: ranks of which nothing could be used.
+        failures: one line for each step that failed: what of the iteration, why, and what to do.
+        not_computed: ranks of which a step that failed left nothing, or nothing new.
+        aggregated: whether the iteration's tables are there, made of what its ranks are now.
+    """
+
+    key: str
+    run: str
+    iteration: int
+    computed: list[int] = field(default_factory=list)
+    skipped: list[int] = field(default_factory=list)
+    faults: dict[int, str] = field(default_factory=dict)
+    failed: list[int] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    not_computed: list[int] = field(default_factory=list)
+    aggregated: bool = False
+
+
+Started = Callable[[IterationInputs, Sequence[int]], None]
+
+
+def analyse(
+    settings: AnalysisSettings, inputs: Sequence[IterationInputs], started: Started | None = None
+) -> list[IterationResult]:
+    """Take every iteration the whole way: topology, ranks, aggregates; what is there and unchanged is skipped.
+
+    A step that fails is told in the result of its iteration; the other iterations go on.
+
+    Args:
+        started: called before the ranks of an iteration are computed, with those that will be.
+
+    Raises:
+        StoppedError: the user interrupted it.
+        BadInputError: Dagster's records in the home are damaged.
+    """
+    results: list[IterationResult] = []
+    rules_digest = load_rules(settings.rules).digest
+    with open_instance(settings.home, captures_output=False) as instance:
+        register_partitions(instance, inputs)
+        for entry in inputs:
+            (now,) = with_digests(settings.home, [entry])
+            analysis = _Analysis(settings, instance, open_lake(settings.home), now, rules_digest)
+            try:
+                results.append(analysis.run(started))
+            except KeyboardInterrupt:
+                raise StoppedError(_what_is_done(analysis, len(results), len(inputs))) from None
+    return results
+
+
+def record_figures(home: Path, asked: Sequence[FigureTask], drawn: Sequence[DrawnFigure]) -> None:
+    """Record figures that a command drew, so that the asset graph shows them.
+
+    Args:
+        asked: all that were to be drawn. drawn: those that were; one of which the tables tell nothing is not.
+    """
+    with open_instance(home, captures_output=False) as instance:
+        for event in events_of(home, asked, drawn):
+            instance.report_runless_asset_event(event)
+
+
+@dataclass(frozen=True)
+class _Analysis:
+    """One iteration on its way."""
+
+    settings: AnalysisSettings
+    instance: dg.DagsterInstance
+    lake: Lake
+    inputs: IterationInputs
+    rules_digest: str
+
+    def run(self, started: Started | None) -> IterationResult:
+        with under_way(self.settings.home, self.inputs.key):
+            return self._run(started)
+
+    def _run(self, started: Started | None) -> IterationResult:
+        result = IterationResult(self.inputs.key, self.inputs.run, self.inputs.iteration)
+        register(self.settings.home, self.inputs)
+        self.lake.sweep(self.inputs.run, self.inputs.iteration)
+        for observation in new_observations(self.instance, [self.inputs]):
+            self.instance.report_runless_asset_event(observation)
+        try:
+            if self.make_topology(result):
+                self.make_rank_tables(result, started)
+                self.make_iteration_tables(result)
+        except TracevizError as error:
+            result.failures.append(f"{self.inputs.key}: {error}")
+        return result
+
+    def make_topology(self, result: IterationResult) -> bool:
+        """Bring the topology up to date; whether it is."""
+        if not self.settings.force and topology_is_current(self.instance, self.lake, self.inputs):
+            return True
+        faults = self.materialise("topology", [topology_assets], partition_key=self.inputs.key)
+        result.failures += faults
+        return not faults
+
+    def make_rank_tables(self, result: IterationResult, started: Started | None) -> None:
+        """Bring the tables of each rank up to date."""
+        stale = list(self.inputs.ranks) if self.settings.force else self.stale_ranks()
+        if started is not None:
+            started(self.inputs, [entry.rank for entry in stale])
+        failures = []
+        for first, last in contiguous([entry.rank for entry in stale]):
+            ends = {
+                RANGE_START_TAG: str(rank_trace_key(self.inputs.key, rank_key(first))),
+                RANGE_END_TAG: str(rank_trace_key(self.inputs.key, rank_key(last))),
+            }
+            failures += self.materialise("ranks", [rank_tables], tags=ends)
+        result.skipped = [entry.rank for entry in self.inputs.ranks if entry not in stale]
+        _collect_faults(self.lake, self.inputs, result)
+        left = [entry.rank for entry in self.stale_ranks()] if stale else []
+        result.computed = [entry.rank for entry in stale if entry.rank not in left]
+        missing = [rank for rank in left if rank not in result.failed]
+        if missing and not failures:
+            failures = [f"{self.inputs.key}: ranks {missing} have no tables, or changed meanwhile; run it again"]
+        result.failures += failures
+        result.not_computed = missing
+
+    def make_iteration_tables(self, result: IterationResult) -> None:
+        """Bring the iteration's own tables up to date; where that cannot be, older ones do not stay."""
+        waiting = bool(result.not_computed or (result.failed and not self.settings.allow_partial))
+        current = iteration_is_current(self.instance, self.lake, self.inputs) and not self.covers_others()
+        if not waiting and (self.settings.force or not current):
+            counted = {"with_partial": self.settings.with_partial}
+            config = {
+                "ops": {
+                    "iteration_tables": {"config": {"allow_partial": self.settings.allow_partial, **counted}},
+                    "across_ranks": {"config": counted},
+                }
+            }
+            selection = [iteration_assets, across_ranks_assets]
+            faults = self.materialise("aggregates", selection, partition_key=self.inputs.key, config=config)
+            current = not faults and iteration_is_current(self.instance, self.lake, self.inputs)
+            if not faults and not current:
+                faults = [f"{self.inputs.key}: its ranks changed while they were aggregated; run it again"]
+            result.failures += faults
+        if not current:
+            for name in ITERATION_TABLES:
+                self.lake.delete(name, run=self.inputs.run, iteration=self.inputs.iteration)
+        result.aggregated = current and not waiting
+
+    def covers_others(self) -> bool:
+        """Whether the stored figures count ranks that were read in part though they should not, or the other way."""
+        place = (self.inputs.run, self.inputs.iteration)
+        in_part = set(stored_completeness(self.lake, *place).in_part)
+        rows = self.lake.table("iterations", *place).arrow(["covered_ranks"]).to_pylist()
+        covered = {rank for row in rows for rank in row["covered_ranks"]}
+        return bool(in_part) and self.settings.with_partial != (in_part <= covered)
+
+    def stale_ranks(self) -> list[RankInput]:
+        """Ranks that have to be computed."""
+        _, version = stored_topology(self.lake, self.inputs.run, self.inputs.iteration)
+        return stale_ranks(self.instance, self.lake, self.inputs, version, self.rules_digest)
+
+    def materialise(self, what: str, selection: list[dg.AssetsDefinition], **settings: Any) -> list[str]:
+        """Run some steps; one line for each that failed."""
+        home = TracevizHome(
+            home=str(self.settings.home), workers=self.settings.workers, rules=str(self.settings.rules or "")
+        )
+        faults = materialise(f"analyze_{what}", self.instance, ASSETS, selection, {"traceviz": home}, **settings)
+        return [f"{self.inputs.key}, {what}: {fault}" for fault in faults]
+
+
+def _what_is_done(analysis: _Analysis, done: int, of: int) -> str:
+    inputs = analysis.inputs
+    ranks = 0
+    with suppress(TracevizError):
+        ranks = len(inputs.ranks) - len(analysis.stale_ranks())
+    iterations = f"{done} of {of} iterations are done; " if of > 1 else ""
+    return (
+        f"stopped: {iterations}{ranks} of {len(inputs.ranks)} ranks of {inputs.key} are done and kept; "
+        "run the same command again to go on from there"
+    )
+
+
+def _covers_others(lake: Lake, inputs: IterationInputs, settings: AnalysisSettings) -> bool:
+    """Whether the stored figures count ranks that were read in part though they should not, or the other way round."""
+    if not lake.exists("iterations", run=inputs.run, iteration=inputs.iteration):
+        return True
+    in_part = set(stored_completeness(lake, inputs.run, inputs.iteration).in_part)
+    rows = lake.table("iterations", inputs.run, inputs.iteration).arrow(["covered_ranks"]).to_pylist()
+    covered = {rank for row in rows for rank in row["covered_ranks"]}
+    return bool(in_part) and settings.with_partial != (in_part <= covered)
+
+
+def _collect_faults(lake: Lake, inputs: IterationInputs, result: IterationResult) -> None:
+    if not lake.partitions("traces", inputs.run, inputs.iteration):
+        return
+    rows = lake.table("traces", inputs.run, inputs.iteration).arrow(["rank", "status", "fault"]).to_pylist()
+    for row in rows:
+        if row["fault"]:
+            result.faults[row["rank"]] = row["fault"]
+        if row["status"] == "failed":
+            result.failed.append(row["rank"])

@@ -1,0 +1,103 @@
+"""The processes of ``traceviz dev``: a code server, our guarded web server and Dagster's daemon, which end together."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from dagster import DagsterInstance
+from dagster._cli.proxy_server_manager import ProxyServerManager
+from dagster._core.workspace.load_target import ModuleTarget
+
+from traceviz_dag.errors import TracevizError, UsageError
+from traceviz_dag.system.whole_files import scratch_folder
+
+DEFINITIONS = "traceviz_dag.definitions"
+
+_LOOK_SECONDS = 0.5
+_END_SECONDS = 15.0
+
+
+class ServiceError(TracevizError):
+    """One of the processes ended by itself, so the others were ended too."""
+
+
+def run_services(
+    instance: DagsterInstance, packages: Path, port: int, host: str, environment: Mapping[str, str]
+) -> None:
+    """Run code server, web server and daemon until this process is told to end.
+
+    Args:
+        packages: the folder that our own packages are imported from.
+        port, host: of the web server.
+        environment: of the processes; names the home.
+
+    Raises:
+        UsageError: another program listens there already.
+        ServiceError: one of them ended by itself.
+    """
+    _check_free(host, port)
+    target = ModuleTarget(DEFINITIONS, attribute=None, working_directory=str(packages), location_name=None)
+    with (
+        ProxyServerManager(instance, target) as servers,
+        scratch_folder() as folder,
+    ):
+        workspace = folder / "workspace.yaml"
+        # JSON is YAML, too.
+        workspace.write_text(json.dumps({"load_from": servers.get_code_server_specs()}), encoding="utf-8")
+        python = [sys.executable, "-m"]
+        commands = {
+            "web server": [
+                *(*python, "traceviz_dag.commands.main", "webserver"),
+                *("--workspace", str(workspace), "--port", str(port), "--host", host),
+            ],
+            "daemon": [*python, "dagster._daemon", "run", "--workspace", str(workspace)],
+        }
+        with _processes(commands, environment) as running:
+            while all(process.poll() is None for process in running.values()):
+                time.sleep(_LOOK_SECONDS)
+            name, process = next((name, one) for name, one in running.items() if one.poll() is not None)
+            raise ServiceError(f"the {name} ended with exit code {process.returncode}; its own lines above say why")
+
+
+def _check_free(host: str, port: int) -> None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        # As the server does it: connections of an earlier one that are still closing are no hindrance.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host.strip("[]"), port))
+        except OSError as error:
+            raise UsageError(
+                f"cannot listen on {host} port {port}: {error.strerror}; name another with --port"
+            ) from None
+
+
+@contextmanager
+def _processes(
+    commands: Mapping[str, Sequence[str]], environment: Mapping[str, str]
+) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
+    """The commands as processes, which end with the block: asked first, killed where that does not help."""
+    running: dict[str, subprocess.Popen[bytes]] = {}
+    try:
+        for name, command in commands.items():
+            running[name] = subprocess.Popen(command, env={**os.environ, **environment})
+        yield running
+    finally:
+        for process in running.values():
+            process.send_signal(signal.SIGINT)
+        deadline = time.monotonic() + _END_SECONDS
+        for process in running.values():
+            try:
+                process.wait(max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()

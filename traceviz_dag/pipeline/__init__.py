@@ -1,0 +1,1 @@
+"""What joins the rooms: ranks, iterations, analyses across ranks, figures and exports."""

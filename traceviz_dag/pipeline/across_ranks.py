@@ -1,0 +1,274 @@
+"""An iteration's tables across ranks, from its ranks' tables in the lake: matched, aligned, charged, replayed, paired.
+
+Ranks are read one after the other. In memory are the communication kernels of all ranks, a table of their parts in each
+communication, and the kernels of one rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from traceviz_dag.analyze.clocks.clocks import solve_clocks
+from traceviz_dag.analyze.matching.communications import (
+    COMMUNICATION_COLUMNS,
+    gather_communications,
+    select_communications,
+)
+from traceviz_dag.analyze.matching.matches import match_communications
+from traceviz_dag.analyze.matching.operations import Operation
+from traceviz_dag.analyze.pipelines.named_pairs import (
+    RANGES,
+    annotation_ranges,
+    named_range_periods,
+    named_table_periods,
+    stamped_periods,
+)
+from traceviz_dag.analyze.pipelines.periods import BUSY_COLUMNS, periods_table
+from traceviz_dag.analyze.pipelines.pipelines import pipelines_table
+from traceviz_dag.analyze.stage_times import STAGE_COLUMNS, StageTimes, stage_times
+from traceviz_dag.analyze.step_time import WINDOW_COLUMNS, step_time
+from traceviz_dag.analyze.waits.collectives import collectives_table
+from traceviz_dag.analyze.waits.waits import BESIDE_COLUMNS, charge_waits
+from traceviz_dag.classify.rules import load_rules
+from traceviz_dag.classify.topology.types import Topology
+from traceviz_dag.classify.topology.unite import topology_tables
+from traceviz_dag.errors import BadInputError
+from traceviz_dag.lake.inputs import IterationInputs, registered_if_any
+from traceviz_dag.lake.lake import Lake, open_lake
+from traceviz_dag.lake.partition_keys import iteration_key
+from traceviz_dag.pipeline.completeness import Completeness, stored_completeness
+from traceviz_dag.pipeline.discovery import inputs_below
+from traceviz_dag.pipeline.iteration import rank_traces, read_topology, stored_topology
+from traceviz_dag.pipeline.ranks import read_events
+from traceviz_dag.pipeline.workers import IterationTask, analyse_ranks
+from traceviz_dag.read.pairs_file import NamedPair, StageSelector, Stamp, read_stamps
+from traceviz_dag.system.whole_files import scratch_folder
+from traceviz_dag.tables import PERIODS
+
+ACROSS_RANKS_TABLES = ("collectives", "rank_clocks", "pipelines", "periods")
+"""The tables that this module makes, in the order in which they are made."""
+
+_STEP_COLUMNS = (
+    *("rank", "step", "chunk", "microbatch", "phase", "dimension", "order_in_rank", "host_start_ns"),
+    *("span_start_ns", "span_end_ns"),
+)
+
+
+@dataclass(frozen=True)
+class StoredIteration:
+    """One iteration in a lake, read piece by piece.
+
+    Attributes:
+        inputs: its trace files, where they are known; annotations are read from them.
+        with_partial: count ranks that were read in part; by default they are left out.
+    """
+
+    lake: Lake
+    run: str
+    iteration: int
+    inputs: IterationInputs | None = None
+    with_partial: bool = False
+
+    @cached_property
+    def ranks(self) -> tuple[int, ...]:
+        """Ranks with kernels in the lake that are counted."""
+        partitions = self.lake.partitions("kernels", self.run, self.iteration)
+        left_out = set() if self.with_partial else set(self.completeness.in_part)
+        return tuple(sorted(part.rank for part in partitions if part.rank is not None and part.rank not in left_out))
+
+    @cached_property
+    def completeness(self) -> Completeness:
+        """What of the iteration was not read."""
+        key = iteration_key(self.run, self.iteration)
+        inputs = self.inputs or registered_if_any(self.lake.home, key)
+        return stored_completeness(self.lake, self.run, self.iteration, inputs)
+
+    @cached_property
+    def topology(self) -> Topology:
+        """The job's topology."""
+        return stored_topology(self.lake, self.run, self.iteration)[0]
+
+    def kernels(self, rank: int, columns: Sequence[str]) -> pa.Table:
+        """Some columns of one rank's kernels."""
+        return self.lake.table("kernels", self.run, self.iteration, rank).arrow(columns)
+
+    def device(self, rank: int) -> str | None:
+        """The one device of a rank; None where it has several, or none."""
+        devices = pc.unique(self.kernels(rank, ("device",))["device"].cast(pa.string())).to_pylist()
+        return devices[0] if len(devices) == 1 else None
+
+    def microbatches(self) -> pa.Table:
+        """The forward and backward steps of the ranks that are counted."""
+        table = self.lake.table("microbatches", self.run, self.iteration).arrow(_STEP_COLUMNS)
+        if not self.completeness.in_part or self.with_partial:
+            return table
+        return table.filter(pc.is_in(table["rank"], pa.array(self.ranks, table["rank"].type)))
+
+    @property
+    def step_ns(self) -> int | None:
+        """How long the iteration's training steps take; None where no rank's windows are in the lake."""
+        if not self.lake.partitions("overlap", self.run, self.iteration):
+            return None
+        return step_time(self.lake.table("overlap", self.run, self.iteration).arrow(WINDOW_COLUMNS))
+
+    def table(self, name: str) -> pa.Table:
+        """A table across ranks: as it stands in the lake, else computed."""
+        if self.lake.exists(name, run=self.run, iteration=self.iteration):
+            return self.lake.table(name, self.run, self.iteration).arrow()
+        return self._computed[name]
+
+    @cached_property
+    def _computed(self) -> Mapping[str, pa.Table]:
+        return analyse_across_ranks(self)
+
+
+def analyse_across_ranks(iteration: StoredIteration) -> Mapping[str, pa.Table]:
+    """Compute all tables across ranks of an iteration.
+
+    Returns:
+        Table name → rows, for each of ``ACROSS_RANKS_TABLES``.
+
+    Raises:
+        BadInputError: the iteration's ranks or topology are not in the lake.
+    """
+    microbatches, topology = iteration.microbatches(), iteration.topology
+    rows = gather_communications(
+        select_communications(iteration.kernels(rank, COMMUNICATION_COLUMNS)) for rank in iteration.ranks
+    )
+    matches = match_communications(rows, topology, microbatches)
+    clocks = solve_clocks(matches, iteration.ranks)
+    collectives = charge_waits(
+        collectives_table(matches, clocks), matches, clocks, lambda rank: iteration.kernels(rank, BESIDE_COLUMNS)
+    )
+    return {
+        "collectives": collectives,
+        "rank_clocks": clocks,
+        "pipelines": pipelines_table(microbatches, topology),
+        "periods": periods_table(microbatches, topology, lambda rank: iteration.kernels(rank, BUSY_COLUMNS)),
+    }
+
+
+def stored_stage_times(lake: Lake, run: str, iteration: int) -> StageTimes:
+    """What stages and ranks of an iteration compute for a micro-batch; nothing where no micro-batch is in the lake.
+
+    Of the ranks that the row of ``iterations`` covers, so that all figures of an iteration speak of the same ranks.
+    """
+    if not lake.partitions("microbatches", run, iteration):
+        return StageTimes((), ())
+    table = lake.table("microbatches", run, iteration).arrow(STAGE_COLUMNS)
+    if lake.exists("iterations", run=run, iteration=iteration):
+        rows = lake.table("iterations", run, iteration).arrow(["covered_ranks"]).to_pylist()
+        covered = [rank for row in rows for rank in row["covered_ranks"]]
+    else:
+        covered = list(StoredIteration(lake, run, iteration).ranks)
+    return stage_times(table.filter(pc.is_in(table["rank"], pa.array(covered, table["rank"].type))))
+
+
+def named_periods(
+    iteration: StoredIteration,
+    pairs: Sequence[NamedPair],
+    periods: pa.Table | None = None,
+    ranges: pa.Table | None = None,
+) -> pa.Table:
+    """The periods of the pairs that a user named.
+
+    Args:
+        periods: the iteration's table of that name; by default as it stands in the lake, else computed.
+        ranges: the named ranges of all ranks, as ``RANGES``, from whatever source; by default the annotations of the
+            traces, which are then read.
+
+    Raises:
+        BadInputError: a file of time stamps or a trace with the annotations cannot be read.
+    """
+    parts = [PERIODS.schema.empty_table()]
+    for pair in pairs:
+        if pair.stage0 is None or pair.stage1 is None:
+            periods = iteration.table("periods") if periods is None else periods
+            parts.append(named_table_periods(pair, periods.select(PERIODS.schema.names)))
+        elif pair.timestamps is not None:
+            parts.append(stamped_periods(pair, _stamps(pair, pair.stage0), _stamps(pair, pair.stage1)))
+        else:
+            ranges = _annotations(iteration) if ranges is None else ranges
+            parts.append(named_range_periods(pair, ranges))
+    return pa.concat_tables(parts)
+
+
+def expert_exchanges(iteration: StoredIteration, collectives: pa.Table) -> pa.Table:
+    """The matched all-to-alls with their message sizes: what ``blame.expert_load`` takes."""
+    chosen = collectives.filter(
+        pc.and_(
+            pc.equal(collectives["operation"].cast(pa.string()), Operation.ALL_TO_ALL.value),
+            pc.is_valid(collectives["communication"]),
+        )
+    ).select(["rank", "kernel_id", "communication"])
+    parts = []
+    for rank in pc.unique(chosen["rank"]).to_pylist():
+        mine = chosen.filter(pc.equal(chosen["rank"], rank))
+        parts.append(mine.join(iteration.kernels(rank, ("kernel_id", "in_elements", "out_elements")), "kernel_id"))
+    names = ("rank", "communication", "in_elements", "out_elements")
+    return pa.concat_tables(parts) if parts else pa.table({name: pa.array([], pa.int64()) for name in names})
+
+
+@contextmanager
+def iterations_at(
+    path: Path | None, home: Path, rules: Path | None = None, rank: int | None = None
+) -> Iterator[list[StoredIteration]]:
+    """The iterations of a path, analysed into a lake that is gone afterwards; or, without a path, those of a home.
+
+    Args:
+        home: for a path, where profiles of Nsight Systems are kept once they were read.
+        rank: rank of a single file that does not say its own.
+
+    Raises:
+        BadInputError: the path holds no traces, or the home no analysed iteration.
+    """
+    if path is None:
+        lake = open_lake(home)
+        places = sorted({(part.run, part.iteration) for part in lake.partitions("kernels")})
+        if not places:
+            lake.table("kernels")
+        yield [StoredIteration(lake, run, iteration) for run, iteration in places]
+        return
+    with scratch_folder() as folder:
+        below = inputs_below([path], rank=rank, home=home)
+        yield [_analysed(folder, inputs, rules, home) for inputs in below]
+
+
+def _analysed(folder: Path, inputs: IterationInputs, rules: Path | None, home: Path | None) -> StoredIteration:
+    lake = open_lake(folder)
+    topology = read_topology(inputs, home=home)
+    for name, table in zip(("topology", "process_groups"), topology_tables(topology), strict=True):
+        lake.write(name, table, run=inputs.run, iteration=inputs.iteration)
+    task = IterationTask(lake.home, inputs.run, inputs.iteration, topology, load_rules(rules))
+    traces = rank_traces(inputs, {entry.rank for entry in inputs.ranks}, home)
+    outcomes = list(analyse_ranks(task, traces))
+    if all(outcome.failed for outcome in outcomes):
+        fault = f"no rank of {inputs.key} can be used ({outcomes[0].fault})"
+        raise BadInputError(inputs.folder, fault, "export them again")
+    return StoredIteration(lake, inputs.run, inputs.iteration, inputs)
+
+
+def _stamps(pair: NamedPair, selector: StageSelector) -> list[Stamp]:
+    assert pair.timestamps is not None
+    stamps = read_stamps(pair.timestamps, selector.pattern, pair.time_unit_ns)
+    return [stamp for stamp in stamps if selector.rank in (None, stamp.rank)]
+
+
+def _annotations(iteration: StoredIteration) -> pa.Table:
+    """The annotations of all ranks, from the traces themselves."""
+    if iteration.inputs is None:
+        return RANGES.empty_table()
+    traces = rank_traces(iteration.inputs, {entry.rank for entry in iteration.inputs.ranks}, iteration.lake.home)
+    topology, _ = stored_topology(iteration.lake, iteration.run, iteration.iteration)
+    rules = load_rules()
+    parts = [
+        annotation_ranges(read_events(trace, topology, rules, every_annotation=True), trace.rank) for trace in traces
+    ]
+    return pa.concat_tables([RANGES.empty_table(), *parts])

@@ -1,0 +1,104 @@
+"""One rank of a capture, classified: what the evidence of its traces comes to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from traceviz_dag.classify.rules import Rules
+from traceviz_dag.classify.topology.types import Topology
+from traceviz_dag.errors import BadInputError
+from traceviz_dag.lake.inputs import IterationInputs
+from traceviz_dag.pipeline.iteration import rank_traces
+from traceviz_dag.pipeline.ranks import RankTrace, classify_trace, read_events
+from traceviz_dag.vocabulary import Dimension, Kind, Phase
+
+_IN_MICROBATCH = (Phase.FORWARD.value, Phase.BACKWARD.value, Phase.RECOMPUTE.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What the kernels of one rank tell.
+
+    Attributes:
+        phase_known: share of kernel time with a phase; None without kernels.
+        microbatch_known: share of the forward and backward time that is in a micro-batch; 0 without any such time.
+        dimension_known: share of communication time with a dimension; None without communication.
+        communications: communication kernels; sized: those with elements; grouped: those whose group is known, because
+            the trace names it or because the topology has one of their dimension.
+        module_known: share of kernel time with a module; None without kernels.
+    """
+
+    rank: int
+    kernels: int
+    phase_known: float | None
+    microbatch_known: float
+    dimension_known: float | None
+    communications: int
+    grouped: int
+    sized: int
+    module_known: float | None
+
+
+class Sampler:
+    """Classifies the first rank of a capture that can be read; a file that holds several iterations once.
+
+    Args:
+        home: where profiles of Nsight Systems are kept once they were read; None keeps nothing.
+    """
+
+    def __init__(self, rules: Rules, home: Path | None = None) -> None:
+        self._rules, self._home = rules, home
+        self._known: dict[tuple[Path, str], Sample | None] = {}
+
+    def sample(self, inputs: IterationInputs, topology: Topology) -> Sample | None:
+        """What one rank's file tells; None where no rank can be read."""
+        for trace in rank_traces(inputs, {entry.rank for entry in inputs.ranks}, self._home):
+            key = (trace.path, trace.part)
+            if key not in self._known:
+                self._known[key] = self._read(trace, topology)
+            if self._known[key] is not None:
+                return self._known[key]
+        return None
+
+    def _read(self, trace: RankTrace, topology: Topology) -> Sample | None:
+        try:
+            events = read_events(trace, topology, self._rules)
+        except BadInputError:
+            return None
+        kernels = classify_trace(events, trace.rank, topology, self._rules).kernels
+        return _sample(trace.rank, kernels, known=bool(topology.pipelines))
+
+
+def _sample(rank: int, kernels: pa.Table, known: bool) -> Sample:
+    duration = kernels["duration_ns"]
+    phase, kind, dimension = (kernels[name].cast(pa.string()) for name in ("phase", "kind", "dimension"))
+    communicates = pc.equal(kind, Kind.COMMUNICATION.value)
+    in_step = pc.is_in(phase, value_set=pa.array(_IN_MICROBATCH))
+    in_step = pc.and_(in_step, pc.equal(kind, Kind.COMPUTATION.value))
+    everything = pc.is_valid(duration)
+    communication = kernels.filter(communicates)
+    grouped = pc.is_valid(communication["group_name"])
+    if known:
+        told = pc.not_equal(communication["dimension"].cast(pa.string()), Dimension.UNKNOWN.value)
+        grouped = pc.or_(grouped, pc.fill_null(told, False))
+    return Sample(
+        rank=rank,
+        kernels=kernels.num_rows,
+        phase_known=_share(duration, everything, pc.not_equal(phase, Phase.UNKNOWN.value)),
+        microbatch_known=_share(duration, in_step, pc.is_valid(kernels["microbatch"])) or 0.0,
+        dimension_known=_share(duration, communicates, pc.not_equal(dimension, Dimension.UNKNOWN.value)),
+        communications=communication.num_rows,
+        grouped=pc.sum(grouped).as_py() or 0,
+        sized=communication.num_rows - communication["in_elements"].null_count,
+        module_known=_share(duration, everything, pc.is_valid(kernels["module"])),
+    )
+
+
+def _share(duration: pa.ChunkedArray, whole: pa.ChunkedArray, part: pa.ChunkedArray) -> float | None:
+    total = pc.sum(duration.filter(whole)).as_py()
+    known = pc.sum(duration.filter(pc.and_(whole, pc.fill_null(part, False)))).as_py()
+    return (known or 0) / total if total else None

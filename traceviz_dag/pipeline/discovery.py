@@ -1,0 +1,120 @@
+"""From the paths that a user names to the list of inputs of each iteration."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from traceviz_dag.classify.topology.job_identity import TraceIdentity, ranks_of_other_jobs
+from traceviz_dag.errors import BadInputError, UsageError
+from traceviz_dag.lake.digests import look_of
+from traceviz_dag.lake.inputs import IterationInputs, RankInput, all_registered, folder_of_run
+from traceviz_dag.pipeline.nsys_placement import place_exports
+from traceviz_dag.printable import printable
+from traceviz_dag.read.layouts import RunFolder, discover
+from traceviz_dag.read.nsys.open import is_nsys
+from traceviz_dag.read.placement import PlacedTrace, Placement, resolve
+
+
+def inputs_below(
+    paths: Sequence[Path], *, pattern: str | None = None, rank: int | None = None, home: Path | None = None
+) -> list[IterationInputs]:
+    """The iterations below the paths, by run and number, with the files of their ranks.
+
+    A run's id is its folder's name, with a digest of its path where the home knows another folder's run by that name.
+    A rank whose header contradicts those of the other ranks of its iteration has a ``refusal``. A file that cannot be
+    placed (no rank, a rank that stands twice) is one of the ``problems`` of its folder's first
+    iteration; the rest goes on. A folder is one run, but for exports of Nsight Systems that are of different jobs.
+
+    Args:
+        pattern: only files that match this glob.
+        rank: rank of the one file that does not say its own.
+        home: where profiles of Nsight Systems are kept once they were read, and where it stands of which runs they
+            are; None keeps nothing.
+
+    Raises:
+        BadInputError: nothing was found, or nothing of it can be placed.
+        UsageError: ``rank`` is given for several files.
+    """
+    runs = discover(paths, pattern=pattern, registered=partial(_registered_folder, home))
+    files = [file for run in runs for file in run.files]
+    if rank is not None and len(files) != 1:
+        raise UsageError(f"--rank is for one file, and {len(files)} were found")
+    iterations: list[IterationInputs] = []
+    unplaced: list[BadInputError] = []
+    for run in runs:
+        placement = _placement(run, rank, home)
+        by_iteration: dict[tuple[str, int], list[PlacedTrace]] = defaultdict(list)
+        for trace in placement.traces:
+            by_iteration[trace.run, trace.iteration].append(trace)
+        problems = (*run.problems, *placement.problems)
+        if not by_iteration:
+            unplaced += problems
+        jobs = {name for name, _ in by_iteration}
+        for index, ((name, iteration), traces) in enumerate(sorted(by_iteration.items())):
+            # Of several jobs in a folder, nothing says whose the text file is; it stays with the run of that name.
+            described = run.topology_file is not None and (len(jobs) == 1 or name == run.run)
+            refusals = _refusals(traces)
+            iterations.append(
+                IterationInputs(
+                    run=name,
+                    iteration=iteration,
+                    folder=str(run.folder),
+                    ranks=tuple(
+                        replace(_rank_input(trace), refusal=refusals.get(trace.rank, ""))
+                        for trace in sorted(traces, key=lambda trace: trace.rank)
+                    ),
+                    topology_file=str(run.topology_file) if described else None,
+                    problems=tuple(map(str, problems)) if index == 0 else (),
+                    warnings=tuple(map(printable, placement.warnings)) if index == 0 else (),
+                )
+            )
+    if not iterations:
+        raise unplaced[0]
+    return iterations
+
+
+def _registered_folder(home: Path | None, run: str) -> Path | None:
+    return folder_of_run(home, run) if home is not None else None
+
+
+def _refusals(traces: Sequence[PlacedTrace]) -> dict[int, str]:
+    """Rank → why its file is of another job than most of the iteration's; exports are told apart when placed."""
+    stated = {trace.rank: TraceIdentity(trace.header, trace.first_ns) for trace in traces if trace.header is not None}
+    found = ranks_of_other_jobs(stated)
+    return {rank: f"rank {rank} of another job than the other ranks: {why}" for rank, why in found.items()}
+
+
+def _placement(run: RunFolder, rank: int | None, home: Path | None) -> Placement:
+    """Place Kineto traces by what they say themselves, exports of Nsight Systems by what they hold."""
+    exports = [file for file in run.files if is_nsys(file.path)]
+    placement = resolve([file for file in run.files if file not in exports], rank=rank)
+    if not exports:
+        return placement
+    known = _registered_exports(run.folder, home)
+    others = place_exports(exports, home, rank=rank, known=known, beside_traces=bool(placement.traces))
+    return Placement(
+        (*placement.traces, *others.traces),
+        (*placement.problems, *others.problems),
+        (*placement.warnings, *others.warnings),
+    )
+
+
+def _registered_exports(folder: Path, home: Path | None) -> dict[Path, str]:
+    """The run that each export of a folder was registered for."""
+    known: dict[Path, str] = {}
+    # A damaged list is reported by what needs it; here it only means that names are found anew.
+    with suppress(BadInputError):
+        for inputs in all_registered(home) if home is not None else ():
+            if inputs.folder == str(folder):
+                known |= {Path(entry.path): inputs.run for entry in inputs.ranks if entry.part}
+    return known
+
+
+def _rank_input(trace: PlacedTrace) -> RankInput:
+    size, changed = look_of(trace.path)
+    return RankInput(trace.rank, str(trace.path), trace.name, trace.step, size, changed, part=trace.part)

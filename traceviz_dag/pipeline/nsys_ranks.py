@@ -1,0 +1,142 @@
+"""Nsight Systems exports as a source of the pipeline: the ranks of one, and the iterations and events of each."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from traceviz_dag.analyze.nsys.activity import Activity, activities
+from traceviz_dag.analyze.nsys.iterations import iterations_of
+from traceviz_dag.analyze.nsys.ranges import ranges_table
+from traceviz_dag.classify.nsys.trace import NsysPart, communicator_groups, trace_events
+from traceviz_dag.classify.rules import Rules, load_rules
+from traceviz_dag.classify.topology.types import Topology
+from traceviz_dag.errors import BadInputError, UsageError
+from traceviz_dag.read.events import KERNEL, ProcessGroup, TraceEvents, TraceHeader
+from traceviz_dag.read.nsys.cache import open_profile
+from traceviz_dag.read.nsys.iterations import Iterations
+from traceviz_dag.read.nsys.profile import NsysProfile
+
+
+def parts_of(profile: NsysProfile) -> tuple[NsysPart, ...]:
+    """The (process, GPU) pairs of a profile that ran kernels, by GPU."""
+    found = []
+    for device in profile.keys("operations"):
+        rows = profile.rows("operations", "process", "category", of=[device])
+        found += [
+            NsysPart(process, device) for process in np.unique(rows["process"][rows["category"] == KERNEL]).tolist()
+        ]
+    return tuple(found)
+
+
+def iterations_of_part(profile: NsysProfile, part: NsysPart, rules: Rules) -> Iterations:
+    """The iterations of one rank, in the capture's clock."""
+    return iterations_of(profile, _activity(profile, part, rules), rules)
+
+
+def export_headers(entries: Iterable[tuple[int, Path, str]], home: Path | None) -> dict[int, TraceHeader]:
+    """What stands in for the trace headers of ranks whose source are exports.
+
+    Process groups are NCCL's communicators; their members are the ranks that use them, over all exports of the job.
+
+    Args:
+        entries: (rank, path of the export, key of its part) of each.
+
+    Raises:
+        BadInputError: an export cannot be read.
+    """
+    by_path: dict[Path, dict[int, NsysPart]] = {}
+    for rank, path, key in entries:
+        by_path.setdefault(path, {})[rank] = NsysPart.of_key(key)
+    members: dict[str, set[int]] = {}
+    sizes: dict[str, int] = {}
+    headers: dict[int, TraceHeader] = {}
+    for path, parts in by_path.items():
+        profile = open_profile(path, home)
+        processes = Counter(part.process for part in parts.values())
+        alone = {part.process: rank for rank, part in parts.items() if processes[part.process] == 1}
+        for name, (group, ranks) in communicator_groups(profile, alone).items():
+            members.setdefault(name, set()).update(ranks)
+            sizes[name] = max(sizes.get(name, 0), group.size)
+        names = {gpu.device: gpu.name for gpu in profile.facts.gpus}
+        headers |= {
+            rank: TraceHeader(
+                rank=rank,
+                backend="nccl",
+                base_time_ns=profile.facts.utc_start_ns or 0,
+                device_name=names.get(part.device),
+            )
+            for rank, part in parts.items()
+        }
+    groups = tuple(
+        ProcessGroup(name, None, tuple(sorted(ranks)), max(sizes[name], len(ranks))) for name, ranks in members.items()
+    )
+    return {
+        rank: replace(header, process_groups=tuple(group for group in groups if rank in group.ranks))
+        for rank, header in headers.items()
+    }
+
+
+def export_events(
+    path: Path,
+    key: str,
+    rank: int,
+    topology: Topology,
+    home: Path | None,
+    rules: Rules,
+    *,
+    every_annotation: bool = False,
+) -> TraceEvents:
+    """The events of one rank of an export.
+
+    Args:
+        key: the part of the export that is the rank.
+        every_annotation: keep annotations that no rule gives a meaning; only for what asks for them by name.
+
+    Raises:
+        BadInputError: the export cannot be read, or does not hold the part.
+    """
+    profile, part = open_profile(path, home), NsysPart.of_key(key)
+    try:
+        found = iterations_of_part(profile, part, rules)
+    except UsageError:
+        raise BadInputError(path, "it no longer holds this rank", "run traceviz analyze on its folder again") from None
+    groups = tuple(
+        ProcessGroup(group.name, None, group.ranks, group.size)
+        for group in topology.groups
+        if group.name is not None and rank in group.ranks
+    )
+    names: Mapping[int, str | None] = {gpu.device: gpu.name for gpu in profile.facts.gpus}
+    header = TraceHeader(
+        rank=rank,
+        world_size=topology.world_size,
+        backend="nccl",
+        process_groups=groups,
+        base_time_ns=profile.facts.utc_start_ns or 0,
+        device_name=names.get(part.device),
+    )
+    return trace_events(profile, part, header, found, None if every_annotation else rules)
+
+
+def export_ranges(path: Path, key: str, home: Path | None, windows: Sequence[tuple[int, int, int]]) -> pa.Table:
+    """The table ``nvtx_ranges`` of one rank of an export.
+
+    Args:
+        windows: (number, start_ns, end_ns) of the iterations wanted, on the rank's clock; empty takes everything.
+    """
+    profile = open_profile(path, home)
+    activity = _activity(profile, NsysPart.of_key(key), load_rules())
+    return ranges_table(profile, activity, windows, profile.facts.utc_start_ns or 0)
+
+
+def _activity(profile: NsysProfile, part: NsysPart, rules: Rules) -> Activity:
+    (gpu,) = activities(profile, rules, [part.device])
+    mine = gpu.take(gpu.process == part.process)
+    if not len(mine):
+        raise UsageError(f"{profile.path}: no activity of process {part.process} on GPU {part.device}")
+    return mine

@@ -1,0 +1,87 @@
+"""An iteration of the lake as Perfetto traces: where they stand, and what is known across its ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+
+from traceviz_dag.analyze.clocks.clocks import solve_clocks
+from traceviz_dag.analyze.matching.communications import (
+    COMMUNICATION_COLUMNS,
+    gather_communications,
+    select_communications,
+)
+from traceviz_dag.analyze.matching.matches import match_communications
+from traceviz_dag.lake.inputs import registered_if_any
+from traceviz_dag.lake.partition_keys import iteration_key
+from traceviz_dag.lake.partitions import escape
+from traceviz_dag.pipeline.across_ranks import StoredIteration
+from traceviz_dag.pipeline.figures import LakeSource
+from traceviz_dag.read.kineto.memory import MEMORY, read_memory
+from traceviz_dag.read.nsys.open import is_nsys
+from traceviz_dag.show.perfetto.iteration import Matched, Scope, WrittenTrace, write_iteration_trace
+from traceviz_dag.system.whole_files import remove_all_stale_temporaries
+
+FOLDER = "perfetto"
+
+
+def export_path(source: LakeSource, scope: Scope, number: int | None) -> Path:
+    """HOME/perfetto/RUN/ITERATION/SCOPE_NUMBER.pftrace.gz."""
+    name = scope.value if number is None else f"{scope}_{number}"
+    return source.lake.home / FOLDER / escape(source.run) / str(source.iteration) / f"{name}.pftrace.gz"
+
+
+def match_ranks(source: LakeSource) -> Matched | None:
+    """The matched communications of all ranks and their clocks, those of the lake where it has them.
+
+    None for an iteration of one rank, or without micro-batches and topology in the lake.
+    """
+    iteration = StoredIteration(source.lake, source.run, source.iteration)
+    needed = ("topology", "process_groups", "microbatches")
+    if len(iteration.ranks) < 2 or not all(
+        source.lake.partitions(name, source.run, source.iteration) for name in needed
+    ):
+        return None
+    rows = gather_communications(
+        select_communications(iteration.kernels(rank, COMMUNICATION_COLUMNS)) for rank in iteration.ranks
+    )
+    matches = match_communications(rows, iteration.topology, iteration.microbatches())
+    if source.lake.exists("rank_clocks", run=source.run, iteration=source.iteration):
+        return Matched(matches, source.lake.table("rank_clocks", source.run, source.iteration).arrow())
+    return Matched(matches, solve_clocks(matches, iteration.ranks))
+
+
+def export_iteration(
+    source: LakeSource,
+    scope: Scope = Scope.ITERATION,
+    number: int | None = None,
+    path: Path | None = None,
+    recorded_clocks: bool = False,
+) -> WrittenTrace:
+    """Write an iteration, or one pipeline or replica of it, as a Perfetto trace.
+
+    Args:
+        path: where to; :func:`export_path` by default.
+        recorded_clocks: leave clocks as recorded even where they are solved.
+
+    Raises:
+        UsageError: the topology knows no such pipeline or replica, or the iteration has no rank.
+        OutputError: the file cannot be written.
+    """
+    target = path or export_path(source, scope, number)
+    if path is None:
+        remove_all_stale_temporaries(target.parent)
+    matched = match_ranks(source)
+    return write_iteration_trace(
+        source, target, scope, number, matched, recorded_clocks, lambda rank: _memory(source, rank)
+    )
+
+
+def _memory(source: LakeSource, rank: int) -> pa.Table:
+    """What a rank's devices have allocated over time; no rows where its trace is gone, or no Kineto trace."""
+    inputs = registered_if_any(source.lake.home, iteration_key(source.run, source.iteration))
+    entry = None if inputs is None else inputs.rank(rank)
+    if entry is None or not Path(entry.path).is_file() or is_nsys(Path(entry.path)):
+        return MEMORY.empty_table()
+    return read_memory(Path(entry.path))

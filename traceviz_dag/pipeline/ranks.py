@@ -1,0 +1,245 @@
+"""One rank's way from its trace file to its tables: read, classify, measure. Files come in, Arrow tables go out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from traceviz_dag.analyze.microbatches import HostSteps, microbatches_table
+from traceviz_dag.analyze.overlap import overlap_table
+from traceviz_dag.classify.dimensions.communication import job_groups
+from traceviz_dag.classify.kernels import Classification, classify
+from traceviz_dag.classify.rules import Rules
+from traceviz_dag.classify.topology.types import Topology
+from traceviz_dag.errors import BadInputError
+from traceviz_dag.lake.digests import digest_of, look_of
+from traceviz_dag.pipeline.nsys_ranks import export_events, export_ranges
+from traceviz_dag.read.events import CPU_OP, PYTHON_FUNCTION, TraceEvents
+from traceviz_dag.read.kineto.reader import EXPORT_AGAIN, read_kineto, told
+from traceviz_dag.read.nsys.open import is_nsys, is_report
+from traceviz_dag.read.regular_file import open_regular
+from traceviz_dag.tables import TRACES
+from traceviz_dag.vocabulary import Category, Dimension, Kind, Phase, TraceStatus
+
+RANK_TABLES = ("traces", "kernels", "microbatches", "overlap")
+"""The tables that every rank's trace becomes, in the order in which they are written."""
+
+PROFILE_TABLES = ("nvtx_ranges",)
+"""What a rank of an Nsight Systems profile becomes besides."""
+
+_READINGS = 2
+"""So often is a file read that changes meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankTrace:
+    """One rank's part of an iteration.
+
+    Attributes:
+        path: the trace file.
+        name: how tables and messages call the file: its path relative to the run's folder.
+        rank: the global rank.
+        step: the ProfilerStep that is the iteration, where the file holds several; None takes the whole file.
+        part: process and GPU that are the rank, in a file that holds several ranks; empty takes the whole file.
+        home: where profiles that were read once are kept; None keeps nothing.
+        refusal: why the file is not taken for this rank; empty where it is.
+    """
+
+    path: Path
+    name: str
+    rank: int
+    step: int | None = None
+    part: str = ""
+    home: Path | None = None
+    refusal: str = ""
+
+
+def analyse_rank(trace: RankTrace, topology: Topology, rules: Rules) -> Mapping[str, pa.Table]:
+    """Read, classify and measure one rank.
+
+    Returns:
+        Table name → rows, for each of RANK_TABLES, and of PROFILE_TABLES where the source is a profile.
+
+    Raises:
+        BadInputError: nothing of the file can be used, or it changes whenever it is read.
+    """
+    for _ in range(_READINGS):
+        before = _state_of(trace.path)
+        tables = _analyse_once(trace, topology, rules)
+        if _state_of(trace.path) == before:
+            return tables
+    raise BadInputError(trace.path, "changes while it is read", "analyse it again once it is written")
+
+
+def _analyse_once(trace: RankTrace, topology: Topology, rules: Rules) -> Mapping[str, pa.Table]:
+    events = read_events(trace, topology, rules)
+    classified = classify_trace(events, trace.rank, topology, rules)
+    kernels = kernels_of_step(classified, trace.step)
+    more = {}
+    if is_nsys(trace.path):
+        windows = step_windows(classified, trace.step)
+        more["nvtx_ranges"] = export_ranges(trace.path, trace.part, trace.home, windows)
+    return {
+        **more,
+        "traces": _traces_row(trace, events, classified, kernels, rules),
+        "kernels": kernels,
+        "microbatches": microbatches_table(kernels, _host_steps(classified, trace.step)),
+        "overlap": overlap_table(kernels, step_windows(classified, trace.step), classified.kernels),
+    }
+
+
+def read_events(trace: RankTrace, topology: Topology, rules: Rules, *, every_annotation: bool = False) -> TraceEvents:
+    """Read one rank from its trace, whatever wrote it.
+
+    Args:
+        every_annotation: keep annotations of profiles that no rule gives a meaning, for what asks for them by name.
+
+    Raises:
+        BadInputError: nothing of the file can be used, or it is of another job.
+    """
+    if trace.refusal:
+        raise BadInputError(trace.path, trace.refusal, "give each job a folder of its own")
+    if not is_nsys(trace.path):
+        return read_kineto(trace.path)
+    return export_events(
+        trace.path, trace.part, trace.rank, topology, trace.home, rules, every_annotation=every_annotation
+    )
+
+
+def read_fault(events: TraceEvents) -> str | None:
+    """One line on what of a trace was not read, and what to do; None where all of it was."""
+    report = events.report
+    if not report.dropped or report.fault:
+        return report.fault
+    dropped = sum(report.dropped.values())
+    return f"{dropped:,} of its {report.rows_read:,} events cannot be used: {told(report.dropped)}; {EXPORT_AGAIN}"
+
+
+def classify_trace(events: TraceEvents, rank: int, topology: Topology, rules: Rules) -> Classification:
+    """Classify one rank's events with what the topology knows of its groups and its stage."""
+    stage, _ = topology.stage_of(rank)
+    return classify(events, rules, job_groups(topology), stage)
+
+
+def kernels_of_step(classified: Classification, step: int | None) -> pa.Table:
+    """The kernels that belong to one ProfilerStep; all of them where ``step`` is None."""
+    if step is None:
+        return classified.kernels
+    return classified.kernels.filter(pc.equal(classified.kernels["step"], step))
+
+
+def step_windows(classified: Classification, step: int | None) -> list[tuple[int, int, int]]:
+    """(number, start_ns, end_ns) of the trace's ProfilerSteps; of one of them where ``step`` is given."""
+    steps = classified.profiler_steps
+    rows = zip(steps.number.tolist(), steps.start_ns.tolist(), steps.end_ns.tolist(), strict=True)
+    return [row for row in rows if step is None or row[0] == step]
+
+
+def failed_trace(trace: RankTrace, fault: str, rules: Rules) -> pa.Table:
+    """The ``traces`` row of a file of which nothing could be used."""
+    size: int | None = None
+    digest: str | None = None
+    # A file that is gone, or cannot be read at all, has neither.
+    with suppress(OSError):
+        size = look_of(trace.path)[0]
+        digest = digest_of(trace.path)
+    columns: dict[str, object] = {column.name: [None] for column in TRACES.columns}
+    columns |= {
+        "file": [trace.name],
+        "bytes": [size],
+        "digest": [digest],
+        "status": [TraceStatus.FAILED.value],
+        "fault": [fault],
+        "rules_digest": [rules.digest],
+    }
+    return TRACES.from_columns(columns)
+
+
+def _host_steps(classified: Classification, step: int | None) -> HostSteps:
+    steps = classified.steps
+    chosen = np.arange(len(steps)) if step is None else np.flatnonzero(steps.step == step)
+    return HostSteps(
+        phase=steps.direction[chosen].astype(np.int8),
+        chunk=steps.chunk[chosen],
+        microbatch=steps.microbatch[chosen],
+        step=steps.step[chosen],
+        host_start_ns=steps.start_ns[chosen],
+        host_end_ns=steps.end_ns[chosen],
+        order=np.arange(len(chosen), dtype=np.int64),
+    )
+
+
+def _traces_row(
+    trace: RankTrace, events: TraceEvents, classified: Classification, kernels: pa.Table, rules: Rules
+) -> pa.Table:
+    header, report, host = events.header, events.report, events.host
+    starts = np.concatenate([host.start_ns, events.launches.start_ns, events.device.start_ns])
+    ends = starts + np.concatenate([host.duration_ns, events.launches.duration_ns, events.device.duration_ns])
+    duration = kernels["duration_ns"]
+
+    def time_where(mask: pa.ChunkedArray) -> int:
+        return int(pc.sum(duration.filter(mask)).as_py() or 0)
+
+    def is_not(column: str, word: str) -> pa.ChunkedArray:
+        return pc.fill_null(pc.not_equal(kernels[column].cast(pa.string()), word), fill_value=False)
+
+    values: dict[str, object] = {
+        "file": trace.name,
+        "format": _format(trace.path),
+        "bytes": look_of(trace.path)[0],
+        "digest": digest_of(trace.path),
+        "status": (TraceStatus.PARTIAL if report.fault or report.dropped else TraceStatus.READ).value,
+        "fault": read_fault(events),
+        "rows_read": report.rows_read,
+        "rows_dropped": sum(report.dropped.values()),
+        "drop_reasons": json.dumps(dict(sorted(report.dropped.items()))),
+        "first_ns": int(starts.min()) if len(starts) else None,
+        "last_ns": int(ends.max()) if len(ends) else None,
+        "steps": sorted(classified.profiler_steps.number.tolist()),
+        "world_size": header.world_size,
+        "backend": header.backend,
+        "devices": sorted(pc.unique(kernels["device"]).to_pylist()),
+        "device_name": header.device_name,
+        "has_stacks": bool((host.category == PYTHON_FUNCTION).any()),
+        "has_shapes": header.record_shapes,
+        "has_groups": any(group.description for group in header.process_groups),
+        "has_host_rows": bool((host.category == CPU_OP).any()),
+        "kernels": kernels.num_rows,
+        "kernel_ns": int(pc.sum(duration).as_py() or 0),
+        "launched_kernels": kernels.num_rows - kernels["launch_start_ns"].null_count,
+        "classified_ns": time_where(is_not("category", Category.UNCLASSIFIED)),
+        "phase_known_ns": time_where(is_not("phase", Phase.UNKNOWN)),
+        "dimension_known_ns": time_where(is_not("dimension", Dimension.UNKNOWN)),
+        "communication_ns": time_where(pc.equal(kernels["kind"].cast(pa.string()), Kind.COMMUNICATION.value)),
+        "microbatch_known_ns": time_where(pc.is_valid(kernels["microbatch"])),
+        "rules_digest": rules.digest,
+    }
+    return TRACES.from_columns({name: [value] for name, value in values.items()})
+
+
+def _state_of(path: Path) -> tuple[int, ...]:
+    """What differs once a file is written to or replaced, also where its time of change was set back."""
+    try:
+        status = path.stat()
+    except OSError:
+        # Reading it says what is wrong.
+        return ()
+    return (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+def _format(path: Path) -> str:
+    if is_nsys(path):
+        return "nsys_parquet" if path.is_dir() else "nsys_rep" if is_report(path) else "nsys_sqlite"
+    return "kineto_json_gz" if _is_gzip(path) else "kineto_json"
+
+
+def _is_gzip(path: Path) -> bool:
+    with open_regular(path) as file:
+        return file.read(2) == b"\x1f\x8b"

@@ -1,0 +1,182 @@
+"""The pool that fans ranks out over processes: each worker takes one rank the whole way and writes its partitions."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pyarrow as pa
+
+from traceviz_dag.analyze.invariants import microbatch_violations, overlap_violations
+from traceviz_dag.classify.rules import Rules
+from traceviz_dag.classify.topology.types import Topology
+from traceviz_dag.errors import BadInputError, file_system_line
+from traceviz_dag.lake.lake import Lake
+from traceviz_dag.lake.partition_keys import iteration_key, rank_key
+from traceviz_dag.pipeline.ranks import PROFILE_TABLES, RANK_TABLES, RankTrace, analyse_rank, failed_trace
+from traceviz_dag.system.processes import WorkerDiedError, spread
+from traceviz_dag.system.whole_files import write_atomically
+
+LOGS = "logs"
+"""Folder of a home for what a fault of this program leaves: the traceback, for whoever mends it."""
+
+_IMPORTED_ONCE = ("traceviz_dag.pipeline.ranks", "pandas")
+_DEATH = "the worker that read it died, most likely for want of memory; run with fewer workers or more memory"
+_MEMORY = "takes more memory than there is; run with fewer workers or more memory"
+_HOME_FAULTS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
+"""What goes wrong with the home while a trace is read, since a profile is kept there: no fault of the trace."""
+
+
+@dataclass(frozen=True, slots=True)
+class IterationTask:
+    """What all ranks of one iteration share; sent to each worker once.
+
+    Attributes:
+        home: folder of the lake to write to.
+    """
+
+    home: Path
+    run: str
+    iteration: int
+    topology: Topology
+    rules: Rules
+
+
+@dataclass(frozen=True, slots=True)
+class TableOutcome:
+    """One partition as it was written: its digest is its data version."""
+
+    rows: int
+    bytes: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class RankOutcome:
+    """How one rank ended.
+
+    Attributes:
+        tables: table → what was written; empty for a rank that failed.
+        facts: the rank's ``traces`` row.
+        fault: one line; None for a rank that was read without loss.
+        failed: whether nothing of the rank could be used.
+        violations: table → names of the invariants that its rows break.
+    """
+
+    rank: int
+    tables: Mapping[str, TableOutcome]
+    facts: Mapping[str, object] = field(default_factory=dict)
+    fault: str | None = None
+    failed: bool = False
+    violations: Mapping[str, list[str]] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+def default_workers() -> int:
+    """Processes to use where nobody says: one a core that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def analyse_ranks(
+    task: IterationTask, traces: Sequence[RankTrace], workers: int | None = None
+) -> Iterator[RankOutcome]:
+    """Analyse ranks side by side; outcomes come as ranks finish, and each rank's partitions stand by then.
+
+    A rank that fails, or whose worker dies, ends as a failed outcome; the others go on.
+    """
+    count = min(workers or default_workers(), len(traces))
+    if count <= 1 and len(traces) <= 1:
+        for trace in traces:
+            yield analyse_into_lake(task, trace)
+        return
+    outcomes = spread(_analyse_remembered, traces, count, start=_remember, arguments=(task,), preload=_IMPORTED_ONCE)
+    for number, outcome in outcomes:
+        if isinstance(outcome, WorkerDiedError):
+            yield _record_failure(task, traces[number], f"{traces[number].name}: {_DEATH}")
+        else:
+            yield outcome
+
+
+def analyse_into_lake(task: IterationTask, trace: RankTrace) -> RankOutcome:
+    """Take one rank the whole way and write its partitions.
+
+    Whatever its trace provokes becomes a failed row of ``traces`` and costs no other rank; the traceback of a fault of
+    this program is in a file under ``LOGS``.
+
+    Raises:
+        OSError: the home cannot be written.
+    """
+    started = time.monotonic()
+    lake = Lake(task.home)
+    trace = replace(trace, home=trace.home or task.home)
+    log = fault_log(trace.home or task.home, task.run, task.iteration, trace.rank)
+    try:
+        tables = analyse_rank(trace, task.topology, task.rules)
+    except BadInputError as error:
+        return _record_failure(task, trace, str(error))
+    except MemoryError:
+        return _record_failure(task, trace, f"{trace.name}: {_MEMORY}")
+    except OSError as error:
+        if error.errno in _HOME_FAULTS:
+            raise
+        return _record_failure(task, trace, f"{trace.name}: {file_system_line(error)}")
+    except Exception as error:  # noqa: BLE001 - the one place where a fault of any rule for reading or classifying ends
+        write_atomically(log, "".join(traceback.format_exception(error)).encode(errors="replace"))
+        return _record_failure(task, trace, f"{trace.name}: {_in_a_line(error)}; report it with {log}")
+    log.unlink(missing_ok=True)
+    written = {}
+    for name in (*RANK_TABLES, *PROFILE_TABLES):
+        if name not in tables:
+            lake.delete(name, run=task.run, iteration=task.iteration, rank=trace.rank)
+            continue
+        part = lake.write(name, tables[name], run=task.run, iteration=task.iteration, rank=trace.rank)
+        written[name] = TableOutcome(part.rows, part.bytes, part.digest)
+    facts = tables["traces"].to_pylist()[0]
+    violations = {
+        "overlap": _names(overlap_violations(tables["overlap"])),
+        "microbatches": _names(microbatch_violations(tables["microbatches"])),
+    }
+    seconds = time.monotonic() - started
+    return RankOutcome(trace.rank, written, facts, facts["fault"], violations=violations, seconds=seconds)
+
+
+def fault_log(home: Path, run: str, iteration: int, rank: int) -> Path:
+    """The file of the last fault of this program on a rank."""
+    return home / LOGS / f"{iteration_key(run, iteration)}_rank_{rank_key(rank)}.log"
+
+
+def _in_a_line(error: Exception) -> str:
+    message = " ".join(str(error).split())
+    name = type(error).__name__
+    return f"cannot be analysed ({name}: {message[:200]})" if message else f"cannot be analysed ({name})"
+
+
+def _names(violations: pa.Table) -> list[str]:
+    return sorted(set(violations["invariant"].to_pylist()))
+
+
+def _record_failure(task: IterationTask, trace: RankTrace, fault: str) -> RankOutcome:
+    """Say in ``traces`` what is wrong, and take away what an earlier, readable file of the rank had left."""
+    lake = Lake(task.home)
+    row = failed_trace(trace, fault, task.rules)
+    lake.write("traces", row, run=task.run, iteration=task.iteration, rank=trace.rank)
+    for name in (*RANK_TABLES[1:], *PROFILE_TABLES):
+        lake.delete(name, run=task.run, iteration=task.iteration, rank=trace.rank)
+    return RankOutcome(trace.rank, {}, row.to_pylist()[0], fault, failed=True)
+
+
+_TASK: list[IterationTask] = []
+"""The task of this worker process; set once when it starts, so that the topology travels once a worker."""
+
+
+def _remember(task: IterationTask) -> None:
+    _TASK[:] = [task]
+
+
+def _analyse_remembered(trace: RankTrace) -> RankOutcome:
+    return analyse_into_lake(_TASK[0], trace)

@@ -1,0 +1,1 @@
+"""PyTorch Profiler traces: text to typed columns."""

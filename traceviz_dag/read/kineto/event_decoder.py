@@ -1,0 +1,253 @@
+"""Bytes of a JSON array of Kineto events → typed events with exact start times."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from itertools import compress
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from traceviz_dag.read.events import MISSING, Int64
+from traceviz_dag.read.kineto.duration_pairs import BEGIN_WITHOUT_END, DurationPairs
+from traceviz_dag.read.kineto.packing import floats
+from traceviz_dag.read.kineto.schema import (
+    GROUP_OF_CODE,
+    METADATA_CODE,
+    REST_GROUP,
+    Arguments,
+    Event,
+    TaggedEvent,
+    as_integer,
+    as_text,
+    category_code,
+)
+from traceviz_dag.read.kineto.timestamps import (
+    EXACT_BELOW,
+    ShortenedTimes,
+    exact_times,
+    restore_times,
+    shorten_times,
+    to_nanoseconds,
+)
+
+NOT_AN_OBJECT = "not an object"
+NO_NUMBER = "a number out of range"
+"""Reasons in ``Piece.dropped``."""
+
+Codes = npt.NDArray[np.uint8]
+Float64 = npt.NDArray[np.float64]
+
+_TAGGED = msgspec.json.Decoder(list[TaggedEvent])
+_EVENTS = msgspec.json.Decoder(list[Event])
+_EVENT = msgspec.json.Decoder(Event)
+_RAW = msgspec.json.Decoder(list[msgspec.Raw])
+_FRUITLESS_TRIES = 3
+
+
+class Piece(NamedTuple):
+    """Events of a part of a file.
+
+    Attributes:
+        decoded: how many events there are, of all categories.
+        rows: those that belong in a table, in file order.
+        codes: their category codes.
+        start_ns: their starts, MISSING where an event has none.
+        duration_us: their durations in microseconds, NaN where an event has none.
+        thread_names: process id, thread id and name, as metadata events say.
+        dropped: reason → number of elements that are no events.
+    """
+
+    decoded: int
+    rows: list[Any]
+    codes: Codes
+    start_ns: Int64
+    duration_us: Float64
+    thread_names: list[tuple[int | str, int | str, str]]
+    dropped: Counter[str]
+
+
+class EventDecoder:
+    """Decodes the pieces of a file.
+
+    Events are decoded by a narrow struct for each category first, which fails for a piece with metadata or with
+    anything unforeseen; then by a wide lenient one; where even that fails, one by one. Begin and end events are told
+    from the rest only where an event lacks its duration: they are decoded a second time then.
+    """
+
+    def __init__(self) -> None:
+        self._tries_left = _FRUITLESS_TRIES
+        self._code_of_category = _CategoryCodes()
+        self._pairs = DurationPairs()
+
+    @property
+    def unpaired(self) -> Counter[str]:
+        """Reason → begin and end events that were left without the other; final once the file is read."""
+        open_begins = self._pairs.open_begins
+        return self._pairs.dropped + Counter({BEGIN_WITHOUT_END: open_begins} if open_begins else {})
+
+    @property
+    def lost_ends(self) -> Counter[str]:
+        """Reason → end events whose begin did not come before them, so far."""
+        return Counter(self._pairs.dropped)
+
+    def decode(self, text: memoryview) -> Piece:
+        """Decode a JSON array of events.
+
+        Raises:
+            msgspec.DecodeError, UnicodeDecodeError: ``text`` is no JSON array; positions in messages refer to ``text``.
+        """
+        shortened = shorten_times(text)
+        try:
+            rows, codes = self._decode_rows(text if shortened is None else shortened.text)
+        except msgspec.ValidationError:
+            return self._decode_one_by_one(text)
+        except msgspec.DecodeError:
+            if shortened is not None:
+                _RAW.decode(text)
+            raise
+        has_table = GROUP_OF_CODE[codes] < REST_GROUP
+        kept = rows if has_table.all() else list(compress(rows, has_table.tobytes()))
+        start_ns = _start_ns(floats([row.ts for row in kept]), shortened)
+        if start_ns is None:
+            start_ns = _exact_start_ns(text)[has_table]
+        return self._piece(text, rows, codes, kept, start_ns, Counter())
+
+    def _decode_rows(self, text: memoryview | bytearray) -> tuple[list[Any], Codes]:
+        if self._tries_left:
+            try:
+                rows = _TAGGED.decode(text)
+            except msgspec.ValidationError:
+                self._tries_left -= 1
+            else:
+                self._tries_left = _FRUITLESS_TRIES
+                return rows, np.frombuffer(bytes([row.code for row in rows]), np.uint8)
+        rows = _EVENTS.decode(text)
+        code_of = self._code_of_category
+        return rows, np.frombuffer(bytes([code_of[row.cat] for row in rows]), np.uint8)
+
+    def _decode_one_by_one(self, text: memoryview) -> Piece:
+        """Decode events of which some have odd types: what an event can do without is mended, the rest dropped."""
+        rows: list[Event] = []
+        raw_rows: list[msgspec.Raw] = []
+        dropped: Counter[str] = Counter()
+        for raw in _RAW.decode(text):
+            if not bytes(raw).startswith(b"{"):
+                dropped[NOT_AN_OBJECT] += 1
+                continue
+            try:
+                row = _lenient_event(raw)
+            except (msgspec.ValidationError, UnicodeEncodeError):
+                dropped[NO_NUMBER] += 1
+                continue
+            rows.append(row)
+            raw_rows.append(raw)
+        codes = np.array([self._code_of_category[row.cat] for row in rows], np.uint8)
+        has_table = GROUP_OF_CODE[codes] < REST_GROUP
+        whole = b"[" + b",".join(raw_rows) + b"]"
+        start_ns = _exact_start_ns(whole)[has_table]
+        piece = self._piece(whole, rows, codes, list(compress(rows, has_table.tobytes())), start_ns, dropped)
+        return piece._replace(decoded=len(rows) + sum(dropped.values()))
+
+    def _piece(
+        self,
+        text: bytes | memoryview,
+        rows: list[Any],
+        codes: Codes,
+        kept: list[Any],
+        start_ns: Int64,
+        dropped: Counter[str],
+    ) -> Piece:
+        duration_us = floats([row.dur for row in kept])
+        every_code, has_table = codes, GROUP_OF_CODE[codes] < REST_GROUP
+        thread_names: list[tuple[int | str, int | str, str]] = []
+        if len(kept) < len(rows):
+            is_metadata = codes == METADATA_CODE
+            if is_metadata.any():
+                named = (row for row in compress(rows, is_metadata.tobytes()) if row.name == "thread_name")
+                thread_names = [(row.pid, row.tid, as_text(row.args.name)) for row in named]
+            codes = codes[has_table]
+        piece = Piece(len(rows), kept, codes, start_ns, duration_us, thread_names, dropped)
+        if self._pairs.pending or np.isnan(duration_us).any():
+            return self._with_pairs(text, rows, every_code, has_table, piece)
+        return piece
+
+    def _with_pairs(
+        self, text: bytes | memoryview, rows: list[Any], codes: Codes, has_table: npt.NDArray[np.bool_], piece: Piece
+    ) -> Piece:
+        """The piece with its begin and end events replaced by the durations that they make."""
+        tabled = [row if has else None for row, has in zip(rows, has_table.tolist(), strict=True)]
+        pairs, places = self._pairs.feed(text, tabled, codes.tolist(), _exact_start_ns(text))
+        if not places:
+            return piece
+        alone = np.ones(len(rows), bool)
+        alone[places] = False
+        alone = alone[has_table]
+        return piece._replace(
+            rows=[*compress(piece.rows, alone.tobytes()), *(pair.row for pair in pairs)],
+            codes=np.concatenate([piece.codes[alone], np.array([pair.code for pair in pairs], np.uint8)]),
+            start_ns=np.concatenate([piece.start_ns[alone], np.array([pair.start_ns for pair in pairs], np.int64)]),
+            duration_us=np.concatenate([piece.duration_us[alone], [pair.duration_ns / 1000 for pair in pairs]]),
+        )
+
+
+class _CategoryCodes(dict[str, int]):
+    """Category text → code, found once for each text."""
+
+    def __missing__(self, text: str) -> int:
+        self[text] = category_code(text)
+        return self[text]
+
+
+def _start_ns(times: npt.NDArray[np.float64], shortened: ShortenedTimes | None) -> Int64 | None:
+    """Nanoseconds of decoded times, MISSING for NaN; None where doubles do not hold them exactly."""
+    absent = np.isnan(times)
+    some_absent = bool(absent.any())
+    if some_absent:
+        times = np.where(absent, 0.0, times)
+    start_ns: Int64 | None = None
+    if shortened is not None:
+        start_ns = restore_times(times, shortened)
+    elif np.abs(times).max(initial=0.0) < EXACT_BELOW:
+        start_ns = to_nanoseconds(times)
+    if some_absent and start_ns is not None:
+        start_ns[absent] = MISSING
+    return start_ns
+
+
+def _exact_start_ns(text: bytes | memoryview) -> Int64:
+    return np.array([MISSING if time is None else time for time in exact_times(text)], np.int64)
+
+
+def _lenient_event(raw: msgspec.Raw) -> Event:
+    """An event from fields of any type; NaN for a time that is no number.
+
+    Raises:
+        msgspec.ValidationError: a number that no double holds.
+    """
+    try:
+        return _EVENT.decode(raw)
+    except msgspec.ValidationError:
+        fields = msgspec.json.decode(raw)
+    arguments = fields.get("args")
+    return Event(
+        cat=as_text(fields.get("cat")),
+        name=as_text(fields.get("name")),
+        pid=_identifier(fields.get("pid")),
+        tid=_identifier(fields.get("tid")),
+        ts=_time(fields.get("ts")),
+        dur=_time(fields.get("dur")),
+        args=msgspec.convert(arguments if isinstance(arguments, dict) else {}, Arguments),
+    )
+
+
+def _time(value: object) -> float:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+
+
+def _identifier(value: object) -> int | str:
+    number = as_integer(value)
+    return value if number == MISSING and isinstance(value, str) else number

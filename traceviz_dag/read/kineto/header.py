@@ -1,0 +1,173 @@
+"""The header of a Kineto trace: the keys beside traceEvents, of which only a few are ever kept."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from traceviz_dag.read.events import MISSING, ProcessGroup, TraceHeader
+from traceviz_dag.read.kineto.repair import repair
+from traceviz_dag.read.kineto.schema import as_integer, as_text
+from traceviz_dag.read.limits import LAST_INSTANT_NS, MOST_RANKS
+from traceviz_dag.read.secrets import masked
+
+_UNDEFINED = "undefined"
+_LAST_BASE_NS = LAST_INSTANT_NS // 2
+_RANK = re.compile(r"\d{1,18}", re.ASCII)
+_RANK_LIST = re.compile(r"\[?\s*(?:\d{1,18}\s*(?:,\s*\d{1,18}\s*)*)?\]?", re.ASCII)
+
+
+class _Distributed(msgspec.Struct):
+    rank: Any = None
+    world_size: Any = None
+    backend: Any = None
+    pg_config: Any = None
+    nccl_version: Any = None
+
+
+class _Header(msgspec.Struct):
+    schema_version: Any = msgspec.field(name="schemaVersion", default=None)
+    device_properties: Any = msgspec.field(name="deviceProperties", default=None)
+    distributed: Any = msgspec.field(name="distributedInfo", default=None)
+    base_time_ns: Any = msgspec.field(name="baseTimeNanoseconds", default=None)
+    with_stack: Any = None
+    record_shapes: Any = None
+
+
+def decode_header(before: bytes, after: bytes) -> tuple[TraceHeader, str | None]:
+    """Facts from the text before and behind the events array.
+
+    Args:
+        before: from the opening brace up to, not including, the bracket of ``"traceEvents": [``.
+        after: from behind the array's closing bracket to the closing brace; empty where the file breaks off.
+
+    Returns:
+        The facts, and what of the text cannot be read; None where all of it can.
+    """
+    key = before.rfind(b'"traceEvents"')
+    bare_array = key < 0
+    first = None if bare_array else _decode(before[:key].rstrip().removesuffix(b",") + b"}")
+    last = None if bare_array else _decode(b"{" + after.lstrip().removeprefix(b","))
+    facts, fault = _facts(first or _Header(), last or _Header())
+    if first is None and not bare_array:
+        fault = "the header before the events cannot be read"
+    elif last is None and not bare_array:
+        fault = "the header behind the events cannot be read"
+    return facts, fault
+
+
+def _facts(first: _Header, last: _Header) -> tuple[TraceHeader, str | None]:
+    """What the header says, and what of it cannot be: a number that no job has is not believed."""
+    names = (part.name for part in msgspec.structs.fields(_Header))
+    parts = {name: getattr(first, name) if getattr(first, name) is not None else getattr(last, name) for name in names}
+    distributed = _distributed(parts["distributed"])
+    rank, world, base = _number(distributed.rank), _number(distributed.world_size), _number(parts["base_time_ns"])
+    faults = []
+    if rank is not None and not 0 <= rank < MOST_RANKS:
+        faults.append(f"its header says rank {rank}, which no job has")
+        rank = None
+    if world is not None and not 0 < world <= MOST_RANKS:
+        faults.append(f"its header says a world size of {world}, which no job has")
+        world = None
+    if base is not None and abs(base) >= _LAST_BASE_NS:
+        faults.append(f"its header says a base time of {base} ns, which is no date")
+        base = None
+    facts = TraceHeader(
+        rank=rank,
+        world_size=world,
+        backend=_text(distributed.backend),
+        process_groups=process_groups(distributed.pg_config),
+        with_stack=_flag(parts["with_stack"]),
+        record_shapes=_flag(parts["record_shapes"]),
+        base_time_ns=base or 0,
+        schema_version=_number(parts["schema_version"]),
+        device_name=_device_name(parts["device_properties"]),
+        nccl_version=_text(distributed.nccl_version),
+    )
+    return facts, " and ".join(faults) or None
+
+
+def process_groups(configuration: object) -> tuple[ProcessGroup, ...]:
+    """Process groups of ``distributedInfo.pg_config``; empty for what is no list of groups."""
+    if isinstance(configuration, str):
+        try:
+            configuration = msgspec.json.decode(configuration)
+        except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
+            return ()
+    entries = configuration if isinstance(configuration, list) else []
+    return tuple(_process_group(entry) for entry in entries if isinstance(entry, dict))
+
+
+def canonical_ranks(value: object) -> str:
+    """A list of ranks as ``[0, 1]``, however it was written; text that is no full list stays as it is."""
+    if isinstance(value, list | tuple):
+        return str([as_integer(rank) for rank in value])
+    text = as_text(value)
+    if text and _RANK_LIST.fullmatch(text):
+        return str([int(rank) for rank in _RANK.findall(text)])
+    return text
+
+
+def canonical_description(value: object) -> str:
+    """A group description; "" where torch had none to give."""
+    text = as_text(value)
+    return "" if text == _UNDEFINED else text
+
+
+def _process_group(entry: dict[str, Any]) -> ProcessGroup:
+    text = canonical_ranks(entry.get("ranks"))
+    ranks = tuple(int(rank) for rank in _RANK.findall(text)) if _RANK_LIST.fullmatch(text) else ()
+    # Members that cannot be are as good as not listed.
+    if len(set(ranks)) < len(ranks) or max(ranks, default=0) >= MOST_RANKS:
+        ranks = ()
+    stated = (_number(entry.get(key)) for key in ("pg_size", "group_size"))
+    size = next((number for number in stated if number is not None and 0 <= number <= MOST_RANKS), len(ranks))
+    return ProcessGroup(
+        name=_text(entry.get("pg_name")),
+        description=_text(canonical_description(entry.get("pg_desc"))),
+        ranks=ranks,
+        size=size,
+    )
+
+
+def _text(value: object) -> str | None:
+    """A text without secrets; None where there is none."""
+    return masked(as_text(value)) or None
+
+
+def _decode(text: bytes) -> _Header | None:
+    text = text.removeprefix(b"\xef\xbb\xbf")
+    for mend in (bytes, repair):
+        try:
+            return msgspec.json.decode(mend(text), type=_Header)
+        # RecursionError: nested more deeply than the decoder goes.
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            continue
+    return None
+
+
+def _distributed(value: object) -> _Distributed:
+    try:
+        return msgspec.convert(value, _Distributed)
+    except msgspec.ValidationError:
+        return _Distributed()
+
+
+def _number(value: object) -> int | None:
+    number = as_integer(value)
+    return None if number == MISSING else number
+
+
+def _flag(value: object) -> bool | None:
+    if isinstance(value, str):
+        value = {"true": 1, "false": 0}.get(value.strip().lower(), value)
+    number = int(value) if isinstance(value, bool) else as_integer(value)
+    return None if number == MISSING else bool(number)
+
+
+def _device_name(properties: object) -> str | None:
+    devices = properties if isinstance(properties, list) else []
+    names = [device.get("name") for device in devices if isinstance(device, dict)]
+    return next((_text(name) for name in names if isinstance(name, str) and name), None)

@@ -1,0 +1,83 @@
+"""Lists of Python numbers → numpy arrays, and pieces of columns → whole columns."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from dataclasses import fields
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from traceviz_dag.read.events import MISSING, Int32, Int64
+from traceviz_dag.read.kineto.schema import as_integer, as_triple
+
+Columns = dict[str, npt.NDArray[Any]]
+"""Column name → values, equally long."""
+
+_DTYPES: dict[str, type[np.generic]] = {
+    "name": np.int32,
+    "thread": np.int32,
+    "process": np.int32,
+    "category": np.int8,
+}
+
+
+def floats(values: list[float]) -> npt.NDArray[np.float64]:
+    """Doubles of ``values``, read-only; ``struct`` takes half the time of numpy's own conversion."""
+    return np.frombuffer(struct.pack(f"{len(values)}d", *values), np.float64)
+
+
+def codes(values: Iterable[int], count: int) -> Int32:
+    """Small integers, read-only; ``count`` is their number."""
+    return np.frombuffer(struct.pack(f"{count}i", *values), np.int32)
+
+
+def integers(values: list[Any]) -> Int64:
+    """Integers of ``values``, MISSING for what is none; read-only."""
+    layout = f"{len(values)}q"
+    try:
+        return np.frombuffer(struct.pack(layout, *values), np.int64)
+    except struct.error:
+        values = [MISSING if value is None else value for value in values]
+    try:
+        return np.frombuffer(struct.pack(layout, *values), np.int64)
+    except struct.error:
+        return np.array([as_integer(value) for value in values], np.int64)
+
+
+def triples(values: list[Any]) -> Int64:
+    """Three integers a row, shape (len(values), 3); MISSING for what is no list of three; read-only."""
+    try:
+        return np.frombuffer(struct.pack(f"{3 * len(values)}q", *chain.from_iterable(values)), np.int64).reshape(-1, 3)
+    except (struct.error, TypeError):
+        return np.array([as_triple(value) for value in values], np.int64)
+
+
+class GrowingTable:
+    """A table that grows by pieces of columns.
+
+    Attributes:
+        rows: how many it has.
+    """
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._pieces: list[Columns] = []
+
+    def append(self, columns: Columns) -> None:
+        """Add rows; each piece has the same columns."""
+        self.rows += len(next(iter(columns.values())))
+        self._pieces.append(columns)
+
+    def whole(self, table: type[Any], *, without: tuple[str, ...] = ()) -> Columns:
+        """The columns of ``table`` as one array each; pieces are let go column by column, to save memory."""
+        columns: Columns = {}
+        for name in (part.name for part in fields(table) if part.name not in without):
+            dtype = _DTYPES.get(name, np.int64)
+            pieces = [piece.pop(name) for piece in self._pieces]
+            columns[name] = np.concatenate(pieces, dtype=dtype, casting="same_kind") if pieces else np.empty(0, dtype)
+        self._pieces.clear()
+        return columns

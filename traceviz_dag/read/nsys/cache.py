@@ -1,0 +1,240 @@
+"""Profiles that were read once, kept as Parquet files in the home, so that each later command takes what it needs.
+
+HOME/nsys/NAME-DIGEST holds one export; in it a folder for its look (size, time of change) holds its tables, the words
+of their text columns, and ``facts.json``, which is written last. An export that looks different is read again, into a
+folder of its own, and the former one goes. Deleting the folder is always safe. The rows of a process or GPU are row
+groups of their own, to be read alone.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import xxhash
+
+from traceviz_dag.errors import BadInputError
+from traceviz_dag.lake.digests import look_of
+from traceviz_dag.read.nsys.open import export_report, is_report
+from traceviz_dag.read.nsys.profile import SCHEMAS, NsysFacts, NsysProfile
+from traceviz_dag.read.nsys.reader import read_nsys, read_tables
+from traceviz_dag.read.nsys.rows import Array, Rows, Runs, Words, array_of
+from traceviz_dag.read.nsys.store import is_text, runs_of, words_of
+from traceviz_dag.system.whole_files import exclusive_lock, write_atomically
+
+FOLDER = "nsys"
+_FACTS, _WORDS, _EXPORT = "facts.json", "words.json", "export.sqlite"
+_FORMAT = 3
+"""Raised whenever what the tables hold changes."""
+
+_ROWS_PER_GROUP = 1 << 20
+_FEW_VALUES = frozenset({"thread", "end_thread", "process"})
+"""Large numbers, but few of them: smaller as a dictionary than by their differences."""
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    """What ``facts.json`` holds: how the export looked when it was read, and what is known of it.
+
+    Attributes:
+        runs: table → its keys in order and how many rows each has.
+        files: name → how the file looked when it was written: one that looks different now is damaged.
+    """
+
+    format: int
+    look: tuple[int, int]
+    facts: NsysFacts
+    runs: dict[str, list[tuple[int, int]]]
+    files: dict[str, tuple[int, int]]
+
+
+def open_profile(path: Path, home: Path | None) -> NsysProfile:
+    """Open a profile: from the home where it was read before and has not changed since, else by reading it.
+
+    Args:
+        path: a ``.sqlite`` export, a folder of Parquet files, or a ``.nsys-rep``, which the nsys program exports first.
+        home: the folder that holds everything written; None keeps nothing.
+
+    Raises:
+        BadInputError: the export cannot be used.
+    """
+    if home is None:
+        if is_report(path):
+            raise BadInputError(path, "a report that was not exported", "run nsys export --type sqlite on it")
+        return read_nsys(path)
+    if not path.exists():
+        raise BadInputError(path, "no such file or folder", "check the path")
+    look = look_of(path)
+    folder = tables_folder(path, home, look)
+    kept = _kept(folder, look)
+    if kept is None:
+        with exclusive_lock(folder.parent / ".lock"):
+            kept = _kept(folder, look) or _fill(path, folder, look)
+    return NsysProfile(path, kept.facts, KeptStore(folder, kept.runs))
+
+
+def cache_folder(path: Path, home: Path) -> Path:
+    """Where an export is kept in a home."""
+    place = path.resolve()
+    return home / FOLDER / f"{place.stem[:80]}-{xxhash.xxh3_64_hexdigest(str(place).encode())}"
+
+
+def tables_folder(path: Path, home: Path, look: tuple[int, int]) -> Path:
+    """Where the tables of an export are kept that looks so: (bytes, time of change in ns)."""
+    return cache_folder(path, home) / xxhash.xxh3_64_hexdigest(repr(look).encode())
+
+
+class KeptStore:
+    """The tables of one kept export; it can travel to a worker process.
+
+    Args:
+        runs: table → its keys in order and how many rows each has.
+    """
+
+    def __init__(self, folder: Path, runs: Mapping[str, Sequence[tuple[int, int]]]) -> None:
+        self.folder = folder
+        self._runs = {name: _runs(own) for name, own in runs.items()}
+        self._words: dict[str, dict[str, Words]] = {}
+
+    def table(self, name: str, columns: Sequence[str]) -> pa.Table:
+        """Some columns of a table."""
+        import pyarrow.compute as pc
+
+        found = self._file(name).read(columns=list(columns)).select(list(columns))
+        for place, column in enumerate(columns):
+            if is_text(name, column):
+                codes = pc.if_else(pc.less(found[column], 0), None, found[column]).combine_chunks()
+                words = pa.array(self.words(name, column), pa.string())
+                found = found.set_column(place, column, pa.DictionaryArray.from_arrays(codes, words))
+        return found.cast(pa.schema([SCHEMAS[name].field(column) for column in columns]))
+
+    def rows(self, name: str, columns: Sequence[str], runs: Runs) -> Rows:
+        """Some columns of the rows of some runs."""
+        file = self._file(name)
+        groups = _groups(file.metadata, runs)
+        table = file.read_row_groups(groups, columns=list(columns))
+        values: dict[str, Array] = {}
+        for column in columns:
+            values[column] = array_of(table[column])
+            if is_text(name, column):
+                none = len(self.words(name, column))
+                values[column] = np.where(values[column] < 0, np.int32(none), values[column])
+        return Rows(values, runs)
+
+    def runs(self, name: str) -> Runs:
+        """Where the keys of a table begin; a table without keys is one run."""
+        return self._runs[name]
+
+    def words(self, name: str, column: str) -> Words:
+        """What the codes of a text column stand for."""
+        if name not in self._words:
+            try:
+                data = (self.folder / f"{name}.{_WORDS}").read_bytes()
+            except FileNotFoundError:
+                raise self._gone() from None
+            self._words[name] = msgspec.json.decode(data, type=dict[str, Words])
+        return self._words[name][column]
+
+    def _file(self, name: str) -> pq.ParquetFile:
+        try:
+            return pq.ParquetFile(self.folder / f"{name}.parquet")
+        except FileNotFoundError:
+            raise self._gone() from None
+
+    def _gone(self) -> BadInputError:
+        fault = "what was kept of the export was deleted while it was read; the export may have changed"
+        return BadInputError(self.folder, fault, "run the command again")
+
+
+def _runs(counts: Sequence[tuple[int, int]]) -> Runs:
+    return Runs.of_counts([key for key, _ in counts], [rows for _, rows in counts])
+
+
+def _groups(metadata: pq.FileMetaData, runs: Runs) -> list[int]:
+    """The row groups that hold some runs; each group holds rows of one run only."""
+    rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+    first = np.cumsum([0, *rows])[:-1]
+    wanted = [
+        np.arange(*np.searchsorted(first, [start, start + count]))
+        for start, count in zip(runs.first.tolist(), runs.count.tolist(), strict=True)
+    ]
+    return np.concatenate([np.empty(0, dtype=np.int64), *wanted]).tolist()
+
+
+def _kept(folder: Path, look: tuple[int, int]) -> _Kept | None:
+    try:
+        kept = msgspec.json.decode((folder / _FACTS).read_bytes(), type=_Kept)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None
+    whole = (kept.format, kept.look) == (_FORMAT, look) and kept.files == _looks(folder, counts=kept.runs)
+    return kept if whole else None
+
+
+def _looks(folder: Path, counts: Mapping[str, object]) -> dict[str, tuple[int, int]]:
+    """File → how it looks, of each table and its words; a file that is not there is left out."""
+    names = [f"{name}.{ending}" for name in counts for ending in ("parquet", _WORDS)]
+    return {name: look_of(folder / name) for name in names if (folder / name).is_file()}
+
+
+def _fill(path: Path, folder: Path, look: tuple[int, int]) -> _Kept:
+    """Read an export into its folder, under its lock; what is kept of its former looks goes."""
+    for other in folder.parent.iterdir():
+        if other.is_dir() and other != folder:
+            shutil.rmtree(other, ignore_errors=True)
+        elif not other.is_dir() and not other.name.startswith("."):
+            other.unlink()
+    (folder / _FACTS).unlink(missing_ok=True)
+    export = path
+    if is_report(path):
+        export = folder / _EXPORT
+        if not export.is_file():
+            export_report(path, export)
+
+    counts: dict[str, list[tuple[int, int]]] = {}
+
+    def keep(name: str, table: pa.Table) -> None:
+        if name == "launch_ranges":
+            counts[name] = counts["operations"]
+        else:
+            runs = runs_of(name, table)
+            counts[name] = list(zip(runs.keys.tolist(), runs.count.tolist(), strict=True))
+        _write(folder, name, table, _runs(counts[name]))
+
+    facts = read_tables(export, keep)
+    if look_of(path) != look:
+        raise BadInputError(path, "changed while it was read", "run the command again once it is whole")
+    kept = _Kept(_FORMAT, look, facts, counts, _looks(folder, counts))
+    write_atomically(folder / _FACTS, pa.py_buffer(msgspec.json.encode(kept)))
+    return kept
+
+
+def _write(folder: Path, name: str, table: pa.Table, runs: Runs) -> None:
+    """Keep a table: numbers by their differences, texts as codes of words that stand in a file of their own."""
+    words = {column: words_of(table[column]) for column in table.column_names if is_text(name, column)}
+    for place, column in enumerate(table.column_names):
+        if column in words:
+            codes = [chunk.indices.fill_null(-1) for chunk in table[column].unify_dictionaries().chunks]
+            table = table.set_column(place, column, pa.chunked_array(codes, pa.int32()))
+    few = [column for column in table.column_names if column in _FEW_VALUES]
+    encodings = {
+        field.name: "DELTA_BINARY_PACKED"
+        for field in table.schema
+        if field.name not in few and not pa.types.is_boolean(field.type)
+    }
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(
+        sink, table.schema, compression="lz4", use_dictionary=few, column_encoding=encodings, write_statistics=False
+    ) as writer:
+        for first, count in zip(runs.first.tolist(), runs.count.tolist(), strict=True):
+            writer.write_table(table.slice(first, count), row_group_size=_ROWS_PER_GROUP)
+    write_atomically(folder / f"{name}.parquet", sink.getvalue())
+    write_atomically(folder / f"{name}.{_WORDS}", pa.py_buffer(msgspec.json.encode(words)))
+
+
+def forget(path: Path, home: Path) -> None:
+    """Remove what is kept of an export."""
+    shutil.rmtree(cache_folder(path, home), ignore_errors=True)

@@ -1,0 +1,266 @@
+"""What ran on the GPUs of an export, and which runtime or driver call launched it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow as pa
+
+from traceviz_dag.read.events import KERNEL, MEMORY_COPY, MEMORY_SET, MISSING, Int64
+from traceviz_dag.read.nsys.profile import PROCESS_BITS, SCHEMAS
+from traceviz_dag.read.nsys.rows import order_by_key
+from traceviz_dag.read.nsys.schema import NsysSchema, number, required
+from traceviz_dag.read.nsys.strings import Strings, strings_of
+
+_LARGEST_CORRELATION = 1 << 40
+NOT_LAUNCHED = -1
+"""``operations.launch`` of what no recorded call launched."""
+
+_PLACE = {
+    "start_ns": required("start"),
+    "end_ns": required("end"),
+    "device": required("deviceId"),
+    "context": number("contextId"),
+    "stream": number("streamId"),
+    "process_id": number("globalPid", loss="launches are joined only where one process was profiled"),
+    "correlation": number("correlationId", loss="operations on the GPU have no launches"),
+    "graph_node_id": number("graphNodeId"),
+}
+_KERNEL = {
+    **_PLACE,
+    "long_id": number("demangledName", loss="kernels bear their short names"),
+    "short_id": number("shortName"),
+    "mangled_id": number("mangledName"),
+    "graph_id": number("graphId"),
+    "grid_x": number("gridX"),
+    "grid_y": number("gridY"),
+    "grid_z": number("gridZ"),
+    "block_x": number("blockX"),
+    "block_y": number("blockY"),
+    "block_z": number("blockZ"),
+    "registers_per_thread": number("registersPerThread"),
+    "static_bytes": number("staticSharedMemory"),
+    "dynamic_bytes": number("dynamicSharedMemory"),
+}
+_COPY = {**_PLACE, "bytes": number("bytes"), "copy_kind": number("copyKind")}
+_SET = {**_PLACE, "bytes": number("bytes")}
+_GRAPH = {**{name: field for name, field in _PLACE.items() if name != "graph_node_id"}, "graph_id": number("graphId")}
+_COPY_KINDS = {
+    1: "HtoD",
+    2: "DtoH",
+    3: "HtoA",
+    4: "AtoH",
+    5: "AtoA",
+    6: "AtoD",
+    7: "DtoA",
+    8: "DtoD",
+    9: "HtoH",
+    10: "PtoP",
+    11: "unified HtoD",
+    12: "unified DtoH",
+    13: "unified DtoD",
+}
+
+
+def read_calls(schema: NsysSchema) -> pa.Table:
+    """Runtime and driver calls by process and start."""
+    rows = schema.select(
+        "CUPTI_ACTIVITY_KIND_RUNTIME",
+        {
+            "start_ns": required("start"),
+            "end_ns": required("end"),
+            "thread": number("globalTid", loss="calls have no thread, so no range holds a kernel"),
+            "correlation": number("correlationId"),
+            "name_id": number("nameId"),
+        },
+        loss="operations on the GPU have no launches",
+    )
+    if rows is None:
+        return SCHEMAS["calls"].empty_table()
+    ids, thread = _numbers(rows, "name_id"), _numbers(rows, "thread")
+    names = _without_version(strings_of(schema, [ids]), ids)
+    start = _numbers(rows, "start_ns")
+    order = order_by_key(thread >> PROCESS_BITS, start)
+    return pa.Table.from_arrays(
+        [
+            names.take(pa.array(order)),
+            pa.array(start[order]),
+            pa.array(np.maximum(_numbers(rows, "end_ns") - start, 0)[order]),
+            pa.array(thread[order]),
+            pa.array(_numbers(rows, "correlation")[order]),
+        ],
+        schema=SCHEMAS["calls"],
+    )
+
+
+def read_operations(schema: NsysSchema, calls: pa.Table, devices: Mapping[tuple[int, int], int]) -> pa.Table:
+    """Kernels, CUDA graphs traced as a whole, memory copies and sets, by GPU and start, joined with their launches.
+
+    Args:
+        calls: as ``read_calls`` gives them.
+        devices: (process id, the process's own number of a device) → the GPU's number in the report; numbers that are
+            not in it stand for themselves.
+    """
+    parts = [_kernels(schema), _graphs(schema), *_memory(schema)]
+    there = [part for part in parts if part is not None]
+    table = pa.concat_tables([SCHEMAS["operations"].empty_table(), *there]).unify_dictionaries()
+    process = _known_processes(_numbers(table, "process"), _numbers(calls, "thread"))
+    device = _renumbered(_numbers(table, "device"), process, devices)
+    launch = join_launches(
+        process,
+        _numbers(table, "correlation"),
+        _processes(_numbers(calls, "thread")),
+        _numbers(calls, "correlation"),
+    )
+    table = _with(table, "process", process)
+    table = _with(table, "device", device)
+    table = _with(table, "launch", launch)
+    order = pa.array(order_by_key(device, _numbers(table, "start_ns")))
+    # Column by column, so that the table is in memory once and not twice.
+    for place, name in enumerate(table.column_names):
+        table = table.set_column(place, name, table[name].combine_chunks().take(order))
+    return table
+
+
+def _known_processes(process: Int64, call_thread: Int64) -> Int64:
+    """The processes of operations; where only one process was profiled, operations without one are of that."""
+    known = np.unique(_processes(call_thread))
+    return np.where(process == MISSING, known[0], process) if len(known) == 1 else process
+
+
+def join_launches(process: Int64, correlation: Int64, call_process: Int64, call_correlation: Int64) -> Int64:
+    """For each operation the first call of its process that has its correlation id, or NOT_LAUNCHED.
+
+    Correlation ids are unique within a process only, so the id alone joins kernels to calls of other processes. Where
+    operations bear no process, they are joined only if all calls are of one process.
+
+    Args:
+        process, correlation: of each operation; MISSING where unknown.
+        call_process, call_correlation: of each call, by start.
+    """
+    nothing = np.full(len(correlation), NOT_LAUNCHED, dtype=np.int64)
+    if not len(correlation) or not len(call_correlation):
+        return nothing
+    known = np.unique(call_process)
+    if len(known) == 1:
+        process = np.where(process == MISSING, known[0], process)
+    place = np.searchsorted(known, process)
+    ours = known[np.minimum(place, len(known) - 1)] == process
+    wanted = ours & (correlation != MISSING) & (correlation > 0)
+    if max(correlation.max(), call_correlation.max()) >= _LARGEST_CORRELATION:
+        correlation, call_correlation = _renamed(correlation, call_correlation)
+    width = int(max(correlation.max(), call_correlation.max(), 0)) + 1
+    call_key = np.searchsorted(known, call_process) * width + np.maximum(call_correlation, 0)
+    order = np.argsort(call_key, kind="stable")
+    key = place * width + np.maximum(correlation, 0)
+    at = np.minimum(np.searchsorted(call_key[order], key), len(order) - 1)
+    return np.where(wanted & (call_key[order[at]] == key), order[at], nothing)
+
+
+def _renamed(correlation: Int64, call_correlation: Int64) -> tuple[Int64, Int64]:
+    """Small numbers above zero in place of ids so large that a key of process and id would not fit; zero for none."""
+    distinct = np.unique(np.concatenate([correlation, call_correlation]))
+    positive = distinct[distinct > 0]
+    small = [np.where(ids > 0, np.searchsorted(positive, ids) + 1, 0) for ids in (correlation, call_correlation)]
+    return small[0], small[1]
+
+
+def _kernels(schema: NsysSchema) -> pa.Table | None:
+    rows = schema.select("CUPTI_ACTIVITY_KIND_KERNEL", _KERNEL, loss="no kernels")
+    if rows is None:
+        return None
+    long_id, short_id, mangled_id = (_numbers(rows, name) for name in ("long_id", "short_id", "mangled_id"))
+    names = strings_of(schema, [long_id, short_id, mangled_id])
+    shown = np.where(long_id != MISSING, long_id, np.where(short_id != MISSING, short_id, mangled_id))
+    static, dynamic = _numbers(rows, "static_bytes"), _numbers(rows, "dynamic_bytes")
+    both = np.where(static == MISSING, dynamic, static + np.where(dynamic == MISSING, 0, dynamic))
+    short = names.named(np.where(short_id == MISSING, shown, short_id))
+    return _operations(rows, KERNEL, names.named(shown), short, {"shared_memory_bytes": both})
+
+
+def _graphs(schema: NsysSchema) -> pa.Table | None:
+    rows = schema.select("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", _GRAPH)
+    if rows is None or not rows.num_rows:
+        return None
+    schema.note("CUDA graphs were traced as a whole: the kernels in them are not told apart")
+    numbers = _numbers(rows, "graph_id")
+    distinct, which = np.unique(numbers, return_inverse=True)
+    texts = ["CUDA graph" if value == MISSING else f"CUDA graph {value}" for value in distinct.tolist()]
+    names = pa.DictionaryArray.from_arrays(pa.array(which.astype(np.int32)), pa.array(texts, pa.string()))
+    return _operations(rows, KERNEL, names, names, {})
+
+
+def _memory(schema: NsysSchema) -> list[pa.Table | None]:
+    copies = schema.select("CUPTI_ACTIVITY_KIND_MEMCPY", _COPY, loss="no memory copies; idle time counts them as idle")
+    sets = schema.select("CUPTI_ACTIVITY_KIND_MEMSET", _SET)
+    found: list[pa.Table | None] = []
+    if copies is not None:
+        kinds, which = np.unique(_numbers(copies, "copy_kind"), return_inverse=True)
+        labels = [f"Memcpy {_COPY_KINDS[kind]}" if kind in _COPY_KINDS else "Memcpy" for kind in kinds.tolist()]
+        names = pa.array(labels, pa.string()).take(pa.array(which)).dictionary_encode()
+        found.append(_operations(copies, MEMORY_COPY, names, names, {}))
+    if sets is not None:
+        names = pa.array(["Memset"] * sets.num_rows, pa.string()).dictionary_encode()
+        found.append(_operations(sets, MEMORY_SET, names, names, {}))
+    return found
+
+
+def _operations(
+    rows: pa.Table, category: int, name: pa.DictionaryArray, short: pa.DictionaryArray, own: Mapping[str, Int64]
+) -> pa.Table:
+    start, end = _numbers(rows, "start_ns"), _numbers(rows, "end_ns")
+    count = rows.num_rows
+    columns: dict[str, object] = {
+        "name": name,
+        "short_name": short,
+        "category": np.full(count, category, dtype=np.int8),
+        "start_ns": start,
+        "duration_ns": np.maximum(end - start, 0),
+        "process": _processes(_numbers(rows, "process_id")),
+        "launch": np.full(count, NOT_LAUNCHED, dtype=np.int64),
+        **own,
+    }
+    for field in SCHEMAS["operations"]:
+        if field.name not in columns:
+            there = field.name in rows.column_names
+            columns[field.name] = _numbers(rows, field.name) if there else np.full(count, MISSING, dtype=np.int64)
+    # Zero is how exports say that a kernel belongs to no graph.
+    for field_name in ("graph_id", "graph_node_id"):
+        values = columns[field_name]
+        columns[field_name] = np.where(np.asarray(values) == 0, MISSING, values)  # type: ignore[call-overload]
+    arrays = [pa.array(columns[field.name], type=field.type) for field in SCHEMAS["operations"]]
+    return pa.Table.from_arrays(arrays, schema=SCHEMAS["operations"])
+
+
+def _processes(identifiers: Int64) -> Int64:
+    return np.where(identifiers == MISSING, MISSING, identifiers >> PROCESS_BITS)
+
+
+def _renumbered(device: Int64, process: Int64, devices: Mapping[tuple[int, int], int]) -> Int64:
+    result = device.copy()
+    low_bits = (1 << PROCESS_BITS) - 1
+    for (process_id, own), gpu in devices.items():
+        result[(device == own) & ((process & low_bits) == process_id)] = gpu
+    return result
+
+
+def _without_version(names: Strings, ids: Int64) -> pa.DictionaryArray:
+    """Names of calls without the version of the interface: cudaLaunchKernel_v7000 is cudaLaunchKernel."""
+    values = tuple(
+        value.rsplit("_v", 1)[0] if value[-1:].isdigit() and "_v" in value else value for value in names.values
+    )
+    distinct = list(dict.fromkeys(values))
+    plain = np.array([distinct.index(value) for value in values], dtype=np.int32)
+    of_id = Strings(names.ids, values).named(ids)
+    codes = pa.array(plain).take(of_id.indices) if len(plain) else of_id.indices
+    return pa.DictionaryArray.from_arrays(codes, pa.array(distinct, pa.string()))
+
+
+def _with(table: pa.Table, name: str, values: Int64) -> pa.Table:
+    return table.set_column(table.column_names.index(name), name, pa.array(values))
+
+
+def _numbers(table: pa.Table, name: str) -> Int64:
+    column = table[name]
+    return np.asarray(column.to_numpy(), dtype=np.int64)

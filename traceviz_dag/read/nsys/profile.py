@@ -1,0 +1,191 @@
+"""One Nsight Systems profile in columns: what every command and the classification start from.
+
+Times are int64 nanoseconds of the capture's clock, as the export gives them; ``facts.utc_start_ns`` makes them UTC.
+A process is ``globalPid >> 24``, a thread a whole ``globalTid``: both are unique over all nodes of a report. An integer
+that is not given is ``MISSING``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from traceviz_dag.read.nsys.rows import Array, Rows, Runs, Words
+
+PUSH_POP, START_END, MARK = 0, 1, 2
+"""Codes of ``ranges.kind``."""
+
+PROCESS_BITS = 24
+"""A globalTid or globalPid shifted right by so many bits is the process."""
+
+NO_NAME = "(no name)"
+
+_TEXT = pa.dictionary(pa.int32(), pa.string())
+_INTEGER, _CODE = pa.int64(), pa.int8()
+
+SCHEMAS = {
+    "operations": pa.schema(
+        [
+            ("name", _TEXT),
+            ("short_name", _TEXT),
+            ("category", _CODE),
+            *[(name, _INTEGER) for name in ("start_ns", "duration_ns", "device", "context", "stream", "process")],
+            *[(name, _INTEGER) for name in ("correlation", "launch", "grid_x", "grid_y", "grid_z")],
+            *[(name, _INTEGER) for name in ("block_x", "block_y", "block_z", "registers_per_thread")],
+            *[(name, _INTEGER) for name in ("shared_memory_bytes", "graph_id", "graph_node_id", "bytes")],
+        ]
+    ),
+    "calls": pa.schema(
+        [("name", _TEXT), *[(name, _INTEGER) for name in ("start_ns", "duration_ns", "thread", "correlation")]]
+    ),
+    "ranges": pa.schema(
+        [
+            ("name", _TEXT),
+            ("kind", _CODE),
+            *[(name, _INTEGER) for name in ("start_ns", "end_ns", "thread", "end_thread", "domain")],
+            ("domain_name", _TEXT),
+            ("open", pa.bool_()),
+            ("operator", pa.bool_()),
+            ("sequence", _INTEGER),
+            ("communicator", _TEXT),
+            *[(name, _INTEGER) for name in ("message_bytes", "peer", "communicator_size", "communicator_rank")],
+            *[(name, _INTEGER) for name in ("parent", "path")],
+        ]
+    ),
+    "paths": pa.schema([("name", _INTEGER), ("parent", _INTEGER), ("depth", _INTEGER)]),
+    "launch_ranges": pa.schema([("range", _INTEGER)]),
+    "threads": pa.schema([("thread", _INTEGER), ("name", _TEXT)]),
+    "metrics": pa.schema([("time_ns", _INTEGER), ("device", _INTEGER), ("metric", _TEXT), ("value", _INTEGER)]),
+}
+"""The tables of a profile.
+
+``operations``: kernels, memory copies and sets by GPU and start; category as in ``DeviceRows``; ``launch`` is the row
+of ``calls`` that launched it, or -1. ``launch_ranges``: for each of them the row of ``ranges`` that was innermost on
+the thread at that call, or -1. ``calls``: runtime and driver calls by process and start.
+
+``ranges``: NVTX ranges and marks by process and start, the longer one first; names without the sequence numbers,
+operator ids and sizes that PyTorch appends; ``open``: still open when the capture ended; ``operator``: pushed by
+PyTorch for an operator; then NCCL's payload; ``parent``: the row of the range around it on its thread, or -1;
+``path``: row of ``paths``, or -1 for marks and for ranges that end on another thread, which hold nothing.
+
+``paths``: distinct paths of names of nested ranges, outermost first, by (parent, name); ``name`` is the place of the
+innermost range's name among the words of ``ranges.name``. ``metrics``: GPU metrics, one row a sample."""
+
+KEYS = {"operations": "device", "launch_ranges": "device", "calls": "process", "ranges": "process"}
+"""What the rows of a table stand together by; the process of a call or range is that of its thread."""
+
+
+class Gpu(msgspec.Struct, frozen=True):
+    """One GPU of the report; ``name`` is None where the export does not say."""
+
+    device: int
+    name: str | None
+
+
+class NsysFacts(msgspec.Struct, frozen=True):
+    """What is known of a profile as a whole.
+
+    Attributes:
+        schema_version, product_version: of the export and of the nsys that wrote it; None where not stated.
+        utc_start_ns: UTC at which the capture's clock read 0; None where not stated.
+        duration_ns: length of the capture; None where not stated.
+        gpus: by device.
+        tables: table of the export → its rows, of those that were read.
+        missing: what the export lacks and what cannot be said for that.
+    """
+
+    schema_version: str | None = None
+    product_version: str | None = None
+    utc_start_ns: int | None = None
+    duration_ns: int | None = None
+    gpus: tuple[Gpu, ...] = ()
+    tables: dict[str, int] = {}
+    missing: tuple[str, ...] = ()
+
+
+class Store(Protocol):
+    """Where the tables of a profile are."""
+
+    def table(self, name: str, columns: Sequence[str]) -> pa.Table:
+        """Some columns of a table."""
+
+    def rows(self, name: str, columns: Sequence[str], runs: Runs) -> Rows:
+        """Some columns of the rows of some runs."""
+
+    def runs(self, name: str) -> Runs:
+        """Where the keys of a table begin; a table without keys is one run."""
+
+    def words(self, name: str, column: str) -> Words:
+        """What the codes of a text column stand for."""
+
+
+@dataclass(slots=True)
+class NsysProfile:
+    """A profile whose tables are loaded when they are asked for.
+
+    Args:
+        path: the export, for messages.
+        facts: what is known of it as a whole.
+        store: where its tables are.
+    """
+
+    path: Path
+    facts: NsysFacts
+    store: Store
+    _tables: dict[tuple[str, ...], pa.Table] = field(default_factory=dict)
+    _rows: dict[tuple[object, ...], Rows] = field(default_factory=dict)
+
+    def table(self, name: str, *columns: str) -> pa.Table:
+        """One of ``SCHEMAS``, or some of its columns."""
+        key = (name, *columns)
+        if key not in self._tables:
+            self._tables[key] = self.store.table(name, columns or SCHEMAS[name].names)
+        return self._tables[key]
+
+    def rows(self, name: str, *columns: str, of: Iterable[int] | None = None) -> Rows:
+        """Some columns of one of ``SCHEMAS`` as arrays.
+
+        Args:
+            of: only the rows of these processes or GPUs, whichever ``KEYS`` says; None takes all.
+        """
+        chosen = None if of is None else tuple(of)
+        # Only the last is kept: whoever goes through the GPUs asks for the same rows several times, and never again.
+        key = (name, columns, chosen)
+        if key not in self._rows:
+            self._rows = {other: rows for other, rows in self._rows.items() if other[0] != name or other[2] == chosen}
+            self._rows[key] = self.store.rows(name, columns, self.store.runs(name).take(chosen))
+        return self._rows[key]
+
+    def part(self, name: str, key: int, *columns: str) -> tuple[pa.Table, int]:
+        """The rows of one process or GPU, whichever ``KEYS`` says, and the number of their first row in the table."""
+        rows = self.rows(name, *columns, of=[key])
+        schema = pa.schema([SCHEMAS[name].field(column) for column in columns])
+        arrays = [
+            self.texts(name, field.name, rows[field.name])
+            if pa.types.is_dictionary(field.type)
+            else pa.array(rows[field.name], type=field.type)
+            for field in schema
+        ]
+        return pa.Table.from_arrays(arrays, schema=schema), int(rows.runs.first[0]) if len(rows.runs.first) else 0
+
+    def keys(self, name: str) -> list[int]:
+        """The processes or GPUs that a table has rows of, ascending."""
+        return self.store.runs(name).keys.tolist()
+
+    def names(self, name: str, column: str) -> tuple[str, ...]:
+        """What the codes of a text column stand for; the last one stands for NULL: "(no name)"."""
+        return (*(word if word is not None else NO_NAME for word in self.store.words(name, column)), NO_NAME)
+
+    def texts(self, name: str, column: str, codes: Array) -> pa.DictionaryArray:
+        """Codes of a text column as a dictionary column; NULL for the code of NULL and for NONE."""
+        words = self.store.words(name, column)
+        absent = (codes < 0) | (codes >= len(words))
+        return pa.DictionaryArray.from_arrays(
+            pa.array(codes.astype(np.int32, copy=False), mask=absent), pa.array(words, pa.string())
+        )

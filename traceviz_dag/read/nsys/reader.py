@@ -1,0 +1,206 @@
+"""Reads an Nsight Systems export, of any schema version and container, into the columns of an ``NsysProfile``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from traceviz_dag.read.events import MISSING, Int64
+from traceviz_dag.read.nsys.nesting import DEEPEST, Launches, nest
+from traceviz_dag.read.nsys.open import open_nsys
+from traceviz_dag.read.nsys.operations import read_calls, read_operations
+from traceviz_dag.read.nsys.profile import PROCESS_BITS, SCHEMAS, Gpu, NsysFacts, NsysProfile
+from traceviz_dag.read.nsys.ranges import nesting_columns, read_ranges
+from traceviz_dag.read.nsys.rows import Runs
+from traceviz_dag.read.nsys.schema import NsysSchema, number, required, text
+from traceviz_dag.read.nsys.source import EXPORT_FACTS
+from traceviz_dag.read.nsys.store import MemoryStore
+from traceviz_dag.read.nsys.strings import strings_of
+
+_COUNTED = ("CUPTI_ACTIVITY_KIND_", "NVTX_EVENTS", "GPU_METRICS", "OSRT_API", "COMPOSITE_EVENTS")
+
+
+def read_nsys(path: Path) -> NsysProfile:
+    """Read a whole export into memory.
+
+    Args:
+        path: a ``.sqlite`` export or a folder of its Parquet files.
+
+    Raises:
+        BadInputError: it cannot be used: missing, empty, damaged, locked, still being written, without a column that
+            must exist, or no export at all.
+    """
+    tables: dict[str, pa.Table] = {}
+    facts = read_tables(path, tables.__setitem__)
+    return NsysProfile(path, facts, MemoryStore(tables))
+
+
+def read_tables(path: Path, keep: Callable[[str, pa.Table], None]) -> NsysFacts:
+    """Read an export table by table, so that not all of them need to be in memory at once.
+
+    Args:
+        keep: takes each table of a profile, by name, as soon as it is read.
+
+    Raises:
+        BadInputError: as ``read_nsys``.
+    """
+    source = open_nsys(path)
+    try:
+        schema = NsysSchema.of(source)
+        own_numbers, gpus = _gpus(schema)
+        calls = read_calls(schema)
+        operations = read_operations(schema, calls, own_numbers)
+        last_ns, devices = _last(operations, calls), set(_numbers(operations, "device").tolist())
+        launches = _launches(operations, calls)
+        keep("operations", operations)
+        del operations
+        keep("calls", calls)
+        del calls
+        too_deep = _keep_ranges(read_ranges(schema, last_ns), launches, keep)
+        if too_deep:
+            schema.note(f"{too_deep} NVTX ranges nest more than {DEEPEST} levels deep: they hold nothing")
+        keep("threads", _threads(schema))
+        keep("metrics", _metrics(schema))
+        return _facts(schema, devices, gpus)
+    finally:
+        source.close()
+
+
+def _launches(operations: pa.Table, calls: pa.Table) -> Launches:
+    launch = _numbers(operations, "launch")
+    known = launch >= 0
+    of_launch = {}
+    for name in ("thread", "start_ns"):
+        values = np.full(len(launch), MISSING, dtype=np.int64)
+        values[known] = _numbers(calls, name)[launch[known]]
+        of_launch[name] = values
+    return Launches(of_launch["thread"] >> PROCESS_BITS, **of_launch)
+
+
+def _keep_ranges(ranges: pa.Table, launches: Launches, keep: Callable[[str, pa.Table], None]) -> int:
+    """Nest the ranges and keep them, their paths and the range around each launch; how many nest too deeply."""
+    columns = nesting_columns(ranges)
+    nesting = nest(columns, Runs.of(columns.thread >> PROCESS_BITS), launches)
+    del columns
+    for name, values in (("parent", nesting.parent), ("path", nesting.path)):
+        ranges = ranges.set_column(ranges.column_names.index(name), name, pa.array(values))
+    keep("ranges", ranges)
+    paths = [nesting.path_name, nesting.path_parent, nesting.path_depth]
+    keep("paths", pa.Table.from_arrays([pa.array(values) for values in paths], schema=SCHEMAS["paths"]))
+    keep("launch_ranges", pa.Table.from_arrays([pa.array(nesting.launch_range)], schema=SCHEMAS["launch_ranges"]))
+    return nesting.too_deep
+
+
+def _last(operations: pa.Table, calls: pa.Table) -> int:
+    ends = [
+        int((_numbers(table, "start_ns") + _numbers(table, "duration_ns")).max())
+        for table in (operations, calls)
+        if table.num_rows
+    ]
+    return max(ends, default=0)
+
+
+def _gpus(schema: NsysSchema) -> tuple[dict[tuple[int, int], int], dict[int, str]]:
+    """(process id, its own device number) → GPU, and GPU → name."""
+    names = schema.select(
+        "TARGET_INFO_GPU", {"device": number("id"), "name": text("name")}, loss="the GPUs have no names"
+    )
+    own = schema.select(
+        "TARGET_INFO_CUDA_DEVICE", {"gpu": number("gpuId"), "own": number("cudaId"), "process": number("pid")}
+    )
+    devices = {
+        (row["process"], row["own"]): row["gpu"]
+        for row in (own.to_pylist() if own is not None else ())
+        if MISSING not in row.values()
+    }
+    rows = names.to_pylist() if names is not None else []
+    return devices, {row["device"]: row["name"] for row in rows if row["name"]}
+
+
+def _threads(schema: NsysSchema) -> pa.Table:
+    rows = schema.select("ThreadNames", {"thread": required("globalTid"), "name_id": number("nameId")})
+    if rows is None:
+        return SCHEMAS["threads"].empty_table()
+    ids = _numbers(rows, "name_id")
+    names = strings_of(schema, [ids]).named(ids)
+    return pa.Table.from_arrays([rows["thread"].combine_chunks(), names], schema=SCHEMAS["threads"])
+
+
+def _metrics(schema: NsysSchema) -> pa.Table:
+    """GPU metrics: samples with their names; the GPU stands in the lowest byte of a sample's type."""
+    samples = schema.select(
+        "GPU_METRICS",
+        {
+            "time_ns": required("timestamp"),
+            "type": number("typeId"),
+            "metric": number("metricId"),
+            "value": number("value"),
+        },
+    )
+    if samples is None or not samples.num_rows:
+        return SCHEMAS["metrics"].empty_table()
+    named = schema.select(
+        "TARGET_INFO_GPU_METRICS",
+        {"type": number("typeId"), "metric": number("metricId"), "name": text("metricName")},
+        loss="GPU metrics have no names",
+    )
+    names = {(row["type"], row["metric"]): row["name"] for row in (named.to_pylist() if named is not None else ())}
+    types, metrics = _numbers(samples, "type"), _numbers(samples, "metric")
+    keys, which = np.unique(np.stack([types, metrics]), axis=1, return_inverse=True)
+    texts = [names.get((kind, metric)) or f"metric {metric}" for kind, metric in keys.T.tolist()]
+    codes = pa.array(texts, pa.string()).take(pa.array(which.reshape(-1))).dictionary_encode()
+    return pa.Table.from_arrays(
+        [
+            samples["time_ns"].combine_chunks(),
+            pa.array(np.where(types == MISSING, MISSING, types & 0xFF)),
+            codes,
+            samples["value"].combine_chunks(),
+        ],
+        schema=SCHEMAS["metrics"],
+    )
+
+
+def _facts(schema: NsysSchema, active: set[int], names: dict[int, str]) -> NsysFacts:
+    stated = _stated(schema)
+    session = schema.select(
+        "TARGET_INFO_SESSION_START_TIME",
+        {"utc": number("utcEpochNs")},
+        loss="the capture cannot be aligned with others by UTC",
+    )
+    analysis = schema.select("ANALYSIS_DETAILS", {"duration": number("duration")})
+    devices = sorted(active | set(names))
+    return NsysFacts(
+        schema_version=stated.get("EXPORT_SCHEMA_VERSION"),
+        product_version=stated.get("EXPORT_PRODUCT_VERSION"),
+        utc_start_ns=_first(session, "utc"),
+        duration_ns=_first(analysis, "duration"),
+        gpus=tuple(Gpu(device, names.get(device)) for device in devices),
+        tables={name: schema.count(name) for name in sorted(schema.tables) if name.startswith(_COUNTED)},
+        missing=tuple(schema.missing),
+    )
+
+
+def _stated(schema: NsysSchema) -> dict[str, str]:
+    """The versions, asked for by name: other rows of that table hold paths."""
+    if "name" not in schema.tables.get(EXPORT_FACTS, ()):
+        return {}
+    rows = schema.select(
+        EXPORT_FACTS,
+        {"name": text("name"), "value": text("value")},
+        where="name IN ('EXPORT_SCHEMA_VERSION', 'EXPORT_PRODUCT_VERSION')",
+    )
+    return {row["name"]: row["value"] for row in rows.to_pylist()} if rows is not None else {}
+
+
+def _first(rows: pa.Table | None, column: str) -> int | None:
+    if rows is None or not rows.num_rows:
+        return None
+    value = rows[column][0].as_py()
+    return None if value == MISSING else int(value)
+
+
+def _numbers(table: pa.Table, name: str) -> Int64:
+    return np.asarray(table[name].to_numpy(), dtype=np.int64)

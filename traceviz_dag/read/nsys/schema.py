@@ -1,0 +1,191 @@
+"""Which tables and columns of an export are there: schemas change with the version, so everything is looked up."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from traceviz_dag.errors import BadInputError
+from traceviz_dag.read.events import MISSING
+from traceviz_dag.read.limits import MOST_ROWS
+from traceviz_dag.read.nsys.columns import integers, texts, usable
+from traceviz_dag.read.nsys.source import NsysSource
+from traceviz_dag.read.secrets import masked_table
+
+_VERSION = re.compile(r"_V(\d{1,9})$", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One column that is wanted.
+
+    Attributes:
+        names: what the column is called, the first that exists is taken.
+        default: SQL literal that stands for NULL and for a column that does not exist; None: the column must exist,
+            and rows in which it is NULL or beyond all times are left out.
+        loss: what cannot be said without it; empty where nothing is lost.
+    """
+
+    names: tuple[str, ...]
+    default: str | None = str(MISSING)
+    loss: str = ""
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the column holds text; all others hold integers."""
+        return (self.default or "").startswith("'")
+
+
+@dataclass(slots=True)
+class NsysSchema:
+    """The tables of one open export.
+
+    Attributes:
+        missing: one sentence for each table or column that was looked for in vain and takes something away.
+    """
+
+    source: NsysSource
+    tables: Mapping[str, tuple[str, ...]]
+    missing: list[str] = field(default_factory=list)
+    _counts: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, source: NsysSource) -> NsysSchema:
+        """Look at an export."""
+        return cls(source, source.columns())
+
+    def table(self, name: str) -> str | None:
+        """The table of that name, or its highest version (``NAME_V3``); None where there is none."""
+        versions = {0: name} if name in self.tables else {}
+        for other in self.tables:
+            match = _VERSION.search(other)
+            if match and other[: match.start()] == name:
+                versions[int(match[1])] = other
+        return versions[max(versions)] if versions else None
+
+    def count(self, table: str) -> int:
+        """The rows of a table that is there."""
+        if table not in self._counts:
+            answer = self.source.query(f'SELECT count(*) AS rows FROM "{table}"')
+            self._counts[table] = int(answer["rows"][0].as_py())
+        return self._counts[table]
+
+    def note(self, sentence: str) -> None:
+        """Record once that something is missing."""
+        if sentence not in self.missing:
+            self.missing.append(sentence)
+
+    def select(self, table: str, fields: Mapping[str, Field], where: str = "", loss: str = "") -> pa.Table | None:
+        """Read some columns of a table; texts come without secrets.
+
+        Args:
+            table: its name without a version.
+            fields: name in the answer → the column wanted.
+            where: SQL behind WHERE; it may use the names of columns of the export that ``fields`` demands.
+            loss: what cannot be said without the table; recorded where it is missing.
+
+        Returns:
+            The rows; None where the export has no such table.
+
+        Raises:
+            BadInputError: a column that must exist does not, a column holds another type, or the file is damaged.
+        """
+        sql, absent = self._query(table, fields, where, loss)
+        if sql is None:
+            return None
+        rows, _ = self._typed(table, fields, self.source.query(sql))
+        for name, wanted in absent.items():
+            rows = rows.append_column(name, pa.repeat(_scalar(wanted), rows.num_rows))
+        return masked_table(rows.select(list(fields)))
+
+    def batches(
+        self, table: str, fields: Mapping[str, Field], where: str = "", loss: str = ""
+    ) -> Iterator[tuple[Mapping[str, pa.Array], npt.NDArray[np.bool_] | None]]:
+        """As ``select``, piece by piece, so that a long table never is in memory as a whole; nothing without a table.
+
+        Columns that the table does not have are left out. Texts come as they are: whoever keeps them takes secrets out,
+        as ``TextCodes`` does. Beside each piece: which of the table's rows it is made of,
+        None where all.
+        """
+        sql, _ = self._query(table, fields, where, loss)
+        if sql is not None:
+            for batch in self.source.batches(sql):
+                rows, kept = self._typed(table, fields, pa.Table.from_batches([batch]))
+                columns = [column.combine_chunks() for column in rows.columns]
+                yield dict(zip(rows.schema.names, columns, strict=True)), kept
+
+    def _typed(
+        self, table: str, fields: Mapping[str, Field], rows: pa.Table
+    ) -> tuple[pa.Table, npt.NDArray[np.bool_] | None]:
+        """Rows with every column of its type, those that cannot be used left out and noted."""
+        for place, name in enumerate(rows.column_names):
+            if name in fields:
+                words = f"column {fields[name].names[0]} of table {table}"
+                typed = texts if fields[name].is_text else integers
+                rows = rows.set_column(place, name, typed(rows[name], words, self.source.path))
+        needed = [rows[name] for name in rows.column_names if name in fields and fields[name].default is None]
+        kept = usable(needed)
+        if kept is not None:
+            self.note(f"table {table} has rows without a number where one is needed: they are left out")
+            rows = rows.filter(pa.array(kept))
+        return rows, kept
+
+    def _query(
+        self, table: str, fields: Mapping[str, Field], where: str, loss: str
+    ) -> tuple[str | None, dict[str, Field]]:
+        """The query, None without the table; and the fields whose columns do not exist."""
+        found = self.table(table)
+        if found is None:
+            if loss:
+                self.note(f"no table {table}: {loss}")
+            return None, {}
+        if self.count(found) > MOST_ROWS:
+            fault = f"table {found} has {self.count(found):,} rows, more than {MOST_ROWS:,}"
+            raise BadInputError(self.source.path, fault, "set TRACEVIZ_MOST_ROWS where the memory is there")
+        parts = {name: self._expression(found, wanted) for name, wanted in fields.items()}
+        asked = [f'{part} AS "{name}"' for name, part in parts.items() if part is not None]
+        condition = f" WHERE {where}" if where else ""
+        absent = {name: wanted for name, wanted in fields.items() if parts[name] is None}
+        return f'SELECT {", ".join(asked) or "1"} FROM "{found}"{condition}', absent
+
+    def _expression(self, table: str, wanted: Field) -> str | None:
+        """SQL for a column; None where the table has none."""
+        there = self.tables[table]
+        name = next((name for name in wanted.names if name in there), None)
+        if name is not None:
+            return f'"{name}"' if wanted.default is None else f'coalesce("{name}", {wanted.default})'
+        if wanted.default is None:
+            raise BadInputError(
+                self.source.path,
+                f"table {table} has no column {wanted.names[0]}",
+                "export the report again with a current version of nsys",
+            )
+        if wanted.loss:
+            self.note(f"table {table} has no column {wanted.names[0]}: {wanted.loss}")
+        return None
+
+
+def _scalar(wanted: Field) -> pa.Scalar:
+    """What stands in every row for a column that does not exist."""
+    default = wanted.default or ""
+    return pa.scalar(default.strip("'")) if default.startswith("'") else pa.scalar(int(default), pa.int64())
+
+
+def required(*names: str) -> Field:
+    """A column without which its table is of no use."""
+    return Field(names, None)
+
+
+def number(*names: str, loss: str = "") -> Field:
+    """An integer column; MISSING where it says nothing."""
+    return Field(names, str(MISSING), loss)
+
+
+def text(*names: str, loss: str = "") -> Field:
+    """A text column; empty where it says nothing."""
+    return Field(names, "''", loss)

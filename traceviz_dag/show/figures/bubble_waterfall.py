@@ -1,0 +1,200 @@
+"""Bubble waterfall: from the ideal time of a pipeline stage, part by part of its bubble, to the time that it took."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from traceviz_dag.analyze.stage_times import STAGE_COLUMNS, StageTime, stage_times
+from traceviz_dag.show.page import palette
+from traceviz_dag.show.page.blocks import Band, draw_boxes
+from traceviz_dag.show.page.facts import duration, lost_ranks, place, share
+from traceviz_dag.show.page.page import (
+    DATA_WIDTH,
+    Caption,
+    LegendEntry,
+    LegendGroup,
+    Page,
+    Stretches,
+    TimeScale,
+    open_page,
+)
+from traceviz_dag.show.page.typography import LABEL, POINTS_PER_INCH, SMALL, TINY, typography, width
+from traceviz_dag.show.source import TableSource, rows
+
+MOST_ROWS = 32
+"""Stages that a page can show; of more, the pipelines with the longest span are drawn."""
+
+PARTS = (
+    ("fill_drain_ns", "fill and drain", palette.FILL_DRAIN),
+    ("imbalance_ns", "imbalance", palette.IMBALANCE),
+    ("jitter_ns", "jitter", palette.JITTER),
+    ("stall_ns", "stall and transfer", palette.STALL),
+)
+"""Column of each part, its name and its colour, in the order of the replays that tell them apart."""
+
+_COLUMNS = (
+    *("step", "pipeline", "stage", "rank", "schedule", "microbatches", "span_ns", "ideal_ns", "bubble_ns"),
+    *(name for name, _, _ in PARTS),
+    *("bubble_share", "ideal_share", "idle_share", "refusal"),
+)
+_PAGE_HEIGHT, _HIGHEST_ROW, _LOWEST_ROW, _HEADING = 5.6, 0.62, 0.17, 0.2
+_IDEAL = (0.0, 0.2)
+_STEPS = (0.2, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Waterfall:
+    """One stage: the pieces from 0 to its span.
+
+    Attributes:
+        row: its row of the table ``pipelines``.
+        edges_ns: 0, the ideal, and the sum after each part; the last one is the span.
+    """
+
+    row: Mapping[str, Any]
+    edges_ns: Sequence[int]
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Waterfall:
+        """The pieces of a row whose bubble is known."""
+        edges = np.cumsum([0, row["ideal_ns"], *(row[name] for name, _, _ in PARTS)]).tolist()
+        return cls(row, edges)
+
+
+def draw_bubble_waterfall(source: TableSource) -> Figure | None:
+    """Draw the stages of the iteration's pipelines in the step that took longest.
+
+    Returns:
+        The figure; None where no bubble is known.
+    """
+    table = rows(source, "pipelines", _COLUMNS)
+    known = [row for row in table if row["bubble_ns"] is not None]
+    if not known:
+        return None
+    step = max(known, key=lambda row: row["span_ns"])["step"]
+    of_step = [row for row in known if row["step"] == step]
+    groups = _chosen(of_step)
+    slowest = stage_times(source.table("microbatches", STAGE_COLUMNS)).slowest
+    drawn = [row for group in groups for row in group]
+    headings = _HEADING * (len(groups) if len(groups) > 1 else 0)
+    height = min(max((_PAGE_HEIGHT - headings) / len(drawn), _LOWEST_ROW), _HIGHEST_ROW)
+    scale = TimeScale.of(round(1.03 * max(max(Waterfall.of(row).edges_ns) for row in drawn)))
+    with typography():
+        page = open_page(_caption(source, table, of_step, len(groups), slowest), headings + height * len(drawn))
+        axes = page.lanes(scale, "time of the stage, on its own clock")
+        page.text(page.right, page.top - 0.08, "bubble · ideal", SMALL, palette.QUIET_INK)
+        y = 0.0
+        for group in groups:
+            if headings:
+                heading = f"pipeline {group[0]['pipeline']}"
+                page.row_label(y + _HEADING / 2, heading, colour=palette.QUIET_INK, size=min(LABEL, height * 60))
+                y += _HEADING
+            for row in group:
+                _draw_row(page, axes, Waterfall.of(row), Band(y, y + height), scale)
+                y += height
+    return page.figure
+
+
+def _chosen(known: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+    """The pipelines to draw, each in the order of its stages: of too many, the longest."""
+    groups: dict[int, list[Mapping[str, Any]]] = {}
+    for row in known:
+        groups.setdefault(row["pipeline"], []).append(row)
+    longest = sorted(groups.values(), key=lambda group: -max(row["span_ns"] for row in group))
+    chosen: list[list[Mapping[str, Any]]] = []
+    count = 0
+    for group in longest:
+        if not chosen or count + len(group) <= MOST_ROWS:
+            chosen.append(sorted(group, key=lambda row: row["stage"]))
+            count += len(group)
+    return sorted(chosen, key=lambda group: group[0]["pipeline"])
+
+
+def _draw_row(page: Page, axes: Axes, waterfall: Waterfall, band: Band, scale: TimeScale) -> None:
+    """The ideal over the whole row, then each part on a step of its own, from where the one before it ended."""
+    row, edges = waterfall.row, [edge / scale.per_unit for edge in waterfall.edges_ns]
+    inner = band.part(0.06, 0.94)
+    name = f"pipeline-{row['pipeline']}/stage-{row['stage']}"
+    ideal = Stretches(np.array([0.0]), np.array([edges[1]]))
+    draw_boxes(axes, ideal, inner, palette.COMPUTATION_ONLY, f"{name}/ideal")
+    steps = len(PARTS)
+    for number, (column, _, colour) in enumerate(PARTS):
+        start, end = edges[number + 1 : number + 3]
+        if row[column]:
+            step = inner.part(number / steps, (number + 1) / steps)
+            time = Stretches(np.array([min(start, end)]), np.array([max(start, end)]))
+            draw_boxes(axes, time, step, colour, f"{name}/{column}")
+            _write_part(axes, row[column], max(start, end), step, scale)
+    axes.vlines(edges[-1], inner.top, inner.bottom, colors=palette.INK, linewidths=1.2, zorder=3)
+    size = max(min(LABEL, 0.75 * band.height * POINTS_PER_INCH), TINY)
+    page.row_label(band.middle, f"stage {row['stage']} · rank {row['rank']}", size=size)
+    figures = f"{share(row['bubble_ns'], row['span_ns'])} · {share(round(row['ideal_share'] * 1e6), 1_000_000)}"
+    page.row_figures(band.middle, figures, min(size, SMALL))
+
+
+def _write_part(axes: Axes, nanoseconds: int, end: float, step: Band, scale: TimeScale) -> None:
+    """The part in words right of its box, where the step is high enough and it is worth a word."""
+    words = duration(nanoseconds).replace("-", "−")
+    inches = scale.span_ns / scale.per_unit / DATA_WIDTH
+    if step.height * POINTS_PER_INCH < TINY or abs(nanoseconds) < 0.01 * scale.span_ns:
+        return
+    right = end + (width(words, TINY) + 0.08) * inches
+    if right < scale.span_ns / scale.per_unit:
+        axes.text(end + 0.05 * inches, step.middle, words, size=TINY, color=palette.QUIET_INK, va="center_baseline")
+
+
+def _caption(
+    source: TableSource,
+    table: Sequence[Mapping[str, Any]],
+    known: Sequence[Mapping[str, Any]],
+    drawn: int,
+    slowest: StageTime | None,
+) -> Caption:
+    pipelines = len({row["pipeline"] for row in known})
+    which = f"the {drawn} longest of {pipelines} pipelines"
+    if drawn == pipelines:
+        which = "1 pipeline" if pipelines == 1 else f"{pipelines} pipelines"
+    first = known[0]
+    steps = {row["step"] for row in table}
+    facts = [place(source), which, f"schedule {first['schedule']}", f"{first['microbatches']} micro-batches"]
+    if len(steps) > 1:
+        facts.append(f"step {first['step']}, the longest of {len(steps)}")
+    facts.append("each stage on its own clock: no alignment is needed")
+    refused = sorted({row["refusal"] for row in table if row["refusal"] is not None})
+    entries = [LegendEntry("ideal: micro-batches × mean stage", palette.COMPUTATION_ONLY)]
+    return Caption(
+        title=_finding(known, slowest),
+        facts=facts,
+        warnings=[*lost_ranks(source), *(f"a pipeline is left out: {reason}" for reason in refused)],
+        legend=[LegendGroup("", [*entries, *(LegendEntry(word, colour) for _, word, colour in PARTS)])],
+        footer="tables pipelines, microbatches",
+        note="black line: time that the stage took; a negative part points back",
+    )
+
+
+def _finding(known: Sequence[Mapping[str, Any]], slowest: StageTime | None) -> str:
+    span = sum(row["span_ns"] for row in known)
+    totals = {word: sum(row[name] for row in known) for name, word, _ in PARTS}
+    largest = max(totals, key=lambda word: totals[word])
+    bubble = sum(row["bubble_ns"] for row in known)
+    if bubble <= 0:
+        text = "The pipelines' time is no longer than their mean stages need: no bubble"
+    else:
+        most = "most of it" if 2 * totals[largest] > bubble else "its largest part"
+        text = f"{share(bubble, span)} of the pipelines' time is bubble, {most} {largest}"
+        text += f" ({share(totals[largest], span)})"
+    if slowest is not None:
+        who = (
+            f"stage {slowest.stage}"
+            if slowest.rank is None
+            else f"rank {slowest.rank}, alone of stage {slowest.stage},"
+        )
+        excess = share(round(slowest.excess * 1e6), 1_000_000)
+        text += f"; {who} computes {excess} longer than the mean stage"
+    return text

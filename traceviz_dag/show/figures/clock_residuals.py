@@ -1,0 +1,152 @@
+"""Clock residuals: how well the solved clocks agree, rank by rank, and by what they were apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from traceviz_dag.analyze.clocks.clock_summary import clock_facts, clock_statement
+from traceviz_dag.show.page import palette
+from traceviz_dag.show.page.blocks import draw_bars
+from traceviz_dag.show.page.facts import duration, lost_ranks, place
+from traceviz_dag.show.page.page import Caption, LegendEntry, LegendGroup, Page, Stretches, TimeScale, open_page
+from traceviz_dag.show.page.typography import LABEL, SMALL, typography
+from traceviz_dag.show.source import TableSource
+
+_COLUMNS = (
+    *("rank", "component", "reference_rank", "offset_ns", "drift_ppm", "matches", "span_ns"),
+    *("residual_p05_ns", "residual_p95_ns", "early_receives", "refusal"),
+)
+_HEIGHT, _BETWEEN = 1.7, 0.55
+_BOX, _LEAST_BOX = 0.8, 0.015
+_LEAST_TICK_NS = 1_000
+
+
+def draw_clock_residuals(source: TableSource) -> Figure | None:
+    """Draw the residuals of each rank over its offset.
+
+    Returns:
+        The figure; None where no rank has matched communications to judge by.
+    """
+    table = source.table("rank_clocks", _COLUMNS)
+    clocks = sorted(table.to_pylist(), key=lambda row: row["rank"])
+    judged = [row for row in clocks if row["residual_p05_ns"] is not None]
+    if not judged:
+        return None
+    with typography():
+        page = open_page(_caption(source, clocks, clock_facts(table)), 2 * _HEIGHT + _BETWEEN)
+        _draw_residuals(page, clocks)
+        _draw_offsets(page, clocks)
+    return page.figure
+
+
+def _draw_residuals(page: Page, clocks: Sequence[Mapping[str, Any]]) -> None:
+    axes = page.axes(0.0, _HEIGHT)
+    known = [(place_, row) for place_, row in enumerate(clocks) if row["residual_p05_ns"] is not None]
+    most = max(max(abs(row["residual_p05_ns"]), abs(row["residual_p95_ns"])) for _, row in known)
+    scale = TimeScale.of(max(most, _LEAST_TICK_NS))
+    _prepare(axes, clocks, "residual", scale, max(most, _LEAST_TICK_NS), labelled=False)
+    for refused, colour in ((False, palette.COMPUTATION_ONLY), (True, palette.ATTENTION)):
+        chosen = [(place_, row) for place_, row in known if (row["refusal"] is not None) is refused]
+        if chosen:
+            low, high = (
+                np.array([row[name] for _, row in chosen]) / scale.per_unit
+                for name in ("residual_p05_ns", "residual_p95_ns")
+            )
+            # A clock that agrees to the nanosecond is still to be seen.
+            lacking = np.maximum(_LEAST_BOX * np.ptp(axes.get_ylim()) - (high - low), 0.0) / 2
+            low, high = low - lacking, high + lacking
+            name = "residuals/refused" if refused else "residuals/solved"
+            draw_bars(axes, _boxes([place_ for place_, _ in chosen]), high, low, colour, name)
+    axes.axhline(0.0, color=palette.INK, linewidth=0.8, zorder=3)
+    widest = max(known, key=lambda each: each[1]["residual_p95_ns"] - each[1]["residual_p05_ns"])[1]
+    middle = page.top + _HEIGHT / 2
+    page.text(page.right, middle - 0.17, "residuals", LABEL, bold=True)
+    page.text(page.right, middle, f"widest: rank {widest['rank']}", SMALL)
+    words = f"{duration(widest['residual_p95_ns'] - widest['residual_p05_ns'])} wide"
+    page.text(page.right, middle + 0.16, words, SMALL, palette.QUIET_INK)
+
+
+def _draw_offsets(page: Page, clocks: Sequence[Mapping[str, Any]]) -> None:
+    axes = page.axes(_HEIGHT + _BETWEEN, _HEIGHT)
+    known = [(place_, row) for place_, row in enumerate(clocks) if row["offset_ns"] is not None]
+    most = max((abs(row["offset_ns"]) for _, row in known), default=1)
+    scale = TimeScale.of(max(most, _LEAST_TICK_NS))
+    _prepare(axes, clocks, "offset", scale, max(most, _LEAST_TICK_NS), labelled=True)
+    if known:
+        offset = np.array([row["offset_ns"] for _, row in known]) / scale.per_unit
+        places = [place_ for place_, _ in known]
+        low, high = np.minimum(offset, 0.0), np.maximum(offset, 0.0)
+        draw_bars(axes, _boxes(places), high, low, palette.FILL_DRAIN, "offsets/solved")
+    axes.axhline(0.0, color=palette.INK, linewidth=0.8, zorder=3)
+    drifts = [abs(row["drift_ppm"]) for row in clocks if row["drift_ppm"] is not None]
+    middle = page.top + _HEIGHT + _BETWEEN + _HEIGHT / 2
+    page.text(page.right, middle - 0.17, "offsets", LABEL, bold=True)
+    page.text(page.right, middle, f"up to {duration(most)}" if known else "none", SMALL)
+    words = f"drift to {max(drifts):.1f} ppm" if drifts else "drift not told"
+    page.text(page.right, middle + 0.16, words, SMALL, palette.QUIET_INK)
+
+
+def _prepare(
+    axes: Axes, clocks: Sequence[Mapping[str, Any]], word: str, scale: TimeScale, most: int, labelled: bool
+) -> None:
+    reach = 1.1 * most / scale.per_unit
+    axes.set(xlim=(-0.5, len(clocks) - 0.5), ylim=(-reach, reach))
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:+,.4g}" if value else "0"))
+    axes.set_ylabel(f"{word}, {scale.unit}", labelpad=6)
+    axes.grid(visible=True, axis="y", color=palette.RULE, linewidth=0.5, zorder=0)
+    axes.set_axisbelow(True)
+    every = max(-(-len(clocks) // 32), 1)
+    shown = range(0, len(clocks), every)
+    axes.set_xticks(list(shown), [str(clocks[place_]["rank"]) for place_ in shown])
+    axes.tick_params(axis="x", length=0, pad=2)
+    if labelled:
+        axes.set_xlabel("rank", labelpad=2)
+    for place_, row in enumerate(clocks):
+        if row["refusal"] is not None:
+            axes.axvspan(
+                place_ - 0.5, place_ + 0.5, facecolor=palette.MISSING, edgecolor=palette.RULE, hatch="////", lw=0
+            )
+
+
+def _boxes(places: Sequence[int]) -> Stretches:
+    middles = np.array(places, dtype=np.float64)
+    return Stretches(middles - _BOX / 2, middles + _BOX / 2)
+
+
+def _caption(source: TableSource, clocks: Sequence[Mapping[str, Any]], facts: dict[str, Any]) -> Caption:
+    refusals = sorted({str(row["refusal"]) for row in clocks if row["refusal"] is not None})
+    early = sum(row["early_receives"] or 0 for row in clocks)
+    warnings = [f"not solved: {reason}" for reason in refusals]
+    if early:
+        warnings.append(f"{early} receives end before their send starts on these clocks: they cannot be right")
+    references = sorted({row["reference_rank"] for row in clocks if row["offset_ns"] is not None})
+    matches = sorted(row["matches"] for row in clocks)
+    statement = clock_statement(facts)
+    return Caption(
+        title=statement[0].upper() + statement[1:].replace(" us ", " µs "),
+        facts=[
+            place(source),
+            f"{matches[len(matches) // 2]:,} matched communications a rank (median)",
+            *([f"offsets against rank {', '.join(map(str, references))}"] if references else []),
+        ],
+        warnings=[*lost_ranks(source), *warnings],
+        legend=[
+            LegendGroup(
+                "",
+                [
+                    LegendEntry("residuals, p05 to p95, of a solved clock", palette.COMPUTATION_ONLY),
+                    *([LegendEntry("of a refused clock", palette.ATTENTION)] if refusals else []),
+                    LegendEntry("what the clock is ahead", palette.FILL_DRAIN),
+                ],
+            )
+        ],
+        footer="table rank_clocks",
+        note="residual: aligned end of a rank's communication minus the median of its members'",
+    )

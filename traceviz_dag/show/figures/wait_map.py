@@ -1,0 +1,224 @@
+"""Wait map: how long each rank waited in each of its communications, and which rank the others waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from traceviz_dag.analyze.clocks.clock_summary import clock_facts, clock_statement
+from traceviz_dag.analyze.intervals import Int64
+from traceviz_dag.analyze.matching.communications import optional_integers
+from traceviz_dag.analyze.step_time import WINDOW_COLUMNS, step_time
+from traceviz_dag.analyze.waits.blame import JUDGED_COLUMNS, judged_waits, late_ranks, wait_basis
+from traceviz_dag.show.figures.wait_panels import (
+    CLASSES,
+    GAP,
+    WaitPanel,
+    class_edges,
+    class_names,
+    panel_widths,
+    ranks_in_row,
+    row_count,
+    wait_panels,
+)
+from traceviz_dag.show.page import palette
+from traceviz_dag.show.page.blocks import Float64, draw_bars
+from traceviz_dag.show.page.facts import duration, lost_ranks, place, share
+from traceviz_dag.show.page.page import (
+    DATA_WIDTH,
+    FIGURES,
+    LABELS,
+    Caption,
+    LegendEntry,
+    LegendGroup,
+    Page,
+    Stretches,
+    open_page,
+)
+from traceviz_dag.show.page.typography import LABEL, POINTS_PER_INCH, SMALL, TINY, typography, width
+from traceviz_dag.show.source import TableSource
+
+_CLOCK_COLUMNS = ("rank", "component", "residual_p05_ns", "residual_p95_ns", "refusal")
+_MAP_HEIGHT, _HIGHEST_ROW, _LOWEST_ROW = 5.0, 0.3, 0.075
+_HEADING = 0.36
+
+
+def draw_wait_map(source: TableSource) -> Figure | None:
+    """Draw the iteration's waits, on solved clocks where these are known, else as durations tell them.
+
+    Returns:
+        The figure; None where no wait can be told.
+    """
+    collectives = source.table("collectives", JUDGED_COLUMNS)
+    waits = judged_waits(collectives)
+    if not waits.num_rows:
+        return None
+    ranks = np.unique(optional_integers(collectives, "rank"))
+    panels = wait_panels(waits, ranks)
+    edges = class_edges(panels)
+    step_ns = step_time(source.table("overlap", WINDOW_COLUMNS))
+    late = {row["rank"]: row for row in late_ranks(collectives, step_ns).to_pylist()}
+    rows = row_count(len(ranks))
+    height = min(max(_MAP_HEIGHT / rows, _LOWEST_ROW), _HIGHEST_ROW)
+    with typography():
+        page = open_page(
+            _caption(source, collectives, waits, late, panels, edges), _HEADING + rows * height, axis_height=0.36
+        )
+        left = 0.0
+        for panel, across in zip(panels, panel_widths([panel.most for panel in panels]), strict=True):
+            _draw_panel(page, panel, edges, (left, across), height)
+            left += across + GAP
+        _label_rows(page, waits, ranks, late, height)
+    return page.figure
+
+
+def _draw_panel(page: Page, panel: WaitPanel, edges: Sequence[int], at: tuple[float, float], height: float) -> None:
+    left, across = at
+    rows, columns = panel.wait_ns.shape
+    axes = page.axes(_HEADING, rows * height, LABELS + left, FIGURES + DATA_WIDTH - left - across)
+    axes.set(xlim=(0, columns), ylim=(rows * height, 0), yticks=[])
+    # The numbers of the communications, where the last one ends: what lies between is read off by eye.
+    axes.set_xticks([0, columns], ["0", f"{panel.most:,}"], size=TINY)
+    axes.tick_params(axis="x", length=2, pad=1)
+    name = panel.dimension.upper() if len(panel.dimension) <= 3 else panel.dimension
+    x = page.figure.get_figwidth() * axes.get_position().x0
+    heading, size = _heading(name, across)
+    page.text(x, page.top + 0.08, heading, size, bold=True)
+    page.text(x, page.top + 0.25, duration(panel.total_ns), SMALL, palette.QUIET_INK)
+    _draw_cells(axes, panel, edges, height)
+
+
+def _heading(name: str, across: float) -> tuple[str, float]:
+    """The dimension's name as it fits over its panel."""
+    room = across + GAP - 0.04
+    size = next((size for size in (LABEL, SMALL, TINY) if width(name, size, bold=True) <= room), TINY)
+    while len(name) > 2 and width(name, size, bold=True) > room:
+        name = name.rstrip("…")[:-1] + "…"
+    return name, size
+
+
+def _draw_cells(axes: Axes, panel: WaitPanel, edges: Sequence[int], height: float) -> None:
+    classes = panel.classes(edges)
+    edge = 0.08 * height if height > 0.12 else 0.0
+    wide = 0.06 if panel.wait_ns.shape[1] <= 40 else 0.0
+    for number in range(CLASSES):
+        row, first, last = _runs(classes == number) if not wide else _cells(classes == number)
+        if len(row):
+            top = row * height
+            name = f"{panel.dimension}/class-{number}"
+            draw_bars(
+                axes,
+                Stretches(first + wide, last - wide),
+                top + edge,
+                top + height - edge,
+                palette.WAITING[number],
+                name,
+            )
+
+
+def _cells(mask: npt.NDArray[np.bool_]) -> tuple[Float64, Float64, Float64]:
+    """Row, left and right edge of each cell that a mask names."""
+    row, column = (place_.astype(np.float64) for place_ in np.nonzero(mask))
+    return row, column, column + 1.0
+
+
+def _runs(mask: npt.NDArray[np.bool_]) -> tuple[Float64, Float64, Float64]:
+    """The same, neighbours in a row as one: without gaps between them they look the same, in a smaller file."""
+    beside = np.diff(np.pad(mask, ((0, 0), (1, 1))).astype(np.int8), axis=1)
+    row, first = np.nonzero(beside == 1)
+    _, last = np.nonzero(beside == -1)
+    return row.astype(np.float64), first.astype(np.float64), last.astype(np.float64)
+
+
+def _label_rows(page: Page, waits: pa.Table, ranks: Int64, late: dict[int, dict[str, object]], height: float) -> None:
+    together, size = ranks_in_row(len(ranks)), max(min(LABEL, 0.8 * height * POINTS_PER_INCH), 4.5)
+    waited = np.zeros(len(ranks), dtype=np.int64)
+    np.add.at(waited, np.searchsorted(ranks, optional_integers(waits, "rank")), _waits(waits))
+    page.text(page.right, page.top + 0.25, "waits · makes wait", SMALL, palette.QUIET_INK)
+    for row in range(row_count(len(ranks))):
+        mine = ranks[row * together : (row + 1) * together].tolist()
+        blamed = [rank for rank in mine if late[rank]["blamed"]]
+        word = f"rank {mine[0]}" if len(mine) == 1 else f"ranks {mine[0]} to {mine[-1]}"
+        y = _HEADING + (row + 0.5) * height
+        own = max(int(str(late[rank]["own_ns"])) for rank in mine)
+        mean = int(waited[row * together : (row + 1) * together].mean())
+        page.row_label(y, word, colour=palette.ATTENTION if blamed else palette.INK, size=size)
+        page.row_figures(y, f"{duration(mean)} · {duration(own)}", min(size, SMALL), bool(blamed))
+
+
+def _waits(waits: pa.Table) -> Int64:
+    return optional_integers(waits, "judged_wait_ns")
+
+
+def _caption(
+    source: TableSource,
+    collectives: pa.Table,
+    waits: pa.Table,
+    late: dict[int, dict[str, object]],
+    panels: Sequence[WaitPanel],
+    edges: Sequence[int],
+) -> Caption:
+    facts = clock_facts(source.table("rank_clocks", _CLOCK_COLUMNS))
+    statement = clock_statement(facts)
+    total, time = int(_waits(waits).sum()), int(optional_integers(waits, "duration_ns").sum())
+    warnings = [] if facts["solved"] else [statement]
+    warnings += _basis(collectives) + _unmatched(collectives)
+    blamed = any(row["blamed"] for row in late.values())
+    several = any(panel.together > 1 for panel in panels) or ranks_in_row(len(late)) > 1
+    return Caption(
+        title=_finding(list(late.values()), total, time),
+        facts=[
+            place(source),
+            f"{len(late)} ranks, {waits.num_rows:,} parts in matched communications",
+            *([f"{share(total, time)} of their time is waiting", "a delay is not a saving"] if blamed else []),
+            *([statement.replace(" us ", " µs ")] if facts["solved"] else []),
+        ],
+        warnings=[*lost_ranks(source), *warnings],
+        legend=[LegendGroup("wait", list(_legend(panels, edges)))],
+        footer="tables collectives, rank_clocks",
+        note="a column: one communication of the rank, by its number in the dimension"
+        + ("; mean where several share a cell" if several else ""),
+    )
+
+
+def _finding(late: Sequence[dict[str, object]], total: int, time: int) -> str:
+    blamed = [row for row in late if row["blamed"]]
+    if not blamed:
+        return f"No rank is to blame: {share(total, time)} of communication time is waiting, {duration(total)} in all"
+    worst = max(blamed, key=lambda row: int(str(row["own_ns"])))
+    others = f", and {len(blamed) - 1} more" if len(blamed) > 1 else ""
+    doing = str(worst["late_category"]).replace("_", " ")
+    return (
+        f"Rank {worst['rank']} makes its peers wait {duration(int(str(worst['own_ns'])))} ({doing}), "
+        f"last in {worst['last']} of {worst['communications']} communications{others}"
+    )
+
+
+def _basis(collectives: pa.Table) -> list[str]:
+    kernels = wait_basis(collectives)
+    said = (
+        (kernels["durations"], "waits of {:,} kernels come from durations, which need no clock"),
+        (kernels["untold"], "{:,} matched kernels are left out: nothing tells their waits"),
+    )
+    return [text.format(count) for count, text in said if count]
+
+
+def _unmatched(collectives: pa.Table) -> list[str]:
+    faults = pc.value_counts(collectives["fault"].cast(pa.string()).drop_null()).to_pylist()
+    if not faults:
+        return []
+    told = ", ".join(f"{each['counts']:,} {each['values'].replace('_', ' ')}" for each in faults)
+    return [f"of {collectives.num_rows:,} communication kernels some are not matched, or not wholly: {told}"]
+
+
+def _legend(panels: Sequence[WaitPanel], edges: Sequence[int]) -> Iterator[LegendEntry]:
+    present = {int(number) for panel in panels for number in np.unique(panel.classes(edges))}
+    for number, word in enumerate(class_names(edges)):
+        if number in present:
+            yield LegendEntry(word, palette.WAITING[number])

@@ -1,0 +1,1 @@
+"""What a Nsight Systems export looks like."""

@@ -1,0 +1,1 @@
+"""What figures share: palette, typography, layout, facts."""

@@ -1,0 +1,1 @@
+"""Traces and queries for Perfetto."""

@@ -1,0 +1,1 @@
+"""The traces and the truth that a simulated job writes."""

@@ -1,0 +1,358 @@
+"""Turns a simulated run into Nsight Systems exports, one ``.sqlite`` a node, as nsys gives them of Megatron.
+
+What nsys sees is less than what PyTorch's profiler sees: operators with sequence numbers (``emit_nvtx``), Megatron's
+NVTX ranges of the schedule, runtime calls, kernels, and NCCL's own ranges with communicator and message size. Call
+stacks, process groups and their names are gone. The truth of the run stays valid: kernels keep their times and
+correlation ids.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from zlib import crc32
+
+import msgspec
+import pyarrow.parquet as pq
+
+from traceviz_dag.simulate.files.identity import BASE_NS
+from traceviz_dag.system.whole_files import temporary_of
+
+_LEAD_NS = 1_000_000_000
+"""The first event of a node stands so long after its capture's start."""
+
+_SCHEDULE = re.compile(
+    r"(.*pipeline_parallel)/schedules\.py\(\d+\): "
+    r"(forward_backward_(?:no_pipelining|pipelining_with(?:out)?_interleaving))$"
+)
+_STEP = re.compile(r".*pipeline_parallel/schedules\.py\(\d+\): (forward|backward)_step$")
+_ELEMENT_BYTES = {"BFloat16": 2, "Half": 2, "Float": 4, "Long": 8, "Int": 4, "Byte": 1, "Double": 8}
+_CALLS = {
+    "allreduce": "ncclAllReduce",
+    "allreduce_coalesced": "ncclAllReduce",
+    "_allgather_base": "ncclAllGather",
+    "allgather_into_tensor_coalesced": "ncclAllGather",
+    "_reduce_scatter_base": "ncclReduceScatter",
+    "reduce_scatter_tensor_coalesced": "ncclReduceScatter",
+    "broadcast": "ncclBroadcast",
+    "reduce": "ncclReduce",
+    "barrier": "ncclAllReduce",
+}
+_TABLES = {
+    "StringIds": "id INTEGER PRIMARY KEY, value TEXT NOT NULL",
+    "CUPTI_ACTIVITY_KIND_KERNEL": "start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER NOT NULL, "
+    "contextId INTEGER, streamId INTEGER NOT NULL, correlationId INTEGER, globalPid INTEGER, "
+    "demangledName INTEGER NOT NULL, shortName INTEGER NOT NULL, gridX INTEGER, blockX INTEGER, "
+    "registersPerThread INTEGER, staticSharedMemory INTEGER, dynamicSharedMemory INTEGER, graphId INTEGER, "
+    "graphNodeId INTEGER",
+    "CUPTI_ACTIVITY_KIND_MEMCPY": "start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER NOT NULL, "
+    "contextId INTEGER, streamId INTEGER NOT NULL, correlationId INTEGER, globalPid INTEGER, bytes INTEGER, "
+    "copyKind INTEGER, graphNodeId INTEGER",
+    "CUPTI_ACTIVITY_KIND_MEMSET": "start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER NOT NULL, "
+    "contextId INTEGER, streamId INTEGER NOT NULL, correlationId INTEGER, globalPid INTEGER, bytes INTEGER, "
+    "graphNodeId INTEGER",
+    "CUPTI_ACTIVITY_KIND_RUNTIME": "start INTEGER NOT NULL, end INTEGER NOT NULL, eventClass INTEGER, "
+    "globalTid INTEGER, correlationId INTEGER, nameId INTEGER NOT NULL, returnValue INTEGER",
+    "NVTX_EVENTS": "start INTEGER NOT NULL, end INTEGER, eventType INTEGER NOT NULL, text TEXT, globalTid INTEGER, "
+    "textId INTEGER, domainId INTEGER, jsonText TEXT",
+    "ThreadNames": "nameId INTEGER NOT NULL, priority INTEGER, globalTid INTEGER",
+    "TARGET_INFO_GPU": "id INTEGER, name TEXT",
+    "TARGET_INFO_SESSION_START_TIME": "utcEpochNs INTEGER",
+    "ANALYSIS_DETAILS": "duration INTEGER NOT NULL",
+    "META_DATA_EXPORT": "name TEXT NOT NULL, value TEXT",
+}
+_LAUNCHES = ("cuda_runtime", "cuda_driver")
+_COPIES = {"HtoD": 1, "DtoH": 2, "DtoD": 8, "PtoP": 10}
+
+
+class _Arguments(msgspec.Struct, rename={"sequence": "Sequence number", "collective": "Collective name"}):
+    correlation: int = 0
+    device: int = 0
+    stream: int = 0
+    sequence: int | None = None
+    collective: str | None = None
+    elements: int | str = msgspec.field(default=0, name="In msg nelems")
+    dtype: str = "Byte"
+    group: str = msgspec.field(default="", name="Process Group Name")
+    ranks: str = msgspec.field(default="", name="Process Group Ranks")
+    graph: int | None = msgspec.field(default=None, name="graph id")
+    node: int | None = msgspec.field(default=None, name="graph node id")
+    bytes: int = 0
+    grid: list[int] = []
+    block: list[int] = []
+
+
+class _Event(msgspec.Struct):
+    ph: str = ""
+    cat: str = ""
+    name: str = ""
+    pid: int | str = 0
+    tid: int | str = 0
+    ts: float = 0
+    dur: float = 0
+    args: _Arguments | None = None
+
+
+class _Group(msgspec.Struct):
+    name: str = msgspec.field(default="", name="pg_name")
+    ranks: list[int] = []
+
+
+class _DistributedInfo(msgspec.Struct):
+    rank: int = 0
+    groups: list[_Group] = msgspec.field(default_factory=list, name="pg_config")
+
+
+class _Trace(msgspec.Struct):
+    events: list[_Event] = msgspec.field(name="traceEvents")
+    info: _DistributedInfo = msgspec.field(default_factory=_DistributedInfo, name="distributedInfo")
+
+
+@dataclass(frozen=True, slots=True)
+class _Messages:
+    """What one kernel sends and receives point to point.
+
+    Attributes:
+        communicator: the group's name and its ranks, as a trace writes them.
+        calls: (NCCL's call, the peer's number within the communicator).
+    """
+
+    communicator: str
+    calls: tuple[tuple[str, int], ...]
+
+
+@dataclass(slots=True)
+class _Export:
+    """Collects the rows of one node."""
+
+    connection: sqlite3.Connection
+    zero_ns: int
+    strings: dict[str, int] = field(default_factory=dict)
+    rows: dict[str, list[tuple[object, ...]]] = field(default_factory=dict)
+    last_ns: int = 0
+
+    def string(self, text: str) -> int:
+        return self.strings.setdefault(text, len(self.strings) + 1)
+
+    def add(self, table: str, *values: object) -> None:
+        self.rows.setdefault(table, []).append(values)
+
+    def flush(self) -> None:
+        for table, rows in self.rows.items():
+            columns = _TABLES[table].count(",") + 1
+            self.connection.executemany(f"INSERT INTO {table} VALUES ({','.join('?' * columns)})", rows)
+        self.rows.clear()
+
+
+def write_exports(run: Path, node_size: int, out: Path) -> list[Path]:
+    """Write the exports of a simulated run.
+
+    Args:
+        run: a run folder that ``simulate`` wrote with layout torch_profile and call stacks, its traces uncompressed.
+        node_size: ranks of one node, whose processes share an export.
+        out: the folder to write ``node0.sqlite`` … into.
+
+    Returns:
+        The exports, by node.
+    """
+    traces = sorted((run / "torch_profile").glob("rank-*.json"), key=_rank_of)
+    out.mkdir(parents=True, exist_ok=True)
+    found = []
+    for node in range(-(-len(traces) // node_size)):
+        path = out / f"node{node}.sqlite"
+        _write_node(traces[node * node_size : (node + 1) * node_size], run / "truth", path)
+        found.append(path)
+    return found
+
+
+def _rank_of(path: Path) -> int:
+    return int(path.stem.rsplit("-", 1)[1])
+
+
+def _write_node(traces: Sequence[Path], truth: Path, path: Path) -> None:
+    with temporary_of(path) as temporary, closing(sqlite3.connect(temporary)) as connection:
+        _fill_node(connection, traces, truth)
+
+
+def _fill_node(connection: sqlite3.Connection, traces: Sequence[Path], truth: Path) -> None:
+    connection.execute("PRAGMA journal_mode = OFF")
+    connection.execute("PRAGMA synchronous = OFF")
+    for table, columns in _TABLES.items():
+        connection.execute(f"CREATE TABLE {table} ({columns})")
+    export: _Export | None = None
+    for device, trace in enumerate(traces):
+        decoded = _decoded(trace)
+        events = [event for event in decoded.events if event.ph == "X" and event.cat != "Trace"]
+        if export is None:
+            export = _Export(connection, min(_nanoseconds(event.ts) for event in events) - _LEAD_NS)
+        _add_rank(export, events, device, _messages(truth, decoded.info))
+        export.add("TARGET_INFO_GPU", device, "NVIDIA H200")
+        export.flush()
+    assert export is not None
+    export.add("TARGET_INFO_SESSION_START_TIME", BASE_NS + export.zero_ns)
+    export.add("ANALYSIS_DETAILS", export.last_ns)
+    export.add("META_DATA_EXPORT", "EXPORT_SCHEMA_VERSION", "3.24.0")
+    for text, number in export.strings.items():
+        export.add("StringIds", number, text)
+    export.flush()
+    connection.commit()
+
+
+def _decoded(trace: Path) -> _Trace:
+    # The simulator can put a raw control character into a name, as some real traces have it.
+    text = trace.read_bytes().replace(b"\x01", b"")
+    return msgspec.json.decode(text, type=_Trace)
+
+
+def _messages(truth: Path, info: _DistributedInfo) -> dict[int, _Messages]:
+    """Correlation → what is sent and received point to point; of a batch of messages NCCL says more than PyTorch."""
+    groups = {group.name: group.ranks for group in info.groups}
+    table = pq.read_table(truth / f"rank_{info.rank:04d}.parquet", columns=["correlation", "match", "group_name"])
+    found = {}
+    for correlation, match, group in zip(*(column.to_pylist() for column in table.columns), strict=True):
+        if not (match or "").startswith("p2p:") or group not in groups:
+            continue
+        ranks = groups[group]
+        ends = [message.split(":")[2:4] for message in match.split("|")]
+        calls = tuple(
+            ("ncclSend", ranks.index(int(receiver)))
+            if int(sender) == info.rank
+            else ("ncclRecv", ranks.index(int(sender)))
+            for sender, receiver in ends
+        )
+        found[correlation] = _Messages(f"{group}{ranks}", calls)
+    return found
+
+
+def _add_rank(export: _Export, events: Sequence[_Event], device: int, messages: Mapping[int, _Messages]) -> None:
+    process = next(int(event.pid) for event in events if event.cat == "cuda_runtime")
+    launches = {event.args.correlation: event for event in events if event.cat in _LAUNCHES and event.args}
+    main = next(int(event.tid) for event in events if event.cat == "user_annotation")
+    names = {main: "pt_main_thread"}
+    for ordinal, event in enumerate(events):
+        start = _nanoseconds(event.ts) - export.zero_ns
+        end = start + _nanoseconds(event.dur)
+        export.last_ns = max(export.last_ns, end)
+        arguments = event.args or _Arguments()
+        if event.cat in ("cpu_op", "user_annotation"):
+            if not event.name.startswith("ProfilerStep#"):
+                sequence = f", seq = {arguments.sequence}" if arguments.sequence is not None else ""
+                _range(export, start, end, f"{event.name}{sequence}, op_id = {ordinal}", process, event)
+                if event.name.startswith("autograd::engine"):
+                    names[int(event.tid)] = "pt_autograd_0"
+        elif event.cat in _LAUNCHES:
+            name = export.string(f"{event.name}_v7000")
+            thread = _thread(process, int(event.tid))
+            export.add("CUPTI_ACTIVITY_KIND_RUNTIME", start, end, 0, thread, arguments.correlation, name, 0)
+        elif event.cat == "kernel":
+            _kernel(export, start, end, event, arguments, process, device)
+            launch = launches.get(arguments.correlation)
+            if launch is not None and arguments.node is None:
+                _nccl(export, arguments, launch, process, messages.get(arguments.correlation))
+        elif event.cat in ("gpu_memcpy", "gpu_memset"):
+            _memory(export, start, end, event, arguments, process, device)
+    for text, start, end in _schedule_ranges(events):
+        export.add(
+            "NVTX_EVENTS", start - export.zero_ns, end - export.zero_ns, 59, text, _thread(process, main), None, 0, None
+        )
+    for thread, label in names.items():
+        export.add("ThreadNames", export.string(label), 20, _thread(process, thread))
+
+
+def _range(export: _Export, start: int, end: int, text: str, process: int, event: _Event) -> None:
+    export.add("NVTX_EVENTS", start, end, 59, text, _thread(process, int(event.tid)), None, 0, None)
+
+
+def _kernel(
+    export: _Export, start: int, end: int, event: _Event, arguments: _Arguments, process: int, device: int
+) -> None:
+    name = export.string(event.name)
+    short = export.string(event.name.split("(")[0].split("<")[0].removeprefix("void "))
+    grid, block = (arguments.grid or [1])[0], (arguments.block or [1])[0]
+    place = (start, end, device, 1, arguments.stream, arguments.correlation, _process(process))
+    graph = (arguments.graph, arguments.node)
+    export.add("CUPTI_ACTIVITY_KIND_KERNEL", *place, name, short, grid, block, 32, 0, 0, *graph)
+
+
+def _memory(
+    export: _Export, start: int, end: int, event: _Event, arguments: _Arguments, process: int, device: int
+) -> None:
+    place = (start, end, device, 1, arguments.stream, arguments.correlation, _process(process), arguments.bytes)
+    if event.cat == "gpu_memset":
+        export.add("CUPTI_ACTIVITY_KIND_MEMSET", *place, arguments.node)
+        return
+    kind = next((number for word, number in _COPIES.items() if word in event.name), 0)
+    export.add("CUPTI_ACTIVITY_KIND_MEMCPY", *place, kind, arguments.node)
+
+
+def _nccl(export: _Export, arguments: _Arguments, launch: _Event, process: int, messages: _Messages | None) -> None:
+    """NCCL's own ranges around the launch of a communication kernel, in its domain."""
+    if not arguments.collective and messages is None:
+        return
+    start = _nanoseconds(launch.ts) - export.zero_ns
+    end = start + _nanoseconds(launch.dur)
+    elements = arguments.elements if isinstance(arguments.elements, int) else 0
+    size = elements * _ELEMENT_BYTES.get(arguments.dtype, 1)
+    name = messages.communicator if messages is not None else f"{arguments.group}{arguments.ranks}"
+    payload = f'"NCCL communicator ID": {crc32(name.encode()) << 20 | 0x4E43}, "Message size [bytes]": {size}'
+    thread = _thread(process, int(launch.tid))
+
+    def nccl(call: str, begin: int, finish: int, facts: str | None) -> None:
+        text = f"{{{facts}}}" if facts is not None else None
+        export.add("NVTX_EVENTS", begin, finish, 59, None, thread, export.string(call), 1, text)
+
+    call = _CALLS.get(arguments.collective or "")
+    if call is not None:
+        nccl(call, start - 4, end + 4, payload)
+        return
+    # An all-to-all is a message to and from every rank, itself included.
+    peers = len(arguments.ranks.split(","))
+    everybody = tuple((call, peer) for peer in range(peers) for call in ("ncclSend", "ncclRecv"))
+    inside = messages.calls if messages is not None else everybody
+    before = 2 * len(inside) + 3
+    nccl("ncclGroupStart", start - before - 2, start - before - 1, None)
+    for place, (call, peer) in enumerate(inside):
+        begin = start - before + 2 * place
+        nccl(call, begin, begin + 1, f'{payload}, "Peer rank": {peer}')
+    nccl("ncclGroupEnd", start - 2, end + 2, None)
+
+
+def _schedule_ranges(events: Sequence[_Event]) -> Iterator[tuple[str, int, int]]:
+    """Megatron's ranges around the parts of its schedule: warm-up to the first backward step, then to the last forward
+    step's end, then to the end."""
+    steps = []
+    for event in events:
+        match = _STEP.match(event.name) if event.cat == "python_function" else None
+        if match:
+            steps.append((_nanoseconds(event.ts), _nanoseconds(event.ts) + _nanoseconds(event.dur), match[1]))
+    for event in events:
+        match = _SCHEDULE.match(event.name) if event.cat == "python_function" else None
+        if not match:
+            continue
+        start, end = _nanoseconds(event.ts), _nanoseconds(event.ts) + _nanoseconds(event.dur)
+        inside = [step for step in steps if start <= step[0] < end]
+        first = min((begin for begin, _, direction in inside if direction == "backward"), default=end)
+        last = max((finish for _, finish, direction in inside if direction == "forward"), default=first)
+        prefix = f"{match[1].replace('/', '.')}.schedules.{match[2]}"
+        for word, begin, finish in (
+            ("warmup", start, first),
+            ("steady", first, max(last, first)),
+            ("cooldown", max(last, first), end),
+        ):
+            yield f"{prefix}.{word}", begin, finish
+
+
+def _process(process: int) -> int:
+    return (1 << 48) | (process << 24)
+
+
+def _thread(process: int, thread: int) -> int:
+    return _process(process) | (thread & 0xFFFFFF)
+
+
+def _nanoseconds(microseconds: float) -> int:
+    return round(microseconds * 1000)

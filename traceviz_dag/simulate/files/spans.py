@@ -1,0 +1,147 @@
+"""Truth beyond single kernels: spans of micro-batches, pipelines with their bubbles."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from traceviz_dag.simulate.bubbles import Spans, bubble_parts
+from traceviz_dag.simulate.files.truth import MICROBATCH_SCHEMA, PIPELINE_SCHEMA, TruthTable, measure_until, union
+from traceviz_dag.simulate.schedules import Backward, Forward
+from traceviz_dag.simulate.settings import Settings
+from traceviz_dag.vocabulary import Kind, Phase
+
+Int64 = npt.NDArray[np.int64]
+HostSpans = dict[tuple[int, int, int, str], list[int]]
+"""(step, chunk, micro-batch, phase) → begin and end of the host's work, true ns."""
+
+
+def span_table(
+    rank: int,
+    stage: int,
+    hosts: HostSpans,
+    data: dict[str, Int64],
+    truth: TruthTable,
+) -> pa.Table:
+    """Spans of each micro-batch on one rank, as ``MICROBATCH_SCHEMA``.
+
+    Args:
+        data: the kernels' columns.
+    """
+    rows: dict[str, list[object]] = {name: [] for name in MICROBATCH_SCHEMA.names}
+    recompute = truth.code("phase", Phase.RECOMPUTE)
+    phases = {str(phase): truth.code("phase", phase) for phase in (Phase.FORWARD, Phase.BACKWARD)}
+    keys = [(*key, host) for key, host in hosts.items()]
+    keys += [(*key[:3], str(Phase.RECOMPUTE), host) for key, host in hosts.items() if key[3] == Phase.BACKWARD]
+    for step, chunk, microbatch, phase, host in keys:
+        member = (data["step"] == step) & (data["microbatch"] == microbatch) & (data["chunk"] == chunk)
+        if phase == Phase.RECOMPUTE:
+            member &= data["phase"] == recompute
+        else:
+            member &= (data["phase"] == phases[phase]) | ((data["phase"] == recompute) & (phase == Phase.BACKWARD))
+        if not member.any():
+            continue
+        values = (rank, step, stage, chunk, microbatch, phase, *host)
+        kernels = (data["start"][member].min(), data["end"][member].max(), int(member.sum()))
+        for name, value in zip(MICROBATCH_SCHEMA.names, (*values, *kernels), strict=True):
+            rows[name].append(value)
+    return pa.table(rows, schema=MICROBATCH_SCHEMA)
+
+
+def stage_figures(table: pa.Table, step: int) -> dict[str, Int64 | int]:
+    """What a pipeline's row needs of one rank's kernels in one step: its step span and its busy intervals."""
+    numbers = table.column("step").to_numpy()
+    of_step = numbers == step
+    phases = np.array(table.column("phase").to_pylist(), dtype=object)[of_step]
+    kinds = np.array(table.column("kind").to_pylist(), dtype=object)[of_step]
+    dimensions = np.array(table.column("dimension").to_pylist(), dtype=object)[of_step]
+    start = table.column("true_ts_ns").to_numpy()[of_step]
+    end = start + table.column("dur_ns").to_numpy()[of_step]
+    stepping = np.isin(phases, [Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE]) & (dimensions != "dp")
+    computes, communicates = kinds == Kind.COMPUTATION, kinds == Kind.COMMUNICATION
+    busy = union(start[dimensions != "pp"], end[dimensions != "pp"])
+    computing = union(start[computes], end[computes])
+    communicating = union(start[communicates], end[communicates])
+    return {
+        "first": int(start[stepping].min()),
+        "last": int(end[stepping].max()),
+        "busy_starts": busy[0],
+        "busy_ends": busy[1],
+        "computing_starts": computing[0],
+        "computing_ends": computing[1],
+        "communicating_starts": communicating[0],
+        "communicating_ends": communicating[1],
+    }
+
+
+def stage_steps(spans: pa.Table, step: int) -> Spans:
+    """One rank's forward and backward steps of one training step, from its table of ``MICROBATCH_SCHEMA``."""
+    found = {}
+    for row in spans.to_pylist():
+        if row["step"] == step and row["phase"] != Phase.RECOMPUTE:
+            kind = Forward if row["phase"] == Phase.FORWARD else Backward
+            found[kind(row["chunk"], row["microbatch"])] = row["start_ns"], row["end_ns"]
+    return found
+
+
+def pipeline_table(
+    settings: Settings,
+    step: int,
+    pipelines: list[tuple[int, ...]],
+    figures: dict[int, dict[str, Int64 | int]],
+    steps: dict[int, Spans],
+) -> pa.Table:
+    """One step's rows of ``PIPELINE_SCHEMA``; ranks without figures (no file) are left out.
+
+    Args:
+        figures: of ``stage_figures``, steps: of ``stage_steps``, by rank.
+    """
+    rows: list[dict[str, int]] = []
+    for ordinal, members in enumerate(pipelines):
+        present = [rank for rank in members if rank in figures]
+        if not present:
+            continue
+        window = (
+            min(int(figures[rank]["first"]) for rank in present),
+            max(int(figures[rank]["last"]) for rank in present),
+        )
+        whole = len(present) == len(members)
+        parts = bubble_parts(settings, [steps[rank] for rank in members]) if whole else []
+        for rank in present:
+            stage = members.index(rank)
+            row = {"step": step, "pipeline": ordinal, "stage": stage, "rank": rank}
+            row |= _in_window(figures[rank], window) | (asdict(parts[stage]) if whole else {})
+            rows.append(row)
+    return pa.Table.from_pylist(rows, schema=PIPELINE_SCHEMA)
+
+
+def _in_window(found: dict[str, Int64 | int], window: tuple[int, int]) -> dict[str, int]:
+    busy, computing, communicating = (_within(found, what, window) for what in ("busy", "computing", "communicating"))
+    return {
+        "start_ns": window[0],
+        "end_ns": window[1],
+        "busy_ns": busy,
+        "computation_ns": computing,
+        "idle_ns": window[1] - window[0] - busy,
+        "communication_ns": communicating,
+        "exposed_ns": _within_both(found, window) - computing,
+    }
+
+
+def _within(found: dict[str, Int64 | int], what: str, window: tuple[int, int]) -> int:
+    starts, ends = np.asarray(found[f"{what}_starts"]), np.asarray(found[f"{what}_ends"])
+    if not len(starts):
+        return 0
+    left, right = measure_until(starts, ends, np.array(window, np.int64)).tolist()
+    return int(right - left)
+
+
+def _within_both(found: dict[str, Int64 | int], window: tuple[int, int]) -> int:
+    names = ("computing", "communicating")
+    starts = np.concatenate([np.asarray(found[f"{name}_starts"]) for name in names])
+    ends = np.concatenate([np.asarray(found[f"{name}_ends"]) for name in names])
+    left, right = union(starts, ends)
+    return _within({"both_starts": left, "both_ends": right}, "both", window)

@@ -1,0 +1,1 @@
+"""When the work runs: host and streams."""

@@ -1,0 +1,183 @@
+"""One rank in the model: its host's clock and program, and what it puts into its GPU's streams."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from traceviz_dag.simulate.durations import Routes
+from traceviz_dag.simulate.items import Close, Context, Item, Open, Segment
+from traceviz_dag.simulate.program.program import StageProgram
+from traceviz_dag.simulate.rank_grids import ProcessGroup
+from traceviz_dag.simulate.settings import Settings
+from traceviz_dag.simulate.templates import LAUNCH, WAIT, Template
+from traceviz_dag.simulate.timing.streams import UNKNOWN, Event, StepRecord, Stream, Work
+from traceviz_dag.simulate.tree import Kernel
+from traceviz_dag.simulate.work.collectives import GROUP_OF
+from traceviz_dag.simulate.work.faults import speed_factor
+
+LAUNCH_LATENCY_NS = 3_500
+FRAME_NS = 700
+"""What the host spends on entering or leaving the frames of one Open or Close."""
+
+
+class Host:
+    """The state of one rank between and within steps.
+
+    Attributes:
+        clock: the host's time, true ns. record: what happened in the present step.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        rank: int,
+        program: StageProgram,
+        groups: dict[str, ProcessGroup],
+        routes: Routes,
+        advance: Callable[[Stream], None],
+    ) -> None:
+        self.settings, self.rank, self.program = settings, rank, program
+        self.groups, self.routes, self.advance = groups, routes, advance
+        self.record = StepRecord(rank)
+        self.clock = 1_000_000 + 137 * rank
+        self.number = 0
+        self._generator = np.random.default_rng()
+        self._factor = speed_factor(settings, rank)
+        self._streams: dict[str, Stream] = {}
+        self._events: dict[tuple[str, int, int], Event] = {}
+        self._calls: dict[str, int] = {}
+        self._last_of_group: dict[str, Event] = {}
+
+    def run(self, number: int, synchronised: bool) -> Iterator[None]:
+        """Run one step; yields where the host must wait for times that are not known yet.
+
+        Args:
+            synchronised: the profiler ends after the step and waits for the GPU.
+        """
+        self.number = number
+        self.record.begin()
+        self._generator = np.random.default_rng((self.settings.seed, 5, self.rank, number))
+        for item in self.program.step(self.rank, number):
+            yield from self._run(item)
+        if synchronised:
+            yield from self._synchronise(list(self._streams))
+
+    def _run(self, item: Item) -> Iterator[None]:
+        if isinstance(item, Segment):
+            yield from self._run_segment(item.template, item.context)
+        else:
+            assert isinstance(item, Open | Close)
+            self.clock += FRAME_NS
+            self.record.marks.append(self.clock)
+
+    def _run_segment(self, template: Template, context: Context) -> Iterator[None]:
+        jitter, total = self.settings.jitter, template.total_ns
+        length = int(total * (1.0 + abs(float(self._generator.normal(0.0, 2 * jitter)))))
+        begin = self.clock
+        self.record.marks += (begin, length)
+        launches = (begin + template.launch_ends * length // total).tolist()
+        noise = self._generator.normal(1.0, jitter, len(template.kernels)).clip(0.8, 1.4)
+        durations = (template.base_ns * (self._factor * noise)).astype(np.int64).tolist()
+        held = 0
+        for code, argument, text in template.actions:
+            if code == LAUNCH:
+                self._launch(template.kernels[argument], launches[argument] + held, durations[argument], context)
+            elif code == WAIT:
+                self._wait(text, context)
+            else:
+                now = self.clock = begin + argument * length // total + held
+                yield from self._synchronise([text] if text else list(self._streams))
+                self.record.stalls.append(self.clock - now)
+                held += self.clock - now
+        self.clock = begin + length + held
+
+    def _synchronise(self, names: list[str]) -> Iterator[None]:
+        events = [self._stream(name).last for name in names]
+        while any(event.time == UNKNOWN for event in events):
+            yield
+        self.clock = max([self.clock, *(event.time for event in events)])
+
+    def _stream(self, name: str) -> Stream:
+        found = self._streams.get(name)
+        if found is None:
+            found = self._streams[name] = Stream(self.record)
+        return found
+
+    def _wait(self, text: str, context: Context) -> None:
+        stream_name, _, event = text.partition("|")
+        if event.startswith("stream:"):
+            target = self._streams.get(event.removeprefix("stream:"))
+            found = _reached(target) if target else []
+        else:
+            marked = self._events.get(_event_key(event, context))
+            found = [marked] if marked else []
+        self._stream(stream_name).pending += found
+
+    def _launch(self, kernel: Kernel, launched: int, duration: int, context: Context) -> None:
+        stream = self._stream(kernel.stream)
+        after, stream.pending = stream.pending, []
+        for name in kernel.after:
+            # A message carries what its stream had waited for, be it that nothing ran there since.
+            after += _reached(self._stream(name)) if kernel.messages else [self._stream(name).last]
+        done = Event()
+        if kernel.by_tokens:
+            duration = int(duration * self._token_share(context))
+        work = Work(launched + LAUNCH_LATENCY_NS, duration, self.record.new_kernel(), after, done, kernel, context)
+        if kernel.messages:
+            self._address(work)
+        elif kernel.collective is not None:
+            self._join(work)
+        stream.last = done
+        stream.queue.append(work)
+        if kernel.records:
+            self._events[_event_key(kernel.records, context)] = done
+        if kernel.blocks:
+            self._stream(kernel.blocks).pending.append(done)
+        if not stream.held and len(stream.queue) == 1:
+            self.advance(stream)
+
+    def _join(self, work: Work) -> None:
+        """Number a collective within its group, in the order of the calls; a communicator runs them in that order."""
+        assert work.kernel.collective is not None
+        name = self.groups[GROUP_OF[work.kernel.collective.group]].name
+        self._calls[name] = self._calls.get(name, 0) + 1
+        work.meeting = name, self._calls[name]
+        previous = self._last_of_group.get(name)
+        if previous is not None:
+            work.after.append(previous)
+        self._last_of_group[name] = work.done
+
+    def _address(self, work: Work) -> None:
+        """Number a kernel's messages within their channel and direction, in the order of the calls."""
+        assert work.kernel.collective is not None
+        group = self.groups[GROUP_OF[work.kernel.collective.group]]
+        place, letters = group.ranks.index(self.rank), []
+        for message in work.kernel.messages:
+            peer = group.ranks[(place + message.peer) % len(group.ranks)]
+            ends = (self.rank, peer) if message.sends else (peer, self.rank)
+            channel = f"p2p:{group.name}:{ends[0]}:{ends[1]}:{message.channel}"
+            counter = f"{channel}:{message.sends}"
+            self._calls[counter] = self._calls.get(counter, 0) + 1
+            letters.append((f"{channel}:{self._calls[counter]}", message.nbytes, ends))
+        work.letters = tuple(letters)
+
+    def _token_share(self, context: Context) -> float:
+        """Tokens that this rank's experts received in a layer, over the balanced number."""
+        group = self.groups[GROUP_OF["ep"]].ranks
+        return self.routes.received_share(self.number, context.microbatch, context.layer, group, self.rank)
+
+
+def _reached(stream: Stream) -> list[Event]:
+    """What an event recorded on a stream now stands for: its last work, and what its next work will wait for."""
+    return [stream.last, *stream.pending]
+
+
+def _event_key(event: str, context: Context) -> tuple[str, int, int]:
+    """Events of parameters and tensor-parallel calls belong to a layer, those of a schedule plan to a chunk."""
+    if event.startswith("plan:"):
+        return event, context.chunk, 0
+    if event.endswith(":next"):
+        return event.removesuffix(":next"), context.chunk, context.position + 1
+    return event, context.chunk, context.position

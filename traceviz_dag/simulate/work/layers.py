@@ -1,0 +1,274 @@
+"""The call trees of a transformer layer: forward, and the autograd engine's rows of its backward."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from traceviz_dag.simulate.tree import (
+    Node,
+    Nodes,
+    Row,
+    builtin,
+    evaluate,
+    in_phase,
+    module,
+    nested,
+    op,
+    py,
+    without_graph,
+)
+from traceviz_dag.simulate.work import kernels
+from traceviz_dag.simulate.work.attention import core_attention_backward, core_attention_forward, engine
+from traceviz_dag.simulate.work.gradients import accumulate, gather_hook
+from traceviz_dag.simulate.work.linears import (
+    APPLY,
+    FUNCTION,
+    Job,
+    column_backward,
+    column_forward,
+    norm_backward,
+    norm_forward,
+    row_backward,
+    row_forward,
+)
+from traceviz_dag.simulate.work.moe import moe_backward, moe_forward
+from traceviz_dag.vocabulary import Phase
+
+LAYER = "megatron/core/transformer/transformer_layer.py"
+ATTENTION = "megatron/core/transformer/attention.py"
+RECOMPUTE = "megatron/core/recompute.py"
+RANDOM = "megatron/core/tensor_parallel/random.py"
+BIAS_DROPOUT = "megatron/core/fusions/fused_bias_dropout.py"
+ROPE = "transformer_engine/pytorch/attention/rope.py"
+SWIGLU = "megatron/core/fusions/fused_bias_swiglu.py"
+
+
+@dataclass(frozen=True, slots=True)
+class LayerVariant:
+    """What differs between one run of a layer and another.
+
+    Attributes:
+        expert: a mixture-of-experts layer.
+        gathers: parameter gathers to finish in its pre-hook: "" (nothing), "wait", "own" (launched there, late);
+        gathers_next: whether the hook also launches the next layer's.
+        reduces: whether its gradients are complete, so that their reduction starts.
+        checkpoints_attention: selective recompute; discards: output-discarding recompute of the layer norms.
+    """
+
+    expert: bool = False
+    gathers: str = ""
+    gathers_next: bool = False
+    reduces: bool = False
+    checkpoints_attention: bool = False
+    discards: bool = False
+
+    def fuses_norm(self, job: Job, mlp: bool) -> bool:
+        """Whether the norm before a half of the layer is part of its first linear."""
+        return job.te and not self.discards and not (mlp and self.expert)
+
+
+def layer_forward(job: Job, variant: LayerVariant) -> tuple[Row, Nodes]:
+    """One layer's forward, from ``TransformerLayer.__call__`` down."""
+    nodes = Nodes()
+    hook = gather_hook(job, variant.gathers, variant.gathers_next, variant.expert)
+    attention = attention_forward(job, nodes, variant, hook)
+    mlp = mlp_forward(job, nodes, variant)
+    layer = module("TransformerLayer", py(LAYER, "forward", attention, mlp))
+    return py("megatron/core/transformer/module.py", "__call__", layer), nodes
+
+
+def attention_forward(job: Job, nodes: Nodes, variant: LayerVariant, hook: tuple[Node, ...] = ()) -> Row:
+    """``_forward_attention``: norm, projections, core attention, residual."""
+    shape = job.shape
+    fused = variant.fuses_norm(job, mlp=False)
+    norm: tuple[Node, ...] = ()
+    if not fused:
+        norm = (py(LAYER, "_run_input_layernorm", _norm(job, nodes, variant, "norm:attention")),)
+    linear = column_forward(job, nodes, "qkv", 3 * shape.inner, *hook, norm=fused)
+    qkv = py(ATTENTION, "get_query_key_value_tensors", linear, *_bias(job, 3 * shape.inner))
+    core = core_attention_forward(job, nodes, variant.checkpoints_attention)
+    projection = row_forward(job, nodes, "projection", shape.inner)
+    body = py(ATTENTION, "forward", qkv, *_rope(job, nodes), core, projection)
+    bda = residual_forward(job, nodes, "attention")
+    return py(LAYER, "_forward_attention", *norm, module("SelfAttention", body), bda)
+
+
+def mlp_forward(job: Job, nodes: Nodes, variant: LayerVariant) -> Row:
+    """``_forward_mlp``: norm, MLP or experts, residual."""
+    norm = mlp_norm_forward(job, nodes, variant)
+    inner = moe_forward(job, nodes) if variant.expert else dense_mlp_forward(job, nodes, variant)
+    bda = residual_forward(job, nodes, "mlp")
+    return py(LAYER, "_forward_mlp", *norm, py(LAYER, "_run_mlp", inner), bda)
+
+
+def mlp_norm_forward(job: Job, nodes: Nodes, variant: LayerVariant) -> tuple[Row, ...]:
+    """The norm before the MLP, where it stands alone."""
+    if variant.fuses_norm(job, mlp=True):
+        return ()
+    body = py(LAYER, "_forward_pre_mlp_layernorm", _norm(job, nodes, variant, "norm:mlp"))
+    return (py(LAYER, "_pre_mlp_layernorm_and_residual", body),)
+
+
+def _norm(job: Job, nodes: Nodes, variant: LayerVariant, role: str) -> Row:
+    if not variant.discards:
+        return norm_forward(job, nodes, role)
+    body = py(RANDOM, "forward", norm_forward(job, Nodes(), role))
+    inner = op("CheckpointWithoutOutputFunction", body, sequence=nodes.new(role))
+    return py(RANDOM, "checkpoint", py(FUNCTION, "apply", builtin(APPLY, inner)))
+
+
+def _bias(job: Job, columns: int) -> tuple[Node, ...]:
+    if job.te:
+        return ()
+    nbytes = 2 * job.shape.tokens * columns * job.shape.element
+    return (op("aten::add", kernels.elementwise("add", nbytes)),)
+
+
+def _rope(job: Job, nodes: Nodes) -> tuple[Node, ...]:
+    if not job.te:
+        return ()
+    nbytes = 2 * job.shape.tokens * job.shape.inner * job.shape.element
+    rows = []
+    for role in ("rope:query", "rope:key"):
+        inner = op("FusedRoPEFunc", py(ROPE, "forward", kernels.fused("rope", nbytes)), sequence=nodes.new(role))
+        rows.append(py("megatron/core/models/common/embeddings/rope_utils.py", "apply_rotary_pos_emb", inner))
+    return tuple(rows)
+
+
+def residual_forward(job: Job, nodes: Nodes, half: str) -> Row:
+    """The residual after a half of the layer."""
+    step = "_apply_self_attn_bda_step" if half == "attention" else "_apply_mlp_bda_step"
+    return py(LAYER, step, _bias_dropout_add(job, nodes, f"bda:{half}"))
+
+
+def _bias_dropout_add(job: Job, nodes: Nodes, role: str) -> Row:
+    nbytes = job.activation_bytes
+    if job.te:
+        kernel = kernels.fused("bias_dropout_add", 4 * nbytes)
+        compiled = op("Torch-Compiled Region: 0/0", op("CompiledFunction", kernel, sequence=nodes.new(role)))
+        region = py("torch/_dynamo/eval_frame.py", "compile_wrapper", compiled)
+        return py(BIAS_DROPOUT, "bias_dropout_add_fused_train", region)
+    native = op("aten::native_dropout", kernels.custom("dropout", 2.5 * nbytes), sequence=nodes.new(f"{role}:dropout"))
+    bound = builtin("method dropout of type object at 0x", op("aten::dropout", native))
+    add = op("aten::add", kernels.elementwise("add", 3 * nbytes), sequence=nodes.new(role))
+    body = py(BIAS_DROPOUT, "_bias_dropout_add_func", py("torch/nn/functional.py", "dropout", bound), add)
+    return py(BIAS_DROPOUT, "_bias_dropout_add", body)
+
+
+def dense_mlp_forward(job: Job, nodes: Nodes, variant: LayerVariant) -> Row:
+    """``MLP.forward``: two linears around the activation."""
+    shape = job.shape
+    first = column_forward(job, nodes, "fc1", shape.feed_forward, norm=variant.fuses_norm(job, mlp=True))
+    nbytes = 3 * shape.tokens * shape.feed_forward * shape.element
+    sequence = nodes.new("activation")
+    if job.te:
+        inner = op("BiasSwiGLUFunction", kernels.fused("swiglu", nbytes), sequence=sequence)
+        activation = py(SWIGLU, "bias_swiglu_impl", inner)
+    else:
+        activation = builtin("function gelu", op("aten::gelu", kernels.elementwise("gelu", nbytes), sequence=sequence))
+    second = row_forward(job, nodes, "fc2", shape.feed_forward)
+    bias = _bias(job, shape.feed_forward)
+    return module("MLP", py("megatron/core/transformer/mlp.py", "forward", first, *bias, activation, second))
+
+
+def checkpointed_forward(job: Job, variant: LayerVariant) -> tuple[Row, Nodes]:
+    """One fully recomputed layer's first forward, inside ``CheckpointFunction``."""
+    nodes = Nodes()
+    layer, _ = layer_forward(job, variant)
+    body = py(RANDOM, "forward", py(RECOMPUTE, "custom_forward", without_graph(layer)))
+    inner = op("CheckpointFunction", body, sequence=nodes.new("checkpoint"))
+    checkpoint = py(RANDOM, "checkpoint", py(FUNCTION, "apply", builtin(APPLY, inner)))
+    return py(RECOMPUTE, "chunk_runner", checkpoint), nodes
+
+
+def checkpointed_backward(job: Job, variant: LayerVariant, nodes: Nodes) -> tuple[tuple[Row, ...], Nodes]:
+    """Its backward: the forward again, then a nested run of the engine; also the nodes made on the way."""
+    again = replace(variant, gathers="", gathers_next=False)
+    layer, made = layer_forward(job, again)
+    forward = in_phase(py(RECOMPUTE, "custom_forward", layer), Phase.RECOMPUTE)
+    inner = [nested(row) for row in layer_backward(job, again, made)]
+    body = py(FUNCTION, "apply", py(RANDOM, "backward", forward, engine(*inner)))
+    return (evaluate("CheckpointFunctionBackward", nodes["checkpoint"], body),), made
+
+
+def layer_backward(job: Job, variant: LayerVariant, nodes: Nodes) -> tuple[Row, ...]:
+    """The engine's rows of one layer's backward, in their order."""
+    return (*mlp_backward(job, variant, nodes), *attention_backward(job, variant, nodes))
+
+
+def mlp_backward(job: Job, variant: LayerVariant, nodes: Nodes) -> tuple[Row, ...]:
+    """Backward of the MLP half."""
+    shape, fused = job.shape, variant.fuses_norm(job, mlp=True)
+    rows = list(bias_dropout_add_backward(job, variant, nodes, "mlp"))
+    if variant.expert:
+        rows += moe_backward(job, nodes, variant.reduces)
+    else:
+        rows += row_backward(job, nodes, "fc2", shape.feed_forward)
+        rows.append(_activation_backward(job, nodes))
+        rows.append(column_backward(job, nodes["fc1"], shape.feed_forward, norm=fused))
+        rows += accumulate(job, "dense", 2 if job.te else 4)
+    if not fused:
+        rows += mlp_norm_backward(job, variant, nodes)
+    return tuple(rows)
+
+
+def mlp_norm_backward(job: Job, variant: LayerVariant, nodes: Nodes) -> tuple[Row, ...]:
+    """Backward of the norm before the MLP."""
+    return (*_norm_backward(job, variant, nodes["norm:mlp"]), *accumulate(job, "dense", 1))
+
+
+def attention_backward(job: Job, variant: LayerVariant, nodes: Nodes) -> tuple[Row, ...]:
+    """Backward of the attention half; the last gradient hook starts the reduction."""
+    fused = variant.fuses_norm(job, mlp=False)
+    rows = list(bias_dropout_add_backward(job, variant, nodes, "attention"))
+    rows += row_backward(job, nodes, "projection", job.shape.inner)
+    rows += core_attention_backward(job, nodes, variant.checkpoints_attention)
+    rows += _rope_backward(job, nodes)
+    rows.append(column_backward(job, nodes["qkv"], 3 * job.shape.inner, norm=fused))
+    if not fused:
+        rows += _norm_backward(job, variant, nodes["norm:attention"])
+    rows += accumulate(job, "dense", 3, variant.reduces, variant.expert)
+    return tuple(rows)
+
+
+def _norm_backward(job: Job, variant: LayerVariant, sequence: int) -> tuple[Row, ...]:
+    if not variant.discards:
+        return (norm_backward(job, sequence),)
+    nested = py(RANDOM, "backward", engine(norm_backward(job, -1)))
+    return (evaluate("CheckpointWithoutOutputFunctionBackward", sequence, py(FUNCTION, "apply", nested)),)
+
+
+def _activation_backward(job: Job, nodes: Nodes) -> Row:
+    nbytes = 4 * job.shape.tokens * job.shape.feed_forward * job.shape.element
+    if job.te:
+        body = py(FUNCTION, "apply", py(SWIGLU, "backward", kernels.fused("swiglu_backward", nbytes)))
+        return evaluate("BiasSwiGLUFunctionBackward", nodes["activation"], body)
+    body = op("aten::gelu_backward", kernels.elementwise("gelu_backward", nbytes))
+    return evaluate("GeluBackward0", nodes["activation"], body)
+
+
+def bias_dropout_add_backward(job: Job, variant: LayerVariant, nodes: Nodes, half: str) -> tuple[Row, ...]:
+    """Backward of a residual; with output discarding, its gradient hook computes the norm's output again."""
+    nbytes, role = job.activation_bytes, f"bda:{half}"
+    again: tuple[Row, ...] = ()
+    if variant.discards:
+        again_tree = py(RANDOM, "_recompute", norm_forward(job, Nodes(), "again"))
+        again = (in_phase(without_graph(again_tree), Phase.RECOMPUTE),)
+    if job.te:
+        kernel = kernels.fused("bias_dropout_add_backward", 3 * nbytes)
+        region = op("Torch-Compiled Region: 0/1", kernel)
+        return (evaluate("CompiledFunctionBackward", nodes[role], region, after=again),)
+    add = evaluate("AddBackward0", nodes[role], op("aten::sum", kernels.reduction(nbytes)))
+    body = op("aten::native_dropout_backward", kernels.elementwise("multiply", 3 * nbytes))
+    return add, evaluate("NativeDropoutBackward0", nodes[f"{role}:dropout"], body, after=again)
+
+
+def _rope_backward(job: Job, nodes: Nodes) -> tuple[Row, ...]:
+    if not job.te:
+        return ()
+    nbytes = 2 * job.shape.tokens * job.shape.inner * job.shape.element
+    rows = []
+    for role in ("rope:key", "rope:query"):
+        body = py(FUNCTION, "apply", py(ROPE, "backward", kernels.fused("rope_backward", nbytes)))
+        rows.append(evaluate("FusedRoPEFuncBackward", nodes[role], body))
+    return tuple(rows)

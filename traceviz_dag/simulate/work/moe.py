@@ -1,0 +1,337 @@
+"""The mixture-of-experts MLP in the call tree: router, token counts, dispatch, experts, combine, and their backward."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from traceviz_dag.simulate.durations import routed_tokens
+from traceviz_dag.simulate.settings import Dispatcher, Settings
+from traceviz_dag.simulate.tree import (
+    Collective,
+    Kernel,
+    Node,
+    Nodes,
+    Row,
+    builtin,
+    evaluate,
+    module,
+    op,
+    py,
+    synchronise,
+)
+from traceviz_dag.simulate.work import kernels
+from traceviz_dag.simulate.work.collectives import collective, communicate, unrecorded
+from traceviz_dag.simulate.work.gradients import accumulate, expert_hidden
+from traceviz_dag.simulate.work.linears import APPLY, FUNCTION, MAPPINGS, TE, TE_ADAPTER, Job, applied, applied_backward
+from traceviz_dag.vocabulary import Dimension
+
+MOE = "megatron/core/transformer/moe"
+MOE_LAYER, DISPATCHER, UTILS = f"{MOE}/moe_layer.py", f"{MOE}/token_dispatcher.py", f"{MOE}/moe_utils.py"
+SWIGLU = "megatron/core/fusions/fused_bias_swiglu.py"
+GROUPED = f"{TE}/module/grouped_linear.py"
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The stages of a mixture-of-experts MLP, which EP overlap runs apart from each other."""
+
+    route: tuple[Row, ...]
+    dispatch: tuple[Row, ...]
+    experts: tuple[Row, ...]
+    combine: tuple[Row, ...]
+
+
+def moe_forward(job: Job, nodes: Nodes) -> Row:
+    """``MoELayer.forward``."""
+    parts = moe_parts(job, nodes)
+    body = py(MOE_LAYER, "custom_forward", *parts.route, *parts.dispatch, *parts.experts, *parts.combine)
+    return module("MoELayer", py(MOE_LAYER, "forward", body))
+
+
+GRAPH_ROOT = "graph_root"
+"""Role of the number that no operator of a layer's nodes takes."""
+
+
+def moe_parts(job: Job, nodes: Nodes, current: str = "compute") -> Parts:
+    """The stages of the forward; ``current`` is the stream of dispatch and combine."""
+    moved = _moved(job)
+    route = py(MOE_LAYER, "route", module("TopKRouter", py(f"{MOE}/router.py", "forward", *_router(job, nodes))))
+    preprocess = py(MOE_LAYER, "preprocess", py(DISPATCHER, "dispatch_preprocess", *_preprocess(job, nodes)))
+    sent = (*_all_to_all(job, nodes, "dispatch", current), *_all_to_all(job, nodes, "dispatch", current, tokens=False))
+    dispatch = py(MOE_LAYER, "dispatch", py(DISPATCHER, "token_dispatch", *sent))
+    if current != "compute":
+        # In the combined schedule the engine's root of the backward dispatch that follows takes this number.
+        nodes.new(GRAPH_ROOT)
+    sort = py(UTILS, "sort_chunks_by_idxs", _by_tokens(kernels.fused("sort_chunks", 2 * moved)))
+    post = py(DISPATCHER, "dispatch_postprocess", *_expert_tensor(job, nodes, "_allgather_base"), sort)
+    pre = py(DISPATCHER, "combine_preprocess", sort, *_expert_tensor(job, nodes, "_reduce_scatter_base"))
+    compute = py(MOE_LAYER, "routed_experts_compute", post, _experts(job, nodes), pre)
+    combine = py(MOE_LAYER, "combine", py(DISPATCHER, "token_combine", *_all_to_all(job, nodes, "combine", current)))
+    mapped = op("_moe_unpermute_mask_map", kernels.fused("unpermute", 2 * moved), sequence=nodes.new("unpermute"))
+    finish = py(MOE_LAYER, "postprocess", py(DISPATCHER, "combine_postprocess", py(UTILS, "unpermute", mapped)))
+    return Parts((route, preprocess), (dispatch,), (compute,), (combine, finish))
+
+
+def _moved(job: Job) -> int:
+    return routed_tokens(job.settings) * job.shape.width * job.shape.element
+
+
+def _by_tokens(kernel: Kernel) -> Kernel:
+    return replace(kernel, by_tokens=True)
+
+
+def _scores(job: Job) -> int:
+    return 4 * job.shape.shard * job.settings.expert_count
+
+
+def _router(job: Job, nodes: Nodes) -> tuple[Node, ...]:
+    scores = _scores(job)
+    product = kernels.matmul(job.shape.shard, job.settings.expert_count, job.shape.width)
+    gate = builtin("method mm of type object at 0x", op("aten::mm", product))
+    gating = applied("RouterGatingLinearFunction", UTILS, gate, sequence=nodes.new("router:gate"))
+    chosen = op("aten::topk", kernels.custom("topk", 3 * scores), sequence=nodes.new("router:topk"))
+    softmax = op(
+        "aten::softmax",
+        op("aten::_softmax", kernels.custom("router_softmax", 2 * scores)),
+        sequence=nodes.new("router:softmax"),
+    )
+    scatter = op(
+        "aten::scatter",
+        op("aten::copy_", kernels.copy("DtoD", scores)),
+        kernels.custom("scatter", 2 * scores),
+        sequence=nodes.new("router:scatter"),
+    )
+    score = py(
+        UTILS,
+        "topk_routing_with_score_function",
+        builtin("method topk of type object at 0x", chosen),
+        builtin("method softmax of type object at 0x", softmax),
+        builtin("method scatter of Tensor object at 0x", scatter),
+    )
+    router = f"{MOE}/router.py"
+    return py(router, "gating", py(UTILS, "router_gating_linear", gating)), py(router, "routing", score)
+
+
+def _preprocess(job: Job, nodes: Nodes) -> tuple[Node, ...]:
+    settings = job.settings
+    experts, members = settings.expert_count, settings.expert_tensor * settings.ep
+    counts = collective("etp_ep", "_allgather_base", experts, "Long", "moe_counts", Dimension.EP, members)
+    total = kernels.reduction(job.shape.shard * experts, "long")
+    made = py(MAPPINGS, "_gather_along_first_dim", communicate(settings, counts, members=members))
+    gathered = applied("_GatherFromSequenceParallelRegion", MAPPINGS, made)
+    permute = op(
+        "_moe_permute_mask_map",
+        kernels.fused("row_map", 4096),
+        kernels.fused("permute", 2 * _moved(job)),
+        sequence=nodes.new("permute"),
+    )
+    if settings.dispatcher is Dispatcher.DEEPEP:
+        return (py(UTILS, "permute", permute),)
+    copied = op("aten::to", op("aten::_to_copy", op("aten::copy_", kernels.copy("DtoH", 8 * experts))))
+    bound = builtin("method synchronize of Stream object at 0x", synchronise("compute"))
+    return (
+        py(
+            DISPATCHER,
+            "preprocess",
+            builtin("method sum of Tensor object at 0x", op("aten::sum", total)),
+            py(MAPPINGS, "gather_from_sequence_parallel_region", gathered),
+        ),
+        py(UTILS, "permute", permute),
+        py(
+            DISPATCHER,
+            "_maybe_dtoh_and_synchronize",
+            builtin("method to of Tensor object at 0x", copied),
+            py("torch/cuda/streams.py", "synchronize", bound),
+        ),
+    )
+
+
+def token_exchange(settings: Settings, direction: str, tokens: bool) -> Collective:
+    """The all-to-all of tokens, or of their probabilities (one element each)."""
+    row = settings.hidden if tokens else 1
+    elements = routed_tokens(settings) * row
+    dtype, size = ("BFloat16", 2) if tokens else ("Float", 4)
+    nbytes = elements * size
+    return Collective(
+        "ep", "all_to_allv", elements, elements, dtype, nbytes, "moe_tokens", Dimension.EP, direction, row
+    )
+
+
+def _deepep(job: Job, direction: str, current: str) -> Row:
+    """DeepEP's dispatch or combine: a small kernel that exchanges counts, then the tokens, on a stream of its own."""
+    settings = job.settings
+    what = replace(token_exchange(settings, direction, tokens=True), group="etp_ep", uneven="")
+    where = "intranode" if settings.expert_tensor * settings.ep <= settings.node_size else "internode"
+    counts = replace(what, nbytes=4096, in_elements=64, out_elements=64)
+    names = f"void deep_ep::{where}::notify_{direction}<8>(int const*, int*, int, int, int)", _DEEPEP[direction]
+    launched = [
+        unrecorded(part, name.format(where=where), "deepep", current=current)
+        for part, name in zip((counts, what), names, strict=True)
+    ]
+    return py(
+        "deep_ep/buffer.py", direction, builtin(f"method {where}_{direction} of PyCapsule object at 0x", *launched)
+    )
+
+
+_DEEPEP = {
+    "dispatch": "void deep_ep::{where}::dispatch<8, 768, 8192>(int4*, float*, long*, float*, int*, int const*)",
+    "combine": "void deep_ep::{where}::combine<__nv_bfloat16, 8, 768, 4096>(__nv_bfloat16*, float*, void const*)",
+}
+FUSED_A2A = "megatron/core/transformer/moe/fused_a2a.py"
+
+
+def _fused_name(direction: str) -> str:
+    return f"Fused{direction.capitalize()}"
+
+
+def _all_to_all(job: Job, nodes: Nodes, direction: str, current: str, tokens: bool = True) -> tuple[Row, ...]:
+    settings = job.settings
+    if settings.ep == 1:
+        return ()
+    if settings.dispatcher is Dispatcher.DEEPEP:
+        if not tokens:
+            return ()
+        sequence = nodes.new(f"ep:{direction}:tokens")
+        name = _fused_name(direction)
+        inner = applied(name, FUSED_A2A, _deepep(job, direction, current), sequence=sequence)
+        return (py(FUSED_A2A, f"fused_{direction}", inner),)
+    made = communicate(settings, token_exchange(settings, direction, tokens), current=current, members=settings.ep)
+    role = f"ep:{direction}:{'tokens' if tokens else 'probabilities'}"
+    return (py(MAPPINGS, "all_to_all", applied("_AllToAll", MAPPINGS, made, sequence=nodes.new(role))),)
+
+
+def _all_to_all_backward(job: Job, nodes: Nodes, direction: str, current: str, tokens: bool = True) -> tuple[Row, ...]:
+    settings = job.settings
+    if settings.ep == 1:
+        return ()
+    back = "combine" if direction == "dispatch" else "dispatch"
+    if settings.dispatcher is Dispatcher.DEEPEP:
+        if not tokens:
+            return ()
+        return (
+            applied_backward(
+                _fused_name(direction), FUSED_A2A, nodes[f"ep:{direction}:tokens"], _deepep(job, back, current)
+            ),
+        )
+    made = communicate(settings, token_exchange(settings, back, tokens), current=current, members=settings.ep)
+    role = f"ep:{direction}:{'tokens' if tokens else 'probabilities'}"
+    return (applied_backward("_AllToAll", MAPPINGS, nodes[role], applied("_AllToAll", MAPPINGS, made)),)
+
+
+_ETP_NAMES = {
+    "_allgather_base": ("_GatherFromSequenceParallelRegion", "gather_from_sequence_parallel_region"),
+    "_reduce_scatter_base": ("_ReduceScatterToSequenceParallelRegion", "reduce_scatter_to_sequence_parallel_region"),
+}
+_ETP_HELPERS = {
+    "_allgather_base": "_gather_along_first_dim",
+    "_reduce_scatter_base": "_reduce_scatter_along_first_dim",
+}
+
+
+def _expert_tensor_call(job: Job, operation: str) -> Row:
+    elements = routed_tokens(job.settings) * job.shape.width
+    members = job.settings.expert_tensor
+    what = collective("etp", operation, elements, "BFloat16", "moe_tokens", Dimension.ETP, members)
+    return py(MAPPINGS, _ETP_HELPERS[operation], communicate(job.settings, what, members=members))
+
+
+def _expert_tensor(job: Job, nodes: Nodes, operation: str) -> tuple[Row, ...]:
+    if job.settings.expert_tensor == 1:
+        return ()
+    name, outer = _ETP_NAMES[operation]
+    inner = applied(name, MAPPINGS, _expert_tensor_call(job, operation), sequence=nodes.new(f"etp:{operation}"))
+    return (py(MAPPINGS, outer, inner),)
+
+
+def _expert_tensor_backward(job: Job, nodes: Nodes, operation: str) -> tuple[Row, ...]:
+    if job.settings.expert_tensor == 1:
+        return ()
+    back = "_reduce_scatter_base" if operation == "_allgather_base" else "_allgather_base"
+    body = _expert_tensor_call(job, back)
+    return (applied_backward(_ETP_NAMES[operation][0], MAPPINGS, nodes[f"etp:{operation}"], body),)
+
+
+def _expert_products(job: Job, columns: int, rows: int, backward: bool) -> list[Kernel]:
+    settings = job.settings
+    local = settings.expert_count // settings.ep
+    tokens = max(routed_tokens(settings) * settings.expert_tensor // local, 1)
+    products = [kernels.matmul(tokens, columns, rows)]
+    if backward:
+        products = [kernels.matmul(tokens, rows, columns, "NNN"), kernels.matmul(rows, columns, tokens, "NTN")]
+    return [_by_tokens(product) for _ in range(local) for product in products]
+
+
+def _experts(job: Job, nodes: Nodes) -> Row:
+    inner, width = expert_hidden(job.settings), job.shape.width
+    nbytes = 6 * routed_tokens(job.settings) * inner
+    first = _grouped_linear(job, nodes, "fc1", _expert_products(job, inner, width, backward=False))
+    kernel = _by_tokens(kernels.fused("swiglu", nbytes))
+    swiglu = op("WeightedSwiGLUFunction", kernel, sequence=nodes.new("experts:activation"))
+    second = _grouped_linear(job, nodes, "fc2", _expert_products(job, width, inner, backward=False))
+    body = py(f"{MOE}/experts.py", "forward", first, py(SWIGLU, "weighted_bias_swiglu_impl", swiglu), second)
+    return module("TEGroupedMLP" if job.te else "GroupedMLP", body)
+
+
+def _grouped_linear(job: Job, nodes: Nodes, role: str, products: list[Kernel]) -> Row:
+    sequence = nodes.new(f"experts:{role}")
+    if not job.te:
+        return py(FUNCTION, "apply", builtin(APPLY, op("GroupedGemm", *products, sequence=sequence)))
+    bound = builtin("method te_general_grouped_gemm of PyCapsule object at 0x", *products)
+    gemm = py(f"{TE}/cpp_extensions/gemm.py", "general_grouped_gemm", bound)
+    inner = applied("_GroupedLinear", GROUPED, gemm, sequence=sequence)
+    title = "TEColumnParallelGroupedLinear" if role == "fc1" else "TERowParallelGroupedLinear"
+    return module(title, py(TE_ADAPTER, "forward", py(GROUPED, "forward", inner)))
+
+
+def moe_backward(job: Job, nodes: Nodes, reduces: bool) -> tuple[Row, ...]:
+    """The engine's rows of a mixture-of-experts MLP's backward."""
+    parts = moe_backward_parts(job, nodes, reduces)
+    return (*parts.combine, *parts.experts, *parts.dispatch, *parts.route)
+
+
+def moe_backward_parts(job: Job, nodes: Nodes, reduces: bool, current: str = "compute") -> Parts:
+    """The backward by the forward's stages."""
+    moved, width, inner = _moved(job), job.shape.width, expert_hidden(job.settings)
+    name, file = ("_GroupedLinear", GROUPED) if job.te else ("GroupedGemm", "grouped_gemm/ops.py")
+    unpermute = evaluate(
+        "_moe_unpermute_mask_mapBackward", nodes["unpermute"], kernels.fused("unpermute_backward", 3 * moved)
+    )
+    combine = (unpermute, *_all_to_all_backward(job, nodes, "combine", current))
+    sort = evaluate("_moe_chunk_sortBackward", -1, _by_tokens(kernels.fused("sort_chunks", 2 * moved)))
+    activation = _by_tokens(kernels.fused("swiglu_backward", 2 * moved))
+    fc2 = _expert_products(job, width, inner, backward=True)
+    fc1 = _expert_products(job, inner, width, backward=True)
+    experts = (
+        *_expert_tensor_backward(job, nodes, "_reduce_scatter_base"),
+        sort,
+        applied_backward(name, file, nodes["experts:fc2"], *fc2),
+        evaluate("WeightedSwiGLUFunctionBackward", nodes["experts:activation"], activation),
+        applied_backward(name, file, nodes["experts:fc1"], *fc1),
+        *accumulate(job, "expert", 2, reduces),
+        *_expert_tensor_backward(job, nodes, "_allgather_base"),
+    )
+    dispatch = (
+        *_all_to_all_backward(job, nodes, "dispatch", current, tokens=False),
+        *_all_to_all_backward(job, nodes, "dispatch", current),
+    )
+    permute = evaluate("_moe_permute_mask_mapBackward", nodes["permute"], kernels.fused("unpermute", 2 * moved))
+    return Parts((permute, *_router_backward(job, nodes)), dispatch, experts, combine)
+
+
+def _router_backward(job: Job, nodes: Nodes) -> tuple[Row, ...]:
+    scores, experts = _scores(job), job.settings.expert_count
+    rows = [
+        evaluate(name, nodes[role], op(operator, kernels.custom("scatter", 2 * scores)))
+        for name, role, operator in (
+            ("ScatterBackward0", "router:scatter", "aten::gather"),
+            ("SoftmaxBackward0", "router:softmax", "aten::_softmax_backward_data"),
+            ("TopkBackward0", "router:topk", "aten::value_selecting_reduction_backward"),
+        )
+    ]
+    products = [
+        kernels.matmul(job.shape.shard, job.shape.width, experts),
+        kernels.matmul(experts, job.shape.width, job.shape.shard),
+    ]
+    body = [builtin("method mm of type object at 0x", op("aten::mm", product)) for product in products]
+    rows.append(applied_backward("RouterGatingLinearFunction", UTILS, nodes["router:gate"], *body))
+    return tuple(rows)

@@ -1,0 +1,159 @@
+"""The Python frames around the work: from the script's first line down to schedules, steps and modules."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from zlib import crc32
+
+from traceviz_dag.simulate.schedules import Exchange, Transfer
+from traceviz_dag.simulate.settings import Era, Settings
+from traceviz_dag.simulate.tree import Collective, Node, Row, RowKind, Wait, builtin, op, py, synchronise
+from traceviz_dag.simulate.work.collectives import batched_exchange, message, single_exchange
+from traceviz_dag.simulate.work.ends import Entry
+from traceviz_dag.simulate.work.linears import Job
+from traceviz_dag.vocabulary import Dimension
+
+SCHEDULES = "megatron/core/pipeline_parallel/schedules.py"
+P2P = "megatron/core/pipeline_parallel/p2p_communication.py"
+MODULE_FILE = "torch/nn/modules/module.py"
+TRANSFORMER_MODULE = "megatron/core/transformer/module.py"
+BLOCK = "megatron/core/transformer/transformer_block.py"
+GPT = "megatron/core/models/gpt/gpt_model.py"
+
+
+def chance(settings: Settings, what: str) -> bool:
+    """A coin that falls the same way each time in one job."""
+    return bool(crc32(f"{settings.seed}|{what}".encode()) & 1)
+
+
+def entry_of(settings: Settings) -> Entry:
+    """Which training script the job runs under."""
+    return Entry(bridge=settings.era is not Era.TORCH_2_3 and chance(settings, "bridge"))
+
+
+def script(settings: Settings) -> tuple[Row, ...]:
+    """Frames from the script's module to the training loop."""
+    if entry_of(settings).bridge:
+        return (
+            py("scripts/training/run_recipe.py", "<module>"),
+            py("scripts/training/run_recipe.py", "main"),
+            py("megatron/bridge/training/pretrain.py", "pretrain"),
+            py("megatron/bridge/training/pretrain.py", "_pretrain"),
+            py("megatron/bridge/training/train.py", "train"),
+        )
+    frames = (py("pretrain_gpt.py", "<module>"), py("megatron/training/training.py", "pretrain"))
+    return (*frames, py("megatron/training/training.py", "train"))
+
+
+def annotated_step(number: int) -> Row:
+    """The profiler's annotation of one training step."""
+    return Row(RowKind.ANNOTATION, f"ProfilerStep#{number}")
+
+
+def train_step(settings: Settings) -> tuple[Row, ...]:
+    """Frames of one training step."""
+    frames: tuple[Row, ...] = (py(entry_of(settings).training, "train_step"),)
+    if chance(settings, "wrapped step"):
+        frames = (py(entry_of(settings).training, "wrapped_train_step"), *frames)
+    return frames
+
+
+def schedule_function(settings: Settings) -> Row:
+    """The frame of the pipeline schedule."""
+    if settings.pp == 1:
+        return py(SCHEDULES, "forward_backward_no_pipelining")
+    kind = "with" if settings.vpp > 1 else "without"
+    return py(SCHEDULES, f"forward_backward_pipelining_{kind}_interleaving")
+
+
+def helper_wrapper(settings: Settings) -> tuple[Row, ...]:
+    """The interleaved schedule's wrapper around a forward and a backward step; the oldest era has none."""
+    if settings.vpp == 1 or settings.era is Era.TORCH_2_3:
+        return ()
+    return (py(SCHEDULES, "forward_backward_helper_wrapper"),)
+
+
+def forward_frames(settings: Settings) -> tuple[Row, ...]:
+    """Frames of one forward step down to the training script's own function."""
+    helper = (py(SCHEDULES, "forward_step_helper"),) if settings.vpp > 1 else ()
+    entry = entry_of(settings)
+    return (*helper, py(SCHEDULES, "forward_step"), py(entry.forward_file, "forward_step"))
+
+
+def _module(name: str) -> tuple[Row, ...]:
+    return (Row(RowKind.MODULE, name), py(MODULE_FILE, "_call_impl"))
+
+
+def model_frames(settings: Settings) -> tuple[Row, ...]:
+    """Frames from ``DistributedDataParallel`` to ``GPTModel.forward``."""
+    half = (*_module("Float16Module"), py(TRANSFORMER_MODULE, "forward")) if chance(settings, "float16") else ()
+    wrapper = (py(GPT, "__call__"), py(TRANSFORMER_MODULE, "__call__")) if settings.era is Era.TORCH_2_7 else ()
+    ddp = py("megatron/core/distributed/data_parallel_base.py", "forward")
+    return (*_module("DistributedDataParallel"), ddp, *half, *wrapper, *_module("GPTModel"), py(GPT, "forward"))
+
+
+def block_frames(settings: Settings, checkpointed: bool) -> tuple[Row, ...]:
+    """Frames of the transformer block around its layers."""
+    wrapper = (py(BLOCK, "__call__"), py(TRANSFORMER_MODULE, "__call__")) if settings.era is Era.TORCH_2_7 else ()
+    frames = (*wrapper, *_module("TransformerBlock"), py(BLOCK, "forward"))
+    if not checkpointed:
+        return frames
+    if settings.era is Era.TORCH_2_7:
+        return (*frames, py("megatron/core/recompute.py", "checkpointed_forward"))
+    return (*frames, py(BLOCK, "_checkpointed_forward"))
+
+
+def backward_frames(settings: Settings) -> tuple[Row, ...]:
+    """Frames of one backward step."""
+    helper = (py(SCHEDULES, "backward_step_helper"),) if settings.vpp > 1 else ()
+    return (*helper, py(SCHEDULES, "backward_step"))
+
+
+def engine_frames(settings: Settings) -> tuple[Row, ...]:
+    """Frames from a backward step into the autograd engine, on the main thread."""
+    run = builtin("method run_backward of torch._C._EngineBase object at 0x")
+    if chance(settings, "custom backward"):
+        return (py(SCHEDULES, "custom_backward"), run)
+    return (py("torch/autograd/__init__.py", "backward"), py("torch/autograd/graph.py", "_engine_run_backward"), run)
+
+
+def exchange(job: Job, action: Exchange, asynchronous: bool, even: bool) -> Row:
+    """A call of the P2P communicator, with what it sends and receives.
+
+    Args:
+        even: whether the calling stage is even: with two stages, overlapped messages to even stages use the world.
+    """
+    settings = job.settings
+    rows: list[Node] = []
+    messages = [_message(job, transfer, asynchronous, even) for transfer in action.transfers]
+    for what, _ in messages:
+        if what.operation == "recv":
+            rows.append(builtin("method empty of type object at 0x", op("aten::empty")))
+    if messages and asynchronous:
+        sent = [
+            single_exchange(settings, what, channel, f"pp:{what.operation}:{channel}") for what, channel in messages
+        ]
+        rows.append(py(P2P, "_p2p_ops", *sent))
+    elif messages:
+        rows.append(py(P2P, "_batched_p2p_ops", batched_exchange(settings, tuple(messages))))
+        handle = builtin("method wait of pybind11_builtins.Work object at 0x", Wait("stream:nccl:pp"))
+        synchronised = builtin("function _cuda_synchronize", synchronise())
+        rows += [*[handle] * len(messages), py("torch/cuda/__init__.py", "synchronize", synchronised)]
+    inner = (py(P2P, "_communicate", *rows),) if messages else ()
+    called = py(P2P, action.call, *inner)
+    return py("megatron/core/utils.py", "wrapper", called) if settings.era is Era.TORCH_2_7 else called
+
+
+def _message(job: Job, transfer: Transfer, asynchronous: bool, even: bool) -> tuple[Collective, str]:
+    peer = 1 if transfer.sends != transfer.gradient else -1
+    what = message("pp", transfer.sends, peer, job.shape.shard * job.shape.width, "p2p", Dimension.PP)
+    if asynchronous and job.settings.pp == 2 and transfer.sends != even:
+        what = replace(what, via="world")
+    return what, "gradient" if transfer.gradient else "activation"
+
+
+def await_receive(gradient: bool) -> Row:
+    """The wait for an overlapped receive before the step that needs it."""
+    stream = f"stream:pp:recv:{'gradient' if gradient else 'activation'}"
+    bound = builtin("method wait of pybind11_builtins.Work object at 0x", Wait(stream))
+    return py("torch/distributed/distributed_c10d.py", "wait", bound)

@@ -1,0 +1,1 @@
+"""What touches the operating system: whole files and processes that end with their parent."""
