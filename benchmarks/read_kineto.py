@@ -29,9 +29,9 @@ from pathlib import Path
 import pandas
 from traceviz_dag.classify.rules import load_rules
 from traceviz_dag.classify.topology import unite
-from traceviz_dag.rank_pipeline import RankTrace
-from traceviz_dag.read.peek import peek_header
-from traceviz_dag.workers import IterationTask, analyse_into_lake
+from traceviz_dag.pipeline.ranks import RankTrace
+from traceviz_dag.read.kineto.peek import peek_header
+from traceviz_dag.pipeline.workers import IterationTask, analyse_into_lake
 if path:
     with tempfile.TemporaryDirectory() as home:
         header = peek_header(Path(path))

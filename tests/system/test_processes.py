@@ -70,8 +70,8 @@ def test_an_error_is_raised_and_what_waits_is_not_begun():
 
 
 MAIN = """
-from tests.test_processes import compute, sleep_long
-from traceviz_dag.processes import spread
+from tests.system.test_processes import compute, sleep_long
+from traceviz_dag.system.processes import spread
 if __name__ == "__main__":
     for _ in spread({work}, range(4), 2):
         pass
@@ -122,7 +122,7 @@ time.sleep(600)
 """
 STARTS_A_SERVER = f"""
 import os, sys
-from traceviz_dag.processes import end_children_with_me
+from traceviz_dag.system.processes import end_children_with_me
 end_children_with_me()
 os.execve(sys.executable, [sys.executable, "-c", {SERVER!r}], dict(os.environ))
 """

@@ -38,7 +38,7 @@ def killed_in_the_middle(folder: Path, name: str) -> str:
     code = f"""
 import os, signal
 from pathlib import Path
-from traceviz_dag.whole_files import whole_file
+from traceviz_dag.system.whole_files import whole_file
 with whole_file(Path({str(folder / name)!r})) as file:
     file.write(b"half")
     file.flush()
@@ -157,7 +157,7 @@ def test_a_scratch_folder_of_a_killed_process_goes_with_the_next_and_that_of_a_l
     (tmp_path / "traceviz_0123456789abcdef").write_text("a file")
     code = """
 import os, signal
-from traceviz_dag.whole_files import scratch_folder
+from traceviz_dag.system.whole_files import scratch_folder
 with scratch_folder() as folder:
     (folder / "lake").mkdir()
     os.kill(os.getpid(), signal.SIGKILL)

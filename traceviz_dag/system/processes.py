@@ -157,7 +157,7 @@ _WATCHER = f"""
 import sys, time
 sys.stdin.buffer.read()
 time.sleep({_GRACE_SECONDS})
-from traceviz_dag.processes import kill_family
+from traceviz_dag.system.processes import kill_family
 kill_family(sys.argv[1])
 """
 

@@ -40,8 +40,8 @@ FIGURES = {
 }
 _IN_A_NEW_PROCESS = """
 import hashlib
-from tests.show.test_rendering import FIGURES
-from traceviz_dag.show.rendering import FORMATS, encode
+from tests.show.page.test_rendering import FIGURES
+from traceviz_dag.show.page.rendering import FORMATS, encode
 print(*(hashlib.sha256(encode(FIGURES["pipeline"](), kind)).hexdigest() for kind in FORMATS))
 """
 
