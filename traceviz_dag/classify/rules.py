@@ -165,7 +165,7 @@ def load_rules(user_file: Path | None = None) -> Rules:
     Raises:
         BadInputError: the file is missing, not TOML, or a rule in it is malformed.
     """
-    text, *parsed = _built_in()
+    text, frames, kernels, groups = _built_in()
     digest = xxhash.xxh3_64(text.encode())
     if user_file is not None:
         user_text = read_text(user_file)
@@ -175,10 +175,9 @@ def load_rules(user_file: Path | None = None) -> Rules:
         except msgspec.ValidationError as error:
             raise BadInputError(user_file, str(error), "see the head of the built-in rules.toml") from None
         own = _parse(document, user_file)
-        parsed = [[*mine, *theirs] for mine, theirs in zip(own, parsed, strict=True)]
+        frames, kernels, groups = (*own[0], *frames), (*own[1], *kernels), (*own[2], *groups)
         digest.update(user_text.encode())
-    frames, kernels, groups = parsed
-    return Rules(tuple(frames), tuple(kernels), tuple(groups), digest.hexdigest())
+    return Rules(frames, kernels, groups, digest.hexdigest())
 
 
 @cache
