@@ -95,7 +95,8 @@ class SqliteSource:
         """Table → its columns, tables with secrets left out; views and virtual tables too, for they run code."""
         rows = self.query(
             "SELECT CAST(tables.name AS BLOB) AS name, CAST(columns.name AS BLOB) AS field "
-            "FROM sqlite_master AS tables, pragma_table_info(tables.name) AS columns WHERE tables.type = 'table' AND tables.rootpage > 0 "
+            "FROM sqlite_master AS tables, pragma_table_info(tables.name) AS columns "
+            "WHERE tables.type = 'table' AND tables.rootpage > 0 "
             "ORDER BY tables.name, columns.cid"
         )
         found: dict[str, tuple[str, ...]] = {}
