@@ -56,7 +56,7 @@ FAILURES = ("EXCEPTION", "UNCLEAR", "MEMORY", "TIMEOUT", "CRASH")
 SECONDS_EACH = 20
 """Processor time that an input may take; a process that says nothing for eight times as long is ended."""
 MEMORY_BYTES = 3 << 30
-_BATCH = 10_000
+_BATCH = 20_000
 _SAVED_EVERY = 100
 _MINIMISING_SECONDS = 6.0
 

@@ -54,6 +54,9 @@ _OF_GROUPS = (
     "Seq",
     "In split size",
 )
+_EPOCH_US = 1_779_000_000_000_000
+"""Times of real traces are as long; they are read in another way than short ones."""
+
 Make = Callable[[random.Random, Path], None]
 
 
@@ -70,6 +73,9 @@ def kineto(chance: random.Random, path: Path) -> None:
     if chance.random() < 0.15:
         events = document.value.pop("traceEvents")
         document.value = {"traceEvents": events, **document.value}
+    if chance.random() < 0.3:
+        for event in document.value["traceEvents"]:
+            event["ts"] = _EPOCH_US + int(event.get("ts", 0))
     for _ in range(chance.choice((0, 1, 1, 2, 3, 6))):
         document.mutate(chance, (*_KEYS, *_HEADER_KEYS, *_OF_GROUPS))
     if not isinstance(document.value, dict):

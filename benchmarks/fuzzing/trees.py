@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import pickle
 import random
 import re
 from typing import Any
@@ -18,7 +19,7 @@ class Document:
     """A JSON document in which a value may be any text, and a key may occur twice."""
 
     def __init__(self, value: Any) -> None:
-        self.value = copy.deepcopy(value)
+        self.value = pickle.loads(pickle.dumps(value))
         self._texts: list[str] = []
         self._twins = 0
 

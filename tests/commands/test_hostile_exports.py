@@ -10,8 +10,13 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.nsys_file import Export, small_export
+from traceviz_dag.classify.rules import load_rules
+from traceviz_dag.classify.topology import unite
 from traceviz_dag.commands.main import app
 from traceviz_dag.errors import BadInputError
+from traceviz_dag.nsys_placement import place_exports
+from traceviz_dag.rank_pipeline import RankTrace, analyse_rank
+from traceviz_dag.read.layouts import TraceFile
 
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]")
 NAME = "gemm\x1b]0;owned\x07\x1b[2J\u009b31m\u202e[/red]"
@@ -107,3 +112,25 @@ def test_rows_without_a_time_are_left_out_and_said(tmp_path):
     said = json.loads(result.stdout)
     assert said["gpus"][0]["kernels"] == 1
     assert any("left out" in sentence for sentence in said["missing"])
+
+
+@pytest.mark.parametrize("digits", [19, 400, 5000])
+def test_numbers_beyond_every_column_in_the_texts_of_ranges_are_none(tmp_path, digits):
+    export = small_export()
+    export.range(10, 20, f"ProfilerStep#{'9' * digits}")
+    export.range(30, 40, f"aten::add, seq = {'9' * digits}, op_id = {'9' * digits}")
+    path = export.write(tmp_path / "export.sqlite")
+    placed = place_exports([TraceFile(path, "run", path.name, None, None)], None, load_rules())
+    (one, *_) = placed.traces
+    tables = analyse_rank(RankTrace(path, path.name, one.rank, one.step, one.part), unite({}), load_rules())
+    assert tables["kernels"].num_rows > 0
+    _run("tree", export, tmp_path)
+
+
+def test_a_table_whose_name_is_not_utf_8_is_passed_over(tmp_path):
+    path = small_export().write(tmp_path / "export.sqlite")
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE named_oddly (also_oddly)")
+    path.write_bytes(path.read_bytes().replace(b"_oddly", b"_odd\xff\x80"))
+    result = CliRunner().invoke(app, ["nsys", "info", str(path)], catch_exceptions=False)
+    assert result.exit_code == 0, result.output

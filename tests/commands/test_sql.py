@@ -58,6 +58,13 @@ def test_the_table_shows_values_as_they_are(home: Path):
         assert text in result.stdout
 
 
+def test_no_name_of_a_column_reaches_the_terminal_as_a_control_character(home: Path):
+    query = 'SELECT 1 AS "\x1b[2Ja", ' + ", ".join(f'{at} AS "\x1b[31m{at}"' for at in range(60))
+    shown = runner.invoke(application, [query, "--home", str(home)]).output
+    assert "\x1b" not in shown
+    assert "\\u001b[2Ja" in shown
+
+
 def test_a_long_and_wide_result_is_cut_and_says_so(home: Path):
     result = run(home, "SELECT * FROM overlap", width=60)
     assert "120 rows, the first 50 shown" in result.stdout

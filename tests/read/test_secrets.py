@@ -31,6 +31,19 @@ from traceviz_dag.read.secrets import masked, masked_column, masked_words
         (r"C:\Users\alice\run.py", r"~\run.py"),
         ("open /home/alice", "open ~"),
         ("aws_secret_access_key = abcdEFGH/1234", "aws_secret_access_key = ***"),
+        ("train.py --hf-token abcDEF123 --lr 1", "train.py --hf-token *** --lr 1"),
+        ("--password hunter2 run", "--password *** run"),
+        ("Bearer abcdefghijklmnopqrst", "Bearer ***"),
+        ("password=12345678", "password=***"),
+        ("PGPASSWORD=x1y DB_PASS=z", "PGPASSWORD=*** DB_PASS=***"),
+        (r"{\"password\": \"correct horse\"}", r"{\"password\": \"***\"}"),
+        (r'TOKEN="abc\"def"', 'TOKEN="***"'),
+        ("https://alice:p@ss@git.example/x", "https://***@git.example/x"),
+        ("https://blob/x?sv=1&sig=ab%3D&se=2", "https://blob/x?sv=1&sig=***&se=2"),
+        ("s3/x?X-Amz-Signature=0123abcd", "s3/x?X-Amz-Signature=***"),
+        ("allreducehf_" + "aB3" * 11, "allreduce***"),
+        ("/export/home2/alice/x.py(3): f", "~/x.py(3): f"),
+        (r"C:\\Users\\alice\\run.py", r"~\\run.py"),
     ],
 )
 def test_a_secret_is_masked(text, expected):
@@ -58,6 +71,12 @@ def test_a_secret_is_masked(text, expected):
         "rooted/trees.py",
         "tokens_per_expert[5]",
         "monkey: banana",
+        "pwd=/workspace/job",
+        "forward_pass: 12",
+        "--tokenizer-type GPT2BPETokenizer",
+        "/mnt/root/x.py(3): f",
+        "signature: (Tensor, Tensor)",
+        "git+https://git.example/org/repo@v1.0",
     ],
 )
 def test_a_name_that_only_looks_alike_stays(text):
@@ -71,7 +90,12 @@ def test_masking_twice_changes_nothing_more_and_many_at_once_are_as_one_by_one(w
     assert masked_words(once) == once
 
 
-@given(st.sampled_from(["hf_", "ghp_", "sk-", "AKIA", "password=", "https://u:", "/home/"]), st.text(max_size=40))
+@given(
+    st.sampled_from(
+        ["hf_", "ghp_", "sk-", "AKIA", "password=", "https://u:", "/home/", "--token ", "?sig=", "pwd=", "bearer "]
+    ),
+    st.text(max_size=40),
+)
 def test_the_quick_look_misses_no_secret(start, rest):
     text = start + rest
     assert masked_words([text])[0] == masked(text)

@@ -7,6 +7,7 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase, translate
+from functools import cache, lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -164,8 +165,7 @@ def load_rules(user_file: Path | None = None) -> Rules:
     Raises:
         BadInputError: the file is missing, not TOML, or a rule in it is malformed.
     """
-    text = resources.files(__package__).joinpath("rules.toml").read_text(encoding="utf-8")
-    parsed = _parse(tomllib.loads(text), "built-in rules.toml")
+    text, frames, kernels, groups = _built_in()
     digest = xxhash.xxh3_64(text.encode())
     if user_file is not None:
         user_text = read_text(user_file)
@@ -175,21 +175,36 @@ def load_rules(user_file: Path | None = None) -> Rules:
         except msgspec.ValidationError as error:
             raise BadInputError(user_file, str(error), "see the head of the built-in rules.toml") from None
         own = _parse(document, user_file)
-        parsed = (own[0] + parsed[0], own[1] + parsed[1], own[2] + parsed[2])
+        frames, kernels, groups = (*own[0], *frames), (*own[1], *kernels), (*own[2], *groups)
         digest.update(user_text.encode())
-    frames, kernels, groups = parsed
-    return Rules(tuple(frames), tuple(kernels), tuple(groups), digest.hexdigest())
+    return Rules(frames, kernels, groups, digest.hexdigest())
 
 
-def _first_match(names: Iterable[str], rules: Sequence[tuple[int, tuple[str, ...]]]) -> list[int]:
-    """One alternation with a group per rule: the first rule in order wins, in one pass of the regex engine."""
-    if not rules:
+@cache
+def _built_in() -> tuple[str, tuple[FrameRule, ...], tuple[KernelRule, ...], tuple[GroupRule, ...]]:
+    """The text of the built-in rules, and the rules."""
+    text = resources.files(__package__).joinpath("rules.toml").read_text(encoding="utf-8")
+    frames, kernels, groups = _parse(tomllib.loads(text), "built-in rules.toml")
+    return text, tuple(frames), tuple(kernels), tuple(groups)
+
+
+def _first_match(names: Iterable[str], rules: Iterable[tuple[int, tuple[str, ...]]]) -> list[int]:
+    """For each name the number of the first rule that matches, or -1."""
+    expression = _alternation(tuple(rules))
+    if expression is None:
         return [-1 for _ in names]
-    expression = re.compile(
-        "|".join(f"(?P<r{index}>{'|'.join(translate(pattern) for pattern in patterns)})" for index, patterns in rules)
-    )
     matches = (expression.match(name) for name in names)
     return [-1 if match is None else int(str(match.lastgroup)[1:]) for match in matches]
+
+
+@lru_cache(maxsize=64)
+def _alternation(rules: tuple[tuple[int, tuple[str, ...]], ...]) -> re.Pattern[str] | None:
+    """A group per rule: the first rule in order wins, in one pass of the regex engine; None without rules."""
+    if not rules:
+        return None
+    return re.compile(
+        "|".join(f"(?P<r{index}>{'|'.join(translate(pattern) for pattern in patterns)})" for index, patterns in rules)
+    )
 
 
 def _by_collective(collectives: Iterable[tuple[str, Dimension]], name: str) -> Dimension | None:

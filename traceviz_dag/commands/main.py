@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from tempfile import NamedTemporaryFile
 from typing import Annotated, Any, ClassVar
@@ -63,11 +64,45 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def _handed_to(variable: str) -> Callable[[int | None], None]:
+    """Hand a bound to the readers of this process, its workers and Dagster: they read it when they start."""
+
+    def hand_on(given: int | None) -> None:
+        if given is not None:
+            os.environ[variable] = str(given)
+
+    return hand_on
+
+
 @app.callback()
 def _options(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version and stop.", callback=_show_version, is_eager=True)
     ] = False,
+    longest_text_mib: Annotated[
+        int | None,
+        typer.Option(
+            "--longest-text-mib",
+            envvar="TRACEVIZ_LONGEST_TEXT_MIB",
+            min=1,
+            max=1 << 16,
+            show_default="32",
+            callback=_handed_to("TRACEVIZ_LONGEST_TEXT_MIB"),
+            help="Refuse a trace whose header, or an event in it, is longer; it takes up to 20 times as much memory.",
+        ),
+    ] = None,
+    most_rows: Annotated[
+        int | None,
+        typer.Option(
+            "--most-rows",
+            envvar="TRACEVIZ_MOST_ROWS",
+            min=1,
+            max=10**10,
+            show_default="20,000,000",
+            callback=_handed_to("TRACEVIZ_MOST_ROWS"),
+            help="Read no more events of one trace, and no larger table of an export; a row takes up to 1 kB.",
+        ),
+    ] = None,
 ) -> None:
     """Options that stand before the subcommand."""
 

@@ -14,6 +14,7 @@ from rich.text import Text
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import terminal
 from traceviz_dag.lake.lake import open_lake
+from traceviz_dag.printable import printable
 
 _ROWS_SHOWN = 50
 _WIDEST_CELL = 48
@@ -50,9 +51,10 @@ def print_rows(rows: pa.Table, console: Console) -> None:
     """As many rows and columns as are of use on a screen, and what was left out."""
     shown = rows.slice(0, _ROWS_SHOWN)
     cells = [[_cell(value) for value in column.to_pylist()] for column in shown.columns]
-    fitting = _columns_that_fit(rows.column_names, cells, console.width)
+    names = [printable(name) for name in rows.column_names]
+    fitting = _columns_that_fit(names, cells, console.width)
     table = Table()
-    for name, column in zip(rows.column_names[:fitting], rows.columns, strict=False):
+    for name, column in zip(names[:fitting], rows.columns, strict=False):
         number = (
             pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_decimal(column.type)
         )
@@ -60,7 +62,7 @@ def print_rows(rows: pa.Table, console: Console) -> None:
     for index in range(shown.num_rows):
         table.add_row(*(Text(column[index]) for column in cells[:fitting]))
     console.print(table)
-    console.print(Text(_summary(rows, fitting)), soft_wrap=True)
+    console.print(Text(_summary(rows.num_rows, names[fitting:])), soft_wrap=True)
 
 
 def _columns_that_fit(names: list[str], cells: list[list[str]], width: int) -> int:
@@ -72,14 +74,13 @@ def _columns_that_fit(names: list[str], cells: list[list[str]], width: int) -> i
     return len(names)
 
 
-def _summary(rows: pa.Table, fitting: int) -> str:
-    text = "1 row" if rows.num_rows == 1 else f"{rows.num_rows:,} rows"
-    if rows.num_rows > _ROWS_SHOWN:
+def _summary(count: int, hidden: list[str]) -> str:
+    text = "1 row" if count == 1 else f"{count:,} rows"
+    if count > _ROWS_SHOWN:
         text += f", the first {_ROWS_SHOWN} shown"
-    hidden = rows.column_names[fitting:]
     if hidden:
         text += f"; {len(hidden)} more columns do not fit: {', '.join(hidden)}"
-    return text if rows.num_rows <= _ROWS_SHOWN and not hidden else text + "; --json prints everything"
+    return text if count <= _ROWS_SHOWN and not hidden else text + "; --json prints everything"
 
 
 def _cell(value: object) -> str:

@@ -20,7 +20,7 @@ from traceviz_dag.read.nsys.iterations import Iterations
 from traceviz_dag.read.nsys.profile import NO_NAME, NsysProfile
 from traceviz_dag.read.placement import PlacedTrace, Placement
 
-_NODE_IN_NAME = re.compile(r"(?<![A-Za-z])node[_-]?(\d+)(?!\d)", re.IGNORECASE)
+_NODE_IN_NAME = re.compile(r"(?<![A-Za-z])node[_-]?(\d{1,9})(?!\d)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,8 +81,12 @@ def resolve(files: Sequence[TraceFile], *, rank: int | None = None) -> Placement
         files: as discovered.
         rank: the rank of files that tell none themselves.
     """
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        placed = list(pool.map(partial(_place, stated_rank=rank), files))
+    place = partial(_place, stated_rank=rank)
+    if len(files) == 1:
+        placed = [place(files[0])]
+    else:
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            placed = list(pool.map(place, files))
     unique, doubled = _without_doubles([trace for one in placed for trace in one.traces])
     problems = [one.problem for one in placed if one.problem is not None]
     return Placement(

@@ -25,29 +25,43 @@ _TOKENS = "|".join(
         r"gh[pousr]_[A-Za-z0-9]{8,}|github_pat_[A-Za-z0-9_]{8,}|glpat-[A-Za-z0-9_\-]{8,}",
         r"sk-[A-Za-z0-9_\-]{16,}|nvapi-[A-Za-z0-9_\-]{16,}|AIza[A-Za-z0-9_\-]{20,}",
         r"(?:npm|pypi|dop|shpat)[_-][A-Za-z0-9]{20,}",
+        r"sk_(?:live|test)_[A-Za-z0-9]{16,}|ya29\.[A-Za-z0-9_\-]{16,}|dckr_pat_[A-Za-z0-9_\-]{8,}",
+        r"SG\.[A-Za-z0-9_\-]{16,200}\.[A-Za-z0-9_\-]{16,}",
         r"(?:AKIA|ASIA)[A-Z0-9]{12,}|xox[abprs]-[A-Za-z0-9\-]{8,}",
         r"(?<![_\-])eyJ[A-Za-z0-9_\-]{6,2000}\.[A-Za-z0-9_\-]{6,8000}\.[A-Za-z0-9_\-]*",
         r"-----BEGIN [A-Z ]*PRIVATE KEY-----[^-]*(?:-----END [A-Z ]*PRIVATE KEY-----)?",
     )
 )
-_WHOLE_TOKENS = rf"(?<![A-Za-z0-9])(?:{_TOKENS})"
-# A word that names a secret, and what is set to it: WANDB_API_KEY=…, "password": "…", Authorization: Bearer ….
-_NAMED = (
-    r"(?i)(?P<word>(?:pass(?:word|wd|phrase)|secret(?:[_-]?(?:access)?[_-]?key)?|(?:api|access|private|auth|account)[_-]?key"
-    r"|token|credentials?|authorization)['\"]?\s*[=:]\s*(?:bearer\s+|basic\s+)?(?P<quote>['\"])?)"
-    r"(?P<value>(?(quote)(?:(?!(?P=quote)).)+|[^\s'\",;&|]{6,}))"
+# Two of them are told by their length alone, whatever they are glued to.
+_WHOLE_TOKENS = rf"(?<![A-Za-z0-9])(?:{_TOKENS})|hf_[A-Za-z0-9]{{30,}}|gh[pousr]_[A-Za-z0-9]{{36,}}"
+_PASSWORD = r"pass(?:word|wd|phrase)|(?<![A-Za-z])pwd|(?-i:_PASS)"
+_OTHER_NAMES = (
+    r"secret(?:[_-]?(?:access)?[_-]?key)?|(?:api|access|private|auth|account)[_-]?key|token|credentials?|authorization"
 )
-_URL = r"(?P<scheme>[A-Za-z][A-Za-z0-9+.\-]{1,20}://)[^\s/@:]*:?[^\s/@]*@"
+# A word that names a secret, and what is set to it: WANDB_API_KEY=…, "password": "…", Authorization: Bearer …. Quotes
+# may be escaped, as in JSON inside JSON. A number is a secret behind a word for a password only: "token: 4096".
+_NAMED = (
+    rf"(?i)(?P<word>(?:(?P<password>{_PASSWORD})|{_OTHER_NAMES})(?:\\*['\"])?\s*[=:]\s*(?:bearer\s+|basic\s+)?"
+    r"(?P<quote>\\*['\"])?)(?P<value>(?(quote)(?:(?!(?P=quote))(?:\\.|.))+|(?(password)[^\s'\",;&|]+|[^\s'\",;&|]{6,})))"
+)
+_OPTION = (
+    r"(?i)(?P<before>--(?:[a-z]+[_-]){0,3}(?:pass(?:word|wd|phrase)|secret|(?:secret|api|access|private|auth)[_-]key|token)"
+    r"\s+|(?<![A-Za-z])bearer\s+(?=[^\s'\"]{16})|[?&](?:[a-z]+-){0,3}sig(?:nature)?=)(?!-)[^\s'\"&,;]+"
+)
+_URL = r"(?P<scheme>[A-Za-z][A-Za-z0-9+.\-]{1,20}://)[^\s/]*@"
 _HOMES = (
-    r"(?:/[^\s/:'\"(),;=]+){0,8}/(?:home|Users|users)/[^\s/:'\"(),;=]+(?=[/\s:'\"),;]|$)|/root(?=/|$)"
-    r"|[A-Za-z]:\\Users\\[^\s\\:'\"]+"
+    r"(?:/[^\s/:'\"(),;=]+){0,8}/(?:home\d{0,3}|homes|HOME|Users|users)/[^\s/:'\"(),;=]+(?=[/\s:'\"),;]|$)"
+    r"|(?<![\w.~\-])/root(?=/|$)|[A-Za-z]:\\{1,2}Users\\{1,2}[^\s\\:'\"]+"
 )
 
-_TOKEN, _NAME_AND_VALUE, _CREDENTIALS, _HOME = (re.compile(each) for each in (_WHOLE_TOKENS, _NAMED, _URL, _HOMES))
+_TOKEN, _NAME_AND_VALUE, _OPTION_AND_VALUE, _CREDENTIALS, _HOME = (
+    re.compile(each, re.ASCII) for each in (_WHOLE_TOKENS, _NAMED, _OPTION, _URL, _HOMES)
+)
 _SUSPICIOUS = (
-    r"(?i)hf_|gh[pousr]_|github_pat|glpat-|sk-|nvapi-|aiza|(?:npm|pypi|dop|shpat)[_-]|akia|asia|xox[abprs]-|eyj"
-    r"|private key|(?:pass(?:word|wd|phrase)|secret|key|token|credentials?|authorization)['\"]?\s*[=:]|://[^/\s]*@"
-    r"|/(?:home|users)/|/root|\\users\\"
+    r"(?i)hf_|gh[pousr]_|github_pat|glpat-|sk-|sk_|ya29|dckr|sg\.|nvapi-|aiza|(?:npm|pypi|dop|shpat)[_-]|akia|asia"
+    r"|xox[abprs]-|eyj|private key|bearer|--[a-z_\-]*(?:pass|secret|key|token)|[?&][a-z\-]*sig"
+    r"|(?:pass|pass(?:word|wd|phrase)|pwd|secret|key|token|credentials?|authorization)\\*['\"]?[\s\v]*[=:]|://[^/\s]*@"
+    r"|/homes?\d*/|/users/|/root|\\users\\"
 )
 """What every secret contains: one cheap look at a text decides whether it needs the others."""
 
@@ -59,6 +73,7 @@ def masked(text: str) -> str:
     """
     text = _TOKEN.sub(MASK, text)
     text = _NAME_AND_VALUE.sub(_without_value, text)
+    text = _OPTION_AND_VALUE.sub(rf"\g<before>{MASK}", text)
     text = _CREDENTIALS.sub(rf"\g<scheme>{MASK}@", text)
     return _HOME.sub(HOME, text)
 
@@ -96,6 +111,9 @@ def masked_table(table: pa.Table) -> pa.Table:
 
 def _without_value(found: re.Match[str]) -> str:
     value = found["value"]
-    # A count or a size is no secret: "token: 4096".
-    plain = value.strip("[](){}").replace(".", "").replace("x", "").isdigit()
+    if found["password"] is not None:
+        # Where a shell is, and whether there is a password at all, is no secret.
+        plain = value.startswith(("/", "~")) or value in ("None", "null", "True", "False")
+    else:
+        plain = value.strip("[](){}").replace(".", "").replace("x", "").isdigit()
     return found.group() if plain or value == MASK else f"{found['word']}{MASK}"

@@ -16,6 +16,7 @@ from traceviz_dag.errors import BadInputError
 from traceviz_dag.read.events import ProcessGroup
 from traceviz_dag.read.limits import MOST_RANKS
 from traceviz_dag.read.regular_file import open_regular
+from traceviz_dag.read.secrets import masked
 
 _STEM = "unique_parallel_groups"
 
@@ -41,6 +42,7 @@ _STATISTIC = re.compile(r"(?P<name>Total|Valid|Error)\s+Ranks\s*:\s*(?P<value>\d
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _WORDS = {"tensor": "tp", "pipeline": "pp", "data": "dp", "expert": "ep", "context": "cp"}
 _FULL_MODEL = "full model"
+_MOST_SHOWN = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +133,7 @@ def parse_topology_json(text: str, path: Path) -> TopologyFile:
     for group in (*stated.groups, *(_JsonGroup(ranks) for ranks in stated.replicas)):
         outside = [rank for rank in group.ranks if not 0 <= rank < stated.world_size]
         if outside or len(set(group.ranks)) < len(group.ranks):
-            label = group.description or group.name or "a group"
+            label = masked(group.description or group.name or "a group")[:_MOST_SHOWN]
             fault = f"garbled: {label} of {list(group.ranks)[:16]} in a world of {stated.world_size}"
             raise BadInputError(path, fault, _REMEDY)
     if not stated.complete:
@@ -142,9 +144,14 @@ def parse_topology_json(text: str, path: Path) -> TopologyFile:
         groups={},
         full_model=stated.replicas,
         described=tuple(
-            ProcessGroup(group.name, group.description, group.ranks, len(group.ranks)) for group in stated.groups
+            ProcessGroup(_text(group.name), _text(group.description), group.ranks, len(group.ranks))
+            for group in stated.groups
         ),
     )
+
+
+def _text(stated: str | None) -> str | None:
+    return None if stated is None else masked(stated)
 
 
 def parse_topology(text: str, path: Path) -> TopologyFile:
@@ -211,7 +218,7 @@ def _heading(line: str) -> str | None:
 
 def _size(text: str, path: Path, number: int) -> int:
     if not _NUMBER.fullmatch(text.strip()) or int(text) < 1:
-        raise BadInputError(path, f"line {number} gives no size: {text.strip()[:40]!r}", _REMEDY)
+        raise BadInputError(path, f"line {number} gives no size: {masked(text.strip())[:_MOST_SHOWN]!r}", _REMEDY)
     return int(text)
 
 
@@ -219,7 +226,9 @@ def _ranks(text: str, path: Path, number: int) -> Ranks:
     inner = text.strip()
     parts = [part.strip() for part in inner[1:-1].split(",")]
     if not (inner.startswith("[") and inner.endswith("]") and all(map(_NUMBER.fullmatch, parts))):
-        raise BadInputError(path, f"line {number} is cut or garbled: no list of ranks in {inner[:40]!r}", _REMEDY)
+        raise BadInputError(
+            path, f"line {number} is cut or garbled: no list of ranks in {masked(inner)[:_MOST_SHOWN]!r}", _REMEDY
+        )
     return tuple(int(part) for part in parts)
 
 
@@ -233,7 +242,9 @@ def _check_sizes(sizes: Mapping[str, int], path: Path) -> None:
     """Refuse sizes of groups that no job has."""
     for name, size in sizes.items():
         if not 0 < size <= MOST_RANKS:
-            raise BadInputError(path, f"garbled: {name[:40]} of size {size}, which no job has", _REMEDY)
+            raise BadInputError(
+                path, f"garbled: {masked(name)[:_MOST_SHOWN]} of size {size}, which no job has", _REMEDY
+            )
 
 
 def _check_complete(sizes: Mapping[str, int], sections: Mapping[str, _Section], path: Path, *, counted: bool) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from traceviz_dag.errors import BadInputError
-from traceviz_dag.read.topology_file import find_topology_file, parse_topology, read_topology_file
+from traceviz_dag.read.topology_file import find_topology_file, parse_topology, parse_topology_json, read_topology_file
 
 PATH = Path("unique_parallel_groups_1.txt")
 NEW_FORM = """\
@@ -155,3 +156,17 @@ def test_the_newest_file_of_a_folder_or_its_parent_is_found(tmp_path):
     assert found is not None
     assert found.name == "unique_parallel_groups_20260102_000000.txt"
     assert read_topology_file(found).groups["pp"] == PIPELINE
+
+
+def test_secrets_in_a_json_file_are_neither_kept_nor_quoted(tmp_path):
+    stated = {
+        **{"format": "traceviz topology", "version": 1, "world_size": 2, "complete": True, "sizes": {}, "replicas": []},
+        "groups": [{"ranks": [0, 1], "name": "hf_SECRETabcdefgh", "description": "GROUP /home/alice/x"}],
+    }
+    path = tmp_path / "unique_parallel_groups_1.json"
+    (group,) = parse_topology_json(json.dumps(stated), path).described
+    assert (group.name, group.description) == ("***", "GROUP ~/x")
+    stated["groups"][0] = {"ranks": [0, 9], "description": "password=hunter2"}
+    with pytest.raises(BadInputError, match=r"password=\*\*\*") as refused:
+        parse_topology_json(json.dumps(stated), path)
+    assert "hunter2" not in str(refused.value)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +65,8 @@ def test_a_header_that_nests_too_deeply_is_flagged_and_the_events_stay(tmp_path)
         ({"world_size": 4503599627370497}, "world size of 4503599627370497"),
         ({"world_size": -4}, "world size of -4"),
         ({"rank": 10**12}, "rank 1000000000000"),
+        ({"rank": 10**30}, "rank 1000000000000"),
+        ({"world_size": 4.5}, "world size of 4.5"),
     ],
 )
 def test_numbers_that_no_job_has_are_not_believed_and_said(tmp_path, facts, words):
@@ -69,6 +74,17 @@ def test_numbers_that_no_job_has_are_not_believed_and_said(tmp_path, facts, word
     events = read_kineto(path)
     assert words in str(events.report.fault)
     assert getattr(events.header, next(iter(facts))) is None
+
+
+@pytest.mark.parametrize("digits", [20, 310, 400, 5000])
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_time_with_too_many_digits_costs_its_event_alone(tmp_path, digits, place):
+    """The first time of a text decides how the others are read; the times of real traces have 16 digits."""
+    events = [_event(index, ts=1_779_000_000_000_000 + index) for index in range(3)]
+    events[place] = events[place].replace(f'"ts": {1_779_000_000_000_000 + place}', f'"ts": {"9" * digits}')
+    events = read_kineto(_write(tmp_path / "t.json", events))
+    assert sum(events.report.dropped.values()) == 1
+    assert len(events.device) == 2
 
 
 def test_a_size_is_believed_only_as_far_as_ranks_are_named():
@@ -133,3 +149,22 @@ def test_steps_without_end_are_refused(tmp_path, monkeypatch):
     path = _write(tmp_path / "t.json", [_event(index, name=f"ProfilerStep#{index}") for index in range(9)])
     with pytest.raises(BadInputError, match="more than 5 ProfilerSteps"):
         peek.peek(path)
+
+
+@pytest.mark.parametrize("given", ["abc", "-1", "0", "9" * 20, "1.5"])
+def test_a_bound_that_is_no_number_is_refused_and_not_passed_over(given):
+    code = "import traceviz_dag.read.limits"
+    environment = {**os.environ, "TRACEVIZ_MOST_ROWS": given}
+    ended = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode != 0
+    assert f"TRACEVIZ_MOST_ROWS={given} is no number from 1 to" in ended.stderr
+
+
+def test_the_options_before_a_command_set_the_bounds_of_its_readers():
+    code = (
+        "from traceviz_dag.commands.main import app;"
+        "app(['--longest-text-mib', '7', '--most-rows', '99', 'doctor', '--help'], standalone_mode=False);"
+        "from traceviz_dag.read import limits; print(limits.LONGEST_TEXT >> 20, limits.MOST_ROWS)"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout.splitlines()[-1] == "7 99"

@@ -13,7 +13,7 @@ from traceviz_dag.classify.phases.schedule_order import BACKWARD, FORWARD, numbe
 from traceviz_dag.read.events import MISSING, USER_ANNOTATION, Int64, TraceEvents
 from traceviz_dag.read.host_tree import NONE, HostTree, take
 
-PROFILER_STEP = re.compile(r"ProfilerStep#(\d+)$")
+PROFILER_STEP = re.compile(r"ProfilerStep#(\d{1,18})$", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise, permutations
 
 from traceviz_dag.classify.topology.group_dimensions import AXES
@@ -49,12 +50,12 @@ def implied_grids(
     dense = None if world is None else _complete(world, sizes)
     if world is None or dense is None or None in distances.values():
         return None
-    fitting: dict[tuple[int, ...], ParallelSizes] = {}
-    for etp in _expert_tensor_sizes(world, dense, sizes):
-        for tokens in permutations(ORDER_TOKENS):
-            candidate = _candidate(world, dense, sizes.get("ep", 1), etp, "-".join(tokens))
-            if candidate is not None and _agrees(candidate, sizes, distances):
-                fitting.setdefault(_identity(candidate), candidate)
+    fitting = {
+        identity: candidate
+        for etp in _expert_tensor_sizes(world, dense, sizes)
+        for identity, candidate in _candidates(world, dense["tp"], dense["cp"], dense["pp"], sizes.get("ep", 1), etp)
+        if _agrees(candidate, sizes, distances)
+    }
     if len({identity[: len(_DENSE_AXES)] for identity in fitting}) != 1:
         return None
     grids = compute_grids(next(iter(fitting.values())))
@@ -95,11 +96,19 @@ def _expert_tensor_sizes(world: int, dense: Mapping[str, int], sizes: Mapping[st
     return [etp for etp in range(1, world + 1) if world % (etp * sizes.get("ep", 1) * dense["pp"]) == 0]
 
 
-def _candidate(world: int, dense: Mapping[str, int], ep: int, etp: int, order: str) -> ParallelSizes | None:
-    try:
-        return ParallelSizes(world=world, tp=dense["tp"], cp=dense["cp"], pp=dense["pp"], ep=ep, etp=etp, order=order)
-    except UsageError:
-        return None
+@lru_cache(maxsize=256)
+def _candidates(
+    world: int, tp: int, cp: int, pp: int, ep: int, etp: int
+) -> tuple[tuple[tuple[int, ...], ParallelSizes], ...]:
+    """The distinct pairs of grids of these sizes over all orders of the axes, each behind what tells it from others."""
+    found: dict[tuple[int, ...], ParallelSizes] = {}
+    for tokens in permutations(ORDER_TOKENS):
+        try:
+            candidate = ParallelSizes(world=world, tp=tp, cp=cp, pp=pp, ep=ep, etp=etp, order="-".join(tokens))
+        except UsageError:
+            continue
+        found.setdefault(_identity(candidate), candidate)
+    return tuple(found.items())
 
 
 def _distances(sizes: ParallelSizes) -> dict[str, int]:

@@ -36,6 +36,7 @@ CUT_OFF = "cut off by the end of the file"
 """Reasons in ``EventArray.dropped``."""
 
 _FAULT_POSITION = re.compile(r"\(byte (\d+)\)")
+_REMEDY = "traceviz --longest-text-mib N … reads longer ones"
 _SLACK_BYTES = 1 << 14
 _SMALLEST_CHUNK = 16
 _MOST_EXCISIONS = 1000
@@ -114,7 +115,7 @@ class EventArray(Generic[Piece]):
                 self.dropped[CUT_OFF] += 1
                 return
             elif self._end - self._start > LONGEST_TEXT:
-                self.give_up(f"an event in it is longer than {LONGEST_TEXT >> 20} MiB")
+                self.give_up(f"an event in it is longer than {LONGEST_TEXT >> 20} MiB ({_REMEDY})")
             else:
                 wanted = 2 * max(wanted, self._end - self._start)
         if self.complete:

@@ -245,7 +245,12 @@ def _lenient_event(raw: msgspec.Raw) -> Event:
 
 
 def _time(value: object) -> float:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        raise msgspec.ValidationError(NO_NUMBER) from None
 
 
 def _identifier(value: object) -> int | str:

@@ -15,6 +15,7 @@ from traceviz_dag.read.secrets import masked
 
 _UNDEFINED = "undefined"
 _LAST_BASE_NS = LAST_INSTANT_NS // 2
+_MOST_SHOWN = 24
 _RANK = re.compile(r"\d{1,18}", re.ASCII)
 _RANK_LIST = re.compile(r"\[?\s*(?:\d{1,18}\s*(?:,\s*\d{1,18}\s*)*)?\]?", re.ASCII)
 
@@ -60,20 +61,15 @@ def decode_header(before: bytes, after: bytes) -> tuple[TraceHeader, str | None]
 
 def _facts(first: _Header, last: _Header) -> tuple[TraceHeader, str | None]:
     """What the header says, and what of it cannot be: a number that no job has is not believed."""
-    names = (part.name for part in msgspec.structs.fields(_Header))
-    parts = {name: getattr(first, name) if getattr(first, name) is not None else getattr(last, name) for name in names}
+    told = {name: getattr(first, name) for name in _Header.__struct_fields__}
+    parts = {name: getattr(last, name) if value is None else value for name, value in told.items()}
     distributed = _distributed(parts["distributed"])
-    rank, world, base = _number(distributed.rank), _number(distributed.world_size), _number(parts["base_time_ns"])
-    faults = []
-    if rank is not None and not 0 <= rank < MOST_RANKS:
-        faults.append(f"its header says rank {rank}, which no job has")
-        rank = None
-    if world is not None and not 0 < world <= MOST_RANKS:
-        faults.append(f"its header says a world size of {world}, which no job has")
-        world = None
-    if base is not None and abs(base) >= _LAST_BASE_NS:
-        faults.append(f"its header says a base time of {base} ns, which is no date")
-        base = None
+    rank, unlikely_rank = _believed(distributed.rank, 0, MOST_RANKS - 1, "rank", "which no job has")
+    world, unlikely_world = _believed(distributed.world_size, 1, MOST_RANKS, "a world size of", "which no job has")
+    base, unlikely_base = _believed(
+        parts["base_time_ns"], 1 - _LAST_BASE_NS, _LAST_BASE_NS - 1, "a base time in ns of", "which is no date"
+    )
+    faults = [fault for fault in (unlikely_rank, unlikely_world, unlikely_base) if fault]
     facts = TraceHeader(
         rank=rank,
         world_size=world,
@@ -158,6 +154,22 @@ def _distributed(value: object) -> _Distributed:
 def _number(value: object) -> int | None:
     number = as_integer(value)
     return None if number == MISSING else number
+
+
+def _believed(value: object, least: int, most: int, words: str, verdict: str) -> tuple[int | None, str | None]:
+    """A number between two bounds; None for any other, with a fault where the header gives one that is not."""
+    number = _number(value)
+    if number is not None and least <= number <= most:
+        return number, None
+    # A number of any size is one that is given; what is no number at all says nothing.
+    given = number is not None or (isinstance(value, int | float) and not isinstance(value, bool))
+    return None, f"its header says {words} {_shown(value)}, {verdict}" if given else None
+
+
+def _shown(value: object) -> str:
+    """A number as a line bears it."""
+    text = str(value)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
 
 
 def _flag(value: object) -> bool | None:

@@ -47,7 +47,7 @@ def read_kineto(path: Path, *, chunk_bytes: int = CHUNK_BYTES) -> TraceEvents:
         def keep(piece: Piece) -> None:
             builder.add(piece)
             if builder.rows_kept > MOST_ROWS and not array.complete:
-                array.give_up(f"it holds more than {MOST_ROWS:,} events")
+                array.give_up(f"it holds more than {MOST_ROWS:,} events (traceviz --most-rows N … reads more)")
 
         try:
             array.feed(keep)

@@ -22,6 +22,7 @@ _FIRST_TIME = re.compile(rb'"ts"\s*:\s*(?=\d)')
 _WHOLE_DIGITS = re.compile(rb"\d+")
 _SEARCHED_BYTES = 1 << 16
 _LARGEST_US = 2**52
+_MOST_DIGITS = len(str(_LARGEST_US))
 
 
 def to_nanoseconds(microseconds: npt.NDArray[np.float64]) -> Int64:
@@ -53,12 +54,12 @@ class ShortenedTimes:
 
 
 def shorten_times(text: memoryview) -> ShortenedTimes | None:
-    """Shorten the time stamps of ``text``; None where its first one is short enough as it is."""
+    """Shorten the time stamps of ``text``; None where its first one is short enough as it is, or beyond all times."""
     first = _FIRST_TIME.search(text, 0, _SEARCHED_BYTES)
     if first is None:
         return None
     digits = _WHOLE_DIGITS.match(text, first.end())
-    if digits is None or int(digits.group()) < EXACT_BELOW:
+    if digits is None or len(digits.group()) > _MOST_DIGITS or not EXACT_BELOW <= int(digits.group()) < _LARGEST_US:
         return None
     kept = min(_MOST_KEPT_DIGITS, len(digits.group()) - len(_MARK))
     prefix = digits.group()[:-kept]

@@ -146,7 +146,7 @@ class NsysSchema:
             return None, {}
         if self.count(found) > MOST_ROWS:
             fault = f"table {found} has {self.count(found):,} rows, more than {MOST_ROWS:,}"
-            raise BadInputError(self.source.path, fault, "set TRACEVIZ_MOST_ROWS where the memory is there")
+            raise BadInputError(self.source.path, fault, "where the memory is there, call traceviz --most-rows N …")
         parts = {name: self._expression(found, wanted) for name, wanted in fields.items()}
         asked = [f'{part} AS "{name}"' for name, part in parts.items() if part is not None]
         condition = f" WHERE {where}" if where else ""

@@ -7,6 +7,7 @@ host and user names, output of the profiled processes) are not offered at all, s
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -93,14 +94,18 @@ class SqliteSource:
     def columns(self) -> Mapping[str, tuple[str, ...]]:
         """Table → its columns, tables with secrets left out; views and virtual tables too, for they run code."""
         rows = self.query(
-            "SELECT tables.name AS name, columns.name AS field FROM sqlite_master AS tables, "
-            "pragma_table_info(tables.name) AS columns WHERE tables.type = 'table' AND tables.rootpage > 0 "
+            "SELECT CAST(tables.name AS BLOB) AS name, CAST(columns.name AS BLOB) AS field "
+            "FROM sqlite_master AS tables, pragma_table_info(tables.name) AS columns "
+            "WHERE tables.type = 'table' AND tables.rootpage > 0 "
             "ORDER BY tables.name, columns.cid"
         )
         found: dict[str, tuple[str, ...]] = {}
-        for name, field in zip(rows["name"].to_pylist(), rows["field"].to_pylist(), strict=True):
-            if offers(name):
-                found[name] = (*found.get(name, ()), field)
+        for row in zip(rows["name"].to_pylist(), rows["field"].to_pylist(), strict=True):
+            # What is named in no UTF-8 is not of nsys.
+            with suppress(UnicodeDecodeError):
+                name, field = (text.decode() for text in row)
+                if offers(name):
+                    found[name] = (*found.get(name, ()), field)
         return found
 
     def query(self, sql: str) -> pa.Table:

@@ -17,10 +17,10 @@ from traceviz_dag.read.secrets import masked_column
 
 _STRINGS = "StringIds"
 _APPENDED = (
-    r"(?s)^(?P<name>.*?)(?:, seq = (?P<sequence>\d+))?(?:, op_id = (?P<operator>\d+))?"
+    r"(?s)^(?P<name>.*?)(?:, seq = (?P<sequence>\d{1,18}))?(?:, op_id = (?P<operator>\d{1,18}))?"
     r"(?:, (?:sizes|input_op_ids|concrete_inputs) = .*)?$"
 )
-_PLAINLY_APPENDED = r"^(?P<name>[^,]*)(?:, seq = (?P<sequence>\d+))?(?:, op_id = (?P<operator>\d+))?$"
+_PLAINLY_APPENDED = r"^(?P<name>[^,]*)(?:, seq = (?P<sequence>\d{1,18}))?(?:, op_id = (?P<operator>\d{1,18}))?$"
 _MAY_BE_APPENDED = r", (?:seq|op_id|sizes|input_op_ids) = "
 
 

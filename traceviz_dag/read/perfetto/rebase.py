@@ -25,7 +25,7 @@ _KEY_BYTES = 4
 _MOST_DIGITS = 18
 _MOST_GAP = 16
 _ZERO, _NINE, _SPACE = ord("0"), ord("9"), ord(" ")
-_FIRST_TIME = re.compile(rb'(?<!\\)"ts"\s*:\s*(\d+)')
+_FIRST_TIME = re.compile(rb'(?<!\\)"ts"\s*:\s*(\d{1,18})')
 _WHITESPACE = np.array([ord(character) in b" \t\r\n" for character in map(chr, range(256))])
 
 
