@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from traceviz_dag.commands.failures import end_failed, tell_failures
+from traceviz_dag.commands.failures import end_failed, tell_failures, vanished_lines
 from traceviz_dag.commands.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.output import home_option, print_json, terminal
 from traceviz_dag.commands.partial import end_partial, tell_partial
@@ -62,7 +62,7 @@ def analyze(
     from traceviz_dag.discovery import inputs_below
     from traceviz_dag.orchestrate import AnalysisSettings, analyse
 
-    inputs = inputs_below(paths, pattern=pattern, rank=rank, home=home.resolve())
+    inputs = inputs_below(paths, pattern=pattern, rank=rank, home=home.resolve(), with_known=True)
     folder = home.resolve()
     settings = AnalysisSettings(
         folder, workers, rules.resolve() if rules else None, allow_partial, force, allow_partial
@@ -72,6 +72,8 @@ def analyze(
         results = analyse(settings, inputs, started)
     for warning in dict.fromkeys(warning for entry in inputs for warning in entry.warnings):
         console.print(f"traceviz: {warning}", style="yellow", soft_wrap=True, highlight=False, markup=False)
+    for line in vanished_lines(results):
+        console.print(f"traceviz: {line}", style="yellow", soft_wrap=True, highlight=False, markup=False)
     tell_failures(results)
     lake = open_lake(folder)
     found = [stored_completeness(lake, entry.run, entry.iteration, entry) for entry in inputs]
