@@ -168,7 +168,9 @@ class _Analysis:
 
     def make_topology(self, result: IterationResult) -> bool:
         """Bring the topology up to date; whether it is."""
-        if not self.settings.force and topology_is_current(self.instance, self.lake, self.inputs):
+        # The header of a trace that is gone cannot be read again.
+        forced = self.settings.force and not self.vanished_ranks()
+        if not forced and topology_is_current(self.instance, self.lake, self.inputs):
             return True
         faults = self.materialise("topology", [topology_assets], partition_key=self.inputs.key)
         result.failures += faults
@@ -195,7 +197,7 @@ class _Analysis:
             failures = [f"{self.inputs.key}: ranks {missing} have no tables, or changed meanwhile; run it again"]
         result.failures += failures
         result.not_computed = missing
-        result.vanished = [entry.rank for entry in self.inputs.ranks if not Path(entry.path).exists()]
+        result.vanished = self.vanished_ranks()
         outdated = [entry.rank for entry in self.ranks_in(outdated_ranks)] if result.vanished else []
         if outdated:
             result.failures.append(
@@ -239,7 +241,12 @@ class _Analysis:
         stale = self.stale_ranks()
         if not self.settings.force:
             return stale
-        return [entry for entry in self.inputs.ranks if entry in stale or Path(entry.path).exists()]
+        gone = self.vanished_ranks()
+        return [entry for entry in self.inputs.ranks if entry in stale or entry.rank not in gone]
+
+    def vanished_ranks(self) -> list[int]:
+        """Ranks whose trace is gone."""
+        return [entry.rank for entry in self.inputs.ranks if not Path(entry.path).exists()]
 
     def stale_ranks(self) -> list[RankInput]:
         """Ranks whose tables are not what they should be."""

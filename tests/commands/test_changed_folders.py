@@ -67,7 +67,7 @@ def test_a_rank_that_is_gone_goes_from_the_figures_once_another_one_changed(run,
 def test_rules_that_a_rank_without_a_trace_cannot_get_are_told(run, home, tmp_path):
     _file(run, 3).unlink()
     rules = tmp_path / "rules.toml"
-    rules.write_text('[[kernel]]\nmatch = "nvjet"\nkind = "memory"\n')
+    rules.write_text('[[kernel]]\nname = "own_gemm"\npatterns = ["nvjet*"]\nkind = "computation"\n')
     answer = call("analyze", run, "--home", home, "--rules", rules)
     assert answer.code == 2 and "rank 3 cannot be made anew" in answer.err
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 TRENDS_SQL = """
 SELECT run, iteration, ranks, partial, step_ns,
-    CASE WHEN covered_ranks = lag(covered_ranks) OVER of_run THEN step_ns - lag(step_ns) OVER of_run END AS change_ns,
-    CASE WHEN covered_ranks = lag(covered_ranks) OVER of_run THEN step_ns / lag(step_ns) OVER of_run - 1 END
+    CASE WHEN covered_ranks IS NOT DISTINCT FROM lag(covered_ranks) OVER of_run THEN step_ns - lag(step_ns) OVER of_run END AS change_ns,
+    CASE WHEN covered_ranks IS NOT DISTINCT FROM lag(covered_ranks) OVER of_run THEN step_ns / lag(step_ns) OVER of_run - 1 END
         AS change_share,
     compute_ns, exposed_ns, idle_ns, hidden_share, slowest_rank, unclassified_share
 FROM iterations
