@@ -18,13 +18,16 @@ if TYPE_CHECKING:
 
 TRENDS_SQL = """
 SELECT run, iteration, ranks, partial, step_ns,
-    CASE WHEN covered_ranks IS NOT DISTINCT FROM lag(covered_ranks) OVER of_run THEN step_ns - lag(step_ns) OVER of_run END AS change_ns,
-    CASE WHEN covered_ranks IS NOT DISTINCT FROM lag(covered_ranks) OVER of_run THEN step_ns / lag(step_ns) OVER of_run - 1 END
-        AS change_share,
+    CASE WHEN comparable THEN step_ns - before_ns END AS change_ns,
+    CASE WHEN comparable THEN step_ns / before_ns - 1 END AS change_share,
     compute_ns, exposed_ns, idle_ns, hidden_share, slowest_rank, unclassified_share
-FROM iterations
-WHERE $run IS NULL OR run = $run
-WINDOW of_run AS (PARTITION BY run ORDER BY iteration)
+FROM (
+    SELECT *, lag(step_ns) OVER of_run AS before_ns,
+        covered_ranks IS NOT DISTINCT FROM lag(covered_ranks) OVER of_run AS comparable
+    FROM iterations
+    WHERE $run IS NULL OR run = $run
+    WINDOW of_run AS (PARTITION BY run ORDER BY iteration)
+)
 ORDER BY run, iteration
 """
 VERDICTS_SQL = "SELECT run, iteration, accepted, moved, statement FROM nights"
