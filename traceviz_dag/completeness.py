@@ -168,9 +168,14 @@ def read_completeness(inputs: IterationInputs, expected: int | None, faults: Ite
 
 
 def ranks_chosen_by_name(inputs: IterationInputs, paths: Sequence[Path]) -> bool:
-    """Whether each rank's file was named itself, so that the other ranks are left out on purpose."""
-    named = {str(path.resolve()) for path in paths}
-    return bool(inputs.ranks) and all(entry.path in named for entry in inputs.ranks)
+    """Whether files were named, and no folder that holds them, so that the other ranks are left out on purpose.
+
+    Ranks that the home knew already may be among the inputs without being named.
+    """
+    named = [path.resolve() for path in paths]
+    files = {entry.path for entry in inputs.ranks}
+    # An export of Nsight Systems may be a folder.
+    return any(str(path) in files for path in named) and all(str(path) in files or path.is_file() for path in named)
 
 
 def ranks_in_words(ranks: Sequence[int]) -> str:

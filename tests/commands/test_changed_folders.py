@@ -101,3 +101,14 @@ def test_iterations_without_figures_are_named(tmp_path):
     answer = call("iterations", "--home", home, "--json")
     assert [row["iteration"] for row in answer.json] == [7]
     assert answer.code == 2 and "no figures of job 8" in answer.err
+
+
+def test_files_that_are_named_one_after_the_other_are_not_missed(run, tmp_path):
+    home = tmp_path / "home of its own"
+    for rank in (0, 1):
+        answer = call("analyze", _file(run, rank), "--home", home, "--json")
+        assert answer.code == 0, answer.err
+        assert answer.json[0]["figures"]["covered_ranks"] == list(range(rank + 1))
+    assert call("analyze", run / "iteration_7", "--home", home).code == 0
+    _file(run, 2).unlink()
+    assert call("overlap", run).code == 2

@@ -54,9 +54,10 @@ def analyze(
     """Turn traces into classified kernels, micro-batches and overlap, and say what they show.
 
     Runs Dagster in this process on the home's instance, so that `traceviz dev` shows the lineage. What is there and
-    unchanged is skipped. A file that cannot be read, or not wholly, is reported; the other ranks go on, and the exit
-    code is 2. Figures across ranks leave out what was read in part, unless --allow-partial counts it. Ranks without a
-    trace make the result partial, too, unless the files, a pattern or --allow-partial say that they are meant.
+    unchanged is skipped; the ranks that the home knows already of an iteration are brought up to date with those that
+    are named. A file that cannot be read, or not wholly, is reported; the other ranks go on, and the exit code is 2.
+    Figures across ranks leave out what was read in part, unless --allow-partial counts it. Ranks without a trace make
+    the result partial, too, unless the files, a pattern or --allow-partial say that they are meant.
     """
     from traceviz_dag.completeness import ranks_chosen_by_name, stored_completeness
     from traceviz_dag.discovery import inputs_below
