@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import sqlite3
 import time
@@ -44,6 +45,9 @@ _NO_OUTPUT: dict[str, Any] = {
     }
 }
 
+_LEAST_FREE_BYTES = 1 << 20
+"""A database of an empty instance takes about half of it."""
+
 _UNFINISHED = [
     dg.DagsterRunStatus.NOT_STARTED,
     dg.DagsterRunStatus.STARTING,
@@ -72,15 +76,31 @@ def open_instance(home: Path, *, captures_output: bool = True) -> Iterator[dg.Da
         with exclusive_lock(folder / _LOCK):
             _mend(folder)
             instance = dg.DagsterInstance.from_ref(InstanceRef.from_dir(str(folder), overrides=overrides))
-    except (OperationalError, sqlite3.OperationalError) as error:
-        fault = f"Dagster's records cannot be reached ({str(error).splitlines()[0]})"
-        raise BadInputError(folder, fault, "check the storage that dagster.yaml names, and run it again") from error
     except (DatabaseError, sqlite3.DatabaseError, CommandError) as error:
-        fault = f"Dagster's records cannot be opened ({str(error).splitlines()[0]})"
-        raise BadInputError(folder, fault, "move the folder away and analyse again; the tables stay") from error
+        raise _refusal(folder, error) from error
     with instance:
         fail_abandoned_runs(instance)
         yield instance
+
+
+def _refusal(folder: Path, error: Exception) -> BadInputError:
+    """Why Dagster's records cannot be used, and what to do: a full disk, a storage out of reach, or damage."""
+    reason = str(error).splitlines()[0]
+    if _for_want_of_space(folder, error):
+        return BadInputError(
+            folder, f"Dagster's records cannot be written ({reason})", "free space there; run it again"
+        )
+    if isinstance(error, OperationalError | sqlite3.OperationalError):
+        remedy = "check the storage that dagster.yaml names, and run it again"
+        return BadInputError(folder, f"Dagster's records cannot be reached ({reason})", remedy)
+    remedy = "move the folder away and analyse again; the tables stay"
+    return BadInputError(folder, f"Dagster's records cannot be opened ({reason})", remedy)
+
+
+def _for_want_of_space(folder: Path, error: Exception) -> bool:
+    """Whether a database says so; on a full disk some of its writes end as another error, or as a half-made table."""
+    code = getattr(getattr(error, "orig", error), "sqlite_errorcode", None)
+    return code == sqlite3.SQLITE_FULL or shutil.disk_usage(folder).free < _LEAST_FREE_BYTES
 
 
 def prepare_instance(home: Path) -> Path:

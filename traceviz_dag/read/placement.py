@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from traceviz_dag.errors import BadInputError
@@ -57,11 +56,13 @@ class Placement:
         traces: by run, iteration and rank; none of them twice.
         problems: one for each file, or set of files, that is left out.
         warnings: one line for each file whose path and header contradict each other.
+        disputed: run, iteration and rank of each place that several files claim.
     """
 
     traces: tuple[PlacedTrace, ...]
     problems: tuple[BadInputError, ...]
     warnings: tuple[str, ...]
+    disputed: tuple[tuple[str, int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,9 @@ class _Placed:
     warning: str | None = None
 
 
-def resolve(files: Sequence[TraceFile], *, rank: int | None = None) -> Placement:
+def resolve(
+    files: Sequence[TraceFile], *, rank: int | None = None, ranks: Mapping[Path, int] | None = None
+) -> Placement:
     """Place trace files, looking into them where their paths do not tell.
 
     The header wins over the path. A file that cannot be read is placed by its path alone, so that the reading of it can
@@ -80,19 +83,21 @@ def resolve(files: Sequence[TraceFile], *, rank: int | None = None) -> Placement
     Args:
         files: as discovered.
         rank: the rank of files that tell none themselves.
+        ranks: path → its rank, of files for which ``rank`` is not meant.
     """
-    place = partial(_place, stated_rank=rank)
+    stated = [(ranks or {}).get(file.path, rank) for file in files]
     if len(files) == 1:
-        placed = [place(files[0])]
+        placed = [_place(files[0], stated[0])]
     else:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            placed = list(pool.map(place, files))
-    unique, doubled = _without_doubles([trace for one in placed for trace in one.traces])
+            placed = list(pool.map(_place, files, stated))
+    unique, doubled, disputed = _without_doubles([trace for one in placed for trace in one.traces])
     problems = [one.problem for one in placed if one.problem is not None]
     return Placement(
         traces=tuple(sorted(unique, key=lambda trace: (trace.run, trace.iteration, trace.rank))),
         problems=(*problems, *doubled),
         warnings=tuple(one.warning for one in placed if one.warning is not None),
+        disputed=disputed,
     )
 
 
@@ -143,8 +148,10 @@ def _trace(file: TraceFile, iteration: int, rank: int, step: int | None = None) 
     return PlacedTrace(file.run, iteration, rank, file.path, file.name, step)
 
 
-def _without_doubles(traces: Sequence[PlacedTrace]) -> tuple[list[PlacedTrace], list[BadInputError]]:
-    """Traces that alone claim their place, and a problem for each set of files that claim the same."""
+def _without_doubles(
+    traces: Sequence[PlacedTrace],
+) -> tuple[list[PlacedTrace], list[BadInputError], tuple[tuple[str, int, int], ...]]:
+    """Traces that alone claim their place, a problem for each set of files that claim the same, and those places."""
     claims: defaultdict[tuple[str, int, int], list[PlacedTrace]] = defaultdict(list)
     for trace in traces:
         claims[trace.run, trace.iteration, trace.rank].append(trace)
@@ -158,4 +165,5 @@ def _without_doubles(traces: Sequence[PlacedTrace]) -> tuple[list[PlacedTrace], 
         others = ", ".join(path.name if path.parent == paths[0].parent else str(path) for path in paths[1:])
         fault = f"rank {places[0].rank} of iteration {iterations} is claimed by {others} too, so none of them is taken"
         problems.append(BadInputError(paths[0], fault, "move all but one out of the run's folder"))
-    return [claimants[0] for claimants in claims.values() if len(claimants) == 1], problems
+    unique = [claimants[0] for claimants in claims.values() if len(claimants) == 1]
+    return unique, problems, tuple(place for place, claimants in claims.items() if len(claimants) > 1)
