@@ -21,14 +21,22 @@ from dagster._core.storage.runs.sqlite import sqlite_run_storage
 from dagster._core.storage.schedules.sqlite import sqlite_schedule_storage
 from dagster._core.storage.sql import get_alembic_config
 from sqlalchemy.exc import DatabaseError, OperationalError
+from yaml import YAMLError  # type: ignore[import-untyped]
 
 from traceviz_dag.errors import BadInputError
-from traceviz_dag.run_launcher import HOST_TAG, PROCESS_TAG, is_gone, start_of
-from traceviz_dag.whole_files import exclusive_lock
+from traceviz_dag.run_launcher import HOST_TAG, PROCESS_TAG, is_gone, start_mark
+from traceviz_dag.whole_files import exclusive_lock, write_atomically
 
 INSTANCE_FOLDER = "dagster"
 
 _LOCK = ".prepare.lock"
+_SETTINGS = "dagster.yaml"
+_LONGEST_QUOTE = 300
+_FULL = "disk is full"
+"""What SQLite says then."""
+
+_ROOM = "free space there, and run it again: what was computed stays"
+_STORAGE = "check the disk, or the storage that dagster.yaml names, and run it again"
 _EVENT_INDEX = Path("history/runs/index.db")
 _DATABASES = {
     Path("history/runs.db"): sqlite_run_storage,
@@ -64,7 +72,8 @@ def open_instance(home: Path, *, captures_output: bool = True) -> Iterator[dg.Da
             makes print their tracebacks.
 
     Raises:
-        BadInputError: the records are damaged, or out of reach.
+        BadInputError: the records or their settings are damaged, or out of reach, also within the block.
+        OutputError: the folder cannot be written.
     """
     folder = prepare_instance(home)
     overrides = {} if captures_output else _NO_OUTPUT
@@ -73,33 +82,37 @@ def open_instance(home: Path, *, captures_output: bool = True) -> Iterator[dg.Da
             _mend(folder)
             instance = dg.DagsterInstance.from_ref(InstanceRef.from_dir(str(folder), overrides=overrides))
     except (OperationalError, sqlite3.OperationalError) as error:
-        fault = f"Dagster's records cannot be reached ({str(error).splitlines()[0]})"
-        raise BadInputError(folder, fault, "check the storage that dagster.yaml names, and run it again") from error
+        raise _out_of_reach(folder, error) from error
+    except (YAMLError, dg.DagsterInvalidConfigError) as error:
+        fault = f"Dagster does not take these settings ({' '.join(str(error).split())[:_LONGEST_QUOTE]})"
+        remedy = "mend them, or move the file away: it is made anew"
+        raise BadInputError(folder / _SETTINGS, fault, remedy) from error
     except (DatabaseError, sqlite3.DatabaseError, CommandError) as error:
         fault = f"Dagster's records cannot be opened ({str(error).splitlines()[0]})"
         raise BadInputError(folder, fault, "move the folder away and analyse again; the tables stay") from error
-    with instance:
-        fail_abandoned_runs(instance)
-        yield instance
+    try:
+        with instance:
+            fail_abandoned_runs(instance)
+            yield instance
+    except OperationalError as error:
+        # The disk is full, say: the tables are no part of these records, and stay.
+        raise _out_of_reach(folder, error) from error
 
 
 def prepare_instance(home: Path) -> Path:
     """Create HOME/dagster with its settings, if it is not there; returns the folder."""
     folder = home / INSTANCE_FOLDER
     folder.mkdir(parents=True, exist_ok=True)
-    settings = folder / "dagster.yaml"
+    settings = folder / _SETTINGS
     with exclusive_lock(folder / _LOCK):
         if not settings.exists():
-            arriving = folder / ".dagster.yaml.new"
-            arriving.write_text(resources.files("traceviz_dag").joinpath("dagster.yaml").read_text(encoding="utf-8"))
-            arriving.replace(settings)
+            write_atomically(settings, resources.files("traceviz_dag").joinpath("dagster.yaml").read_bytes())
     return folder
 
 
 def own_process_tags() -> dict[str, str]:
     """Tags of a run that this process executes itself: by them others see whether the process is still there."""
-    started = start_of(os.getpid())
-    return {HOST_TAG: socket.gethostname(), PROCESS_TAG: f"{os.getpid()}@{time.time() if started is None else started}"}
+    return {HOST_TAG: socket.gethostname(), PROCESS_TAG: f"{os.getpid()}@{start_mark(os.getpid()) or time.time()}"}
 
 
 def fail_abandoned_runs(instance: dg.DagsterInstance) -> list[str]:
@@ -112,6 +125,11 @@ def fail_abandoned_runs(instance: dg.DagsterInstance) -> list[str]:
     for run in gone:
         instance.report_run_failed(run, "its process was killed; what it had recorded is kept")
     return [run.run_id for run in gone]
+
+
+def _out_of_reach(folder: Path, error: Exception) -> BadInputError:
+    fault = f"Dagster's records cannot be reached ({str(error).splitlines()[0]})"
+    return BadInputError(folder, fault, _ROOM if _FULL in str(error) else _STORAGE)
 
 
 def _mend(folder: Path) -> None:
