@@ -28,7 +28,7 @@ from traceviz_dag.simulate.spans import pipeline_table, stage_figures, stage_ste
 from traceviz_dag.simulate.streams import StepTimes
 from traceviz_dag.simulate.templates import Library
 from traceviz_dag.simulate.truth import KERNEL_SCHEMA, MICROBATCH_SCHEMA, PIPELINE_SCHEMA
-from traceviz_dag.whole_files import remove_all_stale_temporaries, whole_file
+from traceviz_dag.whole_files import remove_all_stale_temporaries, remove_stale_temporaries, whole_file
 
 Progress = Callable[[str, int, int], None]
 Steps = list[tuple[int, StepTimes]]
@@ -90,6 +90,8 @@ def _clear(out: Path) -> None:
     The file that marks it as one goes last, so that what a killed process left can still be removed.
     """
     truth = out / "truth"
+    # The mark is the first file: a process that was killed while it wrote it has left nothing else.
+    remove_stale_temporaries(truth / _MARK)
     if not out.exists() or all(path == truth and not any(truth.iterdir()) for path in out.iterdir()):
         return
     if not (truth / _MARK).is_file():
