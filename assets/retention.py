@@ -117,7 +117,7 @@ def expired(
 
 
 def prune(instance: dg.DagsterInstance, lake: Lake, inputs: IterationInputs, own_run: str = "") -> bool:
-    """Remove an iteration: partition, lake files, figures, Perfetto traces, fetched copies, and last its list of inputs.
+    """Remove an iteration: partition, lake files, figures, Perfetto traces, fetched copies; last its list of inputs.
 
     The partition goes first, so that nothing new is asked for, and comes back where a run was quicker. A crash in the
     middle leaves the list of inputs, and the next night goes on. The watched folder counts as done still: the
