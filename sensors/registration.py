@@ -31,6 +31,7 @@ from traceviz_dag.read.layouts import discover
 from traceviz_dag.read.nsys.open import is_nsys, is_whole_export
 from traceviz_dag.read.sources import ByteSource
 from traceviz_dag.read.topology_file import read_topology_file
+from traceviz_dag.system.paths import real_path
 from traceviz_dag.system.whole_files import temporary_of
 
 _FETCHED = "fetched"
@@ -90,7 +91,7 @@ def register_folder(home: Path, task: FolderTask) -> Registration:
         return Registration((), None, {})
     if task.digest and look.digest != task.digest:
         return Registration((), None, {})
-    local = _fetch(folders, home, task) if is_url(task.root) else Path(task.folder).resolve()
+    local = _fetch(folders, home, task) if is_url(task.root) else real_path(Path(task.folder))
     growing = [] if task.overdue else _growing_exports(local)
     if growing:
         # Half an export is none, so that the rest of the folder would be taken for all of it.

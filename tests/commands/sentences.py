@@ -60,7 +60,7 @@ SUMMARY = (
         FROM measured""",
     ),
     Sentence(
-        rf"exposed communication (?P<v_ns>{_MS}) a rank and step, (?P<v_share>{_PERCENT}) of the step; "
+        rf"exposed communication (?P<v_ns>{_MS}) a rank and step, (?P<v_share>{_PERCENT}) of the rank's own step; "
         rf"(?P<v_hidden>{_PERCENT}) of communication is hidden \(table overlap\)",
         f"""{_STEPS},
         by_rank AS (
@@ -93,7 +93,7 @@ SUMMARY = (
     ),
     Sentence(
         r"rank (?P<k_rank>\d+) computes slowly: the same kernels take (?P<v_ratio>[\d.]+) times as long as on the "
-        rf"median of its (?P<v_peers>\d+) peers of stage (?P<v_stage>\d+), (?P<v_more>{_MS}) more; no clock is needed "
+        rf"median of its (?P<v_peers>\d+) peers? of stage (?P<v_stage>\d+), (?P<v_more>{_MS}) more; no clock is needed "
         "for this, and it is not what mending it would save",
         """
         WITH work AS (

@@ -17,6 +17,7 @@ from traceviz_dag.commands.common.partial import end_partial
 from traceviz_dag.errors import BadInputError, NoEvidenceError, UsageError
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.show.page.alignment import TimeAlignment
+from traceviz_dag.system.paths import real_path
 
 if TYPE_CHECKING:
     from traceviz_dag.orchestration.orchestrate import IterationResult
@@ -67,7 +68,7 @@ def figures(
     the ranks with the longest computation, the most exposed communication and the most idle time, and their pipelines.
     """
     wanted, endings = _kinds(kind), _formats(formats)
-    with iterations_of(home.resolve(), paths or [], run, iteration) as chosen:
+    with iterations_of(real_path(home), paths or [], run, iteration) as chosen:
         drawn = []
         for source in chosen:
             tasks = [

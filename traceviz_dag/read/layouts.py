@@ -18,6 +18,7 @@ from traceviz_dag.read.kineto.peek import TracePeek, is_trace, peek, peek_header
 from traceviz_dag.read.nsys.open import EXPORT_SUFFIXES, REPORT_SUFFIXES, is_nsys
 from traceviz_dag.read.regular_file import kind_of
 from traceviz_dag.read.topology_file import is_topology_name
+from traceviz_dag.system.paths import real_path
 
 __all__ = ["RunFolder", "TraceFile", "TracePeek", "discover", "peek", "peek_header"]
 
@@ -97,8 +98,7 @@ def discover(
     left_out: defaultdict[Path, list[BadInputError]] = defaultdict(list)
     for path in paths:
         problems: list[BadInputError] = []
-        # Path.resolve() raises where links lead in a circle.
-        found = list(_trace_files(Path(os.path.realpath(path)), pattern, problems))
+        found = list(_trace_files(real_path(path), pattern, problems))
         for problem in problems:
             left_out[_run_folder(problem.path)].append(problem)
         if not found and problems:
