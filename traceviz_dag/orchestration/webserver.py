@@ -43,7 +43,7 @@ class GuardedWebserver(DagsterWebserver[WorkspaceProcessContext, WorkspaceReques
 
     def build_routes(self) -> list[BaseRoute]:
         """The pictures, which the metadata of figures links to, before Dagster's own pages."""
-        return [Route(f"/{FIGURES_FOLDER}/{{name:path}}", self._picture), *super().build_routes()]
+        return [Route(f"/{FIGURES_FOLDER}/{{name:path}}", self._picture), *super().build_routes()]  # type: ignore[no-untyped-call]
 
     def _picture(self, request: Request) -> FileResponse:
         try:

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 
 from traceviz_dag.errors import UsageError
@@ -166,11 +166,3 @@ def _node() -> str | None:
 def _package_folder(name: str) -> Path | None:
     specification = importlib.util.find_spec(name)
     return Path(specification.origin).parent if specification and specification.origin else None
-
-
-def installed(package: str) -> str | None:
-    """The installed version of a package; None where it is absent."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
