@@ -32,6 +32,9 @@ INSTANCE_FOLDER = "dagster"
 
 _LOCK = ".prepare.lock"
 _SETTINGS = "dagster.yaml"
+_LAUNCHER, _FORMER_LAUNCHER = b"module: traceviz_dag.orchestration.run_launcher", b"module: traceviz_dag.run_launcher"
+"""The line of the settings that names our launcher; homes from before it moved have the former."""
+
 _LONGEST_QUOTE = 300
 _EVENT_INDEX = Path("history/runs/index.db")
 _DATABASES = {
@@ -115,13 +118,15 @@ def _for_want_of_space(folder: Path, error: Exception) -> bool:
 
 
 def prepare_instance(home: Path) -> Path:
-    """Create HOME/dagster with its settings, if it is not there; returns the folder."""
+    """Create HOME/dagster with its settings, if it is not there, and bring older ones up to date; returns the folder."""
     folder = home / INSTANCE_FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     settings = folder / _SETTINGS
     with exclusive_lock(folder / _LOCK):
         if not settings.exists():
             write_atomically(settings, resources.files(__package__).joinpath("dagster.yaml").read_bytes())
+        elif _FORMER_LAUNCHER in (known := settings.read_bytes()):
+            write_atomically(settings, known.replace(_FORMER_LAUNCHER, _LAUNCHER))
     return folder
 
 
