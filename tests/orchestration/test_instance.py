@@ -9,7 +9,7 @@ from sqlalchemy.exc import OperationalError
 
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.orchestration.instance import open_instance, prepare_instance
-from traceviz_dag.orchestration.run_launcher import CheckedRunLauncher, prepare_instance
+from traceviz_dag.orchestration.run_launcher import CheckedRunLauncher
 
 
 def test_settings_that_dagster_does_not_take_are_named(tmp_path):
@@ -31,6 +31,7 @@ def test_a_disk_that_gets_full_under_the_records_is_a_line(tmp_path):
 def test_settings_that_name_the_former_place_of_the_run_launcher_are_brought_up_to_date(tmp_path):
     settings = prepare_instance(tmp_path) / "dagster.yaml"
     today = settings.read_text()
+    former = today.replace("traceviz_dag.orchestration.run_launcher", "traceviz_dag.run_launcher")
     settings.write_text(
         "# mine\n" + today.replace("traceviz_dag.orchestration.run_launcher", "traceviz_dag.run_launcher")
     )

@@ -118,7 +118,7 @@ def _for_want_of_space(folder: Path, error: Exception) -> bool:
 
 
 def prepare_instance(home: Path) -> Path:
-    """Create HOME/dagster with its settings, if it is not there, and bring older ones up to date; returns the folder."""
+    """Create HOME/dagster with its settings where it is not there, bring older ones up to date; returns the folder."""
     folder = home / INSTANCE_FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     settings = folder / _SETTINGS
