@@ -32,9 +32,7 @@ def test_settings_that_name_the_former_place_of_the_run_launcher_are_brought_up_
     settings = prepare_instance(tmp_path) / "dagster.yaml"
     today = settings.read_text()
     former = today.replace("traceviz_dag.orchestration.run_launcher", "traceviz_dag.run_launcher")
-    settings.write_text(
-        "# mine\n" + today.replace("traceviz_dag.orchestration.run_launcher", "traceviz_dag.run_launcher")
-    )
+    settings.write_text("# mine\n" + former)
     with open_instance(tmp_path) as instance:
         assert isinstance(instance.run_launcher, CheckedRunLauncher)
     assert settings.read_text() == "# mine\n" + today

@@ -51,6 +51,9 @@ _NO_OUTPUT: dict[str, Any] = {
     }
 }
 
+_FULL = "disk is full"
+"""What SQLite says then, where no code comes with it."""
+
 _LEAST_FREE_BYTES = 1 << 20
 """A database of an empty instance takes about half of it."""
 
@@ -114,7 +117,7 @@ def _refusal(folder: Path, error: Exception) -> BadInputError:
 def _for_want_of_space(folder: Path, error: Exception) -> bool:
     """Whether a database says so; on a full disk some of its writes end as another error, or as a half-made table."""
     code = getattr(getattr(error, "orig", error), "sqlite_errorcode", None)
-    return code == sqlite3.SQLITE_FULL or shutil.disk_usage(folder).free < _LEAST_FREE_BYTES
+    return code == sqlite3.SQLITE_FULL or _FULL in str(error) or shutil.disk_usage(folder).free < _LEAST_FREE_BYTES
 
 
 def prepare_instance(home: Path) -> Path:
