@@ -737,7 +737,7 @@ class Capture:
         self.microbatches: int | None = None
         self.micro_batch_size: int | None = None
         self._off = self._tidied = self._forked = False
-        self._out = _absolute(settings.out)
+        self._started_in = _current_folder()
         self._taken: set[int] = set()
         self._source: str | None = None
         self._how: str | None = None
@@ -940,7 +940,17 @@ class Capture:
             return self._out / ".staging"
         # Jobs that share a disk of the node have a folder each, and nothing else is in it.
         number = zlib.crc32(os.fsencode(self._out))
-        return _absolute(self.settings.staging) / f"traceviz_capture_{number:08x}"
+        return self._absolute(self.settings.staging) / f"traceviz_capture_{number:08x}"
+
+    @property
+    def _out(self) -> Path:
+        return self._absolute(self.settings.out)
+
+    def _absolute(self, path: str) -> Path:
+        """Where a path was when the job started, whatever folder it goes to later."""
+        with contextlib.suppress(RuntimeError):
+            return self._started_in / Path(path).expanduser()
+        return self._started_in / path
 
     def _tidy(self, stem: str) -> None:
         """Remove what a failed export left: torch writes to a temporary name of its own first."""
@@ -1364,12 +1374,11 @@ def _distributed() -> Any:
     return distributed if initialized is not None and initialized() else None
 
 
-def _absolute(path: str) -> Path:
-    """Where a path is now, whatever folder the job goes to later."""
-    found = Path(path)
-    with contextlib.suppress(OSError, RuntimeError):
-        found = Path.cwd() / found.expanduser()
-    return found
+def _current_folder() -> Path:
+    """The current folder, absolute unless it is gone."""
+    with contextlib.suppress(OSError):
+        return Path.cwd()
+    return Path()
 
 
 def _is_main_thread() -> bool:
