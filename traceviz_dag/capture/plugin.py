@@ -64,8 +64,9 @@ _RECORDED_PARTS = {
     "/torch/autograd/": "a function of autograd",
 }
 """Parts of torch that call Python from inside a function that they record from C++."""
-_SECONDS_GLOO = 0.005
-"""How long a window waits for gloo's threads to note the end of what the job has waited for already."""
+_GLOO_THREADS = "pt_gloo_runloop"
+_SECONDS_GLOO = 1.0
+"""How long a window waits at the most for gloo's threads to note the end of what the job has waited for already."""
 _WRITER = """
 import functools, gzip, os, shutil, sys
 source, target = sys.argv[1:3]
@@ -587,8 +588,7 @@ class _Profiler:
 
     def stop(self, header: Callable[[], Mapping[str, Any]]) -> Any:
         """End the window; returns torch's profiler, which holds it. What ``header`` gives becomes part of the trace."""
-        if _uses_gloo():
-            time.sleep(_SECONDS_GLOO)
+        _let_gloo_rest()
         profiler, annotation, self._annotation = self._torchs, self._annotation, None
         annotation.__exit__(None, None, None)
         self.clock["end"] = clock_pair()
@@ -1419,6 +1419,34 @@ def _listed_groups() -> list[Any]:
 
 def _uses_gloo() -> bool:
     return any("gloo" in str(one.get("backend_config")) for one in _listed_groups())
+
+
+def _let_gloo_rest() -> None:
+    """Wait until gloo's threads sleep.
+
+    Such a thread first wakes whoever waits for its operation and then notes the operation's end in the window's buffer;
+    on a busy machine any time may pass in between, and a window that stops there frees the buffer under its hands.
+    """
+    if not _uses_gloo():
+        return
+    deadline = time.monotonic() + _SECONDS_GLOO
+    asleep = 0
+    while asleep < 2 and time.monotonic() < deadline:
+        time.sleep(0.001)
+        asleep = 0 if "R" in _states_of_threads(_GLOO_THREADS) else asleep + 1
+
+
+def _states_of_threads(name: str) -> set[str]:
+    """States, in the letters of Linux, of this process's threads of that name; empty where the system does not say."""
+    found = set()
+    for path in Path("/proc/self/task").glob("*/stat"):
+        try:
+            thread, _, rest = path.read_text().rpartition(")")
+        except OSError:  # ended meanwhile
+            continue
+        if thread.partition("(")[2] == name:
+            found.add(rest.split()[0])
+    return found
 
 
 def _group_count() -> Any:
