@@ -97,12 +97,13 @@ def figures(
 def _draw(source: LakeSource, tasks: Sequence[FigureTask], processes: int, *, quiet: bool) -> list[DrawnFigure]:
     """Draw the figures of one iteration, and say where they are unless quiet."""
     from traceviz_dag.figure_pipeline import draw_figures
-    from traceviz_dag.orchestrate import record_figures
+    from traceviz_dag.orchestrate import figure_inputs, record_figures
     from traceviz_dag.workers import default_workers
 
     console = terminal(stderr=True)
     console.print(f"{source.run}, iteration {source.iteration}: {len(tasks)} figures to draw", highlight=False)
     drawn = []
+    inputs = figure_inputs(source.lake.home)
     left = {(task.kind, task.number) for task in tasks}
     for figure in draw_figures(tasks, processes or default_workers()):
         drawn.append(figure)
@@ -115,7 +116,7 @@ def _draw(source: LakeSource, tasks: Sequence[FigureTask], processes: int, *, qu
         which = empty.value if number is None else f"{empty.value} {number}"
         typer.echo(f"traceviz: {source.run}, iteration {source.iteration}: no {which}: no rows to draw", err=True)
     if drawn:
-        record_figures(source.lake.home, tasks, drawn)
+        record_figures(source.lake.home, tasks, drawn, inputs)
     return drawn
 
 
