@@ -32,7 +32,10 @@ INSTANCE_FOLDER = "dagster"
 
 _LOCK = ".prepare.lock"
 _SETTINGS = "dagster.yaml"
-_LAUNCHER, _FORMER_LAUNCHER = b"module: traceviz_dag.orchestration.run_launcher", b"module: traceviz_dag.run_launcher"
+_LAUNCHER, _FORMER_LAUNCHER = (
+    b"module: traceviz_dag.orchestration.run_launcher",
+    b"module: traceviz_dag.orchestration.run_launcher",
+)
 """The line of the settings that names our launcher; homes from before it moved have the former."""
 
 _LONGEST_QUOTE = 300
