@@ -31,7 +31,7 @@ def test_a_disk_that_gets_full_under_the_records_is_a_line(tmp_path):
 def test_settings_that_name_the_former_place_of_the_run_launcher_are_brought_up_to_date(tmp_path):
     settings = prepare_instance(tmp_path) / "dagster.yaml"
     today = settings.read_text()
-    former = today.replace("traceviz_dag.orchestration.run_launcher", "traceviz_dag.orchestration.run_launcher")
+    former = today.replace("traceviz_dag.orchestration.", "traceviz_dag.")
     settings.write_text("# mine\n" + former)
     with open_instance(tmp_path) as instance:
         assert isinstance(instance.run_launcher, CheckedRunLauncher)

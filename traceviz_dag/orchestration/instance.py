@@ -36,7 +36,7 @@ _LAUNCHER, _FORMER_LAUNCHER = (
     b"module: traceviz_dag.orchestration.run_launcher",
     b"module: traceviz_dag.orchestration.run_launcher",
 )
-"""The line of the settings that names our launcher; homes from before it moved have the former."""
+"""The line of the settings in homes from before our launcher moved."""
 
 _LONGEST_QUOTE = 300
 _EVENT_INDEX = Path("history/runs/index.db")
