@@ -32,10 +32,8 @@ INSTANCE_FOLDER = "dagster"
 
 _LOCK = ".prepare.lock"
 _SETTINGS = "dagster.yaml"
-_LAUNCHER, _FORMER_LAUNCHER = (
-    b"module: traceviz_dag.orchestration.run_launcher",
-    b"module: traceviz_dag.orchestration.run_launcher",
-)
+_LAUNCHER = b"module: traceviz_dag.orchestration.run_launcher"
+_FORMER_LAUNCHER = _LAUNCHER.replace(b"orchestration.", b"")
 """The line of the settings in homes from before our launcher moved."""
 
 _LONGEST_QUOTE = 300
