@@ -79,11 +79,12 @@ def blame_matrix(collectives: pa.Table) -> pa.Table:
     """Who waited for whom.
 
     Returns:
-        A row per rank × late_rank × dimension: ``waits`` (how often), ``wait_ns``, and the sums of the late parts, ns;
+        A row per rank × late_rank × dimension: ``waits`` (how often, for longer than 0 ns), ``wait_ns``, and the sums of the late parts, ns;
         longest first. Waits in communications with missing members are left out: the last rank may be one of these.
     """
     rows = judged_waits(collectives)
-    rows = rows.filter(pc.and_(pc.not_equal(rows["rank"], rows["late_rank"]), pc.is_null(rows["fault"])))
+    # Who arrived at the same nanosecond as the last did not wait for it.
+    rows = rows.filter(pc.and_(pc.greater(rows["judged_wait_ns"], 0), pc.is_null(rows["fault"])))
     rows = rows.set_column(rows.schema.get_field_index("dimension"), "dimension", rows["dimension"].cast(pa.string()))
     sums = [("judged_wait_ns", "count"), *((name, "sum") for name in ("judged_wait_ns", *LATE_PARTS))]
     matrix = rows.group_by(["rank", "late_rank", "dimension"]).aggregate(sums)
