@@ -9,7 +9,7 @@ These are read, and held against bounds: see ``_BOUNDED``.
 from __future__ import annotations
 
 from tests.commands.printed import PrintedTable, Sentence
-from tests.commands.sentences import MS, PERCENT, PLACE, SHARE
+from tests.commands.sentences import MS, PERCENT, SHARE
 
 _TOLD = """
     WITH parts AS (
@@ -167,10 +167,12 @@ WAITS = (
         "mending it would save",
         _OF_BLAMED,
     ),
-    Sentence(_NOBODY, f"{_WITHIN} SELECT {_CERTAIN}, {_KERNELS} WHERE {_NO_BLAME} AND certain = kernels"),
+    Sentence(
+        _NOBODY, f"{_WITHIN} SELECT * FROM (SELECT {_CERTAIN}, {_KERNELS} WHERE {_NO_BLAME}) WHERE certain = kernels"
+    ),
     Sentence(
         rf"{_NOBODY} in the (?P<v_certain>\d+) of (?P<v_kernels>\d+) communication kernels whose waits are certain",
-        f"{_WITHIN} SELECT {_CERTAIN}, {_KERNELS} WHERE {_NO_BLAME} AND certain < kernels",
+        f"{_WITHIN} SELECT * FROM (SELECT {_CERTAIN}, {_KERNELS} WHERE {_NO_BLAME}) WHERE certain < kernels",
     ),
     Sentence(_UNKNOWN, f"{_WITHIN} SELECT 1 AS one WHERE NOT EXISTS (FROM within)"),
     Sentence(
@@ -224,13 +226,13 @@ WAITS = (
     Sentence(
         r"(?P<k_run>\w+) (?P<k_iteration>\d+): (?P<v_uncertain>\d+) of (?P<v_kernels>\d+) communication kernels have no "
         "certain wait; whom they waited for is not known",
-        f"{_TOLD} SELECT {_CERTAIN}, {_KERNELS}, kernels - certain AS uncertain",
+        f"{_TOLD} SELECT kernels, kernels - certain AS uncertain FROM (SELECT {_CERTAIN}, {_KERNELS})",
     ),
 )
 
 _MAP = f"""{_WITHIN}
-    SELECT sum(wait) / sum(ns) AS share, sum(wait) AS ns, count(*) AS certain, {_KERNELS}, kernels > certain AS partial
-    FROM told WHERE fault IS NULL
+    SELECT *, kernels > certain AS partial FROM (
+        SELECT sum(wait) / sum(ns) AS share, sum(wait) AS ns, count(*) AS certain, {_KERNELS} FROM told WHERE fault IS NULL)
 """
 WAIT_MAP = (
     Sentence(
