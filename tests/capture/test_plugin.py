@@ -167,6 +167,8 @@ def bare(monkeypatch):
         ({"ITERATIONS": "3", "MAX_BYTES": "8G"}, "MAX_BYTES=8G: must be a whole number"),
         ({"ITERATIONS": "3", "EXIT_SECONDS": "nan"}, "EXIT_SECONDS=nan: must be a number of seconds"),
         ({"ITERATIONS": "3", "RANKS": "some"}, "RANKS=some: must be replica, all, stage, node or numbers"),
+        ({"ITERATIONS": "3", "RANKS": ","}, "RANKS=,: must be replica, all, stage, node or numbers (names no number)"),
+        ({"ITERATIONS": ","}, "nothing is recorded: TRACEVIZ_CAPTURE_ITERATIONS=,: names no number"),
         ({"RANKS": "all"}, "TRACEVIZ_CAPTURE_ITERATIONS is not set"),
         ({"ITERATION": "3"}, "did you mean TRACEVIZ_CAPTURE_ITERATIONS?"),
     ],

@@ -97,13 +97,14 @@ def figures(
 
 def _draw(source: LakeSource, tasks: Sequence[FigureTask], processes: int, *, quiet: bool) -> list[DrawnFigure]:
     """Draw the figures of one iteration, and say where they are unless quiet."""
-    from traceviz_dag.orchestration.orchestrate import record_figures
+    from traceviz_dag.orchestration.orchestrate import figure_inputs, record_figures
     from traceviz_dag.pipeline.figures import draw_figures
     from traceviz_dag.pipeline.workers import default_workers
 
     console = terminal(stderr=True)
     console.print(f"{source.run}, iteration {source.iteration}: {len(tasks)} figures to draw", highlight=False)
     drawn = []
+    inputs = figure_inputs(source.lake.home)
     left = {(task.kind, task.number) for task in tasks}
     for figure in draw_figures(tasks, processes or default_workers()):
         drawn.append(figure)
@@ -116,7 +117,7 @@ def _draw(source: LakeSource, tasks: Sequence[FigureTask], processes: int, *, qu
         which = empty.value if number is None else f"{empty.value} {number}"
         typer.echo(f"traceviz: {source.run}, iteration {source.iteration}: no {which}: no rows to draw", err=True)
     if drawn:
-        record_figures(source.lake.home, tasks, drawn)
+        record_figures(source.lake.home, tasks, drawn, inputs)
     return drawn
 
 
