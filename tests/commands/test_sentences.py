@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from tests.commands.jobs import JOBS, analysed_at, home_of, traces_of
 from tests.commands.printed import Reader
 from tests.commands.sentences import SENTENCES, TABLES
+from tests.commands.sentences_of_waits import WAIT_MAP, WAIT_TABLES, WAITS
 from tests.commands.what_doctor_says import hold
 from tests.show.drawn import title
 from traceviz_dag.commands.clocks import clocks
@@ -20,6 +21,7 @@ from traceviz_dag.commands.iterations import iterations
 from traceviz_dag.commands.overlap import overlap
 from traceviz_dag.commands.periods import periods
 from traceviz_dag.commands.pipelines import pipelines
+from traceviz_dag.commands.waits import waits
 from traceviz_dag.errors import IncompleteError, NoEvidenceError
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.orchestration.orchestrate import IterationResult
@@ -28,7 +30,10 @@ from traceviz_dag.show.figures.bubble_waterfall import draw_bubble_waterfall
 from traceviz_dag.show.figures.pipeline_group import draw_pipeline_group
 from traceviz_dag.show.figures.rank_timeline import draw_rank_timeline
 
-COMMANDS = {"clocks": clocks, "iterations": iterations, "overlap": overlap, "periods": periods, "pipelines": pipelines}
+COMMANDS = {
+    **{"clocks": clocks, "iterations": iterations, "overlap": overlap, "periods": periods, "pipelines": pipelines},
+    "waits": waits,
+}
 
 LACKS_RANKS = ("one_rank", "missing_stage")
 """Jobs of which not every rank has a trace: all answers are partial."""
@@ -39,6 +44,7 @@ SAYS_NOTHING = {
     ("without_topology", "pipelines"): "no pipeline is known",
     ("without_micro_batches", "pipelines"): "no micro-batch is known",
     ("without_micro_batches", "periods"): "no micro-batch is known",
+    ("without_topology", "waits"): "have no certain wait",
 }
 """(job, command) → why it ends with 2."""
 
@@ -55,7 +61,7 @@ def run(command, *words: object) -> tuple[str, BaseException | None]:
 
 
 def reader(job: str) -> Reader:
-    return Reader(open_lake(home_of(job)), SENTENCES, TABLES)
+    return Reader(open_lake(home_of(job)), (*WAITS, *WAIT_MAP, *SENTENCES), (*WAIT_TABLES, *TABLES))
 
 
 @pytest.mark.parametrize("job", JOBS)
@@ -80,6 +86,8 @@ def test_what_a_command_prints_is_what_the_tables_say(job, command):
     assert reading.read, "nothing was said"
     if isinstance(error, NoEvidenceError):
         assert (job, command) in SAYS_NOTHING and (SAYS_NOTHING[job, command] or "") in str(error)
+        if command == "waits":
+            reading.sentence(str(error))
     else:
         assert (job, command) not in SAYS_NOTHING or job in LACKS_RANKS
         # iterations lists what is in the home, and marks the partial ones.
