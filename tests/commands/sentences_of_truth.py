@@ -38,7 +38,7 @@ class WithTruth:
 _BOTH = """
     WITH words AS (
         SELECT rank, iteration, correlation, nullif(graph_node_id, -1) AS graph_node_id, dur_ns AS ns,
-            replace(replace(kind, 'compute', 'computation'), 'comm', 'communication') AS kind,
+            CASE kind WHEN 'compute' THEN 'computation' WHEN 'comm' THEN 'communication' ELSE kind END AS kind,
             CASE WHEN category = 'other' AND kind = 'memory' THEN 'memory' WHEN category <> 'other' THEN category
                 WHEN kind LIKE 'comm%' THEN 'other_communication' ELSE 'other_computation' END AS category,
             CASE WHEN recompute THEN 'recompute' WHEN phase IN ('p2p', 'finalize', 'zero_grad_buffer') THEN 'other'
@@ -96,11 +96,12 @@ _AS_IT_WAS = f"""{_BOTH},
 
 # A row for all and for each dimension whose communication is in the micro-batch.
 _SPANS = f"""{_AS_IT_WAS},
-    spans AS (
+    steps AS (
         SELECT rank, iteration, device, step, chunk, microbatch, phase, min(a) AS a, max(b) AS b, count(*) AS kernels,
-            unnest(['all', *list_distinct(list(dimension) FILTER (dimension IS NOT NULL))]) AS dimension
+            list(DISTINCT dimension) FILTER (dimension IS NOT NULL) AS dimensions
         FROM placed GROUP BY ALL
-    )
+    ),
+    spans AS (SELECT *, unnest(list_concat(['all'], coalesce(dimensions, []))) AS dimension FROM steps)
     SELECT count(s.a) AS expected, count(*) FILTER (m.span_start_ns IS NULL) AS missing,
         count(*) FILTER (s.a IS NULL) AS unexpected,
         count(*) FILTER (s.a = span_start_ns AND s.b = span_end_ns AND s.kernels = m.kernels) AS equal,
@@ -110,9 +111,8 @@ _SPANS = f"""{_AS_IT_WAS},
         AND s.microbatch = m.microbatch AND s.phase = m.phase AND s.dimension = m.dimension
 """
 
-# The rows are counted anew; of their figures, which are unions of intervals, two are: the sums of one stream's
-# communication are exact only where nothing overlaps, so what is held is that no row of a rank whose kernels are all
-# as they were differs, and that some row of each other rank does.
+# The rows are counted anew. Their figures are unions of intervals; what is held of these is that no row differs of a
+# rank whose kernels are all in the truth, with their kind and dimension, and that every row of another rank does.
 _OVERLAP = f"""{_BOTH},
     expected AS (
         SELECT DISTINCT t.rank AS rank, t.iteration AS iteration,
@@ -128,8 +128,7 @@ _OVERLAP = f"""{_BOTH},
             OR k.dimension IS DISTINCT FROM nullif(t.dimension, '')
     )
     SELECT count(e) AS expected, count(*) FILTER (o IS NULL) AS missing, count(*) FILTER (e IS NULL) AS unexpected,
-        count(*) FILTER (rank NOT IN (FROM mistaken)) AS equal, (SELECT count(*) = 0 FROM mistaken) AS none,
-        if(none, 0, NULL) AS ns
+        count(*) FILTER (rank NOT IN (FROM mistaken)) AS equal, if((SELECT count(*) FROM mistaken) = 0, 0, NULL) AS ns
     FROM rows
 """
 _ROWS = (
@@ -155,8 +154,12 @@ ACCURACY = (
 _SHARES = " UNION ALL ".join(_aspect(name, unknown) for name, unknown in _UNKNOWN.items())
 
 
+def _quoted(name: str) -> str:
+    return f'"{name}"'
+
+
 def _down(*names: str) -> str:
-    return ", ".join(f"{_DOWN.format(name)} AS {name}" for name in names)
+    return ", ".join(f'{_DOWN.format(_quoted(name))} AS "{name}"' for name in names)
 
 
 def _by_rule(name: str, condition: str) -> str:

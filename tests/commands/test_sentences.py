@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 
 import pytest
 import typer
@@ -165,6 +166,80 @@ def test_a_number_that_is_not_so_does_not_pass(true, false, capsys):
     assert wrong != output
     with pytest.raises(AssertionError):
         reader("two_steps").check(wrong)
+
+
+FALSE = [
+    ("waits", "slow_rank", r"delayed its peers by (\d)", r"delayed its peers by 1\1"),
+    ("waits", "slow_rank", r"ms of its own \(\w+\)", "ms of its own (host)"),
+    ("waits", "slow_rank", r"([\d.]+)% of the step", r"1\1% of the step"),
+    ("waits", "slow_rank", r"last in (\d+) of", r"last in 1\1 of"),
+    ("waits", "slow_rank", r"(\n +5 +124 .*)yes", r"\1no "),
+    ("waits", "slow_rank", r"(\n +tp +\d+ +)(\d)", r"\g<1>1\2"),
+    ("waits", "slow_rank", r"(\n +4 +5 +tp +)(\d)", r"\g<1>1\2"),
+    ("waits", "slow_rank", r"longest of (\d+), ms", r"longest of 1\1, ms"),
+    ("waits", "slow_rank", "ends agree within 0.1 us", "ends agree within 0.2 us"),
+    ("waits", "healthy", "no rank is to blame .*", "nobody can be blamed: no wait among peers of one stage is told"),
+    (
+        "waits",
+        "missing_stage",
+        r"in the (\d+) of (\d+) communication kernels",
+        r"in the \2 of \2 communication kernels",
+    ),
+    ("waits", "missing_stage", "members_missing, peer_missing", "peer_missing"),
+    ("waits", "alone_in_stage", "nobody can be blamed: .*", "no rank is to blame for the waiting of its stage's peers"),
+    (
+        "waits",
+        "healthy",
+        r"(no rank is to blame)",
+        r"whose GPU is slow cannot be told: no two ranks run the same kernels (\n\1",
+    ),
+    ("topology", "healthy", "world size 4", "world size 5"),
+    ("topology", "healthy", "from distributed_info, text_file", "from distributed_info"),
+    ("topology", "healthy", r"(\n +0 +2 +)\[0, 2\]", r"\1[2, 0]"),
+    ("topology", "healthy", r"(complete model +1 +2 +)\[1, 3\]", r"\1[0, 3]"),
+    ("topology", "healthy", r"(EMBEDDING_GROUP +embedding +\w+ +)2", r"\g<1>3"),
+    ("gate", "healthy", r"passed( +)(\d)", r"FAILED\1\2"),
+    ("gate", "healthy", r"passed( +)0\.(\d)", r"passed\g<1>1.\2"),
+    ("gate", "dp_only", "has no pair of stages 0 and 1", "has no pair of computation and pp communication"),
+    ("accuracy", "slow_rank", r"(\d+) ranks read", r"1\1 ranks read"),
+    ("accuracy", "slow_rank", r"spans: (\d+) of", r"spans: 1\1 of"),
+    ("accuracy", "slow_rank", r"rows: (\d+) of (\d+) equal", r"rows: \1 of 1\2 equal"),
+    ("accuracy", "slow_rank", r"(\n +microbatch +)100\.0%", r"\g<1>99.99%"),
+    ("accuracy", "slow_rank", r"(\n +memory +)(\d)", r"\g<1>1\2"),
+    ("accuracy", "slow_rank", r"(autograd_node +)(\d)", r"\g<1>1\2"),
+]
+"""(command, job, what it prints, what would be false instead)."""
+
+
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory):
+    """(command, job) → what the command prints of it, asked once."""
+    pairs = tmp_path_factory.mktemp("pairs") / "pairs.toml"
+    pairs.write_text(PAIRS)
+
+    @cache
+    def output(command: str, job: str) -> str:
+        words = {
+            "waits": (waits, "--home", home_of(job)),
+            "topology": (topology, traces_of(job)),
+            "gate": (gate, "--pairs", pairs, "--home", home_of(job)),
+            "accuracy": (accuracy, traces_of(job), "--home", home_of(job)),
+        }
+        return run(*words[command])[0]
+
+    return output
+
+
+@pytest.mark.parametrize(("command", "job", "true", "false"), FALSE)
+def test_no_false_line_of_waits_topology_gate_and_accuracy_passes(command, job, true, false, printed):
+    output = printed(command, job)
+    wrong = re.sub(true, false, output, count=1)
+    assert wrong != output
+    reading = reader(job)
+    if command == "accuracy":
+        reading = Reader(WithTruth(open_lake(home_of(job)), traces_of(job)), ACCURACY, ACCURACY_TABLES)
+    with pytest.raises(AssertionError):
+        reading.check(wrong)
 
 
 @pytest.mark.parametrize("job", [name for name in JOBS if name != "two_iterations"])
