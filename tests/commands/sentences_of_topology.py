@@ -21,8 +21,10 @@ TOPOLOGY = (
 # Which ranks are one complete model: those that dense and expert replicas join, however many of them in a row.
 _REPLICAS = f"""
     WITH RECURSIVE places AS (SELECT rank, dp, edp FROM topology {_HERE}),
-    dense AS (SELECT list(rank ORDER BY rank) AS ranks FROM places GROUP BY dp HAVING NOT EXISTS (FROM places WHERE dp IS NULL)),
-    expert AS (SELECT list(rank ORDER BY rank) AS ranks FROM places GROUP BY edp HAVING NOT EXISTS (FROM places WHERE edp IS NULL)),
+    dense AS (SELECT list(rank ORDER BY rank) AS ranks FROM places GROUP BY dp HAVING NOT EXISTS (FROM places
+        WHERE dp IS NULL)),
+    expert AS (SELECT list(rank ORDER BY rank) AS ranks FROM places GROUP BY edp
+        HAVING NOT EXISTS (FROM places WHERE edp IS NULL)),
     reached AS (
         SELECT rank AS a, rank AS b FROM places UNION
         SELECT a, other.rank FROM reached JOIN places ON places.rank = b
@@ -107,7 +109,8 @@ _VERDICTS = """
         SELECT run, iteration, pair, any_value(percentile) AS percentile, any_value(threshold) AS threshold,
             count(score) AS units, list(score) AS scores, min(refusal) AS refusal, count(refusal) AS refused,
             any_value(dimension) AS dimension, count(units.pair) AS rows
-        FROM ((SELECT DISTINCT run, iteration FROM traces) CROSS JOIN pairs) LEFT JOIN units USING (run, iteration, pair)
+        FROM ((SELECT DISTINCT run, iteration FROM traces) CROSS JOIN pairs) LEFT JOIN units USING (run, iteration,
+            pair)
         GROUP BY run, iteration, pair
     )
     SELECT *, CASE percentile WHEN 50 THEN list_aggregate(scores, 'quantile_cont', 0.5)

@@ -32,7 +32,7 @@ class WithTruth:
                 f"CREATE VIEW truth AS FROM read_parquet('{self.traces}/truth/rank_*.parquet') "
                 "WHERE (rank, iteration) IN (SELECT (rank, iteration) FROM kernels)"
             )
-            return connection.execute(sql, parameters).to_arrow_table()
+            return connection.sql(sql, params=dict(parameters)).to_arrow_table()
 
 
 _BOTH = """
@@ -119,7 +119,8 @@ _OVERLAP = f"""{_BOTH},
             unnest(['all', t.dimension]) AS dimension FROM known WHERE read
     ),
     rows AS (
-        SELECT e.rank AS e, o.rank AS o, coalesce(e.rank, o.rank) AS rank FROM (FROM expected WHERE dimension <> '') AS e
+        SELECT e.rank AS e, o.rank AS o, coalesce(e.rank, o.rank) AS rank FROM (FROM expected
+            WHERE dimension <> '') AS e
         FULL JOIN (FROM overlap WHERE window_name = 'kernels') AS o
             ON e.rank = o.rank AND e.iteration = o.iteration AND e.dimension = o.dimension
     ),
@@ -132,13 +133,13 @@ _OVERLAP = f"""{_BOTH},
     FROM rows
 """
 _ROWS = (
-    r"(?P<v_equal>[\d,]+) of (?P<v_expected>[\d,]+) equal, (?P<v_missing>\d+) missing, (?P<v_unexpected>\d+) unexpected; "
-    r"largest difference "
+    r"(?P<v_equal>[\d,]+) of (?P<v_expected>[\d,]+) equal, (?P<v_missing>\d+) missing, (?P<v_unexpected>\d+) "
+    r"unexpected; largest difference "
 )
 ACCURACY = (
     Sentence(
-        r"\S+: (?P<v_read>[\d,]+) of (?P<v_kernels>[\d,]+) kernels of (?P<v_ranks>\d+) ranks read; (?P<v_right>[\d.]+%) of "
-        "kernel time right in category, micro-batch and chunk",
+        r"\S+: (?P<v_read>[\d,]+) of (?P<v_kernels>[\d,]+) kernels of (?P<v_ranks>\d+) ranks read; (?P<v_right>[\d.]+%) "
+        "of kernel time right in category, micro-batch and chunk",
         f"""{_BOTH}
         SELECT count(*) AS kernels, count(*) FILTER (read) AS read, {_DOWN.format(_RIGHT)} AS right,
             (SELECT count(DISTINCT rank) FROM told) AS ranks FROM known""",
@@ -164,7 +165,8 @@ def _down(*names: str) -> str:
 
 def _by_rule(name: str, condition: str) -> str:
     return f"""
-        SELECT '{name}' AS aspect, coalesce(k.{name}_evidence, 'none') AS evidence, coalesce(k.{name}_rule, 'none') AS rule,
+        SELECT '{name}' AS aspect, coalesce(k.{name}_evidence, 'none') AS evidence, coalesce(k.{name}_rule,
+            'none') AS rule,
             count(*) AS kernels, sum(ns) / 1e6 AS ms,
             coalesce(sum(ns) FILTER (k.{name} IS NOT DISTINCT FROM t.{name}), 0) / sum(ns) AS right
         FROM known WHERE read AND {condition} GROUP BY ALL"""
@@ -182,7 +184,8 @@ ACCURACY_TABLES = (
         f"""{_BOTH}, categories AS (
         SELECT t.category AS category, count(*) AS kernels, sum(ns) / 1e6 AS ms,
             coalesce(sum(ns) FILTER (k.category = t.category), 0) / sum(ns) AS right,
-            coalesce(sum(ns) FILTER (coalesce(k.category, 'unclassified') = 'unclassified'), 0) / sum(ns) AS unclassified,
+            coalesce(sum(ns) FILTER (coalesce(k.category, 'unclassified') = 'unclassified'),
+                0) / sum(ns) AS unclassified,
             coalesce(sum(ns) FILTER (k.category NOT IN ('unclassified', t.category)), 0) / sum(ns) AS wrong
         FROM known GROUP BY ALL)
         SELECT category, kernels, ms, {_down("right", "unclassified", "wrong")} FROM categories""",
