@@ -138,8 +138,8 @@ _ROWS = (
 )
 ACCURACY = (
     Sentence(
-        r"\S+: (?P<v_read>[\d,]+) of (?P<v_kernels>[\d,]+) kernels of (?P<v_ranks>\d+) ranks read; (?P<v_right>[\d.]+%) "
-        "of kernel time right in category, micro-batch and chunk",
+        r"\S+: (?P<v_read>[\d,]+) of (?P<v_kernels>[\d,]+) kernels of (?P<v_ranks>\d+) ranks read; "
+        r"(?P<v_right>[\d.]+%) of kernel time right in category, micro-batch and chunk",
         f"""{_BOTH}
         SELECT count(*) AS kernels, count(*) FILTER (read) AS read, {_DOWN.format(_RIGHT)} AS right,
             (SELECT count(DISTINCT rank) FROM told) AS ranks FROM known""",
