@@ -13,11 +13,13 @@ from tests.commands.sentences import MS, PERCENT, SHARE
 
 _TOLD = """
     WITH parts AS (
-        SELECT rank, communication, fault, t.stage, start_ns, k.duration_ns AS ns, CAST(k.dimension AS VARCHAR) AS dimension,
+        SELECT rank, communication, fault, t.stage, start_ns, k.duration_ns AS ns,
+            CAST(k.dimension AS VARCHAR) AS dimension,
             late_compute_ns, late_communication_ns, late_memory_ns, late_host_ns, late_idle_ns,
             CAST(late_category AS VARCHAR) AS late_category, clocks, last_transfer_ns,
             CASE clocks WHEN 'durations' THEN -k.duration_ns WHEN 'solved' THEN start_ns - offset_ns
-                - CAST(round_even(coalesce(drift_ppm, 0) * 1e-6 * (start_ns - reference_ns), 0) AS BIGINT) END AS arrival
+                - CAST(round_even(coalesce(drift_ppm, 0) * 1e-6 * (start_ns - reference_ns),
+                    0) AS BIGINT) END AS arrival
         FROM collectives JOIN kernels AS k USING (run, iteration, rank, kernel_id)
             JOIN rank_clocks USING (run, iteration, rank) LEFT JOIN topology AS t USING (run, iteration, rank)
         WHERE run = $run AND iteration = $iteration
@@ -44,7 +46,8 @@ _WITHIN = f"""
     longest AS (
         SELECT late AS rank, wait, if(late_host_ns >= 20000, late_host_ns, 0) AS host, late_category,
             least(wait, greatest(0, late_compute_ns + late_memory_ns + host)) AS own
-        FROM within WHERE wait > 0 QUALIFY row_number() OVER (PARTITION BY communication ORDER BY wait DESC, rank DESC) = 1
+        FROM within WHERE wait > 0 QUALIFY row_number() OVER (PARTITION BY communication ORDER BY wait DESC,
+            rank DESC) = 1
     ),
     step AS (
         SELECT sum(ns) AS step_ns FROM (
@@ -82,7 +85,8 @@ _WITHIN = f"""
 _BOUNDED = """
     late_compute_ns + late_communication_ns + late_memory_ns + late_host_ns + late_idle_ns = wait
     AND (dimension <> 'pp' OR late_compute_ns BETWEEN 0 AND (
-        SELECT coalesce(sum(least(k.start_ns + k.duration_ns, other.start_ns) - greatest(k.start_ns, other.start_ns - told.wait)), 0)
+        SELECT coalesce(sum(least(k.start_ns + k.duration_ns, other.start_ns) - greatest(k.start_ns,
+            other.start_ns - told.wait)), 0)
         FROM kernels AS k, parts AS other
         WHERE k.run = $run AND k.iteration = $iteration AND k.rank = told.late AND k.kind = 'computation'
             AND other.rank = told.late AND other.communication = told.communication
@@ -143,7 +147,8 @@ _LOADS = """
             AND k.in_elements IS NOT NULL AND k.out_elements IS NOT NULL
     ),
     sides AS (
-        SELECT *, if(max(a) OVER meeting - min(a) OVER meeting > max(b) OVER meeting - min(b) OVER meeting, a, b) AS taken
+        SELECT *, if(max(a) OVER meeting - min(a) OVER meeting > max(b) OVER meeting - min(b) OVER meeting, a,
+            b) AS taken
         FROM sizes WINDOW meeting AS (PARTITION BY communication)
     ),
     means AS (SELECT *, avg(taken) OVER (PARTITION BY communication) AS mean FROM sides)
@@ -162,8 +167,8 @@ _OF_BLAMED = f"""{_WITHIN}
 
 WAITS = (
     Sentence(
-        rf"rank (?P<k_rank>\d+) delayed its peers by (?P<v_own>{MS}) of its own \({_DOING}\), (?P<v_share>{PERCENT}) of "
-        r"the step, last in (?P<v_last>\d+) of (?P<v_communications>\d+) communications; a sum of delays, not what "
+        rf"rank (?P<k_rank>\d+) delayed its peers by (?P<v_own>{MS}) of its own \({_DOING}\), (?P<v_share>{PERCENT}) "
+        r"of the step, last in (?P<v_last>\d+) of (?P<v_communications>\d+) communications; a sum of delays, not what "
         "mending it would save",
         _OF_BLAMED,
     ),
@@ -185,7 +190,8 @@ WAITS = (
         items AS (
             SELECT stage FROM work GROUP BY stage, step, phase, name
             HAVING count(*) > 1 AND min(kernels) = max(kernels)
-                AND count(*) = (SELECT count(DISTINCT rank) FROM work AS w WHERE w.stage IS NOT DISTINCT FROM work.stage)
+                AND count(*) = (SELECT count(DISTINCT rank) FROM work AS w WHERE w.stage IS NOT DISTINCT
+                    FROM work.stage)
         )
         SELECT count(*) FROM items HAVING count(*) = 0""",
     ),
@@ -224,25 +230,26 @@ WAITS = (
         f"SELECT * FROM ({_LOADS}) WHERE load >= 1.2",
     ),
     Sentence(
-        r"(?P<k_run>\w+) (?P<k_iteration>\d+): (?P<v_uncertain>\d+) of (?P<v_kernels>\d+) communication kernels have no "
-        "certain wait; whom they waited for is not known",
+        r"(?P<k_run>\w+) (?P<k_iteration>\d+): (?P<v_uncertain>\d+) of (?P<v_kernels>\d+) communication kernels have "
+        "no certain wait; whom they waited for is not known",
         f"{_TOLD} SELECT kernels, kernels - certain AS uncertain FROM (SELECT {_CERTAIN}, {_KERNELS})",
     ),
 )
 
 _MAP = f"""{_WITHIN}
     SELECT *, kernels > certain AS partial FROM (
-        SELECT sum(wait) / sum(ns) AS share, sum(wait) AS ns, count(*) AS certain, {_KERNELS} FROM told WHERE fault IS NULL)
+        SELECT sum(wait) / sum(ns) AS share, sum(wait) AS ns, count(*) AS certain, {_KERNELS} FROM told
+            WHERE fault IS NULL)
 """
 WAIT_MAP = (
     Sentence(
-        rf"Rank (?P<k_rank>\d+) delayed its peers by (?P<v_own>[\d.]+ \w+) of its own \((?P<v_words>[\w ]+)\), last in "
+        r"Rank (?P<k_rank>\d+) delayed its peers by (?P<v_own>[\d.]+ \w+) of its own \((?P<v_words>[\w ]+)\), last in "
         r"(?P<v_last>\d+) of (?P<v_communications>\d+) communications(, and (?P<v_more>\d+) more)?",
         _OF_BLAMED,
     ),
     Sentence(
-        rf"(?P<v_share>{SHARE}) of (communication time|(?P<b_partial>the time of communication whose wait is certain)) is "
-        r"waiting, (?P<v_ns>[\d.]+ \w+) in all",
+        rf"(?P<v_share>{SHARE}) of (communication time|(?P<b_partial>the time of communication whose wait is certain)) "
+        r"is waiting, (?P<v_ns>[\d.]+ \w+) in all",
         _MAP,
     ),
 )

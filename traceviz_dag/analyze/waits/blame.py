@@ -79,8 +79,9 @@ def blame_matrix(collectives: pa.Table) -> pa.Table:
     """Who waited for whom.
 
     Returns:
-        A row per rank × late_rank × dimension: ``waits`` (how often, for longer than 0 ns), ``wait_ns``, and the sums of the late parts, ns;
-        longest first. Waits in communications with missing members are left out: the last rank may be one of these.
+        A row per rank × late_rank × dimension: ``waits`` (how often, for longer than 0 ns), ``wait_ns``, and the sums
+        of the late parts, ns; longest first. Waits in communications with missing members are left out: the
+        last rank may be one of these.
     """
     rows = judged_waits(collectives)
     # Who arrived at the same nanosecond as the last did not wait for it.
