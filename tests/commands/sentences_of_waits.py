@@ -169,7 +169,7 @@ WAITS = (
     Sentence(
         rf"rank (?P<k_rank>\d+) delayed its peers by (?P<v_own>{MS}) of its own \({_DOING}\), (?P<v_share>{PERCENT}) "
         r"of the step, last in (?P<v_last>\d+) of (?P<v_communications>\d+) communications; a sum of delays, not what "
-        "mending it would save",
+        r"mending it would save(?: \(traceviz waits\))?",
         _OF_BLAMED,
     ),
     Sentence(
