@@ -119,8 +119,12 @@ def test_rows_that_cannot_be_used_make_a_rank_partial(kind, whole, tmp_path):
 def test_whole_input_is_not_called_partial(whole, home):
     for command in (*ACROSS, "overlap", "topology", "doctor"):
         answer = call(command, whole, *([] if command == "topology" else ["--home", home]))
-        # Two micro-batches are too few for a period, and so few communications for every wait, which is said.
-        too_few = {"periods": "no pair has figures", "waits": "have no certain wait"}
+        # Two micro-batches are too few for a period, and their communications for all clocks and waits, which is said.
+        too_few = {
+            "periods": "no pair has figures",
+            "waits": "have no certain wait",
+            "clocks": "not every clock is solved",
+        }
         nothing = too_few.get(command, "no such command") in answer.err
         assert nothing or (answer.code, answer.err) == (0, ""), (command, answer.err)
         assert "PARTIAL" not in answer.out
