@@ -34,7 +34,7 @@ files AS (
     SELECT
         count(*) AS found,
         count(*) FILTER (status <> 'read') AS lossy,
-        -- A file of several iterations, each taken for itself, holds this one among others.
+        -- A file of several steps, each taken for itself, holds this one among others.
         count(DISTINCT CASE WHEN list_contains(steps, $iteration) THEN [$iteration] ELSE steps END)
             FILTER (status <> 'failed' AND len(steps) > 0) AS training_steps,
         greatest(
