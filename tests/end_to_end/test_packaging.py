@@ -29,7 +29,7 @@ def test_the_wheel_holds_the_rules_and_nothing_foreign(installed):
     top = {path.name for path in installed.iterdir() if path.is_dir() and not path.name.endswith(".dist-info")}
     assert top - {"bin"} == {"traceviz_dag", "assets", "sensors"}
     assert (installed / "traceviz_dag/classify/rules.toml").is_file()
-    assert (installed / "traceviz_dag/dagster.yaml").is_file()
+    assert (installed / "traceviz_dag/orchestration/dagster.yaml").is_file()
 
 
 def test_it_loads_its_definitions_from_a_folder_with_foreign_assets(installed, tmp_path):

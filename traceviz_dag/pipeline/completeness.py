@@ -201,8 +201,10 @@ def ranks_chosen_by_name(inputs: IterationInputs, paths: Sequence[Path]) -> bool
     """
     named = [real_path(path) for path in paths]
     files = {entry.path for entry in inputs.ranks}
-    # An export of Nsight Systems may be a folder.
-    return any(str(path) in files for path in named) and all(str(path) in files or path.is_file() for path in named)
+    # An export of Nsight Systems may be a folder. What is named beside it may hold other iterations.
+    folders = [path for path in named if str(path) not in files and path.is_dir()]
+    within = any(Path(file).is_relative_to(folder) for file in files for folder in folders)
+    return any(str(path) in files for path in named) and not within
 
 
 def ranks_in_words(ranks: Sequence[int]) -> str:
