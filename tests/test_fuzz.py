@@ -11,8 +11,8 @@ from benchmarks import fuzz
 
 SEED = 7
 INPUTS = {
-    **{"topology_text": 450, "topology_json": 450, "pairs": 210, "stamps": 220, "rules": 150, "settings": 150},
-    **{"capture": 140, "kineto": 180, "nsys": 40, "folder": 10},
+    **{"topology_text": 430, "topology_json": 450, "pairs": 210, "stamps": 220, "rules": 150, "settings": 150},
+    **{"capture": 140, "kineto": 180, "nsys": 40, "folder": 30},
 }
 
 

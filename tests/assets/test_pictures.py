@@ -33,6 +33,11 @@ def drawn(tmp_path_factory):
     return loop
 
 
+# First: the tests that follow change what is there.
+def test_pictures_that_automation_drew_count_as_made_from_the_tables_that_are_there(drawn):
+    assert not _stale(drawn.instance)
+
+
 def test_a_new_iteration_has_its_pictures_and_its_perfetto_trace(drawn):
     ranks = (0, 1, 2, 3)
     assert drawn.news() == of_topology("job@7") | of_ranks("job@7", *ranks) | of_iterations("job@7") | of_figures(
@@ -79,10 +84,6 @@ def _stale(instance):
         for partition in partitions
         for cause in resolver.get_stale_causes(dg.AssetKey(name), partition)
     ]
-
-
-def test_pictures_that_automation_drew_count_as_made_from_the_tables_that_are_there(drawn):
-    assert not _stale(drawn.instance)
 
 
 def test_so_do_those_that_the_command_line_drew_until_a_table_changes(tmp_path):
