@@ -16,6 +16,7 @@ from traceviz_dag.commands.common.lazy import LazyGroup
 from traceviz_dag.commands.common.pipes import nothing_printed, outlive_readers
 from traceviz_dag.errors import BadInputError, StoppedError, TracevizError, file_system_line
 from traceviz_dag.printable import printable
+from traceviz_dag.read.stated_bounds import ROWS, TEXT_MIB
 
 BAD_INPUT = 2
 
@@ -83,11 +84,11 @@ def _options(
         int | None,
         typer.Option(
             "--longest-text-mib",
-            envvar="TRACEVIZ_LONGEST_TEXT_MIB",
+            envvar=TEXT_MIB.variable,
             min=1,
-            max=1 << 16,
-            show_default="32",
-            callback=_handed_to("TRACEVIZ_LONGEST_TEXT_MIB"),
+            max=TEXT_MIB.most,
+            show_default=f"{TEXT_MIB.default:,}",
+            callback=_handed_to(TEXT_MIB.variable),
             help="Refuse a trace whose header, or an event in it, is longer; it takes up to 20 times as much memory.",
         ),
     ] = None,
@@ -95,11 +96,11 @@ def _options(
         int | None,
         typer.Option(
             "--most-rows",
-            envvar="TRACEVIZ_MOST_ROWS",
+            envvar=ROWS.variable,
             min=1,
-            max=10**10,
-            show_default="20,000,000",
-            callback=_handed_to("TRACEVIZ_MOST_ROWS"),
+            max=ROWS.most,
+            show_default=f"{ROWS.default:,}",
+            callback=_handed_to(ROWS.variable),
             help="Read no more events of one trace, and no larger table of an export; a row takes up to 1 kB.",
         ),
     ] = None,

@@ -13,12 +13,12 @@ from traceviz_dag.commands.common.across import (
     RulesOption,
     RunOption,
     chosen_iterations,
+    end_untold,
     heading,
     place,
 )
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import milliseconds, print_json, print_table
-from traceviz_dag.errors import NoEvidenceError
 
 if TYPE_CHECKING:
     from traceviz_dag.pipeline.across_ranks import StoredIteration
@@ -71,11 +71,7 @@ def periods(
                     typer.echo(f"  {reason}")
         if json:
             print_json(answers)
-    untold = [answer for answer in answers if not answer["certain"]]
-    if untold:
-        first = untold[0]
-        more = f" ({len(untold)} of {len(answers)} iterations)" if len(answers) > 1 else ""
-        raise NoEvidenceError(f"{first['run']} {first['iteration']}: {first['reason']}{more}")
+    end_untold(answers)
 
 
 def _reason(iteration: StoredIteration, summary: list[dict[str, Any]]) -> tuple[str | None, bool]:

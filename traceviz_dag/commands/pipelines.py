@@ -13,12 +13,12 @@ from traceviz_dag.commands.common.across import (
     RulesOption,
     RunOption,
     chosen_iterations,
+    end_untold,
     heading,
     place,
 )
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table
-from traceviz_dag.errors import NoEvidenceError
 
 if TYPE_CHECKING:
     from traceviz_dag.pipeline.across_ranks import StoredIteration
@@ -51,11 +51,7 @@ def pipelines(
                 _print(each, answer)
         if json:
             print_json(answers)
-    untold = [answer for answer in answers if not answer["certain"]]
-    if untold:
-        first = untold[0]
-        more = f" ({len(untold)} of {len(answers)} iterations)" if len(answers) > 1 else ""
-        raise NoEvidenceError(f"{first['run']} {first['iteration']}: {first['reason']}{more}")
+    end_untold(answers)
 
 
 def _answer(iteration: StoredIteration) -> dict[str, Any]:

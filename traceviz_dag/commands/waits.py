@@ -16,13 +16,14 @@ from traceviz_dag.commands.common.across import (
     RunOption,
     blame_statement,
     chosen_iterations,
+    end_untold,
     heading,
     place,
     slow_statements,
 )
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table
-from traceviz_dag.errors import NoEvidenceError, UsageError
+from traceviz_dag.errors import UsageError
 
 if TYPE_CHECKING:
     from traceviz_dag.pipeline.across_ranks import StoredIteration
@@ -52,11 +53,7 @@ def waits(
         else:
             for each, answer in zip(iterations, answers, strict=True):
                 _print(each, answer, limit)
-    untold = [answer for answer in answers if not answer["certain"]]
-    if untold:
-        first = untold[0]
-        more = f" ({len(untold)} of {len(answers)} iterations)" if len(answers) > 1 else ""
-        raise NoEvidenceError(f"{first['run']} {first['iteration']}: {first['reason']}{more}")
+    end_untold(answers)
 
 
 def _answer(iteration: StoredIteration) -> dict[str, Any]:

@@ -10,6 +10,10 @@ from traceviz_dag.tables import ITERATIONS, RUNS
 _WHOLE_RANKS = """
     AND rank NOT IN (SELECT rank FROM traces WHERE run = $run AND iteration = $iteration AND status <> 'read')"""
 
+TAKEN_STEPS_SQL = "CASE WHEN list_contains(steps, $iteration) THEN [$iteration] ELSE steps END"
+"""Of a row of ``traces``, the training steps that it tells of: a file of several, each taken for itself, holds this
+iteration among others."""
+
 _ITERATIONS_SQL = """
 WITH windows AS (
     SELECT * FROM overlap
@@ -34,9 +38,7 @@ files AS (
     SELECT
         count(*) AS found,
         count(*) FILTER (status <> 'read') AS lossy,
-        -- A file of several steps, each taken for itself, holds this one among others.
-        count(DISTINCT CASE WHEN list_contains(steps, $iteration) THEN [$iteration] ELSE steps END)
-            FILTER (status <> 'failed' AND len(steps) > 0) AS training_steps,
+        count(DISTINCT {steps}) FILTER (status <> 'failed' AND len(steps) > 0) AS training_steps,
         greatest(
             max(world_size),
             (SELECT nullif(count(*), 0) FROM topology WHERE run = $run AND iteration = $iteration)
@@ -63,10 +65,10 @@ FROM by_rank
 HAVING count(*) > 0
 """
 
-ITERATIONS_SQL = _ITERATIONS_SQL.format(ranks=_WHOLE_RANKS)
+ITERATIONS_SQL = _ITERATIONS_SQL.format(ranks=_WHOLE_RANKS, steps=TAKEN_STEPS_SQL)
 """Over the ranks that were read whole."""
 
-ITERATIONS_WITH_PARTIAL_SQL = _ITERATIONS_SQL.format(ranks="")
+ITERATIONS_WITH_PARTIAL_SQL = _ITERATIONS_SQL.format(ranks="", steps=TAKEN_STEPS_SQL)
 """Over all ranks with tables, those that were read in part among them."""
 
 RUNS_SQL = """

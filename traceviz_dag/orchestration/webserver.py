@@ -49,8 +49,8 @@ class GuardedWebserver(DagsterWebserver[WorkspaceProcessContext, WorkspaceReques
         try:
             path = real_path(self._pictures / request.path_params["name"])
             known = path.suffix == ".png" and path.is_relative_to(real_path(self._pictures)) and path.is_file()
-        except (OSError, ValueError, RuntimeError):
-            # No name of a file: too long, with a NUL, or a link that leads to itself.
+        except (OSError, ValueError):
+            # No name of a file: too long, or with a NUL.
             known = False
         if not known:
             raise HTTPException(HTTPStatus.NOT_FOUND)

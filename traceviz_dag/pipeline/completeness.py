@@ -15,13 +15,13 @@ from traceviz_dag.lake.inputs import IterationInputs, registered_if_any
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import iteration_key
 from traceviz_dag.lake.partitions import ANALYSE_AGAIN
-from traceviz_dag.lake.queries import runs
+from traceviz_dag.lake.queries import TAKEN_STEPS_SQL, runs
 from traceviz_dag.pipeline.ranks import RANK_TABLES
 from traceviz_dag.system.paths import real_path
 from traceviz_dag.vocabulary import TraceStatus
 
-_TRACES_SQL = """
-SELECT rank, file, status, fault, steps FROM traces
+_TRACES_SQL = f"""
+SELECT rank, file, status, fault, {TAKEN_STEPS_SQL} AS steps FROM traces
 WHERE run = $run AND iteration = $iteration
 ORDER BY rank
 """
@@ -149,20 +149,16 @@ def stored_completeness(lake: Lake, run: str, iteration: int, inputs: IterationI
         tuple(_faults(lake, run, iteration, traces)),
         tuple(row.get("missing_ranks") or ()),
         inputs.problems if inputs is not None else (),
-        _different_steps(traces, iteration),
+        _different_steps(traces),
     )
 
 
-def _different_steps(
-    traces: Iterable[Mapping[str, Any]], iteration: int
-) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
-    """See Completeness.steps; ranks without a ProfilerStep tell nothing. As in the query ``iterations``."""
+def _different_steps(traces: Iterable[Mapping[str, Any]]) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
+    """See Completeness.steps; ranks without a ProfilerStep tell nothing."""
     held: dict[tuple[int, ...], list[int]] = {}
     for row in traces:
         if row["steps"] and row["status"] != TraceStatus.FAILED.value:
-            # A file of several iterations, each taken for itself, holds this one among others.
-            steps = (iteration,) if iteration in row["steps"] else tuple(row["steps"])
-            held.setdefault(steps, []).append(row["rank"])
+            held.setdefault(tuple(row["steps"]), []).append(row["rank"])
     return tuple((steps, tuple(ranks)) for steps, ranks in sorted(held.items())) if len(held) > 1 else ()
 
 

@@ -12,7 +12,7 @@ import typer
 from traceviz_dag.commands.common.failures import end_half_renewed
 from traceviz_dag.commands.common.output import milliseconds, percent
 from traceviz_dag.commands.common.partial import end_partial
-from traceviz_dag.errors import UsageError
+from traceviz_dag.errors import NoEvidenceError, UsageError
 from traceviz_dag.system.paths import real_path
 
 if TYPE_CHECKING:
@@ -49,6 +49,22 @@ def chosen_iterations(
         if path is None:
             end_half_renewed(real_path(home), [(each.run, each.iteration) for each in chosen])
         end_partial([each.completeness for each in chosen])
+
+
+def end_untold(answers: Sequence[Mapping[str, Any]]) -> None:
+    """Say of which iterations the traces cannot tell for certain, after the answers were printed.
+
+    Args:
+        answers: one for each iteration: ``run``, ``iteration``, ``certain`` and, where that is false, ``reason``.
+
+    Raises:
+        NoEvidenceError: there is such an iteration.
+    """
+    untold = [answer for answer in answers if not answer["certain"]]
+    if untold:
+        first = untold[0]
+        more = f" ({len(untold)} of {len(answers)} iterations)" if len(answers) > 1 else ""
+        raise NoEvidenceError(f"{first['run']} {first['iteration']}: {first['reason']}{more}")
 
 
 def place(iteration: StoredIteration) -> dict[str, Any]:
