@@ -33,6 +33,8 @@ from huggingface_hub.hf_api import RepoFile
 from huggingface_hub.utils import build_hf_headers, validate_repo_id  # type: ignore[attr-defined]
 
 from traceviz_dag.errors import OutputError, TracevizError
+from traceviz_dag.read.nsys.files import NsysFiles
+from traceviz_dag.read.nsys.open import EXPORT_SUFFIXES
 from traceviz_dag.read.public_profile import DATA_SET, PROFILE
 from traceviz_dag.system.whole_files import exclusive_lock, write_atomically
 
@@ -41,7 +43,7 @@ FOLDER = "downloads"
 ENDPOINTS_VARIABLE = "TRACEVIZ_HUB_ENDPOINTS"
 """Addresses of mirrors, separated by commas, that assets may fetch from besides the hub itself."""
 
-_SUFFIXES = (".sqlite", ".nsys-rep", ".qdrep")
+_SUFFIXES = NsysFiles.suffixes
 _BLOCK_BYTES = 1 << 20
 _MOST_LISTED = 12
 _LONGEST_NAME = 200
@@ -152,7 +154,7 @@ def matching(wanted: str, files: Sequence[str]) -> list[str]:
     profiles = [name for name in found if name.lower().endswith(_SUFFIXES)]
     found = profiles or found
     stems = {name.rsplit(".", 1)[0] for name in found}
-    exports = [name for name in found if name.lower().endswith(".sqlite")]
+    exports = [name for name in found if name.lower().endswith(EXPORT_SUFFIXES)]
     return exports if len(stems) == 1 and exports else found
 
 
