@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from tests.nsys_file import Export, small_export
 from traceviz_dag.classify.rules import load_rules
-from traceviz_dag.classify.topology import unite
+from traceviz_dag.classify.topology.unite import unite
 from traceviz_dag.commands.main import app
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.pipeline.formats.trace_format import RankTrace

@@ -74,11 +74,11 @@ class TracePeek:
     """
 
     header: TraceHeader
-    steps: tuple[int, ...]
-    has_kernels: bool
-    has_stacks: bool
-    has_operators: bool
-    has_shapes: bool
+    steps: tuple[int, ...] = ()
+    has_kernels: bool = False
+    has_stacks: bool = False
+    has_operators: bool = False
+    has_shapes: bool = False
     first_ns: int | None = None
     fault: str | None = None
 
