@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -53,6 +53,7 @@ def doctor(
     state = {
         "packages": _packages(),
         "python": platform.python_version(),
+        "formats": _formats(),
         "trace_processors": _trace_processors(),
         "home": _home(home),
     }
@@ -61,6 +62,11 @@ def doctor(
         return
     print_table(
         "Installed", ["package", "version"], [["python", platform.python_version()], *map(list, _packages().items())]
+    )
+    print_table(
+        "Trace formats",
+        ["format", "traces", "files"],
+        [[each["name"], each["title"], _names(each)] for each in _formats()],
     )
     print_table(
         "Perfetto trace processor, the first that is there is used",
@@ -146,6 +152,22 @@ def _packages() -> dict[str, str]:
         except PackageNotFoundError:
             found[package] = "not installed"
     return found
+
+
+def _formats() -> list[dict[str, Any]]:
+    """The trace formats that are read here: name, what its traces are called, suffixes, mark of its folders."""
+    from traceviz_dag.pipeline.formats.registry import trace_formats
+
+    return [
+        {"name": one.name, "title": one.title, "suffixes": list(one.suffixes), "folder_mark": one.folder_mark}
+        for one in trace_formats().values()
+    ]
+
+
+def _names(one: Mapping[str, Any]) -> str:
+    """How the files of a format are named, for people."""
+    folders = [f"folders with {one['folder_mark']}"] if one["folder_mark"] else []
+    return ", ".join([*one["suffixes"], *folders])
 
 
 def _trace_processors() -> list[dict[str, str | None]]:
