@@ -51,21 +51,37 @@ def stale_ranks(
     """Ranks whose file, topology, rules or code is not what their tables were made from, or whose tables are gone or
     are other files than those that were recorded: damaged, or written by a run that was killed.
 
-    A rank whose file is gone keeps the tables that it has.
+    A rank whose file is gone keeps the tables that it has; see :func:`outdated_ranks`.
     """
+    others = _not_current(instance, lake, inputs, topology_version, rules_digest)
+    return [entry for entry, stands in others if not stands or Path(entry.path).exists()]
+
+
+def outdated_ranks(
+    instance: dg.DagsterInstance, lake: Lake, inputs: IterationInputs, topology_version: str, rules_digest: str
+) -> list[RankInput]:
+    """Ranks whose tables were made from another file, topology, rules or code, and cannot be made anew: their file is
+    gone."""
+    others = _not_current(instance, lake, inputs, topology_version, rules_digest)
+    return [entry for entry, stands in others if stands and not Path(entry.path).exists()]
+
+
+def _not_current(
+    instance: dg.DagsterInstance, lake: Lake, inputs: IterationInputs, topology_version: str, rules_digest: str
+) -> list[tuple[RankInput, bool]]:
+    """Ranks whose tables are not what they should be, each with whether all of them stand as they were recorded."""
     partitions = {str(rank_trace_key(inputs.key, rank_key(entry.rank))): entry for entry in inputs.ranks}
     wanted_tags = [f"{INPUT_VERSION_TAG}raw_traces", f"{INPUT_VERSION_TAG}topology", RULES_TAG, CODE_VERSION_TAG]
     recorded = latest_tags(instance, LAST_RECORDED, list(partitions))
-    stale = []
+    found = []
     for key, entry in partitions.items():
         versions = dict(zip(wanted_tags, (entry.version, topology_version, rules_digest, CODE_VERSION), strict=True))
         tags = recorded.get(key, {})
         names = (*RANK_TABLES, *trace_format(entry.format).extra_tables)
         stands = are_as_recorded(lake, tags, names, inputs.run, inputs.iteration, entry.rank)
-        current = stands and all(tags.get(tag) == version for tag, version in versions.items())
-        if not current and not (stands and not Path(entry.path).exists()):
-            stale.append(entry)
-    return stale
+        if not stands or any(tags.get(tag) != version for tag, version in versions.items()):
+            found.append((entry, stands))
+    return found
 
 
 def iteration_is_current(instance: dg.DagsterInstance, lake: Lake, inputs: IterationInputs) -> bool:

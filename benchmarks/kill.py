@@ -14,7 +14,8 @@ Then the command runs to its end, and
 - no temporary is left, in the home, beside the output, or in the folder for temporary files;
 - files of others that look like temporaries are still there.
 
-The moment of a kill is drawn from the seed and the trial's number: after a time, or after a number of changes of files.
+The moment of a kill is drawn from the seed and the trial's number: after an amount of processor time, so that it
+does not depend on what else the machine does, or after a number of files that appeared.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from traceviz_dag.lake.lake import open_lake
 RANKS = 4
 ITERATION = 7
 SCOPES = ("main", "group", "worker")
-LONGEST_CHAIN = 4
+LONGEST_CHAIN = 6
 ORPHAN_SECONDS = 5.0
 MARK = "TRACEVIZ_KILL_TRIAL"
 FOREIGN = (".notes.txt.writing", ".part.parquet.0123.writing", "draft.partial", ".profile.csv.writing")
@@ -105,8 +106,8 @@ class Bench:
         self.home, self.out, self.temporary = (self.folder / name for name in ("home", "out", "tmp"))
         self.run, self.export = self.folder / "job", self.folder / "profile.sqlite"
         self.results = self.folder / "kills.jsonl"
-        self.seconds: dict[str, float] = {}
-        self.appearing: dict[str, int] = {}
+        self.cpu_seconds: dict[str, float] = {}
+        self.files: dict[str, int] = {}
         self.clean: dict[str, dict[str, bytes]] = {}
         self.counts: dict[str, dict[str, int]] = {}
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -144,10 +145,14 @@ class Bench:
             (self.home / "figures").mkdir(parents=True)
             for foreign in FOREIGN:
                 (self.home / "figures" / foreign).write_text("another program's")
-        started, before = time.monotonic(), self.changes()
-        self.complete(name, "reference")
-        self.seconds[name] = time.monotonic() - started
-        self.appearing[name] = max(1, self.changes() - before)
+        process, looks = self.start(name, "reference"), [0.0]
+        while process.poll() is None:
+            looks.append(cpu_seconds(process.pid))
+            time.sleep(0.02)
+        if process.returncode:
+            raise SystemExit(f"an undisturbed run of {name!r} ends with {process.returncode}")
+        self.cpu_seconds[name] = max(looks)
+        self.files[name] = self.changes()
         self.clean[name] = self.written()
         self.counts[name] = self.catalogue()
 
@@ -219,7 +224,20 @@ class Bench:
         """A number that grows with every file that appears."""
         return sum(len(files) for base in (self.home, self.out, self.temporary) for _, _, files in os.walk(base))
 
+    def temporaries(self) -> int:
+        """Files of ours that are in the way of being written."""
+        names = [path.name for base in (self.home, self.out, self.temporary) for path in base.rglob(".*")]
+        return sum(name.endswith((".writing", ".building", ".part")) and name not in FOREIGN for name in names)
+
     def _write_run(self, changed: bool) -> None:
+        """Put the run's files in place, with the same bytes and times in every trial."""
+        made = self.folder / f"made-{'changed' if changed else 'first'}"
+        if not made.exists():
+            self._make_run(changed)
+            self.run.rename(made)
+        shutil.copytree(made, self.run, dirs_exist_ok=True)
+
+    def _make_run(self, changed: bool) -> None:
         write_run(self.run, {ITERATION: RANKS}, RANKS)
         if changed:
             path = self.run / f"iteration_{ITERATION}/rank_0002_iter_{ITERATION}.pt.trace.json"
@@ -259,33 +277,37 @@ def _without_times(path: Path) -> bytes:
     return json.dumps(stated).encode()
 
 
-def kill_once(bench: Bench, name: str, mark: str, chance: random.Random) -> dict[str, object]:
-    """Start a workload and kill it; what was done, and the faults that were seen."""
-    scope, by_time = chance.choice(SCOPES), chance.random() < 0.5
-    share, extra = chance.random(), chance.uniform(0, 0.1)
-    steps = int(chance.random() * bench.appearing[name])
+def begin_and_kill(bench: Bench, name: str, mark: str, chance: random.Random) -> tuple[list[dict[str, object]], int]:
+    """Start a workload and kill it: some workers first, perhaps, then the main process or its group, unless it ends.
+
+    Returns:
+        What was killed, with the faults that were seen; and the exit code, 0 where the command came to its end.
+    """
+    kills: list[dict[str, object]] = []
     process = bench.start(name, mark)
     started, before = time.monotonic(), bench.changes()
-    delay = share * bench.seconds[name] * 1.05
-
-    def due() -> bool:
-        if by_time:
-            return time.monotonic() - started >= delay
-        return bench.changes() - before > steps
-
-    while process.poll() is None and not due():
-        time.sleep(0.004)
-    if not by_time:
-        time.sleep(extra)
-    scope, victims = _victims(process, mark, scope, chance)
-    killed = 0
-    for victim in victims:
-        with suppress(ProcessLookupError):
-            os.kill(victim, signal.SIGKILL)
-            killed += 1
-    faults: list[str] = []
+    total = bench.files[name] - before
+    scope, reached = "worker", 0.0
+    while scope == "worker":
+        scope, by_work = chance.choice(SCOPES), chance.random() < 0.5
+        # Behind the last kill in the same process: its workers start again, and are killed again.
+        reached += (1 - reached) * chance.random()
+        if not _reached(bench, process, by_work, reached * bench.cpu_seconds[name], before + reached * max(total, 1)):
+            break
+        if not by_work:
+            time.sleep(chance.choice((0, 0.001, 0.01, 0.1)) * chance.random())
+        scope, victims = _victims(process, mark, scope, chance)
+        killed = False
+        for victim in victims:
+            with suppress(ProcessLookupError):
+                os.kill(victim, signal.SIGKILL)
+                killed = True
+        if killed:
+            after = round(time.monotonic() - started, 2)
+            kills.append({"scope": scope, "by": "work" if by_work else "changes", "killed": True, "after": after})
     code = process.wait(1800)
-    if scope == "worker" and killed and code not in (0, 2):
+    faults: list[str] = []
+    if kills and kills[-1]["scope"] == "worker" and code not in (0, 2):
         faults.append(f"a worker's death ended the command with {code}")
     deadline = time.monotonic() + ORPHAN_SECONDS
     while (orphans := processes(mark)) and time.monotonic() < deadline:
@@ -296,14 +318,34 @@ def kill_once(bench: Bench, name: str, mark: str, chance: random.Random) -> dict
             faults.append(f"alive after {ORPHAN_SECONDS:.0f} s: {words[:120]}")
             os.kill(orphan, signal.SIGKILL)
     faults += bench.faults_after_kill()
-    after = round(time.monotonic() - started, 2)
-    return {
-        "scope": scope,
-        "by": "time" if by_time else "changes",
-        "killed": bool(killed),
-        "after": after,
-        "faults": faults,
-    }
+    if faults and not kills:
+        kills.append({"scope": "none", "by": "none", "killed": False})
+    for kill in kills:
+        kill["faults"] = faults if kill is kills[-1] else []
+    return kills, code
+
+
+def _reached(bench: Bench, process: subprocess.Popen[bytes], by_work: bool, seconds: float, files: float) -> bool:
+    """Wait until a command has taken so much processor time, or has made so many files; False where it ends before.
+
+    Processor time, since the machine may do much else: the moment in the command's life is what is drawn.
+    """
+    while process.poll() is None:
+        looked = time.monotonic()
+        if (cpu_seconds(process.pid) >= seconds) if by_work else (bench.changes() > files):
+            return True
+        # Looking must not take the time that the command needs.
+        time.sleep(max(0.004, 5 * (time.monotonic() - looked)))
+    return False
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor time of a process and of its children that have ended; 0 of one that is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def _victims(process: subprocess.Popen[bytes], mark: str, scope: str, chance: random.Random) -> tuple[str, list[int]]:
@@ -326,9 +368,16 @@ def trial(bench: Bench, seed: int, number: int, names: list[str]) -> dict[str, o
     bench.reference(name)
     bench.prepare(name)
     mark = f"{seed}.{number}.{os.getpid()}"
-    kills = [kill_once(bench, name, mark, chance) for _ in range(chance.randint(1, LONGEST_CHAIN))]
-    left = sorted(path for path in bench.written() if path.endswith((".writing", ".building", ".part", ".partial")))
-    code = bench.complete(name, mark)
+    kills: list[dict[str, object]] = []
+    wanted, code, left = chance.randint(1, LONGEST_CHAIN), -signal.SIGKILL, 0
+    # A run that ends before its kill is the run that must mend what the ones before it left.
+    while code and len(kills) < wanted:
+        left += bench.temporaries()
+        more, code = begin_and_kill(bench, name, mark, chance)
+        kills += more
+    if code:
+        left += bench.temporaries()
+        code = bench.complete(name, mark)
     faults = [fault for kill in kills for fault in kill["faults"]]  # type: ignore[attr-defined]
     faults += [f"the next run ends with {code}"] if code else []
     faults += bench.faults_at_the_end(name)
@@ -337,7 +386,7 @@ def trial(bench: Bench, seed: int, number: int, names: list[str]) -> dict[str, o
         "trial": number,
         "workload": name,
         "kills": kills,
-        "temporaries_before_the_next_run": len(left) - sum(path.endswith(FOREIGN) for path in left),
+        "temporaries_before_the_next_run": left,
         "faults": faults,
     }
 

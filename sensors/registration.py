@@ -34,6 +34,8 @@ from traceviz_dag.lake.inputs import (
     registered_of_run,
     with_digests,
 )
+from traceviz_dag.lake.known_ranks import drop_unlisted_ranks, with_vanished_ranks
+from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.pipeline.discovery import inputs_below
 from traceviz_dag.pipeline.formats.registry import by_format
 from traceviz_dag.read.formats import format_of, format_with_suffix, is_whole
@@ -114,8 +116,11 @@ def register_folder(home: Path, task: FolderTask) -> Registration:
     ranks = max((len(one.ranks) for one in found), default=0)
     if reason:
         return Registration((), _record(look, FolderState.WAITING, ranks, reason=reason), missing)
-    settled = with_digests(home, [_flagged(_with_vanished(home, one), missing.get(one.key, [])) for one in found])
+    digested = with_digests(home, [_flagged(one, missing.get(one.key, [])) for one in found])
+    settled = [with_vanished_ranks(home, _with_elsewhere(home, local, one)) for one in digested]
+    lake = open_lake(home)
     for one in settled:
+        drop_unlisted_ranks(lake, one)
         register(home, one)
     is_iteration = any(Path(one.folder) == local.parent for one in settled)
     return Registration(
@@ -167,14 +172,16 @@ def _with_newest_topology(home: Path, run_folder: Path) -> list[IterationInputs]
     return changed
 
 
-def _with_vanished(home: Path, inputs: IterationInputs) -> IterationInputs:
-    """Ranks that were registered and whose files are gone stay: their tables were made, and files get archived."""
+def _with_elsewhere(home: Path, local: Path, inputs: IterationInputs) -> IterationInputs:
+    """Ranks of the iteration that were registered from other folders, which have their own looks, stay."""
     known = registered_if_any(home, inputs.key)
-    found = {entry.rank for entry in inputs.ranks}
-    gone = [
-        entry for entry in (known.ranks if known else ()) if entry.rank not in found and not Path(entry.path).exists()
+    found = {entry.rank for entry in inputs.ranks} | set(inputs.disputed)
+    others = [
+        entry
+        for entry in (known.ranks if known is not None else ())
+        if entry.rank not in found and Path(entry.path).parent != local and Path(entry.path).exists()
     ]
-    return replace(inputs, ranks=tuple(sorted((*inputs.ranks, *gone), key=lambda entry: entry.rank)))
+    return replace(inputs, ranks=tuple(sorted((*inputs.ranks, *others), key=lambda entry: entry.rank)))
 
 
 def _flagged(inputs: IterationInputs, missing: Sequence[int]) -> IterationInputs:

@@ -6,9 +6,9 @@ import hashlib
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import quote, urlparse
+from urllib.parse import urlparse
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -22,6 +22,10 @@ class Hub(ThreadingHTTPServer):
         cut_after: bytes after which a file's transfer breaks, once.
         wrong: whether storage sends other bytes than the listing promises.
         commit: what it says its newest commit is.
+        said: what it says of the data set instead; None says what is true.
+        size: what it states as the size of every file; None states what is true.
+        too_much: whether the transfer of a file does not end.
+        next_page: where it says that the next page of the listing is.
         tokens: the Authorization header of each request that had one.
     """
 
@@ -33,6 +37,10 @@ class Hub(ThreadingHTTPServer):
         self.stall_after: int | None = None
         self.cut_after: int | None = None
         self.wrong = False
+        self.said: bytes | None = None
+        self.size: int | None = None
+        self.too_much = False
+        self.next_page: str | None = None
         self.commit = COMMIT
         self.tokens: list[str] = []
         self.resume, self.stalled = threading.Event(), threading.Event()
@@ -67,21 +75,24 @@ class _Handler(BaseHTTPRequestHandler):
         elif path.startswith(resolve) and path.removeprefix(resolve).split("/", 1)[1] in hub.files:
             self._redirect(path.removeprefix(resolve).split("/", 1)[1])
         elif path in (api, f"{api}/revision/main", f"{api}/revision/{COMMIT}"):
-            self._json({"id": hub.repository, "sha": hub.commit, "private": False, "siblings": []})
-        elif path == f"{api}/tree/{quote(hub.commit, safe='')}":
-            self._json([self._entry(name, data) for name, data in hub.files.items()])
+            self._json({"id": hub.repository, "sha": hub.commit, "private": False, "siblings": self._entries()})
         else:
             known = path.startswith(api)
             self._json({"error": "not found"}, 404, "RevisionNotFound" if known else "RepoNotFound")
 
-    def _entry(self, name: str, data: bytes) -> dict[str, object]:
-        digest = hashlib.sha256(data).hexdigest()
-        large = {"oid": digest, "size": len(data), "pointerSize": 134}
-        return {"type": "file", "oid": digest[:40], "size": len(data), "path": name, "lfs": large}
+    def _entries(self) -> list[dict[str, object]]:
+        entries = []
+        for name, data in self.server.files.items():
+            digest = hashlib.sha256(data).hexdigest()
+            large = {"sha256": digest, "size": len(data), "pointerSize": 134}
+            entries.append({"blobId": digest[:40], "size": len(data), "rfilename": name, "lfs": large})
+        return entries
 
     def _json(self, value: object, status: int = 200, code: str | None = None) -> None:
-        data = json.dumps(value).encode()
+        data = json.dumps(value).encode() if self.server.said is None else self.server.said
         self.send_response(status)
+        if self.server.next_page is not None:
+            self.send_header("Link", f'<{self.server.next_page}>; rel="next"')
         if code:
             self.send_header("X-Error-Code", code)
         self.send_header("Content-Type", "application/json")
@@ -96,7 +107,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Location", f"{self.server.address}/storage/{name}")
         self.send_header("X-Repo-Commit", COMMIT)
         self.send_header("X-Linked-Etag", f'"{hashlib.sha256(data).hexdigest()}"')
-        self.send_header("X-Linked-Size", str(len(data)))
+        self.send_header("X-Linked-Size", str(len(data) if self.server.size is None else self.server.size))
         self.send_header("Content-Length", "0")
         self.end_headers()
 
@@ -111,7 +122,12 @@ class _Handler(BaseHTTPRequestHandler):
         if given:
             self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
         self.send_header("Accept-Ranges", "bytes")
-        self.send_header("Content-Length", str(len(part)))
+        if hub.size is not None:
+            self.send_header("X-Linked-Size", str(hub.size))
+        if hub.too_much:
+            self.close_connection = True
+        else:
+            self.send_header("Content-Length", str(len(part)))
         self.end_headers()
         if not body:
             return
@@ -126,6 +142,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         self.wfile.write(part)
+        with suppress(OSError):
+            while hub.too_much:
+                self.wfile.write(part)
 
     def log_message(self, *_: object) -> None:
         pass

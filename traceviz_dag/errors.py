@@ -86,21 +86,34 @@ class IncompleteError(TracevizError):
 def file_system_line(error: OSError) -> str:
     """What a fault of the file system means, and what to do about it."""
     reason = error.strerror or str(error)
-    remedy = _REMEDIES.get(error.errno or 0, "check the disk and run it again")
+    remedy = file_system_remedy(error, "check the disk and run it again")
     if error.filename is None:
         return f"{reason}; {remedy}"
     return str(BadInputError(error.filename, reason, remedy))
 
 
+def file_system_remedy(error: OSError, otherwise: str) -> str:
+    """What to do about a fault of the file system.
+
+    Args:
+        otherwise: where the kind of fault does not tell.
+    """
+    return _REMEDIES.get(error.errno or 0, otherwise)
+
+
+_PERMISSIONS = "check its permissions and those of its folder, or choose another place"
+_FILE_FOR_FOLDER = "a file is where a folder belongs: move it away and run it again"
 _REMEDIES = {
-    errno.ENOSPC: "free some space and run it again",
-    errno.EDQUOT: "free some of the quota and run it again",
-    errno.EROFS: "make it writable, or name another home",
-    errno.EACCES: "make it accessible to this user, or name another home",
-    errno.EPERM: "make it accessible to this user, or name another home",
-    errno.ENOTDIR: "a file is where a folder belongs: move it away and run it again",
-    errno.EEXIST: "a file is where a folder belongs: move it away and run it again",
+    errno.ENOSPC: "free space there, or choose another place",
+    errno.EDQUOT: "free space in your quota, or choose another place",
+    errno.EROFS: "choose a place that can be written",
+    errno.EACCES: _PERMISSIONS,
+    errno.EPERM: _PERMISSIONS,
+    errno.ENOTDIR: _FILE_FOR_FOLDER,
+    errno.EEXIST: _FILE_FOR_FOLDER,
     errno.EISDIR: "a folder is where a file belongs: move it away and run it again",
+    errno.ELOOP: "remove the link that leads to itself",
+    errno.ENAMETOOLONG: "choose a shorter name",
     errno.EMFILE: "raise the limit of open files (ulimit -n) and run it again",
 }
 

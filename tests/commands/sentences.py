@@ -200,6 +200,11 @@ PERIODS = (
         _REFUSED.format(stage="AND stage IS NULL"),
     ),
     Sentence(
+        r"nothing to overlap: no communication runs in the steady units",
+        "SELECT count(*) FROM periods WHERE run = $run AND iteration = $iteration "
+        "HAVING bool_and(refusal LIKE 'no % communication in its % steady units')",
+    ),
+    Sentence(
         rf"{_PLACE} · periods in one training step, ms: none",
         "SELECT count(*) FROM periods WHERE run = $run AND iteration = $iteration AND period_ns IS NOT NULL "
         "HAVING count(*) = 0",

@@ -39,7 +39,6 @@ SAYS_NOTHING = {
     ("without_topology", "pipelines"): "no pipeline is known",
     ("without_micro_batches", "pipelines"): "no micro-batch is known",
     ("without_micro_batches", "periods"): "no micro-batch is known",
-    ("dp_only", "periods"): "no pair has figures; each says why",
 }
 """(job, command) → why it ends with 2."""
 

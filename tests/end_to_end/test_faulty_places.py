@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.damage import call
 from tests.end_to_end.conftest import traceviz
 from tests.small_run import rank_file, write_run
 from traceviz_dag.classify.rules import load_rules
@@ -96,6 +97,18 @@ def test_a_full_disk_and_one_that_can_only_be_read_cost_nothing_that_is_there(tm
         told = traceviz(*ONE_FIGURE, "--home", home, code=2).stderr
         assert "cannot be written (Read-only file system); choose a place that can be written" in told
         assert "Traceback" not in told
+
+
+def test_a_disk_too_full_for_the_instance_says_so_and_space_mends_it(tmp_path: Path):
+    run = write_run(tmp_path / "job", {7: 2}, 2)
+    with small_disk(tmp_path / "disk", "8m") as disk:
+        (disk / "home/dagster").mkdir(parents=True)
+        filler = fill(disk, leave=100_000)
+        answer = call("analyze", run, "--home", disk / "home")
+        assert answer.code == 2 and "free" in answer.err and "move the folder away" not in answer.err, answer.err
+        assert "check the storage" not in answer.err
+        filler.unlink()
+        assert call("analyze", run, "--home", disk / "home").code == 0
 
 
 @pytest.mark.slow

@@ -56,3 +56,15 @@ def test_a_file_that_is_gone_for_good_is_told_after_a_bounded_number_of_looks(de
     with pytest.raises(UsageError, match="No such file or directory"):
         lake.query(COUNT)
     assert len(asked) == 10
+
+
+def test_what_a_killed_query_put_on_disk_goes_with_the_next_one(lake: Lake, sample):
+    lake.write("kernels", sample("kernels", 10), run="r", iteration=1, rank=0)
+    lake.refresh_catalogue()
+    left = lake.home / ".duckdb_spill" / "traceviz_0123456789abcdef"
+    left.mkdir(parents=True)
+    (left / "duckdb_temp_storage_DEFAULT-0.tmp").write_bytes(b"spilt")
+    assert (
+        lake.query("SELECT current_setting('temp_directory') AS place")["place"][0].as_py().startswith(str(left.parent))
+    )
+    assert not left.parent.exists()

@@ -8,12 +8,14 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import dagster as dg
 import pytest
 from dagster._core.launcher.base import WorkerStatus
 
-from traceviz_dag.orchestration.run_launcher import HOST_TAG, CheckedRunLauncher, is_alive
+from traceviz_dag.orchestration.instance import own_process_tags
+from traceviz_dag.orchestration.run_launcher import HOST_TAG, CheckedRunLauncher, is_alive, is_gone
 
 
 def test_a_process_is_known_by_its_number_and_its_start():
@@ -25,6 +27,24 @@ def test_a_process_is_known_by_its_number_and_its_start():
         process.kill()
         process.wait()
     assert not is_alive(process.pid, since=time.time())
+
+
+@pytest.mark.parametrize("jump_seconds", [0, 86_400, -86_400])
+def test_setting_the_clock_ends_no_run(monkeypatch, jump_seconds):
+    tags = own_process_tags()
+    read = Path.read_text
+
+    def after_the_jump(path: Path, *arguments: object, **named: object) -> str:
+        text = read(path, *arguments, **named)
+        if path != Path("/proc/stat"):
+            return text
+        [boot] = [line for line in text.splitlines() if line.startswith("btime")]
+        return text.replace(boot, f"btime {int(boot.split()[1]) + jump_seconds}")
+
+    monkeypatch.setattr(Path, "read_text", after_the_jump)
+    assert not is_gone(dg.DagsterRun("job", tags=tags))
+    pid, _, mark = tags["traceviz/process"].partition("@")
+    assert is_gone(dg.DagsterRun("job", tags={**tags, "traceviz/process": f"{pid}@{mark}0"}))
 
 
 @pytest.mark.parametrize(

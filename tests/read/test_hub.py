@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from tests.hub_server import COMMIT, Hub, hub
 from traceviz_dag.commands.main import app
+from traceviz_dag.errors import TracevizError
 from traceviz_dag.read.hub import DownloadError, Wanted, check_endpoint, download, matching
 from traceviz_dag.read.public_profile import DATA_SET
 
@@ -208,3 +209,60 @@ def test_only_listed_mirrors_are_allowed(server, monkeypatch):
     monkeypatch.setenv("TRACEVIZ_HUB_ENDPOINTS", f"https://mirror.test, {server.address}/")
     check_endpoint(server.address)
     check_endpoint("mirror.test")
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (b"<html>a login page</html>", "answers as no hub does"),
+        (b'{"id": "x", "sha": "0", "siblings": [{"size": 1}]}', "answers as no hub does"),
+        (b'{"id": "x", "sha": "0", "siblings": [{"rfilename": 7, "size": "x"}]}', "answers as no hub does"),
+        (b'["x"]', "answers as no hub does"),
+    ],
+)
+def test_what_is_no_hub_is_told_in_a_line(server, tmp_path, said, expected):
+    server.said = said
+    with pytest.raises(DownloadError, match=expected):
+        download(_wanted(server), tmp_path)
+
+
+def test_a_transfer_that_does_not_end_is_cut_at_the_size_that_the_hub_states(server, tmp_path):
+    server.too_much = True
+    with pytest.raises(DownloadError, match="more is sent than the 41,943,040 bytes"):
+        download(_wanted(server), tmp_path)
+    assert sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) <= len(DATA)
+
+
+@pytest.mark.parametrize(("size", "expected"), [(1 << 62, "a size of"), (-1, "a size of"), (40 << 30, "are free")])
+def test_a_size_that_cannot_be_is_refused_before_the_transfer(server, tmp_path, size, expected, monkeypatch):
+    server.size = size
+    monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 1 << 30}))
+    with pytest.raises(TracevizError, match=expected):
+        download(_wanted(server), tmp_path)
+    assert server.ranges() == []
+
+
+def test_a_listing_that_goes_on_elsewhere_takes_no_token_there(server, tmp_path):
+    # The client's own listing follows the address of the next page to any host, and sends the token along.
+    script = (
+        "import sys; from pathlib import Path; from traceviz_dag.read.hub import Wanted, download\n"
+        "download(Wanted(file='README.md'), Path(sys.argv[1]))"
+    )
+    with hub(DATA_SET, {}) as elsewhere:
+        server.next_page = f"{elsewhere.address}/api/datasets/{DATA_SET}"
+        environment = {**os.environ, "HF_ENDPOINT": server.address, "HF_TOKEN": "hf_SECRETTOKEN"}
+        subprocess.run([sys.executable, "-c", script, str(tmp_path)], env=environment, check=True)
+        assert server.tokens and not elsewhere.tokens
+
+
+def test_a_disk_that_gets_full_is_no_broken_connection(server, tmp_path):
+    limit = (
+        "import resource, signal, sys; from pathlib import Path; from traceviz_dag.read.hub import Wanted, download\n"
+        "from traceviz_dag.errors import OutputError\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\n"
+        "try: download(Wanted(endpoint=sys.argv[1]), Path(sys.argv[2]))\n"
+        "except OutputError as error: print(error)"
+    )
+    command = [sys.executable, "-c", limit, server.address, str(tmp_path)]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "cannot be written (File too large)" in told

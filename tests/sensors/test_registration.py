@@ -15,7 +15,9 @@ from tests.classify.topology.test_topology_file import NEW_FORM
 from tests.nsys_file import node_export
 from tests.small_run import rank_file, write_run
 from traceviz_dag.lake.inputs import registered
+from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.read.formats import is_whole
+from traceviz_dag.tables import OVERLAP
 
 TRACE = "rank_{rank:04d}_iter_{iteration}.pt.trace.json"
 
@@ -121,6 +123,19 @@ def test_a_file_that_was_archived_away_keeps_its_rank(tmp_path, home):
     trace(run, 1).unlink()
     register_iteration(home, run)
     assert ranks(home) == [0, 1, 2, 3]
+
+
+def test_a_file_that_is_gone_takes_its_rank_along_once_another_one_changed(tmp_path, home):
+    """The job was recorded again with fewer ranks: the former one's tables would be mixed with the new one's."""
+    run = write_run(tmp_path / "job")
+    register_iteration(home, run)
+    lake = open_lake(home)
+    lake.write("overlap", OVERLAP.schema.empty_table(), run="job", iteration=7, rank=3)
+    trace(run, 3).unlink()
+    rank_file(1, 4, scale=2).write(trace(run, 1))
+    assert register_iteration(home, run).partial == {"job@7": [3]}
+    assert ranks(home) == [0, 1, 2]
+    assert not lake.exists("overlap", run="job", iteration=7, rank=3)
 
 
 def test_two_runs_of_one_name_are_kept_apart(tmp_path, home):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import multiprocessing
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from tests.simulate.conftest import Job, decode, small
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.simulate import simulate
 from traceviz_dag.simulate.settings import Edges, Faults, Layout
+from traceviz_dag.system.processes import WorkerDiedError
 
 
 def _digests(folder: Path) -> dict[str, str]:
@@ -48,6 +50,23 @@ def test_traces_of_others_are_not_touched(tmp_path: Path):
     with pytest.raises(BadInputError, match="no simulation"):
         simulate(small(), tmp_path, workers=1)
     assert real.read_text() == "{}"
+
+
+def test_a_simulation_killed_before_its_first_whole_file_is_taken_up_again(tmp_path: Path):
+    left = tmp_path / "truth/.culprits.parquet.0123456789abcdef.writing"
+    left.parent.mkdir()
+    left.touch()
+    simulate(small(), tmp_path, workers=1)
+    assert not left.exists() and (tmp_path / "truth/culprits.parquet").is_file()
+
+
+def test_a_worker_that_is_killed_is_told_in_a_line(tmp_path: Path):
+    def kill_a_writer(what: str, done: int, total: int) -> None:
+        if what == "traces":
+            next(iter(multiprocessing.active_children())).kill()
+
+    with pytest.raises(WorkerDiedError, match="fewer workers"):
+        simulate(small(pp=2, iterations=8), tmp_path, workers=2, progress=kill_a_writer)
 
 
 def test_progress_counts_steps_and_traces(tmp_path: Path):

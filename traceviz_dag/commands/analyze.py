@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from traceviz_dag.commands.common.failures import end_failed, tell_failures
+from traceviz_dag.commands.common.failures import end_failed, tell_failures, vanished_lines
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import home_option, print_json, terminal
 from traceviz_dag.commands.common.partial import end_partial, tell_partial
@@ -54,15 +54,16 @@ def analyze(
     """Turn traces into classified kernels, micro-batches and overlap, and say what they show.
 
     Runs Dagster in this process on the home's instance, so that `traceviz dev` shows the lineage. What is there and
-    unchanged is skipped. A file that cannot be read, or not wholly, is reported; the other ranks go on, and the exit
-    code is 2. Figures across ranks leave out what was read in part, unless --allow-partial counts it. Ranks without a
-    trace make the result partial, too, unless the files, a pattern or --allow-partial say that they are meant.
+    unchanged is skipped; the ranks that the home knows already of an iteration are brought up to date with those that
+    are named. A file that cannot be read, or not wholly, is reported; the other ranks go on, and the exit code is 2.
+    Figures across ranks leave out what was read in part, unless --allow-partial counts it. Ranks without a trace make
+    the result partial, too, unless the files, a pattern or --allow-partial say that they are meant.
     """
     from traceviz_dag.orchestration.orchestrate import AnalysisSettings, analyse
     from traceviz_dag.pipeline.completeness import ranks_chosen_by_name, stored_completeness
     from traceviz_dag.pipeline.discovery import inputs_below
 
-    inputs = inputs_below(paths, pattern=pattern, rank=rank, home=home.resolve())
+    inputs = inputs_below(paths, pattern=pattern, rank=rank, home=home.resolve(), with_known=True)
     folder = home.resolve()
     settings = AnalysisSettings(
         folder, workers, rules.resolve() if rules else None, allow_partial, force, allow_partial
@@ -72,6 +73,8 @@ def analyze(
         results = analyse(settings, inputs, started)
     for warning in dict.fromkeys(warning for entry in inputs for warning in entry.warnings):
         console.print(f"traceviz: {warning}", style="yellow", soft_wrap=True, highlight=False, markup=False)
+    for line in vanished_lines(results):
+        console.print(f"traceviz: {line}", style="yellow", soft_wrap=True, highlight=False, markup=False)
     tell_failures(results)
     lake = open_lake(folder)
     found = [stored_completeness(lake, entry.run, entry.iteration, entry) for entry in inputs]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from traceviz_dag.commands.common.failures import end_failed, end_half_renewed, tell_failures
+from traceviz_dag.commands.common.failures import end_failed, end_half_renewed, tell_failures, vanished_lines
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import print_json, terminal
 from traceviz_dag.commands.common.partial import end_partial
@@ -168,10 +168,12 @@ def _analysed(home: Path, paths: Sequence[Path]) -> list[IterationResult]:
     from traceviz_dag.orchestration.orchestrate import AnalysisSettings, analyse
     from traceviz_dag.pipeline.discovery import inputs_below
 
-    inputs = inputs_below(paths, home=home)
+    inputs = inputs_below(paths, home=home, with_known=True)
     results = analyse(AnalysisSettings(home, allow_partial=True), inputs)
     for warning in dict.fromkeys(warning for entry in inputs for warning in entry.warnings):
         typer.echo(f"traceviz: {warning}", err=True)
+    for line in vanished_lines(results):
+        typer.echo(f"traceviz: {line}", err=True)
     tell_failures(results)
     return results
 

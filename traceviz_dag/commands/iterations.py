@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import groupby
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from traceviz_dag.commands.common.failures import end_half_renewed
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table
-from traceviz_dag.errors import UsageError
+from traceviz_dag.errors import IncompleteError, UsageError
+
+if TYPE_CHECKING:
+    from traceviz_dag.lake.lake import Lake
 
 TRENDS_SQL = """
 SELECT run, iteration, ranks, partial, step_ns,
-    step_ns - lag(step_ns) OVER of_run AS change_ns,
-    step_ns / lag(step_ns) OVER of_run - 1 AS change_share,
+    CASE WHEN comparable THEN step_ns - before_ns END AS change_ns,
+    CASE WHEN comparable THEN step_ns / before_ns - 1 END AS change_share,
     compute_ns, exposed_ns, idle_ns, hidden_share, slowest_rank, unclassified_share
-FROM iterations
-WHERE $run IS NULL OR run = $run
-WINDOW of_run AS (PARTITION BY run ORDER BY iteration)
+FROM (
+    SELECT *, lag(step_ns) OVER of_run AS before_ns,
+        covered_ranks IS NOT DISTINCT FROM lag(covered_ranks) OVER of_run AS comparable
+    FROM iterations
+    WHERE $run IS NULL OR run = $run
+    WINDOW of_run AS (PARTITION BY run ORDER BY iteration)
+)
 ORDER BY run, iteration
 """
 VERDICTS_SQL = "SELECT run, iteration, accepted, moved, statement FROM nights"
 
+_NAMED = 5
 _BAR = 12
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
@@ -37,6 +46,8 @@ def iterations(
     """Show the trend over iterations: step time, its change, computation, exposed communication, verdicts.
 
     Figures are those of the table iterations: the longest step over the ranks, and means over the ranks of the rest.
+    An iteration of which not all was read is marked (partial), and its step is not compared with one over other ranks.
+    The exit code is 2 where an iteration has no figures, or its last analysis was cut off.
     """
     from traceviz_dag.lake.lake import open_lake
 
@@ -63,6 +74,31 @@ def iterations(
             _print(name, group)
     shown = [(row["run"], row["iteration"]) for group in by_run.values() for row in group]
     end_half_renewed(home.resolve(), shown)
+    _end_without_figures(lake, by_run, run, every=not last)
+
+
+def _end_without_figures(
+    lake: Lake, shown: Mapping[str, list[dict[str, Any]]], run: str | None, *, every: bool
+) -> None:
+    """End the command where iterations have traces in the lake and no figures.
+
+    Args:
+        every: look at all; else at those between the shown ones and after them.
+
+    Raises:
+        IncompleteError: it names them.
+    """
+    left_out = []
+    for name, number in sorted({(part.run, part.iteration) for part in lake.partitions("traces", run)}):
+        numbers = [row["iteration"] for row in shown.get(name, [])]
+        if number not in numbers and (every or not numbers or number > numbers[0]):
+            left_out.append(f"{name} {number}")
+    if left_out:
+        more = f" and {len(left_out) - _NAMED} more" if len(left_out) > _NAMED else ""
+        raise IncompleteError(
+            f"no figures of {', '.join(left_out[:_NAMED])}{more}: their analysis failed or is not done; "
+            "traceviz analyze on their traces says why"
+        )
 
 
 def _print(run: str, rows: list[dict[str, Any]]) -> None:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import typer
 
 from traceviz_dag.commands.common.across import IterationOption, RunOption
+from traceviz_dag.commands.common.failures import end_half_renewed
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table
 from traceviz_dag.commands.common.partial import end_partial
@@ -80,6 +81,8 @@ def overlap(
         print_json(rows)
     elif rows:
         _print(rows, dimension, "explicit window" if explicit else _TITLES[window])
+    if path is None:
+        end_half_renewed(home.resolve(), [(one.run, one.iteration) for one in found])
     end_partial(found)
 
 
@@ -145,7 +148,9 @@ def _from_lake(home: Path, window: str, chosen: _Chosen) -> tuple[Sequence[dict[
     if not rows:
         there = sorted({(part.run, part.iteration) for part in lake.partitions("overlap")})
         _refuse(there, chosen, window)
-    places = sorted({(row["run"], row["iteration"]) for row in rows})
+    # Of an iteration whose ranks all failed there is no row to show, but that to say.
+    known = {(part.run, part.iteration) for part in lake.partitions("traces", chosen.run, chosen.iteration)}
+    places = sorted(known | {(row["run"], row["iteration"]) for row in rows})
     return rows, completeness_of([LakeSource(lake, *place) for place in places], [])
 
 

@@ -14,7 +14,7 @@ import typer
 
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import print_json, print_table, terminal
-from traceviz_dag.commands.common.partial import end_partial
+from traceviz_dag.commands.common.partial import end_partial, tell_partial
 from traceviz_dag.commands.figures import completeness_of, iterations_of
 from traceviz_dag.commands.sql import as_json, print_rows
 from traceviz_dag.errors import BadInputError, IncompleteError, UsageError
@@ -22,6 +22,7 @@ from traceviz_dag.errors import BadInputError, IncompleteError, UsageError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from traceviz_dag.pipeline.completeness import Completeness
     from traceviz_dag.read.perfetto.session import TraceSession
     from traceviz_dag.show.perfetto.iteration import Scope, WrittenTrace
 
@@ -178,7 +179,8 @@ def open_ui(
     """Open the Perfetto UI on a trace, without internet; Ctrl-C ends it.
 
     The UI and the trace are served on loopback, under a random path, to this origin alone. An iteration, of a folder or
-    of the lake, is exported first, and its pipelines are pinned.
+    of the lake, is exported first, and its pipelines are pinned. What of it was not read is said before, and the exit
+    code is 2 then.
     """
     import webbrowser
 
@@ -186,10 +188,12 @@ def open_ui(
     from traceviz_dag.read.perfetto.engines import wasm_folder
     from traceviz_dag.show.perfetto.ui import EXPAND_ALL, PIPELINE_COMMANDS, serve_trace
 
+    partial: list[Completeness] = []
     exported = trace is None or trace.is_dir() or home.resolve() / "perfetto" in trace.resolve().parents
     if trace is None or trace.is_dir():
         with iterations_of(home.resolve(), [] if trace is None else [trace], run, iteration) as chosen:
             source = chosen[-1]
+            partial = tell_partial(completeness_of([source], [] if trace is None else [trace]))
             trace = export_iteration(source, *_scope(pipeline, replica)).path
             typer.echo(f"{source.run}, iteration {source.iteration}: {trace}")
     commands = PIPELINE_COMMANDS if exported else EXPAND_ALL
@@ -201,6 +205,8 @@ def open_ui(
             webbrowser.open(served.url)
         with suppress(KeyboardInterrupt):
             threading.Event().wait()
+    if partial:
+        raise IncompleteError(f"what was shown of {source.run} {source.iteration} is partial: see the lines above")
 
 
 def _has_screen() -> bool:

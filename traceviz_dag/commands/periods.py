@@ -42,7 +42,7 @@ def periods(
 
     1 means that the period is that of the longer stage, 0 that the two run one after the other; scores are not clamped.
     Percentiles are over the steady units of one training step, which the table names; a pair with fewer than two has
-    none. Exits with 2 where no pair has figures.
+    none. Exits with 2 where no pair has figures, unless the traces tell that there is nothing to overlap.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -62,27 +62,38 @@ def periods(
                 stored = table.filter(pc.not_equal(table["kind"], NAMED))
                 table = pa.concat_tables([stored, named_periods(each, named)])
             summary = period_summary(table).to_pylist()
-            reason = None if any(row["refusal"] is None for row in summary) else _reason(each, summary)
-            answer = {**place(each), "pairs": summary, "reason": reason}
+            reason, certain = _reason(each, summary)
+            answer = {**place(each), "pairs": summary, "reason": reason, "certain": certain}
             answers.append(answer | ({"units": table.to_pylist()} if units else {}))
             if not json:
                 _print(heading(each, "periods in one training step, ms"), summary)
+                if certain and reason:
+                    typer.echo(f"  {reason}")
         if json:
             print_json(answers)
-    untold = [answer for answer in answers if answer["reason"] is not None]
+    untold = [answer for answer in answers if not answer["certain"]]
     if untold:
         first = untold[0]
         more = f" ({len(untold)} of {len(answers)} iterations)" if len(answers) > 1 else ""
         raise NoEvidenceError(f"{first['run']} {first['iteration']}: {first['reason']}{more}")
 
 
-def _reason(iteration: StoredIteration, summary: list[dict[str, Any]]) -> str:
-    """Why no pair of an iteration has figures."""
+def _reason(iteration: StoredIteration, summary: list[dict[str, Any]]) -> tuple[str | None, bool]:
+    """Why no pair of an iteration has figures (None where one has), and whether that is known to be so."""
+    from traceviz_dag.analyze.pipelines.periods import has_nothing_to_overlap
+
+    if any(row["refusal"] is None for row in summary):
+        return None, True
+    if summary and all(has_nothing_to_overlap(row["refusal"]) for row in summary):
+        return "nothing to overlap: no communication runs in the steady units", True
     if summary:
-        return "no pair has figures; each says why"
+        return "no pair has figures; each says why", False
     if not iteration.microbatches().num_rows:
-        return "no micro-batch is known in these traces, so there are no periods; --pairs names pairs by other means"
-    return "no neighbouring stages and no communication beside computation, so there are no periods"
+        return (
+            "no micro-batch is known in these traces, so there are no periods; --pairs names pairs by other means",
+            False,
+        )
+    return "no neighbouring stages and no communication beside computation, so there are no periods", True
 
 
 def _print(title: str, summary: list[dict[str, Any]]) -> None:

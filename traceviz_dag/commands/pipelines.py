@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from traceviz_dag.pipeline.across_ranks import StoredIteration
 
 MOST_SLOW_RANKS = 5
+TOLD_SPREAD = 0.01
+"""From this on it is said that the ranks of a stage differ; below, it is the jitter of healthy jobs."""
 
 
 def pipelines(
@@ -124,7 +126,7 @@ def _statements(answer: dict[str, Any], steps: bool) -> list[str]:
     lines = [f"pipeline {row['pipeline']}: {row['refusal']}" for row in answer["pipelines"] if row["refusal"]]
     lines = [*dict.fromkeys(lines), *answer["statements"]]
     spread = max(answer["stages"], key=lambda row: row["spread"], default=None)
-    if spread is not None and spread["ranks"] > 1:
+    if spread is not None and spread["ranks"] > 1 and spread["spread"] >= TOLD_SPREAD:
         in_step = f" in step {spread['step']}" if steps else ""
         lines.append(
             f"ranks of stage {spread['stage']} differ most{in_step}: rank {spread['slowest_rank']} takes "

@@ -22,7 +22,7 @@ from traceviz_dag.commands.common.across import (
 )
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table
-from traceviz_dag.errors import UsageError
+from traceviz_dag.errors import NoEvidenceError, UsageError
 
 if TYPE_CHECKING:
     from traceviz_dag.pipeline.across_ranks import StoredIteration
@@ -40,7 +40,8 @@ def waits(
     """Show who waited for whom in matched communications, and for what: late ranks, slow links, uneven experts.
 
     A wait is charged to the last rank to arrive. Its own part is what it computed, copied or had not launched;
-    time that it spent in other communications was handed on to it.
+    time that it spent in other communications was handed on to it. Exits with 2 where not every communication has a
+    certain wait: matched with nobody, or not wholly, or told neither by solved clocks nor by durations.
     """
     if limit < 0:
         raise UsageError("--limit is a number of rows")
@@ -48,9 +49,14 @@ def waits(
         answers = [_answer(each) for each in iterations]
         if json:
             print_json(answers)
-            return
-        for each, answer in zip(iterations, answers, strict=True):
-            _print(each, answer, limit)
+        else:
+            for each, answer in zip(iterations, answers, strict=True):
+                _print(each, answer, limit)
+    untold = [answer for answer in answers if not answer["certain"]]
+    if untold:
+        first = untold[0]
+        more = f" ({len(untold)} of {len(answers)} iterations)" if len(answers) > 1 else ""
+        raise NoEvidenceError(f"{first['run']} {first['iteration']}: {first['reason']}{more}")
 
 
 def _answer(iteration: StoredIteration) -> dict[str, Any]:
@@ -69,6 +75,7 @@ def _answer(iteration: StoredIteration) -> dict[str, Any]:
         "clocks": clock_facts(iteration.table("rank_clocks")),
         "matching": _matching(collectives),
         "waits": wait_basis(collectives),
+        **_certainty(collectives),
         "step_ns": step_ns,
         "slow_ranks": slow_ranks(computation_by_kernel(iteration.lake, iteration.run, iteration.iteration)).to_pylist(),
         "ranks": late.to_pylist(),
@@ -80,6 +87,19 @@ def _answer(iteration: StoredIteration) -> dict[str, Any]:
     }
     nodes = _nodes(iteration)
     return answer | {"nodes": delays_by(late, nodes, "node").to_pylist()}
+
+
+def _certainty(collectives: pa.Table) -> dict[str, Any]:
+    """How many communication kernels have no certain wait, and in a sentence what follows from that."""
+    from traceviz_dag.analyze.waits.blame import uncertain_waits
+
+    uncertain, kernels = uncertain_waits(collectives), collectives.num_rows
+    reason = (
+        f"{uncertain} of {kernels} communication kernels have no certain wait; whom they waited for is not known"
+        if uncertain
+        else None
+    )
+    return {"communication_kernels": kernels, "uncertain": uncertain, "certain": not uncertain, "reason": reason}
 
 
 def _matching(collectives: pa.Table) -> list[dict[str, Any]]:
@@ -110,9 +130,16 @@ def _print(iteration: StoredIteration, answer: dict[str, Any], limit: int) -> No
         ["rank", "communications", "last in", "delay ms", "own ms", "own, of step", "doing", "blamed"],
         [
             [
-                *(row["rank"], row["communications"], row["last"], milliseconds(row["delay_ns"])),
-                *(milliseconds(row["own_ns"]), percent(row["own_share"]), row["late_category"]),
-                "yes" if row["blamed"] else "no",
+                row["rank"],
+                row["communications"],
+                *(
+                    [
+                        *(row["last"], milliseconds(row["delay_ns"]), milliseconds(row["own_ns"])),
+                        *(percent(row["own_share"]), row["late_category"], _blamed(answer, row)),
+                    ]
+                    if row["communications"]
+                    else [None] * 6
+                ),
             ]
             for row in sorted(answer["ranks"], key=lambda row: -row["own_ns"])
         ],
@@ -142,6 +169,13 @@ def _print(iteration: StoredIteration, answer: dict[str, Any], limit: int) -> No
             for row in matrix
         ],
     )
+
+
+def _blamed(answer: Mapping[str, Any], row: Mapping[str, Any]) -> str | None:
+    """Whether a rank is to blame; None where the time of the step, and so its share, is not known."""
+    if answer["step_ns"] is None:
+        return None
+    return "yes" if row["blamed"] else "no"
 
 
 def _statements(answer: dict[str, Any]) -> list[str]:
@@ -187,7 +221,12 @@ def _nobody(answer: Mapping[str, Any]) -> str:
         return "nobody can be blamed: the time of the step is not known"
     if not any(row["communications"] for row in answer["ranks"]):
         return "nobody can be blamed: no wait among peers of one stage is told"
-    return "no rank is to blame for the waiting of its stage's peers"
+    nobody = "no rank is to blame for the waiting of its stage's peers"
+    if answer["certain"]:
+        return nobody
+    kernels = answer["communication_kernels"]
+    told = kernels - answer["uncertain"]
+    return f"{nobody} in the {told} of {kernels} communication kernels whose waits are certain"
 
 
 def _scope(row: Mapping[str, Any]) -> str:

@@ -75,6 +75,7 @@ class IterationInputs:
     Attributes:
         problems: one line per file that discovery found and could not place.
         warnings: one line per file that contradicts its own path.
+        disputed: ranks that several files claim, so that none of them is taken.
     """
 
     run: str
@@ -84,6 +85,7 @@ class IterationInputs:
     topology_file: str | None = None
     problems: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    disputed: tuple[int, ...] = ()
 
     @property
     def key(self) -> str:

@@ -12,7 +12,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,10 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from traceviz_dag.errors import BadInputError, TracevizError, UsageError
+from traceviz_dag.errors import BadInputError, OutputError, TracevizError, UsageError
 from traceviz_dag.lake import catalogue
 from traceviz_dag.lake.partitions import ANALYSE_AGAIN, FILE_NAME, glob_literal
+from traceviz_dag.system.whole_files import scratch_folder
 
 Parameters = Mapping[str, object] | Sequence[object] | None
 
@@ -43,6 +44,7 @@ _READING_FUNCTIONS = {
     "repeat_row",
     "unnest",
 }
+_SPILL = ".duckdb_spill"
 _GONE = (os.strerror(errno.ENOENT), "No files found that match the pattern")
 _HUGE_INTEGER = pa.decimal128(38, 0)
 _LAKE_FILE = re.compile(rf"""(["']).*?{re.escape(FILE_NAME)}\1""")
@@ -72,16 +74,33 @@ def open_read_only(home: Path, in_memory: bool = False) -> Iterator[duckdb.DuckD
     lake = home / catalogue.LAKE_FOLDER
     # The views' patterns are checked before they are expanded, the files after.
     allowed = ", ".join(catalogue.quoted_text(f"{prefix}/") for prefix in (lake, glob_literal(lake)))
-    with duckdb.connect() as connection:
+    with _spill_folder(home) as spill, duckdb.connect() as connection:
         if in_memory:
             catalogue.build_in_memory(connection, home)
         else:
             catalogue.attach(connection, home)
-        connection.execute(f"SET temp_directory = {catalogue.quoted_text(str(home / '.duckdb_spill'))}")
+        connection.execute(f"SET temp_directory = {catalogue.quoted_text(str(spill or ''))}")
         connection.execute(f"SET allowed_directories = [{allowed}]")
         connection.execute("SET enable_external_access = false")
         connection.execute("SET lock_configuration = true")
         yield connection
+
+
+@contextmanager
+def _spill_folder(home: Path) -> Iterator[Path | None]:
+    """Where a large query puts what memory does not hold: in the home, beside the lake; what a killed query left there
+    goes. Of a home that can only be read, the system's folder; None where that has no room either.
+    """
+    base = home / _SPILL
+    with ExitStack() as stack:
+        spill = None
+        for place in (base, None):
+            with suppress(OutputError):
+                spill = stack.enter_context(scratch_folder(place))
+                break
+        yield spill
+    with suppress(OSError):
+        base.rmdir()
 
 
 def run_select(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import sqlite3
 import time
@@ -21,14 +22,17 @@ from dagster._core.storage.runs.sqlite import sqlite_run_storage
 from dagster._core.storage.schedules.sqlite import sqlite_schedule_storage
 from dagster._core.storage.sql import get_alembic_config
 from sqlalchemy.exc import DatabaseError, OperationalError
+from yaml import YAMLError  # type: ignore[import-untyped]
 
 from traceviz_dag.errors import BadInputError
-from traceviz_dag.orchestration.run_launcher import HOST_TAG, PROCESS_TAG, is_gone, start_of
-from traceviz_dag.system.whole_files import exclusive_lock
+from traceviz_dag.orchestration.run_launcher import HOST_TAG, PROCESS_TAG, is_gone, start_mark
+from traceviz_dag.system.whole_files import exclusive_lock, write_atomically
 
 INSTANCE_FOLDER = "dagster"
 
 _LOCK = ".prepare.lock"
+_SETTINGS = "dagster.yaml"
+_LONGEST_QUOTE = 300
 _EVENT_INDEX = Path("history/runs/index.db")
 _DATABASES = {
     Path("history/runs.db"): sqlite_run_storage,
@@ -43,6 +47,9 @@ _NO_OUTPUT: dict[str, Any] = {
         "class": "NoOpComputeLogManager",
     }
 }
+
+_LEAST_FREE_BYTES = 1 << 20
+"""A database of an empty instance takes about half of it."""
 
 _UNFINISHED = [
     dg.DagsterRunStatus.NOT_STARTED,
@@ -64,7 +71,8 @@ def open_instance(home: Path, *, captures_output: bool = True) -> Iterator[dg.Da
             makes print their tracebacks.
 
     Raises:
-        BadInputError: the records are damaged, or out of reach.
+        BadInputError: the records or their settings are damaged, or out of reach, also within the block.
+        OutputError: the folder cannot be written.
     """
     folder = prepare_instance(home)
     overrides = {} if captures_output else _NO_OUTPUT
@@ -72,34 +80,54 @@ def open_instance(home: Path, *, captures_output: bool = True) -> Iterator[dg.Da
         with exclusive_lock(folder / _LOCK):
             _mend(folder)
             instance = dg.DagsterInstance.from_ref(InstanceRef.from_dir(str(folder), overrides=overrides))
-    except (OperationalError, sqlite3.OperationalError) as error:
-        fault = f"Dagster's records cannot be reached ({str(error).splitlines()[0]})"
-        raise BadInputError(folder, fault, "check the storage that dagster.yaml names, and run it again") from error
+    except (YAMLError, dg.DagsterInvalidConfigError) as error:
+        fault = f"Dagster does not take these settings ({' '.join(str(error).split())[:_LONGEST_QUOTE]})"
+        remedy = "mend them, or move the file away: it is made anew"
+        raise BadInputError(folder / _SETTINGS, fault, remedy) from error
     except (DatabaseError, sqlite3.DatabaseError, CommandError) as error:
-        fault = f"Dagster's records cannot be opened ({str(error).splitlines()[0]})"
-        raise BadInputError(folder, fault, "move the folder away and analyse again; the tables stay") from error
-    with instance:
-        fail_abandoned_runs(instance)
-        yield instance
+        raise _refusal(folder, error) from error
+    try:
+        with instance:
+            fail_abandoned_runs(instance)
+            yield instance
+    except OperationalError as error:
+        # The disk is full, say: the tables are no part of these records, and stay.
+        raise _refusal(folder, error) from error
+
+
+def _refusal(folder: Path, error: Exception) -> BadInputError:
+    """Why Dagster's records cannot be used, and what to do: a full disk, a storage out of reach, or damage."""
+    reason = str(error).splitlines()[0]
+    if _for_want_of_space(folder, error):
+        remedy = "free space there, and run it again: what was computed stays"
+        return BadInputError(folder, f"Dagster's records cannot be written ({reason})", remedy)
+    if isinstance(error, OperationalError | sqlite3.OperationalError):
+        remedy = "check the storage that dagster.yaml names, and run it again"
+        return BadInputError(folder, f"Dagster's records cannot be reached ({reason})", remedy)
+    remedy = "move the folder away and analyse again; the tables stay"
+    return BadInputError(folder, f"Dagster's records cannot be opened ({reason})", remedy)
+
+
+def _for_want_of_space(folder: Path, error: Exception) -> bool:
+    """Whether a database says so; on a full disk some of its writes end as another error, or as a half-made table."""
+    code = getattr(getattr(error, "orig", error), "sqlite_errorcode", None)
+    return code == sqlite3.SQLITE_FULL or shutil.disk_usage(folder).free < _LEAST_FREE_BYTES
 
 
 def prepare_instance(home: Path) -> Path:
     """Create HOME/dagster with its settings, if it is not there; returns the folder."""
     folder = home / INSTANCE_FOLDER
     folder.mkdir(parents=True, exist_ok=True)
-    settings = folder / "dagster.yaml"
+    settings = folder / _SETTINGS
     with exclusive_lock(folder / _LOCK):
         if not settings.exists():
-            arriving = folder / ".dagster.yaml.new"
-            arriving.write_text(resources.files(__package__).joinpath("dagster.yaml").read_text(encoding="utf-8"))
-            arriving.replace(settings)
+            write_atomically(settings, resources.files(__package__).joinpath("dagster.yaml").read_bytes())
     return folder
 
 
 def own_process_tags() -> dict[str, str]:
     """Tags of a run that this process executes itself: by them others see whether the process is still there."""
-    started = start_of(os.getpid())
-    return {HOST_TAG: socket.gethostname(), PROCESS_TAG: f"{os.getpid()}@{time.time() if started is None else started}"}
+    return {HOST_TAG: socket.gethostname(), PROCESS_TAG: f"{os.getpid()}@{start_mark(os.getpid()) or time.time()}"}
 
 
 def fail_abandoned_runs(instance: dg.DagsterInstance) -> list[str]:

@@ -21,6 +21,7 @@ from assets.staleness import (
     ITERATION_TABLES,
     contiguous,
     iteration_is_current,
+    outdated_ranks,
     stale_ranks,
     topology_is_current,
 )
@@ -29,12 +30,13 @@ from traceviz_dag.classify.rules import load_rules
 from traceviz_dag.definitions import ASSETS
 from traceviz_dag.errors import StoppedError, TracevizError
 from traceviz_dag.lake.inputs import IterationInputs, RankInput, register, with_digests
+from traceviz_dag.lake.known_ranks import drop_unlisted_ranks, with_vanished_ranks
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.lake.partition_keys import rank_key
 from traceviz_dag.lake.under_way import under_way
 from traceviz_dag.orchestration.instance import open_instance
 from traceviz_dag.orchestration.step_runs import materialise
-from traceviz_dag.pipeline.completeness import stored_completeness
+from traceviz_dag.pipeline.completeness import ranks_in_words, stored_completeness
 from traceviz_dag.pipeline.iteration import stored_topology
 
 if TYPE_CHECKING:
@@ -75,6 +77,7 @@ class IterationResult:
         failed: ranks of which nothing could be used.
         failures: one line for each step that failed: what of the iteration, why, and what to do.
         not_computed: ranks of which a step that failed left nothing, or nothing new.
+        vanished: ranks whose trace is gone; their tables are those of an earlier analysis.
         aggregated: whether the iteration's tables are there, made of what its ranks are now.
     """
 
@@ -87,6 +90,7 @@ class IterationResult:
     failed: list[int] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     not_computed: list[int] = field(default_factory=list)
+    vanished: list[int] = field(default_factory=list)
     aggregated: bool = False
 
 
@@ -113,6 +117,7 @@ def analyse(
         register_partitions(instance, inputs)
         for entry in inputs:
             (now,) = with_digests(settings.home, [entry])
+            now = with_vanished_ranks(settings.home, now)
             analysis = _Analysis(settings, instance, open_lake(settings.home), now, rules_digest)
             try:
                 results.append(analysis.run(started))
@@ -148,6 +153,7 @@ class _Analysis:
 
     def _run(self, started: Started | None) -> IterationResult:
         result = IterationResult(self.inputs.key, self.inputs.run, self.inputs.iteration)
+        drop_unlisted_ranks(self.lake, self.inputs)
         register(self.settings.home, self.inputs)
         self.lake.sweep(self.inputs.run, self.inputs.iteration)
         for observation in new_observations(self.instance, [self.inputs]):
@@ -162,7 +168,9 @@ class _Analysis:
 
     def make_topology(self, result: IterationResult) -> bool:
         """Bring the topology up to date; whether it is."""
-        if not self.settings.force and topology_is_current(self.instance, self.lake, self.inputs):
+        # The header of a trace that is gone cannot be read again.
+        forced = self.settings.force and not self.vanished_ranks()
+        if not forced and topology_is_current(self.instance, self.lake, self.inputs):
             return True
         faults = self.materialise("topology", [topology_assets], partition_key=self.inputs.key)
         result.failures += faults
@@ -170,7 +178,7 @@ class _Analysis:
 
     def make_rank_tables(self, result: IterationResult, started: Started | None) -> None:
         """Bring the tables of each rank up to date."""
-        stale = list(self.inputs.ranks) if self.settings.force else self.stale_ranks()
+        stale = self.ranks_to_compute()
         if started is not None:
             started(self.inputs, [entry.rank for entry in stale])
         failures = []
@@ -189,6 +197,13 @@ class _Analysis:
             failures = [f"{self.inputs.key}: ranks {missing} have no tables, or changed meanwhile; run it again"]
         result.failures += failures
         result.not_computed = missing
+        result.vanished = self.vanished_ranks()
+        outdated = [entry.rank for entry in self.ranks_in(outdated_ranks)] if result.vanished else []
+        if outdated:
+            result.failures.append(
+                f"{self.inputs.key}: {ranks_in_words(outdated)} cannot be made anew, as the trace is gone: the tables "
+                "are of an earlier trace, topology, rules or version; put it back, or analyse into another home"
+            )
 
     def make_iteration_tables(self, result: IterationResult) -> None:
         """Bring the iteration's own tables up to date; where that cannot be, older ones do not stay."""
@@ -221,10 +236,26 @@ class _Analysis:
         covered = {rank for row in rows for rank in row["covered_ranks"]}
         return bool(in_part) and self.settings.with_partial != (in_part <= covered)
 
+    def ranks_to_compute(self) -> list[RankInput]:
+        """Ranks that have to be computed; all that can be, where that is forced."""
+        stale = self.stale_ranks()
+        if not self.settings.force:
+            return stale
+        gone = self.vanished_ranks()
+        return [entry for entry in self.inputs.ranks if entry in stale or entry.rank not in gone]
+
+    def vanished_ranks(self) -> list[int]:
+        """Ranks whose trace is gone."""
+        return [entry.rank for entry in self.inputs.ranks if not Path(entry.path).exists()]
+
     def stale_ranks(self) -> list[RankInput]:
-        """Ranks that have to be computed."""
+        """Ranks whose tables are not what they should be."""
+        return self.ranks_in(stale_ranks)
+
+    def ranks_in(self, state: Callable[..., list[RankInput]]) -> list[RankInput]:
+        """Ranks that are in a state, by their topology and rules of now."""
         _, version = stored_topology(self.lake, self.inputs.run, self.inputs.iteration)
-        return stale_ranks(self.instance, self.lake, self.inputs, version, self.rules_digest)
+        return state(self.instance, self.lake, self.inputs, version, self.rules_digest)
 
     def materialise(self, what: str, selection: list[dg.AssetsDefinition], **settings: Any) -> list[str]:
         """Run some steps; one line for each that failed."""
@@ -245,16 +276,6 @@ def _what_is_done(analysis: _Analysis, done: int, of: int) -> str:
         f"stopped: {iterations}{ranks} of {len(inputs.ranks)} ranks of {inputs.key} are done and kept; "
         "run the same command again to go on from there"
     )
-
-
-def _covers_others(lake: Lake, inputs: IterationInputs, settings: AnalysisSettings) -> bool:
-    """Whether the stored figures count ranks that were read in part though they should not, or the other way round."""
-    if not lake.exists("iterations", run=inputs.run, iteration=inputs.iteration):
-        return True
-    in_part = set(stored_completeness(lake, inputs.run, inputs.iteration).in_part)
-    rows = lake.table("iterations", inputs.run, inputs.iteration).arrow(["covered_ranks"]).to_pylist()
-    covered = {rank for row in rows for rank in row["covered_ranks"]}
-    return bool(in_part) and settings.with_partial != (in_part <= covered)
 
 
 def _collect_faults(lake: Lake, inputs: IterationInputs, result: IterationResult) -> None:

@@ -18,11 +18,13 @@ HOST_TAG = "traceviz/host"
 """Host of a run that a process executes itself, as ``traceviz analyze`` does."""
 
 PROCESS_TAG = "traceviz/process"
-"""That process: its number and its start in seconds since the epoch, as 123@1700000000.25."""
+"""That process: its number and its start, as :func:`start_mark` names it, or in seconds since the epoch."""
 
 _GRPC_TAG = ".dagster/grpc_info"
 _HERE = frozenset({"localhost", "127.0.0.1", "::1"})
 _START_TOLERANCE_SECONDS = 5.0
+_START_FIELD = 19
+_MARK_SEPARATOR = ":"
 
 
 class CheckedRunLauncher(DefaultRunLauncher):
@@ -51,7 +53,25 @@ class CheckedRunLauncher(DefaultRunLauncher):
 def is_gone(run: DagsterRun) -> bool:
     """Whether the process on this host that executes the run itself is gone; False of a run that names none."""
     pid, _, since = run.tags.get(PROCESS_TAG, "").partition("@")
-    return bool(pid) and _runs_here(run) and not is_alive(int(pid), float(since))
+    if not pid or not _runs_here(run):
+        return False
+    if _MARK_SEPARATOR not in since:
+        return not is_alive(int(pid), float(since))
+    mark = start_mark(int(pid))
+    return mark != since if mark is not None else not _exists(int(pid))
+
+
+def start_mark(pid: int) -> str | None:
+    """Which start of a process this is: the boot, and clock ticks since then. No setting of the clock changes it.
+
+    None where the process is gone, or /proc does not tell. A zombie has a mark like no other.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        status = _status(pid)
+    except OSError:
+        return None
+    return f"{boot}{_MARK_SEPARATOR}{'ended' if status[0] == 'Z' else status[_START_FIELD]}"
 
 
 def is_alive(pid: int, since: float) -> bool:
@@ -59,12 +79,8 @@ def is_alive(pid: int, since: float) -> bool:
 
     A number that another process bears by now does not count, where the system tells when that one started.
     """
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+    if not _exists(pid):
         return False
-    except PermissionError:
-        pass
     started = start_of(pid)
     return started is None or started <= since + _START_TOLERANCE_SECONDS
 
@@ -72,13 +88,28 @@ def is_alive(pid: int, since: float) -> bool:
 def start_of(pid: int) -> float | None:
     """When a process started, seconds since the epoch; None where /proc does not tell. A zombie started never."""
     try:
-        status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        status = _status(pid)
         boot = next(line for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime"))
     except (OSError, StopIteration):
         return None
     if status[0] == "Z":
         return float("inf")
-    return float(boot.split()[1]) + int(status[19]) / os.sysconf("SC_CLK_TCK")
+    return float(boot.split()[1]) + int(status[_START_FIELD]) / os.sysconf("SC_CLK_TCK")
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def _status(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat from the third on."""
+    return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
 
 
 def _runs_here(run: DagsterRun) -> bool:

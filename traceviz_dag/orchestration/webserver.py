@@ -45,8 +45,13 @@ class GuardedWebserver(DagsterWebserver[WorkspaceProcessContext, WorkspaceReques
         return [Route(f"/{FIGURES_FOLDER}/{{name:path}}", self._picture), *super().build_routes()]
 
     def _picture(self, request: Request) -> FileResponse:
-        path = (self._pictures / request.path_params["name"]).resolve()
-        if path.suffix != ".png" or not path.is_relative_to(self._pictures.resolve()) or not path.is_file():
+        try:
+            path = (self._pictures / request.path_params["name"]).resolve()
+            known = path.suffix == ".png" and path.is_relative_to(self._pictures.resolve()) and path.is_file()
+        except (OSError, ValueError, RuntimeError):
+            # No name of a file: too long, with a NUL, or a link that leads to itself.
+            known = False
+        if not known:
             raise HTTPException(HTTPStatus.NOT_FOUND)
         return FileResponse(path, media_type="image/png")
 

@@ -6,20 +6,22 @@ unless they are asked to count it. Whatever leaves a rank out, or counts a part 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from traceviz_dag.lake.inputs import IterationInputs
+from traceviz_dag.lake.inputs import IterationInputs, registered_if_any
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import iteration_key
+from traceviz_dag.lake.partitions import ANALYSE_AGAIN
 from traceviz_dag.lake.queries import runs
+from traceviz_dag.pipeline.ranks import RANK_TABLES
 from traceviz_dag.vocabulary import TraceStatus
 
-_FAULTS_SQL = """
+_TRACES_SQL = """
 SELECT rank, file, status, fault FROM traces
-WHERE run = $run AND iteration = $iteration AND status <> 'read'
+WHERE run = $run AND iteration = $iteration
 ORDER BY rank
 """
 
@@ -121,25 +123,40 @@ class Completeness:
 
 
 def stored_completeness(lake: Lake, run: str, iteration: int, inputs: IterationInputs | None = None) -> Completeness:
-    """What of an iteration in the lake was not read.
+    """What of an iteration in the lake was not read, or is not there any more.
 
     Args:
-        inputs: its trace files, where they are known.
+        inputs: its trace files, where they are known; by default those that are registered.
     """
     rows = runs(lake, run, iteration).to_pylist()
-    faults = lake.query_iteration(_FAULTS_SQL, run=run, iteration=iteration).to_pylist()
+    traces = lake.query_iteration(_TRACES_SQL, run=run, iteration=iteration).to_pylist()
     row = rows[0] if rows else {}
+    if inputs is None:
+        inputs = registered_if_any(lake.home, iteration_key(run, iteration))
     return Completeness(
         run,
         iteration,
         row.get("expected_ranks"),
-        tuple(
-            RankFault(each["rank"], each["file"], each["fault"] or "", each["status"] == TraceStatus.FAILED.value)
-            for each in faults
-        ),
+        tuple(_faults(lake, run, iteration, traces)),
         tuple(row.get("missing_ranks") or ()),
         inputs.problems if inputs is not None else (),
     )
+
+
+def _faults(lake: Lake, run: str, iteration: int, traces: Iterable[Mapping[str, Any]]) -> Iterator[RankFault]:
+    """Ranks that were not read whole, and those of which a table is gone."""
+    there = {
+        name: {part.rank for part in lake.partitions(name, run, iteration)} for name in RANK_TABLES if name != "traces"
+    }
+    for row in traces:
+        gone = [name for name, ranks in there.items() if row["rank"] not in ranks]
+        if row["status"] == TraceStatus.FAILED.value:
+            yield RankFault(row["rank"], row["file"], row["fault"] or "", failed=True)
+        elif gone:
+            fault = f"its tables {', '.join(gone)} are gone from {lake.home}; {ANALYSE_AGAIN}"
+            yield RankFault(row["rank"], row["file"], fault, failed=True)
+        elif row["status"] != TraceStatus.READ.value:
+            yield RankFault(row["rank"], row["file"], row["fault"] or "", failed=False)
 
 
 def read_completeness(inputs: IterationInputs, expected: int | None, faults: Iterable[RankFault]) -> Completeness:
@@ -151,9 +168,14 @@ def read_completeness(inputs: IterationInputs, expected: int | None, faults: Ite
 
 
 def ranks_chosen_by_name(inputs: IterationInputs, paths: Sequence[Path]) -> bool:
-    """Whether each rank's file was named itself, so that the other ranks are left out on purpose."""
-    named = {str(path.resolve()) for path in paths}
-    return bool(inputs.ranks) and all(entry.path in named for entry in inputs.ranks)
+    """Whether files were named, and no folder that holds them, so that the other ranks are left out on purpose.
+
+    Ranks that the home knew already may be among the inputs without being named.
+    """
+    named = [path.resolve() for path in paths]
+    files = {entry.path for entry in inputs.ranks}
+    # An export of Nsight Systems may be a folder.
+    return any(str(path) in files for path in named) and all(str(path) in files or path.is_file() for path in named)
 
 
 def ranks_in_words(ranks: Sequence[int]) -> str:

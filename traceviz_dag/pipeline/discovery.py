@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -13,6 +13,7 @@ from traceviz_dag.classify.topology.job_identity import TraceIdentity, ranks_of_
 from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.lake.digests import look_of
 from traceviz_dag.lake.inputs import IterationInputs, RankInput, all_registered, folder_of_run
+from traceviz_dag.lake.known_ranks import known_beside
 from traceviz_dag.pipeline.formats.registry import trace_formats
 from traceviz_dag.pipeline.formats.trace_format import PlaceRequest
 from traceviz_dag.printable import printable
@@ -21,20 +22,28 @@ from traceviz_dag.read.placement import PlacedTrace, Placement, united
 
 
 def inputs_below(
-    paths: Sequence[Path], *, pattern: str | None = None, rank: int | None = None, home: Path | None = None
+    paths: Sequence[Path],
+    *,
+    pattern: str | None = None,
+    rank: int | None = None,
+    home: Path | None = None,
+    with_known: bool = False,
 ) -> list[IterationInputs]:
     """The iterations below the paths, by run and number, with the files of their ranks.
 
     A run's id is its folder's name, with a digest of its path where the home knows another folder's run by that name.
     A rank whose header contradicts those of the other ranks of its iteration has a ``refusal``. A file that cannot be
-    placed (no rank, a rank that stands twice) is one of the ``problems`` of its folder's first
-    iteration; the rest goes on. A folder is one run, but for exports of Nsight Systems that are of different jobs.
+    placed (no rank, a rank that stands twice) is one of the ``problems`` of its iteration, of each iteration of its
+    folder where its path does not tell which; the rest goes on. A folder is one run, but for exports of Nsight Systems
+    that are of different jobs.
 
     Args:
         pattern: only files that match this glob.
         rank: rank of the one file that does not say its own.
         home: where profiles of Nsight Systems are kept once they were read, and where it stands of which runs they
             are; None keeps nothing.
+        with_known: take the files, too, that the home knows of these iterations and that the paths leave out: their
+            figures are in those of the iteration, so that a change of one of them counts.
 
     Raises:
         BadInputError: nothing was found, or nothing of it can be placed.
@@ -44,10 +53,25 @@ def inputs_below(
     files = [file for run in runs for file in run.files]
     if rank is not None and len(files) != 1:
         raise UsageError(f"--rank is for one file, and {len(files)} were found")
+    iterations = _iterations(runs, rank, {}, home)
+    if home is None or not with_known:
+        return iterations
+    found = {str(file.path) for file in files}
+    beside = {Path(entry.path): entry.rank for one in iterations for entry in known_beside(home, one, found)}
+    if not beside:
+        return iterations
+    runs = discover([*paths, *beside], pattern=pattern, registered=partial(_registered_folder, home))
+    named = {one.key for one in iterations}
+    return [one for one in _iterations(runs, rank, beside, home) if one.key in named]
+
+
+def _iterations(
+    runs: Sequence[RunFolder], rank: int | None, ranks: Mapping[Path, int], home: Path | None
+) -> list[IterationInputs]:
     iterations: list[IterationInputs] = []
     unplaced: list[BadInputError] = []
     for run in runs:
-        placement = _placement(run, rank, home)
+        placement = _placement(run, rank, ranks, home)
         by_iteration: dict[tuple[str, int], list[PlacedTrace]] = defaultdict(list)
         for trace in placement.traces:
             by_iteration[trace.run, trace.iteration].append(trace)
@@ -69,13 +93,28 @@ def inputs_below(
                         for trace in sorted(traces, key=lambda trace: trace.rank)
                     ),
                     topology_file=str(run.topology_file) if described else None,
-                    problems=tuple(map(str, problems)) if index == 0 else (),
+                    problems=_problems_of(iteration, {number for _, number in by_iteration}, run, problems),
                     warnings=tuple(map(printable, placement.warnings)) if index == 0 else (),
+                    disputed=tuple(
+                        sorted(one for *place, one in placement.disputed if tuple(place) == (name, iteration))
+                    ),
                 )
             )
     if not iterations:
         raise unplaced[0]
     return iterations
+
+
+def _problems_of(
+    iteration: int, known: Collection[int], run: RunFolder, problems: Sequence[BadInputError]
+) -> tuple[str, ...]:
+    """What of a folder's problems concerns an iteration: its own files', and those of which no path tells whose."""
+    stated = {file.path: file.iteration for file in run.files}
+    return tuple(
+        str(problem)
+        for problem in problems
+        if stated.get(problem.path) in (None, iteration) or stated.get(problem.path) not in known
+    )
 
 
 def _registered_folder(home: Path | None, run: str) -> Path | None:
@@ -89,7 +128,7 @@ def _refusals(traces: Sequence[PlacedTrace]) -> dict[int, str]:
     return {rank: f"rank {rank} of another job than the other ranks: {why}" for rank, why in found.items()}
 
 
-def _placement(run: RunFolder, rank: int | None, home: Path | None) -> Placement:
+def _placement(run: RunFolder, rank: int | None, ranks: Mapping[Path, int], home: Path | None) -> Placement:
     """Let each format place its files; of ranks that files of two formats claim, none is taken."""
     placements: list[Placement] = []
     taken_by = ""
@@ -97,7 +136,7 @@ def _placement(run: RunFolder, rank: int | None, home: Path | None) -> Placement
         files = [file for file in run.files if file.format == one.name]
         if files:
             known = partial(_registered_files, run.folder, home, one.name)
-            placement = one.place(PlaceRequest(files, home, rank, known, taken_by))
+            placement = one.place(PlaceRequest(files, home, rank, ranks, known, taken_by))
             traces = tuple(replace(trace, format=one.name) for trace in placement.traces)
             placements.append(replace(placement, traces=traces))
             if any(trace.run == run.run for trace in traces):

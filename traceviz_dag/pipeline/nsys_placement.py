@@ -90,7 +90,8 @@ def place_exports(
     ]
     kept = [trace for trace in traces if places[trace.run, trace.iteration, trace.rank] == 1]
     kept.sort(key=lambda one: (one.run, one.iteration, one.rank))
-    return Placement(tuple(kept), tuple(problems), tuple(words))
+    disputed = tuple(place for place, count in places.items() if count > 1)
+    return Placement(tuple(kept), tuple(problems), tuple(words), disputed)
 
 
 def number_ranks(

@@ -26,10 +26,15 @@ from traceviz_dag.system.whole_files import remove_all_stale_temporaries
 FOLDER = "perfetto"
 
 
+def export_folder(home: Path, run: str, iteration: int) -> Path:
+    """HOME/perfetto/RUN/ITERATION, the run's name escaped as in the lake."""
+    return home / FOLDER / escape(run) / str(iteration)
+
+
 def export_path(source: LakeSource, scope: Scope, number: int | None) -> Path:
     """HOME/perfetto/RUN/ITERATION/SCOPE_NUMBER.pftrace.gz."""
     name = scope.value if number is None else f"{scope}_{number}"
-    return source.lake.home / FOLDER / escape(source.run) / str(source.iteration) / f"{name}.pftrace.gz"
+    return export_folder(source.lake.home, source.run, source.iteration) / f"{name}.pftrace.gz"
 
 
 def match_ranks(source: LakeSource) -> Matched | None:

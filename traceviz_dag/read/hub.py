@@ -6,13 +6,18 @@ kept here, because that library starts over when its process dies.
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import io
 import os
 import re
-from collections.abc import Sequence
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import huggingface_hub.errors
@@ -29,14 +34,17 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 from huggingface_hub.file_download import http_get
-from huggingface_hub.hf_api import RepoFile
+from huggingface_hub.hf_api import RepoSibling
 from huggingface_hub.utils import build_hf_headers, validate_repo_id  # type: ignore[attr-defined]
 
 from traceviz_dag.errors import OutputError, TracevizError
 from traceviz_dag.read.nsys.files import NsysFiles
 from traceviz_dag.read.nsys.open import EXPORT_SUFFIXES
 from traceviz_dag.read.public_profile import DATA_SET, PROFILE
-from traceviz_dag.system.whole_files import exclusive_lock, write_atomically
+from traceviz_dag.system.whole_files import exclusive_lock, unwritable, write_atomically
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 FOLDER = "downloads"
 
@@ -133,9 +141,11 @@ def download(wanted: Wanted, folder: Path) -> tuple[Path, Downloaded]:
         # A kept file of a stated commit needs no network.
         if kept is not None and wanted.revision == kept[1].revision:
             return kept
-        info = api.repo_info(wanted.repository, repo_type="dataset", revision=wanted.revision)
-        found = _chosen(wanted, _files(api, wanted.repository, str(info.sha)))
-        return _fetch(wanted, found, str(info.sha), folder)
+        # One request for the whole list: the library follows a list of several pages to any host, with the token.
+        with _answer_of(wanted):
+            info = api.dataset_info(wanted.repository, revision=wanted.revision, files_metadata=True)
+            files = [_Listed.of(entry) for entry in info.siblings or ()]
+        return _fetch(wanted, _chosen(wanted, files), str(info.sha), folder)
     except OutputError:
         raise
     except _NETWORK_ERRORS as error:
@@ -158,12 +168,34 @@ def matching(wanted: str, files: Sequence[str]) -> list[str]:
     return exports if len(stems) == 1 and exports else found
 
 
-def _files(api: HfApi, repository: str, revision: str) -> list[RepoFile]:
-    tree = api.list_repo_tree(repository, repo_type="dataset", revision=revision, recursive=True)
-    return [entry for entry in tree if isinstance(entry, RepoFile)]
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """A file as the hub lists it; what it does not state is None."""
+
+    path: str
+    size: int | None
+    sha256: str | None
+
+    @classmethod
+    def of(cls, entry: RepoSibling) -> _Listed:
+        if not isinstance(entry.rfilename, str) or not isinstance(entry.size, int | None):
+            raise TypeError("a file without a name, or with a size that is no number")
+        return cls(entry.rfilename, entry.size, entry.lfs.sha256 if entry.lfs else None)
 
 
-def _chosen(wanted: Wanted, files: Sequence[RepoFile]) -> RepoFile:
+@contextmanager
+def _answer_of(wanted: Wanted) -> Iterator[None]:
+    """What answers may be no hub at all, and the library takes its answers apart as if they were one's."""
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise DownloadError(
+            f"{wanted.repository}: {wanted.endpoint or constants.ENDPOINT} answers as no hub does "
+            f"({type(error).__name__}); check the address"
+        ) from error
+
+
+def _chosen(wanted: Wanted, files: Sequence[_Listed]) -> _Listed:
     names = matching(wanted.file, [file.path for file in files])
     if len(names) == 1:
         return next(file for file in files if file.path == names[0])
@@ -177,56 +209,97 @@ def _chosen(wanted: Wanted, files: Sequence[RepoFile]) -> RepoFile:
     raise DownloadError(f"{wanted.repository}: no file matches {wanted.file!r}; there are {listed or 'none'}")
 
 
-def _fetch(wanted: Wanted, file: RepoFile, revision: str, folder: Path) -> tuple[Path, Downloaded]:
+def _fetch(wanted: Wanted, file: _Listed, revision: str, folder: Path) -> tuple[Path, Downloaded]:
     target = _target(folder, wanted.repository, revision, file.path)
-    published = file.lfs.sha256 if file.lfs is not None else None
     with exclusive_lock(target.with_name(f".{target.name}.lock")):
         kept = _record(target)
         if kept is not None:
             return target, kept
         url = hf_hub_url(wanted.repository, file.path, repo_type="dataset", revision=revision, endpoint=wanted.endpoint)
-        metadata = get_hf_file_metadata(url, endpoint=wanted.endpoint, token=wanted.token())
+        with _answer_of(wanted):
+            metadata = get_hf_file_metadata(url, endpoint=wanted.endpoint, token=wanted.token())
         size = file.size if metadata.size is None else metadata.size
+        if size is None or not 0 <= size <= constants.MAX_HTTP_DOWNLOAD_SIZE:
+            stated = "no size" if size is None else f"a size of {size:,} bytes"
+            raise DownloadError(f"{file.path}: the hub states {stated}, which is refused; fetch it by other means")
         state = hashlib.sha256((metadata.etag or revision).encode()).hexdigest()[:16]
         partial = target.with_name(f".{target.name}.{state}.part")
         _complete(url, partial, size, target.name, wanted.token())
         sha256 = _sha256(partial)
-        if published is not None and sha256 != published:
+        if file.sha256 is not None and sha256 != file.sha256:
             partial.unlink()
-            raise DownloadError(f"{file.path}: its SHA-256 is {sha256}, the hub says {published}; fetch it again")
+            raise DownloadError(f"{file.path}: its SHA-256 is {sha256}, the hub says {file.sha256}; fetch it again")
         partial.replace(target)
-        record = Downloaded(wanted.repository, revision, file.path, size, sha256, published)
+        record = Downloaded(wanted.repository, revision, file.path, size, sha256, file.sha256)
         write_atomically(_record_path(target), pa.py_buffer(msgspec.json.format(msgspec.json.encode(record))))
     return target, record
 
 
+class _Partial(io.FileIO):
+    """A partial file that takes no more than it lacks, whatever is sent; not buffered, so that faults show at once.
+
+    Args:
+        shown: its name in messages. size: of the whole file, in bytes.
+    """
+
+    def __init__(self, path: Path, shown: str, size: int) -> None:
+        super().__init__(path, "r+" if path.exists() else "x+")
+        self.path, self.shown, self.size = path, shown, size
+
+    def write(self, data: ReadableBuffer) -> int:
+        """Write all of it.
+
+        Raises:
+            DownloadError: it is more than the file lacks. OutputError: it cannot be written.
+        """
+        left = memoryview(data)
+        whole = left.nbytes
+        if self.tell() + whole > self.size:
+            raise DownloadError(f"{self.shown}: more is sent than the {self.size:,} bytes that the hub states")
+        try:
+            while left.nbytes:
+                left = left[super().write(left) :]
+        except OSError as error:
+            raise unwritable(self.path, error) from error
+        return whole
+
+
 def _complete(url: str, partial: Path, size: int, shown: str, token: bool | None) -> None:
     """Fetch what a partial file lacks."""
-    partial.touch()
-    if partial.stat().st_size > size:
-        partial.unlink()
-        partial.touch()
-    with partial.open("r+b") as file:
-        there = file.seek(0, 2)
-        if there == size:
-            return
-        try:
-            http_get(
-                url,
-                file,
-                resume_size=there,
-                headers=build_hf_headers(token=token),
-                expected_size=size,
-                displayed_filename=shown,
-            )
-        except (HfHubHTTPError, OfflineModeIsEnabled):
-            raise
-        except _NETWORK_ERRORS:
-            file.flush()
-            raise DownloadError(
-                f"{shown}: the connection broke after {file.tell():,} of {size:,} bytes; "
-                "run the same command again, it goes on from there"
-            ) from None
+    try:
+        file = _Partial(partial, shown, size)
+    except OSError as error:
+        raise unwritable(partial, error) from error
+    with file:
+        there = file.seek(0, os.SEEK_END)
+        if there > size:
+            file.truncate(0)
+            there = file.seek(0)
+        free = shutil.disk_usage(partial.parent).free
+        if size - there > free:
+            fault = OSError(errno.ENOSPC, f"{size - there:,} bytes are to come, {free:,} are free")
+            raise unwritable(partial, fault)
+        if there < size:
+            _receive(url, file, there, token)
+
+
+def _receive(url: str, file: _Partial, there: int, token: bool | None) -> None:
+    try:
+        http_get(
+            url,
+            file,
+            resume_size=there,
+            headers=build_hf_headers(token=token),
+            expected_size=file.size,
+            displayed_filename=file.shown,
+        )
+    except (HfHubHTTPError, OfflineModeIsEnabled, TracevizError):
+        raise
+    except _NETWORK_ERRORS as error:
+        raise DownloadError(
+            f"{file.shown}: the connection broke after {file.tell():,} of {file.size:,} bytes "
+            f"({type(error).__name__}); run the same command again, it goes on from there"
+        ) from None
 
 
 def _kept(wanted: Wanted, folder: Path) -> tuple[Path, Downloaded] | None:

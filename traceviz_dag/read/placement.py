@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -86,11 +86,13 @@ class Placement:
         traces: by run, iteration and rank; none of them twice.
         problems: one for each file, or set of files, that is left out.
         warnings: one line for each file whose path and header contradict each other.
+        disputed: run, iteration and rank of each place that several files claim.
     """
 
     traces: tuple[PlacedTrace, ...]
     problems: tuple[BadInputError, ...]
     warnings: tuple[str, ...]
+    disputed: tuple[tuple[str, int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,7 @@ def resolve(
     files: Sequence[TraceFile],
     *,
     rank: int | None = None,
+    ranks: Mapping[Path, int] | None = None,
     look: Callable[[TraceFile], Identity] = identity_of_kineto,
     rank_field: str = "distributedInfo",
 ) -> Placement:
@@ -115,15 +118,17 @@ def resolve(
     Args:
         files: as discovered.
         rank: the rank of files that tell none themselves.
+        ranks: path → its rank, of files for which ``rank`` is not meant.
         look: what a file tells of itself; it raises BadInputError where the file cannot be read.
         rank_field: what a file's own statement of its rank is called.
     """
-    place = partial(_place, stated_rank=rank, look=look, rank_field=rank_field)
+    stated = [(ranks or {}).get(file.path, rank) for file in files]
+    place = partial(_place, look=look, rank_field=rank_field)
     if len(files) == 1:
-        placed = [place(files[0])]
+        placed = [place(files[0], stated[0])]
     else:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            placed = list(pool.map(place, files))
+            placed = list(pool.map(place, files, stated))
     return united(
         Placement(
             traces=tuple(trace for one in placed for trace in one.traces),
@@ -135,11 +140,12 @@ def resolve(
 
 def united(*placements: Placement) -> Placement:
     """Several placements as one, by run, iteration and rank; of files that claim one rank, none is taken."""
-    unique, doubled = _without_doubles([trace for one in placements for trace in one.traces])
+    unique, doubled, disputed = _without_doubles([trace for one in placements for trace in one.traces])
     return Placement(
         traces=tuple(sorted(unique, key=lambda trace: (trace.run, trace.iteration, trace.rank))),
         problems=(*(problem for one in placements for problem in one.problems), *doubled),
         warnings=tuple(line for one in placements for line in one.warnings),
+        disputed=(*(place for one in placements for place in one.disputed), *disputed),
     )
 
 
@@ -195,8 +201,10 @@ def _trace(file: TraceFile, iteration: int, rank: int, step: int | None = None) 
     return PlacedTrace(file.run, iteration, rank, file.path, file.name, step, format=file.format)
 
 
-def _without_doubles(traces: Sequence[PlacedTrace]) -> tuple[list[PlacedTrace], list[BadInputError]]:
-    """Traces that alone claim their place, and a problem for each set of files that claim the same."""
+def _without_doubles(
+    traces: Sequence[PlacedTrace],
+) -> tuple[list[PlacedTrace], list[BadInputError], tuple[tuple[str, int, int], ...]]:
+    """Traces that alone claim their place, a problem for each set of files that claim the same, and those places."""
     claims: defaultdict[tuple[str, int, int], list[PlacedTrace]] = defaultdict(list)
     for trace in traces:
         claims[trace.run, trace.iteration, trace.rank].append(trace)
@@ -210,4 +218,5 @@ def _without_doubles(traces: Sequence[PlacedTrace]) -> tuple[list[PlacedTrace], 
         others = ", ".join(path.name if path.parent == paths[0].parent else str(path) for path in paths[1:])
         fault = f"rank {places[0].rank} of iteration {iterations} is claimed by {others} too, so none of them is taken"
         problems.append(BadInputError(paths[0], fault, "move all but one out of the run's folder"))
-    return [claimants[0] for claimants in claims.values() if len(claimants) == 1], problems
+    unique = [claimants[0] for claimants in claims.values() if len(claimants) == 1]
+    return unique, problems, tuple(place for place, claimants in claims.items() if len(claimants) > 1)

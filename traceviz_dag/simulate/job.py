@@ -6,6 +6,7 @@ import multiprocessing
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -27,8 +28,8 @@ from traceviz_dag.simulate.templates import Library
 from traceviz_dag.simulate.timing.model import Model
 from traceviz_dag.simulate.timing.streams import StepTimes
 from traceviz_dag.simulate.work.faults import culprits
-from traceviz_dag.system.processes import end_with_parent
-from traceviz_dag.system.whole_files import remove_all_stale_temporaries, whole_file
+from traceviz_dag.system.processes import WorkerDiedError, end_with_parent
+from traceviz_dag.system.whole_files import remove_all_stale_temporaries, remove_stale_temporaries, whole_file
 
 Progress = Callable[[str, int, int], None]
 Steps = list[tuple[int, StepTimes]]
@@ -51,6 +52,7 @@ def simulate(settings: Settings, out: Path, *, workers: int = 2, progress: Progr
     Raises:
         UsageError: the settings contradict each other.
         BadInputError: the folder holds files that no simulation wrote.
+        WorkerDiedError: a process that writes was killed.
     """
     settings.validate()
     _clear(out)
@@ -90,6 +92,8 @@ def _clear(out: Path) -> None:
     The file that marks it as one goes last, so that what a killed process left can still be removed.
     """
     truth = out / "truth"
+    # The mark is the first file: a process that was killed while it wrote it has left nothing else.
+    remove_stale_temporaries(truth / _MARK)
     if not out.exists() or all(path == truth and not any(truth.iterdir()) for path in out.iterdir()):
         return
     if not (truth / _MARK).is_file():
@@ -159,8 +163,12 @@ def _writers(settings: Settings, workers: int) -> Iterator[Callable[[int, Path, 
         _WRITERS.clear()
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=_prepare, initargs=(settings,)) as pool:
-        yield lambda rank, path, steps: pool.submit(_write, rank, path, steps)
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_prepare, initargs=(settings,))
+    try:
+        with pool:
+            yield lambda rank, path, steps: pool.submit(_write, rank, path, steps)
+    except BrokenProcessPool as error:
+        raise WorkerDiedError from error
 
 
 class _Truth:

@@ -21,7 +21,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from traceviz_dag.errors import OutputError
+from traceviz_dag.errors import OutputError, file_system_remedy
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -107,7 +107,7 @@ def exclusive_lock(path: Path) -> Iterator[None]:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
-        raise _explained(path, error) from error
+        raise unwritable(path, error) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
@@ -130,7 +130,7 @@ def scratch_folder(base: Path | None = None) -> Iterator[Path]:
         _remove_stale_scratch(place)
         folder, descriptor = _locked_folder(place)
     except OSError as error:
-        raise _explained(place, error) from error
+        raise unwritable(place, error) from error
     try:
         yield folder
     finally:
@@ -144,7 +144,7 @@ def _temporary_of(path: Path) -> Iterator[tuple[Path, int]]:
         _refuse_what_is_no_file(path)
         temporary, descriptor = _locked_temporary(path)
     except OSError as error:
-        raise _explained(path, error) from error
+        raise unwritable(path, error) from error
     try:
         yield temporary, descriptor
         os.fsync(descriptor)
@@ -156,7 +156,7 @@ def _temporary_of(path: Path) -> Iterator[tuple[Path, int]]:
         # An error that names a file is about that file: an input, say, that the block reads.
         if isinstance(error, OutputError) or error.filename not in (None, str(temporary)):
             raise
-        raise _explained(path, error) from error
+        raise unwritable(path, error) from error
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
@@ -275,17 +275,9 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _explained(path: Path, error: OSError) -> OSError:
+def unwritable(path: Path, error: OSError) -> OutputError:
+    """A fault of writing as a line that names the file, the fault and the remedy."""
     if isinstance(error, OutputError):
         return error
-    remedies = {
-        errno.ENOSPC: "free space there, or choose another place",
-        errno.EDQUOT: "free space in your quota, or choose another place",
-        errno.EROFS: "choose a place that can be written",
-        errno.EACCES: "check the permissions of its folder, or choose another place",
-        errno.EPERM: "check the permissions of its folder, or choose another place",
-        errno.ENOTDIR: "a file is where a folder belongs: move it away and run it again",
-        errno.EEXIST: "a file is where a folder belongs: move it away and run it again",
-    }
     fault = f"cannot be written ({error.strerror or error})"
-    return OutputError(path, fault, remedies.get(error.errno or 0, "choose another place"), error.errno)
+    return OutputError(path, fault, file_system_remedy(error, "choose another place"), error.errno)

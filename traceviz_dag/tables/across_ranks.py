@@ -69,7 +69,11 @@ RANK_CLOCKS = Table(
         Column("span_ns", BIGINT, "From the first of them to the last, ns."),
         Column("residual_p05_ns", BIGINT, "5th percentile of its aligned end minus the members' median, ns."),
         Column("residual_p95_ns", BIGINT, "95th percentile of the same, ns."),
-        Column("early_receives", BIGINT, "Receives that end before their send starts on aligned clocks: impossible."),
+        Column(
+            "early_receives",
+            BIGINT,
+            "Receives that end before their send starts on aligned clocks: clocks or matches are wrong.",
+        ),
         Column("refusal", TEXT, "Why there is no offset; NULL where there is one."),
     ),
 )

@@ -142,7 +142,8 @@ def test_ranks_that_nothing_joins_are_components_of_their_own_and_are_not_compar
 def test_weak_evidence_is_refused_with_the_reason():
     rows = [part(rank, 0, 100, "a", sequence=0) for rank in (0, 1)]
     two = solve_clocks(match_rows(rows, topology({"a": (0, 1)})), ranks=(0, 1, 2)).to_pylist()
-    assert {row["refusal"] for row in two} == {"fewer than 3 of its communications are matched with another rank"}
+    reason = "fewer than 3 matched communications tell its clock against another rank's"
+    assert {row["refusal"] for row in two} == {reason}
     random = np.random.default_rng(3)
     scattered = [
         part(rank, at * 20 * MS, at * 20 * MS + int(random.integers(1, 9_000)) * US, "a", sequence=at)
@@ -214,3 +215,33 @@ def test_clocks_of_a_simulated_tp_pp_dp_ep_job_come_back(tmp_path_factory):
 def test_gloo_on_a_cpu_does_not_end_together_and_is_refused(shared_data):
     rows = analysed(shared_data / "megatron_cpu" / "tp2_pp2_vpp2_full").table("rank_clocks").to_pylist()
     assert all("scatter" in row["refusal"] for row in rows)
+
+
+def ring(lost: bool, collectives: int) -> list[dict]:
+    """Two ranks that exchange 20 times, every 2 ms; each may have lost one kernel at another end of its list."""
+    exchanges = [
+        part(rank, at * 2 * MS, at * 2 * MS + 100 * US, "ring", collective="sendrecv", dimension="cp")
+        for at in range(20)
+        for rank in (0, 1)
+        if not lost or at != 19 * rank
+    ]
+    return exchanges + [
+        part(rank, (50 + at) * MS, (50 + at) * MS + 100 * US, "all", sequence=at)
+        for at in range(collectives)
+        for rank in (0, 1)
+    ]
+
+
+def test_a_ring_paired_by_order_alone_tells_no_clock():
+    for lost in (False, True):
+        rows = match_rows(ring(lost, 0), topology({"ring": (0, 1)}))
+        assert set(rows.found) == {2}
+        assert all(row["refusal"] is not None for row in solve_clocks(rows).to_pylist())
+
+
+def test_a_ring_whose_order_solved_clocks_contradict_has_no_wait():
+    groups = topology({"ring": (0, 1), "all": (0, 1)})
+    whole, shifted = (match_rows(ring(lost, 5), groups) for lost in (False, True))
+    assert judge_arrivals(whole, solve_clocks(whole)).solved.all()
+    judged = judge_arrivals(shifted, solve_clocks(shifted))
+    assert not judged.solved[shifted.is_message].any() and judged.solved[~shifted.is_message].all()

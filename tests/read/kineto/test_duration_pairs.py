@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.read.synthetic import event, write
 from traceviz_dag.errors import BadInputError
+from traceviz_dag.read.kineto.duration_pairs import OUT_OF_ORDER
 from traceviz_dag.read.kineto.reader import read_kineto
 
 CATEGORIES = ("cpu_op", "python_function", "user_annotation", "kernel", "cuda_runtime", "Trace")
@@ -109,8 +110,17 @@ def test_what_lost_its_other_half_is_counted_and_the_rest_is_read(tmp_path):
 def test_an_end_before_its_begin_is_no_duration(tmp_path):
     events = [event(1), event(9, ph="B", dur=...), event(4, ph="E", dur=..., name="operator 9")]
     trace = read_kineto(write(tmp_path / "t.json", events))
-    assert trace.report.dropped == {"negative or impossible duration": 1}
+    assert trace.report.dropped == {OUT_OF_ORDER: 2}
     assert np.array_equal(trace.host.start_ns, [1000])
+
+
+def test_begins_that_all_stand_before_the_ends_make_no_false_durations(tmp_path):
+    """Two kernels of one name, one after the other: by the stack alone, the second end closed the first begin."""
+    marks = [("B", 1), ("B", 3), ("E", 2), ("E", 4)]
+    events = [event(20), *(event(at, ph=phase, dur=..., name="gemm", tid=5) for phase, at in marks)]
+    trace = read_kineto(write(tmp_path / "t.json", events))
+    assert np.array_equal(trace.host.start_ns, [20_000])
+    assert sum(trace.report.dropped.values()) == 4 and OUT_OF_ORDER in trace.report.dropped
 
 
 @pytest.mark.parametrize(

@@ -180,3 +180,23 @@ def test_a_group_alone_is_a_fact(tmp_path):
     events = [event(1, "kernel"), event(2, "kernel", args={"Process Group Name": "5"})]
     trace = read_kineto(write(tmp_path / "t.json", events))
     assert [trace.strings[code] for code in trace.device.collective.group_name] == ["", "5"]
+
+
+def test_kernels_that_stand_twice_count_once_and_are_told(tmp_path):
+    """A trace that was appended to itself would double every sum of kernel times."""
+    same = {"cat": "kernel", "name": "gemm", "args": {"stream": 7, "device": 0, "correlation": 5}}
+    other = same | {"args": same["args"] | {"correlation": 6}}
+    empty = {"dur": 0} | same
+    rows = [
+        event(1, **same),
+        event(2, **other),
+        event(1, **same),
+        event(1, **other),
+        event(3, **empty),
+        event(3, **empty),
+    ]
+    trace = read_kineto(write(tmp_path / "t.json", rows))
+    assert trace.device.start_ns.tolist() == [1000, 2000, 1000, 3000, 3000]
+    assert trace.device.correlation.tolist() == [5, 6, 6, 5, 5]
+    assert len(trace.device.collective) == 5
+    assert trace.report.dropped == {"a repetition of another kernel or copy": 1}

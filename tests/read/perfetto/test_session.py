@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import http.client
 import os
 import signal
 import stat
@@ -177,3 +178,22 @@ def test_what_is_looked_for_and_why_nothing_is_there_is_said(monkeypatch: pytest
     assert find_engine().kind is EngineKind.ADDRESS
     with pytest.raises(UsageError, match="no trace processor"):
         find_engine("no such thing")
+
+
+def test_no_page_can_end_the_loading_of_a_trace(tmp_path: Path, trace_processor: Engine) -> None:
+    """A picture's address is fetched by GET and without an Origin; what ends a loading is for POST alone."""
+    if trace_processor.kind is not EngineKind.WASM:
+        pytest.skip("this engine is not served by us")
+    with TraceProcessorServer(trace_processor) as server:
+
+        def status(method: str, path: str, **headers: str) -> int:
+            connection = http.client.HTTPConnection(server.address)
+            connection.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+            return connection.getresponse().status
+
+        assert status("GET", "/status") == 200
+        for path in ("/notify_eof", "/restore_initial_tables", "/parse"):
+            assert status("GET", path) == 404
+            assert status("POST", path, Origin="http://evil.example") == 404
+            assert status("POST", path, Sec_Fetch_Site="cross-site") == 404
+        assert status("GET", "/constructor") == 404

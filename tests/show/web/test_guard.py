@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
 from traceviz_dag.errors import UsageError
-from traceviz_dag.show.web.guard import Guard, check_address, known_hosts
+from traceviz_dag.show.web.guard import LONGEST_BODY, Guard, check_address, known_hosts
 
 OWN = "http://127.0.0.1:3000"
 JSON = {"content-type": "application/json"}
@@ -19,6 +19,10 @@ JSON = {"content-type": "application/json"}
 
 async def _answer(_):
     return PlainTextResponse("reached")
+
+
+async def _echo(request):
+    return PlainTextResponse(await request.body())
 
 
 async def _talk(websocket):
@@ -32,6 +36,7 @@ def client():
     routes = [
         Route("/graphql", _answer, methods=["GET", "POST"]),
         WebSocketRoute("/graphql", _talk),
+        Route("/echo", _echo, methods=["POST"]),
         Route("/{path:path}", _answer, methods=["GET", "POST", "PUT", "DELETE"]),
     ]
     app = Starlette(routes=routes, middleware=[Middleware(Guard, hosts=known_hosts(3000, ["ui.example.com"]))])
@@ -110,3 +115,14 @@ def test_listening_beyond_loopback_needs_a_name_of_the_proxy_in_front():
     with pytest.raises(UsageError, match="TRACEVIZ_ALLOWED_HOSTS"):
         check_address("0.0.0.0", [])
     check_address("0.0.0.0", ["ui.example.com"])
+
+
+@pytest.mark.parametrize("pieces", [[b" " * (LONGEST_BODY + 1)], [b" " * (1 << 20)] * 17])
+def test_a_body_longer_than_any_of_the_ui_is_refused_before_the_application_holds_it(client, pieces):
+    refused = client.post("/echo", headers=JSON, content=iter(pieces))
+    assert refused.status_code == 413 and "16,777,216 bytes" in refused.text
+
+
+def test_a_body_reaches_the_application_whole(client):
+    pieces = [b"1" * (1 << 20), b"2" * 5]
+    assert client.post("/echo", headers=JSON, content=iter(pieces)).content == b"".join(pieces)

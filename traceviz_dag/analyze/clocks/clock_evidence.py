@@ -3,6 +3,9 @@
 No member of an all-reduce can end before the last one has arrived, so all end at about the same instant; so do the two
 kernels of an exchange that is between them alone. A kernel that carries messages of several peers ends with the last of
 them: such ends often agree and often do not, so they count as weak evidence, by their most frequent difference.
+
+Messages that only their order pairs (rings, steps that nothing tells) say nothing of clocks: they repeat so evenly that
+a lost kernel looks like a clock that is one turn ahead.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import numpy.typing as npt
 
 from traceviz_dag.analyze.clocks.robust import Floats, grouped_quantile, grouped_spread
 from traceviz_dag.analyze.intervals import Int64, number_groups
+from traceviz_dag.analyze.matching.collective_matching import MATCHED_BY, MatchedBy
 from traceviz_dag.analyze.matching.matches import Matches, connected
 from traceviz_dag.analyze.matching.operations import ENDS_TOGETHER, OPERATIONS
 
@@ -94,7 +98,9 @@ def clock_evidence(matches: Matches, ranks: Int64) -> ClockEvidence:
     rows = matches.collective_rows
     rows = rows[np.isin(matches.rows.operation[rows], together) & (matches.found[rows] > 1)]
     _, unit = number_groups(matches.communication[rows]) if len(rows) else (rows, rows)
-    pairs, exclusive = _message_pairs(matches)
+    pairs, exclusive = message_pairs(matches)
+    scheduled = (matches.matched_by[pairs] == MATCHED_BY.index(MatchedBy.SCHEDULE)).all(axis=1)
+    pairs, exclusive = pairs[scheduled], exclusive[scheduled]
     count = int(unit.max(initial=-1)) + 1
     row = np.concatenate((rows, pairs.ravel()))
     unit = np.concatenate((unit, count + np.repeat(np.arange(len(pairs)), 2))).astype(np.int64)
@@ -147,8 +153,8 @@ def _densest_half(ordered: Floats) -> tuple[float, float]:
     return float(np.median(ordered[at : at + half])), float(widths[at])
 
 
-def _message_pairs(matches: Matches) -> tuple[Int64, npt.NDArray[np.bool_]]:
-    """Pairs of kernels that exchange messages, and whether neither of them has another peer."""
+def message_pairs(matches: Matches) -> tuple[Int64, npt.NDArray[np.bool_]]:
+    """Pairs of rows whose kernels that exchange messages, and whether neither of them has another peer."""
     if not len(matches.end):
         return np.empty((0, 2), np.int64), np.empty(0, bool)
     low, high = np.minimum(matches.end, matches.other), np.maximum(matches.end, matches.other)

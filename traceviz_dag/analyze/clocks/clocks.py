@@ -179,7 +179,7 @@ def _residuals(evidence: ClockEvidence, aligned: Floats) -> dict[str, np.ndarray
 
 
 def _early_receives(matches: Matches, ranks: Int64, figures: dict[str, np.ndarray], evidence: ClockEvidence) -> Int64:
-    """How many of each rank's receives end before their send starts: the clocks must then be wrong."""
+    """How many of each rank's receives end before their send starts: clocks or matches must then be wrong."""
     drift = np.nan_to_num(figures["drift_ppm"])
     clocks = SolvedClocks(ranks, evidence.component, figures["offset_ns"], drift, figures["reference_ns"])
     rows, messages = matches.rows, matches.messages
@@ -219,7 +219,7 @@ def _table(ranks: Int64, evidence: ClockEvidence, figures: dict[str, np.ndarray]
 
 def _refusal(component_size: int, matches: int, half_width: float) -> str | None:
     if component_size < 2:
-        return f"fewer than {FEWEST_MATCHES} of its communications are matched with another rank"
+        return f"fewer than {FEWEST_MATCHES} matched communications tell its clock against another rank's"
     if matches < FEWEST_MATCHES:
         return f"only {matches} matched communications; {FEWEST_MATCHES} are needed"
     if not half_width <= WIDEST_RESIDUAL_NS:

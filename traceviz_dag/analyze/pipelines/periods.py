@@ -30,6 +30,7 @@ STAGES, DIMENSION, NAMED = "stages", "dimension", "named"
 """Kinds of pairs."""
 
 FEWEST_UNITS = 2
+_BESIDE = " communication in its "
 BUSY_COLUMNS = ("start_ns", "duration_ns", "kind", "dimension")
 """Columns of ``kernels`` that tell a rank's busy times."""
 
@@ -100,6 +101,19 @@ def too_few(units: int) -> str:
     return f"{units} steady unit{'' if units == 1 else 's'}; {FEWEST_UNITS} are needed"
 
 
+def nothing_beside(dimension: str, units: int) -> str:
+    """Why computation has no periods with a dimension that only runs outside the steady units."""
+    return f"no {dimension}{_BESIDE}{units} steady units"
+
+
+def has_nothing_to_overlap(refusal: str) -> bool:
+    """Whether a refusal (or several, joined by semicolons) says that nothing is to overlap, not that it is unknown.
+
+    That is an answer: in a job without pipelines gradients meet after the last backward step, and all is well.
+    """
+    return all(part.startswith("no ") and _BESIDE in part for part in refusal.split("; "))
+
+
 @dataclass(frozen=True, slots=True)
 class _Place:
     """Whose pair it is."""
@@ -147,7 +161,7 @@ def _dimension_pairs(kernels: pa.Table, units: Units, steps: Int64, place: _Plac
             compute = measured[ALL_DIMENSIONS].compute_ns[mine]
             communication = measured[dimension].communication_ns[mine]
             if not communication.any():
-                tables.append(refused(constant, f"no {dimension} communication in its {len(mine)} steady units"))
+                tables.append(refused(constant, nothing_beside(dimension, len(mine))))
                 continue
             tables.append(_unit_rows(constant, units.take(mine), compute, communication))
     return tables

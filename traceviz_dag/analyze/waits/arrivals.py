@@ -18,8 +18,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from traceviz_dag.analyze.clocks.clock_evidence import message_pairs
 from traceviz_dag.analyze.clocks.clocks import SolvedClocks, scattered_ranks, solved_clocks
 from traceviz_dag.analyze.intervals import Int64, number_groups
+from traceviz_dag.analyze.matching.collective_matching import MATCHED_BY, MatchedBy
 from traceviz_dag.analyze.matching.communications import labels, optional_integers
 from traceviz_dag.analyze.matching.matches import Matches
 from traceviz_dag.analyze.matching.operations import ENDS_TOGETHER, OPERATIONS
@@ -124,7 +126,7 @@ def judge_arrivals(matches: Matches, rank_clocks: pa.Table) -> JudgedArrivals:
     rows, clocks = matches.rows, solved_clocks(rank_clocks)
     recorded = arrivals(matches, rows.start_ns)
     matched = recorded.wait_ns != MISSING
-    unconfirmed = matched & _unconfirmed(matches, clocks)
+    unconfirmed = matched & (_unconfirmed(matches, clocks) | _refuted_messages(matches, clocks))
     aligned = arrivals(matches, clocks.align(rows.rank, rows.start_ns))
     aligned_refusals = {
         Refusal.ARRIVES_AFTER_END: _impossible(matches, aligned),
@@ -203,6 +205,34 @@ def _unconfirmed(matches: Matches, clocks: SolvedClocks) -> Marks:
     unknown = np.bincount(number, weights=ends == MISSING) > 0
     result[alone] = (unknown | (high - low > CONFIRMING_NS))[number]
     return result
+
+
+def _refuted_messages(matches: Matches, clocks: SolvedClocks) -> Marks:
+    """Messages paired by order alone, of a group and step in which solved clocks contradict that order somewhere.
+
+    One lost kernel shifts all that follow it, so a single contradiction spoils the rest: a receive that ends before its
+    send starts, or two kernels that exchange with nobody else and do not end together.
+    """
+    rows, result = matches.rows, np.zeros(len(matches.rows), dtype=bool)
+    ordered = matches.matched_by == MATCHED_BY.index(MatchedBy.PEERS)
+    if not ordered.any() or not len(matches.end):
+        return result
+    starts, ends = (clocks.align(rows.rank, each) for each in (rows.start_ns, rows.end_ns))
+    sender, receiver = matches.messages.sender, matches.messages.receiver
+    early = _told_together(starts[sender], ends[receiver]) & (ends[receiver] + CONFIRMING_NS < starts[sender])
+    pairs, exclusive = message_pairs(matches)
+    first, second = pairs[exclusive].T
+    apart = _told_together(ends[first], ends[second]) & (np.abs(ends[first] - ends[second]) > CONFIRMING_NS)
+    contradicted = np.concatenate((receiver[early], first[apart]))
+    contradicted = contradicted[ordered[contradicted]]
+    of = np.flatnonzero(ordered)
+    _, queue = number_groups(matches.grouped.group[of], rows.step[of])
+    result[of] = np.isin(queue, queue[np.isin(of, contradicted)])
+    return result
+
+
+def _told_together(first: Int64, second: Int64) -> Marks:
+    return (first != MISSING) & (second != MISSING)
 
 
 def arrivals(matches: Matches, start_ns: Int64) -> Arrivals:

@@ -22,6 +22,17 @@ def tell_failures(results: Sequence[IterationResult]) -> None:
         typer.echo(f"traceviz: {line}", err=True)
 
 
+def vanished_lines(results: Sequence[IterationResult]) -> list[str]:
+    """A line for each iteration of which traces are gone, whose tables are still counted."""
+    from traceviz_dag.pipeline.completeness import ranks_in_words
+
+    return [
+        f"{result.key}: the trace of {ranks_in_words(result.vanished)} is gone; its earlier tables are still counted"
+        for result in results
+        if result.vanished
+    ]
+
+
 def end_failed(results: Sequence[IterationResult]) -> None:
     """End a command, after it said what is known all the same; does nothing where no step failed.
 

@@ -42,6 +42,7 @@ def iteration_summary(home: Path, result: IterationResult, completeness: Complet
         "ranks_skipped": len(result.skipped),
         "ranks_failed": sorted(result.failed),
         "ranks_not_computed": sorted(result.not_computed),
+        "ranks_vanished": list(result.vanished),
         "failures": list(result.failures),
         "faults": {str(rank): fault for rank, fault in sorted(result.faults.items())},
         "aggregated": result.aggregated,

@@ -95,7 +95,9 @@ class OneRankAFile(ABC):
 
     def place(self, request: PlaceRequest) -> Placement:
         """Place files by their paths and headers."""
-        return resolve(request.files, rank=request.rank, look=self.identity, rank_field=self.rank_field)
+        return resolve(
+            request.files, rank=request.rank, ranks=request.ranks, look=self.identity, rank_field=self.rank_field
+        )
 
     def headers(self, entries: Sequence[RankInput], home: Path | None) -> Headers:
         """The header of each file."""

@@ -58,6 +58,7 @@ class PlaceRequest:
     Attributes:
         home: where profiles are kept once they were read; None keeps nothing.
         rank: the rank of the one file that does not say its own.
+        ranks: path → its rank, of files for which ``rank`` is not meant.
         known: gives the run that each file of the format was registered for.
         taken_by: what the traces of another format are called that are the run of the folder's name already; empty
             where none is.
@@ -66,6 +67,7 @@ class PlaceRequest:
     files: Sequence[TraceFile]
     home: Path | None = None
     rank: int | None = None
+    ranks: Mapping[Path, int] = field(default_factory=dict)
     known: Callable[[], Mapping[Path, str]] = dict
     taken_by: str = ""
 

@@ -1,7 +1,8 @@
 """Begin and end events (``"ph": "B"`` and ``"E"``), the other legal form of a duration in Chrome's trace format.
 
-They nest per process and thread: an end closes the innermost begin that is open there. A thread's begins and ends stand
-in the order of their times, so one pass with a stack for each thread pairs them.
+They nest per process and thread: an end closes the innermost begin that is open there. The format wants a thread's
+begins and ends in the order of their times, so one pass with a stack for each thread pairs them. Where a time goes
+back, nobody can tell which end belongs to which begin: what is open on the thread is dropped, and counted.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from traceviz_dag.read.events import MISSING, Int64
 
 END_WITHOUT_BEGIN = "an end event without its begin"
 BEGIN_WITHOUT_END = "a begin event without its end"
+OUT_OF_ORDER = "a begin or end event before an earlier one of its thread"
 """Reasons in ``DurationPairs.dropped`` and of ``DurationPairs.open_begins``."""
 
 _BEGIN, _END = "B", "E"
@@ -68,6 +70,7 @@ class DurationPairs:
     def __init__(self) -> None:
         self.dropped: Counter[str] = Counter()
         self._open: defaultdict[tuple[str, str], list[_Begin]] = defaultdict(list)
+        self._latest: dict[tuple[str, str], int] = {}
         self._begins = 0
 
     @property
@@ -104,6 +107,11 @@ class DurationPairs:
             places.append(place)
             thread = (str(event.pid), str(event.tid))
             name = event.name if isinstance(event.name, str) else ""
+            if time < self._latest.get(thread, time):
+                belongs = rows[place] is not None or (event.ph == _END and event.cat is None)
+                self.dropped[OUT_OF_ORDER] += belongs + self._forget(thread)
+                continue
+            self._latest[thread] = time
             if event.ph == _BEGIN:
                 self._begins += 1
                 self._open[thread].append(_Begin(self._begins, name, rows[place], codes[place], time))
@@ -113,6 +121,10 @@ class DurationPairs:
             elif rows[place] is not None or event.cat is None:
                 self.dropped[END_WITHOUT_BEGIN] += 1
         return sorted(closed, key=lambda pair: pair.number), places
+
+    def _forget(self, thread: tuple[str, str]) -> int:
+        """Drop what is open on a thread; returns how many events of a table that were."""
+        return sum(begin.row is not None for begin in self._open.pop(thread, ()))
 
     def _close(self, thread: tuple[str, str], name: str) -> _Begin | None:
         """Take the innermost open begin of a thread; of an end that bears a name, the innermost one of that name.

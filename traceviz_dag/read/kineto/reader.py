@@ -16,6 +16,7 @@ from traceviz_dag.read.kineto.event_decoder import EventDecoder, Piece
 from traceviz_dag.read.kineto.header import decode_header
 from traceviz_dag.read.limits import MOST_ROWS
 from traceviz_dag.read.other_files import not_a_trace
+from traceviz_dag.read.repeats import REPEATED, without_repeats
 from traceviz_dag.read.secrets import masked_words
 from traceviz_dag.read.sources import ByteSource
 
@@ -65,13 +66,16 @@ def read_kineto(path: Path, *, chunk_bytes: int = CHUNK_BYTES) -> TraceEvents:
                 path, f"none of its {builder.rows_read:,} events can be used: {told(dropped)}", EXPORT_AGAIN
             )
         tables = builder.finish(header.base_time_ns)
+        device, repeats = without_repeats(tables.device)
+        if repeats:
+            dropped[REPEATED] = repeats
     return TraceEvents(
         header=header,
         strings=masked_words(tables.strings),
         threads=builder.threads.threads(),
         host=tables.host,
         launches=tables.launches,
-        device=tables.device,
+        device=device,
         communication_operators=tables.communication_operators,
         operator_facts=tables.operator_facts,
         report=ReadReport(

@@ -117,8 +117,8 @@ function query(body) {
 }
 
 const ERROR_FIELD = 2;
-const ENDPOINTS = {
-  '/status': () => call('status'),
+const READING = {'/status': () => call('status')};
+const CHANGING = {
   '/parse': append,
   '/notify_eof': finish,
   '/query': query,
@@ -134,10 +134,12 @@ const server = http.createServer((request, response) => {
       response.writeHead(status, {'Content-Type': 'application/x-protobuf', 'Content-Length': body.length});
       response.end(body);
     };
-    // A page of another origin can send requests to loopback too; it cannot leave out its origin, and a name of its own
-    // that it has pointed at loopback shows in Host.
-    const own = request.headers.host === `127.0.0.1:${server.address().port}`;
-    const endpoint = own && !request.headers.origin ? ENDPOINTS[request.url] : undefined;
+    // A page of another origin can send requests to loopback too. A name of its own that it has pointed at loopback
+    // shows in Host; its origin shows in every POST, but not in the GET of a picture: that must not change anything.
+    const {host, origin, 'sec-fetch-site': site} = request.headers;
+    const own = host === `127.0.0.1:${server.address().port}` && origin === undefined && site === undefined;
+    const endpoints = {GET: READING, POST: CHANGING}[request.method];
+    const endpoint = own && endpoints && Object.hasOwn(endpoints, request.url) ? endpoints[request.url] : undefined;
     if (!endpoint) return answer(404, Buffer.alloc(0));
     try {
       return answer(200, endpoint(Buffer.concat(chunks)));

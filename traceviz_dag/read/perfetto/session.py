@@ -90,7 +90,7 @@ class TraceSession:
 
     def _load(self) -> None:
         if self.engine.kind is EngineKind.ADDRESS:
-            self._call("GET", "/restore_initial_tables")
+            self._call("POST", "/restore_initial_tables")
         with ExactBytes(self.path) as source:
             self.base_ns = source.base_ns
             for part in source.parts():
@@ -107,7 +107,7 @@ class TraceSession:
             raise BadInputError(self.path, f"Perfetto cannot read it: {_line(result.error)}", _READABLE)
 
     def _finish(self) -> None:
-        self._call("GET", "/notify_eof")
+        self._call("POST", "/notify_eof")
         _, error = decode_result(self._call("POST", "/query", query_arguments("SELECT 1")))
         if error:
             raise BadInputError(self.path, f"Perfetto cannot read it: {_line(error)}", _READABLE)

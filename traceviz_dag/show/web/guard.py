@@ -24,6 +24,9 @@ ALLOWED_HOSTS_VARIABLE = "TRACEVIZ_ALLOWED_HOSTS"
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
+LONGEST_BODY = 16 << 20
+"""Bytes of a request's body; the UI's own are some kilobytes, and a materialization that a job reports may be more."""
+
 HANDSHAKE = "WEBSOCKET"
 """What stands for a method where a browser asks for a WebSocket."""
 
@@ -92,14 +95,19 @@ def refusal(method: str, path: str, query: str, headers: Mapping[str, str], host
 class Guard:
     """ASGI middleware that answers what :func:`refusal` names with 403, and forbids frames of other pages.
 
+    A body is read before it is passed on, and refused with 413 where it is longer than anything that the UI sends: the
+    application behind would hold all of it.
+
     Args:
         app: what is guarded.
         hosts: from :func:`known_hosts`.
+        longest_body: in bytes.
     """
 
-    def __init__(self, app: ASGIApp, hosts: frozenset[str]) -> None:
+    def __init__(self, app: ASGIApp, hosts: frozenset[str], longest_body: int = LONGEST_BODY) -> None:
         self._app = app
         self._hosts = hosts
+        self._longest_body = longest_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it unread."""
@@ -113,12 +121,41 @@ class Guard:
             headers[key] = f"{headers[key]},{value.decode('latin-1')}" if key in headers else value.decode("latin-1")
         method = scope["method"] if scope["type"] == "http" else HANDSHAKE
         fault = refusal(method, scope["path"], scope["query_string"].decode("latin-1"), headers, self._hosts)
-        if fault is None:
-            await self._app(scope, receive, _with_headers(send))
-        elif scope["type"] == "websocket":
+        if fault is not None and scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008, "reason": fault})
+        elif fault is not None:
+            await _refuse(send, fault, HTTPStatus.FORBIDDEN)
+        elif method in (*_SAFE_METHODS, HANDSHAKE):
+            await self._app(scope, receive, _with_headers(send))
+        elif (body := await _body(receive, self._longest_body)) is None:
+            fault = f"a request of more than {self._longest_body:,} bytes is refused"
+            await _refuse(send, fault, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
         else:
-            await _refuse(send, fault)
+            await self._app(scope, _again(body, receive), _with_headers(send))
+
+
+async def _body(receive: Receive, longest: int) -> list[Message] | None:
+    """The messages of a body; None where it is longer."""
+    messages: list[Message] = []
+    length, more = 0, True
+    while more:
+        message = await receive()
+        messages.append(message)
+        length += len(message.get("body", b""))
+        if length > longest:
+            return None
+        more = bool(message.get("more_body"))
+    return messages
+
+
+def _again(messages: list[Message], receive: Receive) -> Receive:
+    left = iter(messages)
+
+    async def received() -> Message:
+        message = next(left, None)
+        return await receive() if message is None else message
+
+    return received
 
 
 def _with_headers(send: Send) -> Send:
@@ -132,8 +169,11 @@ def _with_headers(send: Send) -> Send:
     return sent
 
 
-async def _refuse(send: Send, fault: str) -> None:
+async def _refuse(send: Send, fault: str, status: HTTPStatus) -> None:
     body = f"{fault}\n".encode()
     headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": HTTPStatus.FORBIDDEN, "headers": [*headers, *_ADDED_HEADERS]})
+    if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+        # The rest of it is not waited for.
+        headers.append((b"connection", b"close"))
+    await send({"type": "http.response.start", "status": status, "headers": [*headers, *_ADDED_HEADERS]})
     await send({"type": "http.response.body", "body": body})

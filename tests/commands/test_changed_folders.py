@@ -1,0 +1,114 @@
+"""Folders that change between two analyses: the second one gives what the files are now, or says what it kept."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.damage import call
+from tests.small_run import rank_file, write_run
+
+
+def _file(run: Path, rank: int, iteration: int = 7) -> Path:
+    return run / f"iteration_{iteration}/rank_{rank:04d}_iter_{iteration}.pt.trace.json"
+
+
+def _tables(home: Path) -> dict[str, str]:
+    files = sorted((home / "lake").rglob("*.parquet"))
+    return {str(path.relative_to(home)): hashlib.md5(path.read_bytes()).hexdigest() for path in files}
+
+
+@pytest.fixture
+def run(tmp_path) -> Path:
+    return write_run(tmp_path / "job")
+
+
+@pytest.fixture
+def home(tmp_path, run) -> Path:
+    """The home in which the whole run was analysed."""
+    assert call("analyze", run, "--home", tmp_path / "home").code == 0
+    return tmp_path / "home"
+
+
+def _analysed_anew(run: Path, folder: Path) -> dict[str, str]:
+    call("analyze", run, "--home", folder / "clean")
+    return _tables(folder / "clean")
+
+
+def test_a_smaller_job_in_place_of_a_larger_one_is_not_mixed_with_it(run, home, tmp_path):
+    shutil.rmtree(run)
+    write_run(run, world=2)
+    answer = call("analyze", run, "--home", home, "--json")
+    assert answer.code == 0 and answer.json[0]["figures"]["covered_ranks"] == [0, 1]
+    assert _tables(home) == _analysed_anew(run, tmp_path)
+
+
+def test_a_rank_whose_trace_was_archived_is_still_counted_and_named(run, home):
+    before = _tables(home)
+    _file(run, 3).unlink()
+    answer = call("analyze", run, "--home", home, "--json")
+    assert answer.code == 0 and answer.json[0]["ranks_vanished"] == [3] and answer.json[0]["ranks_computed"] == 0
+    assert "the trace of rank 3 is gone" in answer.err
+    assert call("analyze", run, "--home", home, "--force").code == 0
+    assert _tables(home) == before
+
+
+def test_a_rank_that_is_gone_goes_from_the_figures_once_another_one_changed(run, home, tmp_path):
+    _file(run, 3).unlink()
+    rank_file(1, 4, scale=2).write(_file(run, 1))
+    answer = call("analyze", run, "--home", home)
+    assert answer.code == 2 and "no trace of rank 3" in answer.err
+    assert _tables(home) == _analysed_anew(run, tmp_path)
+
+
+def test_rules_that_a_rank_without_a_trace_cannot_get_are_told(run, home, tmp_path):
+    _file(run, 3).unlink()
+    rules = tmp_path / "rules.toml"
+    rules.write_text('[[kernel]]\nname = "own_gemm"\npatterns = ["nvjet*"]\nkind = "computation"\n')
+    answer = call("analyze", run, "--home", home, "--rules", rules)
+    assert answer.code == 2 and "rank 3 cannot be made anew" in answer.err
+
+
+def test_a_change_of_a_rank_counts_though_another_file_is_named(run, home, tmp_path):
+    rank_file(1, 4, scale=2).write(_file(run, 1))
+    assert call("analyze", _file(run, 0), "--home", home).code == 0
+    assert _tables(home) == _analysed_anew(run, tmp_path)
+
+
+def test_a_table_that_is_gone_leaves_its_rank_out_of_no_answer_in_silence(run, home):
+    (home / "lake/overlap/run=job/iteration=7/rank=1/part.parquet").unlink()
+    for command in ("overlap", "waits"):
+        answer = call(command, "--run", "job", "--home", home)
+        assert answer.code == 2 and "rank 1" in answer.err and "overlap" in answer.err
+
+
+def test_a_file_that_cannot_be_placed_marks_its_own_iteration(tmp_path):
+    run, home = write_run(tmp_path / "job", {7: 2, 8: 2}, world=2), tmp_path / "home"
+    shutil.copy(_file(run, 1, 8), run / "iteration_8/rank_0001_copy.pt.trace.json")
+    answer = call("analyze", run, "--home", home, "--json")
+    assert answer.code == 2 and [one["partial"] for one in answer.json] == [False, True]
+    assert call("overlap", "--iteration", "7", "--home", home).code == 0
+    assert call("overlap", "--iteration", "8", "--home", home).code == 2
+
+
+def test_iterations_without_figures_are_named(tmp_path):
+    run, home = write_run(tmp_path / "job", {7: 2, 8: 2}, world=2), tmp_path / "home"
+    _file(run, 1, 8).write_text("{")
+    assert call("analyze", run, "--home", home).code == 2
+    answer = call("iterations", "--home", home, "--json")
+    assert [row["iteration"] for row in answer.json] == [7]
+    assert answer.code == 2 and "no figures of job 8" in answer.err
+
+
+def test_files_that_are_named_one_after_the_other_are_not_missed(run, tmp_path):
+    home = tmp_path / "home of its own"
+    for rank in (0, 1):
+        answer = call("analyze", _file(run, rank), "--home", home, "--json")
+        assert answer.code == 0, answer.err
+        assert answer.json[0]["figures"]["covered_ranks"] == list(range(rank + 1))
+    assert call("analyze", run / "iteration_7", "--home", home).code == 0
+    _file(run, 2).unlink()
+    assert call("overlap", run).code == 2

@@ -1,0 +1,27 @@
+"""Faults of Dagster's records are a line with the folder and the remedy, whenever they show."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import pytest
+from sqlalchemy.exc import OperationalError
+
+from traceviz_dag.errors import BadInputError
+from traceviz_dag.orchestration.instance import open_instance, prepare_instance
+
+
+def test_settings_that_dagster_does_not_take_are_named(tmp_path):
+    settings = prepare_instance(tmp_path) / "dagster.yaml"
+    settings.write_text("storage: [\n")
+    told = r"dagster\.yaml: Dagster does not take these settings"
+    with pytest.raises(BadInputError, match=told) as refused, open_instance(tmp_path):
+        pass
+    assert "\n" not in str(refused.value)
+
+
+def test_a_disk_that_gets_full_under_the_records_is_a_line(tmp_path):
+    full = OperationalError("INSERT INTO runs", {}, sqlite3.OperationalError("database or disk is full"))
+    with pytest.raises(BadInputError, match=r"disk is full.*free space there") as refused, open_instance(tmp_path):
+        raise full
+    assert "INSERT" not in str(refused.value)
