@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,21 +10,32 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from assets.figure_metadata import event
+from assets.iteration_figures import iteration_figures
 from assets.partitions import rank_trace_key
+from assets.provenance import input_tags
+from assets.rank_figures import rank_figures
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import iteration_key, rank_key
 
 if TYPE_CHECKING:
     from traceviz_dag.pipeline.figures import DrawnFigure, FigureTask
 
+_ASSETS = (rank_figures, *iteration_figures)
+
 
 def events_of(
-    home: Path, asked: Sequence[FigureTask], drawn: Sequence[DrawnFigure]
+    home: Path,
+    asked: Sequence[FigureTask],
+    drawn: Sequence[DrawnFigure],
+    inputs: Mapping[str, Mapping[str, str]],
 ) -> Iterator[dg.AssetMaterialization | dg.AssetObservation]:
     """What to record of figures that were drawn: a partition of which all were asked for is materialised.
 
     One of which only some were asked for, or on other clocks than the asset takes, is observed: it stays as current,
     or as missing, as it was.
+
+    Args:
+        inputs: what ``tags_of_inputs`` gave before the figures were drawn.
     """
     names: dict[tuple[str, str], set[str]] = {}
     for task in asked:
@@ -32,11 +43,16 @@ def events_of(
     ordered = sorted(drawn, key=lambda figure: _partition(figure.task))
     for (asset, partition), group in groupby(ordered, lambda figure: _partition(figure.task)):
         figures = list(group)
-        made = event(asset, partition, home, figures)
+        made = event(asset, partition, home, figures, inputs[asset])
         if names[asset, partition] >= _expected(home, figures[0].task):
             yield made
         else:
             yield dg.AssetObservation(asset, partition=partition, metadata=made.metadata)
+
+
+def tags_of_inputs(instance: dg.DagsterInstance) -> dict[str, dict[str, str]]:
+    """Asset → tags of what its figures are drawn from, as it is now."""
+    return {asset.key.to_user_string(): input_tags(instance, asset, asset.key.to_user_string()) for asset in _ASSETS}
 
 
 def _partition(task: FigureTask) -> tuple[str, str]:

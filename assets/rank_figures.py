@@ -11,6 +11,7 @@ from assets.automation import FIGURES_GROUP, RANKS_NEEDED
 from assets.conventions import CODE_VERSION, DATA_VERSION_TAG, ONLY_STALE_TAG, OWNERS
 from assets.figure_metadata import KINDS, FigureConfig, event
 from assets.partitions import rank_trace_key, rank_trace_partitions, ranks_by_iteration, ranks_of_iteration
+from assets.provenance import input_tags
 from assets.resources import TracevizHome
 from assets.settings import FigureSettings
 from assets.staleness import latest_tags
@@ -67,6 +68,7 @@ def rank_figures(
         if by_itself:
             wanted &= _chosen_ranks(source, settings)
         made_of = _made_of(context.instance, key, wanted, formats)
+        inputs = input_tags(context.instance, rank_figures, "rank_figures")
         if by_itself:
             drawn_of = latest_tags(context.instance, "rank_figures", [_partition(key, rank) for rank in wanted])
             wanted = {rank for rank in wanted if drawn_of.get(_partition(key, rank), {}).get(_MADE_OF) != made_of[rank]}
@@ -77,7 +79,7 @@ def rank_figures(
             of_rank = by_rank.setdefault(rank, [])
             of_rank.append(drawn)
             if len(of_rank) == sum(task.number == rank for task in tasks):
-                tags = {_MADE_OF: made_of[rank]}
+                tags = {**inputs, _MADE_OF: made_of[rank]}
                 context.log_event(event("rank_figures", _partition(key, rank), traceviz.folder, of_rank, tags))
     yield from ()
 

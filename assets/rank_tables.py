@@ -17,6 +17,7 @@ from assets.conventions import (
     written_metadata,
 )
 from assets.partitions import rank_trace_key, rank_trace_partitions, ranks_by_iteration, ranks_of_iteration
+from assets.provenance import input_tags
 from assets.raw_traces import classification_rules, raw_traces
 from assets.recorded_files import file_tags
 from assets.resources import TracevizHome
@@ -106,6 +107,8 @@ def _analyse_iteration(
         wanted &= {entry.rank for entry in stale_ranks(context.instance, lake, inputs, topology_version, rules.digest)}
     traces = rank_traces(inputs, wanted)
     task = IterationTask(lake.home, run, iteration, topology, rules)
+    read = {"topology": topology_version, "classification_rules": rules.digest}
+    made_of = input_tags(context.instance, rank_tables, LAST_RECORDED, read)
     outcomes = []
     for outcome in analyse_ranks(task, traces, workers or None):
         outcomes.append(outcome)
@@ -115,8 +118,7 @@ def _analyse_iteration(
             inputs,
             outcome,
             {
-                f"{INPUT_VERSION_TAG}topology": topology_version,
-                f"{INPUT_VERSION_TAG}classification_rules": rules.digest,
+                **made_of,
                 RULES_TAG: rules.digest,
             },
         )
@@ -173,9 +175,9 @@ def _record(
                 tags={
                     DATA_VERSION_TAG: table.digest,
                     CODE_VERSION_TAG: CODE_VERSION,
+                    **versions,
                     f"{INPUT_VERSION_TAG}raw_traces": version,
                     **files,
-                    **versions,
                 },
             )
         )

@@ -10,6 +10,7 @@ import dagster as dg
 from assets.settings import Settings, load_settings
 from traceviz_dag.classify.rules import Rules, load_rules
 from traceviz_dag.lake.lake import Lake, open_lake
+from traceviz_dag.system.paths import real_path
 
 DEFAULT_HOME = "traceviz_home"
 
@@ -30,7 +31,7 @@ class TracevizHome(dg.ConfigurableResource):
     @property
     def folder(self) -> Path:
         """The home folder, absolute."""
-        return Path(self.home or os.environ.get("TRACEVIZ_HOME") or DEFAULT_HOME).resolve()
+        return real_path(Path(self.home or os.environ.get("TRACEVIZ_HOME") or DEFAULT_HOME))
 
     def lake(self) -> Lake:
         """The lake of this home."""

@@ -41,6 +41,7 @@ from traceviz_dag.pipeline.formats.registry import by_format
 from traceviz_dag.read.formats import format_of, format_with_suffix, is_whole
 from traceviz_dag.read.layouts import discover
 from traceviz_dag.read.topology_file import read_topology_file
+from traceviz_dag.system.paths import real_path
 from traceviz_dag.system.whole_files import temporary_of
 
 _FETCHED = "fetched"
@@ -97,7 +98,7 @@ def register_folder(home: Path, task: FolderTask) -> Registration:
         return Registration((), None, {})
     if task.digest and look.digest != task.digest:
         return Registration((), None, {})
-    local = _fetch(folders, home, task) if is_url(task.root) else Path(task.folder).resolve()
+    local = _fetch(folders, home, task) if is_url(task.root) else real_path(Path(task.folder))
     growing = [] if task.overdue else _growing(local)
     if growing:
         # What is not recognised before its end would be left out, and the rest of the folder taken for all of it.

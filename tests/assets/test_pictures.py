@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import dagster as dg
 import pytest
+from dagster._core.definitions.data_version import CachingStaleStatusResolver
+from dagster._core.loader import LoadingContextForTest
+from typer.testing import CliRunner
 
 from tests.assets.loop import Loop, of_figures, of_iterations, of_ranks, of_topology
 from tests.small_run import rank_file, write_run
+from traceviz_dag.commands.main import app
+from traceviz_dag.definitions import defs
+from traceviz_dag.orchestration.instance import open_instance
 from traceviz_dag.pipeline.figures import figures_folder
 
 QUICK = '[figures]\nformats = ["png"]\n'
@@ -58,3 +65,35 @@ def test_the_figures_of_ranks_of_a_large_job_are_limited(tmp_path, policy, ranks
     found = {name.split("/")[0] for name in _names(loop.home) if name.startswith("rank_")}
     assert len(found) <= ranks and bool(found) == bool(ranks)
     assert not loop.failures
+
+
+def _stale(instance):
+    """Dagster's own reasons to call a partition unsynced, as the user interface shows them."""
+    names = ("kernels", "overlap", "rank_figures", "pipeline_figures", "replica_figures", "across_ranks_figures")
+    resolver = CachingStaleStatusResolver(instance, defs.resolve_asset_graph(), LoadingContextForTest(instance))
+    found = {name: instance.get_materialized_partitions(dg.AssetKey(name)) for name in names}
+    assert all(found.values())
+    return [
+        (name, partition, cause.reason, cause.dependency)
+        for name, partitions in found.items()
+        for partition in partitions
+        for cause in resolver.get_stale_causes(dg.AssetKey(name), partition)
+    ]
+
+
+def test_pictures_that_automation_drew_count_as_made_from_the_tables_that_are_there(drawn):
+    assert not _stale(drawn.instance)
+
+
+def test_so_do_those_that_the_command_line_drew_until_a_table_changes(tmp_path):
+    home, run = tmp_path / "home", write_run(tmp_path / "runs/job")
+    draw = ["figures", str(run), "--home", str(home), "--formats", "png", "-p", "1"]
+    result = CliRunner().invoke(app, draw)
+    assert result.exit_code == 0, result.output
+    with open_instance(home) as instance:
+        assert not _stale(instance)
+        instance.report_runless_asset_event(
+            dg.AssetMaterialization("overlap", partition="job@7|0001", tags={"dagster/data_version": "another"})
+        )
+        changed = {(name, partition) for name, partition, *_ in _stale(instance)}
+    assert changed == {("rank_figures", "job@7|0001"), ("pipeline_figures", "job@7"), ("replica_figures", "job@7")}

@@ -70,6 +70,8 @@ def train(job, scenario, plugin, rank):
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(job["world"]), LOCAL_RANK=str(rank))
     os.environ["STAND_IN_WITHOUT"] = scenario.get("without", "")
     if job["install_before_import"]:
+        # The hooks are there in the scenario without a capture, too.
+        os.environ.setdefault("TRACEVIZ_CAPTURE_OUT", str(Path(job["folder"], "out", scenario["name"])))
         capture = plugin.install()
         for one in filter(None, (capture, capture._profiler)):
             one.settings = plugin.Settings.from_environment()

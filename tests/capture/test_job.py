@@ -209,3 +209,76 @@ def test_a_child_forked_in_a_window_records_nothing(job, untouched):
     assert job.recorded() == [2, 3, 4]
     assert job.printed == untouched
     assert len(said) == 1
+
+
+FORK = """
+import signal
+def fork(number):
+    if number in (3, 5):
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(30)
+            sys.exit(7)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7, "the child crashed or hung"
+"""
+
+
+def test_a_child_forked_inside_a_window_or_after_it_leaves_with_its_own_status(job):
+    job.loop("2-4", before=FORK, step="optimizer.step(); fork(number)")
+    assert job.recorded() == [2, 3, 4]
+
+
+PROFILE_ON_A_THREAD = """
+import threading
+def profile(number):
+    def run():
+        with torch.profiler.profile(with_stack=True) as profiler:
+            torch.ones(3) + 1
+        profiler.export_chrome_trace(f"own_{number}.json")
+        print(number, len(profiler.events()) > 0)
+    if number in (3, 5):
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+"""
+
+
+def test_a_profiler_of_the_jobs_on_another_thread_kills_nobody(job):
+    said = job.loop("2-6", before=PROFILE_ON_A_THREAD, step="optimizer.step(); profile(number)")
+    assert any("has a profiler of its own: nothing more is recorded" in line for line in said)
+    assert any("profiler on another thread records nothing: a window was open" in line for line in said)
+    assert job.recorded() == [2, 3]
+    assert job.printed.splitlines()[:2] == ["3 False", "5 True"]
+
+
+def test_a_job_that_changes_its_folder_and_shares_a_disk_of_the_node_loses_nothing(job):
+    shared = job.folder / "shared"
+    shared.mkdir()
+    other = shared / "rank_0000_iter_3.checkpoint.pt"
+    other.write_text("of somebody else")
+    step = "optimizer.step(); os.makedirs(str(number)); os.chdir(str(number))"
+    job.loop("2-5", step=step, TRACEVIZ_CAPTURE_OUT="out", TRACEVIZ_CAPTURE_STAGING="shared")
+    assert job.recorded() == [2, 3, 4, 5]
+    assert other.read_text() == "of somebody else"
+
+
+def test_of_iterations_that_are_counted_again_the_first_is_kept(job):
+    said = job.loop("2-3", step="import traceviz_capture; traceviz_capture.step(number % 4); optimizer.step()")
+    assert len([line for line in said if "counted again" in line]) == 1
+    assert not [line for line in said if "is not written" in line]
+    assert job.recorded() == [2, 3]
+
+
+def test_an_iteration_whose_step_the_scaler_leaves_out_counts(job):
+    before = "scaler = torch.amp.GradScaler('cpu')"
+    step = "[p.grad.fill_(float('inf')) for p in model.parameters() if number in (3, 4)]; scaler.scale(loss.detach())"
+    said = job.loop("3-6", before=before, step=f"{step}; scaler.step(optimizer); scaler.update()")
+    assert job.recorded() == [3, 4, 5, 6], said
+
+
+def test_a_profile_function_of_the_jobs_stays(job):
+    before = "seen = []\nsys.setprofile(lambda *event: seen.append(event[1]))"
+    step = "optimizer.step(); assert sys.getprofile() is not None and len(seen); seen.clear()"
+    said = job.loop("2-4", before=before, step=step)
+    assert any("sys.setprofile): call stacks are not recorded" in line for line in said)
+    assert job.recorded() == [2, 3, 4]

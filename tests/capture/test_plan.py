@@ -128,6 +128,17 @@ def test_explain_says_who_dumps_what():
     assert older["Can the step be replayed elsewhere (Chakra)?"].answer == "no"
 
 
+def test_explain_knows_when_megatron_opens_nvtx_ranges():
+    def why(*given: str, today: bool = True) -> str:
+        return next(one.why for one in explain(["--profile", *given], today=today) if "phase" in one.question)
+
+    # Main opens autograd's ranges for --record-shapes alone; releases open them always.
+    assert "no NVTX ranges" in why()
+    assert "only autograd's" in why("--record-shapes")
+    assert "name modules" in why("--nvtx-ranges")
+    assert "only autograd's" in why("--nvtx-ranges", today=False)
+
+
 def test_the_plugins_variables_are_read_back_as_configured():
     text = targets(TORCH, profile_ranks=[0, 1, 2, 9], with_stack=False, output_folder="/a b")["plugin"].text
     exports = dict(line.removeprefix("export ").split("=", 1) for line in text.splitlines())

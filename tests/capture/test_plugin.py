@@ -167,6 +167,8 @@ def bare(monkeypatch):
         ({"ITERATIONS": "3", "MAX_BYTES": "8G"}, "MAX_BYTES=8G: must be a whole number"),
         ({"ITERATIONS": "3", "EXIT_SECONDS": "nan"}, "EXIT_SECONDS=nan: must be a number of seconds"),
         ({"ITERATIONS": "3", "RANKS": "some"}, "RANKS=some: must be replica, all, stage, node or numbers"),
+        ({"ITERATIONS": "3", "RANKS": ","}, "RANKS=,: must be replica, all, stage, node or numbers (names no number)"),
+        ({"ITERATIONS": ","}, "nothing is recorded: TRACEVIZ_CAPTURE_ITERATIONS=,: names no number"),
         ({"RANKS": "all"}, "TRACEVIZ_CAPTURE_ITERATIONS is not set"),
         ({"ITERATION": "3"}, "did you mean TRACEVIZ_CAPTURE_ITERATIONS?"),
     ],
@@ -200,7 +202,7 @@ def test_an_endless_range_costs_nothing():
     assert str(endless.outside(1, 45)) == "46-3000000000"
 
 
-@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 5))), st.integers(0, 40), st.integers(0, 40))
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 5)), min_size=1), st.integers(0, 40), st.integers(0, 40))
 def test_ranges_hold_the_numbers_that_they_were_made_of(parts, one, other):
     wanted = {number for first, more in parts for number in range(first, first + more + 1)}
     numbers = Numbers.of(",".join(f"{first}-{first + more}" for first, more in parts))

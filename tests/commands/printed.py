@@ -31,16 +31,18 @@ class PrintedTable:
     """A table that may be printed.
 
     Attributes:
-        title: pattern of its title; groups as in a sentence, all of them parameters.
+        title: pattern of its title; groups as in a sentence.
         sql: its rows, in any order.
         columns: heading → column of the query; a heading that comes again is ``heading#2``.
         key: headings that tell a row.
+        said: the query that the numbers of its title are those of, as in a sentence.
     """
 
     title: str
     sql: str
     columns: Mapping[str, str]
     key: Sequence[str]
+    said: str = ""
 
 
 @dataclass
@@ -72,11 +74,14 @@ class Reader:
             if match:
                 self.read.append(line)
                 groups = match.groupdict()
-                self.place |= {name[2:]: _key(text) for name, text in groups.items() if name[:2] == "k_" and text}
+                self._know(groups)
                 if known.sql:
                     self._hold(line, known.sql, groups)
                 return
         assert not re.search(r"\d", line), f"nobody knows whether this is so: {line!r}"
+
+    def _know(self, groups: Mapping[str, str | None]) -> None:
+        self.place |= {name[2:]: _key(text) for name, text in groups.items() if name[:2] == "k_" and text}
 
     def _hold(self, line: str, sql: str, groups: Mapping[str, str | None]) -> None:
         rows = self.query(sql)
@@ -94,7 +99,9 @@ class Reader:
                 break
         else:
             raise AssertionError(f"nobody knows the table {title!r}")
-        self.place |= {name[2:]: _key(text) for name, text in match.groupdict().items() if text}
+        self._know(match.groupdict())
+        if known.said:
+            self._hold(title, known.said, match.groupdict())
         names: list[str] = []
         for name in re.split(r"\s{2,}", header):
             names.append(

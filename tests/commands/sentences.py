@@ -33,9 +33,10 @@ _SLOWEST = f"""
         (SELECT count(*) FROM stages) AS stages
     FROM stages ORDER BY ns DESC, stage LIMIT 1
 """
-_MS = r"[\d,]+\.\d{3} ms"
-_PERCENT = r"[+-]?[\d.]+%"
-_PLACE = r"(?P<k_run>\w+) · iteration (?P<k_iteration>\d+)( · PARTIAL: ranks? [\d–, ]+ of \d+ without a trace)?"
+MS = r"[\d,]+\.\d{3} ms"
+PERCENT = r"[+-]?[\d.]+%"
+SHARE = r"[\d.]+ %"
+PLACE = r"(?P<k_run>\w+) · iteration (?P<k_iteration>\d+)( · PARTIAL: ranks? [\d–, ]+ of \d+ without a trace)?"
 _TABLE = r"(?: \(table microbatches\))?"
 _OF = r"(?:of the ranks that were read, )?"
 _RANKS = r"(all ranks|ranks? [\d–, ]+ alone)"
@@ -50,7 +51,7 @@ SUMMARY = (
         FROM traces WHERE run = $run AND iteration = $iteration""",
     ),
     Sentence(
-        rf"step (?P<v_ns>{_MS}) over (?P<v_ranks>\d+) ranks(?P<b_several>, the longest of (?P<v_steps>\d+) steps, "
+        rf"step (?P<v_ns>{MS}) over (?P<v_ranks>\d+) ranks(?P<b_several>, the longest of (?P<v_steps>\d+) steps, "
         r"(?P<v_first>\d+) to (?P<v_last>\d+))?(?P<b_partial>, PARTIAL)? \(table iterations\)",
         f"""{_STEPS}
         SELECT max(window_ns) AS ns, count(DISTINCT rank) AS ranks, count(DISTINCT step) AS steps, steps > 1 AS several,
@@ -60,8 +61,8 @@ SUMMARY = (
         FROM measured""",
     ),
     Sentence(
-        rf"exposed communication (?P<v_ns>{_MS}) a rank and step, (?P<v_share>{_PERCENT}) of the step; "
-        rf"(?P<v_hidden>{_PERCENT}) of communication is hidden \(table overlap\)",
+        rf"exposed communication (?P<v_ns>{MS}) a rank and step, (?P<v_share>{PERCENT}) of the rank's own step; "
+        rf"(?P<v_hidden>{PERCENT}) of communication is hidden \(table overlap\)",
         f"""{_STEPS},
         by_rank AS (
             SELECT rank, avg(exposed_ns) AS exposed, avg(exposed_ns / window_ns) AS share,
@@ -72,7 +73,7 @@ SUMMARY = (
     ),
     Sentence(r"no communication ran in it \(table overlap\)"),
     Sentence(
-        rf"(?P<v_share>{_PERCENT}) of kernel time lies outside the training steps, and in none of their figures "
+        rf"(?P<v_share>{PERCENT}) of kernel time lies outside the training steps, and in none of their figures "
         r"\(tables kernels, overlap\)",
         """
         WITH steps AS (
@@ -87,13 +88,13 @@ SUMMARY = (
         WHERE run = $run AND iteration = $iteration""",
     ),
     Sentence(
-        rf"(?P<v_share>{_PERCENT}) of kernel time has no category: the evidence does not say \(traceviz doctor\)",
+        rf"(?P<v_share>{PERCENT}) of kernel time has no category: the evidence does not say \(traceviz doctor\)",
         "SELECT sum(duration_ns) FILTER (category = 'unclassified') / sum(duration_ns) AS share FROM kernels "
         "WHERE run = $run AND iteration = $iteration",
     ),
     Sentence(
         r"rank (?P<k_rank>\d+) computes slowly: the same kernels take (?P<v_ratio>[\d.]+) times as long as on the "
-        rf"median of its (?P<v_peers>\d+) peers of stage (?P<v_stage>\d+), (?P<v_more>{_MS}) more; no clock is needed "
+        rf"median of its (?P<v_peers>\d+) peers? of stage (?P<v_stage>\d+), (?P<v_more>{MS}) more; no clock is needed "
         "for this, and it is not what mending it would save",
         """
         WITH work AS (
@@ -115,34 +116,28 @@ SUMMARY = (
             (SELECT count(DISTINCT rank) - 1 FROM work) AS peers
         FROM work JOIN peers USING (step, phase, name) WHERE rank = $rank""",
     ),
-    # How long a rank delayed its peers is held against the job's truth in tests/analyze/test_waits.py.
-    Sentence(
-        rf"rank (?P<k_rank>\d+) delayed its peers by {_MS} .*last in \d+ of \d+ communications.*",
-        "SELECT count(*) FROM collectives WHERE run = $run AND iteration = $iteration AND last_rank = $rank "
-        "HAVING count(*) > 0",
-    ),
 )
 
 STAGES = (
     Sentence(
-        rf"{_OF}no stage stands out: stage (?P<v_stage>\d+) computes longest, (?P<v_ns>{_MS}) a micro-batch, "
-        rf"(?P<v_excess>{_PERCENT}) above the mean of the (?P<v_stages>\d+) stages{_TABLE}",
+        rf"{_OF}no stage stands out: stage (?P<v_stage>\d+) computes longest, (?P<v_ns>{MS}) a micro-batch, "
+        rf"(?P<v_excess>{PERCENT}) above the mean of the (?P<v_stages>\d+) stages{_TABLE}",
         f"SELECT * FROM ({_SLOWEST}) WHERE excess < 0.05",
     ),
     Sentence(
-        rf"{_OF}slowest stage (?P<v_stage>\d+): (?P<v_ns>{_MS}) of computation a micro-batch \(lower median of its "
-        rf"(?P<v_ranks>\d+) ranks\), (?P<v_excess>{_PERCENT}) above the mean of the (?P<v_stages>\d+) stages{_TABLE}",
+        rf"{_OF}slowest stage (?P<v_stage>\d+): (?P<v_ns>{MS}) of computation a micro-batch \(lower median of its "
+        rf"(?P<v_ranks>\d+) ranks\), (?P<v_excess>{PERCENT}) above the mean of the (?P<v_stages>\d+) stages{_TABLE}",
         f"SELECT * FROM ({_SLOWEST}) WHERE excess >= 0.05 AND ranks > 1",
     ),
     Sentence(
         rf"{_OF}slowest stage (?P<v_stage>\d+), or its GPU: rank (?P<v_rank>\d+) alone is of that stage here, so a "
-        rf"slow GPU and too much work cannot be told apart; (?P<v_ns>{_MS}) of computation a micro-batch, "
-        rf"(?P<v_excess>{_PERCENT}) above the mean of the (?P<v_stages>\d+) stages{_TABLE}",
+        rf"slow GPU and too much work cannot be told apart; (?P<v_ns>{MS}) of computation a micro-batch, "
+        rf"(?P<v_excess>{PERCENT}) above the mean of the (?P<v_stages>\d+) stages{_TABLE}",
         f"SELECT * FROM ({_SLOWEST}) WHERE excess >= 0.05 AND ranks = 1",
     ),
     Sentence(
-        rf"rank (?P<k_rank>\d+) computes (?P<v_excess>{_PERCENT}) against the lower median of stage (?P<v_stage>\d+), "
-        rf"whose ranks hold the same layers: (?P<v_ns>{_MS}) to (?P<v_median>{_MS}) a micro-batch{_TABLE}",
+        rf"rank (?P<k_rank>\d+) computes (?P<v_excess>{PERCENT}) against the lower median of stage (?P<v_stage>\d+), "
+        rf"whose ranks hold the same layers: (?P<v_ns>{MS}) to (?P<v_median>{MS}) a micro-batch{_TABLE}",
         f"""{_PER_MICROBATCH}
         SELECT stage, times.ns, stages.ns AS median, times.ns / stages.ns - 1 AS excess
         FROM times JOIN stages USING (stage) WHERE times.rank = $rank""",
@@ -159,7 +154,7 @@ _SPREAD = """
 PIPELINES = (
     Sentence(
         r"ranks of stage (?P<v_stage>\d+) differ most(?P<b_several> in step (?P<v_step>\d+))?: rank (?P<v_rank>\d+) "
-        rf"takes (?P<v_spread>{_PERCENT}) longer than their median for a micro-batch, waits for its tensor-, context- "
+        rf"takes (?P<v_spread>{PERCENT}) longer than their median for a micro-batch, waits for its tensor-, context- "
         "and expert-parallel peers included",
         _SPREAD,
     ),
@@ -171,16 +166,16 @@ PIPELINES = (
             AND rank NOT IN (SELECT rank FROM microbatches WHERE run = $run AND iteration = $iteration)""",
     ),
     Sentence(
-        rf"{_PLACE} · no pipeline is known: neither process groups nor a topology text file name one",
+        rf"{PLACE} · no pipeline is known: neither process groups nor a topology text file name one",
         "SELECT 1 AS one WHERE NOT EXISTS "
         "(FROM topology WHERE run = $run AND iteration = $iteration AND pipeline IS NOT NULL)",
     ),
     Sentence(
-        rf"{_PLACE} · no pipeline of two or more stages: the job has no pipeline parallelism",
+        rf"{PLACE} · no pipeline of two or more stages: the job has no pipeline parallelism",
         "SELECT max(stages) FROM topology WHERE run = $run AND iteration = $iteration HAVING max(stages) = 1",
     ),
     Sentence(
-        rf"{_PLACE} · no micro-batch is known in these traces, so neither its pipelines' bubble nor idle time",
+        rf"{PLACE} · no micro-batch is known in these traces, so neither its pipelines' bubble nor idle time",
         "SELECT 1 AS one WHERE NOT EXISTS (FROM microbatches WHERE run = $run AND iteration = $iteration)",
     ),
 )
@@ -205,7 +200,7 @@ PERIODS = (
         "HAVING bool_and(refusal LIKE 'no % communication in its % steady units')",
     ),
     Sentence(
-        rf"{_PLACE} · periods in one training step, ms: none",
+        rf"{PLACE} · periods in one training step, ms: none",
         "SELECT count(*) FROM periods WHERE run = $run AND iteration = $iteration AND period_ns IS NOT NULL "
         "HAVING count(*) = 0",
     ),
@@ -224,21 +219,21 @@ DOCTOR = (
         FROM traces WHERE run = $run AND iteration = $iteration""",
     ),
     Sentence(
-        rf"(?P<v_share>{_PERCENT}) of the kernel time of rank (?P<k_rank>\d+) has a phase(;.*)?",
+        rf"(?P<v_share>{PERCENT}) of the kernel time of rank (?P<k_rank>\d+) has a phase(;.*)?",
         f"SELECT coalesce(sum(duration_ns) FILTER (phase <> 'unknown') / sum(duration_ns), 0) AS share {_OF_RANK}",
     ),
     Sentence(
-        rf"(?P<v_share>{_PERCENT}) of the kernel time of rank (?P<k_rank>\d+) has a module(;.*)?",
+        rf"(?P<v_share>{PERCENT}) of the kernel time of rank (?P<k_rank>\d+) has a module(;.*)?",
         "SELECT coalesce(sum(duration_ns) FILTER (module IS NOT NULL) / sum(duration_ns), 0) AS share " + _OF_RANK,
     ),
     Sentence(
-        rf"(?P<v_share>{_PERCENT}) of the forward and backward computation of rank (?P<k_rank>\d+) is in a "
+        rf"(?P<v_share>{PERCENT}) of the forward and backward computation of rank (?P<k_rank>\d+) is in a "
         "micro-batch(;.*)?",
         "SELECT coalesce(sum(duration_ns) FILTER (microbatch IS NOT NULL) / sum(duration_ns), 0) AS share "
         f"{_OF_RANK} AND kind = 'computation' AND phase IN ('forward', 'backward', 'recompute')",
     ),
     Sentence(
-        rf"(?P<v_share>{_PERCENT}) of the communication time of rank (?P<k_rank>\d+) has one(;.*)?",
+        rf"(?P<v_share>{PERCENT}) of the communication time of rank (?P<k_rank>\d+) has one(;.*)?",
         "SELECT coalesce(sum(duration_ns) FILTER (dimension <> 'unknown') / sum(duration_ns), 0) AS share "
         f"{_OF_RANK} AND kind = 'communication'",
     ),
@@ -273,16 +268,25 @@ DOCTOR = (
     ),
 )
 
+_CLOCKS_SOLVED = (
+    rf"{PLACE} · clocks solved for (?P<v_solved>\d+) of (?P<v_ranks>\d+) ranks( in (?P<v_components>\d+) components)?; "
+    r"ends agree within ((?P<v_bound>[\d.]+) us|(?P<v_low>[+-][\d.]+) to (?P<v_high>[+-][\d.]+) us) \(p05 to p95\)"
+)
+_CLOCKS_RECORDED = rf"{PLACE} · clocks as recorded, not solved: (?P<v_reason>.*)"
+_OF_CLOCKS = """
+    SELECT count(*) AS ranks, count(*) FILTER (refusal IS NULL) AS solved,
+        count(DISTINCT component) FILTER (refusal IS NULL) AS components,
+        min(residual_p05_ns) FILTER (refusal IS NULL) / 1e3 AS low,
+        max(residual_p95_ns) FILTER (refusal IS NULL) / 1e3 AS high,
+        if(greatest(abs(low), abs(high)) < 0.1, 0.1, NULL) AS bound,
+        if(solved = 0, arg_min(refusal, rank), NULL) AS reason
+    FROM rank_clocks WHERE run = $run AND iteration = $iteration
+"""
 CLOCKS = (
-    Sentence(
-        rf"{_PLACE} · clocks solved for (?P<v_solved>\d+) of (?P<v_ranks>\d+) ranks( in \d+ components)?; "
-        r"ends agree .*",
-        "SELECT count(*) AS ranks, count(*) FILTER (refusal IS NULL) AS solved FROM rank_clocks "
-        "WHERE run = $run AND iteration = $iteration",
-    ),
+    Sentence(_CLOCKS_SOLVED, f"{_OF_CLOCKS} HAVING solved > 0"),
+    Sentence(_CLOCKS_RECORDED, f"{_OF_CLOCKS} HAVING solved = 0"),
 )
 
-_SHARE = r"[\d.]+ %"
 _TOTALS = """
     WITH known AS (
         SELECT * FROM pipelines WHERE run = $run AND iteration = $iteration AND bubble_ns IS NOT NULL
@@ -304,16 +308,16 @@ _FIRST_STEP = """
     WHERE run = $run AND iteration = $iteration AND rank = $rank AND window_name = 'step' AND dimension = 'all'
     ORDER BY step LIMIT 1
 """
-_LONGER = rf"computes (?P<v_excess>{_SHARE}) longer than the mean stage"
+_LONGER = rf"computes (?P<v_excess>{SHARE}) longer than the mean stage"
 FIGURES = (
     Sentence(
-        rf"Pipeline (?P<k_pipeline>\d+): stages idle (?P<v_idle>{_SHARE}) of the time(, from (?P<v_least>{_SHARE}) on "
-        rf"stage \d+ to (?P<v_most>{_SHARE}) on stage \d+)?( \(PARTIAL: \d+ of \d+ ranks\))?",
+        rf"Pipeline (?P<k_pipeline>\d+): stages idle (?P<v_idle>{SHARE}) of the time(, from (?P<v_least>{SHARE}) on "
+        rf"stage \d+ to (?P<v_most>{SHARE}) on stage \d+)?( \(PARTIAL: \d+ of \d+ ranks\))?",
         _OF_FIRST_STEP,
     ),
     Sentence(
-        rf"(?P<v_bubble>{_SHARE}) of the pipelines' time is bubble, ((?P<b_most>most of it)|its largest part) [a-z ]+ "
-        rf"\((?P<v_largest>{_SHARE})\)",
+        rf"(?P<v_bubble>{SHARE}) of the pipelines' time is bubble, ((?P<b_most>most of it)|its largest part) [a-z ]+ "
+        rf"\((?P<v_largest>{SHARE})\)",
         _TOTALS,
     ),
     Sentence(rf"stage (?P<v_stage>\d+) {_LONGER}", f"SELECT * FROM ({_SLOWEST}) WHERE excess >= 0.05 AND ranks > 1"),
@@ -322,7 +326,7 @@ FIGURES = (
         f"SELECT * FROM ({_SLOWEST}) WHERE excess >= 0.05 AND ranks = 1",
     ),
     Sentence(
-        rf"Rank (?P<k_rank>\d+): (?P<v_exposed>{_SHARE}) of communication is exposed, (?P<v_share>{_SHARE}) of "
+        rf"Rank (?P<k_rank>\d+): (?P<v_exposed>{SHARE}) of communication is exposed, (?P<v_share>{SHARE}) of "
         r"(the step|step \d+)",
         _FIRST_STEP,
     ),
@@ -346,7 +350,7 @@ SENTENCES = (*MISSING, *SUMMARY, *STAGES, *PIPELINES, *PERIODS, *DOCTOR, *CLOCKS
 
 TABLES = (
     PrintedTable(
-        rf"{_PLACE} · kernel time by category, all kernels of the iteration \(sums of durations over {_RANKS}.*\)",
+        rf"{PLACE} · kernel time by category, all kernels of the iteration \(sums of durations over {_RANKS}.*\)",
         """
         SELECT CAST(category AS VARCHAR) AS category, count(*) AS kernels, sum(duration_ns) / 1e6 AS ms,
             sum(duration_ns) / sum(sum(duration_ns)) OVER () AS share
@@ -355,7 +359,7 @@ TABLES = (
         ["category"],
     ),
     PrintedTable(
-        rf"{_PLACE} · communication by dimension in one training step \(unions, mean over {_RANKS}.*\)",
+        rf"{PLACE} · communication by dimension in one training step \(unions, mean over {_RANKS}.*\)",
         f"""{_STEPS},
         by_rank AS (
             SELECT rank, dimension, avg(communication_ns) AS c, avg(hidden_ns) AS h, avg(exposed_ns) AS e
@@ -368,7 +372,7 @@ TABLES = (
         ["dimension"],
     ),
     PrintedTable(
-        rf"{_PLACE} · bubble and idle time of each stage, in one training step, ms",
+        rf"{PLACE} · bubble and idle time of each stage, in one training step, ms",
         """
         SELECT step, pipeline, stage, rank, schedule, microbatches, (span_ns - ideal_ns) / span_ns AS bubble_share,
             idle_ns / span_ns AS idle_share, ideal_share,
@@ -386,7 +390,7 @@ TABLES = (
         ["step", "pipeline", "stage"],
     ),
     PrintedTable(
-        rf"{_PLACE} · periods in one training step, ms",
+        rf"{PLACE} · periods in one training step, ms",
         """
         WITH medians AS (
             SELECT pair, stage, step, rank, median(overlap_score) AS score FROM periods
@@ -441,16 +445,20 @@ TABLES = (
         },
         ["iteration"],
     ),
-    PrintedTable(
-        rf"{_PLACE} · clocks .*",
-        """
-        SELECT *, offset_ns / 1e3 AS offset_us, residual_p05_ns / 1e3 AS p05, residual_p95_ns / 1e3 AS p95
-        FROM rank_clocks WHERE run = $run AND iteration = $iteration""",
-        {
-            **{name: name for name in ("rank", "component", "matches")},
-            **{"offset us": "offset_us", "drift ppm": "drift_ppm", "p05 us": "p05", "p95 us": "p95", "why": "refusal"},
-            "early receives": "early_receives",
-        },
-        ["rank"],
+    *(
+        PrintedTable(
+            title,
+            """
+            SELECT *, offset_ns / 1e3 AS offset_us, residual_p05_ns / 1e3 AS p05, residual_p95_ns / 1e3 AS p95
+            FROM rank_clocks WHERE run = $run AND iteration = $iteration""",
+            {
+                **{name: name for name in ("rank", "component", "matches")},
+                **{"offset us": "offset_us", "drift ppm": "drift_ppm", "p05 us": "p05", "p95 us": "p95"},
+                **{"why": "refusal", "early receives": "early_receives"},
+            },
+            ["rank"],
+            said=_OF_CLOCKS,
+        )
+        for title in (_CLOCKS_SOLVED, _CLOCKS_RECORDED)
     ),
 )

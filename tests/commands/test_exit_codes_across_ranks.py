@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
+import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -35,3 +38,37 @@ def test_periods_end_with_0_where_nothing_is_to_overlap_and_with_2_where_nothing
     found, answer = ask("periods", "--home", home_of(job))
     assert (found, answer["certain"]) == (code, code == 0)
     assert (answer["reason"] is None) == (job == "healthy")
+
+
+def test_clocks_end_with_2_where_a_rank_has_none_that_is_solved(tmp_path):
+    for name, job, code in (("whole", healthy(meetings=10), 0), ("scattered", unsolvable_clocks(), 2)):
+        analysed_here(job.write(tmp_path / name), tmp_path / f"home_{name}")
+        found, answer = ask("clocks", "--home", tmp_path / f"home_{name}")
+        assert (found, answer["clocks"]["solved"] == answer["clocks"]["ranks"]) == (code, code == 0)
+
+
+def test_ranks_that_hold_different_training_steps_are_no_whole_iteration(tmp_path):
+    mixed, other = healthy(world=4).write(tmp_path / "job", step=7), healthy(world=4).write(tmp_path / "other", step=8)
+    for at in (mixed, other):
+        assert len(list(at.rglob("*rank*1*.json"))) == 1
+    shutil.copy(next(other.rglob("*rank*1*.json")), next(mixed.rglob("*rank*1*.json")))
+    result = CliRunner().invoke(app, ["analyze", str(mixed), "--home", str(tmp_path / "home"), "--json"])
+    [answer] = json.loads(result.stdout)
+    assert getattr(result.exception, "exit_code", result.exit_code) == 2
+    assert answer["partial"] and answer["figures"]["partial"]
+    assert answer["different_steps"] == [{"steps": [7], "ranks": [0, 2, 3]}, {"steps": [8], "ranks": [1]}]
+    assert "its ranks hold different training steps (step 7 on ranks 0, 2–3; step 8 on rank 1)" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "words", [["analyze", "{traces}", "--home", "{loop}"], ["classify", "{trace}", "--output", "{loop}"]]
+)
+def test_a_link_that_leads_to_itself_is_one_line(words, tmp_path):
+    traces, loop = healthy(world=2).write(tmp_path / "job"), tmp_path / "loop.parquet"
+    loop.symlink_to(loop)
+    places = {"traces": traces, "trace": next(traces.rglob("*.json")), "loop": loop}
+    program = [sys.executable, "-m", "traceviz_dag.commands.main", *(word.format(**places) for word in words)]
+    ended = subprocess.run(program, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert ended.returncode == 2
+    [line] = ended.stderr.splitlines()
+    assert "loop.parquet" in line and "fault of traceviz" not in line

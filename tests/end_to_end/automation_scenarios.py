@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from enum import IntEnum
 from pathlib import Path
 
 import dagster as dg
@@ -59,12 +60,24 @@ def once(expected: Partitions) -> Counter[tuple[str, str]]:
     return Counter(expected)
 
 
-def runs_by_itself(daemon: Daemon) -> None:
-    """All scenarios, one after the other on one daemon."""
-    _cold_start_and_a_half_written_folder(daemon)
-    _changed_rank_failed_rank_and_the_deadline(daemon)
-    _late_rank_mended_rank_and_a_new_folder_while_everything_is_killed(daemon)
-    _new_code(daemon)
+class Until(IntEnum):
+    """How far to go: each scenario goes on where the one before it ended."""
+
+    CHANGED = 2
+    KILLED = 3
+    NEW_CODE = 4
+
+
+def runs_by_itself(daemon: Daemon, until: Until) -> None:
+    """The scenarios one after the other on one daemon; ``benchmarks/automation.py`` runs all of them."""
+    scenarios = (
+        _cold_start_and_a_half_written_folder,
+        _changed_rank_failed_rank_and_the_deadline,
+        _late_rank_mended_rank_and_a_new_folder_while_everything_is_killed,
+        _new_code,
+    )
+    for scenario in scenarios[:until]:
+        scenario(daemon)
     _every_run_is_accounted_for(daemon)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.automation_scenarios import runs_by_itself
+from tests.end_to_end.automation_scenarios import Until, runs_by_itself
 from tests.end_to_end.daemon import (
     APT_LINE,
     PASSWORD_VARIABLE,
@@ -29,4 +29,4 @@ def test_it_runs_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         pytest.skip(missing)
     monkeypatch.setenv(PASSWORD_VARIABLE, "any, since the server trusts this machine")
     with running_postgresql(programs) as storage, daemon_over_an_empty_folder(tmp_path, storage) as daemon:
-        runs_by_itself(daemon)
+        runs_by_itself(daemon, Until.CHANGED)

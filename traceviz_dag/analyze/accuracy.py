@@ -268,7 +268,8 @@ def _of_rows(table: pa.Table, keys: Sequence[str], figures: Sequence[str]) -> pd
     """The figures, labelled by the keys' values; the labels of two tables are equal where the values are."""
     columns = [table[name].cast(pa.string()).fill_null("").to_pylist() for name in keys]
     labels = pd.Index(["|".join(row) for row in zip(*columns, strict=True)], dtype=object)
-    return table.select(list(figures)).to_pandas().set_index(labels)
+    # Nullable integers: the join of tables with other rows would turn time stamps into floats, which cannot hold them.
+    return table.select(list(figures)).to_pandas().astype("Int64").set_index(labels)
 
 
 def _optional(values: pd.Series) -> pa.Array:

@@ -72,9 +72,10 @@ def slow_ranks(work: pa.Table) -> pa.Table:
 def slow_statement(row: Mapping[str, Any]) -> str:
     """What is said of a slow rank, from its row of ``slow_ranks``."""
     where = "" if row["stage"] is None else f" of stage {row['stage']}"
+    peers = f"{row['peers']} peer{'s' if row['peers'] > 1 else ''}"
     return (
         f"rank {row['rank']} computes slowly: the same kernels take {row['ratio']:.2f} times as long as on the median "
-        f"of its {row['peers']} peers{where}, {row['more_ns'] / 1e6:,.3f} ms more; no clock is needed for this, and it "
+        f"of its {peers}{where}, {row['more_ns'] / 1e6:,.3f} ms more; no clock is needed for this, and it "
         "is not what mending it would save"
     )
 

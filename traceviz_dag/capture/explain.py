@@ -81,7 +81,7 @@ def explain(arguments: Sequence[str], *, today: bool = True) -> list[Prospect]:
     if nsys:
         recorded += "; the job must be started under nsys with --capture-range=cudaProfilerApi"
     prospects = [Prospect("Is anything recorded?", "yes", recorded), _ranks(given, today)]
-    prospects += _nsys_content(given) if nsys else _torch_content(given, today)
+    prospects += _nsys_content(given, today) if nsys else _torch_content(given, today)
     return [*prospects, *_files(given, today, nsys), *_caveats(given, first, last)]
 
 
@@ -160,15 +160,27 @@ def _torch_content(given: argparse.Namespace, today: bool) -> list[Prospect]:
     ]
 
 
-def _nsys_content(given: argparse.Namespace) -> list[Prospect]:
-    ranges = "NVTX ranges name modules" if given.nvtx_ranges else "only autograd's NVTX ranges; add --nvtx-ranges"
+def _nsys_content(given: argparse.Namespace, today: bool) -> list[Prospect]:
+    """What NVTX ranges tell: main opens autograd's for --record-shapes alone, releases always and with shapes."""
+    if not today:
+        return [
+            Prospect("Which phase is a kernel in?", "in part", "only autograd's NVTX ranges"),
+            Prospect("Which parallel dimension does a communication serve?", "in part", "nsys knows no process groups"),
+            Prospect("How large are the tensors?", "in part", "shapes are in autograd's ranges"),
+        ]
+    if given.nvtx_ranges:
+        ranges = "NVTX ranges name modules"
+    elif given.record_shapes:
+        ranges = "only autograd's NVTX ranges; add --nvtx-ranges"
+    else:
+        ranges = "no NVTX ranges: a kernel's name is all there is; add --nvtx-ranges"
     return [
         Prospect("Which phase is a kernel in?", "in part", ranges),
         Prospect("Which parallel dimension does a communication serve?", "in part", "nsys knows no process groups"),
         Prospect(
             "How large are the tensors?",
             "in part" if given.record_shapes else "no",
-            "shapes stand in autograd's ranges" if given.record_shapes else "add --record-shapes",
+            "shapes are in autograd's ranges" if given.record_shapes else "add --record-shapes",
         ),
     ]
 

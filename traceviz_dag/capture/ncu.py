@@ -7,8 +7,6 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-MOST_KERNELS = 3
-
 
 @dataclass(frozen=True, slots=True)
 class HotKernel:

@@ -29,8 +29,10 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import difflib
 import functools
+import gc
 import importlib.abc
 import importlib.util
 import inspect
@@ -44,6 +46,7 @@ import subprocess
 import sys
 import threading
 import time
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -80,14 +83,19 @@ try:
     else:
         with open(hidden, "wb") as file:
             file.write(text)
+    size = os.path.getsize(hidden)
     os.replace(hidden, target)
+    print(size)
 except OSError as error:
     sys.exit(f"{type(error).__name__}: {error}")
 finally:
     for path in filter(os.path.exists, (hidden, source)):
         os.unlink(path)
 """
-"""Compresses or moves a file, or writes its standard input; under a hidden name first: no reader sees half a file."""
+"""Compresses or moves a file, or writes its standard input, and prints how many bytes it wrote.
+
+It writes under a hidden name first: no reader sees half a file.
+"""
 _AXES = {
     "tp": "TENSOR_MODEL_PARALLEL_GROUP",
     "cp": "CONTEXT_PARALLEL_GROUP",
@@ -122,6 +130,8 @@ class Numbers:
             if last < first:
                 raise ValueError(f"{part!r} runs backwards: write {last}-{first}")
             found.append((first, last))
+        if not found:
+            raise ValueError("names no number")
         merged: list[tuple[int, int]] = []
         for first, last in sorted(found):
             if merged and first <= merged[-1][1] + 1:
@@ -433,12 +443,12 @@ class _Writers:
         if process.poll() is None:
             return False
         self._running = None
-        with process:
-            words = process.stderr.read().decode(errors="replace").strip() if process.stderr is not None else ""
-        if process.returncode:
+        # The writer says how much it wrote: a look at the file could wait for a hanging disk, or miss it.
+        written, words = (text.decode(errors="replace").strip() for text in process.communicate())
+        if process.returncode or not written.isdecimal():
             self._warn(f"{target.name} is not written: {words.splitlines()[-1] if words else process.returncode}")
         else:
-            self.written += target.stat().st_size
+            self.written += int(written)
         return True
 
     def _begin(self, source: str, target: Path, text: bytes) -> None:
@@ -446,12 +456,13 @@ class _Writers:
         pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
         try:
             process = subprocess.Popen(
-                command, stdin=nothing if source else pipe, stdout=nothing, stderr=pipe, start_new_session=True
+                command, stdin=nothing if source else pipe, stdout=pipe, stderr=pipe, start_new_session=True
             )
             self._running = process, target
             if process.stdin is not None:
                 with process.stdin:
                     process.stdin.write(text)
+                process.stdin = None
         except OSError as error:
             self._warn(f"{target.name} is not written: {type(error).__name__}: {error}")
             if source:
@@ -513,8 +524,10 @@ class _Profiler:
         self._torchs: Any = None
         self._annotation: Any = None
         self._own_history = False
+        self._kept: list[Any] = []
         self.functions = _OpenFunctions()
-        self.calling = False
+        self.used = False
+        self.calling: int | None = None
         self.iteration: int | None = None
         self.clock: dict[str, Any] = {}
 
@@ -530,16 +543,24 @@ class _Profiler:
         activities = [profiler.ProfilerActivity.CPU]
         if cuda.is_available():
             activities.append(profiler.ProfilerActivity.CUDA)
+        self.used = True
         with self._own_call():
             made = profiler.profile(
                 activities=activities,
-                with_stack=self.settings.stacks,
+                with_stack=self.settings.stacks and not self._is_followed(),
                 record_shapes=self.settings.shapes,
                 profile_memory=self.settings.memory,
                 **self._experimental(),
             )
             made.prepare_trace()
         self._torchs = made
+
+    def _is_followed(self) -> bool:
+        """Whether the job has a profile function: torch's call stacks would take its place, and not give it back."""
+        followed = sys.getprofile() is not None
+        if followed and self.settings.stacks:
+            self._warn("the job has a profile function of its own (sys.setprofile): call stacks are not recorded")
+        return followed
 
     def _experimental(self) -> dict[str, Any]:
         if not self.settings.cuda_sync:
@@ -603,11 +624,18 @@ class _Profiler:
 
     def forget(self) -> None:
         """In a forked child: the profiler is the parent's, and this thread records nothing for it."""
+        if self.warm:
+            # Without it the last garbage collection of a child that leaves by Python's own exit crashes or never ends.
+            gc.freeze()
         if self.iteration is not None:
             from torch._C._autograd import _enable_record_function
 
             _enable_record_function(False)
             sys.setprofile(None)
+        if self.used:
+            _leave_without_destructors()
+        # The parent's, as well: its end is not the child's to tell.
+        self._kept += [self._torchs, self._annotation]
         self._torchs = self.iteration = self._annotation = None
 
     def _start_history(self) -> None:
@@ -643,11 +671,20 @@ class _Profiler:
 
     @contextlib.contextmanager
     def _own_call(self) -> Iterator[None]:
-        self.calling = True
+        self.calling = threading.get_ident()
         try:
             yield
         finally:
-            self.calling = False
+            self.calling = None
+
+
+def _leave_without_destructors() -> None:
+    """Let a forked child leave before libkineto's destructor, which waits for a thread that only the parent has."""
+    libc = ctypes.CDLL(None)
+    # What is registered last is called first: flush, then leave with the status that exit was given.
+    for function in (getattr(libc, "_exit", None), getattr(libc, "fcloseall", None)):
+        if function is not None and hasattr(libc, "on_exit"):
+            libc.on_exit(ctypes.cast(function, ctypes.c_void_p), None)
 
 
 def _guarded(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -672,6 +709,22 @@ def _guarded(method: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
+class _NothingRecorded:
+    """What a profiler that was not started holds, in the form of torch's results."""
+
+    def events(self) -> list[Any]:
+        return []
+
+    def experimental_event_tree(self) -> list[Any]:
+        return []
+
+    def trace_start_ns(self) -> int:
+        return time.time_ns()
+
+    def save(self, path: str) -> None:
+        Path(path).write_text(json.dumps({"schemaVersion": 1, "traceEvents": []}), encoding="utf-8")
+
+
 class Capture:
     """Records the wanted iterations of this process.
 
@@ -683,7 +736,9 @@ class Capture:
         self.topology: Topology | None = None
         self.microbatches: int | None = None
         self.micro_batch_size: int | None = None
-        self._off = self._tidied = False
+        self._off = self._tidied = self._forked = False
+        self._started_in = _current_folder()
+        self._taken: set[int] = set()
         self._source: str | None = None
         self._how: str | None = None
         self._stepping = threading.local()
@@ -735,7 +790,7 @@ class Capture:
         Args:
             how: the counter in words, for the trace's header and for people.
         """
-        if self._off or self._source not in (None, source, "optimizer") or not self._is_safe():
+        if self._is_over() or self._source not in (None, source, "optimizer") or not self._is_safe():
             return
         iteration = int(iteration)
         self._writers.tend()
@@ -746,7 +801,7 @@ class Capture:
             self._source, self._how = source, how or source
             self._announce(iteration)
         self._write_topology()
-        wanted = self.settings.iterations.following(iteration)
+        wanted = self._next_wanted(iteration)
         if wanted is None or wanted > iteration + self.settings.warmup:
             self.abandon()
             return
@@ -758,7 +813,7 @@ class Capture:
     @_guarded
     def end(self, source: str = "script", iteration: int | None = None) -> None:
         """The iteration ends: stop recording and write what was recorded."""
-        if self._off or self._source != source or not self._is_safe():
+        if self._is_over() or self._source != source or not self._is_safe():
             return
         if iteration is not None:
             self._reach(iteration)
@@ -772,6 +827,21 @@ class Capture:
         self.end(source, last)
         self._counted = (self._first() if last is None else last + 1) if iteration is None else int(iteration)
         self.begin(self._counted, source)
+
+    def _is_over(self) -> bool:
+        """Whether the capture is switched off; stops what the thread that did so could not."""
+        if self._off:
+            self.abandon()
+        return self._off
+
+    def _next_wanted(self, iteration: int) -> int | None:
+        """The next iteration to record; one that was recorded and is counted again is not."""
+        wanted = self.settings.iterations.following(iteration)
+        if wanted == iteration and wanted in self._taken:
+            self.warn("iterations are counted again (does the count begin anew?): the first of a number is kept")
+        while wanted is not None and wanted in self._taken:
+            wanted = self.settings.iterations.following(wanted + 1)
+        return wanted
 
     def _reach(self, iteration: int) -> None:
         lowest, highest = self._reached or (iteration, iteration)
@@ -802,7 +872,7 @@ class Capture:
         ranks, misses = self.settings.ranks, topology.misses(self.settings.ranks)
         self.tell(
             f"{self._how} counts, now at iteration {iteration}; records {self.settings.iterations} of "
-            f"{'ranks ' if ranks[0].isdigit() else ''}{ranks} below {self.settings.out}"
+            f"{'ranks ' if ranks[0].isdigit() else ''}{ranks} below {self._out}"
         )
         if misses is not None:
             self.tell(misses)
@@ -825,9 +895,12 @@ class Capture:
         if self._off or "torch" not in sys.modules or _is_launcher():
             return
         if self._source is None:
+            if self._forked:
+                return
             self.tell(
-                f"nothing is recorded: no iteration was counted, for there was neither Megatron's train_step nor an "
-                f"optimizer's step; call traceviz_capture.step(iteration) in the loop to get {self.settings.iterations}"
+                f"nothing is recorded: no iteration was counted in process {os.getpid()} ({Path(sys.argv[0]).name}), "
+                f"for there was neither Megatron's train_step nor an optimizer's step; if it trains, call "
+                f"traceviz_capture.step(iteration) in the loop to get {self.settings.iterations}"
             )
         elif self._reached is None:
             self.tell(f"nothing is recorded: no iteration came to its end, wanted were {self.settings.iterations}")
@@ -850,7 +923,7 @@ class Capture:
         self._staging.mkdir(parents=True, exist_ok=True)
         if not self._tidied:
             # What a job that was killed left here.
-            self._tidy(f"rank_{_rank():04d}_*")
+            self._tidy(rf"rank_{_rank():04d}_iter_\d+")
             self._tidied = True
         needed = self._largest * 5 // 4
         if self._writers.written + needed // 8 > self.settings.max_bytes:
@@ -863,18 +936,33 @@ class Capture:
 
     @property
     def _staging(self) -> Path:
-        return Path(self.settings.staging or Path(self.settings.out, ".staging"))
+        if not self.settings.staging:
+            return self._out / ".staging"
+        # Jobs that share a disk of the node have a folder each, and nothing else is in it.
+        number = zlib.crc32(os.fsencode(self._out))
+        return self._absolute(self.settings.staging) / f"traceviz_capture_{number:08x}"
 
-    def _tidy(self, pattern: str) -> None:
+    @property
+    def _out(self) -> Path:
+        return self._absolute(self.settings.out)
+
+    def _absolute(self, path: str) -> Path:
+        """Where a path was when the job started, whatever folder it goes to later."""
+        with contextlib.suppress(RuntimeError):
+            return self._started_in / Path(path).expanduser()
+        return self._started_in / path
+
+    def _tidy(self, stem: str) -> None:
         """Remove what a failed export left: torch writes to a temporary name of its own first."""
-        for path in self._staging.glob(pattern):
-            path.unlink(missing_ok=True)
+        for path in self._staging.iterdir():
+            if re.fullmatch(rf"{stem}\.(pt\.trace\.json|memory\.pickle).*", path.name):
+                path.unlink(missing_ok=True)
 
     def _end(self, ended_by: str) -> None:
         """Stop, and write the raw files; compression and the final names follow in a process beside the training."""
         iteration = self._profiler.iteration
         stem = f"rank_{_rank():04d}_iter_{iteration}"
-        folder = Path(self.settings.out, f"iteration_{iteration}")
+        folder = self._out / f"iteration_{iteration}"
         raw, snapshot = self._staging / f"{stem}.pt.trace.json", self._staging / f"{stem}.memory.pickle"
         try:
             profiler = self._profiler.stop(lambda: self._header(iteration, ended_by))
@@ -884,8 +972,10 @@ class Capture:
                 raise OSError("torch wrote no whole trace: is the disk full?")
         except BaseException:
             self._profiler.give_up()
-            self._tidy(f"{stem}.*")
+            self._tidy(stem)
             raise
+        if iteration is not None:
+            self._taken.add(iteration)
         size = raw.stat().st_size
         self._writers.take(raw, folder / f"{raw.name}.gz")
         if has_history:
@@ -937,7 +1027,7 @@ class Capture:
             return
         self._topology_written = batches
         topology.microbatches, topology.micro_batch_size, topology.global_batch_size = batches
-        base = Path(self.settings.out, f"unique_parallel_groups_{self._stamp}")
+        base = self._out / f"unique_parallel_groups_{self._stamp}"
         self._writers.write(json.dumps(topology.as_json()), base.with_suffix(".json"))
         if topology.complete:
             self._writers.write(topology.as_text(), base.with_suffix(".txt"))
@@ -956,9 +1046,10 @@ class Capture:
     @_guarded
     def _in_child(self) -> None:
         """A child that a training process forks (to load data, to write a checkpoint) records nothing."""
+        self._forked = True
+        self._profiler.forget()
         if self._source is not None:
             self._off = True
-            self._profiler.forget()
             self._source = None
         self._writers.forget()
         self._rank = None
@@ -975,16 +1066,43 @@ class Capture:
         """A call that makes or starts a profiler; one of the job's own ends the capture.
 
         torch has room for one profiler at a time, and torch 2.13 crashes where another one with call stacks follows the
-        steps of a first.
+        steps of a first. Where another thread starts one while a window is open, which only the main thread can end,
+        torch crashes as that window ends; so that one is not started, and has recorded nothing when it is stopped.
         """
 
         @functools.wraps(call)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            if not self._profiler.calling and not self._off:
-                self._give_way()
+            if self._profiler.calling != threading.get_ident():
+                if not self._off:
+                    self._give_way()
+                if call.__name__ != "__init__" and self._is_in_the_way(call.__name__):
+                    return None
             return call(*args, **kwargs)
 
         return wrapper
+
+    def around_profiler_end(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """A call that stops a profiler and returns what it holds; nothing where the profiler was not started."""
+
+        @functools.wraps(call)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            if getattr(self._stepping, "denied", False):
+                self._stepping.denied = False
+                return _NothingRecorded()
+            return call(*args, **kwargs)
+
+        return wrapper
+
+    def _is_in_the_way(self, step: str) -> bool:
+        """Whether a window of the main thread is open while another thread prepares a profiler, and then enables it."""
+        if step == "_prepare_profiler":
+            self._stepping.denied = self._profiler.warm and not _is_main_thread()
+        elif self._profiler.warm and not _is_main_thread():
+            self._stepping.denied = True
+        denied = getattr(self._stepping, "denied", False)
+        if denied:
+            self.warn("the job's profiler on another thread records nothing: a window was open when it started")
+        return denied
 
     def watch_functions(self, function_class: Any) -> None:
         """Watch ``record_function``, for a window may end inside one."""
@@ -995,7 +1113,10 @@ class Capture:
         self.switch_off("the job has a profiler of its own")
 
     def around_step(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        """``Optimizer.step`` as torch decorates it; counts after it, outside of what torch records of it."""
+        """``Optimizer.step`` as torch decorates it; counts after it, outside of what torch records of it.
+
+        ``GradScaler.step``, too: it leaves the optimizer's out where gradients are not finite, which ends an iteration.
+        """
 
         @functools.wraps(step)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -1010,7 +1131,7 @@ class Capture:
             finally:
                 self._stepping.depth = depth
             if not depth:
-                self.count_optimizer_step(args[0] if args else None)
+                self.count_optimizer_step(next((one for one in args if isinstance(one, torch.optim.Optimizer)), None))
             return result
 
         return wrapper
@@ -1018,7 +1139,7 @@ class Capture:
     @_guarded
     def count_optimizer_step(self, optimizer: Any) -> None:
         """A step of the first optimizer seen ends an iteration."""
-        if self._off or self._source not in (None, "optimizer"):
+        if self._is_over() or self._source not in (None, "optimizer"):
             return
         self._counts = id(optimizer) if self._counts is None else self._counts
         if self._counts == id(optimizer):
@@ -1157,6 +1278,7 @@ def _hook_training(capture: Capture, module: Any) -> None:
 def _hook_profiler(capture: Capture, module: Any) -> None:
     for name in ("_prepare_profiler", "_enable_profiler"):
         setattr(module, name, capture.around_profiler(getattr(module, name)))
+    module._disable_profiler = capture.around_profiler_end(module._disable_profiler)
     capture.watch_functions(module.record_function)
 
 
@@ -1177,6 +1299,10 @@ def _hook_optimizers(capture: Capture, module: Any) -> None:
             kind.step = capture.around_step(step)
 
 
+def _hook_scaler(capture: Capture, module: Any) -> None:
+    module.GradScaler.step = capture.around_step(module.GradScaler.step)
+
+
 _OPTIMIZERS = "iterations are counted by optimizer steps"
 _HOOKS: dict[str, Callable[[Capture, Any], None]] = {
     "megatron.core.parallel_state": _hook_parallel_state,
@@ -1184,6 +1310,7 @@ _HOOKS: dict[str, Callable[[Capture, Any], None]] = {
     "megatron.training.training": _hook_training,
     "megatron.bridge.training.train": _hook_training,
     "torch.optim.optimizer": _hook_optimizers,
+    "torch.amp.grad_scaler": _hook_scaler,
     "torch.autograd.profiler": _hook_profiler,
     "torch.profiler.profiler": _hook_profile,
 }
@@ -1193,6 +1320,7 @@ _WITHOUT = {
     "megatron.training.training": _OPTIMIZERS,
     "megatron.bridge.training.train": _OPTIMIZERS,
     "torch.optim.optimizer": "optimizer steps do not count",
+    "torch.amp.grad_scaler": "optimizer steps that it leaves out are not counted",
     "torch.autograd.profiler": "the job must not use a profiler of its own",
     "torch.profiler.profiler": "the job must not use a profiler of its own",
 }
@@ -1244,6 +1372,13 @@ def _distributed() -> Any:
     # While torch is being imported, the module is there before its names are.
     initialized = getattr(distributed, "is_initialized", None)
     return distributed if initialized is not None and initialized() else None
+
+
+def _current_folder() -> Path:
+    """The current folder, absolute unless it is gone."""
+    with contextlib.suppress(OSError):
+        return Path.cwd()
+    return Path()
 
 
 def _is_main_thread() -> bool:
@@ -1410,7 +1545,9 @@ def main() -> None:
     else:
         if not Path(arguments[0]).exists():
             sys.exit(f"traceviz_capture: there is no script {arguments[0]} to run")
-        sys.path.insert(0, str(Path(arguments[0]).resolve().parent))
+        # As "python SCRIPT" has it: its folder, not the current one, which python -m has put first.
+        if not getattr(sys.flags, "safe_path", False):
+            sys.path[0] = str(Path(arguments[0]).resolve().parent)
         install()
         runpy.run_path(arguments[0], run_name="__main__")
 

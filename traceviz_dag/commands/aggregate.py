@@ -14,6 +14,7 @@ from traceviz_dag.commands.common.partial import end_partial
 from traceviz_dag.commands.figures import AlignmentOption, ProcessesOption, completeness_of, iterations_of
 from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.show.page.alignment import TimeAlignment
+from traceviz_dag.system.paths import real_path
 
 
 def aggregate(
@@ -44,14 +45,14 @@ def aggregate(
     from traceviz_dag.pipeline.workers import default_workers
 
     folders = _folders(names or [], input_, base_folder, iterations)
-    with iterations_of(home.resolve(), folders, None, None) as chosen:
+    with iterations_of(real_path(home), folders, None, None) as chosen:
         written = []
         console = terminal(stderr=True)
         for source in chosen:
-            folder = export_folder(home.resolve(), source.run, source.iteration)
+            folder = export_folder(real_path(home), source.run, source.iteration)
             if output is not None:
-                folder = output.resolve() / folder.name
-            export = Export(home.resolve(), source.run, source.iteration, folder)
+                folder = real_path(output) / folder.name
+            export = Export(real_path(home), source.run, source.iteration, folder)
             ranks = list(export_ranks(export, processes or default_workers()))
             pictures = list(export_groups(export, time_alignment))
             console.print(

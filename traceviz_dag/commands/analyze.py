@@ -22,6 +22,7 @@ from traceviz_dag.commands.common.summary import iteration_summary, print_summar
 from traceviz_dag.errors import IncompleteError, UsageError
 from traceviz_dag.lake.inputs import IterationInputs
 from traceviz_dag.lake.lake import Lake, open_lake
+from traceviz_dag.system.paths import real_path
 
 RulesOption = Annotated[Path | None, typer.Option(help="TOML file with rules that come before the built-in ones.")]
 WorkersOption = Annotated[int, typer.Option(min=0, help="Processes that ranks fan out over; 0 takes one a core.")]
@@ -63,10 +64,10 @@ def analyze(
     from traceviz_dag.pipeline.completeness import ranks_chosen_by_name, stored_completeness
     from traceviz_dag.pipeline.discovery import inputs_below
 
-    inputs = inputs_below(paths, pattern=pattern, rank=rank, home=home.resolve(), with_known=True)
-    folder = home.resolve()
+    inputs = inputs_below(paths, pattern=pattern, rank=rank, home=real_path(home), with_known=True)
+    folder = real_path(home)
     settings = AnalysisSettings(
-        folder, workers, rules.resolve() if rules else None, allow_partial, force, allow_partial
+        folder, workers, real_path(rules) if rules else None, allow_partial, force, allow_partial
     )
     console = terminal(stderr=True)
     with _progress(console, folder) as started:
@@ -135,9 +136,9 @@ def batch(
     try:
         analyze(chosen, pattern, None, processes, rules, allow_partial, force, home, json)
     except IncompleteError:
-        _write_kernel_analyses(chosen, pattern, home.resolve(), traceviz, processes)
+        _write_kernel_analyses(chosen, pattern, real_path(home), traceviz, processes)
         raise
-    _write_kernel_analyses(chosen, pattern, home.resolve(), traceviz, processes)
+    _write_kernel_analyses(chosen, pattern, real_path(home), traceviz, processes)
 
 
 def _write_kernel_analyses(
@@ -151,7 +152,7 @@ def _write_kernel_analyses(
     from traceviz_dag.pipeline.workers import default_workers
 
     for inputs in inputs_below(paths, pattern=pattern, home=home):
-        export = Export(home, inputs.run, inputs.iteration, folder.resolve() / f"iteration_{inputs.iteration}")
+        export = Export(home, inputs.run, inputs.iteration, real_path(folder) / f"iteration_{inputs.iteration}")
         written = sum(1 for _ in export_ranks(export, processes or default_workers()))
         typer.echo(f"written: {written} ranks in {export.folder}", err=True)
 

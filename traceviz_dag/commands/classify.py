@@ -15,6 +15,7 @@ import typer
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table
 from traceviz_dag.errors import IncompleteError, UsageError
+from traceviz_dag.system.paths import real_path
 from traceviz_dag.system.whole_files import whole_file
 
 if TYPE_CHECKING:
@@ -71,16 +72,16 @@ def classify(
             f"--engine perfetto and --traceviz are for PyTorch traces, not {one.title}; analyze takes those the whole "
             "way"
         )
-    inputs = inputs_below([trace_path], rank=rank, home=home.resolve())[0]
-    traces = rank_traces(inputs, {entry.rank for entry in inputs.ranks}, home.resolve())
+    inputs = inputs_below([trace_path], rank=rank, home=real_path(home))[0]
+    traces = rank_traces(inputs, {entry.rank for entry in inputs.ranks}, real_path(home))
     trace = _chosen(traces, rank if len(traces) > 1 else None)
-    topology, table = read_topology(inputs, home=home.resolve()), load_rules(rules)
+    topology, table = read_topology(inputs, home=real_path(home)), load_rules(rules)
     events = _by_perfetto(trace.path) if engine == "perfetto" else read_events(trace, topology, table)
     kernels = classify_trace(events, trace.rank, topology, table).kernels
     if output is not None:
         _write(kernels, output)
     if traceviz is not None:
-        _write_kernel_analysis(trace_path, rank, rules, traceviz, home.resolve())
+        _write_kernel_analysis(trace_path, rank, rules, traceviz, real_path(home))
     rows, fault = _by_category(kernels), read_fault(events)
     if json:
         answer = {"file": trace.name, "rank": trace.rank, "partial": fault is not None, "fault": fault}
@@ -169,7 +170,7 @@ def _write(kernels: pa.Table, output: Path) -> None:
     )
     if output.suffix not in {".parquet", ".csv", ".json"}:
         raise UsageError(f"{output}: no format {output.suffix!r}; name the file .parquet, .csv or .json")
-    with whole_file(output.resolve()) as file:
+    with whole_file(real_path(output)) as file:
         if output.suffix == ".parquet":
             pyarrow.parquet.write_table(kernels, file, compression="zstd")
         elif output.suffix == ".csv":

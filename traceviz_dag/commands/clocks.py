@@ -15,6 +15,7 @@ from traceviz_dag.commands.common.across import (
 )
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import print_json, print_table
+from traceviz_dag.errors import IncompleteError
 
 
 def clocks(
@@ -54,6 +55,10 @@ def clocks(
             )
         if json:
             print_json(answers)
+    unsolved = [answer for answer in answers if answer["clocks"]["solved"] < answer["clocks"]["ranks"]]
+    if unsolved:
+        named = ", ".join(f"{each['run']} {each['iteration']}" for each in unsolved)
+        raise IncompleteError(f"not every clock is solved in {named}: see why above")
 
 
 _COLUMNS = (

@@ -13,6 +13,7 @@ import typer
 from traceviz_dag.commands.analyze import analyze
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import home_option, terminal
+from traceviz_dag.system.paths import real_path
 
 _NEXT = (
     ("waits", "who made whom wait, and what the late rank was doing"),
@@ -37,7 +38,7 @@ def demo(
     from traceviz_dag.simulate.settings import Settings
 
     console = terminal(stderr=True)
-    folder = home.resolve() / "demo"
+    folder = real_path(home) / "demo"
     started = time.monotonic()
     settings = replace(Settings.demo(), seed=seed)
     with console.status("simulating 16 ranks, 3 iterations") if console.is_terminal else nullcontext():

@@ -12,6 +12,7 @@ import typer
 import traceviz_dag
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption
 from traceviz_dag.show.web.guard import ALLOWED_HOSTS_VARIABLE, check_address, hosts_of_environment, known_hosts
+from traceviz_dag.system.paths import real_path
 
 _LOOPBACK = "127.0.0.1"
 
@@ -36,7 +37,7 @@ def dev(
     """
     from traceviz_dag.orchestration.instance import INSTANCE_FOLDER, open_instance
 
-    folder = home.resolve()
+    folder = real_path(home)
     instance_folder = folder / INSTANCE_FOLDER
     if prepare_only:
         # Programs that start at once on an empty home (web server, daemon, code server) find every storage set up.
@@ -49,7 +50,7 @@ def dev(
     from traceviz_dag.system.processes import end_children_with_me
 
     # The folder of our own packages comes first on the path there, before a foreign assets/ in the current folder.
-    packages = Path(traceviz_dag.__file__).resolve().parents[1]
+    packages = real_path(Path(traceviz_dag.__file__)).parents[1]
     os.chdir(packages)
     named = {"DAGSTER_HOME": str(instance_folder), "TRACEVIZ_HOME": str(folder), "DAGSTER_IS_DEV_CLI": "1"}
     os.environ.update(named)
@@ -83,7 +84,7 @@ def webserver(
     from traceviz_dag.orchestration.webserver import serve_ui
 
     with DagsterInstance.get() as instance:
-        serve_ui(instance, home.resolve(), workspace, host, port, known_hosts(port, further))
+        serve_ui(instance, real_path(home), workspace, host, port, known_hosts(port, further))
 
 
 def _end_on(number: signal.Signals) -> None:

@@ -17,6 +17,7 @@ from traceviz_dag.commands.common.partial import end_partial
 from traceviz_dag.errors import BadInputError, NoEvidenceError, UsageError
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.show.page.alignment import TimeAlignment
+from traceviz_dag.system.paths import real_path
 
 if TYPE_CHECKING:
     from traceviz_dag.orchestration.orchestrate import IterationResult
@@ -67,7 +68,7 @@ def figures(
     the ranks with the longest computation, the most exposed communication and the most idle time, and their pipelines.
     """
     wanted, endings = _kinds(kind), _formats(formats)
-    with iterations_of(home.resolve(), paths or [], run, iteration) as chosen:
+    with iterations_of(real_path(home), paths or [], run, iteration) as chosen:
         drawn = []
         for source in chosen:
             tasks = [
@@ -96,13 +97,14 @@ def figures(
 
 def _draw(source: LakeSource, tasks: Sequence[FigureTask], processes: int, *, quiet: bool) -> list[DrawnFigure]:
     """Draw the figures of one iteration, and say where they are unless quiet."""
-    from traceviz_dag.orchestration.orchestrate import record_figures
+    from traceviz_dag.orchestration.orchestrate import figure_inputs, record_figures
     from traceviz_dag.pipeline.figures import draw_figures
     from traceviz_dag.pipeline.workers import default_workers
 
     console = terminal(stderr=True)
     console.print(f"{source.run}, iteration {source.iteration}: {len(tasks)} figures to draw", highlight=False)
     drawn = []
+    inputs = figure_inputs(source.lake.home)
     left = {(task.kind, task.number) for task in tasks}
     for figure in draw_figures(tasks, processes or default_workers()):
         drawn.append(figure)
@@ -115,7 +117,7 @@ def _draw(source: LakeSource, tasks: Sequence[FigureTask], processes: int, *, qu
         which = empty.value if number is None else f"{empty.value} {number}"
         typer.echo(f"traceviz: {source.run}, iteration {source.iteration}: no {which}: no rows to draw", err=True)
     if drawn:
-        record_figures(source.lake.home, tasks, drawn)
+        record_figures(source.lake.home, tasks, drawn, inputs)
     return drawn
 
 

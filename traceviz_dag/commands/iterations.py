@@ -12,6 +12,7 @@ from traceviz_dag.commands.common.failures import end_half_renewed
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table
 from traceviz_dag.errors import IncompleteError, UsageError
+from traceviz_dag.system.paths import real_path
 
 if TYPE_CHECKING:
     from traceviz_dag.lake.lake import Lake
@@ -73,7 +74,7 @@ def iterations(
         for name, group in by_run.items():
             _print(name, group)
     shown = [(row["run"], row["iteration"]) for group in by_run.values() for row in group]
-    end_half_renewed(home.resolve(), shown)
+    end_half_renewed(real_path(home), shown)
     _end_without_figures(lake, by_run, run, every=not last)
 
 

@@ -16,6 +16,7 @@ from traceviz_dag.commands.common.output import milliseconds, percent, print_jso
 from traceviz_dag.commands.common.partial import end_partial
 from traceviz_dag.errors import BadInputError, NoEvidenceError, UsageError
 from traceviz_dag.lake.lake import open_lake
+from traceviz_dag.system.paths import real_path
 from traceviz_dag.vocabulary import ALL_DIMENSIONS
 
 if TYPE_CHECKING:
@@ -75,14 +76,14 @@ def overlap(
     if path is None:
         rows, found = _from_lake(home, window, chosen)
     else:
-        rows, found = _from_path(path, window, start_ns, end_ns, rules, home.resolve(), chosen)
+        rows, found = _from_path(path, window, start_ns, end_ns, rules, real_path(home), chosen)
     rows = _of_dimension(rows, dimension) if rows else rows
     if json:
         print_json(rows)
     elif rows:
         _print(rows, dimension, "explicit window" if explicit else _TITLES[window])
     if path is None:
-        end_half_renewed(home.resolve(), [(one.run, one.iteration) for one in found])
+        end_half_renewed(real_path(home), [(one.run, one.iteration) for one in found])
     end_partial(found)
 
 

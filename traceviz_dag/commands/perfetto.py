@@ -18,6 +18,7 @@ from traceviz_dag.commands.common.partial import end_partial, tell_partial
 from traceviz_dag.commands.figures import completeness_of, iterations_of
 from traceviz_dag.commands.sql import as_json, print_rows
 from traceviz_dag.errors import BadInputError, IncompleteError, UsageError
+from traceviz_dag.system.paths import real_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,7 +65,7 @@ def export(
     from traceviz_dag.pipeline.perfetto_export import export_iteration
 
     scope, number = _scope(pipeline, replica)
-    with iterations_of(home.resolve(), paths or [], run, iteration) as chosen:
+    with iterations_of(real_path(home), paths or [], run, iteration) as chosen:
         if out is not None and len(chosen) > 1:
             names = ", ".join(f"{each.run} {each.iteration}" for each in chosen[:5])
             raise UsageError(f"--out names one file, but there are {len(chosen)} iterations ({names}): choose one")
@@ -189,9 +190,9 @@ def open_ui(
     from traceviz_dag.show.perfetto.ui import EXPAND_ALL, PIPELINE_COMMANDS, serve_trace
 
     partial: list[Completeness] = []
-    exported = trace is None or trace.is_dir() or home.resolve() / "perfetto" in trace.resolve().parents
+    exported = trace is None or trace.is_dir() or real_path(home) / "perfetto" in real_path(trace).parents
     if trace is None or trace.is_dir():
-        with iterations_of(home.resolve(), [] if trace is None else [trace], run, iteration) as chosen:
+        with iterations_of(real_path(home), [] if trace is None else [trace], run, iteration) as chosen:
             source = chosen[-1]
             partial = tell_partial(completeness_of([source], [] if trace is None else [trace]))
             trace = export_iteration(source, *_scope(pipeline, replica)).path

@@ -155,4 +155,4 @@ def _refused(summary: list[dict[str, Any]]) -> list[tuple[dict[str, Any], str]]:
 
 
 def _score(score: float | None) -> str | None:
-    return None if score is None else f"{score:.2f}"
+    return None if score is None else f"{score:.2f}".replace("-0.00", "0.00")

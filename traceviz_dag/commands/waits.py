@@ -179,8 +179,11 @@ def _blamed(answer: Mapping[str, Any], row: Mapping[str, Any]) -> str | None:
 
 
 def _statements(answer: dict[str, Any]) -> list[str]:
+    from traceviz_dag.analyze.waits.blame import nobody_blamed
+
     blamed = sorted((row for row in answer["ranks"] if row["blamed"]), key=lambda row: -row["own_ns"])
-    lines = [*_basis(answer["waits"]), *([blame_statement(row) for row in blamed] or [_nobody(answer)])]
+    nobody = nobody_blamed(answer["ranks"], answer["step_ns"], answer["uncertain"], answer["communication_kernels"])
+    lines = [*_basis(answer["waits"]), *([blame_statement(row) for row in blamed] or [nobody])]
     lines += slow_statements(answer["slow_ranks"])
     lines += [
         f"rank {row['rank']} has slow links{_scope(row)}: its transfers take {row['best_ratio']:.1f} times the usual"
@@ -213,20 +216,6 @@ def _basis(kernels: Mapping[str, int]) -> list[str]:
             "durations tell it (table collectives, aligned_refusal)"
         )
     return lines
-
-
-def _nobody(answer: Mapping[str, Any]) -> str:
-    """Why no rank is blamed: nobody was late, or nothing tells who was."""
-    if answer["step_ns"] is None:
-        return "nobody can be blamed: the time of the step is not known"
-    if not any(row["communications"] for row in answer["ranks"]):
-        return "nobody can be blamed: no wait among peers of one stage is told"
-    nobody = "no rank is to blame for the waiting of its stage's peers"
-    if answer["certain"]:
-        return nobody
-    kernels = answer["communication_kernels"]
-    told = kernels - answer["uncertain"]
-    return f"{nobody} in the {told} of {kernels} communication kernels whose waits are certain"
 
 
 def _scope(row: Mapping[str, Any]) -> str:

@@ -100,7 +100,7 @@ SELECT
     CAST(sum(late_idle_ns) AS BIGINT) AS late_idle_ns,
     bool_and(CAST(clocks AS VARCHAR) = 'solved') AS clocks_solved
 FROM collectives
-WHERE clocks IS NOT NULL AND fault IS NULL AND rank <> coalesce(last_rank_aligned, last_rank_by_duration)
+WHERE clocks IS NOT NULL AND fault IS NULL AND coalesce(wait_aligned_ns, wait_by_duration_ns) > 0
 GROUP BY ALL
 """,
     (

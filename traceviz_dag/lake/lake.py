@@ -23,6 +23,7 @@ from traceviz_dag.lake.partitions import (
 )
 from traceviz_dag.lake.reader import TableReader
 from traceviz_dag.lake.write import Written, write_part
+from traceviz_dag.system.paths import real_path
 from traceviz_dag.system.whole_files import remove_all_stale_temporaries, remove_stale_temporaries
 from traceviz_dag.tables import TABLES, Table
 
@@ -38,7 +39,7 @@ def open_lake(home: Path) -> Lake:
     Raises:
         BadInputError: ``home`` is a file, or has a question mark in its path.
     """
-    home = home.resolve()
+    home = real_path(home)
     if "?" in str(home):
         # DuckDB reads the path of a database like a URL, and what follows the mark as its query.
         raise BadInputError(home, "holds a question mark, which DuckDB cannot open", "choose another path")

@@ -34,6 +34,9 @@ files AS (
     SELECT
         count(*) AS found,
         count(*) FILTER (status <> 'read') AS lossy,
+        -- A file of several iterations, each taken for itself, holds this one among others.
+        count(DISTINCT CASE WHEN list_contains(steps, $iteration) THEN [$iteration] ELSE steps END)
+            FILTER (status <> 'failed' AND len(steps) > 0) AS training_steps,
         greatest(
             max(world_size),
             (SELECT nullif(count(*), 0) FROM topology WHERE run = $run AND iteration = $iteration)
@@ -43,7 +46,7 @@ files AS (
 SELECT
     CAST(count(*) AS INTEGER) AS ranks,
     CAST(list(rank ORDER BY rank) AS INTEGER[]) AS covered_ranks,
-    (SELECT lossy > 0 OR found < expected FROM files) AS partial,
+    (SELECT lossy > 0 OR training_steps > 1 OR found < expected FROM files) AS partial,
     max(step_ns) AS step_ns,
     CAST(round(avg(compute_ns)) AS BIGINT) AS compute_ns,
     CAST(round(avg(communication_ns)) AS BIGINT) AS communication_ns,

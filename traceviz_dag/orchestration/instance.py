@@ -32,6 +32,10 @@ INSTANCE_FOLDER = "dagster"
 
 _LOCK = ".prepare.lock"
 _SETTINGS = "dagster.yaml"
+_LAUNCHER = b"module: traceviz_dag.orchestration.run_launcher"
+_FORMER_LAUNCHER = _LAUNCHER.replace(b"orchestration.", b"")
+"""The line of the settings in homes from before our launcher moved."""
+
 _LONGEST_QUOTE = 300
 _EVENT_INDEX = Path("history/runs/index.db")
 _DATABASES = {
@@ -47,6 +51,9 @@ _NO_OUTPUT: dict[str, Any] = {
         "class": "NoOpComputeLogManager",
     }
 }
+
+_FULL = "disk is full"
+"""What SQLite says then, where no code comes with it."""
 
 _LEAST_FREE_BYTES = 1 << 20
 """A database of an empty instance takes about half of it."""
@@ -111,17 +118,19 @@ def _refusal(folder: Path, error: Exception) -> BadInputError:
 def _for_want_of_space(folder: Path, error: Exception) -> bool:
     """Whether a database says so; on a full disk some of its writes end as another error, or as a half-made table."""
     code = getattr(getattr(error, "orig", error), "sqlite_errorcode", None)
-    return code == sqlite3.SQLITE_FULL or shutil.disk_usage(folder).free < _LEAST_FREE_BYTES
+    return code == sqlite3.SQLITE_FULL or _FULL in str(error) or shutil.disk_usage(folder).free < _LEAST_FREE_BYTES
 
 
 def prepare_instance(home: Path) -> Path:
-    """Create HOME/dagster with its settings, if it is not there; returns the folder."""
+    """Create HOME/dagster with its settings where it is not there, bring older ones up to date; returns the folder."""
     folder = home / INSTANCE_FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     settings = folder / _SETTINGS
     with exclusive_lock(folder / _LOCK):
         if not settings.exists():
             write_atomically(settings, resources.files(__package__).joinpath("dagster.yaml").read_bytes())
+        elif _FORMER_LAUNCHER in (known := settings.read_bytes()):
+            write_atomically(settings, known.replace(_FORMER_LAUNCHER, _LAUNCHER))
     return folder
 
 

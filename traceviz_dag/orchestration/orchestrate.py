@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from assets.across_ranks import across_ranks_assets
-from assets.drawn_by_hand import events_of
+from assets.drawn_by_hand import events_of, tags_of_inputs
 from assets.iteration_tables import iteration_assets
 from assets.partitions import rank_trace_key, register_partitions
 from assets.rank_tables import rank_tables
@@ -126,14 +126,26 @@ def analyse(
     return results
 
 
-def record_figures(home: Path, asked: Sequence[FigureTask], drawn: Sequence[DrawnFigure]) -> None:
+def figure_inputs(home: Path) -> dict[str, dict[str, str]]:
+    """Which tables there are to draw from, as ``record_figures`` wants it: ask before drawing."""
+    with open_instance(home, captures_output=False) as instance:
+        return tags_of_inputs(instance)
+
+
+def record_figures(
+    home: Path,
+    asked: Sequence[FigureTask],
+    drawn: Sequence[DrawnFigure],
+    inputs: Mapping[str, Mapping[str, str]],
+) -> None:
     """Record figures that a command drew, so that the asset graph shows them.
 
     Args:
         asked: all that were to be drawn. drawn: those that were; one of which the tables tell nothing is not.
+        inputs: what ``figure_inputs`` gave before.
     """
     with open_instance(home, captures_output=False) as instance:
-        for event in events_of(home, asked, drawn):
+        for event in events_of(home, asked, drawn, inputs):
             instance.report_runless_asset_event(event)
 
 

@@ -19,6 +19,7 @@ from starlette.responses import FileResponse
 from starlette.routing import BaseRoute, Route
 
 from traceviz_dag.show.web.guard import Guard
+from traceviz_dag.system.paths import real_path
 from traceviz_dag.vocabulary import FIGURES_FOLDER
 
 _POLL_MILLISECONDS = 2000
@@ -42,12 +43,12 @@ class GuardedWebserver(DagsterWebserver[WorkspaceProcessContext, WorkspaceReques
 
     def build_routes(self) -> list[BaseRoute]:
         """The pictures, which the metadata of figures links to, before Dagster's own pages."""
-        return [Route(f"/{FIGURES_FOLDER}/{{name:path}}", self._picture), *super().build_routes()]
+        return [Route(f"/{FIGURES_FOLDER}/{{name:path}}", self._picture), *super().build_routes()]  # type: ignore[no-untyped-call]
 
     def _picture(self, request: Request) -> FileResponse:
         try:
-            path = (self._pictures / request.path_params["name"]).resolve()
-            known = path.suffix == ".png" and path.is_relative_to(self._pictures.resolve()) and path.is_file()
+            path = real_path(self._pictures / request.path_params["name"])
+            known = path.suffix == ".png" and path.is_relative_to(real_path(self._pictures)) and path.is_file()
         except (OSError, ValueError, RuntimeError):
             # No name of a file: too long, with a NUL, or a link that leads to itself.
             known = False

@@ -17,10 +17,11 @@ from traceviz_dag.lake.partition_keys import iteration_key
 from traceviz_dag.lake.partitions import ANALYSE_AGAIN
 from traceviz_dag.lake.queries import runs
 from traceviz_dag.pipeline.ranks import RANK_TABLES
+from traceviz_dag.system.paths import real_path
 from traceviz_dag.vocabulary import TraceStatus
 
 _TRACES_SQL = """
-SELECT rank, file, status, fault FROM traces
+SELECT rank, file, status, fault, steps FROM traces
 WHERE run = $run AND iteration = $iteration
 ORDER BY rank
 """
@@ -51,6 +52,7 @@ class Completeness:
         faults: ranks that failed or were read in part.
         missing: ranks of the world without a trace.
         problems: one line a file that could not be placed.
+        steps: (ProfilerSteps, ranks whose files hold them), where ranks hold different training steps; else empty.
     """
 
     run: str
@@ -59,6 +61,7 @@ class Completeness:
     faults: tuple[RankFault, ...] = ()
     missing: tuple[int, ...] = ()
     problems: tuple[str, ...] = ()
+    steps: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()
 
     @property
     def failed(self) -> list[int]:
@@ -73,7 +76,7 @@ class Completeness:
     @property
     def is_lossy(self) -> bool:
         """Whether something that is there was not read, or not wholly."""
-        return bool(self.faults or self.problems)
+        return bool(self.faults or self.problems or self.steps)
 
     @property
     def partial(self) -> bool | None:
@@ -96,6 +99,8 @@ class Completeness:
         ]
         if self.problems:
             words.append(f"{len(self.problems)} files not placed")
+        if self.steps:
+            words.append("ranks hold different training steps")
         return f"PARTIAL: {', '.join(words)}" if words else ""
 
     @property
@@ -110,6 +115,9 @@ class Completeness:
         ]
         if self.missing:
             found.append(f"{key}: no trace of {ranks_in_words(self.missing)}; the world has {self.expected} ranks")
+        if self.steps:
+            held = "; ".join(f"{_steps_in_words(steps)} on {ranks_in_words(ranks)}" for steps, ranks in self.steps)
+            found.append(f"{key}: its ranks hold different training steps ({held}): give each step a folder of its own")
         return [*self.problems, *found]
 
     def as_json(self) -> dict[str, Any]:
@@ -119,6 +127,7 @@ class Completeness:
             "failed_ranks": self.failed,
             "partial_ranks": self.in_part,
             "missing_ranks": list(self.missing),
+            "different_steps": [{"steps": list(steps), "ranks": list(ranks)} for steps, ranks in self.steps],
         }
 
 
@@ -140,7 +149,25 @@ def stored_completeness(lake: Lake, run: str, iteration: int, inputs: IterationI
         tuple(_faults(lake, run, iteration, traces)),
         tuple(row.get("missing_ranks") or ()),
         inputs.problems if inputs is not None else (),
+        _different_steps(traces, iteration),
     )
+
+
+def _different_steps(
+    traces: Iterable[Mapping[str, Any]], iteration: int
+) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
+    """See Completeness.steps; ranks without a ProfilerStep tell nothing. As in the query ``iterations``."""
+    held: dict[tuple[int, ...], list[int]] = {}
+    for row in traces:
+        if row["steps"] and row["status"] != TraceStatus.FAILED.value:
+            # A file of several iterations, each taken for itself, holds this one among others.
+            steps = (iteration,) if iteration in row["steps"] else tuple(row["steps"])
+            held.setdefault(steps, []).append(row["rank"])
+    return tuple((steps, tuple(ranks)) for steps, ranks in sorted(held.items())) if len(held) > 1 else ()
+
+
+def _steps_in_words(steps: Sequence[int]) -> str:
+    return f"step {steps[0]}" if len(steps) == 1 else f"steps {', '.join(map(str, steps))}"
 
 
 def _faults(lake: Lake, run: str, iteration: int, traces: Iterable[Mapping[str, Any]]) -> Iterator[RankFault]:
@@ -172,7 +199,7 @@ def ranks_chosen_by_name(inputs: IterationInputs, paths: Sequence[Path]) -> bool
 
     Ranks that the home knew already may be among the inputs without being named.
     """
-    named = [path.resolve() for path in paths]
+    named = [real_path(path) for path in paths]
     files = {entry.path for entry in inputs.ranks}
     # An export of Nsight Systems may be a folder.
     return any(str(path) in files for path in named) and all(str(path) in files or path.is_file() for path in named)

@@ -41,6 +41,7 @@ from traceviz_dag.errors import OutputError, TracevizError
 from traceviz_dag.read.nsys.files import NsysFiles
 from traceviz_dag.read.nsys.open import EXPORT_SUFFIXES
 from traceviz_dag.read.public_profile import DATA_SET, PROFILE
+from traceviz_dag.system.paths import real_path
 from traceviz_dag.system.whole_files import exclusive_lock, unwritable, write_atomically
 
 if TYPE_CHECKING:
@@ -347,7 +348,7 @@ def _target(folder: Path, repository: str, revision: str, name: str) -> Path:
     base.mkdir(parents=True, exist_ok=True)
     # A link may lie on the way: nothing is made behind one that leads elsewhere.
     there = next(path for path in target.parents if path.exists())
-    if not there.resolve().is_relative_to(base.resolve()):
+    if not real_path(there).is_relative_to(real_path(base)):
         raise DownloadError(f"{there} leads out of {base}: remove that link, or name another folder with --output")
     target.parent.mkdir(parents=True, exist_ok=True)
     return target

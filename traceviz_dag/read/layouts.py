@@ -18,6 +18,7 @@ from traceviz_dag.read.formats import FALLBACK, all_suffixes, format_of, refusal
 from traceviz_dag.read.path_names import ITERATION_FOLDER, iteration_of, rank_of
 from traceviz_dag.read.regular_file import kind_of
 from traceviz_dag.read.topology_file import is_topology_name
+from traceviz_dag.system.paths import real_path
 
 _SKIPPED_FOLDERS = frozenset({"truth", "chakra", "__pycache__"})
 _MEGATRON_FOLDER = "torch_profile"
@@ -92,8 +93,7 @@ def discover(
     left_out: defaultdict[Path, list[BadInputError]] = defaultdict(list)
     for path in paths:
         problems: list[BadInputError] = []
-        # Path.resolve() raises where links lead in a circle.
-        found = list(_trace_files(Path(os.path.realpath(path)), pattern, problems))
+        found = list(_trace_files(real_path(path), pattern, problems))
         for problem in problems:
             left_out[_run_folder(problem.path)].append(problem)
         if not found and problems:

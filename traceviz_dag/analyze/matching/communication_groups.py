@@ -13,7 +13,6 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from traceviz_dag.analyze.intervals import Int64, number_groups
 from traceviz_dag.analyze.matching.communications import Communications, labels
@@ -99,11 +98,6 @@ def group_communications(rows: Communications, topology: Topology) -> GroupedRow
     return GroupedRows(of_label[which], tuple(numbers))
 
 
-def group_place(group: CommunicationGroup, rank: int) -> int | None:
-    """The place of a rank in its group; None where the members are not known or it is not one of them."""
-    return group.members.index(rank) if group.members is not None and rank in group.members else None
-
-
 _DIVIDING = frozenset(
     {Dimension.TP, Dimension.CP, Dimension.EP, Dimension.ETP, Dimension.EDP, Dimension.PP, Dimension.EMBEDDING}
 )
@@ -182,10 +176,3 @@ class _KnownGroups:
 
 def _listed_ranks(text: str | None) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", text))) if text else ()
-
-
-def traced_members(grouped: GroupedRows, rows: Communications) -> npt.NDArray[np.int64]:
-    """How many ranks of each group have a communication in it."""
-    chosen = grouped.group != NO_GROUP
-    pairs = np.unique(np.stack([grouped.group[chosen], rows.rank[chosen]]), axis=1)
-    return np.bincount(pairs[0], minlength=len(grouped.groups)).astype(np.int64)

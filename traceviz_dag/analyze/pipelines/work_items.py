@@ -34,7 +34,6 @@ class WorkItems:
         forward_chunk, forward_microbatch: of its forward step; ``MISSING`` for a backward one.
         backward_chunk, backward_microbatch: of its backward step; ``MISSING`` for a forward one.
         start_ns, end_ns: on the rank's own clock, disjoint within a queue.
-        backward_start_ns: start of its backward step (the item's start unless combined).
     """
 
     rank: Int64
@@ -47,7 +46,6 @@ class WorkItems:
     backward_microbatch: Int64
     start_ns: Int64
     end_ns: Int64
-    backward_start_ns: Int64
 
     def __len__(self) -> int:
         return len(self.rank)
@@ -116,7 +114,6 @@ def work_items(microbatches: pa.Table) -> WorkItems:
         backward_microbatch=np.where(has_backward, microbatch[behind], MISSING),
         start_ns=item_start,
         end_ns=np.maximum(item_start, np.maximum(end[head], end[partner])),
-        backward_start_ns=np.where(combined, np.maximum(start[behind], item_start), item_start),
     )
 
 

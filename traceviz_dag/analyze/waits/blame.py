@@ -6,7 +6,7 @@ where these are there, else by durations, which need no clock; never by clocks a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -79,11 +79,13 @@ def blame_matrix(collectives: pa.Table) -> pa.Table:
     """Who waited for whom.
 
     Returns:
-        A row per rank × late_rank × dimension: ``waits`` (how often), ``wait_ns``, and the sums of the late parts, ns;
-        longest first. Waits in communications with missing members are left out: the last rank may be one of these.
+        A row per rank × late_rank × dimension: ``waits`` (how often, for longer than 0 ns), ``wait_ns``, and the sums
+        of the late parts, ns; longest first. Waits in communications with missing members are left out: the
+        last rank may be one of these.
     """
     rows = judged_waits(collectives)
-    rows = rows.filter(pc.and_(pc.not_equal(rows["rank"], rows["late_rank"]), pc.is_null(rows["fault"])))
+    # Who arrived at the same nanosecond as the last did not wait for it.
+    rows = rows.filter(pc.and_(pc.greater(rows["judged_wait_ns"], 0), pc.is_null(rows["fault"])))
     rows = rows.set_column(rows.schema.get_field_index("dimension"), "dimension", rows["dimension"].cast(pa.string()))
     sums = [("judged_wait_ns", "count"), *((name, "sum") for name in ("judged_wait_ns", *LATE_PARTS))]
     matrix = rows.group_by(["rank", "late_rank", "dimension"]).aggregate(sums)
@@ -152,6 +154,23 @@ def late_ranks(collectives: pa.Table, step_ns: int | None) -> pa.Table:
 def blamed_ranks(late: pa.Table) -> list[dict[str, Any]]:
     """The rows of ``late_ranks`` of the ranks that are to blame, the longest delay first."""
     return sorted(late.filter(late["blamed"]).to_pylist(), key=lambda row: -row["own_ns"])
+
+
+def nobody_blamed(late: Iterable[Mapping[str, Any]], step_ns: int | None, uncertain: int, kernels: int) -> str:
+    """Why no rank is blamed, in words: nobody was late, or nothing tells who was.
+
+    Args:
+        late: rows of ``late_ranks``, none of them blamed. step_ns: as given to it.
+        uncertain: communication kernels without a certain wait (``uncertain_waits``), of ``kernels`` in all.
+    """
+    if step_ns is None:
+        return "nobody can be blamed: the time of the step is not known"
+    if not any(row["communications"] for row in late):
+        return "nobody can be blamed: no wait among peers of one stage is told"
+    nobody = "no rank is to blame for the waiting of its stage's peers"
+    if not uncertain:
+        return nobody
+    return f"{nobody} in the {kernels - uncertain} of {kernels} communication kernels whose waits are certain"
 
 
 def delays_by(late: pa.Table, place_of: Mapping[int, int | None], name: str) -> pa.Table:

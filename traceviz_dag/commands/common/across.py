@@ -13,6 +13,7 @@ from traceviz_dag.commands.common.failures import end_half_renewed
 from traceviz_dag.commands.common.output import milliseconds, percent
 from traceviz_dag.commands.common.partial import end_partial
 from traceviz_dag.errors import UsageError
+from traceviz_dag.system.paths import real_path
 
 if TYPE_CHECKING:
     from traceviz_dag.pipeline.across_ranks import StoredIteration
@@ -46,7 +47,7 @@ def chosen_iterations(
             raise UsageError(f"no such iteration; there are {there}")
         yield chosen
         if path is None:
-            end_half_renewed(home.resolve(), [(each.run, each.iteration) for each in chosen])
+            end_half_renewed(real_path(home), [(each.run, each.iteration) for each in chosen])
         end_partial([each.completeness for each in chosen])
 
 

@@ -106,12 +106,12 @@ def home_option(home: Path) -> str:
 
 def milliseconds(nanoseconds: int | None) -> str:
     """A duration for people: milliseconds with three decimals."""
-    return ABSENT if nanoseconds is None else f"{nanoseconds / 1e6:,.3f}"
+    return ABSENT if nanoseconds is None else f"{nanoseconds / 1e6:z,.3f}"
 
 
 def percent(share: float | None) -> str:
     """A share for people: percent with one decimal."""
-    return ABSENT if share is None else f"{share:.1%}"
+    return ABSENT if share is None else f"{share:z.1%}"
 
 
 def _is_number(value: object) -> bool:

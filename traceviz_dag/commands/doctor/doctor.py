@@ -16,6 +16,7 @@ from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonO
 from traceviz_dag.commands.common.output import print_json, print_table
 from traceviz_dag.errors import IncompleteError
 from traceviz_dag.lake.lake import open_lake
+from traceviz_dag.system.paths import real_path
 from traceviz_dag.tables import TABLES
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def doctor(
     another job, or cannot be read wholly.
     """
     if path is not None:
-        captures = _captures(path, home.resolve())
+        captures = _captures(path, real_path(home))
         if json:
             print_json([_as_json(capture) for capture in captures])
         else:
@@ -74,7 +75,7 @@ def doctor(
         [[each["kind"], each["where"], each["reason"]] for each in _trace_processors()],
     )
     print_table(
-        f"Home {home.resolve()}", ["table", "partitions"], [[name, count] for name, count in _home(home).items()]
+        f"Home {real_path(home)}", ["table", "partitions"], [[name, count] for name, count in _home(home).items()]
     )
 
 

@@ -12,6 +12,7 @@ import typer
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import print_json
 from traceviz_dag.read.public_profile import DATA_SET, PROFILE
+from traceviz_dag.system.paths import real_path
 
 
 def download(
@@ -39,7 +40,7 @@ def download(
     from traceviz_dag.read.hub import Wanted
     from traceviz_dag.read.hub import download as fetch
 
-    path, record = fetch(Wanted(repository, file, revision, endpoint), (output or home).resolve())
+    path, record = fetch(Wanted(repository, file, revision, endpoint), real_path(output or home))
     if json:
         print_json({"path": str(path), **msgspec.to_builtins(record)})
         return

@@ -17,6 +17,7 @@ from traceviz_dag.analyze.nsys.rows import operation_rows
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption
 from traceviz_dag.commands.nsys.common import GpuOption, Opened, ProfileArgument, RulesOption, TrimOption, opened
 from traceviz_dag.show.json_rows import json_rows
+from traceviz_dag.system.paths import real_path
 from traceviz_dag.system.whole_files import write_atomically
 
 OutOption = Annotated[Path, typer.Option("--output", "-o", help="The file to write.", dir_okay=False)]
@@ -38,7 +39,7 @@ def export_csv(
     table = _rows(given, given.gpus(gpu))
     sink = pa.BufferOutputStream()
     pyarrow.csv.write_csv(table, sink)
-    write_atomically(output.resolve(), sink.getvalue())
+    write_atomically(real_path(output), sink.getvalue())
     typer.echo(f"{table.num_rows} operations: {output}")
 
 
@@ -62,7 +63,7 @@ def export_json(
         "overlap": [asdict(gpu_overlap(part, given.window)) for part in parts],
     }
     head = msgspec.json.encode(document)[:-1] + b',"operations":['
-    write_atomically(output.resolve(), [head, *json_rows(table), b"]}"])
+    write_atomically(real_path(output), [head, *json_rows(table), b"]}"])
     typer.echo(f"{table.num_rows} operations: {output}")
 
 

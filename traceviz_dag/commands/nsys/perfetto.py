@@ -11,6 +11,7 @@ import typer
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption
 from traceviz_dag.commands.nsys.common import GpuOption, ProfileArgument, RulesOption, TrimOption, opened
 from traceviz_dag.show.nsys.perfetto import write_perfetto
+from traceviz_dag.system.paths import real_path
 
 
 def perfetto(
@@ -28,5 +29,5 @@ def perfetto(
     Times are exact; those of a capture that states its start are UTC, so traces of several nodes lie side by side.
     """
     given = opened(path, home, trim, rules)
-    slices = write_perfetto(given.profile, given.gpus(gpu), output.resolve(), given.window)
+    slices = write_perfetto(given.profile, given.gpus(gpu), real_path(output), given.window)
     typer.echo(f"{slices} slices: {output}; open it with: traceviz perfetto open {shlex.quote(str(output))}")

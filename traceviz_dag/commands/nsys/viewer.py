@@ -11,6 +11,7 @@ import typer
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption
 from traceviz_dag.commands.nsys.common import GpuOption, ProfileArgument, RulesOption, TrimOption, opened
 from traceviz_dag.show.nsys.viewer import MOST_SLICES, viewer_page
+from traceviz_dag.system.paths import real_path
 from traceviz_dag.system.whole_files import write_atomically
 
 
@@ -32,5 +33,5 @@ def viewer(
     """
     given = opened(path, home, trim, rules)
     page = viewer_page(given.profile, given.gpus(gpu), given.window, most)
-    write_atomically(output.resolve(), pa.py_buffer(page.encode()))
+    write_atomically(real_path(output), pa.py_buffer(page.encode()))
     typer.echo(f"{len(page) / 1e6:.1f} MB: {output}")

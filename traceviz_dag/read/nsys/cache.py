@@ -25,6 +25,7 @@ from traceviz_dag.read.nsys.profile import SCHEMAS, NsysFacts, NsysProfile
 from traceviz_dag.read.nsys.reader import read_nsys, read_tables
 from traceviz_dag.read.nsys.rows import Array, Rows, Runs, Words, array_of
 from traceviz_dag.read.nsys.store import is_text, runs_of, words_of
+from traceviz_dag.system.paths import real_path
 from traceviz_dag.system.whole_files import exclusive_lock, write_atomically
 
 FOLDER = "nsys"
@@ -79,7 +80,7 @@ def open_profile(path: Path, home: Path | None) -> NsysProfile:
 
 def cache_folder(path: Path, home: Path) -> Path:
     """Where an export is kept in a home."""
-    place = path.resolve()
+    place = real_path(path)
     return home / FOLDER / f"{place.stem[:80]}-{xxhash.xxh3_64_hexdigest(str(place).encode())}"
 
 

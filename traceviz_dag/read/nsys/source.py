@@ -15,6 +15,7 @@ from typing import Any, Protocol, Self
 import pyarrow as pa
 
 from traceviz_dag.errors import BadInputError
+from traceviz_dag.system.paths import real_path
 
 _ROWS_PER_BATCH = 1 << 16
 _SECRET_TABLES = frozenset(
@@ -79,7 +80,7 @@ class SqliteSource:
         self._error = adbc_driver_manager.Error
         try:
             # Quoted because a path may hold characters that mean something in a URI.
-            self._connection = adbc_driver_sqlite.dbapi.connect(f"{path.resolve().as_uri()}?mode=ro", autocommit=True)
+            self._connection = adbc_driver_sqlite.dbapi.connect(f"{real_path(path).as_uri()}?mode=ro", autocommit=True)
         except self._error as error:
             raise self._fault(error) from None
 

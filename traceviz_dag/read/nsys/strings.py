@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -135,8 +134,3 @@ class TextCodes:
         shown = codes - (codes > none) if none >= 0 else codes
         values = pa.array(shown, pa.int32(), mask=codes == none if none >= 0 else None)
         return pa.DictionaryArray.from_arrays(values, pa.array(words, pa.string()))
-
-
-def numbers_in(text: str) -> list[int]:
-    """The integers that a text names."""
-    return [int(number) for number in re.findall(r"\d+", text)]

@@ -9,10 +9,11 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 
 from traceviz_dag.errors import UsageError
+from traceviz_dag.system.paths import real_path
 
 VARIABLE = "TRACEVIZ_TRACE_PROCESSOR"
 """Environment variable that names a trace processor: HOST:PORT of a running one, a binary's path, ``native``, ``wasm``
@@ -98,7 +99,7 @@ def _named(wanted: str) -> Engine:
     if path.is_file():
         if not os.access(path, os.X_OK):
             raise UsageError(f"{wanted} cannot be run: name a trace_processor_shell that is executable")
-        return Engine(EngineKind.NATIVE, str(path.resolve()), "named")
+        return Engine(EngineKind.NATIVE, str(real_path(path)), "named")
     address = _ADDRESS.fullmatch(wanted)
     if address is None:
         raise UsageError(
@@ -165,11 +166,3 @@ def _node() -> str | None:
 def _package_folder(name: str) -> Path | None:
     specification = importlib.util.find_spec(name)
     return Path(specification.origin).parent if specification and specification.origin else None
-
-
-def installed(package: str) -> str | None:
-    """The installed version of a package; None where it is absent."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None

@@ -31,7 +31,7 @@ class ExactBytes:
         self.read_fault: str | None = None
         self._source = ByteSource(path)
         self._head = self._read(_LONGEST_HEAD)
-        self._json = self._head.lstrip(b" \t\r\n\xef\xbb\xbf")[:1] in (b"{", b"[")
+        self._json = self._head.lstrip(b" \t\r\n\xef\xbb\xbf").startswith((b"{", b"["))
         self._base_us = base_for(self._head) if self._json else 0
         self.base_ns = self._base_us * 1000
 

@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 import time
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
@@ -42,7 +43,7 @@ class TraceProcessorServer:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self._process: subprocess.Popen[bytes] | None = None
-        self._end = lambda: None
+        self._end: Callable[[], object] = lambda: None
         if engine.kind is EngineKind.ADDRESS:
             self.address = engine.where
             self._await_answer()

@@ -24,8 +24,6 @@ GROUP BY name, severity, source ORDER BY count DESC
 """
 """What the importer says that it could not take, or lost."""
 
-UNFINISHED_SQL = "SELECT count(*) AS count FROM slice WHERE dur < 0"
-
 
 @dataclass(frozen=True, slots=True)
 class ImportProblem:

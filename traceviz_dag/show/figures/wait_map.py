@@ -15,7 +15,14 @@ from traceviz_dag.analyze.clocks.clock_summary import clock_facts, clock_stateme
 from traceviz_dag.analyze.intervals import Int64
 from traceviz_dag.analyze.matching.communications import optional_integers
 from traceviz_dag.analyze.step_time import WINDOW_COLUMNS, step_time
-from traceviz_dag.analyze.waits.blame import JUDGED_COLUMNS, judged_waits, late_ranks, wait_basis
+from traceviz_dag.analyze.waits.blame import (
+    JUDGED_COLUMNS,
+    judged_waits,
+    late_ranks,
+    nobody_blamed,
+    uncertain_waits,
+    wait_basis,
+)
 from traceviz_dag.show.figures.wait_panels import (
     CLASSES,
     GAP,
@@ -68,7 +75,9 @@ def draw_wait_map(source: TableSource) -> Figure | None:
     height = min(max(_MAP_HEIGHT / rows, _LOWEST_ROW), _HIGHEST_ROW)
     with typography():
         page = open_page(
-            _caption(source, collectives, waits, late, panels, edges), _HEADING + rows * height, axis_height=0.36
+            _caption(source, collectives, waits, step_ns, late, panels, edges),
+            _HEADING + rows * height,
+            axis_height=0.36,
         )
         left = 0.0
         for panel, across in zip(panels, panel_widths([panel.most for panel in panels]), strict=True):
@@ -160,6 +169,7 @@ def _caption(
     source: TableSource,
     collectives: pa.Table,
     waits: pa.Table,
+    step_ns: int | None,
     late: dict[int, dict[str, object]],
     panels: Sequence[WaitPanel],
     edges: Sequence[int],
@@ -172,7 +182,7 @@ def _caption(
     blamed = any(row["blamed"] for row in late.values())
     several = any(panel.together > 1 for panel in panels) or ranks_in_row(len(late)) > 1
     return Caption(
-        title=_finding(list(late.values()), total, time),
+        title=_finding(list(late.values()), collectives, waits, step_ns),
         facts=[
             place(source),
             f"{len(late)} ranks, {waits.num_rows:,} parts in matched communications",
@@ -187,15 +197,23 @@ def _caption(
     )
 
 
-def _finding(late: Sequence[dict[str, object]], total: int, time: int) -> str:
+def _finding(late: Sequence[dict[str, object]], collectives: pa.Table, waits: pa.Table, step_ns: int | None) -> str:
     blamed = [row for row in late if row["blamed"]]
     if not blamed:
-        return f"No rank is to blame: {share(total, time)} of communication time is waiting, {duration(total)} in all"
+        uncertain = uncertain_waits(collectives)
+        certain = waits.filter(pc.is_null(waits["fault"]))
+        total, time = int(_waits(certain).sum()), int(optional_integers(certain, "duration_ns").sum())
+        nobody = nobody_blamed(late, step_ns, uncertain, collectives.num_rows)
+        nobody = f"{nobody[0].upper()}{nobody[1:]}"
+        if not time:
+            return nobody
+        of = "the time of communication whose wait is certain" if uncertain else "communication time"
+        return f"{nobody}; {share(total, time)} of {of} is waiting, {duration(total)} in all"
     worst = max(blamed, key=lambda row: int(str(row["own_ns"])))
     others = f", and {len(blamed) - 1} more" if len(blamed) > 1 else ""
     doing = str(worst["late_category"]).replace("_", " ")
     return (
-        f"Rank {worst['rank']} makes its peers wait {duration(int(str(worst['own_ns'])))} ({doing}), "
+        f"Rank {worst['rank']} delayed its peers by {duration(int(str(worst['own_ns'])))} of its own ({doing}), "
         f"last in {worst['last']} of {worst['communications']} communications{others}"
     )
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import resources
 from typing import Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 from isal import isal_zlib
 
 from traceviz_dag.analyze.intervals import Int64
@@ -201,12 +202,13 @@ def _tree_rows(roots: Sequence[RangeNode]) -> list[list[object]]:
 def _packed(lanes: Sequence[_Lane], base: int) -> str:
     """Start and length (float64), name (uint32), kind and depth (uint8) of all lanes, deflated, as base64."""
     columns: list[bytes] = []
-    for make, kind in (
+    made: tuple[tuple[Callable[[_Lane], npt.NDArray[Any]], npt.DTypeLike], ...] = (
         (lambda lane: lane.start_ns - base, np.float64),
         (lambda lane: lane.end_ns - lane.start_ns, np.float64),
         (lambda lane: lane.name, np.uint32),
         (lambda lane: lane.kind, np.uint8),
         (lambda lane: np.minimum(lane.depth, 255), np.uint8),
-    ):
+    )
+    for make, kind in made:
         columns += [make(lane).astype(kind).tobytes() for lane in lanes]
     return base64.b64encode(isal_zlib.compress(b"".join(columns), 2)).decode()

@@ -37,10 +37,6 @@ class TraceClocks:
             return instants + self.shift_ns
         return self.solved.align(np.full(len(instants), rank), instants) + self.shift_ns
 
-    def is_solved(self, rank: int) -> bool:
-        """Whether a rank stands on the common clock."""
-        return self.solved is not None and rank in self.solved.ranks
-
 
 def shifted_past_zero(clocks: TraceClocks, source: TableSource, ranks: Sequence[int]) -> TraceClocks:
     """The clocks with a shift where some kernel or micro-batch would lie before 0, as on clocks that begin there."""

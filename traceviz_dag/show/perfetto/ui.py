@@ -17,6 +17,7 @@ from urllib.parse import quote, urlsplit
 
 from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.read.perfetto.exact_bytes import ExactBytes
+from traceviz_dag.system.paths import real_path
 
 PUBLIC_UI = "https://ui.perfetto.dev"
 PUBLIC_PORT = 9001
@@ -166,9 +167,9 @@ class _Handler(BaseHTTPRequestHandler):
         return path[len(prefix) :]
 
     def _send_file(self, folder: Path, name: str) -> None:
-        path = (folder / name).resolve()
+        path = real_path(folder / name)
         # Without its service worker the UI keeps no copy of itself in the browser.
-        if not path.is_relative_to(folder.resolve()) or not path.is_file() or path.name == "service_worker.js":
+        if not path.is_relative_to(real_path(folder)) or not path.is_file() or path.name == "service_worker.js":
             self._refuse(HTTPStatus.NOT_FOUND)
             return
         kind = "application/wasm" if path.suffix == ".wasm" else mimetypes.guess_type(path.name)[0]

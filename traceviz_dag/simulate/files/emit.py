@@ -21,7 +21,8 @@ from traceviz_dag.simulate.files.sheets import Bases, Fill, Int64, Sheet
 from traceviz_dag.simulate.files.spans import HostSpans, span_table
 from traceviz_dag.simulate.files.truth import TruthTable
 from traceviz_dag.simulate.items import Close, Context, Open, Segment
-from traceviz_dag.simulate.program.program import StageProgram
+from traceviz_dag.simulate.program.program import step_items
+from traceviz_dag.simulate.program.stage import StageProgram
 from traceviz_dag.simulate.rank_grids import RankGrids
 from traceviz_dag.simulate.settings import Settings
 from traceviz_dag.simulate.templates import Library, Template, spelled
@@ -148,7 +149,7 @@ class _File:
         kernel = 0
         self.bases.correlation = max(self.bases.correlation, 1000 + number * 200_000)
         calls: dict[str, int] = {}
-        for item in self.writer.program.step(self.identity.rank, number):
+        for item in step_items(self.writer.program, self.identity.rank, number):
             if isinstance(item, Open):
                 self._enter(item, next(marks))
             elif isinstance(item, Close):

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from traceviz_dag.simulate.items import Close, Context, Item, Open, Segment
+from traceviz_dag.simulate.program.segments import Owner, StepSegments
 from traceviz_dag.simulate.schedules import Backward, Combined, Forward
 from traceviz_dag.simulate.tree import (
     Kernel,
@@ -33,9 +33,6 @@ from traceviz_dag.simulate.work.layers import LayerVariant
 from traceviz_dag.simulate.work.linears import Job
 from traceviz_dag.simulate.work.moe import GRAPH_ROOT, moe_backward_parts, moe_parts
 from traceviz_dag.vocabulary import Phase
-
-if TYPE_CHECKING:
-    from traceviz_dag.simulate.program.program import Owner, StepProgram
 
 COMBINED = "megatron/core/pipeline_parallel/combined_1f1b.py"
 PLAN = "megatron/core/models/common/model_chunk_schedule_plan.py"
@@ -126,7 +123,7 @@ def _launches(row: Row) -> bool:
     return any(isinstance(child, Kernel) or (isinstance(child, Row) and _launches(child)) for child in row.children)
 
 
-def items(step: StepProgram, action: Combined) -> Iterator[Item]:
+def items(step: StepSegments, action: Combined) -> Iterator[Item]:
     """The items of one combined step."""
     settings = step.settings
     kind = "interleaved" if settings.pp > 1 else "no"
@@ -154,7 +151,7 @@ def items(step: StepProgram, action: Combined) -> Iterator[Item]:
         yield step.plain("count", lambda: (stepping.count_tokens(),))
 
 
-def _loss_backward(step: StepProgram, context: Context) -> Iterator[Item]:
+def _loss_backward(step: StepSegments, context: Context) -> Iterator[Item]:
     job, owner = step.job, (context.chunk, context.microbatch, -2)
     yield step.plain("first gradient", lambda: (ends.first_gradient(job),), context)
     frames = stacks.engine_frames(step.settings)
@@ -164,7 +161,7 @@ def _loss_backward(step: StepProgram, context: Context) -> Iterator[Item]:
 
 
 def _plan(
-    step: StepProgram,
+    step: StepSegments,
     forward: Forward | None,
     f_context: Context | None,
     backward: Backward | None,
@@ -200,7 +197,7 @@ def _plan(
         yield from _in_engine(step.embedding_backward(b_context))
 
 
-def _layer(step: StepProgram, f_layer: Context | None, b_layer: Context | None) -> Iterator[Item]:
+def _layer(step: StepSegments, f_layer: Context | None, b_layer: Context | None) -> Iterator[Item]:
     """One layer forward and one backward, in the plan's order."""
     order = (
         ("backward", "combine"),
@@ -228,7 +225,7 @@ def _owner(context: Context) -> Owner:
     return context.chunk, context.microbatch, context.position
 
 
-def _forward_part(step: StepProgram, context: Context, part: str, makes: int) -> Segment:
+def _forward_part(step: StepSegments, context: Context, part: str, makes: int) -> Segment:
     variant, job = step.forward_variant(context), step.job
 
     def build() -> tuple[tuple[Row, ...], Nodes]:
@@ -239,7 +236,7 @@ def _forward_part(step: StepProgram, context: Context, part: str, makes: int) ->
     return Segment(template, replace(context, makes=makes))
 
 
-def _backward_part(step: StepProgram, context: Context, part: str, beside: Context | None, makes: int) -> Segment:
+def _backward_part(step: StepSegments, context: Context, part: str, beside: Context | None, makes: int) -> Segment:
     """One part of a layer's backward; ``beside`` is the layer that runs forward, whose numbers start at ``makes``."""
     variant, job = replace(step.program.variant, reduces=step.reduces(context.microbatch)), step.job
 

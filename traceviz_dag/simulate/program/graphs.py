@@ -8,17 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from traceviz_dag.simulate.items import Context, Item, Segment
+from traceviz_dag.simulate.program.segments import Owner, StepSegments
 from traceviz_dag.simulate.tree import Nodes, Row, builtin, call, evaluate, op, py
 from traceviz_dag.simulate.work import layers
 from traceviz_dag.simulate.work.gradients import accumulate, gather_hook
 from traceviz_dag.simulate.work.layers import LayerVariant
 from traceviz_dag.simulate.work.linears import APPLY, FUNCTION
-
-if TYPE_CHECKING:
-    from traceviz_dag.simulate.program.program import Owner, StepProgram
 
 CUDA_GRAPHS = "megatron/core/transformer/cuda_graphs.py"
 FULL_GRAPH = "megatron/core/full_cuda_graph.py"
@@ -29,7 +26,7 @@ def _replay() -> Row:
     return py("torch/cuda/graphs.py", "replay", launched)
 
 
-def layer_forward(step: StepProgram, variant: LayerVariant, context: Context, owner: Owner) -> Iterator[Item]:
+def layer_forward(step: StepSegments, variant: LayerVariant, context: Context, owner: Owner) -> Iterator[Item]:
     """A layer's forward as a graph replay; parameter hooks stay outside."""
     job = step.job
     inside = replace(variant, gathers="", gathers_next=False)
@@ -46,7 +43,7 @@ def layer_forward(step: StepProgram, variant: LayerVariant, context: Context, ow
     yield step.plain(f"ghost forward:{inside}", lambda: (layers.layer_forward(job, inside)[0],), context, ghost=True)
 
 
-def layer_backward(step: StepProgram, variant: LayerVariant, context: Context, owner: Owner) -> Iterator[Item]:
+def layer_backward(step: StepSegments, variant: LayerVariant, context: Context, owner: Owner) -> Iterator[Item]:
     """A layer's backward as a graph replay; gradient hooks follow outside."""
     job = step.job
     inside = replace(variant, reduces=False)
@@ -61,7 +58,7 @@ def layer_backward(step: StepProgram, variant: LayerVariant, context: Context, o
     yield step.engine(f"graph hooks:{variant.reduces}", lambda: hooks, context, owner)
 
 
-def iteration(step: StepProgram, inside: Iterator[Item]) -> Iterator[Item]:
+def iteration(step: StepSegments, inside: Iterator[Item]) -> Iterator[Item]:
     """A whole forward-backward pass as one graph: all its segments become ghosts, its frames vanish."""
     yield step.plain("graph iteration", lambda: (py(FULL_GRAPH, "__call__", _replay()),))
     for item in inside:

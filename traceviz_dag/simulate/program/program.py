@@ -2,82 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
-from traceviz_dag.simulate.items import NOWHERE, Close, Context, Item, Open, Segment
+from traceviz_dag.simulate.items import Close, Context, Item, Open, Segment
 from traceviz_dag.simulate.program import combined, graphs
+from traceviz_dag.simulate.program.segments import Rows, StepSegments
+from traceviz_dag.simulate.program.stage import StageProgram
 from traceviz_dag.simulate.schedules import Action, Await, Backward, Combined, Exchange, Forward, schedule_of
-from traceviz_dag.simulate.settings import Graphs, Recompute, Settings
-from traceviz_dag.simulate.templates import Library
-from traceviz_dag.simulate.tree import Nodes, Row
+from traceviz_dag.simulate.settings import Graphs
+from traceviz_dag.simulate.tree import Nodes
 from traceviz_dag.simulate.work import ends, faults, layers, stacks, stepping
-from traceviz_dag.simulate.work.gradients import bucket_parameters
-from traceviz_dag.simulate.work.layers import LayerVariant
-from traceviz_dag.simulate.work.linears import Job
 from traceviz_dag.vocabulary import Phase
 
-Rows = tuple[Row, ...]
-Tree = tuple[Row, Nodes]
-Owner = tuple[int, int, int]
-"""Chunk, micro-batch and position of a forward segment; embedding -1, output layer -2, last norm -3."""
+
+def step_items(program: StageProgram, rank: int, number: int) -> Iterator[Item]:
+    """The items of one training step of one rank."""
+    return StepProgram(program, rank, number).items()
 
 
-class StageProgram:
-    """The program of the ranks of one pipeline stage."""
-
-    def __init__(self, settings: Settings, stage: int, library: Library) -> None:
-        self.settings = settings
-        self.job = Job.of(settings)
-        self.stage = stage
-        self.library = library
-        self.entry = stacks.entry_of(settings)
-        self.first, self.last = stage == 0, stage == settings.pp - 1
-        self.expert = settings.expert_count > 0
-        self.full = settings.recompute is Recompute.FULL
-        self.variant = LayerVariant(
-            expert=self.expert,
-            checkpoints_attention=settings.recompute is Recompute.SELECTIVE,
-            discards=settings.recompute is Recompute.OUTPUT_DISCARD,
-        )
-        counts = settings.layers_of_stages
-        self.layers = [counts[stage + settings.pp * chunk] for chunk in range(settings.vpp)]
-        self.first_layers = [sum(counts[: stage + settings.pp * chunk]) for chunk in range(settings.vpp)]
-        self.buckets = tuple(self._buckets(chunk) for chunk in range(settings.vpp))
-        self.parameters = sum(bucket_parameters(self.job, bucket) for chunk in self.buckets for bucket in chunk)
-
-    def _buckets(self, chunk: int) -> tuple[str, ...]:
-        layer = ("expert_layer", "expert") if self.expert else ("dense",)
-        embedding = ("embedding",) if self.has_embedding(chunk) or self.has_head(chunk) else ()
-        return (*embedding, *layer * self.layers[chunk])
-
-    def has_embedding(self, chunk: int) -> bool:
-        """Whether a chunk starts with the embedding."""
-        return self.first and chunk == 0
-
-    def has_head(self, chunk: int) -> bool:
-        """Whether a chunk ends with the output layer and the loss."""
-        return self.last and chunk == self.settings.vpp - 1
-
-    def placed(self, context: Context, position: int) -> Context:
-        """A context moved to one layer of its chunk."""
-        chunk = context.chunk
-        slot = sum(self.layers[:chunk]) + position
-        return replace(context, layer=self.first_layers[chunk] + position, position=position, slot=slot)
-
-    def step(self, rank: int, number: int) -> Iterator[Item]:
-        """The items of one training step of one rank."""
-        return StepProgram(self, rank, number).items()
-
-
-class StepProgram:
-    """One step of one rank: the state that its items share."""
-
-    def __init__(self, program: StageProgram, rank: int, number: int) -> None:
-        self.program, self.settings, self.job = program, program.settings, program.job
-        self.rank, self.number = rank, number
-        self.sequence = 1000 + number * 100_000
-        self.made: dict[Owner, int] = {}
+class StepProgram(StepSegments):
+    """One step of one rank, in host order."""
 
     def items(self) -> Iterator[Item]:
         """All items, in host order."""
@@ -137,33 +82,6 @@ class StepProgram:
             yield self.plain("agreement", lambda: stepping.agree(job, utilities))
         yield self.plain(f"report:{program.last}", lambda: stepping.report_loss(job, program.last))
 
-    def plain(self, key: str, rows: Callable[[], Rows], context: Context = NOWHERE, ghost: bool = False) -> Segment:
-        """A segment on the main thread that makes no autograd nodes."""
-        template = self.program.library.get(key, lambda: (rows(), Nodes()), ghost=ghost)
-        return Segment(template, replace(context, makes=self.sequence))
-
-    def making(
-        self, key: str, tree: Callable[[], Tree], context: Context, owner: Owner, ghost: bool = False
-    ) -> Segment:
-        """A forward segment whose autograd nodes a backward segment will run."""
-
-        def build() -> tuple[Rows, Nodes]:
-            row, nodes = tree()
-            return (row,), nodes
-
-        template = self.program.library.get(key, build, ghost=ghost)
-        segment = Segment(template, replace(context, makes=self.sequence))
-        self.made[owner] = self.sequence
-        self.sequence += template.nodes
-        return segment
-
-    def engine(
-        self, key: str, rows: Callable[[], Rows], context: Context, owner: Owner, ghost: bool = False
-    ) -> Segment:
-        """A backward segment on the autograd thread."""
-        template = self.program.library.get(key, lambda: (rows(), Nodes()), autograd=True, ghost=ghost)
-        return Segment(template, replace(context, refers=self.made[owner]))
-
     def _action(self, action: Action, previous: Action | None, following: Action | None) -> Iterator[Item]:
         wrapper = stacks.helper_wrapper(self.settings)
         if isinstance(action, Exchange):
@@ -220,60 +138,6 @@ class StepProgram:
         if program.has_head(chunk):
             yield self.plain("count", lambda: (stepping.count_tokens(),))
 
-    def batch(self, context: Context) -> Iterator[Item]:
-        """The loading of a micro-batch, on the stages that need one."""
-        program, job = self.program, self.job
-        if not (program.has_embedding(context.chunk) or program.has_head(context.chunk)):
-            return
-        stall = faults.loader_stall_ns(self.settings, self.rank) if context.microbatch == 0 else 0
-        yield self.plain(f"batch:{stall}", lambda: (ends.batch(job, program.entry, stall),), context)
-
-    def embedding(self, context: Context) -> Segment:
-        """The embedding's forward."""
-        gathers = self.gathers(context.microbatch)
-        own, expert = "own" if gathers else "", self.program.expert
-        owner = (context.chunk, context.microbatch, -1)
-        return self.making(
-            f"embedding:{gathers}", lambda: ends.embedding_forward(self.job, own, gathers, expert), context, owner
-        )
-
-    def final_norm(self, context: Context) -> Segment:
-        """The last layer norm's forward."""
-        owner = (context.chunk, context.microbatch, -3)
-        return self.making("final norm", lambda: ends.final_norm_forward(self.job), context, owner)
-
-    def head(self, context: Context) -> Segment:
-        """The output layer's and the loss's forward."""
-        owner = (context.chunk, context.microbatch, -2)
-        return self.making("head", lambda: ends.head_forward(self.job), context, owner)
-
-    def head_backward(self, context: Context) -> Iterator[Segment]:
-        """Backward of cross entropy, output layer and last layer norm."""
-        job, chunk, microbatch = self.job, context.chunk, context.microbatch
-        nodes, reduces = self.program.library.nodes("head"), self.reduces(microbatch)
-
-        def rows() -> Rows:
-            return ends.head_backward(job, nodes, reduces)
-
-        yield self.engine(f"head backward:{reduces}", rows, context, (chunk, microbatch, -2))
-        yield self.engine(
-            "final norm backward", lambda: ends.final_norm_backward(job), context, (chunk, microbatch, -3)
-        )
-
-    def gathers(self, microbatch: int) -> bool:
-        """Whether a micro-batch's forward hooks gather parameters."""
-        settings = self.settings
-        return microbatch == 0 and settings.overlap_param_gather and settings.distributed_optimizer
-
-    def forward_variant(self, context: Context) -> LayerVariant:
-        """How a layer runs forward: the first micro-batch's hooks gather parameters."""
-        program, chunk, position = self.program, context.chunk, context.position
-        if not self.gathers(context.microbatch):
-            return program.variant
-        first = position == 0 and not program.has_embedding(chunk)
-        following = position + 1 < program.layers[chunk]
-        return replace(program.variant, gathers="own" if first else "wait", gathers_next=following)
-
     def _layer_forward(self, context: Context) -> Iterator[Item]:
         variant = self.forward_variant(context)
         owner = (context.chunk, context.microbatch, context.position)
@@ -302,18 +166,6 @@ class StepProgram:
             yield self.embedding_backward(context)
         yield Close(len(engine))
         yield Close(len(frames))
-
-    def reduces(self, microbatch: int) -> bool:
-        """Whether a micro-batch's backward hooks reduce gradients."""
-        return self.settings.overlap_grad_reduce and microbatch == self.settings.microbatches - 1
-
-    def embedding_backward(self, context: Context) -> Segment:
-        """The embedding's backward."""
-        nodes, reduces = self.program.library.nodes(f"embedding:{self.gathers(0)}"), self.reduces(context.microbatch)
-        owner = (context.chunk, context.microbatch, -1)
-        return self.engine(
-            f"embedding backward:{reduces}", lambda: ends.embedding_backward(self.job, nodes, reduces), context, owner
-        )
 
     def _layer_backward(self, context: Context) -> Iterator[Item]:
         variant = replace(self.program.variant, reduces=self.reduces(context.microbatch))

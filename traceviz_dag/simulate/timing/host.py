@@ -8,7 +8,8 @@ import numpy as np
 
 from traceviz_dag.simulate.durations import Routes
 from traceviz_dag.simulate.items import Close, Context, Item, Open, Segment
-from traceviz_dag.simulate.program.program import StageProgram
+from traceviz_dag.simulate.program.program import step_items
+from traceviz_dag.simulate.program.stage import StageProgram
 from traceviz_dag.simulate.rank_grids import ProcessGroup
 from traceviz_dag.simulate.settings import Settings
 from traceviz_dag.simulate.templates import LAUNCH, WAIT, Template
@@ -59,7 +60,7 @@ class Host:
         self.number = number
         self.record.begin()
         self._generator = np.random.default_rng((self.settings.seed, 5, self.rank, number))
-        for item in self.program.step(self.rank, number):
+        for item in step_items(self.program, self.rank, number):
             yield from self._run(item)
         if synchronised:
             yield from self._synchronise(list(self._streams))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from traceviz_dag.simulate.durations import Link, Routes, routed_tokens
-from traceviz_dag.simulate.program.program import StageProgram
+from traceviz_dag.simulate.program.stage import StageProgram
 from traceviz_dag.simulate.rank_grids import ProcessGroup, RankGrids
 from traceviz_dag.simulate.settings import Settings
 from traceviz_dag.simulate.templates import Library

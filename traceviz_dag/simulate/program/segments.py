@@ -1,0 +1,120 @@
+"""The segments of one step of one rank, and the state that they share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from traceviz_dag.simulate.items import NOWHERE, Context, Item, Segment
+from traceviz_dag.simulate.program.stage import StageProgram
+from traceviz_dag.simulate.tree import Nodes, Row
+from traceviz_dag.simulate.work import ends, faults
+from traceviz_dag.simulate.work.layers import LayerVariant
+
+Rows = tuple[Row, ...]
+Tree = tuple[Row, Nodes]
+Owner = tuple[int, int, int]
+"""Chunk, micro-batch and position of a forward segment; embedding -1, output layer -2, last norm -3."""
+
+
+class StepSegments:
+    """Makes the segments of one step of one rank; each forward one is remembered for the backward one that follows."""
+
+    def __init__(self, program: StageProgram, rank: int, number: int) -> None:
+        self.program, self.settings, self.job = program, program.settings, program.job
+        self.rank, self.number = rank, number
+        self.sequence = 1000 + number * 100_000
+        self.made: dict[Owner, int] = {}
+
+    def plain(self, key: str, rows: Callable[[], Rows], context: Context = NOWHERE, ghost: bool = False) -> Segment:
+        """A segment on the main thread that makes no autograd nodes."""
+        template = self.program.library.get(key, lambda: (rows(), Nodes()), ghost=ghost)
+        return Segment(template, replace(context, makes=self.sequence))
+
+    def making(
+        self, key: str, tree: Callable[[], Tree], context: Context, owner: Owner, ghost: bool = False
+    ) -> Segment:
+        """A forward segment whose autograd nodes a backward segment will run."""
+
+        def build() -> tuple[Rows, Nodes]:
+            row, nodes = tree()
+            return (row,), nodes
+
+        template = self.program.library.get(key, build, ghost=ghost)
+        segment = Segment(template, replace(context, makes=self.sequence))
+        self.made[owner] = self.sequence
+        self.sequence += template.nodes
+        return segment
+
+    def engine(
+        self, key: str, rows: Callable[[], Rows], context: Context, owner: Owner, ghost: bool = False
+    ) -> Segment:
+        """A backward segment on the autograd thread."""
+        template = self.program.library.get(key, lambda: (rows(), Nodes()), autograd=True, ghost=ghost)
+        return Segment(template, replace(context, refers=self.made[owner]))
+
+    def batch(self, context: Context) -> Iterator[Item]:
+        """The loading of a micro-batch, on the stages that need one."""
+        program, job = self.program, self.job
+        if not (program.has_embedding(context.chunk) or program.has_head(context.chunk)):
+            return
+        stall = faults.loader_stall_ns(self.settings, self.rank) if context.microbatch == 0 else 0
+        yield self.plain(f"batch:{stall}", lambda: (ends.batch(job, program.entry, stall),), context)
+
+    def embedding(self, context: Context) -> Segment:
+        """The embedding's forward."""
+        gathers = self.gathers(context.microbatch)
+        own, expert = "own" if gathers else "", self.program.expert
+        owner = (context.chunk, context.microbatch, -1)
+        return self.making(
+            f"embedding:{gathers}", lambda: ends.embedding_forward(self.job, own, gathers, expert), context, owner
+        )
+
+    def final_norm(self, context: Context) -> Segment:
+        """The last layer norm's forward."""
+        owner = (context.chunk, context.microbatch, -3)
+        return self.making("final norm", lambda: ends.final_norm_forward(self.job), context, owner)
+
+    def head(self, context: Context) -> Segment:
+        """The output layer's and the loss's forward."""
+        owner = (context.chunk, context.microbatch, -2)
+        return self.making("head", lambda: ends.head_forward(self.job), context, owner)
+
+    def head_backward(self, context: Context) -> Iterator[Segment]:
+        """Backward of cross entropy, output layer and last layer norm."""
+        job, chunk, microbatch = self.job, context.chunk, context.microbatch
+        nodes, reduces = self.program.library.nodes("head"), self.reduces(microbatch)
+
+        def rows() -> Rows:
+            return ends.head_backward(job, nodes, reduces)
+
+        yield self.engine(f"head backward:{reduces}", rows, context, (chunk, microbatch, -2))
+        yield self.engine(
+            "final norm backward", lambda: ends.final_norm_backward(job), context, (chunk, microbatch, -3)
+        )
+
+    def gathers(self, microbatch: int) -> bool:
+        """Whether a micro-batch's forward hooks gather parameters."""
+        settings = self.settings
+        return microbatch == 0 and settings.overlap_param_gather and settings.distributed_optimizer
+
+    def forward_variant(self, context: Context) -> LayerVariant:
+        """How a layer runs forward: the first micro-batch's hooks gather parameters."""
+        program, chunk, position = self.program, context.chunk, context.position
+        if not self.gathers(context.microbatch):
+            return program.variant
+        first = position == 0 and not program.has_embedding(chunk)
+        following = position + 1 < program.layers[chunk]
+        return replace(program.variant, gathers="own" if first else "wait", gathers_next=following)
+
+    def reduces(self, microbatch: int) -> bool:
+        """Whether a micro-batch's backward hooks reduce gradients."""
+        return self.settings.overlap_grad_reduce and microbatch == self.settings.microbatches - 1
+
+    def embedding_backward(self, context: Context) -> Segment:
+        """The embedding's backward."""
+        nodes, reduces = self.program.library.nodes(f"embedding:{self.gathers(0)}"), self.reduces(context.microbatch)
+        owner = (context.chunk, context.microbatch, -1)
+        return self.engine(
+            f"embedding backward:{reduces}", lambda: ends.embedding_backward(self.job, nodes, reduces), context, owner
+        )
