@@ -27,8 +27,9 @@ from traceviz_dag.classify.rules import Rules
 from traceviz_dag.lake.inputs import IterationInputs, registered
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import parse_iteration_key, parse_rank_key, rank_key
+from traceviz_dag.pipeline.formats.trace_format import EXTRA_TABLES
 from traceviz_dag.pipeline.iteration import rank_traces, stored_topology
-from traceviz_dag.pipeline.ranks import PROFILE_TABLES, RANK_TABLES
+from traceviz_dag.pipeline.ranks import RANK_TABLES
 from traceviz_dag.pipeline.workers import IterationTask, RankOutcome, analyse_ranks
 
 _DESCRIPTIONS = {
@@ -61,7 +62,7 @@ UNCLASSIFIED_LIMIT = 0.01
             condition=RANKS_NEEDED if name in RANK_TABLES else None,
             skippable=True,
         )
-        for name in (*RANK_TABLES, *PROFILE_TABLES)
+        for name in (*RANK_TABLES, *EXTRA_TABLES)
     ],
     partitions_def=rank_trace_partitions,
     backfill_policy=dg.BackfillPolicy.single_run(),

@@ -18,8 +18,9 @@ from traceviz_dag.lake.inputs import IterationInputs, RankInput, registered_if_a
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import iteration_key, rank_key
 from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES
+from traceviz_dag.pipeline.formats.registry import trace_format
 from traceviz_dag.pipeline.iteration import stored_topology
-from traceviz_dag.pipeline.ranks import PROFILE_TABLES, RANK_TABLES
+from traceviz_dag.pipeline.ranks import RANK_TABLES
 
 MADE_OF_TAG = "traceviz/made_of"
 """Of an iteration's own tables: what they were made of, as one digest; see ``made_of``."""
@@ -76,7 +77,7 @@ def _not_current(
     for key, entry in partitions.items():
         versions = dict(zip(wanted_tags, (entry.version, topology_version, rules_digest, CODE_VERSION), strict=True))
         tags = recorded.get(key, {})
-        names = RANK_TABLES if not entry.part else (*RANK_TABLES, *PROFILE_TABLES)
+        names = (*RANK_TABLES, *trace_format(entry.format).extra_tables)
         stands = are_as_recorded(lake, tags, names, inputs.run, inputs.iteration, entry.rank)
         if not stands or any(tags.get(tag) != version for tag, version in versions.items()):
             found.append((entry, stands))

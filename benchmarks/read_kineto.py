@@ -29,7 +29,7 @@ from pathlib import Path
 import pandas
 from traceviz_dag.classify.rules import load_rules
 from traceviz_dag.classify.topology.unite import unite
-from traceviz_dag.pipeline.ranks import RankTrace
+from traceviz_dag.pipeline.formats.trace_format import RankTrace
 from traceviz_dag.read.kineto.peek import peek_header
 from traceviz_dag.pipeline.workers import IterationTask, analyse_into_lake
 if path:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
 import xxhash
 
+from traceviz_dag.read.formats import all_suffixes, folder_marks, suffix_inside
 from traceviz_dag.read.topology_file import is_topology_name
 
 _SKIPPED_FOLDERS = frozenset({"truth", "chakra", "__pycache__"})
-_TRACE_ENDS = (".json", ".json.gz", ".JSON", ".JSON.GZ", ".json.GZ", ".sqlite", ".nsys-rep")
 _TEMPORARY_ENDS = (
     ".tmp",
     ".temp",
@@ -42,12 +42,12 @@ class FolderLook:
 
     Attributes:
         folder: its path or URL.
-        digest: changes whenever a name, a size or a time of change in it does.
-        traces: files that are traces by their names.
+        digest: changes whenever a name, a size or a time of change in it does, or in a folder in it that is one trace.
+        traces: files that are traces by their names, and folders that are one trace each.
         being_written: a temporary file of a writer stands there.
         newest_ns: the last time of change of its files; 0 where the store tells none.
         changed_ns: the folder's own time of change (a name came or went); 0 where there is none.
-        is_leaf: it has no folders that are looked into.
+        is_leaf: it has no folders that are looked into, and none that is a trace.
     """
 
     folder: str
@@ -84,6 +84,9 @@ class Folders(Protocol):
             OSError: it is gone or out of reach.
         """
 
+    def has_file(self, folder: str, name: str) -> bool:
+        """Whether a file of that name is in a folder; not where the folder is out of reach."""
+
 
 class LocalFolders:
     """Folders of the local file system, network mounts included."""
@@ -103,6 +106,10 @@ class LocalFolders:
     def changed_ns(self, folder: str) -> int:
         """The folder's own time of change."""
         return os.stat(folder).st_mtime_ns  # noqa: PTH116 - thousands of folders a tick
+
+    def has_file(self, folder: str, name: str) -> bool:
+        """Whether a file of that name is in a folder."""
+        return os.path.isfile(f"{folder}/{name}")  # noqa: PTH113 - thousands of folders a tick
 
 
 class RemoteFolders:
@@ -126,6 +133,10 @@ class RemoteFolders:
     def changed_ns(self, folder: str) -> int:
         """Always 0: object stores have no folders that change."""
         return 0
+
+    def has_file(self, folder: str, name: str) -> bool:
+        """Whether a file of that name is in a folder."""
+        return bool(self.store.isfile(f"{folder}/{name}"))
 
 
 def is_url(root: str) -> bool:
@@ -160,18 +171,70 @@ def walk(
             if rests(folder, changed_ns):
                 continue
             entries = folders.entries(folder)
+            below, traces = _folders_in(folders, folder, entries, rests)
         except OSError as error:
             yield Unreadable(folder, error.strerror or str(error))
             continue
-        below = sorted(name for name, is_folder, _, _ in entries if is_folder and _is_watched(name))
-        pending += [f"{folder.rstrip('/')}/{name}" for name in reversed(below)]
-        look = look_at(folder, entries, changed_ns, is_leaf=not below)
+        pending += [_child(folder, name) for name in reversed(below)]
+        look = _look(folder, entries, traces, changed_ns, is_leaf=not below and not traces)
         if look is not None and folder != after:
             yield look
 
 
-def look_at(folder: str, entries: Sequence[Entry], changed_ns: int = 0, *, is_leaf: bool = True) -> FolderLook | None:
-    """What a listing says of a folder; None where it holds nothing that could be a trace."""
+def look_at(folders: Folders, folder: str) -> FolderLook | None:
+    """How one folder looks now; None where it holds nothing that could be a trace.
+
+    Raises:
+        OSError: it cannot be listed.
+    """
+    changed_ns, entries = folders.changed_ns(folder), folders.entries(folder)
+    below, traces = _folders_in(folders, folder, entries)
+    return _look(folder, entries, traces, changed_ns, is_leaf=not below and not traces)
+
+
+def traces_in_folders(folders: Folders, folder: str) -> dict[str, Sequence[Entry]]:
+    """Name → files of each folder in a folder that is one trace.
+
+    Raises:
+        OSError: it cannot be listed.
+    """
+    return _folders_in(folders, folder, folders.entries(folder))[1]
+
+
+def _folders_in(
+    folders: Folders,
+    folder: str,
+    entries: Sequence[Entry],
+    rests: Callable[[str, int], bool] = lambda _folder, _changed: False,
+) -> tuple[list[str], dict[str, Sequence[Entry]]]:
+    """Names of the folders that are looked into; and name → files of those that are one trace.
+
+    A folder at rest is not asked: it was registered for the traces in it, so it is none itself.
+    """
+    below: list[str] = []
+    traces: dict[str, Sequence[Entry]] = {}
+    for name in sorted(name for name, is_folder, _, _ in entries if is_folder and _is_watched(name)):
+        path = _child(folder, name)
+        try:
+            at_rest = rests(path, folders.changed_ns(path))
+            if not at_rest and any(folders.has_file(path, mark) for mark in folder_marks()):
+                traces[name] = [entry for entry in folders.entries(path) if not entry[1]]
+                continue
+        except OSError:
+            pass  # the walk says why, once it comes there
+        below.append(name)
+    return below, traces
+
+
+def _look(
+    folder: str,
+    entries: Sequence[Entry],
+    folder_traces: Mapping[str, Sequence[Entry]],
+    changed_ns: int,
+    *,
+    is_leaf: bool,
+) -> FolderLook | None:
+    """What listings say of a folder and of the folders in it that are one trace; None without anything like a trace."""
     lines: list[str] = []
     traces = newest_ns = 0
     being_written = False
@@ -186,6 +249,10 @@ def look_at(folder: str, entries: Sequence[Entry], changed_ns: int = 0, *, is_le
             continue
         lines.append(f"{name}\0{size_bytes}\0{file_changed_ns}")
         newest_ns = max(newest_ns, file_changed_ns)
+    for name, files in folder_traces.items():
+        traces += 1
+        lines += [f"{name}/{file}\0{size_bytes}\0{file_changed_ns}" for file, _, size_bytes, file_changed_ns in files]
+        newest_ns = max(newest_ns, *(file_changed_ns for _, _, _, file_changed_ns in files))
     if not lines:
         return None
     lines.sort()
@@ -202,14 +269,18 @@ def look_at(folder: str, entries: Sequence[Entry], changed_ns: int = 0, *, is_le
 
 def is_trace_name(name: str) -> bool:
     """Whether a file may be a trace, by its name."""
-    return name.endswith(_TRACE_ENDS) and not name.startswith(".")
+    return name.lower().endswith(all_suffixes()) and not name.startswith(".")
 
 
 def is_temporary_name(name: str) -> bool:
     """Whether a name is one that a writer gives a file which it will rename: torch's ``.tmp``, rsync's hidden one …"""
     lower = name.lower()
-    of_trace = ".json" in lower or ".sqlite" in lower or ".nsys-rep" in lower
-    return of_trace and (lower.startswith(".") or lower.endswith(_TEMPORARY_ENDS))
+    given_away = lower.startswith(".") or lower.endswith(_TEMPORARY_ENDS)
+    return given_away and suffix_inside().search(lower) is not None
+
+
+def _child(folder: str, name: str) -> str:
+    return f"{folder.rstrip('/')}/{name}"
 
 
 def _is_watched(name: str) -> bool:

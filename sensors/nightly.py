@@ -18,8 +18,9 @@ from sensors.register_traces import JOB_NAME, OP_NAME, RegisterConfig, register_
 from traceviz_dag.lake.inputs import IterationInputs, all_registered
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import rank_key
+from traceviz_dag.pipeline.formats.trace_format import EXTRA_TABLES
 from traceviz_dag.pipeline.iteration import unread_ranks
-from traceviz_dag.pipeline.ranks import PROFILE_TABLES, RANK_TABLES
+from traceviz_dag.pipeline.ranks import RANK_TABLES
 
 NIGHT_TAG = "traceviz/night"
 RUN_KEY_TAG = "dagster/run_key"
@@ -33,7 +34,7 @@ _STAGES = {
     stage: dg.define_asset_job(f"compute_{stage}", dg.AssetSelection.assets(*tables))
     for stage, tables in (
         ("topology", ("topology", "process_groups")),
-        ("ranks", (*RANK_TABLES, *PROFILE_TABLES)),
+        ("ranks", (*RANK_TABLES, *EXTRA_TABLES)),
         ("iterations", ITERATION_TABLES),
     )
 }

@@ -9,11 +9,22 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import xxhash
 
 from sensors.ledger import FolderRecord, FolderState
-from sensors.listing import FolderLook, Folders, is_trace_name, is_url, look_at, open_folders, store_of
+from sensors.listing import (
+    Entry,
+    FolderLook,
+    Folders,
+    is_trace_name,
+    is_url,
+    look_at,
+    open_folders,
+    store_of,
+    traces_in_folders,
+)
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.inputs import (
     IterationInputs,
@@ -26,20 +37,16 @@ from traceviz_dag.lake.inputs import (
 from traceviz_dag.lake.known_ranks import drop_unlisted_ranks, with_vanished_ranks
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.pipeline.discovery import inputs_below
-from traceviz_dag.read.kineto.peek import peek_header
+from traceviz_dag.pipeline.formats.registry import by_format
+from traceviz_dag.read.formats import format_of, format_with_suffix, is_whole
 from traceviz_dag.read.layouts import discover
-from traceviz_dag.read.nsys.open import is_nsys, is_whole_export
-from traceviz_dag.read.sources import ByteSource
 from traceviz_dag.read.topology_file import read_topology_file
 from traceviz_dag.system.paths import real_path
 from traceviz_dag.system.whole_files import temporary_of
 
 _FETCHED = "fetched"
 _EARLIER_ITERATIONS = 3
-_TAIL_BYTES = 64
-_BLOCK_BYTES = 1 << 20
 _DIGEST_DIGITS = 8
-_EXPORT_SUFFIX = ".sqlite"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,15 +93,15 @@ def register_folder(home: Path, task: FolderTask) -> Registration:
         OSError: the folder cannot be listed or read.
     """
     folders = open_folders(task.root)
-    look = look_at(task.folder, folders.entries(task.folder), folders.changed_ns(task.folder))
+    look = look_at(folders, task.folder)
     if look is None:
         return Registration((), None, {})
     if task.digest and look.digest != task.digest:
         return Registration((), None, {})
     local = _fetch(folders, home, task) if is_url(task.root) else real_path(Path(task.folder))
-    growing = [] if task.overdue else _growing_exports(local)
+    growing = [] if task.overdue else _growing(local)
     if growing:
-        # Half an export is none, so that the rest of the folder would be taken for all of it.
+        # What is not recognised before its end would be left out, and the rest of the folder taken for all of it.
         return Registration((), _record(look, FolderState.WAITING, reason=_still_written(growing)), {})
     found, problem = _iterations_in(home, local, look)
     if problem is not None:
@@ -123,28 +130,6 @@ def register_folder(home: Path, task: FolderTask) -> Registration:
         partial=missing,
         warnings=tuple(line for one in settled for line in (*one.problems, *one.warnings)),
     )
-
-
-def is_whole(path: Path) -> bool:
-    """Whether a trace file was written to its end: JSON closes its last bracket, gzip its stream."""
-    if is_nsys(path):
-        return is_whole_export(path)
-    try:
-        with ByteSource(path) as source:
-            if not source.compressed:
-                return _last_byte(path) in {b"}", b"]"}
-            block = memoryview(bytearray(_BLOCK_BYTES))
-            while source.readinto(block):
-                pass
-            return source.fault is None
-    except BadInputError:
-        return False
-
-
-def _last_byte(path: Path) -> bytes:
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
-        return file.read().rstrip()[-1:]
 
 
 def _record(
@@ -206,10 +191,17 @@ def _flagged(inputs: IterationInputs, missing: Sequence[int]) -> IterationInputs
     return replace(inputs, warnings=(*inputs.warnings, f"{inputs.key}: no traces of ranks {list(missing)} yet"))
 
 
-def _growing_exports(local: Path) -> list[str]:
-    """Names of exports in a folder that are not whole, those too that cannot be told for exports yet."""
-    files = (path for path in sorted(local.glob(f"*{_EXPORT_SUFFIX}")) if is_trace_name(path.name) and path.is_file())
-    return [path.name for path in files if not is_whole_export(path)]
+def _growing(local: Path) -> list[str]:
+    """Names of what is not whole in a folder, of formats whose files cannot be told for theirs before their end."""
+    found = []
+    for path in sorted(local.iterdir()):
+        if path.is_dir():
+            one = None if path.name.startswith(".") else format_of(path)
+        else:
+            one = format_with_suffix(path.name) if is_trace_name(path.name) and path.is_file() else None
+        if one is not None and not one.told_before_its_end and not one.is_whole(path):
+            found.append(path.name)
+    return found
 
 
 def _still_written(names: Sequence[str]) -> str:
@@ -240,18 +232,13 @@ def _missing_ranks(home: Path, inputs: IterationInputs, configured: int | None) 
 
 
 def _world_size(inputs: IterationInputs) -> int | None:
-    if any(entry.part for entry in inputs.ranks):
-        return _world_of_text(inputs.topology_file)
-    for entry in inputs.ranks:
-        try:
-            return peek_header(Path(entry.path)).world_size
-        except BadInputError:
-            continue
-    return None
+    """The size of the job as a trace states it, else as the topology text file does."""
+    stated = (one.world_size(part.ranks) for one, part in by_format(inputs))
+    return next((size for size in stated if size is not None), None) or _world_of_text(inputs.topology_file)
 
 
 def _world_of_text(topology_file: str | None) -> int | None:
-    """The size of the job of exports, which do not state it themselves."""
+    """The size of the job as a topology text file states it."""
     if topology_file is None:
         return None
     try:
@@ -268,15 +255,28 @@ def _fetch(folders: Folders, home: Path, task: FolderTask) -> Path:
     base = home / _FETCHED / xxhash.xxh3_64_hexdigest(root.encode())[:_DIGEST_DIGITS] / root.rpartition("/")[2]
     local = base / below if below else base
     local.mkdir(parents=True, exist_ok=True)
-    for name, is_folder, size_bytes, changed_ns in folders.entries(task.folder):
+    for name, files in traces_in_folders(folders, task.folder).items():
+        (local / name).mkdir(exist_ok=True)
+        for gone in {file.name for file in (local / name).iterdir()} - {file for file, _, _, _ in files}:
+            (local / name / gone).unlink()
+        _fetch_files(store, f"{task.folder.rstrip('/')}/{name}", files, local / name)
+    wanted = [entry for entry in folders.entries(task.folder) if not entry[1] and _is_fetched(entry[0])]
+    _fetch_files(store, task.folder.rstrip("/"), wanted, local)
+    return local
+
+
+def _is_fetched(name: str) -> bool:
+    return is_trace_name(name) or name.endswith(".txt")
+
+
+def _fetch_files(store: Any, folder: str, entries: Sequence[Entry], local: Path) -> None:
+    for name, _, size_bytes, changed_ns in entries:
         target = local / name
-        wanted = is_trace_name(name) or name.endswith(".txt")
-        if is_folder or not wanted or _looks_like(target, size_bytes, changed_ns):
+        if _looks_like(target, size_bytes, changed_ns):
             continue
         with temporary_of(target) as arriving:
-            store.get_file(f"{task.folder.rstrip('/')}/{name}", str(arriving))
+            store.get_file(f"{folder}/{name}", str(arriving))
             os.utime(arriving, ns=(abs(changed_ns), abs(changed_ns)))
-    return local
 
 
 def _looks_like(path: Path, size_bytes: int, changed_ns: int) -> bool:

@@ -47,7 +47,8 @@ def check_output(text: str) -> None:
 def kineto(path: Path, chance: random.Random) -> str:
     """Header, peek, topology, and the rank's tables, as they are written."""
     from traceviz_dag.classify.topology.unite import topology_tables, unite
-    from traceviz_dag.pipeline.ranks import RankTrace, analyse_rank
+    from traceviz_dag.pipeline.formats.trace_format import RankTrace
+    from traceviz_dag.pipeline.ranks import analyse_rank
     from traceviz_dag.read.kineto.peek import peek, peek_header
     from traceviz_dag.read.layouts import TraceFile
     from traceviz_dag.read.placement import resolve
@@ -131,9 +132,10 @@ def capture(path: Path, chance: random.Random) -> str:
 def nsys(path: Path, chance: random.Random) -> str:
     """Place the ranks of an export, take each the whole way, and print what some commands show of it."""
     from traceviz_dag.classify.topology.unite import unite
+    from traceviz_dag.pipeline.formats.trace_format import RankTrace
     from traceviz_dag.pipeline.nsys_placement import place_exports
     from traceviz_dag.pipeline.nsys_ranks import export_headers
-    from traceviz_dag.pipeline.ranks import RankTrace, analyse_rank
+    from traceviz_dag.pipeline.ranks import analyse_rank
     from traceviz_dag.read.layouts import TraceFile
 
     ended = WHOLE

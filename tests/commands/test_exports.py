@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.nsys_file import SECOND, Export, node_export
-from traceviz_dag.commands.doctor.answers import DIMENSION, HIDDEN, MICROBATCH, PHASE, SIZES
 from traceviz_dag.commands.main import app
 from traceviz_dag.errors import UsageError
+from traceviz_dag.pipeline.captures.answers import DIMENSION, HIDDEN, MICROBATCH, PHASE, SIZES
 from traceviz_dag.read.nsys import cache as nsys_cache
 
 PAYLOAD = '{"NCCL communicator ID": 77, "Message size [bytes]": 4096}'

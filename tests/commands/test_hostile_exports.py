@@ -14,8 +14,9 @@ from traceviz_dag.classify.rules import load_rules
 from traceviz_dag.classify.topology.unite import unite
 from traceviz_dag.commands.main import app
 from traceviz_dag.errors import BadInputError
+from traceviz_dag.pipeline.formats.trace_format import RankTrace
 from traceviz_dag.pipeline.nsys_placement import place_exports
-from traceviz_dag.pipeline.ranks import RankTrace, analyse_rank
+from traceviz_dag.pipeline.ranks import analyse_rank
 from traceviz_dag.read.layouts import TraceFile
 
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]")

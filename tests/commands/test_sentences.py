@@ -20,7 +20,7 @@ from tests.show.drawn import title
 from traceviz_dag.commands.accuracy import accuracy
 from traceviz_dag.commands.clocks import clocks
 from traceviz_dag.commands.common.summary import iteration_summary, print_summary
-from traceviz_dag.commands.doctor.doctor import _captures, doctor, judge
+from traceviz_dag.commands.doctor.doctor import _captures, doctor
 from traceviz_dag.commands.gate import gate
 from traceviz_dag.commands.iterations import iterations
 from traceviz_dag.commands.overlap import overlap
@@ -249,7 +249,7 @@ def test_what_doctor_answers_is_what_its_tables_say_and_what_analysis_gives(job)
     output, _ = run(doctor, traces_of(job))
     reading = reader(job)
     reading.sentence(output.strip().splitlines()[0])
-    for answer in judge(capture):
+    for answer in capture.answers:
         for part in answer.why.split("; "):
             reading.sentence(part)
         hold(each, answer)
@@ -284,5 +284,5 @@ def test_titles_of_figures_say_what_the_tables_say(job):
 def test_what_doctor_answers_of_real_traces_is_what_analysis_gives(path, shared_data, tmp_path):
     (capture, *_) = _captures(shared_data / path, tmp_path)
     (each, *_) = [found for found in analysed_at(shared_data / path) if found.iteration == capture.iteration]
-    for answer in judge(capture):
+    for answer in capture.answers:
         hold(each, answer)

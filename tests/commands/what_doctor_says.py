@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from traceviz_dag.commands.doctor.answers import (
+from traceviz_dag.pipeline.across_ranks import StoredIteration
+from traceviz_dag.pipeline.captures.answers import (
     BANDWIDTH,
     BUBBLE,
     DIMENSION,
@@ -15,7 +16,6 @@ from traceviz_dag.commands.doctor.answers import (
     WAITS,
     Answer,
 )
-from traceviz_dag.pipeline.across_ranks import StoredIteration
 
 _SHARES = {
     PHASE: "SELECT sum(duration_ns) FILTER (phase <> 'unknown') / sum(duration_ns) AS share FROM kernels",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import replace
 
 import pytest
@@ -21,7 +22,7 @@ from traceviz_dag.lake.inputs import (
 
 def inputs_of(*paths, run: str = "job", iteration: int = 7) -> IterationInputs:
     ranks = tuple(
-        RankInput(rank, str(path), path.name, None, path.stat().st_size, path.stat().st_mtime_ns)
+        RankInput(rank, str(path), path.name, None, path.stat().st_size, path.stat().st_mtime_ns, format="kineto")
         for rank, path in enumerate(paths)
     )
     return IterationInputs(run, iteration, str(paths[0].parent), ranks)
@@ -71,11 +72,16 @@ def test_a_file_that_is_gone_keeps_its_version(tmp_path, files):
     assert second == first
 
 
-def test_lists_of_older_homes_without_digests_are_read(tmp_path, files):
-    old = inputs_of(*files)
+def test_lists_of_older_homes_without_digests_and_formats_are_read(tmp_path, files):
+    first, second = inputs_of(*files).ranks
+    export = replace(second, part="100-0", format="nsys")
+    old = replace(inputs_of(*files), ranks=(first, export))
     register(tmp_path, old)
     text = (tmp_path / "inputs/job@7.json").read_text()
-    (tmp_path / "inputs/job@7.json").write_text(text.replace('"digest": ""', '"ignored": ""'))
+    for field in ("digest", "format"):
+        text = re.sub(f'"{field}": "[a-z]*"', '"ignored": ""', text)
+    (tmp_path / "inputs/job@7.json").write_text(text)
+    assert "kineto" not in text
     assert registered(tmp_path, "job@7") == old
     assert old.ranks[0].version == f"{old.ranks[0].size_bytes}-{old.ranks[0].changed_ns}"
 

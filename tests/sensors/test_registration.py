@@ -10,12 +10,13 @@ import fsspec
 import pytest
 
 from sensors.ledger import FolderState
-from sensors.registration import FolderTask, Registration, is_whole, register_folder
+from sensors.registration import FolderTask, Registration, register_folder
 from tests.classify.topology.test_topology_file import NEW_FORM
 from tests.nsys_file import node_export
 from tests.small_run import rank_file, write_run
 from traceviz_dag.lake.inputs import registered
 from traceviz_dag.lake.lake import open_lake
+from traceviz_dag.read.formats import is_whole
 from traceviz_dag.tables import OVERLAP
 
 TRACE = "rank_{rank:04d}_iter_{iteration}.pt.trace.json"

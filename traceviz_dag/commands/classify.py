@@ -19,7 +19,7 @@ from traceviz_dag.system.paths import real_path
 from traceviz_dag.system.whole_files import whole_file
 
 if TYPE_CHECKING:
-    from traceviz_dag.pipeline.ranks import RankTrace
+    from traceviz_dag.pipeline.formats.trace_format import RankTrace
     from traceviz_dag.read.events import TraceEvents
 
 
@@ -54,25 +54,27 @@ def classify(
     """
     from traceviz_dag.classify.rules import load_rules
     from traceviz_dag.pipeline.discovery import inputs_below
+    from traceviz_dag.pipeline.formats.registry import format_of_file
     from traceviz_dag.pipeline.iteration import rank_traces, read_topology
     from traceviz_dag.pipeline.ranks import classify_trace, read_events, read_fault
-    from traceviz_dag.read.nsys.open import is_nsys
+    from traceviz_dag.read.formats import format_of
 
     if engine not in _ENGINES:
         raise UsageError(f"no reader {engine!r}; there are {', '.join(_ENGINES)}")
     trace_path = path or input_
     if trace_path is None or (path is not None and input_ is not None):
         raise UsageError("give one trace file, as an argument or with --input")
-    profile = is_nsys(trace_path)
-    if trace_path.is_dir() and not profile:
+    if trace_path.is_dir() and format_of(trace_path) is None:
         raise UsageError(f"{trace_path} is a folder; use traceviz analyze for many files")
-    if profile and (engine == "perfetto" or traceviz is not None):
+    one = format_of_file(trace_path)
+    if (engine == "perfetto" and not one.perfetto_imports) or (traceviz is not None and one.several_ranks):
         raise UsageError(
-            "--engine perfetto and --traceviz are for PyTorch traces; analyze takes profiles the whole way"
+            f"--engine perfetto and --traceviz are for PyTorch traces, not {one.title}; analyze takes those the whole "
+            "way"
         )
     inputs = inputs_below([trace_path], rank=rank, home=real_path(home))[0]
     traces = rank_traces(inputs, {entry.rank for entry in inputs.ranks}, real_path(home))
-    trace = _chosen(traces, rank if profile and len(traces) > 1 else None)
+    trace = _chosen(traces, rank if len(traces) > 1 else None)
     topology, table = read_topology(inputs, home=real_path(home)), load_rules(rules)
     events = _by_perfetto(trace.path) if engine == "perfetto" else read_events(trace, topology, table)
     kernels = classify_trace(events, trace.rank, topology, table).kernels

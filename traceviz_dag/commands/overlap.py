@@ -22,7 +22,7 @@ from traceviz_dag.vocabulary import ALL_DIMENSIONS
 if TYPE_CHECKING:
     from traceviz_dag.lake.inputs import IterationInputs
     from traceviz_dag.pipeline.completeness import Completeness
-    from traceviz_dag.pipeline.ranks import RankTrace
+    from traceviz_dag.pipeline.formats.trace_format import RankTrace
 
 _TITLES = {
     "file": "file, from its first kernel to its last",

@@ -38,6 +38,7 @@ class RankInput:
         part: process and GPU that are the rank, in a file that holds several ranks; empty takes the whole file.
         size_bytes, changed_ns: as the file system gave them when the file was registered.
         digest: of the file's bytes when it looked like that; empty where nobody computed it.
+        format: name of its trace format; never empty in a list that was read by ``registered``.
         refusal: why it is not taken for the rank that it claims to be: it is of another job; empty where it is taken.
     """
 
@@ -50,6 +51,7 @@ class RankInput:
     digest: str = ""
     part: str = ""
     refusal: str = ""
+    format: str = ""
 
     @property
     def version(self) -> str:
@@ -113,7 +115,7 @@ def registered(home: Path, key: str) -> IterationInputs:
     """
     path = _path(home, key)
     try:
-        return msgspec.json.decode(path.read_bytes(), type=IterationInputs)
+        return _with_formats(msgspec.json.decode(path.read_bytes(), type=IterationInputs))
     except FileNotFoundError:
         raise BadInputError(path, f"iteration {key} is not registered", "run traceviz analyze on its folder") from None
     except msgspec.DecodeError as error:
@@ -191,6 +193,15 @@ def registered_of_run(home: Path, run: str, *, before: int, newest: int) -> list
         if number < before:
             numbers.append(number)
     return [registered(home, iteration_key(run, number)) for number in sorted(numbers, reverse=True)[:newest]]
+
+
+def _with_formats(inputs: IterationInputs) -> IterationInputs:
+    """The same list with a format for each rank: registrations once had none, and knew two formats, of which the files
+    of one alone had parts."""
+    if all(entry.format for entry in inputs.ranks):
+        return inputs
+    named = (replace(entry, format=entry.format or ("nsys" if entry.part else "kineto")) for entry in inputs.ranks)
+    return replace(inputs, ranks=tuple(named))
 
 
 def _undamaged(home: Path, key: str) -> IterationInputs | None:

@@ -29,8 +29,9 @@ def with_vanished_ranks(home: Path, inputs: IterationInputs) -> IterationInputs:
     if any(before.get(entry.rank, entry.digest) != entry.digest for entry in inputs.ranks):
         return inputs
     found = {entry.rank for entry in inputs.ranks} | set(inputs.disputed)
-    digests = {entry.digest for entry in inputs.ranks if not entry.part}
-    kept = [entry for entry in gone if entry.rank not in found and (entry.part or entry.digest not in digests)]
+    # A file that holds several ranks is the same content under each of them; its parts tell them apart.
+    contents = {(entry.digest, entry.part) for entry in inputs.ranks}
+    kept = [entry for entry in gone if entry.rank not in found and (entry.digest, entry.part) not in contents]
     return replace(inputs, ranks=tuple(sorted((*inputs.ranks, *kept), key=lambda entry: entry.rank)))
 
 

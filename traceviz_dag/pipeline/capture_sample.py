@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,35 +11,13 @@ from traceviz_dag.classify.rules import Rules
 from traceviz_dag.classify.topology.types import Topology
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.inputs import IterationInputs
+from traceviz_dag.pipeline.captures.capture import Sample
+from traceviz_dag.pipeline.formats.trace_format import RankTrace
 from traceviz_dag.pipeline.iteration import rank_traces
-from traceviz_dag.pipeline.ranks import RankTrace, classify_trace, read_events
+from traceviz_dag.pipeline.ranks import classify_trace, read_events
 from traceviz_dag.vocabulary import Dimension, Kind, Phase
 
 _IN_MICROBATCH = (Phase.FORWARD.value, Phase.BACKWARD.value, Phase.RECOMPUTE.value)
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """What the kernels of one rank tell.
-
-    Attributes:
-        phase_known: share of kernel time with a phase; None without kernels.
-        microbatch_known: share of the forward and backward time that is in a micro-batch; 0 without any such time.
-        dimension_known: share of communication time with a dimension; None without communication.
-        communications: communication kernels; sized: those with elements; grouped: those whose group is known, because
-            the trace names it or because the topology has one of their dimension.
-        module_known: share of kernel time with a module; None without kernels.
-    """
-
-    rank: int
-    kernels: int
-    phase_known: float | None
-    microbatch_known: float
-    dimension_known: float | None
-    communications: int
-    grouped: int
-    sized: int
-    module_known: float | None
 
 
 class Sampler:

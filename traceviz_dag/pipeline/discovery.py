@@ -14,11 +14,11 @@ from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.lake.digests import look_of
 from traceviz_dag.lake.inputs import IterationInputs, RankInput, all_registered, folder_of_run
 from traceviz_dag.lake.known_ranks import known_beside
-from traceviz_dag.pipeline.nsys_placement import place_exports
+from traceviz_dag.pipeline.formats.registry import trace_formats
+from traceviz_dag.pipeline.formats.trace_format import PlaceRequest
 from traceviz_dag.printable import printable
 from traceviz_dag.read.layouts import RunFolder, discover
-from traceviz_dag.read.nsys.open import is_nsys
-from traceviz_dag.read.placement import PlacedTrace, Placement, resolve
+from traceviz_dag.read.placement import PlacedTrace, Placement, united
 
 
 def inputs_below(
@@ -129,32 +129,34 @@ def _refusals(traces: Sequence[PlacedTrace]) -> dict[int, str]:
 
 
 def _placement(run: RunFolder, rank: int | None, ranks: Mapping[Path, int], home: Path | None) -> Placement:
-    """Place Kineto traces by what they say themselves, exports of Nsight Systems by what they hold."""
-    exports = [file for file in run.files if is_nsys(file.path)]
-    placement = resolve([file for file in run.files if file not in exports], rank=rank, ranks=ranks)
-    if not exports:
-        return placement
-    known = _registered_exports(run.folder, home)
-    others = place_exports(exports, home, rank=rank, known=known, beside_traces=bool(placement.traces))
-    return Placement(
-        (*placement.traces, *others.traces),
-        (*placement.problems, *others.problems),
-        (*placement.warnings, *others.warnings),
-        (*placement.disputed, *others.disputed),
-    )
+    """Let each format place its files; of ranks that files of two formats claim, none is taken."""
+    placements: list[Placement] = []
+    taken_by = ""
+    for one in trace_formats().values():
+        files = [file for file in run.files if file.format == one.name]
+        if files:
+            known = partial(_registered_files, run.folder, home, one.name)
+            placement = one.place(PlaceRequest(files, home, rank, ranks, known, taken_by))
+            traces = tuple(replace(trace, format=one.name) for trace in placement.traces)
+            placements.append(replace(placement, traces=traces))
+            if any(trace.run == run.run for trace in traces):
+                taken_by = taken_by or one.title
+    return united(*placements)
 
 
-def _registered_exports(folder: Path, home: Path | None) -> dict[Path, str]:
-    """The run that each export of a folder was registered for."""
+def _registered_files(folder: Path, home: Path | None, format_name: str) -> dict[Path, str]:
+    """The run that each file of one format in a folder was registered for."""
     known: dict[Path, str] = {}
     # A damaged list is reported by what needs it; here it only means that names are found anew.
     with suppress(BadInputError):
         for inputs in all_registered(home) if home is not None else ():
             if inputs.folder == str(folder):
-                known |= {Path(entry.path): inputs.run for entry in inputs.ranks if entry.part}
+                known |= {Path(entry.path): inputs.run for entry in inputs.ranks if entry.format == format_name}
     return known
 
 
 def _rank_input(trace: PlacedTrace) -> RankInput:
     size, changed = look_of(trace.path)
-    return RankInput(trace.rank, str(trace.path), trace.name, trace.step, size, changed, part=trace.part)
+    return RankInput(
+        trace.rank, str(trace.path), trace.name, trace.step, size, changed, part=trace.part, format=trace.format
+    )

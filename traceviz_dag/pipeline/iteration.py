@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,10 +14,9 @@ from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.digests import digest_of
 from traceviz_dag.lake.inputs import IterationInputs
 from traceviz_dag.lake.lake import Lake
-from traceviz_dag.pipeline.nsys_ranks import export_headers
-from traceviz_dag.pipeline.ranks import RankTrace
+from traceviz_dag.pipeline.formats.registry import by_format
+from traceviz_dag.pipeline.formats.trace_format import Headers, RankTrace
 from traceviz_dag.read.events import TraceHeader
-from traceviz_dag.read.kineto.peek import peek_header
 from traceviz_dag.read.topology_file import read_topology_file
 from traceviz_dag.vocabulary import TraceStatus
 
@@ -37,7 +35,7 @@ def read_topology(
         stated: makes the grids of sizes that a user gave, from the headers that complete them; compared with the rest.
         home: where profiles of Nsight Systems are kept once they were read; None keeps nothing.
     """
-    headers = dict(_headers(inputs, home))
+    headers = _headers(inputs, home).found
     computed = stated(headers.values()) if stated is not None else None
     if inputs.topology_file is None:
         return unite(headers, None, computed)
@@ -48,30 +46,24 @@ def read_topology(
         return replace(topology, disagreements=(*topology.disagreements, str(error)))
 
 
-def _headers(inputs: IterationInputs, home: Path | None) -> Iterator[tuple[int, TraceHeader]]:
-    exports = [(entry.rank, Path(entry.path), entry.part) for entry in inputs.ranks if entry.part]
-    # Where an export cannot be read, the step that reads its kernels reports it.
-    with suppress(BadInputError):
-        yield from export_headers(exports, home).items()
-    for entry in inputs.ranks:
-        if entry.part or entry.refusal:
-            continue
-        try:
-            yield entry.rank, peek_header(Path(entry.path))
-        except BadInputError:
-            continue
+def _headers(inputs: IterationInputs, home: Path | None) -> Headers:
+    """The headers of the ranks that are of this job; why the others tell nothing."""
+    found: dict[int, TraceHeader] = {}
+    faults = {entry.rank: f"{entry.path}: {entry.refusal}" for entry in inputs.ranks if entry.refusal}
+    mine = replace(inputs, ranks=tuple(entry for entry in inputs.ranks if not entry.refusal))
+    for one, part in by_format(mine):
+        headers = one.headers(part.ranks, home)
+        found |= headers.found
+        faults |= headers.faults
+    return Headers(found, faults)
 
 
 def unread_headers(inputs: IterationInputs) -> Iterator[tuple[int, str, str]]:
-    """(rank, file, fault) of PyTorch traces whose header tells the topology nothing: unreadable, or of another job."""
+    """(rank, file, fault) of ranks whose header tells the topology nothing: unreadable, or of another job."""
+    faults = _headers(inputs, None).faults
     for entry in inputs.ranks:
-        if entry.refusal:
-            yield entry.rank, entry.name, f"{entry.path}: {entry.refusal}"
-        elif not entry.part:
-            try:
-                peek_header(Path(entry.path))
-            except BadInputError as error:
-                yield entry.rank, entry.name, str(error)
+        if entry.rank in faults:
+            yield entry.rank, entry.name, faults[entry.rank]
 
 
 def stored_topology(lake: Lake, run: str, iteration: int) -> tuple[Topology, str]:
@@ -93,7 +85,7 @@ def rank_traces(inputs: IterationInputs, ranks: Collection[int], home: Path | No
         home: where profiles of Nsight Systems are kept once they were read; None keeps nothing.
     """
     return [
-        RankTrace(Path(entry.path), entry.name, entry.rank, entry.step, entry.part, home, entry.refusal)
+        RankTrace(Path(entry.path), entry.name, entry.rank, entry.step, entry.part, home, entry.refusal, entry.format)
         for entry in inputs.ranks
         if entry.rank in ranks
     ]

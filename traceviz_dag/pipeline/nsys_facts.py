@@ -65,7 +65,7 @@ class ExportFacts:
 
 
 def export_facts(inputs: IterationInputs, home: Path | None, rules: Rules) -> list[ExportFacts]:
-    """What each export of an iteration holds, by name.
+    """What each export of an iteration holds, by name; all of its ranks are of exports.
 
     Args:
         home: where profiles are kept once they were read; None keeps nothing.
@@ -75,8 +75,7 @@ def export_facts(inputs: IterationInputs, home: Path | None, rules: Rules) -> li
     """
     by_path: dict[str, list[RankInput]] = {}
     for entry in inputs.ranks:
-        if entry.part:
-            by_path.setdefault(entry.path, []).append(entry)
+        by_path.setdefault(entry.path, []).append(entry)
     found = [_facts(open_profile(Path(path), home), entries, rules) for path, entries in by_path.items()]
     return sorted(found, key=lambda one: one.name)
 

@@ -16,6 +16,7 @@ from traceviz_dag.errors import BadInputError
 from traceviz_dag.pipeline.nsys_ranks import iterations_of_part, parts_of
 from traceviz_dag.read.layouts import TraceFile
 from traceviz_dag.read.nsys.cache import open_profile
+from traceviz_dag.read.nsys.files import NsysFiles
 from traceviz_dag.read.nsys.iterations import Iterations
 from traceviz_dag.read.nsys.profile import NO_NAME, NsysProfile
 from traceviz_dag.read.placement import PlacedTrace, Placement
@@ -46,7 +47,7 @@ def place_exports(
     rank: int | None = None,
     known: Mapping[Path, str] | None = None,
     *,
-    beside_traces: bool = False,
+    taken_by: str = "",
 ) -> Placement:
     """Place the ranks of the exports of one folder. Those that nothing ties to one job are runs of their own.
 
@@ -55,7 +56,7 @@ def place_exports(
         home: where profiles are kept once they were read; None keeps nothing.
         rank: rank of an export that holds only one and does not say which.
         known: exports that were registered before → the run that they are of; it keeps them, whatever came since.
-        beside_traces: PyTorch traces stand in the folder too, and are the run of its name.
+        taken_by: what the traces beside them are called that are the run of the folder's name; empty without such.
     """
     exports, problems = [], []
     profiles: dict[Path, NsysProfile] = {}
@@ -72,7 +73,7 @@ def place_exports(
         node = _NODE_IN_NAME.search(file.path.name)
         exports.append(Export(file, int(node[1]) if node else None, parts, _evidence(file, profile)))
     traces, words = [], []
-    for run, members, why in _runs(exports, known or {}, beside_traces):
+    for run, members, why in _runs(exports, known or {}, taken_by):
         numbered, assumed = number_ranks(members, rank)
         words += [*why, *assumed]
         for export, ranks in numbered:
@@ -135,11 +136,11 @@ def _evidence(file: TraceFile, profile: NsysProfile) -> CaptureEvidence:
 
 
 def _runs(
-    exports: Sequence[Export], known: Mapping[Path, str], beside_traces: bool
+    exports: Sequence[Export], known: Mapping[Path, str], taken_by: str
 ) -> list[tuple[str, list[Export], list[str]]]:
     """(run, its exports, what must be said of that) of each job in a folder."""
     found = [[exports[place] for place in job] for job in jobs([export.evidence for export in exports])]
-    alone = len(found) == 1 and not beside_traces
+    alone = len(found) == 1 and not taken_by
     named: list[tuple[str, list[Export], list[str]]] = []
     claims = Counter(name for job in found for name in {known.get(one.file.path, "") for one in job})
     for job in found:
@@ -153,7 +154,7 @@ def _runs(
         words = _of_other_times(job)
         if not alone:
             others = [one.evidence for other in found if other is not job for one in other]
-            why = why_apart([one.evidence for one in job], others) if others else "PyTorch traces stand beside it"
+            why = why_apart([one.evidence for one in job], others) if others else f"{taken_by} stand beside it"
             words.append(
                 f"{first.path}: taken as a run of its own, {run}: {why}; name the nodes of one job …node0, …node1"
             )
@@ -173,8 +174,10 @@ def _of_other_times(job: Sequence[Export]) -> list[str]:
 def _placed(file: TraceFile, part: NsysPart, rank: int, found: Iterations) -> list[PlacedTrace]:
     steps = found.number.tolist()
     if file.iteration is not None and len(steps) == 1:
-        return [PlacedTrace(file.run, file.iteration, rank, file.path, file.name, None, part.key)]
-    several = len(steps) > 1
+        numbers: list[tuple[int, int | None]] = [(file.iteration, None)]
+    else:
+        numbers = [(step, step if len(steps) > 1 else None) for step in steps]
     return [
-        PlacedTrace(file.run, step, rank, file.path, file.name, step if several else None, part.key) for step in steps
+        PlacedTrace(file.run, number, rank, file.path, file.name, step, part.key, format=NsysFiles.name)
+        for number, step in numbers
     ]

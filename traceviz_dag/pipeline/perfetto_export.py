@@ -18,8 +18,8 @@ from traceviz_dag.lake.partition_keys import iteration_key
 from traceviz_dag.lake.partitions import escape
 from traceviz_dag.pipeline.across_ranks import StoredIteration
 from traceviz_dag.pipeline.figures import LakeSource
-from traceviz_dag.read.kineto.memory import MEMORY, read_memory
-from traceviz_dag.read.nsys.open import is_nsys
+from traceviz_dag.pipeline.formats.registry import trace_format
+from traceviz_dag.read.kineto.memory import MEMORY
 from traceviz_dag.show.perfetto.iteration import Matched, Scope, WrittenTrace, write_iteration_trace
 from traceviz_dag.system.whole_files import remove_all_stale_temporaries
 
@@ -84,9 +84,9 @@ def export_iteration(
 
 
 def _memory(source: LakeSource, rank: int) -> pa.Table:
-    """What a rank's devices have allocated over time; no rows where its trace is gone, or no Kineto trace."""
+    """What a rank's devices have allocated over time; no rows where its trace is gone, or does not say."""
     inputs = registered_if_any(source.lake.home, iteration_key(source.run, source.iteration))
     entry = None if inputs is None else inputs.rank(rank)
-    if entry is None or not Path(entry.path).is_file() or is_nsys(Path(entry.path)):
+    if entry is None or not Path(entry.path).exists():
         return MEMORY.empty_table()
-    return read_memory(Path(entry.path))
+    return trace_format(entry.format).memory(Path(entry.path))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -20,52 +19,25 @@ from traceviz_dag.classify.rules import Rules
 from traceviz_dag.classify.topology.types import Topology
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.digests import digest_of, look_of
-from traceviz_dag.pipeline.nsys_ranks import export_events, export_ranges
+from traceviz_dag.pipeline.formats.registry import format_of_trace
+from traceviz_dag.pipeline.formats.trace_format import RankTrace
 from traceviz_dag.read.events import CPU_OP, PYTHON_FUNCTION, TraceEvents
-from traceviz_dag.read.kineto.reader import EXPORT_AGAIN, read_kineto, told
-from traceviz_dag.read.nsys.open import is_nsys, is_report
-from traceviz_dag.read.regular_file import open_regular
+from traceviz_dag.read.kineto.reader import EXPORT_AGAIN, told
 from traceviz_dag.tables import TRACES
 from traceviz_dag.vocabulary import Category, Dimension, Kind, Phase, TraceStatus
 
 RANK_TABLES = ("traces", "kernels", "microbatches", "overlap")
 """The tables that every rank's trace becomes, in the order in which they are written."""
 
-PROFILE_TABLES = ("nvtx_ranges",)
-"""What a rank of an Nsight Systems profile becomes besides."""
-
 _READINGS = 2
 """So often is a file read that changes meanwhile."""
-
-
-@dataclass(frozen=True, slots=True)
-class RankTrace:
-    """One rank's part of an iteration.
-
-    Attributes:
-        path: the trace file.
-        name: how tables and messages call the file: its path relative to the run's folder.
-        rank: the global rank.
-        step: the ProfilerStep that is the iteration, where the file holds several; None takes the whole file.
-        part: process and GPU that are the rank, in a file that holds several ranks; empty takes the whole file.
-        home: where profiles that were read once are kept; None keeps nothing.
-        refusal: why the file is not taken for this rank; empty where it is.
-    """
-
-    path: Path
-    name: str
-    rank: int
-    step: int | None = None
-    part: str = ""
-    home: Path | None = None
-    refusal: str = ""
 
 
 def analyse_rank(trace: RankTrace, topology: Topology, rules: Rules) -> Mapping[str, pa.Table]:
     """Read, classify and measure one rank.
 
     Returns:
-        Table name → rows, for each of RANK_TABLES, and of PROFILE_TABLES where the source is a profile.
+        Table name → rows, for each of RANK_TABLES, and of the extra tables of the trace's format.
 
     Raises:
         BadInputError: nothing of the file can be used, or it changes whenever it is read.
@@ -82,16 +54,13 @@ def _analyse_once(trace: RankTrace, topology: Topology, rules: Rules) -> Mapping
     events = read_events(trace, topology, rules)
     classified = classify_trace(events, trace.rank, topology, rules)
     kernels = kernels_of_step(classified, trace.step)
-    more = {}
-    if is_nsys(trace.path):
-        windows = step_windows(classified, trace.step)
-        more["nvtx_ranges"] = export_ranges(trace.path, trace.part, trace.home, windows)
+    windows = step_windows(classified, trace.step)
     return {
-        **more,
+        **format_of_trace(trace).tables(trace, windows),
         "traces": _traces_row(trace, events, classified, kernels, rules),
         "kernels": kernels,
         "microbatches": microbatches_table(kernels, _host_steps(classified, trace.step)),
-        "overlap": overlap_table(kernels, step_windows(classified, trace.step), classified.kernels),
+        "overlap": overlap_table(kernels, windows, classified.kernels),
     }
 
 
@@ -106,11 +75,7 @@ def read_events(trace: RankTrace, topology: Topology, rules: Rules, *, every_ann
     """
     if trace.refusal:
         raise BadInputError(trace.path, trace.refusal, "give each job a folder of its own")
-    if not is_nsys(trace.path):
-        return read_kineto(trace.path)
-    return export_events(
-        trace.path, trace.part, trace.rank, topology, trace.home, rules, every_annotation=every_annotation
-    )
+    return format_of_trace(trace).events(trace, topology, rules, every_annotation=every_annotation)
 
 
 def read_fault(events: TraceEvents) -> str | None:
@@ -192,7 +157,7 @@ def _traces_row(
 
     values: dict[str, object] = {
         "file": trace.name,
-        "format": _format(trace.path),
+        "format": format_of_trace(trace).word(trace.path),
         "bytes": look_of(trace.path)[0],
         "digest": digest_of(trace.path),
         "status": (TraceStatus.PARTIAL if report.fault or report.dropped else TraceStatus.READ).value,
@@ -232,14 +197,3 @@ def _state_of(path: Path) -> tuple[int, ...]:
         # Reading it says what is wrong.
         return ()
     return (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-
-
-def _format(path: Path) -> str:
-    if is_nsys(path):
-        return "nsys_parquet" if path.is_dir() else "nsys_rep" if is_report(path) else "nsys_sqlite"
-    return "kineto_json_gz" if _is_gzip(path) else "kineto_json"
-
-
-def _is_gzip(path: Path) -> bool:
-    with open_regular(path) as file:
-        return file.read(2) == b"\x1f\x8b"

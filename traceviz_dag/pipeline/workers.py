@@ -18,7 +18,8 @@ from traceviz_dag.classify.topology.types import Topology
 from traceviz_dag.errors import BadInputError, file_system_line
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import iteration_key, rank_key
-from traceviz_dag.pipeline.ranks import PROFILE_TABLES, RANK_TABLES, RankTrace, analyse_rank, failed_trace
+from traceviz_dag.pipeline.formats.trace_format import EXTRA_TABLES, RankTrace
+from traceviz_dag.pipeline.ranks import RANK_TABLES, analyse_rank, failed_trace
 from traceviz_dag.system.processes import WorkerDiedError, spread
 from traceviz_dag.system.whole_files import write_atomically
 
@@ -130,7 +131,7 @@ def analyse_into_lake(task: IterationTask, trace: RankTrace) -> RankOutcome:
         return _record_failure(task, trace, f"{trace.name}: {_in_a_line(error)}; report it with {log}")
     log.unlink(missing_ok=True)
     written = {}
-    for name in (*RANK_TABLES, *PROFILE_TABLES):
+    for name in (*RANK_TABLES, *EXTRA_TABLES):
         if name not in tables:
             lake.delete(name, run=task.run, iteration=task.iteration, rank=trace.rank)
             continue
@@ -165,7 +166,7 @@ def _record_failure(task: IterationTask, trace: RankTrace, fault: str) -> RankOu
     lake = Lake(task.home)
     row = failed_trace(trace, fault, task.rules)
     lake.write("traces", row, run=task.run, iteration=task.iteration, rank=trace.rank)
-    for name in (*RANK_TABLES[1:], *PROFILE_TABLES):
+    for name in (*RANK_TABLES[1:], *EXTRA_TABLES):
         lake.delete(name, run=task.run, iteration=task.iteration, rank=trace.rank)
     return RankOutcome(trace.rank, {}, row.to_pylist()[0], fault, failed=True)
 

@@ -59,6 +59,31 @@ class TraceHeader:
 
 
 @dataclass(frozen=True, slots=True)
+class TracePeek:
+    """What a look at a trace tells, without reading its events.
+
+    Attributes:
+        header: its header.
+        steps: numbers of its ProfilerSteps, ascending.
+        has_kernels: it holds kernels.
+        has_stacks: it holds Python functions.
+        has_operators: it holds CPU operators.
+        has_shapes: some of them state the sizes of their inputs.
+        first_ns: wall clock near its first event, ns since 1970; None where the trace does not tell.
+        fault: why its end cannot be vouched for: the stream ends early, or the JSON does; None where it is whole.
+    """
+
+    header: TraceHeader
+    steps: tuple[int, ...] = ()
+    has_kernels: bool = False
+    has_stacks: bool = False
+    has_operators: bool = False
+    has_shapes: bool = False
+    first_ns: int | None = None
+    fault: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class HostRows:
     """CPU operators, Python functions and user annotations, in file order."""
 

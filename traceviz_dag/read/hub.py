@@ -38,6 +38,8 @@ from huggingface_hub.hf_api import RepoSibling
 from huggingface_hub.utils import build_hf_headers, validate_repo_id  # type: ignore[attr-defined]
 
 from traceviz_dag.errors import OutputError, TracevizError
+from traceviz_dag.read.nsys.files import NsysFiles
+from traceviz_dag.read.nsys.open import EXPORT_SUFFIXES
 from traceviz_dag.read.public_profile import DATA_SET, PROFILE
 from traceviz_dag.system.paths import real_path
 from traceviz_dag.system.whole_files import exclusive_lock, unwritable, write_atomically
@@ -50,7 +52,7 @@ FOLDER = "downloads"
 ENDPOINTS_VARIABLE = "TRACEVIZ_HUB_ENDPOINTS"
 """Addresses of mirrors, separated by commas, that assets may fetch from besides the hub itself."""
 
-_SUFFIXES = (".sqlite", ".nsys-rep", ".qdrep")
+_SUFFIXES = NsysFiles.suffixes
 _BLOCK_BYTES = 1 << 20
 _MOST_LISTED = 12
 _LONGEST_NAME = 200
@@ -163,7 +165,7 @@ def matching(wanted: str, files: Sequence[str]) -> list[str]:
     profiles = [name for name in found if name.lower().endswith(_SUFFIXES)]
     found = profiles or found
     stems = {name.rsplit(".", 1)[0] for name in found}
-    exports = [name for name in found if name.lower().endswith(".sqlite")]
+    exports = [name for name in found if name.lower().endswith(EXPORT_SUFFIXES)]
     return exports if len(stems) == 1 and exports else found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
@@ -14,21 +14,14 @@ import xxhash
 
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.printable import without_surrogates
-from traceviz_dag.read.kineto.peek import TracePeek, is_trace, peek, peek_header
-from traceviz_dag.read.nsys.open import EXPORT_SUFFIXES, REPORT_SUFFIXES, is_nsys
+from traceviz_dag.read.formats import FALLBACK, all_suffixes, format_of, refusal
+from traceviz_dag.read.path_names import ITERATION_FOLDER, iteration_of, rank_of
 from traceviz_dag.read.regular_file import kind_of
 from traceviz_dag.read.topology_file import is_topology_name
 from traceviz_dag.system.paths import real_path
 
-__all__ = ["RunFolder", "TraceFile", "TracePeek", "discover", "peek", "peek_header"]
-
 _SKIPPED_FOLDERS = frozenset({"truth", "chakra", "__pycache__"})
-_TRACE_SUFFIXES = (".trace.json", ".trace.json.gz")
-_JSON_SUFFIXES = (".json", ".json.gz")
 _MEGATRON_FOLDER = "torch_profile"
-_ITERATION_FOLDER = re.compile(r"iter(?:ation)?[_-]?(\d+)", re.IGNORECASE)
-_ITERATION_IN_NAME = re.compile(r"(?<![A-Za-z])iter(?:ation)?[_-]?(\d+)(?!\d)", re.IGNORECASE)
-_RANK_IN_NAME = re.compile(r"(?<![A-Za-z])rank[_-]?(\d+)(?!\d)", re.IGNORECASE)
 _TIME_STAMP = re.compile(r"\d{8}_?\d{6}")
 _DIGEST_DIGITS = 8
 
@@ -43,6 +36,7 @@ class TraceFile:
         name: path relative to the run's folder.
         iteration: of the folder, else of the file's name; None where neither tells.
         rank: of the file's name; None where it does not tell.
+        format: name of its trace format; of a file that none recognises, of the one that says what is wrong with it.
     """
 
     path: Path
@@ -50,6 +44,7 @@ class TraceFile:
     name: str
     iteration: int | None
     rank: int | None
+    format: str = FALLBACK
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +89,7 @@ def discover(
     Raises:
         BadInputError: a path does not exist, or nothing is found below it.
     """
-    by_folder: defaultdict[Path, set[Path]] = defaultdict(set)
+    by_folder: defaultdict[Path, dict[Path, str]] = defaultdict(dict)
     left_out: defaultdict[Path, list[BadInputError]] = defaultdict(list)
     for path in paths:
         problems: list[BadInputError] = []
@@ -105,11 +100,10 @@ def discover(
             raise problems[0]
         if not found:
             fault = "no trace files" if pattern is None else f"no file matches {pattern!r}"
-            raise BadInputError(
-                path, fault, "name a folder that holds traces (*.json, *.json.gz, *.sqlite, *.nsys-rep)"
-            )
-        for file in found:
-            by_folder[_run_folder(file)].add(file)
+            patterns = ", ".join(f"*{suffix}" for suffix in all_suffixes())
+            raise BadInputError(path, fault, f"name a folder that holds traces ({patterns})")
+        for file, format_name in found:
+            by_folder[_run_folder(file)][file] = format_name
     names = Counter(_name_of(folder) for folder in by_folder)
     runs = []
     for folder, files in by_folder.items():
@@ -132,29 +126,35 @@ def _run_id(folder: Path, registered: Callable[[str], Path | None], *, shared: b
     return name if alone else longer
 
 
-def _trace_files(path: Path, pattern: str | None, problems: list[BadInputError]) -> Iterator[Path]:
-    """The trace files below a path; what is left out and should be named is added to ``problems``."""
-    if path.is_file() or is_nsys(path):
-        yield from _usable(path, problems)
+def _trace_files(path: Path, pattern: str | None, problems: list[BadInputError]) -> Iterator[tuple[Path, str]]:
+    """The trace files below a path, each with its format; what is left out and should be named joins ``problems``."""
+    one = format_of(path)
+    if path.is_file() or one is not None:
+        refused = refusal(path) if one is None else None
+        if refused is not None:
+            problems.append(refused)
+        else:
+            yield from _usable(path, one.name if one is not None else FALLBACK, problems)
         return
     if not path.is_dir():
         fault = "a FIFO, a socket or a device, not a file" if path.exists() else "no such file or folder"
         raise BadInputError(path, fault, "check the path")
     for folder, folders, files in os.walk(path, onerror=lambda error: problems.append(_unread(error))):
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in _SKIPPED_FOLDERS)
-        # A folder of Parquet files is one export.
-        exports = [name for name in folders if is_nsys(Path(folder, name))]
-        for name in exports:
-            yield from _usable(Path(folder, name), problems)
-        folders[:] = [name for name in folders if name not in exports]
+        # A folder may be one trace.
+        traces = {name: found.name for name in folders if (found := format_of(Path(folder, name))) is not None}
+        for name, format_name in traces.items():
+            yield from _usable(Path(folder, name), format_name, problems)
+        folders[:] = [name for name in folders if name not in traces]
         for name in sorted(files):
             file = Path(folder, name)
-            if not name.startswith(".") and _is_wanted(file, path, pattern):
-                yield from _usable(file, problems)
+            wanted = None if name.startswith(".") else _wanted_format(file, path, pattern)
+            if wanted is not None:
+                yield from _usable(file, wanted, problems)
 
 
-def _usable(file: Path, problems: list[BadInputError]) -> Iterator[Path]:
-    """The file, where it is one and tables can hold its name; else nothing, and a problem more."""
+def _usable(file: Path, format_name: str, problems: list[BadInputError]) -> Iterator[tuple[Path, str]]:
+    """The file and its format, where it is one and tables can hold its name; else nothing, and a problem more."""
     fault = remedy = ""
     try:
         kind = None if file.is_dir() else kind_of(file)
@@ -167,33 +167,30 @@ def _usable(file: Path, problems: list[BadInputError]) -> Iterator[Path]:
     if fault:
         problems.append(BadInputError(file, fault, remedy))
     else:
-        yield file
+        yield file, format_name
 
 
 def _unread(error: OSError) -> BadInputError:
     return BadInputError(str(error.filename), f"cannot be listed ({error.strerror})", "check its permissions")
 
 
-def _is_wanted(file: Path, root: Path, pattern: str | None) -> bool:
+def _wanted_format(file: Path, root: Path, pattern: str | None) -> str | None:
+    """The format of a file that is taken; None for one that is passed over."""
+    if pattern is not None and not (fnmatch(file.name, pattern) or fnmatch(file.relative_to(root).as_posix(), pattern)):
+        return None
+    has_suffix = file.name.lower().endswith(all_suffixes())
+    if has_suffix and not file.is_file():
+        return FALLBACK  # to be named
+    one = format_of(file) if has_suffix else None
     if pattern is not None:
-        return fnmatch(file.name, pattern) or fnmatch(file.relative_to(root).as_posix(), pattern)
-    name = file.name.lower()
-    if name.endswith((*_JSON_SUFFIXES, *EXPORT_SUFFIXES)) and not file.is_file():
-        return True  # to be named
-    if name.endswith(_TRACE_SUFFIXES):
-        return True
-    if name.endswith(REPORT_SUFFIXES):
-        # Its export stands for it.
-        return not file.with_suffix(".sqlite").is_file()
-    if is_nsys(file):
-        return True
-    return name.endswith(_JSON_SUFFIXES) and (_RANK_IN_NAME.search(name) is not None or is_trace(file))
+        return one.name if one is not None else FALLBACK
+    return one.name if one is not None and not one.stands_aside(file) else None
 
 
 def _run_folder(file: Path) -> Path:
     """The folder of the run that a file belongs to."""
     folder = file.parent
-    belongs_above = _ITERATION_FOLDER.fullmatch(folder.name) or folder.name == _MEGATRON_FOLDER
+    belongs_above = ITERATION_FOLDER.fullmatch(folder.name) or folder.name == _MEGATRON_FOLDER
     return folder.parent if belongs_above else folder
 
 
@@ -201,21 +198,11 @@ def _name_of(folder: Path) -> str:
     return folder.name or "root"
 
 
-def _files_of(run: str, folder: Path, files: set[Path]) -> tuple[TraceFile, ...]:
+def _files_of(run: str, folder: Path, files: Mapping[Path, str]) -> tuple[TraceFile, ...]:
     return tuple(
-        TraceFile(file, run, file.relative_to(folder).as_posix(), _iteration_of(file), _rank_of(file))
+        TraceFile(file, run, file.relative_to(folder).as_posix(), iteration_of(file), rank_of(file), files[file])
         for file in sorted(files)
     )
-
-
-def _iteration_of(file: Path) -> int | None:
-    match = _ITERATION_FOLDER.fullmatch(file.parent.name) or _ITERATION_IN_NAME.search(file.name)
-    return None if match is None else int(match[1])
-
-
-def _rank_of(file: Path) -> int | None:
-    match = _RANK_IN_NAME.search(file.name)
-    return None if match is None else int(match[1])
 
 
 def _topology_file(folder: Path) -> Path | None:

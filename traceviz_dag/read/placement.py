@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.read.events import TraceHeader
+from traceviz_dag.read.formats import FALLBACK, all_suffixes
 from traceviz_dag.read.kineto.peek import peek, peek_identity
 from traceviz_dag.read.layouts import TraceFile
 from traceviz_dag.read.limits import MOST_RANKS
 
 _LAST_ITERATION = 10**18 - 1
-_NAME_ITS_RANK = "rename it to rank_0000.json (its rank), or give it alone to traceviz analyze with --rank"
 _ONLY_ITERATION = 0
 """Iteration of a file whose path names none and that holds no ProfilerStep."""
 
@@ -33,8 +34,9 @@ class PlacedTrace:
         name: path relative to the run's folder.
         step: the ProfilerStep that is the iteration, where the file holds several; None takes the whole file.
         part: process and GPU that are the rank, in a file that holds several ranks; empty takes the whole file.
-        header: of a PyTorch trace; None where it could not be read.
+        header: of the file, where it states of which job it is; None where it does not, or could not be read.
         first_ns: wall clock near its first event, ns since 1970; None where nothing tells.
+        format: name of its trace format.
     """
 
     run: str
@@ -46,6 +48,34 @@ class PlacedTrace:
     part: str = ""
     header: TraceHeader | None = None
     first_ns: int | None = None
+    format: str = FALLBACK
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a file tells of its own place, where each file is one rank.
+
+    Attributes:
+        header: its header.
+        first_ns: wall clock near its first event, ns since 1970; None where the trace does not tell.
+        steps: numbers of its training steps, ascending; they are asked for where the path names no iteration.
+    """
+
+    header: TraceHeader
+    first_ns: int | None = None
+    steps: tuple[int, ...] = ()
+
+
+def identity_of_kineto(file: TraceFile) -> Identity:
+    """What a Kineto trace tells of its place.
+
+    Raises:
+        BadInputError: the file is missing, empty or no trace.
+    """
+    if file.iteration is not None:
+        return Identity(*peek_identity(file.path))
+    peeked = peek(file.path)
+    return Identity(peeked.header, peeked.first_ns, peeked.steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +103,14 @@ class _Placed:
 
 
 def resolve(
-    files: Sequence[TraceFile], *, rank: int | None = None, ranks: Mapping[Path, int] | None = None
+    files: Sequence[TraceFile],
+    *,
+    rank: int | None = None,
+    ranks: Mapping[Path, int] | None = None,
+    look: Callable[[TraceFile], Identity] = identity_of_kineto,
+    rank_field: str = "distributedInfo",
 ) -> Placement:
-    """Place trace files, looking into them where their paths do not tell.
+    """Place trace files of which each is one rank, looking into them where their paths do not tell.
 
     The header wins over the path. A file that cannot be read is placed by its path alone, so that the reading of it can
     report what is wrong. Where two files claim one rank of an iteration, neither is taken.
@@ -84,32 +119,42 @@ def resolve(
         files: as discovered.
         rank: the rank of files that tell none themselves.
         ranks: path → its rank, of files for which ``rank`` is not meant.
+        look: what a file tells of itself; it raises BadInputError where the file cannot be read.
+        rank_field: what a file's own statement of its rank is called.
     """
     stated = [(ranks or {}).get(file.path, rank) for file in files]
+    place = partial(_place, look=look, rank_field=rank_field)
     if len(files) == 1:
-        placed = [_place(files[0], stated[0])]
+        placed = [place(files[0], stated[0])]
     else:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            placed = list(pool.map(_place, files, stated))
-    unique, doubled, disputed = _without_doubles([trace for one in placed for trace in one.traces])
-    problems = [one.problem for one in placed if one.problem is not None]
-    return Placement(
-        traces=tuple(sorted(unique, key=lambda trace: (trace.run, trace.iteration, trace.rank))),
-        problems=(*problems, *doubled),
-        warnings=tuple(one.warning for one in placed if one.warning is not None),
-        disputed=disputed,
+            placed = list(pool.map(place, files, stated))
+    return united(
+        Placement(
+            traces=tuple(trace for one in placed for trace in one.traces),
+            problems=tuple(one.problem for one in placed if one.problem is not None),
+            warnings=tuple(one.warning for one in placed if one.warning is not None),
+        )
     )
 
 
-def _place(file: TraceFile, stated_rank: int | None) -> _Placed:
+def united(*placements: Placement) -> Placement:
+    """Several placements as one, by run, iteration and rank; of files that claim one rank, none is taken."""
+    unique, doubled, disputed = _without_doubles([trace for one in placements for trace in one.traces])
+    return Placement(
+        traces=tuple(sorted(unique, key=lambda trace: (trace.run, trace.iteration, trace.rank))),
+        problems=(*(problem for one in placements for problem in one.problems), *doubled),
+        warnings=tuple(line for one in placements for line in one.warnings),
+        disputed=(*(place for one in placements for place in one.disputed), *disputed),
+    )
+
+
+def _place(file: TraceFile, stated_rank: int | None, look: Callable[[TraceFile], Identity], rank_field: str) -> _Placed:
     warning = None
     try:
         _refuse_impossible(file)
-        if file.iteration is None:
-            peeked = peek(file.path)
-            header, first_ns, steps = peeked.header, peeked.first_ns, peeked.steps
-        else:
-            (header, first_ns), steps = peek_identity(file.path), ()
+        told = look(file)
+        header, steps = told.header, told.steps
     except BadInputError as error:
         if not _is_placed_by_path(file):
             return _Placed(problem=error)
@@ -118,16 +163,24 @@ def _place(file: TraceFile, stated_rank: int | None) -> _Placed:
         warning = f"{file.path}: the name says rank {file.rank}, the header {header.rank}; the header is taken"
     rank = next((one for one in (header.rank, file.rank, stated_rank) if one is not None), None)
     if rank is None:
-        fault = "no rank in the name or in distributedInfo"
-        return _Placed(problem=BadInputError(file.path, fault, _NAME_ITS_RANK))
+        return _Placed(problem=_without_rank(file, rank_field))
     if file.iteration is not None:
         numbers: Sequence[tuple[int, int | None]] = [(file.iteration, None)]
     elif len(steps) < 2:
         numbers = [(next(iter(steps), _ONLY_ITERATION), None)]
     else:
         numbers = [(step, step) for step in steps]
-    traces = (replace(_trace(file, number, rank, step), header=header, first_ns=first_ns) for number, step in numbers)
+    traces = (
+        replace(_trace(file, number, rank, step), header=header, first_ns=told.first_ns) for number, step in numbers
+    )
     return _Placed(tuple(traces), warning=warning)
+
+
+def _without_rank(file: TraceFile, rank_field: str) -> BadInputError:
+    name = file.path.name.lower()
+    suffix = next((one for one in all_suffixes() if name.endswith(one)), ".json")
+    remedy = f"rename it to rank_0000{suffix} (its rank), or give it alone to traceviz analyze with --rank"
+    return BadInputError(file.path, f"no rank in the name or in {rank_field}", remedy)
 
 
 def _is_placed_by_path(file: TraceFile) -> bool:
@@ -145,7 +198,7 @@ def _refuse_impossible(file: TraceFile) -> None:
 
 
 def _trace(file: TraceFile, iteration: int, rank: int, step: int | None = None) -> PlacedTrace:
-    return PlacedTrace(file.run, iteration, rank, file.path, file.name, step)
+    return PlacedTrace(file.run, iteration, rank, file.path, file.name, step, format=file.format)
 
 
 def _without_doubles(

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from traceviz_dag.errors import BadInputError
-from traceviz_dag.read.events import TraceHeader
+from traceviz_dag.read.events import TraceHeader, TracePeek
 from traceviz_dag.read.kineto.boundaries import NotATraceError, array_start, why_no_array
 from traceviz_dag.read.kineto.header import decode_header
 from traceviz_dag.read.kineto.repair import repair
@@ -36,31 +35,6 @@ _MARKS = {
     "has_shapes": re.compile(rb'"Input [dD]ims"'),
     "has_operators": re.compile(rb'"cat"\s*:\s*"(?:cpu_op|Operator)"'),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class TracePeek:
-    """What byte searches tell of a trace.
-
-    Attributes:
-        header: its header, from before and behind the events.
-        steps: numbers of its ProfilerSteps, ascending.
-        has_kernels: it holds kernels.
-        has_stacks: it holds Python functions.
-        has_operators: it holds CPU operators.
-        has_shapes: some of them state the sizes of their inputs.
-        first_ns: wall clock near its first event, ns since 1970; None where the trace does not tell.
-        fault: why its end cannot be vouched for: the stream ends early, or the JSON does; None where it is whole.
-    """
-
-    header: TraceHeader
-    steps: tuple[int, ...]
-    has_kernels: bool
-    has_stacks: bool
-    has_operators: bool
-    has_shapes: bool
-    first_ns: int | None = None
-    fault: str | None = None
 
 
 def peek(path: Path) -> TracePeek:

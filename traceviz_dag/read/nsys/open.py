@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -19,7 +20,11 @@ _SQLITE_MAGIC = b"SQLite format 3\0"
 EXPORT_SUFFIXES = (".sqlite", ".sqlite3", ".db")
 """Suffixes of exports that are one file."""
 
+FOLDER_MARK = "StringIds.parquet"
+"""The table that every export has, and that the other tables point into."""
+
 _SQLITE_HEAD_BYTES = 100
+_PARQUET_MAGIC = b"PAR1"
 _OWN_TABLES = ("CUPTI_ACTIVITY_KIND_", "NVTX_EVENTS", "ENUM_NSYS_", "TARGET_INFO_", "ANALYSIS_DETAILS")
 _EXPORT_AGAIN = "export it again: nsys export --type sqlite REPORT.nsys-rep"
 _WANTED = "give a .sqlite file that nsys export wrote, a folder of its Parquet files, or a .nsys-rep"
@@ -51,7 +56,7 @@ def open_nsys(path: Path) -> NsysSource:
 def is_nsys(path: Path) -> bool:
     """Whether a path looks like a profile of Nsight Systems, by its name and first bytes alone."""
     if path.is_dir():
-        return (path / "StringIds.parquet").is_file()
+        return (path / FOLDER_MARK).is_file()
     name = path.name.lower()
     if name.endswith(REPORT_SUFFIXES):
         return True
@@ -65,15 +70,33 @@ def is_nsys(path: Path) -> bool:
 
 
 def is_whole_export(path: Path) -> bool:
-    """Whether an export was written to its end.
+    """Whether an export was written to its end; a file that is certainly no export counts as whole.
 
     A report that nsys writes appears when it is whole; a SQLite file has the pages that its head states, no fewer (a
-    copy is under way, or broke off) and no more (its writer has not closed the transaction).
+    copy is under way, or broke off) and no more (its writer has not closed the transaction); a Parquet file ends with
+    the letters that it begins with.
     """
-    if path.suffix != ".sqlite":
+    if path.is_dir():
+        return all(map(_is_whole_parquet, path.glob("*.parquet")))
+    if is_report(path):
         return True
+    with path.open("rb") as file:
+        magic = file.read(len(_SQLITE_MAGIC))
+    # Space that is set aside for a file to come holds zeros.
+    if magic != _SQLITE_MAGIC and magic.strip(b"\0"):
+        return not _SQLITE_MAGIC.startswith(magic)
     stated = _stated_bytes(path)
     return path.stat().st_size == stated > 0
+
+
+def _is_whole_parquet(path: Path) -> bool:
+    with path.open("rb") as file:
+        begins = file.read(len(_PARQUET_MAGIC)) == _PARQUET_MAGIC
+        size = file.seek(0, os.SEEK_END)
+        if not begins or size < 2 * len(_PARQUET_MAGIC):
+            return False
+        file.seek(-len(_PARQUET_MAGIC), os.SEEK_END)
+        return file.read() == _PARQUET_MAGIC
 
 
 def _stated_bytes(path: Path) -> int:

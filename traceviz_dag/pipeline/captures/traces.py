@@ -1,11 +1,10 @@
-"""What ``traceviz doctor`` says of PyTorch traces: each answer from what every rank holds and one rank comes to."""
+"""What traces of which each is one rank can answer: each answer from what every rank holds and one rank comes to."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceviz_dag.commands.common.output import percent
-from traceviz_dag.commands.doctor.answers import (
+from traceviz_dag.pipeline.captures.answers import (
     BANDWIDTH,
     BUBBLE,
     DIMENSION,
@@ -22,8 +21,7 @@ from traceviz_dag.commands.doctor.answers import (
 )
 
 if TYPE_CHECKING:
-    from traceviz_dag.commands.doctor.doctor import Capture
-    from traceviz_dag.pipeline.capture_sample import Sample
+    from traceviz_dag.pipeline.captures.capture import Capture, Sample
 
 FEWEST_MATCHES = 3
 """Communications of two ranks from which their clocks can be solved."""
@@ -82,9 +80,7 @@ def no_communication(sample: Sample | None) -> str:
 def _of_share(question: str, share: float | None, what: str, remedy: str) -> Answer:
     known = share or 0.0
     answer = degree(known >= NEARLY_ALL, known >= _LEAST)
-    return Answer(
-        question, answer, f"{percent(known)} {what}" + ("" if answer == "yes" or not remedy else f"; {remedy}")
-    )
+    return Answer(question, answer, f"{known:.1%} {what}" + ("" if answer == "yes" or not remedy else f"; {remedy}"))
 
 
 def _more_stacks(capture: Capture) -> str:

@@ -1,23 +1,47 @@
-"""What ``traceviz doctor`` says of Nsight Systems exports, in their terms."""
+"""What Nsight Systems exports hold and can answer, in their terms."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
-import typer
-
-from traceviz_dag.commands.common.output import percent, print_table
-from traceviz_dag.commands.doctor.answers import DIMENSION, MICROBATCH, PHASE, PLACE, SIZES, WAITS, Answer, degree
-from traceviz_dag.commands.doctor.traces import hidden_communication, no_communication
+from traceviz_dag.pipeline.captures.answers import DIMENSION, MICROBATCH, PHASE, PLACE, SIZES, WAITS, Answer, degree
+from traceviz_dag.pipeline.captures.capture import Capture, Examination, Listing, Sample
+from traceviz_dag.pipeline.captures.traces import hidden_communication, no_communication
 from traceviz_dag.pipeline.nsys_facts import INCLUDE_BLOBS, ExportFacts
-
-if TYPE_CHECKING:
-    from traceviz_dag.pipeline.capture_sample import Sample
 
 _EMIT_NVTX = "capture with --trace=cuda,nvtx, and Megatron's --profile or torch.autograd.profiler.emit_nvtx"
 _NO_NCCL = "no NVTX ranges of NCCL: capture with --trace=cuda,nvtx, and leave NCCL_NVTX_DISABLE unset"
 _NEARLY_ALL = 0.99
+
+
+def capture_of_exports(request: Examination, exports: Sequence[ExportFacts]) -> Capture:
+    """What the exports of an iteration hold, and which questions they can answer."""
+    inputs, topology, sample = request.inputs, request.topology, request.sample()
+    described = inputs.topology_file is not None
+    world_size = topology.world_size if described else None
+    pipelines, ranks = len(topology.pipelines), len(inputs.ranks)
+    return Capture(
+        run=inputs.run,
+        iteration=inputs.iteration,
+        ranks=ranks,
+        world_size=world_size,
+        gpu=ranks,
+        stacks=0,
+        operators=sum(export.operator_ranks for export in exports),
+        shapes=0,
+        groups=sum(export.payload_ranks for export in exports),
+        steps=0,
+        pipelines=pipelines,
+        problems=inputs.problems,
+        warnings=inputs.warnings,
+        described=described,
+        exports=tuple(exports),
+        sample=sample,
+        answers=tuple(judge_exports(exports, ranks, world_size, pipelines, described, sample)),
+        source=", ".join(sorted({export.iteration_source for export in exports})),
+        listings=(_listing(exports),),
+        notes=tuple(_notes(exports)),
+    )
 
 
 def judge_exports(
@@ -72,43 +96,40 @@ def judge_exports(
     ]
 
 
-def print_exports(exports: Sequence[ExportFacts]) -> None:
-    """Show what each export holds, and what it lacks."""
-    print_table(
+def _listing(exports: Sequence[ExportFacts]) -> Listing:
+    """What each export holds."""
+    return Listing(
         "Exports of these iterations",
-        [
+        (
             *("export", "ranks", "kernels", "launches known", "NVTX ranges", "ranks with PyTorch's"),
             *("NCCL calls", "with payload"),
-        ],
-        [
-            [
+        ),
+        tuple(
+            (
                 export.name,
                 _numbers(export.ranks),
                 export.kernels,
-                percent(export.launched / export.kernels) if export.kernels else None,
+                f"{export.launched / export.kernels:.1%}" if export.kernels else None,
                 export.ranges,
                 f"{export.operator_ranks} of {len(export.ranks)}",
                 export.nccl_calls,
                 export.nccl_payloads,
-            ]
+            )
             for export in exports
-        ],
+        ),
     )
+
+
+def _notes(exports: Sequence[ExportFacts]) -> Iterator[str]:
+    """What each export lacks."""
     for export in exports:
         for sentence in export.missing:
-            typer.echo(f"  {export.name}: {sentence}")
+            yield f"{export.name}: {sentence}"
         if export.idle_gpus:
-            typer.echo(f"  {export.name}: no kernel ran on GPU {_numbers(export.idle_gpus)}, so it is no rank")
+            yield f"{export.name}: no kernel ran on GPU {_numbers(export.idle_gpus)}, so it is no rank"
         if export.shared_gpus:
-            typer.echo(
-                f"  {export.name}: one process drives GPUs {_numbers(export.shared_gpus)}, so its communicators "
-                "tell no rank"
-            )
-
-
-def source_of_iterations(exports: Sequence[ExportFacts]) -> str:
-    """What the iterations were read from, of all exports."""
-    return ", ".join(sorted({export.iteration_source for export in exports}))
+            gpus = _numbers(export.shared_gpus)
+            yield f"{export.name}: one process drives GPUs {gpus}, so its communicators tell no rank"
 
 
 def _why_ranges(exports: Sequence[ExportFacts], ranks: int) -> str:
@@ -129,7 +150,7 @@ def _launches(exports: Sequence[ExportFacts]) -> str | None:
     kernels, launched = sum(export.kernels for export in exports), sum(export.launched for export in exports)
     if not kernels or launched / kernels >= _NEARLY_ALL:
         return None
-    return f"the launches of {percent(1 - launched / kernels)} of the kernels are not in the capture"
+    return f"the launches of {1 - launched / kernels:.1%} of the kernels are not in the capture"
 
 
 def _why_dimension(exports: Sequence[ExportFacts], payload: bool, described: bool) -> str:

@@ -1,0 +1,157 @@
+"""A trace format of another package: a few lines and an entry point, known to every command, worker and sensor."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from traceviz_dag.lake.inputs import RankInput
+from traceviz_dag.pipeline.formats.registry import format_of_trace, trace_format
+from traceviz_dag.pipeline.formats.trace_format import RankTrace
+from traceviz_dag.read.formats import file_formats
+
+TINY = """
+from traceviz_dag.pipeline.formats.one_rank_a_file import OneRankAFile
+from traceviz_dag.read.events import TraceHeader, TracePeek
+from traceviz_dag.read.plain_kernels import PlainKernel, events_of_kernels
+
+
+class TinyFormat(OneRankAFile):
+    name, title, suffixes = "tiny", "tiny traces", (".tiny",)
+    remedy = "give a .tiny file that tinyprof wrote"
+
+    def recognises(self, path):
+        return path.read_bytes().startswith(b"tiny ")
+
+    def peek(self, path):
+        head, *lines = path.read_text().splitlines()
+        rank, world_size = map(int, head.split()[1:])
+        fault = None if lines and lines[-1] == "end" else "it ends before its last line"
+        return TracePeek(TraceHeader(rank=rank, world_size=world_size), has_kernels=True, fault=fault)
+
+    def read(self, path):
+        rows = [line.split() for line in path.read_text().splitlines()[1:] if line != "end"]
+        return events_of_kernels(self.header(path), [PlainKernel(row[0], *map(int, row[1:])) for row in rows])
+"""
+
+SENSOR = """
+import sys
+from pathlib import Path
+from sensors.listing import FolderLook, LocalFolders, walk
+from sensors.registration import FolderTask, register_folder
+root, home = sys.argv[1:]
+for look in walk(LocalFolders(), root):
+    found = register_folder(Path(home), FolderTask(look.folder, root, look.digest))
+    print(look.traces, found.record.state.value, found.record.reason or [
+        (entry.rank, entry.format) for one in found.iterations for entry in one.ranks])
+"""
+
+BEGIN_NS = 1_000_000
+
+
+def tiny(path: Path, rank: int, world_size: int = 2, end: str = "end\n") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    kernels = [
+        ("gemm", BEGIN_NS, 400),
+        ("ncclDevKernel_AllReduce_Sum", BEGIN_NS + 300, 300),
+        ("gemm", 2 * BEGIN_NS, 100),
+    ]
+    rows = "".join(f"{name} {start} {duration} {stream}\n" for stream, (name, start, duration) in enumerate(kernels))
+    path.write_text(f"tiny {rank} {world_size}\n{rows}{end}")
+    return path
+
+
+@pytest.fixture
+def installed(tmp_path) -> dict[str, str]:
+    """The environment of a process that finds the format by its entry point."""
+    return environment(tmp_path / "package", TINY, "tiny = tiny_format:TinyFormat")
+
+
+def environment(package: Path, code: str, points: str) -> dict[str, str]:
+    information = package / "tiny_format-1.0.dist-info"
+    information.mkdir(parents=True)
+    (package / "tiny_format.py").write_text(code)
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: tiny-format\nVersion: 1.0\n")
+    (information / "entry_points.txt").write_text(f"[traceviz_dag.trace_formats]\n{points}\n")
+    return os.environ | {"PYTHONPATH": str(package)}
+
+
+def run(environment: dict[str, str], *command: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *map(str, command)], env=environment, capture_output=True, text=True, check=False, timeout=300
+    )
+
+
+def traceviz(environment: dict[str, str], *words: object) -> subprocess.CompletedProcess[str]:
+    return run(environment, "-m", "traceviz_dag.commands.main", *words)
+
+
+def test_doctor_and_analyze_take_a_format_of_another_package(tmp_path, installed):
+    job, home = tmp_path / "job/iteration_3", tmp_path / "home"
+    for rank in range(2):
+        tiny(job / f"r{rank}.tiny", rank)
+    said = traceviz(installed, "doctor", tmp_path / "job", "--home", home, "--json")
+    (capture,) = json.loads(said.stdout)
+    assert said.returncode == 0, said.stderr
+    assert (capture["iteration"], capture["ranks"], capture["gpu"], capture["problems"]) == (3, 2, 2, [])
+    done = traceviz(installed, "analyze", tmp_path / "job", "--home", home)
+    assert done.returncode == 0, done.stderr
+    sql = "SELECT rank, format, status, traces.kernels, hidden_ns, compute_ns FROM traces JOIN overlap USING (rank) "
+    sql += "WHERE window_name = 'kernels' AND dimension = 'all' ORDER BY rank"
+    rows = json.loads(traceviz(installed, "sql", sql, "--home", home, "--json").stdout)
+    expected = {"format": "tiny", "status": "read", "kernels": 3, "hidden_ns": 100, "compute_ns": 500}
+    assert rows == [{"rank": rank, **expected} for rank in range(2)]
+
+
+def test_the_sensor_registers_it_and_waits_for_the_ends_of_files(tmp_path, installed):
+    root = tmp_path / "root"
+    tiny(root / "job/r0.tiny", 0)
+    tiny(root / "job/r1.tiny", 1, end="")
+    waits = run(installed, "-c", SENSOR, root, tmp_path / "home")
+    assert waits.stdout == "2 waiting still being written: r1.tiny\n", waits.stderr
+    tiny(root / "job/r1.tiny", 1)
+    taken = run(installed, "-c", SENSOR, root, tmp_path / "home")
+    assert taken.stdout == "2 registered [(0, 'tiny'), (1, 'tiny')]\n", taken.stderr
+
+
+def test_a_file_that_only_bears_its_suffix_is_refused_in_its_words(tmp_path, installed):
+    path = tmp_path / "r0.tiny"
+    path.write_text("something else")
+    said = traceviz(installed, "doctor", path, "--home", tmp_path / "home")
+    assert said.returncode == 2
+    assert said.stderr.strip().endswith(
+        "r0.tiny: its content is not that of tiny traces; give a .tiny file that tinyprof wrote"
+    )
+
+
+@pytest.mark.parametrize(
+    ("points", "fault"),
+    [
+        ("tiny = nowhere:TinyFormat", "cannot be loaded (ModuleNotFoundError: No module named 'nowhere')"),
+        ("tiny = tiny_format:TraceHeader", "tiny_format:TraceHeader is no trace format"),
+        ("a = tiny_format:TinyFormat\nb = tiny_format:TinyFormat", "a trace format is named 'tiny' already"),
+    ],
+)
+def test_a_package_whose_format_cannot_be_loaded_is_named(tmp_path, points, fault):
+    tiny(tmp_path / "job/r0.tiny", 0, 1)
+    said = traceviz(environment(tmp_path / "package", TINY, points), "doctor", tmp_path / "job")
+    assert said.returncode == 2 and "of tiny-format: " in said.stderr and fault in said.stderr
+    assert "Traceback" not in said.stderr
+
+
+def test_a_registered_rank_of_a_format_that_is_not_installed_says_so(tmp_path):
+    path = tiny(tmp_path / "r0.tiny", 0)
+    entry = RankInput(0, str(path), path.name, None, 1, 1, format="tiny")
+    headers = trace_format(entry.format).headers([entry], None)
+    assert not headers.found and "install the package that brings trace format tiny" in headers.faults[0]
+    assert format_of_trace(RankTrace(path, path.name, 0, format="tiny")).extra_tables == ()
+
+
+def test_no_two_formats_share_a_suffix():
+    suffixes = [suffix for one in file_formats() for suffix in one.suffixes]
+    assert len(suffixes) == len(set(suffixes)) and all(suffix == suffix.lower() for suffix in suffixes)

@@ -1,0 +1,195 @@
+"""The base of formats of which each file is one rank: all that such a format need not say itself."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+
+from traceviz_dag.classify.rules import Rules
+from traceviz_dag.classify.topology.types import Topology
+from traceviz_dag.errors import BadInputError
+from traceviz_dag.lake.inputs import RankInput
+from traceviz_dag.pipeline.captures.capture import Capture, Examination
+from traceviz_dag.pipeline.captures.traces import judge_traces
+from traceviz_dag.pipeline.formats.trace_format import Headers, PlaceRequest, RankTrace, Windows
+from traceviz_dag.read.events import TraceEvents, TraceHeader, TracePeek
+from traceviz_dag.read.kineto.memory import MEMORY
+from traceviz_dag.read.layouts import TraceFile
+from traceviz_dag.read.placement import Identity, Placement, resolve
+
+
+class OneRankAFile(ABC):
+    """A trace format of which each file is one rank. A subclass says the attributes without a value, and three methods.
+
+    Files are placed by their paths, as PyTorch traces are: the iteration is that of the folder or the name, else the
+    trace's own steps; the rank is the header's, else the name's.
+    """
+
+    name: str
+    title: str
+    suffixes: tuple[str, ...]
+    remedy: str
+    folder_mark: str | None = None
+    told_before_its_end: bool = True
+    extra_tables: tuple[str, ...] = ()
+    several_ranks: bool = False
+    perfetto_imports: bool = False
+    rank_field: str = "its header"
+    """What a file's own statement of its rank is called."""
+
+    @abstractmethod
+    def recognises(self, path: Path) -> bool:
+        """Whether a file with one of the suffixes is of this format by its content."""
+
+    @abstractmethod
+    def peek(self, path: Path) -> TracePeek:
+        """What a look at a file tells, without reading its events.
+
+        Raises:
+            BadInputError: the file cannot be used.
+        """
+
+    @abstractmethod
+    def read(self, path: Path) -> TraceEvents:
+        """The events of a file.
+
+        Raises:
+            BadInputError: the file cannot be used.
+        """
+
+    def stands_aside(self, path: Path) -> bool:
+        """No other file holds the same."""
+        return False
+
+    def is_whole(self, path: Path) -> bool:
+        """Whether a file was written to its end: what a look at it says."""
+        try:
+            return self.peek(path).fault is None
+        except BadInputError:
+            return False
+
+    def header(self, path: Path) -> TraceHeader:
+        """The header of a file.
+
+        Raises:
+            BadInputError: the file cannot be used.
+        """
+        return self.peek(path).header
+
+    def identity(self, file: TraceFile) -> Identity:
+        """What a file tells of its own place.
+
+        Raises:
+            BadInputError: the file cannot be used.
+        """
+        peeked = self.peek(file.path)
+        return Identity(peeked.header, peeked.first_ns, peeked.steps)
+
+    def fault(self, path: Path, peeked: TracePeek) -> str | None:
+        """What keeps a file from being read wholly, as far as a look at it tells; None where nothing does."""
+        return peeked.fault
+
+    def place(self, request: PlaceRequest) -> Placement:
+        """Place files by their paths and headers."""
+        return resolve(
+            request.files, rank=request.rank, ranks=request.ranks, look=self.identity, rank_field=self.rank_field
+        )
+
+    def headers(self, entries: Sequence[RankInput], home: Path | None) -> Headers:
+        """The header of each file."""
+        found, faults = {}, {}
+        for entry in entries:
+            try:
+                found[entry.rank] = self.header(Path(entry.path))
+            except BadInputError as error:
+                faults[entry.rank] = str(error)
+        return Headers(found, faults)
+
+    def world_size(self, entries: Sequence[RankInput]) -> int | None:
+        """Ranks of the job, as the first readable header states it."""
+        for entry in entries:
+            try:
+                return self.header(Path(entry.path)).world_size
+            except BadInputError:
+                continue
+        return None
+
+    def events(
+        self, trace: RankTrace, topology: Topology, rules: Rules, *, every_annotation: bool = False
+    ) -> TraceEvents:
+        """The events of a rank: those of its file."""
+        return self.read(trace.path)
+
+    def tables(self, trace: RankTrace, windows: Windows) -> Mapping[str, pa.Table]:
+        """No tables besides those of every rank."""
+        return {}
+
+    def memory(self, path: Path) -> pa.Table:
+        """No rows."""
+        return MEMORY.empty_table()
+
+    def word(self, path: Path) -> str:
+        """The name of the format."""
+        return self.name
+
+    def examine(self, request: Examination) -> Capture:
+        """What a look at each file and the classification of one of them tell."""
+        inputs, topology = request.inputs, request.topology
+        peeks, problems, unread = [], list(inputs.problems), []
+        for entry in inputs.ranks:
+            try:
+                if entry.refusal:
+                    raise BadInputError(entry.path, entry.refusal, "give each job a folder of its own")
+                peeked = self.peek(Path(entry.path))
+                fault = self.fault(Path(entry.path), peeked)
+                peeks.append(peeked)
+                if fault is not None:
+                    raise BadInputError(entry.path, f"rank {entry.rank}: {fault}", "export it again")
+            except BadInputError as error:
+                unread.append(entry.rank)
+                problems.append(str(error))
+        capture = _counted(request, peeks)
+        known = {entry.rank for entry in inputs.ranks}
+        missing = () if request.chosen_by_name else (one for one in range(capture.world_size or 0) if one not in known)
+        capture = replace(
+            capture,
+            pipelines=len(topology.pipelines),
+            stages=max(map(len, topology.pipelines), default=0),
+            staged=sum(1 for rank in known if topology.stage_of(rank)[0] is not None),
+            sample=request.sample() if peeks else None,
+            problems=tuple(problems),
+            missing_ranks=tuple(missing),
+            unread_ranks=tuple(unread),
+        )
+        return replace(capture, answers=tuple(judge_traces(capture)))
+
+
+def _counted(request: Examination, peeks: Sequence[TracePeek]) -> Capture:
+    """What looks at the files add up to."""
+    inputs = request.inputs
+    worlds = {peeked.header.world_size for peeked in peeks} - {None}
+    capture = Capture(
+        run=inputs.run,
+        iteration=inputs.iteration,
+        ranks=len(peeks),
+        world_size=worlds.pop() if len(worlds) == 1 else None,
+        gpu=sum(peeked.has_kernels for peeked in peeks),
+        stacks=sum(peeked.has_stacks for peeked in peeks),
+        operators=sum(peeked.has_operators for peeked in peeks),
+        shapes=sum(peeked.has_shapes for peeked in peeks),
+        groups=sum(any(group.description for group in peeked.header.process_groups) for peeked in peeks),
+        steps=max((len(peeked.steps) for peeked in peeks), default=0),
+        pipelines=0,
+        problems=(),
+        warnings=inputs.warnings,
+        described=inputs.topology_file is not None,
+    )
+    summary = (
+        f"; with GPU rows {capture.gpu}, call stacks {capture.stacks}, operators {capture.operators}, shapes "
+        f"{capture.shapes}, described groups {capture.groups}; {capture.steps} profiler steps a file"
+    )
+    return replace(capture, summary=summary)

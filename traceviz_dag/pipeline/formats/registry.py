@@ -1,0 +1,58 @@
+"""All trace formats that the pipeline reads: those of this package and those of others, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+from traceviz_dag.errors import UsageError
+from traceviz_dag.lake.inputs import IterationInputs
+from traceviz_dag.pipeline.formats.absent import AbsentFormat
+from traceviz_dag.pipeline.formats.kineto import KinetoFormat
+from traceviz_dag.pipeline.formats.nsys import NsysFormat
+from traceviz_dag.pipeline.formats.trace_format import EXTRA_TABLES, RankTrace, TraceFormat
+from traceviz_dag.read.formats import FALLBACK, format_of, formats_of_others
+
+
+@cache
+def trace_formats() -> dict[str, TraceFormat]:
+    """Name → format, in the order in which they place their files in a run's folder.
+
+    Raises:
+        UsageError: a format of others cannot be loaded, or lacks what the pipeline needs.
+    """
+    formats: list[TraceFormat] = [KinetoFormat(), NsysFormat()]
+    for one in formats_of_others():
+        if not isinstance(one, TraceFormat):
+            raise UsageError(
+                f"trace format {one.name} ({type(one).__module__}): it tells files apart and cannot read them; make "
+                "it a TraceFormat, see docs/formats.md"
+            )
+        if not set(one.extra_tables) <= set(EXTRA_TABLES):
+            raise UsageError(f"trace format {one.name}: extra_tables may name {', '.join(EXTRA_TABLES)} alone")
+        formats.append(one)
+    return {one.name: one for one in formats}
+
+
+def trace_format(name: str) -> TraceFormat:
+    """The format of a name; for one that no installed package brings, a format of which every file is refused."""
+    return trace_formats().get(name) or AbsentFormat(name)
+
+
+def format_of_file(path: Path) -> TraceFormat:
+    """The format that recognises a file or folder; the fallback, which says what is wrong with it, where none does."""
+    one = format_of(path)
+    return trace_format(one.name if one is not None else FALLBACK)
+
+
+def format_of_trace(trace: RankTrace) -> TraceFormat:
+    """The format that a rank was registered with; where it was not, that of its file."""
+    return trace_format(trace.format) if trace.format else format_of_file(trace.path)
+
+
+def by_format(inputs: IterationInputs) -> Iterator[tuple[TraceFormat, IterationInputs]]:
+    """The iteration once for each format that it has ranks of, with these ranks; in the order of their first ranks."""
+    for name in dict.fromkeys(entry.format for entry in inputs.ranks):
+        yield trace_format(name), replace(inputs, ranks=tuple(one for one in inputs.ranks if one.format == name))

@@ -1,0 +1,169 @@
+"""The one place that knows which trace formats there are, as far as files tell: names, first bytes, wholeness.
+
+Kineto and Nsight Systems come with this package; formats of others are found through entry points of the group
+``traceviz_dag.trace_formats``, so that worker processes, the sensor and the command line all know them. How a rank of
+a format is placed and read is the matter of :mod:`traceviz_dag.pipeline.formats`.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from traceviz_dag.errors import BadInputError, UsageError
+from traceviz_dag.read.kineto.files import KinetoFiles
+from traceviz_dag.read.nsys.files import NsysFiles
+from traceviz_dag.read.other_files import is_kineto_like
+
+GROUP = "traceviz_dag.trace_formats"
+"""Group of the entry points of trace formats."""
+
+FALLBACK = KinetoFiles.name
+"""Format of a file that was named by itself and that no format recognises: its reader says what is wrong with it."""
+
+
+@runtime_checkable
+class FileFormat(Protocol):
+    """What the files of a trace format look like.
+
+    Attributes:
+        name: one word; registrations record it, so it never changes.
+        title: what its traces are called in sentences, a plural.
+        suffixes: endings of its files' names, in lower case, each with its dot; case does not matter.
+        folder_mark: a folder that holds a file of this name is one trace; None for a format of files alone.
+        told_before_its_end: a file that is still being written is recognised, and tells its rank. Where it does not,
+            a folder with such a file waits as a whole.
+        remedy: what to tell whoever gives a file that is none, a clause with a verb: ``give a … as … writes it``.
+    """
+
+    name: str
+    title: str
+    suffixes: tuple[str, ...]
+    folder_mark: str | None
+    told_before_its_end: bool
+    remedy: str
+
+    def recognises(self, path: Path) -> bool:
+        """Whether a file with one of the suffixes, or a folder with the mark, is of this format by its content.
+
+        A file that cannot be read, but is of this format by its name, is: reading it says what is wrong.
+        """
+
+    def stands_aside(self, path: Path) -> bool:
+        """Whether a search of the folder passes the file over, since one beside it holds the same."""
+
+    def is_whole(self, path: Path) -> bool:
+        """Whether a file with one of the suffixes, or a folder with the mark, was written to its end.
+
+        A file that is certainly of no such format counts as whole: nothing more is to be waited for.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+
+
+@cache
+def file_formats() -> tuple[FileFormat, ...]:
+    """All formats, in the order in which they are asked whether a file is theirs: those of others first.
+
+    Kineto takes every .json file that has a rank in its name, so that a damaged one is reported; a format with the
+    same suffix knows its own files by their content.
+
+    Raises:
+        UsageError: a format that is installed cannot be loaded.
+    """
+    return (*formats_of_others(), NsysFiles(), KinetoFiles())
+
+
+@cache
+def formats_of_others() -> tuple[FileFormat, ...]:
+    """The formats that other packages bring, by name.
+
+    Raises:
+        UsageError: one cannot be loaded, is no trace format, or bears the name of another.
+    """
+    found: dict[str, FileFormat] = {name: KinetoFiles() for name in (KinetoFiles.name, NsysFiles.name)}
+    own = set(found)
+    for point in sorted(entry_points(group=GROUP), key=lambda each: (each.name, each.value)):
+        one = _loaded(point)
+        if one.name in found:
+            raise UsageError(f"{_origin(point)}: a trace format is named {one.name!r} already; uninstall one of them")
+        found[one.name] = one
+    return tuple(found[name] for name in sorted(found.keys() - own))
+
+
+def format_of(path: Path) -> FileFormat | None:
+    """The format that recognises a file or folder; None where none does, and for what is neither."""
+    is_folder = path.is_dir()
+    if not is_folder and not path.is_file():
+        return None
+    name = path.name.lower()
+    for one in file_formats():
+        mine = one.folder_mark is not None if is_folder else name.endswith(one.suffixes)
+        if mine and one.recognises(path):
+            return one
+    return None
+
+
+def format_with_suffix(name: str) -> FileFormat | None:
+    """The first format with a suffix that a file's name bears; None where none has one."""
+    lower = name.lower()
+    return next((one for one in file_formats() if lower.endswith(one.suffixes)), None)
+
+
+@cache
+def all_suffixes() -> tuple[str, ...]:
+    """The endings of the names of all trace files, in lower case, each once, the most usual ones first."""
+    return tuple(dict.fromkeys(suffix for one in reversed(file_formats()) for suffix in one.suffixes))
+
+
+@cache
+def folder_marks() -> frozenset[str]:
+    """Names of files that make a folder one trace."""
+    return frozenset(one.folder_mark for one in file_formats() if one.folder_mark is not None)
+
+
+@cache
+def suffix_inside() -> re.Pattern[str]:
+    """Finds a suffix of a trace file in a lower-case name, whatever a writer has hung behind it."""
+    return re.compile(f"(?:{'|'.join(map(re.escape, all_suffixes()))})(?![a-z0-9])")
+
+
+def is_whole(path: Path) -> bool:
+    """Whether a trace was written to its end, as its format tells; that of its content comes before that of its name.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    one = format_of(path) or format_with_suffix(path.name)
+    return one is None or one.is_whole(path)
+
+
+def refusal(path: Path) -> BadInputError | None:
+    """What to say of a file that was named by itself and that no format recognises; None leaves it to the fallback.
+
+    The fallback reads whatever has another suffix, is empty or begins as JSON does, and says what is wrong with it.
+    """
+    one = format_with_suffix(path.name)
+    if one is None or one.name == FALLBACK or not path.stat().st_size or is_kineto_like(path):
+        return None
+    return BadInputError(path, f"its content is not that of {one.title}", one.remedy)
+
+
+def _loaded(point: EntryPoint) -> FileFormat:
+    try:
+        one = point.load()()
+    except Exception as error:  # whatever the code of others raises is its fault
+        told = f"{type(error).__name__}: {error}"
+        raise UsageError(f"{_origin(point)}: cannot be loaded ({told}); mend or uninstall it") from error
+    if not isinstance(one, FileFormat):
+        raise UsageError(f"{_origin(point)}: {point.value} is no trace format; docs/formats.md says what one has")
+    return one
+
+
+def _origin(point: EntryPoint) -> str:
+    package = point.dist.name if point.dist is not None else "a package"
+    return f"trace format {point.name} of {package}"
