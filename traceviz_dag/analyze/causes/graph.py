@@ -1,0 +1,176 @@
+"""A graph of work in which everything waits for something, replayed with any durations.
+
+A node starts when all that it waits for has ended, each edge's lag included; nodes that wait for nothing start at 0.
+Nodes that start together (the members of a collective communication, a send and its receive) are tied to one another by
+a *join*, a node of its own without duration: it ends when the last member has arrived, and every member starts then.
+
+The replay goes level by level: a node's level is the longest chain of edges before it, so that all nodes of a level are
+computed at once. Time grows with the edges, times the sets of durations that are replayed together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from traceviz_dag.analyze.intervals import Int64
+from traceviz_dag.errors import NoEvidenceError
+
+Times = TypeVar("Times", npt.NDArray[np.int64], npt.NDArray[np.float64])
+"""Durations and ends in one unit; integers stay exact."""
+
+NO_EDGE = -1
+"""In place of a binding edge, for a node that waits for nothing."""
+
+
+class CircleError(NoEvidenceError):
+    """Nodes wait for one another in a circle.
+
+    Attributes:
+        members: the nodes of one circle, each waiting for the one before it, the first for the last.
+    """
+
+    def __init__(self, members: Int64) -> None:
+        super().__init__(f"{len(members)} pieces of work wait for one another in a circle")
+        self.members = members
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Edges in the order in which they are replayed.
+
+    Attributes:
+        nodes: how many there are.
+        waiting, waited_for: per edge, the node that waits and the one it waits for; sorted by level of the first, then
+            by that node.
+        number: per edge, its place in the edges that were given.
+        first: places of the edges that are the first of their waiting node.
+        levels: per level but the lowest, where its edges begin in ``waiting`` and in ``first``, and the ends of the
+            last: levels × 2.
+    """
+
+    nodes: int
+    waiting: Int64
+    waited_for: Int64
+    number: Int64
+    first: Int64
+    levels: Int64
+
+    def ends(self, durations: Times, lags: Times | None = None) -> Times:
+        """When every node ends.
+
+        Args:
+            durations: nodes, or nodes × cases: how long each takes once it starts.
+            lags: edges as they were given, or edges × cases: what passes between the end of what is waited for and the
+                earliest start; none by default.
+
+        Returns:
+            As ``durations``. A node starts at its end less its duration.
+        """
+        result = durations.copy()
+        shift = None if lags is None else lags[self.number]
+        for (low, first_low), (high, first_high) in zip(self.levels, self.levels[1:], strict=False):
+            arrivals = result[self.waited_for[low:high]]
+            if shift is not None:
+                arrivals += shift[low:high]
+            first = self.first[first_low:first_high]
+            nodes = self.waiting[first]
+            result[nodes] += np.maximum.reduceat(arrivals, first - low, axis=0)
+        return result
+
+    def binding(self, ends: Times, lags: Times | None = None) -> Int64:
+        """Per node, the edge that it started by, as given: the one that arrived last; of several the first given.
+
+        Args:
+            ends: of ``Graph.ends``, of one case. lags: as there.
+
+        Returns:
+            ``NO_EDGE`` for nodes that wait for nothing.
+        """
+        arrivals = ends[self.waited_for] if lags is None else ends[self.waited_for] + lags[self.number]
+        best = np.lexsort((self.number, -arrivals, self.waiting))
+        chosen = best[np.flatnonzero(np.diff(self.waiting[best], prepend=-1))]
+        result = np.full(self.nodes, NO_EDGE, np.int64)
+        result[self.waiting[chosen]] = self.number[chosen]
+        return result
+
+
+def graph_of(nodes: int, waiting: Int64, waited_for: Int64) -> Graph:
+    """Bring edges into the order of a replay.
+
+    Args:
+        nodes: how many; they are numbered from 0. waiting, waited_for: per edge; an edge may be given twice.
+
+    Raises:
+        CircleError: some wait for one another.
+    """
+    level = _levels(nodes, waiting, waited_for)
+    number = np.lexsort((waiting, level[waiting]))
+    sorted_waiting = waiting[number]
+    first = np.flatnonzero(np.diff(sorted_waiting, prepend=-1))
+    height = int(level.max(initial=0))
+    bounds = np.searchsorted(level[sorted_waiting], np.arange(1, height + 2))
+    levels = np.stack([bounds, np.searchsorted(first, bounds)], axis=1)
+    return Graph(nodes, sorted_waiting, waited_for[number], number, first, levels)
+
+
+def tie(nodes: int, waiting: Int64, waited_for: Int64, join: Int64) -> tuple[int, Int64, Int64]:
+    """Let the members of each join start together.
+
+    Args:
+        nodes, waiting, waited_for: as ``graph_of`` takes them.
+        join: per node, the number of its join, from 0; -1 for a node that starts by itself.
+
+    Returns:
+        The same with a node for each join behind the others: what a member waited for, the join waits for, and each
+        member waits for the join. The edges that were given keep their places.
+    """
+    member = np.flatnonzero(join >= 0)
+    joined = join[waiting]
+    return (
+        nodes + int(join.max(initial=-1)) + 1,
+        np.concatenate([np.where(joined >= 0, nodes + joined, waiting), member]),
+        np.concatenate([waited_for, nodes + join[member]]),
+    )
+
+
+def _levels(nodes: int, waiting: Int64, waited_for: Int64) -> Int64:
+    """Per node, the length of the longest chain of edges before it."""
+    open_edges = np.bincount(waiting, minlength=nodes)
+    by_source = np.argsort(waited_for, kind="stable")
+    users = waiting[by_source]
+    begins = np.searchsorted(waited_for[by_source], np.arange(nodes + 1))
+    level = np.full(nodes, -1, np.int64)
+    ready, height = np.flatnonzero(open_edges == 0), 0
+    while len(ready):
+        level[ready] = height
+        height += 1
+        released = users[_ranges(begins[ready], begins[ready + 1])]
+        reached, count = np.unique(released, return_counts=True)
+        open_edges[reached] -= count
+        ready = reached[open_edges[reached] == 0]
+    if (level < 0).any():
+        raise CircleError(_circle(level, waiting, waited_for))
+    return level
+
+
+def _ranges(lows: Int64, highs: Int64) -> Int64:
+    """All numbers from each low to below its high, one range behind the other."""
+    lengths = highs - lows
+    ends = np.cumsum(lengths)
+    return np.arange(ends[-1] if len(ends) else 0) + np.repeat(lows - ends + lengths, lengths)
+
+
+def _circle(level: Int64, waiting: Int64, waited_for: Int64) -> Int64:
+    """The nodes of one circle among those without a level: each of them waits for another one without."""
+    stuck = (level[waiting] < 0) & (level[waited_for] < 0)
+    before = dict(zip(waiting[stuck].tolist(), waited_for[stuck].tolist(), strict=True))
+    node = next(iter(before))
+    seen: dict[int, int] = {}
+    while node not in seen:
+        seen[node] = len(seen)
+        node = before[node]
+    return np.array(list(seen)[seen[node] :][::-1], np.int64)

@@ -1,0 +1,1 @@
+"""Records of pipeline operations that a training framework kept itself, without a profiler."""
