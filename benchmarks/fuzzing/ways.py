@@ -168,9 +168,8 @@ def folder(path: Path, chance: random.Random) -> str:
 
     home = path.parent / "home"
     printed = io.StringIO()
-    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
-        with contextlib.suppress(IncompleteError):
-            doctor(path, home=home, json=chance.random() < 0.5)
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed), contextlib.suppress(IncompleteError):
+        doctor(path, home=home, json=chance.random() < 0.5)
     check_output(printed.getvalue())
     found = inputs_below([path], home=home)
     failed = False
