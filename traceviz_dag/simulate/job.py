@@ -71,7 +71,8 @@ def simulate(settings: Settings, out: Path, *, workers: int = 2, progress: Progr
     if settings.format is Format.KINETO:
         _write_traces(settings, out, out / "truth", workers, progress)
         return out
-    with scratch_folder(out) as traces:
+    # In a folder that nobody searches for traces.
+    with scratch_folder(out / "truth") as traces:
         recorded = replace(settings, layout=Layout.TORCH_PROFILE, gzip=False)
         _write_traces(recorded, traces, out / "truth", workers, progress)
         write_exports(traces, out / "truth", settings.node_size, out, progress)
@@ -121,7 +122,7 @@ def _clear(out: Path) -> None:
     for pattern in ("node*.pt.trace.json*", "node*.sqlite", "unique_parallel_groups_*.txt"):
         for path in out.glob(pattern):
             path.unlink()
-    remove_stale_scratch(out)
+    remove_stale_scratch(truth)
     remove_all_stale_temporaries(out)
     for path in truth.iterdir():
         if path.name != _MARK:
