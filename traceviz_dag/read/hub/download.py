@@ -38,8 +38,8 @@ from huggingface_hub.hf_api import RepoSibling
 from huggingface_hub.utils import build_hf_headers, validate_repo_id  # type: ignore[attr-defined]
 
 from traceviz_dag.errors import OutputError, TracevizError
+from traceviz_dag.read.hub.public_profile import DATA_SET, PROFILE
 from traceviz_dag.read.nsys.files import is_export_name, is_profile_name
-from traceviz_dag.read.public_profile import DATA_SET, PROFILE
 from traceviz_dag.system.paths import real_path
 from traceviz_dag.system.whole_files import exclusive_lock, unwritable, write_atomically
 
