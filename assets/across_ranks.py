@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 
 from assets.automation import ITERATION_NEEDED
 from assets.conventions import INVARIANTS, PAIRS_VARIABLE, table_spec, written_metadata
+from assets.lineage.recorded_files import file_tags
 from assets.partitions import iteration_partitions, ranks_of_iteration
-from assets.recorded_files import file_tags
 from assets.resources import TracevizHome
 from assets.staleness import MADE_OF_TAG, made_of
 from assets.step_faults import refresh_catalogue, told_in_a_line

@@ -11,8 +11,8 @@ import dagster as dg
 
 from assets.figure_metadata import event
 from assets.iteration_figures import iteration_figures
+from assets.lineage.provenance import input_tags
 from assets.partitions import rank_trace_key
-from assets.provenance import input_tags
 from assets.rank_figures import rank_figures
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import iteration_key, rank_key

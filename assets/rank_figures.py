@@ -10,8 +10,8 @@ from xxhash import xxh3_128_hexdigest
 from assets.automation import FIGURES_GROUP, RANKS_NEEDED
 from assets.conventions import CODE_VERSION, DATA_VERSION_TAG, ONLY_STALE_TAG, OWNERS
 from assets.figure_metadata import KINDS, FigureConfig, event
+from assets.lineage.provenance import input_tags
 from assets.partitions import rank_trace_key, rank_trace_partitions, ranks_by_iteration, ranks_of_iteration
-from assets.provenance import input_tags
 from assets.resources import TracevizHome
 from assets.settings import FigureSettings
 from assets.staleness import latest_tags

@@ -16,10 +16,10 @@ from assets.conventions import (
     table_spec,
     written_metadata,
 )
+from assets.lineage.provenance import input_tags
+from assets.lineage.recorded_files import file_tags
 from assets.partitions import rank_trace_key, rank_trace_partitions, ranks_by_iteration, ranks_of_iteration
-from assets.provenance import input_tags
 from assets.raw_traces import classification_rules, raw_traces
-from assets.recorded_files import file_tags
 from assets.resources import TracevizHome
 from assets.staleness import LAST_RECORDED, stale_ranks
 from assets.step_faults import RANKS_TOLD, refresh_catalogue, told_in_a_line

@@ -10,8 +10,8 @@ import dagster as dg
 import xxhash
 
 from assets.conventions import CODE_VERSION, CODE_VERSION_TAG, INPUT_VERSION_TAG, PAIRS_VARIABLE, RULES_TAG
+from assets.lineage.recorded_files import are_as_recorded, digests_in
 from assets.partitions import rank_trace_key
-from assets.recorded_files import are_as_recorded, digests_in
 from assets.topology import INPUTS_TAG, inputs_version
 from traceviz_dag.lake.digests import digest_of
 from traceviz_dag.lake.inputs import IterationInputs, RankInput, registered_if_any

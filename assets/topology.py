@@ -8,9 +8,9 @@ import xxhash
 
 from assets.automation import TOPOLOGY_NEEDED
 from assets.conventions import table_spec, written_metadata
+from assets.lineage.recorded_files import file_tags
 from assets.partitions import iteration_partitions, ranks_of_iteration
 from assets.raw_traces import raw_traces, topology_files
-from assets.recorded_files import file_tags
 from assets.resources import TracevizHome
 from assets.step_faults import refresh_catalogue, told_in_a_line
 from traceviz_dag.classify.topology.unite import topology_tables

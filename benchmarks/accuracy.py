@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
-import shutil
 import sys
 import tempfile
 import time
@@ -43,13 +42,13 @@ from traceviz_dag.pipeline.ranks import classify_trace, read_events
 from traceviz_dag.read.kineto.reader import read_kineto
 from traceviz_dag.read.truth import read_truth, truth_folder
 from traceviz_dag.simulate import Settings, simulate
-from traceviz_dag.simulate.files.nsys_export import write_exports
 from traceviz_dag.simulate.settings import (
     ContextExchange,
     Dispatcher,
     Edges,
     Era,
     Faults,
+    Format,
     Graphs,
     Layout,
     Recompute,
@@ -184,7 +183,7 @@ WITHOUT_DESCRIPTIONS = {
     }.items()
 }
 
-NSYS = replace(SMALL, iterations=2, layout=Layout.TORCH_PROFILE, gzip=False)
+NSYS = replace(SMALL, iterations=2, format=Format.NSYS)
 NSYS_PIPELINE = replace(NSYS, tp=2, pp=2, dp=2)
 NSYS_EXPERTS = replace(NSYS, tp=2, pp=2, dp=4, ep=4, etp=1)
 AS_NSYS_EXPORTS = {
@@ -529,8 +528,6 @@ def run(configuration: Configuration) -> Score:
         if configuration.ranks is not None:
             keep_ranks(folder, configuration.ranks)
         if configuration.part == "nsys":
-            write_exports(folder, configuration.settings.node_size, folder)
-            shutil.rmtree(folder / "torch_profile")
             return score(configuration, compared_exports(folder, Path(name) / "home"))
         return score(configuration, compared_job(configuration.settings, folder))
 

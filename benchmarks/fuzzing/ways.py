@@ -133,8 +133,8 @@ def nsys(path: Path, chance: random.Random) -> str:
     """Place the ranks of an export, take each the whole way, and print what some commands show of it."""
     from traceviz_dag.classify.topology.unite import unite
     from traceviz_dag.pipeline.formats.trace_format import RankTrace
-    from traceviz_dag.pipeline.nsys_placement import place_exports
-    from traceviz_dag.pipeline.nsys_ranks import export_headers
+    from traceviz_dag.pipeline.nsys.placement import place_exports
+    from traceviz_dag.pipeline.nsys.ranks import export_headers
     from traceviz_dag.pipeline.ranks import analyse_rank
     from traceviz_dag.read.layouts import TraceFile
 

@@ -15,7 +15,7 @@ from traceviz_dag.classify.topology.unite import unite
 from traceviz_dag.commands.main import app
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.pipeline.formats.trace_format import RankTrace
-from traceviz_dag.pipeline.nsys_placement import place_exports
+from traceviz_dag.pipeline.nsys.placement import place_exports
 from traceviz_dag.pipeline.ranks import analyse_rank
 from traceviz_dag.read.layouts import TraceFile
 

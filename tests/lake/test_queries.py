@@ -185,34 +185,12 @@ def test_a_run_whose_ranks_all_failed(lake: Lake, sample):
     assert (row["complete"], row["parity"], row["backend"]) == (False, None, None)
 
 
-def test_coverage_and_categories(two_ranks: Lake, sample):
-    rows = queries.coverage(two_ranks, RUN, 7).to_pylist()
-    assert [row["rank"] for row in rows] == [0, 1]
-    shares = {name: value for name, value in rows[1].items() if name.endswith("_share")}
-    assert shares == {
-        "classified_share": 0.6,
-        "phase_known_share": 0.5,
-        "dimension_known_share": 0.25,
-        "microbatch_known_share": 0.25,
-        "launched_share": 0.9,
-        "dropped_share": 0.02,
-    }
-    kernels = sample("kernels", 3, category=["memory", "fwd_computation", "memory"], duration_ns=[2, 3, 2])
-    two_ranks.write("kernels", kernels, run=RUN, iteration=7, rank=1)
-    assert queries.categories(two_ranks, RUN, 7).to_pylist() == [
-        {"rank": 1, "category": "memory", "kernels": 2, "duration_ns": 4},
-        {"rank": 1, "category": "fwd_computation", "kernels": 1, "duration_ns": 3},
-    ]
-
-
 @pytest.mark.parametrize(
     "sql",
     [
         queries.ITERATIONS_SQL,
         queries.ITERATIONS_WITH_PARTIAL_SQL,
         queries.RUNS_SQL,
-        queries.COVERAGE_SQL,
-        queries.CATEGORIES_SQL,
     ],
 )
 def test_the_same_query_runs_over_the_whole_catalogue(two_ranks: Lake, sql):

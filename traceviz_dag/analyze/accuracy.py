@@ -65,6 +65,25 @@ def compared(kernels: pd.DataFrame, truth: pd.DataFrame, keys: Sequence[str] = (
     return truth.merge(kernels, on=by, how="outer", validate="1:1")
 
 
+def dealt_out(truth: pd.DataFrame, kernels: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
+    """Share a file's truth out to the iterations in which its kernels were found.
+
+    Args:
+        truth: as ``read_truth`` gives it.
+        kernels: of each iteration, with ``correlation``.
+
+    Returns:
+        Per iteration the truth of its launches; what no iteration holds is in the first.
+    """
+    rest = truth
+    parts = []
+    for rows in kernels:
+        here = rest.correlation.isin(rows.correlation.dropna().astype("int64"))
+        parts.append(rest[here])
+        rest = rest[~here]
+    return [pd.concat([parts[0], rest]), *parts[1:]]
+
+
 def told_and_right(table: pd.DataFrame, aspect: str) -> tuple[pd.Series, pd.Series]:
     """Per kernel: whether something is told of an aspect, and whether what is told, or left unsaid, is true."""
     ours, truth = table[aspect], table[f"{aspect}{TRUE}"]
@@ -245,8 +264,10 @@ def _as_it_was(table: pd.DataFrame) -> pa.Table:
 
 
 def _agreement(expected: pa.Table, found: pa.Table, keys: Sequence[str], figures: Sequence[str]) -> TableAgreement:
-    both = _of_rows(expected, keys, figures).join(
-        _of_rows(found, keys, figures), how="outer", lsuffix=" expected", rsuffix=" found"
+    both = (
+        _of_rows(expected, keys, figures)
+        .add_suffix(" expected")
+        .join(_of_rows(found, keys, figures).add_suffix(" found"), how="outer")
     )
     absent, extra = both[f"{figures[0]} found"].isna(), both[f"{figures[0]} expected"].isna()
     pairs = both[~absent & ~extra]

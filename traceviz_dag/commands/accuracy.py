@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -79,14 +79,14 @@ def _iterations(path: Path, home: Path, rules: Path | None) -> Iterator[tuple[st
 
 def _answer(iterations: list[StoredIteration], truth: Path) -> dict[str, Any]:
     from traceviz_dag.analyze import accuracy as analysis
-    from traceviz_dag.read.truth import read_truth
 
     tables: list[pd.DataFrame] = []
     spans = overlap = analysis.NOTHING_COMPARED
-    for each in iterations:
-        for rank in each.ranks:
-            kernels = each.kernels(rank, analysis.KERNEL_COLUMNS).to_pandas()
-            table = analysis.compared(kernels, read_truth(truth, rank, each.iteration).to_pandas())
+    for rank in sorted({rank for each in iterations for rank in each.ranks}):
+        parts = [each for each in iterations if rank in each.ranks]
+        found = [each.kernels(rank, analysis.KERNEL_COLUMNS).to_pandas() for each in parts]
+        for each, kernels, really in zip(parts, found, _truths(truth, rank, parts, found), strict=True):
+            table = analysis.compared(kernels, really)
             stored = {
                 name: each.lake.table(name, each.run, each.iteration, rank).arrow()
                 for name in ("microbatches", "overlap")
@@ -115,6 +115,18 @@ def _answer(iterations: list[StoredIteration], truth: Path) -> dict[str, Any]:
         "microbatch_spans": asdict(spans),
         "overlap": asdict(overlap),
     }
+
+
+def _truths(
+    truth: Path, rank: int, iterations: Sequence[StoredIteration], kernels: Sequence[pd.DataFrame]
+) -> Iterable[pd.DataFrame]:
+    """What the kernels of a rank really were, per iteration."""
+    from traceviz_dag.analyze.accuracy import dealt_out
+    from traceviz_dag.read.truth import read_truth, tells_iterations
+
+    if tells_iterations(truth, rank):
+        return (read_truth(truth, rank, each.iteration).to_pandas() for each in iterations)
+    return dealt_out(read_truth(truth, rank).to_pandas(), kernels)
 
 
 def _named(shares: Shares) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import Progress
+from rich.progress import Progress, TaskID
 
 from traceviz_dag.commands.common.output import terminal
 from traceviz_dag.simulate.settings import (
@@ -18,6 +18,7 @@ from traceviz_dag.simulate.settings import (
     Edges,
     Era,
     Faults,
+    Format,
     Graphs,
     Layout,
     Recompute,
@@ -85,6 +86,12 @@ def simulate(
     distributed_optimizer: Annotated[
         bool, typer.Option(help="Shard the optimizer over data parallelism.", rich_help_panel=_OVERLAP)
     ] = True,
+    format: Annotated[
+        Format,
+        typer.Option(
+            help="A PyTorch trace a rank and step, or an Nsight Systems export a node.", rich_help_panel=_CAPTURE
+        ),
+    ] = Format.KINETO,
     era: Annotated[
         Era, typer.Option(help="Which PyTorch writes the traces.", rich_help_panel=_CAPTURE)
     ] = Era.TORCH_2_7,
@@ -131,7 +138,8 @@ def simulate(
     """Simulate Megatron training and write profiler traces, with tables of what really happened beside them.
 
     OUT gets iteration_N/ with a trace per rank, the topology text file, and truth/: a Parquet table of kernels per
-    rank, of micro-batches, pipelines, clocks and injected faults.
+    rank, of micro-batches, pipelines, clocks and injected faults. With --format nsys it gets node0.sqlite … in place of
+    traces: what nsys export writes, to try traceviz nsys without a GPU.
     """
     from traceviz_dag.simulate import simulate as run
 
@@ -168,6 +176,7 @@ def simulate(
         iterations=iterations,
         clock_skew_ms=clock_skew,
         clock_drift_ppm=clock_drift,
+        format=format,
         layout=layout,
         gzip=gzip,
         faults=Faults(
@@ -199,9 +208,11 @@ def _shown_progress() -> Iterator[Callable[[str, int, int], None]]:
     """A progress bar on stderr, where stderr is a terminal."""
     console = terminal(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bars:
-        tasks = {what: bars.add_task(what, total=None) for what in ("steps", "traces")}
+        tasks: dict[str, TaskID] = {}
 
         def update(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bars.add_task(what, total=total)
             bars.update(tasks[what], completed=done, total=total)
 
         yield update

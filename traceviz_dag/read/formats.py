@@ -8,12 +8,13 @@ a format is placed and read is the matter of :mod:`traceviz_dag.pipeline.formats
 from __future__ import annotations
 
 import re
-from functools import cache
+from collections.abc import Callable
+from functools import cache, wraps
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
-from traceviz_dag.errors import BadInputError, UsageError
+from traceviz_dag.errors import BadInputError, TracevizError, UsageError
 from traceviz_dag.read.kineto.files import KinetoFiles
 from traceviz_dag.read.nsys.files import NsysFiles
 from traceviz_dag.read.other_files import is_kineto_like
@@ -161,7 +162,42 @@ def _loaded(point: EntryPoint) -> FileFormat:
         raise UsageError(f"{_origin(point)}: cannot be loaded ({told}); mend or uninstall it") from error
     if not isinstance(one, FileFormat):
         raise UsageError(f"{_origin(point)}: {point.value} is no trace format; docs/formats.md says what one has")
+    _guard(one, _origin(point))
     return one
+
+
+def _guard(one: FileFormat, origin: str) -> None:
+    """Make what the code of others raises on a file that file's fault, so that it costs no more than its own rank."""
+
+    def guarded(read: Callable[[Path], Any]) -> Callable[[Path], Any]:
+        @wraps(read)
+        def guarded_read(path: Path) -> Any:
+            try:
+                return read(path)
+            except (TracevizError, MemoryError):
+                raise
+            except OSError as error:
+                raise BadInputError(path, f"cannot be read ({error.strerror or error})", "check the file") from error
+            except Exception as error:
+                told = f"{type(error).__name__}: {error}"
+                raise BadInputError(path, f"{origin} cannot read it ({told})", one.remedy) from error
+
+        return guarded_read
+
+    def recognises(path: Path) -> bool:
+        try:
+            return asked(path)
+        except OSError:
+            return True  # whoever reads it says why it cannot be read
+        except Exception as error:
+            told = f"{type(error).__name__}: {error}"
+            raise UsageError(f"{origin}: cannot tell whether {path} is of it ({told}); mend or uninstall it") from error
+
+    asked = one.recognises
+    own: dict[str, Callable[[Path], Any]] = {"recognises": recognises}
+    own |= {name: guarded(getattr(one, name)) for name in ("peek", "read") if hasattr(one, name)}
+    for name, method in own.items():
+        setattr(one, name, method)
 
 
 def _origin(point: EntryPoint) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
 
@@ -19,17 +19,24 @@ from traceviz_dag.errors import BadInputError
 from traceviz_dag.simulate.bubbles import Spans
 from traceviz_dag.simulate.files.emit import RankWriter, Written
 from traceviz_dag.simulate.files.identity import Clock
+from traceviz_dag.simulate.files.nsys_export import write_exports
 from traceviz_dag.simulate.files.spans import pipeline_table, stage_figures, stage_steps
 from traceviz_dag.simulate.files.truth import KERNEL_SCHEMA, MICROBATCH_SCHEMA, PIPELINE_SCHEMA
 from traceviz_dag.simulate.layouts import text_file, trace_path
 from traceviz_dag.simulate.rank_grids import RankGrids, dense_grid
-from traceviz_dag.simulate.settings import Layout, Settings
+from traceviz_dag.simulate.settings import Format, Layout, Settings
 from traceviz_dag.simulate.templates import Library
 from traceviz_dag.simulate.timing.model import Model
 from traceviz_dag.simulate.timing.streams import StepTimes
 from traceviz_dag.simulate.work.faults import culprits
 from traceviz_dag.system.processes import WorkerDiedError, end_with_parent
-from traceviz_dag.system.whole_files import remove_all_stale_temporaries, remove_stale_temporaries, whole_file
+from traceviz_dag.system.whole_files import (
+    remove_all_stale_temporaries,
+    remove_stale_scratch,
+    remove_stale_temporaries,
+    scratch_folder,
+    whole_file,
+)
 
 Progress = Callable[[str, int, int], None]
 Steps = list[tuple[int, StepTimes]]
@@ -39,7 +46,7 @@ _MARK = "culprits.parquet"
 
 
 def simulate(settings: Settings, out: Path, *, workers: int = 2, progress: Progress | None = None) -> Path:
-    """Simulate a training job and write its traces with their ground truth.
+    """Simulate a training job and write its traces, or its exports, with their ground truth.
 
     Args:
         out: the run folder to make; what a former simulation left there is replaced.
@@ -61,8 +68,21 @@ def simulate(settings: Settings, out: Path, *, workers: int = 2, progress: Progr
     # First of all, since it marks the folder as one that a simulation may replace.
     _write_culprits(settings, grids, out / "truth")
     text_file(settings, grids, out)
+    if settings.format is Format.KINETO:
+        _write_traces(settings, out, out / "truth", workers, progress)
+        return out
+    # In a folder that nobody searches for traces.
+    with scratch_folder(out / "truth") as traces:
+        recorded = replace(settings, layout=Layout.TORCH_PROFILE, gzip=False)
+        _write_traces(recorded, traces, out / "truth", workers, progress)
+        write_exports(traces, out / "truth", settings.node_size, out, progress)
+    return out
+
+
+def _write_traces(settings: Settings, out: Path, truth_folder: Path, workers: int, progress: Progress | None) -> None:
+    """Simulate step by step, and write the traces and the truth of each as soon as it is known."""
     ranks = [rank for rank in range(settings.world) if rank != settings.edges.missing_rank]
-    with _Truth(settings, out / "truth", ranks) as truth, _writers(settings, workers) as submit:
+    with _Truth(settings, truth_folder, ranks) as truth, _writers(settings, workers) as submit:
         total, done = len(ranks) * _file_count(settings), 0
         outstanding: list[tuple[int, Future[Written]]] = []
         for steps in _file_steps(settings, progress):
@@ -83,7 +103,6 @@ def simulate(settings: Settings, out: Path, *, workers: int = 2, progress: Progr
             if progress:
                 progress("traces", done, total)
         truth.finish()
-    return out
 
 
 def _clear(out: Path) -> None:
@@ -100,8 +119,10 @@ def _clear(out: Path) -> None:
         raise BadInputError(out, "it holds files that no simulation wrote", "name an empty or a new folder")
     for path in [*out.glob("iteration_*"), out / "torch_profile"]:
         shutil.rmtree(path, ignore_errors=True)
-    for path in [*out.glob("node*.pt.trace.json*"), *out.glob("unique_parallel_groups_*.txt")]:
-        path.unlink()
+    for pattern in ("node*.pt.trace.json*", "node*.sqlite", "unique_parallel_groups_*.txt"):
+        for path in out.glob(pattern):
+            path.unlink()
+    remove_stale_scratch(truth)
     remove_all_stale_temporaries(out)
     for path in truth.iterdir():
         if path.name != _MARK:

@@ -25,6 +25,13 @@ class Era(StrEnum):
     TORCH_2_7 = "2.7+"
 
 
+class Format(StrEnum):
+    """What recorded the job: PyTorch's profiler, a trace a rank, or Nsight Systems, an export a node."""
+
+    KINETO = "kineto"
+    NSYS = "nsys"
+
+
 class Layout(StrEnum):
     """How the trace files are named and what one file holds."""
 
@@ -175,6 +182,7 @@ class Settings:
     clock_skew_ms: float = 0.0
     clock_drift_ppm: float = 0.0
     jitter: float = 0.02
+    format: Format = Format.KINETO
     layout: Layout = Layout.ITERATION
     gzip: bool = True
     faults: Faults = Faults()
@@ -253,7 +261,7 @@ def _faults_of(s: Settings) -> list[str]:
     found = [f"--{name} is {size}; it must be at least 1" for name, size in sizes.items() if size < 1]
     if not found and sorted(s.order.split("-")) != ["cp", "dp", "ep", "pp", "tp"]:
         found.append(f"--order {s.order}: it must name tp, cp, ep, dp and pp once each, for example tp-cp-ep-dp-pp")
-    return found or [*_size_faults(s), *_feature_faults(s), *_rank_faults(s)]
+    return found or [*_size_faults(s), *_feature_faults(s), *_rank_faults(s), *_format_faults(s)]
 
 
 def _said(*faults: tuple[bool, str]) -> list[str]:
@@ -327,3 +335,18 @@ def _rank_faults(s: Settings) -> list[str]:
         for what, rank in named.items()
         if rank is not None and not 0 <= rank < s.world
     ]
+
+
+def _format_faults(s: Settings) -> list[str]:
+    if s.format is Format.KINETO:
+        return []
+    edges = s.edges
+    rankwise = (edges.missing_rank, edges.truncated_rank, edges.duplicate_rank, edges.without_distributed_info)
+    return _said(
+        (s.layout is not Layout.ITERATION, "--layout is of Kineto traces; leave it out with --format nsys"),
+        (not s.stacks, "exports of Nsight Systems hold no call stacks; leave out --no-stacks with --format nsys"),
+        (
+            any(rank is not None for rank in rankwise),
+            "an export holds the ranks of a whole node: missing and damaged files of single ranks need --format kineto",
+        ),
+    )

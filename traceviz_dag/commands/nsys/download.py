@@ -11,7 +11,7 @@ import typer
 
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import print_json
-from traceviz_dag.read.public_profile import DATA_SET, PROFILE
+from traceviz_dag.read.hub.public_profile import DATA_SET, PROFILE
 from traceviz_dag.system.paths import real_path
 
 
@@ -37,8 +37,8 @@ def download(
     """
     if json:
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    from traceviz_dag.read.hub import Wanted
-    from traceviz_dag.read.hub import download as fetch
+    from traceviz_dag.read.hub.download import Wanted
+    from traceviz_dag.read.hub.download import download as fetch
 
     path, record = fetch(Wanted(repository, file, revision, endpoint), real_path(output or home))
     if json:

@@ -234,8 +234,3 @@ def _write(folder: Path, name: str, table: pa.Table, runs: Runs) -> None:
             writer.write_table(table.slice(first, count), row_group_size=_ROWS_PER_GROUP)
     write_atomically(folder / f"{name}.parquet", sink.getvalue())
     write_atomically(folder / f"{name}.{_WORDS}", pa.py_buffer(msgspec.json.encode(words)))
-
-
-def forget(path: Path, home: Path) -> None:
-    """Remove what is kept of an export."""
-    shutil.rmtree(cache_folder(path, home), ignore_errors=True)

@@ -44,8 +44,6 @@ _COLUMNS = (
     *("bubble_share", "ideal_share", "idle_share", "refusal"),
 )
 _PAGE_HEIGHT, _HIGHEST_ROW, _LOWEST_ROW, _HEADING = 5.6, 0.62, 0.17, 0.2
-_IDEAL = (0.0, 0.2)
-_STEPS = (0.2, 1.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from traceviz_dag.simulate.files.identity import Identity
 from traceviz_dag.simulate.items import Context
+from traceviz_dag.simulate.settings import Format
 from traceviz_dag.simulate.templates import Template
 from traceviz_dag.simulate.tree import Kernel
 from traceviz_dag.simulate.work.collectives import GROUP_OF
@@ -156,7 +157,7 @@ class TruthTable:
         own = columns.pop("own_microbatch").astype(bool)
         columns |= {
             "step": np.full(count, step),
-            "iteration": np.full(count, step),
+            "iteration": np.full(count, step if self.identity.settings.format is Format.KINETO else -1),
             "correlation": correlations,
             "graph_id": np.full(count, graph[0]),
             "graph_node_id": graph[1],

@@ -39,7 +39,6 @@ PLAN = "megatron/core/models/common/model_chunk_schedule_plan.py"
 SCHEDULES = "megatron/core/pipeline_parallel/schedules.py"
 NODE = "megatron/core/pipeline_parallel/utils.py"
 CALLABLES = "megatron/core/models/gpt/fine_grained_callables.py"
-MOE_LAYER = "megatron/core/transformer/moe/moe_layer.py"
 SIDE = "communication"
 _STREAM = {"attention": "compute", "dispatch": SIDE, "experts": "compute", "combine": SIDE}
 _CALLABLE = {

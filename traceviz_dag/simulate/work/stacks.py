@@ -31,20 +31,6 @@ def entry_of(settings: Settings) -> Entry:
     return Entry(bridge=settings.era is not Era.TORCH_2_3 and chance(settings, "bridge"))
 
 
-def script(settings: Settings) -> tuple[Row, ...]:
-    """Frames from the script's module to the training loop."""
-    if entry_of(settings).bridge:
-        return (
-            py("scripts/training/run_recipe.py", "<module>"),
-            py("scripts/training/run_recipe.py", "main"),
-            py("megatron/bridge/training/pretrain.py", "pretrain"),
-            py("megatron/bridge/training/pretrain.py", "_pretrain"),
-            py("megatron/bridge/training/train.py", "train"),
-        )
-    frames = (py("pretrain_gpt.py", "<module>"), py("megatron/training/training.py", "pretrain"))
-    return (*frames, py("megatron/training/training.py", "train"))
-
-
 def annotated_step(number: int) -> Row:
     """The profiler's annotation of one training step."""
     return Row(RowKind.ANNOTATION, f"ProfilerStep#{number}")

@@ -38,9 +38,8 @@ from huggingface_hub.hf_api import RepoSibling
 from huggingface_hub.utils import build_hf_headers, validate_repo_id  # type: ignore[attr-defined]
 
 from traceviz_dag.errors import OutputError, TracevizError
-from traceviz_dag.read.nsys.files import NsysFiles
-from traceviz_dag.read.nsys.open import EXPORT_SUFFIXES
-from traceviz_dag.read.public_profile import DATA_SET, PROFILE
+from traceviz_dag.read.hub.public_profile import DATA_SET, PROFILE
+from traceviz_dag.read.nsys.files import is_export_name, is_profile_name
 from traceviz_dag.system.paths import real_path
 from traceviz_dag.system.whole_files import exclusive_lock, unwritable, write_atomically
 
@@ -52,7 +51,6 @@ FOLDER = "downloads"
 ENDPOINTS_VARIABLE = "TRACEVIZ_HUB_ENDPOINTS"
 """Addresses of mirrors, separated by commas, that assets may fetch from besides the hub itself."""
 
-_SUFFIXES = NsysFiles.suffixes
 _BLOCK_BYTES = 1 << 20
 _MOST_LISTED = 12
 _LONGEST_NAME = 200
@@ -162,10 +160,10 @@ def matching(wanted: str, files: Sequence[str]) -> list[str]:
         return exact
     found = [name for name in files if fnmatch(name, wanted) or fnmatch(name.rsplit("/", 1)[-1], wanted)]
     found = found or [name for name in files if wanted in name]
-    profiles = [name for name in found if name.lower().endswith(_SUFFIXES)]
+    profiles = [name for name in found if is_profile_name(name)]
     found = profiles or found
     stems = {name.rsplit(".", 1)[0] for name in found}
-    exports = [name for name in found if name.lower().endswith(EXPORT_SUFFIXES)]
+    exports = [name for name in found if is_export_name(name)]
     return exports if len(stems) == 1 and exports else found
 
 
@@ -205,7 +203,8 @@ def _chosen(wanted: Wanted, files: Sequence[_Listed]) -> _Listed:
         raise DownloadError(
             f"{wanted.repository}: {len(names)} files match {wanted.file!r}: {listed}; name one of them with --file"
         )
-    there = [file.path for file in files if file.path.lower().endswith(_SUFFIXES)] or [file.path for file in files]
+    paths = [file.path for file in files]
+    there = list(filter(is_profile_name, paths)) or paths
     listed = ", ".join(there[:_MOST_LISTED]) + (", …" if len(there) > _MOST_LISTED else "")
     raise DownloadError(f"{wanted.repository}: no file matches {wanted.file!r}; there are {listed or 'none'}")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from traceviz_dag.pipeline.discovery import inputs_below
 from traceviz_dag.pipeline.iteration import rank_traces, read_topology
 from traceviz_dag.pipeline.ranks import read_events
 from traceviz_dag.simulate import simulate
-from traceviz_dag.simulate.files.nsys_export import write_exports
 
 JOB = replace(NSYS_PIPELINE, clock_skew_ms=0.0)
 JOBS = {"1F1B": JOB, "interleaved": replace(JOB, vpp=2)}
@@ -30,14 +28,7 @@ def runs(tmp_path_factory) -> dict[str, Path]:
     """Folders of exports, two nodes each, with the topology text file beside them and the truth below."""
     made = {}
     for name, job in JOBS.items():
-        folder = tmp_path_factory.mktemp(name)
-        kineto = simulate(job, folder / "kineto", workers=1)
-        write_exports(kineto, job.node_size, folder / "exports")
-        for text in kineto.glob("unique_parallel_groups_*.txt"):
-            shutil.copy(text, folder / "exports")
-        shutil.copytree(kineto / "truth", folder / "exports" / "truth")
-        shutil.rmtree(kineto / "torch_profile")
-        made[name] = folder / "exports"
+        made[name] = simulate(job, tmp_path_factory.mktemp(name) / "exports", workers=1)
     return made
 
 

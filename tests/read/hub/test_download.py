@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 from tests.hub_server import COMMIT, Hub, hub
 from traceviz_dag.commands.main import app
 from traceviz_dag.errors import TracevizError
-from traceviz_dag.read.hub import DownloadError, Wanted, check_endpoint, download, matching
-from traceviz_dag.read.public_profile import DATA_SET
+from traceviz_dag.read.hub.download import DownloadError, Wanted, check_endpoint, download, matching
+from traceviz_dag.read.hub.public_profile import DATA_SET
 
 DATA = random.Random(3).randbytes(40 << 20)
 NAME = "profiles/h200/baseline.t128k.host-fs-mbz-gpu-899.sqlite"
@@ -49,7 +49,7 @@ def test_a_download_whose_process_dies_goes_on_where_it_ended(server, tmp_path):
     half = 20 << 20
     server.stall_after = half
     script = (
-        "import sys; from pathlib import Path; from traceviz_dag.read.hub import Wanted, download\n"
+        "import sys; from pathlib import Path; from traceviz_dag.read.hub.download import Wanted, download\n"
         "download(Wanted(endpoint=sys.argv[1]), Path(sys.argv[2]))"
     )
     with subprocess.Popen([sys.executable, "-c", script, server.address, str(tmp_path)], env={**os.environ}) as child:
@@ -130,7 +130,7 @@ def test_the_command_prints_where_the_file_is(server, tmp_path):
 
 def test_a_mirror_is_taken_from_the_environment(server, tmp_path):
     script = (
-        "import sys; from pathlib import Path; from traceviz_dag.read.hub import Wanted, download\n"
+        "import sys; from pathlib import Path; from traceviz_dag.read.hub.download import Wanted, download\n"
         "print(download(Wanted(file='README.md'), Path(sys.argv[1]))[0].read_text())"
     )
     environment = {**os.environ, "HF_ENDPOINT": server.address}
@@ -182,7 +182,7 @@ def test_a_link_that_leads_out_of_the_home_is_not_followed(server, tmp_path):
 
 def test_the_token_goes_to_the_hub_and_to_no_mirror(server, tmp_path):
     script = (
-        "import sys; from pathlib import Path; from traceviz_dag.read.hub import Wanted, download\n"
+        "import sys; from pathlib import Path; from traceviz_dag.read.hub.download import Wanted, download\n"
         "download(Wanted(file='README.md', endpoint=sys.argv[1] or None), Path(sys.argv[2]))"
     )
     with hub(DATA_SET, {"README.md": b"elsewhere"}) as mirror:
@@ -245,7 +245,7 @@ def test_a_size_that_cannot_be_is_refused_before_the_transfer(server, tmp_path, 
 def test_a_listing_that_goes_on_elsewhere_takes_no_token_there(server, tmp_path):
     # The client's own listing follows the address of the next page to any host, and sends the token along.
     script = (
-        "import sys; from pathlib import Path; from traceviz_dag.read.hub import Wanted, download\n"
+        "import sys; from pathlib import Path; from traceviz_dag.read.hub.download import Wanted, download\n"
         "download(Wanted(file='README.md'), Path(sys.argv[1]))"
     )
     with hub(DATA_SET, {}) as elsewhere:
@@ -257,7 +257,8 @@ def test_a_listing_that_goes_on_elsewhere_takes_no_token_there(server, tmp_path)
 
 def test_a_disk_that_gets_full_is_no_broken_connection(server, tmp_path):
     limit = (
-        "import resource, signal, sys; from pathlib import Path; from traceviz_dag.read.hub import Wanted, download\n"
+        "import resource, signal, sys; from pathlib import Path\n"
+        "from traceviz_dag.read.hub.download import Wanted, download\n"
         "from traceviz_dag.errors import OutputError\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\n"
         "try: download(Wanted(endpoint=sys.argv[1]), Path(sys.argv[2]))\n"

@@ -11,7 +11,7 @@ from tests.small_run import write_run
 from traceviz_dag.analyze.nsys.jobs import CaptureEvidence, Tie, job_name, jobs, tie, why_apart
 from traceviz_dag.lake.inputs import IterationInputs, register
 from traceviz_dag.pipeline.discovery import inputs_below
-from traceviz_dag.pipeline.nsys_placement import place_exports
+from traceviz_dag.pipeline.nsys.placement import place_exports
 from traceviz_dag.read.layouts import discover
 
 

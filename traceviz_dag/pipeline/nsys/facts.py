@@ -17,7 +17,7 @@ from traceviz_dag.classify.nsys.calls import OPERATIONS
 from traceviz_dag.classify.nsys.trace import NsysPart
 from traceviz_dag.classify.rules import Rules
 from traceviz_dag.lake.inputs import IterationInputs, RankInput
-from traceviz_dag.pipeline.nsys_ranks import iterations_of_part
+from traceviz_dag.pipeline.nsys.ranks import iterations_of_part
 from traceviz_dag.read.events import KERNEL
 from traceviz_dag.read.nsys.cache import open_profile
 from traceviz_dag.read.nsys.profile import MARK, PROCESS_BITS, NsysProfile

@@ -13,7 +13,7 @@ from traceviz_dag.analyze.nsys.jobs import CaptureEvidence, job_name, jobs, ran_
 from traceviz_dag.classify.nsys.trace import NsysPart
 from traceviz_dag.classify.rules import Rules, load_rules
 from traceviz_dag.errors import BadInputError
-from traceviz_dag.pipeline.nsys_ranks import iterations_of_part, parts_of
+from traceviz_dag.pipeline.nsys.ranks import iterations_of_part, parts_of
 from traceviz_dag.read.layouts import TraceFile
 from traceviz_dag.read.nsys.cache import open_profile
 from traceviz_dag.read.nsys.files import NsysFiles
