@@ -22,7 +22,7 @@ INVARIANT = "invariant"
 """Name of the column that the violations have before all others."""
 
 INVARIANTS = {
-    "figures_given": "no edge of a window and no duration is NULL",
+    "times_given": "no edge of a window and no duration is NULL",
     "nothing_negative": "no duration is below 0, and no window ends before it starts",
     "hidden_at_most_compute_and_communication": "hidden <= min(compute, communication)",
     "exposed_is_communication_minus_hidden": "exposed = communication - hidden",
@@ -151,7 +151,7 @@ def _split_incomplete(table: pa.Table, edges: tuple[str, str]) -> tuple[pa.Table
     """Part rows that lack a figure, which break a rule by themselves, from those that the other rules can test."""
     names = (*edges, *_OF_WINDOW, *_OF_DIMENSION)
     lacking = np.any([table.column(name).is_null().to_numpy() for name in names], axis=0)
-    return table.filter(pa.array(~lacking)), _named("figures_given", table.filter(pa.array(lacking)))
+    return table.filter(pa.array(~lacking)), _named("times_given", table.filter(pa.array(lacking)))
 
 
 def _figures(table: pa.Table, start: str, end: str) -> _Figures:

@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 
 
 def accuracy(
-    path: Annotated[Path, typer.Argument(help="A simulated run, or one of its iterations; its truth lies beside it.")],
+    path: Annotated[Path, typer.Argument(help="Simulated run, or one of its iterations, with its truth/ folder.")],
     home: HomeOption = DEFAULT_HOME,
     rules: Annotated[
-        Path | None, typer.Option(help="TOML file with rules; the traces are then classified with them, lake aside.")
+        Path | None,
+        typer.Option(help="TOML file of rules; classifies the traces anew with them, whatever the home holds."),
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Compare what the lake says of a simulated job with what really happened there.
+    """Compare the analysis of a simulated job with what really happened in it.
 
-    What the lake of the home does not hold is analysed for the comparison, and not kept. Shares are of kernel time, the
-    sum of the kernels' durations: right, told (of the time of kernels of which there is something to tell), and wrong.
-    share_of_time_right is the time of the kernels whose category is right and, where the truth has one, micro-batch and
-    chunk. Nothing tells apart the kernels of a CUDA graph that spans several micro-batches; where there are some, the
-    same shares are given without them, too.
+    What the home does not hold is analysed for the comparison, and not kept. Shares are of kernel time, the sum of the
+    kernels' durations: right, told (of kernels that have something to tell), and wrong. share_of_time_right counts
+    kernels whose category is right and, if the truth has them, micro-batch and chunk. Kernels of a CUDA graph that
+    spans several micro-batches cannot be told apart; if there are any, the shares are also given without them.
     """
     from traceviz_dag.read.truth import truth_folder
 

@@ -26,7 +26,7 @@ def clocks(
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
 ) -> None:
-    """Show each rank's clock offset and drift, solved from collectives that end together, or why it is refused."""
+    """Show each rank's clock offset and drift, solved from collectives that end together, or why it is unknown."""
     with chosen_iterations(path, home, run, iteration, rules) as iterations:
         answers = []
         for each in iterations:

@@ -28,12 +28,13 @@ AlignmentOption = Annotated[
     TimeAlignment,
     typer.Option(
         "--time-alignment",
-        help="global: one zero for all ranks, clocks as recorded; individual: each rank from its first kernel; "
-        "solved: one zero on clocks solved from matched communications.",
+        help="global: one time axis, clocks as recorded; individual: each rank starts at its first kernel; "
+        "solved: one time axis, on clocks solved from matched communications.",
     ),
 ]
 ProcessesOption = Annotated[
-    int, typer.Option("--processes", "-p", "--workers", min=0, help="Processes to draw with; 0 takes one a core.")
+    int,
+    typer.Option("--processes", "-p", "--workers", min=0, help="Number of figures to draw at once; 0 = one per core."),
 ]
 
 _SEVERAL = "several, separated by commas"
@@ -41,22 +42,25 @@ _SEVERAL = "several, separated by commas"
 
 def figures(
     paths: Annotated[
-        list[Path] | None, typer.Argument(help="Runs, iteration folders or trace files; without them the lake is read.")
+        list[Path] | None,
+        typer.Argument(help="Run folders, iteration folders or trace files; default: what the home holds."),
     ] = None,
-    run: Annotated[str | None, typer.Option(help="Only this run of the lake.")] = None,
-    iteration: Annotated[int | None, typer.Option(help="Only this iteration.")] = None,
+    run: Annotated[str | None, typer.Option(help="Draw only this run.")] = None,
+    iteration: Annotated[int | None, typer.Option(help="Draw only this iteration.")] = None,
     kind: Annotated[
         str,
         typer.Option(
-            help="rank_timeline, overlap_bars, pipeline_group, model_replica, all_ranks, wait_map, bubble_waterfall, "
-            f"period_distribution, clock_residuals; {_SEVERAL}."
+            help="Figures to draw: rank_timeline, overlap_bars, pipeline_group, model_replica, all_ranks, wait_map, "
+            f"bubble_waterfall, period_distribution, clock_residuals; {_SEVERAL}; default: all."
         ),
     ] = "",
     ranks: Annotated[
-        str, typer.Option(help=f"Ranks to draw: all, or numbers, {_SEVERAL}; by default those that stand out.")
+        str, typer.Option(help=f"Ranks to draw: all, or numbers, {_SEVERAL}; default: those that stand out.")
     ] = "",
-    every: Annotated[bool, typer.Option("--every", help="Draw all pipelines and replicas, however many.")] = False,
-    formats: Annotated[str, typer.Option(help=f"png, svg, pdf; {_SEVERAL}.")] = "png,svg,pdf",
+    every: Annotated[
+        bool, typer.Option("--every", help="Draw every pipeline and replica, however many there are.")
+    ] = False,
+    formats: Annotated[str, typer.Option(help=f"Files to write: png, svg, pdf; {_SEVERAL}.")] = "png,svg,pdf",
     time_alignment: AlignmentOption = TimeAlignment.GLOBAL,
     processes: ProcessesOption = 0,
     home: HomeOption = DEFAULT_HOME,
@@ -64,8 +68,8 @@ def figures(
 ) -> None:
     """Draw rank timelines, overlap bars, pipelines, replicas, waits, bubbles, periods and clocks into HOME/figures.
 
-    Traces that are given are analysed first, where they are new or changed. A small job is drawn whole; of a large one
-    the ranks with the longest computation, the most exposed communication and the most idle time, and their pipelines.
+    New or changed traces are analysed first. A small job is drawn whole. Of a large one, only some ranks are drawn,
+    with their pipelines: those with the longest computation, the most exposed communication and the most idle time.
     """
     wanted, endings = _kinds(kind), _formats(formats)
     with iterations_of(real_path(home), paths or [], run, iteration) as chosen:

@@ -29,10 +29,9 @@ def gate(
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
 ) -> None:
-    """Hold the OverlapScore of each named pair against its threshold, 0.30 by default.
+    """Compare the OverlapScore of each named pair with its threshold, 0.30 by default.
 
-    Exits with 0 where every pair passes, with 1 where one fails, and with 2 where one cannot be judged or not all ranks
-    were read.
+    The exit code is 0 if every pair passes, 1 if one fails, and 2 if one cannot be judged or not all ranks were read.
     """
     from traceviz_dag.analyze.pipelines.period_summary import judge
     from traceviz_dag.pipeline.across_ranks import named_periods

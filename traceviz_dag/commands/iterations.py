@@ -39,16 +39,16 @@ _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
 def iterations(
-    run: Annotated[str | None, typer.Option("--run", help="Of this run alone.")] = None,
-    last: Annotated[int, typer.Option("--last", min=0, help="Only so many of each run, the last ones; 0 is all.")] = 0,
+    run: Annotated[str | None, typer.Option("--run", help="Show only this run.")] = None,
+    last: Annotated[int, typer.Option("--last", min=0, help="Show only the last iterations of each run; 0 = all.")] = 0,
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
 ) -> None:
-    """Show the trend over iterations: step time, its change, computation, exposed communication, verdicts.
+    """Show the trend over iterations: step time and its change, computation, exposed communication, nightly verdicts.
 
-    Figures are those of the table iterations: the longest step over the ranks, and means over the ranks of the rest.
-    An iteration of which not all was read is marked (partial), and its step is not compared with one over other ranks.
-    The exit code is 2 where an iteration has no figures, or its last analysis was cut off.
+    The step is the longest over the ranks; the other columns are means over the ranks (table iterations). An iteration
+    that was not read completely is marked (partial), and its step is compared only with one over the same ranks. The
+    exit code is 2 if an iteration has no measures, or its last analysis was cut off.
     """
     from traceviz_dag.lake.lake import open_lake
 

@@ -48,7 +48,7 @@ class _Group(LazyGroup):
 app = typer.Typer(
     name="traceviz",
     cls=_Group,
-    help="Which rank, stage or link makes a Megatron-LM training step slow, read from its profiler traces.",
+    help="Find out why a Megatron-LM training step is slow: which rank, pipeline stage or communication holds it up.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
@@ -78,7 +78,7 @@ def _handed_to(variable: str) -> Callable[[int | None], None]:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and stop.", callback=_show_version, is_eager=True)
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_show_version, is_eager=True)
     ] = False,
     longest_text_mib: Annotated[
         int | None,
@@ -89,7 +89,7 @@ def _options(
             max=TEXT_MIB.most,
             show_default=f"{TEXT_MIB.default:,}",
             callback=_handed_to(TEXT_MIB.variable),
-            help="Refuse a trace whose header, or an event in it, is longer; it takes up to 20 times as much memory.",
+            help="Refuse a trace with a longer header or event; reading one takes up to 20 times its length in memory.",
         ),
     ] = None,
     most_rows: Annotated[
@@ -101,11 +101,11 @@ def _options(
             max=ROWS.most,
             show_default=f"{ROWS.default:,}",
             callback=_handed_to(ROWS.variable),
-            help="Read no more events of one trace, and no larger table of an export; a row takes up to 1 kB.",
+            help="Read at most this many events of a trace, or rows of a table of an export; a row takes up to 1 kB.",
         ),
     ] = None,
 ) -> None:
-    """Options that stand before the subcommand."""
+    """Options that come before the subcommand."""
 
 
 def main() -> None:

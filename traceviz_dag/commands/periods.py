@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from traceviz_dag.pipeline.across_ranks import StoredIteration
 
 PairsOption = Annotated[
-    Path | None, typer.Option("--pairs", help="TOML file that names pairs: by stages, dimension, ranges or stamps.")
+    Path | None, typer.Option("--pairs", help="TOML file of pairs to add: by stages, dimension, ranges or time stamps.")
 ]
 
 
@@ -33,16 +33,18 @@ def periods(
     pairs: PairsOption = None,
     run: RunOption = None,
     iteration: IterationOption = None,
-    units: Annotated[bool, typer.Option("--units", help="With --json: every unit, not only percentiles.")] = False,
+    units: Annotated[
+        bool, typer.Option("--units", help="With --json: print every unit, not only percentiles.")
+    ] = False,
     rules: RulesOption = None,
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
 ) -> None:
     """Show periods and OverlapScore of neighbouring stages, of computation and communication, and of named pairs.
 
-    1 means that the period is that of the longer stage, 0 that the two run one after the other; scores are not clamped.
-    Percentiles are over the steady units of one training step, which the table names; a pair with fewer than two has
-    none. Exits with 2 where no pair has figures, unless the traces tell that there is nothing to overlap.
+    A score of 1 means that the pair takes no longer than its longer part; 0 means that the two take turns. Scores are
+    not clamped. Percentiles are over the steady units of one training step, which the table names; a pair with fewer
+    than two units has none. The exit code is 2 if no pair can be measured, unless there is nothing to overlap.
     """
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -38,8 +38,8 @@ def pipelines(
 ) -> None:
     """Show the bubble of every pipeline stage in parts that add up: fill and drain, imbalance, jitter, stall.
 
-    The bubble is measured against the mean stage of the pipeline; idle is the stage's own time in which no micro-batch
-    runs. Both are of one training step, on the stage's own clock. Exits with 2 where the traces do not tell pipelines
+    The bubble is measured against the mean stage of the pipeline; idle is the stage's own time without a micro-batch.
+    Both are of one training step, on the stage's own clock. The exit code is 2 if the traces do not tell pipelines
     or micro-batches.
     """
     with chosen_iterations(path, home, run, iteration, rules) as iterations:

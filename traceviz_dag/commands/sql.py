@@ -22,7 +22,7 @@ _CELL_PADDING = 3
 
 
 def sql(
-    query: Annotated[str, typer.Argument(help="A SELECT; the tables are those that SHOW TABLES lists.")],
+    query: Annotated[str, typer.Argument(help="A SELECT statement; SHOW TABLES lists the tables.")],
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
 ) -> None:

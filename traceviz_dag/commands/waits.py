@@ -33,15 +33,15 @@ def waits(
     path: PathArgument = None,
     run: RunOption = None,
     iteration: IterationOption = None,
-    limit: Annotated[int, typer.Option(help="Rows of the blame matrix to print; 0 prints all. JSON has all.")] = 20,
+    limit: Annotated[int, typer.Option(help="Rows of the blame matrix to print; 0 = all. JSON has all of them.")] = 20,
     rules: RulesOption = None,
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
 ) -> None:
     """Show who waited for whom in matched communications, and for what: late ranks, slow links, uneven experts.
 
-    A wait is charged to the last rank to arrive. Its own part is what it computed, copied or had not launched;
-    time that it spent in other communications was handed on to it. Exits with 2 where not every communication has a
+    A wait is charged to the last rank to arrive. That rank's own part is what it computed, copied or had not launched;
+    time that it spent in other communications was handed on to it. The exit code is 2 if not every communication has a
     certain wait: matched with nobody, or not wholly, or told neither by solved clocks nor by durations.
     """
     if limit < 0:

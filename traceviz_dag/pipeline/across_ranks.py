@@ -201,7 +201,7 @@ def named_periods(
 
 
 def expert_exchanges(iteration: StoredIteration, collectives: pa.Table) -> pa.Table:
-    """The matched all-to-alls with their message sizes: what ``blame.expert_load`` takes."""
+    """The matched all-to-alls with their message sizes: what ``experts.expert_load`` takes."""
     chosen = collectives.filter(
         pc.and_(
             pc.equal(collectives["operation"].cast(pa.string()), Operation.ALL_TO_ALL.value),

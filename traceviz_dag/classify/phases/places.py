@@ -39,7 +39,7 @@ class Places:
         phase_evidence: index into EVIDENCES.
         dimension_rule: nearest frame rule that speaks of communication, or NONE.
         member: index into ``steps``, or NONE.
-        module, layer_row, operator: position of the innermost module, TransformerLayer and CPU operator, or NONE.
+        module, layer, operator: position of the innermost module, TransformerLayer and CPU operator, or NONE.
         rule_names: names of the rules, then what lies outside all micro-batch steps, then the PLACES inferred without
             call stacks.
     """

@@ -19,12 +19,13 @@ if TYPE_CHECKING:
     from traceviz_dag.pipeline.across_ranks import StoredIteration
 
 PathArgument = Annotated[
-    Path | None, typer.Argument(help="A folder or an iteration of traces; without it the lake is read.")
+    Path | None, typer.Argument(help="A run, iteration or trace to analyse; default: what the home holds.")
 ]
-RunOption = Annotated[str | None, typer.Option("--run", help="Only this run.")]
-IterationOption = Annotated[int | None, typer.Option("--iteration", help="Only this iteration.")]
+RunOption = Annotated[str | None, typer.Option("--run", help="Take only this run.")]
+IterationOption = Annotated[int | None, typer.Option("--iteration", help="Take only this iteration.")]
 RulesOption = Annotated[
-    Path | None, typer.Option("--rules", help="TOML file with rules that come before the built-in ones; with a path.")
+    Path | None,
+    typer.Option("--rules", help="TOML file of rules that are tried before the built-in ones; needs a path."),
 ]
 
 

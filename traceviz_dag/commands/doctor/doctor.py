@@ -31,14 +31,16 @@ _NOT_IN_JSON = frozenset({"answers", "source", "summary", "listings", "notes"})
 
 
 def doctor(
-    path: Annotated[Path | None, typer.Argument(help="A capture: a run, an iteration or a file.")] = None,
+    path: Annotated[
+        Path | None, typer.Argument(help="Run, iteration or file to examine; default: examine the installation.")
+    ] = None,
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
 ) -> None:
-    """Say what is installed and what the home holds; with a path, what the capture can and cannot answer.
+    """Show what is installed and what the home holds; with a path, which questions a capture can answer.
 
-    Of each trace the header, the end and the first events are looked at. The exit code is 2 where ranks are missing, of
-    another job, or cannot be read wholly.
+    Of each trace, the header, the end and the first events are examined. The exit code is 2 if ranks are missing,
+    belong to another job, or cannot be read completely.
     """
     if path is not None:
         captures = _captures(path, real_path(home))

@@ -35,11 +35,11 @@ _Side = tuple[list[GpuOverlap], list[NameFigures], list[RangeNode]]
 
 def diff(
     a: ProfileArgument,
-    b: Annotated[Path, typer.Argument(help="The profile compared with A.", show_default=False)],
+    b: Annotated[Path, typer.Argument(help="Profile to compare with A.", show_default=False)],
     gpu: GpuOption = [],  # noqa: B006
     trim: TrimOption = None,
     trim_b: Annotated[
-        tuple[float, float] | None, typer.Option("--trim-b", help="Window of B, where it is not that of A.")
+        tuple[float, float] | None, typer.Option("--trim-b", help="Window of B; default: that of A.")
     ] = None,
     limit: LimitOption = 10,
     rules: RulesOption = None,
@@ -48,8 +48,8 @@ def diff(
 ) -> None:
     """Compare two profiles: slower, faster, new and gone kernels, NVTX ranges, overlap and idle time.
 
-    Computation, exposed communication, memory operations alone and idle time make up the window, so their changes sum
-    to its change. All figures are sums over the GPUs.
+    Computation, exposed communication, memory operations alone and idle time make up the window, so their changes add
+    up to its change. All numbers are sums over the GPUs.
     """
     side_a = _side(a, home, gpu, trim, rules)
     side_b = _side(b, home, gpu, trim_b or trim, rules)

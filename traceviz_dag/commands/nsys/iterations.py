@@ -19,7 +19,7 @@ def iterations(
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
 ) -> None:
-    """Show the training iterations, what they were read from, and the overlap in each.
+    """Show the training iterations, how they were recognised, and the overlap in each.
 
     An iteration lasts as long as its range on the host; kernels are cut at its edges.
     """

@@ -20,10 +20,10 @@ def overlap(
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
 ) -> None:
-    """Show computation, communication, and what of it is hidden, per GPU.
+    """Show computation, communication, and how much of it is hidden, per GPU.
 
-    Without --trim the window runs from the first kernel's start to the last kernel's end. Times are unions; memory
-    copies keep a GPU busy, so idle time is the window minus everything that ran, copies included.
+    Without --trim, the window runs from the first kernel's start to the last kernel's end. Times are unions. Memory
+    copies keep a GPU busy: idle time is the window minus everything that ran.
     """
     given = opened(path, home, trim, rules)
     figures = [gpu_overlap(part, given.window) for part in given.gpus(gpu)]

@@ -26,14 +26,14 @@ _SHOWN = {"operations": "GPU", "calls": "call", "ranges": "NVTX range"}
 
 def search(
     path: ProfileArgument,
-    word: Annotated[str, typer.Argument(help="Part of a name, or a pattern with * and ? for the whole of it.")],
+    word: Annotated[str, typer.Argument(help="Part of a name, or a pattern with * and ? for all of it.")],
     gpu: GpuOption = [],  # noqa: B006
     trim: TrimOption = None,
     limit: LimitOption = 40,
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
 ) -> None:
-    """Find kernels, calls and NVTX ranges by name, whatever the case."""
+    """Find kernels, calls and NVTX ranges by name, case-insensitive."""
     given = opened(path, home, trim)
     rows = find(given.profile, word, gpu_numbers(gpu), given.window)
     if json:

@@ -28,10 +28,10 @@ def summary(
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
 ) -> None:
-    """Show the kernels and memory operations that take the time, the streams, and the GPU metrics if any.
+    """Show the kernels and memory operations that take most time, the streams, and GPU metrics if there are any.
 
-    Totals are sums of durations: operations that run side by side count each, so they may exceed the window. Busy
-    time is a union, memory operations included.
+    Totals are sums of durations, which may exceed the window where operations run side by side. Busy time is a union,
+    memory operations included.
     """
     given = opened(path, home, trim, rules)
     found = []
