@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -57,6 +58,24 @@ def _one_rank(folder: Path) -> None:
             path.unlink()
 
 
+def _split_pipelines(folder: Path) -> None:
+    """Of each of two pipelines another stage is missing."""
+    simulate(_PLAIN, folder, workers=1)
+    for path in folder.glob("iteration_*/rank_*"):
+        if "rank_0000" not in path.name and "rank_0003" not in path.name:
+            path.unlink()
+
+
+def _blind_rank(folder: Path) -> None:
+    """One rank was captured without its host: kernels, and nothing that launches them."""
+    simulate(_PLAIN, folder, workers=1)
+    (path,) = folder.glob("iteration_*/rank_0003*")
+    trace = json.loads(path.read_text())
+    host = ("cpu_op", "python_function", "cuda_runtime", "fwdbwd", "ac2g")
+    trace["traceEvents"] = [event for event in trace["traceEvents"] if event.get("cat") not in host]
+    path.write_text(json.dumps(trace))
+
+
 def _without_micro_batches(folder: Path) -> None:
     """Pipelines of two stages whose kernels nothing puts into a forward or a backward step."""
     for rank in range(4):
@@ -77,6 +96,8 @@ JOBS: dict[str, Callable[[Path], None]] = {
     "two_steps": _two_steps_in_a_file,
     "two_iterations": _simulated(replace(_PLAIN, iterations=2)),
     "one_rank": _one_rank,
+    "split_pipelines": _split_pipelines,
+    "blind_rank": _blind_rank,
     "missing_stage": _simulated(replace(_PLAIN, edges=Edges(missing_rank=2))),
     "without_topology": _without_topology,
     "dp_only": _simulated(replace(_PLAIN, pp=1, dp=4)),

@@ -45,7 +45,7 @@ COMMANDS = {
 ALL_SENTENCES = (*WAITS, *WAIT_MAP, *TOPOLOGY, *GATE, *SENTENCES)
 ALL_TABLES = (*WAIT_TABLES, *TOPOLOGY_TABLES, *GATE_TABLES, *TABLES)
 
-LACKS_RANKS = ("one_rank", "missing_stage")
+LACKS_RANKS = ("one_rank", "missing_stage", "split_pipelines")
 """Jobs of which not every rank has a trace: all answers are partial."""
 
 SAYS_NOTHING = {
@@ -55,6 +55,9 @@ SAYS_NOTHING = {
     ("without_micro_batches", "pipelines"): "no micro-batch is known",
     ("without_micro_batches", "periods"): "no micro-batch is known",
     ("without_topology", "waits"): "have no certain wait",
+    ("blind_rank", "waits"): "have no certain wait",
+    ("blind_rank", "pipelines"): "not every bubble can be parted",
+    ("blind_rank", "periods"): "are those of fewer than all ranks",
 }
 """(job, command) → why it ends with 2."""
 
@@ -96,7 +99,7 @@ def test_what_a_command_prints_is_what_the_tables_say(job, command):
     assert reading.read, "nothing was said"
     if isinstance(error, NoEvidenceError):
         assert (job, command) in SAYS_NOTHING and (SAYS_NOTHING[job, command] or "") in str(error)
-        if command == "waits":
+        if command == "waits" or (job == "blind_rank" and command == "periods"):
             reading.sentence(str(error))
     else:
         assert (job, command) not in SAYS_NOTHING or job in LACKS_RANKS
@@ -201,6 +204,13 @@ FALSE = [
     ("gate", "healthy", r"passed( +)(\d)", r"FAILED\1\2"),
     ("gate", "healthy", r"passed( +)0\.(\d)", r"passed\g<1>1.\2"),
     ("gate", "dp_only", "has no pair of stages 0 and 1", "has no pair of computation and pp communication"),
+    ("gate", "blind_rank", r"passed, PARTIAL", "passed         "),
+    ("gate", "blind_rank", r"pipeline 1: no forward", "pipeline 0: no forward"),
+    ("gate", "blind_rank", "is judged over fewer than all its ranks", "leaves out ranks with nothing to overlap"),
+    ("gate", "healthy", "ranks 0–1: no dp", "ranks 0–2: no dp"),
+    ("periods", "blind_rank", r"1 of 2 ranks have", "1 of 3 ranks have"),
+    ("periods", "blind_rank", r"PARTIAL, 1 of", "1 of"),
+    ("periods", "split_pipelines", r"pipeline 0: (.*) stage 1;", r"pipeline 0: \1 stage 0;"),
     ("accuracy", "slow_rank", r"(\d+) ranks read", r"1\1 ranks read"),
     ("accuracy", "slow_rank", r"spans: (\d+) of", r"spans: 1\1 of"),
     ("accuracy", "slow_rank", r"rows: (\d+) of (\d+) equal", r"rows: \1 of 1\2 equal"),
@@ -221,6 +231,7 @@ def printed(tmp_path_factory):
     def output(command: str, job: str) -> str:
         words = {
             "waits": (waits, "--home", home_of(job)),
+            "periods": (periods, "--home", home_of(job)),
             "topology": (topology, traces_of(job)),
             "gate": (gate, "--pairs", pairs, "--home", home_of(job)),
             "accuracy": (accuracy, traces_of(job), "--home", home_of(job)),
@@ -231,7 +242,7 @@ def printed(tmp_path_factory):
 
 
 @pytest.mark.parametrize(("command", "job", "true", "false"), FALSE)
-def test_no_false_line_of_waits_topology_gate_and_accuracy_passes(command, job, true, false, printed):
+def test_no_false_line_of_a_command_passes(command, job, true, false, printed):
     output = printed(command, job)
     wrong = re.sub(true, false, output, count=1)
     assert wrong != output
