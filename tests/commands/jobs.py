@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from tests.adversarial import one_clock_ahead, too_few_matches, unsolvable_clocks
 from tests.analyze.across_ranks import SMALL
 from tests.kineto_file import KinetoFile
 from tests.small_run import GEMM, groups_of
@@ -96,6 +97,11 @@ JOBS: dict[str, Callable[[Path], None]] = {
     "two_steps": _two_steps_in_a_file,
     "two_iterations": _simulated(replace(_PLAIN, iterations=2)),
     "one_rank": _one_rank,
+    "slow_link": _simulated(replace(_PLAIN, tp=2, node_size=4, hidden=2048, faults=Faults(slow_link=3))),
+    "uneven_experts": _simulated(replace(_PLAIN, pp=1, dp=4, ep=2, faults=Faults(expert_imbalance=0.7))),
+    "without_clocks": lambda folder: too_few_matches().write(folder) and None,
+    "clock_ahead": lambda folder: one_clock_ahead().write(folder) and None,
+    "scattered": lambda folder: unsolvable_clocks().write(folder) and None,
     "split_pipelines": _split_pipelines,
     "blind_rank": _blind_rank,
     "missing_stage": _simulated(replace(_PLAIN, edges=Edges(missing_rank=2))),

@@ -182,6 +182,20 @@ _REFUSED = f"""
     {WHY}
     SELECT *, NOT nothing AS partial FROM why WHERE {{others}}
 """
+# Of all splits in two the one with the least variance within, where that is told.
+_MODES = """
+    WITH units AS (
+        SELECT row_number() OVER (ORDER BY period_ns) AS n, count(*) OVER () AS c, var_pop(period_ns) OVER () AS whole,
+            avg(period_ns) OVER (ORDER BY period_ns ROWS UNBOUNDED PRECEDING) AS low,
+            avg(period_ns) OVER (ORDER BY period_ns ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING) AS high
+        FROM periods WHERE run = $run AND iteration = $iteration AND pair = $pair
+            AND stage IS NOT DISTINCT FROM {stage} AND period_ns IS NOT NULL
+    )
+    SELECT low, high, n / c AS share, 1 - n / c AS rest FROM (
+        SELECT *, n * (c - n) / (c * c) * (high - low) * (high - low) AS between_ns FROM units WHERE n < c
+        ORDER BY between_ns DESC, n LIMIT 1)
+    WHERE c >= 8 AND between_ns >= 0.8 * whole AND least(share, rest) >= 0.1 AND high >= 1.3 * low
+"""
 PERIODS = (
     Sentence(
         r"(?P<k_pair>[\w +]+), stage (?P<k_stage>\d+)(, steps? [\d, ]+)?: none \((?P<v_refusal>.*)\)",
@@ -200,6 +214,14 @@ PERIODS = (
         r"(?P<k_pair>[\w +]+?)(, step [\d, ]+)?: (?P<b_partial>PARTIAL, )?"
         r"(?P<v_ranks_without>\d+) of (?P<v_ranks>\d+) ranks have no figures \((?P<v_refusal>.*)\)",
         _REFUSED.format(stage="NULL", others="others"),
+    ),
+    *(
+        Sentence(
+            rf"(?P<k_pair>[\w +]+?){words}(, step [\d, ]+)?: two modes: (?P<v_share>{PERCENT}) of the units near "
+            rf"(?P<v_low>{MS}), (?P<v_rest>{PERCENT}) near (?P<v_high>{MS})",
+            _MODES.format(stage=stage),
+        )
+        for words, stage in ((r", stage (?P<k_stage>\d+)", "$stage"), ("", "NULL"))
     ),
     Sentence(
         r"(?P<k_run>\w+) (?P<k_iteration>\d+): the figures of (?P<v_pair>[\w +]+), .* are those of fewer than all "

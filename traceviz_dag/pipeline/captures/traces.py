@@ -29,6 +29,7 @@ FEWEST_MATCHES = 3
 _LEAST = 0.005
 _STACKS = "capture call stacks: with_stack (--pytorch-profiler-collect-callstack)"
 _NOTHING = "no rank can be read"
+_FOR_WAITS = "all ranks are there, in named groups; whether their clocks can be solved, traceviz clocks tells"
 
 
 def judge_traces(capture: Capture) -> list[Answer]:
@@ -156,7 +157,7 @@ def _waits(capture: Capture, one: Sample) -> Answer:
         *(["too few communications to solve the clocks"] if one.communications < FEWEST_MATCHES else []),
         *(["no GPU rows: the ends of communication on a CPU tell no clock"] if capture.gpu < capture.ranks else []),
     ]
-    return Answer(WAITS, degree(not lacking, True), "; ".join(lacking) or "all ranks are there, in named groups")
+    return Answer(WAITS, degree(not lacking, True), "; ".join(lacking) or _FOR_WAITS)
 
 
 def _bandwidth(one: Sample, waits: Answer) -> Answer:
