@@ -180,18 +180,22 @@ def _solved(rank_clocks: pa.Table) -> dg.AssetCheckResult:
 
 
 def _gate(judged: _Judged) -> dg.AssetCheckResult:
-    """Pairs that cannot be judged do not fail the gate; they are named."""
-    failed = [verdict for verdict in judged.verdicts if verdict.passed is False]
-    told = [f"{one.pair}: OverlapScore {one.score:.2f} is below {one.threshold:.2f}" for one in failed]
+    """Pairs that cannot be judged, or over fewer than all their ranks, do not fail the gate; they are named."""
+    failed = [one for one in judged.verdicts if one.passed is False]
+    unjudged = [one for one in judged.verdicts if one.passed is None]
+    fewer = [one for one in judged.verdicts if one.over_fewer_ranks]
+    below = [f"{one.pair}: OverlapScore {one.score:.2f} is below {one.threshold:.2f}" for one in failed]
+    told = below or [f"{len(judged.verdicts) - len(unjudged)} named pairs judged, none below its threshold"]
+    told += [f"{one.pair} is not judged: {one.refusal}" for one in unjudged]
+    told += [f"{one.pair} is judged over fewer than all its ranks: {one.refusal}" for one in fewer]
     return dg.AssetCheckResult(
         passed=not failed and not judged.fault,
         check_name=GATE,
         asset_key="periods",
-        description=judged.fault or "; ".join(told) or f"{len(judged.verdicts)} named pairs, none below its threshold",
+        description=judged.fault or "; ".join(told),
         metadata={
             "pairs": dg.MetadataValue.json([verdict._asdict() for verdict in judged.verdicts]),
-            "not_judged": dg.MetadataValue.json(
-                [verdict.pair for verdict in judged.verdicts if verdict.passed is None]
-            ),
+            "not_judged": dg.MetadataValue.json([one.pair for one in unjudged]),
+            "over_fewer_ranks": dg.MetadataValue.json([one.pair for one in fewer]),
         },
     )

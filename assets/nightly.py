@@ -142,7 +142,7 @@ def iteration_figures(lake: Lake, partition: Partition, rank: int | None = None)
         return None
     row = rows[0]
     has_rank = rank is not None and lake.exists("kernels", run=partition.run, iteration=partition.iteration, rank=rank)
-    chosen = rank if has_rank else row["slowest_rank"]
+    chosen = rank if has_rank else row["longest_computation_rank"]
     if chosen is None:
         return None
     parts = _rank_parts(lake, partition, chosen)

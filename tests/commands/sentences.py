@@ -6,6 +6,7 @@ A printed line with a number that none of these knows fails the test: write it d
 from __future__ import annotations
 
 from tests.commands.printed import PrintedTable, Sentence
+from tests.commands.sentences_of_topology import WHY
 
 _STEPS = """
     WITH measured AS (
@@ -130,17 +131,10 @@ STAGES = (
         f"SELECT * FROM ({_SLOWEST}) WHERE excess >= 0.05 AND ranks > 1",
     ),
     Sentence(
-        rf"{_OF}slowest stage (?P<v_stage>\d+), or its GPU: rank (?P<v_rank>\d+) alone is of that stage here, so a "
-        rf"slow GPU and too much work cannot be told apart; (?P<v_ns>{MS}) of computation a micro-batch, "
-        rf"(?P<v_excess>{PERCENT}) above the mean of the (?P<v_stages>\d+) stages{_TABLE}",
+        rf"{_OF}slowest stage (?P<v_stage>\d+), or its GPU: rank (?P<v_rank>\d+) is the only one of that stage with "
+        rf"known micro-batches, so a slow GPU and too much work cannot be told apart; (?P<v_ns>{MS}) of computation a "
+        rf"micro-batch, (?P<v_excess>{PERCENT}) above the mean of the (?P<v_stages>\d+) stages{_TABLE}",
         f"SELECT * FROM ({_SLOWEST}) WHERE excess >= 0.05 AND ranks = 1",
-    ),
-    Sentence(
-        rf"rank (?P<k_rank>\d+) computes (?P<v_excess>{PERCENT}) against the lower median of stage (?P<v_stage>\d+), "
-        rf"whose ranks hold the same layers: (?P<v_ns>{MS}) to (?P<v_median>{MS}) a micro-batch{_TABLE}",
-        f"""{_PER_MICROBATCH}
-        SELECT stage, times.ns, stages.ns AS median, times.ns / stages.ns - 1 AS excess
-        FROM times JOIN stages USING (stage) WHERE times.rank = $rank""",
     ),
 )
 
@@ -180,19 +174,65 @@ PIPELINES = (
     ),
 )
 
-_REFUSED = """
-    SELECT string_agg(DISTINCT refusal, '; ' ORDER BY refusal) AS refusal FROM periods
-    WHERE run = $run AND iteration = $iteration AND pair = $pair {stage}
-    HAVING count(period_ns) = 0
+_REFUSED = f"""
+    WITH refusable AS (
+        FROM periods
+        WHERE run = $run AND iteration = $iteration AND pair = $pair AND stage IS NOT DISTINCT FROM {{stage}}
+    ),
+    {WHY}
+    SELECT *, NOT nothing AS partial FROM why WHERE {{others}}
+"""
+# Of all splits in two the one with the least variance within, where that is told.
+_MODES = """
+    WITH units AS (
+        SELECT row_number() OVER (ORDER BY period_ns) AS n, count(*) OVER () AS c, var_pop(period_ns) OVER () AS whole,
+            avg(period_ns) OVER (ORDER BY period_ns ROWS UNBOUNDED PRECEDING) AS low,
+            avg(period_ns) OVER (ORDER BY period_ns ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING) AS high
+        FROM periods WHERE run = $run AND iteration = $iteration AND pair = $pair
+            AND stage IS NOT DISTINCT FROM {stage} AND period_ns IS NOT NULL
+    )
+    SELECT low, high, n / c AS share, 1 - n / c AS rest FROM (
+        SELECT *, n * (c - n) / (c * c) * (high - low) * (high - low) AS between_ns FROM units WHERE n < c
+        ORDER BY between_ns DESC, n LIMIT 1)
+    WHERE c >= 8 AND between_ns >= 0.8 * whole AND least(share, rest) >= 0.1 AND high >= 1.3 * low
 """
 PERIODS = (
     Sentence(
         r"(?P<k_pair>[\w +]+), stage (?P<k_stage>\d+)(, steps? [\d, ]+)?: none \((?P<v_refusal>.*)\)",
-        _REFUSED.format(stage="AND stage = $stage"),
+        _REFUSED.format(stage="$stage", others="NOT others"),
     ),
     Sentence(
         r"(?P<k_pair>[\w +]+?)(, steps? [\d, ]+)?: none \((?P<v_refusal>.*)\)",
-        _REFUSED.format(stage="AND stage IS NULL"),
+        _REFUSED.format(stage="NULL", others="NOT others"),
+    ),
+    Sentence(
+        r"(?P<k_pair>[\w +]+), stage (?P<k_stage>\d+)(, step [\d, ]+)?: (?P<b_partial>PARTIAL, )?"
+        r"(?P<v_ranks_without>\d+) of (?P<v_ranks>\d+) ranks have no figures \((?P<v_refusal>.*)\)",
+        _REFUSED.format(stage="$stage", others="others"),
+    ),
+    Sentence(
+        r"(?P<k_pair>[\w +]+?)(, step [\d, ]+)?: (?P<b_partial>PARTIAL, )?"
+        r"(?P<v_ranks_without>\d+) of (?P<v_ranks>\d+) ranks have no figures \((?P<v_refusal>.*)\)",
+        _REFUSED.format(stage="NULL", others="others"),
+    ),
+    *(
+        Sentence(
+            rf"(?P<k_pair>[\w +]+?){words}(, step [\d, ]+)?: two modes: (?P<v_share>{PERCENT}) of the units near "
+            rf"(?P<v_low>{MS}), (?P<v_rest>{PERCENT}) near (?P<v_high>{MS})",
+            _MODES.format(stage=stage),
+        )
+        for words, stage in ((r", stage (?P<k_stage>\d+)", "$stage"), ("", "NULL"))
+    ),
+    Sentence(
+        r"(?P<k_run>\w+) (?P<k_iteration>\d+): the figures of (?P<v_pair>[\w +]+), .* are those of fewer than all "
+        r"ranks",
+        """
+        SELECT arg_min(pair, (pair LIKE 'stages%', stage)) AS pair FROM (
+            SELECT pair, stage, step FROM periods WHERE run = $run AND iteration = $iteration
+            GROUP BY pair, stage, step
+            HAVING count(period_ns) > 0
+                AND NOT bool_and(refusal IS NULL OR refusal LIKE 'no % communication in its % steady units'))
+        HAVING count(*) > 0""",
     ),
     Sentence(
         r"nothing to overlap: no communication runs in the steady units",
@@ -252,6 +292,18 @@ DOCTOR = (
             count(*) FILTER (stage IS NOT NULL AND rank IN (SELECT rank FROM traces WHERE run = $run)) AS staged,
             (SELECT count(*) FROM traces WHERE run = $run AND iteration = $iteration) AS ranks
         FROM topology WHERE run = $run AND iteration = $iteration""",
+    ),
+    *(
+        Sentence(
+            rf"(?P<v_held>\d+) of (?P<v_ranks>\d+) ranks hold {words}",
+            f"SELECT count(*) AS ranks, count(*) FILTER ({column}) AS held FROM traces "
+            "WHERE run = $run AND iteration = $iteration",
+        )
+        for words, column in (
+            ("operators", "has_host_rows"),
+            ("call stacks", "has_stacks"),
+            ("described process groups", "has_groups"),
+        )
     ),
     Sentence(r"no micro-batch is known on rank \d+", "SELECT 1 AS one WHERE NOT EXISTS (FROM microbatches)"),
     Sentence(
@@ -322,7 +374,7 @@ FIGURES = (
     ),
     Sentence(rf"stage (?P<v_stage>\d+) {_LONGER}", f"SELECT * FROM ({_SLOWEST}) WHERE excess >= 0.05 AND ranks > 1"),
     Sentence(
-        rf"rank (?P<v_rank>\d+), alone of stage (?P<v_stage>\d+), {_LONGER}",
+        rf"rank (?P<v_rank>\d+), the only one measured of stage (?P<v_stage>\d+), {_LONGER}",
         f"SELECT * FROM ({_SLOWEST}) WHERE excess >= 0.05 AND ranks = 1",
     ),
     Sentence(
@@ -434,14 +486,14 @@ TABLES = (
         r"(?P<k_run>\w+): iterations, ms: the longest step over the ranks; means over ranks and steps of the rest",
         """
         SELECT iteration, step_ns / 1e6 AS step, compute_ns / 1e6 AS compute, exposed_ns / 1e6 AS exposed,
-            idle_ns / 1e6 AS idle, hidden_share, slowest_rank, NULL AS night,
+            idle_ns / 1e6 AS idle, hidden_share, longest_computation_rank, NULL AS night,
             ranks || if(partial, ' (partial)', '') AS ranks,
             step_ns / lag(step_ns) OVER (ORDER BY iteration) - 1 AS change
         FROM iterations WHERE run = $run""",
         {
             **{"iteration": "iteration", "ranks": "ranks", "step": "step", "change": "change", "idle": "idle"},
             **{"computation": "compute", "exposed": "exposed", "hidden": "hidden_share", "night": "night"},
-            "longest computation": "slowest_rank",
+            "longest computation": "longest_computation_rank",
         },
         ["iteration"],
     ),

@@ -93,42 +93,86 @@ stage0 = {range = "no such range", rank = 0}
 stage1 = {range = "no such range", rank = 1}
 """
 
+# Each reason with the pipelines (of two ranks) or ranks whose it is, those without figures: by run, iteration, pair and
+# stage. A reason that all rows of a pair have needs no owner.
+WHY = """
+    owned AS (
+        SELECT DISTINCT run, iteration, pair, stage, refusal, rank, rank IS NULL AS nobody,
+            if(pipeline IS NOT NULL AND rank <> rank1, 'pipeline', 'rank') AS word,
+            if(pipeline IS NOT NULL AND rank <> rank1, pipeline, rank) AS number
+        FROM refusable WHERE refusal IS NOT NULL
+    ),
+    islands AS (
+        SELECT *, number - dense_rank() OVER (PARTITION BY run, iteration, pair, stage, refusal, word ORDER BY number)
+            AS island
+        FROM owned
+    ),
+    spans AS (
+        SELECT run, iteration, pair, stage, refusal, word, min(number) AS low, max(number) AS high, min(rank) AS rank
+        FROM islands GROUP BY run, iteration, pair, stage, refusal, word, island
+    ),
+    named AS (
+        SELECT run, iteration, pair, stage, refusal, min(rank) AS rank, word || if(sum(high - low + 1) > 1, 's', '')
+            || ' ' || string_agg(if(low = high, CAST(low AS VARCHAR), low || '–' || high), ', ' ORDER BY low) AS owner
+        FROM spans GROUP BY run, iteration, pair, stage, refusal, word
+    ),
+    counted AS (
+        SELECT run, iteration, pair, stage, count(DISTINCT refusal) AS reasons, bool_or(refusal IS NULL) AS others,
+            count(DISTINCT rank) FILTER (refusal IS NOT NULL) AS ranks_without, count(DISTINCT rank) AS ranks,
+            bool_and(refusal IS NULL OR refusal LIKE 'no % communication in its % steady units') AS nothing
+        FROM refusable GROUP BY run, iteration, pair, stage
+    ),
+    why AS (
+        SELECT n.run, n.iteration, n.pair, n.stage, any_value(ranks) AS ranks, any_value(nothing) AS nothing,
+            any_value(ranks_without) AS ranks_without, any_value(others) AS others,
+            string_agg(if((reasons = 1 AND NOT others) OR owner IS NULL, refusal, owner || ': ' || refusal),
+                '; ' ORDER BY rank, refusal) AS refusal
+        FROM named AS n JOIN counted AS c ON n.run = c.run AND n.iteration = c.iteration AND n.pair = c.pair
+            AND n.stage IS NOT DISTINCT FROM c.stage
+        GROUP BY ALL
+    )
+"""
+
 # Scores anew from the periods and busy times of the units.
-_VERDICTS = """
+_VERDICTS = f"""
     WITH pairs(pair, stage, dimension, percentile, threshold) AS (
         VALUES ('stages 0 and 1', 0, NULL, 50.0, 0.6), ('tensors', NULL, 'tp', 10.0, 0.3),
             ('gradients', NULL, 'dp', 90.0, -100.0), ('nowhere', NULL, 'no such', 50.0, 0.3)
     ),
-    units AS (
-        SELECT run, iteration, pairs.pair, refusal,
+    refusable AS (
+        SELECT run, iteration, pairs.pair, NULL AS stage, refusal, pipeline, rank, rank1,
             (stage0_ns + stage1_ns - period_ns) / nullif(least(stage0_ns, stage1_ns), 0) AS score
         FROM periods JOIN pairs ON kind = 'stages' AND periods.stage = pairs.stage
             OR kind = 'dimension' AND periods.dimension = pairs.dimension
     ),
+    {WHY},
     verdicts AS (
         SELECT run, iteration, pair, any_value(percentile) AS percentile, any_value(threshold) AS threshold,
-            count(score) AS units, list(score) AS scores, min(refusal) AS refusal, count(refusal) AS refused,
-            any_value(dimension) AS dimension, count(units.pair) AS rows
-        FROM ((SELECT DISTINCT run, iteration FROM traces) CROSS JOIN pairs) LEFT JOIN units USING (run, iteration,
-            pair)
+            count(score) AS units, list(score) AS scores, any_value(why.refusal) AS refusal,
+            any_value(dimension) AS dimension, count(u.pair) AS rows, coalesce(any_value(nothing), true) AS nothing
+        FROM ((SELECT DISTINCT run, iteration FROM traces) CROSS JOIN pairs)
+            LEFT JOIN refusable AS u USING (run, iteration, pair) LEFT JOIN why USING (run, iteration, pair)
         GROUP BY run, iteration, pair
     )
     SELECT *, CASE percentile WHEN 50 THEN list_aggregate(scores, 'quantile_cont', 0.5)
             WHEN 10 THEN list_aggregate(scores, 'quantile_cont', 0.1)
             ELSE list_aggregate(scores, 'quantile_cont', 0.9) END AS score,
-        CASE WHEN score IS NULL THEN 'not judged' WHEN score >= threshold THEN 'passed' ELSE 'FAILED' END AS verdict,
+        CASE WHEN score IS NULL THEN 'not judged' WHEN score >= threshold THEN 'passed' ELSE 'FAILED' END
+            || if(score IS NULL OR nothing, '', ', PARTIAL') AS verdict,
+        CASE WHEN score IS NULL THEN ' is not judged' WHEN nothing THEN ' leaves out ranks with nothing to overlap'
+            ELSE ' is judged over fewer than all its ranks' END AS what,
         CASE WHEN pair = 'nowhere' THEN 'no range is called ''no such range'' on rank 0'
             WHEN pair LIKE 'stages%' AND rows = 0 THEN 'the iteration has no pair of stages 0 and 1'
             WHEN rows = 0 THEN 'the iteration has no pair of computation and ' || dimension || ' communication'
-            WHEN score IS NULL THEN coalesce(refusal, 'no unit has a score') END AS why
+            ELSE coalesce(refusal, if(score IS NULL, 'no unit has a score', NULL)) END AS why
     FROM verdicts
 """
 
 GATE = (
     Sentence(
-        r"pair '(?P<v_pair>.+?)' of (?P<k_run>\w+) (?P<k_iteration>\d+): (?P<v_why>.*)",
-        f"SELECT * FROM ({_VERDICTS}) {_HERE} AND verdict = 'not judged' "
-        "ORDER BY list_position(['stages 0 and 1', 'tensors', 'gradients', 'nowhere'], pair) LIMIT 1",
+        r"pair '(?P<k_pair>.+?)' of (?P<k_run>\w+) (?P<k_iteration>\d+)"
+        r"(?P<v_what> is [\w ]+| leaves [\w ]+)?: (?P<v_why>.*)",
+        f"SELECT * FROM ({_VERDICTS}) {_HERE} AND pair = $pair",
     ),
 )
 
@@ -140,7 +184,7 @@ GATE_TABLES = (
             name: name
             for name in (
                 *("run", "iteration", "pair", "verdict", "score"),
-                *("percentile", "threshold", "units", "why"),
+                *("percentile", "threshold", "units"),
             )
         },
         ["run", "iteration", "pair"],

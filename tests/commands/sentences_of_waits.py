@@ -125,18 +125,32 @@ _HIDDEN = f"""
 _LINKS = """
     WITH rows AS (
         SELECT c.rank, communication, dimension, operation, c.scope, bytes, last_transfer_ns AS ns,
-            group_name || '/' || min(c.rank) OVER (PARTITION BY communication) AS members
+            coalesce(group_name, '') || '/' || min(c.rank) OVER (PARTITION BY communication) AS members
         FROM collectives AS c WHERE run = $run AND iteration = $iteration AND fault IS NULL AND last_transfer_ns > 0
             AND coalesce(bytes, 65536) >= 65536
     ),
     ratios AS (
-        SELECT rank, scope, dimension, ns / median(ns) OVER kind AS ratio FROM rows
+        SELECT rank, scope, dimension, members, ns / median(ns) OVER kind AS ratio FROM rows
         WINDOW kind AS (PARTITION BY dimension, operation, scope, bytes)
         QUALIFY count(DISTINCT members) OVER kind > 1
     ),
-    typical AS (SELECT rank, scope, dimension, median(ratio) AS ratio FROM ratios GROUP BY ALL)
-    SELECT min(ratio) AS ratio, scope = 'intra_node' AS inside, scope = 'inter_node' AS outside FROM typical
-    WHERE rank = $rank GROUP BY scope HAVING count(*) > 1 AND min(ratio) >= 1.5
+    typical AS (SELECT rank, scope, dimension, median(ratio) AS ratio FROM ratios GROUP BY ALL),
+    slow AS (
+        SELECT rank, scope, min(ratio) AS ratio FROM typical GROUP BY rank, scope
+        HAVING count(*) > 1 AND min(ratio) >= 1.5
+    ),
+    always AS (
+        SELECT a.rank AS rank, b.rank AS other, a.scope AS scope FROM slow AS a JOIN slow AS b
+            ON a.scope IS NOT DISTINCT FROM b.scope AND a.rank <> b.rank
+        WHERE NOT EXISTS (FROM ratios AS mine WHERE mine.rank = a.rank AND mine.scope IS NOT DISTINCT FROM a.scope
+            AND mine.members NOT IN (SELECT members FROM ratios WHERE rank = b.rank))
+    ),
+    judged AS (
+        SELECT slow.*, scope = 'intra_node' AS inside, scope = 'inter_node' AS outside,
+            (SELECT list(other ORDER BY other) FROM always AS a
+                WHERE a.rank = slow.rank AND a.scope IS NOT DISTINCT FROM slow.scope) AS others
+        FROM slow
+    )
 """
 
 _LOADS = """
@@ -223,7 +237,14 @@ WAITS = (
     Sentence(
         r"rank (?P<k_rank>\d+) has slow links((?P<b_inside> inside its node)|(?P<b_outside> to other nodes))?: its "
         r"transfers take (?P<v_ratio>[\d.]+) times the usual",
-        _LINKS,
+        f"{_LINKS} SELECT * FROM judged WHERE rank = $rank AND others IS NULL ORDER BY ratio DESC LIMIT 1",
+    ),
+    Sentence(
+        r"ranks (?P<k_rank>\d+), (?P<v_other>\d+) meet over slow links((?P<b_inside> inside its node)|"
+        r"(?P<b_outside> to other nodes))?, and whose are slow cannot be told: their transfers take "
+        r"(?P<v_ratio>[\d.]+) times the usual",
+        f"{_LINKS} SELECT *, others[1] AS other FROM judged WHERE rank = $rank AND len(others) = 1 "
+        "AND EXISTS (FROM always WHERE rank = others[1] AND other = $rank)",
     ),
     Sentence(
         r"experts of rank (?P<v_rank>\d+) take (?P<v_load>[\d.]+) times the mean of their peers",

@@ -21,7 +21,7 @@ TRENDS_SQL = """
 SELECT run, iteration, ranks, partial, step_ns,
     CASE WHEN comparable THEN step_ns - before_ns END AS change_ns,
     CASE WHEN comparable THEN step_ns / before_ns - 1 END AS change_share,
-    compute_ns, exposed_ns, idle_ns, hidden_share, slowest_rank, unclassified_share
+    compute_ns, exposed_ns, idle_ns, hidden_share, longest_computation_rank, unclassified_share
 FROM (
     SELECT *, lag(step_ns) OVER of_run AS before_ns,
         covered_ranks IS NOT DISTINCT FROM lag(covered_ranks) OVER of_run AS comparable
@@ -121,7 +121,7 @@ def _print(run: str, rows: list[dict[str, Any]]) -> None:
                 milliseconds(row["exposed_ns"]),
                 milliseconds(row["idle_ns"]),
                 percent(row["hidden_share"]),
-                row["slowest_rank"],
+                row["longest_computation_rank"],
                 _night(row),
             ]
             for row in rows

@@ -44,7 +44,8 @@ def periods(
 
     A score of 1 means that the pair takes no longer than its longer part; 0 means that the two take turns. Scores are
     not clamped. Percentiles are over the steady units of one training step, which the table names; a pair with fewer
-    than two units has none. The exit code is 2 if no pair can be measured, unless there is nothing to overlap.
+    than two units has none. The exit code is 2 if no pair can be measured, or one only over
+    fewer than all its ranks, unless the traces tell that there is nothing to overlap.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -77,12 +78,16 @@ def periods(
 
 
 def _reason(iteration: StoredIteration, summary: list[dict[str, Any]]) -> tuple[str | None, bool]:
-    """Why no pair of an iteration has figures (None where one has), and whether that is known to be so."""
-    from traceviz_dag.analyze.pipelines.periods import has_nothing_to_overlap
-
+    """Why no pair of an iteration has figures, or not those of all ranks (else None), and whether that is certain."""
+    partial = [row for row in summary if row["over_fewer_ranks"]]
+    if partial:
+        steps = len({row["step"] for row in summary}) > 1
+        named = ", ".join(_named(row, steps) for row in partial[:3])
+        more = f" and {len(partial) - 3} more" if len(partial) > 3 else ""
+        return f"the figures of {named}{more} are those of fewer than all ranks", False
     if any(row["refusal"] is None for row in summary):
         return None, True
-    if summary and all(has_nothing_to_overlap(row["refusal"]) for row in summary):
+    if summary and all(row["nothing_to_overlap"] for row in summary):
         return "nothing to overlap: no communication runs in the steady units", True
     if summary:
         return "no pair has figures; each says why", False
@@ -131,6 +136,11 @@ def _print(title: str, summary: list[dict[str, Any]]) -> None:
     for row in told:
         if row["modes"]:
             typer.echo(f"  {_named(row, steps)}: {row['modes']}")
+    for row in told:
+        if row["without"]:
+            mark = "PARTIAL, " if row["over_fewer_ranks"] else ""
+            count = f"{row['ranks_without']} of {row['ranks'] + row['ranks_without']} ranks"
+            typer.echo(f"  {_named(row, steps)}: {mark}{count} have no figures ({row['without']})")
     for row, in_steps in _refused(summary):
         typer.echo(f"  {_named(row, False)}{in_steps if steps else ''}: none ({row['refusal']})")
 

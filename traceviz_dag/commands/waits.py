@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import pyarrow as pa
 import typer
 
 from traceviz_dag.analyze.clocks.clock_summary import clock_facts, clock_statement
+from traceviz_dag.analyze.wording import numbered
 from traceviz_dag.commands.common.across import (
     IterationOption,
     PathArgument,
@@ -182,11 +183,7 @@ def _statements(answer: dict[str, Any]) -> list[str]:
     nobody = nobody_blamed(answer["ranks"], answer["step_ns"], answer["uncertain"], answer["communication_kernels"])
     lines = [*_basis(answer["waits"]), *([blame_statement(row) for row in blamed] or [nobody])]
     lines += slow_statements(answer["slow_ranks"])
-    lines += [
-        f"rank {row['rank']} has slow links{_scope(row)}: its transfers take {row['best_ratio']:.1f} times the usual"
-        for row in answer["links"]
-        if row["slow"]
-    ]
+    lines += _links(answer["links"])
     uneven = [row for row in answer["experts"] if row["load"] >= 1.2]
     if uneven:
         worst = uneven[0]
@@ -213,6 +210,21 @@ def _basis(kernels: Mapping[str, int]) -> list[str]:
             "durations tell it (table collectives, aligned_refusal)"
         )
     return lines
+
+
+def _links(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Whose links are slow; of ranks that only meet each other, that nothing tells whose."""
+    lines = [
+        f"rank {row['rank']} has slow links{_scope(row)}: its transfers take {row['best_ratio']:.1f} times the usual"
+        for row in rows
+        if row["slow"]
+    ]
+    return lines + [
+        f"{numbered('rank', [row['rank'], *row['or_of']])} meet over slow links{_scope(row)}, and whose are slow "
+        f"cannot be told: their transfers take {row['best_ratio']:.1f} times the usual"
+        for row in rows
+        if row["or_of"] and row["rank"] < min(row["or_of"])
+    ]
 
 
 def _scope(row: Mapping[str, Any]) -> str:

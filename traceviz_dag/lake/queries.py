@@ -56,7 +56,8 @@ SELECT
     CAST(round(avg(exposed_ns)) AS BIGINT) AS exposed_ns,
     CAST(round(avg(idle_ns)) AS BIGINT) AS idle_ns,
     sum(hidden_sum_ns) / nullif(sum(communication_sum_ns), 0) AS hidden_share,
-    (SELECT rank FROM by_rank WHERE compute_ns > 0 ORDER BY by_rank.compute_ns DESC, rank LIMIT 1) AS slowest_rank,
+    (SELECT rank FROM by_rank WHERE compute_ns > 0 ORDER BY by_rank.compute_ns DESC, rank LIMIT 1)
+        AS longest_computation_rank,
     (
         SELECT 1 - sum(classified_ns) / nullif(sum(kernel_ns), 0) FROM traces
         WHERE run = $run AND iteration = $iteration AND rank IN (SELECT rank FROM by_rank)

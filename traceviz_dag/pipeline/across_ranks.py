@@ -151,7 +151,9 @@ def analyse_across_ranks(iteration: StoredIteration) -> Mapping[str, pa.Table]:
         "collectives": collectives,
         "rank_clocks": clocks,
         "pipelines": pipelines_table(microbatches, topology),
-        "periods": periods_table(microbatches, topology, lambda rank: iteration.kernels(rank, BUSY_COLUMNS)),
+        "periods": periods_table(
+            microbatches, topology, lambda rank: iteration.kernels(rank, BUSY_COLUMNS), iteration.ranks
+        ),
     }
 
 
@@ -161,7 +163,7 @@ def stored_stage_times(lake: Lake, run: str, iteration: int) -> StageTimes:
     Of the ranks that the row of ``iterations`` covers, so that all figures of an iteration speak of the same ranks.
     """
     if not lake.partitions("microbatches", run, iteration):
-        return StageTimes((), ())
+        return StageTimes(())
     table = lake.table("microbatches", run, iteration).arrow(STAGE_COLUMNS)
     if lake.exists("iterations", run=run, iteration=iteration):
         rows = lake.table("iterations", run, iteration).arrow(["covered_ranks"]).to_pylist()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from traceviz_dag.analyze.wording import numbered
 from traceviz_dag.lake.inputs import IterationInputs, registered_if_any
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import iteration_key
@@ -205,12 +206,4 @@ def ranks_chosen_by_name(inputs: IterationInputs, paths: Sequence[Path]) -> bool
 
 def ranks_in_words(ranks: Sequence[int]) -> str:
     """Ranks as people write them, each of them said: ``rank 3``, ``ranks 0–3, 6``."""
-    ordered = sorted(ranks)
-    spans: list[list[int]] = []
-    for rank in ordered:
-        if spans and rank == spans[-1][1] + 1:
-            spans[-1][1] = rank
-        else:
-            spans.append([rank, rank])
-    words = ", ".join(str(first) if first == last else f"{first}–{last}" for first, last in spans)
-    return f"rank{'s' if len(ordered) > 1 else ''} {words}"
+    return numbered("rank", ranks)

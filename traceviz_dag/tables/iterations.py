@@ -43,7 +43,7 @@ ITERATIONS = Table(
         Column("exposed_ns", BIGINT, "Mean exposed communication over the ranks, ns."),
         Column("idle_ns", BIGINT, "Mean idle time over the ranks, ns."),
         Column("hidden_share", DOUBLE, "hidden / communication over all ranks."),
-        Column("slowest_rank", BIGINT, "Rank with the longest union of computation."),
+        Column("longest_computation_rank", BIGINT, "Rank with the longest union of computation."),
         Column("unclassified_share", DOUBLE, "Share of kernel time without a category."),
     ),
 )

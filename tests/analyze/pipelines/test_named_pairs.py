@@ -56,7 +56,7 @@ def test_warm_up_units_are_left_out_and_too_few_units_are_refused():
     selectors = (StageSelector("a"), StageSelector("b"))
     assert [row[0] for row in figures(named_range_periods(pair(*selectors, warmup=1), ranges(*rows)))] == [1, 2]
     (row,) = named_range_periods(pair(*selectors, warmup=2), ranges(*rows)).to_pylist()
-    assert (row["refusal"], row["overlap_score"]) == ("1 steady unit; 2 are needed after 2 of warm-up", None)
+    assert (row["refusal"], row["overlap_score"]) == ("1 steady unit, 2 are needed after 2 of warm-up", None)
 
 
 @pytest.mark.parametrize(
@@ -184,6 +184,6 @@ def test_the_gate_does_not_judge_what_it_has_no_figures_of():
     named = NamedPair("first", stages=(0, 1))
     (verdict,) = judge((named,), named_table_periods(named, PERIODS.schema.empty_table()))
     assert (verdict.passed, verdict.refusal) == (None, "the iteration has no pair of stages 0 and 1")
-    few = refused({"pair": "stages 0 and 1", "kind": "stages", "stage": 0}, "1 steady unit; 2 are needed")
+    few = refused({"pair": "stages 0 and 1", "kind": "stages", "stage": 0}, "1 steady unit, 2 are needed")
     (verdict,) = judge((named,), named_table_periods(named, few))
-    assert (verdict.passed, verdict.refusal) == (None, "1 steady unit; 2 are needed")
+    assert (verdict.passed, verdict.refusal) == (None, "1 steady unit, 2 are needed")

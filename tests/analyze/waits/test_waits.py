@@ -113,6 +113,14 @@ def test_a_slow_link_is_told_from_a_late_peer(folder):
     assert blamed(iteration) == []
 
 
+def test_links_of_two_ranks_that_meet_nobody_else_are_not_told_apart(folder):
+    # Four ranks a node: beyond its node each rank meets only its neighbour in the pipeline.
+    rows = link_speeds(job(Faults(slow_link=3), folder, node_size=4).table("collectives")).to_pylist()
+    told = {(row["rank"], row["scope"]): (row["slow"], row["or_of"]) for row in rows}
+    assert told[3, "inter_node"] == (None, [7]) and told[7, "inter_node"] == (None, [3])
+    assert [look for look, (slow, _) in told.items() if slow] == [(3, "intra_node")]
+
+
 def test_uneven_experts_show_in_the_load_and_as_late_ranks(folder):
     moe = {"tp": 1, "ep": 2, "dp": 4, "layers": 4}
     even, uneven = (job(Faults(expert_imbalance=share), folder, **moe) for share in (0.0, 0.75))

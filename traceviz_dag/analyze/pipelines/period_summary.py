@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from traceviz_dag.analyze.matching.communications import optional_integers
+from traceviz_dag.analyze.pipelines.periods import has_nothing_to_overlap
+from traceviz_dag.analyze.wording import numbered
 from traceviz_dag.read.pairs_file import NamedPair
 
 Floats = npt.NDArray[np.float64]
@@ -22,11 +27,15 @@ SUMMARY = pa.schema(
         *[(f"stage{number}_p50_ns", pa.int64()) for number in (0, 1)],
         *[(f"score_p{share}", pa.float64()) for share in (10, 50, 90)],
         *[("worst_rank", pa.int64()), ("modes", pa.string()), ("statement", pa.string()), ("refusal", pa.string())],
+        *[("ranks_without", pa.int64()), ("without", pa.string()), ("over_fewer_ranks", pa.bool_())],
+        ("nothing_to_overlap", pa.bool_()),
     ]
 )
 """A row a pair and stage, over the ranks that have it. The steady window is first_unit to last_unit of each rank.
 worst_rank: the one with the lowest median score. modes: a note where the periods have two. statement: in one sentence.
-refusal: why no rank has figures."""
+refusal: why no rank has figures. ranks_without: ranks without figures; without: each reason with its ranks or
+pipelines, where others have figures; over_fewer_ranks: what these would add is not known. nothing_to_overlap: no rank
+has figures, and all reasons say that there is nothing to overlap."""
 
 _ALIKE = 0.1
 """A period is said to be that of the longer stage where it differs by no more than this share."""
@@ -41,6 +50,9 @@ class Verdict(NamedTuple):
     Attributes:
         passed: None where there is nothing to judge by.
         score: the percentile of the scores that was held against the threshold.
+        ranks: ranks with scores; ranks_without: those of the pair that have no figures.
+        over_fewer_ranks: what these would add is not known, so the score is that of fewer than all.
+        refusal: why nothing can be judged by, or each reason of the ranks without figures, with these ranks.
     """
 
     pair: str
@@ -49,7 +61,24 @@ class Verdict(NamedTuple):
     threshold: float
     percentile: float
     units: int
+    ranks: int
+    ranks_without: int
+    over_fewer_ranks: bool
     refusal: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusals:
+    """Which ranks of a pair have no figures, and why.
+
+    Attributes:
+        ranks: how many; words: each reason with those whose it is, None where there is none.
+        certain: all reasons say that there is nothing to overlap.
+    """
+
+    ranks: int
+    words: str | None
+    certain: bool
 
 
 def period_summary(periods: pa.Table) -> pa.Table:
@@ -63,9 +92,9 @@ def period_summary(periods: pa.Table) -> pa.Table:
     for place, key in enumerate(keys):
         rows.setdefault(key, []).append(place)
     columns = {name: periods[name].to_numpy(zero_copy_only=False) for name in ("rank", *_FIGURES)}
-    refusals = periods["refusal"].to_pylist()
     return pa.Table.from_pylist(
-        [_summary(key, np.array(places), columns, refusals) for key, places in rows.items()], schema=SUMMARY
+        [_summary(key, np.array(places), columns, _refusals(periods.take(places))) for key, places in rows.items()],
+        schema=SUMMARY,
     )
 
 
@@ -77,16 +106,29 @@ def judge(pairs: Sequence[NamedPair], periods: pa.Table) -> list[Verdict]:
     """
     names = np.array(periods["pair"].to_pylist(), dtype=object)
     score = periods["overlap_score"].to_numpy(zero_copy_only=False).astype(np.float64)
-    refusals = np.array(periods["refusal"].to_pylist(), dtype=object)
+    ranks = optional_integers(periods, "rank")
     verdicts = []
     for pair in pairs:
         mine = names == pair.name
-        known = score[mine & ~np.isnan(score)]
+        scored = mine & ~np.isnan(score)
+        known = score[scored]
         reached = float(np.percentile(known, pair.percentile)) if len(known) else None
-        passed = None if reached is None else reached >= pair.threshold
-        reasons = [reason for reason in refusals[mine] if reason]
-        refusal = None if passed is not None else (reasons or ["no unit has a score"])[0]
-        verdicts.append(Verdict(pair.name, passed, reached, pair.threshold, pair.percentile, len(known), refusal))
+        refusals = _refusals(periods.filter(pa.array(mine)))
+        words = refusals.words
+        verdicts.append(
+            Verdict(
+                pair=pair.name,
+                passed=None if reached is None else reached >= pair.threshold,
+                score=reached,
+                threshold=pair.threshold,
+                percentile=pair.percentile,
+                units=len(known),
+                ranks=len(np.unique(ranks[scored])),
+                ranks_without=refusals.ranks,
+                over_fewer_ranks=reached is not None and words is not None and not refusals.certain,
+                refusal="no unit has a score" if reached is None and words is None else words,
+            )
+        )
     return verdicts
 
 
@@ -121,13 +163,14 @@ _FIGURES = ("unit", "period_ns", "stage0_ns", "stage1_ns", "overlap_score")
 
 
 def _summary(
-    key: tuple[object, ...], places: npt.NDArray[np.intp], columns: dict[str, np.ndarray], refusals: list[str | None]
+    key: tuple[object, ...], places: npt.NDArray[np.intp], columns: dict[str, np.ndarray], refusals: _Refusals
 ) -> dict[str, object]:
     known = places[~np.isnan(columns["period_ns"][places].astype(np.float64))]
     row: dict[str, object] = dict(zip(("kind", "pair", "step", "stage"), key, strict=True))
+    row |= {"ranks_without": refusals.ranks, "over_fewer_ranks": False, "nothing_to_overlap": False}
     if not len(known):
-        reasons = {refusals[place] for place in places.tolist()}
-        return row | {"ranks": 0, "units": 0, "refusal": "; ".join(sorted(filter(None, reasons)))}
+        return row | {"ranks": 0, "units": 0, "refusal": refusals.words, "nothing_to_overlap": refusals.certain}
+    row |= {"without": refusals.words, "over_fewer_ranks": refusals.words is not None and not refusals.certain}
     figures = {name: columns[name][known].astype(np.float64) for name in _FIGURES}
     ranks = columns["rank"][known].astype(np.int64)
     scores = figures["overlap_score"]
@@ -152,6 +195,40 @@ def _summary(
         row["worst_rank"] = min(medians, key=lambda rank: (medians[rank], rank))
     row["statement"] = _statement(row)
     return row
+
+
+def _refusals(rows: pa.Table) -> _Refusals:
+    """The refusals among the rows of one pair, each reason with the pipelines or ranks whose it is."""
+    refused = rows.filter(pc.is_valid(rows["refusal"])).select(["refusal", "step", "pipeline", "rank", "rank1"])
+    found = sorted(refused.to_pylist(), key=lambda row: (row["rank"] is not None, row["rank"], row["refusal"]))
+    steps = pc.unique(rows["step"]).to_pylist()
+    owners: dict[str, dict[int | None, dict[str, list[int]]]] = {}
+    for row in found:
+        whose = owners.setdefault(row["refusal"], {}).setdefault(row["step"], {})
+        if row["pipeline"] is not None and row["rank"] != row["rank1"]:
+            whose.setdefault("pipeline", []).append(row["pipeline"])
+        elif row["rank"] is not None:
+            whose.setdefault("rank", []).append(row["rank"])
+    # A reason that all have in common needs no owner.
+    alone = len(owners) == 1 and len(found) == rows.num_rows
+    words = [reason if alone else f"{_owned(of_steps, steps)}{reason}" for reason, of_steps in owners.items()]
+    return _Refusals(
+        ranks=len({row["rank"] for row in found} - {None}),
+        words="; ".join(words) or None,
+        certain=bool(found) and all(has_nothing_to_overlap(reason) for reason in owners),
+    )
+
+
+def _owned(of_steps: Mapping[int | None, Mapping[str, Sequence[int]]], steps: Sequence[int | None]) -> str:
+    """Whose a reason is, in words that come before it: in which steps, where these differ; nothing where unnamed."""
+    named = {
+        step: " and ".join(numbered(word, numbers) for word, numbers in whose.items())
+        for step, whose in of_steps.items()
+    }
+    same = set(named) == set(steps) and len(set(named.values())) == 1
+    words = [next(iter(named.values()))] if same else [f"{whose} in step {step}" for step, whose in named.items()]
+    said = ", ".join(words)
+    return f"{said}: " if said else ""
 
 
 def _statement(row: dict[str, object]) -> str:

@@ -191,7 +191,7 @@ def _finding(known: Sequence[Mapping[str, Any]], slowest: StageTime | None) -> s
         who = (
             f"stage {slowest.stage}"
             if slowest.rank is None
-            else f"rank {slowest.rank}, alone of stage {slowest.stage},"
+            else f"rank {slowest.rank}, the only one measured of stage {slowest.stage},"
         )
         excess = share(round(slowest.excess * 1e6), 1_000_000)
         text += f"; {who} computes {excess} longer than the mean stage"

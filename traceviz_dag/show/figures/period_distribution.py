@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from traceviz_dag.analyze.pipelines.period_summary import two_modes
+from traceviz_dag.analyze.pipelines.period_summary import period_summary, two_modes
 from traceviz_dag.analyze.pipelines.periods import DIMENSION, NAMED
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.blocks import Float64, draw_bars
@@ -31,8 +32,8 @@ BINS = 157
 """Columns of a row: 20 an inch."""
 
 _COLUMNS = (
-    *("pair", "kind", "step", "stage", "rank", "unit", "start_ns", "period_ns", "overlap_score", "refusal"),
-    *("stage0_ns", "stage1_ns"),
+    *("pair", "kind", "step", "pipeline", "stage", "rank", "rank1", "unit", "start_ns", "period_ns"),
+    *("overlap_score", "refusal", "stage0_ns", "stage1_ns"),
 )
 _MOST_NOTES = 3
 _PAGE_HEIGHT, _HIGHEST_ROW, _LOWEST_ROW, _BETWEEN = 4.6, 0.42, 0.17, 0.66
@@ -191,8 +192,9 @@ def _caption(
     source: TableSource, table: pa.Table, known: pa.Table, periods: Sequence[Spread], scores: Sequence[Spread]
 ) -> Caption:
     first, last = pc.min(known["unit"]).as_py(), pc.max(known["unit"]).as_py()
-    refused = table.filter(pc.is_null(table["period_ns"]))
-    without = sorted({(row["pair"], row["refusal"]) for row in refused.select(["pair", "refusal"]).to_pylist()})
+    pairs = period_summary(table).to_pylist()
+    without = sorted({(_pair(row), row["refusal"]) for row in pairs if row["refusal"]})
+    fewer = [f"{_pair(row)}: fewer than all ranks ({row['without']})" for row in pairs if row["over_fewer_ranks"]]
     beyond = sum(int(((row.values < SCORES_SHOWN[0]) | (row.values > SCORES_SHOWN[1])).sum()) for row in scores)
     modes = [(row.label, note) for row in periods if (note := two_modes(row.values)) is not None]
     return Caption(
@@ -209,6 +211,11 @@ def _caption(
         ],
         warnings=[
             *lost_ranks(source),
+            *fewer[:_MOST_NOTES],
+            *(
+                [f"{len(fewer) - _MOST_NOTES} more pairs have figures of fewer than all ranks"]
+                * (len(fewer) > _MOST_NOTES)
+            ),
             *(f"{label}: {note}" for label, note in modes[:_MOST_NOTES]),
             *([f"{len(modes) - _MOST_NOTES} more have two modes"] if len(modes) > _MOST_NOTES else []),
         ],
@@ -221,6 +228,11 @@ def _caption(
         footer="table periods, view period_percentiles",
         note="tall line: p50; short: p90, p99, of scores p10, p90",
     )
+
+
+def _pair(row: Mapping[str, Any]) -> str:
+    step = "" if row["step"] is None else f", step {row['step']}"
+    return f"{row['pair']}{step}" if row["stage"] is None else f"{row['pair']}, stage {row['stage']}{step}"
 
 
 def _finding(periods: Sequence[Spread], scores: Sequence[Spread]) -> str:

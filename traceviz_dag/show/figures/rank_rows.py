@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from traceviz_dag.analyze.intervals import Intervals, measure
-from traceviz_dag.show.figures.rank_summary import RankSummary, straggling, summarise
+from traceviz_dag.show.figures.rank_summary import RankSummary, computing_longer, summarise
 from traceviz_dag.show.figures.step_blocks import StepStyle, draw_steps, entries, step_legend
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.activity import Activity
@@ -85,7 +85,7 @@ def draw_rows(page: Page, axes: Axes, groups: Sequence[RowGroup], aligned: Align
     blocks = height * (_BLOCKS[1] - _BLOCKS[0])
     style = StepStyle.of(axes, [each.steps for each in active], blocks, foot, scale)
     size = max(min(LABEL, 0.8 * height * POINTS_PER_INCH), _SMALLEST_LABEL)
-    stragglers = straggling([row.summary for row in rows])
+    longer = computing_longer([row.summary for row in rows])
     page.text(page.right, page.top - 0.08, _figures_heading(rows), SMALL, palette.QUIET_INK)
     y, fitted = 0.0, 0
     for group in groups:
@@ -95,7 +95,7 @@ def draw_rows(page: Page, axes: Axes, groups: Sequence[RowGroup], aligned: Align
         for row in group.rows:
             band = Band(y, y + height)
             page.row_label(band.part(*_BLOCKS).middle, row.label, size=size)
-            stands_out = row.member.rank in stragglers
+            stands_out = row.member.rank in longer
             page.row_figures(band.part(*_BLOCKS).middle, _figures(row), min(size, SMALL), stands_out)
             if row.activity is None or row.member.rank not in aligned.zero_ns:
                 _draw_missing(axes, row, band, scale)

@@ -1,4 +1,4 @@
-"""A rank in few numbers, and what can be said of several: idle shares, stragglers, recompute, for titles."""
+"""A rank in few numbers, and what can be said of several: idle shares, who computes longer, recompute, for titles."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def idle_finding(ranks: Sequence[RankSummary]) -> str:
     return f"{text}, from {ends[0]} to {ends[1]}"
 
 
-def straggling(ranks: Sequence[RankSummary]) -> dict[int, float]:
+def computing_longer(ranks: Sequence[RankSummary]) -> dict[int, float]:
     """Rank → how much longer it computes than the median of the others of its stage, where that is notable."""
     by_stage: dict[int | None, list[RankSummary]] = {}
     for rank in ranks:
@@ -103,9 +103,9 @@ def straggling(ranks: Sequence[RankSummary]) -> dict[int, float]:
     return found
 
 
-def straggler_finding(ranks: Sequence[RankSummary]) -> str | None:
+def longer_finding(ranks: Sequence[RankSummary]) -> str | None:
     """Which rank computes longest beside the median of the others of its stage; None where that is not notable."""
-    ahead = straggling(ranks)
+    ahead = computing_longer(ranks)
     if not ahead:
         return None
     worst = max(ahead, key=lambda rank: (ahead[rank], -rank))

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from traceviz_dag.analyze.intervals import Int64, Intervals, measure_within, merge, subtract
 from traceviz_dag.show.figures.group_figure import Words, make_caption, read_usable
-from traceviz_dag.show.figures.rank_summary import RankSummary, straggling, summarise
+from traceviz_dag.show.figures.rank_summary import RankSummary, computing_longer, summarise
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.activity import NOTHING, Activity
 from traceviz_dag.show.page.alignment import TimeAlignment, align, read_clocks
@@ -84,7 +84,7 @@ def draw_stage_shares(source: TableSource, group: Group, words: Words, alignment
     said = f"aggregated: {len(ranks)} ranks in {len(stages)} rows, one a stage"
     note = "height of a colour: share of the stage's ranks"
     caption = make_caption(source, words, ranks, clocks, list(_legend(stages)), note, [said])
-    ahead = straggling(ranks)
+    ahead = computing_longer(ranks)
     with typography():
         page = open_page(caption, len(stages) * (_ROW + _GAP) - _GAP)
         axes = page.lanes(scale, clocks.axis)
