@@ -32,9 +32,9 @@ def gate(
 ) -> None:
     """Compare the OverlapScore of each named pair with its threshold, 0.30 by default.
 
-    A pair is judged over fewer than all its ranks if some have no measures and the traces do not say why: its verdict is
-    marked PARTIAL. The exit code is 0 if every pair passes, 1 if one fails, and 2 if one cannot be judged, or only in
-    part, or not all ranks were read.
+    A pair is judged over fewer than all its ranks if some have no measures and the traces do not say why: its verdict
+    is marked PARTIAL. The exit code is 0 if every pair passes, 1 if one fails, and 2 if one cannot be judged, or only
+    in part, or not all ranks were read.
     """
     from traceviz_dag.analyze.pipelines.period_summary import judge
     from traceviz_dag.pipeline.across_ranks import named_periods
