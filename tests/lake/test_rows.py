@@ -10,12 +10,12 @@ import pytest
 from traceviz_dag.tables import PARTITION_COLUMNS, TABLES
 from traceviz_dag.tables.rows import (
     IterationRow,
-    LostRanksRow,
     OverlapRow,
     PartedPipelineRow,
     PipelineRow,
     ProcessGroupRow,
     RankClockRow,
+    RunRow,
     TopologyRow,
     TraceStatusRow,
     columns_of,
@@ -28,7 +28,7 @@ ROWS = {
     "pipelines": PipelineRow,
     "process_groups": ProcessGroupRow,
     "rank_clocks": RankClockRow,
-    "runs": LostRanksRow,
+    "runs": RunRow,
     "topology": TopologyRow,
     "traces": TraceStatusRow,
 }

@@ -18,7 +18,7 @@ from traceviz_dag.lake.partitions import ANALYSE_AGAIN
 from traceviz_dag.lake.queries import TAKEN_STEPS_SQL, runs
 from traceviz_dag.pipeline.ranks import RANK_TABLES
 from traceviz_dag.system.paths import real_path
-from traceviz_dag.tables.rows import TraceStatusRow, rows_of
+from traceviz_dag.tables.rows import RunRow, TraceStatusRow, rows_of
 from traceviz_dag.vocabulary import TraceStatus
 
 _TRACES_SQL = f"""
@@ -144,17 +144,16 @@ def stored_completeness(lake: Lake, run: str, iteration: int, inputs: IterationI
     Args:
         inputs: its trace files, where they are known; by default those that are registered.
     """
-    rows = runs(lake, run, iteration).to_pylist()
+    rows = rows_of(runs(lake, run, iteration), RunRow)
     traces = rows_of(lake.query_iteration(_TRACES_SQL, run=run, iteration=iteration), _TakenTrace)
-    row = rows[0] if rows else {}
     if inputs is None:
         inputs = registered_if_any(lake.home, iteration_key(run, iteration))
     return Completeness(
         run,
         iteration,
-        row.get("expected_ranks"),
+        rows[0]["expected_ranks"] if rows else None,
         tuple(_faults(lake, run, iteration, traces)),
-        tuple(row.get("missing_ranks") or ()),
+        tuple(rank for row in rows for rank in row["missing_ranks"] or ()),
         inputs.problems if inputs is not None else (),
         _different_steps(traces),
     )
