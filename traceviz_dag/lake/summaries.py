@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypedDict
+
 import pyarrow as pa
 
 from traceviz_dag.lake.lake import Lake
@@ -123,6 +125,15 @@ def communication_by_dimension(lake: Lake, run: str, iteration: int) -> pa.Table
     exposed_ns, hidden_share; most exposed first. Dimensions overlap each other, so their times do not add up.
     """
     return lake.query_iteration(DIMENSIONS_SQL, run=run, iteration=iteration)
+
+
+class Windows(TypedDict):
+    """The row of ``windows``."""
+
+    steps: list[int] | None
+    ranks_without_step: int
+    exposed_share: float | None
+    outside_share: float | None
 
 
 def windows(lake: Lake, run: str, iteration: int) -> pa.Table:

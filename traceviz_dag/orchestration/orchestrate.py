@@ -38,6 +38,7 @@ from traceviz_dag.orchestration.instance import open_instance
 from traceviz_dag.orchestration.step_runs import materialise
 from traceviz_dag.pipeline.completeness import ranks_in_words, stored_completeness
 from traceviz_dag.pipeline.iteration import stored_topology
+from traceviz_dag.tables.rows import TraceStatusRow, columns_of, rows_of
 
 if TYPE_CHECKING:
     from traceviz_dag.pipeline.figures import DrawnFigure, FigureTask
@@ -293,8 +294,8 @@ def _what_is_done(analysis: _Analysis, done: int, of: int) -> str:
 def _collect_faults(lake: Lake, inputs: IterationInputs, result: IterationResult) -> None:
     if not lake.partitions("traces", inputs.run, inputs.iteration):
         return
-    rows = lake.table("traces", inputs.run, inputs.iteration).arrow(["rank", "status", "fault"]).to_pylist()
-    for row in rows:
+    traces = lake.table("traces", inputs.run, inputs.iteration).arrow(columns_of(TraceStatusRow))
+    for row in rows_of(traces, TraceStatusRow):
         if row["fault"]:
             result.faults[row["rank"]] = row["fault"]
         if row["status"] == "failed":

@@ -6,7 +6,7 @@ unless they are asked to count it. Whatever leaves a rank out, or counts a part 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from traceviz_dag.lake.partitions import ANALYSE_AGAIN
 from traceviz_dag.lake.queries import TAKEN_STEPS_SQL, runs
 from traceviz_dag.pipeline.ranks import RANK_TABLES
 from traceviz_dag.system.paths import real_path
+from traceviz_dag.tables.rows import RunRow, TraceStatusRow, rows_of
 from traceviz_dag.vocabulary import TraceStatus
 
 _TRACES_SQL = f"""
@@ -26,6 +27,12 @@ SELECT rank, file, status, fault, {TAKEN_STEPS_SQL} AS steps FROM traces
 WHERE run = $run AND iteration = $iteration
 ORDER BY rank
 """
+
+
+class _TakenTrace(TraceStatusRow):
+    """How a trace was read, and the training steps that were taken of it."""
+
+    steps: list[int] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,23 +145,22 @@ def stored_completeness(lake: Lake, run: str, iteration: int, inputs: IterationI
     Args:
         inputs: its trace files, where they are known; by default those that are registered.
     """
-    rows = runs(lake, run, iteration).to_pylist()
-    traces = lake.query_iteration(_TRACES_SQL, run=run, iteration=iteration).to_pylist()
-    row = rows[0] if rows else {}
+    rows = rows_of(runs(lake, run, iteration), RunRow)
+    traces = rows_of(lake.query_iteration(_TRACES_SQL, run=run, iteration=iteration), _TakenTrace)
     if inputs is None:
         inputs = registered_if_any(lake.home, iteration_key(run, iteration))
     return Completeness(
         run,
         iteration,
-        row.get("expected_ranks"),
+        rows[0]["expected_ranks"] if rows else None,
         tuple(_faults(lake, run, iteration, traces)),
-        tuple(row.get("missing_ranks") or ()),
+        tuple(rank for row in rows for rank in row["missing_ranks"] or ()),
         inputs.problems if inputs is not None else (),
         _different_steps(traces),
     )
 
 
-def _different_steps(traces: Iterable[Mapping[str, Any]]) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
+def _different_steps(traces: Iterable[_TakenTrace]) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
     """See Completeness.steps; ranks without a ProfilerStep tell nothing."""
     held: dict[tuple[int, ...], list[int]] = {}
     for row in traces:
@@ -167,7 +173,7 @@ def _steps_in_words(steps: Sequence[int]) -> str:
     return f"step {steps[0]}" if len(steps) == 1 else f"steps {', '.join(map(str, steps))}"
 
 
-def _faults(lake: Lake, run: str, iteration: int, traces: Iterable[Mapping[str, Any]]) -> Iterator[RankFault]:
+def _faults(lake: Lake, run: str, iteration: int, traces: Iterable[_TakenTrace]) -> Iterator[RankFault]:
     """Ranks that were not read whole, and those of which a table is gone."""
     there = {
         name: {part.rank for part in lake.partitions(name, run, iteration)} for name in RANK_TABLES if name != "traces"

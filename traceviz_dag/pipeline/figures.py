@@ -28,6 +28,7 @@ from traceviz_dag.show.page.rendering import FORMATS, preview, write_figure
 from traceviz_dag.show.source import TableSource, empty_table, rows
 from traceviz_dag.system.processes import spread_in_order
 from traceviz_dag.system.whole_files import remove_all_stale_temporaries, write_atomically
+from traceviz_dag.tables.rows import TraceStatusRow
 from traceviz_dag.vocabulary import FIGURES_FOLDER, TraceStatus
 
 PREVIEWS = "previews"
@@ -188,7 +189,7 @@ def across_ranks_tasks(source: LakeSource, kinds: Sequence[FigureKind] = tuple(A
 
 def readable_ranks(source: TableSource) -> list[int]:
     """Ranks whose trace could be read, by number."""
-    found = rows(source, "traces", ("rank", "status"))
+    found = rows(source, "traces", TraceStatusRow)
     return sorted(row["rank"] for row in found if row["status"] != TraceStatus.FAILED.value)
 
 

@@ -16,6 +16,8 @@ from traceviz_dag.errors import NoEvidenceError, UsageError
 from traceviz_dag.system.paths import real_path
 
 if TYPE_CHECKING:
+    from traceviz_dag.analyze.slow_ranks import SlowRank
+    from traceviz_dag.analyze.waits.blame import LateRank
     from traceviz_dag.pipeline.across_ranks import StoredIteration
 
 PathArgument = Annotated[
@@ -73,7 +75,7 @@ def place(iteration: StoredIteration) -> dict[str, Any]:
     return {"run": iteration.run, "iteration": iteration.iteration, **iteration.completeness.as_json()}
 
 
-def blame_statement(row: Mapping[str, Any]) -> str:
+def blame_statement(row: LateRank) -> str:
     """What a rank that is to blame did to its peers, from its row of ``blame.late_ranks``."""
     return (
         f"rank {row['rank']} delayed its peers by {milliseconds(row['own_ns'])} ms of its own "
@@ -82,7 +84,7 @@ def blame_statement(row: Mapping[str, Any]) -> str:
     )
 
 
-def slow_statements(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def slow_statements(rows: Sequence[SlowRank]) -> list[str]:
     """What the rows of ``slow_ranks`` say: who computes slowly, or that nobody has a peer to be compared with."""
     from traceviz_dag.analyze.slow_ranks import slow_statement
 

@@ -11,9 +11,12 @@ import typer
 from traceviz_dag.commands.common.across import blame_statement, slow_statements
 from traceviz_dag.commands.common.output import milliseconds, percent, print_table
 from traceviz_dag.lake.lake import Lake, open_lake
-from traceviz_dag.lake.summaries import category_shares, communication_by_dimension, windows
+from traceviz_dag.lake.summaries import Windows, category_shares, communication_by_dimension, windows
+from traceviz_dag.tables.rows import IterationRow, rows_of
 
 if TYPE_CHECKING:
+    from traceviz_dag.analyze.slow_ranks import SlowRank
+    from traceviz_dag.analyze.waits.blame import LateRank
     from traceviz_dag.orchestration.orchestrate import IterationResult
     from traceviz_dag.pipeline.completeness import Completeness
 
@@ -50,11 +53,11 @@ def iteration_summary(home: Path, result: IterationResult, completeness: Complet
         "mark": completeness.mark,
     }
     if result.aggregated and lake.exists("iterations", run=result.run, iteration=result.iteration):
-        rows = lake.table("iterations", result.run, result.iteration).arrow().to_pylist()
+        rows = rows_of(lake.table("iterations", result.run, result.iteration).arrow(), IterationRow)
         summary["figures"] = rows[0] if rows else None
     summary["categories"] = category_shares(lake, result.run, result.iteration).to_pylist()
     summary["communication"] = communication_by_dimension(lake, result.run, result.iteration).to_pylist()
-    (summary["windows"],) = windows(lake, result.run, result.iteration).to_pylist()
+    (summary["windows"],) = rows_of(windows(lake, result.run, result.iteration), Windows)
     times = stored_stage_times(lake, result.run, result.iteration)
     slowest = slowest_statement(times)
     summary["stages"] = [asdict(stage) for stage in times.stages]
@@ -150,15 +153,15 @@ def _why_not_aggregated(summary: dict[str, Any]) -> str:
     return "not aggregated: some ranks could not be read; --allow-partial goes on without them"
 
 
-def _slow_ranks(lake: Lake, run: str, iteration: int) -> list[dict[str, Any]]:
+def _slow_ranks(lake: Lake, run: str, iteration: int) -> list[SlowRank]:
     """Each rank's computation against the peers of its stage; see ``analyze.slow_ranks``."""
-    from traceviz_dag.analyze.slow_ranks import slow_ranks
+    from traceviz_dag.analyze.slow_ranks import SlowRank, slow_ranks
     from traceviz_dag.lake.summaries import computation_by_kernel
 
-    return slow_ranks(computation_by_kernel(lake, run, iteration)).to_pylist()
+    return rows_of(slow_ranks(computation_by_kernel(lake, run, iteration)), SlowRank)
 
 
-def _step(figures: dict[str, Any], measured: dict[str, Any]) -> list[str]:
+def _step(figures: IterationRow, measured: Windows) -> list[str]:
     """How long a step took and how much of it waits for communication, and what the step's window leaves out."""
     partial = ", PARTIAL" if figures["partial"] else ""
     steps, length = measured["steps"] or [], milliseconds(figures["step_ns"])
@@ -190,7 +193,7 @@ def _step(figures: dict[str, Any], measured: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _blamed(lake: Lake, run: str, iteration: int) -> list[dict[str, Any]]:
+def _blamed(lake: Lake, run: str, iteration: int) -> list[LateRank]:
     """The ranks that made their peers wait, the longest delay first; none where the waits are not known."""
     from traceviz_dag.analyze.waits.blame import JUDGED_COLUMNS, blamed_ranks, late_ranks
     from traceviz_dag.pipeline.across_ranks import StoredIteration

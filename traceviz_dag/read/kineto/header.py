@@ -30,6 +30,7 @@ class _Distributed(msgspec.Struct):
 
 class _Header(msgspec.Struct):
     schema_version: Any = msgspec.field(name="schemaVersion", default=None)
+    device_properties: Any = msgspec.field(name="deviceProperties", default=None)
     distributed: Any = msgspec.field(name="distributedInfo", default=None)
     base_time_ns: Any = msgspec.field(name="baseTimeNanoseconds", default=None)
     with_stack: Any = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ from traceviz_dag.analyze.matching.communications import optional_integers
 from traceviz_dag.analyze.step_time import WINDOW_COLUMNS, step_time
 from traceviz_dag.analyze.waits.blame import (
     JUDGED_COLUMNS,
+    LateRank,
     judged_waits,
     late_ranks,
     nobody_blamed,
@@ -50,8 +51,8 @@ from traceviz_dag.show.page.page import (
 )
 from traceviz_dag.show.page.typography import LABEL, POINTS_PER_INCH, SMALL, TINY, typography, width
 from traceviz_dag.show.source import TableSource
+from traceviz_dag.tables.rows import RankClockRow, columns_of, rows_of
 
-_CLOCK_COLUMNS = ("rank", "component", "residual_p05_ns", "residual_p95_ns", "refusal")
 _MAP_HEIGHT, _HIGHEST_ROW, _LOWEST_ROW = 5.0, 0.3, 0.075
 _HEADING = 0.36
 
@@ -70,7 +71,7 @@ def draw_wait_map(source: TableSource) -> Figure | None:
     panels = wait_panels(waits, ranks)
     edges = class_edges(panels)
     step_ns = step_time(source.table("overlap", WINDOW_COLUMNS))
-    late = {row["rank"]: row for row in late_ranks(collectives, step_ns).to_pylist()}
+    late = {row["rank"]: row for row in rows_of(late_ranks(collectives, step_ns), LateRank)}
     rows = row_count(len(ranks))
     height = min(max(_MAP_HEIGHT / rows, _LOWEST_ROW), _HIGHEST_ROW)
     with typography():
@@ -145,7 +146,7 @@ def _runs(mask: npt.NDArray[np.bool_]) -> tuple[Float64, Float64, Float64]:
     return row.astype(np.float64), first.astype(np.float64), last.astype(np.float64)
 
 
-def _label_rows(page: Page, waits: pa.Table, ranks: Int64, late: dict[int, dict[str, object]], height: float) -> None:
+def _label_rows(page: Page, waits: pa.Table, ranks: Int64, late: Mapping[int, LateRank], height: float) -> None:
     together, size = ranks_in_row(len(ranks)), max(min(LABEL, 0.8 * height * POINTS_PER_INCH), 4.5)
     waited = np.zeros(len(ranks), dtype=np.int64)
     np.add.at(waited, np.searchsorted(ranks, optional_integers(waits, "rank")), _waits(waits))
@@ -155,7 +156,7 @@ def _label_rows(page: Page, waits: pa.Table, ranks: Int64, late: dict[int, dict[
         blamed = [rank for rank in mine if late[rank]["blamed"]]
         word = f"rank {mine[0]}" if len(mine) == 1 else f"ranks {mine[0]} to {mine[-1]}"
         y = _HEADING + (row + 0.5) * height
-        own = max(int(str(late[rank]["own_ns"])) for rank in mine)
+        own = max(late[rank]["own_ns"] for rank in mine)
         mean = int(waited[row * together : (row + 1) * together].mean())
         page.row_label(y, word, colour=palette.ATTENTION if blamed else palette.INK, size=size)
         page.row_figures(y, f"{duration(mean)} · {duration(own)}", min(size, SMALL), bool(blamed))
@@ -170,11 +171,11 @@ def _caption(
     collectives: pa.Table,
     waits: pa.Table,
     step_ns: int | None,
-    late: dict[int, dict[str, object]],
+    late: Mapping[int, LateRank],
     panels: Sequence[WaitPanel],
     edges: Sequence[int],
 ) -> Caption:
-    facts = clock_facts(source.table("rank_clocks", _CLOCK_COLUMNS))
+    facts = clock_facts(source.table("rank_clocks", columns_of(RankClockRow)))
     statement = clock_statement(facts)
     total, time = int(_waits(waits).sum()), int(optional_integers(waits, "duration_ns").sum())
     warnings = [] if facts["solved"] else [statement]
@@ -197,7 +198,7 @@ def _caption(
     )
 
 
-def _finding(late: Sequence[dict[str, object]], collectives: pa.Table, waits: pa.Table, step_ns: int | None) -> str:
+def _finding(late: Sequence[LateRank], collectives: pa.Table, waits: pa.Table, step_ns: int | None) -> str:
     blamed = [row for row in late if row["blamed"]]
     if not blamed:
         uncertain = uncertain_waits(collectives)
@@ -209,11 +210,11 @@ def _finding(late: Sequence[dict[str, object]], collectives: pa.Table, waits: pa
             return nobody
         of = "the time of communication whose wait is certain" if uncertain else "communication time"
         return f"{nobody}; {share(total, time)} of {of} is waiting, {duration(total)} in all"
-    worst = max(blamed, key=lambda row: int(str(row["own_ns"])))
+    worst = max(blamed, key=lambda row: row["own_ns"])
     others = f", and {len(blamed) - 1} more" if len(blamed) > 1 else ""
     doing = str(worst["late_category"]).replace("_", " ")
     return (
-        f"Rank {worst['rank']} delayed its peers by {duration(int(str(worst['own_ns'])))} of its own ({doing}), "
+        f"Rank {worst['rank']} delayed its peers by {duration(worst['own_ns'])} of its own ({doing}), "
         f"last in {worst['last']} of {worst['communications']} communications{others}"
     )
 

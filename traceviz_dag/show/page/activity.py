@@ -14,6 +14,7 @@ from traceviz_dag.analyze.intervals import Int64, Intervals, clip, intersect, me
 from traceviz_dag.analyze.kernel_intervals import codes
 from traceviz_dag.show.page.facts import RankFigures, rank_figures
 from traceviz_dag.show.source import TableSource, rows
+from traceviz_dag.tables.rows import TraceStatusRow
 from traceviz_dag.vocabulary import ALL_DIMENSIONS, Category, Dimension, Kind, Phase, TraceStatus
 
 KERNEL_COLUMNS = ("start_ns", "duration_ns", "kind", "dimension", "category", "microbatch")
@@ -231,8 +232,8 @@ def part_wall_clock(activity: Activity, start_ns: int, end_ns: int) -> WallClock
 
 def trace_status(source: TableSource, rank: int) -> str:
     """How the reading of the rank's trace ended; unknown where nothing says."""
-    found = rows(source, "traces", ("status",), rank)
-    return str(found[0]["status"]) if found else "unknown"
+    found = rows(source, "traces", TraceStatusRow, rank)
+    return found[0]["status"] if found else "unknown"
 
 
 def is_partial(status: str) -> bool:

@@ -13,6 +13,7 @@ from traceviz_dag.analyze.clocks.clocks import SolvedClocks, solved_clocks
 from traceviz_dag.analyze.intervals import Int64
 from traceviz_dag.show.page.facts import duration, ranks_named
 from traceviz_dag.show.source import TableSource
+from traceviz_dag.tables.rows import RankClockRow, rows_of
 
 RECORDED = "clocks as recorded: shifts between ranks may be clock offsets"
 
@@ -66,7 +67,7 @@ def trace_clocks(rank_clocks: pa.Table | None, ranks: Sequence[int]) -> TraceClo
     solved = solved_clocks(table)
     refused = sorted(set(ranks) - set(solved.ranks.tolist()))
     if refused:
-        reasons = [row["refusal"] for row in table.to_pylist() if row["rank"] in refused and row["refusal"]]
+        reasons = [row["refusal"] for row in rows_of(table, RankClockRow) if row["rank"] in refused and row["refusal"]]
         because = f": {reasons[0]}" if reasons else ""
         return TraceClocks(None, f"{RECORDED}; not solved for {ranks_named(refused)}{because}")
     if len(np.unique(solved.component)) > 1:
