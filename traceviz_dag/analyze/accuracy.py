@@ -267,7 +267,7 @@ def _agreement(expected: pa.Table, found: pa.Table, keys: Sequence[str], figures
     both = (
         _of_rows(expected, keys, figures)
         .add_suffix(" expected")
-        .join(_of_rows(found, keys, figures).add_suffix(" found"), how="outer")
+        .merge(_of_rows(found, keys, figures).add_suffix(" found"), how="outer", left_index=True, right_index=True)
     )
     absent, extra = both[f"{figures[0]} found"].isna(), both[f"{figures[0]} expected"].isna()
     pairs = both[~absent & ~extra]
