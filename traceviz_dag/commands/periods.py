@@ -77,7 +77,7 @@ def periods(
 
 
 def _reason(iteration: StoredIteration, summary: list[dict[str, Any]]) -> tuple[str | None, bool]:
-    """Why no pair of an iteration has figures (None where one has), and whether that is known to be so."""
+    """Why no pair of an iteration has measures (None where one has), and whether that is known to be so."""
     from traceviz_dag.analyze.pipelines.periods import has_nothing_to_overlap
 
     if any(row["refusal"] is None for row in summary):
@@ -141,7 +141,7 @@ def _named(row: dict[str, Any], step: bool) -> str:
 
 
 def _refused(summary: list[dict[str, Any]]) -> list[tuple[dict[str, Any], str]]:
-    """The pairs without figures, once for all steps with one reason, and those steps in words."""
+    """The pairs without measures, once for all steps with one reason, and those steps in words."""
     steps: dict[tuple[object, ...], list[dict[str, Any]]] = {}
     for row in summary:
         if row["refusal"] is not None:

@@ -158,7 +158,7 @@ def analyse_across_ranks(iteration: StoredIteration) -> Mapping[str, pa.Table]:
 def stored_stage_times(lake: Lake, run: str, iteration: int) -> StageTimes:
     """What stages and ranks of an iteration compute for a micro-batch; nothing where no micro-batch is in the lake.
 
-    Of the ranks that the row of ``iterations`` covers, so that all figures of an iteration speak of the same ranks.
+    Of the ranks that the row of ``iterations`` covers, so that all measures of an iteration speak of the same ranks.
     """
     if not lake.partitions("microbatches", run, iteration):
         return StageTimes((), ())

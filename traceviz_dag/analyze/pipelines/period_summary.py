@@ -26,7 +26,7 @@ SUMMARY = pa.schema(
 )
 """A row a pair and stage, over the ranks that have it. The steady window is first_unit to last_unit of each rank.
 worst_rank: the one with the lowest median score. modes: a note where the periods have two. statement: in one sentence.
-refusal: why no rank has figures."""
+refusal: why no rank has measures."""
 
 _ALIKE = 0.1
 """A period is said to be that of the longer stage where it differs by no more than this share."""
@@ -62,7 +62,7 @@ def period_summary(periods: pa.Table) -> pa.Table:
     keys = zip(*(periods[name].to_pylist() for name in ("kind", "pair", "step", "stage")), strict=True)
     for place, key in enumerate(keys):
         rows.setdefault(key, []).append(place)
-    columns = {name: periods[name].to_numpy(zero_copy_only=False) for name in ("rank", *_FIGURES)}
+    columns = {name: periods[name].to_numpy(zero_copy_only=False) for name in ("rank", *_MEASURES)}
     refusals = periods["refusal"].to_pylist()
     return pa.Table.from_pylist(
         [_summary(key, np.array(places), columns, refusals) for key, places in rows.items()], schema=SUMMARY
@@ -117,7 +117,7 @@ def two_modes(values: Floats) -> str | None:
     )
 
 
-_FIGURES = ("unit", "period_ns", "stage0_ns", "stage1_ns", "overlap_score")
+_MEASURES = ("unit", "period_ns", "stage0_ns", "stage1_ns", "overlap_score")
 
 
 def _summary(
@@ -128,20 +128,20 @@ def _summary(
     if not len(known):
         reasons = {refusals[place] for place in places.tolist()}
         return row | {"ranks": 0, "units": 0, "refusal": "; ".join(sorted(filter(None, reasons)))}
-    figures = {name: columns[name][known].astype(np.float64) for name in _FIGURES}
+    measures = {name: columns[name][known].astype(np.float64) for name in _MEASURES}
     ranks = columns["rank"][known].astype(np.int64)
-    scores = figures["overlap_score"]
+    scores = measures["overlap_score"]
     row |= {
         "ranks": len(np.unique(ranks)),
         "units": len(known),
-        "first_unit": int(figures["unit"].min()),
-        "last_unit": int(figures["unit"].max()),
-        "modes": two_modes(figures["period_ns"]),
+        "first_unit": int(measures["unit"].min()),
+        "last_unit": int(measures["unit"].max()),
+        "modes": two_modes(measures["period_ns"]),
     }
     for share in PERCENTILES:
-        row[f"period_p{share}_ns"] = round(float(np.percentile(figures["period_ns"], share)))
+        row[f"period_p{share}_ns"] = round(float(np.percentile(measures["period_ns"], share)))
     for number in (0, 1):
-        row[f"stage{number}_p50_ns"] = round(float(np.median(figures[f"stage{number}_ns"])))
+        row[f"stage{number}_p50_ns"] = round(float(np.median(measures[f"stage{number}_ns"])))
     scored = ~np.isnan(scores)
     if scored.any():
         for share in (10, 50, 90):

@@ -19,7 +19,7 @@ NOTABLE = 0.05
 
 @dataclass(frozen=True, slots=True)
 class RankSummary:
-    """One rank's iteration in ns; all figures are measures of unions.
+    """One rank's iteration in ns; all are lengths of unions.
 
     Attributes:
         usable: whether the rank has kernels; without, all else is 0.
@@ -66,7 +66,7 @@ def summarise(member: Member, activity: Activity | None) -> RankSummary:
         steps_ns=measure(steps.time),
         microbatches=int(steps.microbatch.max()) + 1 if len(steps) else 0,
         chunks=len(np.unique(steps.chunk)),
-        notes=activity.figures.notes if activity.figures is not None else (),
+        notes=activity.measures.notes if activity.measures is not None else (),
     )
 
 
