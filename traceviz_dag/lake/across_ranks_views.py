@@ -9,7 +9,7 @@ from traceviz_dag.tables import KERNELS, PARTITION_COLUMNS
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A view that no file stands behind.
+    """A view, which has no files of its own.
 
     Attributes:
         sql: its SELECT over the views of the tables.

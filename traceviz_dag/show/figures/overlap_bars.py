@@ -66,7 +66,7 @@ class PhaseBars:
     Attributes:
         parts: (5, bars) mean ns of each of: computation alone, hidden, exposed, memory alone, idle; a column adds up
             to the wall clock of its step.
-        labels: what stands under each bar.
+        labels: what is under each bar.
         chunk: model chunk of each bar.
         together: micro-batches that share a bar.
     """

@@ -25,7 +25,7 @@ MOST_ROWS = 24
 """Rows that a panel has; of more, those with the longest tail, and the worst scores."""
 
 SCORES_SHOWN = (-1.0, 2.0)
-"""Scores beyond stand at the edge of their panel, which says so: they are reported, and not clamped in any figure."""
+"""Scores beyond are at the edge of their panel, which says so: they are reported, and not clamped in any figure."""
 
 BINS = 157
 """Columns of a row: 20 an inch."""

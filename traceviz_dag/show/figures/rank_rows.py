@@ -38,7 +38,7 @@ class Row:
 
     Attributes:
         activity: None for a rank without usable trace.
-        fault: what stands in the row instead.
+        fault: what is in the row instead.
     """
 
     member: Member
@@ -180,7 +180,7 @@ def _measures_heading(rows: Sequence[Row]) -> str:
 
 
 def _measures(row: Row) -> str:
-    """What stands right of a row: its idle share where micro-batches are known, and how long it computes."""
+    """What is right of a row: its idle share where micro-batches are known, and how long it computes."""
     summary = row.summary
     if not summary.usable:
         return ""

@@ -76,7 +76,7 @@ def idle_finding(ranks: Sequence[RankSummary]) -> str:
     if not known:
         return "no micro-batch is known in these traces"
     mean = sum(rank.idle_share for rank in known) / len(known)
-    # Where no rank stands in a pipeline, the gaps between its steps are gaps, and nothing more.
+    # Where no rank is in a pipeline, the gaps between its steps are gaps, and nothing more.
     piped = any(rank.member.stage is not None for rank in known)
     text = f"stages idle {_percent(mean)} of the time" if piped else f"{_percent(mean)} lies between the micro-batches"
     least, most = (pick(known, key=lambda rank: rank.idle_share) for pick in (min, max))

@@ -60,10 +60,10 @@ class Caption:
     Attributes:
         title: the finding, with its figures.
         facts: what was measured, where and on which clock; sentences that are laid out one after the other.
-        warnings: what a reader must know before believing the figure; stands under the title in a colour of its own.
+        warnings: what a reader must know before believing the figure; shown under the title in a colour of its own.
         legend: outside the data, a group a line.
         footer: the tables that the figure was drawn from.
-        note: how to read a detail; stands left of the footer.
+        note: how to read a detail; shown left of the footer.
     """
 
     title: str
