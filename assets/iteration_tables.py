@@ -23,7 +23,7 @@ class PartialConfig(dg.Config):
 
     Attributes:
         allow_partial: go on without those of which nothing could be read.
-        with_partial: count those that were read in part; by default figures across ranks leave them out.
+        with_partial: count those that were read in part; by default measures across ranks leave them out.
     """
 
     allow_partial: bool = False
@@ -59,7 +59,7 @@ def iteration_assets(
 ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:
     """Aggregate the iteration; without ``allow_partial`` it fails while a registered rank is unread.
 
-    It fails in any case while the figures of a rank break an invariant: an average with them in it would mislead.
+    It fails in any case while the measures of a rank break an invariant: an average with them in it would mislead.
     """
     run, iteration = parse_iteration_key(context.partition_key)
     lake = traceviz.lake()
@@ -86,14 +86,14 @@ def iteration_assets(
     }
     for name, table in tables.items():
         written = lake.write(name, table, run=run, iteration=iteration)
-        figures = table.to_pylist()[0] if table.num_rows else {}
-        complete = figures.get("complete", complete)
-        not_whole |= {word: figures[word] or [] for word in ("partial_ranks", "missing_ranks") if word in figures}
+        measures = table.to_pylist()[0] if table.num_rows else {}
+        complete = measures.get("complete", complete)
+        not_whole |= {word: measures[word] or [] for word in ("partial_ranks", "missing_ranks") if word in measures}
         yield dg.MaterializeResult(
             asset_key=name,
             metadata={
                 **written_metadata(written.rows, written.bytes, Path(written.path).as_uri()),
-                **{column: value for column, value in figures.items() if isinstance(value, int | float)},
+                **{column: value for column, value in measures.items() if isinstance(value, int | float)},
             },
             data_version=dg.DataVersion(written.digest),
             tags={

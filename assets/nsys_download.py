@@ -1,4 +1,4 @@
-"""A profile fetched from a Hugging Face data set: where it came from and its checksum stand in its materialization."""
+"""A profile fetched from a Hugging Face data set: where it came from and its checksum are in its materialization."""
 
 import dagster as dg
 

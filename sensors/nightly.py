@@ -151,8 +151,8 @@ def _what_is_missing(instance: dg.DagsterInstance, traceviz: TracevizHome, night
 def _without_verdict(lake: Lake) -> Iterator[IterationInputs]:
     to_judge = {(partition.run, partition.iteration) for partition in unjudged(lake)}
     for inputs in all_registered(lake.home):
-        has_figures = lake.exists("iterations", run=inputs.run, iteration=inputs.iteration)
-        if not has_figures or (inputs.run, inputs.iteration) in to_judge:
+        has_measures = lake.exists("iterations", run=inputs.run, iteration=inputs.iteration)
+        if not has_measures or (inputs.run, inputs.iteration) in to_judge:
             yield inputs
 
 

@@ -28,7 +28,7 @@ _IN_FLIGHT = [
 
 
 class WatchCursor(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the sensor remembers from tick to tick: only what is unsettled; what is done stands in the ledger.
+    """What the sensor remembers from tick to tick: only what is unsettled; what is done is in the ledger.
 
     Attributes:
         pending: folder → how it looked.

@@ -46,7 +46,7 @@ class BadInputError(TracevizError):
 
 
 class OutputError(TracevizError, OSError):
-    """A file cannot be written; what stood there before still stands.
+    """A file cannot be written; what was there before is still there.
 
     Args:
         path: the file or folder.

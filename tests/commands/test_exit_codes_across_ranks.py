@@ -70,7 +70,7 @@ def test_ranks_that_hold_different_training_steps_are_no_whole_iteration(tmp_pat
     result = CliRunner().invoke(app, ["analyze", str(mixed), "--home", str(tmp_path / "home"), "--json"])
     [answer] = json.loads(result.stdout)
     assert getattr(result.exception, "exit_code", result.exit_code) == 2
-    assert answer["partial"] and answer["figures"]["partial"]
+    assert answer["partial"] and answer["measures"]["partial"]
     assert answer["different_steps"] == [{"steps": [7], "ranks": [0, 2, 3]}, {"steps": [8], "ranks": [1]}]
     assert "its ranks hold different training steps (step 7 on ranks 0, 2–3; step 8 on rank 1)" in result.stderr
 

@@ -138,7 +138,7 @@ def test_recompute_takes_longer_than_none():
     assert (full > 1.2 * plain).all()
 
 
-def test_figures_look_like_a_real_jobs():
+def test_measures_look_like_a_real_jobs():
     """The demo's step takes some hundred ms, and about half of it is computation."""
     settings = Settings.demo()
     times = Model(settings).step(settings.first_iteration)

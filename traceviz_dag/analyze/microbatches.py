@@ -97,7 +97,7 @@ def microbatches_table(kernels: pa.Table, host_steps: HostSteps | None = None) -
     Args:
         kernels: the table ``kernels`` of one rank; needs start_ns, duration_ns, device, kind, dimension, phase, step,
             stage, chunk and microbatch.
-        host_steps: the steps on the host; None without call stacks. A step that stands there twice counts from its
+        host_steps: the steps on the host; None without call stacks. A step that is there twice counts from its
             first start to its last end.
 
     Returns:

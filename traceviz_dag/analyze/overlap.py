@@ -22,7 +22,7 @@ from traceviz_dag.vocabulary import ALL_DIMENSIONS
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """Figures of one dimension in a list of windows, ns; one entry a window in each array."""
+    """Measures of one dimension in a list of windows, ns; one entry a window in each array."""
 
     compute_ns: Int64
     communication_ns: Int64
@@ -129,7 +129,7 @@ def measure_windows(kernels: KernelIntervals, starts: Int64, ends: Int64) -> Map
         ends: end of each window, ns, not before its start.
 
     Returns:
-        ``all``, then each dimension that occurs among the communication kernels → its figures. Compute, memory and
+        ``all``, then each dimension that occurs among the communication kernels → its measures. Compute, memory and
         busy speak of the whole window under every dimension.
     """
     computation = _union_of(kernels, kernels.computes())

@@ -84,7 +84,7 @@ def find_launches(trace: TraceEvents, tree: HostTree) -> Launches:
     row = _first_with(launches.correlation, device.correlation)
     thread = take(launches.thread.astype(np.int64), row).astype(np.int32)
     time_ns = take(launches.start_ns, row, MISSING)
-    # The same external id stands on an operator and on what it launched, but annotations number theirs likewise.
+    # The same external id is on an operator and on what it launched, but annotations number theirs likewise.
     operators = np.flatnonzero((host.category == CPU_OP) & (host.external_id > 0))
     by_operator = _first_with(host.external_id[operators], np.where(row == NONE, device.external_id, MISSING))
     operator = take(operators, by_operator)

@@ -34,10 +34,10 @@ AlignmentOption = Annotated[
 ]
 ProcessesOption = Annotated[
     int,
-    typer.Option("--processes", "-p", "--workers", min=0, help="Number of figures to draw at once; 0 = one per core."),
+    typer.Option("--processes", "-p", "--workers", min=0, help="Number of processes; 0 = one per core."),
 ]
 
-_SEVERAL = "several, separated by commas"
+_SEVERAL = "separated by commas"
 
 
 def figures(
@@ -51,11 +51,11 @@ def figures(
         str,
         typer.Option(
             help="Figures to draw: rank_timeline, overlap_bars, pipeline_group, model_replica, all_ranks, wait_map, "
-            f"bubble_waterfall, period_distribution, clock_residuals; {_SEVERAL}; default: all."
+            f"bubble_waterfall, period_distribution, clock_residuals; {_SEVERAL}, default: all."
         ),
     ] = "",
     ranks: Annotated[
-        str, typer.Option(help=f"Ranks to draw: all, or numbers, {_SEVERAL}; default: those that stand out.")
+        str, typer.Option(help=f"Ranks to draw: all, or numbers {_SEVERAL}; default: those that stand out.")
     ] = "",
     every: Annotated[
         bool, typer.Option("--every", help="Draw every pipeline and replica, however many there are.")

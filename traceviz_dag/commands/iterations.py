@@ -75,13 +75,13 @@ def iterations(
             _print(name, group)
     shown = [(row["run"], row["iteration"]) for group in by_run.values() for row in group]
     end_half_renewed(real_path(home), shown)
-    _end_without_figures(lake, by_run, run, every=not last)
+    _end_without_measures(lake, by_run, run, every=not last)
 
 
-def _end_without_figures(
+def _end_without_measures(
     lake: Lake, shown: Mapping[str, list[dict[str, Any]]], run: str | None, *, every: bool
 ) -> None:
-    """End the command where iterations have traces in the lake and no figures.
+    """End the command where iterations have traces in the lake and no measures.
 
     Args:
         every: look at all; else at those between the shown ones and after them.

@@ -109,7 +109,7 @@ def _options(
 
 
 def main() -> None:
-    """Run the program; an error that a user can mend is one line on stderr and exit code 2 (1 for a failed gate).
+    """Run the program; an error that a user can mend is one line on stderr and its exit code, 2 but for an interrupt.
 
     With ``--json`` the same error is an object on stdout, too, unless the command printed its answer already.
     """

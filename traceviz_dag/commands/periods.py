@@ -78,13 +78,13 @@ def periods(
 
 
 def _reason(iteration: StoredIteration, summary: list[dict[str, Any]]) -> tuple[str | None, bool]:
-    """Why no pair of an iteration has figures, or not those of all ranks (else None), and whether that is certain."""
+    """Why no pair of an iteration has measures, or not those of all ranks (else None), and whether that is certain."""
     partial = [row for row in summary if row["over_fewer_ranks"]]
     if partial:
         steps = len({row["step"] for row in summary}) > 1
         named = ", ".join(_named(row, steps) for row in partial[:3])
         more = f" and {len(partial) - 3} more" if len(partial) > 3 else ""
-        return f"the figures of {named}{more} are those of fewer than all ranks", False
+        return f"the measures of {named}{more} are those of fewer than all ranks", False
     if any(row["refusal"] is None for row in summary):
         return None, True
     if summary and all(row["nothing_to_overlap"] for row in summary):
@@ -151,7 +151,7 @@ def _named(row: dict[str, Any], step: bool) -> str:
 
 
 def _refused(summary: list[dict[str, Any]]) -> list[tuple[dict[str, Any], str]]:
-    """The pairs without figures, once for all steps with one reason, and those steps in words."""
+    """The pairs without measures, once for all steps with one reason, and those steps in words."""
     steps: dict[tuple[object, ...], list[dict[str, Any]]] = {}
     for row in summary:
         if row["refusal"] is not None:

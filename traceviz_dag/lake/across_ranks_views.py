@@ -9,7 +9,7 @@ from traceviz_dag.tables import KERNELS, PARTITION_COLUMNS
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A view that no file stands behind.
+    """A view, which has no files of its own.
 
     Attributes:
         sql: its SELECT over the views of the tables.
@@ -74,7 +74,7 @@ GROUP BY ALL
         ("pair", "Stages S and S+1, computation and a dimension, or the name that a file gives the pair."),
         ("step", "Number of the ProfilerStep; NULL where none."),
         ("stage", "Stage of stage0; NULL outside pipelines."),
-        ("ranks", "Ranks with figures."),
+        ("ranks", "Ranks with measures."),
         ("units", "Steady units of all of them."),
         ("first_unit", "First unit of the steady window."),
         ("last_unit", "Last unit of the steady window."),

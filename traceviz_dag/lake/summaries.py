@@ -17,7 +17,7 @@ _COVERED = """rank IN (
             ELSE status = 'read'
         END
     )"""
-# The ranks that the row of ``iterations`` covers, so that all figures of an iteration speak of the same ranks.
+# The ranks that the row of ``iterations`` covers, so that all measures of an iteration speak of the same ranks.
 
 CATEGORY_SHARES_SQL = f"""
 SELECT
@@ -111,7 +111,7 @@ def computation_by_kernel(lake: Lake, run: str, iteration: int) -> pa.Table:
 
 
 def category_shares(lake: Lake, run: str, iteration: int) -> pa.Table:
-    """Kernel time by category over the ranks that the figures of the iteration cover.
+    """Kernel time by category over the ranks that the measures of the iteration cover.
 
     Columns: category, kernels, time_ns (a sum of durations), share of all time.
     """
@@ -137,7 +137,7 @@ class Windows(TypedDict):
 
 
 def windows(lake: Lake, run: str, iteration: int) -> pa.Table:
-    """What the figures of an iteration speak of, in one row.
+    """What the measures of an iteration speak of, in one row.
 
     Columns: steps (numbers of the training steps that were measured), ranks_without_step (ranks measured from first to
     last kernel instead), exposed_share (exposed communication of the window, mean over steps and devices, then ranks),

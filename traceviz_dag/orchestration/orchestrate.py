@@ -56,7 +56,7 @@ class AnalysisSettings:
         workers: processes that ranks fan out over; 0 takes one a core.
         rules: a TOML file with rules that come before the built-in ones.
         allow_partial: aggregate an iteration although ranks of it cannot be read.
-        with_partial: count ranks that were read in part in figures across ranks, which else leave them out.
+        with_partial: count ranks that were read in part in measures across ranks, which else leave them out.
         force: compute again what is there and unchanged.
     """
 
@@ -242,7 +242,7 @@ class _Analysis:
         result.aggregated = current and not waiting
 
     def covers_others(self) -> bool:
-        """Whether the stored figures count ranks that were read in part though they should not, or the other way."""
+        """Whether the stored measures count ranks that were read in part though they should not, or the other way."""
         place = (self.inputs.run, self.inputs.iteration)
         in_part = set(stored_completeness(self.lake, *place).in_part)
         rows = self.lake.table("iterations", *place).arrow(["covered_ranks"]).to_pylist()

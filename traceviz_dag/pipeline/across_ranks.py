@@ -119,7 +119,7 @@ class StoredIteration:
         return step_time(self.lake.table("overlap", self.run, self.iteration).arrow(WINDOW_COLUMNS))
 
     def table(self, name: str) -> pa.Table:
-        """A table across ranks: as it stands in the lake, else computed."""
+        """A table across ranks: as it is in the lake, else computed."""
         if self.lake.exists(name, run=self.run, iteration=self.iteration):
             return self.lake.table(name, self.run, self.iteration).arrow()
         return self._computed[name]
@@ -160,7 +160,7 @@ def analyse_across_ranks(iteration: StoredIteration) -> Mapping[str, pa.Table]:
 def stored_stage_times(lake: Lake, run: str, iteration: int) -> StageTimes:
     """What stages and ranks of an iteration compute for a micro-batch; nothing where no micro-batch is in the lake.
 
-    Of the ranks that the row of ``iterations`` covers, so that all figures of an iteration speak of the same ranks.
+    Of the ranks that the row of ``iterations`` covers, so that all measures of an iteration speak of the same ranks.
     """
     if not lake.partitions("microbatches", run, iteration):
         return StageTimes(())
@@ -182,7 +182,7 @@ def named_periods(
     """The periods of the pairs that a user named.
 
     Args:
-        periods: the iteration's table of that name; by default as it stands in the lake, else computed.
+        periods: the iteration's table of that name; by default as it is in the lake, else computed.
         ranges: the named ranges of all ranks, as ``RANGES``, from whatever source; by default the annotations of the
             traces, which are then read.
 

@@ -1,6 +1,6 @@
 """What of an iteration was not read: ranks that failed, that were read in part, and that have no trace at all.
 
-One rule holds everywhere. A rank that was read in part has its own figures, marked; figures across ranks leave it out
+One rule holds everywhere. A rank that was read in part has its own measures, marked; measures across ranks leave it out
 unless they are asked to count it. Whatever leaves a rank out, or counts a part of one, is partial and says so.
 """
 

@@ -22,7 +22,7 @@ from traceviz_dag.show.figures.pipeline_group import draw_pipeline_group
 from traceviz_dag.show.figures.rank_timeline import draw_rank_timeline
 from traceviz_dag.show.figures.wait_map import draw_wait_map
 from traceviz_dag.show.page.alignment import TimeAlignment
-from traceviz_dag.show.page.facts import rank_figures
+from traceviz_dag.show.page.facts import rank_measures
 from traceviz_dag.show.page.members import pipelines, read_members, replicas
 from traceviz_dag.show.page.rendering import FORMATS, preview, write_figure
 from traceviz_dag.show.source import TableSource, empty_table, rows
@@ -197,13 +197,13 @@ def notable_ranks(source: TableSource, ranks: Sequence[int], most: int = MOST_DR
     """All of few ranks; of many, those with the longest computation, the most exposed communication and most idle."""
     if len(ranks) <= most:
         return list(ranks)
-    figures = {rank: found for rank in ranks if (found := rank_figures(source, rank)) is not None}
+    found = {rank: of_rank for rank in ranks if (of_rank := rank_measures(source, rank)) is not None}
     measures: list[Callable[[int], int]] = [
-        lambda rank: figures[rank].compute_ns,
-        lambda rank: figures[rank].exposed_ns,
-        lambda rank: figures[rank].idle_ns,
+        lambda rank: found[rank].compute_ns,
+        lambda rank: found[rank].exposed_ns,
+        lambda rank: found[rank].idle_ns,
     ]
-    return sorted({max(figures, key=measure) for measure in measures}) if figures else []
+    return sorted({max(found, key=measure) for measure in measures}) if found else []
 
 
 def draw_figures(tasks: Sequence[FigureTask], workers: int = 1) -> Iterator[DrawnFigure]:

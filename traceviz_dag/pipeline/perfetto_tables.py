@@ -106,7 +106,7 @@ def _slices_of(kernels: pa.Table, slices: pa.Table, shift_ns: int) -> pa.Array:
 
 
 def _turns(values: Int64) -> Int64:
-    """How many equal values stand before each."""
+    """How many equal values are before each."""
     order = np.argsort(values, kind="stable")
     first = np.searchsorted(values[order], values[order])
     turns = np.empty(len(values), np.int64)

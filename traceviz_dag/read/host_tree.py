@@ -1,7 +1,7 @@
 """Which host rows lie around which: call stacks rebuilt from time, thread by thread, without a loop over events.
 
 A row's parent is the latest row of its thread that is still open when it starts. Rows are taken in order of (thread,
-start, longer first), so a parent always stands before its children. Parents are found by pointer jumping, and what the
+start, longer first), so a parent always comes before its children. Parents are found by pointer jumping, and what the
 ancestors say is handed down level by level: array passes, whose number does not grow with that of the rows.
 """
 

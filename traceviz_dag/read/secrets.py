@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 MASK = "***"
-"""What stands in place of a secret."""
+"""What is written instead of a secret."""
 
 HOME = "~"
-"""What stands in place of a home folder."""
+"""What is written instead of a home folder."""
 
 # Each pattern takes time in proportion to the text, whatever the text: repetitions that can fail late are bounded.
 _TOKENS = "|".join(

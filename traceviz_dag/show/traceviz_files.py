@@ -89,7 +89,7 @@ def kernel_tables(kernels: pa.Table) -> dict[str, pa.Table]:
 
     Returns:
         Table name → id, ts and dur (ns), track_id (the stream), slice_id, name, correlation_id, launch_name and the
-        step column; a kernel of the backward recompute stands in two tables, any other in one at the most.
+        step column; a kernel of the backward recompute is in two tables, any other in one at the most.
     """
     category = kernels["category"].cast(pa.string())
     dimension = kernels["dimension"].cast(pa.string())

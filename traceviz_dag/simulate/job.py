@@ -20,7 +20,7 @@ from traceviz_dag.simulate.bubbles import Spans
 from traceviz_dag.simulate.files.emit import RankWriter, Written
 from traceviz_dag.simulate.files.identity import Clock
 from traceviz_dag.simulate.files.nsys_export import write_exports
-from traceviz_dag.simulate.files.spans import pipeline_table, stage_figures, stage_steps
+from traceviz_dag.simulate.files.spans import pipeline_table, stage_measures, stage_steps
 from traceviz_dag.simulate.files.truth import KERNEL_SCHEMA, MICROBATCH_SCHEMA, PIPELINE_SCHEMA
 from traceviz_dag.simulate.layouts import text_file, trace_path
 from traceviz_dag.simulate.rank_grids import RankGrids, dense_grid
@@ -201,7 +201,7 @@ class _Truth:
         self.kernels = {rank: self._writer(f"rank_{rank:04d}", KERNEL_SCHEMA) for rank in ranks}
         self.spans = self._writer("microbatches", MICROBATCH_SCHEMA)
         self.pipelines = self._writer("pipelines", PIPELINE_SCHEMA)
-        self.figures: dict[int, dict[int, dict[str, object]]] = {}
+        self.measures: dict[int, dict[int, dict[str, object]]] = {}
         self.steps: dict[int, dict[int, Spans]] = {}
 
     def __enter__(self) -> _Truth:
@@ -223,16 +223,16 @@ class _Truth:
         self.kernels[rank].write_table(written.kernels)
         self.spans.write_table(written.spans)
         for step in dict.fromkeys(written.kernels.column("step").to_pylist()):
-            self.figures.setdefault(step, {})[rank] = stage_figures(written.kernels, step)  # type: ignore[assignment]
+            self.measures.setdefault(step, {})[rank] = stage_measures(written.kernels, step)  # type: ignore[assignment]
             self.steps.setdefault(step, {})[rank] = stage_steps(written.spans, step)
 
     def finish(self) -> None:
         """Write the pipelines of the steps that are complete."""
         pipelines = dense_grid(self.settings).groups("pp")
-        for step, figures in self.figures.items():
-            table = pipeline_table(self.settings, step, pipelines, figures, self.steps[step])  # type: ignore[arg-type]
+        for step, measures in self.measures.items():
+            table = pipeline_table(self.settings, step, pipelines, measures, self.steps[step])  # type: ignore[arg-type]
             self.pipelines.write_table(table)
-        self.figures.clear()
+        self.measures.clear()
         self.steps.clear()
 
     def _write_clocks(self) -> None:

@@ -102,7 +102,7 @@ class Edges:
 
     Attributes:
         missing_launches: share of runtime rows that the profiler's buffers lost.
-        early_kernels: kernels launched before the profiler started stand in the file without a launch row.
+        early_kernels: kernels launched before the profiler started are in the file without a launch row.
         zero_durations: some tiny kernels last 0 ns.
         control_characters: one function name holds an escaped control character.
         without_distributed_info: rank whose header lacks ``distributedInfo``.

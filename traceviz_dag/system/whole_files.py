@@ -45,7 +45,7 @@ def write_atomically(path: Path, data: bytes | pa.Buffer | list[bytes]) -> None:
         data: the bytes, or pieces of them in order.
 
     Raises:
-        OutputError: it cannot be written; what stood there before still stands.
+        OutputError: it cannot be written; what was there before is still there.
     """
     pieces = data if isinstance(data, list) else [data]
     for _ in range(_ATTEMPTS):
@@ -61,7 +61,7 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
     """A stream to write a file with; the file appears when the block ends without an error.
 
     Raises:
-        OutputError: it cannot be written; what stood there before still stands.
+        OutputError: it cannot be written; what was there before is still there.
         FileNotFoundError: its folder was deleted meanwhile.
     """
     with _temporary_of(path) as (_, descriptor), os.fdopen(descriptor, "r+b", closefd=False) as file:
@@ -75,7 +75,7 @@ def temporary_of(path: Path) -> Iterator[Path]:
     The block must write into this very file: one that it puts in its place is not locked.
 
     Raises:
-        OutputError: it cannot be written; what stood there before still stands.
+        OutputError: it cannot be written; what was there before is still there.
         FileNotFoundError: its folder was deleted meanwhile.
     """
     with _temporary_of(path) as (temporary, _):

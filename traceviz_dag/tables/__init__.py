@@ -2,7 +2,7 @@
 
 Parquet files, the DuckDB catalogue, Dagster's column metadata and the documentation follow from these definitions.
 Times are integer nanoseconds on the rank's own clock and their names end in ``_ns``. ``run``, ``iteration`` and
-``rank`` are the partition columns: they stand in the path, not in the file.
+``rank`` are the partition columns: they are in the path, not in the file.
 """
 
 from __future__ import annotations

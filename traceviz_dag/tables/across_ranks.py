@@ -136,6 +136,6 @@ PERIODS = Table(
         Column("stage1_ns", BIGINT, "Busy time of stage1 in the unit, ns."),
         Column("derived_hidden_ns", BIGINT, "stage0 + stage1 - period, ns: net of gaps, so not a measured overlap."),
         Column("overlap_score", DOUBLE, "derived_hidden / min(stage0, stage1), not clamped; NULL where that is 0."),
-        Column("refusal", TEXT, "Why there are no figures; NULL where there are."),
+        Column("refusal", TEXT, "Why there are no measures; NULL where there are."),
     ),
 )

@@ -155,7 +155,7 @@ class IterationRow(TypedDict):
     exposed_ns: int
     idle_ns: int
     hidden_share: float | None
-    slowest_rank: int
+    longest_computation_rank: int
     unclassified_share: float | None
 
 

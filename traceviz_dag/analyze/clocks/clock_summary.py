@@ -1,4 +1,4 @@
-"""How well the clocks of an iteration are known: said with every figure that compares ranks."""
+"""How well the clocks of an iteration are known: said with every measure that compares ranks."""
 
 from __future__ import annotations
 

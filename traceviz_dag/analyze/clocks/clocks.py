@@ -78,14 +78,14 @@ def solve_clocks(matches: Matches, ranks: Sequence[int] | None = None) -> pa.Tab
     offset = _offsets(evidence, steady, references)
     offset += _offsets(evidence, steady - offset[evidence.node], references)
     aligned = steady - offset[evidence.node]
-    figures = _residuals(evidence, aligned) | {
+    measures = _residuals(evidence, aligned) | {
         "offset_ns": np.rint(offset).astype(np.int64),
         "reference_ns": np.full(len(everyone), base + round(middle)),
         "drift_ppm": np.where(known, drift / PPM, np.nan),
         "reference_rank": everyone[references[evidence.component]],
     }
-    figures["early_receives"] = _early_receives(matches, everyone, figures, evidence)
-    return _table(everyone, evidence, figures, np.bincount(evidence.node, minlength=len(everyone)))
+    measures["early_receives"] = _early_receives(matches, everyone, measures, evidence)
+    return _table(everyone, evidence, measures, np.bincount(evidence.node, minlength=len(everyone)))
 
 
 def solved_clocks(rank_clocks: pa.Table) -> SolvedClocks:
@@ -178,10 +178,10 @@ def _residuals(evidence: ClockEvidence, aligned: Floats) -> dict[str, np.ndarray
     return {"residual_p05_ns": low, "residual_p95_ns": high, "span_ns": np.where(last > first, last - first, 0)}
 
 
-def _early_receives(matches: Matches, ranks: Int64, figures: dict[str, np.ndarray], evidence: ClockEvidence) -> Int64:
+def _early_receives(matches: Matches, ranks: Int64, measures: dict[str, np.ndarray], evidence: ClockEvidence) -> Int64:
     """How many of each rank's receives end before their send starts: clocks or matches must then be wrong."""
-    drift = np.nan_to_num(figures["drift_ppm"])
-    clocks = SolvedClocks(ranks, evidence.component, figures["offset_ns"], drift, figures["reference_ns"])
+    drift = np.nan_to_num(measures["drift_ppm"])
+    clocks = SolvedClocks(ranks, evidence.component, measures["offset_ns"], drift, measures["reference_ns"])
     rows, messages = matches.rows, matches.messages
     starts = clocks.align(rows.rank[messages.sender], rows.start_ns[messages.sender])
     ends = clocks.align(rows.rank[messages.receiver], rows.end_ns[messages.receiver])
@@ -191,10 +191,10 @@ def _early_receives(matches: Matches, ranks: Int64, figures: dict[str, np.ndarra
     return np.bincount(node[comparable & (ends < starts)], minlength=len(ranks)).astype(np.int64)
 
 
-def _table(ranks: Int64, evidence: ClockEvidence, figures: dict[str, np.ndarray], matches: Int64) -> pa.Table:
+def _table(ranks: Int64, evidence: ClockEvidence, measures: dict[str, np.ndarray], matches: Int64) -> pa.Table:
     sizes = np.bincount(evidence.component, minlength=1)
     nothing = np.full(len(ranks), np.nan)
-    low, high = figures.get("residual_p05_ns", nothing), figures.get("residual_p95_ns", nothing)
+    low, high = measures.get("residual_p05_ns", nothing), measures.get("residual_p95_ns", nothing)
     refusals = [
         _refusal(int(sizes[component]), int(count), (above - below) / 2)
         for component, count, below, above in zip(evidence.component, matches, low, high, strict=True)
@@ -207,12 +207,12 @@ def _table(ranks: Int64, evidence: ClockEvidence, figures: dict[str, np.ndarray]
         "refusal": refusals,
     }
     for name in ("reference_rank", "offset_ns", "reference_ns", "early_receives"):
-        values = figures.get(name, np.full(len(ranks), MISSING))
+        values = measures.get(name, np.full(len(ranks), MISSING))
         columns[name] = nullable(np.where(refused, MISSING, values) if name != "early_receives" else values)
     for name in ("residual_p05_ns", "residual_p95_ns", "span_ns"):
-        values = figures.get(name, nothing)
+        values = measures.get(name, nothing)
         columns[name] = nullable(np.where(np.isnan(values), MISSING, np.nan_to_num(np.rint(values))).astype(np.int64))
-    drift = figures.get("drift_ppm", nothing)
+    drift = measures.get("drift_ppm", nothing)
     columns["drift_ppm"] = pa.array(drift, mask=np.isnan(drift) | refused)
     return RANK_CLOCKS.from_columns(columns)
 

@@ -195,7 +195,7 @@ def _reference_queues(unit: npt.NDArray[np.intp], lengths: Int64, prints: npt.ND
 
 
 def _only_fit(short: Int64, long: Int64) -> int:
-    """Where a list stands in a longer one, if there is exactly one such place; else ``MISSING``."""
+    """Where a list is in a longer one, if there is exactly one such place; else ``MISSING``."""
     if not 0 < len(short) < len(long):
         return MISSING
     windows = np.lib.stride_tricks.sliding_window_view(long, len(short))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from traceviz_dag.analyze.nsys.overlap import GpuOverlap
-from traceviz_dag.analyze.nsys.summary import NameFigures
+from traceviz_dag.analyze.nsys.summary import NameMeasures
 from traceviz_dag.analyze.nsys.tree import RangeNode
 from traceviz_dag.vocabulary import Kind
 
@@ -61,13 +61,13 @@ class Comparison:
 def compare(
     a: Sequence[GpuOverlap],
     b: Sequence[GpuOverlap],
-    kernels: tuple[Sequence[NameFigures], Sequence[NameFigures]],
+    kernels: tuple[Sequence[NameMeasures], Sequence[NameMeasures]],
     ranges: tuple[Sequence[RangeNode], Sequence[RangeNode]],
 ) -> Comparison:
     """Compare two profiles.
 
     Args:
-        a, b: the figures of each GPU, in the same order.
+        a, b: the measures of each GPU, in the same order.
         kernels: of A and B, all GPUs one after another; a name may occur more than once.
         ranges: the hierarchy of A and of B, likewise.
     """
@@ -94,9 +94,9 @@ def compare(
     )
 
 
-def _kernel_totals(figures: Sequence[NameFigures]) -> dict[str, tuple[int, int]]:
+def _kernel_totals(measures: Sequence[NameMeasures]) -> dict[str, tuple[int, int]]:
     totals: dict[str, tuple[int, int]] = {}
-    for one in figures:
+    for one in measures:
         count, total = totals.get(one.name, (0, 0))
         totals[one.name] = (count + one.count, total + one.total_ns)
     return totals

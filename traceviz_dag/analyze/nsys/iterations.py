@@ -16,7 +16,7 @@ from traceviz_dag.read.nsys.profile import MARK, NsysProfile
 
 
 @dataclass(frozen=True, slots=True)
-class IterationFigures:
+class IterationMeasures:
     """One iteration on one GPU: its number, what it was read from, and its overlap inside the window."""
 
     number: int
@@ -55,22 +55,22 @@ def ranges_of_process(profile: NsysProfile, process: int) -> NamedRanges:
     )
 
 
-def iteration_figures(
+def iteration_measures(
     profile: NsysProfile, activity: Activity, rules: Rules, window: Clip | None = None
-) -> list[IterationFigures]:
+) -> list[IterationMeasures]:
     """Each iteration of a GPU, measured between its start and end on the host.
 
     Args:
         window: iterations are cut at its edges, and those outside are left out; None takes all.
     """
     found = iterations_of(profile, activity, rules)
-    figures = []
+    measures = []
     for number, start, end in zip(found.number.tolist(), found.start_ns.tolist(), found.end_ns.tolist(), strict=True):
         low = start if window is None else max(start, window.start_ns)
         high = end if window is None else min(end, window.end_ns)
         if high > low:
-            figures.append(IterationFigures(number, found.source, gpu_overlap(activity, Clip(low, high))))
-    return figures
+            measures.append(IterationMeasures(number, found.source, gpu_overlap(activity, Clip(low, high))))
+    return measures
 
 
 def _updates_parameters(activity: Activity, rules: Rules) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

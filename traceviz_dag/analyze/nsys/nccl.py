@@ -19,7 +19,7 @@ _COLUMNS = ("name", "kind", "thread", "start_ns", "end_ns", "communicator", "mes
 
 
 @dataclass(frozen=True, slots=True)
-class CommunicationFigures:
+class CommunicationMeasures:
     """Communication kernels of one operation on one communicator, in one window.
 
     Attributes:
@@ -42,7 +42,7 @@ class CommunicationFigures:
     bytes: int | None
 
 
-def communication(profile: NsysProfile, activity: Activity, window: Clip | None = None) -> list[CommunicationFigures]:
+def communication(profile: NsysProfile, activity: Activity, window: Clip | None = None) -> list[CommunicationMeasures]:
     """The communication of a GPU, longest total first; the time of a kernel holds its waiting for the others."""
     chosen = activity.window(window)
     time = activity.intervals
@@ -69,7 +69,7 @@ def communication(profile: NsysProfile, activity: Activity, window: Clip | None 
         busy, hidden = measure(inside), measure(intersect(inside, computes))
         known = len(sizes) > 0 and bool((sizes != MISSING).all())
         found.append(
-            CommunicationFigures(
+            CommunicationMeasures(
                 operation=distinct[of_operation],
                 communicator=communicators[of_communicator] if of_communicator != NONE else None,
                 count=len(whole),
@@ -82,7 +82,7 @@ def communication(profile: NsysProfile, activity: Activity, window: Clip | None 
                 bytes=int(sizes.sum()) if known else None,
             )
         )
-    return sorted(found, key=lambda figures: (-figures.total_ns, figures.operation))
+    return sorted(found, key=lambda measures: (-measures.total_ns, measures.operation))
 
 
 def _facts(profile: NsysProfile, activity: Activity, rows: Int64) -> tuple[tuple[str, ...], Int64, Int64]:

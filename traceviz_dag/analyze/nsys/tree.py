@@ -141,7 +141,7 @@ def range_tree(profile: NsysProfile, activity: Activity, window: Clip | None = N
     span = sums(inside, nested.path, paths)
     count = np.bincount(nested.path[begun], minlength=paths)
     position = launch_positions(profile, activity, nested)
-    operations, busy, compute, communication = _gpu_figures(nested, activity, position, chosen)
+    operations, busy, compute, communication = _gpu_measures(nested, activity, position, chosen)
     nodes = [
         RangeNode(
             nested.names[nested.path_name[path]],
@@ -172,7 +172,7 @@ def launch_positions(profile: NsysProfile, activity: Activity, nested: NestedRan
     return np.where((row != NONE) & (found == row), position, NONE)
 
 
-def _gpu_figures(
+def _gpu_measures(
     nested: NestedRanges, activity: Activity, position: Int64, window: Clip
 ) -> tuple[Int64, Int64, Int64, Int64]:
     """Per path: operations, and the unions of all, of computation and of communication."""

@@ -33,9 +33,9 @@ SUMMARY = pa.schema(
 )
 """A row a pair and stage, over the ranks that have it. The steady window is first_unit to last_unit of each rank.
 worst_rank: the one with the lowest median score. modes: a note where the periods have two. statement: in one sentence.
-refusal: why no rank has figures. ranks_without: ranks without figures; without: each reason with its ranks or
-pipelines, where others have figures; over_fewer_ranks: what these would add is not known. nothing_to_overlap: no rank
-has figures, and all reasons say that there is nothing to overlap."""
+refusal: why no rank has measures. ranks_without: ranks without measures; without: each reason with its ranks or
+pipelines, where others have measures; over_fewer_ranks: what these would add is not known. nothing_to_overlap: no rank
+has measures, and all reasons say that there is nothing to overlap."""
 
 _ALIKE = 0.1
 """A period is said to be that of the longer stage where it differs by no more than this share."""
@@ -91,7 +91,7 @@ def period_summary(periods: pa.Table) -> pa.Table:
     keys = zip(*(periods[name].to_pylist() for name in ("kind", "pair", "step", "stage")), strict=True)
     for place, key in enumerate(keys):
         rows.setdefault(key, []).append(place)
-    columns = {name: periods[name].to_numpy(zero_copy_only=False) for name in ("rank", *_FIGURES)}
+    columns = {name: periods[name].to_numpy(zero_copy_only=False) for name in ("rank", *_MEASURES)}
     return pa.Table.from_pylist(
         [_summary(key, np.array(places), columns, _refusals(periods.take(places))) for key, places in rows.items()],
         schema=SUMMARY,
@@ -159,7 +159,7 @@ def two_modes(values: Floats) -> str | None:
     )
 
 
-_FIGURES = ("unit", "period_ns", "stage0_ns", "stage1_ns", "overlap_score")
+_MEASURES = ("unit", "period_ns", "stage0_ns", "stage1_ns", "overlap_score")
 
 
 def _summary(
@@ -171,20 +171,20 @@ def _summary(
     if not len(known):
         return row | {"ranks": 0, "units": 0, "refusal": refusals.words, "nothing_to_overlap": refusals.certain}
     row |= {"without": refusals.words, "over_fewer_ranks": refusals.words is not None and not refusals.certain}
-    figures = {name: columns[name][known].astype(np.float64) for name in _FIGURES}
+    measures = {name: columns[name][known].astype(np.float64) for name in _MEASURES}
     ranks = columns["rank"][known].astype(np.int64)
-    scores = figures["overlap_score"]
+    scores = measures["overlap_score"]
     row |= {
         "ranks": len(np.unique(ranks)),
         "units": len(known),
-        "first_unit": int(figures["unit"].min()),
-        "last_unit": int(figures["unit"].max()),
-        "modes": two_modes(figures["period_ns"]),
+        "first_unit": int(measures["unit"].min()),
+        "last_unit": int(measures["unit"].max()),
+        "modes": two_modes(measures["period_ns"]),
     }
     for share in PERCENTILES:
-        row[f"period_p{share}_ns"] = round(float(np.percentile(figures["period_ns"], share)))
+        row[f"period_p{share}_ns"] = round(float(np.percentile(measures["period_ns"], share)))
     for number in (0, 1):
-        row[f"stage{number}_p50_ns"] = round(float(np.median(figures[f"stage{number}_ns"])))
+        row[f"stage{number}_p50_ns"] = round(float(np.median(measures[f"stage{number}_ns"])))
     scored = ~np.isnan(scores)
     if scored.any():
         for share in (10, 50, 90):

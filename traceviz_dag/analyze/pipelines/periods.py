@@ -98,13 +98,13 @@ def period_rows(constant: Rows, count: int, columns: Rows) -> pa.Table:
 
 
 def refused(constant: Rows, reason: str) -> pa.Table:
-    """The one row of a pair that has no figures."""
+    """The one row of a pair that has no measures."""
     return period_rows({**constant, "refusal": reason}, 1, {})
 
 
 def too_few(units: int) -> str:
-    """Why a pair with so few steady units has no figures."""
-    return f"{units} steady unit{'' if units == 1 else 's'}, {FEWEST_UNITS} are needed"
+    """Why a pair with so few steady units has no measures."""
+    return f"{units} steady unit{'' if units == 1 else 's'}; {FEWEST_UNITS} are needed"
 
 
 def nothing_beside(dimension: str, units: int) -> str:

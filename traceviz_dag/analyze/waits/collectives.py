@@ -16,7 +16,7 @@ from traceviz_dag.read.events import MISSING
 from traceviz_dag.tables import COLLECTIVES
 
 SOLVED, DURATIONS = "solved", "durations"
-"""What a figure across ranks rests on: solved clocks, or durations alone, which need no clock."""
+"""What a measure across ranks rests on: solved clocks, or durations alone, which need no clock."""
 
 INTRA_NODE, INTER_NODE = "intra_node", "inter_node"
 

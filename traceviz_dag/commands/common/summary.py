@@ -27,7 +27,7 @@ _LEAST_OUTSIDE = 0.0005
 
 
 def iteration_summary(home: Path, result: IterationResult, completeness: Completeness | None = None) -> dict[str, Any]:
-    """The figures of one iteration, from its tables; see each named query for its definition.
+    """The measures of one iteration, from its tables; see each named query for its definition.
 
     Args:
         completeness: what of the iteration was not read; by default as the lake tells it.
@@ -54,7 +54,7 @@ def iteration_summary(home: Path, result: IterationResult, completeness: Complet
     }
     if result.aggregated and lake.exists("iterations", run=result.run, iteration=result.iteration):
         rows = rows_of(lake.table("iterations", result.run, result.iteration).arrow(), IterationRow)
-        summary["figures"] = rows[0] if rows else None
+        summary["measures"] = rows[0] if rows else None
     summary["categories"] = category_shares(lake, result.run, result.iteration).to_pylist()
     summary["communication"] = communication_by_dimension(lake, result.run, result.iteration).to_pylist()
     (summary["windows"],) = rows_of(windows(lake, result.run, result.iteration), Windows)
@@ -69,7 +69,7 @@ def iteration_summary(home: Path, result: IterationResult, completeness: Complet
 
 
 def print_summary(summary: dict[str, Any], *, tables: bool = True) -> None:
-    """Print the figures for people: what the iteration shows first, then (with ``tables``) the tables behind it."""
+    """Print the measures for people: what the iteration shows first, then (with ``tables``) the tables behind it."""
     ranks = f"{summary['ranks_computed']} ranks computed, {summary['ranks_skipped']} unchanged"
     if summary["ranks_failed"]:
         ranks += f", {len(summary['ranks_failed'])} unreadable"
@@ -109,17 +109,17 @@ def print_summary(summary: dict[str, Any], *, tables: bool = True) -> None:
 
 
 def _window(steps: list[int]) -> str:
-    """What the figures of a rank speak of."""
+    """What the measures of a rank speak of."""
     return "one training step" if steps else "the time from first to last kernel"
 
 
 def _counted(summary: dict[str, Any]) -> str:
-    """Which ranks figures across ranks speak of, in words."""
+    """Which ranks measures across ranks speak of, in words."""
     from traceviz_dag.pipeline.completeness import ranks_in_words
 
     if not summary["mark"]:
         return "all ranks"
-    figures = summary.get("figures")
+    figures = summary.get("measures")
     return f"{ranks_in_words(figures['covered_ranks'])} alone" if figures else "the ranks that were read whole"
 
 
@@ -128,7 +128,7 @@ def _statements(summary: dict[str, Any]) -> list[str]:
     from traceviz_dag.pipeline.completeness import ranks_in_words
 
     lines = []
-    figures = summary.get("figures")
+    figures = summary.get("measures")
     if figures is None and not summary["aggregated"]:
         lines.append(_why_not_aggregated(summary))
     elif figures is None:

@@ -10,7 +10,7 @@ import typer
 
 from traceviz_dag.analyze.nsys.diff import Comparison, NameChange, compare
 from traceviz_dag.analyze.nsys.overlap import GpuOverlap, gpu_overlap
-from traceviz_dag.analyze.nsys.summary import NameFigures, by_name
+from traceviz_dag.analyze.nsys.summary import NameMeasures, by_name
 from traceviz_dag.analyze.nsys.tree import RangeNode, range_tree
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import milliseconds, print_json, print_table
@@ -30,7 +30,7 @@ _PART_WORDS = {
     "memory_alone_ns": "memory operations alone",
     "idle_ns": "idle",
 }
-_Side = tuple[list[GpuOverlap], list[NameFigures], list[RangeNode]]
+_Side = tuple[list[GpuOverlap], list[NameMeasures], list[RangeNode]]
 
 
 def diff(

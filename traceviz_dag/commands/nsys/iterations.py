@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from traceviz_dag.analyze.nsys.iterations import iteration_figures
+from traceviz_dag.analyze.nsys.iterations import iteration_measures
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import milliseconds, print_json, print_table
 from traceviz_dag.commands.nsys.common import GpuOption, ProfileArgument, RulesOption, TrimOption, opened, seconds
@@ -27,7 +27,7 @@ def iterations(
     rows = [
         {"number": one.number, "source": one.source, **asdict(one.overlap)}
         for part in given.gpus(gpu)
-        for one in iteration_figures(given.profile, part, given.rules, given.window)
+        for one in iteration_measures(given.profile, part, given.rules, given.window)
     ]
     if json:
         print_json(rows)

@@ -26,9 +26,9 @@ def overlap(
     copies keep a GPU busy: idle time is the window minus everything that ran.
     """
     given = opened(path, home, trim, rules)
-    figures = [gpu_overlap(part, given.window) for part in given.gpus(gpu)]
+    measures = [gpu_overlap(part, given.window) for part in given.gpus(gpu)]
     if json:
-        print_json([asdict(one) for one in figures])
+        print_json([asdict(one) for one in measures])
         return
     print_table(
         "Overlap; idle time counts memory operations as busy",
@@ -38,7 +38,7 @@ def overlap(
             + [milliseconds(getattr(one, f"{name}_ns")) for name in MEASURES]
             + [percent(_share(one.hidden_ns, one.communication_ns))]
             + [percent(_share(one.hidden_ns, min(one.communication_ns, one.compute_ns)))]
-            for one in figures
+            for one in measures
         ],
     )
 

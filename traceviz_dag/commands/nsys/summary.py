@@ -37,10 +37,10 @@ def summary(
     found = []
     for part in given.gpus(gpu):
         window = part.window(given.window)
-        figures = gpu_overlap(part, given.window)
+        measures = gpu_overlap(part, given.window)
         found.append(
             {
-                **asdict(figures),
+                **asdict(measures),
                 "operations": [asdict(one) for one in by_name(part, given.window)],
                 "streams": [asdict(one) for one in by_stream(part, given.window)],
                 "metrics": [asdict(one) for one in metric_means(given.profile, part.device, window)],

@@ -55,7 +55,7 @@ def judge_exports(
     """Which questions the exports of an iteration can answer.
 
     Args:
-        described: a topology text file stands beside them.
+        described: a topology text file is beside them.
         sample: what one rank's kernels tell.
     """
     annotated = any(export.ranges for export in exports)

@@ -214,7 +214,7 @@ def _fill(path: Path, folder: Path, look: tuple[int, int]) -> _Kept:
 
 
 def _write(folder: Path, name: str, table: pa.Table, runs: Runs) -> None:
-    """Keep a table: numbers by their differences, texts as codes of words that stand in a file of their own."""
+    """Keep a table: numbers by their differences, texts as codes of words that are in a file of their own."""
     words = {column: words_of(table[column]) for column in table.column_names if is_text(name, column)}
     for place, column in enumerate(table.column_names):
         if column in words:

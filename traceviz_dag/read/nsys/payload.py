@@ -101,7 +101,7 @@ def _of_json(value: str) -> dict[str, int]:
         decoded = msgspec.json.decode(value)
     except msgspec.DecodeError:
         return {}
-    # NCCL's payload may stand in an object of its own inside.
+    # NCCL's payload may be in an object of its own inside.
     parts = [decoded] if isinstance(decoded, dict) else decoded if isinstance(decoded, list) else []
     found: dict[str, int] = {}
     for part in parts:

@@ -130,7 +130,7 @@ def _threads(schema: NsysSchema) -> pa.Table:
 
 
 def _metrics(schema: NsysSchema) -> pa.Table:
-    """GPU metrics: samples with their names; the GPU stands in the lowest byte of a sample's type."""
+    """GPU metrics: samples with their names; the GPU is in the lowest byte of a sample's type."""
     samples = schema.select(
         "GPU_METRICS",
         {

@@ -130,8 +130,8 @@ def _draw_row(page: Page, axes: Axes, waterfall: Waterfall, band: Band, scale: T
     axes.vlines(edges[-1], inner.top, inner.bottom, colors=palette.INK, linewidths=1.2, zorder=3)
     size = max(min(LABEL, 0.75 * band.height * POINTS_PER_INCH), TINY)
     page.row_label(band.middle, f"stage {row['stage']} · rank {row['rank']}", size=size)
-    figures = f"{share(row['bubble_ns'], row['span_ns'])} · {share(round(row['ideal_share'] * 1e6), 1_000_000)}"
-    page.row_figures(band.middle, figures, min(size, SMALL))
+    measures = f"{share(row['bubble_ns'], row['span_ns'])} · {share(round(row['ideal_share'] * 1e6), 1_000_000)}"
+    page.row_measures(band.middle, measures, min(size, SMALL))
 
 
 def _write_part(axes: Axes, nanoseconds: int, end: float, step: Band, scale: TimeScale) -> None:

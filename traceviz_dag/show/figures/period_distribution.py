@@ -26,7 +26,7 @@ MOST_ROWS = 24
 """Rows that a panel has; of more, those with the longest tail, and the worst scores."""
 
 SCORES_SHOWN = (-1.0, 2.0)
-"""Scores beyond stand at the edge of their panel, which says so: they are reported, and not clamped in any figure."""
+"""Scores beyond are at the edge of their panel, which says so: they are reported, and not clamped in any figure."""
 
 BINS = 157
 """Columns of a row: 20 an inch."""
@@ -127,8 +127,8 @@ def _draw_periods(page: Page, rows: Sequence[Spread], height: float, scale: Time
         _draw_histogram(axes, row, row.values / scale.per_unit, (top, height), palette.COMPUTATION_ONLY)
         _draw_marks(axes, [value / scale.per_unit for value in row.percentiles], (top, height), strongest=0)
         middle, _, highest = row.percentiles
-        figures = f"{duration(middle)} · {duration(highest)} · {len(row.values)}"
-        _label(page, row.label, figures, top, height, two_modes(row.values) is not None)
+        measures = f"{duration(middle)} · {duration(highest)} · {len(row.values)}"
+        _label(page, row.label, measures, top, height, two_modes(row.values) is not None)
 
 
 def _draw_scores(page: Page, rows: Sequence[Spread], top: float, height: float) -> None:
@@ -143,9 +143,9 @@ def _draw_scores(page: Page, rows: Sequence[Spread], top: float, height: float) 
         at = place_ * height
         _draw_histogram(axes, row, np.clip(row.values, low, high), (at, height), palette.HIDDEN)
         _draw_marks(axes, np.clip(row.percentiles, low, high).tolist(), (at, height), strongest=1)
-        figures = f"{row.percentiles[1]:.2f} · {row.percentiles[0]:.2f} · {len(row.values)}"
+        measures = f"{row.percentiles[1]:.2f} · {row.percentiles[0]:.2f} · {len(row.values)}"
         label = row.label.removeprefix("computation + ").upper() if row.kind == DIMENSION else row.label
-        _label(page, f"with {label}" if row.kind == DIMENSION else label, figures, top + at, height, False)
+        _label(page, f"with {label}" if row.kind == DIMENSION else label, measures, top + at, height, False)
 
 
 def _prepare(axes: Axes, limits: tuple[float, float], height: float, label: str) -> None:
@@ -179,13 +179,13 @@ def _draw_marks(axes: Axes, values: Sequence[float], at: tuple[float, float], st
         )  # fmt: skip
 
 
-def _label(page: Page, label: str, figures: str, top: float, height: float, stands_out: bool) -> None:
+def _label(page: Page, label: str, measures: str, top: float, height: float, stands_out: bool) -> None:
     size = max(min(LABEL, 0.75 * height * POINTS_PER_INCH), TINY)
     y = top + 0.6 * height
     page.row_label(
         y, label if len(label) <= 22 else label[:21] + "…", size=min(size, LABEL if len(label) < 18 else SMALL)
     )
-    page.row_figures(y, figures, min(size, SMALL) if len(figures) < 24 else TINY, stands_out)
+    page.row_measures(y, measures, min(size, SMALL) if len(measures) < 24 else TINY, stands_out)
 
 
 def _caption(

@@ -116,7 +116,7 @@ def _label_stage(page: Page, stage: StageShares, band: Band, ahead: Mapping[int,
     if late:
         worst = max(late, key=lambda rank: (ahead[rank], -rank))
         words = f"rank {worst} +{share(round(ahead[worst] * 1e6), 1_000_000)}"
-        page.row_figures(middle + 0.1, words, stands_out=True)
+        page.row_measures(middle + 0.1, words, stands_out=True)
 
 
 def block_states(activity: Activity) -> dict[str, Intervals]:

@@ -40,8 +40,8 @@ from traceviz_dag.show.page.blocks import Float64, draw_bars
 from traceviz_dag.show.page.facts import duration, lost_ranks, place, share
 from traceviz_dag.show.page.page import (
     DATA_WIDTH,
-    FIGURES,
     LABELS,
+    MEASURES,
     Caption,
     LegendEntry,
     LegendGroup,
@@ -91,7 +91,7 @@ def draw_wait_map(source: TableSource) -> Figure | None:
 def _draw_panel(page: Page, panel: WaitPanel, edges: Sequence[int], at: tuple[float, float], height: float) -> None:
     left, across = at
     rows, columns = panel.wait_ns.shape
-    axes = page.axes(_HEADING, rows * height, LABELS + left, FIGURES + DATA_WIDTH - left - across)
+    axes = page.axes(_HEADING, rows * height, LABELS + left, MEASURES + DATA_WIDTH - left - across)
     axes.set(xlim=(0, columns), ylim=(rows * height, 0), yticks=[])
     # The numbers of the communications, where the last one ends: what lies between is read off by eye.
     axes.set_xticks([0, columns], ["0", f"{panel.most:,}"], size=TINY)
@@ -159,7 +159,7 @@ def _label_rows(page: Page, waits: pa.Table, ranks: Int64, late: Mapping[int, La
         own = max(late[rank]["own_ns"] for rank in mine)
         mean = int(waited[row * together : (row + 1) * together].mean())
         page.row_label(y, word, colour=palette.ATTENTION if blamed else palette.INK, size=size)
-        page.row_figures(y, f"{duration(mean)} · {duration(own)}", min(size, SMALL), bool(blamed))
+        page.row_measures(y, f"{duration(mean)} · {duration(own)}", min(size, SMALL), bool(blamed))
 
 
 def _waits(waits: pa.Table) -> Int64:

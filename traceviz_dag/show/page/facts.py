@@ -1,4 +1,4 @@
-"""Figures that titles state, taken from the tables overlap, runs and traces, and how they are written for people."""
+"""Measures that titles state, taken from the tables overlap, runs and traces, and how they are written for people."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _MOST_RANKS_NAMED = 8
 
 
 @dataclass(frozen=True, slots=True)
-class RankFigures:
+class RankMeasures:
     """One rank's row of the table ``overlap``: the training step where the trace has one, else all its kernels.
 
     Attributes:
         window_name: step or kernels.
         step: number of the training step; None where the window is the iteration.
-        steps: training steps that the trace was measured in; the figures are of the first.
-        devices: how many devices the figures are sums over.
+        steps: training steps that the trace was measured in; the measures are of the first.
+        devices: how many devices the measures are sums over.
     """
 
     window_name: str
@@ -63,8 +63,8 @@ class RankFigures:
         return [f"figures of step {self.step}, the first of {self.steps}"] if self.steps > 1 else []
 
 
-def rank_figures(source: TableSource, rank: int) -> RankFigures | None:
-    """The rank's figures over all dimensions; None without a row."""
+def rank_measures(source: TableSource, rank: int) -> RankMeasures | None:
+    """The rank's measures over all dimensions; None without a row."""
     found = [row for row in rows(source, "overlap", OverlapRow, rank) if row["dimension"] == ALL_DIMENSIONS]
     chosen = [row for row in found if row["window_name"] == "step"] or found
     if not chosen:
@@ -75,7 +75,7 @@ def rank_figures(source: TableSource, rank: int) -> RankFigures | None:
     sums: dict[str, int] = {name: sum(row[name] for row in chosen) for name in _DURATIONS}
     sums["window_start_ns"] = min(row["window_start_ns"] for row in chosen)
     sums["window_end_ns"] = max(row["window_end_ns"] for row in chosen)
-    return RankFigures(
+    return RankMeasures(
         window_name=first["window_name"],
         step=first["step"],
         steps=steps,

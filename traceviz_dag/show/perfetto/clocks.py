@@ -23,7 +23,7 @@ class TraceClocks:
     """The clock of every rank of a trace.
 
     Attributes:
-        solved: the corrections; None where all ranks stand on their clocks as recorded.
+        solved: the corrections; None where all ranks are on their clocks as recorded.
         statement: what is known of them, in a sentence.
         shift_ns: what is added to all times, because Perfetto drops what lies before 0.
     """

@@ -22,7 +22,7 @@ class InternedTexts:
 
     Attributes:
         field_number: where ``InternedData`` holds texts of this kind.
-        spelled: how a text stands in the trace.
+        spelled: how a text is spelled in the trace.
     """
 
     field_number: int

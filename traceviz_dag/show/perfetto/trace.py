@@ -49,7 +49,7 @@ class Slices:
     Attributes:
         start_ns: int64.
         duration_ns: int64, never negative.
-        name: what stands in each slice; without a name where NULL.
+        name: what is in each slice; without a name where NULL.
         category: category of each slice; slices of one category have one colour in every trace.
         arguments: further facts of each slice, shown where it is chosen; name → column.
         flows_out: the flows that leave a slice at its start; uint64 arrays, a value a slice, 0 for none.
@@ -71,11 +71,11 @@ class Slices:
 
 @contextmanager
 def perfetto_trace(path: Path, clock: str, about: Mapping[str, str] | None = None) -> Iterator[PerfettoTrace]:
-    """Write a trace; it stands under its name once the block ends without an error.
+    """Write a trace; it appears under its name once the block ends without an error.
 
     Args:
         path: gzip-compressed where the name ends in ``.gz``; Perfetto reads both.
-        clock: what the times mean, in a sentence; it stands in the trace.
+        clock: what the times mean, in a sentence; it is in the trace.
         about: further facts of the whole trace.
 
     Raises:

@@ -145,7 +145,7 @@ class Identity:
         }
 
     def header(self, trace_name: str) -> str:
-        """Everything of the file that stands before its events, and what follows them."""
+        """Everything of the file that is before its events, and what follows them."""
         device = {
             "name": "NVIDIA H100 80GB HBM3",
             "totalGlobalMem": 84942979072,

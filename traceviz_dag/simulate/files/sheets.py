@@ -176,7 +176,7 @@ class Sheet:
                 counts[row.name] = counts.get(row.name, 0) + 1
 
     def _shown(self) -> list[int]:
-        """Rows that stand in the trace: Python only with stacks, launches only where the profiler kept them."""
+        """Rows that are in the trace: Python only with stacks, launches only where the profiler kept them."""
         template, stacks = self.template, self.identity.settings.stacks
         return [
             index

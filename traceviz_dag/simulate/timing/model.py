@@ -1,6 +1,6 @@
 """The event-driven model: all ranks' hosts and streams on one true clock, before any file is written.
 
-Each rank's host runs its program until it must wait for its GPU. GPU work stands in FIFO streams; a kernel starts at
+Each rank's host runs its program until it must wait for its GPU. GPU work waits in FIFO streams; a kernel starts at
 ``max(launch + latency, end of the stream's last kernel, ends it waits for)``. A collective transfers from its last
 arrival on; a message when both ends have arrived. Times do not depend on the order in which ranks are visited.
 """
