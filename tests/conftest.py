@@ -14,8 +14,8 @@ _SHARED_DATA = Path(os.environ.get("TRACEVIZ_SHARED_DATA", Path(__file__).resolv
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest file first: its mate on the other storage then runs amid the rest, not alone at the end."""
-    items.sort(key=lambda item: item.path.name != "test_automation_on_postgresql.py")
+    """The longest file first, which would else run alone at the end."""
+    items.sort(key=lambda item: item.path.name != "test_automation_on_sqlite.py")
 
 
 @pytest.fixture(scope="session")

@@ -69,7 +69,7 @@ class Until(IntEnum):
 
 
 def runs_by_itself(daemon: Daemon, until: Until) -> None:
-    """The scenarios one after the other on one daemon; ``benchmarks/automation.py`` runs all of them."""
+    """The scenarios one after the other on one daemon; ``benchmarks/automation.py`` runs all, on both storages."""
     scenarios = (
         _cold_start_and_a_half_written_folder,
         _changed_rank_failed_rank_and_the_deadline,

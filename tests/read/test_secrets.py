@@ -44,6 +44,14 @@ from traceviz_dag.read.secrets import masked, masked_column, masked_words
         ("allreducehf_" + "aB3" * 11, "allreduce***"),
         ("/export/home2/alice/x.py(3): f", "~/x.py(3): f"),
         (r"C:\\Users\\alice\\run.py", r"~\\run.py"),
+        ("https://alice:pa/ss@git.example/x", "https://***@git.example/x"),
+        ("curl -u alice:secret http://x", "curl -u *** http://x"),
+        ("HF_TOKEN=abc run", "HF_TOKEN=*** run"),
+        ("to alice@cluster.example.com.", "to ***."),
+        ("mail alice.b@example.com now", "mail *** now"),
+        ("rsync alice@node-17:/data/x", "rsync ***:/data/x"),
+        ("ssh alice@10.0.0.3", "ssh ***"),
+        ("/u/alice/run.py(3): main", "~/run.py(3): main"),
     ],
 )
 def test_a_secret_is_masked(text, expected):
@@ -77,6 +85,13 @@ def test_a_secret_is_masked(text, expected):
         "/mnt/root/x.py(3): f",
         "signature: (Tensor, Tensor)",
         "git+https://git.example/org/repo@v1.0",
+        "http://node:8080/repo@v1",
+        "fwd@layer.mlp",
+        "memcpy@@GLIBC_2.14",
+        "kernel@plt",
+        "TILE_KEY=4",
+        "sleep -u 3",
+        "/ui/page.py(3): main",
     ],
 )
 def test_a_name_that_only_looks_alike_stays(text):

@@ -55,10 +55,10 @@ def dev(
     named = {"DAGSTER_HOME": str(instance_folder), "TRACEVIZ_HOME": str(folder), "DAGSTER_IS_DEV_CLI": "1"}
     os.environ.update(named)
     end_children_with_me()
-    typer.echo(f"Dagster UI on http://{host}:{port} for home {folder}; Ctrl-C ends it.")
     _end_on(signal.SIGTERM)
     try:
         with open_instance(folder) as instance:
+            typer.echo(f"Dagster UI on http://{host}:{port} for home {folder}; Ctrl-C ends it.")
             run_services(instance, packages, port, host, named)
     except KeyboardInterrupt:
         typer.echo("Ended.", err=True)

@@ -119,7 +119,7 @@ def main() -> None:
 
 def _run(words: Sequence[str]) -> int:
     try:
-        return int(app(standalone_mode=False) or 0)
+        return int(app(list(words), prog_name="traceviz", standalone_mode=False) or 0)
     except TracevizError as error:
         _answer(words, error, error.exit_code)
         typer.echo(f"traceviz: {printable(str(error))}", err=True)
@@ -144,10 +144,12 @@ def _run(words: Sequence[str]) -> int:
 
 def _usage(words: Sequence[str], error: Any) -> int:
     """The words of the call are off, as Typer finds; it has no public class for all that it raises then."""
-    from typer.rich_utils import rich_format_error
-
-    _answer(words, error.format_message(), error.exit_code)
-    rich_format_error(error)
+    line = " ".join(error.format_message().split()).removesuffix(".")
+    if line:  # There is none where the help was printed instead.
+        context = getattr(error, "ctx", None)
+        line += f" (see {context.command_path} --help)" if context is not None else ""
+        _answer(words, line, error.exit_code)
+        typer.echo(f"traceviz: {printable(line)}", err=True)
     return int(error.exit_code)
 
 
