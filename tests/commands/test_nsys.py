@@ -55,7 +55,7 @@ def test_each_command_prints_a_table_and_json(export):
     assert _json("iterations", export)[0]["number"] == 5
     assert _json("tree", export)[0]["ranges"][0]["children"][0]["name"] == "forward"
     assert _json("search", export, "gemm")[0]["count"] == 2
-    assert "1 names hold gemm" in _run("search", export, "gemm")
+    assert "1 name holds gemm" in _run("search", export, "gemm")
     assert "idle time counts memory operations as busy" in _run("overlap", export).lower()
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from traceviz_dag.analyze.wording import numbered
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import print_json, print_table, terminal
 from traceviz_dag.commands.common.partial import end_partial, tell_partial
@@ -285,7 +286,7 @@ def _lines(written: WrittenTrace) -> list[str]:
         written.clock,
     ]
     if written.missing:
-        lines.append(f"no kernels of ranks {', '.join(map(str, written.missing))}")
+        lines.append(f"no kernels of {numbered('rank', written.missing)}")
     if written.backward:
         lines.append(f"{written.backward} arrows left out, which would run against time on these clocks")
     return lines

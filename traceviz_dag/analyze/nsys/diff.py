@@ -145,7 +145,7 @@ def _verdict(window_a: int, window_b: int, parts: Mapping[str, tuple[int, int]],
     if shared < _LITTLE:
         return "No verdict: the two run different kernels."
     if abs(change) <= _NO_CHANGE * window_a:
-        return f"No change: the window differs by {change / 1e6:+.3f} ms, under 1 %."
+        return f"No change: the window differs by {change / 1e6:+,.3f} ms, under 1 %."
     words = {
         "compute_ns": "computation",
         "exposed_ns": "exposed communication",
@@ -156,7 +156,8 @@ def _verdict(window_a: int, window_b: int, parts: Mapping[str, tuple[int, int]],
     part = max(parts, key=lambda name: (parts[name][1] - parts[name][0]) * (1 if change > 0 else -1))
     delta = parts[part][1] - parts[part][0]
     word = "slower" if change > 0 else "faster"
+    how_much = "most of it" if 2 * abs(delta) > abs(change) else "the largest part of it"
     return (
-        f"B is {abs(change) / window_a:.1%} {word} ({change / 1e6:+.3f} ms), most of it in {words[part]} "
-        f"({delta / 1e6:+.3f} ms)."
+        f"B is {abs(change) / window_a:.1%} {word} ({change / 1e6:+,.3f} ms), {how_much} in {words[part]} "
+        f"({delta / 1e6:+,.3f} ms)."
     )

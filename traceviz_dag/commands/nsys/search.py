@@ -40,7 +40,7 @@ def search(
         print_json([asdict(one) for one in rows])
         return
     print_table(
-        f"{len(rows)} names hold {word}",
+        f"{len(rows)} name{'s hold' if len(rows) != 1 else ' holds'} {word}",
         ["where", "name", "count", "total ms", "first s"],
         [
             [_SHOWN[one.table], shortened(one.name), one.count, milliseconds(one.total_ns), seconds(one.first_start_ns)]

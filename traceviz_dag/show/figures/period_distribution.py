@@ -193,8 +193,11 @@ def _caption(
 ) -> Caption:
     first, last = pc.min(known["unit"]).as_py(), pc.max(known["unit"]).as_py()
     pairs = period_summary(table).to_pylist()
-    without = sorted({(_pair(row), row["refusal"]) for row in pairs if row["refusal"]})
-    fewer = [f"{_pair(row)}: fewer than all ranks ({row['without']})" for row in pairs if row["over_fewer_ranks"]]
+    steps = len({row["step"] for row in pairs}) > 1
+    without = sorted({(_pair(row, steps), row["refusal"]) for row in pairs if row["refusal"]})
+    fewer = [
+        f"{_pair(row, steps)}: fewer than all ranks ({row['without']})" for row in pairs if row["over_fewer_ranks"]
+    ]
     beyond = sum(int(((row.values < SCORES_SHOWN[0]) | (row.values > SCORES_SHOWN[1])).sum()) for row in scores)
     modes = [(row.label, note) for row in periods if (note := two_modes(row.values)) is not None]
     return Caption(
@@ -207,7 +210,7 @@ def _caption(
                 [f"{beyond:,} scores below {SCORES_SHOWN[0]:g} or over {SCORES_SHOWN[1]:g} stand at the edge"]
                 * (beyond > 0)
             ),
-            *([f"{len(without)} pairs have no figures, such as {without[0][0]}: {without[0][1]}"] if without else []),
+            *([f"{_pairs(len(without))} no figures, such as {without[0][0]}: {without[0][1]}"] if without else []),
         ],
         warnings=[
             *lost_ranks(source),
@@ -230,8 +233,12 @@ def _caption(
     )
 
 
-def _pair(row: Mapping[str, Any]) -> str:
-    step = "" if row["step"] is None else f", step {row['step']}"
+def _pairs(count: int) -> str:
+    return "1 pair has" if count == 1 else f"{count} pairs have"
+
+
+def _pair(row: Mapping[str, Any], steps: bool) -> str:
+    step = "" if not steps or row["step"] is None else f", step {row['step']}"
     return f"{row['pair']}{step}" if row["stage"] is None else f"{row['pair']}, stage {row['stage']}{step}"
 
 

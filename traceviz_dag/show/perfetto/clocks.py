@@ -67,8 +67,11 @@ def trace_clocks(rank_clocks: pa.Table | None, ranks: Sequence[int]) -> TraceClo
     solved = solved_clocks(table)
     refused = sorted(set(ranks) - set(solved.ranks.tolist()))
     if refused:
-        reasons = [row["refusal"] for row in rows_of(table, RankClockRow) if row["rank"] in refused and row["refusal"]]
-        because = f": {reasons[0]}" if reasons else ""
+        reasons = {row["rank"]: row["refusal"] for row in rows_of(table, RankClockRow) if row["rank"] in refused}
+        # One reason says enough; where others have another, it is said whose it is.
+        first = next((rank for rank in refused if reasons.get(rank)), None)
+        whose = "" if len({reasons.get(rank) for rank in refused}) == 1 else f" rank {first},"
+        because = "" if first is None else f":{whose} {reasons[first]}"
         return TraceClocks(None, f"{RECORDED}; not solved for {ranks_named(refused)}{because}")
     if len(np.unique(solved.component)) > 1:
         return TraceClocks(None, f"{RECORDED}; no communication ties all of these ranks together")
