@@ -74,7 +74,7 @@ def iteration_assets(
     broken = ranks_that_break_invariants(lake, run, iteration)
     if broken:
         raise dg.Failure(
-            description=f"figures of ranks {broken} of {context.partition_key} break invariants, see check "
+            description=f"measures of ranks {broken} of {context.partition_key} break invariants, see check "
             f"{INVARIANTS} of overlap; report it, with the trace",
             allow_retries=False,
         )

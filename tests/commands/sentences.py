@@ -74,7 +74,7 @@ SUMMARY = (
     ),
     Sentence(r"no communication ran in it \(table overlap\)"),
     Sentence(
-        rf"(?P<v_share>{PERCENT}) of kernel time lies outside the training steps, and in none of their figures "
+        rf"(?P<v_share>{PERCENT}) of kernel time lies outside the training steps, and in none of their measures "
         r"\(tables kernels, overlap\)",
         """
         WITH steps AS (
@@ -207,12 +207,12 @@ PERIODS = (
     ),
     Sentence(
         r"(?P<k_pair>[\w +]+), stage (?P<k_stage>\d+)(, step [\d, ]+)?: (?P<b_partial>PARTIAL, )?"
-        r"(?P<v_ranks_without>\d+) of (?P<v_ranks>\d+) ranks have no figures \((?P<v_refusal>.*)\)",
+        r"(?P<v_ranks_without>\d+) of (?P<v_ranks>\d+) ranks have no measures \((?P<v_refusal>.*)\)",
         _REFUSED.format(stage="$stage", others="others"),
     ),
     Sentence(
         r"(?P<k_pair>[\w +]+?)(, step [\d, ]+)?: (?P<b_partial>PARTIAL, )?"
-        r"(?P<v_ranks_without>\d+) of (?P<v_ranks>\d+) ranks have no figures \((?P<v_refusal>.*)\)",
+        r"(?P<v_ranks_without>\d+) of (?P<v_ranks>\d+) ranks have no measures \((?P<v_refusal>.*)\)",
         _REFUSED.format(stage="NULL", others="others"),
     ),
     *(
@@ -224,7 +224,7 @@ PERIODS = (
         for words, stage in ((r", stage (?P<k_stage>\d+)", "$stage"), ("", "NULL"))
     ),
     Sentence(
-        r"(?P<k_run>\w+) (?P<k_iteration>\d+): the figures of (?P<v_pair>[\w +]+), .* are those of fewer than all "
+        r"(?P<k_run>\w+) (?P<k_iteration>\d+): the measures of (?P<v_pair>[\w +]+), .* are those of fewer than all "
         r"ranks",
         """
         SELECT arg_min(pair, (pair LIKE 'stages%', stage)) AS pair FROM (

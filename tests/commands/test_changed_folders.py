@@ -100,7 +100,7 @@ def test_iterations_without_figures_are_named(tmp_path):
     assert call("analyze", run, "--home", home).code == 2
     answer = call("iterations", "--home", home, "--json")
     assert [row["iteration"] for row in answer.json] == [7]
-    assert answer.code == 2 and "no figures of job 8" in answer.err
+    assert answer.code == 2 and "no measures of job 8" in answer.err
 
 
 def test_files_that_are_named_one_after_the_other_are_not_missed(run, tmp_path):

@@ -121,7 +121,7 @@ def test_whole_input_is_not_called_partial(whole, home):
         answer = call(command, whole, *([] if command == "topology" else ["--home", home]))
         # Two micro-batches are too few for a period, and their communications for all clocks and waits, which is said.
         too_few = {
-            "periods": "no pair has figures",
+            "periods": "no pair has measures",
             "waits": "have no certain wait",
             "clocks": "not every clock is solved",
         }

@@ -79,7 +79,7 @@ def _named(row: Mapping[str, Any]) -> str:
 
 
 def _without(row: Mapping[str, Any]) -> str:
-    """What it means for the verdict that ranks have no figures."""
+    """What it means for the verdict that ranks have no measures."""
     if row["passed"] is None:
         return " is not judged"
     if row["over_fewer_ranks"]:

@@ -97,7 +97,7 @@ def _end_without_measures(
     if left_out:
         more = f" and {len(left_out) - _NAMED} more" if len(left_out) > _NAMED else ""
         raise IncompleteError(
-            f"no figures of {', '.join(left_out[:_NAMED])}{more}: their analysis failed or is not done; "
+            f"no measures of {', '.join(left_out[:_NAMED])}{more}: their analysis failed or is not done; "
             "traceviz analyze on their traces says why"
         )
 

@@ -90,7 +90,7 @@ def _reason(iteration: StoredIteration, summary: list[dict[str, Any]]) -> tuple[
     if summary and all(row["nothing_to_overlap"] for row in summary):
         return "nothing to overlap: no communication runs in the steady units", True
     if summary:
-        return "no pair has figures; each says why", False
+        return "no pair has measures; each says why", False
     if not iteration.microbatches().num_rows:
         return (
             "no micro-batch is known in these traces, so there are no periods; --pairs names pairs by other means",
@@ -140,7 +140,7 @@ def _print(title: str, summary: list[dict[str, Any]]) -> None:
         if row["without"]:
             mark = "PARTIAL, " if row["over_fewer_ranks"] else ""
             count = f"{row['ranks_without']} of {row['ranks'] + row['ranks_without']} ranks"
-            typer.echo(f"  {_named(row, steps)}: {mark}{count} have no figures ({row['without']})")
+            typer.echo(f"  {_named(row, steps)}: {mark}{count} have no measures ({row['without']})")
     for row, in_steps in _refused(summary):
         typer.echo(f"  {_named(row, False)}{in_steps if steps else ''}: none ({row['refusal']})")
 

@@ -71,7 +71,7 @@ class TraceStatusRow(TypedDict):
 
 
 class OverlapRow(TypedDict):
-    """The figures of one window, device and dimension of a rank, from table ``overlap``."""
+    """The measures of one window, device and dimension of a rank, from table ``overlap``."""
 
     device: str
     window_name: str

@@ -126,7 +126,7 @@ def test_every_unit_is_in_a_column_of_the_period_distribution():
     assert title(figure).startswith("Periods of stage 0: p50 11.0 ms, p99 31.3 ms; stages 0 and 1 overlap least")
     said = " ".join(texts(figure))
     assert "1 scores below -1 or over 2 stand at the edge" in said
-    assert "1 pair has no figures, such as computation + dp, stage 0: no dp in it" in said
+    assert "1 pair has no measures, such as computation + dp, stage 0: no dp in it" in said
 
 
 def test_two_modes_of_a_period_are_said():

@@ -50,7 +50,7 @@ class Verdict(NamedTuple):
     Attributes:
         passed: None where there is nothing to judge by.
         score: the percentile of the scores that was held against the threshold.
-        ranks: ranks with scores; ranks_without: those of the pair that have no figures.
+        ranks: ranks with scores; ranks_without: those of the pair that have no measures.
         over_fewer_ranks: what these would add is not known, so the score is that of fewer than all.
         refusal: why nothing can be judged by, or each reason of the ranks without figures, with these ranks.
     """
@@ -69,7 +69,7 @@ class Verdict(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Refusals:
-    """Which ranks of a pair have no figures, and why.
+    """Which ranks of a pair have no measures, and why.
 
     Attributes:
         ranks: how many; words: each reason with those whose it is, None where there is none.

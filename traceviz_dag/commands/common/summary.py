@@ -119,8 +119,8 @@ def _counted(summary: dict[str, Any]) -> str:
 
     if not summary["mark"]:
         return "all ranks"
-    figures = summary.get("measures")
-    return f"{ranks_in_words(figures['covered_ranks'])} alone" if figures else "the ranks that were read whole"
+    measures = summary.get("measures")
+    return f"{ranks_in_words(measures['covered_ranks'])} alone" if measures else "the ranks that were read whole"
 
 
 def _statements(summary: dict[str, Any]) -> list[str]:
@@ -128,18 +128,18 @@ def _statements(summary: dict[str, Any]) -> list[str]:
     from traceviz_dag.pipeline.completeness import ranks_in_words
 
     lines = []
-    figures = summary.get("measures")
-    if figures is None and not summary["aggregated"]:
+    measures = summary.get("measures")
+    if measures is None and not summary["aggregated"]:
         lines.append(_why_not_aggregated(summary))
-    elif figures is None:
-        lines.append("no figures across ranks: no rank was read whole; --allow-partial counts those read in part")
-    if figures:
-        counted = sorted(set(summary["partial_ranks"]) & set(figures["covered_ranks"]))
+    elif measures is None:
+        lines.append("no measures across ranks: no rank was read whole; --allow-partial counts those read in part")
+    if measures:
+        counted = sorted(set(summary["partial_ranks"]) & set(measures["covered_ranks"]))
         if counted:
             lines.append(f"{ranks_in_words(counted)} read in part, and counted all the same (--allow-partial)")
-        lines += _step(figures, summary["windows"])
-        if figures["unclassified_share"]:
-            unclassified = percent(figures["unclassified_share"])
+        lines += _step(measures, summary["windows"])
+        if measures["unclassified_share"]:
+            unclassified = percent(measures["unclassified_share"])
             lines.append(f"{unclassified} of kernel time has no category: the evidence does not say (traceviz doctor)")
     of = "of the ranks that were read, " if summary["mark"] else ""
     lines += [f"{of}{statement} (table microbatches)" for statement in summary["stage_statements"]]
@@ -161,11 +161,11 @@ def _slow_ranks(lake: Lake, run: str, iteration: int) -> list[SlowRank]:
     return rows_of(slow_ranks(computation_by_kernel(lake, run, iteration)), SlowRank)
 
 
-def _step(figures: IterationRow, measured: Windows) -> list[str]:
+def _step(measures: IterationRow, measured: Windows) -> list[str]:
     """How long a step took and how much of it waits for communication, and what the step's window leaves out."""
-    partial = ", PARTIAL" if figures["partial"] else ""
-    steps, length = measured["steps"] or [], milliseconds(figures["step_ns"])
-    over = f"over {figures['ranks']} ranks"
+    partial = ", PARTIAL" if measures["partial"] else ""
+    steps, length = measured["steps"] or [], milliseconds(measures["step_ns"])
+    over = f"over {measures['ranks']} ranks"
     if not steps:
         lines = [f"first to last kernel {length} ms {over}{partial}; no training step is marked (table iterations)"]
     elif len(steps) > 1:
@@ -177,18 +177,18 @@ def _step(figures: IterationRow, measured: Windows) -> list[str]:
         count = measured["ranks_without_step"]
         lines.append(f"no training step is marked on {count} of the ranks: measured from first to last kernel")
     a_rank, of_it = ("a rank and step", "the rank's own step") if steps else ("a rank", "that time")
-    if figures["hidden_share"] is None:
+    if measures["hidden_share"] is None:
         lines.append("no communication ran in it (table overlap)")
     else:
         lines.append(
-            f"exposed communication {milliseconds(figures['exposed_ns'])} ms {a_rank}, "
-            f"{percent(measured['exposed_share'])} of {of_it}; {percent(figures['hidden_share'])} of communication is "
+            f"exposed communication {milliseconds(measures['exposed_ns'])} ms {a_rank}, "
+            f"{percent(measured['exposed_share'])} of {of_it}; {percent(measures['hidden_share'])} of communication is "
             "hidden (table overlap)"
         )
     if (measured["outside_share"] or 0) >= _LEAST_OUTSIDE:
         lines.append(
             f"{percent(measured['outside_share'])} of kernel time lies outside the training steps, and in none of "
-            "their figures (tables kernels, overlap)"
+            "their measures (tables kernels, overlap)"
         )
     return lines
 

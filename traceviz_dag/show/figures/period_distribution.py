@@ -210,13 +210,13 @@ def _caption(
                 [f"{beyond:,} scores below {SCORES_SHOWN[0]:g} or over {SCORES_SHOWN[1]:g} stand at the edge"]
                 * (beyond > 0)
             ),
-            *([f"{_pairs(len(without))} no figures, such as {without[0][0]}: {without[0][1]}"] if without else []),
+            *([f"{_pairs(len(without))} no measures, such as {without[0][0]}: {without[0][1]}"] if without else []),
         ],
         warnings=[
             *lost_ranks(source),
             *fewer[:_MOST_NOTES],
             *(
-                [f"{len(fewer) - _MOST_NOTES} more pairs have figures of fewer than all ranks"]
+                [f"{len(fewer) - _MOST_NOTES} more pairs have measures of fewer than all ranks"]
                 * (len(fewer) > _MOST_NOTES)
             ),
             *(f"{label}: {note}" for label, note in modes[:_MOST_NOTES]),

@@ -60,7 +60,7 @@ class RankMeasures:
     @property
     def notes(self) -> list[str]:
         """What must be said where the trace holds more than the window."""
-        return [f"figures of step {self.step}, the first of {self.steps}"] if self.steps > 1 else []
+        return [f"measures of step {self.step}, the first of {self.steps}"] if self.steps > 1 else []
 
 
 def rank_measures(source: TableSource, rank: int) -> RankMeasures | None:
