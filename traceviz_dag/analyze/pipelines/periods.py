@@ -104,7 +104,7 @@ def refused(constant: Rows, reason: str) -> pa.Table:
 
 def too_few(units: int) -> str:
     """Why a pair with so few steady units has no measures."""
-    return f"{units} steady unit{'' if units == 1 else 's'}; {FEWEST_UNITS} are needed"
+    return f"{units} steady unit{'' if units == 1 else 's'}, {FEWEST_UNITS} are needed"
 
 
 def nothing_beside(dimension: str, units: int) -> str:
