@@ -19,8 +19,7 @@ from tests.commands.printed import PrintedTable, Reader, Sentence
 from tests.commands.sentences import MS, PERCENT
 from traceviz_dag.commands.main import app
 from traceviz_dag.simulate import simulate
-from traceviz_dag.simulate.files.nsys_export import write_exports
-from traceviz_dag.simulate.settings import Faults, Layout
+from traceviz_dag.simulate.settings import Faults, Format
 
 _SQLITE = {
     "KERNEL": "SELECT deviceId, streamId, start, end, value FROM "
@@ -230,8 +229,8 @@ def export(name: str) -> Path:
     _OPEN.append(context)
     folder = Path(context.name)
     faults = Faults(slow_gpu=1) if name == "b" else Faults(data_stall=0) if name == "c" else Faults()
-    simulate(replace(_PLAIN, iterations=2, layout=Layout.TORCH_PROFILE, faults=faults), folder, workers=1)
-    return sorted(write_exports(folder, 2, folder / "exports"))[0]
+    simulate(replace(_PLAIN, iterations=2, format=Format.NSYS, node_size=2, faults=faults), folder, workers=1)
+    return folder / "node0.sqlite"
 
 
 def said(home: Path, *words: object) -> str:

@@ -45,7 +45,7 @@ _VARIABLES = r"(?-i:(?<![A-Za-z])[A-Z][A-Z0-9]{0,30}_(?:[A-Z0-9]{1,30}_){0,4}(?:
 _NAMED = (
     rf"(?i)(?P<word>(?:(?P<password>{_PASSWORD})|(?P<variable>{_VARIABLES}=)|{_OTHER_NAMES})(?:\\*['\"])?"
     r"(?(variable)|\s*[=:])\s*(?:bearer\s+|basic\s+)?(?P<quote>\\*['\"])?)(?P<value>"
-    r"(?(quote)(?:(?!(?P=quote))(?:\\.|.))+|(?(password)[^\s'\",;&|]+|(?(variable)[^\s'\",;&|]+|[^\s'\",;&|]{6,}))))"
+    r"(?(quote)(?:(?!(?P=quote))(?:\\.|.))+|(?!(?:bearer|basic)\s)(?(password)[^\s'\",;&|]+|(?(variable)[^\s'\",;&|]+|[^\s'\",;&|]{6,}))))"
 )
 _OPTION = (
     r"(?i)(?P<before>--(?:[a-z]+[_-]){0,3}(?:pass(?:word|wd|phrase)|secret|(?:secret|api|access|private|auth)[_-]key|token)"
@@ -71,10 +71,13 @@ _TOKEN, _NAME_AND_VALUE, _OPTION_AND_VALUE, _CREDENTIALS, _WHO_AND_WHERE, _HOME 
 _SUSPICIOUS = (
     r"(?i)hf_|gh[pousr]_|github_pat|glpat-|sk-|sk_|ya29|dckr|sg\.|nvapi-|aiza|(?:npm|pypi|dop|shpat)[_-]|akia|asia"
     r"|xox[abprs]-|eyj|private key|bearer|--[a-z_\-]*(?:pass|secret|key|token)|[?&][a-z\-]*sig"
-    r"|(?:pass|pass(?:word|wd|phrase)|pwd|secret|key|token|credentials?|authorization)\\*['\"]?[\s\v]*[=:]|\S@[a-z0-9*]"
+    r"|(?:pass|pass(?:word|wd|phrase)|pwd|secret|key|token|credentials?|authorization)\\*['\"]?[\s\v]*[=:]|\S@[a-z0-9*]|://\S*@"
     r"|-u[\s\v]|--user[\s\v=]|/homes?\d*/|/users/|/u\d?/|/root|\\users\\"
 )
 """What every secret contains: one cheap look at a text decides whether it needs the others."""
+
+_PASSES = 5
+"""How often a text is looked through at most until nothing more is found."""
 
 
 def masked(text: str) -> str:
@@ -82,6 +85,15 @@ def masked(text: str) -> str:
 
     Tokens and keys become ``***``; so does the user of an address with its password or host; a home folder is ``~``.
     """
+    # What one pass leaves may look like a secret to the next: /home//u/alice becomes /home/~, and that ~.
+    for _ in range(_PASSES):
+        before, text = text, _masked_once(text)
+        if text == before:
+            break
+    return text
+
+
+def _masked_once(text: str) -> str:
     text = _TOKEN.sub(MASK, text)
     text = _NAME_AND_VALUE.sub(_without_value, text)
     text = _OPTION_AND_VALUE.sub(rf"\g<before>{MASK}", text)
