@@ -143,7 +143,7 @@ def _of_dimension(rows: Sequence[dict[str, Any]], dimension: str | None) -> Sequ
 
 def _from_lake(home: Path, window: str, chosen: _Chosen) -> tuple[Sequence[dict[str, Any]], list[Completeness]]:
     """The rows, and what of their iterations was not read."""
-    from traceviz_dag.commands.figures import completeness_of
+    from traceviz_dag.commands.common.shown import completeness_of
     from traceviz_dag.pipeline.figures import LakeSource
 
     if window == "file":

@@ -16,8 +16,8 @@ from traceviz_dag.analyze.wording import numbered
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import print_json, print_table, terminal
 from traceviz_dag.commands.common.partial import end_partial, tell_partial
-from traceviz_dag.commands.figures import completeness_of, iterations_of
-from traceviz_dag.commands.sql import as_json, print_rows
+from traceviz_dag.commands.common.rows import as_json, print_rows
+from traceviz_dag.commands.common.shown import completeness_of, iterations_of
 from traceviz_dag.errors import BadInputError, IncompleteError, UsageError
 from traceviz_dag.system.paths import real_path
 

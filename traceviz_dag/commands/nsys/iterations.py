@@ -7,8 +7,15 @@ from dataclasses import asdict
 from traceviz_dag.analyze.nsys.iterations import iteration_measures
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import milliseconds, print_json, print_table
-from traceviz_dag.commands.nsys.common import GpuOption, ProfileArgument, RulesOption, TrimOption, opened, seconds
-from traceviz_dag.commands.nsys.overlap import MEASURES
+from traceviz_dag.commands.nsys.common import (
+    MEASURES,
+    GpuOption,
+    ProfileArgument,
+    RulesOption,
+    TrimOption,
+    opened,
+    seconds,
+)
 
 
 def iterations(

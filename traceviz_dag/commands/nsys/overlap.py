@@ -7,9 +7,15 @@ from dataclasses import asdict
 from traceviz_dag.analyze.nsys.overlap import gpu_overlap
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table
-from traceviz_dag.commands.nsys.common import GpuOption, ProfileArgument, RulesOption, TrimOption, opened, seconds
-
-MEASURES = ("span", "compute", "communication", "hidden", "exposed", "memory", "busy", "idle")
+from traceviz_dag.commands.nsys.common import (
+    MEASURES,
+    GpuOption,
+    ProfileArgument,
+    RulesOption,
+    TrimOption,
+    opened,
+    seconds,
+)
 
 
 def overlap(

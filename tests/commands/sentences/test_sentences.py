@@ -10,12 +10,12 @@ import typer
 from typer.testing import CliRunner
 
 from tests.commands.jobs import JOBS, analysed_at, home_of, traces_of
-from tests.commands.printed import Reader
-from tests.commands.sentences import SENTENCES, TABLES
-from tests.commands.sentences_of_topology import GATE, GATE_TABLES, PAIRS, TOPOLOGY, TOPOLOGY_TABLES
-from tests.commands.sentences_of_truth import ACCURACY, ACCURACY_TABLES, WithTruth
-from tests.commands.sentences_of_waits import WAIT_MAP, WAIT_TABLES, WAITS
-from tests.commands.what_doctor_says import hold
+from tests.commands.sentences.of_commands import SENTENCES, TABLES
+from tests.commands.sentences.of_topology import GATE, GATE_TABLES, PAIRS, TOPOLOGY, TOPOLOGY_TABLES
+from tests.commands.sentences.of_truth import ACCURACY, ACCURACY_TABLES, WithTruth
+from tests.commands.sentences.of_waits import WAIT_MAP, WAIT_TABLES, WAITS
+from tests.commands.sentences.printed import Reader
+from tests.commands.sentences.what_doctor_says import hold
 from tests.show.drawn import title
 from traceviz_dag.commands.accuracy import accuracy
 from traceviz_dag.commands.clocks import clocks

@@ -12,7 +12,7 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
-from tests.commands.printed import PrintedTable, Sentence
+from tests.commands.sentences.printed import PrintedTable, Sentence
 from traceviz_dag.lake.lake import Lake
 
 

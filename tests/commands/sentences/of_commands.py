@@ -5,8 +5,8 @@ A printed line with a number that none of these knows fails the test: write it d
 
 from __future__ import annotations
 
-from tests.commands.printed import PrintedTable, Sentence
-from tests.commands.sentences_of_topology import WHY
+from tests.commands.sentences.of_topology import WHY
+from tests.commands.sentences.printed import PrintedTable, Sentence
 
 _STEPS = """
     WITH measured AS (

@@ -8,8 +8,8 @@ These are read, and held against bounds: see ``_BOUNDED``.
 
 from __future__ import annotations
 
-from tests.commands.printed import PrintedTable, Sentence
-from tests.commands.sentences import MS, PERCENT, SHARE
+from tests.commands.sentences.of_commands import MS, PERCENT, SHARE
+from tests.commands.sentences.printed import PrintedTable, Sentence
 
 _TOLD = """
     WITH parts AS (

@@ -10,7 +10,7 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
 from typer.testing import CliRunner
 
 from tests.commands.jobs import home_of
-from tests.commands.printed import Reader, Sentence
+from tests.commands.sentences.printed import Reader, Sentence
 from traceviz_dag.commands.main import app
 from traceviz_dag.errors import IncompleteError
 from traceviz_dag.lake.lake import open_lake

@@ -15,8 +15,8 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.commands.jobs import _OPEN, _PLAIN
-from tests.commands.printed import PrintedTable, Reader, Sentence
-from tests.commands.sentences import MS, PERCENT
+from tests.commands.sentences.of_commands import MS, PERCENT
+from tests.commands.sentences.printed import PrintedTable, Reader, Sentence
 from traceviz_dag.commands.main import app
 from traceviz_dag.simulate import simulate
 from traceviz_dag.simulate.settings import Faults, Format

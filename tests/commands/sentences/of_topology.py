@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.commands.printed import PrintedTable, Sentence
+from tests.commands.sentences.printed import PrintedTable, Sentence
 
 _HERE = "WHERE run = $run AND iteration = $iteration"
 _AT = r"(?P<k_run>\w+), iteration (?P<k_iteration>\d+)"
