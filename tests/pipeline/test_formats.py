@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.other_packages import environment, run, shown_in, traceviz
 from traceviz_dag.lake.inputs import RankInput
 from traceviz_dag.pipeline.formats.registry import format_of_trace, trace_format
 from traceviz_dag.pipeline.formats.trace_format import RankTrace
 from traceviz_dag.read.formats import file_formats
 
-TINY, POINTS = (
-    re.search(pattern, (Path(__file__).parents[2] / "docs/formats.md").read_text(), re.DOTALL)[1]
-    for pattern in (r"```python\n(.*?)```", r"```toml\n.*?(\[project.entry-points.*?)```")
-)
+TINY, POINTS = shown_in("formats.md")
 """The format that the docs show, and its entry point."""
 
 SENSOR = """
@@ -37,7 +31,7 @@ print(*((one.key, rank.rank, rank.format) for one in all_registered(home) for ra
 print(*sorted(sensor.instance.get_dynamic_partitions("iteration")))
 """
 
-HEAD = "[traceviz_dag.trace_formats]"
+HEAD = "[project.entry-points.traceviz_dag.trace_formats]"
 BEGIN_NS = 1_000_000
 
 
@@ -57,27 +51,6 @@ def tiny(path: Path, rank: int, world_size: int = 2, end: str = "end\n") -> Path
 def installed(tmp_path) -> dict[str, str]:
     """The environment of a process that finds the format by its entry point."""
     return environment(tmp_path / "package", TINY, POINTS)
-
-
-def environment(package: Path, code: str, points: str) -> dict[str, str]:
-    information = package / "tiny_format-1.0.dist-info"
-    information.mkdir(parents=True)
-    (package / "tinyprof_traceviz.py").write_text(code)
-    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: tiny-format\nVersion: 1.0\n")
-    # An installer writes the table of pyproject.toml with bare values.
-    lines = points.replace('"', "").replace("project.entry-points.", "") if "project" in points else f"{HEAD}\n{points}"
-    (information / "entry_points.txt").write_text(f"{lines}\n")
-    return os.environ | {"PYTHONPATH": str(package)}
-
-
-def run(environment: dict[str, str], *command: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *map(str, command)], env=environment, capture_output=True, text=True, check=False, timeout=300
-    )
-
-
-def traceviz(environment: dict[str, str], *words: object) -> subprocess.CompletedProcess[str]:
-    return run(environment, "-m", "traceviz_dag.commands.main", *words)
 
 
 def test_doctor_and_analyze_take_a_format_of_another_package(tmp_path, installed):
@@ -114,7 +87,7 @@ def test_what_the_code_of_others_raises_costs_the_rank_of_its_file_alone(tmp_pat
     for name, text in {"r1.tiny": "tiny 1 3\ngemm abc\nend\n", "r2.tiny": "tiny two\nend\n"}.items():
         (job / name).write_text(text)
     done = traceviz(installed, "analyze", tmp_path / "job", "--home", home, "--workers", "1")
-    fault = "trace format tiny of tiny-format cannot read it (ValueError: "
+    fault = "trace format tiny of tinyprof-traceviz cannot read it (ValueError: "
     assert done.returncode == 2 and "fault of traceviz" not in done.stderr
     assert all(f"{name}: {fault}" in done.stderr for name in ("r1.tiny", "r2.tiny")), done.stderr
     rows = json.loads(traceviz(installed, "sql", "SELECT rank, status FROM traces", "--home", home, "--json").stdout)
@@ -144,8 +117,8 @@ def test_a_file_that_only_bears_its_suffix_is_refused_in_its_words(tmp_path, ins
 )
 def test_a_package_whose_format_cannot_be_loaded_is_named(tmp_path, points, fault):
     tiny(tmp_path / "job/r0.tiny", 0, 1)
-    said = traceviz(environment(tmp_path / "package", TINY, points), "doctor", tmp_path / "job")
-    assert said.returncode == 2 and "of tiny-format: " in said.stderr and fault in said.stderr
+    said = traceviz(environment(tmp_path / "package", TINY, f"{HEAD}\n{points}"), "doctor", tmp_path / "job")
+    assert said.returncode == 2 and "of tinyprof-traceviz: " in said.stderr and fault in said.stderr
     assert "Traceback" not in said.stderr
 
 

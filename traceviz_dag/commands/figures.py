@@ -15,10 +15,11 @@ from traceviz_dag.commands.common.partial import end_partial
 from traceviz_dag.commands.common.shown import AlignmentOption, ProcessesOption, completeness_of, iterations_of
 from traceviz_dag.errors import NoEvidenceError, UsageError
 from traceviz_dag.show.page.alignment import TimeAlignment
+from traceviz_dag.show.registry import FigureKind, figure_kinds
 from traceviz_dag.system.paths import real_path
 
 if TYPE_CHECKING:
-    from traceviz_dag.pipeline.figures import DrawnFigure, FigureKind, FigureTask, LakeSource
+    from traceviz_dag.pipeline.figures import DrawnFigure, FigureTask, LakeSource
 
 _SEVERAL = "separated by commas"
 
@@ -32,10 +33,7 @@ def figures(
     iteration: Annotated[int | None, typer.Option(help="Draw only this iteration.")] = None,
     kind: Annotated[
         str,
-        typer.Option(
-            help="Figures to draw: rank_timeline, overlap_bars, pipeline_group, model_replica, all_ranks, wait_map, "
-            f"bubble_waterfall, period_distribution, clock_residuals; {_SEVERAL}, default: all."
-        ),
+        typer.Option(help=f"Figures to draw: {', '.join(figure_kinds())}; {_SEVERAL}, default: all."),
     ] = "",
     ranks: Annotated[
         str, typer.Option(help=f"Ranks to draw: all, or numbers {_SEVERAL}; default: those that stand out.")
@@ -69,7 +67,7 @@ def figures(
                     {
                         "run": figure.task.run,
                         "iteration": figure.task.iteration,
-                        "kind": figure.task.kind.value,
+                        "kind": figure.task.kind.name,
                         "number": figure.task.number,
                         "title": figure.title,
                         "files": {name: str(path) for name, path in figure.paths.items()},
@@ -92,16 +90,16 @@ def _draw(source: LakeSource, tasks: Sequence[FigureTask], processes: int, *, qu
     console.print(f"{source.run}, iteration {source.iteration}: {len(tasks)} figures to draw", highlight=False)
     drawn = []
     inputs = figure_inputs(source.lake.home)
-    left = {(task.kind, task.number) for task in tasks}
+    left = {(task.kind.name, task.number) for task in tasks}
     for figure in draw_figures(tasks, processes or default_workers()):
         drawn.append(figure)
-        left.discard((figure.task.kind, figure.task.number))
+        left.discard((figure.task.kind.name, figure.task.number))
         if not quiet:
             first = next(iter(figure.paths.values()))
             others = "".join(f" {path.suffix}" for path in list(figure.paths.values())[1:])
             typer.echo(f"{figure.title}\n  {first}{others}")
     for empty, number in sorted(left, key=str):
-        which = empty.value if number is None else f"{empty.value} {number}"
+        which = empty if number is None else f"{empty} {number}"
         typer.echo(f"traceviz: {source.run}, iteration {source.iteration}: no {which}: no rows to draw", err=True)
     if drawn:
         record_figures(source.lake.home, tasks, drawn, inputs)
@@ -109,34 +107,23 @@ def _draw(source: LakeSource, tasks: Sequence[FigureTask], processes: int, *, qu
 
 
 def _tasks(source: LakeSource, kinds: Sequence[FigureKind], ranks: str, every: bool) -> list[FigureTask]:
-    from traceviz_dag.pipeline.figures import (
-        GROUP_KINDS,
-        RANK_KINDS,
-        across_ranks_tasks,
-        group_tasks,
-        rank_tasks,
-        readable_ranks,
-    )
+    from traceviz_dag.pipeline.figures import figure_tasks, readable_ranks
 
     numbers: list[int] | None = None
     if ranks == "all":
         numbers = readable_ranks(source)
     elif ranks:
         numbers = [_number(word) for word in _words(ranks)]
-    of_ranks = [kind for kind in kinds if kind in RANK_KINDS]
-    tasks = rank_tasks(source, numbers, of_ranks) if of_ranks else []
-    tasks += group_tasks(source, [kind for kind in kinds if kind in GROUP_KINDS], every)
-    return tasks + across_ranks_tasks(source, kinds)
+    return figure_tasks(source, kinds, numbers, every=every)
 
 
 def _kinds(words: str) -> list[FigureKind]:
-    from traceviz_dag.pipeline.figures import FigureKind
-
-    known = [kind.value for kind in FigureKind]
+    known = figure_kinds()
     unknown = [word for word in _words(words) if word not in known]
     if unknown:
         raise UsageError(f"no figure {', '.join(unknown)}; there are {', '.join(known)}")
-    return [FigureKind(word) for word in _words(words) or known]
+    chosen = set(_words(words) or known)
+    return [kind for name, kind in known.items() if name in chosen]
 
 
 def _formats(words: str) -> tuple[str, ...]:

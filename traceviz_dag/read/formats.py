@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import cache, wraps
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -18,6 +17,7 @@ from traceviz_dag.errors import BadInputError, TracevizError, UsageError
 from traceviz_dag.read.kineto.files import KinetoFiles
 from traceviz_dag.read.nsys.files import NsysFiles
 from traceviz_dag.read.other_files import is_kineto_like
+from traceviz_dag.system.plugins import brought_by_others
 
 GROUP = "traceviz_dag.trace_formats"
 """Group of the entry points of trace formats."""
@@ -88,10 +88,13 @@ def formats_of_others() -> tuple[FileFormat, ...]:
     """
     found: dict[str, FileFormat] = {name: KinetoFiles() for name in (KinetoFiles.name, NsysFiles.name)}
     own = set(found)
-    for point in sorted(entry_points(group=GROUP), key=lambda each: (each.name, each.value)):
-        one = _loaded(point)
+    for brought in brought_by_others(GROUP, "trace format", lambda made: made()):
+        one, origin = brought.thing, brought.origin
+        if not isinstance(one, FileFormat):
+            raise UsageError(f"{origin}: {brought.place} is no trace format; docs/formats.md says what one has")
         if one.name in found:
-            raise UsageError(f"{_origin(point)}: a trace format is named {one.name!r} already; uninstall one of them")
+            raise UsageError(f"{origin}: a trace format is named {one.name!r} already; uninstall one of them")
+        _guard(one, origin)
         found[one.name] = one
     return tuple(found[name] for name in sorted(found.keys() - own))
 
@@ -154,18 +157,6 @@ def refusal(path: Path) -> BadInputError | None:
     return BadInputError(path, f"its content is not that of {one.title}", one.remedy)
 
 
-def _loaded(point: EntryPoint) -> FileFormat:
-    try:
-        one = point.load()()
-    except Exception as error:  # whatever the code of others raises is its fault
-        told = f"{type(error).__name__}: {error}"
-        raise UsageError(f"{_origin(point)}: cannot be loaded ({told}); mend or uninstall it") from error
-    if not isinstance(one, FileFormat):
-        raise UsageError(f"{_origin(point)}: {point.value} is no trace format; docs/formats.md says what one has")
-    _guard(one, _origin(point))
-    return one
-
-
 def _guard(one: FileFormat, origin: str) -> None:
     """Make what the code of others raises on a file that file's fault, so that it costs no more than its own rank."""
 
@@ -198,8 +189,3 @@ def _guard(one: FileFormat, origin: str) -> None:
     own |= {name: guarded(getattr(one, name)) for name in ("peek", "read") if hasattr(one, name)}
     for name, method in own.items():
         setattr(one, name, method)
-
-
-def _origin(point: EntryPoint) -> str:
-    package = point.dist.name if point.dist is not None else "a package"
-    return f"trace format {point.name} of {package}"
