@@ -22,20 +22,13 @@ from traceviz_dag.analyze.pipelines.period_summary import Verdict, judge
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.inputs import registered
 from traceviz_dag.lake.partition_keys import parse_iteration_key
-from traceviz_dag.pipeline.across_ranks import StoredIteration, analyse_across_ranks, named_periods
+from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES, StoredIteration, analyse_across_ranks, named_periods
 from traceviz_dag.read.pairs_file import read_pairs_file
 
 MATCHED, SOLVED, GATE = "communications_matched", "clocks_solved", "overlap_score_gate"
 
 MATCHED_LIMIT = 0.99
 """Share of communication kernels below which the check on matching warns."""
-
-_DESCRIPTIONS = {
-    "collectives": "Every rank's part in every communication, matched across ranks: wait, transfer, bandwidth, blame.",
-    "rank_clocks": "Every rank's clock against the common one, or why it is refused.",
-    "pipelines": "Every pipeline stage: its bubble in parts that add up, and where it idles.",
-    "periods": "Every steady unit of neighbouring stages, and of computation against each communication dimension.",
-}
 
 _DEPS = [
     *(dg.AssetDep(name, partition_mapping=ranks_of_iteration) for name in ("kernels", "microbatches")),
@@ -86,8 +79,7 @@ class _Judged:
 @dg.multi_asset(
     name="across_ranks",
     specs=[
-        table_spec(name, description, group="across_ranks", deps=_DEPS, condition=ITERATION_NEEDED)
-        for name, description in _DESCRIPTIONS.items()
+        table_spec(name, group="across_ranks", deps=_DEPS, condition=ITERATION_NEEDED) for name in ACROSS_RANKS_TABLES
     ],
     partitions_def=iteration_partitions,
     check_specs=[dg.AssetCheckSpec(check, asset=asset, description=text) for asset, check, text in _CHECKS],

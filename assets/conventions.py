@@ -27,7 +27,6 @@ CODE_VERSION = "5"
 
 def table_spec(
     name: str,
-    description: str,
     *,
     group: str,
     deps: Iterable[dg.CoercibleToAssetDep],
@@ -47,7 +46,7 @@ def table_spec(
         owners=OWNERS,
         kinds={"parquet", "duckdb"},
         code_version=CODE_VERSION,
-        description=description,
+        description=TABLES[name].comment,
         metadata=_table_metadata(name),
         automation_condition=condition,
         skippable=skippable,

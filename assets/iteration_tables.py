@@ -35,7 +35,6 @@ class PartialConfig(dg.Config):
     specs=[
         table_spec(
             name,
-            description,
             group="iterations",
             deps=[
                 *(dg.AssetDep(one, partition_mapping=ranks_of_iteration) for one in ("traces", "overlap")),
@@ -43,10 +42,7 @@ class PartialConfig(dg.Config):
             ],
             condition=ITERATION_NEEDED,
         )
-        for name, description in (
-            ("iterations", "One line an iteration: step time and its shares over all ranks."),
-            ("runs", "How the run was captured, and whether its ranks agree on that."),
-        )
+        for name in ("iterations", "runs")
     ],
     partitions_def=iteration_partitions,
     check_specs=[

@@ -61,14 +61,10 @@ class _Judged:
     specs=[
         table_spec(
             name,
-            description,
             group="nightly",
             deps=[dg.AssetDep(one, partition_mapping=dg.AllPartitionMapping()) for one in ("iterations", "periods")],
         )
-        for name, description in (
-            ("nights", "The verdict on each iteration, against the last accepted one of its series."),
-            ("night_deltas", "What each part of the step contributes to its change."),
-        )
+        for name in ("nights", "night_deltas")
     ],
     check_specs=[
         dg.AssetCheckSpec(

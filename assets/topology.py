@@ -36,15 +36,11 @@ def inputs_version(inputs: IterationInputs) -> str:
     specs=[
         table_spec(
             name,
-            description,
             group="topology",
             deps=[dg.AssetDep(raw_traces, partition_mapping=ranks_of_iteration), topology_files],
             condition=TOPOLOGY_NEEDED,
         )
-        for name, description in (
-            ("topology", "Each rank's coordinates in both rank grids, its stage, pipeline and replicas."),
-            ("process_groups", "Each process group with its members in order, and which source said so."),
-        )
+        for name in ("topology", "process_groups")
     ],
     partitions_def=iteration_partitions,
     check_specs=[
