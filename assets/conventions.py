@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from typing import Any
 
 import dagster as dg
+import xxhash
 
-from traceviz_dag.tables import PARTITION_COLUMNS, TABLES
+from traceviz_dag.tables import PARTITION_COLUMNS, all_tables, derived_tables
 
 OWNERS = ["team:performance"]
 DATA_VERSION_TAG = "dagster/data_version"
@@ -45,17 +46,23 @@ def table_spec(
         group_name=group,
         owners=OWNERS,
         kinds={"parquet", "duckdb"},
-        code_version=CODE_VERSION,
-        description=TABLES[name].comment,
+        code_version=code_version_of(name),
+        description=all_tables()[name].comment,
         metadata=_table_metadata(name),
         automation_condition=condition,
         skippable=skippable,
     )
 
 
+def code_version_of(table: str) -> str:
+    """The version of the code that makes a table; the query of another package's table is a part of it."""
+    derived = derived_tables().get(table)
+    return CODE_VERSION if derived is None else f"{CODE_VERSION}-{xxhash.xxh3_64_hexdigest(derived.sql.encode())}"
+
+
 def _table_metadata(name: str) -> dict[str, Any]:
     """Definition metadata of a table's asset: its name and its columns with types and comments."""
-    table = TABLES[name]
+    table = all_tables()[name]
     columns = [PARTITION_COLUMNS[column] for column in table.partitioned_by] + list(table.columns)
     return {
         "dagster/table_name": name,

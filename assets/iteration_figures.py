@@ -13,7 +13,7 @@ from assets.step_faults import told_in_a_line
 from traceviz_dag.lake.partition_keys import parse_iteration_key
 from traceviz_dag.pipeline.workers import default_workers
 from traceviz_dag.show.registry import sentence_of, tables_of
-from traceviz_dag.tables import TABLES
+from traceviz_dag.tables import all_tables
 from traceviz_dag.tables.schema import BY_RANK
 
 
@@ -50,7 +50,7 @@ def _figure_asset(name: str, condition: dg.AutomationCondition[dg.AssetKey]) -> 
 
 
 def _dependency(table: str) -> dg.AssetDep:
-    of_ranks = TABLES[table].partitioned_by == BY_RANK
+    of_ranks = all_tables()[table].partitioned_by == BY_RANK
     return dg.AssetDep(table, partition_mapping=ranks_of_iteration) if of_ranks else dg.AssetDep(table)
 
 

@@ -18,7 +18,7 @@ from assets.step_faults import told_in_a_line
 from traceviz_dag.lake.inputs import IterationInputs, all_registered, forget
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import rank_key
-from traceviz_dag.tables import TABLES
+from traceviz_dag.tables import all_tables
 
 ROOM = "room_for_partitions"
 MOST_PARTITIONS = 100_000
@@ -139,7 +139,7 @@ def prune(instance: dg.DagsterInstance, lake: Lake, inputs: IterationInputs, own
     from traceviz_dag.pipeline.figures import figures_folder
     from traceviz_dag.pipeline.perfetto_export import export_folder
 
-    for name in TABLES:
+    for name in all_tables():
         lake.delete(name, run=inputs.run, iteration=inputs.iteration)
     for made_of_it in (figures_folder, export_folder):
         shutil.rmtree(made_of_it(lake.home, inputs.run, inputs.iteration), ignore_errors=True)

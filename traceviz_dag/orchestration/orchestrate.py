@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from assets.across_ranks import across_ranks_assets
+from assets.derived_tables import derived_assets
 from assets.drawn_by_hand import events_of, tags_of_inputs
 from assets.iteration_tables import iteration_assets
 from assets.partitions import rank_trace_key, register_partitions
@@ -20,6 +21,7 @@ from assets.resources import TracevizHome
 from assets.staleness import (
     ITERATION_TABLES,
     contiguous,
+    derived_are_current,
     iteration_is_current,
     outdated_ranks,
     stale_ranks,
@@ -38,6 +40,7 @@ from traceviz_dag.orchestration.instance import open_instance
 from traceviz_dag.orchestration.step_runs import materialise
 from traceviz_dag.pipeline.completeness import ranks_in_words, stored_completeness
 from traceviz_dag.pipeline.iteration import stored_topology
+from traceviz_dag.tables import derived_tables
 from traceviz_dag.tables.rows import TraceStatusRow, columns_of, rows_of
 
 if TYPE_CHECKING:
@@ -175,6 +178,7 @@ class _Analysis:
             if self.make_topology(result):
                 self.make_rank_tables(result, started)
                 self.make_iteration_tables(result)
+                self.make_derived_tables(result)
         except TracevizError as error:
             result.failures.append(f"{self.inputs.key}: {error}")
         return result
@@ -240,6 +244,22 @@ class _Analysis:
             for name in ITERATION_TABLES:
                 self.lake.delete(name, run=self.inputs.run, iteration=self.inputs.iteration)
         result.aggregated = current and not waiting
+
+    def make_derived_tables(self, result: IterationResult) -> None:
+        """Bring the tables of other packages up to date; a fault of theirs costs no table of ours."""
+        place = {"run": self.inputs.run, "iteration": self.inputs.iteration}
+        current = result.aggregated and derived_are_current(self.instance, self.lake, self.inputs)
+        if result.aggregated and derived_assets and (self.settings.force or not current):
+            faults = [
+                fault
+                for asset in derived_assets
+                for fault in self.materialise("derived", [asset], partition_key=self.inputs.key)
+            ]
+            result.failures += faults
+            current = not faults
+        if not current:
+            for name in derived_tables():
+                self.lake.delete(name, **place)
 
     def covers_others(self) -> bool:
         """Whether the stored measures count ranks that were read in part though they should not, or the other way."""

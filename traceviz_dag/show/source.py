@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 import pyarrow as pa
 
-from traceviz_dag.tables import PARTITION_COLUMNS, TABLES
+from traceviz_dag.tables import PARTITION_COLUMNS, all_tables
 from traceviz_dag.tables.rows import columns_of, rows_of
 
 Row = TypeVar("Row")
@@ -30,7 +30,7 @@ class TableSource(Protocol):
 
 def empty_table(name: str, columns: Sequence[str]) -> pa.Table:
     """Those columns of a table with their types and no rows: what a source hands out where nothing was written."""
-    types = {column.name: column.type for column in TABLES[name].columns}
+    types = {column.name: column.type for column in all_tables()[name].columns}
     types |= {column.name: column.type for column in PARTITION_COLUMNS.values() if column.name not in types}
     return pa.schema([(column, types[column]) for column in columns]).empty_table()
 

@@ -7,7 +7,10 @@ Times are integer nanoseconds on the rank's own clock and their names end in ``_
 
 from __future__ import annotations
 
+from functools import cache
+
 from traceviz_dag.tables.across_ranks import COLLECTIVES, PERIODS, PIPELINES, RANK_CLOCKS
+from traceviz_dag.tables.derived import DerivedTable, tables_of_others
 from traceviz_dag.tables.iterations import ITERATIONS, NIGHT_DELTAS, NIGHTS, RUNS
 from traceviz_dag.tables.ranks import KERNELS, MICROBATCHES, NVTX_RANGES, OVERLAP, TRACES
 from traceviz_dag.tables.schema import BY_ITERATION, BY_RANK, PARTITION_COLUMNS, Column, Table
@@ -34,7 +37,10 @@ __all__ = [
     "TOPOLOGY",
     "TRACES",
     "Column",
+    "DerivedTable",
     "Table",
+    "all_tables",
+    "derived_tables",
 ]
 
 TABLES: dict[str, Table] = {
@@ -45,3 +51,24 @@ TABLES: dict[str, Table] = {
         *(NIGHTS, NIGHT_DELTAS),
     )
 }
+"""The tables of this project."""
+
+
+@cache
+def derived_tables() -> dict[str, DerivedTable]:
+    """Name → table that another package adds.
+
+    Raises:
+        UsageError: something is wrong with one of them.
+    """
+    return tables_of_others(TABLES)
+
+
+@cache
+def all_tables() -> dict[str, Table]:
+    """Name → table, of this project and of other packages.
+
+    Raises:
+        UsageError: something is wrong with one of another package.
+    """
+    return {**TABLES, **derived_tables()}

@@ -17,7 +17,7 @@ from traceviz_dag.commands.common.output import print_json, print_table
 from traceviz_dag.errors import IncompleteError
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.system.paths import real_path
-from traceviz_dag.tables import TABLES
+from traceviz_dag.tables import all_tables
 
 if TYPE_CHECKING:
     from traceviz_dag.pipeline.captures.capture import Capture
@@ -189,4 +189,4 @@ def _trace_processors() -> list[dict[str, str | None]]:
 
 def _home(home: Path) -> dict[str, int]:
     lake = open_lake(home)
-    return {name: len(lake.partitions(name)) for name in TABLES}
+    return {name: len(lake.partitions(name)) for name in all_tables()}
