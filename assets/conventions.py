@@ -19,6 +19,19 @@ RULES_TAG = "traceviz/rules"
 ONLY_STALE_TAG = "traceviz/only_stale"
 """A run with this tag leaves out the ranks whose tables are made from what is there now."""
 
+RANGE_START_TAG = "dagster/asset_partition_range_start"
+RANGE_END_TAG = "dagster/asset_partition_range_end"
+"""Of a run over several partitions, its first and its last."""
+
+IN_FLIGHT = [
+    dg.DagsterRunStatus.QUEUED,
+    dg.DagsterRunStatus.NOT_STARTED,
+    dg.DagsterRunStatus.STARTING,
+    dg.DagsterRunStatus.STARTED,
+    dg.DagsterRunStatus.CANCELING,
+]
+"""States of a run that has not ended."""
+
 PAIRS_VARIABLE = "TRACEVIZ_PAIRS"
 """Environment variable that names the file of pairs, where a run's configuration names none."""
 

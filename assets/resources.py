@@ -11,8 +11,7 @@ from assets.settings import Settings, load_settings
 from traceviz_dag.classify.rules import Rules, load_rules
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.system.paths import real_path
-
-DEFAULT_HOME = "traceviz_home"
+from traceviz_dag.vocabulary import DEFAULT_HOME
 
 
 class TracevizHome(dg.ConfigurableResource):

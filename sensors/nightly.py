@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import dagster as dg
 import xxhash
 
-from assets.conventions import ONLY_STALE_TAG
+from assets.conventions import IN_FLIGHT, ONLY_STALE_TAG, RANGE_END_TAG, RANGE_START_TAG
 from assets.nightly import unjudged
 from assets.partitions import rank_trace_key
 from assets.resources import TracevizHome
@@ -24,8 +24,6 @@ from traceviz_dag.pipeline.ranks import RANK_TABLES
 
 NIGHT_TAG = "traceviz/night"
 RUN_KEY_TAG = "dagster/run_key"
-RANGE_START_TAG = "dagster/asset_partition_range_start"
-RANGE_END_TAG = "dagster/asset_partition_range_end"
 
 _AUTOMATION_LOOKS = 4
 """So many looks after the last run, automation has asked for all that it is going to ask for."""
@@ -39,12 +37,6 @@ _STAGES = {
     )
 }
 _VERDICT = dg.define_asset_job("judge_night", dg.AssetSelection.assets("nights", "night_deltas"))
-_IN_FLIGHT = [
-    dg.DagsterRunStatus.QUEUED,
-    dg.DagsterRunStatus.NOT_STARTED,
-    dg.DagsterRunStatus.STARTING,
-    dg.DagsterRunStatus.STARTED,
-]
 
 
 def nightly_schedule(settings: Settings) -> dg.ScheduleDefinition:
@@ -113,7 +105,7 @@ def judge_open_night(
     settings = traceviz.settings()
     waited = now - looks[0].end_time
     if waited < settings.nightly.wait_minutes * 60:
-        in_flight = instance.get_runs_count(dg.RunsFilter(statuses=_IN_FLIGHT))
+        in_flight = instance.get_runs_count(dg.RunsFilter(statuses=IN_FLIGHT))
         if in_flight:
             yield dg.SkipReason(f"{in_flight} runs are under way")
             return

@@ -7,7 +7,7 @@ import dagster as dg
 import msgspec
 import xxhash
 
-from assets.conventions import DATA_VERSION_TAG
+from assets.conventions import DATA_VERSION_TAG, IN_FLIGHT
 from assets.raw_traces import classification_rules
 from assets.resources import TracevizHome
 from assets.settings import SensorSettings, Settings, WatchedRoot
@@ -17,14 +17,6 @@ from sensors.ledger import FolderRecord, FolderState, read_ledger
 from sensors.listing import FolderLook, Unreadable, is_url, open_folders, walk
 from sensors.register_traces import JOB_NAME, OP_NAME, FolderConfig, RegisterConfig, register_traces
 from traceviz_dag.errors import BadInputError
-
-_IN_FLIGHT = [
-    dg.DagsterRunStatus.QUEUED,
-    dg.DagsterRunStatus.NOT_STARTED,
-    dg.DagsterRunStatus.STARTING,
-    dg.DagsterRunStatus.STARTED,
-    dg.DagsterRunStatus.CANCELING,
-]
 
 
 class WatchCursor(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -145,7 +137,7 @@ def _look_at_all(
 
 
 def _is_registering(instance: dg.DagsterInstance) -> bool:
-    return instance.get_runs_count(dg.RunsFilter(job_name=JOB_NAME, statuses=_IN_FLIGHT)) > 0
+    return instance.get_runs_count(dg.RunsFilter(job_name=JOB_NAME, statuses=IN_FLIGHT)) > 0
 
 
 def _request(due: Sequence[Due], roots: Sequence[WatchedRoot]) -> dg.RunRequest:

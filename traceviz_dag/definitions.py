@@ -25,7 +25,7 @@ from sensors.partition_status import partition_status_sensor
 from sensors.register_traces import register_traces
 from sensors.trace_folders import trace_folders_sensor
 
-ASSETS = (
+ASSETS: tuple[dg.AssetsDefinition | dg.SourceAsset, ...] = (
     *(raw_traces, topology_files, classification_rules),
     *(topology_assets, rank_tables, iteration_assets, across_ranks_assets, nightly_gate),
     *derived_assets,

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import dagster as dg
 
+from assets.conventions import IN_FLIGHT
 from sensors.ledger import FolderState, read_ledger
 from tests.end_to_end.conftest import ITERATION_ASSETS, RANK_ASSETS, TOPOLOGY_ASSETS
-from tests.end_to_end.daemon import IN_FLIGHT, Daemon, news, position
+from tests.end_to_end.daemon import Daemon, news, position
 from tests.small_run import rank_file
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.orchestration.instance import open_instance

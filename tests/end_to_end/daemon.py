@@ -20,16 +20,10 @@ import pytest
 import yaml
 from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus
 
+from assets.conventions import IN_FLIGHT
 from tests.end_to_end.conftest import ALL_ASSETS
 from traceviz_dag.orchestration.instance import open_instance, prepare_instance
 
-IN_FLIGHT = (
-    dg.DagsterRunStatus.QUEUED,
-    dg.DagsterRunStatus.NOT_STARTED,
-    dg.DagsterRunStatus.STARTING,
-    dg.DagsterRunStatus.STARTED,
-    dg.DagsterRunStatus.CANCELING,
-)
 POSTGRESQL_SETTINGS = Path(__file__).parents[2] / "deploy/dagster.postgresql.yaml"
 PASSWORD_VARIABLE = "DAGSTER_PG_PASSWORD"
 APT_LINE = "apt-get install -y postgresql"
@@ -173,7 +167,7 @@ def told(instance: dg.DagsterInstance) -> str:
 
 def is_busy(instance: dg.DagsterInstance) -> bool:
     """Whether a run or a backfill is under way."""
-    if instance.get_runs_count(dg.RunsFilter(statuses=list(IN_FLIGHT))):
+    if instance.get_runs_count(dg.RunsFilter(statuses=IN_FLIGHT)):
         return True
     return bool(instance.get_backfills(filters=BulkActionsFilter(statuses=[BulkActionStatus.REQUESTED]), limit=1))
 

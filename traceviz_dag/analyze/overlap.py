@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from traceviz_dag.analyze.intervals import Int64, Intervals, intersect, measure_within, merge, union
+from traceviz_dag.analyze.intervals import Intervals, intersect, measure_within, merge, union
 from traceviz_dag.analyze.kernel_intervals import KernelIntervals, split_by_device
+from traceviz_dag.arrays import Int64
 from traceviz_dag.tables import OVERLAP
 from traceviz_dag.vocabulary import ALL_DIMENSIONS
 

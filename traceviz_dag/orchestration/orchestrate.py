@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from assets.across_ranks import across_ranks_assets
+from assets.conventions import RANGE_END_TAG, RANGE_START_TAG
 from assets.derived_tables import derived_assets
 from assets.drawn_by_hand import events_of, tags_of_inputs
 from assets.iteration_tables import iteration_assets
@@ -45,9 +46,6 @@ from traceviz_dag.tables.rows import TraceStatusRow, columns_of, rows_of
 
 if TYPE_CHECKING:
     from traceviz_dag.pipeline.figures import DrawnFigure, FigureTask
-
-RANGE_START_TAG = "dagster/asset_partition_range_start"
-RANGE_END_TAG = "dagster/asset_partition_range_end"
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +245,6 @@ class _Analysis:
 
     def make_derived_tables(self, result: IterationResult) -> None:
         """Bring the tables of other packages up to date; a fault of theirs costs no table of ours."""
-        place = {"run": self.inputs.run, "iteration": self.inputs.iteration}
         current = result.aggregated and derived_are_current(self.instance, self.lake, self.inputs)
         if result.aggregated and derived_assets and (self.settings.force or not current):
             faults = [
@@ -259,7 +256,7 @@ class _Analysis:
             current = not faults
         if not current:
             for name in derived_tables():
-                self.lake.delete(name, **place)
+                self.lake.delete(name, run=self.inputs.run, iteration=self.inputs.iteration)
 
     def covers_others(self) -> bool:
         """Whether the stored measures count ranks that were read in part though they should not, or the other way."""

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from traceviz_dag.analyze.intervals import Int64
+from traceviz_dag.arrays import Int64
 from traceviz_dag.classify.rules import load_rules
 from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.pipeline.discovery import inputs_below

@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 
 from traceviz_dag.analyze.intervals import (
     Axis,
-    Int64,
     Intervals,
     intersect,
     lay_end_to_end,
@@ -26,6 +25,7 @@ from traceviz_dag.analyze.intervals import (
     number_groups,
     union,
 )
+from traceviz_dag.arrays import Int64
 from traceviz_dag.vocabulary import Category, Dimension, Kind
 
 COLUMNS = (

@@ -7,12 +7,11 @@ from dataclasses import dataclass, field, replace
 from zlib import crc32
 
 import numpy as np
-import numpy.typing as npt
 
+from traceviz_dag.arrays import Int64
 from traceviz_dag.simulate.settings import Settings
 from traceviz_dag.simulate.tree import Collective, Kernel, Node, Nodes, Row, RowKind, Synchronise, Wait
 
-Int64 = npt.NDArray[np.int64]
 LAUNCH, WAIT, SYNCHRONISE = 0, 1, 2
 
 _COST = {

@@ -15,10 +15,11 @@ import numpy as np
 import pyarrow as pa
 
 from traceviz_dag.analyze.clocks.clock_evidence import FEWEST_MATCHES, ClockEvidence, clock_evidence, group_views
-from traceviz_dag.analyze.clocks.robust import Floats, grouped_quantile, solve_differences, theil_sen
-from traceviz_dag.analyze.intervals import Int64, number_groups
+from traceviz_dag.analyze.clocks.robust import grouped_quantile, solve_differences, theil_sen
+from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.matching.communications import nullable, optional_integers
 from traceviz_dag.analyze.matching.matches import Matches, connected
+from traceviz_dag.arrays import Float64, Int64
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.tables import RANK_CLOCKS
 
@@ -42,7 +43,7 @@ class SolvedClocks:
     ranks: Int64
     component: Int64
     offset_ns: Int64
-    drift_ppm: Floats
+    drift_ppm: Float64
     reference_ns: Int64
 
     def align(self, rank: Int64, instants: Int64) -> Int64:
@@ -119,12 +120,12 @@ def _references(evidence: ClockEvidence) -> Int64:
     return references
 
 
-def _offsets(evidence: ClockEvidence, ends: Floats, references: Int64) -> Floats:
+def _offsets(evidence: ClockEvidence, ends: Float64, references: Int64) -> Float64:
     views = group_views(evidence, ends)
     return _solve(views.middle, views.node, views.group, views.weight, references, len(evidence.ranks))
 
 
-def _drifts(evidence: ClockEvidence, ends: Floats, references: Int64) -> tuple[Floats, np.ndarray]:
+def _drifts(evidence: ClockEvidence, ends: Float64, references: Int64) -> tuple[Float64, np.ndarray]:
     """Drift of each node (0 where unknown), and whether it is known."""
     none = np.zeros(len(evidence.ranks)), np.zeros(len(evidence.ranks), dtype=bool)
     sure = evidence.select(evidence.sure_entries())
@@ -156,7 +157,7 @@ def _drifts(evidence: ClockEvidence, ends: Floats, references: Int64) -> tuple[F
     return np.where(known, drift, 0.0), known
 
 
-def _solve(values: Floats, node: Int64, group: Int64, weight: Floats, fixed: Int64, nodes: int) -> Floats:
+def _solve(values: Float64, node: Int64, group: Int64, weight: Float64, fixed: Int64, nodes: int) -> Float64:
     """``solve_differences`` over the nodes that occur; a node that does not is 0."""
     _, dense = number_groups(group)
     result = np.zeros(nodes)
@@ -166,7 +167,7 @@ def _solve(values: Floats, node: Int64, group: Int64, weight: Floats, fixed: Int
     return result
 
 
-def _residuals(evidence: ClockEvidence, aligned: Floats) -> dict[str, np.ndarray]:
+def _residuals(evidence: ClockEvidence, aligned: Float64) -> dict[str, np.ndarray]:
     chosen = evidence.best_entries()
     node = evidence.node[chosen]
     residual = (aligned - grouped_quantile(aligned, evidence.unit, evidence.units, 0.5)[evidence.unit])[chosen]

@@ -14,10 +14,11 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 
-from traceviz_dag.analyze.intervals import Int64, number_groups
+from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.matching.communication_groups import BY_DIMENSION, BY_NAME, BY_WORLD, GroupedRows
 from traceviz_dag.analyze.matching.communications import Communications, labels
 from traceviz_dag.analyze.matching.operations import OPERATIONS, Operation
+from traceviz_dag.arrays import Int64
 from traceviz_dag.read.events import MISSING
 
 UNMATCHED = -1

@@ -8,9 +8,8 @@ import numpy as np
 
 from traceviz_dag.analyze.nsys.activity import Activity, Clip, processes_of
 from traceviz_dag.analyze.nsys.overlap import GpuOverlap, gpu_overlap
+from traceviz_dag.arrays import NONE, Int64, lookup
 from traceviz_dag.classify.rules import Rules
-from traceviz_dag.read.events import Int64
-from traceviz_dag.read.host_tree import NONE, take
 from traceviz_dag.read.nsys.iterations import Iterations, NamedRanges, find_iterations
 from traceviz_dag.read.nsys.profile import MARK, NsysProfile
 
@@ -33,7 +32,7 @@ def iterations_of(profile: NsysProfile, activity: Activity, rules: Rules) -> Ite
     # Iterations are times of the host: a kernel counts where it was launched, as far as that is known.
     calls = profile.rows("calls", "start_ns", of=processes_of([mine]))
     call = calls.place(kernels.launch)
-    times_ns = np.where(call == NONE, kernels.starts, take(calls.integers("start_ns"), call))
+    times_ns = np.where(call == NONE, kernels.starts, lookup(calls.integers("start_ns"), call))
     order = np.argsort(times_ns, kind="stable")
     return find_iterations(
         ranges_of_process(profile, process),

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceviz_dag.analyze.intervals import Int64, Intervals, clip, intersect, measure, union
+from traceviz_dag.analyze.intervals import Intervals, clip, intersect, measure, union
 from traceviz_dag.analyze.kernel_intervals import KINDS
 from traceviz_dag.analyze.nsys.activity import Activity, Clip, processes_of
+from traceviz_dag.arrays import NONE, Int64, lookup
 from traceviz_dag.classify.nsys.calls import RangeColumns, nccl_calls_of, operation_in_name
 from traceviz_dag.read.events import MISSING
-from traceviz_dag.read.host_tree import NONE, take
 from traceviz_dag.read.nsys.profile import NsysProfile
 from traceviz_dag.vocabulary import Kind
 
@@ -99,7 +99,7 @@ def _facts(profile: NsysProfile, activity: Activity, rows: Int64) -> tuple[tuple
     )
     calls = profile.rows("calls", "thread", "start_ns", of=processes)
     place = calls.place(activity.launch[rows])
-    thread, start = (take(calls.integers(name), place) for name in ("thread", "start_ns"))
+    thread, start = (lookup(calls.integers(name), place) for name in ("thread", "start_ns"))
     nccl, call = nccl_calls_of(columns, thread, start)
     if not len(nccl.row):
         return (), np.full(len(rows), NONE, dtype=np.int64), np.full(len(rows), MISSING, dtype=np.int64)

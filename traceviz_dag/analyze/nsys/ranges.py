@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from traceviz_dag.analyze.intervals import Int64, Intervals
+from traceviz_dag.analyze.intervals import Intervals
 from traceviz_dag.analyze.nsys.activity import Activity, processes_of
 from traceviz_dag.analyze.nsys.summary import busy_by_group
 from traceviz_dag.analyze.nsys.tree import NestedRanges, launch_positions, nested_ranges
+from traceviz_dag.arrays import NONE, Int64
 from traceviz_dag.classify.columns import integers
-from traceviz_dag.read.host_tree import NONE
 from traceviz_dag.read.nsys.profile import NsysProfile
 from traceviz_dag.tables import NVTX_RANGES
 

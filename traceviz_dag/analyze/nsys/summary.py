@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceviz_dag.analyze.intervals import Int64, Intervals, lay_end_to_end, measure_within, union
+from traceviz_dag.analyze.intervals import Intervals, lay_end_to_end, measure_within, union
 from traceviz_dag.analyze.kernel_intervals import KINDS
 from traceviz_dag.analyze.nsys.activity import Activity, Clip
+from traceviz_dag.arrays import Int64
 from traceviz_dag.read.nsys.profile import NsysProfile
 
 

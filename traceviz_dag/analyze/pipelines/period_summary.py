@@ -14,9 +14,8 @@ import pyarrow.compute as pc
 from traceviz_dag.analyze.matching.communications import optional_integers
 from traceviz_dag.analyze.pipelines.periods import has_nothing_to_overlap
 from traceviz_dag.analyze.wording import numbered
+from traceviz_dag.arrays import Float64
 from traceviz_dag.read.pairs_file import NamedPair
-
-Floats = npt.NDArray[np.float64]
 
 PERCENTILES = (50, 90, 99)
 SUMMARY = pa.schema(
@@ -132,7 +131,7 @@ def judge(pairs: Sequence[NamedPair], periods: pa.Table) -> list[Verdict]:
     return verdicts
 
 
-def two_modes(values: Floats) -> str | None:
+def two_modes(values: Float64) -> str | None:
     """A note where values fall into two groups; None where they do not, or are too few to tell.
 
     The best split in two is taken (least variance within); it counts where it explains 80 % of the variance, the

@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
-DEFAULT_HOME = Path("traceviz_home")
+from traceviz_dag import vocabulary
+
+DEFAULT_HOME = Path(vocabulary.DEFAULT_HOME)
 
 HomeOption = Annotated[
     Path,

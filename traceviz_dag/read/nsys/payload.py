@@ -10,7 +10,8 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from traceviz_dag.read.events import MISSING, Int64
+from traceviz_dag.arrays import Int64
+from traceviz_dag.read.events import MISSING
 from traceviz_dag.read.nsys.schema import NsysSchema, number, required, text
 
 _HEADER = struct.Struct("<IIIIQQ")

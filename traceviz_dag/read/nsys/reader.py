@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from traceviz_dag.read.events import MISSING, Int64
+from traceviz_dag.arrays import Int64
+from traceviz_dag.read.events import MISSING
 from traceviz_dag.read.nsys.nesting import DEEPEST, Launches, nest
 from traceviz_dag.read.nsys.open import open_nsys
 from traceviz_dag.read.nsys.operations import read_calls, read_operations

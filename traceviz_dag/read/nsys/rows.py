@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from traceviz_dag.read.events import Int64
-from traceviz_dag.read.host_tree import NONE, nesting_order
+from traceviz_dag.arrays import NONE, Int64
+from traceviz_dag.read.host_tree import nesting_order
 
 Array: TypeAlias = npt.NDArray[np.integer] | npt.NDArray[np.bool_]
 Words: TypeAlias = tuple[str | None, ...]

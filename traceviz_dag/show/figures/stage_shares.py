@@ -10,13 +10,14 @@ import pyarrow.compute as pc
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from traceviz_dag.analyze.intervals import Int64, Intervals, measure_within, merge, subtract
+from traceviz_dag.analyze.intervals import Intervals, measure_within, merge, subtract
+from traceviz_dag.arrays import Float64, Int64
 from traceviz_dag.show.figures.group_figure import Words, make_caption, read_usable
 from traceviz_dag.show.figures.rank_summary import RankSummary, computing_longer, summarise
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.activity import NOTHING, Activity
 from traceviz_dag.show.page.alignment import TimeAlignment, align, read_clocks
-from traceviz_dag.show.page.blocks import Band, Float64, draw_stack
+from traceviz_dag.show.page.blocks import Band, draw_stack
 from traceviz_dag.show.page.facts import share
 from traceviz_dag.show.page.members import Group, by_stage
 from traceviz_dag.show.page.page import LegendEntry, LegendGroup, Page, TimeScale, open_page

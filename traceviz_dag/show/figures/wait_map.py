@@ -12,7 +12,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from traceviz_dag.analyze.clocks.clock_summary import clock_facts, clock_statement
-from traceviz_dag.analyze.intervals import Int64
 from traceviz_dag.analyze.matching.communications import optional_integers
 from traceviz_dag.analyze.step_time import WINDOW_COLUMNS, step_time
 from traceviz_dag.analyze.waits.blame import (
@@ -24,6 +23,7 @@ from traceviz_dag.analyze.waits.blame import (
     uncertain_waits,
     wait_basis,
 )
+from traceviz_dag.arrays import Float64, Int64
 from traceviz_dag.show.figures.wait_panels import (
     CLASSES,
     GAP,
@@ -36,7 +36,7 @@ from traceviz_dag.show.figures.wait_panels import (
     wait_panels,
 )
 from traceviz_dag.show.page import palette
-from traceviz_dag.show.page.blocks import Float64, draw_bars
+from traceviz_dag.show.page.blocks import draw_bars
 from traceviz_dag.show.page.facts import duration, lost_ranks, place, share
 from traceviz_dag.show.page.page import (
     DATA_WIDTH,

@@ -9,10 +9,9 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from traceviz_dag.analyze.intervals import Int64
 from traceviz_dag.analyze.matching.communications import labels, optional_integers
+from traceviz_dag.arrays import Float64, Int64
 from traceviz_dag.show.page import palette
-from traceviz_dag.show.page.blocks import Float64
 from traceviz_dag.show.page.page import DATA_WIDTH
 
 MOST_ROWS = 64

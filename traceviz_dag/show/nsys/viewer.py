@@ -13,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 from isal import isal_zlib
 
-from traceviz_dag.analyze.intervals import Int64
 from traceviz_dag.analyze.kernel_intervals import KINDS
 from traceviz_dag.analyze.nsys.activity import Activity, Clip, processes_of
 from traceviz_dag.analyze.nsys.overlap import gpu_overlap
 from traceviz_dag.analyze.nsys.summary import by_name
 from traceviz_dag.analyze.nsys.tree import RangeNode, nested_ranges, range_tree
+from traceviz_dag.arrays import Int64
 from traceviz_dag.read.nsys.profile import NsysProfile
 from traceviz_dag.show.page import palette
 from traceviz_dag.vocabulary import Kind

@@ -10,8 +10,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from traceviz_dag.analyze.intervals import Int64, Intervals, clip, intersect, measure, merge, subtract, union
+from traceviz_dag.analyze.intervals import Intervals, clip, intersect, measure, merge, subtract, union
 from traceviz_dag.analyze.kernel_intervals import codes
+from traceviz_dag.arrays import Int64
 from traceviz_dag.show.page.facts import RankMeasures, rank_measures
 from traceviz_dag.show.source import TableSource, rows
 from traceviz_dag.tables.rows import TraceStatusRow

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from isal import igzip_threaded
 
+from traceviz_dag.arrays import Int64, UInt64
 from traceviz_dag.show.perfetto.columns import Interning, Numbers, Texts, numbers, texts
 from traceviz_dag.show.perfetto.protobuf_rows import Messages, encode_field
 from traceviz_dag.show.perfetto.trace_lanes import begin_end_order, lanes_of, nests
@@ -21,8 +22,6 @@ from traceviz_dag.system.whole_files import whole_file
 Column: TypeAlias = str | npt.NDArray[np.generic] | pa.Array | pa.ChunkedArray
 """A value a slice: texts, integers, floats or booleans, NULL where a slice has none; one text serves all slices."""
 
-Int64 = npt.NDArray[np.int64]
-UInt64 = npt.NDArray[np.uint64]
 
 _SEQUENCE = 1
 _CLEARED, _NEEDED = 1, 2

@@ -13,11 +13,12 @@ import numpy as np
 import pyarrow as pa
 from isal import igzip
 
+from traceviz_dag.arrays import Int64
 from traceviz_dag.simulate.durations import routing
 from traceviz_dag.simulate.files import row_text
 from traceviz_dag.simulate.files.identity import Identity
 from traceviz_dag.simulate.files.metadata import closing, metadata_rows
-from traceviz_dag.simulate.files.sheets import Bases, Fill, Int64, Sheet
+from traceviz_dag.simulate.files.sheets import Bases, Fill, Sheet
 from traceviz_dag.simulate.files.spans import HostSpans, span_table
 from traceviz_dag.simulate.files.truth import TruthTable
 from traceviz_dag.simulate.items import Close, Context, Open, Segment

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from zlib import crc32
 
 import numpy as np
-import numpy.typing as npt
 
+from traceviz_dag.arrays import Int64
 from traceviz_dag.simulate.rank_grids import ProcessGroup, RankGrids
 from traceviz_dag.simulate.settings import Era, Settings
 from traceviz_dag.simulate.tree import Collective
 from traceviz_dag.simulate.work.collectives import GROUP_OF
 
-Int64 = npt.NDArray[np.int64]
 BASE_NS = 1_767_225_600_000_000_000
 """Kineto's baseTimeNanoseconds; 2026-01-01."""
 _START_NS = 3_456_789_012_345_678

@@ -5,16 +5,15 @@ from __future__ import annotations
 from dataclasses import asdict
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from traceviz_dag.arrays import Int64
 from traceviz_dag.simulate.bubbles import Spans, bubble_parts
 from traceviz_dag.simulate.files.truth import MICROBATCH_SCHEMA, PIPELINE_SCHEMA, TruthTable, measure_until, union
 from traceviz_dag.simulate.schedules import Backward, Forward
 from traceviz_dag.simulate.settings import Settings
 from traceviz_dag.vocabulary import Kind, Phase
 
-Int64 = npt.NDArray[np.int64]
 HostSpans = dict[tuple[int, int, int, str], list[int]]
 """(step, chunk, micro-batch, phase) → begin and end of the host's work, true ns."""
 

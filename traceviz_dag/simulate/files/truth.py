@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from traceviz_dag.arrays import Int64
 from traceviz_dag.simulate.files.identity import Identity
 from traceviz_dag.simulate.items import Context
 from traceviz_dag.simulate.settings import Format
@@ -19,8 +20,6 @@ from traceviz_dag.simulate.templates import Template
 from traceviz_dag.simulate.tree import Kernel
 from traceviz_dag.simulate.work.collectives import GROUP_OF
 from traceviz_dag.vocabulary import Category, Dimension, Kind, Phase
-
-Int64 = npt.NDArray[np.int64]
 
 KERNEL_SCHEMA = pa.schema(
     [
