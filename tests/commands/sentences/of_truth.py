@@ -12,19 +12,18 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
-from tests.commands.sentences.printed import PrintedTable, Sentence
-from traceviz_dag.lake.lake import Lake
+from tests.commands.sentences.printed import Home, PrintedTable, Sentence
 
 
 @dataclass(frozen=True)
 class WithTruth:
     """Queries over the tables of a lake, and over ``truth``: the files beside the traces of a simulated run."""
 
-    lake: Lake
+    home: Home
     traces: Path
 
     def query(self, sql: str, parameters: Mapping[str, object]) -> pa.Table:
-        tables = {name: self.lake.query(f"FROM {name}") for name in ("kernels", "microbatches", "overlap")}
+        tables = {name: self.home.query(f"FROM {name}", {}) for name in ("kernels", "microbatches", "overlap")}
         with duckdb.connect() as connection:
             for name, table in tables.items():
                 connection.register(name, table)

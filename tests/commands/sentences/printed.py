@@ -5,8 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Protocol
 
-from traceviz_dag.lake.lake import Lake
+import duckdb
+import pyarrow as pa
 
 _BARS = re.compile(r"[█▏▎▍▌▋▊▉]+")
 _FACTORS = {"ns": 1, "µs": 1e3, "us": 1e3, "ms": 1e6, "s": 1e9}
@@ -45,11 +49,38 @@ class PrintedTable:
     said: str = ""
 
 
+class Source(Protocol):
+    """What answers the queries of sentences."""
+
+    def query(self, sql: str, parameters: Mapping[str, object]) -> pa.Table: ...
+
+
+@dataclass(frozen=True)
+class Home:
+    """The tables of a home that nobody changes any more, as any DuckDB client reads them."""
+
+    folder: Path
+
+    def query(self, sql: str, parameters: Mapping[str, object]) -> pa.Table:
+        return _answer(self.folder, sql, tuple(sorted(parameters.items())))
+
+
+@cache
+def _answer(home: Path, sql: str, parameters: tuple[tuple[str, object], ...]) -> pa.Table:
+    # A cursor of its own, since the same names are made again in each answer.
+    return _client(home).cursor().sql(sql, params=dict(parameters)).to_arrow_table()
+
+
+@cache
+def _client(home: Path) -> duckdb.DuckDBPyConnection:
+    return duckdb.connect(str(home / "traceviz.duckdb"), read_only=True)
+
+
 @dataclass
 class Reader:
     """Reads output line by line, and fails on the first line that is not so, or that nobody knows."""
 
-    lake: Lake
+    source: Source
     sentences: Sequence[Sentence]
     tables: Sequence[PrintedTable]
     place: dict[str, object] = field(default_factory=dict)
@@ -122,7 +153,7 @@ class Reader:
 
     def query(self, sql: str) -> list[dict[str, object]]:
         wanted = {name: value for name, value in self.place.items() if re.search(rf"\${name}\b", sql)}
-        return self.lake.query(sql, wanted).to_pylist()
+        return self.source.query(sql, wanted).to_pylist()
 
 
 def assert_same(text: str, value: object, what: str) -> None:

@@ -10,10 +10,9 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
 from typer.testing import CliRunner
 
 from tests.commands.jobs import home_of
-from tests.commands.sentences.printed import Reader, Sentence
+from tests.commands.sentences.printed import Home, Reader, Sentence
 from traceviz_dag.commands.main import app
 from traceviz_dag.errors import IncompleteError
-from traceviz_dag.lake.lake import open_lake
 
 _RECORDED = "clocks as recorded: shifts between ranks may be clock offsets"
 _CLOCKS = """
@@ -50,7 +49,7 @@ def exported(job: str, out: Path) -> tuple[str, Trace]:
 
 
 def check(job: str, said: str, trace: Trace) -> None:
-    reading = Reader(open_lake(home_of(job)), SENTENCES, ())
+    reading = Reader(Home(home_of(job)), SENTENCES, ())
     reading.place = {"run": job, **reading.query("SELECT min(iteration) AS iteration FROM traces")[0]}
     place = f"{job}, iteration {reading.place['iteration']}: "
     first, *rest = (part.strip() for part in said.split(place)[1:])

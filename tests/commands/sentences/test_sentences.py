@@ -14,7 +14,7 @@ from tests.commands.sentences.of_commands import SENTENCES, TABLES
 from tests.commands.sentences.of_topology import GATE, GATE_TABLES, PAIRS, TOPOLOGY, TOPOLOGY_TABLES
 from tests.commands.sentences.of_truth import ACCURACY, ACCURACY_TABLES, WithTruth
 from tests.commands.sentences.of_waits import WAIT_MAP, WAIT_TABLES, WAITS
-from tests.commands.sentences.printed import Reader
+from tests.commands.sentences.printed import Home, Reader
 from tests.commands.sentences.what_doctor_says import hold
 from tests.show.drawn import title
 from traceviz_dag.commands.accuracy import accuracy
@@ -29,7 +29,6 @@ from traceviz_dag.commands.pipelines import pipelines
 from traceviz_dag.commands.topology import topology
 from traceviz_dag.commands.waits import waits
 from traceviz_dag.errors import IncompleteError, NoEvidenceError, UsageError
-from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.orchestration.orchestrate import IterationResult
 from traceviz_dag.pipeline.figures import LakeSource
 from traceviz_dag.show.figures.bubble_waterfall import draw_bubble_waterfall
@@ -80,7 +79,7 @@ def run(command, *words: object) -> tuple[str, BaseException | None]:
 
 
 def reader(job: str) -> Reader:
-    return Reader(open_lake(home_of(job)), ALL_SENTENCES, ALL_TABLES)
+    return Reader(Home(home_of(job)), ALL_SENTENCES, ALL_TABLES)
 
 
 @pytest.mark.parametrize("job", JOBS)
@@ -140,7 +139,7 @@ def test_what_the_gate_judges_is_what_the_tables_say(job, tmp_path):
 @pytest.mark.parametrize("job", ["slow_rank", "two_steps", "missing_stage", "without_topology"])
 def test_what_accuracy_prints_is_so_by_the_truth_beside_the_traces(job):
     output, error = run(accuracy, traces_of(job), "--home", home_of(job))
-    reading = Reader(WithTruth(open_lake(home_of(job)), traces_of(job)), ACCURACY, ACCURACY_TABLES)
+    reading = Reader(WithTruth(Home(home_of(job)), traces_of(job)), ACCURACY, ACCURACY_TABLES)
     reading.check(output)
     assert error is None and len(reading.read) >= 6
 
@@ -274,7 +273,7 @@ def test_no_false_line_of_a_command_passes(command, job, true, false, printed):
     assert wrong != output
     reading = reader(job)
     if command == "accuracy":
-        reading = Reader(WithTruth(open_lake(home_of(job)), traces_of(job)), ACCURACY, ACCURACY_TABLES)
+        reading = Reader(WithTruth(Home(home_of(job)), traces_of(job)), ACCURACY, ACCURACY_TABLES)
     with pytest.raises(AssertionError):
         reading.check(wrong)
 
