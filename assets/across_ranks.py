@@ -18,12 +18,13 @@ from assets.staleness import MADE_OF_TAG, made_of
 from assets.step_faults import refresh_catalogue, told_in_a_line
 from traceviz_dag.analyze.across_invariants import collectives_violations, periods_violations, pipelines_violations
 from traceviz_dag.analyze.invariants import INVARIANT
-from traceviz_dag.analyze.pipelines.period_summary import Verdict, judge
+from traceviz_dag.analyze.pipelines.period_summary import Verdict, judge, period_summary
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.inputs import registered
 from traceviz_dag.lake.partition_keys import parse_iteration_key
 from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES, StoredIteration, analyse_across_ranks, named_periods
 from traceviz_dag.read.pairs_file import read_pairs_file
+from traceviz_dag.tables import PERIOD_PERCENTILES
 
 MATCHED, SOLVED, GATE = "communications_matched", "clocks_solved", "overlap_score_gate"
 
@@ -31,7 +32,7 @@ MATCHED_LIMIT = 0.99
 """Share of communication kernels below which the check on matching warns."""
 
 _DEPS = [
-    *(dg.AssetDep(name, partition_mapping=ranks_of_iteration) for name in ("kernels", "microbatches")),
+    *(dg.AssetDep(name, partition_mapping=ranks_of_iteration) for name in ("kernels", "microbatches", "overlap")),
     *(dg.AssetDep(name) for name in ("topology", "process_groups")),
 ]
 
@@ -103,6 +104,7 @@ def across_ranks_assets(
     tables = dict(analyse_across_ranks(stored))
     judged = _named_pairs(config, stored, tables["periods"])
     tables["periods"] = pa.concat_tables([tables["periods"], judged.periods])
+    tables["period_percentiles"] = PERIOD_PERCENTILES.from_rows(period_summary(tables["periods"]))
     for name, table in tables.items():
         written = lake.write(name, table, run=run, iteration=iteration)
         yield dg.MaterializeResult(

@@ -9,7 +9,17 @@ from __future__ import annotations
 
 from functools import cache
 
-from traceviz_dag.tables.across_ranks import COLLECTIVES, PERIODS, PIPELINES, RANK_CLOCKS
+from traceviz_dag.tables.across_ranks import (
+    BLAME,
+    COLLECTIVES,
+    EXPERT_LOADS,
+    LATE_RANKS,
+    LINKS,
+    PERIOD_PERCENTILES,
+    PERIODS,
+    PIPELINES,
+    RANK_CLOCKS,
+)
 from traceviz_dag.tables.derived import DerivedTable, tables_of_others
 from traceviz_dag.tables.iterations import ITERATIONS, NIGHT_DELTAS, NIGHTS, RUNS
 from traceviz_dag.tables.ranks import KERNELS, MICROBATCHES, NVTX_RANGES, OVERLAP, TRACES
@@ -17,11 +27,15 @@ from traceviz_dag.tables.schema import BY_ITERATION, BY_RANK, PARTITION_COLUMNS,
 from traceviz_dag.tables.topology import PROCESS_GROUPS, TOPOLOGY
 
 __all__ = [
+    "BLAME",
     "BY_ITERATION",
     "BY_RANK",
     "COLLECTIVES",
+    "EXPERT_LOADS",
     "ITERATIONS",
     "KERNELS",
+    "LATE_RANKS",
+    "LINKS",
     "MICROBATCHES",
     "NIGHTS",
     "NIGHT_DELTAS",
@@ -29,6 +43,7 @@ __all__ = [
     "OVERLAP",
     "PARTITION_COLUMNS",
     "PERIODS",
+    "PERIOD_PERCENTILES",
     "PIPELINES",
     "PROCESS_GROUPS",
     "RANK_CLOCKS",
@@ -47,7 +62,7 @@ TABLES: dict[str, Table] = {
     table.name: table
     for table in (
         *(RUNS, TRACES, TOPOLOGY, PROCESS_GROUPS, KERNELS, MICROBATCHES, OVERLAP, NVTX_RANGES, ITERATIONS),
-        *(COLLECTIVES, RANK_CLOCKS, PIPELINES, PERIODS),
+        *(COLLECTIVES, RANK_CLOCKS, LATE_RANKS, BLAME, LINKS, EXPERT_LOADS, PIPELINES, PERIODS, PERIOD_PERCENTILES),
         *(NIGHTS, NIGHT_DELTAS),
     )
 }

@@ -16,26 +16,9 @@ from traceviz_dag.analyze.pipelines.periods import has_nothing_to_overlap
 from traceviz_dag.analyze.wording import numbered
 from traceviz_dag.arrays import Float64
 from traceviz_dag.read.pairs_file import NamedPair
+from traceviz_dag.tables import PERIOD_PERCENTILES
 
 PERCENTILES = (50, 90, 99)
-SUMMARY = pa.schema(
-    [
-        *[("kind", pa.string()), ("pair", pa.string()), ("step", pa.int64()), ("stage", pa.int64())],
-        *[("ranks", pa.int64()), ("units", pa.int64()), ("first_unit", pa.int64()), ("last_unit", pa.int64())],
-        *[(f"period_p{share}_ns", pa.int64()) for share in PERCENTILES],
-        *[(f"stage{number}_p50_ns", pa.int64()) for number in (0, 1)],
-        *[(f"score_p{share}", pa.float64()) for share in (10, 50, 90)],
-        *[("worst_rank", pa.int64()), ("modes", pa.string()), ("statement", pa.string()), ("refusal", pa.string())],
-        *[("ranks_without", pa.int64()), ("without", pa.string()), ("over_fewer_ranks", pa.bool_())],
-        ("nothing_to_overlap", pa.bool_()),
-    ]
-)
-"""A row a pair and stage, over the ranks that have it. The steady window is first_unit to last_unit of each rank.
-worst_rank: the one with the lowest median score. modes: a note where the periods have two. statement: in one sentence.
-refusal: why no rank has measures. ranks_without: ranks without measures; without: each reason with its ranks or
-pipelines, where others have measures; over_fewer_ranks: what these would add is not known. nothing_to_overlap: no rank
-has measures, and all reasons say that there is nothing to overlap."""
-
 _ALIKE = 0.1
 """A period is said to be that of the longer stage where it differs by no more than this share."""
 
@@ -84,7 +67,7 @@ def period_summary(periods: pa.Table) -> pa.Table:
     """Summarise the table ``periods`` by pair and stage.
 
     Returns:
-        Rows of ``SUMMARY``, in the order in which the pairs come.
+        Rows of the table ``period_percentiles``, in the order in which the pairs come.
     """
     rows: dict[tuple[object, ...], list[int]] = {}
     keys = zip(*(periods[name].to_pylist() for name in ("kind", "pair", "step", "stage")), strict=True)
@@ -93,7 +76,7 @@ def period_summary(periods: pa.Table) -> pa.Table:
     columns = {name: periods[name].to_numpy(zero_copy_only=False) for name in ("rank", *_MEASURES)}
     return pa.Table.from_pylist(
         [_summary(key, np.array(places), columns, _refusals(periods.take(places))) for key, places in rows.items()],
-        schema=SUMMARY,
+        schema=PERIOD_PERCENTILES.schema,
     )
 
 

@@ -80,17 +80,22 @@ def blame_matrix(collectives: pa.Table) -> pa.Table:
     """Who waited for whom.
 
     Returns:
-        A row per rank × late_rank × dimension: ``waits`` (how often, for longer than 0 ns), ``wait_ns``, and the sums
-        of the late parts, ns; longest first. Waits in communications with missing members are left out: the
-        last rank may be one of these.
+        A row per rank × late_rank × dimension: ``waits`` (how often, for longer than 0 ns), ``wait_ns``, the sums of
+        the late parts, ns, and ``clocks_solved`` (whether all rests on these); longest first. Waits in communications
+        with missing members are left out: the last rank may be one of these.
     """
     rows = judged_waits(collectives)
     # Who arrived at the same nanosecond as the last did not wait for it.
     rows = rows.filter(pc.and_(pc.greater(rows["judged_wait_ns"], 0), pc.is_null(rows["fault"])))
     rows = rows.set_column(rows.schema.get_field_index("dimension"), "dimension", rows["dimension"].cast(pa.string()))
-    sums = [("judged_wait_ns", "count"), *((name, "sum") for name in ("judged_wait_ns", *LATE_PARTS))]
+    rows = rows.append_column("clocks_solved", pc.equal(rows["clocks"].cast(pa.string()), "solved"))
+    sums = [
+        ("judged_wait_ns", "count"),
+        ("clocks_solved", "all"),
+        *((name, "sum") for name in ("judged_wait_ns", *LATE_PARTS)),
+    ]
     matrix = rows.group_by(["rank", "late_rank", "dimension"]).aggregate(sums)
-    names = {"judged_wait_ns_count": "waits", "judged_wait_ns_sum": "wait_ns"}
+    names = {"judged_wait_ns_count": "waits", "judged_wait_ns_sum": "wait_ns", "clocks_solved_all": "clocks_solved"}
     names |= {f"{part}_sum": part for part in LATE_PARTS}
     matrix = matrix.rename_columns([names.get(name, name) for name in matrix.column_names])
     return matrix.sort_by([("wait_ns", "descending"), ("rank", "ascending"), ("late_rank", "ascending")])
