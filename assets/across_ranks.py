@@ -18,7 +18,7 @@ from assets.staleness import MADE_OF_TAG, made_of
 from assets.step_faults import refresh_catalogue, told_in_a_line
 from traceviz_dag.analyze.across_invariants import collectives_violations, periods_violations, pipelines_violations
 from traceviz_dag.analyze.invariants import INVARIANT
-from traceviz_dag.analyze.pipelines.period_summary import Verdict, judge, period_summary
+from traceviz_dag.analyze.pipelines.period_summary import PairVerdict, judge_pairs, period_summary
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.inputs import registered
 from traceviz_dag.lake.partition_keys import parse_iteration_key
@@ -73,7 +73,7 @@ class _Judged:
     """
 
     periods: pa.Table
-    verdicts: list[Verdict]
+    verdicts: list[PairVerdict]
     fault: str = ""
 
 
@@ -130,7 +130,7 @@ def _named_pairs(config: PairsConfig, stored: StoredIteration, periods: pa.Table
         named = named_periods(stored, pairs, periods)
     except BadInputError as error:
         return _Judged(periods.slice(0, 0), [], str(error))
-    return _Judged(named, judge(pairs, named))
+    return _Judged(named, judge_pairs(pairs, named))
 
 
 def _invariants(tables: Mapping[str, pa.Table]) -> Iterator[dg.AssetCheckResult]:

@@ -13,7 +13,7 @@ from assets.conventions import table_spec
 from assets.resources import TracevizHome
 from assets.settings import NightlySettings
 from assets.step_faults import told_in_a_line
-from traceviz_dag.analyze.nights import OTHER_RANKS, Measures, Verdict, judge
+from traceviz_dag.analyze.nights import OTHER_RANKS, Measures, NightVerdict, judge_nights
 from traceviz_dag.analyze.step_parts import step_parts
 from traceviz_dag.lake.digests import digest_of
 from traceviz_dag.lake.inputs import registered_if_any
@@ -82,7 +82,7 @@ def nightly_gate(
     """Judge what is new in the order of the series; a verdict decides what the next one is compared with."""
     settings = traceviz.settings().nightly
     lake = traceviz.lake()
-    verdicts: dict[str, Verdict] = {}
+    verdicts: dict[str, NightVerdict] = {}
     for series, members in _series(lake, settings.series).items():
         verdicts |= _judge_series(lake, series, members, settings, config.accept)
     if verdicts:
@@ -168,10 +168,10 @@ def _rank_parts(lake: Lake, partition: Partition, rank: int) -> dict[str, int]:
 
 def _judge_series(
     lake: Lake, series: str, members: Sequence[Partition], settings: NightlySettings, accept: Sequence[str]
-) -> dict[str, Verdict]:
+) -> dict[str, NightVerdict]:
     judged = _judged(lake)
     accepted: list[Partition] = []
-    verdicts: dict[str, Verdict] = {}
+    verdicts: dict[str, NightVerdict] = {}
     for partition in members:
         key = iteration_key(partition.run, partition.iteration)
         if _needs_verdict(lake, partition, judged, accept):
@@ -197,17 +197,17 @@ def _judge(
     settings: NightlySettings,
     *,
     by_hand: bool,
-) -> Verdict | None:
+) -> NightVerdict | None:
     found = iteration_measures(lake, partition)
     if found is None:
         return None
     measures, rank = found
     before = iteration_measures(lake, accepted[-1], rank) if accepted else None
     history = [_step_ns(lake, one) for one in accepted[-settings.history :]]
-    verdict = judge(measures, before[0] if before else None, history, settings.tolerances)
+    verdict = judge_nights(measures, before[0] if before else None, history, settings.tolerances)
     if by_hand and not verdict.accepted:
         statement = verdict.statement.rpartition("; ")[0] + "; accepted by hand"
-        verdict = Verdict(True, verdict.worse, verdict.deltas, statement)
+        verdict = NightVerdict(True, verdict.worse, verdict.deltas, statement)
     _write(lake, series, partition, accepted[-1] if before else None, measures, before, rank, verdict)
     return verdict
 
@@ -220,7 +220,7 @@ def _write(
     measures: Measures,
     before: tuple[Measures, int] | None,
     rank: int,
-    verdict: Verdict,
+    verdict: NightVerdict,
 ) -> None:
     values: dict[str, object] = {
         "series": series,

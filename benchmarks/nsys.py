@@ -97,10 +97,10 @@ def run(command: list[str], environment: dict[str, str], rounds: int) -> Run:
 
 def simulated(folder: Path) -> Path:
     """Make the export of a simulated job: tensor, pipeline and data 2, 48 layers, 90 micro-batches, 3 iterations."""
-    from traceviz_dag.simulate import Settings, simulate
+    from traceviz_dag.simulate import JobSettings, simulate
     from traceviz_dag.simulate.settings import Format
 
-    job = Settings(
+    job = JobSettings(
         layers=48,
         microbatches=90,
         hidden=4096,

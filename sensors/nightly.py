@@ -11,7 +11,7 @@ from assets.conventions import IN_FLIGHT, ONLY_STALE_TAG, RANGE_END_TAG, RANGE_S
 from assets.nightly import unjudged
 from assets.partitions import rank_trace_key
 from assets.resources import TracevizHome
-from assets.settings import Settings
+from assets.settings import HomeSettings
 from assets.staleness import ITERATION_TABLES, contiguous, pending_stage
 from sensors.busy_storage import once_free
 from sensors.register_traces import JOB_NAME, OP_NAME, RegisterConfig, register_traces
@@ -39,7 +39,7 @@ _STAGES = {
 _VERDICT = dg.define_asset_job("judge_night", dg.AssetSelection.assets("nights", "night_deltas"))
 
 
-def nightly_schedule(settings: Settings) -> dg.ScheduleDefinition:
+def nightly_schedule(settings: HomeSettings) -> dg.ScheduleDefinition:
     """The schedule ``nightly``: registers what the sensor missed, and opens the night for its verdict."""
 
     @dg.schedule(
@@ -61,7 +61,7 @@ def nightly_schedule(settings: Settings) -> dg.ScheduleDefinition:
     return nightly
 
 
-def nightly_verdict_sensor(settings: Settings) -> dg.SensorDefinition:
+def nightly_verdict_sensor(settings: HomeSettings) -> dg.SensorDefinition:
     """The sensor ``nightly_verdict``: after the nightly look it asks for what is missing, then for the verdict."""
 
     @dg.sensor(

@@ -10,14 +10,14 @@ import dagster as dg
 
 from assets.conventions import RANGE_START_TAG
 from assets.resources import TracevizHome
-from assets.settings import NotifySettings, Settings
+from assets.settings import HomeSettings, NotifySettings
 from sensors.busy_storage import once_free
 
 _WILL_RETRY_TAG = "dagster/will_retry"
 _TIMEOUT_SECONDS = 10
 
 
-def notify_sensor(settings: Settings) -> dg.SensorDefinition:
+def notify_sensor(settings: HomeSettings) -> dg.SensorDefinition:
     """The sensor ``notify``: every run that failed for good, failed gates among them, since a failed gate fails its
     run. It runs unless switched off, where there is somebody to tell."""
     tells = bool(settings.notify.webhook or settings.notify.file)

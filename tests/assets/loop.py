@@ -14,7 +14,7 @@ from dagster import AssetsDefinition
 from assets.automation import ONLY_STALE_TAG, without_pictures
 from assets.partitions import rank_trace_key, ranks_by_iteration
 from assets.resources import TracevizHome
-from assets.settings import FigureSettings, Settings
+from assets.settings import FigureSettings, HomeSettings
 from assets.staleness import ITERATION_TABLES, contiguous, pending_stage
 from sensors.register_traces import register_traces
 from sensors.trace_folders import look_once
@@ -63,7 +63,7 @@ class Loop:
         (home / "traceviz.toml").write_text(f'{settings}\n[[watch]]\npath = "{root}"\n')
         self.instance = dg.DagsterInstance.ephemeral()
         self.computed = (*COMPUTED, *FIGURE_ASSETS) if pictures else COMPUTED
-        chosen = Settings(figures=FigureSettings(automatic=pictures))
+        chosen = HomeSettings(figures=FigureSettings(automatic=pictures))
         self.assets: list[AssetsDefinition | dg.SourceAsset] = without_pictures(ASSETS, chosen)
         self.now = 1_000_000_000.0
         self.rules = ""

@@ -15,7 +15,7 @@ from traceviz_dag.lake.inputs import IterationInputs, register
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES, iterations_at
 from traceviz_dag.pipeline.discovery import inputs_below
-from traceviz_dag.simulate import Settings, simulate
+from traceviz_dag.simulate import JobSettings, simulate
 
 PAIRS = '[[pair]]\nname = "both"\nstages = [0, 1]\nthreshold = {}\n[[pair]]\nname = "far"\nstages = [8, 9]\n'
 
@@ -36,7 +36,7 @@ def home(tmp_path, analysed_home) -> tuple[Path, IterationInputs]:
 @pytest.fixture(scope="module")
 def analysed_home(tmp_path_factory):
     folder = tmp_path_factory.mktemp("across") / "job"
-    simulate(Settings(tp=2, pp=2, microbatches=6, **SMALL), folder, workers=1)
+    simulate(JobSettings(tp=2, pp=2, microbatches=6, **SMALL), folder, workers=1)
     (inputs,) = inputs_below([folder])
     with iterations_at(folder, folder) as (iteration,):
         yield iteration.lake, inputs

@@ -13,11 +13,11 @@ from tests.assets.loop import PROFILE_ASSETS, Loop, of_iterations, of_ranks, of_
 from traceviz_dag.definitions import defs
 from traceviz_dag.lake.digests import digest_of
 from traceviz_dag.lake.lake import open_lake
-from traceviz_dag.simulate import Settings, simulate
+from traceviz_dag.simulate import JobSettings, simulate
 from traceviz_dag.simulate.settings import Format
 from traceviz_dag.tables import NVTX_RANGES
 
-JOB = Settings(
+JOB = JobSettings(
     layers=2,
     microbatches=2,
     hidden=512,

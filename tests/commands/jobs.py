@@ -23,14 +23,14 @@ from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES, StoredIterat
 from traceviz_dag.pipeline.discovery import inputs_below
 from traceviz_dag.pipeline.iteration import rank_traces, read_topology
 from traceviz_dag.pipeline.ranks import analyse_rank
-from traceviz_dag.simulate import Settings, simulate
+from traceviz_dag.simulate import JobSettings, simulate
 from traceviz_dag.simulate.settings import Edges, Era, Faults, Layout
 
-_PLAIN = Settings(pp=2, dp=2, microbatches=4, node_size=2, gzip=False, **{**SMALL, "layers": 4, "hidden": 1024})
+_PLAIN = JobSettings(pp=2, dp=2, microbatches=4, node_size=2, gzip=False, **{**SMALL, "layers": 4, "hidden": 1024})
 _OPEN: list[object] = []
 
 
-def _simulated(settings: Settings) -> Callable[[Path], None]:
+def _simulated(settings: JobSettings) -> Callable[[Path], None]:
     return lambda folder: simulate(settings, folder, workers=1) and None
 
 

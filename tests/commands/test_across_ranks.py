@@ -21,7 +21,7 @@ from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.orchestration.orchestrate import IterationResult
 from traceviz_dag.pipeline.across_ranks import StoredIteration, analyse_across_ranks, iterations_at
-from traceviz_dag.simulate import Settings, simulate
+from traceviz_dag.simulate import JobSettings, simulate
 from traceviz_dag.simulate.settings import Faults
 
 PAIRS = '[[pair]]\nname = "both stages"\nstages = [0, 1]\nthreshold = {}\n'
@@ -29,7 +29,9 @@ PAIRS = '[[pair]]\nname = "both stages"\nstages = [0, 1]\nthreshold = {}\n'
 
 @pytest.fixture(scope="module")
 def run_folder(tmp_path_factory) -> Path:
-    job = Settings(tp=2, pp=2, dp=2, microbatches=6, node_size=2, clock_skew_ms=3.0, faults=Faults(slow_gpu=5), **SMALL)
+    job = JobSettings(
+        tp=2, pp=2, dp=2, microbatches=6, node_size=2, clock_skew_ms=3.0, faults=Faults(slow_gpu=5), **SMALL
+    )
     folder = tmp_path_factory.mktemp("commands") / "job"
     simulate(job, folder, workers=1)
     return folder

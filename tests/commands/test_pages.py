@@ -10,7 +10,7 @@ import pytest
 
 from tests.analyze.across_ranks import SMALL
 from tests.damage import call
-from traceviz_dag.simulate import Settings, simulate
+from traceviz_dag.simulate import JobSettings, simulate
 
 REPOSITORY = Path(__file__).parents[2]
 _BLOCK = re.compile(r"^```\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -21,7 +21,7 @@ _TOML = re.compile(r"^```toml\n(.*?)^```", re.MULTILINE | re.DOTALL)
 def traces(tmp_path_factory) -> Path:
     """A folder in the place of /traces: a run job-7 with iteration 120, and a home."""
     folder = tmp_path_factory.mktemp("traces")
-    settings = Settings(tp=2, pp=2, microbatches=4, first_iteration=120, **{**SMALL, "layers": 4})
+    settings = JobSettings(tp=2, pp=2, microbatches=4, first_iteration=120, **{**SMALL, "layers": 4})
     simulate(settings, folder / "job-7", workers=1)
     return folder
 

@@ -63,7 +63,7 @@ class Delta:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class NightVerdict:
     """How a night ended.
 
     Attributes:
@@ -84,9 +84,9 @@ class Verdict:
         return self.deltas[0] if self.deltas else None
 
 
-def judge(
+def judge_nights(
     night: Measures, reference: Measures | None, accepted_steps_ns: Sequence[int], tolerances: Tolerances
-) -> Verdict:
+) -> NightVerdict:
     """Compare a night with the last accepted one.
 
     Args:
@@ -101,7 +101,7 @@ def judge(
         if one is not None and sum(one.parts.values()) != one.step_ns:
             raise ValueError(f"the parts of {one.name} add up to {sum(one.parts.values())} ns, not to {one.step_ns}")
     if reference is None:
-        return Verdict(True, (), (), f"{night.name}: step {_milliseconds(night.step_ns)}; the first of its series")
+        return NightVerdict(True, (), (), f"{night.name}: step {_milliseconds(night.step_ns)}; the first of its series")
     worse = []
     if _is_worse(night.step_ns, reference.step_ns, tolerances.step, tolerances.floor_ns):
         worse.append("step time")
@@ -117,7 +117,7 @@ def judge(
         if pair in reference.scores and reference.scores[pair] - score > tolerances.overlap_score
     ]
     deltas = _deltas(night, reference)
-    return Verdict(not worse, tuple(worse), deltas, _statement(night, reference, worse, deltas))
+    return NightVerdict(not worse, tuple(worse), deltas, _statement(night, reference, worse, deltas))
 
 
 def _is_worse(now: int, before: int, share: float, floor_ns: int) -> bool:

@@ -35,12 +35,12 @@ def demo(
     recomputation, overlapped gradients, clocks that differ by up to 3 ms, and three iterations.
     """
     from traceviz_dag.simulate import simulate
-    from traceviz_dag.simulate.settings import Settings
+    from traceviz_dag.simulate.settings import JobSettings
 
     console = terminal(stderr=True)
     folder = real_path(home) / "demo"
     started = time.monotonic()
-    settings = replace(Settings.demo(), seed=seed)
+    settings = replace(JobSettings.demo(), seed=seed)
     with console.status("simulating 16 ranks, 3 iterations") if console.is_terminal else nullcontext():
         simulate(settings, folder)
     console.print(f"simulated in {time.monotonic() - started:.1f} s: {folder}")

@@ -36,7 +36,7 @@ def gate(
     is marked PARTIAL. The exit code is 0 if every pair passes, 1 if one fails, and 2 if one cannot be judged, or only
     in part, or not all ranks were read.
     """
-    from traceviz_dag.analyze.pipelines.period_summary import judge
+    from traceviz_dag.analyze.pipelines.period_summary import judge_pairs
     from traceviz_dag.pipeline.across_ranks import named_periods
     from traceviz_dag.read.pairs_file import read_pairs_file
 
@@ -44,7 +44,7 @@ def gate(
     rows = []
     with chosen_iterations(path, home, run, iteration, rules) as iterations:
         for each in iterations:
-            verdicts = judge(named, named_periods(each, named))
+            verdicts = judge_pairs(named, named_periods(each, named))
             rows += [{**place(each), **verdict._asdict()} for verdict in verdicts]
         if json:
             print_json(rows)

@@ -20,9 +20,9 @@ from traceviz_dag.simulate.settings import (
     Faults,
     Format,
     Graphs,
+    JobSettings,
     Layout,
     Recompute,
-    Settings,
     Transformer,
 )
 
@@ -152,7 +152,7 @@ def simulate(
     """
     from traceviz_dag.simulate import simulate as run
 
-    settings = Settings(
+    settings = JobSettings(
         tp=tp,
         cp=cp,
         ep=ep,

@@ -24,7 +24,7 @@ from traceviz_dag.simulate.files.spans import pipeline_table, stage_measures, st
 from traceviz_dag.simulate.files.truth import KERNEL_SCHEMA, MICROBATCH_SCHEMA, PIPELINE_SCHEMA
 from traceviz_dag.simulate.layouts import text_file, trace_path
 from traceviz_dag.simulate.rank_grids import RankGrids, dense_grid
-from traceviz_dag.simulate.settings import Format, Layout, Settings
+from traceviz_dag.simulate.settings import Format, JobSettings, Layout
 from traceviz_dag.simulate.templates import Library
 from traceviz_dag.simulate.timing.model import Model
 from traceviz_dag.simulate.timing.streams import StepTimes
@@ -45,7 +45,7 @@ _MARK = "culprits.parquet"
 """The file of the truth by which a folder is known as a simulation's."""
 
 
-def simulate(settings: Settings, out: Path, *, workers: int = 2, progress: Progress | None = None) -> Path:
+def simulate(settings: JobSettings, out: Path, *, workers: int = 2, progress: Progress | None = None) -> Path:
     """Simulate a training job and write its traces, or its exports, with their ground truth.
 
     Args:
@@ -79,7 +79,9 @@ def simulate(settings: Settings, out: Path, *, workers: int = 2, progress: Progr
     return out
 
 
-def _write_traces(settings: Settings, out: Path, truth_folder: Path, workers: int, progress: Progress | None) -> None:
+def _write_traces(
+    settings: JobSettings, out: Path, truth_folder: Path, workers: int, progress: Progress | None
+) -> None:
     """Simulate step by step, and write the traces and the truth of each as soon as it is known."""
     ranks = [rank for rank in range(settings.world) if rank != settings.edges.missing_rank]
     with _Truth(settings, truth_folder, ranks) as truth, _writers(settings, workers) as submit:
@@ -130,11 +132,11 @@ def _clear(out: Path) -> None:
     (truth / _MARK).unlink()
 
 
-def _file_count(settings: Settings) -> int:
+def _file_count(settings: JobSettings) -> int:
     return settings.iterations if settings.layout is Layout.ITERATION else 1
 
 
-def _file_steps(settings: Settings, progress: Progress | None) -> Iterator[list[tuple[int, list[StepTimes]]]]:
+def _file_steps(settings: JobSettings, progress: Progress | None) -> Iterator[list[tuple[int, list[StepTimes]]]]:
     """The steps that share a file, as soon as they are simulated."""
     model = Model(settings)
     gathered: list[tuple[int, list[StepTimes]]] = []
@@ -153,7 +155,7 @@ _WRITERS: dict[str, object] = {}
 """What a worker process keeps between files."""
 
 
-def _prepare(settings: Settings) -> None:
+def _prepare(settings: JobSettings) -> None:
     end_with_parent()
     _WRITERS["settings"] = settings
     _WRITERS["grids"] = RankGrids.of(settings)
@@ -171,7 +173,7 @@ def _write(rank: int, path: Path, steps: Steps) -> Written:
 
 
 @contextmanager
-def _writers(settings: Settings, workers: int) -> Iterator[Callable[[int, Path, Steps], Future[Written]]]:
+def _writers(settings: JobSettings, workers: int) -> Iterator[Callable[[int, Path, Steps], Future[Written]]]:
     if workers <= 1:
         _prepare(settings)
 
@@ -195,7 +197,7 @@ def _writers(settings: Settings, workers: int) -> Iterator[Callable[[int, Path, 
 class _Truth:
     """Writes the truth tables, a row group per file; they appear when all is written."""
 
-    def __init__(self, settings: Settings, folder: Path, ranks: list[int]) -> None:
+    def __init__(self, settings: JobSettings, folder: Path, ranks: list[int]) -> None:
         self.settings, self.folder = settings, folder
         self._files = ExitStack()
         self.kernels = {rank: self._writer(f"rank_{rank:04d}", KERNEL_SCHEMA) for rank in ranks}
@@ -243,7 +245,7 @@ class _Truth:
             pq.write_table(pa.Table.from_pylist(rows), file)
 
 
-def _write_culprits(settings: Settings, grids: RankGrids, folder: Path) -> None:
+def _write_culprits(settings: JobSettings, grids: RankGrids, folder: Path) -> None:
     stages = {rank: grids.coordinates(rank)["pp"] for rank in range(settings.world)}
     rows = [asdict(culprit) for culprit in culprits(settings, stages)]
     schema = pa.schema(

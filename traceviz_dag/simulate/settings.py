@@ -122,7 +122,7 @@ class Edges:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class JobSettings:
     """One simulated job.
 
     Attributes:
@@ -223,7 +223,7 @@ class Settings:
         return tuple(counts)
 
     @classmethod
-    def demo(cls) -> Settings:
+    def demo(cls) -> JobSettings:
         """The job that ``traceviz demo`` simulates: 16 ranks, interleaved, recompute, one slow GPU, skewed clocks."""
         return cls(
             tp=2,
@@ -240,7 +240,7 @@ class Settings:
             faults=Faults(slow_gpu=9),
         )
 
-    def with_faults(self, **changes: float | int | None) -> Settings:
+    def with_faults(self, **changes: float | int | None) -> JobSettings:
         """The same job with other faults."""
         return replace(self, faults=replace(self.faults, **changes))  # type: ignore[arg-type]
 
@@ -254,7 +254,7 @@ class Settings:
             raise UsageError(fault)
 
 
-def _faults_of(s: Settings) -> list[str]:
+def _faults_of(s: JobSettings) -> list[str]:
     sizes = {"tp": s.tp, "cp": s.cp, "ep": s.ep, "etp": s.expert_tensor, "dp": s.dp, "pp": s.pp, "vpp": s.vpp}
     sizes |= {"microbatches": s.microbatches, "layers": s.layers, "iterations": s.iterations, "node-size": s.node_size}
     sizes |= {"hidden": s.hidden, "sequence": s.sequence}
@@ -268,7 +268,7 @@ def _said(*faults: tuple[bool, str]) -> list[str]:
     return [fault for applies, fault in faults if applies]
 
 
-def _size_faults(s: Settings) -> list[str]:
+def _size_faults(s: JobSettings) -> list[str]:
     shards, stages = s.expert_tensor * s.ep * s.pp, s.pp * s.vpp
     pieces = (s.tp if s.sequence_parallel else 1) * (2 * s.cp if s.cp > 1 else 1)
     uneven = s.world % shards != 0
@@ -297,7 +297,7 @@ def _size_faults(s: Settings) -> list[str]:
     )
 
 
-def _feature_faults(s: Settings) -> list[str]:
+def _feature_faults(s: JobSettings) -> list[str]:
     graphs, imbalance = s.cuda_graphs is not Graphs.NONE, s.faults.expert_imbalance
     recomputes_layers = s.recompute not in (Recompute.NONE, Recompute.SELECTIVE)
     stages, split = s.pp * s.vpp, s.faults.bad_stage_split
@@ -325,7 +325,7 @@ def _feature_faults(s: Settings) -> list[str]:
     )
 
 
-def _rank_faults(s: Settings) -> list[str]:
+def _rank_faults(s: JobSettings) -> list[str]:
     named = {"slow GPU": s.faults.slow_gpu, "slow link": s.faults.slow_link, "data stall": s.faults.data_stall}
     named |= {"GC pause": s.faults.garbage_collection, "hidden synchronisation": s.faults.hidden_synchronisation}
     named |= {"missing rank": s.edges.missing_rank, "duplicate rank": s.edges.duplicate_rank}
@@ -337,7 +337,7 @@ def _rank_faults(s: Settings) -> list[str]:
     ]
 
 
-def _format_faults(s: Settings) -> list[str]:
+def _format_faults(s: JobSettings) -> list[str]:
     if s.format is Format.KINETO:
         return []
     edges = s.edges

@@ -8,7 +8,7 @@ import pytest
 
 from traceviz_dag.analyze.across_invariants import periods_violations
 from traceviz_dag.analyze.pipelines.named_pairs import RANGES, named_range_periods, named_table_periods, stamped_periods
-from traceviz_dag.analyze.pipelines.period_summary import judge
+from traceviz_dag.analyze.pipelines.period_summary import judge_pairs
 from traceviz_dag.analyze.pipelines.periods import period_rows, refused, scored_rows
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.read.pairs_file import NamedPair, StageSelector, read_pairs_file, read_stamps
@@ -175,15 +175,15 @@ def test_the_gate_holds_the_chosen_percentile_of_named_pairs_against_their_thres
     named = NamedPair("first", stages=(0, 1), threshold=0.30)
     strict = NamedPair("strict", stages=(0, 1), threshold=0.15, percentile=10)
     rows = pa.concat_tables([named_table_periods(each, periods) for each in (named, strict)])
-    verdicts = {verdict.pair: verdict for verdict in judge((named, strict), rows)}
+    verdicts = {verdict.pair: verdict for verdict in judge_pairs((named, strict), rows)}
     assert verdicts["first"].passed and verdicts["first"].units == 4
     assert verdicts["strict"].passed is False, "the tail fails where the median passes"
 
 
 def test_the_gate_does_not_judge_what_it_has_no_measures_of():
     named = NamedPair("first", stages=(0, 1))
-    (verdict,) = judge((named,), named_table_periods(named, PERIODS.schema.empty_table()))
+    (verdict,) = judge_pairs((named,), named_table_periods(named, PERIODS.schema.empty_table()))
     assert (verdict.passed, verdict.refusal) == (None, "the iteration has no pair of stages 0 and 1")
     few = refused({"pair": "stages 0 and 1", "kind": "stages", "stage": 0}, "1 steady unit, 2 are needed")
-    (verdict,) = judge((named,), named_table_periods(named, few))
+    (verdict,) = judge_pairs((named,), named_table_periods(named, few))
     assert (verdict.passed, verdict.refusal) == (None, "1 steady unit, 2 are needed")

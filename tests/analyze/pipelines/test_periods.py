@@ -19,7 +19,7 @@ from tests.analyze.schedules import (
     perfect,
 )
 from traceviz_dag.analyze.across_invariants import periods_violations
-from traceviz_dag.analyze.pipelines.period_summary import judge, period_summary, two_modes
+from traceviz_dag.analyze.pipelines.period_summary import judge_pairs, period_summary, two_modes
 from traceviz_dag.analyze.pipelines.periods import period_rows, periods_table, refused, scored_rows
 from traceviz_dag.read.pairs_file import NamedPair
 from traceviz_dag.tables import PERIODS
@@ -171,14 +171,14 @@ def test_each_refusal_names_its_ranks_and_steps_and_what_is_judged_over_fewer_ra
 
     named = NamedPair("computation + dp", dimension="dp")
     table = pa.concat_tables([rows(7, {0: few, 1: few, 2: nothing, 3: None}), rows(8, {0: few, 2: nothing, 3: None})])
-    (verdict,) = judge((named,), table)
+    (verdict,) = judge_pairs((named,), table)
     assert verdict.over_fewer_ranks and (verdict.ranks, verdict.ranks_without) == (1, 3)
     assert verdict.refusal == f"ranks 0–1 in step 7, rank 0 in step 8: {few}; rank 2: {nothing}"
     first, second = period_summary(table).to_pylist()
     assert first["without"] == f"ranks 0–1: {few}; rank 2: {nothing}"
     assert second["without"] == f"rank 0: {few}; rank 2: {nothing}"
     answered = rows(7, {2: nothing, 3: None})
-    assert not judge((named,), answered)[0].over_fewer_ranks, "that nothing is to overlap is an answer"
+    assert not judge_pairs((named,), answered)[0].over_fewer_ranks, "that nothing is to overlap is an answer"
     (whole,) = period_summary(rows(7, {0: few, 1: few})).to_pylist()
     assert (whole["refusal"], whole["without"]) == (few, None)
 

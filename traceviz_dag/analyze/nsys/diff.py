@@ -34,7 +34,7 @@ class NameChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ProfileComparison:
     """Profile B against profile A, over all GPUs that were asked for.
 
     Attributes:
@@ -63,7 +63,7 @@ def compare(
     b: Sequence[GpuOverlap],
     kernels: tuple[Sequence[NameMeasures], Sequence[NameMeasures]],
     ranges: tuple[Sequence[RangeNode], Sequence[RangeNode]],
-) -> Comparison:
+) -> ProfileComparison:
     """Compare two profiles.
 
     Args:
@@ -81,7 +81,7 @@ def compare(
     both = [one for one in work if one.count_a and one.count_b]
     shared = sum(one.total_a_ns + one.total_b_ns for one in both) / everything if everything else 0.0
     equal = sum(one.count_a == one.count_b for one in both) / len(both) if both else 0.0
-    return Comparison(
+    return ProfileComparison(
         window_a,
         window_b,
         parts,

@@ -26,11 +26,11 @@ _FEWEST_FOR_MODES = 8
 _LEAST_SHARE, _LEAST_RATIO, _LEAST_EXPLAINED = 0.1, 1.3, 0.8
 
 
-class Verdict(NamedTuple):
+class PairVerdict(NamedTuple):
     """What the gate says of one named pair.
 
     Attributes:
-        passed: None where there is nothing to judge by.
+        passed: None where there is nothing to judge_pairs by.
         score: the percentile of the scores that was held against the threshold.
         ranks: ranks with scores; ranks_without: those of the pair that have no measures.
         over_fewer_ranks: what these would add is not known, so the score is that of fewer than all.
@@ -80,7 +80,7 @@ def period_summary(periods: pa.Table) -> pa.Table:
     )
 
 
-def judge(pairs: Sequence[NamedPair], periods: pa.Table) -> list[Verdict]:
+def judge_pairs(pairs: Sequence[NamedPair], periods: pa.Table) -> list[PairVerdict]:
     """Hold each named pair's scores against its threshold: the gate, on named pairs only.
 
     Args:
@@ -98,7 +98,7 @@ def judge(pairs: Sequence[NamedPair], periods: pa.Table) -> list[Verdict]:
         refusals = _refusals(periods.filter(pa.array(mine)))
         words = refusals.words
         verdicts.append(
-            Verdict(
+            PairVerdict(
                 pair=pair.name,
                 passed=None if reached is None else reached >= pair.threshold,
                 score=reached,

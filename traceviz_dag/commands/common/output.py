@@ -95,8 +95,8 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
     console.print(f"\n{title}", style="bold", markup=False, highlight=False)
     for block in stacked(columns, cells, numeric, console.width):
         names = [columns[place] for place in block]
-        rows = [[row[place] for place in block] for row in cells]
-        console.print(_table(names, rows, [numeric[place] for place in block], console.width))
+        shown = [[row[place] for place in block] for row in cells]
+        console.print(_table(names, shown, [numeric[place] for place in block], console.width))
     if len(every) > MOST_ROWS:
         console.print(f"{len(every) - MOST_ROWS} more rows; --json prints all")
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from traceviz_dag.analyze.nsys.diff import Comparison, NameChange, compare
+from traceviz_dag.analyze.nsys.diff import NameChange, ProfileComparison, compare
 from traceviz_dag.analyze.nsys.overlap import GpuOverlap, gpu_overlap
 from traceviz_dag.analyze.nsys.summary import NameMeasures, by_name
 from traceviz_dag.analyze.nsys.tree import RangeNode, range_tree
@@ -98,7 +98,7 @@ def _sorted_out(names: list[NameChange]) -> dict[str, list[NameChange]]:
     }
 
 
-def _plain(found: Comparison) -> dict[str, Any]:
+def _plain(found: ProfileComparison) -> dict[str, Any]:
     values = asdict(found)
     values["parts"] = {part: {"a_ns": a, "b_ns": b, "change_ns": b - a} for part, (a, b) in found.parts.items()}
     values["change_ns"] = found.window_b_ns - found.window_a_ns

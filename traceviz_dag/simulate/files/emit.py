@@ -25,7 +25,7 @@ from traceviz_dag.simulate.items import Close, Context, Open, Segment
 from traceviz_dag.simulate.program.program import step_items
 from traceviz_dag.simulate.program.stage import StageProgram
 from traceviz_dag.simulate.rank_grids import RankGrids
-from traceviz_dag.simulate.settings import Settings
+from traceviz_dag.simulate.settings import JobSettings
 from traceviz_dag.simulate.templates import Library, Template, spelled
 from traceviz_dag.simulate.timing.host import FRAME_NS
 from traceviz_dag.simulate.timing.streams import StepTimes
@@ -60,7 +60,7 @@ class Written:
 class RankWriter:
     """Writes the files of one rank; templates' texts are kept between files."""
 
-    def __init__(self, settings: Settings, grids: RankGrids, rank: int, library: Library) -> None:
+    def __init__(self, settings: JobSettings, grids: RankGrids, rank: int, library: Library) -> None:
         self.settings, self.library = settings, library
         self.identity = Identity(settings, grids, rank)
         self.program = StageProgram(settings, grids.coordinates(rank)["pp"], library)

@@ -10,7 +10,7 @@ import numpy as np
 
 from traceviz_dag.arrays import Int64
 from traceviz_dag.simulate.rank_grids import ProcessGroup, RankGrids
-from traceviz_dag.simulate.settings import Era, Settings
+from traceviz_dag.simulate.settings import Era, JobSettings
 from traceviz_dag.simulate.tree import Collective
 from traceviz_dag.simulate.work.collectives import GROUP_OF
 
@@ -59,7 +59,7 @@ class Clock:
     drift_ppb: int
 
     @classmethod
-    def of(cls, settings: Settings, rank: int) -> Clock:
+    def of(cls, settings: JobSettings, rank: int) -> Clock:
         """The clock of a rank: nodes differ by milliseconds, GPUs of one node by microseconds."""
         node = rank // settings.node_size
         of_node = np.random.default_rng((settings.seed, 31, node))
@@ -78,7 +78,7 @@ class Clock:
 class Identity:
     """One rank's numbers and groups."""
 
-    def __init__(self, settings: Settings, grids: RankGrids, rank: int) -> None:
+    def __init__(self, settings: JobSettings, grids: RankGrids, rank: int) -> None:
         self.settings, self.rank = settings, rank
         self.groups = grids.of_rank(rank)
         self.clock = Clock.of(settings, rank)

@@ -11,7 +11,7 @@ from traceviz_dag.arrays import Int64
 from traceviz_dag.simulate.bubbles import Spans, bubble_parts
 from traceviz_dag.simulate.files.truth import MICROBATCH_SCHEMA, PIPELINE_SCHEMA, TruthTable, measure_until, union
 from traceviz_dag.simulate.schedules import Backward, Forward
-from traceviz_dag.simulate.settings import Settings
+from traceviz_dag.simulate.settings import JobSettings
 from traceviz_dag.vocabulary import Kind, Phase
 
 HostSpans = dict[tuple[int, int, int, str], list[int]]
@@ -87,7 +87,7 @@ def stage_steps(spans: pa.Table, step: int) -> Spans:
 
 
 def pipeline_table(
-    settings: Settings,
+    settings: JobSettings,
     step: int,
     pipelines: list[tuple[int, ...]],
     measures: dict[int, dict[str, Int64 | int]],
