@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from traceviz_dag.errors import UsageError
@@ -12,6 +13,10 @@ from traceviz_dag.read.perfetto.engines import Engine, find_engine
 
 _SHARED_DATA = Path(os.environ.get("TRACEVIZ_SHARED_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
 
+
+# How long an example takes tells how busy the machine is.
+hypothesis.settings.register_profile("without deadlines", deadline=None)
+hypothesis.settings.load_profile("without deadlines")
 
 _LONGEST = (
     "test_main_job.py",
