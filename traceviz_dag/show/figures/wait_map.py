@@ -81,7 +81,7 @@ def draw_wait_map(source: TableSource) -> Figure | None:
             axis_height=0.36,
         )
         left = 0.0
-        for panel, across in zip(panels, panel_widths([panel.most for panel in panels]), strict=True):
+        for panel, across in zip(panels, panel_widths([panel.total_ns for panel in panels]), strict=True):
             _draw_panel(page, panel, edges, (left, across), height)
             left += across + GAP
         _label_rows(page, waits, ranks, late, height)
