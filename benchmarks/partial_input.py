@@ -46,8 +46,8 @@ WITHOUT_EVIDENCE = {
     "megatron_cpu/tp2_pp2_vpp2_full": (*_UNSOLVED, "figures"),
 }
 """What a job has no answer to, whole or not: exit 2. dlrm8 has no pipelines. Communication of CPU ranks does not end
-together, so their clocks are not solved, no wait is certain, and there is no wait map; of one replica, no other figure of
-those that are asked for."""
+together, so their clocks are not solved, no wait is certain, and there is no wait map; of a single replica, there is no
+figure of all ranks, either."""
 
 
 def commands(run: Path, home: Path, out: Path) -> dict[str, list[str | Path]]:
