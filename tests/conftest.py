@@ -18,6 +18,9 @@ _SHARED_DATA = Path(os.environ.get("TRACEVIZ_SHARED_DATA", Path(__file__).resolv
 hypothesis.settings.register_profile("without deadlines", deadline=None)
 hypothesis.settings.load_profile("without deadlines")
 
+# A worker of pytest-xdist says 80, and every command would print for a terminal of so many columns.
+os.environ.pop("COLUMNS", None)
+
 _LONGEST = (
     "test_main_job.py",
     "test_automation_on_sqlite.py",
