@@ -64,8 +64,10 @@ def test_all_tables_are_written_and_every_check_passes(home, tmp_path):
     assert result.success
     lake = open_lake(folder)
     for name in ACROSS_RANKS_TABLES:
-        assert lake.table(name, inputs.run, inputs.iteration).arrow().num_rows > 0
-        assert lake.query(f"SELECT count(*) AS rows FROM {name}")["rows"][0].as_py() > 0
+        # The job has no experts, and may have no links of two dimensions to compare.
+        least = 0 if name in ("expert_loads", "links") else 1
+        assert lake.table(name, inputs.run, inputs.iteration).arrow().num_rows >= least
+        assert lake.query(f"SELECT count(*) AS rows FROM {name}")["rows"][0].as_py() >= least
     passed = checks(result)
     assert passed == dict.fromkeys(passed, True)
     assert {("collectives", MATCHED), ("rank_clocks", SOLVED), ("periods", GATE)} < set(passed)
