@@ -8,25 +8,21 @@ import dagster as dg
 from assets.automation import ITERATION_NEEDED, PICTURES_NEEDED
 from assets.conventions import table_spec, written_metadata
 from assets.lineage.recorded_files import file_tags
-from assets.partitions import iteration_partitions, ranks_of_iteration
+from assets.partitions import is_by_rank, iteration_partitions, table_of_iteration
 from assets.resources import TracevizHome
 from assets.staleness import MADE_OF_TAG, made_of
 from assets.step_faults import refresh_catalogue, told_in_a_line
 from traceviz_dag.lake.partition_keys import parse_iteration_key
 from traceviz_dag.pipeline.derived import derive
-from traceviz_dag.tables import BY_RANK, DerivedTable, all_tables, derived_tables
+from traceviz_dag.tables import DerivedTable, derived_tables
 
 
 def _spec(table: DerivedTable) -> dg.AssetSpec:
-    by_rank = [name for name in table.made_of if all_tables()[name].partitioned_by == BY_RANK]
     return table_spec(
         table.name,
         group="derived",
-        deps=[
-            dg.AssetDep(name, partition_mapping=ranks_of_iteration) if name in by_rank else dg.AssetDep(name)
-            for name in table.made_of
-        ],
-        condition=ITERATION_NEEDED if by_rank else PICTURES_NEEDED,
+        deps=[table_of_iteration(name) for name in table.made_of],
+        condition=ITERATION_NEEDED if any(map(is_by_rank, table.made_of)) else PICTURES_NEEDED,
     )
 
 

@@ -7,14 +7,12 @@ import dagster as dg
 from assets.automation import FIGURES_GROUP, ITERATION_NEEDED, PICTURES_NEEDED
 from assets.conventions import CODE_VERSION, OWNERS
 from assets.figure_metadata import KINDS, FigureConfig, data_version, figure_metadata, kinds_drawn_by
-from assets.partitions import iteration_partitions, ranks_of_iteration
+from assets.partitions import iteration_partitions, table_of_iteration
 from assets.resources import TracevizHome
 from assets.step_faults import told_in_a_line
 from traceviz_dag.lake.partition_keys import parse_iteration_key
 from traceviz_dag.pipeline.workers import default_workers
 from traceviz_dag.show.registry import sentence_of, tables_of
-from traceviz_dag.tables import all_tables
-from traceviz_dag.tables.schema import BY_RANK
 
 
 def _figure_asset(name: str, condition: dg.AutomationCondition[dg.AssetKey]) -> dg.AssetsDefinition:
@@ -23,7 +21,7 @@ def _figure_asset(name: str, condition: dg.AutomationCondition[dg.AssetKey]) -> 
 
     @dg.asset(
         name=name,
-        deps=[_dependency(table) for table in tables_of(kinds)],
+        deps=[table_of_iteration(table) for table in tables_of(kinds)],
         automation_condition=condition,
         description=sentence_of(kinds),
         partitions_def=iteration_partitions,
@@ -47,11 +45,6 @@ def _figure_asset(name: str, condition: dg.AutomationCondition[dg.AssetKey]) -> 
         return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(data_version(drawn)))
 
     return draw
-
-
-def _dependency(table: str) -> dg.AssetDep:
-    of_ranks = all_tables()[table].partitioned_by == BY_RANK
-    return dg.AssetDep(table, partition_mapping=ranks_of_iteration) if of_ranks else dg.AssetDep(table)
 
 
 pipeline_figures = _figure_asset("pipeline_figures", ITERATION_NEEDED)

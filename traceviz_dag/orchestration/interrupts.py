@@ -60,11 +60,13 @@ def _read(heard: socket.socket) -> bytes:
 @contextmanager
 def _swallowed_interrupts_come_again() -> Iterator[None]:
     former = sys.unraisablehook
+    again: list[threading.Timer] = []
 
     def hook(unraisable: sys.UnraisableHookArgs) -> None:
         if isinstance(unraisable.exc_value, _INTERRUPTS):
             # A moment later, when the main thread has left the place that swallows it.
-            threading.Timer(_AGAIN_SECONDS, os.kill, (os.getpid(), signal.SIGINT)).start()
+            again.append(threading.Timer(_AGAIN_SECONDS, os.kill, (os.getpid(), signal.SIGINT)))
+            again[-1].start()
         else:
             former(unraisable)
 
@@ -73,6 +75,9 @@ def _swallowed_interrupts_come_again() -> Iterator[None]:
         yield
     finally:
         sys.unraisablehook = former
+        # What was swallowed at the very end is told by the end of the block, and must not strike behind it.
+        for timer in again:
+            timer.cancel()
 
 
 @contextmanager

@@ -109,7 +109,6 @@ def figure_tasks(
     ranks: Sequence[int] | None = None,
     *,
     every: bool = False,
-    most: int = MOST_DRAWN,
 ) -> list[FigureTask]:
     """The figures to draw of an iteration, in the order of the kinds; of a large job those of what stands out.
 
@@ -118,12 +117,11 @@ def figure_tasks(
         ranks: those of which figures of single ranks are wanted; None takes all of a small job, else the ranks that
             stand out.
         every: draw each pipeline and replica, however many there are; otherwise those of the ranks that stand out.
-        most: ranks of which a small job has no more.
 
     Raises:
         UsageError: the iteration has no tables of such a rank.
     """
-    numbers = _Numbers(source, ranks, every, most)
+    numbers = _Numbers(source, ranks, every)
     wanted = figure_kinds().values() if kinds is None else kinds
     tasks = [
         FigureTask(source.lake.home, source.run, source.iteration, kind, number)
@@ -139,8 +137,8 @@ def figure_tasks(
 class _Numbers:
     """Which ranks, pipelines and replicas of an iteration are drawn; each is found out once, and only where asked."""
 
-    def __init__(self, source: LakeSource, ranks: Sequence[int] | None, every: bool, most: int) -> None:
-        self._source, self._ranks, self._every, self._most = source, ranks, every, most
+    def __init__(self, source: LakeSource, ranks: Sequence[int] | None, every: bool) -> None:
+        self._source, self._ranks, self._every = source, ranks, every
 
     def of(self, scope: Scope) -> Sequence[int | None]:
         """The numbers of a scope; None is the one figure of an iteration."""
@@ -165,7 +163,7 @@ class _Numbers:
         if unknown:
             run, iteration = self._source.run, self._source.iteration
             raise UsageError(f"no tables of ranks {unknown} in {run}, iteration {iteration}")
-        return notable_ranks(self._source, known, self._most) if self._ranks is None else sorted(set(self._ranks))
+        return notable_ranks(self._source, known) if self._ranks is None else sorted(set(self._ranks))
 
     @cached_property
     def _members(self) -> Sequence[Member]:
