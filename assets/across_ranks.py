@@ -11,34 +11,28 @@ import pyarrow.compute as pc
 
 from assets.automation import ITERATION_NEEDED
 from assets.conventions import INVARIANTS, PAIRS_VARIABLE, table_spec, written_metadata
+from assets.lineage.recorded_files import file_tags
 from assets.partitions import iteration_partitions, ranks_of_iteration
-from assets.recorded_files import file_tags
 from assets.resources import TracevizHome
 from assets.staleness import MADE_OF_TAG, made_of
 from assets.step_faults import refresh_catalogue, told_in_a_line
 from traceviz_dag.analyze.across_invariants import collectives_violations, periods_violations, pipelines_violations
 from traceviz_dag.analyze.invariants import INVARIANT
-from traceviz_dag.analyze.pipelines.period_summary import Verdict, judge
+from traceviz_dag.analyze.pipelines.period_summary import PairVerdict, judge_pairs, period_summary
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.inputs import registered
 from traceviz_dag.lake.partition_keys import parse_iteration_key
-from traceviz_dag.pipeline.across_ranks import StoredIteration, analyse_across_ranks, named_periods
+from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES, StoredIteration, analyse_across_ranks, named_periods
 from traceviz_dag.read.pairs_file import read_pairs_file
+from traceviz_dag.tables import PERIOD_PERCENTILES
 
 MATCHED, SOLVED, GATE = "communications_matched", "clocks_solved", "overlap_score_gate"
 
 MATCHED_LIMIT = 0.99
 """Share of communication kernels below which the check on matching warns."""
 
-_DESCRIPTIONS = {
-    "collectives": "Every rank's part in every communication, matched across ranks: wait, transfer, bandwidth, blame.",
-    "rank_clocks": "Every rank's clock against the common one, or why it is refused.",
-    "pipelines": "Every pipeline stage: its bubble in parts that add up, and where it idles.",
-    "periods": "Every steady unit of neighbouring stages, and of computation against each communication dimension.",
-}
-
 _DEPS = [
-    *(dg.AssetDep(name, partition_mapping=ranks_of_iteration) for name in ("kernels", "microbatches")),
+    *(dg.AssetDep(name, partition_mapping=ranks_of_iteration) for name in ("kernels", "microbatches", "overlap")),
     *(dg.AssetDep(name) for name in ("topology", "process_groups")),
 ]
 
@@ -79,15 +73,14 @@ class _Judged:
     """
 
     periods: pa.Table
-    verdicts: list[Verdict]
+    verdicts: list[PairVerdict]
     fault: str = ""
 
 
 @dg.multi_asset(
     name="across_ranks",
     specs=[
-        table_spec(name, description, group="across_ranks", deps=_DEPS, condition=ITERATION_NEEDED)
-        for name, description in _DESCRIPTIONS.items()
+        table_spec(name, group="across_ranks", deps=_DEPS, condition=ITERATION_NEEDED) for name in ACROSS_RANKS_TABLES
     ],
     partitions_def=iteration_partitions,
     check_specs=[dg.AssetCheckSpec(check, asset=asset, description=text) for asset, check, text in _CHECKS],
@@ -111,6 +104,7 @@ def across_ranks_assets(
     tables = dict(analyse_across_ranks(stored))
     judged = _named_pairs(config, stored, tables["periods"])
     tables["periods"] = pa.concat_tables([tables["periods"], judged.periods])
+    tables["period_percentiles"] = PERIOD_PERCENTILES.from_rows(period_summary(tables["periods"]))
     for name, table in tables.items():
         written = lake.write(name, table, run=run, iteration=iteration)
         yield dg.MaterializeResult(
@@ -136,7 +130,7 @@ def _named_pairs(config: PairsConfig, stored: StoredIteration, periods: pa.Table
         named = named_periods(stored, pairs, periods)
     except BadInputError as error:
         return _Judged(periods.slice(0, 0), [], str(error))
-    return _Judged(named, judge(pairs, named))
+    return _Judged(named, judge_pairs(pairs, named))
 
 
 def _invariants(tables: Mapping[str, pa.Table]) -> Iterator[dg.AssetCheckResult]:
@@ -180,18 +174,22 @@ def _solved(rank_clocks: pa.Table) -> dg.AssetCheckResult:
 
 
 def _gate(judged: _Judged) -> dg.AssetCheckResult:
-    """Pairs that cannot be judged do not fail the gate; they are named."""
-    failed = [verdict for verdict in judged.verdicts if verdict.passed is False]
-    told = [f"{one.pair}: OverlapScore {one.score:.2f} is below {one.threshold:.2f}" for one in failed]
+    """Pairs that cannot be judged, or over fewer than all their ranks, do not fail the gate; they are named."""
+    failed = [one for one in judged.verdicts if one.passed is False]
+    unjudged = [one for one in judged.verdicts if one.passed is None]
+    fewer = [one for one in judged.verdicts if one.over_fewer_ranks]
+    below = [f"{one.pair}: OverlapScore {one.score:.2f} is below {one.threshold:.2f}" for one in failed]
+    told = below or [f"{len(judged.verdicts) - len(unjudged)} named pairs judged, none below its threshold"]
+    told += [f"{one.pair} is not judged: {one.refusal}" for one in unjudged]
+    told += [f"{one.pair} is judged over fewer than all its ranks: {one.refusal}" for one in fewer]
     return dg.AssetCheckResult(
         passed=not failed and not judged.fault,
         check_name=GATE,
         asset_key="periods",
-        description=judged.fault or "; ".join(told) or f"{len(judged.verdicts)} named pairs, none below its threshold",
+        description=judged.fault or "; ".join(told),
         metadata={
             "pairs": dg.MetadataValue.json([verdict._asdict() for verdict in judged.verdicts]),
-            "not_judged": dg.MetadataValue.json(
-                [verdict.pair for verdict in judged.verdicts if verdict.passed is None]
-            ),
+            "not_judged": dg.MetadataValue.json([one.pair for one in unjudged]),
+            "over_fewer_ranks": dg.MetadataValue.json([one.pair for one in fewer]),
         },
     )

@@ -15,7 +15,7 @@ from datetime import timedelta
 import dagster as dg
 
 from assets.conventions import ONLY_STALE_TAG
-from assets.settings import Settings
+from assets.settings import HomeSettings
 
 _Condition = dg.AutomationCondition
 
@@ -107,7 +107,7 @@ PICTURES_NEEDED = _once_settled(
 FIGURES_GROUP = "figures"
 
 
-def automation_sensor(settings: Settings) -> dg.AutomationConditionSensorDefinition:
+def automation_sensor(settings: HomeSettings) -> dg.AutomationConditionSensorDefinition:
     """The sensor that evaluates the conditions; it runs unless switched off, where there is a root to watch."""
     return dg.AutomationConditionSensorDefinition(
         "automation",
@@ -121,7 +121,7 @@ def automation_sensor(settings: Settings) -> dg.AutomationConditionSensorDefinit
 
 
 def with_freshness(
-    assets: Iterable[dg.AssetsDefinition | dg.SourceAsset], settings: Settings
+    assets: Iterable[dg.AssetsDefinition | dg.SourceAsset], settings: HomeSettings
 ) -> list[dg.AssetsDefinition | dg.SourceAsset]:
     """The assets, with what is expected of a place where jobs deliver every night; without roots nothing is."""
     if not settings.watch:
@@ -132,7 +132,7 @@ def with_freshness(
 
 
 def without_pictures(
-    assets: Iterable[dg.AssetsDefinition | dg.SourceAsset], settings: Settings
+    assets: Iterable[dg.AssetsDefinition | dg.SourceAsset], settings: HomeSettings
 ) -> list[dg.AssetsDefinition | dg.SourceAsset]:
     """The assets, whose figures nothing draws by itself where ``figures.automatic`` is off."""
     if settings.figures.automatic:

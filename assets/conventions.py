@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from typing import Any
 
 import dagster as dg
+import xxhash
 
-from traceviz_dag.tables import PARTITION_COLUMNS, TABLES
+from traceviz_dag.tables import PARTITION_COLUMNS, all_tables, derived_tables
 
 OWNERS = ["team:performance"]
 DATA_VERSION_TAG = "dagster/data_version"
@@ -18,16 +19,28 @@ RULES_TAG = "traceviz/rules"
 ONLY_STALE_TAG = "traceviz/only_stale"
 """A run with this tag leaves out the ranks whose tables are made from what is there now."""
 
+RANGE_START_TAG = "dagster/asset_partition_range_start"
+RANGE_END_TAG = "dagster/asset_partition_range_end"
+"""Of a run over several partitions, its first and its last."""
+
+IN_FLIGHT = [
+    dg.DagsterRunStatus.QUEUED,
+    dg.DagsterRunStatus.NOT_STARTED,
+    dg.DagsterRunStatus.STARTING,
+    dg.DagsterRunStatus.STARTED,
+    dg.DagsterRunStatus.CANCELING,
+]
+"""States of a run that has not ended."""
+
 PAIRS_VARIABLE = "TRACEVIZ_PAIRS"
 """Environment variable that names the file of pairs, where a run's configuration names none."""
 
-CODE_VERSION = "5"
+CODE_VERSION = "6"
 """Raise it when the same trace and rules give different tables: everything is then computed again."""
 
 
 def table_spec(
     name: str,
-    description: str,
     *,
     group: str,
     deps: Iterable[dg.CoercibleToAssetDep],
@@ -46,17 +59,23 @@ def table_spec(
         group_name=group,
         owners=OWNERS,
         kinds={"parquet", "duckdb"},
-        code_version=CODE_VERSION,
-        description=description,
+        code_version=code_version_of(name),
+        description=all_tables()[name].comment,
         metadata=_table_metadata(name),
         automation_condition=condition,
         skippable=skippable,
     )
 
 
+def code_version_of(table: str) -> str:
+    """The version of the code that makes a table; the query of another package's table is a part of it."""
+    derived = derived_tables().get(table)
+    return CODE_VERSION if derived is None else f"{CODE_VERSION}-{xxhash.xxh3_64_hexdigest(derived.sql.encode())}"
+
+
 def _table_metadata(name: str) -> dict[str, Any]:
     """Definition metadata of a table's asset: its name and its columns with types and comments."""
-    table = TABLES[name]
+    table = all_tables()[name]
     columns = [PARTITION_COLUMNS[column] for column in table.partitioned_by] + list(table.columns)
     return {
         "dagster/table_name": name,

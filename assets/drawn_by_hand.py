@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from assets.figure_metadata import event
+from assets.figure_metadata import asset_of, event, kinds_drawn_by
 from assets.iteration_figures import iteration_figures
+from assets.lineage.provenance import input_tags
 from assets.partitions import rank_trace_key
-from assets.provenance import input_tags
 from assets.rank_figures import rank_figures
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import iteration_key, rank_key
+from traceviz_dag.show.registry import Scope
 
 if TYPE_CHECKING:
     from traceviz_dag.pipeline.figures import DrawnFigure, FigureTask
@@ -57,29 +58,16 @@ def tags_of_inputs(instance: dg.DagsterInstance) -> dict[str, dict[str, str]]:
 
 def _partition(task: FigureTask) -> tuple[str, str]:
     """The asset and the partition that a figure belongs to."""
-    from traceviz_dag.pipeline.figures import RANK_KINDS, FigureKind
-
     key = iteration_key(task.run, task.iteration)
-    if task.kind in RANK_KINDS:
-        return "rank_figures", str(rank_trace_key(key, rank_key(task.number or 0)))
-    groups = {
-        FigureKind.PIPELINE_GROUP: "pipeline_figures",
-        FigureKind.MODEL_REPLICA: "replica_figures",
-        FigureKind.ALL_RANKS: "replica_figures",
-    }
-    return groups.get(task.kind, "across_ranks_figures"), key
+    if task.kind.scope is Scope.RANK:
+        key = str(rank_trace_key(key, rank_key(task.number or 0)))
+    return asset_of(task.kind), key
 
 
 def _expected(home: Path, task: FigureTask) -> set[str]:
     """Names of all figures that the asset draws of the partition."""
-    from traceviz_dag.pipeline.figures import LakeSource, across_ranks_tasks, group_tasks, rank_tasks
+    from traceviz_dag.pipeline.figures import LakeSource, figure_tasks
 
-    asset, _ = _partition(task)
     source = LakeSource(Lake(home), task.run, task.iteration)
-    if asset == "rank_figures":
-        tasks = rank_tasks(source, [task.number or 0])
-    elif asset == "across_ranks_figures":
-        tasks = across_ranks_tasks(source)
-    else:
-        tasks = [one for one in group_tasks(source) if _partition(one)[0] == asset]
-    return {one.name for one in tasks}
+    ranks = [task.number] if task.kind.scope is Scope.RANK and task.number is not None else None
+    return {one.name for one in figure_tasks(source, kinds_drawn_by(asset_of(task.kind)), ranks)}

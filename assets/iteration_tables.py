@@ -7,8 +7,8 @@ import dagster as dg
 
 from assets.automation import ITERATION_NEEDED
 from assets.conventions import INVARIANTS, table_spec, written_metadata
+from assets.lineage.recorded_files import file_tags
 from assets.partitions import iteration_partitions, ranks_of_iteration
-from assets.recorded_files import file_tags
 from assets.resources import TracevizHome
 from assets.staleness import MADE_OF_TAG, made_of
 from assets.step_faults import refresh_catalogue, told_in_a_line
@@ -23,7 +23,7 @@ class PartialConfig(dg.Config):
 
     Attributes:
         allow_partial: go on without those of which nothing could be read.
-        with_partial: count those that were read in part; by default figures across ranks leave them out.
+        with_partial: count those that were read in part; by default measures across ranks leave them out.
     """
 
     allow_partial: bool = False
@@ -35,7 +35,6 @@ class PartialConfig(dg.Config):
     specs=[
         table_spec(
             name,
-            description,
             group="iterations",
             deps=[
                 *(dg.AssetDep(one, partition_mapping=ranks_of_iteration) for one in ("traces", "overlap")),
@@ -43,10 +42,7 @@ class PartialConfig(dg.Config):
             ],
             condition=ITERATION_NEEDED,
         )
-        for name, description in (
-            ("iterations", "One line an iteration: step time and its shares over all ranks."),
-            ("runs", "How the run was captured, and whether its ranks agree on that."),
-        )
+        for name in ("iterations", "runs")
     ],
     partitions_def=iteration_partitions,
     check_specs=[
@@ -59,7 +55,7 @@ def iteration_assets(
 ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:
     """Aggregate the iteration; without ``allow_partial`` it fails while a registered rank is unread.
 
-    It fails in any case while the figures of a rank break an invariant: an average with them in it would mislead.
+    It fails in any case while the measures of a rank break an invariant: an average with them in it would mislead.
     """
     run, iteration = parse_iteration_key(context.partition_key)
     lake = traceviz.lake()
@@ -74,7 +70,7 @@ def iteration_assets(
     broken = ranks_that_break_invariants(lake, run, iteration)
     if broken:
         raise dg.Failure(
-            description=f"figures of ranks {broken} of {context.partition_key} break invariants, see check "
+            description=f"measures of ranks {broken} of {context.partition_key} break invariants, see check "
             f"{INVARIANTS} of overlap; report it, with the trace",
             allow_retries=False,
         )
@@ -86,14 +82,14 @@ def iteration_assets(
     }
     for name, table in tables.items():
         written = lake.write(name, table, run=run, iteration=iteration)
-        figures = table.to_pylist()[0] if table.num_rows else {}
-        complete = figures.get("complete", complete)
-        not_whole |= {word: figures[word] or [] for word in ("partial_ranks", "missing_ranks") if word in figures}
+        measures = table.to_pylist()[0] if table.num_rows else {}
+        complete = measures.get("complete", complete)
+        not_whole |= {word: measures[word] or [] for word in ("partial_ranks", "missing_ranks") if word in measures}
         yield dg.MaterializeResult(
             asset_key=name,
             metadata={
                 **written_metadata(written.rows, written.bytes, Path(written.path).as_uri()),
-                **{column: value for column, value in figures.items() if isinstance(value, int | float)},
+                **{column: value for column, value in measures.items() if isinstance(value, int | float)},
             },
             data_version=dg.DataVersion(written.digest),
             tags={

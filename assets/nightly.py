@@ -13,7 +13,7 @@ from assets.conventions import table_spec
 from assets.resources import TracevizHome
 from assets.settings import NightlySettings
 from assets.step_faults import told_in_a_line
-from traceviz_dag.analyze.nights import OTHER_RANKS, Figures, Verdict, judge
+from traceviz_dag.analyze.nights import OTHER_RANKS, Measures, NightVerdict, judge_nights
 from traceviz_dag.analyze.step_parts import step_parts
 from traceviz_dag.lake.digests import digest_of
 from traceviz_dag.lake.inputs import registered_if_any
@@ -61,14 +61,10 @@ class _Judged:
     specs=[
         table_spec(
             name,
-            description,
             group="nightly",
             deps=[dg.AssetDep(one, partition_mapping=dg.AllPartitionMapping()) for one in ("iterations", "periods")],
         )
-        for name, description in (
-            ("nights", "The verdict on each iteration, against the last accepted one of its series."),
-            ("night_deltas", "What each part of the step contributes to its change."),
-        )
+        for name in ("nights", "night_deltas")
     ],
     check_specs=[
         dg.AssetCheckSpec(
@@ -86,7 +82,7 @@ def nightly_gate(
     """Judge what is new in the order of the series; a verdict decides what the next one is compared with."""
     settings = traceviz.settings().nightly
     lake = traceviz.lake()
-    verdicts: dict[str, Verdict] = {}
+    verdicts: dict[str, NightVerdict] = {}
     for series, members in _series(lake, settings.series).items():
         verdicts |= _judge_series(lake, series, members, settings, config.accept)
     if verdicts:
@@ -109,7 +105,7 @@ def nightly_gate(
 
 
 def unjudged(lake: Lake) -> list[Partition]:
-    """Iterations whose figures stand and have no verdict, or were computed again since."""
+    """Iterations whose measures stand and have no verdict, or were computed again since."""
     judged = _judged(lake)
     return [
         partition for partition in lake.partitions("iterations") if _needs_verdict(lake, partition, judged, accept=())
@@ -128,21 +124,21 @@ def references(lake: Lake, globs: Sequence[str]) -> set[str]:
     return {iteration_key(partition.run, partition.iteration) for partition in last.values()}
 
 
-def iteration_figures(lake: Lake, partition: Partition, rank: int | None = None) -> tuple[Figures, int] | None:
+def iteration_measures(lake: Lake, partition: Partition, rank: int | None = None) -> tuple[Measures, int] | None:
     """What of an iteration is judged, its step taken apart on one rank.
 
     Args:
         rank: the rank to take apart; by default, or where the iteration lacks it, the one that computes longest.
 
     Returns:
-        The figures and the rank; None where no step was measured.
+        The measures and the rank; None where no step was measured.
     """
     rows = lake.table("iterations", partition.run, partition.iteration).arrow().to_pylist()
     if not rows or rows[0]["step_ns"] is None:
         return None
     row = rows[0]
     has_rank = rank is not None and lake.exists("kernels", run=partition.run, iteration=partition.iteration, rank=rank)
-    chosen = rank if has_rank else row["slowest_rank"]
+    chosen = rank if has_rank else row["longest_computation_rank"]
     if chosen is None:
         return None
     parts = _rank_parts(lake, partition, chosen)
@@ -152,7 +148,7 @@ def iteration_figures(lake: Lake, partition: Partition, rank: int | None = None)
         found = lake.query_iteration(SCORES_SQL, run=partition.run, iteration=partition.iteration).to_pylist()
         scores = {score["pair"]: score["score"] for score in found}
     name = iteration_key(partition.run, partition.iteration)
-    return Figures(name, row["step_ns"], row["exposed_ns"], parts, scores), chosen
+    return Measures(name, row["step_ns"], row["exposed_ns"], parts, scores), chosen
 
 
 def _rank_parts(lake: Lake, partition: Partition, rank: int) -> dict[str, int]:
@@ -172,10 +168,10 @@ def _rank_parts(lake: Lake, partition: Partition, rank: int) -> dict[str, int]:
 
 def _judge_series(
     lake: Lake, series: str, members: Sequence[Partition], settings: NightlySettings, accept: Sequence[str]
-) -> dict[str, Verdict]:
+) -> dict[str, NightVerdict]:
     judged = _judged(lake)
     accepted: list[Partition] = []
-    verdicts: dict[str, Verdict] = {}
+    verdicts: dict[str, NightVerdict] = {}
     for partition in members:
         key = iteration_key(partition.run, partition.iteration)
         if _needs_verdict(lake, partition, judged, accept):
@@ -201,18 +197,18 @@ def _judge(
     settings: NightlySettings,
     *,
     by_hand: bool,
-) -> Verdict | None:
-    found = iteration_figures(lake, partition)
+) -> NightVerdict | None:
+    found = iteration_measures(lake, partition)
     if found is None:
         return None
-    figures, rank = found
-    before = iteration_figures(lake, accepted[-1], rank) if accepted else None
+    measures, rank = found
+    before = iteration_measures(lake, accepted[-1], rank) if accepted else None
     history = [_step_ns(lake, one) for one in accepted[-settings.history :]]
-    verdict = judge(figures, before[0] if before else None, history, settings.tolerances)
+    verdict = judge_nights(measures, before[0] if before else None, history, settings.tolerances)
     if by_hand and not verdict.accepted:
         statement = verdict.statement.rpartition("; ")[0] + "; accepted by hand"
-        verdict = Verdict(True, verdict.worse, verdict.deltas, statement)
-    _write(lake, series, partition, accepted[-1] if before else None, figures, before, rank, verdict)
+        verdict = NightVerdict(True, verdict.worse, verdict.deltas, statement)
+    _write(lake, series, partition, accepted[-1] if before else None, measures, before, rank, verdict)
     return verdict
 
 
@@ -221,10 +217,10 @@ def _write(
     series: str,
     partition: Partition,
     reference: Partition | None,
-    figures: Figures,
-    before: tuple[Figures, int] | None,
+    measures: Measures,
+    before: tuple[Measures, int] | None,
     rank: int,
-    verdict: Verdict,
+    verdict: NightVerdict,
 ) -> None:
     values: dict[str, object] = {
         "series": series,
@@ -233,9 +229,9 @@ def _write(
         "reference_run": reference.run if reference else None,
         "reference_iteration": reference.iteration if reference else None,
         "compared_rank": rank,
-        "step_ns": figures.step_ns,
+        "step_ns": measures.step_ns,
         "reference_step_ns": before[0].step_ns if before else None,
-        "exposed_ns": figures.exposed_ns,
+        "exposed_ns": measures.exposed_ns,
         "reference_exposed_ns": before[0].exposed_ns if before else None,
         "moved": verdict.moved.part if verdict.moved else None,
         "moved_ns": verdict.moved.delta_ns if verdict.moved else None,

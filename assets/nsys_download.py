@@ -1,11 +1,11 @@
-"""A profile fetched from a Hugging Face data set: where it came from and its checksum stand in its materialization."""
+"""A profile fetched from a Hugging Face data set: where it came from and its checksum are in its materialization."""
 
 import dagster as dg
 
 from assets.conventions import OWNERS
 from assets.resources import TracevizHome
 from assets.step_faults import told_in_a_line
-from traceviz_dag.read.public_profile import DATA_SET, PROFILE
+from traceviz_dag.read.hub.public_profile import DATA_SET, PROFILE
 
 
 class NsysDownload(dg.Config):
@@ -36,7 +36,7 @@ def nsys_profile(
 ) -> dg.MaterializeResult[None]:
     """Fetch the profile, or take what is there already; an interrupted download goes on where it ended."""
     # Only who fetches pays for the client of the hub.
-    from traceviz_dag.read.hub import Wanted, check_endpoint, download
+    from traceviz_dag.read.hub.download import Wanted, check_endpoint, download
 
     wanted = Wanted(config.repository, config.file, config.revision or None, config.endpoint or None)
     check_endpoint(wanted.endpoint)

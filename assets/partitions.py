@@ -8,6 +8,7 @@ import dagster as dg
 
 from traceviz_dag.lake.inputs import IterationInputs
 from traceviz_dag.lake.partition_keys import rank_key
+from traceviz_dag.tables import BY_RANK, all_tables
 
 iteration_partitions = dg.DynamicPartitionsDefinition(name="iteration")
 rank_partitions = dg.DynamicPartitionsDefinition(name="rank")
@@ -15,6 +16,16 @@ rank_trace_partitions = dg.MultiPartitionsDefinition({"iteration": iteration_par
 
 ranks_of_iteration = dg.MultiToSingleDimensionPartitionMapping("iteration")
 """An iteration depends on all its ranks, and a rank on its iteration."""
+
+
+def is_by_rank(table: str) -> bool:
+    """Whether a table has a partition for each rank, and not one an iteration."""
+    return all_tables()[table].partitioned_by == BY_RANK
+
+
+def table_of_iteration(table: str) -> dg.AssetDep:
+    """How an asset with a partition for each iteration depends on a table: on all ranks of one that is by rank."""
+    return dg.AssetDep(table, partition_mapping=ranks_of_iteration) if is_by_rank(table) else dg.AssetDep(table)
 
 
 def register_partitions(instance: dg.DagsterInstance, inputs: Sequence[IterationInputs]) -> None:

@@ -9,26 +9,29 @@ from xxhash import xxh3_128_hexdigest
 
 from assets.automation import FIGURES_GROUP, RANKS_NEEDED
 from assets.conventions import CODE_VERSION, DATA_VERSION_TAG, ONLY_STALE_TAG, OWNERS
-from assets.figure_metadata import KINDS, FigureConfig, event
+from assets.figure_metadata import KINDS, FigureConfig, event, kinds_drawn_by
+from assets.lineage.provenance import input_tags
 from assets.partitions import rank_trace_key, rank_trace_partitions, ranks_by_iteration, ranks_of_iteration
-from assets.provenance import input_tags
 from assets.resources import TracevizHome
 from assets.settings import FigureSettings
 from assets.staleness import latest_tags
 from assets.step_faults import told_in_a_line
 from traceviz_dag.lake.partition_keys import parse_iteration_key, parse_rank_key, rank_key
 from traceviz_dag.pipeline.workers import default_workers
+from traceviz_dag.show.registry import sentence_of, tables_of
 
 if TYPE_CHECKING:
     from traceviz_dag.pipeline.figures import DrawnFigure, LakeSource
 
 
-_TABLES = ("kernels", "microbatches", "overlap")
+NAME = "rank_figures"
+_KINDS = kinds_drawn_by(NAME)
+_TABLES = tables_of(_KINDS)
 _MADE_OF = "traceviz/made_of"
 
 
 @dg.asset(
-    name="rank_figures",
+    name=NAME,
     deps=[
         *_TABLES,
         # What is asked for by itself waits for all ranks.
@@ -41,7 +44,7 @@ _MADE_OF = "traceviz/made_of"
     owners=OWNERS,
     kinds=KINDS,
     code_version=CODE_VERSION,
-    description="Timeline and overlap bars of each rank, as PNG, SVG and PDF under HOME/figures.",
+    description=sentence_of(_KINDS),
     output_required=False,
 )
 @told_in_a_line
@@ -56,7 +59,7 @@ def rank_figures(
     No output is yielded, as in ``rank_tables``: a pair of iteration and rank without a trace stays unmaterialised.
     """
     # Imported here: matplotlib takes a second, and every run of every other asset would pay for it.
-    from traceviz_dag.pipeline.figures import LakeSource, draw_figures, rank_tasks, readable_ranks
+    from traceviz_dag.pipeline.figures import LakeSource, draw_figures, figure_tasks, readable_ranks
 
     settings = traceviz.settings().figures
     formats = config.chosen(settings)
@@ -68,11 +71,12 @@ def rank_figures(
         if by_itself:
             wanted &= _chosen_ranks(source, settings)
         made_of = _made_of(context.instance, key, wanted, formats)
-        inputs = input_tags(context.instance, rank_figures, "rank_figures")
+        inputs = input_tags(context.instance, rank_figures, NAME)
         if by_itself:
-            drawn_of = latest_tags(context.instance, "rank_figures", [_partition(key, rank) for rank in wanted])
+            drawn_of = latest_tags(context.instance, NAME, [_partition(key, rank) for rank in wanted])
             wanted = {rank for rank in wanted if drawn_of.get(_partition(key, rank), {}).get(_MADE_OF) != made_of[rank]}
-        tasks = [replace(task, formats=formats, previewed=True) for task in rank_tasks(source, sorted(wanted))]
+        tasks = figure_tasks(source, _KINDS, sorted(wanted))
+        tasks = [replace(task, formats=formats, previewed=True) for task in tasks]
         by_rank: dict[int, list[DrawnFigure]] = {}
         for drawn in draw_figures(tasks, traceviz.workers or default_workers()):
             rank = drawn.task.number or 0
@@ -80,7 +84,7 @@ def rank_figures(
             of_rank.append(drawn)
             if len(of_rank) == sum(task.number == rank for task in tasks):
                 tags = {**inputs, _MADE_OF: made_of[rank]}
-                context.log_event(event("rank_figures", _partition(key, rank), traceviz.folder, of_rank, tags))
+                context.log_event(event(NAME, _partition(key, rank), traceviz.folder, of_rank, tags))
     yield from ()
 
 

@@ -16,10 +16,10 @@ from assets.conventions import (
     table_spec,
     written_metadata,
 )
+from assets.lineage.provenance import input_tags
+from assets.lineage.recorded_files import file_tags
 from assets.partitions import rank_trace_key, rank_trace_partitions, ranks_by_iteration, ranks_of_iteration
-from assets.provenance import input_tags
 from assets.raw_traces import classification_rules, raw_traces
-from assets.recorded_files import file_tags
 from assets.resources import TracevizHome
 from assets.staleness import LAST_RECORDED, stale_ranks
 from assets.step_faults import RANKS_TOLD, refresh_catalogue, told_in_a_line
@@ -32,14 +32,6 @@ from traceviz_dag.pipeline.iteration import rank_traces, stored_topology
 from traceviz_dag.pipeline.ranks import RANK_TABLES
 from traceviz_dag.pipeline.workers import IterationTask, RankOutcome, analyse_ranks
 
-_DESCRIPTIONS = {
-    "traces": "What was read of each file, what was dropped and why, and how much is classified.",
-    "kernels": "Every kernel with its phase, dimension, category and micro-batch, and the evidence for each.",
-    "microbatches": "Each micro-batch's forward, backward and recompute: span, computation, hidden and exposed.",
-    "overlap": "Computation and communication as unions per window and dimension, hidden and exposed.",
-    "nvtx_ranges": "NVTX ranges with their nesting and what the GPU did for each; of Nsight Systems profiles only.",
-}
-
 COVERAGE = "coverage"
 UNCLASSIFIED_LIMIT = 0.01
 """Share of kernel time without a category from which the coverage check warns."""
@@ -50,7 +42,6 @@ UNCLASSIFIED_LIMIT = 0.01
     specs=[
         table_spec(
             name,
-            _DESCRIPTIONS[name],
             group="ranks",
             deps=[
                 raw_traces,

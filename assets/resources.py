@@ -7,12 +7,11 @@ from pathlib import Path
 
 import dagster as dg
 
-from assets.settings import Settings, load_settings
+from assets.settings import HomeSettings, load_settings
 from traceviz_dag.classify.rules import Rules, load_rules
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.system.paths import real_path
-
-DEFAULT_HOME = "traceviz_home"
+from traceviz_dag.vocabulary import DEFAULT_HOME
 
 
 class TracevizHome(dg.ConfigurableResource):
@@ -37,7 +36,7 @@ class TracevizHome(dg.ConfigurableResource):
         """The lake of this home."""
         return open_lake(self.folder)
 
-    def settings(self) -> Settings:
+    def settings(self) -> HomeSettings:
         """What runs by itself in this home, and how."""
         return load_settings(self.folder)
 

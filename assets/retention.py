@@ -8,7 +8,7 @@ from pathlib import Path
 import dagster as dg
 from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus
 
-from assets.conventions import CODE_VERSION, DATA_VERSION_TAG, OWNERS
+from assets.conventions import CODE_VERSION, DATA_VERSION_TAG, IN_FLIGHT, OWNERS, RANGE_END_TAG, RANGE_START_TAG
 from assets.nightly import references
 from assets.partitions import iteration_partitions, rank_partitions, rank_trace_key
 from assets.raw_traces import raw_traces, topology_files
@@ -18,7 +18,7 @@ from assets.step_faults import told_in_a_line
 from traceviz_dag.lake.inputs import IterationInputs, all_registered, forget
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import rank_key
-from traceviz_dag.tables import TABLES
+from traceviz_dag.tables import all_tables
 
 ROOM = "room_for_partitions"
 MOST_PARTITIONS = 100_000
@@ -29,18 +29,11 @@ WARN_SHARE = 0.8
 _PRUNED = "pruned"
 _FETCHED = "fetched"
 _DAY_NS = 86_400 * 1_000_000_000
-_IN_FLIGHT = [
-    dg.DagsterRunStatus.QUEUED,
-    dg.DagsterRunStatus.NOT_STARTED,
-    dg.DagsterRunStatus.STARTING,
-    dg.DagsterRunStatus.STARTED,
-    dg.DagsterRunStatus.CANCELING,
-]
 _ACTIVE_BACKFILLS = [BulkActionStatus.REQUESTED, BulkActionStatus.CANCELING, BulkActionStatus.FAILING]
 _PARTITION_TAGS = (
     "dagster/partition",
-    "dagster/asset_partition_range_start",
-    "dagster/asset_partition_range_end",
+    RANGE_START_TAG,
+    RANGE_END_TAG,
 )
 
 
@@ -139,7 +132,7 @@ def prune(instance: dg.DagsterInstance, lake: Lake, inputs: IterationInputs, own
     from traceviz_dag.pipeline.figures import figures_folder
     from traceviz_dag.pipeline.perfetto_export import export_folder
 
-    for name in TABLES:
+    for name in all_tables():
         lake.delete(name, run=inputs.run, iteration=inputs.iteration)
     for made_of_it in (figures_folder, export_folder):
         shutil.rmtree(made_of_it(lake.home, inputs.run, inputs.iteration), ignore_errors=True)
@@ -161,7 +154,7 @@ def is_in_use(instance: dg.DagsterInstance, key: str, own_run: str = "") -> bool
     """Whether a run or a backfill is under way that works on the iteration, or may."""
     if instance.get_backfills(filters=BulkActionsFilter(statuses=_ACTIVE_BACKFILLS), limit=1):
         return True
-    runs = [run for run in instance.get_runs(dg.RunsFilter(statuses=_IN_FLIGHT)) if run.run_id != own_run]
+    runs = [run for run in instance.get_runs(dg.RunsFilter(statuses=IN_FLIGHT)) if run.run_id != own_run]
     return any(_may_work_on(run, key) for run in runs)
 
 

@@ -126,7 +126,7 @@ class NotifySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     file: str = ""
 
 
-class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class HomeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything that may be set; nothing is watched without a root.
 
     Attributes:
@@ -142,7 +142,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     figures: FigureSettings = msgspec.field(default_factory=FigureSettings)
 
 
-def load_settings(home: Path, environment: Mapping[str, str] = os.environ) -> Settings:
+def load_settings(home: Path, environment: Mapping[str, str] = os.environ) -> HomeSettings:
     """Read the settings in force: TRACEVIZ_SETTINGS names the file, else HOME/traceviz.toml, else none is needed.
 
     TRACEVIZ_ROOTS adds roots to those of the file, comma-separated; TRACEVIZ_WEBHOOK comes before the file's.
@@ -152,13 +152,13 @@ def load_settings(home: Path, environment: Mapping[str, str] = os.environ) -> Se
     """
     named = environment.get(FILE_VARIABLE)
     path = Path(named) if named else home / FILE_NAME
-    settings = Settings()
+    settings = HomeSettings()
     if named and not path.exists():
         raise BadInputError(path, "no such file", f"correct {FILE_VARIABLE}")
     if path.exists():
         document = read_toml(path, _REMEDY)
         try:
-            settings = msgspec.convert(document, Settings)
+            settings = msgspec.convert(document, HomeSettings)
         except (msgspec.ValidationError, OverflowError) as error:
             raise BadInputError(path, str(error), _REMEDY) from None
         _check_times(settings, path)
@@ -173,7 +173,7 @@ def load_settings(home: Path, environment: Mapping[str, str] = os.environ) -> Se
     return msgspec.structs.replace(settings, watch=tuple(watched.values()), notify=notify)
 
 
-def _check_times(settings: Settings, path: Path) -> None:
+def _check_times(settings: HomeSettings, path: Path) -> None:
     """Refuse what Dagster would refuse when it loads its schedules: then nothing at all would run."""
     for cron in (settings.nightly.cron, settings.retention.cron):
         try:

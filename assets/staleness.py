@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import dagster as dg
 import xxhash
 
-from assets.conventions import CODE_VERSION, CODE_VERSION_TAG, INPUT_VERSION_TAG, PAIRS_VARIABLE, RULES_TAG
+from assets.conventions import (
+    CODE_VERSION,
+    CODE_VERSION_TAG,
+    INPUT_VERSION_TAG,
+    PAIRS_VARIABLE,
+    RULES_TAG,
+    code_version_of,
+)
+from assets.lineage.recorded_files import are_as_recorded, digests_in
 from assets.partitions import rank_trace_key
-from assets.recorded_files import are_as_recorded, digests_in
 from assets.topology import INPUTS_TAG, inputs_version
 from traceviz_dag.lake.digests import digest_of
 from traceviz_dag.lake.inputs import IterationInputs, RankInput, registered_if_any
@@ -21,6 +28,7 @@ from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES
 from traceviz_dag.pipeline.formats.registry import trace_format
 from traceviz_dag.pipeline.iteration import stored_topology
 from traceviz_dag.pipeline.ranks import RANK_TABLES
+from traceviz_dag.tables import derived_tables
 
 MADE_OF_TAG = "traceviz/made_of"
 """Of an iteration's own tables: what they were made of, as one digest; see ``made_of``."""
@@ -86,10 +94,19 @@ def _not_current(
 
 def iteration_is_current(instance: dg.DagsterInstance, lake: Lake, inputs: IterationInputs) -> bool:
     """Whether the iteration's own tables were made of what its ranks and its topology are now, by this code."""
-    wanted = made_of(instance, lake, inputs.run, inputs.iteration)
-    for name in ITERATION_TABLES:
+    return _are_current(instance, lake, inputs, ITERATION_TABLES)
+
+
+def derived_are_current(instance: dg.DagsterInstance, lake: Lake, inputs: IterationInputs) -> bool:
+    """The same of the tables that other packages derive from them."""
+    return _are_current(instance, lake, inputs, derived_tables())
+
+
+def _are_current(instance: dg.DagsterInstance, lake: Lake, inputs: IterationInputs, names: Collection[str]) -> bool:
+    wanted = made_of(instance, lake, inputs.run, inputs.iteration) if names else ""
+    for name in names:
         tags = latest_tags(instance, name, [inputs.key]).get(inputs.key, {})
-        if (tags.get(MADE_OF_TAG), tags.get(CODE_VERSION_TAG)) != (wanted, CODE_VERSION):
+        if (tags.get(MADE_OF_TAG), tags.get(CODE_VERSION_TAG)) != (wanted, code_version_of(name)):
             return False
         if not are_as_recorded(lake, tags, [name], inputs.run, inputs.iteration):
             return False

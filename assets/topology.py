@@ -8,9 +8,9 @@ import xxhash
 
 from assets.automation import TOPOLOGY_NEEDED
 from assets.conventions import table_spec, written_metadata
+from assets.lineage.recorded_files import file_tags
 from assets.partitions import iteration_partitions, ranks_of_iteration
 from assets.raw_traces import raw_traces, topology_files
-from assets.recorded_files import file_tags
 from assets.resources import TracevizHome
 from assets.step_faults import refresh_catalogue, told_in_a_line
 from traceviz_dag.classify.topology.unite import topology_tables
@@ -36,15 +36,11 @@ def inputs_version(inputs: IterationInputs) -> str:
     specs=[
         table_spec(
             name,
-            description,
             group="topology",
             deps=[dg.AssetDep(raw_traces, partition_mapping=ranks_of_iteration), topology_files],
             condition=TOPOLOGY_NEEDED,
         )
-        for name, description in (
-            ("topology", "Each rank's coordinates in both rank grids, its stage, pipeline and replicas."),
-            ("process_groups", "Each process group with its members in order, and which source said so."),
-        )
+        for name in ("topology", "process_groups")
     ],
     partitions_def=iteration_partitions,
     check_specs=[

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
-import shutil
 import sys
 import tempfile
 import time
@@ -42,14 +41,14 @@ from traceviz_dag.pipeline.iteration import rank_traces, read_topology
 from traceviz_dag.pipeline.ranks import classify_trace, read_events
 from traceviz_dag.read.kineto.reader import read_kineto
 from traceviz_dag.read.truth import read_truth, truth_folder
-from traceviz_dag.simulate import Settings, simulate
-from traceviz_dag.simulate.files.nsys_export import write_exports
+from traceviz_dag.simulate import JobSettings, simulate
 from traceviz_dag.simulate.settings import (
     ContextExchange,
     Dispatcher,
     Edges,
     Era,
     Faults,
+    Format,
     Graphs,
     Layout,
     Recompute,
@@ -59,7 +58,7 @@ from traceviz_dag.simulate.settings import (
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "accuracy.md"
 COMMAND = "python benchmarks/accuracy.py"
 
-SMALL = Settings(
+SMALL = JobSettings(
     layers=4,
     microbatches=4,
     hidden=1024,
@@ -184,7 +183,7 @@ WITHOUT_DESCRIPTIONS = {
     }.items()
 }
 
-NSYS = replace(SMALL, iterations=2, layout=Layout.TORCH_PROFILE, gzip=False)
+NSYS = replace(SMALL, iterations=2, format=Format.NSYS)
 NSYS_PIPELINE = replace(NSYS, tp=2, pp=2, dp=2)
 NSYS_EXPERTS = replace(NSYS, tp=2, pp=2, dp=4, ep=4, etp=1)
 AS_NSYS_EXPORTS = {
@@ -308,7 +307,7 @@ class Configuration:
 
     part: str
     name: str
-    settings: Settings
+    settings: JobSettings
     ranks: tuple[int, ...] | None = None
 
     @property
@@ -330,7 +329,7 @@ def matrix() -> list[Configuration]:
         "nsys": AS_NSYS_EXPORTS,
         "no stacks, no groups": WITHOUT_STACKS_AND_GROUPS,
     }
-    rows: list[tuple[str, str, Settings, tuple[int, ...] | None]] = [
+    rows: list[tuple[str, str, JobSettings, tuple[int, ...] | None]] = [
         (part, name, settings, None) for part, jobs in parts.items() for name, settings in jobs.items()
     ]
     rows += [("subsets", name, settings, ranks) for name, (settings, ranks) in SUBSETS.items()]
@@ -396,7 +395,7 @@ class Score:
         return found + wrong
 
 
-def compared_exports(folder: Path, home: Path) -> Comparison:
+def compared_exports(folder: Path, home: Path) -> Compared:
     """Every kernel of the truth beside what the classification of the job's Nsight Systems exports says of it."""
     rules = load_rules()
     tables = []
@@ -410,22 +409,22 @@ def compared_exports(folder: Path, home: Path) -> Comparison:
     return _united(tables)
 
 
-Comparison = tuple[pd.DataFrame, TableAgreement]
+Compared = tuple[pd.DataFrame, TableAgreement]
 """Kernels beside their truth, and how the spans of micro-batches agree."""
 
 
-def _compared_file(classified: Classification, truth: pd.DataFrame, rank: int, file: int) -> Comparison:
+def _compared_file(classified: Classification, truth: pd.DataFrame, rank: int, file: int) -> Compared:
     table = compared(classified.kernels.to_pandas(), truth).assign(rank=rank, file=file)
     in_one_microbatch = table[~spanning_graphs(table)]
     return table, span_agreement(in_one_microbatch, microbatches_table(classified.kernels))
 
 
-def _united(parts: list[Comparison]) -> Comparison:
+def _united(parts: list[Compared]) -> Compared:
     tables, spans = zip(*parts, strict=True)
     return pd.concat(tables, ignore_index=True), sum(spans, NOTHING_COMPARED)
 
 
-def compared_job(settings: Settings, folder: Path) -> Comparison:
+def compared_job(settings: JobSettings, folder: Path) -> Compared:
     """Every kernel of the truth beside what the classification says of it; see ``analyze.accuracy.compared``."""
     rules = load_rules()
     tables = []
@@ -442,7 +441,7 @@ def compared_job(settings: Settings, folder: Path) -> Comparison:
     return _united(tables)
 
 
-def score(configuration: Configuration, comparison: Comparison) -> Score:
+def score(configuration: Configuration, comparison: Compared) -> Score:
     """The figures of one job."""
     table, spans = comparison
     read = table.kernel_id.notna()
@@ -529,8 +528,6 @@ def run(configuration: Configuration) -> Score:
         if configuration.ranks is not None:
             keep_ranks(folder, configuration.ranks)
         if configuration.part == "nsys":
-            write_exports(folder, configuration.settings.node_size, folder)
-            shutil.rmtree(folder / "torch_profile")
             return score(configuration, compared_exports(folder, Path(name) / "home"))
         return score(configuration, compared_job(configuration.settings, folder))
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.end_to_end.automation_scenarios import Until, runs_by_itself
+from tests.end_to_end.automation_scenarios import runs_by_itself
 from tests.end_to_end.daemon import (
     APT_LINE,
     PASSWORD_VARIABLE,
@@ -44,7 +44,7 @@ def main() -> None:
         for name, storage in found.items():
             begin = time.perf_counter()
             with tempfile.TemporaryDirectory() as folder, daemon_over_an_empty_folder(Path(folder), storage) as daemon:
-                runs_by_itself(daemon, Until.NEW_CODE)
+                runs_by_itself(daemon, every=True)
             print(f"{name}: all scenarios hold, {time.perf_counter() - begin:.0f} s")
 
 

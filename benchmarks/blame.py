@@ -28,12 +28,12 @@ from traceviz_dag.analyze.slow_ranks import slow_ranks
 from traceviz_dag.analyze.waits.blame import late_ranks, wait_basis
 from traceviz_dag.lake.summaries import computation_by_kernel
 from traceviz_dag.pipeline.across_ranks import StoredIteration
-from traceviz_dag.simulate import Settings, simulate
+from traceviz_dag.simulate import JobSettings, simulate
 from traceviz_dag.simulate.settings import Recompute
 
 FACTOR, LEAST_GAIN = 1.3, 0.02
 
-SMALL = Settings(
+SMALL = JobSettings(
     layers=4, microbatches=4, hidden=1024, heads=8, feed_forward=4096, sequence=1024, vocabulary=8192, node_size=2
 )
 LARGE = replace(SMALL, hidden=2048, heads=16, feed_forward=8192, sequence=2048)
@@ -62,7 +62,7 @@ class Case:
     """One job. slow: the rank whose GPU is slowed; healthy: the same job without that, by name."""
 
     name: str
-    job: Settings | Job
+    job: JobSettings | Job
     slow: int | None = None
     healthy: str | None = None
 
@@ -80,7 +80,7 @@ def cases() -> list[Case]:
     slow = [
         Case(f"{case.name}, slow GPU", case.job.with_faults(slow_gpu=rank, slow_gpu_factor=FACTOR), rank, case.name)
         for number, case in enumerate(found)
-        if isinstance(case.job, Settings) and ", large, " in case.name
+        if isinstance(case.job, JobSettings) and ", large, " in case.name
         for rank in [number % case.job.world]
     ]
     for number in range(ONE_A_STEP):
@@ -96,7 +96,7 @@ def run(case: Case) -> dict[str, Any]:
     folder = Path(tempfile.mkdtemp(prefix="traceviz_blame_"))
     try:
         job = folder / "job"
-        if isinstance(case.job, Settings):
+        if isinstance(case.job, JobSettings):
             simulate(case.job, job, workers=1)
         else:
             case.job.write(job)

@@ -42,7 +42,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.nsys_file import small_export
 from tests.small_run import rank_file, write_run
-from traceviz_dag.lake.catalogue import QUERYABLE
+from traceviz_dag.lake.catalogue import queryable
 from traceviz_dag.lake.lake import open_lake
 
 RANKS = 4
@@ -195,7 +195,7 @@ class Bench:
         if not (self.home / "lake").exists():
             return {}
         lake = open_lake(self.home)
-        return {name: lake.query(f"SELECT count(*) AS n FROM {name}")["n"][0].as_py() for name in QUERYABLE}
+        return {name: lake.query(f"SELECT count(*) AS n FROM {name}")["n"][0].as_py() for name in queryable()}
 
     def faults_after_kill(self) -> list[str]:
         """Visible Parquet files that are not whole."""

@@ -97,11 +97,10 @@ def run(command: list[str], environment: dict[str, str], rounds: int) -> Run:
 
 def simulated(folder: Path) -> Path:
     """Make the export of a simulated job: tensor, pipeline and data 2, 48 layers, 90 micro-batches, 3 iterations."""
-    from traceviz_dag.simulate import Settings, simulate
-    from traceviz_dag.simulate.files.nsys_export import write_exports
-    from traceviz_dag.simulate.settings import Layout
+    from traceviz_dag.simulate import JobSettings, simulate
+    from traceviz_dag.simulate.settings import Format
 
-    job = Settings(
+    job = JobSettings(
         layers=48,
         microbatches=90,
         hidden=4096,
@@ -114,16 +113,10 @@ def simulated(folder: Path) -> Path:
         pp=2,
         dp=2,
         iterations=3,
-        layout=Layout.TORCH_PROFILE,
-        gzip=False,
+        format=Format.NSYS,
     )
     started = time.perf_counter()
-    traces = simulate(job, folder / "traces", workers=2)
-    (export,) = write_exports(traces, job.node_size, folder)
-    shutil.copytree(traces / "truth", folder / "truth", dirs_exist_ok=True)
-    for groups in traces.glob("unique_parallel_groups_*.txt"):
-        shutil.copy(groups, folder)
-    shutil.rmtree(traces)
+    export = simulate(job, folder / "job", workers=2) / "node0.sqlite"
     print(f"{export}: {export.stat().st_size / 1e6:,.0f} MB, made in {time.perf_counter() - started:,.0f} s")
     return export
 

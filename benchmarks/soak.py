@@ -19,9 +19,10 @@ from pathlib import Path
 
 import dagster as dg
 
+from assets.conventions import IN_FLIGHT
 from assets.staleness import pending_stage
 from sensors.ledger import FolderState, read_ledger
-from tests.end_to_end.daemon import IN_FLIGHT, Daemon
+from tests.end_to_end.daemon import Daemon
 from tests.small_run import rank_file
 from traceviz_dag.classify.rules import load_rules
 from traceviz_dag.lake.inputs import all_registered
@@ -162,7 +163,7 @@ def account_for_runs(home: Path) -> list[str]:
 
 
 def _in_flight(instance: dg.DagsterInstance) -> int:
-    return instance.get_runs_count(dg.RunsFilter(statuses=list(IN_FLIGHT)))
+    return instance.get_runs_count(dg.RunsFilter(statuses=IN_FLIGHT))
 
 
 def _files(home: Path) -> dict[str, bytes]:

@@ -68,10 +68,10 @@ def advance(
 ) -> tuple[dict[str, Pending], list[Due]]:
     """One step of the watch: what is unsettled after these looks, and what of it is due.
 
-    A folder is due once two looks in a row agree, no writer's temporary file stands in it, and it has the ranks that
+    A folder is due once two looks in a row agree, no writer's temporary file is in it, and it has the ranks that
     are expected: those configured, else those of the run's earlier iterations, where either is known; a folder that
     was registered before need not wait for more. Whether the traces themselves state more ranks, or are half-written,
-    is for the registering run to say; its answer stands in the ledger. A folder that was not looked at keeps its place.
+    is for the registering run to say; its answer is in the ledger. A folder that was not looked at keeps its place.
 
     Args:
         pending: what the last step left.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dagster as dg
 
-from assets.settings import Settings
+from assets.settings import HomeSettings
 
 
-def keep_house_schedule(settings: Settings) -> dg.ScheduleDefinition:
+def keep_house_schedule(settings: HomeSettings) -> dg.ScheduleDefinition:
     """The schedule ``keep_house``; it runs unless switched off, where there is a root to watch."""
     return dg.ScheduleDefinition(
         name="keep_house",

@@ -1,6 +1,6 @@
 """What became of every watched folder: written by the registering runs, read by the sensor at each tick.
 
-The sensor's cursor holds only what is still unsettled; what is done stands here, in HOME/watched_folders.json. Losing
+The sensor's cursor holds only what is still unsettled; what is done is listed in HOME/watched_folders.json. Losing
 the file costs one look at every folder and recomputes nothing.
 """
 

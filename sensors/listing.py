@@ -44,7 +44,7 @@ class FolderLook:
         folder: its path or URL.
         digest: changes whenever a name, a size or a time of change in it does, or in a folder in it that is one trace.
         traces: files that are traces by their names, and folders that are one trace each.
-        being_written: a temporary file of a writer stands there.
+        being_written: a temporary file of a writer is there.
         newest_ns: the last time of change of its files; 0 where the store tells none.
         changed_ns: the folder's own time of change (a name came or went); 0 where there is none.
         is_leaf: it has no folders that are looked into, and none that is a trace.

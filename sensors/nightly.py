@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 import dagster as dg
 import xxhash
 
-from assets.conventions import ONLY_STALE_TAG
+from assets.conventions import IN_FLIGHT, ONLY_STALE_TAG, RANGE_END_TAG, RANGE_START_TAG
 from assets.nightly import unjudged
 from assets.partitions import rank_trace_key
 from assets.resources import TracevizHome
-from assets.settings import Settings
+from assets.settings import HomeSettings
 from assets.staleness import ITERATION_TABLES, contiguous, pending_stage
 from sensors.busy_storage import once_free
 from sensors.register_traces import JOB_NAME, OP_NAME, RegisterConfig, register_traces
@@ -24,8 +24,6 @@ from traceviz_dag.pipeline.ranks import RANK_TABLES
 
 NIGHT_TAG = "traceviz/night"
 RUN_KEY_TAG = "dagster/run_key"
-RANGE_START_TAG = "dagster/asset_partition_range_start"
-RANGE_END_TAG = "dagster/asset_partition_range_end"
 
 _AUTOMATION_LOOKS = 4
 """So many looks after the last run, automation has asked for all that it is going to ask for."""
@@ -39,15 +37,9 @@ _STAGES = {
     )
 }
 _VERDICT = dg.define_asset_job("judge_night", dg.AssetSelection.assets("nights", "night_deltas"))
-_IN_FLIGHT = [
-    dg.DagsterRunStatus.QUEUED,
-    dg.DagsterRunStatus.NOT_STARTED,
-    dg.DagsterRunStatus.STARTING,
-    dg.DagsterRunStatus.STARTED,
-]
 
 
-def nightly_schedule(settings: Settings) -> dg.ScheduleDefinition:
+def nightly_schedule(settings: HomeSettings) -> dg.ScheduleDefinition:
     """The schedule ``nightly``: registers what the sensor missed, and opens the night for its verdict."""
 
     @dg.schedule(
@@ -69,7 +61,7 @@ def nightly_schedule(settings: Settings) -> dg.ScheduleDefinition:
     return nightly
 
 
-def nightly_verdict_sensor(settings: Settings) -> dg.SensorDefinition:
+def nightly_verdict_sensor(settings: HomeSettings) -> dg.SensorDefinition:
     """The sensor ``nightly_verdict``: after the nightly look it asks for what is missing, then for the verdict."""
 
     @dg.sensor(
@@ -113,7 +105,7 @@ def judge_open_night(
     settings = traceviz.settings()
     waited = now - looks[0].end_time
     if waited < settings.nightly.wait_minutes * 60:
-        in_flight = instance.get_runs_count(dg.RunsFilter(statuses=_IN_FLIGHT))
+        in_flight = instance.get_runs_count(dg.RunsFilter(statuses=IN_FLIGHT))
         if in_flight:
             yield dg.SkipReason(f"{in_flight} runs are under way")
             return
@@ -151,8 +143,8 @@ def _what_is_missing(instance: dg.DagsterInstance, traceviz: TracevizHome, night
 def _without_verdict(lake: Lake) -> Iterator[IterationInputs]:
     to_judge = {(partition.run, partition.iteration) for partition in unjudged(lake)}
     for inputs in all_registered(lake.home):
-        has_figures = lake.exists("iterations", run=inputs.run, iteration=inputs.iteration)
-        if not has_figures or (inputs.run, inputs.iteration) in to_judge:
+        has_measures = lake.exists("iterations", run=inputs.run, iteration=inputs.iteration)
+        if not has_measures or (inputs.run, inputs.iteration) in to_judge:
             yield inputs
 
 

@@ -8,15 +8,16 @@ from typing import Any
 
 import dagster as dg
 
+from assets.conventions import RANGE_START_TAG
 from assets.resources import TracevizHome
-from assets.settings import NotifySettings, Settings
+from assets.settings import HomeSettings, NotifySettings
 from sensors.busy_storage import once_free
 
 _WILL_RETRY_TAG = "dagster/will_retry"
 _TIMEOUT_SECONDS = 10
 
 
-def notify_sensor(settings: Settings) -> dg.SensorDefinition:
+def notify_sensor(settings: HomeSettings) -> dg.SensorDefinition:
     """The sensor ``notify``: every run that failed for good, failed gates among them, since a failed gate fails its
     run. It runs unless switched off, where there is somebody to tell."""
     tells = bool(settings.notify.webhook or settings.notify.file)
@@ -41,7 +42,7 @@ def failure_message(context: dg.RunFailureSensorContext) -> dict[str, Any]:
     """What failed, as a JSON object; ``text`` says it in one line."""
     run = context.dagster_run
     assets = sorted(key.to_user_string() for key in run.asset_selection or _planned(context.instance, run.run_id))
-    partition = run.tags.get("dagster/partition") or run.tags.get("dagster/asset_partition_range_start", "")
+    partition = run.tags.get("dagster/partition") or run.tags.get(RANGE_START_TAG, "")
     checks = _failed_checks(context.instance, run.run_id)
     faults = [*checks.values()] or [_step_fault(event) for event in context.get_step_failure_events()]
     fault = "; ".join(fault for fault in faults if fault) or context.failure_event.message or "no reason was recorded"

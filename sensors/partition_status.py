@@ -10,12 +10,12 @@ from __future__ import annotations
 import dagster as dg
 from dagster._core.definitions.partitions.context import partition_loading_context
 
-from assets.settings import Settings
+from assets.settings import HomeSettings
 
 _SECONDS = 60
 
 
-def partition_status_sensor(settings: Settings) -> dg.SensorDefinition:
+def partition_status_sensor(settings: HomeSettings) -> dg.SensorDefinition:
     """The sensor ``partition_status``; it runs unless switched off, where there is a root to watch."""
 
     @dg.sensor(

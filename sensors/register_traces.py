@@ -8,7 +8,7 @@ from pydantic import Field
 from assets.partitions import register_partitions
 from assets.raw_traces import new_observations
 from assets.resources import TracevizHome
-from assets.settings import Settings
+from assets.settings import HomeSettings
 from assets.step_faults import told_in_a_line
 from sensors.ledger import FolderRecord, read_ledger, update_ledger
 from sensors.listing import FolderLook, Unreadable, open_folders, walk
@@ -91,7 +91,7 @@ def _say(context: dg.OpExecutionContext, folder: str, outcome: Registration, rec
 
 
 def _everything_unregistered(
-    context: dg.OpExecutionContext, settings: Settings, traceviz: TracevizHome
+    context: dg.OpExecutionContext, settings: HomeSettings, traceviz: TracevizHome
 ) -> list[FolderTask]:
     """Folders that look different from what was registered, and have not changed within the last minute.
 

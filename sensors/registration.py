@@ -40,7 +40,7 @@ from traceviz_dag.pipeline.discovery import inputs_below
 from traceviz_dag.pipeline.formats.registry import by_format
 from traceviz_dag.read.formats import format_of, format_with_suffix, is_whole
 from traceviz_dag.read.layouts import discover
-from traceviz_dag.read.topology_file import read_topology_file
+from traceviz_dag.read.topology_file import is_topology_name, read_topology_file
 from traceviz_dag.system.paths import real_path
 from traceviz_dag.system.whole_files import temporary_of
 
@@ -266,7 +266,7 @@ def _fetch(folders: Folders, home: Path, task: FolderTask) -> Path:
 
 
 def _is_fetched(name: str) -> bool:
-    return is_trace_name(name) or name.endswith(".txt")
+    return is_trace_name(name) or is_topology_name(name)
 
 
 def _fetch_files(store: Any, folder: str, entries: Sequence[Entry], local: Path) -> None:

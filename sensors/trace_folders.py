@@ -7,10 +7,10 @@ import dagster as dg
 import msgspec
 import xxhash
 
-from assets.conventions import DATA_VERSION_TAG
+from assets.conventions import DATA_VERSION_TAG, IN_FLIGHT
 from assets.raw_traces import classification_rules
 from assets.resources import TracevizHome
-from assets.settings import SensorSettings, Settings, WatchedRoot
+from assets.settings import HomeSettings, SensorSettings, WatchedRoot
 from sensors.busy_storage import once_free
 from sensors.folder_changes import Due, Patience, Pending, advance, asked
 from sensors.ledger import FolderRecord, FolderState, read_ledger
@@ -18,17 +18,9 @@ from sensors.listing import FolderLook, Unreadable, is_url, open_folders, walk
 from sensors.register_traces import JOB_NAME, OP_NAME, FolderConfig, RegisterConfig, register_traces
 from traceviz_dag.errors import BadInputError
 
-_IN_FLIGHT = [
-    dg.DagsterRunStatus.QUEUED,
-    dg.DagsterRunStatus.NOT_STARTED,
-    dg.DagsterRunStatus.STARTING,
-    dg.DagsterRunStatus.STARTED,
-    dg.DagsterRunStatus.CANCELING,
-]
-
 
 class WatchCursor(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the sensor remembers from tick to tick: only what is unsettled; what is done stands in the ledger.
+    """What the sensor remembers from tick to tick: only what is unsettled; what is done is in the ledger.
 
     Attributes:
         pending: folder → how it looked.
@@ -41,7 +33,7 @@ class WatchCursor(msgspec.Struct, frozen=True, omit_defaults=True):
     rules: str = ""
 
 
-def trace_folders_sensor(settings: Settings) -> dg.SensorDefinition:
+def trace_folders_sensor(settings: HomeSettings) -> dg.SensorDefinition:
     """The sensor ``trace_folders``; it runs unless switched off, where there is a root to watch."""
 
     @dg.sensor(
@@ -124,7 +116,7 @@ def rests(
 
 
 def _look_at_all(
-    settings: Settings, ledger: Mapping[str, FolderRecord], resume: str, now: float
+    settings: HomeSettings, ledger: Mapping[str, FolderRecord], resume: str, now: float
 ) -> tuple[list[FolderLook], list[Unreadable], str]:
     """Looks, folders that could not be listed, and where to go on when the time for a tick is over."""
     looks: dict[str, FolderLook] = {}
@@ -145,7 +137,7 @@ def _look_at_all(
 
 
 def _is_registering(instance: dg.DagsterInstance) -> bool:
-    return instance.get_runs_count(dg.RunsFilter(job_name=JOB_NAME, statuses=_IN_FLIGHT)) > 0
+    return instance.get_runs_count(dg.RunsFilter(job_name=JOB_NAME, statuses=IN_FLIGHT)) > 0
 
 
 def _request(due: Sequence[Due], roots: Sequence[WatchedRoot]) -> dg.RunRequest:
@@ -185,7 +177,7 @@ def _rules_observation(
     return digest, [dg.AssetObservation(classification_rules.key, tags={DATA_VERSION_TAG: digest})]
 
 
-def _reason(settings: Settings, faults: Sequence[Unreadable], pending: Mapping[str, Pending]) -> str:
+def _reason(settings: HomeSettings, faults: Sequence[Unreadable], pending: Mapping[str, Pending]) -> str:
     if not settings.watch:
         return "no folder is watched: set TRACEVIZ_ROOTS, or watch.path in traceviz.toml"
     if faults:

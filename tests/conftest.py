@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from traceviz_dag.errors import UsageError
@@ -13,9 +14,32 @@ from traceviz_dag.read.perfetto.engines import Engine, find_engine
 _SHARED_DATA = Path(os.environ.get("TRACEVIZ_SHARED_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
 
 
+# How long an example takes tells how busy the machine is.
+hypothesis.settings.register_profile("without deadlines", deadline=None)
+hypothesis.settings.load_profile("without deadlines")
+
+# A worker of pytest-xdist says 80, and every command would print for a terminal of so many columns.
+os.environ.pop("COLUMNS", None)
+
+_LONGEST = (
+    "test_main_job.py",
+    "test_automation_on_sqlite.py",
+    "test_training.py",
+    "test_sentences.py",
+    "test_failures.py",
+    "test_real_traces.py",
+    "test_pictures_by_themselves.py",
+)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest file first: its mate on the other storage then runs amid the rest, not alone at the end."""
-    items.sort(key=lambda item: item.path.name != "test_automation_on_postgresql.py")
+    """The longest files first, which would else run alone at the end."""
+    items.sort(key=lambda item: _LONGEST.index(item.path.name) if item.path.name in _LONGEST else len(_LONGEST))
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are processors: tests that wait for daemons and browsers leave one idle."""
+    return len(os.sched_getaffinity(0)) + 1
 
 
 @pytest.fixture(scope="session")

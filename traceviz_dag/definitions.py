@@ -6,6 +6,7 @@ import dagster as dg
 
 from assets.across_ranks import across_ranks_assets
 from assets.automation import automation_sensor, with_freshness, without_pictures
+from assets.derived_tables import derived_assets
 from assets.iteration_figures import iteration_figures
 from assets.iteration_tables import iteration_assets
 from assets.nightly import nightly_gate
@@ -24,9 +25,10 @@ from sensors.partition_status import partition_status_sensor
 from sensors.register_traces import register_traces
 from sensors.trace_folders import trace_folders_sensor
 
-ASSETS = (
+ASSETS: tuple[dg.AssetsDefinition | dg.SourceAsset, ...] = (
     *(raw_traces, topology_files, classification_rules),
     *(topology_assets, rank_tables, iteration_assets, across_ranks_assets, nightly_gate),
+    *derived_assets,
     *(rank_figures, *iteration_figures, perfetto_trace, retention, nsys_profile),
 )
 

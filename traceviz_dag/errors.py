@@ -14,8 +14,9 @@ class TracevizError(Exception):
     """Base of every error that the command line prints as one line.
 
     Attributes:
-        exit_code: what the process exits with (2: bad input, usage or a partial result, 1: a gate failed, 130: stopped
-            by the user).
+        exit_code: what the process exits with. 2: bad input, wrong usage, a partial result, or nothing in the traces
+            that answers the question. 130: stopped by the user. No error has 1: a command that judges exits with it
+            itself, after it printed why (a pair below its threshold, traces that differ).
     """
 
     exit_code = 2
@@ -45,7 +46,7 @@ class BadInputError(TracevizError):
 
 
 class OutputError(TracevizError, OSError):
-    """A file cannot be written; what stood there before still stands.
+    """A file cannot be written; what was there before is still there.
 
     Args:
         path: the file or folder.

@@ -103,6 +103,9 @@ CPU_DEVICE = "cpu"
 """The device of work intervals that were read from a trace without GPU rows."""
 
 
+DEFAULT_HOME = "traceviz_home"
+"""Name of the home where none is given, in the folder that one works in."""
+
 FIGURES_FOLDER = "figures"
 """Where figures are written in a home, and the path under which the web server shows them."""
 

@@ -18,7 +18,7 @@ from traceviz_dag.pipeline.across_ranks import StoredIteration, iterations_at
 from traceviz_dag.pipeline.discovery import inputs_below
 from traceviz_dag.pipeline.iteration import rank_traces, read_topology
 from traceviz_dag.pipeline.workers import IterationTask, analyse_into_lake
-from traceviz_dag.simulate import Settings, simulate
+from traceviz_dag.simulate import JobSettings, simulate
 from traceviz_dag.tables import KERNELS, MICROBATCHES
 from traceviz_dag.vocabulary import Dimension, TopologySource
 
@@ -56,7 +56,7 @@ def analysed_here(folder: Path, home: Path) -> StoredIteration:
 
 
 @cache
-def simulated(settings: Settings, folder: Path) -> tuple[StoredIteration, Path]:
+def simulated(settings: JobSettings, folder: Path) -> tuple[StoredIteration, Path]:
     """A simulated job and its truth folder."""
     run = folder / f"job_{abs(hash(settings)):x}"
     simulate(settings, run, workers=1)

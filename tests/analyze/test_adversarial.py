@@ -25,7 +25,7 @@ from traceviz_dag.lake.summaries import computation_by_kernel
 from traceviz_dag.pipeline.across_ranks import StoredIteration
 from traceviz_dag.show.figures.wait_map import draw_wait_map
 from traceviz_dag.show.source import empty_table
-from traceviz_dag.simulate import Settings
+from traceviz_dag.simulate import JobSettings
 from traceviz_dag.simulate.settings import Faults
 from traceviz_dag.vocabulary import Dimension, TopologySource
 
@@ -186,7 +186,7 @@ def test_a_slice_of_the_matrix(shape, slow, tmp_path_factory):
     tiny = {"layers": 4, "hidden": 1024, "heads": 8, "feed_forward": 4096, "sequence": 1024, "vocabulary": 8192}
     model = tiny if slow is None else SMALL | {"layers": 4}
     faults = Faults(slow_gpu=slow, slow_gpu_factor=1.3)
-    settings = Settings(**shape, **model, microbatches=4, node_size=2, clock_skew_ms=50.0, seed=7, faults=faults)
+    settings = JobSettings(**shape, **model, microbatches=4, node_size=2, clock_skew_ms=50.0, seed=7, faults=faults)
     iteration, _ = simulated(settings, tmp_path_factory.getbasetemp())
     late = late_ranks(iteration.table("collectives"), iteration.step_ns).to_pylist()
     # A delay below 5 % of the step is not blamed; the kernels name the slow GPU all the same.

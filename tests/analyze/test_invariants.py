@@ -44,7 +44,7 @@ def _changed(table: pa.Table, dimension: str, changes: dict[str, object]) -> pa.
 
 
 _BROKEN_OVERLAP = [
-    ("all", {"compute_ns": None}, "figures_given"),
+    ("all", {"compute_ns": None}, "times_given"),
     ("tp", {"idle_ns": -1}, "nothing_negative"),
     ("tp", {"hidden_ns": 61}, "hidden_at_most_compute_and_communication"),
     ("all", {"exposed_ns": 39}, "exposed_is_communication_minus_hidden"),
@@ -65,7 +65,7 @@ _BROKEN_OVERLAP = [
 _BROKEN_MICROBATCHES = [
     ({"span_end_ns": 100, "idle_ns": 0, "busy_ns": 100}, "recompute_within_backward"),
     ({"busy_ns": 150}, "busy_plus_idle_is_window"),
-    ({"span_start_ns": None}, "figures_given"),
+    ({"span_start_ns": None}, "times_given"),
 ]
 
 

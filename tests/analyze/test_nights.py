@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traceviz_dag.analyze.nights import Figures, Tolerances, judge
+from traceviz_dag.analyze.nights import Measures, Tolerances, judge_nights
 from traceviz_dag.analyze.step_parts import IDLE, step_parts
 from traceviz_dag.vocabulary import Category, Kind
 
@@ -67,19 +67,19 @@ def test_parts_are_not_negative_and_add_up_to_the_window(rows, start, length):
     assert sum(parts.values()) == length and min(parts.values()) >= 0
 
 
-def figures(name: str, exposed: int = 0, scores: dict[str, float] | None = None, **parts: int) -> Figures:
-    return Figures(name, sum(parts.values()), exposed, parts, scores or {})
+def measures(name: str, exposed: int = 0, scores: dict[str, float] | None = None, **parts: int) -> Measures:
+    return Measures(name, sum(parts.values()), exposed, parts, scores or {})
 
 
 def test_the_first_of_a_series_is_accepted():
-    verdict = judge(figures("job@1", fwd_computation=5 * MS), None, [], TOLERANCES)
+    verdict = judge_nights(measures("job@1", fwd_computation=5 * MS), None, [], TOLERANCES)
     assert verdict.accepted and verdict.moved is None and "first of its series" in verdict.statement
 
 
 def test_a_slower_step_is_rejected_and_the_part_that_grew_is_named():
-    before = figures("job@1", fwd_computation=60 * MS, idle=40 * MS)
-    now = figures("job@2", fwd_computation=75 * MS, idle=38 * MS)
-    verdict = judge(now, before, [before.step_ns], TOLERANCES)
+    before = measures("job@1", fwd_computation=60 * MS, idle=40 * MS)
+    now = measures("job@2", fwd_computation=75 * MS, idle=38 * MS)
+    verdict = judge_nights(now, before, [before.step_ns], TOLERANCES)
     assert (verdict.accepted, verdict.worse) == (False, ("step time",))
     assert verdict.moved is not None and (verdict.moved.part, verdict.moved.delta_ns) == ("fwd_computation", 15 * MS)
     assert sum(delta.delta_ns for delta in verdict.deltas) == now.step_ns - before.step_ns
@@ -87,37 +87,37 @@ def test_a_slower_step_is_rejected_and_the_part_that_grew_is_named():
 
 
 def test_a_faster_step_is_accepted_and_the_part_that_shrank_is_named():
-    before = figures("job@1", fwd_computation=60 * MS, idle=40 * MS)
-    verdict = judge(figures("job@2", fwd_computation=30 * MS, idle=45 * MS), before, [], TOLERANCES)
+    before = measures("job@1", fwd_computation=60 * MS, idle=40 * MS)
+    verdict = judge_nights(measures("job@2", fwd_computation=30 * MS, idle=45 * MS), before, [], TOLERANCES)
     assert verdict.accepted and verdict.moved is not None and verdict.moved.part == "fwd_computation"
 
 
 @pytest.mark.parametrize(("slower_ns", "accepted"), [(4 * MS, True), (5 * MS, True), (5 * MS + 1, False)])
 def test_a_step_may_be_slower_by_the_tolerance_and_no_more(slower_ns, accepted):
-    before = figures("job@1", idle=100 * MS)
-    assert judge(figures("job@2", idle=100 * MS + slower_ns), before, [], TOLERANCES).accepted is accepted
+    before = measures("job@1", idle=100 * MS)
+    assert judge_nights(measures("job@2", idle=100 * MS + slower_ns), before, [], TOLERANCES).accepted is accepted
 
 
 def test_less_than_the_floor_is_noise_whatever_its_share():
-    before = figures("job@1", idle=1000)
-    assert judge(figures("job@2", idle=900_000), before, [], TOLERANCES).accepted
+    before = measures("job@1", idle=1000)
+    assert judge_nights(measures("job@2", idle=900_000), before, [], TOLERANCES).accepted
 
 
 def test_exposed_communication_and_scores_are_judged_beside_the_step():
-    before = figures("job@1", 10 * MS, {"S0-S1": 0.9, "gone": 0.5}, idle=100 * MS)
-    now = figures("job@2", 12 * MS, {"S0-S1": 0.8, "new": 0.1}, idle=100 * MS)
-    assert judge(now, before, [], TOLERANCES).worse == ("exposed communication", "OverlapScore of S0-S1")
+    before = measures("job@1", 10 * MS, {"S0-S1": 0.9, "gone": 0.5}, idle=100 * MS)
+    now = measures("job@2", 12 * MS, {"S0-S1": 0.8, "new": 0.1}, idle=100 * MS)
+    assert judge_nights(now, before, [], TOLERANCES).worse == ("exposed communication", "OverlapScore of S0-S1")
 
 
 def test_many_small_steps_up_are_stopped_by_the_median_of_the_accepted():
     history = [100 * MS, 100 * MS, 103 * MS, 104 * MS]
-    before = figures("job@4", idle=104 * MS)
-    now = figures("job@5", idle=108 * MS)
-    assert judge(now, before, history[-1:], TOLERANCES).accepted
-    verdict = judge(now, before, history, TOLERANCES)
+    before = measures("job@4", idle=104 * MS)
+    now = measures("job@5", idle=108 * MS)
+    assert judge_nights(now, before, history[-1:], TOLERANCES).accepted
+    verdict = judge_nights(now, before, history, TOLERANCES)
     assert verdict.worse == ("step time against the median of 4 accepted",)
 
 
 def test_parts_that_do_not_add_up_are_refused():
     with pytest.raises(ValueError, match="add up to 1 ns, not to 2"):
-        judge(Figures("job@1", 2, 0, {"idle": 1}), None, [], TOLERANCES)
+        judge_nights(Measures("job@1", 2, 0, {"idle": 1}), None, [], TOLERANCES)

@@ -15,7 +15,7 @@ from traceviz_dag.lake.inputs import IterationInputs, register
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES, iterations_at
 from traceviz_dag.pipeline.discovery import inputs_below
-from traceviz_dag.simulate import Settings, simulate
+from traceviz_dag.simulate import JobSettings, simulate
 
 PAIRS = '[[pair]]\nname = "both"\nstages = [0, 1]\nthreshold = {}\n[[pair]]\nname = "far"\nstages = [8, 9]\n'
 
@@ -36,7 +36,7 @@ def home(tmp_path, analysed_home) -> tuple[Path, IterationInputs]:
 @pytest.fixture(scope="module")
 def analysed_home(tmp_path_factory):
     folder = tmp_path_factory.mktemp("across") / "job"
-    simulate(Settings(tp=2, pp=2, microbatches=6, **SMALL), folder, workers=1)
+    simulate(JobSettings(tp=2, pp=2, microbatches=6, **SMALL), folder, workers=1)
     (inputs,) = inputs_below([folder])
     with iterations_at(folder, folder) as (iteration,):
         yield iteration.lake, inputs
@@ -64,8 +64,10 @@ def test_all_tables_are_written_and_every_check_passes(home, tmp_path):
     assert result.success
     lake = open_lake(folder)
     for name in ACROSS_RANKS_TABLES:
-        assert lake.table(name, inputs.run, inputs.iteration).arrow().num_rows > 0
-        assert lake.query(f"SELECT count(*) AS rows FROM {name}")["rows"][0].as_py() > 0
+        # The job has no experts, and may have no links of two dimensions to compare.
+        least = 0 if name in ("expert_loads", "links") else 1
+        assert lake.table(name, inputs.run, inputs.iteration).arrow().num_rows >= least
+        assert lake.query(f"SELECT count(*) AS rows FROM {name}")["rows"][0].as_py() >= least
     passed = checks(result)
     assert passed == dict.fromkeys(passed, True)
     assert {("collectives", MATCHED), ("rank_clocks", SOLVED), ("periods", GATE)} < set(passed)

@@ -137,7 +137,7 @@ def test_a_text_file_that_changes_the_topology_recomputes_its_ranks(tmp_path):
     text.write_text(NEW_FORM)
     loop.settle()
     loop.automate()
-    assert loop.news() == of_topology("job@7") | of_ranks("job@7", 0, 1, 2, 3), "their figures came out as before"
+    assert loop.news() == of_topology("job@7") | of_ranks("job@7", 0, 1, 2, 3), "their measures came out as before"
     text.write_text(NEW_FORM + "\n\n")
     loop.settle()
     loop.automate()

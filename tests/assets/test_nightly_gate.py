@@ -52,7 +52,7 @@ def loop(tmp_path):
         write_iteration(run, iteration, scale)
     loop = Loop(tmp_path / "home", run.parent, SETTINGS)
     loop.settle()
-    loop.automate()
+    loop.compute()
     return loop
 
 
@@ -62,7 +62,7 @@ def test_the_night_that_got_slower_fails_the_run_and_is_no_reference(loop, tmp_p
     assert verdicts(loop) == [(1, True, None), (2, True, 1), (3, False, 2)]
     write_iteration(tmp_path / "runs/job", 4)
     loop.settle()
-    loop.automate()
+    loop.compute()
     assert judge(loop).success, "compared with iteration 2, and 3 is not judged again"
     assert verdicts(loop)[-1] == (4, True, 2)
 
@@ -87,7 +87,7 @@ def test_a_regression_accepted_by_hand_is_the_next_reference(loop, tmp_path):
     assert verdicts(loop)[-1] == (3, True, 2)
     write_iteration(tmp_path / "runs/job", 4, scale=2)
     loop.settle()
-    loop.automate()
+    loop.compute()
     assert judge(loop).success
     assert verdicts(loop)[-1] == (4, True, 3)
 
@@ -100,7 +100,7 @@ def test_runs_of_one_series_are_compared_in_the_order_of_their_traces(tmp_path):
             os.utime(path, ns=(0, (index + 1) * 10**9))
     loop = Loop(tmp_path / "home", runs, '[nightly]\nseries = ["nightly-*"]\n')
     loop.settle()
-    loop.automate()
+    loop.compute()
     assert judge(loop).success
     rows = open_lake(loop.home).query("SELECT run, series, reference_run FROM nights ORDER BY run").to_pylist()
     assert [tuple(row.values()) for row in rows] == [
@@ -124,7 +124,7 @@ def test_a_named_pair_that_overlaps_less_is_worse_although_the_step_is_not(tmp_p
         (tmp_path / "stamps.jsonl").write_text("\n".join(lines))
         write_iteration(run, iteration)
         loop.settle()
-        loop.automate()
+        loop.compute()
     scores = open_lake(loop.home).query("SELECT iteration, score_p50 FROM period_percentiles WHERE kind = 'named'")
     assert sorted(tuple(row.values()) for row in scores.to_pylist()) == [(1, 1.0), (2, 0.0)]
     assert not judge(loop).success
@@ -187,7 +187,7 @@ def test_a_night_waits_for_a_rank_that_failed_no_longer_than_it_may(tmp_path):
     (run / "iteration_1/rank_0001_iter_1.pt.trace.json").write_text('{"traceEvents": "none"}')
     loop = Loop(tmp_path / "home", run.parent)
     loop.settle()
-    loop.automate()
+    loop.compute()
     night = open_the_night(loop)
     (stage,) = next_requests(loop)
     assert stage == ("compute_ranks", "job@1|0001"), "it is tried once more"

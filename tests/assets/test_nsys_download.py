@@ -9,7 +9,7 @@ import dagster as dg
 from assets.nsys_download import nsys_profile
 from assets.resources import TracevizHome
 from tests.hub_server import COMMIT, hub
-from traceviz_dag.read.public_profile import DATA_SET, PROFILE
+from traceviz_dag.read.hub.public_profile import DATA_SET, PROFILE
 
 
 def _materialise(home, endpoint: str, **more: str) -> dg.ExecuteInProcessResult:

@@ -13,12 +13,11 @@ from tests.assets.loop import PROFILE_ASSETS, Loop, of_iterations, of_ranks, of_
 from traceviz_dag.definitions import defs
 from traceviz_dag.lake.digests import digest_of
 from traceviz_dag.lake.lake import open_lake
-from traceviz_dag.simulate import Settings, simulate
-from traceviz_dag.simulate.files.nsys_export import write_exports
-from traceviz_dag.simulate.settings import Layout
+from traceviz_dag.simulate import JobSettings, simulate
+from traceviz_dag.simulate.settings import Format
 from traceviz_dag.tables import NVTX_RANGES
 
-JOB = Settings(
+JOB = JobSettings(
     layers=2,
     microbatches=2,
     hidden=512,
@@ -29,8 +28,7 @@ JOB = Settings(
     node_size=1,
     pp=2,
     iterations=2,
-    layout=Layout.TORCH_PROFILE,
-    gzip=False,
+    format=Format.NSYS,
 )
 KEYS = ("job@0", "job@1")
 
@@ -49,8 +47,8 @@ def latest(loop: Loop, asset: str, partition: str) -> dg.AssetMaterialization:
 
 @pytest.fixture(scope="module")
 def exports(tmp_path_factory) -> list[Path]:
-    folder = tmp_path_factory.mktemp("simulated")
-    return write_exports(simulate(JOB, folder / "kineto", workers=1), JOB.node_size, folder / "exports")
+    folder = simulate(JOB, tmp_path_factory.mktemp("simulated"), workers=1)
+    return sorted(folder.glob("node*.sqlite"))
 
 
 @pytest.fixture(scope="module")

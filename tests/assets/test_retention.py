@@ -39,7 +39,7 @@ def loop(tmp_path_factory):
         write_iteration(root, iteration, days_old)
     loop = Loop(folder / "home", root, SETTINGS)
     loop.settle()
-    loop.automate()
+    loop.compute()
     loop.news()
     return loop
 
@@ -97,11 +97,11 @@ def test_what_is_old_goes_with_its_files_and_comes_back_only_when_its_trace_chan
     assert trace.exists(), "traces are not ours to delete"
     assert open_lake(loop.home).query("SELECT iteration FROM iterations").to_pylist() == [{"iteration": 2}]
     loop.settle()
-    loop.automate()
+    loop.compute()
     assert loop.news() == set() and iterations_left(loop) == ["job@2"], "nothing is set in motion"
     rank_file(1, 2, step=1, scale=2).write(trace)
     loop.settle()
-    loop.automate()
+    loop.compute()
     assert loop.news() == EVERYTHING, "with the rank that did not change"
     assert len(files_of(loop, 1)) == len(EVERYTHING)
 
@@ -112,7 +112,7 @@ def test_the_last_accepted_night_stays_since_the_next_is_compared_with_it(tmp_pa
         write_iteration(root, iteration, 40, scale)
     loop = Loop(tmp_path / "home", root, SETTINGS.replace("keep_days", "keep_newest = 0\nkeep_days"))
     loop.settle()
-    loop.automate()
+    loop.compute()
     dg.materialize(
         [*loop.assets],
         selection=[nightly_gate],

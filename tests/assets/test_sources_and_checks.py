@@ -11,7 +11,7 @@ from dagster._core.definitions.observe import observe
 
 from assets.automation import with_freshness
 from assets.raw_traces import raw_traces
-from assets.settings import Settings, WatchedRoot
+from assets.settings import HomeSettings, WatchedRoot
 from tests.assets.loop import Loop, of_iterations
 from tests.small_run import rank_file, write_run
 from traceviz_dag.definitions import ASSETS, defs
@@ -71,8 +71,8 @@ def test_figures_that_break_an_invariant_stop_the_aggregate(loop):
 
 
 def test_freshness_is_expected_only_where_folders_are_watched():
-    assert [asset for asset in with_freshness(ASSETS, Settings()) if _policies(asset)] == []
-    watched = with_freshness(ASSETS, Settings(watch=(WatchedRoot("/runs"),)))
+    assert [asset for asset in with_freshness(ASSETS, HomeSettings()) if _policies(asset)] == []
+    watched = with_freshness(ASSETS, HomeSettings(watch=(WatchedRoot("/runs"),)))
     assert {key for asset in watched for key in _policies(asset)} == {"nights", "iterations"}
 
 

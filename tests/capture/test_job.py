@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.capture.windows import CHECKED
+from tests.capture.windows import CHECKED, UNCHECKED
 
 LOOP = """
 import os, sys
@@ -205,7 +205,7 @@ def test_a_child_forked_in_a_window_records_nothing(job, untouched):
         os._exit(3 if grown > 12_000 else 0)
     assert os.waitpid(child, 0)[1] == 0
 """
-    said = job.loop("2-4", step=step.strip(), TRACEVIZ_CAPTURE_STACKS="1")
+    said = job.loop("2-4", step=step.strip(), TRACEVIZ_CAPTURE_STACKS="1", **UNCHECKED)
     assert job.recorded() == [2, 3, 4]
     assert job.printed == untouched
     assert len(said) == 1
@@ -224,7 +224,7 @@ def fork(number):
 
 
 def test_a_child_forked_inside_a_window_or_after_it_leaves_with_its_own_status(job):
-    job.loop("2-4", before=FORK, step="optimizer.step(); fork(number)")
+    job.loop("2-4", before=FORK, step="optimizer.step(); fork(number)", **UNCHECKED)
     assert job.recorded() == [2, 3, 4]
 
 

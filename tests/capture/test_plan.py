@@ -13,7 +13,7 @@ from tests.end_to_end.conftest import traceviz
 from traceviz_dag.capture.configuration import ProfilingConfig
 from traceviz_dag.capture.explain import explain, parse_arguments
 from traceviz_dag.capture.plan import consequences, plan
-from traceviz_dag.capture.plugin import Settings
+from traceviz_dag.capture.plugin import CaptureSettings
 from traceviz_dag.capture.rendering import Rendering
 
 JOB = {"world_size": 16, "node_size": 8, "tp": 2, "pp": 2, "command": "pretrain_gpt.py --num-layers 8"}
@@ -142,7 +142,7 @@ def test_explain_knows_when_megatron_opens_nvtx_ranges():
 def test_the_plugins_variables_are_read_back_as_configured():
     text = targets(TORCH, profile_ranks=[0, 1, 2, 9], with_stack=False, output_folder="/a b")["plugin"].text
     exports = dict(line.removeprefix("export ").split("=", 1) for line in text.splitlines())
-    settings = Settings.from_environment({name: shlex.split(value)[0] for name, value in exports.items()})
+    settings = CaptureSettings.from_environment({name: shlex.split(value)[0] for name, value in exports.items()})
     assert str(settings.iterations) == "20-21"
     assert (settings.ranks, settings.stacks, settings.shapes, settings.out) == ("0-2,9", False, True, "/a b")
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.end_to_end.conftest import traceviz
 from traceviz_dag.capture import plugin
-from traceviz_dag.capture.plugin import Capture, Numbers, Settings, Topology, _Profiler
+from traceviz_dag.capture.plugin import Capture, CaptureSettings, Numbers, Topology, _Profiler
 from traceviz_dag.classify.topology.parallel_sizes import ParallelSizes
 from traceviz_dag.classify.topology.rank_grids import RankGrids, compute_grids
 from traceviz_dag.classify.topology.unite import unite
@@ -185,7 +185,7 @@ def test_a_wrong_variable_is_one_line_and_nothing_is_recorded(wrong, words, bare
 
 def test_the_patchs_variable_for_all_ranks_is_honoured():
     def ranks(**environment):
-        return Settings.from_environment(environment).ranks
+        return CaptureSettings.from_environment(environment).ranks
 
     assert ranks(PROFILE_ALLRANKS="1") == "all"
     assert ranks(PROFILE_ALLRANKS="0") == "replica"
@@ -195,7 +195,7 @@ def test_the_patchs_variable_for_all_ranks_is_honoured():
 
 
 def test_an_endless_range_costs_nothing():
-    endless = Settings.from_environment({"TRACEVIZ_CAPTURE_ITERATIONS": "5,1-3000000000,2-9"}).iterations
+    endless = CaptureSettings.from_environment({"TRACEVIZ_CAPTURE_ITERATIONS": "5,1-3000000000,2-9"}).iterations
     assert str(endless) == "1-3000000000"
     assert 2_999_999_999 in endless
     assert (endless.following(7), endless.following(3_000_000_001)) == (7, None)
@@ -235,9 +235,9 @@ def test_ranks_that_the_job_has_not_are_named(wanted, world, words):
 
 def test_without_room_the_profiler_is_not_even_started(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(_Profiler, "prepare", lambda _: pytest.fail("the profiler was started"))
-    full = Capture(Settings(iterations=Numbers.of("1"), out=str(tmp_path / "out"), keep_free_bytes=1 << 60))
+    full = Capture(CaptureSettings(iterations=Numbers.of("1"), out=str(tmp_path / "out"), keep_free_bytes=1 << 60))
     full.begin(1)
-    spent = Capture(Settings(iterations=Numbers.of("1"), out=str(tmp_path / "out"), max_bytes=-1))
+    spent = Capture(CaptureSettings(iterations=Numbers.of("1"), out=str(tmp_path / "out"), max_bytes=-1))
     spent.begin(1)
     said = capsys.readouterr().err
     assert "KEEP_FREE_BYTES" in said
@@ -298,7 +298,7 @@ def test_allocator_history_is_a_snapshot_beside_each_trace_with_finitely_many_en
     for name, part in parts.items():
         monkeypatch.setitem(sys.modules, name, part)
     variables = {"ITERATIONS": "3-4", "MEMORY": "history", "MEMORY_ENTRIES": "1000", "CUDA_SYNC": "1", "WARMUP": "0"}
-    settings = Settings.from_environment(
+    settings = CaptureSettings.from_environment(
         {f"TRACEVIZ_CAPTURE_{name}": value for name, value in {**variables, "OUT": str(tmp_path)}.items()}
     )
     assert settings.memory

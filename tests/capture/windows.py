@@ -24,6 +24,8 @@ CHECKED = {
     "PYTHONFAULTHANDLER": "1",
     "OMP_NUM_THREADS": "1",
 }
+UNCHECKED = {"LD_PRELOAD": ""}
+"""For jobs that fork: where another thread is in the checker's malloc, the child waits for its lock for ever."""
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from tests.adversarial import one_clock_ahead, too_few_matches, unsolvable_clocks
 from tests.analyze.across_ranks import SMALL
 from tests.kineto_file import KinetoFile
 from tests.small_run import GEMM, groups_of
@@ -21,14 +23,14 @@ from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES, StoredIterat
 from traceviz_dag.pipeline.discovery import inputs_below
 from traceviz_dag.pipeline.iteration import rank_traces, read_topology
 from traceviz_dag.pipeline.ranks import analyse_rank
-from traceviz_dag.simulate import Settings, simulate
+from traceviz_dag.simulate import JobSettings, simulate
 from traceviz_dag.simulate.settings import Edges, Era, Faults, Layout
 
-_PLAIN = Settings(pp=2, dp=2, microbatches=4, node_size=2, gzip=False, **{**SMALL, "layers": 4, "hidden": 1024})
+_PLAIN = JobSettings(pp=2, dp=2, microbatches=4, node_size=2, gzip=False, **{**SMALL, "layers": 4, "hidden": 1024})
 _OPEN: list[object] = []
 
 
-def _simulated(settings: Settings) -> Callable[[Path], None]:
+def _simulated(settings: JobSettings) -> Callable[[Path], None]:
     return lambda folder: simulate(settings, folder, workers=1) and None
 
 
@@ -57,6 +59,24 @@ def _one_rank(folder: Path) -> None:
             path.unlink()
 
 
+def _split_pipelines(folder: Path) -> None:
+    """Of each of two pipelines another stage is missing."""
+    simulate(_PLAIN, folder, workers=1)
+    for path in folder.glob("iteration_*/rank_*"):
+        if "rank_0000" not in path.name and "rank_0003" not in path.name:
+            path.unlink()
+
+
+def _blind_rank(folder: Path) -> None:
+    """One rank was captured without its host: kernels, and nothing that launches them."""
+    simulate(_PLAIN, folder, workers=1)
+    (path,) = folder.glob("iteration_*/rank_0003*")
+    trace = json.loads(path.read_text())
+    host = ("cpu_op", "python_function", "cuda_runtime", "fwdbwd", "ac2g")
+    trace["traceEvents"] = [event for event in trace["traceEvents"] if event.get("cat") not in host]
+    path.write_text(json.dumps(trace))
+
+
 def _without_micro_batches(folder: Path) -> None:
     """Pipelines of two stages whose kernels nothing puts into a forward or a backward step."""
     for rank in range(4):
@@ -77,6 +97,13 @@ JOBS: dict[str, Callable[[Path], None]] = {
     "two_steps": _two_steps_in_a_file,
     "two_iterations": _simulated(replace(_PLAIN, iterations=2)),
     "one_rank": _one_rank,
+    "slow_link": _simulated(replace(_PLAIN, tp=2, node_size=4, hidden=2048, faults=Faults(slow_link=3))),
+    "uneven_experts": _simulated(replace(_PLAIN, pp=1, dp=4, ep=2, faults=Faults(expert_imbalance=0.7))),
+    "without_clocks": lambda folder: too_few_matches().write(folder) and None,
+    "clock_ahead": lambda folder: one_clock_ahead().write(folder) and None,
+    "scattered": lambda folder: unsolvable_clocks().write(folder) and None,
+    "split_pipelines": _split_pipelines,
+    "blind_rank": _blind_rank,
     "missing_stage": _simulated(replace(_PLAIN, edges=Edges(missing_rank=2))),
     "without_topology": _without_topology,
     "dp_only": _simulated(replace(_PLAIN, pp=1, dp=4)),

@@ -12,13 +12,13 @@ import pytest
 
 from tests.end_to_end.conftest import traceviz
 from traceviz_dag.analyze.accuracy import compared, confusion, shares, spanning_graphs
-from traceviz_dag.simulate import Settings, simulate
+from traceviz_dag.simulate import JobSettings, simulate
 from traceviz_dag.simulate.settings import Graphs
 
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory) -> Path:
-    settings = Settings(layers=2, pp=2, microbatches=2, hidden=256, heads=4, sequence=128, vocabulary=512, seed=3)
+    settings = JobSettings(layers=2, pp=2, microbatches=2, hidden=256, heads=4, sequence=128, vocabulary=512, seed=3)
     return simulate(settings, tmp_path_factory.mktemp("accuracy") / "job", workers=1)
 
 
@@ -62,7 +62,7 @@ def test_the_columns_of_other_truth_tables_are_understood(shared_data, tmp_path)
 
 
 def test_a_graph_of_a_whole_step_counts_and_its_rest_is_told_beside(tmp_path):
-    settings = Settings(layers=2, pp=2, microbatches=2, hidden=256, heads=4, sequence=128, vocabulary=512)
+    settings = JobSettings(layers=2, pp=2, microbatches=2, hidden=256, heads=4, sequence=128, vocabulary=512)
     run = simulate(replace(settings, cuda_graphs=Graphs.ITERATION), tmp_path / "job", workers=1)
     answer = json.loads(traceviz("accuracy", run, "--home", tmp_path, "--json").stdout)
     assert 0 < answer["spanning_graph_time_ns"] < answer["kernel_time_ns"]

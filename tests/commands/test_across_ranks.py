@@ -21,7 +21,7 @@ from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.orchestration.orchestrate import IterationResult
 from traceviz_dag.pipeline.across_ranks import StoredIteration, analyse_across_ranks, iterations_at
-from traceviz_dag.simulate import Settings, simulate
+from traceviz_dag.simulate import JobSettings, simulate
 from traceviz_dag.simulate.settings import Faults
 
 PAIRS = '[[pair]]\nname = "both stages"\nstages = [0, 1]\nthreshold = {}\n'
@@ -29,7 +29,9 @@ PAIRS = '[[pair]]\nname = "both stages"\nstages = [0, 1]\nthreshold = {}\n'
 
 @pytest.fixture(scope="module")
 def run_folder(tmp_path_factory) -> Path:
-    job = Settings(tp=2, pp=2, dp=2, microbatches=6, node_size=2, clock_skew_ms=3.0, faults=Faults(slow_gpu=5), **SMALL)
+    job = JobSettings(
+        tp=2, pp=2, dp=2, microbatches=6, node_size=2, clock_skew_ms=3.0, faults=Faults(slow_gpu=5), **SMALL
+    )
     folder = tmp_path_factory.mktemp("commands") / "job"
     simulate(job, folder, workers=1)
     return folder
@@ -153,24 +155,28 @@ def test_what_is_not_there_is_said_in_one_line(home, tmp_path):
         call(waits, "--home", home, "--limit", -1)
 
 
-def test_the_views_across_ranks_say_what_the_commands_say(home):
+def test_kernels_on_the_common_clock_are_moved_by_the_offset_of_their_rank(home):
     lake = open_lake(home)
     aligned = lake.query(
         "SELECT rank, max(abs(start_ns - aligned_start_ns - ahead)) AS wrong FROM kernels_aligned AS k "
         "JOIN (SELECT rank, offset_ns AS ahead FROM rank_clocks) AS c USING (rank) GROUP BY rank"
     )
     assert aligned.num_rows == 8 and set(aligned["wrong"].to_pylist()) == {0}
-    percentiles = lake.query("FROM period_percentiles").to_pylist()
-    (said,) = answer(periods, "--home", home)
-    told = {(row["pair"], row["stage"]): row for row in said["pairs"] if row["refusal"] is None}
-    assert len(percentiles) == len(told)
-    for row in percentiles:
-        same = told[row["pair"], row["stage"]]
-        assert row["units"] == same["units"] and row["period_p90_ns"] == same["period_p90_ns"]
-    blame = lake.query("FROM blame").to_pylist()
-    (matrix,) = answer(waits, "--home", home)
-    key = ("rank", "late_rank", "dimension")
-    assert {tuple(row[name] for name in (*key, "wait_ns")) for row in blame} == {
-        tuple(row[name] for name in (*key, "wait_ns")) for row in matrix["matrix"]
-    }
-    assert all(row["clocks_solved"] for row in blame)
+
+
+@pytest.mark.parametrize(
+    ("command", "list_of", "table"),
+    [
+        (waits, "ranks", "late_ranks"),
+        (waits, "matrix", "blame"),
+        (waits, "links", "links"),
+        (waits, "experts", "expert_loads"),
+        (periods, "pairs", "period_percentiles"),
+    ],
+)
+def test_what_a_command_lists_is_a_table(home, command, list_of, table):
+    stored = open_lake(home).query(f"SELECT * EXCLUDE (run, iteration) FROM {table}").to_pylist()
+    (said,) = answer(command, "--home", home)
+    plain = {tuple(sorted((name, str(value)) for name, value in row.items())) for row in said[list_of]}
+    assert plain == {tuple(sorted((name, str(value)) for name, value in row.items())) for row in stored}
+    assert len(stored) == len(said[list_of]) and (stored or table == "expert_loads")

@@ -42,7 +42,7 @@ def test_a_smaller_job_in_place_of_a_larger_one_is_not_mixed_with_it(run, home, 
     shutil.rmtree(run)
     write_run(run, world=2)
     answer = call("analyze", run, "--home", home, "--json")
-    assert answer.code == 0 and answer.json[0]["figures"]["covered_ranks"] == [0, 1]
+    assert answer.code == 0 and answer.json[0]["measures"]["covered_ranks"] == [0, 1]
     assert _tables(home) == _analysed_anew(run, tmp_path)
 
 
@@ -100,7 +100,7 @@ def test_iterations_without_figures_are_named(tmp_path):
     assert call("analyze", run, "--home", home).code == 2
     answer = call("iterations", "--home", home, "--json")
     assert [row["iteration"] for row in answer.json] == [7]
-    assert answer.code == 2 and "no figures of job 8" in answer.err
+    assert answer.code == 2 and "no measures of job 8" in answer.err
 
 
 def test_files_that_are_named_one_after_the_other_are_not_missed(run, tmp_path):
@@ -108,7 +108,7 @@ def test_files_that_are_named_one_after_the_other_are_not_missed(run, tmp_path):
     for rank in (0, 1):
         answer = call("analyze", _file(run, rank), "--home", home, "--json")
         assert answer.code == 0, answer.err
-        assert answer.json[0]["figures"]["covered_ranks"] == list(range(rank + 1))
+        assert answer.json[0]["measures"]["covered_ranks"] == list(range(rank + 1))
     assert call("analyze", run / "iteration_7", "--home", home).code == 0
     _file(run, 2).unlink()
     assert call("overlap", run).code == 2

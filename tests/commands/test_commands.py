@@ -136,25 +136,29 @@ def test_a_wrong_word_is_one_line_and_exit_code_two(arguments, said, tmp_path, m
 
 
 BAD_FILES = {
-    "empty.json": (b"", "empty"),
-    "text.json": (b"hello", "rank_0000"),
-    "no_events.json": (b'{"schemaVersion": 1}', "traceEvents"),
-    "broken.json.gz": (b"\x1f\x8b\x08\x00garbage", ""),
+    1: (".json", b""),
+    2: (".json", b"hello"),
+    3: (".json", b'{"schemaVersion": 1}'),
+    4: (".json.gz", b"\x1f\x8b\x08\x00garbage"),
 }
+"""Rank → suffix and content of its file."""
 
 
-@pytest.mark.parametrize("name", BAD_FILES)
-def test_a_bad_file_is_one_line_that_names_it_and_the_others_go_on(name, tmp_path):
-    content, _ = BAD_FILES[name]
-    folder = write_run(tmp_path / "job")
-    bad = folder / f"iteration_7/rank_0002_iter_7.pt.trace{''.join(Path(name).suffixes)}"
-    (folder / "iteration_7/rank_0002_iter_7.pt.trace.json").unlink()
-    bad.write_bytes(content)
+def test_each_bad_file_is_one_line_that_names_it_and_the_others_go_on(tmp_path):
+    folder = write_run(tmp_path / "job", world=8)
+    bad = []
+    for rank, (suffix, content) in BAD_FILES.items():
+        name = f"rank_{rank:04d}_iter_7.pt.trace"
+        (folder / f"iteration_7/{name}.json").unlink()
+        (folder / f"iteration_7/{name}{suffix}").write_bytes(content)
+        bad.append(f"{name}{suffix}")
     result = traceviz("analyze", folder, "--home", tmp_path / "home", "--json", code=2)
     (summary,) = json.loads(result.stdout)
-    assert summary["ranks_failed"] == [2] and summary["ranks_computed"] == 3
-    naming = [line for line in result.stderr.splitlines() if bad.name in line]
-    assert len(naming) == 1 and ";" in naming[0] and "Traceback" not in result.stderr
+    assert summary["ranks_failed"] == list(BAD_FILES) and summary["ranks_computed"] == 4
+    for name in bad:
+        naming = [line for line in result.stderr.splitlines() if name in line]
+        assert len(naming) == 1 and ";" in naming[0], naming
+    assert "Traceback" not in result.stderr
 
 
 def test_a_truncated_file_gives_what_can_be_read_and_says_so(tmp_path):

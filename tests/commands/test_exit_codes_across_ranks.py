@@ -40,6 +40,21 @@ def test_periods_end_with_0_where_nothing_is_to_overlap_and_with_2_where_nothing
     assert (answer["reason"] is None) == (job == "healthy")
 
 
+@pytest.mark.parametrize("threshold", [0.1, 0.99])
+def test_a_pair_that_is_judged_over_fewer_than_all_its_ranks_ends_with_2_and_says_so(threshold, tmp_path):
+    pairs = tmp_path / "pairs.toml"
+    pairs.write_text(f'[[pair]]\nname = "first"\nstages = [0, 1]\nthreshold = {threshold}\n')
+    words = ["gate", "--pairs", str(pairs), "--home", str(home_of("blind_rank"))]
+    result = CliRunner().invoke(app, words)
+    why = "is judged over fewer than all its ranks: pipeline 1: no forward and backward steps are known of stage 1"
+    assert getattr(result.exception, "exit_code", result.exit_code) == 2
+    assert why in result.stdout and why in str(result.exception)
+    assert ("passed, PARTIAL" if threshold < 0.5 else "FAILED, PARTIAL") in result.stdout
+    [row] = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
+    assert (row["passed"], row["over_fewer_ranks"]) == (threshold < 0.5, True)
+    assert (row["ranks"], row["ranks_without"]) == (1, 1)
+
+
 def test_clocks_end_with_2_where_a_rank_has_none_that_is_solved(tmp_path):
     for name, job, code in (("whole", healthy(meetings=10), 0), ("scattered", unsolvable_clocks(), 2)):
         analysed_here(job.write(tmp_path / name), tmp_path / f"home_{name}")
@@ -55,7 +70,7 @@ def test_ranks_that_hold_different_training_steps_are_no_whole_iteration(tmp_pat
     result = CliRunner().invoke(app, ["analyze", str(mixed), "--home", str(tmp_path / "home"), "--json"])
     [answer] = json.loads(result.stdout)
     assert getattr(result.exception, "exit_code", result.exit_code) == 2
-    assert answer["partial"] and answer["figures"]["partial"]
+    assert answer["partial"] and answer["measures"]["partial"]
     assert answer["different_steps"] == [{"steps": [7], "ranks": [0, 2, 3]}, {"steps": [8], "ranks": [1]}]
     assert "its ranks hold different training steps (step 7 on ranks 0, 2–3; step 8 on rank 1)" in result.stderr
 

@@ -73,7 +73,7 @@ def test_analyze_names_the_rank_and_counts_it_nowhere(damaged, whole, home):
     if kind == "foreign":
         assert "world size is 8, that of rank 0 is 4" in answer.err and not summary["aggregated"]
         return
-    figures = summary["figures"]
+    figures = summary["measures"]
     assert figures["partial"] is True and figures["covered_ranks"] == [0, 2, 3]
     rows = [row for row in call("overlap", whole, "--json").json if row["dimension"] == "all"]
     exposed = [row["exposed_ns"] for row in rows if row["rank"] != DAMAGED]
@@ -121,7 +121,7 @@ def test_whole_input_is_not_called_partial(whole, home):
         answer = call(command, whole, *([] if command == "topology" else ["--home", home]))
         # Two micro-batches are too few for a period, and their communications for all clocks and waits, which is said.
         too_few = {
-            "periods": "no pair has figures",
+            "periods": "no pair has measures",
             "waits": "have no certain wait",
             "clocks": "not every clock is solved",
         }
@@ -133,16 +133,16 @@ def test_whole_input_is_not_called_partial(whole, home):
 
 def test_allow_partial_counts_what_was_read_and_says_so(whole, home, tmp_path):
     run = _damaged(whole, tmp_path, damage.times_as_text)
-    left_out = call("analyze", run, "--home", home, "--json").json[0]["figures"]
+    left_out = call("analyze", run, "--home", home, "--json").json[0]["measures"]
     answer = call("analyze", run, "--home", home, "--json", "--allow-partial")
     (summary,) = answer.json
     assert answer.code == 2 and summary["partial"] is True
-    assert summary["figures"]["covered_ranks"] == [0, 1, 2, 3] and left_out["covered_ranks"] == [0, 2, 3]
-    assert summary["figures"]["partial"] is True
+    assert summary["measures"]["covered_ranks"] == [0, 1, 2, 3] and left_out["covered_ranks"] == [0, 2, 3]
+    assert summary["measures"]["partial"] is True
     assert (
         "rank 1 read in part, and counted all the same" in call("analyze", run, "--home", home, "--allow-partial").out
     )
-    again = call("analyze", run, "--home", home, "--json").json[0]["figures"]
+    again = call("analyze", run, "--home", home, "--json").json[0]["measures"]
     assert again == left_out
 
 
@@ -173,7 +173,7 @@ def test_two_folders_of_one_name_stay_two_runs(home, tmp_path):
     first = call("analyze", tmp_path / "x/twin", "--home", home, "--json").json[0]
     second = call("analyze", tmp_path / "y/twin", "--home", home, "--json").json[0]
     assert first["run"] == "twin" and second["run"].startswith("twin-")
-    assert (first["figures"]["covered_ranks"], second["figures"]["covered_ranks"]) == ([0, 1], [2, 3])
+    assert (first["measures"]["covered_ranks"], second["measures"]["covered_ranks"]) == ([0, 1], [2, 3])
     both = call("analyze", tmp_path / "x", tmp_path / "y", "--home", home, "--json").json
     assert [entry["run"] for entry in both] == ["twin", second["run"]]
     assert all(entry["ranks_computed"] == 0 for entry in both)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
 from pathlib import Path
 
+import pyarrow.parquet as pq
+import pytest
 import typer
 from typer.testing import CliRunner
 
+from traceviz_dag.commands.main import app as traceviz
 from traceviz_dag.commands.simulate import simulate
 from traceviz_dag.errors import UsageError
 
@@ -33,3 +38,48 @@ def test_refuses_contradictions(tmp_path: Path):
     result = _run(str(tmp_path / "job"), "--vpp", "2")
     assert isinstance(result.exception, UsageError)
     assert not (tmp_path / "job").exists()
+
+
+def test_exports_answer_nsys_commands_and_are_held_against_the_truth(tmp_path: Path):
+    job, home = tmp_path / "job", tmp_path / "home"
+    options = ["--format", "nsys", "--pp", "2", "--dp", "2", "--node-size", "2", "--iterations", "2"]
+    result = _run(str(job), *options)
+    assert result.exit_code == 0, result.output
+    kept = ["node0.sqlite", "node1.sqlite", "truth", "unique_parallel_groups_20260101_000000.txt"]
+    assert sorted(path.name for path in job.iterdir()) == kept
+    overlap = _answer("nsys", "overlap", str(job / "node1.sqlite"), "--home", str(home))
+    for device, found in enumerate(overlap):
+        kernels = pq.read_table(job / f"truth/rank_{2 + device:04d}.parquet").to_pandas()
+        assert found["kernels"] == (kernels.kind != "memory").sum()
+        for figure, kind in (("compute_ns", "computation"), ("communication_ns", "communication")):
+            own = kernels[kernels.kind == kind]
+            assert found[figure] == union_ns(zip(own.ts_ns, own.ts_ns + own.dur_ns, strict=True))
+    accuracy = _answer("accuracy", str(job), "--home", str(home))
+    assert (accuracy["ranks"], accuracy["iterations"]) == (4, [0, 1])
+    assert accuracy["kernels"] == accuracy["kernels_read"] > 0 == accuracy["kernels_not_in_truth"]
+    assert accuracy["share_of_time_right"] > 0.99 and accuracy["overlap"]["missing"] == 0
+    # What another simulation makes in the same folder leaves nothing of this one.
+    assert _run(str(job)).exit_code == 0
+    assert not list(job.glob("node*"))
+
+
+@pytest.mark.parametrize("options", [["--layout", "tensorboard"], ["--no-stacks"], ["--truncated-rank", "0"]])
+def test_options_of_kineto_traces_are_refused_for_exports(tmp_path: Path, options: list[str]):
+    result = _run(str(tmp_path / "job"), "--format", "nsys", *options)
+    assert isinstance(result.exception, UsageError)
+    assert not (tmp_path / "job").exists()
+
+
+def _answer(*words: str):
+    result = CliRunner().invoke(traceviz, [*words, "--json"], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def union_ns(spans: Iterable[tuple[int, int]]) -> int:
+    """Time that at least one of the spans covers."""
+    total, end = 0, 0
+    for begin, finish in sorted(spans):
+        total += max(0, finish - max(begin, end))
+        end = max(end, finish)
+    return total

@@ -40,6 +40,12 @@ def test_help_lists_all_subcommands_and_a_wrong_word_gets_a_suggestion():
     assert "Did you mean 'overlap'" in wrong.output
 
 
+def test_paragraphs_of_help_break_at_the_width_of_the_terminal_alone():
+    for words, text in ((["analyze"], "If you name some ranks"), (["nsys", "gaps"], "innermost NVTX range open")):
+        wide = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "400", "TERMINAL_WIDTH": "400"}).output
+        assert any(text in line for line in wide.splitlines())
+
+
 def test_a_profile_that_was_read_before_is_shown_without_drivers_and_without_pandas(tmp_path):
     export, home = small_export().write(tmp_path / "small.sqlite"), tmp_path / "home"
     CliRunner().invoke(app, ["nsys", "overlap", str(export), "--home", str(home)], catch_exceptions=False)

@@ -16,19 +16,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import dagster as dg
+import pytest
 import yaml
 from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus
 
+from assets.conventions import IN_FLIGHT
 from tests.end_to_end.conftest import ALL_ASSETS
 from traceviz_dag.orchestration.instance import open_instance, prepare_instance
 
-IN_FLIGHT = (
-    dg.DagsterRunStatus.QUEUED,
-    dg.DagsterRunStatus.NOT_STARTED,
-    dg.DagsterRunStatus.STARTING,
-    dg.DagsterRunStatus.STARTED,
-    dg.DagsterRunStatus.CANCELING,
-)
 POSTGRESQL_SETTINGS = Path(__file__).parents[2] / "deploy/dagster.postgresql.yaml"
 PASSWORD_VARIABLE = "DAGSTER_PG_PASSWORD"
 APT_LINE = "apt-get install -y postgresql"
@@ -133,28 +128,46 @@ class Daemon:
         with open_instance(self.home) as instance:
             while not holds(instance):
                 assert self._process is None or self._process.poll() is None, self.log.read_text()[-3000:]
-                assert time.monotonic() < deadline, f"not {what} after {seconds} s\n{self.log.read_text()[-3000:]}"
+                if time.monotonic() > deadline:
+                    pytest.fail(f"not {what} after {seconds:g} s\n{told(instance)}\n{self.log.read_text()[-3000:]}")
                 time.sleep(0.3)
 
     def wait_until_idle(self, what: str, expected: Collection[tuple[str, str]], since: int) -> None:
         """Wait until these partitions were materialised, nothing is under way, and automation looked twice since
         without finding more."""
         idle_since = 0.0
+        missing: set[tuple[str, str]] = set()
 
         def holds(instance: dg.DagsterInstance) -> bool:
             nonlocal idle_since
-            if not set(expected) <= news(instance, since).keys() or is_busy(instance):
+            missing.clear()
+            missing.update(set(expected) - news(instance, since).keys())
+            if missing or is_busy(instance):
                 idle_since = 0.0
                 return False
             idle_since = idle_since or time.time()
             return looks_of_automation(instance, idle_since) >= 2
 
-        self.wait(what, holds)
+        try:
+            self.wait(what, holds)
+        except pytest.fail.Exception as error:
+            pytest.fail(f"{error.msg}\nmissing: {sorted(missing)}")
+
+
+def told(instance: dg.DagsterInstance) -> str:
+    """All runs, a line each, and the requested backfills, for whoever reads why a wait did not end."""
+    runs = [
+        f"run {run.run_id[:8]} {run.status.value} {sorted(key.to_user_string() for key in run.asset_selection or ())} "
+        f"{run.tags.get('dagster/partition', '')} {run.tags.get('dagster/parent_run_id', '')[:8]}"
+        for run in instance.get_runs()
+    ]
+    backfills = [f"backfill {one.backfill_id} {one.status.value}" for one in instance.get_backfills()]
+    return "\n".join([*runs, *backfills])
 
 
 def is_busy(instance: dg.DagsterInstance) -> bool:
     """Whether a run or a backfill is under way."""
-    if instance.get_runs_count(dg.RunsFilter(statuses=list(IN_FLIGHT))):
+    if instance.get_runs_count(dg.RunsFilter(statuses=IN_FLIGHT)):
         return True
     return bool(instance.get_backfills(filters=BulkActionsFilter(statuses=[BulkActionStatus.REQUESTED]), limit=1))
 

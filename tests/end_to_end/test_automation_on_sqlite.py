@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.automation_scenarios import Until, runs_by_itself
+from tests.end_to_end.automation_scenarios import runs_by_itself
 from tests.end_to_end.daemon import daemon_over_an_empty_folder
 
 
 @pytest.mark.slow
 def test_it_runs_by_itself(tmp_path: Path) -> None:
     with daemon_over_an_empty_folder(tmp_path) as daemon:
-        runs_by_itself(daemon, Until.KILLED)
+        runs_by_itself(daemon)

@@ -54,7 +54,11 @@ def analyse_one(run: Path, home: Path, **settings: bool) -> IterationResult:
 
 
 def slowest(home: Path) -> int:
-    return open_lake(home).query("SELECT slowest_rank FROM iterations").to_pylist()[0]["slowest_rank"]
+    return (
+        open_lake(home)
+        .query("SELECT longest_computation_rank FROM iterations")
+        .to_pylist()[0]["longest_computation_rank"]
+    )
 
 
 def test_a_step_that_fails_is_told_with_its_partition_and_a_remedy(tmp_path):

@@ -30,6 +30,8 @@ def test_the_wheel_holds_the_rules_and_nothing_foreign(installed):
     assert top - {"bin"} == {"traceviz_dag", "assets", "sensors"}
     assert (installed / "traceviz_dag/classify/rules.toml").is_file()
     assert (installed / "traceviz_dag/orchestration/dagster.yaml").is_file()
+    [licence] = installed.glob("traceviz_dag-*.dist-info/licenses/LICENSE")
+    assert "Apache License" in licence.read_text()
 
 
 def test_it_loads_its_definitions_from_a_folder_with_foreign_assets(installed, tmp_path):

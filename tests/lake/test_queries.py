@@ -89,7 +89,7 @@ def test_an_iteration_over_its_ranks(two_ranks: Lake):
             "exposed_ns": 125,
             "idle_ns": 175,  # (250 + 99) / 2, rounded
             "hidden_share": 150 / 400,
-            "slowest_rank": 1,
+            "longest_computation_rank": 1,
             "unclassified_share": 0.25,
         }
     ]
@@ -118,9 +118,19 @@ def test_an_iteration_is_partial_when_a_rank_failed_or_is_missing_and_unknown_wi
 def test_a_rank_that_was_read_in_part_is_left_out_unless_asked_for(two_ranks: Lake, sample):
     two_ranks.write("traces", trace_row(sample, status="partial", world_size=2), run=RUN, iteration=7, rank=1)
     (row,) = queries.iterations(two_ranks, RUN, 7).to_pylist()
-    assert (row["covered_ranks"], row["partial"], row["compute_ns"], row["slowest_rank"]) == ([0], True, 600, 0)
+    assert (row["covered_ranks"], row["partial"], row["compute_ns"], row["longest_computation_rank"]) == (
+        [0],
+        True,
+        600,
+        0,
+    )
     (row,) = queries.iterations(two_ranks, RUN, 7, with_partial=True).to_pylist()
-    assert (row["covered_ranks"], row["partial"], row["compute_ns"], row["slowest_rank"]) == ([0, 1], True, 651, 1)
+    assert (row["covered_ranks"], row["partial"], row["compute_ns"], row["longest_computation_rank"]) == (
+        [0, 1],
+        True,
+        651,
+        1,
+    )
     (run,) = queries.runs(two_ranks, RUN, 7).to_pylist()
     assert (run["partial_ranks"], run["complete"]) == ([1], False)
 
@@ -132,7 +142,7 @@ def test_nothing_measured_is_no_row_and_no_figure(two_ranks: Lake, sample):
     idle = overlap_rows(sample, [("cpu", "kernels", None, "all", 0, 10, 0, 0, 0)])
     two_ranks.write("overlap", idle, run=RUN, iteration=99, rank=0)
     (row,) = queries.iterations(two_ranks, RUN, 99).to_pylist()
-    assert (row["hidden_share"], row["slowest_rank"], row["unclassified_share"]) == (None, None, None)
+    assert (row["hidden_share"], row["longest_computation_rank"], row["unclassified_share"]) == (None, None, None)
     assert row["partial"] is None
 
 
@@ -185,34 +195,12 @@ def test_a_run_whose_ranks_all_failed(lake: Lake, sample):
     assert (row["complete"], row["parity"], row["backend"]) == (False, None, None)
 
 
-def test_coverage_and_categories(two_ranks: Lake, sample):
-    rows = queries.coverage(two_ranks, RUN, 7).to_pylist()
-    assert [row["rank"] for row in rows] == [0, 1]
-    shares = {name: value for name, value in rows[1].items() if name.endswith("_share")}
-    assert shares == {
-        "classified_share": 0.6,
-        "phase_known_share": 0.5,
-        "dimension_known_share": 0.25,
-        "microbatch_known_share": 0.25,
-        "launched_share": 0.9,
-        "dropped_share": 0.02,
-    }
-    kernels = sample("kernels", 3, category=["memory", "fwd_computation", "memory"], duration_ns=[2, 3, 2])
-    two_ranks.write("kernels", kernels, run=RUN, iteration=7, rank=1)
-    assert queries.categories(two_ranks, RUN, 7).to_pylist() == [
-        {"rank": 1, "category": "memory", "kernels": 2, "duration_ns": 4},
-        {"rank": 1, "category": "fwd_computation", "kernels": 1, "duration_ns": 3},
-    ]
-
-
 @pytest.mark.parametrize(
     "sql",
     [
         queries.ITERATIONS_SQL,
         queries.ITERATIONS_WITH_PARTIAL_SQL,
         queries.RUNS_SQL,
-        queries.COVERAGE_SQL,
-        queries.CATEGORIES_SQL,
     ],
 )
 def test_the_same_query_runs_over_the_whole_catalogue(two_ranks: Lake, sql):

@@ -12,9 +12,12 @@ from traceviz_dag.orchestration.instance import open_instance, prepare_instance
 from traceviz_dag.orchestration.run_launcher import CheckedRunLauncher
 
 
-def test_settings_that_dagster_does_not_take_are_named(tmp_path):
+@pytest.mark.parametrize(
+    "text", ["storage: [\n", "storage: 7\n", "concurrency: 3\n", "- a\n", "storage:\n  postgres: {}\n"]
+)
+def test_settings_that_dagster_does_not_take_are_named(tmp_path, text):
     settings = prepare_instance(tmp_path) / "dagster.yaml"
-    settings.write_text("storage: [\n")
+    settings.write_text(text)
     told = r"dagster\.yaml: Dagster does not take these settings"
     with pytest.raises(BadInputError, match=told) as refused, open_instance(tmp_path):
         pass

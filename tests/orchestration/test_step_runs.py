@@ -3,8 +3,12 @@
 import subprocess
 import sys
 
-_INTERRUPTED_WHILE_A_CONNECTION_CLOSES = """
+import pytest
+
+_INTERRUPTED = """
 import signal
+import time
+import weakref
 
 import dagster as dg
 from sqlalchemy.pool import NullPool
@@ -12,30 +16,54 @@ from sqlalchemy.pool import NullPool
 from traceviz_dag.orchestration.step_runs import materialise
 
 
+def interrupt(_=None):
+    signal.raise_signal(signal.SIGINT)
+
+
 class Connection:
-    def close(self):
-        signal.raise_signal(signal.SIGINT)
+    close = interrupt
 
     def rollback(self):
         pass
 
 
+def while_a_connection_closes():
+    NullPool(Connection).connect().close()
+
+
+def while_something_is_collected():
+    gone = set()
+    reference = weakref.ref(gone, interrupt)
+    del gone
+    time.sleep(60)
+
+
+def while_nothing_is_raised():
+    # As Dagster does while it stores events, and forgets what came.
+    former = signal.signal(signal.SIGINT, lambda *_: None)
+    interrupt()
+    signal.signal(signal.SIGINT, former)
+
+
 @dg.asset
 def interrupted():
-    NullPool(Connection).connect().close()
+    {place}()
 
 
 with dg.instance_for_test() as instance:
     try:
-        materialise("interrupted", instance, [interrupted], [interrupted], {})
+        materialise("interrupted", instance, [interrupted], [interrupted], {{}})
     except KeyboardInterrupt:
         print("stopped")
 """
 
 
-def test_an_interrupt_that_a_library_logs_on_its_way_prints_no_traceback():
+@pytest.mark.parametrize(
+    "place", ["while_a_connection_closes", "while_something_is_collected", "while_nothing_is_raised"]
+)
+def test_an_interrupt_ends_a_run_wherever_it_comes_and_prints_no_traceback(place):
     done = subprocess.run(
-        [sys.executable, "-c", _INTERRUPTED_WHILE_A_CONNECTION_CLOSES],
+        [sys.executable, "-c", _INTERRUPTED.format(place=place)],
         check=False,
         capture_output=True,
         text=True,

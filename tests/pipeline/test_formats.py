@@ -3,54 +3,35 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.other_packages import environment, run, shown_in, traceviz
 from traceviz_dag.lake.inputs import RankInput
 from traceviz_dag.pipeline.formats.registry import format_of_trace, trace_format
 from traceviz_dag.pipeline.formats.trace_format import RankTrace
 from traceviz_dag.read.formats import file_formats
 
-TINY = """
-from traceviz_dag.pipeline.formats.one_rank_a_file import OneRankAFile
-from traceviz_dag.read.events import TraceHeader, TracePeek
-from traceviz_dag.read.plain_kernels import PlainKernel, events_of_kernels
-
-
-class TinyFormat(OneRankAFile):
-    name, title, suffixes = "tiny", "tiny traces", (".tiny",)
-    remedy = "give a .tiny file that tinyprof wrote"
-
-    def recognises(self, path):
-        return path.read_bytes().startswith(b"tiny ")
-
-    def peek(self, path):
-        head, *lines = path.read_text().splitlines()
-        rank, world_size = map(int, head.split()[1:])
-        fault = None if lines and lines[-1] == "end" else "it ends before its last line"
-        return TracePeek(TraceHeader(rank=rank, world_size=world_size), has_kernels=True, fault=fault)
-
-    def read(self, path):
-        rows = [line.split() for line in path.read_text().splitlines()[1:] if line != "end"]
-        return events_of_kernels(self.header(path), [PlainKernel(row[0], *map(int, row[1:])) for row in rows])
-"""
+TINY, POINTS = shown_in("formats.md")
+"""The format that the docs show, and its entry point."""
 
 SENSOR = """
 import sys
 from pathlib import Path
-from sensors.listing import FolderLook, LocalFolders, walk
-from sensors.registration import FolderTask, register_folder
-root, home = sys.argv[1:]
-for look in walk(LocalFolders(), root):
-    found = register_folder(Path(home), FolderTask(look.folder, root, look.digest))
-    print(look.traces, found.record.state.value, found.record.reason or [
-        (entry.rank, entry.format) for one in found.iterations for entry in one.ranks])
+from sensors.ledger import read_ledger
+from tests.sensors.ticks import Sensor
+from traceviz_dag.lake.inputs import all_registered
+root, home = map(Path, sys.argv[1:])
+sensor = Sensor(home, root)
+for request in (*sensor.tick().run_requests, *sensor.tick().run_requests):
+    sensor.register(request)
+print(*((record.state.value, record.reason) for record in read_ledger(home).values()))
+print(*((one.key, rank.rank, rank.format) for one in all_registered(home) for rank in one.ranks))
+print(*sorted(sensor.instance.get_dynamic_partitions("iteration")))
 """
 
+HEAD = "[project.entry-points.traceviz_dag.trace_formats]"
 BEGIN_NS = 1_000_000
 
 
@@ -69,26 +50,7 @@ def tiny(path: Path, rank: int, world_size: int = 2, end: str = "end\n") -> Path
 @pytest.fixture
 def installed(tmp_path) -> dict[str, str]:
     """The environment of a process that finds the format by its entry point."""
-    return environment(tmp_path / "package", TINY, "tiny = tiny_format:TinyFormat")
-
-
-def environment(package: Path, code: str, points: str) -> dict[str, str]:
-    information = package / "tiny_format-1.0.dist-info"
-    information.mkdir(parents=True)
-    (package / "tiny_format.py").write_text(code)
-    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: tiny-format\nVersion: 1.0\n")
-    (information / "entry_points.txt").write_text(f"[traceviz_dag.trace_formats]\n{points}\n")
-    return os.environ | {"PYTHONPATH": str(package)}
-
-
-def run(environment: dict[str, str], *command: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *map(str, command)], env=environment, capture_output=True, text=True, check=False, timeout=300
-    )
-
-
-def traceviz(environment: dict[str, str], *words: object) -> subprocess.CompletedProcess[str]:
-    return run(environment, "-m", "traceviz_dag.commands.main", *words)
+    return environment(tmp_path / "package", TINY, POINTS)
 
 
 def test_doctor_and_analyze_take_a_format_of_another_package(tmp_path, installed):
@@ -112,11 +74,24 @@ def test_the_sensor_registers_it_and_waits_for_the_ends_of_files(tmp_path, insta
     root = tmp_path / "root"
     tiny(root / "job/r0.tiny", 0)
     tiny(root / "job/r1.tiny", 1, end="")
-    waits = run(installed, "-c", SENSOR, root, tmp_path / "home")
-    assert waits.stdout == "2 waiting still being written: r1.tiny\n", waits.stderr
+    waits = run(installed, "-c", SENSOR, root, tmp_path / "early")
+    assert waits.stdout == "('waiting', 'still being written: r1.tiny')\n\n\n", waits.stderr
     tiny(root / "job/r1.tiny", 1)
     taken = run(installed, "-c", SENSOR, root, tmp_path / "home")
-    assert taken.stdout == "2 registered [(0, 'tiny'), (1, 'tiny')]\n", taken.stderr
+    assert taken.stdout == "('registered', '')\n('job@0', 0, 'tiny') ('job@0', 1, 'tiny')\njob@0\n", taken.stderr
+
+
+def test_what_the_code_of_others_raises_costs_the_rank_of_its_file_alone(tmp_path, installed):
+    job, home = tmp_path / "job/iteration_3", tmp_path / "home"
+    tiny(job / "r0.tiny", 0, 3)
+    for name, text in {"r1.tiny": "tiny 1 3\ngemm abc\nend\n", "r2.tiny": "tiny two\nend\n"}.items():
+        (job / name).write_text(text)
+    done = traceviz(installed, "analyze", tmp_path / "job", "--home", home, "--workers", "1")
+    fault = "trace format tiny of tinyprof-traceviz cannot read it (ValueError: "
+    assert done.returncode == 2 and "fault of traceviz" not in done.stderr
+    assert all(f"{name}: {fault}" in done.stderr for name in ("r1.tiny", "r2.tiny")), done.stderr
+    rows = json.loads(traceviz(installed, "sql", "SELECT rank, status FROM traces", "--home", home, "--json").stdout)
+    assert {"rank": 0, "status": "read"} in rows
 
 
 def test_a_file_that_only_bears_its_suffix_is_refused_in_its_words(tmp_path, installed):
@@ -133,14 +108,17 @@ def test_a_file_that_only_bears_its_suffix_is_refused_in_its_words(tmp_path, ins
     ("points", "fault"),
     [
         ("tiny = nowhere:TinyFormat", "cannot be loaded (ModuleNotFoundError: No module named 'nowhere')"),
-        ("tiny = tiny_format:TraceHeader", "tiny_format:TraceHeader is no trace format"),
-        ("a = tiny_format:TinyFormat\nb = tiny_format:TinyFormat", "a trace format is named 'tiny' already"),
+        ("tiny = tinyprof_traceviz:TraceHeader", "tinyprof_traceviz:TraceHeader is no trace format"),
+        (
+            "a = tinyprof_traceviz:TinyFormat\nb = tinyprof_traceviz:TinyFormat",
+            "a trace format is named 'tiny' already",
+        ),
     ],
 )
 def test_a_package_whose_format_cannot_be_loaded_is_named(tmp_path, points, fault):
     tiny(tmp_path / "job/r0.tiny", 0, 1)
-    said = traceviz(environment(tmp_path / "package", TINY, points), "doctor", tmp_path / "job")
-    assert said.returncode == 2 and "of tiny-format: " in said.stderr and fault in said.stderr
+    said = traceviz(environment(tmp_path / "package", TINY, f"{HEAD}\n{points}"), "doctor", tmp_path / "job")
+    assert said.returncode == 2 and "of tinyprof-traceviz: " in said.stderr and fault in said.stderr
     assert "Traceback" not in said.stderr
 
 

@@ -21,10 +21,10 @@ from traceviz_dag.read.perfetto.engines import Engine
 from traceviz_dag.read.perfetto.session import TraceSession, open_trace
 from traceviz_dag.show.perfetto.iteration import ALLOCATED, EXPOSED, IN_FLIGHT, Scope, write_iteration_trace
 from traceviz_dag.simulate.job import simulate
-from traceviz_dag.simulate.settings import Settings
+from traceviz_dag.simulate.settings import JobSettings
 
 MICROBATCHES, CHUNKS, STAGES, TENSOR = 4, 2, 2, 2
-SKEWED = Settings(
+SKEWED = JobSettings(
     tp=TENSOR, pp=STAGES, vpp=CHUNKS, microbatches=MICROBATCHES, layers=4, node_size=2, clock_skew_ms=3.0, stacks=True
 )
 

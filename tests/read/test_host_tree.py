@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traceviz_dag.read.host_tree import NONE, build_tree, innermost
+from traceviz_dag.arrays import NONE
+from traceviz_dag.read.host_tree import build_tree, innermost
 
 rows = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 40), st.integers(0, 20)), min_size=1, max_size=60)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from traceviz_dag.read.secrets import masked, masked_column, masked_words
@@ -44,6 +44,14 @@ from traceviz_dag.read.secrets import masked, masked_column, masked_words
         ("allreducehf_" + "aB3" * 11, "allreduce***"),
         ("/export/home2/alice/x.py(3): f", "~/x.py(3): f"),
         (r"C:\\Users\\alice\\run.py", r"~\\run.py"),
+        ("https://alice:pa/ss@git.example/x", "https://***@git.example/x"),
+        ("curl -u alice:secret http://x", "curl -u *** http://x"),
+        ("HF_TOKEN=abc run", "HF_TOKEN=*** run"),
+        ("to alice@cluster.example.com.", "to ***."),
+        ("mail alice.b@example.com now", "mail *** now"),
+        ("rsync alice@node-17:/data/x", "rsync ***:/data/x"),
+        ("ssh alice@10.0.0.3", "ssh ***"),
+        ("/u/alice/run.py(3): main", "~/run.py(3): main"),
     ],
 )
 def test_a_secret_is_masked(text, expected):
@@ -77,6 +85,13 @@ def test_a_secret_is_masked(text, expected):
         "/mnt/root/x.py(3): f",
         "signature: (Tensor, Tensor)",
         "git+https://git.example/org/repo@v1.0",
+        "http://node:8080/repo@v1",
+        "fwd@layer.mlp",
+        "memcpy@@GLIBC_2.14",
+        "kernel@plt",
+        "TILE_KEY=4",
+        "sleep -u 3",
+        "/ui/page.py(3): main",
     ],
 )
 def test_a_name_that_only_looks_alike_stays(text):
@@ -90,12 +105,21 @@ def test_masking_twice_changes_nothing_more_and_many_at_once_are_as_one_by_one(w
     assert masked_words(once) == once
 
 
-@given(
-    st.sampled_from(
-        ["hf_", "ghp_", "sk-", "AKIA", "password=", "https://u:", "/home/", "--token ", "?sig=", "pwd=", "bearer "]
-    ),
-    st.text(max_size=40),
+# What secrets and their surroundings are made of, put together in any order.
+_PIECES = st.one_of(
+    st.sampled_from(["hf_", "ghp_", "sk-", "AKIA", "SG.", "eyJ", "a" * 20, "1" * 8, "-----BEGIN PRIVATE KEY-----"]),
+    st.sampled_from(["password=", "_PASS=", "SECRET=", "X_TOKEN=", "token:", "bearer", "basic", "--token", "?sig="]),
+    st.sampled_from(["https://", "a@", "@", "u@h.com", ".com", "--user=", "-u", "***"]),
+    st.sampled_from(["/home/", "/home/u", "/u/", "/root", "//", "~", "C:\\", "Users\\"]),
+    st.sampled_from("\"'\\=:/*.ſKé \n\v\x1c\x85\u2028"),
+    st.text(max_size=5),
 )
-def test_the_quick_look_misses_no_secret(start, rest):
-    text = start + rest
-    assert masked_words([text])[0] == masked(text)
+_TEXTS = st.lists(_PIECES, max_size=9).map("".join)
+
+
+@settings(max_examples=500)
+@given(_TEXTS)
+def test_the_quick_look_misses_no_secret_and_nothing_is_left_to_mask(text):
+    once = masked(text)
+    assert masked_words([text])[0] == once
+    assert masked(once) == once

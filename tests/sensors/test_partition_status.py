@@ -7,7 +7,7 @@ import pytest
 from dagster._core.definitions.partitions.context import partition_loading_context
 from dagster._core.storage.partition_status_cache import get_and_update_asset_status_cache_value
 
-from assets.settings import Settings
+from assets.settings import HomeSettings
 from sensors.partition_status import forgotten, partition_status_sensor
 
 KEY = dg.AssetKey("kernels")
@@ -52,7 +52,7 @@ def test_a_partition_that_dagster_forgot_is_found_and_remembered_again(instance)
     instance.update_asset_cached_status_data(KEY, before._replace(latest_storage_id=after.latest_storage_id))
     assert remembered(instance) == {"job@1|0000"}, "and so it stays, without us"
     assert forgotten(instance, KEY, PARTITIONS) == {"job@2|0000"}
-    definitions = dg.Definitions(assets=[kernels], sensors=[partition_status_sensor(Settings())])
+    definitions = dg.Definitions(assets=[kernels], sensors=[partition_status_sensor(HomeSettings())])
     repository = definitions.get_repository_def()
     context = dg.build_sensor_context(instance, repository_def=repository)
     tick = repository.get_sensor_def("partition_status").evaluate_tick(context)

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from isal import igzip
 
-from traceviz_dag.simulate import Settings, simulate
+from traceviz_dag.simulate import JobSettings, simulate
 from traceviz_dag.simulate.settings import (
     ContextExchange,
     Dispatcher,
@@ -24,12 +24,12 @@ from traceviz_dag.simulate.settings import (
     Transformer,
 )
 
-SMALL = Settings(
+SMALL = JobSettings(
     layers=4, microbatches=4, hidden=1024, heads=8, feed_forward=4096, sequence=1024, vocabulary=8192, node_size=4
 )
 
 
-def small(**changes) -> Settings:
+def small(**changes) -> JobSettings:
     """A small job; the changes make it the one that a test needs."""
     return replace(SMALL, **changes)
 
@@ -69,7 +69,7 @@ CONFIGURATIONS = {
 class Job:
     """A simulated job on disk."""
 
-    settings: Settings
+    settings: JobSettings
     folder: Path
 
     @property

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from tests.simulate.conftest import CONFIGURATIONS, Job, small
-from traceviz_dag.simulate.settings import Faults, Recompute, Settings
+from traceviz_dag.simulate.settings import Faults, JobSettings, Recompute
 from traceviz_dag.simulate.timing.model import Model
 
 END_SPREAD_NS = 500
@@ -97,7 +97,7 @@ def test_experts_hold_the_tokens_that_the_splits_say(job_of: Callable[[str], Job
     assert len({facts["Out split size"] for facts in sizes}) > 1
 
 
-def _computation(settings: Settings) -> np.ndarray:
+def _computation(settings: JobSettings) -> np.ndarray:
     return np.array(
         [
             int((times.ends - times.starts)[[match == "" for match in times.match]].sum())
@@ -124,7 +124,7 @@ def test_a_slow_link_slows_transfers_not_computation(job_of: Callable[[str], Job
 def test_faults_on_the_host_stop_the_rank_that_has_them():
     settings = small(pp=1, dp=2, overlap_param_gather=False)
 
-    def first_forward(faulty: Settings) -> list[int]:
+    def first_forward(faulty: JobSettings) -> list[int]:
         return [int(times.starts[5]) for times in Model(faulty).step(1)]
 
     healthy = first_forward(settings)
@@ -138,9 +138,9 @@ def test_recompute_takes_longer_than_none():
     assert (full > 1.2 * plain).all()
 
 
-def test_figures_look_like_a_real_jobs():
+def test_measures_look_like_a_real_jobs():
     """The demo's step takes some hundred ms, and about half of it is computation."""
-    settings = Settings.demo()
+    settings = JobSettings.demo()
     times = Model(settings).step(settings.first_iteration)
     steps = [int(rank.marks[-1] - rank.marks[0]) for rank in times]
     assert 150e6 < max(steps) < 1500e6

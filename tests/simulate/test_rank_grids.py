@@ -9,7 +9,7 @@ import pytest
 from isal import igzip
 
 from traceviz_dag.simulate.rank_grids import RankGrids
-from traceviz_dag.simulate.settings import Settings
+from traceviz_dag.simulate.settings import JobSettings
 
 _DESCRIPTIONS = {
     "tp": "TENSOR_MODEL_PARALLEL_GROUP",
@@ -32,10 +32,10 @@ _DESCRIPTIONS = {
 }
 
 
-def _settings(config: dict) -> Settings:
+def _settings(config: dict) -> JobSettings:
     tp, pp = config["tensor_model_parallel_size"], config["pipeline_model_parallel_size"]
     cp, ep = config["context_parallel_size"], config["expert_model_parallel_size"]
-    return Settings(
+    return JobSettings(
         tp=tp,
         pp=pp,
         cp=cp,
@@ -63,13 +63,13 @@ def test_groups_equal_megatrons(shared_data: Path):
 @pytest.mark.parametrize(
     ("run", "settings"),
     [
-        ("pp4_1f1b", Settings(pp=4)),
-        ("tp2_pp2_vpp2_full", Settings(tp=2, pp=2, vpp=2)),
-        ("pp2_dp2_distopt_overlap", Settings(pp=2, dp=2)),
-        ("pp2_ep2_moe", Settings(pp=2, dp=2, ep=2)),
+        ("pp4_1f1b", JobSettings(pp=4)),
+        ("tp2_pp2_vpp2_full", JobSettings(tp=2, pp=2, vpp=2)),
+        ("pp2_dp2_distopt_overlap", JobSettings(pp=2, dp=2)),
+        ("pp2_ep2_moe", JobSettings(pp=2, dp=2, ep=2)),
     ],
 )
-def test_names_equal_those_of_authentic_headers(shared_data: Path, run: str, settings: Settings):
+def test_names_equal_those_of_authentic_headers(shared_data: Path, run: str, settings: JobSettings):
     grids = RankGrids.of(settings)
     for rank in range(settings.world):
         file = shared_data / "megatron_cpu" / run / "iteration_2" / f"rank_{rank:04d}_iter_2.pt.trace.json.gz"

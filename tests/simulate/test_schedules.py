@@ -12,13 +12,13 @@ import pytest
 from isal import igzip
 
 from traceviz_dag.simulate.schedules import Backward, Combined, Exchange, Forward, schedule_of
-from traceviz_dag.simulate.settings import Settings
+from traceviz_dag.simulate.settings import JobSettings
 
 AUTHENTIC = {
-    "pp4_1f1b": Settings(pp=4, microbatches=4),
-    "tp2_pp2_vpp2_full": Settings(tp=2, pp=2, vpp=2, microbatches=4),
-    "pp2_dp2_distopt_overlap": Settings(pp=2, dp=2, microbatches=4),
-    "pp2_ep2_moe": Settings(pp=2, dp=2, ep=2, microbatches=4),
+    "pp4_1f1b": JobSettings(pp=4, microbatches=4),
+    "tp2_pp2_vpp2_full": JobSettings(tp=2, pp=2, vpp=2, microbatches=4),
+    "pp2_dp2_distopt_overlap": JobSettings(pp=2, dp=2, microbatches=4),
+    "pp2_ep2_moe": JobSettings(pp=2, dp=2, ep=2, microbatches=4),
 }
 _SCHEDULES = "megatron/core/pipeline_parallel/schedules.py"
 _P2P = "megatron/core/pipeline_parallel/p2p_communication.py"
@@ -46,7 +46,7 @@ def _authentic_order(frames: list[dict]) -> list[str]:
     return order
 
 
-def _simulated_order(settings: Settings, stage: int) -> list[str]:
+def _simulated_order(settings: JobSettings, stage: int) -> list[str]:
     order = []
     for action in schedule_of(settings, stage):
         if isinstance(action, Forward):
@@ -81,7 +81,7 @@ def test_messages_equal_the_authentic_traces(shared_data: Path, run: str):
 
 
 def test_second_of_four_stages_starts_as_megatron_does():
-    steps = [a for a in schedule_of(Settings(pp=4, microbatches=4), 1) if isinstance(a, Forward | Backward)]
+    steps = [a for a in schedule_of(JobSettings(pp=4, microbatches=4), 1) if isinstance(a, Forward | Backward)]
     assert "".join("F" if isinstance(step, Forward) else "B" for step in steps) == "FFFBFBBB"
 
 
@@ -89,7 +89,7 @@ def _jobs():
     for pp, vpp, rounds in product((2, 3, 4), (1, 2, 3), (1, 2, 4)):
         for overlap_p2p, overlap_expert in product((False, True), repeat=2):
             if vpp > 1 or not (overlap_p2p or overlap_expert):
-                yield Settings(
+                yield JobSettings(
                     pp=pp,
                     vpp=vpp,
                     layers=pp * vpp,

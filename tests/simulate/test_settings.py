@@ -1,4 +1,4 @@
-"""Settings refuse what no Megatron job could be, in one line that says what would be right."""
+"""JobSettings refuse what no Megatron job could be, in one line that says what would be right."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from tests.simulate.conftest import CONFIGURATIONS, small
 from traceviz_dag.errors import UsageError
-from traceviz_dag.simulate.settings import Edges, Faults, Graphs, Recompute, Settings
+from traceviz_dag.simulate.settings import Edges, Faults, Graphs, JobSettings, Recompute
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
@@ -41,7 +41,7 @@ def test_configurations_are_valid(name):
         (small(edges=Edges(missing_rank=9)), "missing rank: rank 9"),
     ],
 )
-def test_contradictions_are_refused(settings: Settings, words: str):
+def test_contradictions_are_refused(settings: JobSettings, words: str):
     with pytest.raises(UsageError) as caught:
         settings.validate()
     assert words in str(caught.value)

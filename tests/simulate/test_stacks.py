@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.simulate.conftest import Job, decode, small
 from traceviz_dag.simulate import simulate
-from traceviz_dag.simulate.settings import Era, Recompute, Settings, Transformer
+from traceviz_dag.simulate.settings import Era, JobSettings, Recompute, Transformer
 from traceviz_dag.simulate.work import stacks
 
 _LEAVES = ("record_param_comms", "aten::native_layer_norm", "aten::gelu")
@@ -52,7 +52,7 @@ def _skipped(name: str) -> bool:
     return name.startswith(_HARNESS) or any(part in name for part in _OPTIONAL)
 
 
-def _plain_seed(settings: Settings) -> Settings:
+def _plain_seed(settings: JobSettings) -> JobSettings:
     """The job under the first seed whose script and wrappers are those of the authentic runs."""
     optional = ("float16", "bridge", "custom backward")
     plain = (replace(settings, seed=seed) for seed in range(100))
@@ -110,7 +110,7 @@ def test_lines_and_frames_differ_by_seed_and_era(tmp_path: Path):
 
 
 def test_the_first_forward_of_a_recomputed_layer_makes_no_nodes(tmp_path: Path):
-    settings: Settings = small(recompute=Recompute.FULL)
+    settings: JobSettings = small(recompute=Recompute.FULL)
     job = Job(settings, simulate(settings, tmp_path, workers=1))
     operators = [event for event in job.trace(0)["traceEvents"] if event.get("cat") == "cpu_op"]
     linears = [event for event in operators if event["name"] == "_LayerNormLinear"]

@@ -15,7 +15,8 @@ from traceviz_dag.system.processes import WorkerDiedError, spread, spread_in_ord
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 
-ORPHAN_SECONDS = 5.0
+ORPHAN_SECONDS = 20.0
+"""On a machine that does nothing else it takes less than five; here other tests take their share of the processors."""
 
 
 def processes_with(mark: str) -> set[int]:

@@ -65,6 +65,25 @@ def compared(kernels: pd.DataFrame, truth: pd.DataFrame, keys: Sequence[str] = (
     return truth.merge(kernels, on=by, how="outer", validate="1:1")
 
 
+def dealt_out(truth: pd.DataFrame, kernels: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
+    """Share a file's truth out to the iterations in which its kernels were found.
+
+    Args:
+        truth: as ``read_truth`` gives it.
+        kernels: of each iteration, with ``correlation``.
+
+    Returns:
+        Per iteration the truth of its launches; what no iteration holds is in the first.
+    """
+    rest = truth
+    parts = []
+    for rows in kernels:
+        here = rest.correlation.isin(rows.correlation.dropna().astype("int64"))
+        parts.append(rest[here])
+        rest = rest[~here]
+    return [pd.concat([parts[0], rest]), *parts[1:]]
+
+
 def told_and_right(table: pd.DataFrame, aspect: str) -> tuple[pd.Series, pd.Series]:
     """Per kernel: whether something is told of an aspect, and whether what is told, or left unsaid, is true."""
     ours, truth = table[aspect], table[f"{aspect}{TRUE}"]
@@ -177,9 +196,9 @@ class TableAgreement:
     """How the rows of a table agree with the same rows computed from the truth.
 
     Attributes:
-        expected: rows that the truth gives. equal: of these, those that the table has, with the same figures.
+        expected: rows that the truth gives. equal: of these, those that the table has, with the same measures.
         missing: those that it has not. unexpected: rows of the table that the truth does not give.
-        largest_difference_ns: of any figure.
+        largest_difference_ns: of any measure.
     """
 
     expected: int
@@ -204,8 +223,8 @@ NOTHING_COMPARED = TableAgreement(0, 0, 0, 0, 0)
 def microbatch_agreement(table: pd.DataFrame, microbatches: pa.Table) -> TableAgreement:
     """Compare one rank's micro-batch spans with those of the kernels that the truth puts there."""
     keys = ["device", "step", "chunk", "microbatch", "phase", "dimension"]
-    figures = ["span_start_ns", "span_end_ns", "kernels"]
-    return _agreement(microbatches_table(_as_it_was(table)), microbatches, keys, figures)
+    measures = ["span_start_ns", "span_end_ns", "kernels"]
+    return _agreement(microbatches_table(_as_it_was(table)), microbatches, keys, measures)
 
 
 def span_agreement(table: pd.DataFrame, microbatches: pa.Table) -> TableAgreement:
@@ -221,10 +240,10 @@ def span_agreement(table: pd.DataFrame, microbatches: pa.Table) -> TableAgreemen
 def overlap_agreement(table: pd.DataFrame, overlap: pa.Table) -> TableAgreement:
     """Compare one rank's overlap over its kernels with that of the kernels' true kinds and dimensions."""
     keys = ["device", "window_name", "dimension"]
-    figures = ["compute_ns", "communication_ns", "hidden_ns", "exposed_ns", "memory_ns", "busy_ns", "idle_ns"]
+    measures = ["compute_ns", "communication_ns", "hidden_ns", "exposed_ns", "memory_ns", "busy_ns", "idle_ns"]
     measured = overlap.to_pandas()
     found = pa.Table.from_pandas(measured[measured.window_name == "kernels"], preserve_index=False)
-    return _agreement(overlap_table(_as_it_was(table)), found, keys, figures)
+    return _agreement(overlap_table(_as_it_was(table)), found, keys, measures)
 
 
 def _as_it_was(table: pd.DataFrame) -> pa.Table:
@@ -244,17 +263,22 @@ def _as_it_was(table: pd.DataFrame) -> pa.Table:
     return pa.table(columns)
 
 
-def _agreement(expected: pa.Table, found: pa.Table, keys: Sequence[str], figures: Sequence[str]) -> TableAgreement:
-    both = _of_rows(expected, keys, figures).join(
-        _of_rows(found, keys, figures), how="outer", lsuffix=" expected", rsuffix=" found"
+def _agreement(expected: pa.Table, found: pa.Table, keys: Sequence[str], measures: Sequence[str]) -> TableAgreement:
+    both = (
+        _of_rows(expected, keys, measures)
+        .add_suffix(" expected")
+        .merge(_of_rows(found, keys, measures).add_suffix(" found"), how="outer", left_index=True, right_index=True)
     )
-    absent, extra = both[f"{figures[0]} found"].isna(), both[f"{figures[0]} expected"].isna()
+    absent, extra = both[f"{measures[0]} found"].isna(), both[f"{measures[0]} expected"].isna()
     pairs = both[~absent & ~extra]
     differences = np.array(
-        [(pairs[f"{name} expected"].astype("int64") - pairs[f"{name} found"].astype("int64")).abs() for name in figures]
+        [
+            (pairs[f"{name} expected"].astype("int64") - pairs[f"{name} found"].astype("int64")).abs()
+            for name in measures
+        ]
     )
     equal = (differences == 0).all(axis=0) if len(pairs) else np.zeros(0, bool)
-    times = differences[[index for index, name in enumerate(figures) if name.endswith("_ns")]]
+    times = differences[[index for index, name in enumerate(measures) if name.endswith("_ns")]]
     return TableAgreement(
         expected=int((~extra).sum()),
         equal=int(equal.sum()),
@@ -264,12 +288,12 @@ def _agreement(expected: pa.Table, found: pa.Table, keys: Sequence[str], figures
     )
 
 
-def _of_rows(table: pa.Table, keys: Sequence[str], figures: Sequence[str]) -> pd.DataFrame:
-    """The figures, labelled by the keys' values; the labels of two tables are equal where the values are."""
+def _of_rows(table: pa.Table, keys: Sequence[str], measures: Sequence[str]) -> pd.DataFrame:
+    """The measures, labelled by the keys' values; the labels of two tables are equal where the values are."""
     columns = [table[name].cast(pa.string()).fill_null("").to_pylist() for name in keys]
     labels = pd.Index(["|".join(row) for row in zip(*columns, strict=True)], dtype=object)
     # Nullable integers: the join of tables with other rows would turn time stamps into floats, which cannot hold them.
-    return table.select(list(figures)).to_pandas().astype("Int64").set_index(labels)
+    return table.select(list(measures)).to_pandas().astype("Int64").set_index(labels)
 
 
 def _optional(values: pd.Series) -> pa.Array:

@@ -12,8 +12,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from traceviz_dag.analyze.intervals import Int64, number_groups
+from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.kernel_intervals import codes
+from traceviz_dag.arrays import Int64
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.tables import BY_RANK
 from traceviz_dag.vocabulary import ALL_DIMENSIONS, Phase
@@ -22,7 +23,7 @@ INVARIANT = "invariant"
 """Name of the column that the violations have before all others."""
 
 INVARIANTS = {
-    "figures_given": "no edge of a window and no duration is NULL",
+    "times_given": "no edge of a window and no duration is NULL",
     "nothing_negative": "no duration is below 0, and no window ends before it starts",
     "hidden_at_most_compute_and_communication": "hidden <= min(compute, communication)",
     "exposed_is_communication_minus_hidden": "exposed = communication - hidden",
@@ -43,7 +44,7 @@ INVARIANTS = {
 """Every rule by name, as a statement; the shares are of overlap alone, the recompute of microbatches alone."""
 
 _Breaches = dict[str, npt.NDArray[np.bool_]]
-_Figures = dict[str, Int64]
+_Measures = dict[str, Int64]
 
 _OF_DIMENSION = ("communication_ns", "hidden_ns", "exposed_ns")
 _OF_WINDOW = ("compute_ns", "memory_ns", "busy_ns", "idle_ns")
@@ -62,50 +63,50 @@ def overlap_violations(overlap: pa.Table) -> pa.Table:
         The column ``invariant``, the name of the broken rule, then the table's columns; no rows where all is well.
     """
     complete, breached = _split_incomplete(overlap, ("window_start_ns", "window_end_ns"))
-    figures = _figures(complete, "window_start_ns", "window_end_ns")
-    breaches = _row_breaches(figures) | _share_breaches(complete, figures)
-    breaches |= _sum_breaches(complete, figures, _WINDOW_KEYS)
+    measures = _measures(complete, "window_start_ns", "window_end_ns")
+    breaches = _row_breaches(measures) | _share_breaches(complete, measures)
+    breaches |= _sum_breaches(complete, measures, _WINDOW_KEYS)
     return _rows_of(complete, breaches, breached)
 
 
 def microbatch_violations(microbatches: pa.Table) -> pa.Table:
     """Return the rows of a table ``microbatches`` that break a rule, as ``overlap_violations`` does."""
     complete, breached = _split_incomplete(microbatches, ("span_start_ns", "span_end_ns"))
-    figures = _figures(complete, "span_start_ns", "span_end_ns")
-    breaches = _row_breaches(figures) | _sum_breaches(complete, figures, (*_STEP_KEYS, "phase"))
-    breaches |= {"recompute_within_backward": _recompute_outside_backward(complete, figures)}
+    measures = _measures(complete, "span_start_ns", "span_end_ns")
+    breaches = _row_breaches(measures) | _sum_breaches(complete, measures, (*_STEP_KEYS, "phase"))
+    breaches |= {"recompute_within_backward": _recompute_outside_backward(complete, measures)}
     return _rows_of(complete, breaches, breached)
 
 
-def _row_breaches(figures: _Figures) -> _Breaches:
+def _row_breaches(measures: _Measures) -> _Breaches:
     """Test the rules that one row can break alone."""
-    compute, communication, hidden = figures["compute_ns"], figures["communication_ns"], figures["hidden_ns"]
-    exposed, busy, idle, window = (figures[name] for name in ("exposed_ns", "busy_ns", "idle_ns", "window_ns"))
+    compute, communication, hidden = measures["compute_ns"], measures["communication_ns"], measures["hidden_ns"]
+    exposed, busy, idle, window = (measures[name] for name in ("exposed_ns", "busy_ns", "idle_ns", "window_ns"))
     return {
-        "nothing_negative": np.any([values < 0 for values in figures.values()], axis=0),
+        "nothing_negative": np.any([values < 0 for values in measures.values()], axis=0),
         "hidden_at_most_compute_and_communication": hidden > np.minimum(compute, communication),
         "exposed_is_communication_minus_hidden": exposed != communication - hidden,
         "busy_at_least_compute_and_communication": compute + communication - hidden > busy,
-        "busy_at_least_memory": figures["memory_ns"] > busy,
+        "busy_at_least_memory": measures["memory_ns"] > busy,
         "busy_at_most_window": busy > window,
         "busy_plus_idle_is_window": busy + idle != window,
     }
 
 
-def _share_breaches(overlap: pa.Table, figures: _Figures) -> _Breaches:
-    """Test the two shares of an overlap table against the figures that they are made of."""
-    smaller = np.minimum(figures["compute_ns"], figures["communication_ns"])
-    wholes = {"hidden_share": figures["communication_ns"], "hidden_over_min": smaller}
+def _share_breaches(overlap: pa.Table, measures: _Measures) -> _Breaches:
+    """Test the two shares of an overlap table against the measures that they are made of."""
+    smaller = np.minimum(measures["compute_ns"], measures["communication_ns"])
+    wholes = {"hidden_share": measures["communication_ns"], "hidden_over_min": smaller}
     breaches = {}
     for name, whole in wholes.items():
         share = overlap.column(name).cast(pa.float64()).fill_null(np.nan).to_numpy()
-        expected = np.where(whole == 0, np.nan, figures["hidden_ns"] / np.where(whole == 0, 1, whole))
+        expected = np.where(whole == 0, np.nan, measures["hidden_ns"] / np.where(whole == 0, 1, whole))
         agrees = np.isclose(share, expected, rtol=0, atol=_SHARE_TOLERANCE, equal_nan=True)
         breaches[f"{name}_is_the_ratio"] = ~agrees
     return breaches
 
 
-def _sum_breaches(table: pa.Table, figures: _Figures, keys: Sequence[str]) -> _Breaches:
+def _sum_breaches(table: pa.Table, measures: _Measures, keys: Sequence[str]) -> _Breaches:
     """Test each window's row of all communication against the rows of its dimensions."""
     first, window = _groups(table, keys)
     is_all = _equals(table, "dimension", ALL_DIMENSIONS)
@@ -115,23 +116,23 @@ def _sum_breaches(table: pa.Table, figures: _Figures, keys: Sequence[str]) -> _B
     whole_row = np.zeros(len(first), dtype=np.intp)
     whole_row[window[is_all]] = np.flatnonzero(is_all)
     comparable = ~breaches["one_row_for_all"]
-    same = [figures[name] == figures[name][whole_row][window] for name in _OF_WINDOW]
+    same = [measures[name] == measures[name][whole_row][window] for name in _OF_WINDOW]
     breaches["same_window_under_each_dimension"] = comparable & ~np.all(same, axis=0)
 
     part = ~is_all
     within = np.ones(table.num_rows, dtype=bool)
     for name in _OF_DIMENSION:
         total, largest = np.zeros(len(first), dtype=np.int64), np.zeros(len(first), dtype=np.int64)
-        np.add.at(total, window[part], figures[name][part])
-        np.maximum.at(largest, window[part], figures[name][part])
-        within &= (largest[window] <= figures[name]) & (figures[name] <= total[window])
+        np.add.at(total, window[part], measures[name][part])
+        np.maximum.at(largest, window[part], measures[name][part])
+        within &= (largest[window] <= measures[name]) & (measures[name] <= total[window])
     breaches["all_between_largest_and_sum_of_dimensions"] = comparable & is_all & ~within
-    above = figures["busy_ns"] > figures["compute_ns"] + figures["exposed_ns"] + figures["memory_ns"]
+    above = measures["busy_ns"] > measures["compute_ns"] + measures["exposed_ns"] + measures["memory_ns"]
     breaches["busy_at_most_sum_of_parts"] = is_all & above
     return breaches
 
 
-def _recompute_outside_backward(microbatches: pa.Table, figures: _Figures) -> npt.NDArray[np.bool_]:
+def _recompute_outside_backward(microbatches: pa.Table, measures: _Measures) -> npt.NDArray[np.bool_]:
     """Mark rows of phase recompute that their backward step's row of the same dimension does not contain."""
     first, unit = _groups(microbatches, (*_STEP_KEYS, "dimension"))
     is_backward = _equals(microbatches, "phase", Phase.BACKWARD)
@@ -143,20 +144,20 @@ def _recompute_outside_backward(microbatches: pa.Table, figures: _Figures) -> np
         starts, ends = (_integers(microbatches, name) for name in ("span_start_ns", "span_end_ns"))
         inside &= (starts[around] <= starts) & (ends <= ends[around])
         for name in ("compute_ns", "communication_ns", "hidden_ns", "memory_ns", "busy_ns"):
-            inside &= figures[name] <= figures[name][around]
+            inside &= measures[name] <= measures[name][around]
     return _equals(microbatches, "phase", Phase.RECOMPUTE) & ~inside
 
 
 def _split_incomplete(table: pa.Table, edges: tuple[str, str]) -> tuple[pa.Table, pa.Table]:
-    """Part rows that lack a figure, which break a rule by themselves, from those that the other rules can test."""
+    """Part rows that lack a measure, which break a rule by themselves, from those that the other rules can test."""
     names = (*edges, *_OF_WINDOW, *_OF_DIMENSION)
     lacking = np.any([table.column(name).is_null().to_numpy() for name in names], axis=0)
-    return table.filter(pa.array(~lacking)), _named("figures_given", table.filter(pa.array(lacking)))
+    return table.filter(pa.array(~lacking)), _named("times_given", table.filter(pa.array(lacking)))
 
 
-def _figures(table: pa.Table, start: str, end: str) -> _Figures:
-    figures = {name: _integers(table, name) for name in (*_OF_WINDOW, *_OF_DIMENSION)}
-    return figures | {"window_ns": _integers(table, end) - _integers(table, start)}
+def _measures(table: pa.Table, start: str, end: str) -> _Measures:
+    measures = {name: _integers(table, name) for name in (*_OF_WINDOW, *_OF_DIMENSION)}
+    return measures | {"window_ns": _integers(table, end) - _integers(table, start)}
 
 
 def _rows_of(table: pa.Table, breaches: _Breaches, *before: pa.Table) -> pa.Table:

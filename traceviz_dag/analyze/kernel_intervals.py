@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from traceviz_dag.analyze.intervals import Int64, Intervals
+from traceviz_dag.analyze.intervals import Intervals
+from traceviz_dag.arrays import Int64
 from traceviz_dag.vocabulary import Dimension, Kind
 
 KINDS = tuple(kind.value for kind in Kind)

@@ -15,9 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from traceviz_dag.analyze.intervals import Int64, lay_end_to_end, number_groups
+from traceviz_dag.analyze.intervals import lay_end_to_end, number_groups
 from traceviz_dag.analyze.kernel_intervals import KernelIntervals, codes, kernel_intervals
 from traceviz_dag.analyze.overlap import measure_windows
+from traceviz_dag.arrays import Int64
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.tables import MICROBATCHES
 from traceviz_dag.vocabulary import ALL_DIMENSIONS, Phase
@@ -97,7 +98,7 @@ def microbatches_table(kernels: pa.Table, host_steps: HostSteps | None = None) -
     Args:
         kernels: the table ``kernels`` of one rank; needs start_ns, duration_ns, device, kind, dimension, phase, step,
             stage, chunk and microbatch.
-        host_steps: the steps on the host; None without call stacks. A step that stands there twice counts from its
+        host_steps: the steps on the host; None without call stacks. A step that is there twice counts from its
             first start to its last end.
 
     Returns:

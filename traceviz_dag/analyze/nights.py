@@ -15,7 +15,7 @@ _SHORTEST_HISTORY = 3
 
 
 class Tolerances(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How much worse than the last accepted iteration a figure may be.
+    """How much worse than the last accepted iteration a measure may be.
 
     Attributes:
         step: of the step time, as a share of the accepted one.
@@ -31,7 +31,7 @@ class Tolerances(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class Measures:
     """What of an iteration is compared.
 
     Attributes:
@@ -63,12 +63,12 @@ class Delta:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class NightVerdict:
     """How a night ended.
 
     Attributes:
         accepted: nothing is worse than the tolerances allow; the next night is compared with this one.
-        worse: names of the figures that are worse.
+        worse: names of the measures that are worse.
         deltas: by part, the largest change in the sense of the step's own first.
         statement: the verdict as one sentence.
     """
@@ -84,9 +84,9 @@ class Verdict:
         return self.deltas[0] if self.deltas else None
 
 
-def judge(
-    night: Figures, reference: Figures | None, accepted_steps_ns: Sequence[int], tolerances: Tolerances
-) -> Verdict:
+def judge_nights(
+    night: Measures, reference: Measures | None, accepted_steps_ns: Sequence[int], tolerances: Tolerances
+) -> NightVerdict:
     """Compare a night with the last accepted one.
 
     Args:
@@ -101,7 +101,7 @@ def judge(
         if one is not None and sum(one.parts.values()) != one.step_ns:
             raise ValueError(f"the parts of {one.name} add up to {sum(one.parts.values())} ns, not to {one.step_ns}")
     if reference is None:
-        return Verdict(True, (), (), f"{night.name}: step {_milliseconds(night.step_ns)}; the first of its series")
+        return NightVerdict(True, (), (), f"{night.name}: step {_milliseconds(night.step_ns)}; the first of its series")
     worse = []
     if _is_worse(night.step_ns, reference.step_ns, tolerances.step, tolerances.floor_ns):
         worse.append("step time")
@@ -117,21 +117,21 @@ def judge(
         if pair in reference.scores and reference.scores[pair] - score > tolerances.overlap_score
     ]
     deltas = _deltas(night, reference)
-    return Verdict(not worse, tuple(worse), deltas, _statement(night, reference, worse, deltas))
+    return NightVerdict(not worse, tuple(worse), deltas, _statement(night, reference, worse, deltas))
 
 
 def _is_worse(now: int, before: int, share: float, floor_ns: int) -> bool:
     return now - before > max(floor_ns, share * before)
 
 
-def _deltas(night: Figures, reference: Figures) -> tuple[Delta, ...]:
+def _deltas(night: Measures, reference: Measures) -> tuple[Delta, ...]:
     parts = sorted(night.parts.keys() | reference.parts.keys())
     deltas = [Delta(part, reference.parts.get(part, 0), night.parts.get(part, 0)) for part in parts]
     sense = 1 if night.step_ns >= reference.step_ns else -1
     return tuple(sorted(deltas, key=lambda delta: (-sense * delta.delta_ns, delta.part)))
 
 
-def _statement(night: Figures, reference: Figures, worse: Sequence[str], deltas: Sequence[Delta]) -> str:
+def _statement(night: Measures, reference: Measures, worse: Sequence[str], deltas: Sequence[Delta]) -> str:
     change = night.step_ns - reference.step_ns
     share = f" ({100 * change / reference.step_ns:+.1f} %)" if reference.step_ns else ""
     moved = f"; {deltas[0].part} moved most, {_signed(deltas[0].delta_ns)}" if deltas else ""

@@ -14,15 +14,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from traceviz_dag.analyze.intervals import Int64, Intervals, intersect, measure_within, merge, union
+from traceviz_dag.analyze.intervals import Intervals, intersect, measure_within, merge, union
 from traceviz_dag.analyze.kernel_intervals import KernelIntervals, split_by_device
+from traceviz_dag.arrays import Int64
 from traceviz_dag.tables import OVERLAP
 from traceviz_dag.vocabulary import ALL_DIMENSIONS
 
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """Figures of one dimension in a list of windows, ns; one entry a window in each array."""
+    """Measures of one dimension in a list of windows, ns; one entry a window in each array."""
 
     compute_ns: Int64
     communication_ns: Int64
@@ -129,7 +130,7 @@ def measure_windows(kernels: KernelIntervals, starts: Int64, ends: Int64) -> Map
         ends: end of each window, ns, not before its start.
 
     Returns:
-        ``all``, then each dimension that occurs among the communication kernels → its figures. Compute, memory and
+        ``all``, then each dimension that occurs among the communication kernels → its measures. Compute, memory and
         busy speak of the whole window under every dimension.
     """
     computation = _union_of(kernels, kernels.computes())

@@ -6,8 +6,8 @@ every rank of the stage ran it equally often. A slow GPU is slower in nearly all
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
+from typing import TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +40,19 @@ which it is slower; ratio: its time in all of them to that of the median peer; m
 are NULL where nothing can be compared."""
 
 
+class SlowRank(TypedDict):
+    """A row of ``SLOW_RANKS``."""
+
+    rank: int
+    stage: int | None
+    peers: int
+    items: int
+    slower_items: float | None
+    ratio: float | None
+    more_ns: int | None
+    slow: bool | None
+
+
 def slow_ranks(work: pa.Table) -> pa.Table:
     """Compare each rank's computation with that of the peers of its stage, item by item.
 
@@ -69,13 +82,20 @@ def slow_ranks(work: pa.Table) -> pa.Table:
     return _table(everyone, stage_of, items, slower, own, usual)
 
 
-def slow_statement(row: Mapping[str, Any]) -> str:
-    """What is said of a slow rank, from its row of ``slow_ranks``."""
+def slow_statement(row: SlowRank) -> str:
+    """What is said of a slow rank, from its row of ``slow_ranks``.
+
+    Raises:
+        ValueError: the rank has no peer to be compared with.
+    """
+    ratio, more_ns = row["ratio"], row["more_ns"]
+    if ratio is None or more_ns is None:
+        raise ValueError(f"rank {row['rank']} has no peer to be compared with")
     where = "" if row["stage"] is None else f" of stage {row['stage']}"
     peers = f"{row['peers']} peer{'s' if row['peers'] > 1 else ''}"
     return (
-        f"rank {row['rank']} computes slowly: the same kernels take {row['ratio']:.2f} times as long as on the median "
-        f"of its {peers}{where}, {row['more_ns'] / 1e6:,.3f} ms more; no clock is needed for this, and it "
+        f"rank {row['rank']} computes slowly: the same kernels take {ratio:.2f} times as long as on the median "
+        f"of its {peers}{where}, {more_ns / 1e6:,.3f} ms more; no clock is needed for this, and it "
         "is not what mending it would save"
     )
 

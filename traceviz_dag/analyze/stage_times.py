@@ -1,4 +1,4 @@
-"""The slowest stage and the slow ranks of a pipeline, by one definition: computation inside a micro-batch.
+"""The slowest stage of a pipeline, by one definition: computation inside a micro-batch.
 
 A rank's time is the mean of what it computes in the forward and backward steps of a micro-batch, all model chunks
 together. Communication is left out: in it a rank waits for its peers, so one slow rank would make all of them slow. A
@@ -15,32 +15,16 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from traceviz_dag.analyze.intervals import Int64, number_groups
+from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.matching.communications import optional_integers
+from traceviz_dag.arrays import Int64
 from traceviz_dag.vocabulary import ALL_DIMENSIONS, Phase
 
 STAGE_COLUMNS = ("rank", "step", "stage", "chunk", "microbatch", "phase", "dimension", "compute_ns")
 """Columns of ``microbatches`` that tell the times of stages and ranks."""
 
 NOTABLE_EXCESS = 0.05
-"""Excess from which a stage, or a rank beside its stage, is called slow: computation of equal work jitters by less."""
-
-
-@dataclass(frozen=True, slots=True)
-class RankTime:
-    """What a rank computes for a micro-batch.
-
-    Attributes:
-        compute_ns: mean over its complete micro-batches, of all its training steps, ns.
-        stage_ns: lower median of the ranks of its stage, ns.
-        excess: compute / stage - 1.
-    """
-
-    rank: int
-    stage: int
-    compute_ns: int
-    stage_ns: int
-    excess: float
+"""Excess from which a stage is called slow: computation of equal work jitters by less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +46,9 @@ class StageTime:
 
 @dataclass(frozen=True, slots=True)
 class StageTimes:
-    """All stages, the slowest first, and all ranks, the one that is furthest above its stage first."""
+    """All stages, the slowest first."""
 
     stages: tuple[StageTime, ...]
-    ranks: tuple[RankTime, ...]
 
     @property
     def slowest(self) -> StageTime | None:
@@ -73,11 +56,6 @@ class StageTimes:
         if len(self.stages) < 2 or self.stages[0].excess < NOTABLE_EXCESS:
             return None
         return self.stages[0]
-
-    @property
-    def slow_ranks(self) -> tuple[RankTime, ...]:
-        """Ranks notably above their stage."""
-        return tuple(rank for rank in self.ranks if rank.excess >= NOTABLE_EXCESS)
 
 
 def stage_times(microbatches: pa.Table) -> StageTimes:
@@ -89,7 +67,7 @@ def stage_times(microbatches: pa.Table) -> StageTimes:
     """
     rank, stage, compute = _by_rank(microbatches)
     if not len(rank):
-        return StageTimes((), ())
+        return StageTimes(())
     times: dict[int, list[tuple[int, int]]] = {}
     for number, of_stage, mean in zip(rank.tolist(), stage.tolist(), compute.tolist(), strict=True):
         times.setdefault(of_stage, []).append((mean, number))
@@ -105,15 +83,7 @@ def stage_times(microbatches: pa.Table) -> StageTimes:
         )
         for number, each in times.items()
     ]
-    ranks = [
-        RankTime(each, number, mean, medians[number], _excess(mean, medians[number]))
-        for number, members in times.items()
-        for mean, each in members
-    ]
-    return StageTimes(
-        tuple(sorted(stages, key=lambda each: (-each.compute_ns, each.stage))),
-        tuple(sorted(ranks, key=lambda each: (-each.excess, each.rank))),
-    )
+    return StageTimes(tuple(sorted(stages, key=lambda each: (-each.compute_ns, each.stage))))
 
 
 def slowest_statement(times: StageTimes) -> str | None:
@@ -134,18 +104,10 @@ def slowest_statement(times: StageTimes) -> str | None:
     computes = f"{_milliseconds(slowest.compute_ns)} ms of computation a micro-batch"
     if slowest.rank is not None:
         return (
-            f"slowest stage {slowest.stage}, or its GPU: rank {slowest.rank} alone is of that stage here, so a slow "
-            f"GPU and too much work cannot be told apart; {computes}, {beside}"
+            f"slowest stage {slowest.stage}, or its GPU: rank {slowest.rank} is the only one of that stage with known "
+            f"micro-batches, so a slow GPU and too much work cannot be told apart; {computes}, {beside}"
         )
     return f"slowest stage {slowest.stage}: {computes} (lower median of its {slowest.ranks} ranks), {beside}"
-
-
-def slow_rank_statement(rank: RankTime) -> str:
-    """A rank above its stage in one sentence."""
-    return (
-        f"rank {rank.rank} computes {rank.excess:+.1%} against the lower median of stage {rank.stage}, whose ranks "
-        f"hold the same layers: {_milliseconds(rank.compute_ns)} ms to {_milliseconds(rank.stage_ns)} ms a micro-batch"
-    )
 
 
 def _by_rank(microbatches: pa.Table) -> tuple[Int64, Int64, Int64]:

@@ -161,7 +161,7 @@ class Numbers:
 
 
 @dataclass(frozen=True)
-class Settings:
+class CaptureSettings:
     """What to record and where; see the variables above.
 
     Attributes:
@@ -187,7 +187,7 @@ class Settings:
     exit_seconds: float = 30.0
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Settings:
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> CaptureSettings:
         """The settings that TRACEVIZ_CAPTURE_* variables give.
 
         Raises:
@@ -518,7 +518,7 @@ class _Profiler:
     is recording: see _OpenFunctions and Capture._is_safe.
     """
 
-    def __init__(self, settings: Settings, warn: Callable[[str], None]) -> None:
+    def __init__(self, settings: CaptureSettings, warn: Callable[[str], None]) -> None:
         self.settings = settings
         self._warn = warn
         self._torchs: Any = None
@@ -731,7 +731,7 @@ class Capture:
     ``begin(iteration)`` and ``end()`` enclose an iteration; ``step(iteration)`` alone does where nothing else follows.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: CaptureSettings) -> None:
         self.settings = settings
         self.topology: Topology | None = None
         self.microbatches: int | None = None
@@ -1502,15 +1502,15 @@ def _is_whole(raw: Path) -> bool:
 _installed: Capture | None = None
 
 
-def install(settings: Settings | None = None) -> Capture:
+def install(settings: CaptureSettings | None = None) -> Capture:
     """Switch the capture on, once; without iterations to record it does nothing."""
     global _installed  # noqa: PLW0603
     if _installed is None:
         said = [] if settings is not None else odd_variables()
         try:
-            settings = settings or Settings.from_environment()
+            settings = settings or CaptureSettings.from_environment()
         except ValueError as error:
-            settings, said = Settings(), [f"nothing is recorded: {error}", *said]
+            settings, said = CaptureSettings(), [f"nothing is recorded: {error}", *said]
         _installed = Capture(settings)
         for words in said:
             _installed.tell(words)

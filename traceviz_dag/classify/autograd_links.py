@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from traceviz_dag.read.events import CPU_OP, Int64, TraceEvents
-from traceviz_dag.read.host_tree import NONE, Bool, HostTree, take
+from traceviz_dag.arrays import NONE, Bool, Int64, lookup
+from traceviz_dag.read.events import CPU_OP, TraceEvents
+from traceviz_dag.read.host_tree import HostTree
 
 AUTOGRAD_NODE = "autograd::engine::evaluate_function: "
 _ENGINES_OWN = AUTOGRAD_NODE + "torch::autograd::GraphRoot"
@@ -18,7 +19,7 @@ def autograd_nodes(trace: TraceEvents, tree: HostTree) -> tuple[Bool, Bool]:
     """
     named = np.array([name.startswith(AUTOGRAD_NODE) for name in trace.strings], dtype=bool)
     node = (trace.host.category[tree.rows] == CPU_OP) & named[trace.host.name[tree.rows]]
-    return node, node & (take(tree.nearest(node), tree.parent) == NONE)
+    return node, node & (lookup(tree.nearest(node), tree.parent) == NONE)
 
 
 def makers_of_nodes(trace: TraceEvents, tree: HostTree, nodes: Bool, operators: Bool) -> tuple[Int64, Int64]:

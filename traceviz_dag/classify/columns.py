@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from traceviz_dag.read.events import MISSING, Int32, Int64
+from traceviz_dag.arrays import Int32, Int64
+from traceviz_dag.read.events import MISSING
 
 
 def integers(values: Int64) -> pa.Array:

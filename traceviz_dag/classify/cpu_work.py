@@ -12,18 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from traceviz_dag.arrays import NONE, Int64
 from traceviz_dag.classify.launches import Launches
-from traceviz_dag.read.events import (
-    CPU_OP,
-    KERNEL,
-    MISSING,
-    USER_ANNOTATION,
-    CollectiveFacts,
-    DeviceRows,
-    Int64,
-    TraceEvents,
-)
-from traceviz_dag.read.host_tree import NONE, HostTree
+from traceviz_dag.read.events import CPU_OP, KERNEL, MISSING, USER_ANNOTATION, CollectiveFacts, DeviceRows, TraceEvents
+from traceviz_dag.read.host_tree import HostTree
 
 CPU_DEVICE_NUMBER = -1
 """``DeviceRows.device`` of work intervals on the CPU."""

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from traceviz_dag.arrays import Int64, lookup
 from traceviz_dag.classify.categories import MICROBATCH_DIMENSIONS, category_of
 from traceviz_dag.classify.columns import coded, integers, labelled
 from traceviz_dag.classify.cpu_work import CPU_DEVICE_NUMBER
@@ -16,8 +17,8 @@ from traceviz_dag.classify.launches import Launches
 from traceviz_dag.classify.phases.kernel_phases import KernelPhases
 from traceviz_dag.classify.phases.places import EVIDENCES, PHASES, Places
 from traceviz_dag.classify.phases.steps import ProfilerSteps, nearest_step, step_at
-from traceviz_dag.read.events import MISSING, CollectiveFacts, Int64, TraceEvents
-from traceviz_dag.read.host_tree import HostTree, take
+from traceviz_dag.read.events import MISSING, CollectiveFacts, TraceEvents
+from traceviz_dag.read.host_tree import HostTree
 from traceviz_dag.tables import KERNELS
 from traceviz_dag.vocabulary import CPU_DEVICE, Category, Dimension, Kind, StepEvidence
 
@@ -96,8 +97,8 @@ def _microbatch_columns(places: Places, facts: KernelFacts) -> dict[str, Int64]:
     """A communication that belongs to the whole step is launched by a micro-batch's code, but is not part of it."""
     part = np.array([_within_microbatches(decision) for decision in facts.decisions] + [False])
     own_work = (facts.kind != COMMUNICATION) | part[facts.decision_of]
-    microbatch = take(places.steps.microbatch, facts.phases.member, MISSING)
-    chunk = take(places.steps.chunk, facts.phases.member, MISSING)
+    microbatch = lookup(places.steps.microbatch, facts.phases.member, MISSING)
+    chunk = lookup(places.steps.chunk, facts.phases.member, MISSING)
     return {
         "microbatch": np.where(own_work, microbatch, MISSING),
         "chunk": np.where(own_work, chunk, MISSING),
@@ -121,7 +122,7 @@ def _place_columns(
     position = launches.position[order]
 
     def name_at(of_position: Int64) -> Int64:
-        return take(names, take(tree.rows, take(of_position, position)), 0)
+        return lookup(names, lookup(tree.rows, lookup(of_position, position)), 0)
 
     return {
         "module": coded(name_at(places.module), trace.strings, prefix="nn.Module: "),
@@ -133,17 +134,17 @@ def _place_columns(
 def _launch_columns(trace: TraceEvents, tree: HostTree, launches: Launches, order: Int64) -> dict[str, pa.Array]:
     """The runtime call that launched a kernel; the host row around the launch where there is no such call."""
     row = launches.row[order]
-    host_row = take(tree.rows, launches.position[order])
+    host_row = lookup(tree.rows, launches.position[order])
     threads = np.array([thread.thread_id for thread in trace.threads], dtype=np.int64)
-    own_name = take(trace.launches.name.astype(np.int64), row, 0)
-    host_name = take(trace.host.name.astype(np.int64), host_row, 0)
-    own_duration = take(trace.launches.duration_ns, row, MISSING)
-    host_duration = take(trace.host.duration_ns, host_row, MISSING)
+    own_name = lookup(trace.launches.name.astype(np.int64), row, 0)
+    host_name = lookup(trace.host.name.astype(np.int64), host_row, 0)
+    own_duration = lookup(trace.launches.duration_ns, row, MISSING)
+    host_duration = lookup(trace.host.duration_ns, host_row, MISSING)
     return {
         "launch_name": coded(np.where(row >= 0, own_name, host_name), trace.strings),
         "launch_start_ns": integers(launches.time_ns[order]),
         "launch_duration_ns": integers(np.where(row >= 0, own_duration, host_duration)),
-        "launch_thread": integers(take(threads, launches.thread[order].astype(np.int64), MISSING)),
+        "launch_thread": integers(lookup(threads, launches.thread[order].astype(np.int64), MISSING)),
     }
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from traceviz_dag.arrays import NONE, Int64, lookup
 from traceviz_dag.classify.cpu_work import cpu_work, has_device_rows
 from traceviz_dag.classify.dimensions.communication import JobGroups, complete_facts, decide_dimensions
 from traceviz_dag.classify.dimensions.dimension_evidence import DimensionDecision
@@ -17,8 +18,7 @@ from traceviz_dag.classify.phases.places import PHASES, UNKNOWN_PHASE, infer_pla
 from traceviz_dag.classify.phases.step_surroundings import Communications
 from traceviz_dag.classify.phases.steps import MicrobatchSteps, ProfilerSteps, profiler_steps
 from traceviz_dag.classify.rules import Rules
-from traceviz_dag.read.events import KERNEL, MISSING, Int64, TraceEvents
-from traceviz_dag.read.host_tree import NONE, take
+from traceviz_dag.read.events import KERNEL, MISSING, TraceEvents
 from traceviz_dag.vocabulary import Dimension, Phase
 
 
@@ -56,7 +56,7 @@ def classify(trace: TraceEvents, rules: Rules, groups: JobGroups, stage: int | N
     communication = kind == COMMUNICATION
     facts = complete_facts(trace, tree, launches, communication)
     rows = np.flatnonzero(communication)
-    frame_rule = take(places.dimension_rule, launches.position)
+    frame_rule = lookup(places.dimension_rule, launches.position)
 
     def decide(phase: Int64) -> tuple[list[DimensionDecision], Int64]:
         decisions, which = decide_dimensions(trace, facts, frame_rule, kernel_rule, phase, rows, rules, groups)
@@ -64,12 +64,12 @@ def classify(trace: TraceEvents, rules: Rules, groups: JobGroups, stage: int | N
         decision_of[rows] = which
         return decisions, decision_of
 
-    decisions, decision_of = decide(take(places.phase, launches.position, UNKNOWN_PHASE))
+    decisions, decision_of = decide(lookup(places.phase, launches.position, UNKNOWN_PHASE))
     between = None
     if not len(places.steps):
         told = _communications(launches, rules, kernel_rule, decisions, decision_of)
         places, between = infer_places(trace, tree, places, profiler, told, launches)
-        decisions, decision_of = decide(take(places.phase, launches.position, UNKNOWN_PHASE))
+        decisions, decision_of = decide(lookup(places.phase, launches.position, UNKNOWN_PHASE))
     named = np.array([PHASES.index(rule.phase or Phase.UNKNOWN) for rule in rules.kernels] + [UNKNOWN_PHASE])
     kernel_names = KernelNames(named[kernel_rule], kernel_rule, tuple(rule.name for rule in rules.kernels))
     phases = kernel_phases(trace, launches, places, between, kernel_names, decisions, decision_of)

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from traceviz_dag.arrays import NONE, Int32, Int64, lookup
 from traceviz_dag.classify.autograd_links import AUTOGRAD_NODE
-from traceviz_dag.read.events import CPU_OP, MISSING, USER_ANNOTATION, Int32, Int64, TraceEvents
-from traceviz_dag.read.host_tree import NONE, HostTree, build_tree, innermost, take
+from traceviz_dag.read.events import CPU_OP, MISSING, USER_ANNOTATION, TraceEvents
+from traceviz_dag.read.host_tree import HostTree, build_tree, innermost
 
 _ASYNCHRONOUS = ("ProfilerStep#", "gloo:")
 """Annotations that outlive their callers or straddle frames: they hold nothing that is launched inside them."""
@@ -82,12 +83,12 @@ def find_launches(trace: TraceEvents, tree: HostTree) -> Launches:
     operator."""
     device, launches, host = trace.device, trace.launches, trace.host
     row = _first_with(launches.correlation, device.correlation)
-    thread = take(launches.thread.astype(np.int64), row).astype(np.int32)
-    time_ns = take(launches.start_ns, row, MISSING)
-    # The same external id stands on an operator and on what it launched, but annotations number theirs likewise.
+    thread = lookup(launches.thread.astype(np.int64), row).astype(np.int32)
+    time_ns = lookup(launches.start_ns, row, MISSING)
+    # The same external id is on an operator and on what it launched, but annotations number theirs likewise.
     operators = np.flatnonzero((host.category == CPU_OP) & (host.external_id > 0))
     by_operator = _first_with(host.external_id[operators], np.where(row == NONE, device.external_id, MISSING))
-    operator = take(operators, by_operator)
+    operator = lookup(operators, by_operator)
     unlaunched = (row == NONE) & (operator >= 0)
     thread[unlaunched] = host.thread[operator[unlaunched]]
     time_ns[unlaunched] = host.start_ns[operator[unlaunched]]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from traceviz_dag.read.events import CPU_OP, USER_ANNOTATION, Int64, TraceEvents
-from traceviz_dag.read.host_tree import NONE, Bool, HostTree, take
+from traceviz_dag.arrays import NONE, Bool, Int64, lookup
+from traceviz_dag.read.events import CPU_OP, USER_ANNOTATION, TraceEvents
+from traceviz_dag.read.host_tree import HostTree
 
 _DISTRIBUTED = ("c10d::", "record_param_comms", "nccl:", "gloo:")
 _EXCHANGES = ("nccl:coalesced", "nccl:send", "nccl:recv", "c10d::send", "c10d::recv")
@@ -21,13 +22,13 @@ def inside_operators(trace: TraceEvents, tree: HostTree) -> Bool:
     """Whether an operator lies around each tree position, those of ``torch.distributed`` itself aside."""
     distributed = np.array([name.startswith(_DISTRIBUTED) for name in trace.strings], dtype=bool)
     holds = (trace.host.category[tree.rows] == CPU_OP) & ~distributed[trace.host.name[tree.rows]]
-    return take(tree.nearest(holds), tree.parent) != NONE
+    return lookup(tree.nearest(holds), tree.parent) != NONE
 
 
 def outermost_operators(trace: TraceEvents, tree: HostTree, thread: int) -> Int64:
     """Tree positions of the operators of a thread around which no other operator lies, by start."""
     operator = trace.host.category[tree.rows] == CPU_OP
-    around = take(tree.nearest(operator), tree.parent)
+    around = lookup(tree.nearest(operator), tree.parent)
     return np.flatnonzero(operator & (tree.thread == thread) & (around == NONE))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 
 
 def accuracy(
-    path: Annotated[Path, typer.Argument(help="A simulated run, or one of its iterations; its truth lies beside it.")],
+    path: Annotated[Path, typer.Argument(help="Simulated run, or one of its iterations, with its truth/ folder.")],
     home: HomeOption = DEFAULT_HOME,
     rules: Annotated[
-        Path | None, typer.Option(help="TOML file with rules; the traces are then classified with them, lake aside.")
+        Path | None,
+        typer.Option(help="TOML file of rules; classifies the traces anew with them, whatever the home holds."),
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Compare what the lake says of a simulated job with what really happened there.
+    """Compare the analysis of a simulated job with what really happened in it.
 
-    What the lake of the home does not hold is analysed for the comparison, and not kept. Shares are of kernel time, the
-    sum of the kernels' durations: right, told (of the time of kernels of which there is something to tell), and wrong.
-    share_of_time_right is the time of the kernels whose category is right and, where the truth has one, micro-batch and
-    chunk. Nothing tells apart the kernels of a CUDA graph that spans several micro-batches; where there are some, the
-    same shares are given without them, too.
+    What the home does not hold is analysed for the comparison, and not kept. Shares are of kernel time, the sum of the
+    kernels' durations: right, told (of kernels that have something to tell), and wrong. share_of_time_right counts
+    kernels whose category is right and, if the truth has them, micro-batch and chunk. Kernels of a CUDA graph that
+    spans several micro-batches cannot be told apart; if there are any, the shares are also given without them.
     """
     from traceviz_dag.read.truth import truth_folder
 
@@ -79,14 +79,14 @@ def _iterations(path: Path, home: Path, rules: Path | None) -> Iterator[tuple[st
 
 def _answer(iterations: list[StoredIteration], truth: Path) -> dict[str, Any]:
     from traceviz_dag.analyze import accuracy as analysis
-    from traceviz_dag.read.truth import read_truth
 
     tables: list[pd.DataFrame] = []
     spans = overlap = analysis.NOTHING_COMPARED
-    for each in iterations:
-        for rank in each.ranks:
-            kernels = each.kernels(rank, analysis.KERNEL_COLUMNS).to_pandas()
-            table = analysis.compared(kernels, read_truth(truth, rank, each.iteration).to_pandas())
+    for rank in sorted({rank for each in iterations for rank in each.ranks}):
+        parts = [each for each in iterations if rank in each.ranks]
+        found = [each.kernels(rank, analysis.KERNEL_COLUMNS).to_pandas() for each in parts]
+        for each, kernels, really in zip(parts, found, _truths(truth, rank, parts, found), strict=True):
+            table = analysis.compared(kernels, really)
             stored = {
                 name: each.lake.table(name, each.run, each.iteration, rank).arrow()
                 for name in ("microbatches", "overlap")
@@ -115,6 +115,18 @@ def _answer(iterations: list[StoredIteration], truth: Path) -> dict[str, Any]:
         "microbatch_spans": asdict(spans),
         "overlap": asdict(overlap),
     }
+
+
+def _truths(
+    truth: Path, rank: int, iterations: Sequence[StoredIteration], kernels: Sequence[pd.DataFrame]
+) -> Iterable[pd.DataFrame]:
+    """What the kernels of a rank really were, per iteration."""
+    from traceviz_dag.analyze.accuracy import dealt_out
+    from traceviz_dag.read.truth import read_truth, tells_iterations
+
+    if tells_iterations(truth, rank):
+        return (read_truth(truth, rank, each.iteration).to_pandas() for each in iterations)
+    return dealt_out(read_truth(truth, rank).to_pandas(), kernels)
 
 
 def _named(shares: Shares) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import typer
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import print_json, terminal
 from traceviz_dag.commands.common.partial import end_partial
-from traceviz_dag.commands.figures import AlignmentOption, ProcessesOption, completeness_of, iterations_of
+from traceviz_dag.commands.common.shown import AlignmentOption, ProcessesOption, completeness_of, iterations_of
 from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.show.page.alignment import TimeAlignment
 from traceviz_dag.system.paths import real_path
@@ -20,26 +20,26 @@ from traceviz_dag.system.paths import real_path
 def aggregate(
     names: Annotated[
         list[str] | None,
-        typer.Argument(help="Folders to aggregate; after --iterations, further names of iterations."),
+        typer.Argument(help="Folders to aggregate; after --iterations, more iteration names."),
     ] = None,
-    input_: Annotated[Path | None, typer.Option("--input", "-i", help="One iteration folder.")] = None,
-    base_folder: Annotated[Path | None, typer.Option(help="Folder that --iterations are looked for in.")] = None,
+    input_: Annotated[Path | None, typer.Option("--input", "-i", help="Iteration folder.")] = None,
+    base_folder: Annotated[Path | None, typer.Option(help="Run folder that holds the --iterations.")] = None,
     iterations: Annotated[
-        list[str] | None, typer.Option(help="Names or numbers of iterations below --base-folder; one or several.")
+        list[str] | None, typer.Option(help="Names or numbers of iterations in --base-folder.")
     ] = None,
     time_alignment: AlignmentOption = TimeAlignment.GLOBAL,
     processes: ProcessesOption = 0,
     output: Annotated[
-        Path | None, typer.Option(help="Folder to write to; by default HOME/traceviz/RUN, nothing beside the traces.")
+        Path | None, typer.Option(help="Folder to write to; default: HOME/traceviz/RUN, never beside the traces.")
     ] = None,
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
 ) -> None:
-    """Write what TraceViz's analyzers and its aggregator write, with its folder and file names.
+    """Write the files that TraceViz's analyzers and its aggregator write, under the same names.
 
-    Per rank <trace>_kernel_analysis with nine Parquet tables, two CSV tables and two pictures; PP_group_X and
-    Model_Group_X with timelines of pipelines and models. Traces that are new or changed are analysed first; without
-    folders, every iteration of the home is written.
+    Each rank gets <trace>_kernel_analysis with nine Parquet tables, two CSV tables and two pictures; PP_group_X and
+    Model_Group_X hold timelines of pipelines and models. New or changed traces are analysed first. Without folders,
+    every iteration of the home is written.
     """
     from traceviz_dag.pipeline.traceviz_export import Export, export_folder, export_groups, export_ranks
     from traceviz_dag.pipeline.workers import default_workers

@@ -24,17 +24,17 @@ from traceviz_dag.lake.inputs import IterationInputs
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.system.paths import real_path
 
-RulesOption = Annotated[Path | None, typer.Option(help="TOML file with rules that come before the built-in ones.")]
-WorkersOption = Annotated[int, typer.Option(min=0, help="Processes that ranks fan out over; 0 takes one a core.")]
+RulesOption = Annotated[Path | None, typer.Option(help="TOML file of rules that are tried before the built-in ones.")]
+WorkersOption = Annotated[int, typer.Option(min=0, help="Number of ranks to analyse at once; 0 = one per core.")]
 PartialOption = Annotated[
     bool,
     typer.Option(
         "--allow-partial",
-        help="Aggregate although ranks cannot be read, count those read in part, and take missing ranks as meant.",
+        help="Aggregate even if some ranks are unreadable or missing, and count those read in part.",
     ),
 ]
-ForceOption = Annotated[bool, typer.Option("--force", help="Compute again what is there and unchanged.")]
-PatternOption = Annotated[str | None, typer.Option(help="Take only files whose name matches this glob.")]
+ForceOption = Annotated[bool, typer.Option("--force", help="Recompute ranks whose inputs have not changed.")]
+PatternOption = Annotated[str | None, typer.Option(help="Analyse only files whose name matches this glob.")]
 
 Started = Callable[[IterationInputs, Sequence[int]], None]
 
@@ -42,9 +42,9 @@ _POLL_SECONDS = 0.2
 
 
 def analyze(
-    paths: Annotated[list[Path], typer.Argument(help="Runs, iteration folders or trace files; any mix.")],
+    paths: Annotated[list[Path], typer.Argument(help="Run folders, iteration folders or trace files, in any mix.")],
     pattern: PatternOption = None,
-    rank: Annotated[int | None, typer.Option(help="Rank of a single file that does not say its own.")] = None,
+    rank: Annotated[int | None, typer.Option(help="Rank of a single file that does not name its rank.")] = None,
     workers: WorkersOption = 0,
     rules: RulesOption = None,
     allow_partial: PartialOption = False,
@@ -52,13 +52,15 @@ def analyze(
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
 ) -> None:
-    """Turn traces into classified kernels, micro-batches and overlap, and say what they show.
+    """Analyse traces: classify kernels, measure overlap, compare the ranks, and summarise the result.
 
-    Runs Dagster in this process on the home's instance, so that `traceviz dev` shows the lineage. What is there and
-    unchanged is skipped; the ranks that the home knows already of an iteration are brought up to date with those that
-    are named. A file that cannot be read, or not wholly, is reported; the other ranks go on, and the exit code is 2.
-    Figures across ranks leave out what was read in part, unless --allow-partial counts it. Ranks without a trace make
-    the result partial, too, unless the files, a pattern or --allow-partial say that they are meant.
+    Ranks whose inputs have not changed are skipped, so the same command continues after an interruption. If you name
+    some ranks of an iteration, those that the home holds already are brought up to date with them. `traceviz dev` shows
+    the lineage.
+
+    A file that cannot be read, or only in part, is reported; the other ranks are analysed, and the exit code is 2.
+    Measures across ranks leave out ranks read in part, unless --allow-partial counts them. Missing ranks make the
+    result partial, too, unless you chose the ranks by naming files, by --pattern, or accept them by --allow-partial.
     """
     from traceviz_dag.orchestration.orchestrate import AnalysisSettings, analyse
     from traceviz_dag.pipeline.completeness import ranks_chosen_by_name, stored_completeness
@@ -101,21 +103,22 @@ def analyze(
 
 def batch(
     folders: Annotated[
-        list[Path], typer.Option("--folders", help="Folders of traces; repeat it, or list them after --.")
+        list[Path],
+        typer.Option("--folders", help="Folder of traces; repeat the option for more, or list folders after --."),
     ] = [],  # noqa: B006
-    paths: Annotated[list[Path] | None, typer.Argument(help="Further folders or files.")] = None,
-    base_folder: Annotated[Path | None, typer.Option(help="Folder that --iterations are looked for in.")] = None,
+    paths: Annotated[list[Path] | None, typer.Argument(help="More folders or files.")] = None,
+    base_folder: Annotated[Path | None, typer.Option(help="Run folder that holds the --iterations.")] = None,
     iterations: Annotated[
-        str | None, typer.Option(help="Comma-separated iteration numbers below --base-folder.")
+        str | None, typer.Option(help="Iteration numbers in --base-folder, separated by commas.")
     ] = None,
     pattern: PatternOption = None,
     processes: Annotated[
         int,
-        typer.Option("--processes", "--workers", min=0, help="Processes that ranks fan out over; 0 takes one a core."),
+        typer.Option("--processes", "--workers", min=0, help="Number of ranks to analyse at once; 0 = one per core."),
     ] = 0,
     traceviz: Annotated[
         Path | None,
-        typer.Option(help="Write iteration_N/<trace>_kernel_analysis, as TraceViz's batch analyzer does, here."),
+        typer.Option(help="Folder to write iteration_N/<trace>_kernel_analysis to, as TraceViz's batch analyzer does."),
     ] = None,
     rules: RulesOption = None,
     allow_partial: PartialOption = False,
@@ -123,7 +126,7 @@ def batch(
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
 ) -> None:
-    """Analyse many folders at once; takes the options of TraceViz's batch analyzer."""
+    """Analyse many folders at once, with the options of TraceViz's batch analyzer."""
     chosen = [*folders, *(paths or [])]
     if iterations is not None:
         if base_folder is None:

@@ -15,21 +15,22 @@ from traceviz_dag.errors import BadInputError, UsageError
 if TYPE_CHECKING:
     from traceviz_dag.capture.ncu import HotKernel
 
-capture = typer.Typer(no_args_is_help=True, help="Plan a capture, and the plugin that records inside a training job.")
+capture = typer.Typer(no_args_is_help=True, help="Plan a capture, explain one, and record inside a training job.")
 
 
 @capture.command()
 def plan(
-    config: Annotated[Path, typer.Argument(help="A profiling configuration, TOML or JSON; docs/capture.md has one.")],
+    config: Annotated[Path, typer.Argument(help="Profiling configuration, TOML or JSON; docs/capture.md shows one.")],
     target: Annotated[
-        list[str] | None, typer.Option(help="Only these, bare and ready to paste: plugin, megatron, nsys-slurm …")
+        list[str] | None,
+        typer.Option(help="Print only this text, ready to paste: plugin, megatron, nsys-slurm …; repeat it for more."),
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Check a profiling configuration and write it for every launcher: arguments, snippets, variables, launch scripts.
+    """Check a profiling configuration and print it for every launcher: arguments, snippets, variables, scripts.
 
-    profile_ranks is one complete model ("replica") unless the configuration says otherwise; Megatron Bridge's default
-    is rank 0, today's Megatron-LM's all ranks.
+    By default the ranks of one complete model are recorded (profile_ranks = "replica"). Megatron Bridge's own default
+    is rank 0; that of today's Megatron-LM is all ranks.
     """
     from traceviz_dag.capture.configuration import read_configuration
     from traceviz_dag.capture.plan import consequences, plan
@@ -67,11 +68,13 @@ def plan(
 @capture.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def explain(
     context: typer.Context,
-    arguments: Annotated[list[str] | None, typer.Argument(help="The training script's arguments, after --.")] = None,
-    older: Annotated[bool, typer.Option("--older", help="Read them as releases from core 0.10 to 0.16 do.")] = False,
+    arguments: Annotated[list[str] | None, typer.Argument(help="Arguments of the training script, after --.")] = None,
+    older: Annotated[
+        bool, typer.Option("--older", help="Read the arguments as Megatron-core 0.10 to 0.16 does.")
+    ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Say what the traces of a job with these Megatron arguments will and will not allow."""
+    """Explain what the traces of a job with these Megatron arguments will and will not show."""
     from traceviz_dag.capture.explain import explain
 
     prospects = explain([*(arguments or ()), *context.args], today=not older)
@@ -84,15 +87,15 @@ def explain(
 
 @capture.command()
 def ncu(
-    command: Annotated[str, typer.Argument(help="How the training script is called, in quotes, with --profile.")],
-    run: Annotated[str | None, typer.Option(help="The analysed run; may be left out where there is one.")] = None,
-    iteration: Annotated[int | None, typer.Option(help="Its iteration; default the last analysed.")] = None,
-    top: Annotated[int, typer.Option(min=1, max=3, help="How many kernels, by their time over all ranks.")] = 1,
-    out: Annotated[str, typer.Option(help="Name of the reports.")] = "kernel",
+    command: Annotated[str, typer.Argument(help="Command that starts the training script, in quotes, with --profile.")],
+    run: Annotated[str | None, typer.Option(help="The analysed run; needed only if there are several.")] = None,
+    iteration: Annotated[int | None, typer.Option(help="Its iteration; default: the last one analysed.")] = None,
+    top: Annotated[int, typer.Option(min=1, max=3, help="Number of kernels, by their time over all ranks.")] = 1,
+    out: Annotated[str, typer.Option(help="Name of the reports that ncu writes.")] = "kernel",
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
 ) -> None:
-    """Write the Nsight Compute call for the computation kernels that an analysed run spends most time in."""
+    """Print a script that runs Nsight Compute on the computation kernels that take most time in an analysed run."""
     from traceviz_dag.capture.ncu import ncu_line, wrapper_script
 
     kernels = _hot_kernels(home, run, iteration, top)
@@ -107,7 +110,7 @@ def ncu(
 
 @capture.command()
 def plugin() -> None:
-    """Print the plugin: one file that a training job imports, without a change to Megatron."""
+    """Print the capture plugin: one file that a training job imports, with no change to Megatron."""
     from traceviz_dag.capture.patch import plugin_text
 
     typer.echo(plugin_text(), nl=False)
@@ -115,11 +118,9 @@ def plugin() -> None:
 
 @capture.command()
 def patch(
-    megatron: Annotated[
-        Path, typer.Option(help="A checkout of Megatron-LM; it is read, not changed.", file_okay=False)
-    ],
+    megatron: Annotated[Path, typer.Option(help="Checkout of Megatron-LM; it is only read.", file_okay=False)],
 ) -> None:
-    """Print a patch for git apply that adds the plugin to a Megatron-LM checkout and switches it on."""
+    """Print a patch, for git apply, that adds the plugin to a Megatron-LM checkout and switches it on."""
     from traceviz_dag.capture.patch import megatron_patch
 
     typer.echo(megatron_patch(megatron), nl=False)

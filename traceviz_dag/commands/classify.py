@@ -27,30 +27,32 @@ _ENGINES = ("own", "perfetto")
 
 
 def classify(
-    path: Annotated[Path | None, typer.Argument(help="A trace file.")] = None,
+    path: Annotated[Path | None, typer.Argument(help="Trace file or Nsight Systems profile.")] = None,
     input_: Annotated[
-        Path | None, typer.Option("--input", help="The same, as TraceViz's core analyzer has it.")
+        Path | None, typer.Option("--input", help="The trace file, as TraceViz's core analyzer takes it.")
     ] = None,
     output: Annotated[Path | None, typer.Option(help="Write the kernels to this .parquet, .csv or .json file.")] = None,
     rank: Annotated[
-        int | None, typer.Option(help="Rank of a file that does not say its own; of a profile, the one to classify.")
+        int | None, typer.Option(help="Rank of a file that does not name its rank; in a profile, the rank to classify.")
     ] = None,
     traceviz: Annotated[
         Path | None,
-        typer.Option(help="Write <trace>_kernel_analysis, as TraceViz's core analyzer does, here."),
+        typer.Option(help="Folder to write <trace>_kernel_analysis to, as TraceViz's core analyzer does."),
     ] = None,
-    rules: Annotated[Path | None, typer.Option(help="TOML file with rules that come before the built-in ones.")] = None,
+    rules: Annotated[
+        Path | None, typer.Option(help="TOML file of rules that are tried before the built-in ones.")
+    ] = None,
     engine: Annotated[
-        str, typer.Option(help="Which reader: own, or perfetto (its trace processor and PerfettoSQL).")
+        str, typer.Option(help="Reader to use: own, or perfetto (its trace processor and PerfettoSQL).")
     ] = "own",
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
 ) -> None:
-    """Classify the kernels of one trace: phase, dimension, category and micro-batch, each with its evidence.
+    """Classify the kernels of one trace by phase, dimension, category and micro-batch, each with its evidence.
 
-    Process groups are those that the file and its neighbours' headers name. Of an Nsight Systems profile, which may
-    hold several ranks, one is classified; the home keeps the profile, so that it is read once. A trace that was read in
-    part is marked, and the exit code is 2.
+    Process groups come from the headers of the file and of its neighbours. If an Nsight Systems profile holds several
+    ranks, --rank chooses one; the home keeps what was read of the profile for the next command. A trace that was read
+    only in part is marked, and the exit code is 2.
     """
     from traceviz_dag.classify.rules import load_rules
     from traceviz_dag.pipeline.discovery import inputs_below

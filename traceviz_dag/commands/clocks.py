@@ -16,6 +16,7 @@ from traceviz_dag.commands.common.across import (
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import print_json, print_table
 from traceviz_dag.errors import IncompleteError
+from traceviz_dag.tables.rows import RankClockRow, rows_of
 
 
 def clocks(
@@ -26,12 +27,12 @@ def clocks(
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
 ) -> None:
-    """Show each rank's clock offset and drift, solved from collectives that end together, or why it is refused."""
+    """Show each rank's clock offset and drift, solved from collectives that end together, or why it is unknown."""
     with chosen_iterations(path, home, run, iteration, rules) as iterations:
         answers = []
         for each in iterations:
-            table = each.table("rank_clocks").select([*_COLUMNS])
-            rows, facts = table.to_pylist(), clock_facts(table)
+            table = each.table("rank_clocks")
+            rows, facts = rows_of(table, RankClockRow), clock_facts(table)
             answers.append({**place(each), "clocks": facts, "ranks": rows})
             if json:
                 continue
@@ -59,9 +60,3 @@ def clocks(
     if unsolved:
         named = ", ".join(f"{each['run']} {each['iteration']}" for each in unsolved)
         raise IncompleteError(f"not every clock is solved in {named}: see why above")
-
-
-_COLUMNS = (
-    *("rank", "component", "reference_rank", "offset_ns", "drift_ppm", "reference_ns", "matches", "span_ns"),
-    *("residual_p05_ns", "residual_p95_ns", "early_receives", "refusal"),
-)

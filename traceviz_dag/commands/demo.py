@@ -26,21 +26,21 @@ _NEXT = (
 
 def demo(
     home: HomeOption = DEFAULT_HOME,
-    seed: Annotated[int, typer.Option(help="Seed of the simulation.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed of the simulation.")] = 0,
     json: JsonOption = False,
 ) -> None:
     """Simulate a small Megatron job with one slow GPU, analyse it, and show what to look at next.
 
-    16 ranks: tensor parallel 2, pipeline parallel 4 with two chunks a stage, data parallel 2; full recomputation,
-    overlapped gradients, clocks that differ by up to 3 ms, three iterations.
+    The job has 16 ranks (tensor parallel 2, pipeline parallel 4 with two chunks per stage, data parallel 2), full
+    recomputation, overlapped gradients, clocks that differ by up to 3 ms, and three iterations.
     """
     from traceviz_dag.simulate import simulate
-    from traceviz_dag.simulate.settings import Settings
+    from traceviz_dag.simulate.settings import JobSettings
 
     console = terminal(stderr=True)
     folder = real_path(home) / "demo"
     started = time.monotonic()
-    settings = replace(Settings.demo(), seed=seed)
+    settings = replace(JobSettings.demo(), seed=seed)
     with console.status("simulating 16 ranks, 3 iterations") if console.is_terminal else nullcontext():
         simulate(settings, folder)
     console.print(f"simulated in {time.monotonic() - started:.1f} s: {folder}")

@@ -17,7 +17,8 @@ from traceviz_dag.system.paths import real_path
 _LOOPBACK = "127.0.0.1"
 
 HostOption = Annotated[
-    str, typer.Option(help=f"Address to listen on; one beyond loopback needs names in {ALLOWED_HOSTS_VARIABLE}.")
+    str,
+    typer.Option(help=f"Address to listen on; beyond loopback, {ALLOWED_HOSTS_VARIABLE} must name the allowed hosts."),
 ]
 PortOption = Annotated[int, typer.Option(min=1, max=65535, help="Port of the web server.")]
 
@@ -28,12 +29,12 @@ def dev(
     host: HostOption = _LOOPBACK,
     prepare_only: Annotated[
         bool,
-        typer.Option("--prepare-only", help="Create HOME/dagster, if it is not there, and stop."),
+        typer.Option("--prepare-only", help="Create HOME/dagster if it is missing, and exit."),
     ] = False,
 ) -> None:
     """Open the Dagster UI on this home: lineage, partitions, runs and checks of everything analysed.
 
-    Only pages of the UI itself can talk to it: requests with a foreign Host or Origin are refused.
+    Requests that other web pages send (with a foreign Host or Origin) are refused.
     """
     from traceviz_dag.orchestration.instance import INSTANCE_FOLDER, open_instance
 
@@ -55,10 +56,10 @@ def dev(
     named = {"DAGSTER_HOME": str(instance_folder), "TRACEVIZ_HOME": str(folder), "DAGSTER_IS_DEV_CLI": "1"}
     os.environ.update(named)
     end_children_with_me()
-    typer.echo(f"Dagster UI on http://{host}:{port} for home {folder}; Ctrl-C ends it.")
     _end_on(signal.SIGTERM)
     try:
         with open_instance(folder) as instance:
+            typer.echo(f"Dagster UI on http://{host}:{port} for home {folder}; Ctrl-C ends it.")
             run_services(instance, packages, port, host, named)
     except KeyboardInterrupt:
         typer.echo("Ended.", err=True)
@@ -74,7 +75,7 @@ def webserver(
 ) -> None:
     """Serve the Dagster UI of the instance in DAGSTER_HOME, as a service of its own.
 
-    It knows no users. To share it, put a proxy with a login in front and name the proxy's host in
+    It has no login of its own. To share it, put a proxy with a login in front, and name the proxy's host in
     TRACEVIZ_ALLOWED_HOSTS; requests with another Host or Origin are refused.
     """
     further = hosts_of_environment()

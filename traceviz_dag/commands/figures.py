@@ -2,61 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from traceviz_dag.commands.common.failures import end_failed, end_half_renewed, tell_failures, vanished_lines
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import print_json, terminal
 from traceviz_dag.commands.common.partial import end_partial
-from traceviz_dag.errors import BadInputError, NoEvidenceError, UsageError
-from traceviz_dag.lake.lake import Lake, open_lake
+from traceviz_dag.commands.common.shown import AlignmentOption, ProcessesOption, completeness_of, iterations_of
+from traceviz_dag.errors import NoEvidenceError, UsageError
 from traceviz_dag.show.page.alignment import TimeAlignment
+from traceviz_dag.show.registry import FigureKind, figure_kinds
 from traceviz_dag.system.paths import real_path
 
 if TYPE_CHECKING:
-    from traceviz_dag.orchestration.orchestrate import IterationResult
-    from traceviz_dag.pipeline.completeness import Completeness
-    from traceviz_dag.pipeline.figures import DrawnFigure, FigureKind, FigureTask, LakeSource
+    from traceviz_dag.pipeline.figures import DrawnFigure, FigureTask, LakeSource
 
-AlignmentOption = Annotated[
-    TimeAlignment,
-    typer.Option(
-        "--time-alignment",
-        help="global: one zero for all ranks, clocks as recorded; individual: each rank from its first kernel; "
-        "solved: one zero on clocks solved from matched communications.",
-    ),
-]
-ProcessesOption = Annotated[
-    int, typer.Option("--processes", "-p", "--workers", min=0, help="Processes to draw with; 0 takes one a core.")
-]
-
-_SEVERAL = "several, separated by commas"
+_SEVERAL = "separated by commas"
 
 
 def figures(
     paths: Annotated[
-        list[Path] | None, typer.Argument(help="Runs, iteration folders or trace files; without them the lake is read.")
+        list[Path] | None,
+        typer.Argument(help="Run folders, iteration folders or trace files; default: what the home holds."),
     ] = None,
-    run: Annotated[str | None, typer.Option(help="Only this run of the lake.")] = None,
-    iteration: Annotated[int | None, typer.Option(help="Only this iteration.")] = None,
+    run: Annotated[str | None, typer.Option(help="Draw only this run.")] = None,
+    iteration: Annotated[int | None, typer.Option(help="Draw only this iteration.")] = None,
     kind: Annotated[
         str,
-        typer.Option(
-            help="rank_timeline, overlap_bars, pipeline_group, model_replica, all_ranks, wait_map, bubble_waterfall, "
-            f"period_distribution, clock_residuals; {_SEVERAL}."
-        ),
+        typer.Option(help=f"Figures to draw: {', '.join(figure_kinds())}; {_SEVERAL}, default: all."),
     ] = "",
     ranks: Annotated[
-        str, typer.Option(help=f"Ranks to draw: all, or numbers, {_SEVERAL}; by default those that stand out.")
+        str, typer.Option(help=f"Ranks to draw: all, or numbers {_SEVERAL}; default: those that stand out.")
     ] = "",
-    every: Annotated[bool, typer.Option("--every", help="Draw all pipelines and replicas, however many.")] = False,
-    formats: Annotated[str, typer.Option(help=f"png, svg, pdf; {_SEVERAL}.")] = "png,svg,pdf",
+    every: Annotated[
+        bool, typer.Option("--every", help="Draw every pipeline and replica, however many there are.")
+    ] = False,
+    formats: Annotated[str, typer.Option(help=f"Files to write: png, svg, pdf; {_SEVERAL}.")] = "png,svg,pdf",
     time_alignment: AlignmentOption = TimeAlignment.GLOBAL,
     processes: ProcessesOption = 0,
     home: HomeOption = DEFAULT_HOME,
@@ -64,8 +49,8 @@ def figures(
 ) -> None:
     """Draw rank timelines, overlap bars, pipelines, replicas, waits, bubbles, periods and clocks into HOME/figures.
 
-    Traces that are given are analysed first, where they are new or changed. A small job is drawn whole; of a large one
-    the ranks with the longest computation, the most exposed communication and the most idle time, and their pipelines.
+    New or changed traces are analysed first. A small job is drawn whole. Of a large one, only some ranks are drawn,
+    with their pipelines: those with the longest computation, the most exposed communication and the most idle time.
     """
     wanted, endings = _kinds(kind), _formats(formats)
     with iterations_of(real_path(home), paths or [], run, iteration) as chosen:
@@ -82,7 +67,7 @@ def figures(
                     {
                         "run": figure.task.run,
                         "iteration": figure.task.iteration,
-                        "kind": figure.task.kind.value,
+                        "kind": figure.task.kind.name,
                         "number": figure.task.number,
                         "title": figure.title,
                         "files": {name: str(path) for name, path in figure.paths.items()},
@@ -105,110 +90,40 @@ def _draw(source: LakeSource, tasks: Sequence[FigureTask], processes: int, *, qu
     console.print(f"{source.run}, iteration {source.iteration}: {len(tasks)} figures to draw", highlight=False)
     drawn = []
     inputs = figure_inputs(source.lake.home)
-    left = {(task.kind, task.number) for task in tasks}
+    left = {(task.kind.name, task.number) for task in tasks}
     for figure in draw_figures(tasks, processes or default_workers()):
         drawn.append(figure)
-        left.discard((figure.task.kind, figure.task.number))
+        left.discard((figure.task.kind.name, figure.task.number))
         if not quiet:
             first = next(iter(figure.paths.values()))
             others = "".join(f" {path.suffix}" for path in list(figure.paths.values())[1:])
             typer.echo(f"{figure.title}\n  {first}{others}")
     for empty, number in sorted(left, key=str):
-        which = empty.value if number is None else f"{empty.value} {number}"
+        which = empty if number is None else f"{empty} {number}"
         typer.echo(f"traceviz: {source.run}, iteration {source.iteration}: no {which}: no rows to draw", err=True)
     if drawn:
         record_figures(source.lake.home, tasks, drawn, inputs)
     return drawn
 
 
-@contextmanager
-def iterations_of(
-    home: Path, paths: Sequence[Path], run: str | None, iteration: int | None
-) -> Iterator[list[LakeSource]]:
-    """The iterations that a command is to show; traces below the paths are analysed first.
-
-    Raises:
-        BadInputError: the home, or what is left of it, holds no analysed traces.
-        IncompleteError: at the end, where a step of that analysis failed, or the last one was cut off.
-    """
-    from traceviz_dag.pipeline.figures import LakeSource
-
-    results = _analysed(home, paths) if paths else []
-    keys = {(result.run, result.iteration) for result in results}
-    lake = Lake(home) if not (home / "lake").is_dir() else open_lake(home)
-    found = [
-        LakeSource(lake, partition.run, partition.iteration)
-        for partition in lake.partitions("topology", run, iteration)
-        if not paths or (partition.run, partition.iteration) in keys
-    ]
-    if not found:
-        raise BadInputError(
-            home, "holds no such iteration", "name traces to analyse, or another run, iteration or home"
-        )
-    yield found
-    end_failed(results)
-    end_half_renewed(home, [(source.run, source.iteration) for source in found])
-
-
-def completeness_of(sources: Sequence[LakeSource], paths: Sequence[Path]) -> list[Completeness]:
-    """What of the shown iterations was not read; where the user named each rank's file, the others are not missed."""
-    from traceviz_dag.lake.inputs import registered_if_any
-    from traceviz_dag.lake.partition_keys import iteration_key
-    from traceviz_dag.pipeline.completeness import ranks_chosen_by_name, stored_completeness
-
-    found = []
-    for source in sources:
-        inputs = registered_if_any(source.lake.home, iteration_key(source.run, source.iteration))
-        one = stored_completeness(source.lake, source.run, source.iteration, inputs)
-        meant = inputs is not None and ranks_chosen_by_name(inputs, paths)
-        found.append(replace(one, missing=()) if meant else one)
-    return found
-
-
-def _analysed(home: Path, paths: Sequence[Path]) -> list[IterationResult]:
-    """What became of the traces below the paths; what is there and unchanged is not analysed again."""
-    from traceviz_dag.orchestration.orchestrate import AnalysisSettings, analyse
-    from traceviz_dag.pipeline.discovery import inputs_below
-
-    inputs = inputs_below(paths, home=home, with_known=True)
-    results = analyse(AnalysisSettings(home, allow_partial=True), inputs)
-    for warning in dict.fromkeys(warning for entry in inputs for warning in entry.warnings):
-        typer.echo(f"traceviz: {warning}", err=True)
-    for line in vanished_lines(results):
-        typer.echo(f"traceviz: {line}", err=True)
-    tell_failures(results)
-    return results
-
-
 def _tasks(source: LakeSource, kinds: Sequence[FigureKind], ranks: str, every: bool) -> list[FigureTask]:
-    from traceviz_dag.pipeline.figures import (
-        GROUP_KINDS,
-        RANK_KINDS,
-        across_ranks_tasks,
-        group_tasks,
-        rank_tasks,
-        readable_ranks,
-    )
+    from traceviz_dag.pipeline.figures import figure_tasks, readable_ranks
 
     numbers: list[int] | None = None
     if ranks == "all":
         numbers = readable_ranks(source)
     elif ranks:
         numbers = [_number(word) for word in _words(ranks)]
-    of_ranks = [kind for kind in kinds if kind in RANK_KINDS]
-    tasks = rank_tasks(source, numbers, of_ranks) if of_ranks else []
-    tasks += group_tasks(source, [kind for kind in kinds if kind in GROUP_KINDS], every)
-    return tasks + across_ranks_tasks(source, kinds)
+    return figure_tasks(source, kinds, numbers, every=every)
 
 
 def _kinds(words: str) -> list[FigureKind]:
-    from traceviz_dag.pipeline.figures import FigureKind
-
-    known = [kind.value for kind in FigureKind]
+    known = figure_kinds()
     unknown = [word for word in _words(words) if word not in known]
     if unknown:
         raise UsageError(f"no figure {', '.join(unknown)}; there are {', '.join(known)}")
-    return [FigureKind(word) for word in _words(words) or known]
+    chosen = set(_words(words) or known)
+    return [kind for name, kind in known.items() if name in chosen]
 
 
 def _formats(words: str) -> tuple[str, ...]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -17,7 +18,7 @@ from traceviz_dag.commands.common.across import (
 )
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import print_json, print_table
-from traceviz_dag.errors import UsageError
+from traceviz_dag.errors import NoEvidenceError, UsageError
 
 
 def gate(
@@ -29,12 +30,13 @@ def gate(
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
 ) -> None:
-    """Hold the OverlapScore of each named pair against its threshold, 0.30 by default.
+    """Compare the OverlapScore of each named pair with its threshold, 0.30 by default.
 
-    Exits with 0 where every pair passes, with 1 where one fails, and with 2 where one cannot be judged or not all ranks
-    were read.
+    A pair is judged over fewer than all its ranks if some have no measures and the traces do not say why: its verdict
+    is marked PARTIAL. The exit code is 0 if every pair passes, 1 if one fails, and 2 if one cannot be judged, or only
+    in part, or not all ranks were read.
     """
-    from traceviz_dag.analyze.pipelines.period_summary import judge
+    from traceviz_dag.analyze.pipelines.period_summary import judge_pairs
     from traceviz_dag.pipeline.across_ranks import named_periods
     from traceviz_dag.read.pairs_file import read_pairs_file
 
@@ -42,28 +44,57 @@ def gate(
     rows = []
     with chosen_iterations(path, home, run, iteration, rules) as iterations:
         for each in iterations:
-            rows += [{**place(each), **verdict._asdict()} for verdict in judge(named, named_periods(each, named))]
+            verdicts = judge_pairs(named, named_periods(each, named))
+            rows += [{**place(each), **verdict._asdict()} for verdict in verdicts]
         if json:
             print_json(rows)
         else:
             print_table(
                 "OverlapScore gate",
-                ["run", "iteration", "pair", "verdict", "score", "percentile", "threshold", "units", "why"],
+                ["run", "iteration", "pair", "verdict", "score", "percentile", "threshold", "units"],
                 [
                     [
-                        *(row["run"], row["iteration"], row["pair"], _WORDS[row["passed"]]),
+                        *(row["run"], row["iteration"], row["pair"], _verdict(row)),
                         None if row["score"] is None else f"{row['score']:.3f}",
-                        *(row["percentile"], row["threshold"], row["units"], row["refusal"]),
+                        *(row["percentile"], row["threshold"], row["units"]),
                     ]
                     for row in rows
                 ],
             )
-    if any(row["passed"] is False for row in rows):
+            for row in rows:
+                if row["refusal"]:
+                    typer.echo(f"  {_named(row)}{_without(row)}: {row['refusal']}")
+    if any(row["passed"] is False and not row["over_fewer_ranks"] for row in rows):
         raise typer.Exit(1)
-    unjudged = [row for row in rows if row["passed"] is None]
-    if unjudged:
-        first = unjudged[0]
-        raise UsageError(f"pair {first['pair']!r} of {first['run']} {first['iteration']}: {first['refusal']}")
+    _end_untold([row for row in rows if row["passed"] is None or row["over_fewer_ranks"]])
 
 
-_WORDS = {True: "passed", False: "FAILED", None: "not judged"}
+def _verdict(row: Mapping[str, Any]) -> str:
+    word = {True: "passed", False: "FAILED", None: "not judged"}[row["passed"]]
+    return f"{word}, PARTIAL" if row["over_fewer_ranks"] else word
+
+
+def _named(row: Mapping[str, Any]) -> str:
+    return f"pair {row['pair']!r} of {row['run']} {row['iteration']}"
+
+
+def _without(row: Mapping[str, Any]) -> str:
+    """What it means for the verdict that ranks have no measures."""
+    if row["passed"] is None:
+        return " is not judged"
+    if row["over_fewer_ranks"]:
+        return " is judged over fewer than all its ranks"
+    return " leaves out ranks with nothing to overlap"
+
+
+def _end_untold(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Say which pair is not judged, or over fewer than all its ranks; the others are in the table.
+
+    Raises:
+        UsageError: a pair is not judged.
+        NoEvidenceError: each is, but one over fewer than all its ranks.
+    """
+    for row in sorted(rows, key=lambda row: row["passed"] is not None):
+        if row["passed"] is None:
+            raise UsageError(f"{_named(row)}: {row['refusal']}")
+        raise NoEvidenceError(f"{_named(row)}{_without(row)}: {row['refusal']}")

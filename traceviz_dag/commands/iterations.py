@@ -21,7 +21,7 @@ TRENDS_SQL = """
 SELECT run, iteration, ranks, partial, step_ns,
     CASE WHEN comparable THEN step_ns - before_ns END AS change_ns,
     CASE WHEN comparable THEN step_ns / before_ns - 1 END AS change_share,
-    compute_ns, exposed_ns, idle_ns, hidden_share, slowest_rank, unclassified_share
+    compute_ns, exposed_ns, idle_ns, hidden_share, longest_computation_rank, unclassified_share
 FROM (
     SELECT *, lag(step_ns) OVER of_run AS before_ns,
         covered_ranks IS NOT DISTINCT FROM lag(covered_ranks) OVER of_run AS comparable
@@ -39,16 +39,16 @@ _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
 def iterations(
-    run: Annotated[str | None, typer.Option("--run", help="Of this run alone.")] = None,
-    last: Annotated[int, typer.Option("--last", min=0, help="Only so many of each run, the last ones; 0 is all.")] = 0,
+    run: Annotated[str | None, typer.Option("--run", help="Show only this run.")] = None,
+    last: Annotated[int, typer.Option("--last", min=0, help="Show only the last iterations of each run; 0 = all.")] = 0,
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
 ) -> None:
-    """Show the trend over iterations: step time, its change, computation, exposed communication, verdicts.
+    """Show the trend over iterations: step time and its change, computation, exposed communication, nightly verdicts.
 
-    Figures are those of the table iterations: the longest step over the ranks, and means over the ranks of the rest.
-    An iteration of which not all was read is marked (partial), and its step is not compared with one over other ranks.
-    The exit code is 2 where an iteration has no figures, or its last analysis was cut off.
+    The step is the longest over the ranks; the other columns are means over the ranks (table iterations). An iteration
+    that was not read completely is marked (partial), and its step is compared only with one over the same ranks. The
+    exit code is 2 if an iteration has no measures, or its last analysis was cut off.
     """
     from traceviz_dag.lake.lake import open_lake
 
@@ -75,13 +75,13 @@ def iterations(
             _print(name, group)
     shown = [(row["run"], row["iteration"]) for group in by_run.values() for row in group]
     end_half_renewed(real_path(home), shown)
-    _end_without_figures(lake, by_run, run, every=not last)
+    _end_without_measures(lake, by_run, run, every=not last)
 
 
-def _end_without_figures(
+def _end_without_measures(
     lake: Lake, shown: Mapping[str, list[dict[str, Any]]], run: str | None, *, every: bool
 ) -> None:
-    """End the command where iterations have traces in the lake and no figures.
+    """End the command where iterations have traces in the lake and no measures.
 
     Args:
         every: look at all; else at those between the shown ones and after them.
@@ -97,7 +97,7 @@ def _end_without_figures(
     if left_out:
         more = f" and {len(left_out) - _NAMED} more" if len(left_out) > _NAMED else ""
         raise IncompleteError(
-            f"no figures of {', '.join(left_out[:_NAMED])}{more}: their analysis failed or is not done; "
+            f"no measures of {', '.join(left_out[:_NAMED])}{more}: their analysis failed or is not done; "
             "traceviz analyze on their traces says why"
         )
 
@@ -121,7 +121,7 @@ def _print(run: str, rows: list[dict[str, Any]]) -> None:
                 milliseconds(row["exposed_ns"]),
                 milliseconds(row["idle_ns"]),
                 percent(row["hidden_share"]),
-                row["slowest_rank"],
+                row["longest_computation_rank"],
                 _night(row),
             ]
             for row in rows

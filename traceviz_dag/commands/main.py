@@ -48,7 +48,7 @@ class _Group(LazyGroup):
 app = typer.Typer(
     name="traceviz",
     cls=_Group,
-    help="Which rank, stage or link makes a Megatron-LM training step slow, read from its profiler traces.",
+    help="Find out why a Megatron-LM training step is slow: which rank, pipeline stage or communication holds it up.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
@@ -78,7 +78,7 @@ def _handed_to(variable: str) -> Callable[[int | None], None]:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and stop.", callback=_show_version, is_eager=True)
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_show_version, is_eager=True)
     ] = False,
     longest_text_mib: Annotated[
         int | None,
@@ -89,7 +89,7 @@ def _options(
             max=TEXT_MIB.most,
             show_default=f"{TEXT_MIB.default:,}",
             callback=_handed_to(TEXT_MIB.variable),
-            help="Refuse a trace whose header, or an event in it, is longer; it takes up to 20 times as much memory.",
+            help="Refuse a trace with a longer header or event; reading one takes up to 20 times its length in memory.",
         ),
     ] = None,
     most_rows: Annotated[
@@ -101,15 +101,15 @@ def _options(
             max=ROWS.most,
             show_default=f"{ROWS.default:,}",
             callback=_handed_to(ROWS.variable),
-            help="Read no more events of one trace, and no larger table of an export; a row takes up to 1 kB.",
+            help="Read at most this many events of a trace, or rows of a table of an export; a row takes up to 1 kB.",
         ),
     ] = None,
 ) -> None:
-    """Options that stand before the subcommand."""
+    """Options that come before the subcommand."""
 
 
 def main() -> None:
-    """Run the program; an error that a user can mend is one line on stderr and exit code 2 (1 for a failed gate).
+    """Run the program; an error that a user can mend is one line on stderr and its exit code, 2 but for an interrupt.
 
     With ``--json`` the same error is an object on stdout, too, unless the command printed its answer already.
     """
@@ -119,7 +119,7 @@ def main() -> None:
 
 def _run(words: Sequence[str]) -> int:
     try:
-        return int(app(standalone_mode=False) or 0)
+        return int(app(list(words), prog_name="traceviz", standalone_mode=False) or 0)
     except TracevizError as error:
         _answer(words, error, error.exit_code)
         typer.echo(f"traceviz: {printable(str(error))}", err=True)
@@ -144,10 +144,12 @@ def _run(words: Sequence[str]) -> int:
 
 def _usage(words: Sequence[str], error: Any) -> int:
     """The words of the call are off, as Typer finds; it has no public class for all that it raises then."""
-    from typer.rich_utils import rich_format_error
-
-    _answer(words, error.format_message(), error.exit_code)
-    rich_format_error(error)
+    line = " ".join(error.format_message().split()).removesuffix(".")
+    if line:  # There is none where the help was printed instead.
+        context = getattr(error, "ctx", None)
+        line += f" (see {context.command_path} --help)" if context is not None else ""
+        _answer(words, line, error.exit_code)
+        typer.echo(f"traceviz: {printable(line)}", err=True)
     return int(error.exit_code)
 
 

@@ -44,28 +44,32 @@ class _Chosen(NamedTuple):
 
 def overlap(
     path: Annotated[
-        Path | None, typer.Argument(help="A trace, folder or iteration; without it the lake is read.")
+        Path | None, typer.Argument(help="Trace, iteration or run to measure; default: what the home holds.")
     ] = None,
     window: Annotated[
         str,
-        typer.Option(help="file, step (each ProfilerStep) or kernels (first start to last end, per device)."),
+        typer.Option(
+            help="Window to measure: file, step (each ProfilerStep), or kernels (first start to last end, per device)."
+        ),
     ] = "step",
-    start_ns: Annotated[int | None, typer.Option(help="Start of an explicit window, ns; only with a path.")] = None,
-    end_ns: Annotated[int | None, typer.Option(help="End of an explicit window, ns; only with a path.")] = None,
+    start_ns: Annotated[int | None, typer.Option(help="Start of a window of your own, in ns; needs a path.")] = None,
+    end_ns: Annotated[int | None, typer.Option(help="End of a window of your own, in ns; needs a path.")] = None,
     dimension: Annotated[
-        str | None, typer.Option(help="Only this dimension of communication, for example tp, or all.")
+        str | None, typer.Option(help="Show only this dimension of communication, for example tp; all = all together.")
     ] = None,
     run: RunOption = None,
     iteration: IterationOption = None,
-    rules: Annotated[Path | None, typer.Option(help="TOML file with rules that come before the built-in ones.")] = None,
+    rules: Annotated[
+        Path | None, typer.Option(help="TOML file of rules that are tried before the built-in ones.")
+    ] = None,
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
 ) -> None:
     """Show computation, communication, and how much of it is hidden, per rank, window and dimension.
 
-    A rank that was read in part is marked. Times are unions, never sums of durations. hidden_share is
-    hidden / communication, hidden_over_min is hidden / min(computation, communication). The exit code is 2 where a rank
-    was not read as a whole, or nothing can be measured.
+    Times are unions, never sums of durations. hidden_share is hidden / communication; hidden_over_min is
+    hidden / min(computation, communication). A rank that was read only in part is marked. The exit code is 2 if a rank
+    was not read completely, or nothing can be measured.
     """
     if window not in _WINDOWS:
         raise UsageError(f"no window {window!r}; there are {', '.join(_WINDOWS)}")
@@ -139,7 +143,7 @@ def _of_dimension(rows: Sequence[dict[str, Any]], dimension: str | None) -> Sequ
 
 def _from_lake(home: Path, window: str, chosen: _Chosen) -> tuple[Sequence[dict[str, Any]], list[Completeness]]:
     """The rows, and what of their iterations was not read."""
-    from traceviz_dag.commands.figures import completeness_of
+    from traceviz_dag.commands.common.shown import completeness_of
     from traceviz_dag.pipeline.figures import LakeSource
 
     if window == "file":

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from traceviz_dag.analyze.wording import numbered
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import print_json, print_table, terminal
 from traceviz_dag.commands.common.partial import end_partial, tell_partial
-from traceviz_dag.commands.figures import completeness_of, iterations_of
-from traceviz_dag.commands.sql import as_json, print_rows
+from traceviz_dag.commands.common.rows import as_json, print_rows
+from traceviz_dag.commands.common.shown import completeness_of, iterations_of
 from traceviz_dag.errors import BadInputError, IncompleteError, UsageError
 from traceviz_dag.system.paths import real_path
 
@@ -29,19 +30,20 @@ if TYPE_CHECKING:
 
 perfetto = typer.Typer(
     name="perfetto",
-    help="Perfetto both ways: export iterations, ask any trace with SQL, open the UI; all without internet.",
+    help="Export iterations to Perfetto, query any trace with PerfettoSQL, open the UI; all without internet.",
     no_args_is_help=True,
 )
 
 PathsArgument = Annotated[
-    list[Path] | None, typer.Argument(help="Runs, iteration folders or trace files; without them the lake is read.")
+    list[Path] | None,
+    typer.Argument(help="Run folders, iteration folders or trace files; default: what the home holds."),
 ]
-RunOption = Annotated[str | None, typer.Option(help="Only this run of the lake.")]
-IterationOption = Annotated[int | None, typer.Option(help="Only this iteration.")]
-PipelineOption = Annotated[int | None, typer.Option(min=0, help="Only this pipeline group, by its number.")]
-ReplicaOption = Annotated[int | None, typer.Option(min=0, help="Only this model replica, by its number.")]
+RunOption = Annotated[str | None, typer.Option(help="Take only this run.")]
+IterationOption = Annotated[int | None, typer.Option(help="Take only this iteration.")]
+PipelineOption = Annotated[int | None, typer.Option(min=0, help="Take only the pipeline group with this number.")]
+ReplicaOption = Annotated[int | None, typer.Option(min=0, help="Take only the model replica with this number.")]
 RecordedOption = Annotated[
-    bool, typer.Option("--recorded-clocks", help="Keep clocks as recorded, also where they are solved.")
+    bool, typer.Option("--recorded-clocks", help="Keep clocks as recorded, even if they are solved.")
 ]
 
 
@@ -52,15 +54,17 @@ def export(
     iteration: IterationOption = None,
     pipeline: PipelineOption = None,
     replica: ReplicaOption = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="File to write; .gz is compressed.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="File to write; compressed if its name ends in .gz.")
+    ] = None,
     recorded_clocks: RecordedOption = False,
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
 ) -> None:
     """Write one Perfetto trace of an iteration, or of one pipeline or replica of it, into HOME/perfetto.
 
-    Tracks by stage, rank and stream, micro-batches by name, arrows from sends to receives and across collectives, and
-    counters. Traces that are given are analysed first, where they are new or changed.
+    The trace has tracks by stage, rank and stream, named micro-batches, counters, and arrows from sends to receives
+    and across collectives. New or changed traces are analysed first.
     """
     from traceviz_dag.pipeline.perfetto_export import export_iteration
 
@@ -84,13 +88,13 @@ def export(
         end_partial(completeness_of(chosen, paths or []))
 
 
-TraceArgument = Annotated[Path, typer.Argument(help="A trace of any format that Perfetto reads.")]
+TraceArgument = Annotated[Path, typer.Argument(help="Trace of any format that Perfetto reads.")]
 EngineOption = Annotated[
     str | None,
     typer.Option(
         "--trace-processor",
         envvar="TRACEVIZ_TRACE_PROCESSOR",
-        help="HOST:PORT of a running one, a binary's path, native, wasm or download; by default what is there.",
+        help="Trace processor to use: HOST:PORT, a path, native, wasm or download; default: native, else wasm.",
     ),
 ]
 
@@ -98,14 +102,14 @@ EngineOption = Annotated[
 @perfetto.command()
 def query(
     trace: TraceArgument,
-    sql: Annotated[str | None, typer.Argument(help="PerfettoSQL; without it a prompt opens.")] = None,
+    sql: Annotated[str | None, typer.Argument(help="PerfettoSQL statement; default: open a prompt.")] = None,
     trace_processor: EngineOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Ask any trace with PerfettoSQL, without internet.
+    """Query any trace with PerfettoSQL, without internet.
 
-    traceviz_kernels and traceviz_microbatches hold our categories and micro-batches: join them by slice_id. What the
-    importer dropped is said on stderr. Times are those of the trace as it was loaded; see docs/perfetto.md.
+    The tables traceviz_kernels and traceviz_microbatches hold our categories and micro-batches; join them by slice_id.
+    A line on stderr counts what the importer dropped. Times are those of the trace as loaded: see docs/perfetto.md.
     """
     from traceviz_dag.read.perfetto.engines import find_engine
     from traceviz_dag.read.perfetto.session import open_trace
@@ -129,13 +133,14 @@ def query(
 
 @perfetto.command()
 def compare(
-    trace: Annotated[Path, typer.Argument(help="A Kineto trace.")],
+    trace: Annotated[Path, typer.Argument(help="Kineto trace.")],
     trace_processor: EngineOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Read a Kineto trace with both readers and compare them row by row; exit 1 where a difference is unexplained.
+    """Read a Kineto trace with our reader and with Perfetto's, and compare them row by row.
 
-    Explained are rows that Perfetto says it dropped, and rows of threads whose id is negative.
+    The exit code is 1 if a difference is unexplained. Explained differences are rows that Perfetto reports as dropped,
+    and rows of threads with a negative id.
     """
     from traceviz_dag.pipeline.ranks import read_fault
     from traceviz_dag.read.kineto.reader import read_kineto
@@ -164,24 +169,23 @@ def compare(
 def open_ui(
     trace: Annotated[
         Path | None,
-        typer.Argument(help="A trace of any format that Perfetto reads, or a folder of traces; else the lake is read."),
+        typer.Argument(
+            help="Trace of any format that Perfetto reads, or a folder of traces; default: what the home holds."
+        ),
     ] = None,
     run: RunOption = None,
     iteration: IterationOption = None,
     pipeline: PipelineOption = None,
     replica: ReplicaOption = None,
-    public: Annotated[
-        bool, typer.Option("--public", help="Hand over to ui.perfetto.dev instead of the bundled UI.")
-    ] = False,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on loopback; 0 takes a free one.")] = 0,
+    public: Annotated[bool, typer.Option("--public", help="Open ui.perfetto.dev instead of the bundled UI.")] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on loopback; 0 = any free one.")] = 0,
     browser: Annotated[bool, typer.Option(help="Open a browser on this machine.")] = True,
     home: HomeOption = DEFAULT_HOME,
 ) -> None:
     """Open the Perfetto UI on a trace, without internet; Ctrl-C ends it.
 
-    The UI and the trace are served on loopback, under a random path, to this origin alone. An iteration, of a folder or
-    of the lake, is exported first, and its pipelines are pinned. What of it was not read is said before, and the exit
-    code is 2 then.
+    The UI and the trace are served on loopback, under a random path, to this origin alone. An iteration is exported
+    first, and its pipelines are pinned. If it was not read completely, a line says so first, and the exit code is 2.
     """
     import webbrowser
 
@@ -282,7 +286,7 @@ def _lines(written: WrittenTrace) -> list[str]:
         written.clock,
     ]
     if written.missing:
-        lines.append(f"no kernels of ranks {', '.join(map(str, written.missing))}")
+        lines.append(f"no kernels of {numbered('rank', written.missing)}")
     if written.backward:
         lines.append(f"{written.backward} arrows left out, which would run against time on these clocks")
     return lines

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from traceviz_dag.pipeline.across_ranks import StoredIteration
 
 PairsOption = Annotated[
-    Path | None, typer.Option("--pairs", help="TOML file that names pairs: by stages, dimension, ranges or stamps.")
+    Path | None, typer.Option("--pairs", help="TOML file of pairs to add: by stages, dimension, ranges or time stamps.")
 ]
 
 
@@ -33,16 +33,19 @@ def periods(
     pairs: PairsOption = None,
     run: RunOption = None,
     iteration: IterationOption = None,
-    units: Annotated[bool, typer.Option("--units", help="With --json: every unit, not only percentiles.")] = False,
+    units: Annotated[
+        bool, typer.Option("--units", help="With --json: print every unit, not only percentiles.")
+    ] = False,
     rules: RulesOption = None,
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
 ) -> None:
     """Show periods and OverlapScore of neighbouring stages, of computation and communication, and of named pairs.
 
-    1 means that the period is that of the longer stage, 0 that the two run one after the other; scores are not clamped.
-    Percentiles are over the steady units of one training step, which the table names; a pair with fewer than two has
-    none. Exits with 2 where no pair has figures, unless the traces tell that there is nothing to overlap.
+    A score of 1 means that the pair takes no longer than its longer part; 0 means that the two take turns. Scores are
+    not clamped. Percentiles are over the steady units of one training step, which the table names; a pair with fewer
+    than two units has none. The exit code is 2 if no pair can be measured, or one only over
+    fewer than all its ranks, unless the traces tell that there is nothing to overlap.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -75,15 +78,19 @@ def periods(
 
 
 def _reason(iteration: StoredIteration, summary: list[dict[str, Any]]) -> tuple[str | None, bool]:
-    """Why no pair of an iteration has figures (None where one has), and whether that is known to be so."""
-    from traceviz_dag.analyze.pipelines.periods import has_nothing_to_overlap
-
+    """Why no pair of an iteration has measures, or not those of all ranks (else None), and whether that is certain."""
+    partial = [row for row in summary if row["over_fewer_ranks"]]
+    if partial:
+        steps = len({row["step"] for row in summary}) > 1
+        named = ", ".join(_named(row, steps) for row in partial[:3])
+        more = f" and {len(partial) - 3} more" if len(partial) > 3 else ""
+        return f"the measures of {named}{more} are those of fewer than all ranks", False
     if any(row["refusal"] is None for row in summary):
         return None, True
-    if summary and all(has_nothing_to_overlap(row["refusal"]) for row in summary):
+    if summary and all(row["nothing_to_overlap"] for row in summary):
         return "nothing to overlap: no communication runs in the steady units", True
     if summary:
-        return "no pair has figures; each says why", False
+        return "no pair has measures; each says why", False
     if not iteration.microbatches().num_rows:
         return (
             "no micro-batch is known in these traces, so there are no periods; --pairs names pairs by other means",
@@ -129,6 +136,11 @@ def _print(title: str, summary: list[dict[str, Any]]) -> None:
     for row in told:
         if row["modes"]:
             typer.echo(f"  {_named(row, steps)}: {row['modes']}")
+    for row in told:
+        if row["without"]:
+            mark = "PARTIAL, " if row["over_fewer_ranks"] else ""
+            count = f"{row['ranks_without']} of {row['ranks'] + row['ranks_without']} ranks"
+            typer.echo(f"  {_named(row, steps)}: {mark}{count} have no measures ({row['without']})")
     for row, in_steps in _refused(summary):
         typer.echo(f"  {_named(row, False)}{in_steps if steps else ''}: none ({row['refusal']})")
 
@@ -139,7 +151,7 @@ def _named(row: dict[str, Any], step: bool) -> str:
 
 
 def _refused(summary: list[dict[str, Any]]) -> list[tuple[dict[str, Any], str]]:
-    """The pairs without figures, once for all steps with one reason, and those steps in words."""
+    """The pairs without measures, once for all steps with one reason, and those steps in words."""
     steps: dict[tuple[object, ...], list[dict[str, Any]]] = {}
     for row in summary:
         if row["refusal"] is not None:

@@ -16,6 +16,7 @@ from traceviz_dag.commands.common.across import (
     end_untold,
     heading,
     place,
+    slow_statements,
 )
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table
@@ -38,8 +39,8 @@ def pipelines(
 ) -> None:
     """Show the bubble of every pipeline stage in parts that add up: fill and drain, imbalance, jitter, stall.
 
-    The bubble is measured against the mean stage of the pipeline; idle is the stage's own time in which no micro-batch
-    runs. Both are of one training step, on the stage's own clock. Exits with 2 where the traces do not tell pipelines
+    The bubble is measured against the mean stage of the pipeline; idle is the stage's own time without a micro-batch.
+    Both are of one training step, on the stage's own clock. The exit code is 2 if the traces do not tell pipelines
     or micro-batches.
     """
     with chosen_iterations(path, home, run, iteration, rules) as iterations:
@@ -57,7 +58,9 @@ def pipelines(
 def _answer(iteration: StoredIteration) -> dict[str, Any]:
     from traceviz_dag.analyze.pipelines.pipeline_views import replica_stages, stage_spread
     from traceviz_dag.analyze.pipelines.pipelines import no_bubble
-    from traceviz_dag.analyze.stage_times import slow_rank_statement, slowest_statement
+    from traceviz_dag.analyze.slow_ranks import slow_ranks
+    from traceviz_dag.analyze.stage_times import slowest_statement
+    from traceviz_dag.lake.summaries import computation_by_kernel
     from traceviz_dag.pipeline.across_ranks import stored_stage_times
 
     table = iteration.table("pipelines")
@@ -69,6 +72,7 @@ def _answer(iteration: StoredIteration) -> dict[str, Any]:
     if refused:
         reason, certain = f"not every bubble can be parted: {'; '.join(sorted(refused))}", False
     slowest = slowest_statement(times)
+    slow = slow_ranks(computation_by_kernel(iteration.lake, iteration.run, iteration.iteration)).to_pylist()
     return {
         **place(iteration),
         "pipelines": [_without_place(row) for row in table.to_pylist()],
@@ -76,7 +80,8 @@ def _answer(iteration: StoredIteration) -> dict[str, Any]:
         "stages": stage_spread(table).to_pylist(),
         "stage_times": [asdict(stage) for stage in times.stages],
         "slowest_stage": None if times.slowest is None else times.slowest.stage,
-        "statements": [*([slowest] if slowest else []), *map(slow_rank_statement, times.slow_ranks[:MOST_SLOW_RANKS])],
+        "slow_ranks": slow,
+        "statements": [*([slowest] if slowest else []), *slow_statements(slow)[:MOST_SLOW_RANKS]],
         "reason": reason,
         "certain": certain,
     }
@@ -125,7 +130,7 @@ def _statements(answer: dict[str, Any], steps: bool) -> list[str]:
     if spread is not None and spread["ranks"] > 1 and spread["spread"] >= TOLD_SPREAD:
         in_step = f" in step {spread['step']}" if steps else ""
         lines.append(
-            f"ranks of stage {spread['stage']} differ most{in_step}: rank {spread['slowest_rank']} takes "
+            f"ranks of stage {spread['stage']} differ most{in_step}: rank {spread['longest_rank']} takes "
             f"{percent(spread['spread'])} longer than their median for a micro-batch, waits for its tensor-, context- "
             "and expert-parallel peers included"
         )

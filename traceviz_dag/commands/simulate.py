@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import Progress
+from rich.progress import Progress, TaskID
 
 from traceviz_dag.commands.common.output import terminal
 from traceviz_dag.simulate.settings import (
@@ -18,10 +18,11 @@ from traceviz_dag.simulate.settings import (
     Edges,
     Era,
     Faults,
+    Format,
     Graphs,
+    JobSettings,
     Layout,
     Recompute,
-    Settings,
     Transformer,
 )
 
@@ -30,18 +31,18 @@ _FAULTS, _EDGES = "Faults", "Oddities of real files"
 
 
 def simulate(
-    out: Annotated[Path, typer.Argument(help="The run folder to make.", file_okay=False)],
+    out: Annotated[Path, typer.Argument(help="Run folder to create.", file_okay=False)],
     tp: Annotated[int, typer.Option(help="Tensor parallel size.", rich_help_panel=_PARALLEL)] = 1,
     cp: Annotated[int, typer.Option(help="Context parallel size.", rich_help_panel=_PARALLEL)] = 1,
     ep: Annotated[int, typer.Option(help="Expert parallel size.", rich_help_panel=_PARALLEL)] = 1,
     etp: Annotated[
-        int | None, typer.Option(help="Expert tensor parallel size; default tp.", rich_help_panel=_PARALLEL)
+        int | None, typer.Option(help="Expert tensor parallel size; default: that of --tp.", rich_help_panel=_PARALLEL)
     ] = None,
     dp: Annotated[int, typer.Option(help="Data parallel size.", rich_help_panel=_PARALLEL)] = 1,
     pp: Annotated[int, typer.Option(help="Pipeline parallel size.", rich_help_panel=_PARALLEL)] = 1,
     vpp: Annotated[int, typer.Option(help="Model chunks per rank (interleaving).", rich_help_panel=_PARALLEL)] = 1,
     order: Annotated[
-        str, typer.Option(help="Rank order, leftmost fastest.", rich_help_panel=_PARALLEL)
+        str, typer.Option(help="Rank order, the fastest dimension first.", rich_help_panel=_PARALLEL)
     ] = "tp-cp-ep-dp-pp",
     node_size: Annotated[int, typer.Option(help="GPUs per node.", rich_help_panel=_PARALLEL)] = 8,
     microbatches: Annotated[int, typer.Option(help="Micro-batches per step.", rich_help_panel=_MODEL)] = 8,
@@ -49,11 +50,11 @@ def simulate(
     hidden: Annotated[int, typer.Option(help="Hidden size.", rich_help_panel=_MODEL)] = 4096,
     sequence: Annotated[int, typer.Option(help="Sequence length, tokens.", rich_help_panel=_MODEL)] = 4096,
     experts: Annotated[
-        int, typer.Option(help="Experts per layer; 0: dense, or 2 ep with --ep above 1.", rich_help_panel=_MODEL)
+        int, typer.Option(help="Experts per layer; 0 = none, or twice --ep if that is above 1.", rich_help_panel=_MODEL)
     ] = 0,
     iterations: Annotated[int, typer.Option(help="Profiled training steps.", rich_help_panel=_MODEL)] = 1,
     recompute: Annotated[
-        Recompute, typer.Option(help="Which activations are computed again.", rich_help_panel=_MODEL)
+        Recompute, typer.Option(help="Activations to recompute.", rich_help_panel=_MODEL)
     ] = Recompute.NONE,
     transformer: Annotated[
         Transformer, typer.Option(help="Implementation of the layers.", rich_help_panel=_MODEL)
@@ -62,7 +63,7 @@ def simulate(
         ContextExchange, typer.Option(help="How context parallelism moves keys and values.", rich_help_panel=_MODEL)
     ] = ContextExchange.POINT_TO_POINT,
     cuda_graphs: Annotated[
-        Graphs, typer.Option(help="What is replayed as CUDA graphs.", rich_help_panel=_MODEL)
+        Graphs, typer.Option(help="Parts to replay as CUDA graphs.", rich_help_panel=_MODEL)
     ] = Graphs.NONE,
     overlap_grad_reduce: Annotated[
         bool, typer.Option(help="Reduce gradients during the backward pass.", rich_help_panel=_OVERLAP)
@@ -74,28 +75,37 @@ def simulate(
         bool, typer.Option(help="Overlap pipeline communication (needs --vpp).", rich_help_panel=_OVERLAP)
     ] = False,
     overlap_expert: Annotated[
-        bool, typer.Option(help="Combined 1F1B: overlap expert all-to-alls.", rich_help_panel=_OVERLAP)
+        bool, typer.Option(help="Overlap expert all-to-alls (combined 1F1B).", rich_help_panel=_OVERLAP)
     ] = False,
     overlap_tensor: Annotated[
-        bool, typer.Option(help="Transformer Engine's userbuffers for tensor parallelism.", rich_help_panel=_OVERLAP)
+        bool,
+        typer.Option(help="Use Transformer Engine's userbuffers for tensor parallelism.", rich_help_panel=_OVERLAP),
     ] = False,
     dispatcher: Annotated[
-        Dispatcher, typer.Option(help="What carries tokens to experts.", rich_help_panel=_OVERLAP)
+        Dispatcher, typer.Option(help="Communication that carries tokens to experts.", rich_help_panel=_OVERLAP)
     ] = Dispatcher.ALL_TO_ALL,
     distributed_optimizer: Annotated[
         bool, typer.Option(help="Shard the optimizer over data parallelism.", rich_help_panel=_OVERLAP)
     ] = True,
+    format: Annotated[
+        Format,
+        typer.Option(
+            help="A PyTorch trace per rank and step, or an Nsight Systems export per node.", rich_help_panel=_CAPTURE
+        ),
+    ] = Format.KINETO,
     era: Annotated[
-        Era, typer.Option(help="Which PyTorch writes the traces.", rich_help_panel=_CAPTURE)
+        Era, typer.Option(help="PyTorch version that writes the traces.", rich_help_panel=_CAPTURE)
     ] = Era.TORCH_2_7,
     stacks: Annotated[bool, typer.Option(help="Record Python call stacks.", rich_help_panel=_CAPTURE)] = True,
-    layout: Annotated[Layout, typer.Option(help="How files are named.", rich_help_panel=_CAPTURE)] = Layout.ITERATION,
+    layout: Annotated[
+        Layout, typer.Option(help="Layout of folders and file names.", rich_help_panel=_CAPTURE)
+    ] = Layout.ITERATION,
     gzip: Annotated[bool, typer.Option(help="Compress the traces.", rich_help_panel=_CAPTURE)] = True,
     clock_skew: Annotated[
-        float, typer.Option(help="Node clocks differ by up to this many ms.", rich_help_panel=_CAPTURE)
+        float, typer.Option(help="Largest difference between node clocks, ms.", rich_help_panel=_CAPTURE)
     ] = 0.0,
     clock_drift: Annotated[
-        float, typer.Option(help="Node clocks drift by up to this many ppm.", rich_help_panel=_CAPTURE)
+        float, typer.Option(help="Largest drift of a node clock, ppm.", rich_help_panel=_CAPTURE)
     ] = 0.0,
     slow_gpu: Annotated[int | None, typer.Option(help="Rank with a slow GPU.", rich_help_panel=_FAULTS)] = None,
     slow_link: Annotated[int | None, typer.Option(help="Rank with slow links.", rich_help_panel=_FAULTS)] = None,
@@ -103,39 +113,46 @@ def simulate(
         int | None, typer.Option(help="Rank whose data loader stalls.", rich_help_panel=_FAULTS)
     ] = None,
     gc_pause: Annotated[
-        int | None, typer.Option(help="Rank that collects garbage in each step.", rich_help_panel=_FAULTS)
+        int | None, typer.Option(help="Rank whose host collects garbage in each step.", rich_help_panel=_FAULTS)
     ] = None,
     expert_imbalance: Annotated[
-        float, typer.Option(help="Share of all tokens that the first experts get on top.", rich_help_panel=_FAULTS)
+        float,
+        typer.Option(help="Share of all tokens that go to the first experts in addition.", rich_help_panel=_FAULTS),
     ] = 0.0,
     bad_stage_split: Annotated[
-        int, typer.Option(help="Layers moved from other stages to the first.", rich_help_panel=_FAULTS)
+        int, typer.Option(help="Layers to move from other stages to the first.", rich_help_panel=_FAULTS)
     ] = 0,
     hidden_sync: Annotated[
         int | None, typer.Option(help="Rank that waits for its GPU in each forward step.", rich_help_panel=_FAULTS)
     ] = None,
     missing_launches: Annotated[
-        float, typer.Option(help="Share of launch rows that the profiler lost.", rich_help_panel=_EDGES)
+        float,
+        typer.Option(help="Share of launch rows to leave out, as if the profiler lost them.", rich_help_panel=_EDGES),
     ] = 0.0,
-    zero_durations: Annotated[bool, typer.Option(help="Some kernels last 0 ns.", rich_help_panel=_EDGES)] = False,
-    early_kernels: Annotated[
-        bool, typer.Option(help="Kernels that ran before the first step.", rich_help_panel=_EDGES)
+    zero_durations: Annotated[
+        bool, typer.Option(help="Give some kernels a duration of 0 ns.", rich_help_panel=_EDGES)
     ] = False,
-    missing_rank: Annotated[int | None, typer.Option(help="Rank without a file.", rich_help_panel=_EDGES)] = None,
-    truncated_rank: Annotated[
-        int | None, typer.Option(help="Rank whose file breaks off.", rich_help_panel=_EDGES)
+    early_kernels: Annotated[
+        bool, typer.Option(help="Add kernels that ran before the first step.", rich_help_panel=_EDGES)
+    ] = False,
+    missing_rank: Annotated[
+        int | None, typer.Option(help="Rank whose file to leave out.", rich_help_panel=_EDGES)
     ] = None,
-    seed: Annotated[int, typer.Option(help="Decides every random choice.")] = 1,
-    workers: Annotated[int, typer.Option(help="Processes that write files.", min=1)] = 2,
+    truncated_rank: Annotated[
+        int | None, typer.Option(help="Rank whose file to cut off.", rich_help_panel=_EDGES)
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 1,
+    workers: Annotated[int, typer.Option(help="Processes that write traces.", min=1)] = 2,
 ) -> None:
-    """Simulate Megatron training and write profiler traces, with tables of what really happened beside them.
+    """Simulate Megatron training: write profiler traces, and beside them tables of what really happened.
 
-    OUT gets iteration_N/ with a trace per rank, the topology text file, and truth/: a Parquet table of kernels per
-    rank, of micro-batches, pipelines, clocks and injected faults.
+    OUT gets iteration_N/ with a trace per rank, the topology text file, and truth/ with Parquet tables of kernels,
+    micro-batches, pipelines, clocks and injected faults. With --format nsys it gets node0.sqlite … in place of traces,
+    as nsys export writes them: try traceviz nsys without a GPU.
     """
     from traceviz_dag.simulate import simulate as run
 
-    settings = Settings(
+    settings = JobSettings(
         tp=tp,
         cp=cp,
         ep=ep,
@@ -168,6 +185,7 @@ def simulate(
         iterations=iterations,
         clock_skew_ms=clock_skew,
         clock_drift_ppm=clock_drift,
+        format=format,
         layout=layout,
         gzip=gzip,
         faults=Faults(
@@ -199,9 +217,11 @@ def _shown_progress() -> Iterator[Callable[[str, int, int], None]]:
     """A progress bar on stderr, where stderr is a terminal."""
     console = terminal(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bars:
-        tasks = {what: bars.add_task(what, total=None) for what in ("steps", "traces")}
+        tasks: dict[str, TaskID] = {}
 
         def update(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bars.add_task(what, total=total)
             bars.update(tasks[what], completed=done, total=total)
 
         yield update

@@ -4,25 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import msgspec
-import pyarrow as pa
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import terminal
+from traceviz_dag.commands.common.rows import as_json, print_rows
 from traceviz_dag.lake.lake import open_lake
-from traceviz_dag.printable import printable
-
-_ROWS_SHOWN = 50
-_WIDEST_CELL = 48
-_CELL_PADDING = 3
 
 
 def sql(
-    query: Annotated[str, typer.Argument(help="A SELECT; the tables are those that SHOW TABLES lists.")],
+    query: Annotated[str, typer.Argument(help="A SELECT statement; SHOW TABLES lists the tables.")],
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
 ) -> None:
@@ -38,54 +29,3 @@ def sql(
         typer.echo(as_json(rows))
     else:
         print_rows(rows, terminal())
-
-
-def as_json(rows: pa.Table) -> str:
-    """The rows as a JSON list of objects, a line each; values that are not finite are null, integers stay exact."""
-    encoder = msgspec.json.Encoder(decimal_format="number", enc_hook=str)
-    lines = [encoder.encode(row).decode() for batch in rows.to_batches() for row in batch.to_pylist()]
-    return "[\n" + ",\n".join(lines) + "\n]" if lines else "[]"
-
-
-def print_rows(rows: pa.Table, console: Console) -> None:
-    """As many rows and columns as are of use on a screen, and what was left out."""
-    shown = rows.slice(0, _ROWS_SHOWN)
-    cells = [[_cell(value) for value in column.to_pylist()] for column in shown.columns]
-    names = [printable(name) for name in rows.column_names]
-    fitting = _columns_that_fit(names, cells, console.width)
-    table = Table()
-    for name, column in zip(names[:fitting], rows.columns, strict=False):
-        number = (
-            pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_decimal(column.type)
-        )
-        table.add_column(Text(name), justify="right" if number else "left", no_wrap=True, overflow="ellipsis")
-    for index in range(shown.num_rows):
-        table.add_row(*(Text(column[index]) for column in cells[:fitting]))
-    console.print(table)
-    console.print(Text(_summary(rows.num_rows, names[fitting:])), soft_wrap=True)
-
-
-def _columns_that_fit(names: list[str], cells: list[list[str]], width: int) -> int:
-    used = 1
-    for count, (name, column) in enumerate(zip(names, cells, strict=True)):
-        used += max(map(len, [name, *column])) + _CELL_PADDING
-        if used > width:
-            return max(count, 1)
-    return len(names)
-
-
-def _summary(count: int, hidden: list[str]) -> str:
-    text = "1 row" if count == 1 else f"{count:,} rows"
-    if count > _ROWS_SHOWN:
-        text += f", the first {_ROWS_SHOWN} shown"
-    if hidden:
-        text += f"; {len(hidden)} more columns do not fit: {', '.join(hidden)}"
-    return text if count <= _ROWS_SHOWN and not hidden else text + "; --json prints everything"
-
-
-def _cell(value: object) -> str:
-    if value is None:
-        return "NULL"
-    text = f"{value:.6g}" if isinstance(value, float) else str(value)
-    text = "".join(character if character.isprintable() else "·" for character in text)
-    return text if len(text) <= _WIDEST_CELL else text[: _WIDEST_CELL - 1] + "…"

@@ -32,25 +32,30 @@ _REPLICAS = {
 
 def topology(
     path: Annotated[
-        Path | None, typer.Argument(help="A folder of traces or one trace; without it the sizes are used alone.")
+        Path | None, typer.Argument(help="Run, iteration or trace; default: compute from sizes alone.")
     ] = None,
-    world: Annotated[int | None, typer.Option(help="World size; without it tp x cp x pp x dp.")] = None,
+    world: Annotated[int | None, typer.Option(help="World size; default: tp x cp x pp x dp.")] = None,
     tp: Annotated[int | None, typer.Option(help="Tensor parallel size.")] = None,
     cp: Annotated[int | None, typer.Option(help="Context parallel size.")] = None,
     pp: Annotated[int | None, typer.Option(help="Pipeline parallel size.")] = None,
     dp: Annotated[int | None, typer.Option(help="Data parallel size, without context parallelism.")] = None,
     ep: Annotated[int | None, typer.Option(help="Expert parallel size.")] = None,
-    etp: Annotated[int | None, typer.Option(help="Expert tensor parallel size; Megatron's default is tp.")] = None,
-    vpp: Annotated[int | None, typer.Option(help="Virtual pipeline stages per rank; they change no group.")] = None,
-    order: Annotated[str | None, typer.Option(help=f"Rank order, fastest first; default {DEFAULT_ORDER}.")] = None,
+    etp: Annotated[
+        int | None, typer.Option(help="Expert tensor parallel size; default: that of --tp, as in Megatron.")
+    ] = None,
+    vpp: Annotated[int | None, typer.Option(help="Virtual pipeline stages per rank; changes no group.")] = None,
+    order: Annotated[
+        str | None, typer.Option(help=f"Rank order, the fastest dimension first; default: {DEFAULT_ORDER}.")
+    ] = None,
     distributed_optimizer_instances: Annotated[
-        int | None, typer.Option(help="Instances of the distributed optimizer.")
+        int | None, typer.Option(help="Number of instances of the distributed optimizer.")
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Show who is in which process group, the stages of each pipeline, and which ranks hold one copy of the model.
+    """Show process groups, the stages of each pipeline, and which ranks hold one copy of the model.
 
-    With a path, the trace headers and the topology text file are united; sizes given as well are compared with them.
+    With a path, the layout comes from the trace headers and the topology text file; sizes given as well are compared
+    with it. Without a path, it is computed from the sizes.
     """
     given = {
         "world": world,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import pyarrow as pa
 import typer
 
 from traceviz_dag.analyze.clocks.clock_summary import clock_facts, clock_statement
+from traceviz_dag.analyze.wording import numbered
 from traceviz_dag.commands.common.across import (
     IterationOption,
     PathArgument,
@@ -33,15 +34,15 @@ def waits(
     path: PathArgument = None,
     run: RunOption = None,
     iteration: IterationOption = None,
-    limit: Annotated[int, typer.Option(help="Rows of the blame matrix to print; 0 prints all. JSON has all.")] = 20,
+    limit: Annotated[int, typer.Option(help="Rows of the blame matrix to print; 0 = all. JSON has all of them.")] = 20,
     rules: RulesOption = None,
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
 ) -> None:
     """Show who waited for whom in matched communications, and for what: late ranks, slow links, uneven experts.
 
-    A wait is charged to the last rank to arrive. Its own part is what it computed, copied or had not launched;
-    time that it spent in other communications was handed on to it. Exits with 2 where not every communication has a
+    A wait is charged to the last rank to arrive. That rank's own part is what it computed, copied or had not launched;
+    time that it spent in other communications was handed on to it. The exit code is 2 if not every communication has a
     certain wait: matched with nobody, or not wholly, or told neither by solved clocks nor by durations.
     """
     if limit < 0:
@@ -182,11 +183,7 @@ def _statements(answer: dict[str, Any]) -> list[str]:
     nobody = nobody_blamed(answer["ranks"], answer["step_ns"], answer["uncertain"], answer["communication_kernels"])
     lines = [*_basis(answer["waits"]), *([blame_statement(row) for row in blamed] or [nobody])]
     lines += slow_statements(answer["slow_ranks"])
-    lines += [
-        f"rank {row['rank']} has slow links{_scope(row)}: its transfers take {row['best_ratio']:.1f} times the usual"
-        for row in answer["links"]
-        if row["slow"]
-    ]
+    lines += _links(answer["links"])
     uneven = [row for row in answer["experts"] if row["load"] >= 1.2]
     if uneven:
         worst = uneven[0]
@@ -213,6 +210,21 @@ def _basis(kernels: Mapping[str, int]) -> list[str]:
             "durations tell it (table collectives, aligned_refusal)"
         )
     return lines
+
+
+def _links(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Whose links are slow; of ranks that only meet each other, that nothing tells whose."""
+    lines = [
+        f"rank {row['rank']} has slow links{_scope(row)}: its transfers take {row['best_ratio']:.1f} times the usual"
+        for row in rows
+        if row["slow"]
+    ]
+    return lines + [
+        f"{numbered('rank', [row['rank'], *row['or_of']])} meet over slow links{_scope(row)}, and whose are slow "
+        f"cannot be told: their transfers take {row['best_ratio']:.1f} times the usual"
+        for row in rows
+        if row["or_of"] and row["rank"] < min(row["or_of"])
+    ]
 
 
 def _scope(row: Mapping[str, Any]) -> str:

@@ -98,7 +98,7 @@ class IterationInputs:
 
 
 def register(home: Path, inputs: IterationInputs) -> bool:
-    """Write the list of one iteration; returns whether it differs from what stood there."""
+    """Write the list of one iteration; returns whether it differs from what was there."""
     path = _path(home, inputs.key)
     encoded = msgspec.json.format(msgspec.json.encode(inputs))
     if path.is_file() and path.read_bytes() == encoded:
@@ -139,7 +139,7 @@ def forget(home: Path, key: str) -> None:
 def with_digests(home: Path, inputs: Sequence[IterationInputs]) -> list[IterationInputs]:
     """The same lists with each file's digest.
 
-    A file that looks as it did when it was registered keeps the digest that stands there; the others are read, each
+    A file that looks as it did when it was registered keeps the digest that is there; the others are read, each
     once, however many iterations it holds. A file that is gone by now stays without.
     """
     known = {

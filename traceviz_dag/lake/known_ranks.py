@@ -9,7 +9,7 @@ from pathlib import Path
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.inputs import IterationInputs, RankInput, registered_if_any
 from traceviz_dag.lake.lake import Lake
-from traceviz_dag.tables import TABLES
+from traceviz_dag.tables import all_tables
 
 
 def with_vanished_ranks(home: Path, inputs: IterationInputs) -> IterationInputs:
@@ -56,7 +56,7 @@ def drop_unlisted_ranks(lake: Lake, inputs: IterationInputs) -> list[int]:
     """
     listed = {entry.rank for entry in inputs.ranks}
     dropped: set[int] = set()
-    for table in TABLES.values():
+    for table in all_tables().values():
         if "rank" not in table.partitioned_by:
             continue
         for part in lake.partitions(table.name, inputs.run, inputs.iteration):

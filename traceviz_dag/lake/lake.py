@@ -25,7 +25,7 @@ from traceviz_dag.lake.reader import TableReader
 from traceviz_dag.lake.write import Written, write_part
 from traceviz_dag.system.paths import real_path
 from traceviz_dag.system.whole_files import remove_all_stale_temporaries, remove_stale_temporaries
-from traceviz_dag.tables import TABLES, Table
+from traceviz_dag.tables import TABLES, Table, all_tables
 
 _ATTEMPTS = 10
 _PAUSE_SECONDS = 0.02
@@ -143,7 +143,7 @@ class Lake:
     def sweep(self, run: str, iteration: int) -> None:
         """Remove what killed writers left of an iteration, in the list of inputs and of the catalogue."""
         remove_all_stale_temporaries(self.home / inputs.FOLDER)
-        for table in TABLES.values():
+        for table in all_tables().values():
             remove_all_stale_temporaries(Partition(run, iteration).folder(self._folder(table)))
         catalogue.remove_left_overs(self.home)
 
@@ -191,7 +191,7 @@ class Lake:
         current = catalogue.is_current(self.home) or self._refresh_where_possible()
         try:
             with read_only.open_read_only(self.home, in_memory=not current) as connection:
-                return read_only.run_select(connection, sql, parameters, sorted(catalogue.QUERYABLE))
+                return read_only.run_select(connection, sql, parameters, catalogue.queryable())
         except duckdb.Error as error:
             fault = f"the catalogue cannot be opened: {str(error).splitlines()[0]}"
             raise BadInputError(self.catalogue_path, fault, "close the program that holds it, or delete it") from error
@@ -213,7 +213,9 @@ class Lake:
         with duckdb.connect() as connection:
             try:
                 catalogue.create_narrow_views(connection, self.home, run, iteration, sql)
-                return read_only.fetch(connection, sql, {"run": run, "iteration": iteration})
+                # DuckDB refuses values that a query does not name.
+                named = {name: value for name, value in (("run", run), ("iteration", iteration)) if f"${name}" in sql}
+                return read_only.fetch(connection, sql, named)
             except (duckdb.IOException, duckdb.InvalidInputException, duckdb.BinderException) as error:
                 if read_only.are_gone(error):
                     raise read_only.FilesGoneError(str(error).splitlines()[0]) from error
@@ -256,9 +258,9 @@ def definition(table_name: str) -> Table:
     Raises:
         UsageError: no such table.
     """
-    table = TABLES.get(table_name)
+    table = all_tables().get(table_name)
     if table is None:
-        raise UsageError(f"there is no table {table_name}; the tables are {', '.join(sorted(TABLES))}")
+        raise UsageError(f"there is no table {table_name}; the tables are {', '.join(sorted(all_tables()))}")
     return table
 
 

@@ -56,7 +56,8 @@ SELECT
     CAST(round(avg(exposed_ns)) AS BIGINT) AS exposed_ns,
     CAST(round(avg(idle_ns)) AS BIGINT) AS idle_ns,
     sum(hidden_sum_ns) / nullif(sum(communication_sum_ns), 0) AS hidden_share,
-    (SELECT rank FROM by_rank WHERE compute_ns > 0 ORDER BY by_rank.compute_ns DESC, rank LIMIT 1) AS slowest_rank,
+    (SELECT rank FROM by_rank WHERE compute_ns > 0 ORDER BY by_rank.compute_ns DESC, rank LIMIT 1)
+        AS longest_computation_rank,
     (
         SELECT 1 - sum(classified_ns) / nullif(sum(kernel_ns), 0) FROM traces
         WHERE run = $run AND iteration = $iteration AND rank IN (SELECT rank FROM by_rank)
@@ -117,31 +118,6 @@ FROM readable
 HAVING EXISTS (FROM files)
 """
 
-COVERAGE_SQL = """
-SELECT
-    rank,
-    status,
-    kernels,
-    kernel_ns,
-    classified_ns / nullif(kernel_ns, 0) AS classified_share,
-    phase_known_ns / nullif(kernel_ns, 0) AS phase_known_share,
-    dimension_known_ns / nullif(communication_ns, 0) AS dimension_known_share,
-    microbatch_known_ns / nullif(kernel_ns, 0) AS microbatch_known_share,
-    launched_kernels / nullif(kernels, 0) AS launched_share,
-    rows_dropped / nullif(rows_read, 0) AS dropped_share
-FROM traces
-WHERE run = $run AND iteration = $iteration
-ORDER BY rank
-"""
-
-CATEGORIES_SQL = """
-SELECT rank, category, count(*) AS kernels, CAST(sum(duration_ns) AS BIGINT) AS duration_ns
-FROM kernels
-WHERE run = $run AND iteration = $iteration
-GROUP BY rank, category
-ORDER BY rank, duration_ns DESC, category
-"""
-
 
 def iterations(lake: Lake, run: str, iteration: int, *, with_partial: bool = False) -> pa.Table:
     """The row of table ``iterations`` for one iteration; no row where no rank's overlap was measured.
@@ -162,21 +138,3 @@ def runs(lake: Lake, run: str, iteration: int) -> pa.Table:
     state its backend or device contradicts nobody.
     """
     return lake.query_iteration(RUNS_SQL, run=run, iteration=iteration).cast(RUNS.schema)
-
-
-def coverage(lake: Lake, run: str, iteration: int) -> pa.Table:
-    """How much the classification knows, a row per rank.
-
-    Columns: rank, status, kernels, kernel_ns; shares of kernel time with a category, a phase and a micro-batch, and
-    of communication time with a dimension; share of kernels whose launch was found and of events that were dropped.
-    A share of nothing is NULL.
-    """
-    return lake.query_iteration(COVERAGE_SQL, run=run, iteration=iteration)
-
-
-def categories(lake: Lake, run: str, iteration: int) -> pa.Table:
-    """Kernels and the sum of their durations, a row per rank and category, longest first.
-
-    Columns: rank, category, kernels, duration_ns (a sum: kernels that run side by side each count).
-    """
-    return lake.query_iteration(CATEGORIES_SQL, run=run, iteration=iteration)

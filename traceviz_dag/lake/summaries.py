@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypedDict
+
 import pyarrow as pa
 
 from traceviz_dag.lake.lake import Lake
@@ -15,7 +17,7 @@ _COVERED = """rank IN (
             ELSE status = 'read'
         END
     )"""
-# The ranks that the row of ``iterations`` covers, so that all figures of an iteration speak of the same ranks.
+# The ranks that the row of ``iterations`` covers, so that all measures of an iteration speak of the same ranks.
 
 CATEGORY_SHARES_SQL = f"""
 SELECT
@@ -109,7 +111,7 @@ def computation_by_kernel(lake: Lake, run: str, iteration: int) -> pa.Table:
 
 
 def category_shares(lake: Lake, run: str, iteration: int) -> pa.Table:
-    """Kernel time by category over the ranks that the figures of the iteration cover.
+    """Kernel time by category over the ranks that the measures of the iteration cover.
 
     Columns: category, kernels, time_ns (a sum of durations), share of all time.
     """
@@ -125,8 +127,17 @@ def communication_by_dimension(lake: Lake, run: str, iteration: int) -> pa.Table
     return lake.query_iteration(DIMENSIONS_SQL, run=run, iteration=iteration)
 
 
+class Windows(TypedDict):
+    """The row of ``windows``."""
+
+    steps: list[int] | None
+    ranks_without_step: int
+    exposed_share: float | None
+    outside_share: float | None
+
+
 def windows(lake: Lake, run: str, iteration: int) -> pa.Table:
-    """What the figures of an iteration speak of, in one row.
+    """What the measures of an iteration speak of, in one row.
 
     Columns: steps (numbers of the training steps that were measured), ranks_without_step (ranks measured from first to
     last kernel instead), exposed_share (exposed communication of the window, mean over steps and devices, then ranks),

@@ -1,6 +1,6 @@
-"""Which iterations are being analysed, and which were left half renewed: a mark beside the list of their inputs.
+"""Which iterations are being analysed, and which were left half renewed: marks beside the list of their inputs.
 
-The process that renews an iteration holds a shared lock on the mark. A mark that nobody holds was left by a process
+A process that renews an iteration holds a lock on a mark of its own. A mark that nobody holds was left by a process
 that was killed or interrupted: tables of ranks may be newer than what was made of them.
 """
 
@@ -8,48 +8,66 @@ from __future__ import annotations
 
 import fcntl
 import os
+import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from traceviz_dag.lake.inputs import FOLDER
 
+_SUFFIX = ".under_way"
+
 
 @contextmanager
 def under_way(home: Path, key: str) -> Iterator[None]:
-    """Mark an iteration while its tables are renewed; the mark stays where that does not come to its end."""
-    path = _mark(home, key)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    """Mark an iteration while its tables are renewed; the mark stays where that does not come to its end.
+
+    What others left before goes at the end, too: the iteration is whole again.
+    """
+    folder = home / FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    left = [mark for mark in _marks(home, key) if not _is_held(mark)]
+    mark = folder / f"{key}.{secrets.token_hex(4)}{_SUFFIX}"
+    descriptor = os.open(mark, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        # Until it holds a byte, a mark says nothing: its process may not hold it yet, and has renewed nothing.
+        os.write(descriptor, b"\n")
         yield
-        if _is_free(descriptor):
-            path.unlink(missing_ok=True)
+        for ended in (mark, *left):
+            ended.unlink(missing_ok=True)
     finally:
         os.close(descriptor)
 
 
 def was_left_half_renewed(home: Path, key: str) -> bool:
-    """Whether the last analysis of an iteration did not come to its end, and none is under way."""
+    """Whether an analysis of an iteration did not come to its end, and none did since."""
+    return any(not _is_held(mark) for mark in _marks(home, key))
+
+
+def _marks(home: Path, key: str) -> list[Path]:
+    """The marks of an iteration that say something."""
+    found = []
+    with suppress(FileNotFoundError), os.scandir(home / FOLDER) as entries:
+        for entry in entries:
+            if entry.name.startswith(f"{key}.") and entry.name.endswith(_SUFFIX):
+                with suppress(FileNotFoundError):
+                    if entry.stat().st_size:
+                        found.append(Path(entry.path))
+    return found
+
+
+def _is_held(mark: Path) -> bool:
+    """Whether a process that is alive renews the iteration under this mark; one that is gone says so, too."""
     try:
-        descriptor = os.open(_mark(home, key), os.O_RDONLY)
+        descriptor = os.open(mark, os.O_RDONLY)
     except FileNotFoundError:
-        return False
+        return True
     try:
-        return _is_free(descriptor)
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
     finally:
         os.close(descriptor)
-
-
-def _is_free(descriptor: int) -> bool:
-    """Whether nobody else holds the mark."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _mark(home: Path, key: str) -> Path:
-    return home / FOLDER / f"{key}.under_way"
+    # Ended between the two calls: the mark of an analysis that came to its end is gone.
+    return not mark.exists()

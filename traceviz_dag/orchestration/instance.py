@@ -21,6 +21,7 @@ from dagster._core.storage.event_log.sqlite import sqlite_event_log
 from dagster._core.storage.runs.sqlite import sqlite_run_storage
 from dagster._core.storage.schedules.sqlite import sqlite_schedule_storage
 from dagster._core.storage.sql import get_alembic_config
+from dagster_shared.check import CheckError
 from sqlalchemy.exc import DatabaseError, OperationalError
 from yaml import YAMLError  # type: ignore[import-untyped]
 
@@ -86,11 +87,7 @@ def open_instance(home: Path, *, captures_output: bool = True) -> Iterator[dg.Da
     try:
         with exclusive_lock(folder / _LOCK):
             _mend(folder)
-            instance = dg.DagsterInstance.from_ref(InstanceRef.from_dir(str(folder), overrides=overrides))
-    except (YAMLError, dg.DagsterInvalidConfigError) as error:
-        fault = f"Dagster does not take these settings ({' '.join(str(error).split())[:_LONGEST_QUOTE]})"
-        remedy = "mend them, or move the file away: it is made anew"
-        raise BadInputError(folder / _SETTINGS, fault, remedy) from error
+            instance = _instance_of(folder, overrides)
     except (DatabaseError, sqlite3.DatabaseError, CommandError) as error:
         raise _refusal(folder, error) from error
     try:
@@ -100,6 +97,16 @@ def open_instance(home: Path, *, captures_output: bool = True) -> Iterator[dg.Da
     except OperationalError as error:
         # The disk is full, say: the tables are no part of these records, and stay.
         raise _refusal(folder, error) from error
+
+
+def _instance_of(folder: Path, overrides: dict[str, Any]) -> dg.DagsterInstance:
+    try:
+        return dg.DagsterInstance.from_ref(InstanceRef.from_dir(str(folder), overrides=overrides))
+    except (YAMLError, dg.DagsterInvalidConfigError, CheckError, TypeError) as error:
+        # Dagster looks into some of its settings before it checks them: a number there is a TypeError.
+        fault = f"Dagster does not take these settings ({' '.join(str(error).split())[:_LONGEST_QUOTE]})"
+        remedy = "mend them, or move the file away: it is made anew"
+        raise BadInputError(folder / _SETTINGS, fault, remedy) from error
 
 
 def _refusal(folder: Path, error: Exception) -> BadInputError:

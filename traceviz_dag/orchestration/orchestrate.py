@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from assets.across_ranks import across_ranks_assets
+from assets.conventions import RANGE_END_TAG, RANGE_START_TAG
+from assets.derived_tables import derived_assets
 from assets.drawn_by_hand import events_of, tags_of_inputs
 from assets.iteration_tables import iteration_assets
 from assets.partitions import rank_trace_key, register_partitions
@@ -20,6 +22,7 @@ from assets.resources import TracevizHome
 from assets.staleness import (
     ITERATION_TABLES,
     contiguous,
+    derived_are_current,
     iteration_is_current,
     outdated_ranks,
     stale_ranks,
@@ -38,12 +41,11 @@ from traceviz_dag.orchestration.instance import open_instance
 from traceviz_dag.orchestration.step_runs import materialise
 from traceviz_dag.pipeline.completeness import ranks_in_words, stored_completeness
 from traceviz_dag.pipeline.iteration import stored_topology
+from traceviz_dag.tables import derived_tables
+from traceviz_dag.tables.rows import TraceStatusRow, columns_of, rows_of
 
 if TYPE_CHECKING:
     from traceviz_dag.pipeline.figures import DrawnFigure, FigureTask
-
-RANGE_START_TAG = "dagster/asset_partition_range_start"
-RANGE_END_TAG = "dagster/asset_partition_range_end"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ class AnalysisSettings:
         workers: processes that ranks fan out over; 0 takes one a core.
         rules: a TOML file with rules that come before the built-in ones.
         allow_partial: aggregate an iteration although ranks of it cannot be read.
-        with_partial: count ranks that were read in part in figures across ranks, which else leave them out.
+        with_partial: count ranks that were read in part in measures across ranks, which else leave them out.
         force: compute again what is there and unchanged.
     """
 
@@ -174,6 +176,7 @@ class _Analysis:
             if self.make_topology(result):
                 self.make_rank_tables(result, started)
                 self.make_iteration_tables(result)
+                self.make_derived_tables(result)
         except TracevizError as error:
             result.failures.append(f"{self.inputs.key}: {error}")
         return result
@@ -240,8 +243,23 @@ class _Analysis:
                 self.lake.delete(name, run=self.inputs.run, iteration=self.inputs.iteration)
         result.aggregated = current and not waiting
 
+    def make_derived_tables(self, result: IterationResult) -> None:
+        """Bring the tables of other packages up to date; a fault of theirs costs no table of ours."""
+        current = result.aggregated and derived_are_current(self.instance, self.lake, self.inputs)
+        if result.aggregated and derived_assets and (self.settings.force or not current):
+            faults = [
+                fault
+                for asset in derived_assets
+                for fault in self.materialise("derived", [asset], partition_key=self.inputs.key)
+            ]
+            result.failures += faults
+            current = not faults
+        if not current:
+            for name in derived_tables():
+                self.lake.delete(name, run=self.inputs.run, iteration=self.inputs.iteration)
+
     def covers_others(self) -> bool:
-        """Whether the stored figures count ranks that were read in part though they should not, or the other way."""
+        """Whether the stored measures count ranks that were read in part though they should not, or the other way."""
         place = (self.inputs.run, self.inputs.iteration)
         in_part = set(stored_completeness(self.lake, *place).in_part)
         rows = self.lake.table("iterations", *place).arrow(["covered_ranks"]).to_pylist()
@@ -293,8 +311,8 @@ def _what_is_done(analysis: _Analysis, done: int, of: int) -> str:
 def _collect_faults(lake: Lake, inputs: IterationInputs, result: IterationResult) -> None:
     if not lake.partitions("traces", inputs.run, inputs.iteration):
         return
-    rows = lake.table("traces", inputs.run, inputs.iteration).arrow(["rank", "status", "fault"]).to_pylist()
-    for row in rows:
+    traces = lake.table("traces", inputs.run, inputs.iteration).arrow(columns_of(TraceStatusRow))
+    for row in rows_of(traces, TraceStatusRow):
         if row["fault"]:
             result.faults[row["rank"]] = row["fault"]
         if row["status"] == "failed":

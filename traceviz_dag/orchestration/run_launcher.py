@@ -2,6 +2,10 @@
 
 Without that, a run whose process was killed stays "started" for ever, and automation waits for it for ever. With it,
 Dagster's run monitoring marks the run failed, and its run retries start it again, a bounded number of times.
+
+Dagster says that a run will be tried again a moment after it marked the run failed. A backfill that looks in between
+finds nothing left to wait for and ends, and a run of a backfill that has ended is not tried again: its partitions would
+never be computed. So this launcher says it first.
 """
 
 from __future__ import annotations
@@ -11,8 +15,10 @@ import os
 import socket
 from pathlib import Path
 
-from dagster import DagsterEventType, DagsterRun, DefaultRunLauncher
+from dagster import DagsterEventType, DagsterRun, DagsterRunStatus, DefaultRunLauncher
+from dagster._core.execution.retries import auto_reexecution_should_retry_run
 from dagster._core.launcher.base import CheckRunHealthResult, WorkerStatus
+from dagster._core.storage.tags import WILL_RETRY_TAG
 
 HOST_TAG = "traceviz/host"
 """Host of a run that a process executes itself, as ``traceviz analyze`` does."""
@@ -48,6 +54,12 @@ class CheckedRunLauncher(DefaultRunLauncher):
         if is_alive(pid, since=start.timestamp):
             return CheckRunHealthResult(WorkerStatus.RUNNING)
         return CheckRunHealthResult(WorkerStatus.FAILED, f"process {pid} of the run is gone")
+
+    def get_run_worker_debug_info(self, run: DagsterRun, include_container_logs: bool | None = True) -> str | None:
+        """Tag a run that will be tried again; Dagster asks this of a run right before it marks the run failed."""
+        if auto_reexecution_should_retry_run(self._instance, run.with_status(DagsterRunStatus.FAILURE), None):
+            self._instance.add_run_tags(run.run_id, {WILL_RETRY_TAG: "true"})
+        return super().get_run_worker_debug_info(run, include_container_logs)
 
 
 def is_gone(run: DagsterRun) -> bool:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import dagster as dg
@@ -13,6 +11,7 @@ from dagster_shared.error import SerializableErrorInfo
 
 from assets.step_faults import RANKS_TOLD
 from traceviz_dag.orchestration.instance import own_process_tags
+from traceviz_dag.orchestration.interrupts import interrupts_arrive
 
 _QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
@@ -38,44 +37,18 @@ def materialise(
     Raises:
         KeyboardInterrupt: the user interrupted it.
     """
-    try:
-        chosen = [key for one in selection for key in one.keys]
-        job = dg.define_asset_job(name, selection=chosen, executor_def=dg.in_process_executor)
-        definitions = dg.Definitions(assets, jobs=[job], resources=resources)
-        with _interrupts_are_not_logged():
-            result = definitions.resolve_job_def(name).execute_in_process(
-                instance=instance,
-                partition_key=partition_key,
-                tags={**own_process_tags(), **(tags or {})},
-                run_config={**_QUIET, **(config or {})},
-                raise_on_error=False,
-            )
-    except dg.DagsterExecutionInterruptedError:
-        raise KeyboardInterrupt from None
+    chosen = [key for one in selection for key in one.keys]
+    job = dg.define_asset_job(name, selection=chosen, executor_def=dg.in_process_executor)
+    definitions = dg.Definitions(assets, jobs=[job], resources=resources)
+    with interrupts_arrive():
+        result = definitions.resolve_job_def(name).execute_in_process(
+            instance=instance,
+            partition_key=partition_key,
+            tags={**own_process_tags(), **(tags or {})},
+            run_config={**_QUIET, **(config or {})},
+            raise_on_error=False,
+        )
     return [] if result.success else list(_faults(result))
-
-
-@contextmanager
-def _interrupts_are_not_logged() -> Iterator[None]:
-    """Keep the log lines of libraries that an interrupt passes through off the terminal.
-
-    The interrupt is raised wherever Dagster happens to be. SQLAlchemy, on closing a connection, logs it with its
-    traceback before it lets it pass, and nothing has set up logging: Python's handler of last resort prints it.
-    """
-    handler = logging.lastResort
-    if handler is None:
-        yield
-        return
-    handler.addFilter(_is_no_interrupt)
-    try:
-        yield
-    finally:
-        handler.removeFilter(_is_no_interrupt)
-
-
-def _is_no_interrupt(record: logging.LogRecord) -> bool:
-    error = record.exc_info[1] if record.exc_info else None
-    return not isinstance(error, (KeyboardInterrupt, dg.DagsterExecutionInterruptedError))
 
 
 def _faults(result: dg.ExecuteInProcessResult) -> Iterator[str]:

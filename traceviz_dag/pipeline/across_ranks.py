@@ -30,11 +30,15 @@ from traceviz_dag.analyze.pipelines.named_pairs import (
     named_table_periods,
     stamped_periods,
 )
+from traceviz_dag.analyze.pipelines.period_summary import period_summary
 from traceviz_dag.analyze.pipelines.periods import BUSY_COLUMNS, periods_table
 from traceviz_dag.analyze.pipelines.pipelines import pipelines_table
 from traceviz_dag.analyze.stage_times import STAGE_COLUMNS, StageTimes, stage_times
 from traceviz_dag.analyze.step_time import WINDOW_COLUMNS, step_time
+from traceviz_dag.analyze.waits.blame import blame_matrix, late_ranks
 from traceviz_dag.analyze.waits.collectives import collectives_table
+from traceviz_dag.analyze.waits.experts import expert_load
+from traceviz_dag.analyze.waits.links import link_speeds
 from traceviz_dag.analyze.waits.waits import BESIDE_COLUMNS, charge_waits
 from traceviz_dag.classify.rules import load_rules
 from traceviz_dag.classify.topology.types import Topology
@@ -50,9 +54,12 @@ from traceviz_dag.pipeline.ranks import read_events
 from traceviz_dag.pipeline.workers import IterationTask, analyse_ranks
 from traceviz_dag.read.pairs_file import NamedPair, StageSelector, Stamp, read_stamps
 from traceviz_dag.system.whole_files import scratch_folder
-from traceviz_dag.tables import PERIODS
+from traceviz_dag.tables import BLAME, EXPERT_LOADS, LATE_RANKS, LINKS, PERIOD_PERCENTILES, PERIODS
 
-ACROSS_RANKS_TABLES = ("collectives", "rank_clocks", "pipelines", "periods")
+ACROSS_RANKS_TABLES = (
+    *("collectives", "rank_clocks", "late_ranks", "blame", "links", "expert_loads"),
+    *("pipelines", "periods", "period_percentiles"),
+)
 """The tables that this module makes, in the order in which they are made."""
 
 _STEP_COLUMNS = (
@@ -119,7 +126,7 @@ class StoredIteration:
         return step_time(self.lake.table("overlap", self.run, self.iteration).arrow(WINDOW_COLUMNS))
 
     def table(self, name: str) -> pa.Table:
-        """A table across ranks: as it stands in the lake, else computed."""
+        """A table across ranks: as it is in the lake, else computed."""
         if self.lake.exists(name, run=self.run, iteration=self.iteration):
             return self.lake.table(name, self.run, self.iteration).arrow()
         return self._computed[name]
@@ -147,21 +154,27 @@ def analyse_across_ranks(iteration: StoredIteration) -> Mapping[str, pa.Table]:
     collectives = charge_waits(
         collectives_table(matches, clocks), matches, clocks, lambda rank: iteration.kernels(rank, BESIDE_COLUMNS)
     )
+    periods = periods_table(microbatches, topology, lambda rank: iteration.kernels(rank, BUSY_COLUMNS), iteration.ranks)
     return {
         "collectives": collectives,
         "rank_clocks": clocks,
+        "late_ranks": LATE_RANKS.from_rows(late_ranks(collectives, iteration.step_ns)),
+        "blame": BLAME.from_rows(blame_matrix(collectives)),
+        "links": LINKS.from_rows(link_speeds(collectives)),
+        "expert_loads": EXPERT_LOADS.from_rows(expert_load(expert_exchanges(iteration, collectives))),
         "pipelines": pipelines_table(microbatches, topology),
-        "periods": periods_table(microbatches, topology, lambda rank: iteration.kernels(rank, BUSY_COLUMNS)),
+        "periods": periods,
+        "period_percentiles": PERIOD_PERCENTILES.from_rows(period_summary(periods)),
     }
 
 
 def stored_stage_times(lake: Lake, run: str, iteration: int) -> StageTimes:
     """What stages and ranks of an iteration compute for a micro-batch; nothing where no micro-batch is in the lake.
 
-    Of the ranks that the row of ``iterations`` covers, so that all figures of an iteration speak of the same ranks.
+    Of the ranks that the row of ``iterations`` covers, so that all measures of an iteration speak of the same ranks.
     """
     if not lake.partitions("microbatches", run, iteration):
-        return StageTimes((), ())
+        return StageTimes(())
     table = lake.table("microbatches", run, iteration).arrow(STAGE_COLUMNS)
     if lake.exists("iterations", run=run, iteration=iteration):
         rows = lake.table("iterations", run, iteration).arrow(["covered_ranks"]).to_pylist()
@@ -180,7 +193,7 @@ def named_periods(
     """The periods of the pairs that a user named.
 
     Args:
-        periods: the iteration's table of that name; by default as it stands in the lake, else computed.
+        periods: the iteration's table of that name; by default as it is in the lake, else computed.
         ranges: the named ranges of all ranks, as ``RANGES``, from whatever source; by default the annotations of the
             traces, which are then read.
 
@@ -201,7 +214,7 @@ def named_periods(
 
 
 def expert_exchanges(iteration: StoredIteration, collectives: pa.Table) -> pa.Table:
-    """The matched all-to-alls with their message sizes: what ``blame.expert_load`` takes."""
+    """The matched all-to-alls with their message sizes: what ``experts.expert_load`` takes."""
     chosen = collectives.filter(
         pc.and_(
             pc.equal(collectives["operation"].cast(pa.string()), Operation.ALL_TO_ALL.value),

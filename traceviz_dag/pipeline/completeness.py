@@ -1,16 +1,17 @@
 """What of an iteration was not read: ranks that failed, that were read in part, and that have no trace at all.
 
-One rule holds everywhere. A rank that was read in part has its own figures, marked; figures across ranks leave it out
+One rule holds everywhere. A rank that was read in part has its own measures, marked; measures across ranks leave it out
 unless they are asked to count it. Whatever leaves a rank out, or counts a part of one, is partial and says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from traceviz_dag.analyze.wording import numbered
 from traceviz_dag.lake.inputs import IterationInputs, registered_if_any
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import iteration_key
@@ -18,6 +19,7 @@ from traceviz_dag.lake.partitions import ANALYSE_AGAIN
 from traceviz_dag.lake.queries import TAKEN_STEPS_SQL, runs
 from traceviz_dag.pipeline.ranks import RANK_TABLES
 from traceviz_dag.system.paths import real_path
+from traceviz_dag.tables.rows import RunRow, TraceStatusRow, rows_of
 from traceviz_dag.vocabulary import TraceStatus
 
 _TRACES_SQL = f"""
@@ -25,6 +27,12 @@ SELECT rank, file, status, fault, {TAKEN_STEPS_SQL} AS steps FROM traces
 WHERE run = $run AND iteration = $iteration
 ORDER BY rank
 """
+
+
+class _TakenTrace(TraceStatusRow):
+    """How a trace was read, and the training steps that were taken of it."""
+
+    steps: list[int] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,23 +145,22 @@ def stored_completeness(lake: Lake, run: str, iteration: int, inputs: IterationI
     Args:
         inputs: its trace files, where they are known; by default those that are registered.
     """
-    rows = runs(lake, run, iteration).to_pylist()
-    traces = lake.query_iteration(_TRACES_SQL, run=run, iteration=iteration).to_pylist()
-    row = rows[0] if rows else {}
+    rows = rows_of(runs(lake, run, iteration), RunRow)
+    traces = rows_of(lake.query_iteration(_TRACES_SQL, run=run, iteration=iteration), _TakenTrace)
     if inputs is None:
         inputs = registered_if_any(lake.home, iteration_key(run, iteration))
     return Completeness(
         run,
         iteration,
-        row.get("expected_ranks"),
+        rows[0]["expected_ranks"] if rows else None,
         tuple(_faults(lake, run, iteration, traces)),
-        tuple(row.get("missing_ranks") or ()),
+        tuple(rank for row in rows for rank in row["missing_ranks"] or ()),
         inputs.problems if inputs is not None else (),
         _different_steps(traces),
     )
 
 
-def _different_steps(traces: Iterable[Mapping[str, Any]]) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
+def _different_steps(traces: Iterable[_TakenTrace]) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
     """See Completeness.steps; ranks without a ProfilerStep tell nothing."""
     held: dict[tuple[int, ...], list[int]] = {}
     for row in traces:
@@ -166,7 +173,7 @@ def _steps_in_words(steps: Sequence[int]) -> str:
     return f"step {steps[0]}" if len(steps) == 1 else f"steps {', '.join(map(str, steps))}"
 
 
-def _faults(lake: Lake, run: str, iteration: int, traces: Iterable[Mapping[str, Any]]) -> Iterator[RankFault]:
+def _faults(lake: Lake, run: str, iteration: int, traces: Iterable[_TakenTrace]) -> Iterator[RankFault]:
     """Ranks that were not read whole, and those of which a table is gone."""
     there = {
         name: {part.rank for part in lake.partitions(name, run, iteration)} for name in RANK_TABLES if name != "traces"
@@ -205,12 +212,4 @@ def ranks_chosen_by_name(inputs: IterationInputs, paths: Sequence[Path]) -> bool
 
 def ranks_in_words(ranks: Sequence[int]) -> str:
     """Ranks as people write them, each of them said: ``rank 3``, ``ranks 0–3, 6``."""
-    ordered = sorted(ranks)
-    spans: list[list[int]] = []
-    for rank in ordered:
-        if spans and rank == spans[-1][1] + 1:
-            spans[-1][1] = rank
-        else:
-            spans.append([rank, rank])
-    words = ", ".join(str(first) if first == last else f"{first}–{last}" for first, last in spans)
-    return f"rank{'s' if len(ordered) > 1 else ''} {words}"
+    return numbered("rank", ranks)

@@ -43,7 +43,7 @@ def inputs_below(
         home: where profiles of Nsight Systems are kept once they were read, and where it stands of which runs they
             are; None keeps nothing.
         with_known: take the files, too, that the home knows of these iterations and that the paths leave out: their
-            figures are in those of the iteration, so that a change of one of them counts.
+            measures are in those of the iteration, so that a change of one of them counts.
 
     Raises:
         BadInputError: nothing was found, or nothing of it can be placed.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
+from functools import cached_property
 from pathlib import Path
+from typing import assert_never
 
 import pyarrow as pa
 from matplotlib.figure import Figure
@@ -13,21 +14,15 @@ from matplotlib.figure import Figure
 from traceviz_dag.errors import UsageError
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partitions import escape
-from traceviz_dag.show.figures.bubble_waterfall import draw_bubble_waterfall
-from traceviz_dag.show.figures.clock_residuals import draw_clock_residuals
-from traceviz_dag.show.figures.model_replica import draw_model_replica
-from traceviz_dag.show.figures.overlap_bars import draw_overlap_bars
-from traceviz_dag.show.figures.period_distribution import draw_period_distribution
-from traceviz_dag.show.figures.pipeline_group import draw_pipeline_group
-from traceviz_dag.show.figures.rank_timeline import draw_rank_timeline
-from traceviz_dag.show.figures.wait_map import draw_wait_map
 from traceviz_dag.show.page.alignment import TimeAlignment
-from traceviz_dag.show.page.facts import rank_figures
-from traceviz_dag.show.page.members import pipelines, read_members, replicas
+from traceviz_dag.show.page.facts import rank_measures
+from traceviz_dag.show.page.members import Group, Member, pipelines, read_members, replicas
 from traceviz_dag.show.page.rendering import FORMATS, preview, write_figure
+from traceviz_dag.show.registry import FigureKind, Scope, figure_kinds
 from traceviz_dag.show.source import TableSource, empty_table, rows
 from traceviz_dag.system.processes import spread_in_order
 from traceviz_dag.system.whole_files import remove_all_stale_temporaries, write_atomically
+from traceviz_dag.tables.rows import TraceStatusRow
 from traceviz_dag.vocabulary import FIGURES_FOLDER, TraceStatus
 
 PREVIEWS = "previews"
@@ -37,31 +32,6 @@ MOST_DRAWN = 16
 """So many ranks, pipelines or replicas are all drawn unless some are asked for; of more, those that stand out."""
 
 _LEAST_FOR_POOL = 4
-
-
-class FigureKind(StrEnum):
-    """The figures there are; each is also the beginning of its files' names."""
-
-    RANK_TIMELINE = "rank_timeline"
-    OVERLAP_BARS = "overlap_bars"
-    PIPELINE_GROUP = "pipeline_group"
-    MODEL_REPLICA = "model_replica"
-    ALL_RANKS = "all_ranks"
-    WAIT_MAP = "wait_map"
-    BUBBLE_WATERFALL = "bubble_waterfall"
-    PERIOD_DISTRIBUTION = "period_distribution"
-    CLOCK_RESIDUALS = "clock_residuals"
-
-
-RANK_KINDS = (FigureKind.RANK_TIMELINE, FigureKind.OVERLAP_BARS)
-GROUP_KINDS = (FigureKind.PIPELINE_GROUP, FigureKind.MODEL_REPLICA, FigureKind.ALL_RANKS)
-ACROSS_RANKS_KINDS = {
-    FigureKind.WAIT_MAP: draw_wait_map,
-    FigureKind.BUBBLE_WATERFALL: draw_bubble_waterfall,
-    FigureKind.PERIOD_DISTRIBUTION: draw_period_distribution,
-    FigureKind.CLOCK_RESIDUALS: draw_clock_residuals,
-}
-"""One figure an iteration each, from the tables across ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,16 +70,16 @@ class FigureTask:
     @property
     def name(self) -> str:
         """Name of its files, without ending."""
-        if self.kind in RANK_KINDS or self.kind in ACROSS_RANKS_KINDS:
-            return self.kind.value
+        if self.kind.scope in (Scope.RANK, Scope.ACROSS_RANKS):
+            return self.kind.name
         number = "" if self.number is None else f"_{self.number}"
-        return f"{self.kind.value}{number}_{self.alignment.value}"
+        return f"{self.kind.name}{number}_{self.alignment.value}"
 
     @property
     def folder(self) -> Path:
         """Folder of its files."""
         folder = figures_folder(self.home, self.run, self.iteration)
-        return folder / f"rank_{self.number:04d}" if self.kind in RANK_KINDS else folder
+        return folder / f"rank_{self.number:04d}" if self.kind.scope is Scope.RANK else folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,62 +103,92 @@ def figures_folder(home: Path, run: str, iteration: int) -> Path:
     return home / FIGURES_FOLDER / escape(run) / str(iteration)
 
 
-def rank_tasks(
+def figure_tasks(
     source: LakeSource,
+    kinds: Sequence[FigureKind] | None = None,
     ranks: Sequence[int] | None = None,
-    kinds: Sequence[FigureKind] = RANK_KINDS,
-    most: int = MOST_DRAWN,
+    *,
+    every: bool = False,
 ) -> list[FigureTask]:
-    """The figures of ranks; None takes all of a small job, else the ranks that stand out.
+    """The figures to draw of an iteration, in the order of the kinds; of a large job those of what stands out.
 
     Args:
-        most: ranks of which a small job has no more.
+        kinds: None takes all.
+        ranks: those of which figures of single ranks are wanted; None takes all of a small job, else the ranks that
+            stand out.
+        every: draw each pipeline and replica, however many there are; otherwise those of the ranks that stand out.
 
     Raises:
         UsageError: the iteration has no tables of such a rank.
     """
-    known = readable_ranks(source)
-    unknown = sorted(set(ranks or ()) - set(known))
-    if unknown:
-        raise UsageError(f"no tables of ranks {unknown} in {source.run}, iteration {source.iteration}")
-    chosen = notable_ranks(source, known, most) if ranks is None else sorted(set(ranks))
-    wanted = [kind for kind in RANK_KINDS if kind in kinds]
-    return [_task(source, kind, rank) for rank in chosen for kind in wanted]
+    numbers = _Numbers(source, ranks, every)
+    wanted = figure_kinds().values() if kinds is None else kinds
+    tasks = [
+        FigureTask(source.lake.home, source.run, source.iteration, kind, number)
+        for kind in wanted
+        for number in numbers.of(kind.scope)
+    ]
+    # A rank's figures belong together; the others stay in the order of their kinds.
+    of_ranks = [task for task in tasks if task.kind.scope is Scope.RANK]
+    others = [task for task in tasks if task.kind.scope is not Scope.RANK]
+    return sorted(of_ranks, key=lambda task: task.number or 0) + others
 
 
-def group_tasks(source: LakeSource, kinds: Sequence[FigureKind] = GROUP_KINDS, every: bool = False) -> list[FigureTask]:
-    """The figures of pipelines and replicas, and of all ranks where they are not one replica.
+class _Numbers:
+    """Which ranks, pipelines and replicas of an iteration are drawn; each is found out once, and only where asked."""
 
-    Args:
-        every: draw each of them, however many there are; otherwise those of the ranks that stand out.
-    """
-    members = read_members(source)
-    if not members:
-        return []
-    notable = set(notable_ranks(source, readable_ranks(source)))
-    tasks = []
-    groups = {
-        FigureKind.PIPELINE_GROUP: pipelines(members),
-        FigureKind.MODEL_REPLICA: [group for group in replicas(members) if group.number is not None],
-    }
-    for kind, found in groups.items():
-        if kind in kinds:
-            several = len(found) > MOST_DRAWN and not every
-            chosen = [group for group in found if not several or notable & set(group.ranks)]
-            tasks += [_task(source, kind, group.number) for group in chosen]
-    if FigureKind.ALL_RANKS in kinds and len(groups[FigureKind.MODEL_REPLICA]) != 1:
-        tasks.append(_task(source, FigureKind.ALL_RANKS, None))
-    return tasks
+    def __init__(self, source: LakeSource, ranks: Sequence[int] | None, every: bool) -> None:
+        self._source, self._ranks, self._every = source, ranks, every
 
+    def of(self, scope: Scope) -> Sequence[int | None]:
+        """The numbers of a scope; None is the one figure of an iteration."""
+        match scope:
+            case Scope.RANK:
+                return self._chosen_ranks
+            case Scope.PIPELINE:
+                return self._notable(self._pipelines)
+            case Scope.REPLICA:
+                return self._notable(self._replicas)
+            case Scope.ALL_RANKS:
+                return [None] if self._members and len(self._replicas) != 1 else []
+            case Scope.ACROSS_RANKS:
+                return [None]
+            case _:
+                assert_never(scope)
 
-def across_ranks_tasks(source: LakeSource, kinds: Sequence[FigureKind] = tuple(ACROSS_RANKS_KINDS)) -> list[FigureTask]:
-    """The figures across ranks; one of which the tables tell nothing is not drawn."""
-    return [_task(source, kind, None) for kind in ACROSS_RANKS_KINDS if kind in kinds]
+    @cached_property
+    def _chosen_ranks(self) -> list[int]:
+        known = readable_ranks(self._source)
+        unknown = sorted(set(self._ranks or ()) - set(known))
+        if unknown:
+            run, iteration = self._source.run, self._source.iteration
+            raise UsageError(f"no tables of ranks {unknown} in {run}, iteration {iteration}")
+        return notable_ranks(self._source, known) if self._ranks is None else sorted(set(self._ranks))
+
+    @cached_property
+    def _members(self) -> Sequence[Member]:
+        return read_members(self._source)
+
+    @cached_property
+    def _pipelines(self) -> list[Group]:
+        return pipelines(self._members)
+
+    @cached_property
+    def _replicas(self) -> list[Group]:
+        return [group for group in replicas(self._members) if group.number is not None]
+
+    @cached_property
+    def _standing_out(self) -> set[int]:
+        return set(notable_ranks(self._source, readable_ranks(self._source)))
+
+    def _notable(self, groups: list[Group]) -> list[int | None]:
+        several = len(groups) > MOST_DRAWN and not self._every
+        return [group.number for group in groups if not several or self._standing_out & set(group.ranks)]
 
 
 def readable_ranks(source: TableSource) -> list[int]:
     """Ranks whose trace could be read, by number."""
-    found = rows(source, "traces", ("rank", "status"))
+    found = rows(source, "traces", TraceStatusRow)
     return sorted(row["rank"] for row in found if row["status"] != TraceStatus.FAILED.value)
 
 
@@ -196,13 +196,13 @@ def notable_ranks(source: TableSource, ranks: Sequence[int], most: int = MOST_DR
     """All of few ranks; of many, those with the longest computation, the most exposed communication and most idle."""
     if len(ranks) <= most:
         return list(ranks)
-    figures = {rank: found for rank in ranks if (found := rank_figures(source, rank)) is not None}
+    found = {rank: of_rank for rank in ranks if (of_rank := rank_measures(source, rank)) is not None}
     measures: list[Callable[[int], int]] = [
-        lambda rank: figures[rank].compute_ns,
-        lambda rank: figures[rank].exposed_ns,
-        lambda rank: figures[rank].idle_ns,
+        lambda rank: found[rank].compute_ns,
+        lambda rank: found[rank].exposed_ns,
+        lambda rank: found[rank].idle_ns,
     ]
-    return sorted({max(figures, key=measure) for measure in measures}) if figures else []
+    return sorted({max(found, key=measure) for measure in measures}) if found else []
 
 
 def draw_figures(tasks: Sequence[FigureTask], workers: int = 1) -> Iterator[DrawnFigure]:
@@ -224,6 +224,9 @@ def draw_figure(task: FigureTask) -> DrawnFigure | None:
     try:
         figure = _drawn(source, task)
     except Exception as error:
+        if not task.kind.is_own:
+            told = f"{type(error).__name__}: {error}"
+            raise UsageError(f"figure {task.kind.name}: {task.kind.drawer} failed ({told}); mend it") from error
         error.add_note(f"while {task.name} of {task.run}, iteration {task.iteration} was drawn")
         raise
     if figure is None:
@@ -236,18 +239,13 @@ def draw_figure(task: FigureTask) -> DrawnFigure | None:
 
 
 def _drawn(source: TableSource, task: FigureTask) -> Figure | None:
-    if task.kind in ACROSS_RANKS_KINDS:
-        return ACROSS_RANKS_KINDS[task.kind](source)
-    match task.kind, task.number:
-        case FigureKind.RANK_TIMELINE, int(rank):
-            return draw_rank_timeline(source, rank)
-        case FigureKind.OVERLAP_BARS, int(rank):
-            return draw_overlap_bars(source, rank)
-        case FigureKind.PIPELINE_GROUP, int(pipeline):
-            return draw_pipeline_group(source, pipeline, task.alignment)
+    draw = task.kind.load()
+    match task.kind.scope:
+        case Scope.RANK:
+            return draw(source, task.number)
+        case Scope.PIPELINE | Scope.REPLICA | Scope.ALL_RANKS:
+            return draw(source, task.number, task.alignment)
+        case Scope.ACROSS_RANKS:
+            return draw(source)
         case _:
-            return draw_model_replica(source, task.number, task.alignment)
-
-
-def _task(source: LakeSource, kind: FigureKind, number: int | None) -> FigureTask:
-    return FigureTask(source.lake.home, source.run, source.iteration, kind, number)
+            assert_never(task.kind.scope)

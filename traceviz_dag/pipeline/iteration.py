@@ -18,6 +18,7 @@ from traceviz_dag.pipeline.formats.registry import by_format
 from traceviz_dag.pipeline.formats.trace_format import Headers, RankTrace
 from traceviz_dag.read.events import TraceHeader
 from traceviz_dag.read.topology_file import read_topology_file
+from traceviz_dag.tables.rows import TraceStatusRow, columns_of, rows_of
 from traceviz_dag.vocabulary import TraceStatus
 
 
@@ -104,6 +105,6 @@ def unread_ranks(lake: Lake, inputs: IterationInputs) -> list[int]:
     """Registered ranks without a readable trace in the lake."""
     read = set()
     if lake.partitions("traces", inputs.run, inputs.iteration):
-        rows = lake.table("traces", inputs.run, inputs.iteration).arrow(["rank", "status"]).to_pylist()
-        read = {row["rank"] for row in rows if row["status"] != TraceStatus.FAILED.value}
+        traces = lake.table("traces", inputs.run, inputs.iteration).arrow(columns_of(TraceStatusRow))
+        read = {row["rank"] for row in rows_of(traces, TraceStatusRow) if row["status"] != TraceStatus.FAILED.value}
     return sorted(entry.rank for entry in inputs.ranks if entry.rank not in read)

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from traceviz_dag.analyze.intervals import Int64
+from traceviz_dag.arrays import Int64
 from traceviz_dag.classify.rules import load_rules
 from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.pipeline.discovery import inputs_below
@@ -106,7 +106,7 @@ def _slices_of(kernels: pa.Table, slices: pa.Table, shift_ns: int) -> pa.Array:
 
 
 def _turns(values: Int64) -> Int64:
-    """How many equal values stand before each."""
+    """How many equal values are before each."""
     order = np.argsort(values, kind="stable")
     first = np.searchsorted(values[order], values[order])
     turns = np.empty(len(values), np.int64)

@@ -33,6 +33,7 @@ from traceviz_dag.show.traceviz_files import (
 )
 from traceviz_dag.system.processes import spread_in_order
 from traceviz_dag.system.whole_files import write_atomically
+from traceviz_dag.tables.rows import TraceStatusRow
 
 FOLDER = "traceviz"
 _LEAST_FOR_POOL = 4
@@ -99,7 +100,7 @@ def export_rank(export: Export, rank: int) -> Path:
 def _export_rank(export: Export, rank: int) -> Path:
     source = export.source()
     kernels = source.table("kernels", COLUMNS, rank)
-    trace = rows(source, "traces", ("file",), rank)[0]["file"]
+    trace = rows(source, "traces", TraceStatusRow, rank)[0]["file"]
     folder = export.folder / folder_name(trace, rank)
     folder.mkdir(parents=True, exist_ok=True)
     write_kernel_analysis(kernels, folder)

@@ -1,1 +1,1 @@
-"""Foreign formats become typed columnar events; one module a format."""
+"""Foreign formats become typed columnar events; a folder a format."""

@@ -8,12 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import numpy as np
-import numpy.typing as npt
-
-Int64 = npt.NDArray[np.int64]
-Int32 = npt.NDArray[np.int32]
-Int8 = npt.NDArray[np.int8]
+from traceviz_dag.arrays import Int8, Int32, Int64
 
 MISSING = -(2**62)
 """Stands for an absent integer in event columns; no real value reaches it."""

@@ -8,15 +8,16 @@ a format is placed and read is the matter of :mod:`traceviz_dag.pipeline.formats
 from __future__ import annotations
 
 import re
-from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from collections.abc import Callable
+from functools import cache, wraps
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
-from traceviz_dag.errors import BadInputError, UsageError
+from traceviz_dag.errors import BadInputError, TracevizError, UsageError
 from traceviz_dag.read.kineto.files import KinetoFiles
 from traceviz_dag.read.nsys.files import NsysFiles
 from traceviz_dag.read.other_files import is_kineto_like
+from traceviz_dag.system.plugins import brought_by_others
 
 GROUP = "traceviz_dag.trace_formats"
 """Group of the entry points of trace formats."""
@@ -87,10 +88,13 @@ def formats_of_others() -> tuple[FileFormat, ...]:
     """
     found: dict[str, FileFormat] = {name: KinetoFiles() for name in (KinetoFiles.name, NsysFiles.name)}
     own = set(found)
-    for point in sorted(entry_points(group=GROUP), key=lambda each: (each.name, each.value)):
-        one = _loaded(point)
+    for brought in brought_by_others(GROUP, "trace format", lambda made: made()):
+        one, origin = brought.thing, brought.origin
+        if not isinstance(one, FileFormat):
+            raise UsageError(f"{origin}: {brought.place} is no trace format; docs/formats.md says what one has")
         if one.name in found:
-            raise UsageError(f"{_origin(point)}: a trace format is named {one.name!r} already; uninstall one of them")
+            raise UsageError(f"{origin}: a trace format is named {one.name!r} already; uninstall one of them")
+        _guard(one, origin)
         found[one.name] = one
     return tuple(found[name] for name in sorted(found.keys() - own))
 
@@ -153,17 +157,35 @@ def refusal(path: Path) -> BadInputError | None:
     return BadInputError(path, f"its content is not that of {one.title}", one.remedy)
 
 
-def _loaded(point: EntryPoint) -> FileFormat:
-    try:
-        one = point.load()()
-    except Exception as error:  # whatever the code of others raises is its fault
-        told = f"{type(error).__name__}: {error}"
-        raise UsageError(f"{_origin(point)}: cannot be loaded ({told}); mend or uninstall it") from error
-    if not isinstance(one, FileFormat):
-        raise UsageError(f"{_origin(point)}: {point.value} is no trace format; docs/formats.md says what one has")
-    return one
+def _guard(one: FileFormat, origin: str) -> None:
+    """Make what the code of others raises on a file that file's fault, so that it costs no more than its own rank."""
 
+    def guarded(read: Callable[[Path], Any]) -> Callable[[Path], Any]:
+        @wraps(read)
+        def guarded_read(path: Path) -> Any:
+            try:
+                return read(path)
+            except (TracevizError, MemoryError):
+                raise
+            except OSError as error:
+                raise BadInputError(path, f"cannot be read ({error.strerror or error})", "check the file") from error
+            except Exception as error:
+                told = f"{type(error).__name__}: {error}"
+                raise BadInputError(path, f"{origin} cannot read it ({told})", one.remedy) from error
 
-def _origin(point: EntryPoint) -> str:
-    package = point.dist.name if point.dist is not None else "a package"
-    return f"trace format {point.name} of {package}"
+        return guarded_read
+
+    def recognises(path: Path) -> bool:
+        try:
+            return asked(path)
+        except OSError:
+            return True  # whoever reads it says why it cannot be read
+        except Exception as error:
+            told = f"{type(error).__name__}: {error}"
+            raise UsageError(f"{origin}: cannot tell whether {path} is of it ({told}); mend or uninstall it") from error
+
+    asked = one.recognises
+    own: dict[str, Callable[[Path], Any]] = {"recognises": recognises}
+    own |= {name: guarded(getattr(one, name)) for name in ("peek", "read") if hasattr(one, name)}
+    for name, method in own.items():
+        setattr(one, name, method)

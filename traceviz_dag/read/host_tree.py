@@ -1,7 +1,7 @@
 """Which host rows lie around which: call stacks rebuilt from time, thread by thread, without a loop over events.
 
 A row's parent is the latest row of its thread that is still open when it starts. Rows are taken in order of (thread,
-start, longer first), so a parent always stands before its children. Parents are found by pointer jumping, and what the
+start, longer first), so a parent always comes before its children. Parents are found by pointer jumping, and what the
 ancestors say is handed down level by level: array passes, whose number does not grow with that of the rows.
 """
 
@@ -12,14 +12,8 @@ from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
-from traceviz_dag.read.events import Int32, Int64
-
-NONE = -1
-"""No row."""
-
-Bool = npt.NDArray[np.bool_]
+from traceviz_dag.arrays import NONE, Bool, Int32, Int64, lookup
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +82,7 @@ class HostTree:
         place = np.empty_like(order)
         place[order] = np.arange(len(order))
         bounds = np.concatenate(([0], np.cumsum(np.bincount(depth))))
-        return _Levels(order, take(place, self.parent[order]), bounds.tolist())
+        return _Levels(order, lookup(place, self.parent[order]), bounds.tolist())
 
 
 def build_tree(rows: Int64, thread: Int32, start_ns: Int64, duration_ns: Int64) -> HostTree:
@@ -169,10 +163,3 @@ def innermost(tree: HostTree, thread: Int32, time_ns: Int64) -> Int64:
         position[pending] = tree.parent[here]
         pending = pending[position[pending] >= 0]
     return position
-
-
-def take(values: Int64, positions: Int64, absent: int = NONE) -> Int64:
-    """``values[positions]`` with ``absent`` where a position is NONE."""
-    if not len(values):
-        return np.full(len(positions), absent, dtype=np.int64)
-    return np.where(positions >= 0, values[positions], absent)

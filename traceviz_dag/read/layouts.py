@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,12 +16,11 @@ from traceviz_dag.printable import without_surrogates
 from traceviz_dag.read.formats import FALLBACK, all_suffixes, format_of, refusal
 from traceviz_dag.read.path_names import ITERATION_FOLDER, iteration_of, rank_of
 from traceviz_dag.read.regular_file import kind_of
-from traceviz_dag.read.topology_file import is_topology_name
+from traceviz_dag.read.topology_file import find_topology_file
 from traceviz_dag.system.paths import real_path
 
 _SKIPPED_FOLDERS = frozenset({"truth", "chakra", "__pycache__"})
 _MEGATRON_FOLDER = "torch_profile"
-_TIME_STAMP = re.compile(r"\d{8}_?\d{6}")
 _DIGEST_DIGITS = 8
 
 
@@ -109,7 +107,7 @@ def discover(
     for folder, files in by_folder.items():
         run = _run_id(folder, registered, shared=names[_name_of(folder)] > 1)
         problems = left_out.pop(folder, [])
-        runs.append(RunFolder(run, folder, _files_of(run, folder, files), _topology_file(folder), tuple(problems)))
+        runs.append(RunFolder(run, folder, _files_of(run, folder, files), find_topology_file(folder), tuple(problems)))
     runs.sort(key=lambda found: found.run)
     elsewhere = tuple(problem for others in left_out.values() for problem in others)
     return [replace(runs[0], problems=(*runs[0].problems, *elsewhere)), *runs[1:]] if runs else []
@@ -203,20 +201,3 @@ def _files_of(run: str, folder: Path, files: Mapping[Path, str]) -> tuple[TraceF
         TraceFile(file, run, file.relative_to(folder).as_posix(), iteration_of(file), rank_of(file), files[file])
         for file in sorted(files)
     )
-
-
-def _topology_file(folder: Path) -> Path | None:
-    """The newest by the time stamp in the name; files without one come before all others, by their time of change.
-
-    Of a JSON and a text file with one stamp the JSON file is taken: it tells more.
-    """
-
-    def age(file: Path) -> tuple[str, bool, int]:
-        stamp = _TIME_STAMP.search(file.name)
-        return (stamp[0].replace("_", "") if stamp else "", file.suffix == ".json", file.stat().st_mtime_ns)
-
-    try:
-        files = [file for file in folder.iterdir() if is_topology_name(file.name) and file.is_file()]
-    except OSError:
-        return None
-    return max(files, key=age, default=None)

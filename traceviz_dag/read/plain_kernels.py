@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from traceviz_dag.arrays import Int32, Int64
 from traceviz_dag.read.events import (
     KERNEL,
     MISSING,
@@ -14,8 +15,6 @@ from traceviz_dag.read.events import (
     CollectiveFacts,
     DeviceRows,
     HostRows,
-    Int32,
-    Int64,
     LaunchRows,
     ReadReport,
     Thread,

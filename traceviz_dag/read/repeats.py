@@ -1,4 +1,4 @@
-"""Device rows that stand in a file twice, as where a trace was appended to itself: each counts once."""
+"""Device rows that are in a file twice, as where a trace was appended to itself: each counts once."""
 
 from __future__ import annotations
 

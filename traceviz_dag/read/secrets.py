@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 MASK = "***"
-"""What stands in place of a secret."""
+"""What is written instead of a secret."""
 
 HOME = "~"
-"""What stands in place of a home folder."""
+"""What is written instead of a home folder."""
 
 # Each pattern takes time in proportion to the text, whatever the text: repetitions that can fail late are bounded.
 _TOKENS = "|".join(
@@ -38,43 +38,67 @@ _PASSWORD = r"pass(?:word|wd|phrase)|(?<![A-Za-z])pwd|(?-i:_PASS)"
 _OTHER_NAMES = (
     r"secret(?:[_-]?(?:access)?[_-]?key)?|(?:api|access|private|auth|account)[_-]?key|token|credentials?|authorization"
 )
+# As an environment names them: HF_TOKEN=….
+_VARIABLES = r"(?-i:(?<![A-Za-z])[A-Z][A-Z0-9]{0,30}_(?:[A-Z0-9]{1,30}_){0,4}(?:TOKEN|SECRET|CREDENTIALS?|KEY))"
 # A word that names a secret, and what is set to it: WANDB_API_KEY=…, "password": "…", Authorization: Bearer …. Quotes
 # may be escaped, as in JSON inside JSON. A number is a secret behind a word for a password only: "token: 4096".
 _NAMED = (
-    rf"(?i)(?P<word>(?:(?P<password>{_PASSWORD})|{_OTHER_NAMES})(?:\\*['\"])?\s*[=:]\s*(?:bearer\s+|basic\s+)?"
-    r"(?P<quote>\\*['\"])?)(?P<value>(?(quote)(?:(?!(?P=quote))(?:\\.|.))+|(?(password)[^\s'\",;&|]+|[^\s'\",;&|]{6,})))"
+    rf"(?i)(?P<word>(?:(?P<password>{_PASSWORD})|(?P<variable>{_VARIABLES}=)|{_OTHER_NAMES})(?:\\*['\"])?"
+    r"(?(variable)|\s*[=:])\s*(?:bearer\s+|basic\s+)?(?P<quote>\\*['\"])?)(?P<value>"
+    r"(?(quote)(?:(?!(?P=quote))(?:\\.|.))+|(?!(?:bearer|basic)\s)(?(password)[^\s'\",;&|]+|(?(variable)[^\s'\",;&|]+|[^\s'\",;&|]{6,}))))"
 )
 _OPTION = (
     r"(?i)(?P<before>--(?:[a-z]+[_-]){0,3}(?:pass(?:word|wd|phrase)|secret|(?:secret|api|access|private|auth)[_-]key|token)"
-    r"\s+|(?<![A-Za-z])bearer\s+(?=[^\s'\"]{16})|[?&](?:[a-z]+-){0,3}sig(?:nature)?=)(?!-)[^\s'\"&,;]+"
+    r"\s+|(?<![A-Za-z])bearer\s+(?=[^\s'\"]{16})|[?&](?:[a-z]+-){0,3}sig(?:nature)?="
+    r"|(?<!\S)(?:-u|--user)[\s=]\s*(?=[^\s:]{1,64}:\S))(?!-)[^\s'\"&,;]+"
 )
-_URL = r"(?P<scheme>[A-Za-z][A-Za-z0-9+.\-]{1,20}://)[^\s/]*@"
+# Passwords may hold slashes; a port before a path with an @ in it is none.
+_URL = r"(?P<scheme>[A-Za-z][A-Za-z0-9+.\-]{1,20}://)(?:[^\s/]*@|[^\s/:@]{1,64}:(?!\d{1,5}/)[^\s@]{1,200}@)"
+# Who works where: alice@cluster.example.com, alice@node17:/data. A@B alone may be anything.
+_ADDRESS = (
+    r"(?<![\w.+\-])[A-Za-z0-9_][\w.+\-]{0,63}@(?:(?:[A-Za-z0-9\-]{1,63}\.){1,8}"
+    r"(?:com|org|net|edu|gov|mil|int|io|ai|dev|app|cloud|local|internal|lan|corp|uk|de|fr|nl|eu|ch|se|cn|jp|kr|tw|au|ca|us)(?!\.?[\w\-])"
+    r"|(?:\d{1,3}\.){3}\d{1,3}(?![\w.])|[A-Za-z0-9][A-Za-z0-9.\-]{0,252}(?=:[/~]))"
+)
 _HOMES = (
-    r"(?:/[^\s/:'\"(),;=]+){0,8}/(?:home\d{0,3}|homes|HOME|Users|users)/[^\s/:'\"(),;=]+(?=[/\s:'\"),;]|$)"
+    r"(?:/[^\s/:'\"(),;=]+){0,8}/(?:home\d{0,3}|homes|HOME|Users|users|u\d?)/[^\s/:'\"(),;=]+(?=[/\s:'\"),;]|$)"
     r"|(?<![\w.~\-])/root(?=/|$)|[A-Za-z]:\\{1,2}Users\\{1,2}[^\s\\:'\"]+"
 )
 
-_TOKEN, _NAME_AND_VALUE, _OPTION_AND_VALUE, _CREDENTIALS, _HOME = (
-    re.compile(each, re.ASCII) for each in (_WHOLE_TOKENS, _NAMED, _OPTION, _URL, _HOMES)
+_TOKEN, _NAME_AND_VALUE, _OPTION_AND_VALUE, _CREDENTIALS, _WHO_AND_WHERE, _HOME = (
+    re.compile(each, re.ASCII) for each in (_WHOLE_TOKENS, _NAMED, _OPTION, _URL, _ADDRESS, _HOMES)
 )
 _SUSPICIOUS = (
     r"(?i)hf_|gh[pousr]_|github_pat|glpat-|sk-|sk_|ya29|dckr|sg\.|nvapi-|aiza|(?:npm|pypi|dop|shpat)[_-]|akia|asia"
     r"|xox[abprs]-|eyj|private key|bearer|--[a-z_\-]*(?:pass|secret|key|token)|[?&][a-z\-]*sig"
-    r"|(?:pass|pass(?:word|wd|phrase)|pwd|secret|key|token|credentials?|authorization)\\*['\"]?[\s\v]*[=:]|://[^/\s]*@"
-    r"|/homes?\d*/|/users/|/root|\\users\\"
+    r"|(?:pass|pass(?:word|wd|phrase)|pwd|secret|key|token|credentials?|authorization)\\*['\"]?[\s\v]*[=:]|\S@[a-z0-9*]|://\S*@"
+    r"|-u[\s\v]|--user[\s\v=]|/homes?\d*/|/users/|/u\d?/|/root|\\users\\"
 )
 """What every secret contains: one cheap look at a text decides whether it needs the others."""
+
+_PASSES = 5
+"""How often a text is looked through at most until nothing more is found."""
 
 
 def masked(text: str) -> str:
     """The text without secrets; most texts come back as they are.
 
-    Tokens and keys become ``***``, the user and password of an address too, and a home folder becomes ``~``.
+    Tokens and keys become ``***``; so does the user of an address with its password or host; a home folder is ``~``.
     """
+    # What one pass leaves may look like a secret to the next: /home//u/alice becomes /home/~, and that ~.
+    for _ in range(_PASSES):
+        before, text = text, _masked_once(text)
+        if text == before:
+            break
+    return text
+
+
+def _masked_once(text: str) -> str:
     text = _TOKEN.sub(MASK, text)
     text = _NAME_AND_VALUE.sub(_without_value, text)
     text = _OPTION_AND_VALUE.sub(rf"\g<before>{MASK}", text)
     text = _CREDENTIALS.sub(rf"\g<scheme>{MASK}@", text)
+    text = _WHO_AND_WHERE.sub(MASK, text)
     return _HOME.sub(HOME, text)
 
 

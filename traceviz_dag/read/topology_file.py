@@ -19,6 +19,8 @@ from traceviz_dag.read.regular_file import open_regular
 from traceviz_dag.read.secrets import masked
 
 _STEM = "unique_parallel_groups"
+_TEXT, _JSON = ".txt", ".json"
+_TIME_STAMP = re.compile(r"\d{8}_?\d{6}")
 
 Ranks = tuple[int, ...]
 
@@ -65,19 +67,25 @@ class TopologyFile:
 
 def is_topology_name(name: str) -> bool:
     """Whether a file is a topology file, by its name."""
-    return name.startswith(_STEM) and name.endswith((".txt", ".json"))
+    return name.startswith(_STEM) and name.endswith((_TEXT, _JSON))
 
 
 def find_topology_file(folder: Path) -> Path | None:
-    """The newest topology file in a folder or else in its parent (by the time stamp in its name); None without one.
+    """The newest topology file in a folder; None without one, and in a folder that cannot be listed.
 
-    Of a JSON and a text file with one stamp the JSON file is taken: it tells more.
+    The newest by the time stamp in the name; files without one come before all others, by their time of change. Of a
+    JSON and a text file with one stamp the JSON file is taken: it tells more.
     """
-    for place in (folder, folder.parent):
-        files = [file for file in place.glob(f"{_STEM}*") if is_topology_name(file.name)]
-        if files:
-            return max(files, key=lambda file: (file.stem, file.suffix == ".json"))
-    return None
+
+    def age(file: Path) -> tuple[str, bool, int]:
+        stamp = _TIME_STAMP.search(file.name)
+        return (stamp[0].replace("_", "") if stamp else "", _is_json(file), file.stat().st_mtime_ns)
+
+    try:
+        files = [file for file in folder.iterdir() if is_topology_name(file.name) and file.is_file()]
+    except OSError:
+        return None
+    return max(files, key=age, default=None)
 
 
 def read_topology_file(path: Path) -> TopologyFile:
@@ -95,7 +103,11 @@ def read_topology_file(path: Path) -> TopologyFile:
         raise BadInputError(path, f"cannot be read ({error.strerror})", _REMEDY) from error
     except UnicodeDecodeError as error:
         raise BadInputError(path, f"not text (byte {error.start} is not UTF-8)", _REMEDY) from error
-    return parse_topology_json(text, path) if path.suffix == ".json" else parse_topology(text, path)
+    return parse_topology_json(text, path) if _is_json(path) else parse_topology(text, path)
+
+
+def _is_json(path: Path) -> bool:
+    return path.name.endswith(_JSON)
 
 
 class _JsonGroup(msgspec.Struct):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from traceviz_dag.errors import BadInputError
@@ -41,11 +42,22 @@ def truth_folder(path: Path) -> Path:
     )
 
 
+def tells_iterations(folder: Path, rank: int) -> bool:
+    """Whether the truth of a rank says of which iteration each kernel is; that of exports cannot, since they count
+    iterations by evidence of their own.
+
+    Raises:
+        BadInputError: there is no truth of that rank, or it cannot be read.
+    """
+    table = _read(folder, rank)
+    return "iteration" in table.column_names and not pc.any(pc.equal(table["iteration"], _NOTHING)).as_py()
+
+
 def read_truth(folder: Path, rank: int, iteration: int | None = None) -> pa.Table:
     """What the kernels of one rank really were.
 
     Args:
-        iteration: only its kernels, where the file tells iterations apart.
+        iteration: only its kernels, where the file tells iterations apart (``tells_iterations``).
 
     Returns:
         A row per kernel, with columns correlation and graph_node_id (-1 outside CUDA graphs), duration_ns, kind,
@@ -55,20 +67,11 @@ def read_truth(folder: Path, rank: int, iteration: int | None = None) -> pa.Tabl
     Raises:
         BadInputError: there is no truth of that rank, or it lacks columns.
     """
-    path = folder / f"rank_{rank:04d}.parquet"
-    if not path.is_file():
-        raise BadInputError(path, f"there is no truth of rank {rank}", "simulate the job again, with its truth")
-    try:
-        table = pq.read_table(path)
-    except pa.ArrowInvalid as error:
-        raise BadInputError(path, f"it is no Parquet file ({error})", "simulate the job again") from error
-    missing = [name for name in _NEEDED if name not in table.column_names]
-    if missing:
-        raise BadInputError(path, f"it has no column {', '.join(missing)}", "use truth of traceviz simulate")
+    table = _read(folder, rank)
     rows = table.to_pandas(strings_to_categorical=False)
     rows = rows.astype({name: object for name in _NEEDED if isinstance(rows[name].dtype, pd.CategoricalDtype)})
     if iteration is not None and "iteration" in rows:
-        rows = rows[rows.iteration == iteration]
+        rows = rows[rows.iteration.isin((iteration, _NOTHING))]
     kind = rows.kind.replace(_KINDS)
     category = rows.category.where(rows.category != "other", kind.map(_OTHER_CATEGORIES))
     phase = rows.phase.where(~rows.recompute.astype(bool), Phase.RECOMPUTE.value)
@@ -86,6 +89,20 @@ def read_truth(folder: Path, rank: int, iteration: int | None = None) -> pa.Tabl
             "chunk": _where_told(rows.chunk),
         }
     )
+
+
+def _read(folder: Path, rank: int) -> pa.Table:
+    path = folder / f"rank_{rank:04d}.parquet"
+    if not path.is_file():
+        raise BadInputError(path, f"there is no truth of rank {rank}", "simulate the job again, with its truth")
+    try:
+        table = pq.read_table(path)
+    except pa.ArrowInvalid as error:
+        raise BadInputError(path, f"it is no Parquet file ({error})", "simulate the job again") from error
+    missing = [name for name in _NEEDED if name not in table.column_names]
+    if missing:
+        raise BadInputError(path, f"it has no column {', '.join(missing)}", "use truth of traceviz simulate")
+    return table
 
 
 def _integers(values: Sequence[int]) -> pa.Array:

@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 
 from traceviz_dag.analyze.intervals import (
     Axis,
-    Int64,
     Intervals,
     intersect,
     lay_end_to_end,
@@ -26,6 +25,7 @@ from traceviz_dag.analyze.intervals import (
     number_groups,
     union,
 )
+from traceviz_dag.arrays import Int64
 from traceviz_dag.vocabulary import Category, Dimension, Kind
 
 COLUMNS = (
@@ -89,7 +89,7 @@ def kernel_tables(kernels: pa.Table) -> dict[str, pa.Table]:
 
     Returns:
         Table name → id, ts and dur (ns), track_id (the stream), slice_id, name, correlation_id, launch_name and the
-        step column; a kernel of the backward recompute stands in two tables, any other in one at the most.
+        step column; a kernel of the backward recompute is in two tables, any other in one at the most.
     """
     category = kernels["category"].cast(pa.string())
     dimension = kernels["dimension"].cast(pa.string())

@@ -1,6 +1,6 @@
 """Megatron training, simulated: faithful traces with their ground truth."""
 
 from traceviz_dag.simulate.job import simulate
-from traceviz_dag.simulate.settings import Settings
+from traceviz_dag.simulate.settings import JobSettings
 
-__all__ = ["Settings", "simulate"]
+__all__ = ["JobSettings", "simulate"]

@@ -13,7 +13,7 @@ from fractions import Fraction
 from math import lcm
 
 from traceviz_dag.simulate.schedules import Backward, Combined, Forward, schedule_of
-from traceviz_dag.simulate.settings import Settings
+from traceviz_dag.simulate.settings import JobSettings
 
 Step = Forward | Backward
 Spans = Mapping[Step, tuple[int, int]]
@@ -36,7 +36,7 @@ class BubbleParts:
     stall_ns: int
 
 
-def bubble_parts(settings: Settings, spans: Sequence[Spans]) -> list[BubbleParts]:
+def bubble_parts(settings: JobSettings, spans: Sequence[Spans]) -> list[BubbleParts]:
     """Take the bubble of one pipeline in one training step apart.
 
     T is a stage's first begin to its last end. The work of all stages is replayed in the schedule's order, each as soon
@@ -80,7 +80,7 @@ def bubble_parts(settings: Settings, spans: Sequence[Spans]) -> list[BubbleParts
     return parts
 
 
-def work_of(settings: Settings, stage: int) -> list[Work]:
+def work_of(settings: JobSettings, stage: int) -> list[Work]:
     """What a stage does in one training step, in order; a combined step is one piece of work."""
     order: list[Work] = []
     for action in schedule_of(settings, stage):
@@ -125,7 +125,7 @@ def _means(actual: Mapping[Place, int], groups: Mapping[Place, Hashable], scale:
     return {place: sums[group] * (scale // counts[group]) for place, group in groups.items()}
 
 
-def _replay(settings: Settings, plan: Sequence[Sequence[Work]], duration: Callable[[Place], int]) -> list[int]:
+def _replay(settings: JobSettings, plan: Sequence[Sequence[Work]], duration: Callable[[Place], int]) -> list[int]:
     """The span of each stage when its work runs in order, without any latency between stages."""
     ended: dict[tuple[int, Step], int] = {}
     done, free = [0] * len(plan), [0] * len(plan)
@@ -152,7 +152,7 @@ def _replay(settings: Settings, plan: Sequence[Sequence[Work]], duration: Callab
     return [end - (begin or 0) for end, begin in zip(free, first, strict=True)]
 
 
-def _input(settings: Settings, stage: int, step: Step) -> tuple[int, Step] | None:
+def _input(settings: JobSettings, stage: int, step: Step) -> tuple[int, Step] | None:
     """The stage and step whose result a step needs; None for a forward step of the model's first layers."""
     if isinstance(step, Forward):
         if stage > 0:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from traceviz_dag.simulate.settings import Settings
+from traceviz_dag.simulate.settings import JobSettings
 
 LAUNCH_FLOOR_NS = 1_800
 
@@ -60,7 +60,7 @@ class Link:
     latency_ns: int
 
     @classmethod
-    def between(cls, ranks: tuple[int, ...], settings: Settings, hardware: Hardware = H100) -> Link:
+    def between(cls, ranks: tuple[int, ...], settings: JobSettings, hardware: Hardware = H100) -> Link:
         """The link that a ring over these ranks is bound by; the slow-link fault acts here."""
         nodes = {rank // settings.node_size for rank in ranks}
         bandwidth = hardware.link_inside if len(nodes) == 1 else hardware.link_between
@@ -102,7 +102,7 @@ class Shape:
     element: int = 2
 
     @classmethod
-    def of(cls, settings: Settings) -> Shape:
+    def of(cls, settings: JobSettings) -> Shape:
         """The shapes of a job."""
         tokens = settings.sequence * settings.batch // settings.cp
         shard = tokens // settings.tp if settings.sequence_parallel else tokens
@@ -115,21 +115,21 @@ class Shape:
         return self.width * (4 * self.inner + 2 * self.feed_forward) + 4 * self.width
 
 
-def step_flops(settings: Settings) -> float:
+def step_flops(settings: JobSettings) -> float:
     """Model FLOP of one step on one rank (forward and backward, without recompute)."""
     tokens = settings.sequence * settings.batch * settings.microbatches
     dense = 6 * tokens * settings.layers * settings.hidden * (4 * settings.hidden + 2 * settings.feed_forward)
     return (dense + 6 * tokens * settings.hidden * settings.vocabulary) / (settings.tp * settings.cp * settings.pp)
 
 
-def routed_tokens(settings: Settings) -> int:
+def routed_tokens(settings: JobSettings) -> int:
     """Token copies that one rank dispatches in one mixture-of-experts layer."""
     tokens = settings.sequence * settings.batch // settings.cp
     shard = tokens // settings.tp if settings.sequence_parallel else tokens
     return shard * settings.top_k
 
 
-def routing(settings: Settings, key: tuple[int, ...]) -> npt.NDArray[np.int64]:
+def routing(settings: JobSettings, key: tuple[int, ...]) -> npt.NDArray[np.int64]:
     """Tokens from each member (rows) to each member (columns) of an expert-parallel group.
 
     Args:
@@ -146,7 +146,7 @@ def routing(settings: Settings, key: tuple[int, ...]) -> npt.NDArray[np.int64]:
 class Routes:
     """The router's choices of a step, computed when first asked for."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: JobSettings) -> None:
         self.settings = settings
         self._found: dict[tuple[int, ...], npt.NDArray[np.int64]] = {}
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
 
@@ -19,17 +19,24 @@ from traceviz_dag.errors import BadInputError
 from traceviz_dag.simulate.bubbles import Spans
 from traceviz_dag.simulate.files.emit import RankWriter, Written
 from traceviz_dag.simulate.files.identity import Clock
-from traceviz_dag.simulate.files.spans import pipeline_table, stage_figures, stage_steps
+from traceviz_dag.simulate.files.nsys_export import write_exports
+from traceviz_dag.simulate.files.spans import pipeline_table, stage_measures, stage_steps
 from traceviz_dag.simulate.files.truth import KERNEL_SCHEMA, MICROBATCH_SCHEMA, PIPELINE_SCHEMA
 from traceviz_dag.simulate.layouts import text_file, trace_path
 from traceviz_dag.simulate.rank_grids import RankGrids, dense_grid
-from traceviz_dag.simulate.settings import Layout, Settings
+from traceviz_dag.simulate.settings import Format, JobSettings, Layout
 from traceviz_dag.simulate.templates import Library
 from traceviz_dag.simulate.timing.model import Model
 from traceviz_dag.simulate.timing.streams import StepTimes
 from traceviz_dag.simulate.work.faults import culprits
 from traceviz_dag.system.processes import WorkerDiedError, end_with_parent
-from traceviz_dag.system.whole_files import remove_all_stale_temporaries, remove_stale_temporaries, whole_file
+from traceviz_dag.system.whole_files import (
+    remove_all_stale_temporaries,
+    remove_stale_scratch,
+    remove_stale_temporaries,
+    scratch_folder,
+    whole_file,
+)
 
 Progress = Callable[[str, int, int], None]
 Steps = list[tuple[int, StepTimes]]
@@ -38,8 +45,8 @@ _MARK = "culprits.parquet"
 """The file of the truth by which a folder is known as a simulation's."""
 
 
-def simulate(settings: Settings, out: Path, *, workers: int = 2, progress: Progress | None = None) -> Path:
-    """Simulate a training job and write its traces with their ground truth.
+def simulate(settings: JobSettings, out: Path, *, workers: int = 2, progress: Progress | None = None) -> Path:
+    """Simulate a training job and write its traces, or its exports, with their ground truth.
 
     Args:
         out: the run folder to make; what a former simulation left there is replaced.
@@ -61,8 +68,23 @@ def simulate(settings: Settings, out: Path, *, workers: int = 2, progress: Progr
     # First of all, since it marks the folder as one that a simulation may replace.
     _write_culprits(settings, grids, out / "truth")
     text_file(settings, grids, out)
+    if settings.format is Format.KINETO:
+        _write_traces(settings, out, out / "truth", workers, progress)
+        return out
+    # In a folder that nobody searches for traces.
+    with scratch_folder(out / "truth") as traces:
+        recorded = replace(settings, layout=Layout.TORCH_PROFILE, gzip=False)
+        _write_traces(recorded, traces, out / "truth", workers, progress)
+        write_exports(traces, out / "truth", settings.node_size, out, progress)
+    return out
+
+
+def _write_traces(
+    settings: JobSettings, out: Path, truth_folder: Path, workers: int, progress: Progress | None
+) -> None:
+    """Simulate step by step, and write the traces and the truth of each as soon as it is known."""
     ranks = [rank for rank in range(settings.world) if rank != settings.edges.missing_rank]
-    with _Truth(settings, out / "truth", ranks) as truth, _writers(settings, workers) as submit:
+    with _Truth(settings, truth_folder, ranks) as truth, _writers(settings, workers) as submit:
         total, done = len(ranks) * _file_count(settings), 0
         outstanding: list[tuple[int, Future[Written]]] = []
         for steps in _file_steps(settings, progress):
@@ -83,7 +105,6 @@ def simulate(settings: Settings, out: Path, *, workers: int = 2, progress: Progr
             if progress:
                 progress("traces", done, total)
         truth.finish()
-    return out
 
 
 def _clear(out: Path) -> None:
@@ -100,8 +121,10 @@ def _clear(out: Path) -> None:
         raise BadInputError(out, "it holds files that no simulation wrote", "name an empty or a new folder")
     for path in [*out.glob("iteration_*"), out / "torch_profile"]:
         shutil.rmtree(path, ignore_errors=True)
-    for path in [*out.glob("node*.pt.trace.json*"), *out.glob("unique_parallel_groups_*.txt")]:
-        path.unlink()
+    for pattern in ("node*.pt.trace.json*", "node*.sqlite", "unique_parallel_groups_*.txt"):
+        for path in out.glob(pattern):
+            path.unlink()
+    remove_stale_scratch(truth)
     remove_all_stale_temporaries(out)
     for path in truth.iterdir():
         if path.name != _MARK:
@@ -109,11 +132,11 @@ def _clear(out: Path) -> None:
     (truth / _MARK).unlink()
 
 
-def _file_count(settings: Settings) -> int:
+def _file_count(settings: JobSettings) -> int:
     return settings.iterations if settings.layout is Layout.ITERATION else 1
 
 
-def _file_steps(settings: Settings, progress: Progress | None) -> Iterator[list[tuple[int, list[StepTimes]]]]:
+def _file_steps(settings: JobSettings, progress: Progress | None) -> Iterator[list[tuple[int, list[StepTimes]]]]:
     """The steps that share a file, as soon as they are simulated."""
     model = Model(settings)
     gathered: list[tuple[int, list[StepTimes]]] = []
@@ -132,7 +155,7 @@ _WRITERS: dict[str, object] = {}
 """What a worker process keeps between files."""
 
 
-def _prepare(settings: Settings) -> None:
+def _prepare(settings: JobSettings) -> None:
     end_with_parent()
     _WRITERS["settings"] = settings
     _WRITERS["grids"] = RankGrids.of(settings)
@@ -150,7 +173,7 @@ def _write(rank: int, path: Path, steps: Steps) -> Written:
 
 
 @contextmanager
-def _writers(settings: Settings, workers: int) -> Iterator[Callable[[int, Path, Steps], Future[Written]]]:
+def _writers(settings: JobSettings, workers: int) -> Iterator[Callable[[int, Path, Steps], Future[Written]]]:
     if workers <= 1:
         _prepare(settings)
 
@@ -174,13 +197,13 @@ def _writers(settings: Settings, workers: int) -> Iterator[Callable[[int, Path, 
 class _Truth:
     """Writes the truth tables, a row group per file; they appear when all is written."""
 
-    def __init__(self, settings: Settings, folder: Path, ranks: list[int]) -> None:
+    def __init__(self, settings: JobSettings, folder: Path, ranks: list[int]) -> None:
         self.settings, self.folder = settings, folder
         self._files = ExitStack()
         self.kernels = {rank: self._writer(f"rank_{rank:04d}", KERNEL_SCHEMA) for rank in ranks}
         self.spans = self._writer("microbatches", MICROBATCH_SCHEMA)
         self.pipelines = self._writer("pipelines", PIPELINE_SCHEMA)
-        self.figures: dict[int, dict[int, dict[str, object]]] = {}
+        self.measures: dict[int, dict[int, dict[str, object]]] = {}
         self.steps: dict[int, dict[int, Spans]] = {}
 
     def __enter__(self) -> _Truth:
@@ -202,16 +225,16 @@ class _Truth:
         self.kernels[rank].write_table(written.kernels)
         self.spans.write_table(written.spans)
         for step in dict.fromkeys(written.kernels.column("step").to_pylist()):
-            self.figures.setdefault(step, {})[rank] = stage_figures(written.kernels, step)  # type: ignore[assignment]
+            self.measures.setdefault(step, {})[rank] = stage_measures(written.kernels, step)  # type: ignore[assignment]
             self.steps.setdefault(step, {})[rank] = stage_steps(written.spans, step)
 
     def finish(self) -> None:
         """Write the pipelines of the steps that are complete."""
         pipelines = dense_grid(self.settings).groups("pp")
-        for step, figures in self.figures.items():
-            table = pipeline_table(self.settings, step, pipelines, figures, self.steps[step])  # type: ignore[arg-type]
+        for step, measures in self.measures.items():
+            table = pipeline_table(self.settings, step, pipelines, measures, self.steps[step])  # type: ignore[arg-type]
             self.pipelines.write_table(table)
-        self.figures.clear()
+        self.measures.clear()
         self.steps.clear()
 
     def _write_clocks(self) -> None:
@@ -222,7 +245,7 @@ class _Truth:
             pq.write_table(pa.Table.from_pylist(rows), file)
 
 
-def _write_culprits(settings: Settings, grids: RankGrids, folder: Path) -> None:
+def _write_culprits(settings: JobSettings, grids: RankGrids, folder: Path) -> None:
     stages = {rank: grids.coordinates(rank)["pp"] for rank in range(settings.world)}
     rows = [asdict(culprit) for culprit in culprits(settings, stages)]
     schema = pa.schema(

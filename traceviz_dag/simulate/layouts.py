@@ -6,11 +6,11 @@ from pathlib import Path
 from zlib import crc32
 
 from traceviz_dag.simulate.rank_grids import RankGrids, dense_grid, expert_grid
-from traceviz_dag.simulate.settings import Layout, Settings
+from traceviz_dag.simulate.settings import JobSettings, Layout
 from traceviz_dag.system.whole_files import write_atomically
 
 
-def trace_path(settings: Settings, rank: int, iteration: int) -> Path:
+def trace_path(settings: JobSettings, rank: int, iteration: int) -> Path:
     """Path of a trace, relative to the run folder; ``iteration`` is the first that the file holds."""
     suffix = ".json.gz" if settings.gzip else ".json"
     if settings.layout is Layout.TORCH_PROFILE:
@@ -22,7 +22,7 @@ def trace_path(settings: Settings, rank: int, iteration: int) -> Path:
     return Path(f"iteration_{iteration}") / f"rank_{rank:04d}_iter_{iteration}.pt.trace{suffix}"
 
 
-def text_file(settings: Settings, grids: RankGrids, out: Path) -> Path:
+def text_file(settings: JobSettings, grids: RankGrids, out: Path) -> Path:
     """Write ``unique_parallel_groups_TIMESTAMP.txt`` as TraceViz's patch does, gaps and all."""
     dense, expert = dense_grid(settings), expert_grid(settings)
     sections = [
@@ -59,7 +59,7 @@ def text_file(settings: Settings, grids: RankGrids, out: Path) -> Path:
     return path
 
 
-def _replicas(settings: Settings) -> list[list[int]]:
+def _replicas(settings: JobSettings) -> list[list[int]]:
     grid = expert_grid(settings) if settings.ep > 1 else dense_grid(settings)
     found: dict[int, list[int]] = {}
     for rank in range(settings.world):

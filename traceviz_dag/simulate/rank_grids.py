@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from traceviz_dag.simulate.settings import Era, Settings
+from traceviz_dag.simulate.settings import Era, JobSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +52,13 @@ def _walk(axes: list[tuple[str, int]], strides: dict[str, int]) -> Iterator[int]
         yield sum(index * strides[axis] for index, (axis, _) in zip(point, slowest_first, strict=True))
 
 
-def dense_grid(settings: Settings) -> Grid:
+def dense_grid(settings: JobSettings) -> Grid:
     """The grid of dense parameters: tp, cp, dp, pp."""
     sizes = {"tp": settings.tp, "cp": settings.cp, "ep": 1, "dp": settings.dp, "pp": settings.pp}
     return Grid(settings.order.split("-"), sizes)
 
 
-def expert_grid(settings: Settings) -> Grid:
+def expert_grid(settings: JobSettings) -> Grid:
     """The grid of expert parameters; its ``tp`` is expert tensor and its ``dp`` expert data parallelism."""
     sizes = {"tp": settings.expert_tensor, "cp": 1, "ep": settings.ep, "dp": settings.expert_data, "pp": settings.pp}
     return Grid(settings.order.split("-"), sizes)
@@ -68,11 +68,11 @@ def expert_grid(settings: Settings) -> Grid:
 class RankGrids:
     """All groups of a job in creation order, and where each rank stands."""
 
-    settings: Settings
+    settings: JobSettings
     groups: tuple[ProcessGroup, ...]
 
     @classmethod
-    def of(cls, settings: Settings) -> RankGrids:
+    def of(cls, settings: JobSettings) -> RankGrids:
         """Build the groups of a job."""
         named = [
             ProcessGroup(str(ordinal), description, ranks)
@@ -91,7 +91,7 @@ class RankGrids:
         return place | {"ep": expert["ep"], "etp": expert["tp"], "edp": expert["dp"]}
 
 
-def _creation(settings: Settings) -> Iterator[tuple[str, tuple[int, ...]]]:
+def _creation(settings: JobSettings) -> Iterator[tuple[str, tuple[int, ...]]]:
     dense, expert = dense_grid(settings), expert_grid(settings)
     everyone = tuple(range(settings.world))
     newest = settings.era is Era.TORCH_2_7

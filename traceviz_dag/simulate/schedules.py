@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from traceviz_dag.simulate.settings import Settings
+from traceviz_dag.simulate.settings import JobSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ SEND_FORWARD, RECEIVE_FORWARD = Transfer(True, False), Transfer(False, False)
 SEND_BACKWARD, RECEIVE_BACKWARD = Transfer(True, True), Transfer(False, True)
 
 
-def schedule_of(settings: Settings, stage: int) -> tuple[Action, ...]:
+def schedule_of(settings: JobSettings, stage: int) -> tuple[Action, ...]:
     """The actions of one pipeline stage in one training step, in host order."""
     if settings.pp == 1:
         return tuple(_no_pipelining(settings.microbatches, settings.overlap_expert))

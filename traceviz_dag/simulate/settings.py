@@ -25,6 +25,13 @@ class Era(StrEnum):
     TORCH_2_7 = "2.7+"
 
 
+class Format(StrEnum):
+    """What recorded the job: PyTorch's profiler, a trace a rank, or Nsight Systems, an export a node."""
+
+    KINETO = "kineto"
+    NSYS = "nsys"
+
+
 class Layout(StrEnum):
     """How the trace files are named and what one file holds."""
 
@@ -95,7 +102,7 @@ class Edges:
 
     Attributes:
         missing_launches: share of runtime rows that the profiler's buffers lost.
-        early_kernels: kernels launched before the profiler started stand in the file without a launch row.
+        early_kernels: kernels launched before the profiler started are in the file without a launch row.
         zero_durations: some tiny kernels last 0 ns.
         control_characters: one function name holds an escaped control character.
         without_distributed_info: rank whose header lacks ``distributedInfo``.
@@ -115,7 +122,7 @@ class Edges:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class JobSettings:
     """One simulated job.
 
     Attributes:
@@ -175,6 +182,7 @@ class Settings:
     clock_skew_ms: float = 0.0
     clock_drift_ppm: float = 0.0
     jitter: float = 0.02
+    format: Format = Format.KINETO
     layout: Layout = Layout.ITERATION
     gzip: bool = True
     faults: Faults = Faults()
@@ -215,7 +223,7 @@ class Settings:
         return tuple(counts)
 
     @classmethod
-    def demo(cls) -> Settings:
+    def demo(cls) -> JobSettings:
         """The job that ``traceviz demo`` simulates: 16 ranks, interleaved, recompute, one slow GPU, skewed clocks."""
         return cls(
             tp=2,
@@ -232,7 +240,7 @@ class Settings:
             faults=Faults(slow_gpu=9),
         )
 
-    def with_faults(self, **changes: float | int | None) -> Settings:
+    def with_faults(self, **changes: float | int | None) -> JobSettings:
         """The same job with other faults."""
         return replace(self, faults=replace(self.faults, **changes))  # type: ignore[arg-type]
 
@@ -246,21 +254,21 @@ class Settings:
             raise UsageError(fault)
 
 
-def _faults_of(s: Settings) -> list[str]:
+def _faults_of(s: JobSettings) -> list[str]:
     sizes = {"tp": s.tp, "cp": s.cp, "ep": s.ep, "etp": s.expert_tensor, "dp": s.dp, "pp": s.pp, "vpp": s.vpp}
     sizes |= {"microbatches": s.microbatches, "layers": s.layers, "iterations": s.iterations, "node-size": s.node_size}
     sizes |= {"hidden": s.hidden, "sequence": s.sequence}
     found = [f"--{name} is {size}; it must be at least 1" for name, size in sizes.items() if size < 1]
     if not found and sorted(s.order.split("-")) != ["cp", "dp", "ep", "pp", "tp"]:
         found.append(f"--order {s.order}: it must name tp, cp, ep, dp and pp once each, for example tp-cp-ep-dp-pp")
-    return found or [*_size_faults(s), *_feature_faults(s), *_rank_faults(s)]
+    return found or [*_size_faults(s), *_feature_faults(s), *_rank_faults(s), *_format_faults(s)]
 
 
 def _said(*faults: tuple[bool, str]) -> list[str]:
     return [fault for applies, fault in faults if applies]
 
 
-def _size_faults(s: Settings) -> list[str]:
+def _size_faults(s: JobSettings) -> list[str]:
     shards, stages = s.expert_tensor * s.ep * s.pp, s.pp * s.vpp
     pieces = (s.tp if s.sequence_parallel else 1) * (2 * s.cp if s.cp > 1 else 1)
     uneven = s.world % shards != 0
@@ -289,7 +297,7 @@ def _size_faults(s: Settings) -> list[str]:
     )
 
 
-def _feature_faults(s: Settings) -> list[str]:
+def _feature_faults(s: JobSettings) -> list[str]:
     graphs, imbalance = s.cuda_graphs is not Graphs.NONE, s.faults.expert_imbalance
     recomputes_layers = s.recompute not in (Recompute.NONE, Recompute.SELECTIVE)
     stages, split = s.pp * s.vpp, s.faults.bad_stage_split
@@ -317,7 +325,7 @@ def _feature_faults(s: Settings) -> list[str]:
     )
 
 
-def _rank_faults(s: Settings) -> list[str]:
+def _rank_faults(s: JobSettings) -> list[str]:
     named = {"slow GPU": s.faults.slow_gpu, "slow link": s.faults.slow_link, "data stall": s.faults.data_stall}
     named |= {"GC pause": s.faults.garbage_collection, "hidden synchronisation": s.faults.hidden_synchronisation}
     named |= {"missing rank": s.edges.missing_rank, "duplicate rank": s.edges.duplicate_rank}
@@ -327,3 +335,18 @@ def _rank_faults(s: Settings) -> list[str]:
         for what, rank in named.items()
         if rank is not None and not 0 <= rank < s.world
     ]
+
+
+def _format_faults(s: JobSettings) -> list[str]:
+    if s.format is Format.KINETO:
+        return []
+    edges = s.edges
+    rankwise = (edges.missing_rank, edges.truncated_rank, edges.duplicate_rank, edges.without_distributed_info)
+    return _said(
+        (s.layout is not Layout.ITERATION, "--layout is of Kineto traces; leave it out with --format nsys"),
+        (not s.stacks, "exports of Nsight Systems hold no call stacks; leave out --no-stacks with --format nsys"),
+        (
+            any(rank is not None for rank in rankwise),
+            "an export holds the ranks of a whole node: missing and damaged files of single ranks need --format kineto",
+        ),
+    )

@@ -7,12 +7,11 @@ from dataclasses import dataclass, field, replace
 from zlib import crc32
 
 import numpy as np
-import numpy.typing as npt
 
-from traceviz_dag.simulate.settings import Settings
+from traceviz_dag.arrays import Int64
+from traceviz_dag.simulate.settings import JobSettings
 from traceviz_dag.simulate.tree import Collective, Kernel, Node, Nodes, Row, RowKind, Synchronise, Wait
 
-Int64 = npt.NDArray[np.int64]
 LAUNCH, WAIT, SYNCHRONISE = 0, 1, 2
 
 _COST = {
@@ -92,7 +91,7 @@ class Template:
 
 @dataclass
 class _Flattener:
-    settings: Settings
+    settings: JobSettings
     generator: np.random.Generator
     makes_nodes: bool
     made: int = 0
@@ -185,7 +184,7 @@ class _Flattener:
         self.launch_ends.append(self.clock)
 
 
-def flatten(settings: Settings, key: str, rows: tuple[Row, ...], nodes: int, autograd: bool) -> Template:
+def flatten(settings: JobSettings, key: str, rows: tuple[Row, ...], nodes: int, autograd: bool) -> Template:
     """Lay a segment's rows out on the host's time line; ``key`` decides its random costs."""
     generator = np.random.default_rng((settings.seed, crc32(key.encode())))
     flattener = _Flattener(settings, generator, makes_nodes=not autograd, made=_first_node(rows))
@@ -241,7 +240,7 @@ Builder = Callable[[], tuple[tuple[Row, ...], Nodes]]
 class Library:
     """Templates by key, built when first asked for."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: JobSettings) -> None:
         self.settings = settings
         self._templates: dict[str, Template] = {}
         self._nodes: dict[str, Nodes] = {}
@@ -273,12 +272,12 @@ class Library:
         return self._nodes[key]
 
 
-def line_number(settings: Settings, location: str) -> int:
+def line_number(settings: JobSettings, location: str) -> int:
     """The line of a function in this job's sources: another seed or era is another version of the code."""
     return 12 + crc32(f"{location}|{settings.era}|{settings.seed}".encode()) % 1900
 
 
-def spelled(settings: Settings, name: str) -> str:
+def spelled(settings: JobSettings, name: str) -> str:
     """A row's name with the line number and the addresses of this job put in."""
     if "(@)" in name:
         name = name.replace("(@)", f"({line_number(settings, name)})", 1)

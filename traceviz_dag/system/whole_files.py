@@ -45,7 +45,7 @@ def write_atomically(path: Path, data: bytes | pa.Buffer | list[bytes]) -> None:
         data: the bytes, or pieces of them in order.
 
     Raises:
-        OutputError: it cannot be written; what stood there before still stands.
+        OutputError: it cannot be written; what was there before is still there.
     """
     pieces = data if isinstance(data, list) else [data]
     for _ in range(_ATTEMPTS):
@@ -61,7 +61,7 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
     """A stream to write a file with; the file appears when the block ends without an error.
 
     Raises:
-        OutputError: it cannot be written; what stood there before still stands.
+        OutputError: it cannot be written; what was there before is still there.
         FileNotFoundError: its folder was deleted meanwhile.
     """
     with _temporary_of(path) as (_, descriptor), os.fdopen(descriptor, "r+b", closefd=False) as file:
@@ -75,7 +75,7 @@ def temporary_of(path: Path) -> Iterator[Path]:
     The block must write into this very file: one that it puts in its place is not locked.
 
     Raises:
-        OutputError: it cannot be written; what stood there before still stands.
+        OutputError: it cannot be written; what was there before is still there.
         FileNotFoundError: its folder was deleted meanwhile.
     """
     with _temporary_of(path) as (temporary, _):
@@ -127,7 +127,7 @@ def scratch_folder(base: Path | None = None) -> Iterator[Path]:
     """
     place = Path(tempfile.gettempdir()) if base is None else base
     try:
-        _remove_stale_scratch(place)
+        remove_stale_scratch(place)
         folder, descriptor = _locked_folder(place)
     except OSError as error:
         raise unwritable(place, error) from error
@@ -136,6 +136,22 @@ def scratch_folder(base: Path | None = None) -> Iterator[Path]:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         os.close(descriptor)
+
+
+def remove_stale_scratch(base: Path) -> None:
+    """Remove the scratch folders in a folder whose processes are gone."""
+    for folder in base.glob(f"{_SCRATCH}{'[0-9a-f]' * 2 * _TOKEN_BYTES}"):
+        try:
+            descriptor = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+        except OSError:
+            continue
+        finally:
+            os.close(descriptor)
 
 
 @contextmanager
@@ -223,21 +239,6 @@ def _locked_folder(base: Path) -> tuple[Path, int]:
                 return folder, descriptor
             os.close(descriptor)
     raise FileNotFoundError(errno.ENOENT, "a folder made there is deleted again and again", str(base))
-
-
-def _remove_stale_scratch(base: Path) -> None:
-    for folder in base.glob(f"{_SCRATCH}{'[0-9a-f]' * 2 * _TOKEN_BYTES}"):
-        try:
-            descriptor = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY)
-        except OSError:
-            continue
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder, ignore_errors=True)
-        except OSError:
-            continue
-        finally:
-            os.close(descriptor)
 
 
 def _beginning(path: Path) -> str:

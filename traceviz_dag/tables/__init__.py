@@ -2,23 +2,40 @@
 
 Parquet files, the DuckDB catalogue, Dagster's column metadata and the documentation follow from these definitions.
 Times are integer nanoseconds on the rank's own clock and their names end in ``_ns``. ``run``, ``iteration`` and
-``rank`` are the partition columns: they stand in the path, not in the file.
+``rank`` are the partition columns: they are in the path, not in the file.
 """
 
 from __future__ import annotations
 
-from traceviz_dag.tables.across_ranks import COLLECTIVES, PERIODS, PIPELINES, RANK_CLOCKS
+from functools import cache
+
+from traceviz_dag.tables.across_ranks import (
+    BLAME,
+    COLLECTIVES,
+    EXPERT_LOADS,
+    LATE_RANKS,
+    LINKS,
+    PERIOD_PERCENTILES,
+    PERIODS,
+    PIPELINES,
+    RANK_CLOCKS,
+)
+from traceviz_dag.tables.derived import DerivedTable, tables_of_others
 from traceviz_dag.tables.iterations import ITERATIONS, NIGHT_DELTAS, NIGHTS, RUNS
 from traceviz_dag.tables.ranks import KERNELS, MICROBATCHES, NVTX_RANGES, OVERLAP, TRACES
 from traceviz_dag.tables.schema import BY_ITERATION, BY_RANK, PARTITION_COLUMNS, Column, Table
 from traceviz_dag.tables.topology import PROCESS_GROUPS, TOPOLOGY
 
 __all__ = [
+    "BLAME",
     "BY_ITERATION",
     "BY_RANK",
     "COLLECTIVES",
+    "EXPERT_LOADS",
     "ITERATIONS",
     "KERNELS",
+    "LATE_RANKS",
+    "LINKS",
     "MICROBATCHES",
     "NIGHTS",
     "NIGHT_DELTAS",
@@ -26,6 +43,7 @@ __all__ = [
     "OVERLAP",
     "PARTITION_COLUMNS",
     "PERIODS",
+    "PERIOD_PERCENTILES",
     "PIPELINES",
     "PROCESS_GROUPS",
     "RANK_CLOCKS",
@@ -34,14 +52,38 @@ __all__ = [
     "TOPOLOGY",
     "TRACES",
     "Column",
+    "DerivedTable",
     "Table",
+    "all_tables",
+    "derived_tables",
 ]
 
 TABLES: dict[str, Table] = {
     table.name: table
     for table in (
         *(RUNS, TRACES, TOPOLOGY, PROCESS_GROUPS, KERNELS, MICROBATCHES, OVERLAP, NVTX_RANGES, ITERATIONS),
-        *(COLLECTIVES, RANK_CLOCKS, PIPELINES, PERIODS),
+        *(COLLECTIVES, RANK_CLOCKS, LATE_RANKS, BLAME, LINKS, EXPERT_LOADS, PIPELINES, PERIODS, PERIOD_PERCENTILES),
         *(NIGHTS, NIGHT_DELTAS),
     )
 }
+"""The tables of this project."""
+
+
+@cache
+def derived_tables() -> dict[str, DerivedTable]:
+    """Name → table that another package adds.
+
+    Raises:
+        UsageError: something is wrong with one of them.
+    """
+    return tables_of_others(TABLES)
+
+
+@cache
+def all_tables() -> dict[str, Table]:
+    """Name → table, of this project and of other packages.
+
+    Raises:
+        UsageError: something is wrong with one of another package.
+    """
+    return {**TABLES, **derived_tables()}

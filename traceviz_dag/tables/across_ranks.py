@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from traceviz_dag.tables.schema import BIGINT, BY_ITERATION, DICTIONARY, DOUBLE, INTEGER, TEXT, Column, Table
+from traceviz_dag.tables.schema import (
+    BIGINT,
+    BOOLEAN,
+    BY_ITERATION,
+    DICTIONARY,
+    DOUBLE,
+    INTEGER,
+    RANKS,
+    TEXT,
+    Column,
+    Table,
+)
 
 COLLECTIVES = Table(
     "collectives",
@@ -136,6 +147,96 @@ PERIODS = Table(
         Column("stage1_ns", BIGINT, "Busy time of stage1 in the unit, ns."),
         Column("derived_hidden_ns", BIGINT, "stage0 + stage1 - period, ns: net of gaps, so not a measured overlap."),
         Column("overlap_score", DOUBLE, "derived_hidden / min(stage0, stage1), not clamped; NULL where that is 0."),
-        Column("refusal", TEXT, "Why there are no figures; NULL where there are."),
+        Column("refusal", TEXT, "Why there are no measures; NULL where there are."),
+    ),
+)
+
+LATE_RANKS = Table(
+    "late_ranks",
+    "One rank: how much it delayed the peers of its own stage, and whether it is to blame for that.",
+    BY_ITERATION,
+    (
+        Column("rank", BIGINT, "The global rank."),
+        Column("communications", BIGINT, "Communications among peers of its stage whose waits can be told."),
+        Column("last", BIGINT, "In how many of them it was the last to arrive."),
+        Column("delay_ns", BIGINT, "The longest wait of each of these, summed, ns: not a saving."),
+        Column("own_ns", BIGINT, "Of it: the rank computed, copied, or had not launched beyond host jitter, ns."),
+        Column("own_share", DOUBLE, "own_ns as a share of the step; NULL where the time of the step is unknown."),
+        Column("late_category", TEXT, "What it did longest meanwhile: a kernel category, host or idle."),
+        Column("blamed", BOOLEAN, "Whether its own part is long in itself, and against all other ranks."),
+    ),
+)
+
+BLAME = Table(
+    "blame",
+    "Who waited for whom, how long, and for what; without waits that cannot be told and those with missing members.",
+    BY_ITERATION,
+    (
+        Column("rank", BIGINT, "The rank that waited."),
+        Column("late_rank", BIGINT, "The rank that arrived last, on solved clocks or, without these, by durations."),
+        Column("dimension", TEXT, "Parallel dimension of the communications."),
+        Column("waits", BIGINT, "In how many communications the rank waited for it."),
+        Column("wait_ns", BIGINT, "For how long in all, ns."),
+        Column("late_compute_ns", BIGINT, "Of it: the late rank computed, ns."),
+        Column("late_communication_ns", BIGINT, "Of it: the late rank was in other communication only, ns."),
+        Column("late_memory_ns", BIGINT, "Of it: the late rank did memory operations only, ns."),
+        Column("late_host_ns", BIGINT, "Of it: the late rank's GPU idled and its host had not launched yet, ns."),
+        Column("late_idle_ns", BIGINT, "Of it: the late rank's GPU idled although the host had launched, ns."),
+        Column("clocks_solved", BOOLEAN, "Whether all of it rests on solved clocks; if not, some rests on durations."),
+    ),
+)
+
+LINKS = Table(
+    "links",
+    "The links of one rank, inside its node or out of it: its transfers against those of others of the same kind.",
+    BY_ITERATION,
+    (
+        Column("rank", BIGINT, "The global rank."),
+        Column("scope", TEXT, "intra_node or inter_node; NULL where the nodes are unknown."),
+        Column("dimensions", BIGINT, "Dimensions whose transfers could be compared."),
+        Column("best_ratio", DOUBLE, "Lowest of the dimensions' ratios to the usual transfer; 1 is usual."),
+        Column("worst_ratio", DOUBLE, "Highest of them."),
+        Column("slow", BOOLEAN, "Whether the links are slow; NULL where that cannot be told from those of or_of."),
+        Column("or_of", RANKS, "Other ranks whose links may be the slow ones instead."),
+    ),
+)
+
+EXPERT_LOADS = Table(
+    "expert_loads",
+    "The experts of one rank: the tokens that they took in all-to-alls, against its expert-parallel peers.",
+    BY_ITERATION,
+    (
+        Column("rank", BIGINT, "The global rank."),
+        Column("exchanges", BIGINT, "Matched all-to-alls with message sizes."),
+        Column("elements", BIGINT, "Elements that its experts took in all of them."),
+        Column("load", DOUBLE, "elements against the mean of its peers; 1 is even."),
+    ),
+)
+
+_SHARES, _SCORE_SHARES = (50, 90, 99), (10, 50, 90)
+PERIOD_PERCENTILES = Table(
+    "period_percentiles",
+    "Percentiles of each pair and stage over its steady window, which is first_unit to last_unit of each rank.",
+    BY_ITERATION,
+    (
+        Column("kind", TEXT, "stages, dimension or named."),
+        Column("pair", TEXT, "Stages S and S+1, computation and a dimension, or the name that a file gives the pair."),
+        Column("step", BIGINT, "Number of the ProfilerStep; NULL where none."),
+        Column("stage", BIGINT, "Stage of stage0; NULL outside pipelines."),
+        Column("ranks", BIGINT, "Ranks with measures."),
+        Column("units", BIGINT, "Steady units of all of them."),
+        Column("first_unit", BIGINT, "First unit of the steady window."),
+        Column("last_unit", BIGINT, "Last unit of the steady window."),
+        *(Column(f"period_p{share}_ns", BIGINT, f"{share}th percentile of the periods, ns.") for share in _SHARES),
+        *(Column(f"stage{number}_p50_ns", BIGINT, f"Median busy time of stage{number}, ns.") for number in (0, 1)),
+        *(Column(f"score_p{share}", DOUBLE, f"{share}th percentile of the OverlapScores.") for share in _SCORE_SHARES),
+        Column("worst_rank", BIGINT, "The rank with the lowest median score."),
+        Column("modes", TEXT, "A note where the periods have two modes."),
+        Column("statement", TEXT, "What the percentiles say, in one sentence."),
+        Column("refusal", TEXT, "Why no rank has measures; NULL where one has."),
+        Column("ranks_without", BIGINT, "Ranks of the pair without measures."),
+        Column("without", TEXT, "Each reason of these, with their ranks or pipelines, where others have measures."),
+        Column("over_fewer_ranks", BOOLEAN, "Whether it is unknown what the ranks without measures would add."),
+        Column("nothing_to_overlap", BOOLEAN, "No rank has measures, and each reason says that nothing could overlap."),
     ),
 )

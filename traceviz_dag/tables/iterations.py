@@ -33,7 +33,7 @@ ITERATIONS = Table(
     "One iteration over its ranks: step time and the shares of it; a nightly series is made of these.",
     BY_ITERATION,
     (
-        Column("ranks", INTEGER, "Ranks that the figures cover."),
+        Column("ranks", INTEGER, "Ranks that the measures cover."),
         Column("covered_ranks", RANKS, "These ranks: those read whole; with --allow-partial those read in part, too."),
         Column("partial", BOOLEAN, "Whether ranks are missing, failed or were read in part."),
         Column("step_ns", BIGINT, "Longest step window over the ranks, ns."),
@@ -43,7 +43,7 @@ ITERATIONS = Table(
         Column("exposed_ns", BIGINT, "Mean exposed communication over the ranks, ns."),
         Column("idle_ns", BIGINT, "Mean idle time over the ranks, ns."),
         Column("hidden_share", DOUBLE, "hidden / communication over all ranks."),
-        Column("slowest_rank", BIGINT, "Rank with the longest union of computation."),
+        Column("longest_computation_rank", BIGINT, "Rank with the longest union of computation."),
         Column("unclassified_share", DOUBLE, "Share of kernel time without a category."),
     ),
 )
@@ -55,7 +55,7 @@ NIGHTS = Table(
     (
         Column("series", TEXT, "What it is compared within: a glob over run ids, or the run's own id."),
         Column("accepted", BOOLEAN, "Whether nothing is worse than tolerated, or somebody accepted it."),
-        Column("worse", pa.list_(pa.string()), "Figures that are worse than tolerated."),
+        Column("worse", pa.list_(pa.string()), "Measures that are worse than tolerated."),
         Column("reference_run", TEXT, "Run of the accepted iteration compared with; NULL for the first of a series."),
         Column("reference_iteration", BIGINT, "Its number."),
         Column("compared_rank", BIGINT, "Rank whose step is taken apart: the one with the longest computation."),
@@ -66,7 +66,7 @@ NIGHTS = Table(
         Column("moved", TEXT, "Part of the step that moved most in the direction in which the step did."),
         Column("moved_ns", BIGINT, "By how much, ns."),
         Column("statement", TEXT, "The verdict as one sentence."),
-        Column("figures_digest", TEXT, "Digest of the judged figures; others are judged again."),
+        Column("figures_digest", TEXT, "Digest of the judged measures; others are judged again."),
     ),
 )
 

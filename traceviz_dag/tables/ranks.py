@@ -12,7 +12,11 @@ TRACES = Table(
     BY_RANK,
     (
         Column("file", TEXT, "Path of the trace, relative to the run's folder."),
-        Column("format", TEXT, "kineto_json, kineto_json_gz, nsys_sqlite, nsys_parquet or nsys_rep."),
+        Column(
+            "format",
+            TEXT,
+            "kineto_json, kineto_json_gz, nsys_sqlite, nsys_parquet, nsys_rep; else the name of a package's format.",
+        ),
         Column("bytes", BIGINT, "Size of the file in bytes."),
         Column("digest", TEXT, "XXH3-128 of the file's bytes, hexadecimal."),
         Column("status", TEXT, "read, partial (some rows were lost) or failed (nothing could be read)."),

@@ -43,6 +43,14 @@ class Table:
         """The Arrow schema of a file of this table."""
         return pa.schema([(column.name, column.type) for column in self.columns])
 
+    def from_rows(self, rows: pa.Table) -> pa.Table:
+        """This table's columns of some rows, in its order and with its types.
+
+        Raises:
+            KeyError: one is missing. pyarrow.ArrowInvalid: a value does not fit.
+        """
+        return rows.select([column.name for column in self.columns]).cast(self.schema)
+
     def from_columns(self, data: dict[str, object]) -> pa.Table:
         """Build an Arrow table with exactly this table's schema.
 

@@ -14,7 +14,7 @@ from traceviz_dag.analyze.clocks.clocks import solve_clocks, solved_clocks
 from traceviz_dag.analyze.matching.communications import Communications
 from traceviz_dag.analyze.matching.matches import Matches
 from traceviz_dag.analyze.waits.arrivals import judge_arrivals
-from traceviz_dag.simulate import Settings
+from traceviz_dag.simulate import JobSettings
 
 US, MS, SECOND = 1_000, 1_000_000, 1_000_000_000
 TOLERANCE_NS = 10 * US
@@ -191,7 +191,7 @@ def test_no_aligned_wait_depends_on_how_the_clocks_were_set(shift, seed):
 
 
 def test_clocks_of_a_simulated_tp_pp_dp_ep_job_come_back(tmp_path_factory):
-    job_settings = Settings(
+    job_settings = JobSettings(
         tp=2, pp=2, ep=2, dp=2, microbatches=4, node_size=2, clock_skew_ms=5.0, clock_drift_ppm=5.0, **SMALL
     )
     iteration, truth = simulated(job_settings, tmp_path_factory.getbasetemp())

@@ -47,10 +47,10 @@ def _gpu(path: Path, number: int) -> Activity:
 
 @pytest.mark.parametrize(("export", "gpu"), KNOWN)
 def test_overlap_of_real_exports_has_the_known_values(shared_data, export, gpu):
-    figures = gpu_overlap(_gpu(shared_data / "nsys" / f"{export}.sqlite", gpu))
-    measured = (figures.kernels, figures.span_ns, figures.compute_ns, figures.communication_ns, figures.hidden_ns)
-    assert (*measured, figures.busy_ns) == KNOWN[export, gpu]
-    assert figures.idle_ns == figures.span_ns - figures.busy_ns
+    measures = gpu_overlap(_gpu(shared_data / "nsys" / f"{export}.sqlite", gpu))
+    measured = (measures.kernels, measures.span_ns, measures.compute_ns, measures.communication_ns, measures.hidden_ns)
+    assert (*measured, measures.busy_ns) == KNOWN[export, gpu]
+    assert measures.idle_ns == measures.span_ns - measures.busy_ns
 
 
 @settings(max_examples=60, deadline=None)
@@ -60,9 +60,9 @@ def test_every_duration_over_adjacent_clips_adds_up(shared_data, points):
     gpu = _gpu(path, 0)
     low, middle, high = (int(gpu.starts.min()) - 5_000_000 + point for point in points)
     whole, left, right = (Clip(low, high), Clip(low, middle), Clip(middle, high))
-    figures = [gpu_overlap(gpu, clip) for clip in (whole, left, right)]
+    measures = [gpu_overlap(gpu, clip) for clip in (whole, left, right)]
     for name in (*DURATIONS, "kernels"):
-        assert getattr(figures[0], name) == getattr(figures[1], name) + getattr(figures[2], name), name
+        assert getattr(measures[0], name) == getattr(measures[1], name) + getattr(measures[2], name), name
     totals = [{one.name: (one.total_ns, one.count) for one in by_name(gpu, clip)} for clip in (whole, left, right)]
     for name, (total, count) in totals[0].items():
         parts = [side.get(name, (0, 0)) for side in totals[1:]]
@@ -73,7 +73,7 @@ def test_every_duration_over_adjacent_clips_adds_up(shared_data, points):
     ]
     assert nccl[0] == nccl[1] + nccl[2]
     idle = [sum(gap.duration_ns for gap in gaps(gpu, clip)) for clip in (whole, left, right)]
-    assert idle == [one.idle_ns for one in figures]
+    assert idle == [one.idle_ns for one in measures]
     trees = [_flat(range_tree(_profile(path), gpu, clip)) for clip in (whole, left, right)]
     for range_path, values in trees[0].items():
         parts = [side.get(range_path, (0, 0, 0, 0)) for side in trees[1:]]
@@ -102,9 +102,9 @@ def test_a_kernel_that_straddles_the_edge_is_cut_and_counted_once(tmp_path):
 
 def test_memory_copies_make_the_gpu_busy(tmp_path):
     gpu = activities(read_nsys(small_export().write(tmp_path / "a.sqlite")), load_rules())[0]
-    figures = gpu_overlap(gpu)
-    assert (figures.span_ns, figures.busy_ns, figures.idle_ns) == (600, 450, 150)
-    assert (figures.memory_ns, figures.memory_alone_ns) == (100, 100)
+    measures = gpu_overlap(gpu)
+    assert (measures.span_ns, measures.busy_ns, measures.idle_ns) == (600, 450, 150)
+    assert (measures.memory_ns, measures.memory_alone_ns) == (100, 100)
     (gap,) = gaps(gpu)
     assert (gap.start_ns, gap.end_ns, gpu.names[gpu.name[gap.after]]) == (450, 600, "Memcpy HtoD")
     assert gpu.names[gpu.name[gap.before]] == "gemm"
@@ -227,7 +227,7 @@ def test_a_gpu_without_activity_is_an_error_that_names_those_with_some(tmp_path)
         Clip.of_seconds(3, 2)
 
 
-def test_figures_are_whole_numbers(shared_data):
+def test_measures_are_whole_numbers(shared_data):
     gpu = _gpu(shared_data / "nsys" / "mfu_2gpu_before.sqlite", 1)
     assert all(
         isinstance(value, int) and not isinstance(value, np.integer) for value in asdict(gpu_overlap(gpu)).values()

@@ -9,7 +9,7 @@ import pytest
 
 from tests.analyze.across_ranks import SMALL, simulated
 from tests.analyze.schedules import interleaved, one_forward_one_backward, perfect
-from traceviz_dag.simulate import Settings
+from traceviz_dag.simulate import JobSettings
 from traceviz_dag.simulate.bubbles import BubbleParts, bubble_parts
 from traceviz_dag.simulate.schedules import Backward, Forward
 from traceviz_dag.simulate.settings import Edges, Faults, Recompute
@@ -20,20 +20,20 @@ PARTS = COLUMNS[2:]
 EXPERTS = {"pp": 2, "vpp": 2, "ep": 2, "dp": 2, "microbatches": 4, "overlap_expert": True, **SMALL}
 
 JOBS = {
-    "1f1b": Settings(tp=2, pp=4, microbatches=6, **SMALL),
-    "1f1b, bad split": Settings(pp=4, microbatches=6, faults=Faults(bad_stage_split=3), **SMALL),
-    "1f1b, slow GPU": Settings(pp=2, dp=2, microbatches=4, faults=Faults(slow_gpu=1), **SMALL),
-    "interleaved": Settings(tp=2, pp=2, vpp=2, microbatches=4, recompute=Recompute.FULL, **SMALL),
-    "interleaved, bad split, slow GPU": Settings(
+    "1f1b": JobSettings(tp=2, pp=4, microbatches=6, **SMALL),
+    "1f1b, bad split": JobSettings(pp=4, microbatches=6, faults=Faults(bad_stage_split=3), **SMALL),
+    "1f1b, slow GPU": JobSettings(pp=2, dp=2, microbatches=4, faults=Faults(slow_gpu=1), **SMALL),
+    "interleaved": JobSettings(tp=2, pp=2, vpp=2, microbatches=4, recompute=Recompute.FULL, **SMALL),
+    "interleaved, bad split, slow GPU": JobSettings(
         pp=3, vpp=2, microbatches=6, faults=Faults(bad_stage_split=1, slow_gpu=1), **{**SMALL, "layers": 12}
     ),
-    "interleaved, overlapped messages": Settings(pp=2, vpp=2, tp=2, microbatches=4, overlap_p2p=True, **SMALL),
-    "combined": Settings(**EXPERTS),
-    "combined, bad split": Settings(faults=Faults(bad_stage_split=3), **EXPERTS),
-    "combined, overlapped messages": Settings(overlap_p2p=True, **EXPERTS),
+    "interleaved, overlapped messages": JobSettings(pp=2, vpp=2, tp=2, microbatches=4, overlap_p2p=True, **SMALL),
+    "combined": JobSettings(**EXPERTS),
+    "combined, bad split": JobSettings(faults=Faults(bad_stage_split=3), **EXPERTS),
+    "combined, overlapped messages": JobSettings(overlap_p2p=True, **EXPERTS),
 }
 SKEWED = {
-    "1f1b": Settings(
+    "1f1b": JobSettings(
         pp=4,
         microbatches=6,
         clock_skew_ms=5.0,
@@ -42,11 +42,11 @@ SKEWED = {
         faults=Faults(slow_gpu=2),
         **SMALL,
     ),
-    "combined": Settings(clock_skew_ms=5.0, clock_drift_ppm=20.0, node_size=1, **EXPERTS),
+    "combined": JobSettings(clock_skew_ms=5.0, clock_drift_ppm=20.0, node_size=1, **EXPERTS),
 }
 
 
-def both(settings: Settings, folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+def both(settings: JobSettings, folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Measured and true rows, in the same order."""
     iteration, truth = simulated(settings, folder)
     tables = iteration.table("pipelines").to_pandas(), pd.read_parquet(truth / "pipelines.parquet")
@@ -79,14 +79,14 @@ def test_skewed_clocks_change_the_parts_by_less_than_a_hundredth(name: str, tmp_
 def test_without_pipelining_nothing_but_stall_is_left_and_the_table_has_no_rows(
     tmp_path_factory: pytest.TempPathFactory,
 ):
-    measured, true = both(Settings(tp=2, microbatches=4, **SMALL), tmp_path_factory.getbasetemp())
+    measured, true = both(JobSettings(tp=2, microbatches=4, **SMALL), tmp_path_factory.getbasetemp())
     assert len(measured) == 0 and len(true) == 2
     assert (true[PARTS[:3]] == 0).all(axis=None)
     assert (true["stall_ns"] == true["span_ns"] - true["ideal_ns"]).all()
 
 
 def test_a_pipeline_without_a_stage_s_file_has_no_true_parts(tmp_path_factory: pytest.TempPathFactory):
-    settings = Settings(pp=2, dp=2, microbatches=4, edges=Edges(missing_rank=3), **SMALL)
+    settings = JobSettings(pp=2, dp=2, microbatches=4, edges=Edges(missing_rank=3), **SMALL)
     measured, true = both(settings, tmp_path_factory.getbasetemp())
     for rows in (measured, true):
         assert rows.reset_index().set_index("rank")["stall_ns"].isna().to_dict() == {0: False, 1: True, 2: False}
@@ -107,7 +107,7 @@ def test_the_truth_itself_knows_the_closed_forms(stages: int, chunks: int):
         {(Forward if kind == "F" else Backward)(chunk, index): span for (kind, chunk, index), span in of_stage.items()}
         for of_stage in times
     ]
-    settings = Settings(pp=stages, vpp=chunks, microbatches=count)
+    settings = JobSettings(pp=stages, vpp=chunks, microbatches=count)
     for stage, parts in enumerate(bubble_parts(settings, spans)):
         fill, work = (stages - 1 - stage) * 30, count * chunks * 30
         assert parts == BubbleParts(work + fill, work, fill, 0, 0, 0)
@@ -118,6 +118,6 @@ def test_the_truth_itself_takes_51_where_the_first_of_four_stages_is_twice_as_sl
     t = (6, 3, 3, 3)
     times = perfect(orders, 1, lambda stage, step: t[stage] // 3 * (1 if step[0] == "F" else 2))
     spans = [{(Forward if key[0] == "F" else Backward)(*key[1:]): span for key, span in one.items()} for one in times]
-    parts = bubble_parts(Settings(pp=4, microbatches=8), spans)
+    parts = bubble_parts(JobSettings(pp=4, microbatches=8), spans)
     assert parts[0] == BubbleParts(51, 30, 11, 10, 0, 0)
     assert [each.fill_drain_ns + each.imbalance_ns for each in parts] == [21, 12, 9, 6]

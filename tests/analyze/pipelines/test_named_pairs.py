@@ -8,7 +8,7 @@ import pytest
 
 from traceviz_dag.analyze.across_invariants import periods_violations
 from traceviz_dag.analyze.pipelines.named_pairs import RANGES, named_range_periods, named_table_periods, stamped_periods
-from traceviz_dag.analyze.pipelines.period_summary import judge
+from traceviz_dag.analyze.pipelines.period_summary import judge_pairs
 from traceviz_dag.analyze.pipelines.periods import period_rows, refused, scored_rows
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.read.pairs_file import NamedPair, StageSelector, read_pairs_file, read_stamps
@@ -28,7 +28,7 @@ def pair(first: StageSelector, second: StageSelector, warmup: int = 0, **more) -
     return NamedPair("mine", stage0=first, stage1=second, warmup=warmup, **more)
 
 
-def figures(table: pa.Table) -> list[tuple]:
+def measures(table: pa.Table) -> list[tuple]:
     assert table.schema == PERIODS.schema and periods_violations(table).num_rows == 0
     return [
         (row["unit"], row["period_ns"], row["stage0_ns"], row["stage1_ns"], row["overlap_score"])
@@ -40,7 +40,7 @@ def test_ranges_of_two_ranks_belong_together_by_their_number_whatever_their_cloc
     rows = [(0, f"encode {k}", 30 * k, 30 * k + 30) for k in range(4)]
     rows += [(1, f"decode {k}", 999_000 + 30 * k, 999_000 + 30 * k + 20) for k in range(4)]
     found = named_range_periods(pair(StageSelector("encode*", 0), StageSelector("decode*", 1)), ranges(*rows))
-    assert figures(found) == [(unit, 30, 30, 20, 1.0) for unit in range(3)]
+    assert measures(found) == [(unit, 30, 30, 20, 1.0) for unit in range(3)]
     assert {(row["rank"], row["rank1"], row["kind"]) for row in found.to_pylist()} == {(0, 1, "named")}
 
 
@@ -48,15 +48,15 @@ def test_a_range_on_the_same_rank_belongs_to_the_unit_in_which_it_starts():
     rows = [(0, "step", 0, 10), (0, "send", 10, 14), (0, "step", 20, 30), (0, "send", 32, 35), (0, "send", 36, 37)]
     rows += [(0, "step", 40, 50), (0, "send", 52, 60)]
     found = named_range_periods(pair(StageSelector("step"), StageSelector("send")), ranges(*rows))
-    assert figures(found) == [(0, 20, 10, 4, -1.5), (1, 20, 10, 4, -1.5)]
+    assert measures(found) == [(0, 20, 10, 4, -1.5), (1, 20, 10, 4, -1.5)]
 
 
 def test_warm_up_units_are_left_out_and_too_few_units_are_refused():
     rows = [(0, "a", 10 * k, 10 * k + 5) for k in range(4)] + [(0, "b", 10 * k + 5, 10 * k + 9) for k in range(4)]
     selectors = (StageSelector("a"), StageSelector("b"))
-    assert [row[0] for row in figures(named_range_periods(pair(*selectors, warmup=1), ranges(*rows)))] == [1, 2]
+    assert [row[0] for row in measures(named_range_periods(pair(*selectors, warmup=1), ranges(*rows)))] == [1, 2]
     (row,) = named_range_periods(pair(*selectors, warmup=2), ranges(*rows)).to_pylist()
-    assert (row["refusal"], row["overlap_score"]) == ("1 steady unit; 2 are needed after 2 of warm-up", None)
+    assert (row["refusal"], row["overlap_score"]) == ("1 steady unit, 2 are needed after 2 of warm-up", None)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_time_stamps_of_a_user_give_the_same_periods_to_the_nanosecond(pairs_fil
     first, second = (list(read_stamps(named.timestamps, letter, named.time_unit_ns)) for letter in "AB")
     assert second[0].start_ns == 1_700_000_000_000_000_123
     table = stamped_periods(named, first, second)
-    assert [row[:4] for row in figures(table)] == [(7, 30_000, 20_000, 25_002), (8, 30_000, 20_000, 25_000)]
+    assert [row[:4] for row in measures(table)] == [(7, 30_000, 20_000, 25_002), (8, 30_000, 20_000, 25_000)]
 
 
 def test_a_pairs_file_is_read_as_it_is_documented(pairs_file):
@@ -175,15 +175,15 @@ def test_the_gate_holds_the_chosen_percentile_of_named_pairs_against_their_thres
     named = NamedPair("first", stages=(0, 1), threshold=0.30)
     strict = NamedPair("strict", stages=(0, 1), threshold=0.15, percentile=10)
     rows = pa.concat_tables([named_table_periods(each, periods) for each in (named, strict)])
-    verdicts = {verdict.pair: verdict for verdict in judge((named, strict), rows)}
+    verdicts = {verdict.pair: verdict for verdict in judge_pairs((named, strict), rows)}
     assert verdicts["first"].passed and verdicts["first"].units == 4
     assert verdicts["strict"].passed is False, "the tail fails where the median passes"
 
 
-def test_the_gate_does_not_judge_what_it_has_no_figures_of():
+def test_the_gate_does_not_judge_what_it_has_no_measures_of():
     named = NamedPair("first", stages=(0, 1))
-    (verdict,) = judge((named,), named_table_periods(named, PERIODS.schema.empty_table()))
+    (verdict,) = judge_pairs((named,), named_table_periods(named, PERIODS.schema.empty_table()))
     assert (verdict.passed, verdict.refusal) == (None, "the iteration has no pair of stages 0 and 1")
-    few = refused({"pair": "stages 0 and 1", "kind": "stages", "stage": 0}, "1 steady unit; 2 are needed")
-    (verdict,) = judge((named,), named_table_periods(named, few))
-    assert (verdict.passed, verdict.refusal) == (None, "1 steady unit; 2 are needed")
+    few = refused({"pair": "stages 0 and 1", "kind": "stages", "stage": 0}, "1 steady unit, 2 are needed")
+    (verdict,) = judge_pairs((named,), named_table_periods(named, few))
+    assert (verdict.passed, verdict.refusal) == (None, "1 steady unit, 2 are needed")

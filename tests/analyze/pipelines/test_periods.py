@@ -19,8 +19,9 @@ from tests.analyze.schedules import (
     perfect,
 )
 from traceviz_dag.analyze.across_invariants import periods_violations
-from traceviz_dag.analyze.pipelines.period_summary import period_summary, two_modes
-from traceviz_dag.analyze.pipelines.periods import periods_table, scored_rows
+from traceviz_dag.analyze.pipelines.period_summary import judge_pairs, period_summary, two_modes
+from traceviz_dag.analyze.pipelines.periods import period_rows, periods_table, refused, scored_rows
+from traceviz_dag.read.pairs_file import NamedPair
 from traceviz_dag.tables import PERIODS
 
 
@@ -94,7 +95,7 @@ def test_scores_outside_zero_to_one_are_reported_and_gaps_count_against_the_pair
 def test_pairs_with_fewer_than_two_steady_units_have_no_figure_but_a_reason():
     rows = stage_pairs(periods_of(plain(4, 4), 1, lambda *_: 10))
     told = {row["stage"]: row["refusal"] for row in rows}
-    assert told == {0: "0 steady units; 2 are needed", 1: "1 steady unit; 2 are needed", 2: None}
+    assert told == {0: "0 steady units, 2 are needed", 1: "1 steady unit, 2 are needed", 2: None}
     assert all(row["overlap_score"] is None and row["unit"] is None for row in rows if row["refusal"])
 
 
@@ -154,6 +155,32 @@ def test_percentiles_are_over_a_stated_window_and_name_the_worst_rank():
     assert first["period_p50_ns"] == np.percentile([row["period_ns"] for row in rows], 50)
     assert first["period_p99_ns"] == round(np.percentile([row["period_ns"] for row in rows], 99))
     assert first["worst_rank"] == 0 and first["statement"].endswith(f"N={len(rows)}")
+
+
+def test_each_refusal_names_its_ranks_and_steps_and_what_is_judged_over_fewer_ranks_is_known():
+    few, nothing = "1 steady unit, 2 are needed", "no dp communication in its 4 steady units"
+
+    def rows(step: int, refusals: dict[int, str | None]) -> pa.Table:
+        pair = {"pair": "computation + dp", "kind": "dimension", "dimension": "dp", "step": step}
+        scored = scored_rows(np.full(2, 30), np.full(2, 20), np.full(2, 20)) | {"unit": np.arange(2)}
+        of_rank = {rank: pair | {"rank": rank, "rank1": rank} for rank in refusals}
+        return pa.concat_tables(
+            refused(of_rank[rank], why) if why else period_rows(of_rank[rank], 2, scored)
+            for rank, why in refusals.items()
+        )
+
+    named = NamedPair("computation + dp", dimension="dp")
+    table = pa.concat_tables([rows(7, {0: few, 1: few, 2: nothing, 3: None}), rows(8, {0: few, 2: nothing, 3: None})])
+    (verdict,) = judge_pairs((named,), table)
+    assert verdict.over_fewer_ranks and (verdict.ranks, verdict.ranks_without) == (1, 3)
+    assert verdict.refusal == f"ranks 0–1 in step 7, rank 0 in step 8: {few}; rank 2: {nothing}"
+    first, second = period_summary(table).to_pylist()
+    assert first["without"] == f"ranks 0–1: {few}; rank 2: {nothing}"
+    assert second["without"] == f"rank 0: {few}; rank 2: {nothing}"
+    answered = rows(7, {2: nothing, 3: None})
+    assert not judge_pairs((named,), answered)[0].over_fewer_ranks, "that nothing is to overlap is an answer"
+    (whole,) = period_summary(rows(7, {0: few, 1: few})).to_pylist()
+    assert (whole["refusal"], whole["without"]) == (few, None)
 
 
 def test_two_modes_are_noted_and_one_mode_with_a_tail_is_not():

@@ -17,7 +17,7 @@ from traceviz_dag.analyze.pipelines.periods import periods_table
 from traceviz_dag.analyze.pipelines.pipeline_views import replica_stages, stage_spread
 from traceviz_dag.analyze.pipelines.pipelines import pipelines_table
 from traceviz_dag.pipeline.across_ranks import stored_stage_times
-from traceviz_dag.simulate import Settings
+from traceviz_dag.simulate import JobSettings
 from traceviz_dag.simulate.settings import Faults
 from traceviz_dag.tables import PIPELINES
 
@@ -168,9 +168,9 @@ def test_the_parts_add_up_on_megatron_s_own_schedules(shared_data, source, run):
 
 def test_a_bad_split_shows_as_imbalance_of_its_stage_and_a_good_one_does_not(tmp_path_factory):
     folder = tmp_path_factory.mktemp("split")
-    job = Settings(tp=2, pp=2, dp=2, microbatches=8, **SMALL)
+    job = JobSettings(tp=2, pp=2, dp=2, microbatches=8, **SMALL)
     good, _ = simulated(job, folder)
-    bad, _ = simulated(Settings(tp=2, pp=2, dp=2, microbatches=8, faults=Faults(bad_stage_split=2), **SMALL), folder)
+    bad, _ = simulated(JobSettings(tp=2, pp=2, dp=2, microbatches=8, faults=Faults(bad_stage_split=2), **SMALL), folder)
     imbalance = []
     for iteration in (good, bad):
         table = iteration.table("pipelines")
@@ -182,7 +182,7 @@ def test_a_bad_split_shows_as_imbalance_of_its_stage_and_a_good_one_does_not(tmp
 
 
 def test_the_span_of_the_first_stage_is_that_of_the_truth(tmp_path_factory):
-    iteration, truth = simulated(Settings(tp=2, pp=4, microbatches=8, **SMALL), tmp_path_factory.mktemp("span"))
+    iteration, truth = simulated(JobSettings(tp=2, pp=4, microbatches=8, **SMALL), tmp_path_factory.mktemp("span"))
     true = pq.read_table(truth / "pipelines.parquet").to_pandas().set_index("rank")
     for row in iteration.table("pipelines").to_pylist():
         if row["stage"] == 0:
@@ -192,7 +192,9 @@ def test_the_span_of_the_first_stage_is_that_of_the_truth(tmp_path_factory):
 
 @pytest.mark.parametrize("overlap_p2p", [False, True])
 def test_combined_1f1b_of_a_simulated_job_is_taken_apart_like_any_other(overlap_p2p, tmp_path_factory):
-    settings = Settings(pp=2, vpp=2, ep=2, dp=2, microbatches=4, overlap_expert=True, overlap_p2p=overlap_p2p, **SMALL)
+    settings = JobSettings(
+        pp=2, vpp=2, ep=2, dp=2, microbatches=4, overlap_expert=True, overlap_p2p=overlap_p2p, **SMALL
+    )
     iteration, _ = simulated(settings, tmp_path_factory.getbasetemp())
     table = iteration.table("pipelines")
     assert pipelines_violations(table).num_rows == 0
@@ -202,7 +204,7 @@ def test_combined_1f1b_of_a_simulated_job_is_taken_apart_like_any_other(overlap_
 
 
 def test_views_over_replicas_and_the_peers_of_a_stage(tmp_path_factory):
-    iteration, _ = simulated(Settings(tp=2, pp=2, dp=2, microbatches=8, **SMALL), tmp_path_factory.mktemp("views"))
+    iteration, _ = simulated(JobSettings(tp=2, pp=2, dp=2, microbatches=8, **SMALL), tmp_path_factory.mktemp("views"))
     table = iteration.table("pipelines")
     replicas = replica_stages(table).to_pylist()
     assert [(row["dense_replica"], row["stage"], row["pipelines"]) for row in replicas] == [

@@ -23,7 +23,7 @@ from traceviz_dag.analyze.matching.collective_matching import FAULTS, MATCHED_BY
 from traceviz_dag.analyze.matching.matches import Matches, connected
 from traceviz_dag.analyze.waits.arrivals import arrivals
 from traceviz_dag.analyze.waits.collectives import collectives_table
-from traceviz_dag.simulate import Settings
+from traceviz_dag.simulate import JobSettings
 from traceviz_dag.simulate.settings import Era
 from traceviz_dag.tables import COLLECTIVES
 
@@ -96,17 +96,17 @@ def test_matches_waits_and_transfers_of_megatron_runs_are_those_of_the_truth(sha
 
 
 JOBS = {
-    "plain": Settings(tp=2, pp=4, microbatches=8, **SMALL),
-    "interleaved": Settings(pp=4, vpp=2, microbatches=8, **SMALL),
-    "overlapped": Settings(pp=4, vpp=2, microbatches=8, overlap_p2p=True, **SMALL),
-    "overlapped, peers not recorded": Settings(
+    "plain": JobSettings(tp=2, pp=4, microbatches=8, **SMALL),
+    "interleaved": JobSettings(pp=4, vpp=2, microbatches=8, **SMALL),
+    "overlapped": JobSettings(pp=4, vpp=2, microbatches=8, overlap_p2p=True, **SMALL),
+    "overlapped, peers not recorded": JobSettings(
         pp=4, vpp=2, microbatches=8, overlap_p2p=True, era=Era.TORCH_2_4, **SMALL
     ),
-    "context parallel": Settings(cp=4, dp=2, microbatches=2, **SMALL),
-    "context parallel, no sequence numbers": Settings(cp=4, dp=2, microbatches=2, era=Era.TORCH_2_3, **SMALL),
-    "experts": Settings(tp=2, pp=2, ep=2, dp=2, microbatches=4, **SMALL),
-    "combined": Settings(pp=2, vpp=2, ep=2, dp=2, microbatches=4, overlap_expert=True, **SMALL),
-    "combined, overlapped": Settings(
+    "context parallel": JobSettings(cp=4, dp=2, microbatches=2, **SMALL),
+    "context parallel, no sequence numbers": JobSettings(cp=4, dp=2, microbatches=2, era=Era.TORCH_2_3, **SMALL),
+    "experts": JobSettings(tp=2, pp=2, ep=2, dp=2, microbatches=4, **SMALL),
+    "combined": JobSettings(pp=2, vpp=2, ep=2, dp=2, microbatches=4, overlap_expert=True, **SMALL),
+    "combined, overlapped": JobSettings(
         pp=2, vpp=2, ep=2, dp=2, microbatches=4, overlap_expert=True, overlap_p2p=True, **SMALL
     ),
 }

@@ -28,7 +28,7 @@ from traceviz_dag.analyze.waits.experts import expert_load
 from traceviz_dag.analyze.waits.links import link_speeds
 from traceviz_dag.analyze.waits.waits import charge_waits
 from traceviz_dag.pipeline.across_ranks import StoredIteration, expert_exchanges
-from traceviz_dag.simulate import Settings
+from traceviz_dag.simulate import JobSettings
 from traceviz_dag.simulate.settings import Faults, Recompute
 from traceviz_dag.tables import COLLECTIVES, KERNELS
 
@@ -45,7 +45,7 @@ JOB = {
 
 
 def job(faults: Faults, folder, **more) -> StoredIteration:
-    return simulated(Settings(**{**JOB, **more}, faults=faults), folder)[0]
+    return simulated(JobSettings(**{**JOB, **more}, faults=faults), folder)[0]
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +113,14 @@ def test_a_slow_link_is_told_from_a_late_peer(folder):
     assert blamed(iteration) == []
 
 
+def test_links_of_two_ranks_that_meet_nobody_else_are_not_told_apart(folder):
+    # Four ranks a node: beyond its node each rank meets only its neighbour in the pipeline.
+    rows = link_speeds(job(Faults(slow_link=3), folder, node_size=4).table("collectives")).to_pylist()
+    told = {(row["rank"], row["scope"]): (row["slow"], row["or_of"]) for row in rows}
+    assert told[3, "inter_node"] == (None, [7]) and told[7, "inter_node"] == (None, [3])
+    assert [look for look, (slow, _) in told.items() if slow] == [(3, "intra_node")]
+
+
 def test_uneven_experts_show_in_the_load_and_as_late_ranks(folder):
     moe = {"tp": 1, "ep": 2, "dp": 4, "layers": 4}
     even, uneven = (job(Faults(expert_imbalance=share), folder, **moe) for share in (0.0, 0.75))
@@ -127,7 +135,7 @@ def test_uneven_experts_show_in_the_load_and_as_late_ranks(folder):
 
 def test_exposed_and_hidden_time_of_a_simulated_job_is_that_of_the_truth(tmp_path_factory):
     iteration, truth = simulated(
-        Settings(tp=2, pp=2, dp=2, microbatches=4, **SMALL), tmp_path_factory.mktemp("exposed")
+        JobSettings(tp=2, pp=2, dp=2, microbatches=4, **SMALL), tmp_path_factory.mktemp("exposed")
     )
     table = iteration.table("collectives").to_pandas()
     true = truth_kernels(truth)

@@ -146,13 +146,11 @@ def test_unreadable_files_are_refused(tmp_path):
         read_topology_file(tmp_path / "binary.txt")
 
 
-def test_the_newest_file_of_a_folder_or_its_parent_is_found(tmp_path):
-    iteration = tmp_path / "iteration_2"
-    iteration.mkdir()
-    assert find_topology_file(iteration) is None
+def test_the_newest_file_of_a_folder_is_found(tmp_path):
+    assert find_topology_file(tmp_path) is None
     for stamp in ("20260101_000000", "20260102_000000"):
         (tmp_path / f"unique_parallel_groups_{stamp}.txt").write_text(NEW_FORM)
-    found = find_topology_file(iteration)
+    found = find_topology_file(tmp_path)
     assert found is not None
     assert found.name == "unique_parallel_groups_20260102_000000.txt"
     assert read_topology_file(found).groups["pp"] == PIPELINE

@@ -19,7 +19,7 @@ from traceviz_dag.read.perfetto.engines import Engine
 from traceviz_dag.read.perfetto.reader import read_session, read_with_perfetto
 from traceviz_dag.read.perfetto.session import open_trace
 from traceviz_dag.simulate.job import simulate
-from traceviz_dag.simulate.settings import Era, Settings
+from traceviz_dag.simulate.settings import Era, JobSettings
 
 EQUAL = ("kineto/dlrm8/rank3.json.gz", "kineto/hta/trace_filter_rank-0.json.gz")
 OVERLAPPING = ("kineto/tracelens/b200_vllm_eager.json.gz", "kineto/tracelens/mi300_resnet_act_checkpoint.json.gz")
@@ -52,7 +52,7 @@ def test_what_is_missing_is_what_perfetto_says_it_dropped(
 
 @pytest.mark.parametrize("era", list(Era))
 def test_simulated_traces_of_every_era_lose_nothing(tmp_path: Path, era: Era, trace_processor: Engine) -> None:
-    run = simulate(Settings(pp=2, microbatches=2, layers=2, era=era), tmp_path / "job", workers=1)
+    run = simulate(JobSettings(pp=2, microbatches=2, layers=2, era=era), tmp_path / "job", workers=1)
     path = next(run.glob("iteration_*/rank_0001*"))
     found = compare(read_kineto(path), read_with_perfetto(path, trace_processor))
     assert found.dropped == 0

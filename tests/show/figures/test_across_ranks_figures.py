@@ -100,7 +100,7 @@ def test_the_parts_of_a_bubble_begin_where_the_part_before_ends_and_reach_the_sp
         assert at == row["span_ns"]
     drawn = draw_bubble_waterfall(source)
     assert title(drawn).startswith("17 % of the pipelines' time is bubble, most of it fill and drain (17 %)")
-    assert "; rank 1, alone of stage 1, computes 14 % longer than the mean stage" in title(drawn)
+    assert "; rank 1, the only one measured of stage 1, computes 14 % longer than the mean stage" in title(drawn)
 
 
 def test_of_too_many_pipelines_the_longest_are_drawn_and_the_figure_says_so():
@@ -126,7 +126,7 @@ def test_every_unit_is_in_a_column_of_the_period_distribution():
     assert title(figure).startswith("Periods of stage 0: p50 11.0 ms, p99 31.3 ms; stages 0 and 1 overlap least")
     said = " ".join(texts(figure))
     assert "1 scores below -1 or over 2 stand at the edge" in said
-    assert "1 pairs have no figures, such as computation + dp: no dp in it" in said
+    assert "1 pair has no measures, such as computation + dp, stage 0: no dp in it" in said
 
 
 def test_two_modes_of_a_period_are_said():

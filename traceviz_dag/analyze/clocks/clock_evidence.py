@@ -15,11 +15,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from traceviz_dag.analyze.clocks.robust import Floats, grouped_quantile, grouped_spread
-from traceviz_dag.analyze.intervals import Int64, number_groups
+from traceviz_dag.analyze.clocks.robust import grouped_quantile, grouped_spread
+from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.matching.collective_matching import MATCHED_BY, MatchedBy
 from traceviz_dag.analyze.matching.matches import Matches, connected
 from traceviz_dag.analyze.matching.operations import ENDS_TOGETHER, OPERATIONS
+from traceviz_dag.arrays import Float64, Int64
 
 FEWEST_MATCHES = 3
 """Matches below which clocks are not joined: one or two cannot contradict each other."""
@@ -83,8 +84,8 @@ class GroupViews:
     node: Int64
     group: Int64
     view: Int64
-    middle: Floats
-    weight: Floats
+    middle: Float64
+    weight: Float64
     count: Int64
 
 
@@ -120,7 +121,7 @@ def clock_evidence(matches: Matches, ranks: Int64) -> ClockEvidence:
     return evidence.select(~spread[unit])
 
 
-def group_views(evidence: ClockEvidence, ends: Floats) -> GroupViews:
+def group_views(evidence: ClockEvidence, ends: Float64) -> GroupViews:
     """Compare ends with the middle of their unit, group by group.
 
     Args:
@@ -145,7 +146,7 @@ def group_views(evidence: ClockEvidence, ends: Floats) -> GroupViews:
     return GroupViews(evidence.node[first], group, view.astype(np.int64), typical, 1 / deviation**2, count)
 
 
-def _densest_half(ordered: Floats) -> tuple[float, float]:
+def _densest_half(ordered: Float64) -> tuple[float, float]:
     """Middle and width of the shortest interval that holds half of some sorted values."""
     half = (len(ordered) + 1) // 2
     widths = ordered[half - 1 :] - ordered[: len(ordered) - half + 1]

@@ -15,10 +15,11 @@ import numpy as np
 import pyarrow as pa
 
 from traceviz_dag.analyze.clocks.clock_evidence import FEWEST_MATCHES, ClockEvidence, clock_evidence, group_views
-from traceviz_dag.analyze.clocks.robust import Floats, grouped_quantile, solve_differences, theil_sen
-from traceviz_dag.analyze.intervals import Int64, number_groups
+from traceviz_dag.analyze.clocks.robust import grouped_quantile, solve_differences, theil_sen
+from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.matching.communications import nullable, optional_integers
 from traceviz_dag.analyze.matching.matches import Matches, connected
+from traceviz_dag.arrays import Float64, Int64
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.tables import RANK_CLOCKS
 
@@ -42,7 +43,7 @@ class SolvedClocks:
     ranks: Int64
     component: Int64
     offset_ns: Int64
-    drift_ppm: Floats
+    drift_ppm: Float64
     reference_ns: Int64
 
     def align(self, rank: Int64, instants: Int64) -> Int64:
@@ -78,14 +79,14 @@ def solve_clocks(matches: Matches, ranks: Sequence[int] | None = None) -> pa.Tab
     offset = _offsets(evidence, steady, references)
     offset += _offsets(evidence, steady - offset[evidence.node], references)
     aligned = steady - offset[evidence.node]
-    figures = _residuals(evidence, aligned) | {
+    measures = _residuals(evidence, aligned) | {
         "offset_ns": np.rint(offset).astype(np.int64),
         "reference_ns": np.full(len(everyone), base + round(middle)),
         "drift_ppm": np.where(known, drift / PPM, np.nan),
         "reference_rank": everyone[references[evidence.component]],
     }
-    figures["early_receives"] = _early_receives(matches, everyone, figures, evidence)
-    return _table(everyone, evidence, figures, np.bincount(evidence.node, minlength=len(everyone)))
+    measures["early_receives"] = _early_receives(matches, everyone, measures, evidence)
+    return _table(everyone, evidence, measures, np.bincount(evidence.node, minlength=len(everyone)))
 
 
 def solved_clocks(rank_clocks: pa.Table) -> SolvedClocks:
@@ -119,12 +120,12 @@ def _references(evidence: ClockEvidence) -> Int64:
     return references
 
 
-def _offsets(evidence: ClockEvidence, ends: Floats, references: Int64) -> Floats:
+def _offsets(evidence: ClockEvidence, ends: Float64, references: Int64) -> Float64:
     views = group_views(evidence, ends)
     return _solve(views.middle, views.node, views.group, views.weight, references, len(evidence.ranks))
 
 
-def _drifts(evidence: ClockEvidence, ends: Floats, references: Int64) -> tuple[Floats, np.ndarray]:
+def _drifts(evidence: ClockEvidence, ends: Float64, references: Int64) -> tuple[Float64, np.ndarray]:
     """Drift of each node (0 where unknown), and whether it is known."""
     none = np.zeros(len(evidence.ranks)), np.zeros(len(evidence.ranks), dtype=bool)
     sure = evidence.select(evidence.sure_entries())
@@ -156,7 +157,7 @@ def _drifts(evidence: ClockEvidence, ends: Floats, references: Int64) -> tuple[F
     return np.where(known, drift, 0.0), known
 
 
-def _solve(values: Floats, node: Int64, group: Int64, weight: Floats, fixed: Int64, nodes: int) -> Floats:
+def _solve(values: Float64, node: Int64, group: Int64, weight: Float64, fixed: Int64, nodes: int) -> Float64:
     """``solve_differences`` over the nodes that occur; a node that does not is 0."""
     _, dense = number_groups(group)
     result = np.zeros(nodes)
@@ -166,7 +167,7 @@ def _solve(values: Floats, node: Int64, group: Int64, weight: Floats, fixed: Int
     return result
 
 
-def _residuals(evidence: ClockEvidence, aligned: Floats) -> dict[str, np.ndarray]:
+def _residuals(evidence: ClockEvidence, aligned: Float64) -> dict[str, np.ndarray]:
     chosen = evidence.best_entries()
     node = evidence.node[chosen]
     residual = (aligned - grouped_quantile(aligned, evidence.unit, evidence.units, 0.5)[evidence.unit])[chosen]
@@ -178,10 +179,10 @@ def _residuals(evidence: ClockEvidence, aligned: Floats) -> dict[str, np.ndarray
     return {"residual_p05_ns": low, "residual_p95_ns": high, "span_ns": np.where(last > first, last - first, 0)}
 
 
-def _early_receives(matches: Matches, ranks: Int64, figures: dict[str, np.ndarray], evidence: ClockEvidence) -> Int64:
+def _early_receives(matches: Matches, ranks: Int64, measures: dict[str, np.ndarray], evidence: ClockEvidence) -> Int64:
     """How many of each rank's receives end before their send starts: clocks or matches must then be wrong."""
-    drift = np.nan_to_num(figures["drift_ppm"])
-    clocks = SolvedClocks(ranks, evidence.component, figures["offset_ns"], drift, figures["reference_ns"])
+    drift = np.nan_to_num(measures["drift_ppm"])
+    clocks = SolvedClocks(ranks, evidence.component, measures["offset_ns"], drift, measures["reference_ns"])
     rows, messages = matches.rows, matches.messages
     starts = clocks.align(rows.rank[messages.sender], rows.start_ns[messages.sender])
     ends = clocks.align(rows.rank[messages.receiver], rows.end_ns[messages.receiver])
@@ -191,10 +192,10 @@ def _early_receives(matches: Matches, ranks: Int64, figures: dict[str, np.ndarra
     return np.bincount(node[comparable & (ends < starts)], minlength=len(ranks)).astype(np.int64)
 
 
-def _table(ranks: Int64, evidence: ClockEvidence, figures: dict[str, np.ndarray], matches: Int64) -> pa.Table:
+def _table(ranks: Int64, evidence: ClockEvidence, measures: dict[str, np.ndarray], matches: Int64) -> pa.Table:
     sizes = np.bincount(evidence.component, minlength=1)
     nothing = np.full(len(ranks), np.nan)
-    low, high = figures.get("residual_p05_ns", nothing), figures.get("residual_p95_ns", nothing)
+    low, high = measures.get("residual_p05_ns", nothing), measures.get("residual_p95_ns", nothing)
     refusals = [
         _refusal(int(sizes[component]), int(count), (above - below) / 2)
         for component, count, below, above in zip(evidence.component, matches, low, high, strict=True)
@@ -207,12 +208,12 @@ def _table(ranks: Int64, evidence: ClockEvidence, figures: dict[str, np.ndarray]
         "refusal": refusals,
     }
     for name in ("reference_rank", "offset_ns", "reference_ns", "early_receives"):
-        values = figures.get(name, np.full(len(ranks), MISSING))
+        values = measures.get(name, np.full(len(ranks), MISSING))
         columns[name] = nullable(np.where(refused, MISSING, values) if name != "early_receives" else values)
     for name in ("residual_p05_ns", "residual_p95_ns", "span_ns"):
-        values = figures.get(name, nothing)
+        values = measures.get(name, nothing)
         columns[name] = nullable(np.where(np.isnan(values), MISSING, np.nan_to_num(np.rint(values))).astype(np.int64))
-    drift = figures.get("drift_ppm", nothing)
+    drift = measures.get("drift_ppm", nothing)
     columns["drift_ppm"] = pa.array(drift, mask=np.isnan(drift) | refused)
     return RANK_CLOCKS.from_columns(columns)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from traceviz_dag.arrays import Float64
+
 Numbers = npt.NDArray[np.integer]
 
 _HUBER = 1.345
@@ -14,7 +15,7 @@ NORMAL_SPREAD = 1.4826
 """A normal distribution's standard deviation over its median absolute deviation."""
 
 
-def grouped_quantile(values: Floats, group: Numbers, groups: int, share: float) -> Floats:
+def grouped_quantile(values: Float64, group: Numbers, groups: int, share: float) -> Float64:
     """The quantile of each group, interpolated between neighbours; NaN for a group without values.
 
     Args:
@@ -31,13 +32,13 @@ def grouped_quantile(values: Floats, group: Numbers, groups: int, share: float) 
     return np.where(counts > 0, ordered[low] * (1 - part) + ordered[high] * part, np.nan)
 
 
-def grouped_spread(values: Floats, group: Numbers, groups: int) -> Floats:
+def grouped_spread(values: Float64, group: Numbers, groups: int) -> Float64:
     """Standard deviation of each group, estimated from its median absolute deviation."""
     middle = grouped_quantile(values, group, groups, 0.5)
     return NORMAL_SPREAD * grouped_quantile(np.abs(values - middle[group]), group, groups, 0.5)
 
 
-def theil_sen(times: Floats, values: Floats) -> float:
+def theil_sen(times: Float64, values: Float64) -> float:
     """The median slope over all pairs of points (of evenly chosen points where there are very many)."""
     order = np.argsort(times, kind="stable")
     most = int(np.sqrt(2 * _MOST_SLOPES))
@@ -51,14 +52,14 @@ def theil_sen(times: Floats, values: Floats) -> float:
 
 
 def solve_differences(
-    values: Floats,
+    values: Float64,
     node: Numbers,
     group: Numbers,
-    weight: Floats,
+    weight: Float64,
     fixed: Numbers,
     passes: int = 20,
     close: float = 1e-6,
-) -> Floats:
+) -> Float64:
     """Solve value = x[node] + b[group] for x by Huber-weighted least squares.
 
     Args:
@@ -73,8 +74,8 @@ def solve_differences(
     nodes, groups = int(node.max()) + 1, int(group.max()) + 1
     first, second = _pairs_within(group)
     cell = node[first] * nodes + node[second]
-    x: Floats = np.zeros(nodes)
-    robust: Floats = np.ones(len(values))
+    x: Float64 = np.zeros(nodes)
+    robust: Float64 = np.ones(len(values))
     for _ in range(passes):
         w = weight * robust
         total = np.bincount(group, weights=w, minlength=groups)

@@ -14,10 +14,11 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 
-from traceviz_dag.analyze.intervals import Int64, number_groups
+from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.matching.communication_groups import BY_DIMENSION, BY_NAME, BY_WORLD, GroupedRows
 from traceviz_dag.analyze.matching.communications import Communications, labels
 from traceviz_dag.analyze.matching.operations import OPERATIONS, Operation
+from traceviz_dag.arrays import Int64
 from traceviz_dag.read.events import MISSING
 
 UNMATCHED = -1
@@ -195,7 +196,7 @@ def _reference_queues(unit: npt.NDArray[np.intp], lengths: Int64, prints: npt.ND
 
 
 def _only_fit(short: Int64, long: Int64) -> int:
-    """Where a list stands in a longer one, if there is exactly one such place; else ``MISSING``."""
+    """Where a list is in a longer one, if there is exactly one such place; else ``MISSING``."""
     if not 0 < len(short) < len(long):
         return MISSING
     windows = np.lib.stride_tricks.sliding_window_view(long, len(short))

@@ -14,9 +14,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from traceviz_dag.analyze.intervals import Int64
 from traceviz_dag.analyze.kernel_intervals import codes
 from traceviz_dag.analyze.matching.operations import OPERATIONS, Operation, operation_of
+from traceviz_dag.arrays import Int64
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.vocabulary import Dimension, Kind
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from traceviz_dag.analyze.intervals import Int64
+from traceviz_dag.arrays import Int64
 
 ANY, SENDS, RECEIVES = range(3)
 """What an exchange is known to do: a batch (whatever the schedule wants), one send, one receive."""

@@ -10,12 +10,9 @@ import re
 from enum import StrEnum
 
 import numpy as np
-import numpy.typing as npt
 
-from traceviz_dag.analyze.intervals import Int64
+from traceviz_dag.arrays import Float64, Int64
 from traceviz_dag.read.events import MISSING
-
-Floats = npt.NDArray[np.float64]
 
 
 class Operation(StrEnum):
@@ -106,7 +103,7 @@ def message_bytes(operation: Int64, in_elements: Int64, out_elements: Int64, siz
     return np.where(known, elements * np.where(known, size, 1), MISSING)
 
 
-def bus_factor(operation: Int64, members: Int64) -> Floats:
+def bus_factor(operation: Int64, members: Int64) -> Float64:
     """Bus bandwidth / algorithm bandwidth: 2(n-1)/n for an all-reduce, (n-1)/n for other gathers and exchanges, else 1.
 
     Args:
@@ -120,7 +117,7 @@ def bus_factor(operation: Int64, members: Int64) -> Floats:
     return np.where(operation == OPERATIONS.index(Operation.ALL_REDUCE), 2 * share, factor)
 
 
-def bandwidth(nbytes: Int64, transfer_ns: Int64) -> Floats:
+def bandwidth(nbytes: Int64, transfer_ns: Int64) -> Float64:
     """Algorithm bandwidth in GB/s (bytes per nanosecond); NaN where the size is unknown or no time passed."""
     known = (nbytes != MISSING) & (transfer_ns > 0)
     return np.where(known, nbytes / np.where(known, transfer_ns, 1), np.nan)

@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from traceviz_dag.analyze.intervals import Int64, Intervals
+from traceviz_dag.analyze.intervals import Intervals
 from traceviz_dag.analyze.kernel_intervals import DIMENSIONS, KINDS, KernelIntervals
+from traceviz_dag.arrays import Bool, Int64
 from traceviz_dag.classify.rules import Rules
 from traceviz_dag.errors import UsageError
 from traceviz_dag.read.events import KERNEL, MISSING
@@ -18,8 +19,6 @@ from traceviz_dag.read.nsys.profile import NO_NAME, NsysProfile
 from traceviz_dag.read.nsys.rows import array_of
 from traceviz_dag.read.nsys.store import codes_of, words_of
 from traceviz_dag.vocabulary import Dimension, Kind
-
-Bool = npt.NDArray[np.bool_]
 
 _COLUMNS = ("name", "category", "start_ns", "duration_ns", "stream", "process", "launch", "bytes")
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from traceviz_dag.analyze.nsys.overlap import GpuOverlap
-from traceviz_dag.analyze.nsys.summary import NameFigures
+from traceviz_dag.analyze.nsys.summary import NameMeasures
 from traceviz_dag.analyze.nsys.tree import RangeNode
 from traceviz_dag.vocabulary import Kind
 
@@ -34,7 +34,7 @@ class NameChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ProfileComparison:
     """Profile B against profile A, over all GPUs that were asked for.
 
     Attributes:
@@ -61,13 +61,13 @@ class Comparison:
 def compare(
     a: Sequence[GpuOverlap],
     b: Sequence[GpuOverlap],
-    kernels: tuple[Sequence[NameFigures], Sequence[NameFigures]],
+    kernels: tuple[Sequence[NameMeasures], Sequence[NameMeasures]],
     ranges: tuple[Sequence[RangeNode], Sequence[RangeNode]],
-) -> Comparison:
+) -> ProfileComparison:
     """Compare two profiles.
 
     Args:
-        a, b: the figures of each GPU, in the same order.
+        a, b: the measures of each GPU, in the same order.
         kernels: of A and B, all GPUs one after another; a name may occur more than once.
         ranges: the hierarchy of A and of B, likewise.
     """
@@ -81,7 +81,7 @@ def compare(
     both = [one for one in work if one.count_a and one.count_b]
     shared = sum(one.total_a_ns + one.total_b_ns for one in both) / everything if everything else 0.0
     equal = sum(one.count_a == one.count_b for one in both) / len(both) if both else 0.0
-    return Comparison(
+    return ProfileComparison(
         window_a,
         window_b,
         parts,
@@ -94,9 +94,9 @@ def compare(
     )
 
 
-def _kernel_totals(figures: Sequence[NameFigures]) -> dict[str, tuple[int, int]]:
+def _kernel_totals(measures: Sequence[NameMeasures]) -> dict[str, tuple[int, int]]:
     totals: dict[str, tuple[int, int]] = {}
-    for one in figures:
+    for one in measures:
         count, total = totals.get(one.name, (0, 0))
         totals[one.name] = (count + one.count, total + one.total_ns)
     return totals
@@ -145,7 +145,7 @@ def _verdict(window_a: int, window_b: int, parts: Mapping[str, tuple[int, int]],
     if shared < _LITTLE:
         return "No verdict: the two run different kernels."
     if abs(change) <= _NO_CHANGE * window_a:
-        return f"No change: the window differs by {change / 1e6:+.3f} ms, under 1 %."
+        return f"No change: the window differs by {change / 1e6:+,.3f} ms, under 1 %."
     words = {
         "compute_ns": "computation",
         "exposed_ns": "exposed communication",
@@ -156,7 +156,8 @@ def _verdict(window_a: int, window_b: int, parts: Mapping[str, tuple[int, int]],
     part = max(parts, key=lambda name: (parts[name][1] - parts[name][0]) * (1 if change > 0 else -1))
     delta = parts[part][1] - parts[part][0]
     word = "slower" if change > 0 else "faster"
+    how_much = "most of it" if 2 * abs(delta) > abs(change) else "the largest part of it"
     return (
-        f"B is {abs(change) / window_a:.1%} {word} ({change / 1e6:+.3f} ms), most of it in {words[part]} "
-        f"({delta / 1e6:+.3f} ms)."
+        f"B is {abs(change) / window_a:.1%} {word} ({change / 1e6:+,.3f} ms), {how_much} in {words[part]} "
+        f"({delta / 1e6:+,.3f} ms)."
     )

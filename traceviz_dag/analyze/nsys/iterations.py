@@ -8,15 +8,14 @@ import numpy as np
 
 from traceviz_dag.analyze.nsys.activity import Activity, Clip, processes_of
 from traceviz_dag.analyze.nsys.overlap import GpuOverlap, gpu_overlap
+from traceviz_dag.arrays import NONE, Int64, lookup
 from traceviz_dag.classify.rules import Rules
-from traceviz_dag.read.events import Int64
-from traceviz_dag.read.host_tree import NONE, take
 from traceviz_dag.read.nsys.iterations import Iterations, NamedRanges, find_iterations
 from traceviz_dag.read.nsys.profile import MARK, NsysProfile
 
 
 @dataclass(frozen=True, slots=True)
-class IterationFigures:
+class IterationMeasures:
     """One iteration on one GPU: its number, what it was read from, and its overlap inside the window."""
 
     number: int
@@ -33,7 +32,7 @@ def iterations_of(profile: NsysProfile, activity: Activity, rules: Rules) -> Ite
     # Iterations are times of the host: a kernel counts where it was launched, as far as that is known.
     calls = profile.rows("calls", "start_ns", of=processes_of([mine]))
     call = calls.place(kernels.launch)
-    times_ns = np.where(call == NONE, kernels.starts, take(calls.integers("start_ns"), call))
+    times_ns = np.where(call == NONE, kernels.starts, lookup(calls.integers("start_ns"), call))
     order = np.argsort(times_ns, kind="stable")
     return find_iterations(
         ranges_of_process(profile, process),
@@ -55,22 +54,22 @@ def ranges_of_process(profile: NsysProfile, process: int) -> NamedRanges:
     )
 
 
-def iteration_figures(
+def iteration_measures(
     profile: NsysProfile, activity: Activity, rules: Rules, window: Clip | None = None
-) -> list[IterationFigures]:
+) -> list[IterationMeasures]:
     """Each iteration of a GPU, measured between its start and end on the host.
 
     Args:
         window: iterations are cut at its edges, and those outside are left out; None takes all.
     """
     found = iterations_of(profile, activity, rules)
-    figures = []
+    measures = []
     for number, start, end in zip(found.number.tolist(), found.start_ns.tolist(), found.end_ns.tolist(), strict=True):
         low = start if window is None else max(start, window.start_ns)
         high = end if window is None else min(end, window.end_ns)
         if high > low:
-            figures.append(IterationFigures(number, found.source, gpu_overlap(activity, Clip(low, high))))
-    return figures
+            measures.append(IterationMeasures(number, found.source, gpu_overlap(activity, Clip(low, high))))
+    return measures
 
 
 def _updates_parameters(activity: Activity, rules: Rules) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceviz_dag.analyze.intervals import Int64, Intervals, clip, intersect, measure, union
+from traceviz_dag.analyze.intervals import Intervals, clip, intersect, measure, union
 from traceviz_dag.analyze.kernel_intervals import KINDS
 from traceviz_dag.analyze.nsys.activity import Activity, Clip, processes_of
+from traceviz_dag.arrays import NONE, Int64, lookup
 from traceviz_dag.classify.nsys.calls import RangeColumns, nccl_calls_of, operation_in_name
 from traceviz_dag.read.events import MISSING
-from traceviz_dag.read.host_tree import NONE, take
 from traceviz_dag.read.nsys.profile import NsysProfile
 from traceviz_dag.vocabulary import Kind
 
@@ -19,7 +19,7 @@ _COLUMNS = ("name", "kind", "thread", "start_ns", "end_ns", "communicator", "mes
 
 
 @dataclass(frozen=True, slots=True)
-class CommunicationFigures:
+class CommunicationMeasures:
     """Communication kernels of one operation on one communicator, in one window.
 
     Attributes:
@@ -42,7 +42,7 @@ class CommunicationFigures:
     bytes: int | None
 
 
-def communication(profile: NsysProfile, activity: Activity, window: Clip | None = None) -> list[CommunicationFigures]:
+def communication(profile: NsysProfile, activity: Activity, window: Clip | None = None) -> list[CommunicationMeasures]:
     """The communication of a GPU, longest total first; the time of a kernel holds its waiting for the others."""
     chosen = activity.window(window)
     time = activity.intervals
@@ -69,7 +69,7 @@ def communication(profile: NsysProfile, activity: Activity, window: Clip | None 
         busy, hidden = measure(inside), measure(intersect(inside, computes))
         known = len(sizes) > 0 and bool((sizes != MISSING).all())
         found.append(
-            CommunicationFigures(
+            CommunicationMeasures(
                 operation=distinct[of_operation],
                 communicator=communicators[of_communicator] if of_communicator != NONE else None,
                 count=len(whole),
@@ -82,7 +82,7 @@ def communication(profile: NsysProfile, activity: Activity, window: Clip | None 
                 bytes=int(sizes.sum()) if known else None,
             )
         )
-    return sorted(found, key=lambda figures: (-figures.total_ns, figures.operation))
+    return sorted(found, key=lambda measures: (-measures.total_ns, measures.operation))
 
 
 def _facts(profile: NsysProfile, activity: Activity, rows: Int64) -> tuple[tuple[str, ...], Int64, Int64]:
@@ -99,7 +99,7 @@ def _facts(profile: NsysProfile, activity: Activity, rows: Int64) -> tuple[tuple
     )
     calls = profile.rows("calls", "thread", "start_ns", of=processes)
     place = calls.place(activity.launch[rows])
-    thread, start = (take(calls.integers(name), place) for name in ("thread", "start_ns"))
+    thread, start = (lookup(calls.integers(name), place) for name in ("thread", "start_ns"))
     nccl, call = nccl_calls_of(columns, thread, start)
     if not len(nccl.row):
         return (), np.full(len(rows), NONE, dtype=np.int64), np.full(len(rows), MISSING, dtype=np.int64)

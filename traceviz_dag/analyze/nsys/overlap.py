@@ -14,7 +14,7 @@ from traceviz_dag.vocabulary import ALL_DIMENSIONS
 
 @dataclass(frozen=True, slots=True)
 class GpuOverlap:
-    """The figures of one GPU in one window, ns; unions, never sums of durations.
+    """The measures of one GPU in one window, ns; unions, never sums of durations.
 
     Attributes:
         kernels: kernels that start in the window.
@@ -54,14 +54,14 @@ def gpu_overlap(activity: Activity, window: Clip | None = None) -> GpuOverlap:
     """
     chosen = activity.window(window)
     edges = np.array([chosen.start_ns]), np.array([chosen.end_ns])
-    figures = measure_windows(activity.intervals, *edges)[ALL_DIMENSIONS].columns()
+    measures = measure_windows(activity.intervals, *edges)[ALL_DIMENSIONS].columns()
     return GpuOverlap(
         device=activity.device,
         window_start_ns=chosen.start_ns,
         window_end_ns=chosen.end_ns,
         kernels=int((activity.kernel & activity.started_within(chosen)).sum()),
         span_ns=chosen.end_ns - chosen.start_ns,
-        **{name: int(values[0]) for name, values in figures.items()},
+        **{name: int(values[0]) for name, values in measures.items()},
     )
 
 

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from traceviz_dag.analyze.intervals import Int64, Intervals
+from traceviz_dag.analyze.intervals import Intervals
 from traceviz_dag.analyze.nsys.activity import Activity, processes_of
 from traceviz_dag.analyze.nsys.summary import busy_by_group
 from traceviz_dag.analyze.nsys.tree import NestedRanges, launch_positions, nested_ranges
+from traceviz_dag.arrays import NONE, Int64
 from traceviz_dag.classify.columns import integers
-from traceviz_dag.read.host_tree import NONE
 from traceviz_dag.read.nsys.profile import NsysProfile
 from traceviz_dag.tables import NVTX_RANGES
 
@@ -33,7 +33,7 @@ def ranges_table(
         The table ``nvtx_ranges``, by start.
     """
     nested = nested_ranges(profile, processes_of([activity]))
-    launched, busy = _gpu_figures(nested, activity, launch_positions(profile, activity, nested))
+    launched, busy = _gpu_measures(nested, activity, launch_positions(profile, activity, nested))
     start = nested.start_ns + shift_ns
     inside = np.full(len(nested), not windows)
     for _, low, high in windows:
@@ -64,7 +64,7 @@ def ranges_table(
     )
 
 
-def _gpu_figures(nested: NestedRanges, activity: Activity, position: Int64) -> tuple[Int64, Int64]:
+def _gpu_measures(nested: NestedRanges, activity: Activity, position: Int64) -> tuple[Int64, Int64]:
     """Per range: operations that calls inside it launched, and their union on the GPU."""
     depth = nested.depth
     launched, busy = np.zeros((2, len(nested)), dtype=np.int64)

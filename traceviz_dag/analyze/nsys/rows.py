@@ -8,8 +8,8 @@ import pyarrow as pa
 from traceviz_dag.analyze.kernel_intervals import KINDS
 from traceviz_dag.analyze.nsys.activity import Activity, Clip, processes_of
 from traceviz_dag.analyze.nsys.tree import NestedRanges, launch_positions, nested_ranges
-from traceviz_dag.read.events import MISSING, Int64
-from traceviz_dag.read.host_tree import NONE, take
+from traceviz_dag.arrays import NONE, Int64, lookup
+from traceviz_dag.read.events import MISSING
 from traceviz_dag.read.nsys.profile import NsysProfile
 
 SEPARATOR = " / "
@@ -45,9 +45,9 @@ def operation_rows(profile: NsysProfile, activity: Activity, window: Clip | None
             "duration_ns": pa.array(activity.ends - activity.starts),
             "correlation": _known(correlation.integers("correlation")[correlation.place(activity.row)]),
             "bytes": _known(activity.bytes),
-            "launch": profile.texts("calls", "name", take(calls.integers("name"), call)).dictionary_decode(),
-            "launch_start_ns": pa.array(take(calls.integers("start_ns"), call), mask=call == NONE),
-            "launch_duration_ns": pa.array(take(calls.integers("duration_ns"), call), mask=call == NONE),
+            "launch": profile.texts("calls", "name", lookup(calls.integers("name"), call)).dictionary_decode(),
+            "launch_start_ns": pa.array(lookup(calls.integers("start_ns"), call), mask=call == NONE),
+            "launch_duration_ns": pa.array(lookup(calls.integers("duration_ns"), call), mask=call == NONE),
             "ranges": paths.take(path) if path is not None else pa.nulls(len(activity), pa.string()),
         }
     )

@@ -6,14 +6,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceviz_dag.analyze.intervals import Int64, Intervals, lay_end_to_end, measure_within, union
+from traceviz_dag.analyze.intervals import Intervals, lay_end_to_end, measure_within, union
 from traceviz_dag.analyze.kernel_intervals import KINDS
 from traceviz_dag.analyze.nsys.activity import Activity, Clip
+from traceviz_dag.arrays import Int64
 from traceviz_dag.read.nsys.profile import NsysProfile
 
 
 @dataclass(frozen=True, slots=True)
-class NameFigures:
+class NameMeasures:
     """All operations of one name in one window.
 
     Attributes:
@@ -34,7 +35,7 @@ class NameFigures:
     share: float
 
 
-def by_name(activity: Activity, window: Clip | None = None) -> list[NameFigures]:
+def by_name(activity: Activity, window: Clip | None = None) -> list[NameMeasures]:
     """The operations of a GPU by name, longest total first."""
     chosen = activity.window(window)
     inside = np.maximum(np.minimum(activity.ends, chosen.end_ns) - np.maximum(activity.starts, chosen.start_ns), 0)
@@ -52,7 +53,7 @@ def by_name(activity: Activity, window: Clip | None = None) -> list[NameFigures]
     everything = max(int(total.sum()), 1)
     shown = np.flatnonzero((total > 0) | (count > 0))
     return [
-        NameFigures(
+        NameMeasures(
             activity.names[code],
             KINDS[kind[code]],
             int(count[code]),
@@ -67,7 +68,7 @@ def by_name(activity: Activity, window: Clip | None = None) -> list[NameFigures]
 
 
 @dataclass(frozen=True, slots=True)
-class StreamFigures:
+class StreamMeasures:
     """One stream of a GPU in one window: operations that start there, and the union of all that ran."""
 
     stream: int
@@ -75,18 +76,18 @@ class StreamFigures:
     busy_ns: int
 
 
-def by_stream(activity: Activity, window: Clip | None = None) -> list[StreamFigures]:
+def by_stream(activity: Activity, window: Clip | None = None) -> list[StreamMeasures]:
     """The streams of a GPU, busiest first."""
     chosen = activity.window(window)
     streams, which = np.unique(activity.stream, return_inverse=True)
     counts = np.bincount(which[activity.started_within(chosen)], minlength=len(streams))
     busy = busy_by_group(_cut(activity, chosen), which, len(streams))
     order = np.argsort(-busy, kind="stable")
-    return [StreamFigures(int(streams[place]), int(counts[place]), int(busy[place])) for place in order.tolist()]
+    return [StreamMeasures(int(streams[place]), int(counts[place]), int(busy[place])) for place in order.tolist()]
 
 
 @dataclass(frozen=True, slots=True)
-class MetricFigures:
+class MetricMeasures:
     """One GPU metric in one window: samples, and their mean and largest value."""
 
     metric: str
@@ -95,7 +96,7 @@ class MetricFigures:
     most: int
 
 
-def metric_means(profile: NsysProfile, device: int, window: Clip) -> list[MetricFigures]:
+def metric_means(profile: NsysProfile, device: int, window: Clip) -> list[MetricMeasures]:
     """GPU metrics of one GPU, by name; empty where none were sampled."""
     metrics = profile.rows("metrics", "time_ns", "device", "metric", "value")
     if not len(metrics):
@@ -108,10 +109,10 @@ def metric_means(profile: NsysProfile, device: int, window: Clip) -> list[Metric
     most = np.full(len(names), np.iinfo(np.int64).min)
     np.maximum.at(most, codes, values)
     found = [
-        MetricFigures(names[code], int(count[code]), int(total[code]) / int(count[code]), int(most[code]))
+        MetricMeasures(names[code], int(count[code]), int(total[code]) / int(count[code]), int(most[code]))
         for code in np.flatnonzero(count).tolist()
     ]
-    return sorted(found, key=lambda figures: figures.metric)
+    return sorted(found, key=lambda measures: measures.metric)
 
 
 def busy_by_group(time: Intervals, groups: np.ndarray[tuple[int], np.dtype[np.int64]], count: int) -> Int64:

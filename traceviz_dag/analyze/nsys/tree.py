@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from traceviz_dag.analyze.intervals import Int64, Intervals
+from traceviz_dag.analyze.intervals import Intervals
 from traceviz_dag.analyze.kernel_intervals import KINDS
 from traceviz_dag.analyze.nsys.activity import Activity, Clip, processes_of
 from traceviz_dag.analyze.nsys.summary import busy_by_group, numbered, sums
-from traceviz_dag.read.host_tree import NONE, take
+from traceviz_dag.arrays import NONE, Int64, lookup
 from traceviz_dag.read.nsys.profile import NsysProfile
 from traceviz_dag.vocabulary import Kind
 
@@ -86,7 +86,7 @@ class NestedRanges:
         for one in np.unique(thread).tolist():
             asked = np.flatnonzero(thread == one)
             own = np.flatnonzero(self.thread == one)
-            position[asked] = take(own, np.searchsorted(self.start_ns[own], time_ns[asked], side="right") - 1)
+            position[asked] = lookup(own, np.searchsorted(self.start_ns[own], time_ns[asked], side="right") - 1)
         pending = np.flatnonzero(position != NONE)
         while len(pending):
             pending = pending[self.end_ns[position[pending]] <= time_ns[pending]]
@@ -104,7 +104,7 @@ def nested_ranges(profile: NsysProfile, processes: Sequence[int] | None) -> Nest
     holds = columns["path"] != NONE
     if not holds.all():
         position = np.cumsum(holds) - 1
-        parent = take(position, parent[holds])
+        parent = lookup(position, parent[holds])
         row, name = row[holds], name[holds]
         columns = {key: values[holds] for key, values in columns.items()}
     return NestedRanges(
@@ -141,7 +141,7 @@ def range_tree(profile: NsysProfile, activity: Activity, window: Clip | None = N
     span = sums(inside, nested.path, paths)
     count = np.bincount(nested.path[begun], minlength=paths)
     position = launch_positions(profile, activity, nested)
-    operations, busy, compute, communication = _gpu_figures(nested, activity, position, chosen)
+    operations, busy, compute, communication = _gpu_measures(nested, activity, position, chosen)
     nodes = [
         RangeNode(
             nested.names[nested.path_name[path]],
@@ -165,14 +165,14 @@ def range_tree(profile: NsysProfile, activity: Activity, window: Clip | None = N
 def launch_positions(profile: NsysProfile, activity: Activity, nested: NestedRanges) -> Int64:
     """For each operation the innermost range around the call that launched it, or NONE."""
     ranges = profile.rows("launch_ranges", "range", of=[activity.device])
-    row = take(ranges.integers("range"), ranges.place(activity.row))
+    row = lookup(ranges.integers("range"), ranges.place(activity.row))
     # Rows of the nested ranges ascend, whether or not some rows between them hold nothing.
     position = np.searchsorted(nested.row, row)
-    found = take(nested.row, np.where(position < len(nested), position, NONE))
+    found = lookup(nested.row, np.where(position < len(nested), position, NONE))
     return np.where((row != NONE) & (found == row), position, NONE)
 
 
-def _gpu_figures(
+def _gpu_measures(
     nested: NestedRanges, activity: Activity, position: Int64, window: Clip
 ) -> tuple[Int64, Int64, Int64, Int64]:
     """Per path: operations, and the unions of all, of computation and of communication."""

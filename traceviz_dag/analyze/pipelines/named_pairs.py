@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from traceviz_dag.analyze.intervals import Int64, measure_within, union
+from traceviz_dag.analyze.intervals import measure_within, union
 from traceviz_dag.analyze.matching.communications import labels, optional_integers
 from traceviz_dag.analyze.pipelines.periods import (
     DIMENSION,
@@ -26,6 +26,7 @@ from traceviz_dag.analyze.pipelines.periods import (
     scored_rows,
     too_few,
 )
+from traceviz_dag.arrays import Int64
 from traceviz_dag.read.events import USER_ANNOTATION, TraceEvents
 from traceviz_dag.read.pairs_file import NamedPair, StageSelector, Stamp
 from traceviz_dag.tables import PERIODS

@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from traceviz_dag.analyze.matching.communications import optional_integers
+from traceviz_dag.analyze.pipelines.periods import has_nothing_to_overlap
+from traceviz_dag.analyze.wording import numbered
+from traceviz_dag.arrays import Float64
 from traceviz_dag.read.pairs_file import NamedPair
-
-Floats = npt.NDArray[np.float64]
+from traceviz_dag.tables import PERIOD_PERCENTILES
 
 PERCENTILES = (50, 90, 99)
-SUMMARY = pa.schema(
-    [
-        *[("kind", pa.string()), ("pair", pa.string()), ("step", pa.int64()), ("stage", pa.int64())],
-        *[("ranks", pa.int64()), ("units", pa.int64()), ("first_unit", pa.int64()), ("last_unit", pa.int64())],
-        *[(f"period_p{share}_ns", pa.int64()) for share in PERCENTILES],
-        *[(f"stage{number}_p50_ns", pa.int64()) for number in (0, 1)],
-        *[(f"score_p{share}", pa.float64()) for share in (10, 50, 90)],
-        *[("worst_rank", pa.int64()), ("modes", pa.string()), ("statement", pa.string()), ("refusal", pa.string())],
-    ]
-)
-"""A row a pair and stage, over the ranks that have it. The steady window is first_unit to last_unit of each rank.
-worst_rank: the one with the lowest median score. modes: a note where the periods have two. statement: in one sentence.
-refusal: why no rank has figures."""
-
 _ALIKE = 0.1
 """A period is said to be that of the longer stage where it differs by no more than this share."""
 
@@ -35,12 +26,15 @@ _FEWEST_FOR_MODES = 8
 _LEAST_SHARE, _LEAST_RATIO, _LEAST_EXPLAINED = 0.1, 1.3, 0.8
 
 
-class Verdict(NamedTuple):
+class PairVerdict(NamedTuple):
     """What the gate says of one named pair.
 
     Attributes:
-        passed: None where there is nothing to judge by.
+        passed: None where there is nothing to judge_pairs by.
         score: the percentile of the scores that was held against the threshold.
+        ranks: ranks with scores; ranks_without: those of the pair that have no measures.
+        over_fewer_ranks: what these would add is not known, so the score is that of fewer than all.
+        refusal: why nothing can be judged by, or each reason of the ranks without figures, with these ranks.
     """
 
     pair: str
@@ -49,27 +43,44 @@ class Verdict(NamedTuple):
     threshold: float
     percentile: float
     units: int
+    ranks: int
+    ranks_without: int
+    over_fewer_ranks: bool
     refusal: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusals:
+    """Which ranks of a pair have no measures, and why.
+
+    Attributes:
+        ranks: how many; words: each reason with those whose it is, None where there is none.
+        certain: all reasons say that there is nothing to overlap.
+    """
+
+    ranks: int
+    words: str | None
+    certain: bool
 
 
 def period_summary(periods: pa.Table) -> pa.Table:
     """Summarise the table ``periods`` by pair and stage.
 
     Returns:
-        Rows of ``SUMMARY``, in the order in which the pairs come.
+        Rows of the table ``period_percentiles``, in the order in which the pairs come.
     """
     rows: dict[tuple[object, ...], list[int]] = {}
     keys = zip(*(periods[name].to_pylist() for name in ("kind", "pair", "step", "stage")), strict=True)
     for place, key in enumerate(keys):
         rows.setdefault(key, []).append(place)
-    columns = {name: periods[name].to_numpy(zero_copy_only=False) for name in ("rank", *_FIGURES)}
-    refusals = periods["refusal"].to_pylist()
+    columns = {name: periods[name].to_numpy(zero_copy_only=False) for name in ("rank", *_MEASURES)}
     return pa.Table.from_pylist(
-        [_summary(key, np.array(places), columns, refusals) for key, places in rows.items()], schema=SUMMARY
+        [_summary(key, np.array(places), columns, _refusals(periods.take(places))) for key, places in rows.items()],
+        schema=PERIOD_PERCENTILES.schema,
     )
 
 
-def judge(pairs: Sequence[NamedPair], periods: pa.Table) -> list[Verdict]:
+def judge_pairs(pairs: Sequence[NamedPair], periods: pa.Table) -> list[PairVerdict]:
     """Hold each named pair's scores against its threshold: the gate, on named pairs only.
 
     Args:
@@ -77,20 +88,33 @@ def judge(pairs: Sequence[NamedPair], periods: pa.Table) -> list[Verdict]:
     """
     names = np.array(periods["pair"].to_pylist(), dtype=object)
     score = periods["overlap_score"].to_numpy(zero_copy_only=False).astype(np.float64)
-    refusals = np.array(periods["refusal"].to_pylist(), dtype=object)
+    ranks = optional_integers(periods, "rank")
     verdicts = []
     for pair in pairs:
         mine = names == pair.name
-        known = score[mine & ~np.isnan(score)]
+        scored = mine & ~np.isnan(score)
+        known = score[scored]
         reached = float(np.percentile(known, pair.percentile)) if len(known) else None
-        passed = None if reached is None else reached >= pair.threshold
-        reasons = [reason for reason in refusals[mine] if reason]
-        refusal = None if passed is not None else (reasons or ["no unit has a score"])[0]
-        verdicts.append(Verdict(pair.name, passed, reached, pair.threshold, pair.percentile, len(known), refusal))
+        refusals = _refusals(periods.filter(pa.array(mine)))
+        words = refusals.words
+        verdicts.append(
+            PairVerdict(
+                pair=pair.name,
+                passed=None if reached is None else reached >= pair.threshold,
+                score=reached,
+                threshold=pair.threshold,
+                percentile=pair.percentile,
+                units=len(known),
+                ranks=len(np.unique(ranks[scored])),
+                ranks_without=refusals.ranks,
+                over_fewer_ranks=reached is not None and words is not None and not refusals.certain,
+                refusal="no unit has a score" if reached is None and words is None else words,
+            )
+        )
     return verdicts
 
 
-def two_modes(values: Floats) -> str | None:
+def two_modes(values: Float64) -> str | None:
     """A note where values fall into two groups; None where they do not, or are too few to tell.
 
     The best split in two is taken (least variance within); it counts where it explains 80 % of the variance, the
@@ -117,31 +141,32 @@ def two_modes(values: Floats) -> str | None:
     )
 
 
-_FIGURES = ("unit", "period_ns", "stage0_ns", "stage1_ns", "overlap_score")
+_MEASURES = ("unit", "period_ns", "stage0_ns", "stage1_ns", "overlap_score")
 
 
 def _summary(
-    key: tuple[object, ...], places: npt.NDArray[np.intp], columns: dict[str, np.ndarray], refusals: list[str | None]
+    key: tuple[object, ...], places: npt.NDArray[np.intp], columns: dict[str, np.ndarray], refusals: _Refusals
 ) -> dict[str, object]:
     known = places[~np.isnan(columns["period_ns"][places].astype(np.float64))]
     row: dict[str, object] = dict(zip(("kind", "pair", "step", "stage"), key, strict=True))
+    row |= {"ranks_without": refusals.ranks, "over_fewer_ranks": False, "nothing_to_overlap": False}
     if not len(known):
-        reasons = {refusals[place] for place in places.tolist()}
-        return row | {"ranks": 0, "units": 0, "refusal": "; ".join(sorted(filter(None, reasons)))}
-    figures = {name: columns[name][known].astype(np.float64) for name in _FIGURES}
+        return row | {"ranks": 0, "units": 0, "refusal": refusals.words, "nothing_to_overlap": refusals.certain}
+    row |= {"without": refusals.words, "over_fewer_ranks": refusals.words is not None and not refusals.certain}
+    measures = {name: columns[name][known].astype(np.float64) for name in _MEASURES}
     ranks = columns["rank"][known].astype(np.int64)
-    scores = figures["overlap_score"]
+    scores = measures["overlap_score"]
     row |= {
         "ranks": len(np.unique(ranks)),
         "units": len(known),
-        "first_unit": int(figures["unit"].min()),
-        "last_unit": int(figures["unit"].max()),
-        "modes": two_modes(figures["period_ns"]),
+        "first_unit": int(measures["unit"].min()),
+        "last_unit": int(measures["unit"].max()),
+        "modes": two_modes(measures["period_ns"]),
     }
     for share in PERCENTILES:
-        row[f"period_p{share}_ns"] = round(float(np.percentile(figures["period_ns"], share)))
+        row[f"period_p{share}_ns"] = round(float(np.percentile(measures["period_ns"], share)))
     for number in (0, 1):
-        row[f"stage{number}_p50_ns"] = round(float(np.median(figures[f"stage{number}_ns"])))
+        row[f"stage{number}_p50_ns"] = round(float(np.median(measures[f"stage{number}_ns"])))
     scored = ~np.isnan(scores)
     if scored.any():
         for share in (10, 50, 90):
@@ -152,6 +177,40 @@ def _summary(
         row["worst_rank"] = min(medians, key=lambda rank: (medians[rank], rank))
     row["statement"] = _statement(row)
     return row
+
+
+def _refusals(rows: pa.Table) -> _Refusals:
+    """The refusals among the rows of one pair, each reason with the pipelines or ranks whose it is."""
+    refused = rows.filter(pc.is_valid(rows["refusal"])).select(["refusal", "step", "pipeline", "rank", "rank1"])
+    found = sorted(refused.to_pylist(), key=lambda row: (row["rank"] is not None, row["rank"], row["refusal"]))
+    steps = pc.unique(rows["step"]).to_pylist()
+    owners: dict[str, dict[int | None, dict[str, list[int]]]] = {}
+    for row in found:
+        whose = owners.setdefault(row["refusal"], {}).setdefault(row["step"], {})
+        if row["pipeline"] is not None and row["rank"] != row["rank1"]:
+            whose.setdefault("pipeline", []).append(row["pipeline"])
+        elif row["rank"] is not None:
+            whose.setdefault("rank", []).append(row["rank"])
+    # A reason that all have in common needs no owner.
+    alone = len(owners) == 1 and len(found) == rows.num_rows
+    words = [reason if alone else f"{_owned(of_steps, steps)}{reason}" for reason, of_steps in owners.items()]
+    return _Refusals(
+        ranks=len({row["rank"] for row in found} - {None}),
+        words="; ".join(words) or None,
+        certain=bool(found) and all(has_nothing_to_overlap(reason) for reason in owners),
+    )
+
+
+def _owned(of_steps: Mapping[int | None, Mapping[str, Sequence[int]]], steps: Sequence[int | None]) -> str:
+    """Whose a reason is, in words that come before it: in which steps, where these differ; nothing where unnamed."""
+    named = {
+        step: " and ".join(numbered(word, numbers) for word, numbers in whose.items())
+        for step, whose in of_steps.items()
+    }
+    same = set(named) == set(steps) and len(set(named.values())) == 1
+    words = [next(iter(named.values()))] if same else [f"{whose} in step {step}" for step, whose in named.items()]
+    said = ", ".join(words)
+    return f"{said}: " if said else ""
 
 
 def _statement(row: dict[str, object]) -> str:

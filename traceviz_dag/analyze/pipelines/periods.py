@@ -7,7 +7,7 @@ derived value is net of gaps. Both stages' busy times are taken on their own clo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -15,11 +15,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from traceviz_dag.analyze.intervals import Int64, measure_within, number_groups, union
+from traceviz_dag.analyze.intervals import measure_within, number_groups, union
 from traceviz_dag.analyze.kernel_intervals import kernel_intervals
 from traceviz_dag.analyze.overlap import measure_windows
 from traceviz_dag.analyze.pipelines.units import Units, steady_units
 from traceviz_dag.analyze.pipelines.work_items import WorkItems, work_items
+from traceviz_dag.analyze.wording import numbered
+from traceviz_dag.arrays import Int64
 from traceviz_dag.classify.categories import MICROBATCH_DIMENSIONS
 from traceviz_dag.classify.topology.types import Topology
 from traceviz_dag.read.events import MISSING
@@ -37,13 +39,16 @@ BUSY_COLUMNS = ("start_ns", "duration_ns", "kind", "dimension")
 Rows = dict[str, object]
 
 
-def periods_table(microbatches: pa.Table, topology: Topology, kernels_of: Callable[[int], pa.Table]) -> pa.Table:
+def periods_table(
+    microbatches: pa.Table, topology: Topology, kernels_of: Callable[[int], pa.Table], ranks: Iterable[int] = ()
+) -> pa.Table:
     """Measure neighbouring pipeline stages, and computation against each communication dimension, on every rank.
 
     Args:
         microbatches: the table ``microbatches`` of all ranks, with a column ``rank``.
         topology: gives the pipelines.
         kernels_of: gives all kernels of a rank, columns ``BUSY_COLUMNS``; called once a rank.
+        ranks: all that were read; those without micro-batches beside others that have some get rows with the reason.
 
     Returns:
         The table ``periods``: a row per pair and steady unit; a pair with fewer than two has one row, with the reason.
@@ -55,13 +60,15 @@ def periods_table(microbatches: pa.Table, topology: Topology, kernels_of: Callab
         rank: (number, stage) for number, ranks in enumerate(topology.pipelines) for stage, rank in enumerate(ranks)
     }
     parts: list[pa.Table] = []
-    for rank in np.unique(items.rank).tolist():
+    told = set(np.unique(items.rank).tolist())
+    for rank in sorted(told.union(ranks) if told else ()):
         mine = np.flatnonzero(units.rank == rank)
         kernels = kernels_of(rank)
         busy[mine] = _stage_busy(kernels, units.start_ns[mine], units.end_ns[mine])
         pipeline, stage = places.get(rank, (None, None))
-        steps = np.unique(items.step[items.rank == rank])
-        parts += _dimension_pairs(kernels, units.take(mine), steps, _Place(rank, rank, pipeline, stage))
+        steps = np.unique(items.step[items.rank == rank] if rank in told else items.step)
+        place = _Place(rank, rank, pipeline, stage)
+        parts += _dimension_pairs(kernels, units.take(mine) if rank in told else None, steps, place)
     parts += _stage_pairs(units, busy, items, topology)
     return pa.concat_tables([PERIODS.schema.empty_table(), *parts])
 
@@ -92,13 +99,13 @@ def period_rows(constant: Rows, count: int, columns: Rows) -> pa.Table:
 
 
 def refused(constant: Rows, reason: str) -> pa.Table:
-    """The one row of a pair that has no figures."""
+    """The one row of a pair that has no measures."""
     return period_rows({**constant, "refusal": reason}, 1, {})
 
 
 def too_few(units: int) -> str:
-    """Why a pair with so few steady units has no figures."""
-    return f"{units} steady unit{'' if units == 1 else 's'}; {FEWEST_UNITS} are needed"
+    """Why a pair with so few steady units has no measures."""
+    return f"{units} steady unit{'' if units == 1 else 's'}, {FEWEST_UNITS} are needed"
 
 
 def nothing_beside(dimension: str, units: int) -> str:
@@ -107,11 +114,11 @@ def nothing_beside(dimension: str, units: int) -> str:
 
 
 def has_nothing_to_overlap(refusal: str) -> bool:
-    """Whether a refusal (or several, joined by semicolons) says that nothing is to overlap, not that it is unknown.
+    """Whether a refusal says that nothing is to overlap, not that it is unknown.
 
     That is an answer: in a job without pipelines gradients meet after the last backward step, and all is well.
     """
-    return all(part.startswith("no ") and _BESIDE in part for part in refusal.split("; "))
+    return refusal.startswith("no ") and _BESIDE in refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,16 +152,19 @@ def _stage_busy(kernels: pa.Table, starts: Int64, ends: Int64) -> Int64:
     return measure_within(union(chosen.time.starts, chosen.time.ends), starts, ends)
 
 
-def _dimension_pairs(kernels: pa.Table, units: Units, steps: Int64, place: _Place) -> list[pa.Table]:
-    """Computation against each dimension in which the rank communicates."""
+def _dimension_pairs(kernels: pa.Table, units: Units | None, steps: Int64, place: _Place) -> list[pa.Table]:
+    """Computation against each dimension in which the rank communicates; units None: no micro-batch of it is known."""
     intervals = kernel_intervals(kernels)
     dimensions = intervals.communication_dimensions()
-    measured = measure_windows(intervals, units.start_ns, units.end_ns)
+    measured = measure_windows(intervals, units.start_ns, units.end_ns) if units is not None else {}
     tables = []
     for step in steps.tolist():
-        mine = np.flatnonzero(units.step == step)
+        mine = np.flatnonzero(units.step == step) if units is not None else np.empty(0, np.intp)
         for dimension in dimensions:
             constant = place.constant(f"computation + {dimension}", DIMENSION, step) | {"dimension": dimension}
+            if units is None:
+                tables.append(refused(constant, "no forward and backward steps are known of it"))
+                continue
             if len(mine) < FEWEST_UNITS:
                 tables.append(refused(constant, too_few(len(mine))))
                 continue
@@ -175,13 +185,11 @@ def _stage_pairs(units: Units, busy: Int64, items: WorkItems, topology: Topology
     for step in np.unique(items.step).tolist():
         for number, ranks in enumerate(topology.pipelines):
             for stage, (rank, rank1) in enumerate(pairwise(ranks)):
-                if (rank, step) not in told and (rank1, step) not in told:
-                    continue
-                place = _Place(rank, rank1, number, stage)
-                constant = place.constant(f"stages {stage} and {stage + 1}", STAGES, step)
-                if (rank, step) not in told or (rank1, step) not in told:
-                    missing = stage if (rank, step) not in told else stage + 1
-                    tables.append(refused(constant, f"no forward and backward steps are known of stage {missing}"))
+                constant = _Place(rank, rank1, number, stage).constant(f"stages {stage} and {stage + 1}", STAGES, step)
+                unknown = [stage + place for place, each in enumerate((rank, rank1)) if (each, step) not in told]
+                if unknown:
+                    of_stages = numbered("stage", unknown)
+                    tables.append(refused(constant, f"no forward and backward steps are known of {of_stages}"))
                     continue
                 first, second = (by_queue.get((each, step), np.empty(0, np.intp)) for each in (rank, rank1))
                 first, second = _same_microbatches(units, first, second)

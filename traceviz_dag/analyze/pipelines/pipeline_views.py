@@ -16,7 +16,7 @@ def stage_spread(pipelines: pa.Table) -> pa.Table:
 
     Returns:
         A row per step × stage: ``ranks``, the least, median and greatest ``microbatch_ns``, ``spread`` (greatest over
-        median, minus 1), ``slowest_rank``.
+        median, minus 1), ``longest_rank``, whose mean is the greatest: waits inside its steps are part of it.
     """
     step, stage, rank, mean = (
         optional_integers(pipelines, name) for name in ("step", "stage", "rank", "microbatch_ns")
@@ -28,10 +28,10 @@ def stage_spread(pipelines: pa.Table) -> pa.Table:
     rows = []
     for number, row in enumerate(first.tolist()):
         mine = np.flatnonzero(group == number)
-        slowest = mine[np.argmax(mean[mine])]
+        longest = mine[np.argmax(mean[mine])]
         middle = float(np.median(mean[mine]))
-        rows.append((step[row], stage[row], len(mine), mean[mine].min(), round(middle), mean[slowest], rank[slowest]))
-    names = ("step", "stage", "ranks", "least_ns", "median_ns", "greatest_ns", "slowest_rank")
+        rows.append((step[row], stage[row], len(mine), mean[mine].min(), round(middle), mean[longest], rank[longest]))
+    names = ("step", "stage", "ranks", "least_ns", "median_ns", "greatest_ns", "longest_rank")
     columns = np.array(rows, dtype=np.int64).reshape(-1, len(names)).T
     table = pa.table({name: nullable(column) for name, column in zip(names, columns, strict=True)})
     share = columns[5] / np.maximum(columns[4], 1) - 1

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from traceviz_dag.analyze.intervals import Int64
 from traceviz_dag.analyze.pipelines.work_items import BACKWARD, FORWARD, WorkItems
+from traceviz_dag.arrays import Int64
 from traceviz_dag.read.events import MISSING
 
 Durations = npt.NDArray[np.int64] | npt.NDArray[np.float64]

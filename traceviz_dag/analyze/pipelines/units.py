@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceviz_dag.analyze.intervals import Int64
 from traceviz_dag.analyze.pipelines.work_items import BACKWARD, FORWARD, WorkItems
+from traceviz_dag.arrays import Int64
 
 
 @dataclass(frozen=True, slots=True)

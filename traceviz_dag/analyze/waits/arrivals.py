@@ -15,20 +15,18 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from traceviz_dag.analyze.clocks.clock_evidence import message_pairs
 from traceviz_dag.analyze.clocks.clocks import SolvedClocks, scattered_ranks, solved_clocks
-from traceviz_dag.analyze.intervals import Int64, number_groups
+from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.matching.collective_matching import MATCHED_BY, MatchedBy
 from traceviz_dag.analyze.matching.communications import labels, optional_integers
 from traceviz_dag.analyze.matching.matches import Matches
 from traceviz_dag.analyze.matching.operations import ENDS_TOGETHER, OPERATIONS
+from traceviz_dag.arrays import Bool, Int64
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.vocabulary import CPU_DEVICE
-
-Marks = npt.NDArray[np.bool_]
 
 CONFIRMING_NS = 20_000
 """What is matched by order alone is believed where its members' ends lie no further apart on solved clocks: NCCL's lie
@@ -104,7 +102,7 @@ class JudgedArrivals:
     by_duration: Arrivals
 
     @property
-    def solved(self) -> Marks:
+    def solved(self) -> Bool:
         """Whether the aligned arrivals are there, and so the ones to go by."""
         return self.aligned.arrivals.wait_ns != MISSING
 
@@ -145,7 +143,7 @@ def judge_arrivals(matches: Matches, rank_clocks: pa.Table) -> JudgedArrivals:
     return JudgedArrivals(_told(recorded, recorded_refusals), _told(aligned, aligned_refusals), by_duration)
 
 
-def ends_together(matches: Matches) -> Marks:
+def ends_together(matches: Matches) -> Bool:
     """Mark matched collectives of GPUs that nobody leaves before the last has come: their durations tell the waits."""
     device, names = labels(matches.rows.table, "device")
     on_cpu = np.array([name == CPU_DEVICE for name in names])[device]
@@ -155,7 +153,7 @@ def ends_together(matches: Matches) -> Marks:
     return collective & together & ~_shared(matches, on_cpu)
 
 
-def _told(found: Arrivals, refusals: Mapping[Refusal, Marks]) -> ToldArrivals:
+def _told(found: Arrivals, refusals: Mapping[Refusal, Bool]) -> ToldArrivals:
     """The arrivals that nothing refuses; of several reasons the last counts."""
     refusal = np.full(len(found.wait_ns), REFUSALS.index(Refusal.NONE))
     for reason, rows in refusals.items():
@@ -164,19 +162,19 @@ def _told(found: Arrivals, refusals: Mapping[Refusal, Marks]) -> ToldArrivals:
     return ToldArrivals(Arrivals(*(np.where(fine, each, MISSING) for each in (found.wait_ns, found.last_row))), refusal)
 
 
-def _shared(matches: Matches, rows: Marks) -> Marks:
+def _shared(matches: Matches, rows: Bool) -> Bool:
     """The rows, and all others of the same collectives: what spoils one member's clock spoils the comparison."""
     spoiled = np.unique(matches.communication[rows & ~matches.is_message & (matches.communication >= 0)])
     return rows | (np.isin(matches.communication, spoiled) & ~matches.is_message)
 
 
-def _impossible(matches: Matches, found: Arrivals) -> Marks:
+def _impossible(matches: Matches, found: Arrivals) -> Bool:
     """Rows of which some member arrives after another has left."""
     duration = matches.rows.end_ns - matches.rows.start_ns
     return _shared(matches, (found.wait_ns != MISSING) & (found.wait_ns > duration))
 
 
-def _foreign(matches: Matches, rank_clocks: pa.Table, aligned: Arrivals) -> Marks:
+def _foreign(matches: Matches, rank_clocks: pa.Table, aligned: Arrivals) -> Bool:
     """Rows with members whose clocks are of different components, which have nothing in common."""
     rows, known = matches.rows, aligned.last_row != MISSING
     if not len(rows):
@@ -191,7 +189,7 @@ def _foreign(matches: Matches, rank_clocks: pa.Table, aligned: Arrivals) -> Mark
     return known & spoiled
 
 
-def _unconfirmed(matches: Matches, clocks: SolvedClocks) -> Marks:
+def _unconfirmed(matches: Matches, clocks: SolvedClocks) -> Bool:
     """Rows that are matched by order alone, and whose members' ends on solved clocks do not confirm that."""
     alone = np.flatnonzero(matches.by_order_alone & (matches.communication >= 0))
     result = np.zeros(len(matches.rows), dtype=bool)
@@ -207,7 +205,7 @@ def _unconfirmed(matches: Matches, clocks: SolvedClocks) -> Marks:
     return result
 
 
-def _refuted_messages(matches: Matches, clocks: SolvedClocks) -> Marks:
+def _refuted_messages(matches: Matches, clocks: SolvedClocks) -> Bool:
     """Messages paired by order alone, of a group and step in which solved clocks contradict that order somewhere.
 
     One lost kernel shifts all that follow it, so a single contradiction spoils the rest: a receive that ends before its
@@ -231,7 +229,7 @@ def _refuted_messages(matches: Matches, clocks: SolvedClocks) -> Marks:
     return result
 
 
-def _told_together(first: Int64, second: Int64) -> Marks:
+def _told_together(first: Int64, second: Int64) -> Bool:
     return (first != MISSING) & (second != MISSING)
 
 

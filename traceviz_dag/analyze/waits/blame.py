@@ -7,7 +7,7 @@ where these are there, else by durations, which need no clock; never by clocks a
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from traceviz_dag.analyze.kernel_intervals import codes
 from traceviz_dag.analyze.matching.communications import optional_integers
 from traceviz_dag.analyze.waits.waits import HOST, same_work
+from traceviz_dag.tables.rows import rows_of
 
 BLAMED_SHARE, BLAMED_HOST_SHARE = 0.05, 0.01
 """Share of the step by which a rank must delay its peers to be blamed: the second one where most of it is its host's
@@ -79,17 +80,22 @@ def blame_matrix(collectives: pa.Table) -> pa.Table:
     """Who waited for whom.
 
     Returns:
-        A row per rank × late_rank × dimension: ``waits`` (how often, for longer than 0 ns), ``wait_ns``, and the sums
-        of the late parts, ns; longest first. Waits in communications with missing members are left out: the
-        last rank may be one of these.
+        A row per rank × late_rank × dimension: ``waits`` (how often, for longer than 0 ns), ``wait_ns``, the sums of
+        the late parts, ns, and ``clocks_solved`` (whether all rests on these); longest first. Waits in communications
+        with missing members are left out: the last rank may be one of these.
     """
     rows = judged_waits(collectives)
     # Who arrived at the same nanosecond as the last did not wait for it.
     rows = rows.filter(pc.and_(pc.greater(rows["judged_wait_ns"], 0), pc.is_null(rows["fault"])))
     rows = rows.set_column(rows.schema.get_field_index("dimension"), "dimension", rows["dimension"].cast(pa.string()))
-    sums = [("judged_wait_ns", "count"), *((name, "sum") for name in ("judged_wait_ns", *LATE_PARTS))]
+    rows = rows.append_column("clocks_solved", pc.equal(rows["clocks"].cast(pa.string()), "solved"))
+    sums = [
+        ("judged_wait_ns", "count"),
+        ("clocks_solved", "all"),
+        *((name, "sum") for name in ("judged_wait_ns", *LATE_PARTS)),
+    ]
     matrix = rows.group_by(["rank", "late_rank", "dimension"]).aggregate(sums)
-    names = {"judged_wait_ns_count": "waits", "judged_wait_ns_sum": "wait_ns"}
+    names = {"judged_wait_ns_count": "waits", "judged_wait_ns_sum": "wait_ns", "clocks_solved_all": "clocks_solved"}
     names |= {f"{part}_sum": part for part in LATE_PARTS}
     matrix = matrix.rename_columns([names.get(name, name) for name in matrix.column_names])
     return matrix.sort_by([("wait_ns", "descending"), ("rank", "ascending"), ("late_rank", "ascending")])
@@ -151,12 +157,25 @@ def late_ranks(collectives: pa.Table, step_ns: int | None) -> pa.Table:
     )
 
 
-def blamed_ranks(late: pa.Table) -> list[dict[str, Any]]:
+class LateRank(TypedDict):
+    """A row of ``late_ranks``."""
+
+    rank: int
+    communications: int
+    last: int
+    delay_ns: int
+    own_ns: int
+    own_share: float | None
+    late_category: str | None
+    blamed: bool
+
+
+def blamed_ranks(late: pa.Table) -> list[LateRank]:
     """The rows of ``late_ranks`` of the ranks that are to blame, the longest delay first."""
-    return sorted(late.filter(late["blamed"]).to_pylist(), key=lambda row: -row["own_ns"])
+    return sorted((row for row in rows_of(late, LateRank) if row["blamed"]), key=lambda row: -row["own_ns"])
 
 
-def nobody_blamed(late: Iterable[Mapping[str, Any]], step_ns: int | None, uncertain: int, kernels: int) -> str:
+def nobody_blamed(late: Iterable[LateRank], step_ns: int | None, uncertain: int, kernels: int) -> str:
     """Why no rank is blamed, in words: nobody was late, or nothing tells who was.
 
     Args:

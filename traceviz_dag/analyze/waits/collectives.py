@@ -5,18 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from traceviz_dag.analyze.intervals import Int64, number_groups
+from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.matching.collective_matching import FAULTS, MATCHED_BY, Fault
 from traceviz_dag.analyze.matching.communications import labels, nullable
 from traceviz_dag.analyze.matching.matches import Matches
 from traceviz_dag.analyze.matching.operations import OPERATIONS, bandwidth, bus_factor, element_bytes, message_bytes
 from traceviz_dag.analyze.waits.arrivals import REFUSALS, Refusal, judge_arrivals
 from traceviz_dag.analyze.waits.nodes import nodes_of_devices
+from traceviz_dag.arrays import Int64
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.tables import COLLECTIVES
 
 SOLVED, DURATIONS = "solved", "durations"
-"""What a figure across ranks rests on: solved clocks, or durations alone, which need no clock."""
+"""What a measure across ranks rests on: solved clocks, or durations alone, which need no clock."""
 
 INTRA_NODE, INTER_NODE = "intra_node", "inter_node"
 

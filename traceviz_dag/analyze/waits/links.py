@@ -25,11 +25,13 @@ def link_speeds(collectives: pa.Table) -> pa.Table:
 
     Transfers are compared among communications of one dimension, operation, size and scope, small ones left out. A
     group is as slow as its slowest link; so a rank's links (inside its node, or out of it) are slow where each of two
-    or more dimensions that use them is.
+    or more dimensions that use them is. Where another such rank is in all groups that could be compared, it may be the
+    slow one: it is, where it is slow in groups without this rank, too; else nothing tells which of them is.
 
     Returns:
         A row per rank × scope: ``dimensions`` that could be compared, ``best_ratio`` and ``worst_ratio`` of its
-        transfers to the usual ones (1 is usual), ``slow``; the slowest first.
+        transfers to the usual ones (1 is usual), ``slow`` (NULL where that cannot be told from ``or_of``, the other
+        ranks whose links may be the slow ones instead); the slowest first.
     """
     # With a member missing, what looks like a transfer may be a wait for it.
     whole = pc.and_(pc.is_valid(collectives["last_transfer_ns"]), pc.is_null(collectives["fault"]))
@@ -43,9 +45,10 @@ def link_speeds(collectives: pa.Table) -> pa.Table:
     _, kind = number_groups(dimension, codes(rows, "operation")[0], scope, size)
     usual = grouped_quantile(transfer.astype(np.float64), kind, int(kind.max()) + 1, 0.5)
     # Against itself alone no group can stand out.
-    groups = np.bincount(np.unique(np.stack((kind, _group_numbers(rows))), axis=1)[0])
+    group = _group_numbers(rows)
+    groups = np.bincount(np.unique(np.stack((kind, group)), axis=1)[0])
     comparable = np.flatnonzero(groups[kind] > 1)
-    rank, dimension, scope = rank[comparable], dimension[comparable], scope[comparable]
+    rank, dimension, scope, group = rank[comparable], dimension[comparable], scope[comparable], group[comparable]
     ratio = transfer[comparable] / np.maximum(usual[kind[comparable]], 1)
     first, cell = number_groups(rank, scope, dimension)
     typical = grouped_quantile(ratio, cell, len(first), 0.5)
@@ -55,9 +58,13 @@ def link_speeds(collectives: pa.Table) -> pa.Table:
     np.maximum.at(worst, number, typical)
     counted = np.bincount(number, minlength=len(place))
     names: list[str | None] = [*codes(rows, "scope")[1], None]
+    looks = list(zip(rank[first][place].tolist(), scope[first][place].tolist(), strict=True))
+    slow = {look for look, each in zip(looks, (counted > 1) & (best >= SLOW_TIMES), strict=True) if each}
+    others = _always_together(rank, scope.astype(np.int64), group, slow)
     columns = (
         *(rank[first][place], [names[code] for code in scope[first][place]], counted, best, worst),
-        (counted > 1) & (best >= SLOW_TIMES),
+        [_is_slow(look, slow, others) for look in looks],
+        [others.get(look, []) if _is_slow(look, slow, others) is None else [] for look in looks],
     )
     arrays = (pa.array(values, each) for values, each in zip(columns, _SPEED_COLUMNS.values(), strict=True))
     table = pa.table(dict(zip(_SPEED_COLUMNS, arrays, strict=True)))
@@ -67,7 +74,37 @@ def link_speeds(collectives: pa.Table) -> pa.Table:
 _SPEED_COLUMNS = {
     **{"rank": pa.int64(), "scope": pa.string(), "dimensions": pa.int64()},
     **{"best_ratio": pa.float64(), "worst_ratio": pa.float64(), "slow": pa.bool_()},
+    "or_of": pa.list_(pa.int64()),
 }
+
+Look = tuple[int, int]
+"""A rank and the scope of its links."""
+
+
+def _always_together(
+    rank: npt.NDArray[np.int64], scope: npt.NDArray[np.int64], group: npt.NDArray[np.int64], slow: set[Look]
+) -> dict[Look, list[int]]:
+    """For each rank whose links look slow, the others of them that are in all its groups of that scope."""
+    groups: dict[Look, set[int]] = {}
+    members: dict[int, set[int]] = {}
+    for one, of_scope, number in np.unique(np.stack((rank, scope, group)), axis=1).T.tolist():
+        if (one, of_scope) in slow:
+            groups.setdefault((one, of_scope), set()).add(number)
+            members.setdefault(number, set()).add(one)
+    return {
+        (one, of_scope): sorted(set.intersection(*(members[number] for number in numbers)) - {one})
+        for (one, of_scope), numbers in groups.items()
+    }
+
+
+def _is_slow(look: Look, slow: set[Look], others: dict[Look, list[int]]) -> bool | None:
+    """Whether the links are slow; None where they cannot be told from those of the others."""
+    if look not in slow:
+        return False
+    if not others[look]:
+        return True
+    # Another that is slow in groups without this one, too, explains all that is slow of it.
+    return False if any(look[0] not in others[other, look[1]] for other in others[look]) else None
 
 
 def _group_numbers(rows: pa.Table) -> npt.NDArray[np.int64]:

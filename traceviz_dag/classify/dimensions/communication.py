@@ -10,6 +10,7 @@ from functools import cache, partial
 
 import numpy as np
 
+from traceviz_dag.arrays import NONE, Bool, Int64, lookup
 from traceviz_dag.classify.dimensions.communicator_use import Carried, decide_by_use
 from traceviz_dag.classify.dimensions.dimension_evidence import (
     MOST_COUNT_ELEMENTS,
@@ -23,8 +24,8 @@ from traceviz_dag.classify.rules import Rules
 from traceviz_dag.classify.topology.group_dimensions import group_kind
 from traceviz_dag.classify.topology.types import Group, Topology
 from traceviz_dag.classify.topology.unite import group_dimension
-from traceviz_dag.read.events import MISSING, CollectiveFacts, Int64, TraceEvents
-from traceviz_dag.read.host_tree import NONE, Bool, HostTree, take
+from traceviz_dag.read.events import MISSING, CollectiveFacts, TraceEvents
+from traceviz_dag.read.host_tree import HostTree
 from traceviz_dag.vocabulary import Dimension, Evidence, Phase, TopologySource
 
 _PHASES = tuple(Phase)
@@ -88,8 +89,8 @@ def complete_facts(trace: TraceEvents, tree: HostTree, launches: Launches, commu
     operator_of_row = np.full(len(trace.host), NONE, dtype=np.int64)
     operator_of_row[trace.communication_operators] = np.arange(len(trace.communication_operators))
     marked = operator_of_row[tree.rows] >= 0
-    around = take(tree.nearest(marked), np.where(bare, launches.position, NONE))
-    operator = take(operator_of_row, take(tree.rows, around))
+    around = lookup(tree.nearest(marked), np.where(bare, launches.position, NONE))
+    operator = lookup(operator_of_row, lookup(tree.rows, around))
     borrowed = operator >= 0
     columns = {}
     for column in dataclasses.fields(CollectiveFacts):

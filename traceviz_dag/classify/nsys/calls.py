@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from traceviz_dag.read.events import Int64
-from traceviz_dag.read.host_tree import NONE, build_tree, innermost
+from traceviz_dag.arrays import NONE, Int64
+from traceviz_dag.read.host_tree import build_tree, innermost
 from traceviz_dag.read.nsys.profile import MARK
 
 OPERATIONS = {

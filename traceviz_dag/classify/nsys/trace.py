@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from traceviz_dag.arrays import NONE, Int64
 from traceviz_dag.classify.launches import main_thread
 from traceviz_dag.classify.nsys.calls import RangeColumns, launch_places, nccl_calls_of
 from traceviz_dag.classify.rules import Rules
@@ -25,7 +26,6 @@ from traceviz_dag.read.events import (
     CollectiveFacts,
     DeviceRows,
     HostRows,
-    Int64,
     LaunchRows,
     ProcessGroup,
     ReadReport,
@@ -33,7 +33,6 @@ from traceviz_dag.read.events import (
     TraceEvents,
     TraceHeader,
 )
-from traceviz_dag.read.host_tree import NONE
 from traceviz_dag.read.nsys.iterations import Iterations
 from traceviz_dag.read.nsys.profile import MARK, PROCESS_BITS, SCHEMAS, NsysProfile
 

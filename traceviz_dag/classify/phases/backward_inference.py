@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from traceviz_dag.arrays import NONE, Int64, lookup
 from traceviz_dag.classify.autograd_links import autograd_nodes, makers_of_nodes
 from traceviz_dag.classify.operators import operators_named, outermost_operators
 from traceviz_dag.classify.phases.steps import ProfilerSteps, step_at
-from traceviz_dag.read.events import Int64, TraceEvents
-from traceviz_dag.read.host_tree import NONE, HostTree, take
+from traceviz_dag.read.events import TraceEvents
+from traceviz_dag.read.host_tree import HostTree
 
 _NOTHING = np.iinfo(np.int64)
 
@@ -69,8 +70,8 @@ def find_backward_steps(
 
     marked = np.zeros(len(tree), dtype=bool)
     marked[roots] = True
-    on_thread = np.where(take(tree.thread.astype(np.int64), tree.parent) == tree.thread, tree.parent, NONE)
-    of_position = take(step, take(stretch_of, replace(tree, parent=on_thread).nearest(marked)))
+    on_thread = np.where(lookup(tree.thread.astype(np.int64), tree.parent) == tree.thread, tree.parent, NONE)
+    of_position = lookup(step, lookup(stretch_of, replace(tree, parent=on_thread).nearest(marked)))
     _add_first_gradients(tree, main, gradients, step[begins], of_position)
     maker_step = np.full(len(tree), NONE, dtype=np.int64)
     maker_step[makers] = step[stretch_of[nodes]]
@@ -168,6 +169,6 @@ def _add_first_gradients(tree: HostTree, main: int, operators: Int64, step: Int6
     """Give first gradients, with what lies in them, to their backward steps."""
     first = np.full(len(tree), NONE, dtype=np.int64)
     first[operators] = step
-    inside = take(first, tree.nearest(first != NONE))
+    inside = lookup(first, tree.nearest(first != NONE))
     added = (inside != NONE) & (tree.thread == main)
     of_position[added] = inside[added]

@@ -7,8 +7,9 @@ from collections import Counter
 
 import numpy as np
 
-from traceviz_dag.read.events import MISSING, Int64, TraceEvents
-from traceviz_dag.read.host_tree import NONE, HostTree
+from traceviz_dag.arrays import NONE, Int64
+from traceviz_dag.read.events import MISSING, TraceEvents
+from traceviz_dag.read.host_tree import HostTree
 
 _MODULE = re.compile(r"nn\.Module: (.+)_(\d+)$")
 

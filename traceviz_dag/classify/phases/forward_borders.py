@@ -11,11 +11,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from traceviz_dag.arrays import NONE, Bool, Int64, lookup
 from traceviz_dag.classify.operators import operators_named, outermost_operators
 from traceviz_dag.classify.phases.backward_inference import BackwardSteps
 from traceviz_dag.classify.phases.steps import ProfilerSteps, step_at
-from traceviz_dag.read.events import Int64, TraceEvents
-from traceviz_dag.read.host_tree import NONE, Bool, HostTree, take
+from traceviz_dag.read.events import TraceEvents
+from traceviz_dag.read.host_tree import HostTree
 
 
 def runs_into_each_other(tree: HostTree, backward: BackwardSteps, made: Int64) -> bool:
@@ -25,7 +26,7 @@ def runs_into_each_other(tree: HostTree, backward: BackwardSteps, made: Int64) -
         made: tree positions of the operators that autograd knows.
     """
     holder = np.searchsorted(backward.start_ns, tree.start_ns[made], side="right") - 1
-    return bool(((holder >= 0) & (tree.start_ns[made] < take(backward.end_ns, holder))).any())
+    return bool(((holder >= 0) & (tree.start_ns[made] < lookup(backward.end_ns, holder))).any())
 
 
 def divided_by_counters(

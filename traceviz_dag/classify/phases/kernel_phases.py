@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from traceviz_dag.arrays import NONE, Bool, Int64, lookup
 from traceviz_dag.classify.dimensions.dimension_evidence import DimensionDecision
 from traceviz_dag.classify.launches import Launches
 from traceviz_dag.classify.phases.places import EVIDENCES, PHASES, UNKNOWN_PHASE, LaunchesBetweenRows, Places
-from traceviz_dag.read.events import MISSING, Int64, TraceEvents
-from traceviz_dag.read.host_tree import NONE, Bool, take
+from traceviz_dag.read.events import MISSING, TraceEvents
 from traceviz_dag.vocabulary import Dimension, Evidence, Phase
 
 _BETWEEN, _BY_DIMENSION = "between_neighbours_on_stream", "phase_of_its_dimension"
@@ -67,10 +67,10 @@ def kernel_phases(
         decision_of: per kernel the index of its dimension's decision, or NONE.
     """
     none = EVIDENCES.index(Evidence.NONE)
-    phase = take(places.phase, launches.position, UNKNOWN_PHASE)
-    evidence = take(places.phase_evidence, launches.position, none)
-    rule = take(places.phase_rule, launches.position)
-    member = take(places.member, launches.position)
+    phase = lookup(places.phase, launches.position, UNKNOWN_PHASE)
+    evidence = lookup(places.phase_evidence, launches.position, none)
+    rule = lookup(places.phase_rule, launches.position)
+    member = lookup(places.member, launches.position)
     names = (*places.rule_names, _BETWEEN, _BY_DIMENSION, *kernel_names.rules, _ANY_GRAPH)
     whole_graph = (trace.device.graph_id != MISSING) & (phase == PHASES.index(Phase.OTHER)) & (member == NONE)
     phase[whole_graph], evidence[whole_graph], rule[whole_graph] = UNKNOWN_PHASE, none, len(names) - 1

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from traceviz_dag.arrays import NONE, Bool, Int64, lookup
 from traceviz_dag.classify.autograd_links import AUTOGRAD_NODE
 from traceviz_dag.classify.launches import Launches, main_thread
 from traceviz_dag.classify.operators import inside_operators, operators_named
@@ -14,8 +15,8 @@ from traceviz_dag.classify.phases.step_inference import PLACES, LaunchTimes, inf
 from traceviz_dag.classify.phases.step_surroundings import Communications
 from traceviz_dag.classify.phases.steps import MicrobatchSteps, OpeningFrames, ProfilerSteps, microbatch_steps
 from traceviz_dag.classify.rules import OPENS, Rules
-from traceviz_dag.read.events import CPU_OP, MISSING, PYTHON_FUNCTION, USER_ANNOTATION, Int64, TraceEvents
-from traceviz_dag.read.host_tree import NONE, Bool, HostTree, take
+from traceviz_dag.read.events import CPU_OP, MISSING, PYTHON_FUNCTION, USER_ANNOTATION, TraceEvents
+from traceviz_dag.read.host_tree import HostTree
 from traceviz_dag.vocabulary import Evidence, Phase
 
 PHASES = tuple(Phase)
@@ -39,7 +40,7 @@ class Places:
         phase_evidence: index into EVIDENCES.
         dimension_rule: nearest frame rule that speaks of communication, or NONE.
         member: index into ``steps``, or NONE.
-        module, layer_row, operator: position of the innermost module, TransformerLayer and CPU operator, or NONE.
+        module, layer, operator: position of the innermost module, TransformerLayer and CPU operator, or NONE.
         rule_names: names of the rules, then what lies outside all micro-batch steps, then the PLACES inferred without
             call stacks.
     """
@@ -75,9 +76,9 @@ def read_places(trace: TraceEvents, tree: HostTree, rules: Rules, profiler: Prof
     strong = tree.nearest(names_phase & ~weak_rule[rule])
     weak = tree.nearest(names_phase & weak_rule[rule])
     decider = np.where(strong >= 0, strong, weak)
-    phase = np.where(decider >= 0, phase_of_rule[take(rule, decider)], UNKNOWN_PHASE)
+    phase = np.where(decider >= 0, phase_of_rule[lookup(rule, decider)], UNKNOWN_PHASE)
     evidence = _evidence(trace, tree, decider)
-    phase_rule = take(rule, decider)
+    phase_rule = lookup(rule, decider)
 
     opened = opens[rule]
     opening = OpeningFrames(*(np.flatnonzero(opened == OPENS.index(kind)) for kind in OPENS))
@@ -186,7 +187,7 @@ def _dimension_rules(tree: HostTree, rules: Rules, rule: Int64) -> Int64:
     tells = np.array([frame.tells_dimension for frame in rules.frames] + [False])[rule]
     choice = np.array([frame.only_among for frame in rules.frames] + [False])[rule]
     certain = tree.nearest(tells & ~choice)
-    return take(rule, np.where(certain != NONE, certain, tree.nearest(tells)))
+    return lookup(rule, np.where(certain != NONE, certain, tree.nearest(tells)))
 
 
 def _with_recomputed_outputs(
@@ -201,11 +202,11 @@ def _with_recomputed_outputs(
     operator = operators_named(trace, tree, "")
     discards = operators_named(trace, tree, _DISCARDING) & (trace.host.sequence_number[tree.rows] >= 0)
     discarded = np.zeros(len(trace.strings), dtype=bool)
-    discarded[name[operator & (take(discards.astype(np.int64), parent, 0) == 1)]] = True
+    discarded[name[operator & (lookup(discards.astype(np.int64), parent, 0) == 1)]] = True
     node = operators_named(trace, tree, AUTOGRAD_NODE)
-    repeats = operator & discarded[name] & (take(node.astype(np.int64), parent, 0) == 1)
+    repeats = operator & discarded[name] & (lookup(node.astype(np.int64), parent, 0) == 1)
     again, innermost = tree.nearest(repeats), tree.nearest(node)
-    found = (again != NONE) & (take(innermost, again) == innermost)
+    found = (again != NONE) & (lookup(innermost, again) == innermost)
     rule = next((index for index, frame in enumerate(rules.frames) if frame.name == _RECOMPUTED), NONE)
     return np.where(found, PHASES.index(Phase.RECOMPUTE), phase), np.where(found, rule, phase_rule)
 

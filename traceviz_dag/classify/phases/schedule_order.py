@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from traceviz_dag.read.events import MISSING, Int64
-from traceviz_dag.read.host_tree import NONE
+from traceviz_dag.arrays import NONE, Int64
+from traceviz_dag.read.events import MISSING
 
 FORWARD, BACKWARD = 0, 1
 """Codes of a step's direction."""

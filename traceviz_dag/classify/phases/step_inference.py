@@ -11,14 +11,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from traceviz_dag.arrays import NONE, Bool, Int64, lookup
 from traceviz_dag.classify.operators import exchanges_between_steps, operators_named, outermost_operators
 from traceviz_dag.classify.phases.backward_inference import BackwardSteps, find_backward_steps
 from traceviz_dag.classify.phases.forward_borders import divided_by_counters, runs_into_each_other
 from traceviz_dag.classify.phases.schedule_order import BACKWARD, FORWARD, numbers_by_order
 from traceviz_dag.classify.phases.step_surroundings import Communications, Surroundings, around_steps
 from traceviz_dag.classify.phases.steps import MicrobatchSteps, ProfilerSteps, step_at
-from traceviz_dag.read.events import Int64, TraceEvents
-from traceviz_dag.read.host_tree import NONE, Bool, HostTree, take
+from traceviz_dag.read.events import TraceEvents
+from traceviz_dag.read.host_tree import HostTree
 from traceviz_dag.vocabulary import Phase
 
 PLACES = (
@@ -173,8 +174,8 @@ def _counted(
     outermost = outermost_operators(trace, tree, main)
     added = outermost[operators_named(trace, tree, "aten::add_")[outermost]]
     added = added[backward.maker_step[added] == NONE]
-    before = tree.start_ns[added] < take(first, forward[added], _NEVER.max)
-    after = tree.start_ns[added] >= take(last, forward[added], _NEVER.min)
+    before = tree.start_ns[added] < lookup(first, forward[added], _NEVER.max)
+    after = tree.start_ns[added] >= lookup(last, forward[added], _NEVER.min)
     counts = np.zeros(len(tree), dtype=bool)
     counts[added[(before | after) & (tree.start_ns[added] < backward.end_ns.max())]] = True
     return (tree.nearest(counts) != NONE) & (tree.thread == main)
@@ -227,7 +228,7 @@ def _assemble(
     direction, number, start, end = direction[order], number[order], start[order], end[order]
     index_of = np.full((2, len(backward)), NONE, dtype=np.int64)
     index_of[direction, number] = np.arange(len(order))
-    member = np.maximum(take(index_of[FORWARD], forward), take(index_of[BACKWARD], backward.of_position))
+    member = np.maximum(lookup(index_of[FORWARD], forward), lookup(index_of[BACKWARD], backward.of_position))
 
     step = step_at(profiler, start)
     source = np.where(direction == BACKWARD, index_of[FORWARD, number], NONE)

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from traceviz_dag.arrays import NONE, Bool, Int64
 from traceviz_dag.classify.operators import operators_named, outermost_operators
 from traceviz_dag.classify.phases.steps import ProfilerSteps, step_at
-from traceviz_dag.read.events import USER_ANNOTATION, Int64, TraceEvents
-from traceviz_dag.read.host_tree import NONE, Bool, HostTree
+from traceviz_dag.read.events import USER_ANNOTATION, TraceEvents
+from traceviz_dag.read.host_tree import HostTree
 
 _OPTIMIZER = "Optimizer.step#"
 _GATHERING = ("c10d::allgather", "c10d::_allgather_base")

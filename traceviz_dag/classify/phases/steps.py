@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from traceviz_dag.arrays import NONE, Int64, lookup
 from traceviz_dag.classify.autograd_links import autograd_nodes, makers_of_nodes
 from traceviz_dag.classify.phases.chunks import chunks_of_forward_steps
 from traceviz_dag.classify.phases.schedule_order import BACKWARD, FORWARD, numbers_by_order
-from traceviz_dag.read.events import MISSING, USER_ANNOTATION, Int64, TraceEvents
-from traceviz_dag.read.host_tree import NONE, HostTree, take
+from traceviz_dag.read.events import MISSING, USER_ANNOTATION, TraceEvents
+from traceviz_dag.read.host_tree import HostTree
 
 PROFILER_STEP = re.compile(r"ProfilerStep#(\d{1,18})$", re.ASCII)
 
@@ -165,14 +166,14 @@ def _opened(tree: HostTree, opening: OpeningFrames, side: Int64) -> tuple[Int64,
     occupied = np.zeros(len(position), dtype=bool)
     occupied[member[member >= 0]] = True
     occupied |= ~np.isin(position, opening.combined)
-    return position[occupied], direction[occupied], take(np.cumsum(occupied) - 1, member)
+    return position[occupied], direction[occupied], lookup(np.cumsum(occupied) - 1, member)
 
 
 def _with_lost_frames(trace: TraceEvents, tree: HostTree, found: _Found) -> _Found:
     """Add the backward steps whose own frame is not there (a file that breaks off, a function that no rule names): the
     nodes outside all steps that one forward step's operators made, where no other backward step runs that one's."""
     node, outermost = autograd_nodes(trace, tree)
-    of_forward = (found.member >= 0) & (take(found.direction, found.member) == FORWARD)
+    of_forward = (found.member >= 0) & (lookup(found.direction, found.member) == FORWARD)
     nodes, makers = makers_of_nodes(trace, tree, outermost & (found.member == NONE), ~node & of_forward)
     source = found.member[makers]
     if not len(nodes):
@@ -191,14 +192,14 @@ def _with_lost_frames(trace: TraceEvents, tree: HostTree, found: _Found) -> _Fou
     holds[nodes] = True
     step_of_node = np.full(len(tree), NONE, dtype=np.int64)
     step_of_node[nodes] = which + len(found.position)
-    member = np.where(found.member == NONE, take(step_of_node, tree.nearest(holds)), found.member)
+    member = np.where(found.member == NONE, lookup(step_of_node, tree.nearest(holds)), found.member)
     position = np.concatenate([found.position, position])
     direction = np.concatenate([found.direction, np.full(len(lost), BACKWARD)])
     start, end = tree.start_ns[position], np.concatenate([found.end_ns, end])
     order = np.lexsort((direction, start))
     renumbered = np.empty(len(order), dtype=np.int64)
     renumbered[order] = np.arange(len(order))
-    return _Found(position[order], direction[order], take(renumbered, member), start[order], end[order])
+    return _Found(position[order], direction[order], lookup(renumbered, member), start[order], end[order])
 
 
 def _membership(tree: HostTree, position: Int64, direction: Int64, side: Int64) -> Int64:
@@ -213,9 +214,9 @@ def _membership(tree: HostTree, position: Int64, direction: Int64, side: Int64) 
     plain = np.where(combined, NONE, np.maximum(by_direction[FORWARD], by_direction[BACKWARD]))
     holder = tree.nearest(opens)
     chosen = np.where(
-        take(combined.astype(np.int64), holder, 0) == 1,
+        lookup(combined.astype(np.int64), holder, 0) == 1,
         np.where(side >= 0, by_direction[np.maximum(side, 0), np.maximum(holder, 0)], NONE),
-        take(plain, holder),
+        lookup(plain, holder),
     )
     return np.where(holder >= 0, chosen, NONE)
 
@@ -233,7 +234,7 @@ def _count_within(step: Int64, chunk: Int64) -> Int64:
 def _forward_of_backward(trace: TraceEvents, tree: HostTree, member: Int64, direction: Int64) -> Int64:
     """For each step the forward step whose operators made the autograd nodes that it runs, or NONE."""
     source = np.full(len(direction), NONE, dtype=np.int64)
-    step_direction = take(direction, member)
+    step_direction = lookup(direction, member)
     node, outermost = autograd_nodes(trace, tree)
     nodes, makers = makers_of_nodes(
         trace, tree, outermost & (step_direction == BACKWARD), ~node & (step_direction == FORWARD)

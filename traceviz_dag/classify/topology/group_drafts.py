@@ -88,7 +88,7 @@ def described_ranks(drafts: Iterable[GroupDraft]) -> frozenset[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class SourceComparison:
     """What another source says beside the known groups.
 
     Attributes:
@@ -106,7 +106,7 @@ def compare(
     groups: tuple[Ranks, ...],
     source: TopologySource,
     described: frozenset[int],
-) -> Comparison:
+) -> SourceComparison:
     """Compare all groups of one kind, as another source gives them, with those known.
 
     Args:
@@ -131,7 +131,7 @@ def compare(
         for group in groups
         if taken.isdisjoint(group) and not described.issuperset(group)
     )
-    return Comparison(additions, tuple(contradictions))
+    return SourceComparison(additions, tuple(contradictions))
 
 
 def ranks_text(*groups: Ranks) -> str:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -12,6 +11,7 @@ from traceviz_dag.classify.topology.group_dimensions import AXES
 from traceviz_dag.classify.topology.rank_grids import Ranks, replicas_of
 from traceviz_dag.classify.topology.types import Coordinates, Group, Replicas, Topology
 from traceviz_dag.tables import PROCESS_GROUPS, TOPOLOGY
+from traceviz_dag.tables.rows import ProcessGroupRow, TopologyRow, rows_of
 from traceviz_dag.vocabulary import Dimension, TopologySource
 
 
@@ -30,7 +30,7 @@ def topology_from_tables(topology: pa.Table, process_groups: pa.Table) -> Topolo
     remarks: list[str] = []
     sources: set[TopologySource] = set()
     world: int | None = None
-    for row in process_groups.to_pylist():
+    for row in rows_of(process_groups, ProcessGroupRow):
         group = Group(
             name=row["group_name"],
             description=row["description"],
@@ -46,14 +46,14 @@ def topology_from_tables(topology: pa.Table, process_groups: pa.Table) -> Topolo
             continue
         world = group.size or world
         remarks += [] if group.disagreement is None else [group.disagreement]
-    rows = sorted(topology.to_pylist(), key=lambda row: int(row["rank"]))
-    coordinates = {row["rank"]: Coordinates(**{axis: row[axis] for axis in AXES}) for row in rows}
+    rows = sorted(rows_of(topology, TopologyRow), key=lambda row: row["rank"])
+    coordinates = {row["rank"]: _coordinates(row) for row in rows}
     notes = [note for group in groups if group.disagreement for note in group.disagreement.split("\n")]
     return Topology(
         world_size=world,
         coordinates={rank: at for rank, at in coordinates.items() if at != Coordinates()},
         groups=tuple(groups),
-        pipelines=_by_ordinal((row["pipeline"], row["stage"], row["rank"]) for row in rows),
+        pipelines=_by_ordinal((row["pipeline"], row["stage"] or 0, row["rank"]) for row in rows),
         replicas=_replicas(rows, coordinates),
         sources=tuple(source for source in TopologySource if source in sources),
         disagreements=tuple(dict.fromkeys((*remarks, *notes))),
@@ -147,10 +147,14 @@ def _by_ordinal(rows: Iterable[tuple[int | None, int, int]]) -> tuple[Ranks, ...
     return tuple(tuple(rank for _, rank in sorted(members[ordinal])) for ordinal in sorted(members))
 
 
-def _replicas(rows: list[dict[str, Any]], coordinates: Mapping[int, Coordinates]) -> Replicas:
-    dense, expert, closure = (
-        _by_ordinal((row[name], row["rank"], row["rank"]) for row in rows)
-        for name in ("dense_replica", "expert_replica", "model_replica")
-    )
+def _coordinates(row: TopologyRow) -> Coordinates:
+    dense, expert = (row["tp"], row["cp"], row["dp"], row["pp"]), (row["ep"], row["etp"], row["edp"])
+    return Coordinates(*dense, *expert)
+
+
+def _replicas(rows: Sequence[TopologyRow], coordinates: Mapping[int, Coordinates]) -> Replicas:
+    dense = _by_ordinal((row["dense_replica"], row["rank"], row["rank"]) for row in rows)
+    expert = _by_ordinal((row["expert_replica"], row["rank"], row["rank"]) for row in rows)
+    closure = _by_ordinal((row["model_replica"], row["rank"], row["rank"]) for row in rows)
     by_dp_cp = replicas_of(coordinates).dense_by_dp_cp if dense else ()
     return Replicas(dense_by_dp=dense, dense_by_dp_cp=by_dp_cp, expert_by_edp=expert, closure=closure)

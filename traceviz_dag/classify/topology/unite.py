@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from traceviz_dag.classify.topology.grid_inference import ImpliedGrids, implied_grids
 from traceviz_dag.classify.topology.group_dimensions import AXES, DESCRIPTIONS, group_kind
 from traceviz_dag.classify.topology.group_drafts import (
-    Comparison,
     GroupDraft,
+    SourceComparison,
     compare,
     described_ranks,
     header_drafts,
@@ -190,7 +190,7 @@ def _fill(drafts: list[GroupDraft], grids: _Grids, described: frozenset[int]) ->
     return filled
 
 
-def _note(comparison: Comparison) -> None:
+def _note(comparison: SourceComparison) -> None:
     for draft, sentence in comparison.contradictions:
         draft.notes.append(sentence)
 

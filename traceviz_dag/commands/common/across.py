@@ -16,15 +16,18 @@ from traceviz_dag.errors import NoEvidenceError, UsageError
 from traceviz_dag.system.paths import real_path
 
 if TYPE_CHECKING:
+    from traceviz_dag.analyze.slow_ranks import SlowRank
+    from traceviz_dag.analyze.waits.blame import LateRank
     from traceviz_dag.pipeline.across_ranks import StoredIteration
 
 PathArgument = Annotated[
-    Path | None, typer.Argument(help="A folder or an iteration of traces; without it the lake is read.")
+    Path | None, typer.Argument(help="A run, iteration or trace to analyse; default: what the home holds.")
 ]
-RunOption = Annotated[str | None, typer.Option("--run", help="Only this run.")]
-IterationOption = Annotated[int | None, typer.Option("--iteration", help="Only this iteration.")]
+RunOption = Annotated[str | None, typer.Option("--run", help="Take only this run.")]
+IterationOption = Annotated[int | None, typer.Option("--iteration", help="Take only this iteration.")]
 RulesOption = Annotated[
-    Path | None, typer.Option("--rules", help="TOML file with rules that come before the built-in ones; with a path.")
+    Path | None,
+    typer.Option("--rules", help="TOML file of rules that are tried before the built-in ones; needs a path."),
 ]
 
 
@@ -72,7 +75,7 @@ def place(iteration: StoredIteration) -> dict[str, Any]:
     return {"run": iteration.run, "iteration": iteration.iteration, **iteration.completeness.as_json()}
 
 
-def blame_statement(row: Mapping[str, Any]) -> str:
+def blame_statement(row: LateRank) -> str:
     """What a rank that is to blame did to its peers, from its row of ``blame.late_ranks``."""
     return (
         f"rank {row['rank']} delayed its peers by {milliseconds(row['own_ns'])} ms of its own "
@@ -81,7 +84,7 @@ def blame_statement(row: Mapping[str, Any]) -> str:
     )
 
 
-def slow_statements(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def slow_statements(rows: Sequence[SlowRank]) -> list[str]:
     """What the rows of ``slow_ranks`` say: who computes slowly, or that nobody has a peer to be compared with."""
     from traceviz_dag.analyze.slow_ranks import slow_statement
 

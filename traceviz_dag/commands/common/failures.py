@@ -46,7 +46,7 @@ def end_failed(results: Sequence[IterationResult]) -> None:
 
 
 def end_half_renewed(home: Path, places: Iterable[tuple[str, int]]) -> None:
-    """End a command that showed what stands in the lake; does nothing where all of it is of one state.
+    """End a command that showed what the lake holds; does nothing where all of it is of one state.
 
     Args:
         places: run and iteration of what was shown.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from functools import wraps
 from importlib import import_module
+from inspect import cleandoc
 from typing import Any, ClassVar
 
 import typer
@@ -76,4 +77,11 @@ def _plain(callback: Callable[..., Any]) -> Callable[..., Any]:
         with plain_streams():
             return callback(*given, **named)
 
+    call.__doc__ = _flowing(callback.__doc__ or "")
     return call
+
+
+def _flowing(text: str) -> str:
+    """A docstring as help: a line per paragraph, broken by the terminal at its own width; nothing after a form feed."""
+    paragraphs = cleandoc(text.partition("\f")[0]).split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)

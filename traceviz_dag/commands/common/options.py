@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
-DEFAULT_HOME = Path("traceviz_home")
+from traceviz_dag import vocabulary
+
+DEFAULT_HOME = Path(vocabulary.DEFAULT_HOME)
 
 HomeOption = Annotated[
     Path,
@@ -15,8 +17,8 @@ HomeOption = Annotated[
         "--home",
         envvar="TRACEVIZ_HOME",
         file_okay=False,
-        help="Folder that holds everything written: the lake, its catalogue, reports and Dagster's records.",
+        help="Folder for everything written: tables, catalogue, figures, exports, downloads and Dagster's records.",
     ),
 ]
 
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the figures as JSON instead of a table.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]

@@ -7,6 +7,7 @@ terminal; colours and progress bars go past it through ``terminal``, which clean
 from __future__ import annotations
 
 import math
+import os
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,10 +18,12 @@ from typing import IO, TYPE_CHECKING, Any
 import msgspec
 import typer
 
+from traceviz_dag.commands.common.columns import least_width, stacked, widths
 from traceviz_dag.printable import printable, without_surrogates
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 MOST_ROWS = 200
 """Rows that a printed table shows at the most; JSON shows all."""
@@ -78,25 +81,42 @@ def print_json(value: Any) -> None:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print rows as a table; what is cut off is said."""
+    """Print rows as a table; columns that do not fit on the screen follow below, and what is left out is said."""
+    every = list(rows)
+    numeric = [
+        bool(every) and all(isinstance(row[place], int | float) or _is_number(row[place]) for row in every)
+        for place in range(len(columns))
+    ]
+    # Texts are no markup, whatever brackets a name holds.
+    cells = [
+        [ABSENT if value is None else printable(str(value), lines=True) for value in row] for row in every[:MOST_ROWS]
+    ]
+    console = terminal(width=None if sys.stdout.isatty() or os.environ.get("COLUMNS") else _WIDTH)
+    console.print(f"\n{title}", style="bold", markup=False, highlight=False)
+    for block in stacked(columns, cells, numeric, console.width):
+        names = [columns[place] for place in block]
+        shown = [[row[place] for place in block] for row in cells]
+        console.print(_table(names, shown, [numeric[place] for place in block], console.width))
+    if len(every) > MOST_ROWS:
+        console.print(f"{len(every) - MOST_ROWS} more rows; --json prints all")
+
+
+def _table(names: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[bool], width: int) -> Table:
+    """A table of columns that fit."""
     # Imported here: programs that ask for JSON need not wait for it.
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    every = list(rows)
+    columns = [[row[place] for row in rows] for place in range(len(names))]
+    wanted = [max(map(len, [name, *cells])) for name, cells in zip(names, columns, strict=True)]
+    least = [least_width(*each) for each in zip(names, columns, numeric, strict=True)]
     table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
-    for index, column in enumerate(columns):
-        numeric = bool(every) and all(isinstance(row[index], int | float) or _is_number(row[index]) for row in every)
-        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
-    for row in every[:MOST_ROWS]:
-        # Text objects: a cell is no markup, whatever brackets a name holds.
-        table.add_row(*(Text(ABSENT if value is None else printable(str(value), lines=True)) for value in row))
-    console = terminal(width=None if sys.stdout.isatty() else _WIDTH)
-    console.print(f"\n{title}", style="bold", markup=False, highlight=False)
-    console.print(table)
-    if len(every) > MOST_ROWS:
-        console.print(f"{len(every) - MOST_ROWS} more rows; --json prints all")
+    for name, number, letters in zip(names, numeric, widths(wanted, least, width), strict=True):
+        table.add_column(Text(name), justify="right" if number else "left", overflow="fold", width=letters)
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table
 
 
 def home_option(home: Path) -> str:

@@ -11,9 +11,12 @@ import typer
 from traceviz_dag.commands.common.across import blame_statement, slow_statements
 from traceviz_dag.commands.common.output import milliseconds, percent, print_table
 from traceviz_dag.lake.lake import Lake, open_lake
-from traceviz_dag.lake.summaries import category_shares, communication_by_dimension, windows
+from traceviz_dag.lake.summaries import Windows, category_shares, communication_by_dimension, windows
+from traceviz_dag.tables.rows import IterationRow, rows_of
 
 if TYPE_CHECKING:
+    from traceviz_dag.analyze.slow_ranks import SlowRank
+    from traceviz_dag.analyze.waits.blame import LateRank
     from traceviz_dag.orchestration.orchestrate import IterationResult
     from traceviz_dag.pipeline.completeness import Completeness
 
@@ -24,7 +27,7 @@ _LEAST_OUTSIDE = 0.0005
 
 
 def iteration_summary(home: Path, result: IterationResult, completeness: Completeness | None = None) -> dict[str, Any]:
-    """The figures of one iteration, from its tables; see each named query for its definition.
+    """The measures of one iteration, from its tables; see each named query for its definition.
 
     Args:
         completeness: what of the iteration was not read; by default as the lake tells it.
@@ -50,11 +53,11 @@ def iteration_summary(home: Path, result: IterationResult, completeness: Complet
         "mark": completeness.mark,
     }
     if result.aggregated and lake.exists("iterations", run=result.run, iteration=result.iteration):
-        rows = lake.table("iterations", result.run, result.iteration).arrow().to_pylist()
-        summary["figures"] = rows[0] if rows else None
+        rows = rows_of(lake.table("iterations", result.run, result.iteration).arrow(), IterationRow)
+        summary["measures"] = rows[0] if rows else None
     summary["categories"] = category_shares(lake, result.run, result.iteration).to_pylist()
     summary["communication"] = communication_by_dimension(lake, result.run, result.iteration).to_pylist()
-    (summary["windows"],) = windows(lake, result.run, result.iteration).to_pylist()
+    (summary["windows"],) = rows_of(windows(lake, result.run, result.iteration), Windows)
     times = stored_stage_times(lake, result.run, result.iteration)
     slowest = slowest_statement(times)
     summary["stages"] = [asdict(stage) for stage in times.stages]
@@ -66,7 +69,7 @@ def iteration_summary(home: Path, result: IterationResult, completeness: Complet
 
 
 def print_summary(summary: dict[str, Any], *, tables: bool = True) -> None:
-    """Print the figures for people: what the iteration shows first, then (with ``tables``) the tables behind it."""
+    """Print the measures for people: what the iteration shows first, then (with ``tables``) the tables behind it."""
     ranks = f"{summary['ranks_computed']} ranks computed, {summary['ranks_skipped']} unchanged"
     if summary["ranks_failed"]:
         ranks += f", {len(summary['ranks_failed'])} unreadable"
@@ -106,18 +109,18 @@ def print_summary(summary: dict[str, Any], *, tables: bool = True) -> None:
 
 
 def _window(steps: list[int]) -> str:
-    """What the figures of a rank speak of."""
+    """What the measures of a rank speak of."""
     return "one training step" if steps else "the time from first to last kernel"
 
 
 def _counted(summary: dict[str, Any]) -> str:
-    """Which ranks figures across ranks speak of, in words."""
+    """Which ranks measures across ranks speak of, in words."""
     from traceviz_dag.pipeline.completeness import ranks_in_words
 
     if not summary["mark"]:
         return "all ranks"
-    figures = summary.get("figures")
-    return f"{ranks_in_words(figures['covered_ranks'])} alone" if figures else "the ranks that were read whole"
+    measures = summary.get("measures")
+    return f"{ranks_in_words(measures['covered_ranks'])} alone" if measures else "the ranks that were read whole"
 
 
 def _statements(summary: dict[str, Any]) -> list[str]:
@@ -125,18 +128,18 @@ def _statements(summary: dict[str, Any]) -> list[str]:
     from traceviz_dag.pipeline.completeness import ranks_in_words
 
     lines = []
-    figures = summary.get("figures")
-    if figures is None and not summary["aggregated"]:
+    measures = summary.get("measures")
+    if measures is None and not summary["aggregated"]:
         lines.append(_why_not_aggregated(summary))
-    elif figures is None:
-        lines.append("no figures across ranks: no rank was read whole; --allow-partial counts those read in part")
-    if figures:
-        counted = sorted(set(summary["partial_ranks"]) & set(figures["covered_ranks"]))
+    elif measures is None:
+        lines.append("no measures across ranks: no rank was read whole; --allow-partial counts those read in part")
+    if measures:
+        counted = sorted(set(summary["partial_ranks"]) & set(measures["covered_ranks"]))
         if counted:
             lines.append(f"{ranks_in_words(counted)} read in part, and counted all the same (--allow-partial)")
-        lines += _step(figures, summary["windows"])
-        if figures["unclassified_share"]:
-            unclassified = percent(figures["unclassified_share"])
+        lines += _step(measures, summary["windows"])
+        if measures["unclassified_share"]:
+            unclassified = percent(measures["unclassified_share"])
             lines.append(f"{unclassified} of kernel time has no category: the evidence does not say (traceviz doctor)")
     of = "of the ranks that were read, " if summary["mark"] else ""
     lines += [f"{of}{statement} (table microbatches)" for statement in summary["stage_statements"]]
@@ -150,19 +153,19 @@ def _why_not_aggregated(summary: dict[str, Any]) -> str:
     return "not aggregated: some ranks could not be read; --allow-partial goes on without them"
 
 
-def _slow_ranks(lake: Lake, run: str, iteration: int) -> list[dict[str, Any]]:
+def _slow_ranks(lake: Lake, run: str, iteration: int) -> list[SlowRank]:
     """Each rank's computation against the peers of its stage; see ``analyze.slow_ranks``."""
-    from traceviz_dag.analyze.slow_ranks import slow_ranks
+    from traceviz_dag.analyze.slow_ranks import SlowRank, slow_ranks
     from traceviz_dag.lake.summaries import computation_by_kernel
 
-    return slow_ranks(computation_by_kernel(lake, run, iteration)).to_pylist()
+    return rows_of(slow_ranks(computation_by_kernel(lake, run, iteration)), SlowRank)
 
 
-def _step(figures: dict[str, Any], measured: dict[str, Any]) -> list[str]:
+def _step(measures: IterationRow, measured: Windows) -> list[str]:
     """How long a step took and how much of it waits for communication, and what the step's window leaves out."""
-    partial = ", PARTIAL" if figures["partial"] else ""
-    steps, length = measured["steps"] or [], milliseconds(figures["step_ns"])
-    over = f"over {figures['ranks']} ranks"
+    partial = ", PARTIAL" if measures["partial"] else ""
+    steps, length = measured["steps"] or [], milliseconds(measures["step_ns"])
+    over = f"over {measures['ranks']} ranks"
     if not steps:
         lines = [f"first to last kernel {length} ms {over}{partial}; no training step is marked (table iterations)"]
     elif len(steps) > 1:
@@ -174,23 +177,23 @@ def _step(figures: dict[str, Any], measured: dict[str, Any]) -> list[str]:
         count = measured["ranks_without_step"]
         lines.append(f"no training step is marked on {count} of the ranks: measured from first to last kernel")
     a_rank, of_it = ("a rank and step", "the rank's own step") if steps else ("a rank", "that time")
-    if figures["hidden_share"] is None:
+    if measures["hidden_share"] is None:
         lines.append("no communication ran in it (table overlap)")
     else:
         lines.append(
-            f"exposed communication {milliseconds(figures['exposed_ns'])} ms {a_rank}, "
-            f"{percent(measured['exposed_share'])} of {of_it}; {percent(figures['hidden_share'])} of communication is "
+            f"exposed communication {milliseconds(measures['exposed_ns'])} ms {a_rank}, "
+            f"{percent(measured['exposed_share'])} of {of_it}; {percent(measures['hidden_share'])} of communication is "
             "hidden (table overlap)"
         )
     if (measured["outside_share"] or 0) >= _LEAST_OUTSIDE:
         lines.append(
             f"{percent(measured['outside_share'])} of kernel time lies outside the training steps, and in none of "
-            "their figures (tables kernels, overlap)"
+            "their measures (tables kernels, overlap)"
         )
     return lines
 
 
-def _blamed(lake: Lake, run: str, iteration: int) -> list[dict[str, Any]]:
+def _blamed(lake: Lake, run: str, iteration: int) -> list[LateRank]:
     """The ranks that made their peers wait, the longest delay first; none where the waits are not known."""
     from traceviz_dag.analyze.waits.blame import JUDGED_COLUMNS, blamed_ranks, late_ranks
     from traceviz_dag.pipeline.across_ranks import StoredIteration

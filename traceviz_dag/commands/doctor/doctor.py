@@ -17,7 +17,7 @@ from traceviz_dag.commands.common.output import print_json, print_table
 from traceviz_dag.errors import IncompleteError
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.system.paths import real_path
-from traceviz_dag.tables import TABLES
+from traceviz_dag.tables import all_tables
 
 if TYPE_CHECKING:
     from traceviz_dag.pipeline.captures.capture import Capture
@@ -31,14 +31,16 @@ _NOT_IN_JSON = frozenset({"answers", "source", "summary", "listings", "notes"})
 
 
 def doctor(
-    path: Annotated[Path | None, typer.Argument(help="A capture: a run, an iteration or a file.")] = None,
+    path: Annotated[
+        Path | None, typer.Argument(help="Run, iteration or file to examine; default: examine the installation.")
+    ] = None,
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
 ) -> None:
-    """Say what is installed and what the home holds; with a path, what the capture can and cannot answer.
+    """Show what is installed and what the home holds; with a path, which questions a capture can answer.
 
-    Of each trace the header, the end and the first events are looked at. The exit code is 2 where ranks are missing, of
-    another job, or cannot be read wholly.
+    Of each trace, the header, the end and the first events are examined. The exit code is 2 if ranks are missing,
+    belong to another job, or cannot be read completely.
     """
     if path is not None:
         captures = _captures(path, real_path(home))
@@ -187,4 +189,4 @@ def _trace_processors() -> list[dict[str, str | None]]:
 
 def _home(home: Path) -> dict[str, int]:
     lake = open_lake(home)
-    return {name: len(lake.partitions(name)) for name in TABLES}
+    return {name: len(lake.partitions(name)) for name in all_tables()}

@@ -26,7 +26,7 @@ class _NsysGroup(LazyGroup):
 nsys_app = typer.Typer(
     name="nsys",
     cls=_NsysGroup,
-    help="Nsight Systems profiles: .sqlite exports, folders of Parquet files, .nsys-rep where nsys is installed.",
+    help="Examine Nsight Systems profiles: .sqlite exports, folders of Parquet files, .nsys-rep if nsys is installed.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )

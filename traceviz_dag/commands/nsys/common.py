@@ -17,19 +17,26 @@ from traceviz_dag.read.nsys.cache import open_profile
 from traceviz_dag.read.nsys.profile import NsysProfile
 
 ProfileArgument = Annotated[
-    Path, typer.Argument(help="A .sqlite export, a folder of its Parquet files, or a .nsys-rep.", show_default=False)
+    Path,
+    typer.Argument(help="Profile: a .sqlite export, a folder of Parquet exports, or a .nsys-rep.", show_default=False),
 ]
 GpuOption = Annotated[
-    list[str], typer.Option("--gpu", help="Only these GPUs: repeat it, or give several as 0,1.", show_default=False)
+    list[str], typer.Option("--gpu", help="Take only these GPUs, for example 0,1; may be repeated.", show_default=False)
 ]
 TrimOption = Annotated[
     tuple[float, float] | None,
-    typer.Option("--trim", help="Only from A to B, in seconds of the capture's clock; kernels are cut at the edges."),
+    typer.Option(
+        "--trim",
+        help="Take only the time from A to B, in seconds of the capture's clock; kernels are cut at the edges.",
+    ),
 ]
 RulesOption = Annotated[
-    Path | None, typer.Option(help="TOML file with rules that come before the built-in ones.", show_default=False)
+    Path | None, typer.Option(help="TOML file of rules that are tried before the built-in ones.", show_default=False)
 ]
-LimitOption = Annotated[int, typer.Option("--limit", min=1, help="Rows shown at the most; JSON shows all.")]
+LimitOption = Annotated[int, typer.Option("--limit", min=1, help="Most rows to show; JSON has all of them.")]
+
+MEASURES = ("span", "compute", "communication", "hidden", "exposed", "memory", "busy", "idle")
+"""What is measured of a GPU in a window, in the order of the tables; each is a column NAME_ns."""
 
 _NUMBERS = re.compile(r"[\s,]+")
 

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from traceviz_dag.analyze.nsys.diff import Comparison, NameChange, compare
+from traceviz_dag.analyze.nsys.diff import NameChange, ProfileComparison, compare
 from traceviz_dag.analyze.nsys.overlap import GpuOverlap, gpu_overlap
-from traceviz_dag.analyze.nsys.summary import NameFigures, by_name
+from traceviz_dag.analyze.nsys.summary import NameMeasures, by_name
 from traceviz_dag.analyze.nsys.tree import RangeNode, range_tree
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import milliseconds, print_json, print_table
@@ -30,16 +30,16 @@ _PART_WORDS = {
     "memory_alone_ns": "memory operations alone",
     "idle_ns": "idle",
 }
-_Side = tuple[list[GpuOverlap], list[NameFigures], list[RangeNode]]
+_Side = tuple[list[GpuOverlap], list[NameMeasures], list[RangeNode]]
 
 
 def diff(
     a: ProfileArgument,
-    b: Annotated[Path, typer.Argument(help="The profile compared with A.", show_default=False)],
+    b: Annotated[Path, typer.Argument(help="Profile to compare with A.", show_default=False)],
     gpu: GpuOption = [],  # noqa: B006
     trim: TrimOption = None,
     trim_b: Annotated[
-        tuple[float, float] | None, typer.Option("--trim-b", help="Window of B, where it is not that of A.")
+        tuple[float, float] | None, typer.Option("--trim-b", help="Window of B; default: that of A.")
     ] = None,
     limit: LimitOption = 10,
     rules: RulesOption = None,
@@ -48,8 +48,8 @@ def diff(
 ) -> None:
     """Compare two profiles: slower, faster, new and gone kernels, NVTX ranges, overlap and idle time.
 
-    Computation, exposed communication, memory operations alone and idle time make up the window, so their changes sum
-    to its change. All figures are sums over the GPUs.
+    Computation, exposed communication, memory operations alone and idle time make up the window, so their changes add
+    up to its change. All numbers are sums over the GPUs.
     """
     side_a = _side(a, home, gpu, trim, rules)
     side_b = _side(b, home, gpu, trim_b or trim, rules)
@@ -98,7 +98,7 @@ def _sorted_out(names: list[NameChange]) -> dict[str, list[NameChange]]:
     }
 
 
-def _plain(found: Comparison) -> dict[str, Any]:
+def _plain(found: ProfileComparison) -> dict[str, Any]:
     values = asdict(found)
     values["parts"] = {part: {"a_ns": a, "b_ns": b, "change_ns": b - a} for part, (a, b) in found.parts.items()}
     values["change_ns"] = found.window_b_ns - found.window_a_ns

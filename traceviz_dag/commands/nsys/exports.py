@@ -20,7 +20,7 @@ from traceviz_dag.show.json_rows import json_rows
 from traceviz_dag.system.paths import real_path
 from traceviz_dag.system.whole_files import write_atomically
 
-OutOption = Annotated[Path, typer.Option("--output", "-o", help="The file to write.", dir_okay=False)]
+OutOption = Annotated[Path, typer.Option("--output", "-o", help="File to write.", dir_okay=False)]
 
 
 def export_csv(
@@ -31,9 +31,9 @@ def export_csv(
     rules: RulesOption = None,
     home: HomeOption = DEFAULT_HOME,
 ) -> None:
-    """Write one line a kernel or memory operation: times, stream, kind, launch, and the NVTX ranges around the launch.
+    """Write a CSV line per kernel or memory operation: times, stream, kind, launch, NVTX ranges around the launch.
 
-    Times are whole nanoseconds. With --trim those that run inside the window are written, uncut.
+    Times are whole nanoseconds. With --trim, operations that run inside the window are written, uncut.
     """
     given = opened(path, home, trim, rules)
     table = _rows(given, given.gpus(gpu))
@@ -53,7 +53,7 @@ def export_json(
 ) -> None:
     """Write one JSON document: the facts of the profile, the overlap of each GPU, and every operation.
 
-    Times are whole nanoseconds. With --trim those that run inside the window are written, uncut.
+    Times are whole nanoseconds. With --trim, operations that run inside the window are written, uncut.
     """
     given = opened(path, home, trim, rules)
     parts = given.gpus(gpu)

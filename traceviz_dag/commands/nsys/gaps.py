@@ -30,7 +30,7 @@ def gaps(
     path: ProfileArgument,
     gpu: GpuOption = [],  # noqa: B006
     trim: TrimOption = None,
-    least_us: Annotated[float, typer.Option(min=0, help="Shorter gaps are left out, microseconds.")] = 10,
+    least_us: Annotated[float, typer.Option(min=0, help="Shortest gap to show, microseconds.")] = 10,
     limit: LimitOption = 15,
     rules: RulesOption = None,
     home: HomeOption = DEFAULT_HOME,
@@ -38,9 +38,9 @@ def gaps(
 ) -> None:
     """Show the longest times without any kernel or memory operation.
 
-    Beside each: the operations before and after, when the host launched the latter, and the innermost NVTX range that
-    was open on its thread in the middle of the gap. A launch long before the end means that the GPU waited for
-    something else than the host.
+    Beside each gap are the operations before and after it, when the host launched the latter, and the innermost NVTX
+    range open on the launching thread in the middle of the gap. If the launch was long before the end of the gap, the
+    GPU did not wait for the host.
     """
     given = opened(path, home, trim, rules)
     found = [_of_gpu(given, part, round(least_us * 1e3)) for part in given.gpus(gpu)]

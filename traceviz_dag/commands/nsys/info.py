@@ -15,7 +15,7 @@ from traceviz_dag.errors import UsageError
 
 
 def info(path: ProfileArgument, home: HomeOption = DEFAULT_HOME, json: JsonOption = False) -> None:
-    """Show versions, GPUs, tables, the time covered, and what cannot be said for want of which table or column."""
+    """Show versions, GPUs, tables, the time covered, and what the export lacks to answer more."""
     given = opened(path, home)
     facts = given.profile.facts
     names = {gpu.device: gpu.name for gpu in facts.gpus}

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from traceviz_dag.analyze.nsys.iterations import iteration_figures
+from traceviz_dag.analyze.nsys.iterations import iteration_measures
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import milliseconds, print_json, print_table
-from traceviz_dag.commands.nsys.common import GpuOption, ProfileArgument, RulesOption, TrimOption, opened, seconds
-from traceviz_dag.commands.nsys.overlap import MEASURES
+from traceviz_dag.commands.nsys.common import (
+    MEASURES,
+    GpuOption,
+    ProfileArgument,
+    RulesOption,
+    TrimOption,
+    opened,
+    seconds,
+)
 
 
 def iterations(
@@ -19,7 +26,7 @@ def iterations(
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
 ) -> None:
-    """Show the training iterations, what they were read from, and the overlap in each.
+    """Show the training iterations, how they were recognised, and the overlap in each.
 
     An iteration lasts as long as its range on the host; kernels are cut at its edges.
     """
@@ -27,7 +34,7 @@ def iterations(
     rows = [
         {"number": one.number, "source": one.source, **asdict(one.overlap)}
         for part in given.gpus(gpu)
-        for one in iteration_figures(given.profile, part, given.rules, given.window)
+        for one in iteration_measures(given.profile, part, given.rules, given.window)
     ]
     if json:
         print_json(rows)

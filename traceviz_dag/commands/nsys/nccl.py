@@ -18,9 +18,9 @@ def nccl(
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
 ) -> None:
-    """Show the communication kernels of all libraries by operation, and by communicator where NCCL's payload tells.
+    """Show communication kernels by operation, and by communicator if the export holds NCCL's payload.
 
-    The time of a communication kernel holds its waiting for the other ranks.
+    The time of a communication kernel includes its waiting for other ranks. Other libraries than NCCL count, too.
     """
     given = opened(path, home, trim, rules)
     rows = [

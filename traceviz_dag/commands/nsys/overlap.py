@@ -7,9 +7,15 @@ from dataclasses import asdict
 from traceviz_dag.analyze.nsys.overlap import gpu_overlap
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table
-from traceviz_dag.commands.nsys.common import GpuOption, ProfileArgument, RulesOption, TrimOption, opened, seconds
-
-MEASURES = ("span", "compute", "communication", "hidden", "exposed", "memory", "busy", "idle")
+from traceviz_dag.commands.nsys.common import (
+    MEASURES,
+    GpuOption,
+    ProfileArgument,
+    RulesOption,
+    TrimOption,
+    opened,
+    seconds,
+)
 
 
 def overlap(
@@ -20,15 +26,15 @@ def overlap(
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
 ) -> None:
-    """Show computation, communication, and what of it is hidden, per GPU.
+    """Show computation, communication, and how much of it is hidden, per GPU.
 
-    Without --trim the window runs from the first kernel's start to the last kernel's end. Times are unions; memory
-    copies keep a GPU busy, so idle time is the window minus everything that ran, copies included.
+    Without --trim, the window runs from the first kernel's start to the last kernel's end. Times are unions. Memory
+    copies keep a GPU busy: idle time is the window minus everything that ran.
     """
     given = opened(path, home, trim, rules)
-    figures = [gpu_overlap(part, given.window) for part in given.gpus(gpu)]
+    measures = [gpu_overlap(part, given.window) for part in given.gpus(gpu)]
     if json:
-        print_json([asdict(one) for one in figures])
+        print_json([asdict(one) for one in measures])
         return
     print_table(
         "Overlap; idle time counts memory operations as busy",
@@ -38,7 +44,7 @@ def overlap(
             + [milliseconds(getattr(one, f"{name}_ns")) for name in MEASURES]
             + [percent(_share(one.hidden_ns, one.communication_ns))]
             + [percent(_share(one.hidden_ns, min(one.communication_ns, one.compute_ns)))]
-            for one in figures
+            for one in measures
         ],
     )
 

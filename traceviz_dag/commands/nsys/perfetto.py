@@ -17,7 +17,7 @@ from traceviz_dag.system.paths import real_path
 def perfetto(
     path: ProfileArgument,
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="The trace; compressed where it ends in .gz.", dir_okay=False)
+        Path, typer.Option("--output", "-o", help="Trace to write; compressed if its name ends in .gz.", dir_okay=False)
     ] = Path("profile.pftrace.gz"),
     gpu: GpuOption = [],  # noqa: B006
     trim: TrimOption = None,
@@ -26,7 +26,7 @@ def perfetto(
 ) -> None:
     """Write a native Perfetto trace: streams, NVTX ranges, calls with arrows to what they launched, GPU metrics.
 
-    Times are exact; those of a capture that states its start are UTC, so traces of several nodes lie side by side.
+    Times are exact. If the capture states its start, they are UTC, so that traces of several nodes line up.
     """
     given = opened(path, home, trim, rules)
     slices = write_perfetto(given.profile, given.gpus(gpu), real_path(output), given.window)

@@ -26,21 +26,21 @@ _SHOWN = {"operations": "GPU", "calls": "call", "ranges": "NVTX range"}
 
 def search(
     path: ProfileArgument,
-    word: Annotated[str, typer.Argument(help="Part of a name, or a pattern with * and ? for the whole of it.")],
+    word: Annotated[str, typer.Argument(help="Part of a name, or a pattern with * and ? for all of it.")],
     gpu: GpuOption = [],  # noqa: B006
     trim: TrimOption = None,
     limit: LimitOption = 40,
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
 ) -> None:
-    """Find kernels, calls and NVTX ranges by name, whatever the case."""
+    """Find kernels, calls and NVTX ranges by name, case-insensitive."""
     given = opened(path, home, trim)
     rows = find(given.profile, word, gpu_numbers(gpu), given.window)
     if json:
         print_json([asdict(one) for one in rows])
         return
     print_table(
-        f"{len(rows)} names hold {word}",
+        f"{len(rows)} name{'s hold' if len(rows) != 1 else ' holds'} {word}",
         ["where", "name", "count", "total ms", "first s"],
         [
             [_SHOWN[one.table], shortened(one.name), one.count, milliseconds(one.total_ns), seconds(one.first_start_ns)]

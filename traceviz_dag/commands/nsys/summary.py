@@ -28,19 +28,19 @@ def summary(
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
 ) -> None:
-    """Show the kernels and memory operations that take the time, the streams, and the GPU metrics if any.
+    """Show the kernels and memory operations that take most time, the streams, and GPU metrics if there are any.
 
-    Totals are sums of durations: operations that run side by side count each, so they may exceed the window. Busy
-    time is a union, memory operations included.
+    Totals are sums of durations, which may exceed the window where operations run side by side. Busy time is a union,
+    memory operations included.
     """
     given = opened(path, home, trim, rules)
     found = []
     for part in given.gpus(gpu):
         window = part.window(given.window)
-        figures = gpu_overlap(part, given.window)
+        measures = gpu_overlap(part, given.window)
         found.append(
             {
-                **asdict(figures),
+                **asdict(measures),
                 "operations": [asdict(one) for one in by_name(part, given.window)],
                 "streams": [asdict(one) for one in by_stream(part, given.window)],
                 "metrics": [asdict(one) for one in metric_means(given.profile, part.device, window)],

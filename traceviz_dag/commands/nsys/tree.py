@@ -18,9 +18,9 @@ def tree(
     path: ProfileArgument,
     gpu: GpuOption = [],  # noqa: B006
     trim: TrimOption = None,
-    depth: Annotated[int, typer.Option(min=1, help="Levels shown; JSON shows all.")] = 4,
+    depth: Annotated[int, typer.Option(min=1, help="Levels to show; JSON has all of them.")] = 4,
     least_ms: Annotated[
-        float, typer.Option(min=0, help="Paths whose span and busy time are below it are left out.")
+        float, typer.Option(min=0, help="Leave out paths whose span and busy time are both shorter, milliseconds.")
     ] = 0,
     rules: RulesOption = None,
     home: HomeOption = DEFAULT_HOME,
@@ -28,8 +28,8 @@ def tree(
 ) -> None:
     """Show nested NVTX ranges: their span on the host, and how long the GPU was busy with what they launched.
 
-    Span and busy time are two things: a range may end long before its kernels run, and its kernels may run side by
-    side. Busy time is the union of the kernels and memory operations that calls inside the range launched.
+    Span and busy time differ: a range may end long before its kernels run, and its kernels may run side by side. Busy
+    time is the union of the kernels and memory operations that calls inside the range launched.
     """
     given = opened(path, home, trim, rules)
     found = [(part.device, range_tree(given.profile, part, given.window)) for part in given.gpus(gpu)]

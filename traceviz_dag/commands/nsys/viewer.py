@@ -17,19 +17,19 @@ from traceviz_dag.system.whole_files import write_atomically
 
 def viewer(
     path: ProfileArgument,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.", dir_okay=False)] = Path(
+    output: Annotated[Path, typer.Option("--output", "-o", help="File to write.", dir_okay=False)] = Path(
         "report.html"
     ),
     gpu: GpuOption = [],  # noqa: B006
     trim: TrimOption = None,
-    most: Annotated[int, typer.Option(min=1, help="Slices that the timeline holds at the most.")] = MOST_SLICES,
+    most: Annotated[int, typer.Option(min=1, help="Most slices to put on the timeline.")] = MOST_SLICES,
     rules: RulesOption = None,
     home: HomeOption = DEFAULT_HOME,
 ) -> None:
     """Write one self-contained HTML file: timeline with zoom and search, overlap, kernels, NVTX tree.
 
-    It needs no server and no network. Where there are more slices than --most, the shortest are left out of the
-    timeline, and the page says so; its figures are of all.
+    It needs no server and no network. If there are more slices than --most, the timeline leaves out the shortest, and
+    the page says so; its numbers cover all of them.
     """
     given = opened(path, home, trim, rules)
     page = viewer_page(given.profile, given.gpus(gpu), given.window, most)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from traceviz_dag.pipeline.captures.answers import DIMENSION, MICROBATCH, PHASE, PLACE, SIZES, WAITS, Answer, degree
 from traceviz_dag.pipeline.captures.capture import Capture, Examination, Listing, Sample
 from traceviz_dag.pipeline.captures.traces import hidden_communication, no_communication
-from traceviz_dag.pipeline.nsys_facts import INCLUDE_BLOBS, ExportFacts
+from traceviz_dag.pipeline.nsys.facts import INCLUDE_BLOBS, ExportFacts
 
 _EMIT_NVTX = "capture with --trace=cuda,nvtx, and Megatron's --profile or torch.autograd.profiler.emit_nvtx"
 _NO_NCCL = "no NVTX ranges of NCCL: capture with --trace=cuda,nvtx, and leave NCCL_NVTX_DISABLE unset"
@@ -55,7 +55,7 @@ def judge_exports(
     """Which questions the exports of an iteration can answer.
 
     Args:
-        described: a topology text file stands beside them.
+        described: a topology text file is beside them.
         sample: what one rank's kernels tell.
     """
     annotated = any(export.ranges for export in exports)

@@ -29,6 +29,7 @@ FEWEST_MATCHES = 3
 _LEAST = 0.005
 _STACKS = "capture call stacks: with_stack (--pytorch-profiler-collect-callstack)"
 _NOTHING = "no rank can be read"
+_FOR_WAITS = "all ranks are there, in named groups; whether their clocks can be solved, traceviz clocks tells"
 
 
 def judge_traces(capture: Capture) -> list[Answer]:
@@ -39,6 +40,11 @@ def judge_traces(capture: Capture) -> list[Answer]:
         questions = (PHASE, MICROBATCH, MODULE, DIMENSION, HIDDEN, PLACE, BUBBLE, WAITS, BANDWIDTH, SIZES)
         return [Answer(question, "no", reason) for question in questions]
     waits = _waits(capture, one)
+    return [_of_all_ranks(capture, answer) for answer in _of_sample(capture, one, waits)]
+
+
+def _of_sample(capture: Capture, one: Sample, waits: Answer) -> list[Answer]:
+    """The answers by what one rank comes to."""
     return [
         _of_share(PHASE, one.phase_known, f"of the kernel time of rank {one.rank} has a phase", _more_stacks(capture)),
         _of_share(
@@ -63,6 +69,32 @@ def judge_traces(capture: Capture) -> list[Answer]:
             + ("" if capture.shapes == capture.ranks else "; capture record_shapes"),
         ),
     ]
+
+
+_NEEDS = {
+    PHASE: ("operators", "stacks"),
+    MICROBATCH: ("operators", "stacks"),
+    MODULE: ("operators", "stacks"),
+    DIMENSION: ("operators", "stacks", "groups"),
+    BUBBLE: ("operators", "stacks"),
+    WAITS: ("operators", "groups"),
+    BANDWIDTH: ("operators", "groups"),
+}
+"""Question → what of a capture its answer rests on, where one rank is classified for all."""
+
+_MODES = {"operators": "operators", "stacks": "call stacks", "groups": "described process groups"}
+
+
+def _of_all_ranks(capture: Capture, answer: Answer) -> Answer:
+    """An answer that one rank gave, for a job of which some ranks were captured otherwise: no more than in part."""
+    mixed = [
+        f"{getattr(capture, mode)} of {capture.ranks} ranks hold {_MODES[mode]}"
+        for mode in _NEEDS.get(answer.question, ())
+        if 0 < getattr(capture, mode) < capture.ranks
+    ]
+    if not mixed or answer.answer != "yes":
+        return answer
+    return Answer(answer.question, "in part", "; ".join([answer.why, *mixed]))
 
 
 def hidden_communication(sample: Sample | None, kernels: str) -> Answer:
@@ -125,7 +157,7 @@ def _waits(capture: Capture, one: Sample) -> Answer:
         *(["too few communications to solve the clocks"] if one.communications < FEWEST_MATCHES else []),
         *(["no GPU rows: the ends of communication on a CPU tell no clock"] if capture.gpu < capture.ranks else []),
     ]
-    return Answer(WAITS, degree(not lacking, True), "; ".join(lacking) or "all ranks are there, in named groups")
+    return Answer(WAITS, degree(not lacking, True), "; ".join(lacking) or _FOR_WAITS)
 
 
 def _bandwidth(one: Sample, waits: Answer) -> Answer:

@@ -14,9 +14,9 @@ from traceviz_dag.lake.inputs import RankInput
 from traceviz_dag.pipeline.captures.capture import Capture, Examination
 from traceviz_dag.pipeline.captures.exports import capture_of_exports
 from traceviz_dag.pipeline.formats.trace_format import Headers, PlaceRequest, RankTrace, Windows
-from traceviz_dag.pipeline.nsys_facts import export_facts
-from traceviz_dag.pipeline.nsys_placement import place_exports
-from traceviz_dag.pipeline.nsys_ranks import export_events, export_headers, export_ranges
+from traceviz_dag.pipeline.nsys.facts import export_facts
+from traceviz_dag.pipeline.nsys.placement import place_exports
+from traceviz_dag.pipeline.nsys.ranks import export_events, export_headers, export_ranges
 from traceviz_dag.read.events import TraceEvents
 from traceviz_dag.read.kineto.memory import MEMORY
 from traceviz_dag.read.nsys.files import NsysFiles

@@ -10,17 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from traceviz_dag.read.events import (
-    CPU_OP,
-    MISSING,
-    PYTHON_FUNCTION,
-    CollectiveFacts,
-    DeviceRows,
-    HostRows,
-    Int32,
-    Int64,
-    LaunchRows,
-)
+from traceviz_dag.arrays import Int32, Int64
+from traceviz_dag.read.events import CPU_OP, MISSING, PYTHON_FUNCTION, CollectiveFacts, DeviceRows, HostRows, LaunchRows
 from traceviz_dag.read.kineto import packing
 from traceviz_dag.read.kineto.communication_facts import FactRows
 from traceviz_dag.read.kineto.event_decoder import Codes, Piece

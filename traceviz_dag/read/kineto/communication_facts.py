@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from traceviz_dag.read.events import MISSING, CollectiveFacts, Int64
+from traceviz_dag.arrays import Int64
+from traceviz_dag.read.events import MISSING, CollectiveFacts
 from traceviz_dag.read.kineto.header import canonical_description, canonical_ranks
 from traceviz_dag.read.kineto.packing import Columns, integers
 from traceviz_dag.read.kineto.schema import as_integer, as_text

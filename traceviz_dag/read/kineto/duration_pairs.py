@@ -13,7 +13,8 @@ from typing import Any
 
 import msgspec
 
-from traceviz_dag.read.events import MISSING, Int64
+from traceviz_dag.arrays import Int64
+from traceviz_dag.read.events import MISSING
 
 END_WITHOUT_BEGIN = "an end event without its begin"
 BEGIN_WITHOUT_END = "a begin event without its end"

@@ -11,7 +11,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from traceviz_dag.read.events import MISSING, Int64
+from traceviz_dag.arrays import Float64, Int64
+from traceviz_dag.read.events import MISSING
 from traceviz_dag.read.kineto.duration_pairs import BEGIN_WITHOUT_END, DurationPairs
 from traceviz_dag.read.kineto.packing import floats
 from traceviz_dag.read.kineto.schema import (
@@ -39,7 +40,6 @@ NO_NUMBER = "a number out of range"
 """Reasons in ``Piece.dropped``."""
 
 Codes = npt.NDArray[np.uint8]
-Float64 = npt.NDArray[np.float64]
 
 _TAGGED = msgspec.json.Decoder(list[TaggedEvent])
 _EVENTS = msgspec.json.Decoder(list[Event])

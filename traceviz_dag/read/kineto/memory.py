@@ -1,6 +1,6 @@
 """What the allocator of each device holds over time, from the memory events of a Kineto trace.
 
-They stand in traces that were recorded with ``profile_memory``; most are not, and are not decoded for them.
+They are in traces that were recorded with ``profile_memory``; most are not, and are not decoded for them.
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from traceviz_dag.read.events import MISSING, Int32, Int64
+from traceviz_dag.arrays import Int32, Int64
+from traceviz_dag.read.events import MISSING
 from traceviz_dag.read.kineto.schema import as_integer, as_triple
 
 Columns = dict[str, npt.NDArray[Any]]

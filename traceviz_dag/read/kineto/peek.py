@@ -72,7 +72,7 @@ def peek(path: Path) -> TracePeek:
 
 
 def peek_header(path: Path) -> TraceHeader:
-    """A trace's header from the text before its events; the rest of the file is read only if no rank stands there.
+    """A trace's header from the text before its events; the rest of the file is read only if no rank is there.
 
     Raises:
         BadInputError: the file is missing, empty or no trace.
@@ -162,7 +162,7 @@ def _after(tail: bytes) -> bytes:
 def _object_rest(tail: bytes) -> bytes:
     """The longest text behind an array's end that closes an object and nothing else; empty where there is none.
 
-    Arrays may stand behind the events too, so the first such end is the one of the events.
+    Arrays may follow the events, too, so the first such end is the one of the events.
     """
     after = b""
     ends = [match.end() for match in _ARRAY_END.finditer(tail)]

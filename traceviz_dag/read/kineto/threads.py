@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from traceviz_dag.read.events import MISSING, Int32, Int64, Thread
+from traceviz_dag.arrays import Int32, Int64
+from traceviz_dag.read.events import MISSING, Thread
 from traceviz_dag.read.kineto.packing import integers
 
 _MOST_MASKS = 16

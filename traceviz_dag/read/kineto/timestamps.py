@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from traceviz_dag.read.events import Int64
+from traceviz_dag.arrays import Int64
 
 EXACT_BELOW = float(2**43)
 """Microseconds below which a double holds three decimals: its spacing is at most 2**-10."""

@@ -214,7 +214,7 @@ def _fill(path: Path, folder: Path, look: tuple[int, int]) -> _Kept:
 
 
 def _write(folder: Path, name: str, table: pa.Table, runs: Runs) -> None:
-    """Keep a table: numbers by their differences, texts as codes of words that stand in a file of their own."""
+    """Keep a table: numbers by their differences, texts as codes of words that are in a file of their own."""
     words = {column: words_of(table[column]) for column in table.column_names if is_text(name, column)}
     for place, column in enumerate(table.column_names):
         if column in words:
@@ -234,8 +234,3 @@ def _write(folder: Path, name: str, table: pa.Table, runs: Runs) -> None:
             writer.write_table(table.slice(first, count), row_group_size=_ROWS_PER_GROUP)
     write_atomically(folder / f"{name}.parquet", sink.getvalue())
     write_atomically(folder / f"{name}.{_WORDS}", pa.py_buffer(msgspec.json.encode(words)))
-
-
-def forget(path: Path, home: Path) -> None:
-    """Remove what is kept of an export."""
-    shutil.rmtree(cache_folder(path, home), ignore_errors=True)

@@ -38,3 +38,13 @@ class NsysFiles:
     def is_whole(self, path: Path) -> bool:
         """Whether an export was written to its end; a file that is certainly none counts as whole."""
         return is_whole_export(path)
+
+
+def is_profile_name(name: str) -> bool:
+    """Whether a file that is out of reach may be a report or an export, by its name."""
+    return name.lower().endswith(NsysFiles.suffixes)
+
+
+def is_export_name(name: str) -> bool:
+    """Whether a file that is out of reach may be an export, by its name."""
+    return name.lower().endswith(EXPORT_SUFFIXES)

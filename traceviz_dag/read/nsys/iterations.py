@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from traceviz_dag.read.events import Int64
+from traceviz_dag.arrays import Int64
 
 WHOLE, OPTIMIZER = "the whole capture, for want of anything that repeats", "heuristic: bursts of optimizer kernels"
 _PROFILER = re.compile(r"ProfilerStep#(\d{1,18})$")

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from traceviz_dag.read.events import Int64
-from traceviz_dag.read.host_tree import NONE, HostTree, build_tree, innermost
+from traceviz_dag.arrays import NONE, Int64
+from traceviz_dag.read.host_tree import HostTree, build_tree, innermost
 from traceviz_dag.read.nsys.rows import Runs, array_of
 
 DEEPEST = 128

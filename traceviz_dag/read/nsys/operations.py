@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 
-from traceviz_dag.read.events import KERNEL, MEMORY_COPY, MEMORY_SET, MISSING, Int64
+from traceviz_dag.arrays import Int64
+from traceviz_dag.read.events import KERNEL, MEMORY_COPY, MEMORY_SET, MISSING
 from traceviz_dag.read.nsys.profile import PROCESS_BITS, SCHEMAS
 from traceviz_dag.read.nsys.rows import order_by_key
 from traceviz_dag.read.nsys.schema import NsysSchema, number, required

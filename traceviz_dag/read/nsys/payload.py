@@ -10,7 +10,8 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from traceviz_dag.read.events import MISSING, Int64
+from traceviz_dag.arrays import Int64
+from traceviz_dag.read.events import MISSING
 from traceviz_dag.read.nsys.schema import NsysSchema, number, required, text
 
 _HEADER = struct.Struct("<IIIIQQ")
@@ -101,7 +102,7 @@ def _of_json(value: str) -> dict[str, int]:
         decoded = msgspec.json.decode(value)
     except msgspec.DecodeError:
         return {}
-    # NCCL's payload may stand in an object of its own inside.
+    # NCCL's payload may be in an object of its own inside.
     parts = [decoded] if isinstance(decoded, dict) else decoded if isinstance(decoded, list) else []
     found: dict[str, int] = {}
     for part in parts:

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from traceviz_dag.read.events import MISSING, Int32, Int64
+from traceviz_dag.arrays import Int32, Int64
+from traceviz_dag.read.events import MISSING
 from traceviz_dag.read.limits import LAST_INSTANT_NS
 from traceviz_dag.read.nsys.nesting import NestingColumns
 from traceviz_dag.read.nsys.payload import NUMBERS, payload_columns, payload_layouts

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from traceviz_dag.read.events import MISSING, Int64
+from traceviz_dag.arrays import Int64
+from traceviz_dag.read.events import MISSING
 from traceviz_dag.read.nsys.nesting import DEEPEST, Launches, nest
 from traceviz_dag.read.nsys.open import open_nsys
 from traceviz_dag.read.nsys.operations import read_calls, read_operations
@@ -130,7 +131,7 @@ def _threads(schema: NsysSchema) -> pa.Table:
 
 
 def _metrics(schema: NsysSchema) -> pa.Table:
-    """GPU metrics: samples with their names; the GPU stands in the lowest byte of a sample's type."""
+    """GPU metrics: samples with their names; the GPU is in the lowest byte of a sample's type."""
     samples = schema.select(
         "GPU_METRICS",
         {

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from traceviz_dag.read.events import Int64
-from traceviz_dag.read.host_tree import NONE, nesting_order
+from traceviz_dag.arrays import NONE, Int64
+from traceviz_dag.read.host_tree import nesting_order
 
 Array: TypeAlias = npt.NDArray[np.integer] | npt.NDArray[np.bool_]
 Words: TypeAlias = tuple[str | None, ...]
@@ -86,7 +86,7 @@ class Rows:
         return self.values[column].astype(np.int64, copy=False)
 
     def place(self, rows: Int64) -> Int64:
-        """Where rows of the whole table stand here; NONE for those that are not here, and for NONE."""
+        """Where rows of the whole table are here; NONE for those that are not here, and for NONE."""
         first, count = self.runs.first, self.runs.count
         if not len(first):
             return np.full(len(rows), NONE, dtype=np.int64)

@@ -171,7 +171,7 @@ class NsysSchema:
 
 
 def _scalar(wanted: Field) -> pa.Scalar:
-    """What stands in every row for a column that does not exist."""
+    """What is in every row for a column that does not exist."""
     default = wanted.default or ""
     return pa.scalar(default.strip("'")) if default.startswith("'") else pa.scalar(int(default), pa.int64())
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from traceviz_dag.read.events import Int64
+from traceviz_dag.arrays import Int64
 from traceviz_dag.read.nsys.profile import KEYS, PROCESS_BITS, SCHEMAS
 from traceviz_dag.read.nsys.rows import Array, Rows, Runs, Words, array_of
 

@@ -10,7 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from traceviz_dag.read.events import MISSING, Int32, Int64
+from traceviz_dag.arrays import Int32, Int64
+from traceviz_dag.read.events import MISSING
 from traceviz_dag.read.nsys.schema import NsysSchema, required, text
 from traceviz_dag.read.secrets import masked_column
 

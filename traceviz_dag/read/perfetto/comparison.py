@@ -39,7 +39,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ReaderComparison:
     """All tables of two readers.
 
     Attributes:
@@ -57,7 +57,7 @@ class Comparison:
         return max(missing - self.dropped, 0) + added
 
 
-def compare(own: TraceEvents, other: TraceEvents) -> Comparison:
+def compare(own: TraceEvents, other: TraceEvents) -> ReaderComparison:
     """Compare what our reader and Perfetto extract of one trace, in any order of rows."""
     differences = []
     for table in TABLES:
@@ -76,7 +76,7 @@ def compare(own: TraceEvents, other: TraceEvents) -> Comparison:
                 examples=tuple(dict.fromkeys(map(str, names))),
             )
         )
-    return Comparison(differences, other.report.dropped.get(DROPPED, 0))
+    return ReaderComparison(differences, other.report.dropped.get(DROPPED, 0))
 
 
 def rows_of(events: TraceEvents, table: str) -> pd.DataFrame:

@@ -11,7 +11,8 @@ import re
 import numpy as np
 import numpy.typing as npt
 
-Int64 = npt.NDArray[np.int64]
+from traceviz_dag.arrays import Int64
+
 Places = npt.NDArray[np.intp]
 
 EXACT_BELOW_US = 2**41

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Literal
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -26,11 +26,14 @@ from traceviz_dag.show.page.page import (
 )
 from traceviz_dag.show.page.typography import LABEL, POINTS_PER_INCH, SMALL, TINY, typography, width
 from traceviz_dag.show.source import TableSource, rows
+from traceviz_dag.tables.rows import PartedPipelineRow, PipelineRow, is_parted
 
 MOST_ROWS = 32
 """Stages that a page can show; of more, the pipelines with the longest span are drawn."""
 
-PARTS = (
+_Part = Literal["fill_drain_ns", "imbalance_ns", "jitter_ns", "stall_ns"]
+
+PARTS: tuple[tuple[_Part, str, str], ...] = (
     ("fill_drain_ns", "fill and drain", palette.FILL_DRAIN),
     ("imbalance_ns", "imbalance", palette.IMBALANCE),
     ("jitter_ns", "jitter", palette.JITTER),
@@ -38,14 +41,7 @@ PARTS = (
 )
 """Column of each part, its name and its colour, in the order of the replays that tell them apart."""
 
-_COLUMNS = (
-    *("step", "pipeline", "stage", "rank", "schedule", "microbatches", "span_ns", "ideal_ns", "bubble_ns"),
-    *(name for name, _, _ in PARTS),
-    *("bubble_share", "ideal_share", "idle_share", "refusal"),
-)
 _PAGE_HEIGHT, _HIGHEST_ROW, _LOWEST_ROW, _HEADING = 5.6, 0.62, 0.17, 0.2
-_IDEAL = (0.0, 0.2)
-_STEPS = (0.2, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +53,11 @@ class Waterfall:
         edges_ns: 0, the ideal, and the sum after each part; the last one is the span.
     """
 
-    row: Mapping[str, Any]
+    row: PartedPipelineRow
     edges_ns: Sequence[int]
 
     @classmethod
-    def of(cls, row: Mapping[str, Any]) -> Waterfall:
+    def of(cls, row: PartedPipelineRow) -> Waterfall:
         """The pieces of a row whose bubble is known."""
         edges = np.cumsum([0, row["ideal_ns"], *(row[name] for name, _, _ in PARTS)]).tolist()
         return cls(row, edges)
@@ -73,8 +69,8 @@ def draw_bubble_waterfall(source: TableSource) -> Figure | None:
     Returns:
         The figure; None where no bubble is known.
     """
-    table = rows(source, "pipelines", _COLUMNS)
-    known = [row for row in table if row["bubble_ns"] is not None]
+    table = rows(source, "pipelines", PipelineRow)
+    known = [row for row in table if is_parted(row)]
     if not known:
         return None
     step = max(known, key=lambda row: row["span_ns"])["step"]
@@ -101,13 +97,13 @@ def draw_bubble_waterfall(source: TableSource) -> Figure | None:
     return page.figure
 
 
-def _chosen(known: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+def _chosen(known: Sequence[PartedPipelineRow]) -> list[list[PartedPipelineRow]]:
     """The pipelines to draw, each in the order of its stages: of too many, the longest."""
-    groups: dict[int, list[Mapping[str, Any]]] = {}
+    groups: dict[int, list[PartedPipelineRow]] = {}
     for row in known:
         groups.setdefault(row["pipeline"], []).append(row)
     longest = sorted(groups.values(), key=lambda group: -max(row["span_ns"] for row in group))
-    chosen: list[list[Mapping[str, Any]]] = []
+    chosen: list[list[PartedPipelineRow]] = []
     count = 0
     for group in longest:
         if not chosen or count + len(group) <= MOST_ROWS:
@@ -134,8 +130,8 @@ def _draw_row(page: Page, axes: Axes, waterfall: Waterfall, band: Band, scale: T
     axes.vlines(edges[-1], inner.top, inner.bottom, colors=palette.INK, linewidths=1.2, zorder=3)
     size = max(min(LABEL, 0.75 * band.height * POINTS_PER_INCH), TINY)
     page.row_label(band.middle, f"stage {row['stage']} · rank {row['rank']}", size=size)
-    figures = f"{share(row['bubble_ns'], row['span_ns'])} · {share(round(row['ideal_share'] * 1e6), 1_000_000)}"
-    page.row_figures(band.middle, figures, min(size, SMALL))
+    measures = f"{share(row['bubble_ns'], row['span_ns'])} · {share(round(row['ideal_share'] * 1e6), 1_000_000)}"
+    page.row_measures(band.middle, measures, min(size, SMALL))
 
 
 def _write_part(axes: Axes, nanoseconds: int, end: float, step: Band, scale: TimeScale) -> None:
@@ -151,8 +147,8 @@ def _write_part(axes: Axes, nanoseconds: int, end: float, step: Band, scale: Tim
 
 def _caption(
     source: TableSource,
-    table: Sequence[Mapping[str, Any]],
-    known: Sequence[Mapping[str, Any]],
+    table: Sequence[PipelineRow],
+    known: Sequence[PartedPipelineRow],
     drawn: int,
     slowest: StageTime | None,
 ) -> Caption:
@@ -178,7 +174,7 @@ def _caption(
     )
 
 
-def _finding(known: Sequence[Mapping[str, Any]], slowest: StageTime | None) -> str:
+def _finding(known: Sequence[PartedPipelineRow], slowest: StageTime | None) -> str:
     span = sum(row["span_ns"] for row in known)
     totals = {word: sum(row[name] for row in known) for name, word, _ in PARTS}
     largest = max(totals, key=lambda word: totals[word])
@@ -193,7 +189,7 @@ def _finding(known: Sequence[Mapping[str, Any]], slowest: StageTime | None) -> s
         who = (
             f"stage {slowest.stage}"
             if slowest.rank is None
-            else f"rank {slowest.rank}, alone of stage {slowest.stage},"
+            else f"rank {slowest.rank}, the only one measured of stage {slowest.stage},"
         )
         excess = share(round(slowest.excess * 1e6), 1_000_000)
         text += f"; {who} computes {excess} longer than the mean stage"

@@ -13,8 +13,8 @@ from traceviz_dag.show.figures.rank_rows import MOST_ROWS
 from traceviz_dag.show.figures.rank_summary import (
     RankSummary,
     idle_finding,
+    longer_finding,
     step_facts,
-    straggler_finding,
     waiting_finding,
 )
 from traceviz_dag.show.figures.stage_shares import draw_stage_shares
@@ -68,9 +68,9 @@ def _heading(word: str, number: int | None) -> str:
 
 def _finding(ranks: Sequence[RankSummary]) -> str:
     """The rank that computes longest where that is notable, else how long stages idle, else who waits longest."""
-    straggler = straggler_finding(ranks)
-    if straggler is not None:
-        return straggler
+    longer = longer_finding(ranks)
+    if longer is not None:
+        return longer
     return idle_finding(ranks) if any(rank.pipeline_ns for rank in ranks) else waiting_finding(ranks)
 
 
@@ -78,6 +78,6 @@ def _facts(ranks: Sequence[RankSummary]) -> list[str]:
     known = {rank.member.pipeline for rank in ranks if rank.member.pipeline is not None}
     facts = [f"{len(ranks)} ranks" + (f", {len(known)} pipelines" if known else ", no pipeline known")]
     facts += step_facts(ranks)
-    if any(rank.pipeline_ns for rank in ranks) and straggler_finding(ranks) is not None:
+    if any(rank.pipeline_ns for rank in ranks) and longer_finding(ranks) is not None:
         facts.append(idle_finding(ranks))
     return facts

@@ -12,11 +12,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from traceviz_dag.analyze.intervals import Int64
+from traceviz_dag.arrays import Float64, Int64
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.activity import NO_CHUNK, is_partial, trace_status
-from traceviz_dag.show.page.blocks import Band, Float64, draw_bars, draw_boxes
-from traceviz_dag.show.page.facts import RankFigures, duration, place, rank_figures, share
+from traceviz_dag.show.page.blocks import Band, draw_bars, draw_boxes
+from traceviz_dag.show.page.facts import RankMeasures, duration, place, rank_measures, share
 from traceviz_dag.show.page.page import (
     DATA_WIDTH,
     Caption,
@@ -66,7 +66,7 @@ class PhaseBars:
     Attributes:
         parts: (5, bars) mean ns of each of: computation alone, hidden, exposed, memory alone, idle; a column adds up
             to the wall clock of its step.
-        labels: what stands under each bar.
+        labels: what is under each bar.
         chunk: model chunk of each bar.
         together: micro-batches that share a bar.
     """
@@ -89,19 +89,19 @@ def draw_overlap_bars(source: TableSource, rank: int) -> Figure | None:
     """Draw one rank's bars; without micro-batches the bar of the whole step stands alone, and the figure says so.
 
     Returns:
-        The figure; None for a rank without figures in the table ``overlap``.
+        The figure; None for a rank without a row in the table ``overlap``.
     """
-    figures = rank_figures(source, rank)
-    if figures is None:
+    measures = rank_measures(source, rank)
+    if measures is None:
         return None
-    panels = phase_bars(source, rank, figures.step if figures.steps > 1 else None)
+    panels = phase_bars(source, rank, measures.step if measures.steps > 1 else None)
     highest = max((panel.highest_ns for panel in panels), default=1.0)
     # All panels have one scale: as many inches for a millisecond.
     heights = [max(_HIGHEST_PANEL * panel.highest_ns / highest, _LOWEST_PANEL) for panel in panels]
     with typography():
         room = _WHOLE_HEIGHT + _BETWEEN * (len(panels) + 0.45) + sum(heights)
-        page = open_page(_caption(source, rank, figures, panels), room, axis_height=0.3)
-        _draw_whole(page, figures)
+        page = open_page(_caption(source, rank, measures, panels), room, axis_height=0.3)
+        _draw_whole(page, measures)
         top = _WHOLE_HEIGHT + _BETWEEN
         for panel, height in zip(panels, heights, strict=True):
             _draw_panel(page, panel, (top, height), TimeScale.of(int(highest)), highest * height / _HIGHEST_PANEL)
@@ -153,21 +153,21 @@ def _parted(compute: Int64, communication: Int64, hidden: Int64, busy: Int64, wi
     return np.stack((compute - hidden, hidden, exposed, busy - compute - exposed, window - busy)).astype(np.float64)
 
 
-def _draw_whole(page: Page, figures: RankFigures) -> None:
+def _draw_whole(page: Page, measures: RankMeasures) -> None:
     """The bar of the whole step, its parts named where their words fit."""
     axes = page.axes(0.0, _WHOLE_HEIGHT)
-    scale = TimeScale.of(figures.window_ns)
-    span = figures.window_ns / scale.per_unit
+    scale = TimeScale.of(measures.window_ns)
+    span = measures.window_ns / scale.per_unit
     axes.set(xlim=(0, span), ylim=(_WHOLE_HEIGHT, 0), yticks=[])
-    axes.set_xlabel(f"{scale.unit} of {figures.the_window}", labelpad=1)
+    axes.set_xlabel(f"{scale.unit} of {measures.the_window}", labelpad=1)
     values = [
         np.array([value])
         for value in (
-            figures.compute_ns,
-            figures.communication_ns,
-            figures.hidden_ns,
-            figures.busy_ns,
-            figures.window_ns,
+            measures.compute_ns,
+            measures.communication_ns,
+            measures.hidden_ns,
+            measures.busy_ns,
+            measures.window_ns,
         )
     ]
     parts = _parted(*values)[:, 0] / scale.per_unit
@@ -188,7 +188,7 @@ def _draw_whole(page: Page, figures: RankFigures) -> None:
                     va="center_baseline",
                 )
         start += part
-    page.row_label(_WHOLE_HEIGHT / 2, f"whole {figures.window_label}", duration(figures.window_ns))
+    page.row_label(_WHOLE_HEIGHT / 2, f"whole {measures.window_label}", duration(measures.window_ns))
 
 
 def _draw_panel(page: Page, panel: PhaseBars, at: tuple[float, float], scale: TimeScale, top_ns: float) -> None:
@@ -255,20 +255,20 @@ def _label_bars(axes: Axes, panel: PhaseBars, height: float) -> None:
         )
 
 
-def _caption(source: TableSource, rank: int, figures: RankFigures, panels: Sequence[PhaseBars]) -> Caption:
+def _caption(source: TableSource, rank: int, measures: RankMeasures, panels: Sequence[PhaseBars]) -> Caption:
     partial = is_partial(trace_status(source, rank))
     warnings = [f"a part of rank {rank}'s trace could not be read"] if partial else []
     if not panels:
         warnings.append("no micro-batch is known in this trace: only the whole is shown")
     return Caption(
-        title=f"Rank {rank}: {_finding(figures, panels)}" + (" (PARTIAL trace)" if partial else ""),
+        title=f"Rank {rank}: {_finding(measures, panels)}" + (" (PARTIAL trace)" if partial else ""),
         facts=[
             place(source),
-            *figures.notes,
-            f"in the whole of {figures.the_window} {duration(figures.hidden_ns)} of "
-            f"{duration(figures.communication_ns)} communication is hidden"
-            if figures.communication_ns
-            else f"no communication in {figures.the_window}",
+            *measures.notes,
+            f"in the whole of {measures.the_window} {duration(measures.hidden_ns)} of "
+            f"{duration(measures.communication_ns)} communication is hidden"
+            if measures.communication_ns
+            else f"no communication in {measures.the_window}",
         ],
         warnings=warnings,
         legend=[LegendGroup("", [LegendEntry(label, colour) for label, colour in _PARTS])],
@@ -277,14 +277,14 @@ def _caption(source: TableSource, rank: int, figures: RankFigures, panels: Seque
     )
 
 
-def _finding(figures: RankFigures, panels: Sequence[PhaseBars]) -> str:
+def _finding(measures: RankMeasures, panels: Sequence[PhaseBars]) -> str:
     said = [panel for panel in panels if panel.communication_ns]
-    if not figures.communication_ns and not said:
-        return f"no communication in {figures.the_window}, idle {share(figures.idle_ns, figures.window_ns)} of it"
+    if not measures.communication_ns and not said:
+        return f"no communication in {measures.the_window}, idle {share(measures.idle_ns, measures.window_ns)} of it"
     if not said:
         return (
-            f"{share(figures.hidden_ns, figures.communication_ns)} of communication is hidden, "
-            f"{share(figures.exposed_ns, figures.window_ns)} of {figures.the_window} waits for it"
+            f"{share(measures.hidden_ns, measures.communication_ns)} of communication is hidden, "
+            f"{share(measures.exposed_ns, measures.window_ns)} of {measures.the_window} waits for it"
         )
     hides = [f"{panel.phase} hides {share(panel.hidden_ns, panel.communication_ns)}" for panel in said]
     return f"{' and '.join(hides)} of its own communication"

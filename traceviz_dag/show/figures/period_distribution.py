@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,10 +13,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from traceviz_dag.analyze.pipelines.period_summary import two_modes
+from traceviz_dag.analyze.pipelines.period_summary import period_summary, two_modes
 from traceviz_dag.analyze.pipelines.periods import DIMENSION, NAMED
+from traceviz_dag.arrays import Float64
 from traceviz_dag.show.page import palette
-from traceviz_dag.show.page.blocks import Float64, draw_bars
+from traceviz_dag.show.page.blocks import draw_bars
 from traceviz_dag.show.page.facts import duration, lost_ranks, place
 from traceviz_dag.show.page.page import Caption, LegendEntry, LegendGroup, Page, Stretches, TimeScale, open_page
 from traceviz_dag.show.page.typography import LABEL, POINTS_PER_INCH, SMALL, TINY, typography
@@ -25,14 +27,14 @@ MOST_ROWS = 24
 """Rows that a panel has; of more, those with the longest tail, and the worst scores."""
 
 SCORES_SHOWN = (-1.0, 2.0)
-"""Scores beyond stand at the edge of their panel, which says so: they are reported, and not clamped in any figure."""
+"""Scores beyond are at the edge of their panel, which says so: they are reported, and not clamped in any figure."""
 
 BINS = 157
 """Columns of a row: 20 an inch."""
 
 _COLUMNS = (
-    *("pair", "kind", "step", "stage", "rank", "unit", "start_ns", "period_ns", "overlap_score", "refusal"),
-    *("stage0_ns", "stage1_ns"),
+    *("pair", "kind", "step", "pipeline", "stage", "rank", "rank1", "unit", "start_ns", "period_ns"),
+    *("overlap_score", "refusal", "stage0_ns", "stage1_ns"),
 )
 _MOST_NOTES = 3
 _PAGE_HEIGHT, _HIGHEST_ROW, _LOWEST_ROW, _BETWEEN = 4.6, 0.42, 0.17, 0.66
@@ -126,8 +128,8 @@ def _draw_periods(page: Page, rows: Sequence[Spread], height: float, scale: Time
         _draw_histogram(axes, row, row.values / scale.per_unit, (top, height), palette.COMPUTATION_ONLY)
         _draw_marks(axes, [value / scale.per_unit for value in row.percentiles], (top, height), strongest=0)
         middle, _, highest = row.percentiles
-        figures = f"{duration(middle)} · {duration(highest)} · {len(row.values)}"
-        _label(page, row.label, figures, top, height, two_modes(row.values) is not None)
+        measures = f"{duration(middle)} · {duration(highest)} · {len(row.values)}"
+        _label(page, row.label, measures, top, height, two_modes(row.values) is not None)
 
 
 def _draw_scores(page: Page, rows: Sequence[Spread], top: float, height: float) -> None:
@@ -142,9 +144,9 @@ def _draw_scores(page: Page, rows: Sequence[Spread], top: float, height: float) 
         at = place_ * height
         _draw_histogram(axes, row, np.clip(row.values, low, high), (at, height), palette.HIDDEN)
         _draw_marks(axes, np.clip(row.percentiles, low, high).tolist(), (at, height), strongest=1)
-        figures = f"{row.percentiles[1]:.2f} · {row.percentiles[0]:.2f} · {len(row.values)}"
+        measures = f"{row.percentiles[1]:.2f} · {row.percentiles[0]:.2f} · {len(row.values)}"
         label = row.label.removeprefix("computation + ").upper() if row.kind == DIMENSION else row.label
-        _label(page, f"with {label}" if row.kind == DIMENSION else label, figures, top + at, height, False)
+        _label(page, f"with {label}" if row.kind == DIMENSION else label, measures, top + at, height, False)
 
 
 def _prepare(axes: Axes, limits: tuple[float, float], height: float, label: str) -> None:
@@ -178,21 +180,25 @@ def _draw_marks(axes: Axes, values: Sequence[float], at: tuple[float, float], st
         )  # fmt: skip
 
 
-def _label(page: Page, label: str, figures: str, top: float, height: float, stands_out: bool) -> None:
+def _label(page: Page, label: str, measures: str, top: float, height: float, stands_out: bool) -> None:
     size = max(min(LABEL, 0.75 * height * POINTS_PER_INCH), TINY)
     y = top + 0.6 * height
     page.row_label(
         y, label if len(label) <= 22 else label[:21] + "…", size=min(size, LABEL if len(label) < 18 else SMALL)
     )
-    page.row_figures(y, figures, min(size, SMALL) if len(figures) < 24 else TINY, stands_out)
+    page.row_measures(y, measures, min(size, SMALL) if len(measures) < 24 else TINY, stands_out)
 
 
 def _caption(
     source: TableSource, table: pa.Table, known: pa.Table, periods: Sequence[Spread], scores: Sequence[Spread]
 ) -> Caption:
     first, last = pc.min(known["unit"]).as_py(), pc.max(known["unit"]).as_py()
-    refused = table.filter(pc.is_null(table["period_ns"]))
-    without = sorted({(row["pair"], row["refusal"]) for row in refused.select(["pair", "refusal"]).to_pylist()})
+    pairs = period_summary(table).to_pylist()
+    steps = len({row["step"] for row in pairs}) > 1
+    without = sorted({(_pair(row, steps), row["refusal"]) for row in pairs if row["refusal"]})
+    fewer = [
+        f"{_pair(row, steps)}: fewer than all ranks ({row['without']})" for row in pairs if row["over_fewer_ranks"]
+    ]
     beyond = sum(int(((row.values < SCORES_SHOWN[0]) | (row.values > SCORES_SHOWN[1])).sum()) for row in scores)
     modes = [(row.label, note) for row in periods if (note := two_modes(row.values)) is not None]
     return Caption(
@@ -205,10 +211,15 @@ def _caption(
                 [f"{beyond:,} scores below {SCORES_SHOWN[0]:g} or over {SCORES_SHOWN[1]:g} stand at the edge"]
                 * (beyond > 0)
             ),
-            *([f"{len(without)} pairs have no figures, such as {without[0][0]}: {without[0][1]}"] if without else []),
+            *([f"{_pairs(len(without))} no measures, such as {without[0][0]}: {without[0][1]}"] if without else []),
         ],
         warnings=[
             *lost_ranks(source),
+            *fewer[:_MOST_NOTES],
+            *(
+                [f"{len(fewer) - _MOST_NOTES} more pairs have measures of fewer than all ranks"]
+                * (len(fewer) > _MOST_NOTES)
+            ),
             *(f"{label}: {note}" for label, note in modes[:_MOST_NOTES]),
             *([f"{len(modes) - _MOST_NOTES} more have two modes"] if len(modes) > _MOST_NOTES else []),
         ],
@@ -221,6 +232,15 @@ def _caption(
         footer="table periods, view period_percentiles",
         note="tall line: p50; short: p90, p99, of scores p10, p90",
     )
+
+
+def _pairs(count: int) -> str:
+    return "1 pair has" if count == 1 else f"{count} pairs have"
+
+
+def _pair(row: Mapping[str, Any], steps: bool) -> str:
+    step = "" if not steps or row["step"] is None else f", step {row['step']}"
+    return f"{row['pair']}{step}" if row["stage"] is None else f"{row['pair']}, stage {row['stage']}{step}"
 
 
 def _finding(periods: Sequence[Spread], scores: Sequence[Spread]) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from traceviz_dag.analyze.intervals import Intervals, measure
-from traceviz_dag.show.figures.rank_summary import RankSummary, straggling, summarise
+from traceviz_dag.show.figures.rank_summary import RankSummary, computing_longer, summarise
 from traceviz_dag.show.figures.step_blocks import StepStyle, draw_steps, entries, step_legend
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.activity import Activity
@@ -38,7 +38,7 @@ class Row:
 
     Attributes:
         activity: None for a rank without usable trace.
-        fault: what stands in the row instead.
+        fault: what is in the row instead.
     """
 
     member: Member
@@ -77,7 +77,7 @@ def row_height(groups: Sequence[RowGroup]) -> float:
 
 
 def draw_rows(page: Page, axes: Axes, groups: Sequence[RowGroup], aligned: Aligned, scale: TimeScale) -> int:
-    """Draw all rows, their labels and figures; returns how many micro-batch numbers fitted."""
+    """Draw all rows, their labels and measures; returns how many micro-batch numbers fitted."""
     height = row_height(groups)
     rows = [row for group in groups for row in group.rows]
     active = [row.activity for row in rows if row.activity is not None]
@@ -85,8 +85,8 @@ def draw_rows(page: Page, axes: Axes, groups: Sequence[RowGroup], aligned: Align
     blocks = height * (_BLOCKS[1] - _BLOCKS[0])
     style = StepStyle.of(axes, [each.steps for each in active], blocks, foot, scale)
     size = max(min(LABEL, 0.8 * height * POINTS_PER_INCH), _SMALLEST_LABEL)
-    stragglers = straggling([row.summary for row in rows])
-    page.text(page.right, page.top - 0.08, _figures_heading(rows), SMALL, palette.QUIET_INK)
+    longer = computing_longer([row.summary for row in rows])
+    page.text(page.right, page.top - 0.08, _measures_heading(rows), SMALL, palette.QUIET_INK)
     y, fitted = 0.0, 0
     for group in groups:
         if group.heading:
@@ -95,8 +95,8 @@ def draw_rows(page: Page, axes: Axes, groups: Sequence[RowGroup], aligned: Align
         for row in group.rows:
             band = Band(y, y + height)
             page.row_label(band.part(*_BLOCKS).middle, row.label, size=size)
-            stands_out = row.member.rank in stragglers
-            page.row_figures(band.part(*_BLOCKS).middle, _figures(row), min(size, SMALL), stands_out)
+            stands_out = row.member.rank in longer
+            page.row_measures(band.part(*_BLOCKS).middle, _measures(row), min(size, SMALL), stands_out)
             if row.activity is None or row.member.rank not in aligned.zero_ns:
                 _draw_missing(axes, row, band, scale)
             else:
@@ -175,12 +175,12 @@ def _draw_missing(axes: Axes, row: Row, band: Band, scale: TimeScale) -> None:
     )
 
 
-def _figures_heading(rows: Sequence[Row]) -> str:
+def _measures_heading(rows: Sequence[Row]) -> str:
     return "idle · computation" if any(row.summary.pipeline_ns for row in rows) else "computation"
 
 
-def _figures(row: Row) -> str:
-    """What stands right of a row: its idle share where micro-batches are known, and how long it computes."""
+def _measures(row: Row) -> str:
+    """What is right of a row: its idle share where micro-batches are known, and how long it computes."""
     summary = row.summary
     if not summary.usable:
         return ""

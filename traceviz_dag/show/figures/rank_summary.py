@@ -1,4 +1,4 @@
-"""A rank in few numbers, and what can be said of several: idle shares, stragglers, recompute, for titles."""
+"""A rank in few numbers, and what can be said of several: idle shares, who computes longer, recompute, for titles."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOTABLE = 0.05
 
 @dataclass(frozen=True, slots=True)
 class RankSummary:
-    """One rank's iteration in ns; all figures are measures of unions.
+    """One rank's iteration in ns; all are lengths of unions.
 
     Attributes:
         usable: whether the rank has kernels; without, all else is 0.
@@ -66,7 +66,7 @@ def summarise(member: Member, activity: Activity | None) -> RankSummary:
         steps_ns=measure(steps.time),
         microbatches=int(steps.microbatch.max()) + 1 if len(steps) else 0,
         chunks=len(np.unique(steps.chunk)),
-        notes=activity.figures.notes if activity.figures is not None else (),
+        notes=activity.measures.notes if activity.measures is not None else (),
     )
 
 
@@ -76,7 +76,7 @@ def idle_finding(ranks: Sequence[RankSummary]) -> str:
     if not known:
         return "no micro-batch is known in these traces"
     mean = sum(rank.idle_share for rank in known) / len(known)
-    # Where no rank stands in a pipeline, the gaps between its steps are gaps, and nothing more.
+    # Where no rank is in a pipeline, the gaps between its steps are gaps, and nothing more.
     piped = any(rank.member.stage is not None for rank in known)
     text = f"stages idle {_percent(mean)} of the time" if piped else f"{_percent(mean)} lies between the micro-batches"
     least, most = (pick(known, key=lambda rank: rank.idle_share) for pick in (min, max))
@@ -86,7 +86,7 @@ def idle_finding(ranks: Sequence[RankSummary]) -> str:
     return f"{text}, from {ends[0]} to {ends[1]}"
 
 
-def straggling(ranks: Sequence[RankSummary]) -> dict[int, float]:
+def computing_longer(ranks: Sequence[RankSummary]) -> dict[int, float]:
     """Rank → how much longer it computes than the median of the others of its stage, where that is notable."""
     by_stage: dict[int | None, list[RankSummary]] = {}
     for rank in ranks:
@@ -103,9 +103,9 @@ def straggling(ranks: Sequence[RankSummary]) -> dict[int, float]:
     return found
 
 
-def straggler_finding(ranks: Sequence[RankSummary]) -> str | None:
+def longer_finding(ranks: Sequence[RankSummary]) -> str | None:
     """Which rank computes longest beside the median of the others of its stage; None where that is not notable."""
-    ahead = straggling(ranks)
+    ahead = computing_longer(ranks)
     if not ahead:
         return None
     worst = max(ahead, key=lambda rank: (ahead[rank], -rank))

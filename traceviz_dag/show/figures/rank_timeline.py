@@ -41,7 +41,7 @@ class _Lane:
     """One lane: what is drawn on it, by category, from the foot upwards."""
 
     label: str
-    figures: str
+    measures: str
     band: Band
     parts: Mapping[str, Intervals]
 
@@ -84,8 +84,8 @@ def _lanes(activity: Activity, top: float) -> Iterator[_Lane]:
         band = Band(y, y + _COMMUNICATION_HEIGHT)
         whole = merge(*parts.values())
         time, hidden = activity.time_of(whole), activity.time_of(intersect(whole, computation))
-        figures = f"{duration(time)}, {share(hidden, time)} hidden"
-        yield _Lane(label, figures, band, parts)
+        measures = f"{duration(time)}, {share(hidden, time)} hidden"
+        yield _Lane(label, measures, band, parts)
         y = band.bottom + _GAP
     if len(activity.memory.starts):
         band = Band(y, y + _THIN_HEIGHT)
@@ -109,7 +109,7 @@ def _draw_lane(page: Page, axes: Axes, lane: _Lane, scale: TimeScale, zero_ns: i
         blocks = merge_for_page(intervals, Resolution.of(scale.span_ns, DATA_WIDTH))
         name = f"rank-{rank}/{lane.label.replace(' ', '-')}/{category}"
         draw_blocks(axes, blocks, lane.band, palette.CATEGORY[category], scale, zero_ns, name)
-    page.row_label(lane.band.middle, lane.label, lane.figures)
+    page.row_label(lane.band.middle, lane.label, lane.measures)
 
 
 def _draw_wall_clock(
@@ -134,25 +134,25 @@ def _count(activity: Activity) -> str:
 
 
 def _caption(source: TableSource, activity: Activity) -> Caption:
-    rank, figures = activity.rank, activity.figures
+    rank, measures = activity.rank, activity.measures
     partial = is_partial(activity.status)
     title = f"Rank {rank}: {activity.kernels:,} kernels"
     facts = [place(source)]
-    if figures is not None:
+    if measures is not None:
         title = (
-            f"Rank {rank}: {share(figures.exposed_ns, figures.communication_ns)} of communication is exposed, "
-            f"{share(figures.exposed_ns, figures.window_ns)} of {figures.the_window}"
+            f"Rank {rank}: {share(measures.exposed_ns, measures.communication_ns)} of communication is exposed, "
+            f"{share(measures.exposed_ns, measures.window_ns)} of {measures.the_window}"
         )
-        if not figures.communication_ns:
-            idle = share(figures.idle_ns, figures.window_ns)
-            title = f"Rank {rank}: no communication; idle {idle} of {figures.the_window}"
+        if not measures.communication_ns:
+            idle = share(measures.idle_ns, measures.window_ns)
+            title = f"Rank {rank}: no communication; idle {idle} of {measures.the_window}"
         facts += [
-            *figures.notes,
-            f"{figures.window_label} {duration(figures.window_ns)}",
-            f"computation {duration(figures.compute_ns)}",
-            f"communication {duration(figures.communication_ns)}, of it {duration(figures.hidden_ns)} hidden and "
-            f"{duration(figures.exposed_ns)} exposed",
-            f"idle {duration(figures.idle_ns)}",
+            *measures.notes,
+            f"{measures.window_label} {duration(measures.window_ns)}",
+            f"computation {duration(measures.compute_ns)}",
+            f"communication {duration(measures.communication_ns)}, of it {duration(measures.hidden_ns)} hidden and "
+            f"{duration(measures.exposed_ns)} exposed",
+            f"idle {duration(measures.idle_ns)}",
         ]
     return Caption(
         title=title + (" (PARTIAL trace)" if partial else ""),

@@ -10,13 +10,14 @@ import pyarrow.compute as pc
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from traceviz_dag.analyze.intervals import Int64, Intervals, measure_within, merge, subtract
+from traceviz_dag.analyze.intervals import Intervals, measure_within, merge, subtract
+from traceviz_dag.arrays import Float64, Int64
 from traceviz_dag.show.figures.group_figure import Words, make_caption, read_usable
-from traceviz_dag.show.figures.rank_summary import RankSummary, straggling, summarise
+from traceviz_dag.show.figures.rank_summary import RankSummary, computing_longer, summarise
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.activity import NOTHING, Activity
 from traceviz_dag.show.page.alignment import TimeAlignment, align, read_clocks
-from traceviz_dag.show.page.blocks import Band, Float64, draw_stack
+from traceviz_dag.show.page.blocks import Band, draw_stack
 from traceviz_dag.show.page.facts import share
 from traceviz_dag.show.page.members import Group, by_stage
 from traceviz_dag.show.page.page import LegendEntry, LegendGroup, Page, TimeScale, open_page
@@ -84,7 +85,7 @@ def draw_stage_shares(source: TableSource, group: Group, words: Words, alignment
     said = f"aggregated: {len(ranks)} ranks in {len(stages)} rows, one a stage"
     note = "height of a colour: share of the stage's ranks"
     caption = make_caption(source, words, ranks, clocks, list(_legend(stages)), note, [said])
-    ahead = straggling(ranks)
+    ahead = computing_longer(ranks)
     with typography():
         page = open_page(caption, len(stages) * (_ROW + _GAP) - _GAP)
         axes = page.lanes(scale, clocks.axis)
@@ -116,7 +117,7 @@ def _label_stage(page: Page, stage: StageShares, band: Band, ahead: Mapping[int,
     if late:
         worst = max(late, key=lambda rank: (ahead[rank], -rank))
         words = f"rank {worst} +{share(round(ahead[worst] * 1e6), 1_000_000)}"
-        page.row_figures(middle + 0.1, words, stands_out=True)
+        page.row_measures(middle + 0.1, words, stands_out=True)
 
 
 def block_states(activity: Activity) -> dict[str, Intervals]:

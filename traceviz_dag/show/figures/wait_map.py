@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -12,17 +12,18 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from traceviz_dag.analyze.clocks.clock_summary import clock_facts, clock_statement
-from traceviz_dag.analyze.intervals import Int64
 from traceviz_dag.analyze.matching.communications import optional_integers
 from traceviz_dag.analyze.step_time import WINDOW_COLUMNS, step_time
 from traceviz_dag.analyze.waits.blame import (
     JUDGED_COLUMNS,
+    LateRank,
     judged_waits,
     late_ranks,
     nobody_blamed,
     uncertain_waits,
     wait_basis,
 )
+from traceviz_dag.arrays import Float64, Int64
 from traceviz_dag.show.figures.wait_panels import (
     CLASSES,
     GAP,
@@ -35,12 +36,12 @@ from traceviz_dag.show.figures.wait_panels import (
     wait_panels,
 )
 from traceviz_dag.show.page import palette
-from traceviz_dag.show.page.blocks import Float64, draw_bars
+from traceviz_dag.show.page.blocks import draw_bars
 from traceviz_dag.show.page.facts import duration, lost_ranks, place, share
 from traceviz_dag.show.page.page import (
     DATA_WIDTH,
-    FIGURES,
     LABELS,
+    MEASURES,
     Caption,
     LegendEntry,
     LegendGroup,
@@ -50,8 +51,8 @@ from traceviz_dag.show.page.page import (
 )
 from traceviz_dag.show.page.typography import LABEL, POINTS_PER_INCH, SMALL, TINY, typography, width
 from traceviz_dag.show.source import TableSource
+from traceviz_dag.tables.rows import RankClockRow, columns_of, rows_of
 
-_CLOCK_COLUMNS = ("rank", "component", "residual_p05_ns", "residual_p95_ns", "refusal")
 _MAP_HEIGHT, _HIGHEST_ROW, _LOWEST_ROW = 5.0, 0.3, 0.075
 _HEADING = 0.36
 
@@ -70,7 +71,7 @@ def draw_wait_map(source: TableSource) -> Figure | None:
     panels = wait_panels(waits, ranks)
     edges = class_edges(panels)
     step_ns = step_time(source.table("overlap", WINDOW_COLUMNS))
-    late = {row["rank"]: row for row in late_ranks(collectives, step_ns).to_pylist()}
+    late = {row["rank"]: row for row in rows_of(late_ranks(collectives, step_ns), LateRank)}
     rows = row_count(len(ranks))
     height = min(max(_MAP_HEIGHT / rows, _LOWEST_ROW), _HIGHEST_ROW)
     with typography():
@@ -80,7 +81,7 @@ def draw_wait_map(source: TableSource) -> Figure | None:
             axis_height=0.36,
         )
         left = 0.0
-        for panel, across in zip(panels, panel_widths([panel.most for panel in panels]), strict=True):
+        for panel, across in zip(panels, panel_widths([panel.total_ns for panel in panels]), strict=True):
             _draw_panel(page, panel, edges, (left, across), height)
             left += across + GAP
         _label_rows(page, waits, ranks, late, height)
@@ -90,7 +91,7 @@ def draw_wait_map(source: TableSource) -> Figure | None:
 def _draw_panel(page: Page, panel: WaitPanel, edges: Sequence[int], at: tuple[float, float], height: float) -> None:
     left, across = at
     rows, columns = panel.wait_ns.shape
-    axes = page.axes(_HEADING, rows * height, LABELS + left, FIGURES + DATA_WIDTH - left - across)
+    axes = page.axes(_HEADING, rows * height, LABELS + left, MEASURES + DATA_WIDTH - left - across)
     axes.set(xlim=(0, columns), ylim=(rows * height, 0), yticks=[])
     # The numbers of the communications, where the last one ends: what lies between is read off by eye.
     axes.set_xticks([0, columns], ["0", f"{panel.most:,}"], size=TINY)
@@ -145,7 +146,7 @@ def _runs(mask: npt.NDArray[np.bool_]) -> tuple[Float64, Float64, Float64]:
     return row.astype(np.float64), first.astype(np.float64), last.astype(np.float64)
 
 
-def _label_rows(page: Page, waits: pa.Table, ranks: Int64, late: dict[int, dict[str, object]], height: float) -> None:
+def _label_rows(page: Page, waits: pa.Table, ranks: Int64, late: Mapping[int, LateRank], height: float) -> None:
     together, size = ranks_in_row(len(ranks)), max(min(LABEL, 0.8 * height * POINTS_PER_INCH), 4.5)
     waited = np.zeros(len(ranks), dtype=np.int64)
     np.add.at(waited, np.searchsorted(ranks, optional_integers(waits, "rank")), _waits(waits))
@@ -155,10 +156,10 @@ def _label_rows(page: Page, waits: pa.Table, ranks: Int64, late: dict[int, dict[
         blamed = [rank for rank in mine if late[rank]["blamed"]]
         word = f"rank {mine[0]}" if len(mine) == 1 else f"ranks {mine[0]} to {mine[-1]}"
         y = _HEADING + (row + 0.5) * height
-        own = max(int(str(late[rank]["own_ns"])) for rank in mine)
+        own = max(late[rank]["own_ns"] for rank in mine)
         mean = int(waited[row * together : (row + 1) * together].mean())
         page.row_label(y, word, colour=palette.ATTENTION if blamed else palette.INK, size=size)
-        page.row_figures(y, f"{duration(mean)} · {duration(own)}", min(size, SMALL), bool(blamed))
+        page.row_measures(y, f"{duration(mean)} · {duration(own)}", min(size, SMALL), bool(blamed))
 
 
 def _waits(waits: pa.Table) -> Int64:
@@ -170,11 +171,11 @@ def _caption(
     collectives: pa.Table,
     waits: pa.Table,
     step_ns: int | None,
-    late: dict[int, dict[str, object]],
+    late: Mapping[int, LateRank],
     panels: Sequence[WaitPanel],
     edges: Sequence[int],
 ) -> Caption:
-    facts = clock_facts(source.table("rank_clocks", _CLOCK_COLUMNS))
+    facts = clock_facts(source.table("rank_clocks", columns_of(RankClockRow)))
     statement = clock_statement(facts)
     total, time = int(_waits(waits).sum()), int(optional_integers(waits, "duration_ns").sum())
     warnings = [] if facts["solved"] else [statement]
@@ -197,7 +198,7 @@ def _caption(
     )
 
 
-def _finding(late: Sequence[dict[str, object]], collectives: pa.Table, waits: pa.Table, step_ns: int | None) -> str:
+def _finding(late: Sequence[LateRank], collectives: pa.Table, waits: pa.Table, step_ns: int | None) -> str:
     blamed = [row for row in late if row["blamed"]]
     if not blamed:
         uncertain = uncertain_waits(collectives)
@@ -209,11 +210,11 @@ def _finding(late: Sequence[dict[str, object]], collectives: pa.Table, waits: pa
             return nobody
         of = "the time of communication whose wait is certain" if uncertain else "communication time"
         return f"{nobody}; {share(total, time)} of {of} is waiting, {duration(total)} in all"
-    worst = max(blamed, key=lambda row: int(str(row["own_ns"])))
+    worst = max(blamed, key=lambda row: row["own_ns"])
     others = f", and {len(blamed) - 1} more" if len(blamed) > 1 else ""
     doing = str(worst["late_category"]).replace("_", " ")
     return (
-        f"Rank {worst['rank']} delayed its peers by {duration(int(str(worst['own_ns'])))} of its own ({doing}), "
+        f"Rank {worst['rank']} delayed its peers by {duration(worst['own_ns'])} of its own ({doing}), "
         f"last in {worst['last']} of {worst['communications']} communications{others}"
     )
 

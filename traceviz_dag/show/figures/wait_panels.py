@@ -9,10 +9,9 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from traceviz_dag.analyze.intervals import Int64
 from traceviz_dag.analyze.matching.communications import labels, optional_integers
+from traceviz_dag.arrays import Float64, Int64
 from traceviz_dag.show.page import palette
-from traceviz_dag.show.page.blocks import Float64
 from traceviz_dag.show.page.page import DATA_WIDTH
 
 MOST_ROWS = 64
@@ -66,8 +65,9 @@ def wait_panels(waits: pa.Table, ranks: Int64) -> list[WaitPanel]:
     known.sort(key=lambda each: -int(wait[each[1]].sum()))
     ordinals = [_ordinals(place_of[rows], arrival[rows]) for _, rows in known]
     counts = [int(ordinal.max()) + 1 for ordinal in ordinals]
+    widths = panel_widths([int(wait[rows].sum()) for _, rows in known])
     panels = []
-    for (name, rows), ordinal, most, across in zip(known, ordinals, counts, panel_widths(counts), strict=True):
+    for (name, rows), ordinal, most, across in zip(known, ordinals, counts, widths, strict=True):
         together = -(-most // max(int(across / _NARROWEST_CELL), 1))
         shape = row_count(len(ranks)), -(-most // together)
         cell = (place_of[rows] // ranks_in_row(len(ranks))) * shape[1] + ordinal // together
@@ -125,9 +125,14 @@ def _ordinals(rank: Int64, arrival: Int64) -> Int64:
     return ordinal
 
 
-def panel_widths(counts: Sequence[int]) -> list[float]:
-    """Inches of each panel: the more communications, the wider, by the root, so that few ones stay legible."""
-    room = DATA_WIDTH - GAP * (len(counts) - 1)
-    least = min(_NARROWEST_PANEL, room / len(counts))
-    roots = np.sqrt(np.array(counts, dtype=np.float64))
-    return [float(least + (room - least * len(counts)) * root / roots.sum()) for root in roots]
+def panel_widths(waited_ns: Sequence[int]) -> list[float]:
+    """Inches of each panel: the more waiting, the wider, above a least width at which a panel is legible.
+
+    Args:
+        waited_ns: the sum of each panel's waits, ns.
+    """
+    room = DATA_WIDTH - GAP * (len(waited_ns) - 1)
+    least = min(_NARROWEST_PANEL, room / len(waited_ns))
+    times = np.array(waited_ns, dtype=np.float64)
+    shares = times / times.sum() if times.sum() else np.full(len(times), 1 / len(times))
+    return [float(least + (room - least * len(times)) * share) for share in shares]

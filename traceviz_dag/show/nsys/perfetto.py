@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from traceviz_dag.analyze.kernel_intervals import KINDS
 from traceviz_dag.analyze.nsys.activity import Activity, Clip
-from traceviz_dag.read.events import MISSING, Int64
-from traceviz_dag.read.host_tree import NONE
+from traceviz_dag.arrays import NONE, Int64
+from traceviz_dag.read.events import MISSING
 from traceviz_dag.read.nsys.profile import MARK, NsysProfile
 from traceviz_dag.show.perfetto.trace import PerfettoTrace, Slices, Track, perfetto_trace
 

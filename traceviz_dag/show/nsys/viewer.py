@@ -13,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 from isal import isal_zlib
 
-from traceviz_dag.analyze.intervals import Int64
 from traceviz_dag.analyze.kernel_intervals import KINDS
 from traceviz_dag.analyze.nsys.activity import Activity, Clip, processes_of
 from traceviz_dag.analyze.nsys.overlap import gpu_overlap
 from traceviz_dag.analyze.nsys.summary import by_name
 from traceviz_dag.analyze.nsys.tree import RangeNode, nested_ranges, range_tree
+from traceviz_dag.arrays import Int64
 from traceviz_dag.read.nsys.profile import NsysProfile
 from traceviz_dag.show.page import palette
 from traceviz_dag.vocabulary import Kind
@@ -168,15 +168,15 @@ def _limit(lanes: list[_Lane], most: int) -> tuple[int, int]:
 
 
 def _overlap(gpu: Activity, window: Clip | None) -> dict[str, Any]:
-    figures = gpu_overlap(gpu, window)
+    measures = gpu_overlap(gpu, window)
     shown = (
-        figures.compute_ns - figures.hidden_ns,
-        figures.hidden_ns,
-        figures.exposed_ns,
-        figures.memory_alone_ns,
-        figures.idle_ns,
+        measures.compute_ns - measures.hidden_ns,
+        measures.hidden_ns,
+        measures.exposed_ns,
+        measures.memory_alone_ns,
+        measures.idle_ns,
     )
-    return {**asdict(figures), "parts": dict(zip(_MEASURES, shown, strict=True))}
+    return {**asdict(measures), "parts": dict(zip(_MEASURES, shown, strict=True))}
 
 
 def _tree_rows(roots: Sequence[RangeNode]) -> list[list[object]]:
@@ -189,8 +189,8 @@ def _tree_rows(roots: Sequence[RangeNode]) -> list[list[object]]:
         # Whoever is left out takes all below along: children never take more time than fits.
         if max(node.span_ns, node.busy_ns) < least:
             return
-        figures = (node.span_ns, node.operations, node.busy_ns, node.compute_ns, node.communication_ns)
-        rows.append([depth, node.name, node.count, *figures])
+        measures = (node.span_ns, node.operations, node.busy_ns, node.compute_ns, node.communication_ns)
+        rows.append([depth, node.name, node.count, *measures])
         for child in node.children:
             add(child, depth + 1)
 

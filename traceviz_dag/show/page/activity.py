@@ -10,10 +10,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from traceviz_dag.analyze.intervals import Int64, Intervals, clip, intersect, measure, merge, subtract, union
+from traceviz_dag.analyze.intervals import Intervals, clip, intersect, measure, merge, subtract, union
 from traceviz_dag.analyze.kernel_intervals import codes
-from traceviz_dag.show.page.facts import RankFigures, rank_figures
+from traceviz_dag.arrays import Int64
+from traceviz_dag.show.page.facts import RankMeasures, rank_measures
 from traceviz_dag.show.source import TableSource, rows
+from traceviz_dag.tables.rows import TraceStatusRow
 from traceviz_dag.vocabulary import ALL_DIMENSIONS, Category, Dimension, Kind, Phase, TraceStatus
 
 KERNEL_COLUMNS = ("start_ns", "duration_ns", "kind", "dimension", "category", "microbatch")
@@ -74,7 +76,7 @@ class Activity:
         steps: the micro-batches; none where the trace does not tell them.
         status: read, partial or failed (no kernels then); unknown where the table ``traces`` does not say.
         kernels: kernels and memory operations.
-        figures: the rank's row of the table ``overlap``; None where there is none.
+        measures: the rank's row of the table ``overlap``; None where there is none.
     """
 
     rank: int
@@ -85,21 +87,21 @@ class Activity:
     steps: Steps
     status: str
     kernels: int
-    figures: RankFigures | None
+    measures: RankMeasures | None
 
     @property
     def window(self) -> tuple[int, int]:
         """Start and end in ns of what figures speak of: the training step where there is one, else all kernels."""
-        if self.figures is not None:
-            return self.figures.window_start_ns, self.figures.window_end_ns
+        if self.measures is not None:
+            return self.measures.window_start_ns, self.measures.window_end_ns
         return self.span() or (0, 0)
 
     @property
     def measured_steps(self) -> Steps:
         """The micro-batches that figures speak of: of several training steps those of the first, as the window is."""
-        if self.figures is None or self.figures.steps < 2:
+        if self.measures is None or self.measures.steps < 2:
             return self.steps
-        return self.steps.take(self.steps.training_step == self.figures.step)
+        return self.steps.take(self.steps.training_step == self.measures.step)
 
     def time_of(self, intervals: Intervals) -> int:
         """Time that intervals cover in the window, ns."""
@@ -194,7 +196,7 @@ def read_activity(source: TableSource, rank: int) -> Activity:
         steps=read_steps(source, rank),
         status=trace_status(source, rank),
         kernels=kernels.num_rows,
-        figures=rank_figures(source, rank),
+        measures=rank_measures(source, rank),
     )
 
 
@@ -231,8 +233,8 @@ def part_wall_clock(activity: Activity, start_ns: int, end_ns: int) -> WallClock
 
 def trace_status(source: TableSource, rank: int) -> str:
     """How the reading of the rank's trace ended; unknown where nothing says."""
-    found = rows(source, "traces", ("status",), rank)
-    return str(found[0]["status"]) if found else "unknown"
+    found = rows(source, "traces", TraceStatusRow, rank)
+    return found[0]["status"] if found else "unknown"
 
 
 def is_partial(status: str) -> bool:

@@ -13,15 +13,12 @@ from traceviz_dag.analyze.clocks.clock_summary import residual_range
 from traceviz_dag.analyze.clocks.clocks import SolvedClocks, solved_clocks
 from traceviz_dag.show.page.facts import ranks_named
 from traceviz_dag.show.source import TableSource
+from traceviz_dag.tables.rows import RankClockRow, columns_of, rows_of
 
 Spans = Mapping[int, tuple[int, int]]
 """Rank → start of its first and end of its last kernel, ns on its own clock."""
 
 _NO_SPANS: Spans = MappingProxyType({})
-_CLOCK_COLUMNS = (
-    *("rank", "component", "offset_ns", "drift_ppm", "reference_ns"),
-    *("residual_p05_ns", "residual_p95_ns", "refusal"),
-)
 
 
 class TimeAlignment(StrEnum):
@@ -90,14 +87,15 @@ def read_clocks(source: TableSource, ranks: Iterable[int], alignment: TimeAlignm
     """
     if alignment is not TimeAlignment.SOLVED:
         return Clocks(alignment, SENTENCE[alignment])
-    table = source.table("rank_clocks", _CLOCK_COLUMNS)
+    table = source.table("rank_clocks", columns_of(RankClockRow))
     wanted = sorted(set(ranks))
-    known = {row["rank"]: row for row in table.to_pylist()}
+    known = {row["rank"]: row for row in rows_of(table, RankClockRow)}
     fault = _fault(wanted, known)
     if fault:
         warning = f"clocks are not solved ({fault}) and stand as recorded"
         return Clocks(TimeAlignment.GLOBAL, SENTENCE[TimeAlignment.GLOBAL], warning)
-    low, high = (pick(known[rank][name] for rank in wanted) for pick, name in _RESIDUALS)
+    low = min(known[rank]["residual_p05_ns"] or 0 for rank in wanted)
+    high = max(known[rank]["residual_p95_ns"] or 0 for rank in wanted)
     agree = residual_range(low, high).replace(" us ", " µs ")
     return Clocks(alignment, f"{SENTENCE[alignment]}: ends agree within {agree}", solved=solved_clocks(table))
 
@@ -121,10 +119,7 @@ def align(spans: Spans, clocks: Clocks, further: Spans = _NO_SPANS) -> Aligned:
     return Aligned({rank: zero + ahead[rank] for rank in spans}, last - zero)
 
 
-_RESIDUALS = ((min, "residual_p05_ns"), (max, "residual_p95_ns"))
-
-
-def _fault(ranks: list[int], known: Mapping[int, Mapping[str, object]]) -> str:
+def _fault(ranks: list[int], known: Mapping[int, RankClockRow]) -> str:
     """Why these ranks have no common clock; empty where they have."""
     absent = [rank for rank in ranks if rank not in known]
     if absent:

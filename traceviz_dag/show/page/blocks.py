@@ -17,13 +17,12 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection, PolyCollection
 from matplotlib.transforms import Affine2D
 
-from traceviz_dag.analyze.intervals import Int64, Intervals, measure_within, union
+from traceviz_dag.analyze.intervals import Intervals, measure_within, union
+from traceviz_dag.arrays import Float64, Int64
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.page import Stretches, TimeScale
 from traceviz_dag.show.page.rendering import DOTS_PER_INCH
 from traceviz_dag.show.page.typography import POINTS_PER_INCH, outline, width
-
-Float64 = npt.NDArray[np.float64]
 
 LEAST_FILL = 0.22
 """Least height of a merged block, as a share of its lane, so that sparse work stays visible."""

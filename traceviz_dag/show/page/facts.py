@@ -1,40 +1,29 @@
-"""Figures that titles state, taken from the tables overlap, runs and traces, and how they are written for people."""
+"""Measures that titles state, taken from the tables overlap, runs and traces, and how they are written for people."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from traceviz_dag.show.source import TableSource, rows
+from traceviz_dag.tables.rows import LostRanksRow, OverlapRow
 from traceviz_dag.vocabulary import ALL_DIMENSIONS
 
-_OVERLAP_COLUMNS = (
-    "device",
-    "window_name",
-    "step",
-    "dimension",
-    "window_start_ns",
-    "window_end_ns",
-    "compute_ns",
-    "communication_ns",
-    "hidden_ns",
-    "exposed_ns",
-    "memory_ns",
-    "busy_ns",
-    "idle_ns",
-)
+_Duration = Literal["compute_ns", "communication_ns", "hidden_ns", "exposed_ns", "memory_ns", "busy_ns", "idle_ns"]
+_DURATIONS: tuple[_Duration, ...] = get_args(_Duration)
 _MOST_RANKS_NAMED = 8
 
 
 @dataclass(frozen=True, slots=True)
-class RankFigures:
+class RankMeasures:
     """One rank's row of the table ``overlap``: the training step where the trace has one, else all its kernels.
 
     Attributes:
         window_name: step or kernels.
         step: number of the training step; None where the window is the iteration.
-        steps: training steps that the trace was measured in; the figures are of the first.
-        devices: how many devices the figures are sums over.
+        steps: training steps that the trace was measured in; the measures are of the first.
+        devices: how many devices the measures are sums over.
     """
 
     window_name: str
@@ -71,22 +60,22 @@ class RankFigures:
     @property
     def notes(self) -> list[str]:
         """What must be said where the trace holds more than the window."""
-        return [f"figures of step {self.step}, the first of {self.steps}"] if self.steps > 1 else []
+        return [f"measures of step {self.step}, the first of {self.steps}"] if self.steps > 1 else []
 
 
-def rank_figures(source: TableSource, rank: int) -> RankFigures | None:
-    """The rank's figures over all dimensions; None without a row."""
-    found = [row for row in rows(source, "overlap", _OVERLAP_COLUMNS, rank) if row["dimension"] == ALL_DIMENSIONS]
+def rank_measures(source: TableSource, rank: int) -> RankMeasures | None:
+    """The rank's measures over all dimensions; None without a row."""
+    found = [row for row in rows(source, "overlap", OverlapRow, rank) if row["dimension"] == ALL_DIMENSIONS]
     chosen = [row for row in found if row["window_name"] == "step"] or found
     if not chosen:
         return None
     first = min(chosen, key=lambda row: (row["step"] or 0, row["window_start_ns"]))
     steps = len({row["step"] for row in chosen})
     chosen = [row for row in chosen if row["step"] == first["step"]]
-    sums = {name: sum(row[name] for row in chosen) for name in _OVERLAP_COLUMNS if name.endswith("_ns")}
+    sums: dict[str, int] = {name: sum(row[name] for row in chosen) for name in _DURATIONS}
     sums["window_start_ns"] = min(row["window_start_ns"] for row in chosen)
     sums["window_end_ns"] = max(row["window_end_ns"] for row in chosen)
-    return RankFigures(
+    return RankMeasures(
         window_name=first["window_name"],
         step=first["step"],
         steps=steps,
@@ -129,7 +118,14 @@ def place(source: TableSource) -> str:
 
 def lost_ranks(source: TableSource) -> list[str]:
     """A warning for a figure across ranks that was not made of all of them, from the table ``runs``."""
-    found = rows(source, "runs", ("failed_ranks", "partial_ranks", "missing_ranks"))
-    words = {"failed_ranks": "unusable", "partial_ranks": "read in part", "missing_ranks": "without a trace"}
-    lost = [f"{ranks_named(row[name])} {word}" for row in found for name, word in words.items() if row[name]]
+    parts = [
+        part
+        for row in rows(source, "runs", LostRanksRow)
+        for part in (
+            (row["failed_ranks"], "unusable"),
+            (row["partial_ranks"], "read in part"),
+            (row["missing_ranks"], "without a trace"),
+        )
+    ]
+    lost = [f"{ranks_named(ranks)} {word}" for ranks, word in parts if ranks]
     return [f"PARTIAL: {', '.join(lost)}"] if lost else []

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from traceviz_dag.show.source import TableSource, rows
+from traceviz_dag.tables.rows import TopologyRow, TraceStatusRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +39,12 @@ class Group:
 
 def read_members(source: TableSource) -> list[Member]:
     """Every rank of the iteration, by number: those of the topology, else those with a trace."""
-    columns = ("rank", "stage", "stages", "pipeline", "model_replica")
-    found = rows(source, "topology", columns)
+    found = rows(source, "topology", TopologyRow)
     known = {
         row["rank"]: Member(row["rank"], row["stage"], row["stages"], row["pipeline"], row["model_replica"])
         for row in found
     }
-    for row in rows(source, "traces", ("rank",)):
+    for row in rows(source, "traces", TraceStatusRow):
         known.setdefault(row["rank"], Member(row["rank"], None, None, None, None))
     return [known[rank] for rank in sorted(known)]
 

@@ -23,10 +23,10 @@ MARGIN = 0.3
 LABELS = 1.3
 """Width left of the data, for the names of lanes and rows."""
 
-FIGURES = 1.25
-"""Width right of the data, for the figures of lanes and rows."""
+MEASURES = 1.25
+"""Width right of the data, for the measures of lanes and rows."""
 
-DATA_WIDTH = WIDTH - 2 * MARGIN - LABELS - FIGURES
+DATA_WIDTH = WIDTH - 2 * MARGIN - LABELS - MEASURES
 """Width of the data, inches."""
 
 _TITLE_LINE, _FACTS_LINE, _LEGEND_LINE = 0.24, 0.18, 0.21
@@ -60,10 +60,10 @@ class Caption:
     Attributes:
         title: the finding, with its figures.
         facts: what was measured, where and on which clock; sentences that are laid out one after the other.
-        warnings: what a reader must know before believing the figure; stands under the title in a colour of its own.
+        warnings: what a reader must know before believing the figure; shown under the title in a colour of its own.
         legend: outside the data, a group a line.
         footer: the tables that the figure was drawn from.
-        note: how to read a detail; stands left of the footer.
+        note: how to read a detail; shown left of the footer.
     """
 
     title: str
@@ -131,9 +131,9 @@ class Page:
     @property
     def right(self) -> float:
         """Where the column of figures begins, inches from the left."""
-        return WIDTH - FIGURES - MARGIN + 0.1
+        return WIDTH - MEASURES - MARGIN + 0.1
 
-    def axes(self, top: float, height: float, left: float = LABELS, right: float = FIGURES) -> Axes:
+    def axes(self, top: float, height: float, left: float = LABELS, right: float = MEASURES) -> Axes:
         """Axes over the data's width; ``top`` counts from the top of the data."""
         page_height = float(self.figure.get_figheight())
         bottom = page_height - self.top - top - height
@@ -171,15 +171,17 @@ class Page:
         weight = "bold" if bold else "normal"
         self.paper.text(x, y, text, size=size, color=colour, ha=align, va="center_baseline", weight=weight)
 
-    def row_label(self, y: float, text: str, figures: str = "", colour: str = palette.INK, size: float = LABEL) -> None:
-        """Name a lane left of the data and write its figures right of them; ``y`` counts from the top of the data."""
+    def row_label(
+        self, y: float, text: str, measures: str = "", colour: str = palette.INK, size: float = LABEL
+    ) -> None:
+        """Name a lane left of the data and write its measures right of them; ``y`` counts from the top of the data."""
         self.text(MARGIN + LABELS - 0.12, self.top + y, text, size, colour, align="right")
-        self.row_figures(y, figures, min(size, SMALL))
+        self.row_measures(y, measures, min(size, SMALL))
 
-    def row_figures(self, y: float, figures: str, size: float = SMALL, stands_out: bool = False) -> None:
-        """Write the figures of a lane right of the data, in the colour of attention where they stand out."""
+    def row_measures(self, y: float, measures: str, size: float = SMALL, stands_out: bool = False) -> None:
+        """Write the measures of a lane right of the data, in the colour of attention where they stand out."""
         colour = palette.ATTENTION if stands_out else palette.QUIET_INK
-        self.text(self.right, self.top + y, figures, size, colour, bold=stands_out)
+        self.text(self.right, self.top + y, measures, size, colour, bold=stands_out)
 
 
 def open_page(caption: Caption, data_height: float, axis_height: float = _AXIS) -> Page:

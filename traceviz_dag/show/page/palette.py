@@ -1,15 +1,12 @@
 """The one palette of all figures: a hue a phase, dark for its communication, and colours that mean one thing only.
 
-Chosen for a white page and for every kind of colour vision: colours that touch stay at least ``LEAST_DISTANCE`` apart
-(CIEDE2000) for normal vision and for simulated protanopia, deuteranopia and tritanopia. The tests hold that.
+Chosen for a white page and for every kind of colour vision: colours that touch stay at least 14 (CIEDE2000) apart
+for normal vision and for simulated protanopia, deuteranopia and tritanopia. The tests hold that.
 """
 
 from __future__ import annotations
 
 from traceviz_dag.vocabulary import Category
-
-LEAST_DISTANCE = 14.0
-"""Least CIEDE2000 difference between two colours that can touch, under every kind of colour vision."""
 
 PAPER = "#FFFFFF"
 INK = "#22262B"
@@ -55,40 +52,6 @@ FILL_DRAIN = "#47515C"
 IMBALANCE = "#D9A21B"
 JITTER = "#3D8F66"
 STALL = CATEGORY[Category.PP_COMMUNICATION]
-
-BLOCK_COLOURS = (
-    CATEGORY[Category.FWD_COMPUTATION],
-    LATER_CHUNK[Category.FWD_COMPUTATION],
-    CATEGORY[Category.BWD_COMPUTATION],
-    LATER_CHUNK[Category.BWD_COMPUTATION],
-    CATEGORY[Category.BWD_COMPUTATION_RECOMPUTE],
-    CATEGORY[Category.OPTIMIZER_COMPUTATION],
-    CATEGORY[Category.OTHER_COMPUTATION],
-    CATEGORY[Category.UNCLASSIFIED],
-    STAGE_IDLE,
-)
-"""Colours that touch in a row of micro-batches and in the lane of computation."""
-
-COMMUNICATION_COLOURS = (
-    CATEGORY[Category.FWD_COMMUNICATION],
-    CATEGORY[Category.BWD_COMMUNICATION],
-    CATEGORY[Category.BWD_COMMUNICATION_RECOMPUTE],
-    CATEGORY[Category.PP_COMMUNICATION],
-    CATEGORY[Category.DP_COMMUNICATION],
-    CATEGORY[Category.OTHER_COMMUNICATION],
-    CATEGORY[Category.UNCLASSIFIED],
-    PAPER,
-)
-"""Colours that touch in a strip or lane of communication."""
-
-MEASURE_COLOURS = (COMPUTATION_ONLY, HIDDEN, EXPOSED, IDLE, MEMORY_ONLY)
-"""Colours that touch where wall clock is parted into what fills it."""
-
-WAIT_COLOURS = (PAPER, *WAITING)
-"""Colours that touch in a map of waits."""
-
-BUBBLE_PARTS = (PAPER, COMPUTATION_ONLY, FILL_DRAIN, IMBALANCE, JITTER, STALL)
-"""Colours that touch where a bubble is parted."""
 
 LABEL: dict[str, str] = {
     Category.FWD_COMPUTATION: "forward",

@@ -10,9 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from traceviz_dag.analyze.clocks.clocks import SolvedClocks, solved_clocks
-from traceviz_dag.analyze.intervals import Int64
+from traceviz_dag.arrays import Int64
 from traceviz_dag.show.page.facts import duration, ranks_named
 from traceviz_dag.show.source import TableSource
+from traceviz_dag.tables.rows import RankClockRow, rows_of
 
 RECORDED = "clocks as recorded: shifts between ranks may be clock offsets"
 
@@ -22,7 +23,7 @@ class TraceClocks:
     """The clock of every rank of a trace.
 
     Attributes:
-        solved: the corrections; None where all ranks stand on their clocks as recorded.
+        solved: the corrections; None where all ranks are on their clocks as recorded.
         statement: what is known of them, in a sentence.
         shift_ns: what is added to all times, because Perfetto drops what lies before 0.
     """
@@ -66,8 +67,11 @@ def trace_clocks(rank_clocks: pa.Table | None, ranks: Sequence[int]) -> TraceClo
     solved = solved_clocks(table)
     refused = sorted(set(ranks) - set(solved.ranks.tolist()))
     if refused:
-        reasons = [row["refusal"] for row in table.to_pylist() if row["rank"] in refused and row["refusal"]]
-        because = f": {reasons[0]}" if reasons else ""
+        reasons = {row["rank"]: row["refusal"] for row in rows_of(table, RankClockRow) if row["rank"] in refused}
+        # One reason says enough; where others have another, it is said whose it is.
+        first = next((rank for rank in refused if reasons.get(rank)), None)
+        whose = "" if len({reasons.get(rank) for rank in refused}) == 1 else f" rank {first},"
+        because = "" if first is None else f":{whose} {reasons[first]}"
         return TraceClocks(None, f"{RECORDED}; not solved for {ranks_named(refused)}{because}")
     if len(np.unique(solved.component)) > 1:
         return TraceClocks(None, f"{RECORDED}; no communication ties all of these ranks together")

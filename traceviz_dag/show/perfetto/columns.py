@@ -9,11 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from traceviz_dag.arrays import Bool, Int64
 from traceviz_dag.show.perfetto.colours import colour_text
 from traceviz_dag.show.perfetto.protobuf_rows import Messages, encode_field
-
-Int64 = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(slots=True)
@@ -22,7 +20,7 @@ class InternedTexts:
 
     Attributes:
         field_number: where ``InternedData`` holds texts of this kind.
-        spelled: how a text stands in the trace.
+        spelled: how a text is spelled in the trace.
     """
 
     field_number: int
@@ -63,7 +61,7 @@ class Texts:
     """A text a slice, by its interned number; 0 and absent where a slice has none."""
 
     numbers: Int64
-    present: Mask
+    present: Bool
 
     def annotation(self, name: int, rows: Int64) -> Messages:
         """Debug annotations of chosen slices."""
@@ -78,7 +76,7 @@ class Numbers:
     """A number a slice: int64, float64 or bool."""
 
     values: npt.NDArray[np.int64] | npt.NDArray[np.float64] | npt.NDArray[np.bool_]
-    present: Mask
+    present: Bool
 
     def annotation(self, name: int, rows: Int64) -> Messages:
         """Debug annotations of chosen slices."""

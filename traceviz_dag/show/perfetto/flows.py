@@ -6,17 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from traceviz_dag.analyze.intervals import Int64
 from traceviz_dag.analyze.matching.communications import nullable
 from traceviz_dag.analyze.matching.matches import Matches
 from traceviz_dag.analyze.waits.arrivals import Arrivals
+from traceviz_dag.arrays import Int64, UInt64
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.show.perfetto.clocks import TraceClocks
-
-UInt64 = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,10 +12,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from traceviz_dag.analyze.intervals import Int64, Intervals, subtract, union
+from traceviz_dag.analyze.intervals import Intervals, subtract, union
 from traceviz_dag.analyze.kernel_intervals import codes
 from traceviz_dag.analyze.matching.matches import Matches
 from traceviz_dag.analyze.waits.arrivals import judge_arrivals
+from traceviz_dag.arrays import Int64
 from traceviz_dag.errors import UsageError
 from traceviz_dag.show.page.activity import NO_CHUNK, Steps, read_steps, trace_status
 from traceviz_dag.show.page.members import Group, Member, pipelines, read_members, replicas

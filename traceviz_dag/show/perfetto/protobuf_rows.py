@@ -11,8 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from traceviz_dag.arrays import Bool
+
 Bytes = npt.NDArray[np.uint8]
-Mask = npt.NDArray[np.bool_]
 Values = npt.NDArray[np.integer]
 
 _VARINT, _FIXED64, _LENGTH = 0, 1, 2
@@ -29,9 +30,9 @@ class Messages:
     def __init__(self, count: int) -> None:
         self.count = count
         self.sizes: npt.NDArray[np.int64] = np.zeros(count, np.int64)
-        self._parts: list[tuple[Bytes, Mask]] = []
+        self._parts: list[tuple[Bytes, Bool]] = []
 
-    def varint(self, number: int, values: Values | int, present: Mask | None = None) -> None:
+    def varint(self, number: int, values: Values | int, present: Bool | None = None) -> None:
         """Add an integer field (int64, uint64, bool or enum).
 
         Args:
@@ -44,17 +45,17 @@ class Messages:
         else:
             self._add(*_varints(values), present)
 
-    def fixed64(self, number: int, values: Values, present: Mask | None = None) -> None:
+    def fixed64(self, number: int, values: Values, present: Bool | None = None) -> None:
         """Add a fixed64 field, one value a message."""
         self._tag(number, _FIXED64, present)
         matrix = values.astype("<u8").view(np.uint8).reshape(self.count, 8)
         self._add(matrix, np.broadcast_to(np.True_, matrix.shape), 8, present)
 
-    def double(self, number: int, values: npt.NDArray[np.float64], present: Mask | None = None) -> None:
+    def double(self, number: int, values: npt.NDArray[np.float64], present: Bool | None = None) -> None:
         """Add a double field, one value a message."""
         self.fixed64(number, values.astype("<f8").view("<u8"), present)
 
-    def messages(self, number: int, children: Messages, present: Mask | None = None) -> None:
+    def messages(self, number: int, children: Messages, present: Bool | None = None) -> None:
         """Add a field that holds a message: child i in message i."""
         self._tag(number, _LENGTH, present)
         self._add(*_varints(children.sizes), present)
@@ -77,15 +78,15 @@ class Messages:
             at = end
         return whole[keep].tobytes()
 
-    def _tag(self, number: int, wire: int, present: Mask | None) -> None:
+    def _tag(self, number: int, wire: int, present: Bool | None) -> None:
         self._constant(encode_varint(number << 3 | wire), present)
 
-    def _constant(self, encoded: bytes, present: Mask | None) -> None:
+    def _constant(self, encoded: bytes, present: Bool | None) -> None:
         row = np.frombuffer(encoded, np.uint8)
         matrix = np.broadcast_to(row, (self.count, len(row)))
         self._add(matrix, np.broadcast_to(np.True_, matrix.shape), len(row), present)
 
-    def _add(self, matrix: Bytes, mask: Mask, sizes: npt.NDArray[np.int64] | int, present: Mask | None) -> None:
+    def _add(self, matrix: Bytes, mask: Bool, sizes: npt.NDArray[np.int64] | int, present: Bool | None) -> None:
         self._parts.append((matrix, mask if present is None else mask & present[:, None]))
         self.sizes += sizes if present is None else sizes * present
 
@@ -111,7 +112,7 @@ def encode_field(number: int, value: int | str | bytes | Sequence[bytes]) -> byt
     return b"".join(encode_field(number, each) for each in value)
 
 
-def _varints(values: Values) -> tuple[Bytes, Mask, npt.NDArray[np.int64]]:
+def _varints(values: Values) -> tuple[Bytes, Bool, npt.NDArray[np.int64]]:
     """Each value's varint, left-aligned, which bytes of it count, and how many these are."""
     rest = values.astype(np.int64, copy=False).view(np.uint64) if values.dtype != np.uint64 else values
     width = len(encode_varint(int(rest.max()))) if len(rest) else 1

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from isal import igzip_threaded
 
+from traceviz_dag.arrays import Int64, UInt64
 from traceviz_dag.show.perfetto.columns import Interning, Numbers, Texts, numbers, texts
 from traceviz_dag.show.perfetto.protobuf_rows import Messages, encode_field
 from traceviz_dag.show.perfetto.trace_lanes import begin_end_order, lanes_of, nests
@@ -21,8 +22,6 @@ from traceviz_dag.system.whole_files import whole_file
 Column: TypeAlias = str | npt.NDArray[np.generic] | pa.Array | pa.ChunkedArray
 """A value a slice: texts, integers, floats or booleans, NULL where a slice has none; one text serves all slices."""
 
-Int64 = npt.NDArray[np.int64]
-UInt64 = npt.NDArray[np.uint64]
 
 _SEQUENCE = 1
 _CLEARED, _NEEDED = 1, 2
@@ -49,7 +48,7 @@ class Slices:
     Attributes:
         start_ns: int64.
         duration_ns: int64, never negative.
-        name: what stands in each slice; without a name where NULL.
+        name: what is in each slice; without a name where NULL.
         category: category of each slice; slices of one category have one colour in every trace.
         arguments: further facts of each slice, shown where it is chosen; name → column.
         flows_out: the flows that leave a slice at its start; uint64 arrays, a value a slice, 0 for none.
@@ -71,11 +70,11 @@ class Slices:
 
 @contextmanager
 def perfetto_trace(path: Path, clock: str, about: Mapping[str, str] | None = None) -> Iterator[PerfettoTrace]:
-    """Write a trace; it stands under its name once the block ends without an error.
+    """Write a trace; it appears under its name once the block ends without an error.
 
     Args:
         path: gzip-compressed where the name ends in ``.gz``; Perfetto reads both.
-        clock: what the times mean, in a sentence; it stands in the trace.
+        clock: what the times mean, in a sentence; it is in the trace.
         about: further facts of the whole trace.
 
     Raises:

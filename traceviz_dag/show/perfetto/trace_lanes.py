@@ -5,12 +5,10 @@ from __future__ import annotations
 import heapq
 
 import numpy as np
-import numpy.typing as npt
 
-from traceviz_dag.read.host_tree import build_tree, take
+from traceviz_dag.arrays import Bool, Int64, lookup
+from traceviz_dag.read.host_tree import build_tree
 
-Int64 = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 _NEVER = np.iinfo(np.int64).max
 
 
@@ -46,10 +44,10 @@ def lanes_of(starts: Int64, ends: Int64) -> Int64:
 def nests(starts: Int64, ends: Int64) -> bool:
     """Whether every two slices are apart or one holds the other, as a call stack has it."""
     tree = build_tree(np.arange(len(starts)), np.zeros(len(starts), np.int32), starts, ends - starts)
-    return bool((take(tree.end_ns, tree.parent, _NEVER) >= tree.end_ns).all())
+    return bool((lookup(tree.end_ns, tree.parent, _NEVER) >= tree.end_ns).all())
 
 
-def begin_end_order(starts: Int64, ends: Int64) -> tuple[Int64, Mask]:
+def begin_end_order(starts: Int64, ends: Int64) -> tuple[Int64, Bool]:
     """The order in which slices begin and end, such that a reader with a stack pairs them rightly.
 
     At one instant the slices that began earlier end first, inner before outer; then others begin, outer before inner;

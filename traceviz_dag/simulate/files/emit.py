@@ -13,18 +13,19 @@ import numpy as np
 import pyarrow as pa
 from isal import igzip
 
+from traceviz_dag.arrays import Int64
 from traceviz_dag.simulate.durations import routing
 from traceviz_dag.simulate.files import row_text
 from traceviz_dag.simulate.files.identity import Identity
 from traceviz_dag.simulate.files.metadata import closing, metadata_rows
-from traceviz_dag.simulate.files.sheets import Bases, Fill, Int64, Sheet
+from traceviz_dag.simulate.files.sheets import Bases, Fill, Sheet
 from traceviz_dag.simulate.files.spans import HostSpans, span_table
 from traceviz_dag.simulate.files.truth import TruthTable
 from traceviz_dag.simulate.items import Close, Context, Open, Segment
 from traceviz_dag.simulate.program.program import step_items
 from traceviz_dag.simulate.program.stage import StageProgram
 from traceviz_dag.simulate.rank_grids import RankGrids
-from traceviz_dag.simulate.settings import Settings
+from traceviz_dag.simulate.settings import JobSettings
 from traceviz_dag.simulate.templates import Library, Template, spelled
 from traceviz_dag.simulate.timing.host import FRAME_NS
 from traceviz_dag.simulate.timing.streams import StepTimes
@@ -59,7 +60,7 @@ class Written:
 class RankWriter:
     """Writes the files of one rank; templates' texts are kept between files."""
 
-    def __init__(self, settings: Settings, grids: RankGrids, rank: int, library: Library) -> None:
+    def __init__(self, settings: JobSettings, grids: RankGrids, rank: int, library: Library) -> None:
         self.settings, self.library = settings, library
         self.identity = Identity(settings, grids, rank)
         self.program = StageProgram(settings, grids.coordinates(rank)["pp"], library)

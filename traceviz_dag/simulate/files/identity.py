@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from zlib import crc32
 
 import numpy as np
-import numpy.typing as npt
 
+from traceviz_dag.arrays import Int64
 from traceviz_dag.simulate.rank_grids import ProcessGroup, RankGrids
-from traceviz_dag.simulate.settings import Era, Settings
+from traceviz_dag.simulate.settings import Era, JobSettings
 from traceviz_dag.simulate.tree import Collective
 from traceviz_dag.simulate.work.collectives import GROUP_OF
 
-Int64 = npt.NDArray[np.int64]
 BASE_NS = 1_767_225_600_000_000_000
 """Kineto's baseTimeNanoseconds; 2026-01-01."""
 _START_NS = 3_456_789_012_345_678
@@ -60,7 +59,7 @@ class Clock:
     drift_ppb: int
 
     @classmethod
-    def of(cls, settings: Settings, rank: int) -> Clock:
+    def of(cls, settings: JobSettings, rank: int) -> Clock:
         """The clock of a rank: nodes differ by milliseconds, GPUs of one node by microseconds."""
         node = rank // settings.node_size
         of_node = np.random.default_rng((settings.seed, 31, node))
@@ -79,7 +78,7 @@ class Clock:
 class Identity:
     """One rank's numbers and groups."""
 
-    def __init__(self, settings: Settings, grids: RankGrids, rank: int) -> None:
+    def __init__(self, settings: JobSettings, grids: RankGrids, rank: int) -> None:
         self.settings, self.rank = settings, rank
         self.groups = grids.of_rank(rank)
         self.clock = Clock.of(settings, rank)
@@ -145,7 +144,7 @@ class Identity:
         }
 
     def header(self, trace_name: str) -> str:
-        """Everything of the file that stands before its events, and what follows them."""
+        """Everything of the file that is before its events, and what follows them."""
         device = {
             "name": "NVIDIA H100 80GB HBM3",
             "totalGlobalMem": 84942979072,

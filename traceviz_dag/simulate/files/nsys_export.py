@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -148,25 +148,24 @@ class _Export:
         self.rows.clear()
 
 
-def write_exports(run: Path, node_size: int, out: Path) -> list[Path]:
-    """Write the exports of a simulated run.
+def write_exports(
+    run: Path, truth: Path, node_size: int, out: Path, progress: Callable[[str, int, int], None] | None = None
+) -> None:
+    """Write the exports of a simulated run: ``node0.sqlite`` …
 
     Args:
-        run: a run folder that ``simulate`` wrote with layout torch_profile and call stacks, its traces uncompressed.
+        run: its folder of traces, layout torch_profile, with call stacks and uncompressed.
+        truth: its folder of true kernels.
         node_size: ranks of one node, whose processes share an export.
-        out: the folder to write ``node0.sqlite`` … into.
-
-    Returns:
-        The exports, by node.
+        out: the folder to write into.
+        progress: called with (what, done, of).
     """
     traces = sorted((run / "torch_profile").glob("rank-*.json"), key=_rank_of)
-    out.mkdir(parents=True, exist_ok=True)
-    found = []
-    for node in range(-(-len(traces) // node_size)):
-        path = out / f"node{node}.sqlite"
-        _write_node(traces[node * node_size : (node + 1) * node_size], run / "truth", path)
-        found.append(path)
-    return found
+    nodes = -(-len(traces) // node_size)
+    for node in range(nodes):
+        _write_node(traces[node * node_size : (node + 1) * node_size], truth, out / f"node{node}.sqlite")
+        if progress:
+            progress("exports", node + 1, nodes)
 
 
 def _rank_of(path: Path) -> int:

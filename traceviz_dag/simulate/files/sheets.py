@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from traceviz_dag.arrays import Int64
 from traceviz_dag.simulate.files import row_text
 from traceviz_dag.simulate.files.identity import Identity
 from traceviz_dag.simulate.files.row_text import PYTHON_ROWS
@@ -15,7 +15,6 @@ from traceviz_dag.simulate.settings import Era
 from traceviz_dag.simulate.templates import FlatRow, Template, spelled
 from traceviz_dag.simulate.tree import Collective, RowKind
 
-Int64 = npt.NDArray[np.int64]
 Slot = tuple[str, int]
 """Where a value of the text comes from: a column of the pool and an index in it."""
 
@@ -176,7 +175,7 @@ class Sheet:
                 counts[row.name] = counts.get(row.name, 0) + 1
 
     def _shown(self) -> list[int]:
-        """Rows that stand in the trace: Python only with stacks, launches only where the profiler kept them."""
+        """Rows that are in the trace: Python only with stacks, launches only where the profiler kept them."""
         template, stacks = self.template, self.identity.settings.stacks
         return [
             index

@@ -5,16 +5,15 @@ from __future__ import annotations
 from dataclasses import asdict
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from traceviz_dag.arrays import Int64
 from traceviz_dag.simulate.bubbles import Spans, bubble_parts
 from traceviz_dag.simulate.files.truth import MICROBATCH_SCHEMA, PIPELINE_SCHEMA, TruthTable, measure_until, union
 from traceviz_dag.simulate.schedules import Backward, Forward
-from traceviz_dag.simulate.settings import Settings
+from traceviz_dag.simulate.settings import JobSettings
 from traceviz_dag.vocabulary import Kind, Phase
 
-Int64 = npt.NDArray[np.int64]
 HostSpans = dict[tuple[int, int, int, str], list[int]]
 """(step, chunk, micro-batch, phase) → begin and end of the host's work, true ns."""
 
@@ -51,7 +50,7 @@ def span_table(
     return pa.table(rows, schema=MICROBATCH_SCHEMA)
 
 
-def stage_figures(table: pa.Table, step: int) -> dict[str, Int64 | int]:
+def stage_measures(table: pa.Table, step: int) -> dict[str, Int64 | int]:
     """What a pipeline's row needs of one rank's kernels in one step: its step span and its busy intervals."""
     numbers = table.column("step").to_numpy()
     of_step = numbers == step
@@ -88,32 +87,32 @@ def stage_steps(spans: pa.Table, step: int) -> Spans:
 
 
 def pipeline_table(
-    settings: Settings,
+    settings: JobSettings,
     step: int,
     pipelines: list[tuple[int, ...]],
-    figures: dict[int, dict[str, Int64 | int]],
+    measures: dict[int, dict[str, Int64 | int]],
     steps: dict[int, Spans],
 ) -> pa.Table:
-    """One step's rows of ``PIPELINE_SCHEMA``; ranks without figures (no file) are left out.
+    """One step's rows of ``PIPELINE_SCHEMA``; ranks without measures (no file) are left out.
 
     Args:
-        figures: of ``stage_figures``, steps: of ``stage_steps``, by rank.
+        measures: of ``stage_measures``, steps: of ``stage_steps``, by rank.
     """
     rows: list[dict[str, int]] = []
     for ordinal, members in enumerate(pipelines):
-        present = [rank for rank in members if rank in figures]
+        present = [rank for rank in members if rank in measures]
         if not present:
             continue
         window = (
-            min(int(figures[rank]["first"]) for rank in present),
-            max(int(figures[rank]["last"]) for rank in present),
+            min(int(measures[rank]["first"]) for rank in present),
+            max(int(measures[rank]["last"]) for rank in present),
         )
         whole = len(present) == len(members)
         parts = bubble_parts(settings, [steps[rank] for rank in members]) if whole else []
         for rank in present:
             stage = members.index(rank)
             row = {"step": step, "pipeline": ordinal, "stage": stage, "rank": rank}
-            row |= _in_window(figures[rank], window) | (asdict(parts[stage]) if whole else {})
+            row |= _in_window(measures[rank], window) | (asdict(parts[stage]) if whole else {})
             rows.append(row)
     return pa.Table.from_pylist(rows, schema=PIPELINE_SCHEMA)
 

@@ -12,14 +12,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from traceviz_dag.arrays import Int64
 from traceviz_dag.simulate.files.identity import Identity
 from traceviz_dag.simulate.items import Context
+from traceviz_dag.simulate.settings import Format
 from traceviz_dag.simulate.templates import Template
 from traceviz_dag.simulate.tree import Kernel
 from traceviz_dag.simulate.work.collectives import GROUP_OF
 from traceviz_dag.vocabulary import Category, Dimension, Kind, Phase
-
-Int64 = npt.NDArray[np.int64]
 
 KERNEL_SCHEMA = pa.schema(
     [
@@ -156,7 +156,7 @@ class TruthTable:
         own = columns.pop("own_microbatch").astype(bool)
         columns |= {
             "step": np.full(count, step),
-            "iteration": np.full(count, step),
+            "iteration": np.full(count, step if self.identity.settings.format is Format.KINETO else -1),
             "correlation": correlations,
             "graph_id": np.full(count, graph[0]),
             "graph_node_id": graph[1],

@@ -39,7 +39,6 @@ PLAN = "megatron/core/models/common/model_chunk_schedule_plan.py"
 SCHEDULES = "megatron/core/pipeline_parallel/schedules.py"
 NODE = "megatron/core/pipeline_parallel/utils.py"
 CALLABLES = "megatron/core/models/gpt/fine_grained_callables.py"
-MOE_LAYER = "megatron/core/transformer/moe/moe_layer.py"
 SIDE = "communication"
 _STREAM = {"attention": "compute", "dispatch": SIDE, "experts": "compute", "combine": SIDE}
 _CALLABLE = {
@@ -176,7 +175,7 @@ def _plan(
         for segment in step.head_backward(b_context):
             yield from _in_engine(segment)
     if b_context:
-        # The gradient that was received, or made by the output layer, stands on the compute stream.
+        # The gradient that was received, or made by the output layer, is on the compute stream.
         yield step.plain("plan begins", lambda: (_hand_over("record", "stream:compute", SIDE),), b_context)
     f_layers = range(program.layers[forward.chunk]) if forward else range(0)
     b_layers = range(program.layers[backward.chunk]) if backward else range(0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from traceviz_dag.simulate.items import Context
-from traceviz_dag.simulate.settings import Recompute, Settings
+from traceviz_dag.simulate.settings import JobSettings, Recompute
 from traceviz_dag.simulate.templates import Library
 from traceviz_dag.simulate.work import stacks
 from traceviz_dag.simulate.work.gradients import bucket_parameters
@@ -16,7 +16,7 @@ from traceviz_dag.simulate.work.linears import Job
 class StageProgram:
     """The program of the ranks of one pipeline stage."""
 
-    def __init__(self, settings: Settings, stage: int, library: Library) -> None:
+    def __init__(self, settings: JobSettings, stage: int, library: Library) -> None:
         self.settings = settings
         self.job = Job.of(settings)
         self.stage = stage

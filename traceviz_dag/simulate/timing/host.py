@@ -11,7 +11,7 @@ from traceviz_dag.simulate.items import Close, Context, Item, Open, Segment
 from traceviz_dag.simulate.program.program import step_items
 from traceviz_dag.simulate.program.stage import StageProgram
 from traceviz_dag.simulate.rank_grids import ProcessGroup
-from traceviz_dag.simulate.settings import Settings
+from traceviz_dag.simulate.settings import JobSettings
 from traceviz_dag.simulate.templates import LAUNCH, WAIT, Template
 from traceviz_dag.simulate.timing.streams import UNKNOWN, Event, StepRecord, Stream, Work
 from traceviz_dag.simulate.tree import Kernel
@@ -32,7 +32,7 @@ class Host:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: JobSettings,
         rank: int,
         program: StageProgram,
         groups: dict[str, ProcessGroup],

@@ -1,6 +1,6 @@
 """The event-driven model: all ranks' hosts and streams on one true clock, before any file is written.
 
-Each rank's host runs its program until it must wait for its GPU. GPU work stands in FIFO streams; a kernel starts at
+Each rank's host runs its program until it must wait for its GPU. GPU work waits in FIFO streams; a kernel starts at
 ``max(launch + latency, end of the stream's last kernel, ends it waits for)``. A collective transfers from its last
 arrival on; a message when both ends have arrived. Times do not depend on the order in which ranks are visited.
 """
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from traceviz_dag.simulate.durations import Link, Routes, routed_tokens
 from traceviz_dag.simulate.program.stage import StageProgram
 from traceviz_dag.simulate.rank_grids import ProcessGroup, RankGrids
-from traceviz_dag.simulate.settings import Settings
+from traceviz_dag.simulate.settings import JobSettings
 from traceviz_dag.simulate.templates import Library
 from traceviz_dag.simulate.timing.host import Host
 from traceviz_dag.simulate.timing.streams import UNKNOWN, Meeting, PendingMessages, StepTimes, Stream, Work
@@ -23,7 +23,7 @@ _END_SPREAD_NS = 37
 class Model:
     """All ranks of a job."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: JobSettings) -> None:
         self.settings = settings
         grids = RankGrids.of(settings)
         library = Library(settings)

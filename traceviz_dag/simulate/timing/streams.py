@@ -6,12 +6,11 @@ from collections import deque
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
+from traceviz_dag.arrays import Int64
 from traceviz_dag.simulate.items import Context
 from traceviz_dag.simulate.tree import Kernel
 
-Int64 = npt.NDArray[np.int64]
 UNKNOWN = -1
 
 

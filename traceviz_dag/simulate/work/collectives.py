@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from traceviz_dag.simulate.settings import Era, Settings
+from traceviz_dag.simulate.settings import Era, JobSettings
 from traceviz_dag.simulate.tree import (
     Collective,
     Kernel,
@@ -105,7 +105,7 @@ def collective(
     return Collective(group, operation, in_elements, out_elements, dtype, nbytes, role, dimension)
 
 
-def kernel_name(settings: Settings, operation: str, dtype: str) -> str:
+def kernel_name(settings: JobSettings, operation: str, dtype: str) -> str:
     """The NCCL kernel of an operation, as its era spells it."""
     stem = _SPELLINGS[operation].kernel if operation in _SPELLINGS else "SendRecv"
     if settings.era is Era.TORCH_2_3:
@@ -124,7 +124,7 @@ def kernel_name(settings: Settings, operation: str, dtype: str) -> str:
 
 
 def communicate(
-    settings: Settings,
+    settings: JobSettings,
     what: Collective,
     *,
     asynchronous: bool = False,
@@ -197,7 +197,7 @@ def message(group: str, sends: bool, peer: int, elements: int, role: str, dimens
     return Collective(group, operation, elements, elements, "BFloat16", 2 * elements, role, dimension, peer=peer)
 
 
-def batched_exchange(settings: Settings, messages: tuple[tuple[Collective, str], ...]) -> Row:
+def batched_exchange(settings: JobSettings, messages: tuple[tuple[Collective, str], ...]) -> Row:
     """``batch_isend_irecv``: one SendRecv kernel, whose row carries no facts of its own.
 
     Args:
@@ -209,13 +209,13 @@ def batched_exchange(settings: Settings, messages: tuple[tuple[Collective, str],
     return py(file, "batch_isend_irecv", *ops, annotation("nccl:coalesced", kernel))
 
 
-def single_exchange(settings: Settings, what: Collective, channel: str, stream: str) -> Row:
+def single_exchange(settings: JobSettings, what: Collective, channel: str, stream: str) -> Row:
     """One unbatched ``isend`` or ``irecv``: a kernel of its own, with its facts, that nothing waits for yet."""
     return _point_to_point(what, _message_kernel(settings, ((what, channel),), stream, blocks=""))
 
 
 def _message_kernel(
-    settings: Settings, messages: tuple[tuple[Collective, str], ...], stream: str, blocks: str
+    settings: JobSettings, messages: tuple[tuple[Collective, str], ...], stream: str, blocks: str
 ) -> Kernel:
     first = messages[0][0]
     return Kernel(

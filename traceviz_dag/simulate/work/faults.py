@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from traceviz_dag.simulate.settings import Settings
+from traceviz_dag.simulate.settings import JobSettings
 from traceviz_dag.simulate.tree import Row, builtin, op, pause, py, synchronise
 from traceviz_dag.simulate.work import kernels
 
@@ -20,24 +20,24 @@ class Culprit:
     unit: str
 
 
-def speed_factor(settings: Settings, rank: int) -> float:
+def speed_factor(settings: JobSettings, rank: int) -> float:
     """By how much a rank's kernels take longer than a healthy GPU's."""
     return settings.faults.slow_gpu_factor if settings.faults.slow_gpu == rank else 1.0
 
 
-def loader_stall_ns(settings: Settings, rank: int) -> int:
+def loader_stall_ns(settings: JobSettings, rank: int) -> int:
     """How long a rank's data loader stalls before its first micro-batch."""
     return int(settings.faults.data_stall_ms * 1e6) if settings.faults.data_stall == rank else 0
 
 
-def collection_pause(settings: Settings, rank: int) -> Row | None:
+def collection_pause(settings: JobSettings, rank: int) -> Row | None:
     """A garbage collection in the middle of a rank's step."""
     if settings.faults.garbage_collection != rank:
         return None
     return pause("<built-in function collect>", int(settings.faults.garbage_collection_ms * 1e6))
 
 
-def hidden_wait(settings: Settings, rank: int) -> Row | None:
+def hidden_wait(settings: JobSettings, rank: int) -> Row | None:
     """A line of code that reads a value from the GPU in each forward step."""
     if settings.faults.hidden_synchronisation != rank:
         return None
@@ -47,7 +47,7 @@ def hidden_wait(settings: Settings, rank: int) -> Row | None:
     )
 
 
-def culprits(settings: Settings, stage_of: dict[int, int]) -> list[Culprit]:
+def culprits(settings: JobSettings, stage_of: dict[int, int]) -> list[Culprit]:
     """All injected faults; rank or stage is -1 where the fault has none."""
     f = settings.faults
     found = []

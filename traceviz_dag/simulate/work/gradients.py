@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traceviz_dag.simulate.settings import Settings
+from traceviz_dag.simulate.settings import JobSettings
 from traceviz_dag.simulate.tree import Node, Row, RowKind, builtin, op, py
 from traceviz_dag.simulate.work import kernels
 from traceviz_dag.simulate.work.collectives import collective, communicate
@@ -13,7 +13,7 @@ DDP = "megatron/core/distributed/distributed_data_parallel.py"
 BUFFER = "megatron/core/distributed/param_and_grad_buffer.py"
 
 
-def expert_hidden(settings: Settings) -> int:
+def expert_hidden(settings: JobSettings) -> int:
     """Width of one expert's MLP on one rank: experts are a quarter as wide as the dense MLP."""
     return settings.feed_forward // 4 // settings.expert_tensor
 
@@ -30,7 +30,7 @@ def bucket_parameters(job: Job, bucket: str) -> int:
     return shape.layer_parameters
 
 
-def group_of_bucket(settings: Settings, bucket: str) -> tuple[str, Dimension, int]:
+def group_of_bucket(settings: JobSettings, bucket: str) -> tuple[str, Dimension, int]:
     """Group, dimension and size of the group over which a bucket is reduced."""
     if bucket == "expert":
         return "edp", Dimension.EDP, settings.expert_data

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from traceviz_dag.simulate.durations import Shape
-from traceviz_dag.simulate.settings import Settings, Transformer
+from traceviz_dag.simulate.settings import JobSettings, Transformer
 from traceviz_dag.simulate.tree import Collective, Kernel, Node, Nodes, Row, Wait, builtin, evaluate, module, op, py
 from traceviz_dag.simulate.work import kernels
 from traceviz_dag.simulate.work.collectives import collective, communicate, unrecorded
@@ -28,11 +28,11 @@ _MEGATRON_LINEAR = "LinearWithGradAccumulationAndAsyncCommunication"
 class Job:
     """What the trees of a job depend on."""
 
-    settings: Settings
+    settings: JobSettings
     shape: Shape
 
     @classmethod
-    def of(cls, settings: Settings) -> Job:
+    def of(cls, settings: JobSettings) -> Job:
         """The job of some settings."""
         return cls(settings, Shape.of(settings))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from traceviz_dag.simulate.durations import routed_tokens
-from traceviz_dag.simulate.settings import Dispatcher, Settings
+from traceviz_dag.simulate.settings import Dispatcher, JobSettings
 from traceviz_dag.simulate.tree import (
     Collective,
     Kernel,
@@ -146,7 +146,7 @@ def _preprocess(job: Job, nodes: Nodes) -> tuple[Node, ...]:
     )
 
 
-def token_exchange(settings: Settings, direction: str, tokens: bool) -> Collective:
+def token_exchange(settings: JobSettings, direction: str, tokens: bool) -> Collective:
     """The all-to-all of tokens, or of their probabilities (one element each)."""
     row = settings.hidden if tokens else 1
     elements = routed_tokens(settings) * row

@@ -6,7 +6,7 @@ from dataclasses import replace
 from zlib import crc32
 
 from traceviz_dag.simulate.schedules import Exchange, Transfer
-from traceviz_dag.simulate.settings import Era, Settings
+from traceviz_dag.simulate.settings import Era, JobSettings
 from traceviz_dag.simulate.tree import Collective, Node, Row, RowKind, Wait, builtin, op, py, synchronise
 from traceviz_dag.simulate.work.collectives import batched_exchange, message, single_exchange
 from traceviz_dag.simulate.work.ends import Entry
@@ -21,28 +21,14 @@ BLOCK = "megatron/core/transformer/transformer_block.py"
 GPT = "megatron/core/models/gpt/gpt_model.py"
 
 
-def chance(settings: Settings, what: str) -> bool:
+def chance(settings: JobSettings, what: str) -> bool:
     """A coin that falls the same way each time in one job."""
     return bool(crc32(f"{settings.seed}|{what}".encode()) & 1)
 
 
-def entry_of(settings: Settings) -> Entry:
+def entry_of(settings: JobSettings) -> Entry:
     """Which training script the job runs under."""
     return Entry(bridge=settings.era is not Era.TORCH_2_3 and chance(settings, "bridge"))
-
-
-def script(settings: Settings) -> tuple[Row, ...]:
-    """Frames from the script's module to the training loop."""
-    if entry_of(settings).bridge:
-        return (
-            py("scripts/training/run_recipe.py", "<module>"),
-            py("scripts/training/run_recipe.py", "main"),
-            py("megatron/bridge/training/pretrain.py", "pretrain"),
-            py("megatron/bridge/training/pretrain.py", "_pretrain"),
-            py("megatron/bridge/training/train.py", "train"),
-        )
-    frames = (py("pretrain_gpt.py", "<module>"), py("megatron/training/training.py", "pretrain"))
-    return (*frames, py("megatron/training/training.py", "train"))
 
 
 def annotated_step(number: int) -> Row:
@@ -50,7 +36,7 @@ def annotated_step(number: int) -> Row:
     return Row(RowKind.ANNOTATION, f"ProfilerStep#{number}")
 
 
-def train_step(settings: Settings) -> tuple[Row, ...]:
+def train_step(settings: JobSettings) -> tuple[Row, ...]:
     """Frames of one training step."""
     frames: tuple[Row, ...] = (py(entry_of(settings).training, "train_step"),)
     if chance(settings, "wrapped step"):
@@ -58,7 +44,7 @@ def train_step(settings: Settings) -> tuple[Row, ...]:
     return frames
 
 
-def schedule_function(settings: Settings) -> Row:
+def schedule_function(settings: JobSettings) -> Row:
     """The frame of the pipeline schedule."""
     if settings.pp == 1:
         return py(SCHEDULES, "forward_backward_no_pipelining")
@@ -66,14 +52,14 @@ def schedule_function(settings: Settings) -> Row:
     return py(SCHEDULES, f"forward_backward_pipelining_{kind}_interleaving")
 
 
-def helper_wrapper(settings: Settings) -> tuple[Row, ...]:
+def helper_wrapper(settings: JobSettings) -> tuple[Row, ...]:
     """The interleaved schedule's wrapper around a forward and a backward step; the oldest era has none."""
     if settings.vpp == 1 or settings.era is Era.TORCH_2_3:
         return ()
     return (py(SCHEDULES, "forward_backward_helper_wrapper"),)
 
 
-def forward_frames(settings: Settings) -> tuple[Row, ...]:
+def forward_frames(settings: JobSettings) -> tuple[Row, ...]:
     """Frames of one forward step down to the training script's own function."""
     helper = (py(SCHEDULES, "forward_step_helper"),) if settings.vpp > 1 else ()
     entry = entry_of(settings)
@@ -84,7 +70,7 @@ def _module(name: str) -> tuple[Row, ...]:
     return (Row(RowKind.MODULE, name), py(MODULE_FILE, "_call_impl"))
 
 
-def model_frames(settings: Settings) -> tuple[Row, ...]:
+def model_frames(settings: JobSettings) -> tuple[Row, ...]:
     """Frames from ``DistributedDataParallel`` to ``GPTModel.forward``."""
     half = (*_module("Float16Module"), py(TRANSFORMER_MODULE, "forward")) if chance(settings, "float16") else ()
     wrapper = (py(GPT, "__call__"), py(TRANSFORMER_MODULE, "__call__")) if settings.era is Era.TORCH_2_7 else ()
@@ -92,7 +78,7 @@ def model_frames(settings: Settings) -> tuple[Row, ...]:
     return (*_module("DistributedDataParallel"), ddp, *half, *wrapper, *_module("GPTModel"), py(GPT, "forward"))
 
 
-def block_frames(settings: Settings, checkpointed: bool) -> tuple[Row, ...]:
+def block_frames(settings: JobSettings, checkpointed: bool) -> tuple[Row, ...]:
     """Frames of the transformer block around its layers."""
     wrapper = (py(BLOCK, "__call__"), py(TRANSFORMER_MODULE, "__call__")) if settings.era is Era.TORCH_2_7 else ()
     frames = (*wrapper, *_module("TransformerBlock"), py(BLOCK, "forward"))
@@ -103,13 +89,13 @@ def block_frames(settings: Settings, checkpointed: bool) -> tuple[Row, ...]:
     return (*frames, py(BLOCK, "_checkpointed_forward"))
 
 
-def backward_frames(settings: Settings) -> tuple[Row, ...]:
+def backward_frames(settings: JobSettings) -> tuple[Row, ...]:
     """Frames of one backward step."""
     helper = (py(SCHEDULES, "backward_step_helper"),) if settings.vpp > 1 else ()
     return (*helper, py(SCHEDULES, "backward_step"))
 
 
-def engine_frames(settings: Settings) -> tuple[Row, ...]:
+def engine_frames(settings: JobSettings) -> tuple[Row, ...]:
     """Frames from a backward step into the autograd engine, on the main thread."""
     run = builtin("method run_backward of torch._C._EngineBase object at 0x")
     if chance(settings, "custom backward"):

@@ -1,0 +1,49 @@
+"""The tables of other packages: each made by one query over an iteration's tables, as soon as these are there."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import dagster as dg
+
+from assets.automation import ITERATION_NEEDED, PICTURES_NEEDED
+from assets.conventions import table_spec, written_metadata
+from assets.lineage.recorded_files import file_tags
+from assets.partitions import is_by_rank, iteration_partitions, table_of_iteration
+from assets.resources import TracevizHome
+from assets.staleness import MADE_OF_TAG, made_of
+from assets.step_faults import refresh_catalogue, told_in_a_line
+from traceviz_dag.lake.partition_keys import parse_iteration_key
+from traceviz_dag.pipeline.derived import derive
+from traceviz_dag.tables import DerivedTable, derived_tables
+
+
+def _spec(table: DerivedTable) -> dg.AssetSpec:
+    return table_spec(
+        table.name,
+        group="derived",
+        deps=[table_of_iteration(name) for name in table.made_of],
+        condition=ITERATION_NEEDED if any(map(is_by_rank, table.made_of)) else PICTURES_NEEDED,
+    )
+
+
+def _derived_asset(table: DerivedTable) -> dg.AssetsDefinition:
+    @dg.multi_asset(name=f"{table.name}_query", specs=[_spec(table)], partitions_def=iteration_partitions)
+    @told_in_a_line
+    def derived(context: dg.AssetExecutionContext, traceviz: TracevizHome) -> Iterator[dg.MaterializeResult]:
+        """Ask the query of the iteration, and keep what it says."""
+        run, iteration = parse_iteration_key(context.partition_key)
+        lake = traceviz.lake()
+        version = made_of(context.instance, lake, run, iteration)
+        written = lake.write(table.name, derive(lake, table, run, iteration), run=run, iteration=iteration)
+        refresh_catalogue(context, lake)
+        yield dg.MaterializeResult(
+            asset_key=table.name,
+            metadata=written_metadata(written.rows, written.bytes, Path(written.path).as_uri()),
+            data_version=dg.DataVersion(written.digest),
+            tags={MADE_OF_TAG: version, **file_tags(lake, {table.name: written.digest}, run, iteration)},
+        )
+
+    return derived
+
+
+derived_assets = tuple(_derived_asset(table) for table in derived_tables().values())

@@ -1,0 +1,137 @@
+"""Exports made to hurt: every nsys command ends with figures or one clear line, and shows nothing but plain text."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.nsys_file import Export, small_export
+from traceviz_dag.classify.rules import load_rules
+from traceviz_dag.classify.topology.unite import unite
+from traceviz_dag.commands.main import app
+from traceviz_dag.errors import BadInputError
+from traceviz_dag.pipeline.formats.trace_format import RankTrace
+from traceviz_dag.pipeline.nsys.placement import place_exports
+from traceviz_dag.pipeline.ranks import analyse_rank
+from traceviz_dag.read.layouts import TraceFile
+
+CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]")
+NAME = "gemm\x1b]0;owned\x07\x1b[2J\u009b31m\u202e[/red]"
+
+
+def _run(command: str, export: Export, tmp_path, *more: str) -> str:
+    path = tmp_path / "export.sqlite"
+    path.unlink(missing_ok=True)
+    export.write(path)
+    arguments = ["nsys", command, str(path), *([str(path)] if command == "diff" else []), *more]
+    result = CliRunner().invoke(app, [*arguments, "--home", str(tmp_path / "home")], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.mark.parametrize("command", ["tree", "diff", "viewer"])
+@pytest.mark.parametrize("rows", ["absent", "empty"])
+def test_commands_work_without_nvtx_ranges(tmp_path, command, rows):
+    export = small_export()
+    columns, _ = export.tables.pop("NVTX_EVENTS")
+    if rows == "empty":
+        export.table("NVTX_EVENTS", columns)
+    _run(command, export, tmp_path, *(["--output", str(tmp_path / "page.html")] if command == "viewer" else []))
+
+
+@pytest.mark.parametrize("command", ["summary", "tree", "gaps", "search", "diff"])
+def test_names_cannot_move_the_cursor_and_json_keeps_them(tmp_path, command):
+    export = small_export()
+    export.call(45, 46, correlation=9)
+    export.kernel(710, 790, NAME, correlation=9)
+    export.range(42, 48, NAME)
+    more = ["gemm"] if command == "search" else []
+    shown = _run(command, export, tmp_path, *more)
+    assert CONTROL.search(shown) is None
+    text = _run(command, export, tmp_path, *more, "--json")
+    assert CONTROL.search(text) is None
+    # A comparison of a file with itself names nothing, and gaps name no ranges.
+    assert command in ("gaps", "diff") or json.dumps(NAME)[1:-1] in json.dumps(json.loads(text))
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_ranges_nested_20_000_deep_are_followed_to_a_bound_and_said(tmp_path, closed):
+    export = small_export()
+    for index in range(20_000):
+        export.range(index % 90, 1000 if closed else None, f"range {index % 50}")
+    json.loads(_run("tree", export, tmp_path, "--json"))
+    assert "levels deep" in _run("info", export, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET deviceId = 'zero'", "deviceId of table CUPTI_ACTIVITY_KIND_KERNEL"),
+        ("UPDATE NVTX_EVENTS SET end = 0.5", "end of table NVTX_EVENTS"),
+        ("UPDATE StringIds SET id = zeroblob(8)", ""),
+        (
+            "PRAGMA writable_schema = 1; UPDATE sqlite_master SET sql = 'CREATE TABLE x(' WHERE name = 'StringIds'",
+            "damaged",
+        ),
+    ],
+)
+def test_columns_of_another_type_and_damaged_schemas_are_one_line(tmp_path, change, words):
+    path = small_export().write(tmp_path / "export.sqlite")
+    with sqlite3.connect(path) as connection:
+        connection.executescript(change)
+    result = CliRunner().invoke(app, ["nsys", "summary", str(path), "--home", str(tmp_path / "home")])
+    if words:
+        assert isinstance(result.exception, BadInputError)
+        assert words in str(result.exception)
+        assert "\n" not in str(result.exception)
+    else:
+        assert result.exit_code == 0
+
+
+def test_a_view_that_never_ends_is_not_read(tmp_path):
+    path = small_export().write(tmp_path / "export.sqlite")
+    with sqlite3.connect(path) as connection:
+        connection.executescript(
+            "DROP TABLE NVTX_EVENTS; CREATE VIEW NVTX_EVENTS AS WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL "
+            'SELECT x + 1 FROM n) SELECT x AS "start", x AS "end", 59 AS eventType FROM n'
+        )
+    result = CliRunner().invoke(app, ["nsys", "info", str(path), "--home", str(tmp_path / "home")])
+    assert result.exit_code == 0
+    assert "no table NVTX_EVENTS" in result.output
+
+
+def test_rows_without_a_time_are_left_out_and_said(tmp_path):
+    path = small_export().write(tmp_path / "export.sqlite")
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = NULL WHERE start = 600")
+        connection.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = 9223372036854775807 WHERE start = 200")
+    result = CliRunner().invoke(app, ["nsys", "info", str(path), "--json", "--home", str(tmp_path / "home")])
+    said = json.loads(result.stdout)
+    assert said["gpus"][0]["kernels"] == 1
+    assert any("left out" in sentence for sentence in said["missing"])
+
+
+@pytest.mark.parametrize("digits", [19, 400, 5000])
+def test_numbers_beyond_every_column_in_the_texts_of_ranges_are_none(tmp_path, digits):
+    export = small_export()
+    export.range(10, 20, f"ProfilerStep#{'9' * digits}")
+    export.range(30, 40, f"aten::add, seq = {'9' * digits}, op_id = {'9' * digits}")
+    path = export.write(tmp_path / "export.sqlite")
+    placed = place_exports([TraceFile(path, "run", path.name, None, None)], None, load_rules())
+    (one, *_) = placed.traces
+    tables = analyse_rank(RankTrace(path, path.name, one.rank, one.step, one.part), unite({}), load_rules())
+    assert tables["kernels"].num_rows > 0
+    _run("tree", export, tmp_path)
+
+
+def test_a_table_whose_name_is_not_utf_8_is_passed_over(tmp_path):
+    path = small_export().write(tmp_path / "export.sqlite")
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE named_oddly (also_oddly)")
+    path.write_bytes(path.read_bytes().replace(b"_oddly", b"_odd\xff\x80"))
+    result = CliRunner().invoke(app, ["nsys", "info", str(path)], catch_exceptions=False)
+    assert result.exit_code == 0, result.output

@@ -1,0 +1,117 @@
+"""``traceviz nsys``: what each command prints and writes, and how it ends."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.nsys_file import small_export
+from traceviz_dag.commands.main import app
+from traceviz_dag.errors import BadInputError, TracevizError, UsageError
+
+KEYS = {
+    *("device", "window_start_ns", "window_end_ns", "kernels", "span_ns", "compute_ns", "communication_ns"),
+    *("hidden_ns", "exposed_ns", "memory_ns", "busy_ns", "idle_ns"),
+}
+
+
+@pytest.fixture
+def export(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRACEVIZ_HOME", str(tmp_path / "home"))
+    return small_export().write(tmp_path / "small.sqlite")
+
+
+def _run(*arguments: object) -> str:
+    result = CliRunner().invoke(app, ["nsys", *map(str, arguments)], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def _json(*arguments: object):
+    return json.loads(_run(*arguments, "--json"))
+
+
+def test_overlap_prints_the_keys_that_others_read(export):
+    (row,) = _json("overlap", export)
+    assert set(row) == KEYS
+    assert (row["kernels"], row["span_ns"], row["compute_ns"], row["hidden_ns"], row["exposed_ns"]) == (
+        3,
+        600,
+        300,
+        100,
+        50,
+    )
+    (clipped,) = _json("overlap", export, "--gpu", "0", "--trim", "0.0000002", "0.0000004")
+    assert (clipped["span_ns"], clipped["compute_ns"], clipped["memory_ns"], clipped["idle_ns"]) == (200, 100, 50, 0)
+
+
+def test_each_command_prints_a_table_and_json(export):
+    for name in ("info", "summary", "tree", "overlap", "nccl", "iterations", "gaps"):
+        assert _run(name, export).strip(), name
+        assert _json(name, export), name
+    assert _json("iterations", export)[0]["number"] == 5
+    assert _json("tree", export)[0]["ranges"][0]["children"][0]["name"] == "forward"
+    assert _json("search", export, "gemm")[0]["count"] == 2
+    assert "1 name holds gemm" in _run("search", export, "gemm")
+    assert "idle time counts memory operations as busy" in _run("overlap", export).lower()
+
+
+def test_exports_hold_every_operation_with_its_launch_and_ranges(export, tmp_path):
+    _run("export-csv", export, "-o", tmp_path / "out.csv")
+    with (tmp_path / "out.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["name"], row["ranges"], row["launch"]) for row in rows] == [
+        ("gemm", "Iteration 5 / forward", "cudaLaunchKernel"),
+        ("ncclDevKernel_AllReduce_Sum", "Iteration 5 / forward", "cudaLaunchKernel"),
+        ("Memcpy HtoD", "", ""),
+        ("gemm", "Iteration 5 / forward", "cudaLaunchKernel"),
+    ]
+    _run("export-json", export, "-o", tmp_path / "out.json", "--trim", "0", "0.0000003")
+    document = json.loads((tmp_path / "out.json").read_text())
+    assert [row["start_ns"] for row in document["operations"]] == [100, 200]
+    assert document["overlap"][0]["compute_ns"] == 200
+
+
+def test_diff_sums_to_the_change_and_says_how_comparable(export, tmp_path):
+    slower = small_export()
+    slower.kernel(900, 1400, "new_kernel")
+    other = slower.write(tmp_path / "slower.sqlite")
+    found = _json("diff", export, other)
+    assert sum(part["change_ns"] for part in found["parts"].values()) == found["change_ns"] == 700
+    assert [row["name"] for row in found["kernels"]["new"]] == ["new_kernel"]
+    shown = _run("diff", export, other)
+    assert "slower" in shown
+    assert "new_kernel" in shown
+
+
+def test_what_is_wrong_is_an_error_of_its_own_with_exit_code_two(export, tmp_path):
+    cases = [
+        (["overlap", tmp_path / "nothing.sqlite"], BadInputError),
+        (["overlap", export, "--gpu", "9"], UsageError),
+        (["overlap", export, "--gpu", "first"], UsageError),
+        (["overlap", export, "--trim", "2", "1"], UsageError),
+    ]
+    for arguments, kind in cases:
+        with pytest.raises(TracevizError) as caught:
+            CliRunner().invoke(app, ["nsys", *map(str, arguments)], catch_exceptions=False)
+        assert isinstance(caught.value, kind)
+        assert caught.value.exit_code == 2
+
+
+def test_the_perfetto_trace_holds_streams_ranges_and_calls_with_arrows(export, tmp_path):
+    from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
+
+    out = tmp_path / "small.pftrace"
+    assert "slices" in _run("perfetto", export, "-o", out)
+    packets = Trace.FromString(out.read_bytes()).packet
+    tracks = {packet.track_descriptor.name for packet in packets if packet.HasField("track_descriptor")}
+    assert {"GPU 0", "stream 7", "stream 20", "thread 7002 · NVTX", "thread 7002 · calls"} <= tracks
+    events = [packet.track_event for packet in packets if packet.HasField("track_event")]
+    sent = [flow for event in events if event.type == 1 for flow in event.flow_ids]
+    ended = [flow for event in events if event.type == 2 for flow in event.terminating_flow_ids]
+    assert len(sent) == 3
+    flows = sorted(sent), sorted(ended or [flow for event in events if event.type == 2 for flow in event.flow_ids])
+    assert flows[0] == flows[1]

@@ -1,0 +1,100 @@
+"""What ``traceviz perfetto export`` says of a trace, and what the trace says of itself, is what is in it and in SQL."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
+from typer.testing import CliRunner
+
+from tests.commands.jobs import home_of
+from tests.commands.sentences.printed import Home, Reader, Sentence
+from traceviz_dag.commands.main import app
+from traceviz_dag.errors import IncompleteError
+
+_RECORDED = "clocks as recorded: shifts between ranks may be clock offsets"
+_CLOCKS = """
+    SELECT min(residual_p05_ns) AS low, max(residual_p95_ns) AS high, nullif(sum(early_receives), 0) AS early,
+        (SELECT string_agg(rank, ', ' ORDER BY rank) FROM topology WHERE rank NOT IN (
+            SELECT rank FROM rank_clocks WHERE refusal IS NULL)) AS refused, arg_min(refusal, rank) AS reason,
+        if(count(DISTINCT refusal) > 1, min(rank) FILTER (refusal IS NOT NULL), NULL) AS first
+    FROM rank_clocks WHERE run = $run AND iteration = $iteration
+"""
+SENTENCES = (
+    Sentence(
+        r"clocks solved: ends of communications agree within (?P<v_low>[+−][\d.]+ (?:ns|µs|ms)) to "
+        r"(?P<v_high>[+−][\d.]+ (?:ns|µs|ms)) \(p05 to p95\)(; (?P<v_early>\d+) receives end before their send)?",
+        f"SELECT * FROM ({_CLOCKS}) WHERE refused IS NULL AND low IS NOT NULL",
+    ),
+    Sentence(
+        rf"{_RECORDED}; not solved for ranks? (?P<v_refused>[\d, ]+)(:( rank (?P<v_first>\d+),)? (?P<v_reason>.*))?",
+        _CLOCKS,
+    ),
+    Sentence(_RECORDED, "SELECT count(*) AS solved FROM rank_clocks WHERE refusal IS NULL HAVING count(*) < 2"),
+    Sentence(
+        r"no kernels of ranks? (?P<v_first>\d+)(–(?P<v_last>\d+))?",
+        "SELECT min(rank) AS first, nullif(max(rank), first) AS last, count(*) AS count "
+        "FROM topology WHERE rank NOT IN (SELECT rank FROM kernels) HAVING count = max(rank) - min(rank) + 1",
+    ),
+    Sentence("the rank's own clock, as recorded", "SELECT count(*) FROM traces HAVING count(*) = 1"),
+)
+
+
+def exported(job: str, out: Path) -> tuple[str, Trace]:
+    result = CliRunner().invoke(app, ["perfetto", "export", "--home", str(home_of(job)), "--out", str(out)])
+    assert result.exception is None or isinstance(result.exception, IncompleteError | SystemExit), result.exception
+    return re.sub(r"\s+", " ", result.stderr), Trace.FromString(out.read_bytes())
+
+
+def check(job: str, said: str, trace: Trace) -> None:
+    reading = Reader(Home(home_of(job)), SENTENCES, ())
+    reading.place = {"run": job, **reading.query("SELECT min(iteration) AS iteration FROM traces")[0]}
+    place = f"{job}, iteration {reading.place['iteration']}: "
+    first, *rest = (part.strip() for part in said.split(place)[1:])
+    ranks, slices, arrows = re.fullmatch(
+        r"([\d,]+) ranks, ([\d,]+) slices, ([\d,]+) arrows, [\d.]+ MB.*", first
+    ).groups()
+    events = [packet.track_event for packet in trace.packet if packet.HasField("track_event")]
+    begun = [event for event in events if event.type == 1]
+    tracks = {
+        packet.track_descriptor.uuid: packet.track_descriptor
+        for packet in trace.packet
+        if packet.HasField("track_descriptor")
+    }
+    about = [event for event in begun if tracks[event.track_uuid].name == "about this trace"]
+    assert int(slices.replace(",", "")) == len(begun) - len(about)
+    reached = [flow for event in events if event.type == 2 for flow in event.flow_ids]
+    assert int(arrows.replace(",", "")) == len(reached)
+    assert set(reached) == {flow for event in begun for flow in event.flow_ids}
+    named = [track for track in tracks.values() if re.fullmatch(r"(stage \d+ · )?rank \d+", track.name)]
+    assert int(ranks) == len(named)
+    # Each kernel is a slice, and so is each forward and backward step of a micro-batch.
+    (wanted,) = reading.query(
+        "SELECT (SELECT count(*) FROM kernels) AS kernels, (SELECT count(*) FROM microbatches WHERE dimension = 'all' "
+        "AND phase IN ('forward', 'backward')) AS steps"
+    )
+    assert len(begun) - len(about) == wanted["kernels"] + wanted["steps"]
+    clock, *others = (line.split(" traceviz:")[0].strip() for line in rest)
+    for line in (clock, *others):
+        reading.sentence(line)
+    assert reading.read == [clock, *others], "nobody knows whether this is so"
+    assert clock.encode() in trace.SerializeToString(), "the trace says the same of its clocks"
+
+
+@pytest.mark.parametrize("job", ["healthy", "slow_link", "blind_rank", "scattered", "missing_stage", "one_rank"])
+def test_what_an_export_says_is_what_is_in_it(job, tmp_path):
+    check(job, *exported(job, tmp_path / "job.pftrace"))
+
+
+@pytest.mark.parametrize(
+    ("true", "false"),
+    [(r"(\d) slices", r"9\1 slices"), (r"(\d+) arrows", r"1\1 arrows"), ("4 ranks", "5 ranks"), ("−69 ns", "−96 ns")],
+)
+def test_a_false_number_does_not_pass(true, false, tmp_path):
+    said, trace = exported("healthy", tmp_path / "job.pftrace")
+    wrong = re.sub(true, false, said)
+    assert wrong != said
+    with pytest.raises(AssertionError):
+        check("healthy", wrong, trace)

@@ -1,0 +1,325 @@
+"""Every number that the commands print is that of the tables: each line is read, and held against SQL."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from tests.commands.jobs import JOBS, analysed_at, home_of, traces_of
+from tests.commands.sentences.of_commands import SENTENCES, TABLES
+from tests.commands.sentences.of_topology import GATE, GATE_TABLES, PAIRS, TOPOLOGY, TOPOLOGY_TABLES
+from tests.commands.sentences.of_truth import ACCURACY, ACCURACY_TABLES, WithTruth
+from tests.commands.sentences.of_waits import WAIT_MAP, WAIT_TABLES, WAITS
+from tests.commands.sentences.printed import Home, Reader
+from tests.commands.sentences.what_doctor_says import hold
+from tests.show.drawn import title
+from traceviz_dag.commands.accuracy import accuracy
+from traceviz_dag.commands.clocks import clocks
+from traceviz_dag.commands.common.summary import iteration_summary, print_summary
+from traceviz_dag.commands.doctor.doctor import _captures, doctor
+from traceviz_dag.commands.gate import gate
+from traceviz_dag.commands.iterations import iterations
+from traceviz_dag.commands.overlap import overlap
+from traceviz_dag.commands.periods import periods
+from traceviz_dag.commands.pipelines import pipelines
+from traceviz_dag.commands.topology import topology
+from traceviz_dag.commands.waits import waits
+from traceviz_dag.errors import IncompleteError, NoEvidenceError, UsageError
+from traceviz_dag.orchestration.orchestrate import IterationResult
+from traceviz_dag.pipeline.figures import LakeSource
+from traceviz_dag.show.figures.bubble_waterfall import draw_bubble_waterfall
+from traceviz_dag.show.figures.pipeline_group import draw_pipeline_group
+from traceviz_dag.show.figures.rank_timeline import draw_rank_timeline
+from traceviz_dag.show.figures.wait_map import draw_wait_map
+
+COMMANDS = {
+    **{"clocks": clocks, "iterations": iterations, "overlap": overlap, "periods": periods, "pipelines": pipelines},
+    "waits": waits,
+}
+
+ALL_SENTENCES = (*WAITS, *WAIT_MAP, *TOPOLOGY, *GATE, *SENTENCES)
+ALL_TABLES = (*WAIT_TABLES, *TOPOLOGY_TABLES, *GATE_TABLES, *TABLES)
+
+LACKS_RANKS = ("one_rank", "missing_stage", "split_pipelines")
+"""Jobs of which not every rank has a trace: all answers are partial."""
+
+WITHOUT_CLOCKS = ("without_clocks", "clock_ahead", "scattered")
+"""Jobs of one stage, a few kernels each, whose clocks nothing solves."""
+
+SAYS_NOTHING = {
+    **{(job, "pipelines"): "no pipeline is known" for job in WITHOUT_CLOCKS},
+    **{(job, "periods"): "no micro-batch is known" for job in WITHOUT_CLOCKS},
+    ("one_rank", "pipelines"): None,
+    ("missing_stage", "pipelines"): None,
+    ("without_topology", "pipelines"): "no pipeline is known",
+    ("without_micro_batches", "pipelines"): "no micro-batch is known",
+    ("without_micro_batches", "periods"): "no micro-batch is known",
+    ("without_topology", "waits"): "have no certain wait",
+    ("blind_rank", "waits"): "have no certain wait",
+    ("scattered", "waits"): "have no certain wait",
+    ("blind_rank", "pipelines"): "not every bubble can be parted",
+    ("blind_rank", "periods"): "are those of fewer than all ranks",
+}
+"""(job, command) → why it ends with 2."""
+
+
+def run(command, *words: object) -> tuple[str, BaseException | None]:
+    app = typer.Typer(pretty_exceptions_enable=False)
+    app.command()(command)
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    if result.exception is not None and not isinstance(
+        result.exception, NoEvidenceError | IncompleteError | UsageError | SystemExit
+    ):
+        raise result.exception
+    return result.output, result.exception
+
+
+def reader(job: str) -> Reader:
+    return Reader(Home(home_of(job)), ALL_SENTENCES, ALL_TABLES)
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_the_summary_of_a_job_is_what_its_tables_say(job, capsys):
+    found = analysed_at(traces_of(job))
+    reading = reader(job)
+    for each in found:
+        result = IterationResult(f"{each.run}@{each.iteration}", each.run, each.iteration, each.ranks, aggregated=True)
+        summary = iteration_summary(home_of(job), result)
+        print_summary(summary)
+        reading.check(capsys.readouterr().out)
+        lines = [line for line in reading.read if "outside the training steps" in line]
+        assert bool(lines) == ((summary["windows"]["outside_share"] or 0) >= 0.0005)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("job", JOBS)
+def test_what_a_command_prints_is_what_the_tables_say(job, command):
+    output, error = run(COMMANDS[command], "--home", home_of(job))
+    reading = reader(job)
+    reading.check(output)
+    assert reading.read, "nothing was said"
+    if isinstance(error, NoEvidenceError):
+        assert (job, command) in SAYS_NOTHING and (SAYS_NOTHING[job, command] or "") in str(error)
+        if command == "waits" or (job == "blind_rank" and command == "periods"):
+            reading.sentence(str(error))
+    else:
+        assert (job, command) not in SAYS_NOTHING or job in LACKS_RANKS
+        # iterations lists what is in the home, and marks the partial ones.
+        whole = job not in LACKS_RANKS or command == "iterations"
+        # Without a communication no clock is solved, and clocks says so with 2.
+        whole &= command != "clocks" or job not in (*WITHOUT_CLOCKS, "without_micro_batches")
+        assert error is None if whole else isinstance(error, IncompleteError)
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_what_topology_prints_is_what_the_tables_say(job):
+    output, error = run(topology, traces_of(job))
+    reading = reader(job)
+    reading.check(output)
+    assert error is None and len(reading.read) >= 4 * len(analysed_at(traces_of(job)))
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_what_the_gate_judges_is_what_the_tables_say(job, tmp_path):
+    (tmp_path / "pairs.toml").write_text(PAIRS)
+    output, error = run(gate, "--pairs", tmp_path / "pairs.toml", "--home", home_of(job))
+    reading = reader(job)
+    reading.check(output)
+    assert "OverlapScore gate" in reading.read
+    if isinstance(error, UsageError):
+        reading.sentence(str(error))
+    elif job not in LACKS_RANKS:
+        assert "FAILED" in output and getattr(error, "code", None) == 1
+
+
+@pytest.mark.parametrize("job", ["slow_rank", "two_steps", "missing_stage", "without_topology"])
+def test_what_accuracy_prints_is_so_by_the_truth_beside_the_traces(job):
+    output, error = run(accuracy, traces_of(job), "--home", home_of(job))
+    reading = Reader(WithTruth(Home(home_of(job)), traces_of(job)), ACCURACY, ACCURACY_TABLES)
+    reading.check(output)
+    assert error is None and len(reading.read) >= 6
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_the_title_of_the_wait_map_is_what_the_tables_and_waits_say(job):
+    for each in analysed_at(traces_of(job)):
+        reading = reader(job)
+        reading.place = {"run": each.run, "iteration": each.iteration}
+        figure = draw_wait_map(LakeSource(each.lake, each.run, each.iteration))
+        told = each.lake.query("FROM collectives WHERE clocks IS NOT NULL").num_rows
+        assert (figure is None) == (told == 0)
+        for sentence in title(figure).split("; ") if figure else ():
+            reading.sentence(sentence)
+
+
+@pytest.mark.parametrize(
+    ("true", "false"),
+    [
+        (r"above the mean of the 2 stages", "above the mean of the 3 stages"),
+        (r"ms of computation a micro-batch", "ms of computation in a step of 10"),
+        (r"longest of 2 steps", "longest of 3 steps"),
+        (r"exposed communication (\d)", r"exposed communication 1\1"),
+    ],
+)
+def test_a_number_that_is_not_so_does_not_pass(true, false, capsys):
+    (each,) = analysed_at(traces_of("two_steps"))
+    result = IterationResult(f"{each.run}@10", each.run, each.iteration, each.ranks, aggregated=True)
+    print_summary(iteration_summary(home_of("two_steps"), result))
+    output = capsys.readouterr().out
+    wrong = re.sub(true, false, output)
+    assert wrong != output
+    with pytest.raises(AssertionError):
+        reader("two_steps").check(wrong)
+
+
+FALSE = [
+    ("waits", "slow_rank", r"delayed its peers by (\d)", r"delayed its peers by 1\1"),
+    ("waits", "slow_rank", r"ms of its own \(\w+\)", "ms of its own (host)"),
+    ("waits", "slow_rank", r"([\d.]+)% of the step", r"1\1% of the step"),
+    ("waits", "slow_rank", r"last in (\d+) of", r"last in 1\1 of"),
+    ("waits", "slow_rank", r"(\n +5 +124 .*)yes", r"\1no "),
+    ("waits", "slow_rank", r"(\n +tp +\d+ +)(\d)", r"\g<1>1\2"),
+    ("waits", "slow_rank", r"(\n +4 +5 +tp +)(\d)", r"\g<1>1\2"),
+    ("waits", "slow_rank", r"longest of (\d+), ms", r"longest of 1\1, ms"),
+    ("waits", "slow_rank", "ends agree within 0.1 us", "ends agree within 0.2 us"),
+    ("waits", "healthy", "no rank is to blame .*", "nobody can be blamed: no wait among peers of one stage is told"),
+    (
+        "waits",
+        "missing_stage",
+        r"in the (\d+) of (\d+) communication kernels",
+        r"in the \2 of \2 communication kernels",
+    ),
+    ("waits", "slow_link", "take 3.5 times", "take 3.6 times"),
+    ("waits", "slow_link", "slow links inside its node", "slow links to other nodes"),
+    (
+        "waits",
+        "slow_link",
+        "ranks 3, 7 meet over slow links to other nodes, .*",
+        "rank 7 has slow links to other nodes: its transfers take 5.1 times the usual",
+    ),
+    ("waits", "uneven_experts", "experts of rank 0 take", "experts of rank 2 take"),
+    ("waits", "uneven_experts", "take 1.70 times the mean", "take 1.71 times the mean"),
+    ("waits", "without_clocks", "waits of 16 comm", "waits of 15 comm"),
+    (
+        "waits",
+        "clock_ahead",
+        "waits of 8 comm.*",
+        "no wait is told for 8 matched communication kernels: neither solved clocks nor durations tell it",
+    ),
+    ("waits", "scattered", "told for 48 matched", "told for 47 matched"),
+    ("waits", "missing_stage", "members_missing, peer_missing", "peer_missing"),
+    ("waits", "alone_in_stage", "nobody can be blamed: .*", "no rank is to blame for the waiting of its stage's peers"),
+    (
+        "waits",
+        "healthy",
+        r"(no rank is to blame)",
+        r"whose GPU is slow cannot be told: no two ranks run the same kernels (\n\1",
+    ),
+    ("topology", "healthy", "world size 4", "world size 5"),
+    ("topology", "healthy", "from distributed_info, text_file", "from distributed_info"),
+    ("topology", "healthy", r"(\n +0 +2 +)\[0, 2\]", r"\1[2, 0]"),
+    ("topology", "healthy", r"(complete model +1 +2 +)\[1, 3\]", r"\1[0, 3]"),
+    ("topology", "healthy", r"(EMBEDDING_GROUP +embedding +\w+ +)2", r"\g<1>3"),
+    ("gate", "healthy", r"passed( +)(\d)", r"FAILED\1\2"),
+    ("gate", "healthy", r"passed( +)0\.(\d)", r"passed\g<1>1.\2"),
+    ("gate", "dp_only", "has no pair of stages 0 and 1", "has no pair of computation and pp communication"),
+    ("gate", "blind_rank", r"passed, PARTIAL", "passed         "),
+    ("gate", "blind_rank", r"pipeline 1: no forward", "pipeline 0: no forward"),
+    ("gate", "blind_rank", "is judged over fewer than all its ranks", "leaves out ranks with nothing to overlap"),
+    ("gate", "healthy", "ranks 0–1: no dp", "ranks 0–2: no dp"),
+    ("periods", "slow_link", "(two modes: )50%", r"\g<1>51%"),
+    ("periods", "slow_link", r"(\d)(\d\d ms, 50% near)", r"8\1\2"),
+    ("periods", "blind_rank", r"1 of 2 ranks have", "1 of 3 ranks have"),
+    ("periods", "blind_rank", r"PARTIAL, 1 of", "1 of"),
+    ("periods", "split_pipelines", r"pipeline 0: (.*) stage 1;", r"pipeline 0: \1 stage 0;"),
+    ("accuracy", "slow_rank", r"(\d+) ranks read", r"1\1 ranks read"),
+    ("accuracy", "slow_rank", r"spans: (\d+) of", r"spans: 1\1 of"),
+    ("accuracy", "slow_rank", r"rows: (\d+) of (\d+) equal", r"rows: \1 of 1\2 equal"),
+    ("accuracy", "slow_rank", r"(\n +microbatch +)100\.0%", r"\g<1>99.99%"),
+    ("accuracy", "slow_rank", r"(\n +memory +)(\d)", r"\g<1>1\2"),
+    ("accuracy", "slow_rank", r"(autograd_node +)(\d)", r"\g<1>1\2"),
+]
+"""(command, job, what it prints, what would be false instead)."""
+
+
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory):
+    """(command, job) → what the command prints of it, asked once."""
+    pairs = tmp_path_factory.mktemp("pairs") / "pairs.toml"
+    pairs.write_text(PAIRS)
+
+    @cache
+    def output(command: str, job: str) -> str:
+        words = {
+            "waits": (waits, "--home", home_of(job)),
+            "periods": (periods, "--home", home_of(job)),
+            "topology": (topology, traces_of(job)),
+            "gate": (gate, "--pairs", pairs, "--home", home_of(job)),
+            "accuracy": (accuracy, traces_of(job), "--home", home_of(job)),
+        }
+        return run(*words[command])[0]
+
+    return output
+
+
+@pytest.mark.parametrize(("command", "job", "true", "false"), FALSE)
+def test_no_false_line_of_a_command_passes(command, job, true, false, printed):
+    output = printed(command, job)
+    wrong = re.sub(true, false, output, count=1)
+    assert wrong != output
+    reading = reader(job)
+    if command == "accuracy":
+        reading = Reader(WithTruth(Home(home_of(job)), traces_of(job)), ACCURACY, ACCURACY_TABLES)
+    with pytest.raises(AssertionError):
+        reading.check(wrong)
+
+
+# That the ends of communications scatter, so that no clock is solved, is told only by all ranks together.
+@pytest.mark.parametrize("job", [name for name in JOBS if name not in ("two_iterations", "scattered")])
+def test_what_doctor_answers_is_what_its_tables_say_and_what_analysis_gives(job):
+    (capture,) = _captures(traces_of(job), home_of(job))
+    (each,) = analysed_at(traces_of(job))
+    output, _ = run(doctor, traces_of(job))
+    reading = reader(job)
+    reading.sentence(output.strip().splitlines()[0])
+    for answer in capture.answers:
+        for part in answer.why.split("; "):
+            reading.sentence(part)
+        hold(each, answer)
+
+
+@pytest.mark.parametrize("job", ["healthy", "bad_split", "alone_in_stage", "two_steps"])
+def test_titles_of_figures_say_what_the_tables_say(job):
+    (each,) = analysed_at(traces_of(job))
+    reading = reader(job)
+    reading.place = {"run": each.run, "iteration": each.iteration}
+    source = LakeSource(each.lake, each.run, each.iteration)
+    drawn = [draw_pipeline_group(source, 0), draw_bubble_waterfall(source), draw_rank_timeline(source, 0)]
+    for figure in drawn:
+        for sentence in title(figure).split("; "):
+            reading.sentence(sentence)
+    assert ("step 10" in title(drawn[-1])) == (job == "two_steps")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "kineto/dlrm8",
+        "kineto/hta/nccl_parser_config.json.gz",
+        "kineto/tracelens/b200_vllm_eager.json.gz",
+        "kineto/hta_sync/alexnet.json.gz",
+        "megatron_gpu/pp4_1f1b",
+        "megatron_gpu/tp2_pp2_vpp2_full",
+        "megatron_gpu/pp2_ep2_moe",
+        "megatron_cpu/pp2_dp2_distopt_overlap",
+    ],
+)
+def test_what_doctor_answers_of_real_traces_is_what_analysis_gives(path, shared_data, tmp_path):
+    (capture, *_) = _captures(shared_data / path, tmp_path)
+    (each, *_) = [found for found in analysed_at(shared_data / path) if found.iteration == capture.iteration]
+    for answer in capture.answers:
+        hold(each, answer)

@@ -1,0 +1,67 @@
+"""What commands print on terminals of 60, 80 and 140 columns, held against files in ``terminals/``.
+
+TRACEVIZ_WRITE_TERMINALS=1 writes these files anew: look at what changed before it is committed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.commands.jobs import home_of, traces_of
+from tests.commands.sentences.test_nsys import export
+from traceviz_dag.commands.main import app
+
+SHOWN = Path(__file__).parent / "terminals"
+WIDTHS = (60, 80, 140)
+OF_A_HOME = ("clocks", "iterations", "overlap", "periods", "pipelines", "waits")
+OF_A_PROFILE = ("gaps", "info", "iterations", "nccl", "overlap", "search all_reduce", "summary", "tree")
+
+
+@pytest.fixture(scope="module")
+def profiles(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("profiles")
+
+
+def held(name: str, width: int, *words: object) -> None:
+    """Compare what a command prints with its file; every line of a table fits."""
+    result = CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": str(width)})
+    assert result.exit_code in (0, 2), result.output
+    text = "".join(f"{line.rstrip()}\n" for line in result.stdout.splitlines())
+    text = re.sub(r"/tmp/\S*?traceviz_\w+/(\S+)", r"…/\1", text)
+    path = SHOWN / f"{name}_{width}.txt"
+    if os.environ.get("TRACEVIZ_WRITE_TERMINALS"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    assert text == path.read_text(), f"{path.name}: look at the difference; {__doc__}"
+    rules = [number for number, line in enumerate(text.splitlines()) if set(line.strip()) == {"─"}]
+    assert rules
+    for number in rules:
+        table = text.splitlines()[number:]
+        table = table[: table.index("")] if "" in table else table
+        assert max(map(len, table)) <= width
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("command", OF_A_HOME)
+def test_tables_of_a_job(command, width):
+    held(command, width, command, "--home", home_of("slow_rank"))
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("command", OF_A_PROFILE)
+def test_tables_of_a_profile(command, width, profiles):
+    name, *words = command.split()
+    held(f"nsys_{name}", width, "nsys", name, export("b"), *words, "--home", profiles)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_tables_of_traces(width):
+    traces = traces_of("slow_rank")
+    held("topology", width, "topology", traces)
+    held("doctor", width, "doctor", traces, "--home", home_of("slow_rank"))
+    held("accuracy", width, "accuracy", traces, "--home", home_of("slow_rank"))

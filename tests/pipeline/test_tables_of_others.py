@@ -1,0 +1,89 @@
+"""A table of another package: a query and an entry point, known to analysis, catalogue and asset graph."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.other_packages import environment, run, shown_in, traceviz
+from tests.small_run import write_run
+
+CODE, POINTS = shown_in("analyze.md")
+"""The table that the docs show, and its entry point."""
+
+ASSET = """
+import json
+from assets.derived_tables import derived_assets
+from traceviz_dag.definitions import ASSETS
+asset, = derived_assets
+assert asset in ASSETS
+key, = asset.keys
+columns = [(one.name, one.description) for one in asset.metadata_by_key[key]["dagster/column_schema"].columns]
+tables = sorted(dep.to_user_string() for dep in asset.asset_deps[key])
+print(json.dumps([asset.descriptions_by_key[key], tables, columns]))
+"""
+
+
+def rows(environment, home, query):
+    done = traceviz(environment, "sql", query, "--home", home, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_it_is_made_with_the_others_kept_current_and_asked_like_them(tmp_path):
+    job, home = write_run(tmp_path / "job", world=2), tmp_path / "home"
+    installed = environment(tmp_path / "package", CODE, POINTS)
+    done = traceviz(installed, "analyze", job, "--home", home)
+    assert done.returncode == 0, done.stderr
+    asked = "SELECT category, count(*) AS kernels, sum(duration_ns)::BIGINT AS duration_ns FROM kernels"
+    expected = rows(installed, home, f"{asked} GROUP BY 1 ORDER BY 1")
+    stored = "SELECT category, kernels, duration_ns FROM category_counts ORDER BY 1"
+    assert rows(installed, home, stored) == expected and len(expected) > 1
+    comment = "SELECT comment FROM duckdb_columns() WHERE table_name = 'category_counts' AND column_name = 'kernels'"
+    assert rows(installed, home, comment) == [{"comment": "Kernels of all ranks."}]
+    # Another query is another table: it is made anew, and nothing else is.
+    changed = environment(tmp_path / "later", CODE.replace("count(*) AS kernels", "2 * count(*) AS kernels"), POINTS)
+    again = traceviz(changed, "analyze", job, "--home", home)
+    assert again.returncode == 0 and "2 unchanged" in again.stdout, again.stdout + again.stderr
+    assert [row["kernels"] for row in rows(changed, home, stored)] == [2 * row["kernels"] for row in expected]
+
+
+def test_the_asset_graph_shows_it_with_its_columns_below_its_tables(tmp_path):
+    said = run(environment(tmp_path / "package", CODE, POINTS), "-c", ASSET)
+    description, tables, columns = json.loads(said.stdout)
+    assert description.startswith("One category: how many kernels"), said.stderr
+    assert tables == ["kernels"] and ["kernels", "Kernels of all ranks."] in columns
+
+
+@pytest.mark.parametrize(
+    ("query", "fault"),
+    [
+        ("SELECT nothing FROM kernels", "Binder Error"),
+        ("SELECT 'a' AS category, 'many' AS kernels, 1 AS duration_ns", "does not fit its columns"),
+    ],
+)
+def test_a_query_that_fails_costs_its_own_table_only(tmp_path, query, fault):
+    job, home = write_run(tmp_path / "job", world=2), tmp_path / "home"
+    begin, end = CODE.index('sql="') + len('sql="'), CODE.rindex('",')
+    broken = environment(tmp_path / "package", CODE[:begin] + query + CODE[end:], POINTS)
+    done = traceviz(broken, "analyze", job, "--home", home)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "table category_counts of another package: " in done.stderr and fault in done.stderr, done.stderr
+    assert rows(broken, home, "SELECT count(*) AS n FROM iterations") == [{"n": 1}]
+    assert rows(broken, home, "SELECT count(*) AS n FROM category_counts") == [{"n": 0}]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fault"),
+    [
+        ("BY_ITERATION,", "('run',),", "is no DerivedTable with a file for each iteration"),
+        ('made_of=("kernels",)', 'made_of=("kernel",)', "made_of names kernel"),
+        ('name="category_counts"', 'name="kernels"', "a table is named 'kernels' already"),
+    ],
+)
+def test_a_table_that_cannot_be_is_refused_in_one_line(tmp_path, old, new, fault):
+    head, definition = CODE.split("CATEGORY_COUNTS = ")
+    installed = environment(tmp_path / "package", f"{head}CATEGORY_COUNTS = {definition.replace(old, new)}", POINTS)
+    said = run(installed, "-c", "from traceviz_dag.tables import all_tables; all_tables()")
+    assert fault in said.stderr and "UsageError: table category_counts of our-tables: " in said.stderr, said.stderr

@@ -1,0 +1,68 @@
+"""A figure of another package: a few lines and an entry point, known to the command line, its help and the assets."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.other_packages import environment, run, shown_in, traceviz
+from tests.small_run import write_run
+
+CODE, POINTS = shown_in("figures.md")
+"""The figure that the docs show, and its entry point."""
+
+ASSET = """
+import json
+from assets.iteration_figures import across_ranks_figures as asset
+key, = asset.keys
+print(json.dumps([asset.descriptions_by_key[key], sorted(dep.to_user_string() for dep in asset.asset_deps[key])]))
+"""
+
+
+@pytest.fixture
+def installed(tmp_path) -> dict[str, str]:
+    return environment(tmp_path / "package", CODE, POINTS)
+
+
+def test_it_is_drawn_and_stands_in_the_help(tmp_path, installed):
+    job, home = write_run(tmp_path / "job", world=2), tmp_path / "home"
+    assert "kernel_counts" in traceviz(installed, "figures", "--help").stdout
+    done = traceviz(installed, "figures", job, "--home", home, "--kind", "kernel_counts", "--json")
+    assert done.returncode == 0, done.stderr
+    (drawn,) = json.loads(done.stdout)
+    counted = traceviz(installed, "sql", "SELECT sum(kernels)::BIGINT AS n FROM traces", "--home", home, "--json")
+    assert drawn["title"] == f"{json.loads(counted.stdout)[0]['n']:,} kernels on 2 ranks"
+    assert drawn["files"]["png"].endswith("figures/job/7/kernel_counts.png")
+
+
+def test_the_asset_of_its_scope_names_it_and_depends_on_its_tables(installed):
+    said = run(installed, "-c", ASSET)
+    description, tables = json.loads(said.stdout)
+    assert description.endswith("how many kernels each rank ran."), said.stderr
+    assert tables == ["collectives", "periods", "pipelines", "rank_clocks", "traces"]
+
+
+@pytest.mark.parametrize(
+    ("points", "fault"),
+    [
+        ('lost = "nowhere:KIND"', "figure lost of our-figures: cannot be loaded (ModuleNotFoundError"),
+        ('odd = "our_figures:Figure"', "our_figures:Figure is no FigureKind"),
+        ('a = "our_figures:KERNEL_COUNTS"\nb = "our_figures:KERNEL_COUNTS"', "named 'kernel_counts' already"),
+    ],
+)
+def test_a_package_whose_figure_cannot_be_loaded_is_named(tmp_path, points, fault):
+    of_others = environment(tmp_path / "package", CODE, f'[project.entry-points."traceviz_dag.figures"]\n{points}')
+    said = traceviz(of_others, "figures", "--home", tmp_path)
+    assert said.returncode == 2 and fault in said.stderr and "Traceback" not in said.stderr
+
+
+def test_what_its_function_raises_is_told_as_its_own_fault(tmp_path):
+    job = write_run(tmp_path / "job", world=2)
+    broken = environment(tmp_path / "package", CODE.replace("    return figure", "    return 1 / 0"), POINTS)
+    done = traceviz(broken, "figures", job, "--home", tmp_path / "home", "--kind", "kernel_counts")
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert (
+        "figure kernel_counts: our_figures:draw_kernel_counts failed (ZeroDivisionError: division by zero)"
+        in done.stderr
+    )

@@ -1,0 +1,23 @@
+"""Types of arrays that all modules share, and looking up codes in a table."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Int64 = npt.NDArray[np.int64]
+Int32 = npt.NDArray[np.int32]
+Int8 = npt.NDArray[np.int8]
+UInt64 = npt.NDArray[np.uint64]
+Float64 = npt.NDArray[np.float64]
+Bool = npt.NDArray[np.bool_]
+
+NONE = -1
+"""A code, position or number that is not there."""
+
+
+def lookup(table: Int64, codes: Int64, absent: int = NONE) -> Int64:
+    """The table's value of each code; ``absent`` where a code is negative, and of an empty table."""
+    if not len(table):
+        return np.full(len(codes), absent, dtype=np.int64)
+    return np.where(codes >= 0, table[codes], absent)

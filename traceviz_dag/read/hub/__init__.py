@@ -1,0 +1,1 @@
+"""Files of a data set on a hub, fetched."""

@@ -1,0 +1,388 @@
+"""Fetches a file of a data set on a Hugging Face hub: found by listing, pinned to a commit, resumable, with checksum.
+
+huggingface_hub does the talking (endpoint and mirror, token, offline switch, retries, progress); the partial file is
+kept here, because that library starts over when its process dies.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import os
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import huggingface_hub.errors
+import msgspec
+import pyarrow as pa
+from huggingface_hub import HfApi, constants, get_hf_file_metadata, hf_hub_url
+from huggingface_hub.errors import (
+    EntryNotFoundError,
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+from huggingface_hub.file_download import http_get
+from huggingface_hub.hf_api import RepoSibling
+from huggingface_hub.utils import build_hf_headers, validate_repo_id  # type: ignore[attr-defined]
+
+from traceviz_dag.errors import OutputError, TracevizError
+from traceviz_dag.read.hub.public_profile import DATA_SET, PROFILE
+from traceviz_dag.read.nsys.files import is_export_name, is_profile_name
+from traceviz_dag.system.paths import real_path
+from traceviz_dag.system.whole_files import exclusive_lock, unwritable, write_atomically
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+FOLDER = "downloads"
+
+ENDPOINTS_VARIABLE = "TRACEVIZ_HUB_ENDPOINTS"
+"""Addresses of mirrors, separated by commas, that assets may fetch from besides the hub itself."""
+
+_BLOCK_BYTES = 1 << 20
+_MOST_LISTED = 12
+_LONGEST_NAME = 200
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+# With both httpx and requests behind it, the library's own base of network errors is re-exported there.
+_NETWORK_ERRORS: tuple[type[Exception], ...] = (huggingface_hub.errors.HTTPError, OSError)  # type: ignore[attr-defined]
+
+
+class DownloadError(TracevizError):
+    """A file cannot be fetched: no network, no such file, several that match, or wrong bytes."""
+
+
+class Downloaded(msgspec.Struct, frozen=True):
+    """One fetched file; stands as ``FILE.download.json`` beside it.
+
+    Attributes:
+        repository, revision, file: where it came from; the revision is the commit.
+        bytes, sha256: of the file. published_sha256: what the hub states; None where it states none.
+    """
+
+    repository: str
+    revision: str
+    file: str
+    bytes: int
+    sha256: str
+    published_sha256: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to fetch.
+
+    Attributes:
+        file: a path in the data set, a pattern, or part of a path.
+        revision: branch, tag or commit; None takes the default branch.
+        endpoint: address of the hub; None takes HF_ENDPOINT, else huggingface.co. The token goes to the host of that
+            default alone.
+    """
+
+    repository: str = DATA_SET
+    file: str = PROFILE
+    revision: str | None = None
+    endpoint: str | None = None
+
+    def token(self) -> bool | None:
+        """What tells the hub's client to send its token (None), or not to (False)."""
+        return None if _address(self.endpoint or constants.ENDPOINT) == _address(constants.ENDPOINT) else False
+
+
+def check_endpoint(endpoint: str | None) -> None:
+    """Refuse an address that the operator has not listed in TRACEVIZ_HUB_ENDPOINTS; None is the hub itself.
+
+    Raises:
+        DownloadError: it is not the hub, nor listed.
+    """
+    listed = [constants.ENDPOINT, *os.environ.get(ENDPOINTS_VARIABLE, "").split(",")]
+    known = {_address(each.strip()) for each in listed if each.strip()}
+    if endpoint is not None and _address(endpoint) not in known:
+        raise DownloadError(
+            f"{endpoint} is not an address that this home may fetch from: list it in {ENDPOINTS_VARIABLE} where the "
+            "code server runs, or leave the endpoint empty for the hub"
+        )
+
+
+def download(wanted: Wanted, folder: Path) -> tuple[Path, Downloaded]:
+    """Fetch a file, or take what is there already and whole.
+
+    An interrupted download goes on where it ended. The file appears under its name when it is whole and its checksum
+    is that of the hub. Without network, or with HF_HUB_OFFLINE=1, what was fetched before is found again.
+
+    Args:
+        folder: files are put below FOLDER/REPOSITORY/COMMIT/.
+
+    Returns:
+        The file, and what is known of it.
+
+    Raises:
+        DownloadError: with the reason and what to do.
+    """
+    try:
+        validate_repo_id(wanted.repository)
+    except HFValidationError:
+        raise DownloadError(f"{wanted.repository}: not the name of a data set; name it as OWNER/NAME") from None
+    kept = _kept(wanted, folder)
+    try:
+        api = HfApi(endpoint=wanted.endpoint, token=wanted.token())
+        # A kept file of a stated commit needs no network.
+        if kept is not None and wanted.revision == kept[1].revision:
+            return kept
+        # One request for the whole list: the library follows a list of several pages to any host, with the token.
+        with _answer_of(wanted):
+            info = api.dataset_info(wanted.repository, revision=wanted.revision, files_metadata=True)
+            files = [_Listed.of(entry) for entry in info.siblings or ()]
+        return _fetch(wanted, _chosen(wanted, files), str(info.sha), folder)
+    except OutputError:
+        raise
+    except _NETWORK_ERRORS as error:
+        if kept is not None and not isinstance(error, HfHubHTTPError):
+            return kept
+        raise _explained(error, wanted) from None
+
+
+def matching(wanted: str, files: Sequence[str]) -> list[str]:
+    """The files that a path, a pattern or part of a path names; of one profile's several formats the SQLite export."""
+    exact = [name for name in files if name == wanted]
+    if exact:
+        return exact
+    found = [name for name in files if fnmatch(name, wanted) or fnmatch(name.rsplit("/", 1)[-1], wanted)]
+    found = found or [name for name in files if wanted in name]
+    profiles = [name for name in found if is_profile_name(name)]
+    found = profiles or found
+    stems = {name.rsplit(".", 1)[0] for name in found}
+    exports = [name for name in found if is_export_name(name)]
+    return exports if len(stems) == 1 and exports else found
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """A file as the hub lists it; what it does not state is None."""
+
+    path: str
+    size: int | None
+    sha256: str | None
+
+    @classmethod
+    def of(cls, entry: RepoSibling) -> _Listed:
+        if not isinstance(entry.rfilename, str) or not isinstance(entry.size, int | None):
+            raise TypeError("a file without a name, or with a size that is no number")
+        return cls(entry.rfilename, entry.size, entry.lfs.sha256 if entry.lfs else None)
+
+
+@contextmanager
+def _answer_of(wanted: Wanted) -> Iterator[None]:
+    """What answers may be no hub at all, and the library takes its answers apart as if they were one's."""
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise DownloadError(
+            f"{wanted.repository}: {wanted.endpoint or constants.ENDPOINT} answers as no hub does "
+            f"({type(error).__name__}); check the address"
+        ) from error
+
+
+def _chosen(wanted: Wanted, files: Sequence[_Listed]) -> _Listed:
+    names = matching(wanted.file, [file.path for file in files])
+    if len(names) == 1:
+        return next(file for file in files if file.path == names[0])
+    if names:
+        listed = ", ".join(names[:_MOST_LISTED]) + (", …" if len(names) > _MOST_LISTED else "")
+        raise DownloadError(
+            f"{wanted.repository}: {len(names)} files match {wanted.file!r}: {listed}; name one of them with --file"
+        )
+    paths = [file.path for file in files]
+    there = list(filter(is_profile_name, paths)) or paths
+    listed = ", ".join(there[:_MOST_LISTED]) + (", …" if len(there) > _MOST_LISTED else "")
+    raise DownloadError(f"{wanted.repository}: no file matches {wanted.file!r}; there are {listed or 'none'}")
+
+
+def _fetch(wanted: Wanted, file: _Listed, revision: str, folder: Path) -> tuple[Path, Downloaded]:
+    target = _target(folder, wanted.repository, revision, file.path)
+    with exclusive_lock(target.with_name(f".{target.name}.lock")):
+        kept = _record(target)
+        if kept is not None:
+            return target, kept
+        url = hf_hub_url(wanted.repository, file.path, repo_type="dataset", revision=revision, endpoint=wanted.endpoint)
+        with _answer_of(wanted):
+            metadata = get_hf_file_metadata(url, endpoint=wanted.endpoint, token=wanted.token())
+        size = file.size if metadata.size is None else metadata.size
+        if size is None or not 0 <= size <= constants.MAX_HTTP_DOWNLOAD_SIZE:
+            stated = "no size" if size is None else f"a size of {size:,} bytes"
+            raise DownloadError(f"{file.path}: the hub states {stated}, which is refused; fetch it by other means")
+        state = hashlib.sha256((metadata.etag or revision).encode()).hexdigest()[:16]
+        partial = target.with_name(f".{target.name}.{state}.part")
+        _complete(url, partial, size, target.name, wanted.token())
+        sha256 = _sha256(partial)
+        if file.sha256 is not None and sha256 != file.sha256:
+            partial.unlink()
+            raise DownloadError(f"{file.path}: its SHA-256 is {sha256}, the hub says {file.sha256}; fetch it again")
+        partial.replace(target)
+        record = Downloaded(wanted.repository, revision, file.path, size, sha256, file.sha256)
+        write_atomically(_record_path(target), pa.py_buffer(msgspec.json.format(msgspec.json.encode(record))))
+    return target, record
+
+
+class _Partial(io.FileIO):
+    """A partial file that takes no more than it lacks, whatever is sent; not buffered, so that faults show at once.
+
+    Args:
+        shown: its name in messages. size: of the whole file, in bytes.
+    """
+
+    def __init__(self, path: Path, shown: str, size: int) -> None:
+        super().__init__(path, "r+" if path.exists() else "x+")
+        self.path, self.shown, self.size = path, shown, size
+
+    def write(self, data: ReadableBuffer) -> int:
+        """Write all of it.
+
+        Raises:
+            DownloadError: it is more than the file lacks. OutputError: it cannot be written.
+        """
+        left = memoryview(data)
+        whole = left.nbytes
+        if self.tell() + whole > self.size:
+            raise DownloadError(f"{self.shown}: more is sent than the {self.size:,} bytes that the hub states")
+        try:
+            while left.nbytes:
+                left = left[super().write(left) :]
+        except OSError as error:
+            raise unwritable(self.path, error) from error
+        return whole
+
+
+def _complete(url: str, partial: Path, size: int, shown: str, token: bool | None) -> None:
+    """Fetch what a partial file lacks."""
+    try:
+        file = _Partial(partial, shown, size)
+    except OSError as error:
+        raise unwritable(partial, error) from error
+    with file:
+        there = file.seek(0, os.SEEK_END)
+        if there > size:
+            file.truncate(0)
+            there = file.seek(0)
+        free = shutil.disk_usage(partial.parent).free
+        if size - there > free:
+            fault = OSError(errno.ENOSPC, f"{size - there:,} bytes are to come, {free:,} are free")
+            raise unwritable(partial, fault)
+        if there < size:
+            _receive(url, file, there, token)
+
+
+def _receive(url: str, file: _Partial, there: int, token: bool | None) -> None:
+    try:
+        http_get(
+            url,
+            file,
+            resume_size=there,
+            headers=build_hf_headers(token=token),
+            expected_size=file.size,
+            displayed_filename=file.shown,
+        )
+    except (HfHubHTTPError, OfflineModeIsEnabled, TracevizError):
+        raise
+    except _NETWORK_ERRORS as error:
+        raise DownloadError(
+            f"{file.shown}: the connection broke after {file.tell():,} of {file.size:,} bytes "
+            f"({type(error).__name__}); run the same command again, it goes on from there"
+        ) from None
+
+
+def _kept(wanted: Wanted, folder: Path) -> tuple[Path, Downloaded] | None:
+    """The newest file that was fetched before and matches what is wanted."""
+    base = folder / FOLDER / wanted.repository.replace("/", "--")
+    found = []
+    for path in base.glob("*/**/*.download.json"):
+        target = path.with_name(path.name.removesuffix(".download.json"))
+        record = _record(target)
+        if record is None or not matching(wanted.file, [record.file]):
+            continue
+        if wanted.revision in (None, record.revision):
+            found.append((path.stat().st_mtime_ns, target, record))
+    return max(found, key=lambda one: one[0])[1:] if found else None
+
+
+def _record(target: Path) -> Downloaded | None:
+    """What is known of a file that is there and as long as it was."""
+    try:
+        record = msgspec.json.decode(_record_path(target).read_bytes(), type=Downloaded)
+        return record if target.stat().st_size == record.bytes else None
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None
+
+
+def _record_path(target: Path) -> Path:
+    return target.with_name(f"{target.name}.download.json")
+
+
+def _target(folder: Path, repository: str, revision: str, name: str) -> Path:
+    """Where a file of a data set is put; the hub's word for its path and its commit is checked, not trusted.
+
+    The folder it lies in is there afterwards.
+
+    Raises:
+        DownloadError: the file would not lie below the folder of its data set, or its name is one of our own.
+    """
+    parts = name.split("/")
+    plain = all(part not in ("", ".", "..") and part.isprintable() and len(part) <= _LONGEST_NAME for part in parts)
+    ours = parts[-1].startswith(".") or parts[-1].endswith(".download.json")
+    if not plain or ours or "\\" in name or PurePosixPath(name).is_absolute() or not _COMMIT.fullmatch(revision):
+        raise DownloadError(f"{repository}: the hub lists a file as {name!r} at {revision!r}, which is refused")
+    base = folder / FOLDER / repository.replace("/", "--")
+    target = base / revision / name
+    base.mkdir(parents=True, exist_ok=True)
+    # A link may lie on the way: nothing is made behind one that leads elsewhere.
+    there = next(path for path in target.parents if path.exists())
+    if not real_path(there).is_relative_to(real_path(base)):
+        raise DownloadError(f"{there} leads out of {base}: remove that link, or name another folder with --output")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    return target
+
+
+def _address(endpoint: str) -> tuple[str, str, int | None]:
+    """What makes two addresses the same server; a malformed one is like no other."""
+    try:
+        split = urlsplit(endpoint if "://" in endpoint else f"https://{endpoint}")
+        port = split.port or {"https": 443, "http": 80}.get(split.scheme)
+    except ValueError:
+        return "", endpoint, None
+    return split.scheme, (split.hostname or "").lower(), port
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _explained(error: Exception, wanted: Wanted) -> DownloadError:
+    where = wanted.endpoint or "the hub"
+    status = getattr(getattr(error, "response", None), "status_code", "an error")
+    # The first that fits is taken: the later ones are bases of the earlier ones.
+    reasons: dict[type[Exception], str] = {
+        OfflineModeIsEnabled: "HF_HUB_OFFLINE is set and the file was not fetched before; unset it and try again",
+        GatedRepoError: "its owner grants access on request; ask on its page and set HF_TOKEN",
+        RepositoryNotFoundError: "no such data set, or a private one; check the name, or set HF_TOKEN",
+        RevisionNotFoundError: f"no revision {wanted.revision}; check --revision",
+        EntryNotFoundError: "the file is gone from the hub; run the command again",
+        HfHubHTTPError: f"the hub answered {status}; try again later",
+        Exception: f"{where} cannot be reached ({type(error).__name__}); check the network, "
+        "or set HF_ENDPOINT to a mirror",
+    }
+    return DownloadError(f"{wanted.repository}: {next(r for kind, r in reasons.items() if isinstance(error, kind))}")

@@ -1,0 +1,177 @@
+"""The kinds of figures there are: what each shows, of what, from which tables, and the function that draws it.
+
+Everything that lists figures asks here: the command line and its help, the assets and what they depend on, the records
+of what was drawn. This module imports no drawer, since matplotlib takes a second to load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+from traceviz_dag.errors import UsageError
+from traceviz_dag.system.plugins import brought_by_others
+
+GROUP = "traceviz_dag.figures"
+"""Group of the entry points by which other packages bring figures of their own."""
+
+_OWN = "traceviz_dag."
+_OF_RANKS = ("kernels", "microbatches", "overlap")
+_OF_GROUPS = (*_OF_RANKS, "topology", "runs")
+
+
+class Scope(StrEnum):
+    """Of what there is one figure each; a drawer takes a ``TableSource``, and what stands behind the colon."""
+
+    RANK = "rank"
+    """Each rank: its number."""
+    PIPELINE = "pipeline"
+    """Each pipeline: its number, a ``TimeAlignment``."""
+    REPLICA = "replica"
+    """Each model replica: its number, a ``TimeAlignment``."""
+    ALL_RANKS = "all_ranks"
+    """All ranks, where they are not one replica: None, a ``TimeAlignment``."""
+    ACROSS_RANKS = "across_ranks"
+    """An iteration, from tables across its ranks: nothing more."""
+
+
+@dataclass(frozen=True, slots=True)
+class FigureKind:
+    """One kind of figure.
+
+    Attributes:
+        name: in ``--kind``, in the asset graph's metadata, and the beginning of its files' names.
+        shows: what it shows, as a part of a sentence.
+        tables: a change in one of these draws it anew.
+        drawer: ``module:function``; the function returns a matplotlib figure, or None where there is nothing to draw.
+    """
+
+    name: str
+    scope: Scope
+    shows: str
+    tables: tuple[str, ...]
+    drawer: str
+
+    @property
+    def is_own(self) -> bool:
+        """Whether this project draws it; what fails there is a fault of traceviz."""
+        return self.drawer.startswith(_OWN)
+
+    def load(self) -> Callable[..., Any]:
+        """The function that draws it.
+
+        Raises:
+            UsageError: there is no such module or function.
+        """
+        module, _, function = self.drawer.partition(":")
+        try:
+            return getattr(import_module(module), function)
+        except (ImportError, AttributeError) as error:
+            raise UsageError(f"figure {self.name} cannot be drawn by {self.drawer} ({error})") from error
+
+
+_FIGURES = "traceviz_dag.show.figures"
+OWN_KINDS = (
+    FigureKind(
+        "rank_timeline",
+        Scope.RANK,
+        "a rank's kernels by stream and category, with its micro-batches",
+        _OF_RANKS,
+        f"{_FIGURES}.rank_timeline:draw_rank_timeline",
+    ),
+    FigureKind(
+        "overlap_bars",
+        Scope.RANK,
+        "how much of a rank's communication computation hides, by dimension",
+        _OF_RANKS,
+        f"{_FIGURES}.overlap_bars:draw_overlap_bars",
+    ),
+    FigureKind(
+        "pipeline_group",
+        Scope.PIPELINE,
+        "a pipeline's ranks by stage, numbered micro-batches, idle stages, communication",
+        _OF_GROUPS,
+        f"{_FIGURES}.pipeline_group:draw_pipeline_group",
+    ),
+    FigureKind(
+        "model_replica",
+        Scope.REPLICA,
+        "a model replica with all its pipelines",
+        _OF_GROUPS,
+        f"{_FIGURES}.model_replica:draw_model_replica",
+    ),
+    FigureKind(
+        "all_ranks",
+        Scope.ALL_RANKS,
+        "all ranks of the job",
+        _OF_GROUPS,
+        f"{_FIGURES}.model_replica:draw_model_replica",
+    ),
+    FigureKind(
+        "wait_map",
+        Scope.ACROSS_RANKS,
+        "who waits for whom",
+        ("collectives", "rank_clocks"),
+        f"{_FIGURES}.wait_map:draw_wait_map",
+    ),
+    FigureKind(
+        "bubble_waterfall",
+        Scope.ACROSS_RANKS,
+        "what the bubble is made of",
+        ("pipelines", "rank_clocks"),
+        f"{_FIGURES}.bubble_waterfall:draw_bubble_waterfall",
+    ),
+    FigureKind(
+        "period_distribution",
+        Scope.ACROSS_RANKS,
+        "how periods spread",
+        ("periods", "rank_clocks"),
+        f"{_FIGURES}.period_distribution:draw_period_distribution",
+    ),
+    FigureKind(
+        "clock_residuals",
+        Scope.ACROSS_RANKS,
+        "how well the clocks agree",
+        ("collectives", "rank_clocks"),
+        f"{_FIGURES}.clock_residuals:draw_clock_residuals",
+    ),
+)
+"""The figures of this project, in the order in which help and documents name them."""
+
+
+@cache
+def figure_kinds() -> dict[str, FigureKind]:
+    """Name → kind: our own, then those of other packages by name.
+
+    Raises:
+        UsageError: one of another package cannot be loaded, is no figure kind, or bears the name of another.
+    """
+    kinds = {kind.name: kind for kind in OWN_KINDS}
+    for brought in brought_by_others(GROUP, "figure"):
+        kind = brought.thing
+        if not isinstance(kind, FigureKind):
+            raise UsageError(f"{brought.origin}: {brought.place} is no FigureKind; docs/figures.md says what one has")
+        if kind.name in kinds:
+            raise UsageError(f"{brought.origin}: a figure is named {kind.name!r} already; uninstall one of them")
+        kinds[kind.name] = kind
+    return kinds
+
+
+def kinds_of(*scopes: Scope) -> tuple[FigureKind, ...]:
+    """The kinds of some scopes, in the order in which they are drawn."""
+    return tuple(kind for kind in figure_kinds().values() if kind.scope in scopes)
+
+
+def tables_of(kinds: Iterable[FigureKind]) -> tuple[str, ...]:
+    """What some kinds are drawn from, each table once."""
+    return tuple(dict.fromkeys(table for kind in kinds for table in kind.tables))
+
+
+def sentence_of(kinds: Iterable[FigureKind]) -> str:
+    """What some kinds show, as one sentence."""
+    shown = "; ".join(kind.shows for kind in kinds)
+    return f"{shown[:1].upper()}{shown[1:]}."
