@@ -1,0 +1,128 @@
+"""The kernels of one rank in one step as arrays: what the graph of a step is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from traceviz_dag.analyze.intervals import number_groups
+from traceviz_dag.analyze.kernel_intervals import codes, integers
+from traceviz_dag.analyze.matching.communications import optional_integers
+from traceviz_dag.arrays import Bool, Int64
+from traceviz_dag.read.events import MISSING
+from traceviz_dag.vocabulary import Kind, Phase
+
+KERNEL_COLUMNS = (
+    *("kernel_id", "name", "start_ns", "duration_ns", "device", "stream", "kind", "phase", "dimension", "category"),
+    *("chunk", "microbatch", "step", "launch_start_ns", "launch_duration_ns", "launch_thread", "collective"),
+    *("group_name", "operator"),
+)
+"""Columns of ``kernels`` that the graph of a step is made of."""
+
+_USUAL_LATENCY = 0.01
+"""Quantile of the time from launch to start that counts as the launch's own: kernels that waited for nothing else."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankKernels:
+    """Kernels of one rank, stream by stream in the order of start; one entry a kernel.
+
+    Attributes:
+        kernel_id: in table ``kernels``.
+        start_ns, end_ns: on the rank's clock.
+        stream: number of its device and stream.
+        launch_ns, thread: start and thread of the call that launched it; ``MISSING`` where unknown.
+        communicates, computes: by kind.
+        dimension, category: codes into ``dimensions`` and ``categories``; -1 for none.
+        phase: code into ``phases``; chunk, microbatch: ``MISSING`` where none.
+        what: number of its class of communication: operation, dimension, group and phase.
+        signature: number of its name, operator and phase.
+        latency_ns: what passes at least from a launch to the start of its kernel.
+    """
+
+    kernel_id: Int64
+    start_ns: Int64
+    end_ns: Int64
+    stream: Int64
+    launch_ns: Int64
+    thread: Int64
+    communicates: Bool
+    computes: Bool
+    dimension: Int64
+    category: Int64
+    phase: Int64
+    chunk: Int64
+    microbatch: Int64
+    what: Int64
+    signature: Int64
+    latency_ns: int
+    dimensions: tuple[str, ...]
+    categories: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.kernel_id)
+
+    @property
+    def duration_ns(self) -> Int64:
+        """How long each kernel ran."""
+        return self.end_ns - self.start_ns
+
+
+PHASES = tuple(phase.value for phase in Phase)
+"""The phase behind each code of ``RankKernels.phase``."""
+
+
+def rank_kernels(table: pa.Table) -> RankKernels:
+    """Take one rank's kernels of one step.
+
+    Args:
+        table: of one rank, columns ``KERNEL_COLUMNS``.
+    """
+    device, _ = codes(table, "device")
+    stream = number_groups(device, optional_integers(table, "stream"))[1]
+    order = np.lexsort((integers(table, "kernel_id"), integers(table, "start_ns"), stream))
+    table, stream = table.take(pa.array(order)), stream[order]
+    start = integers(table, "start_ns")
+    launch = optional_integers(table, "launch_start_ns")
+    kind, kinds = codes(table, "kind")
+    code = {name: codes(table, name)[0] for name in ("name", "collective", "group_name", "operator")}
+    dimension, dimensions = codes(table, "dimension")
+    category, categories = codes(table, "category")
+    phase = np.array([PHASES.index(each) for each in codes(table, "phase")[1]] + [NO_PHASE])[codes(table, "phase")[0]]
+    waited = (start - launch)[launch != MISSING]
+    return RankKernels(
+        kernel_id=integers(table, "kernel_id"),
+        start_ns=start,
+        end_ns=start + integers(table, "duration_ns"),
+        stream=stream.astype(np.int64),
+        launch_ns=launch,
+        thread=optional_integers(table, "launch_thread"),
+        communicates=_is(kind, kinds, Kind.COMMUNICATION),
+        computes=_is(kind, kinds, Kind.COMPUTATION),
+        dimension=dimension.astype(np.int64),
+        category=category.astype(np.int64),
+        phase=phase.astype(np.int64),
+        chunk=optional_integers(table, "chunk"),
+        microbatch=optional_integers(table, "microbatch"),
+        what=number_groups(code["collective"], dimension, code["group_name"], phase)[1].astype(np.int64),
+        signature=number_groups(code["name"], code["operator"], phase)[1].astype(np.int64),
+        latency_ns=max(0, int(np.quantile(waited, _USUAL_LATENCY, method="lower"))) if len(waited) else 0,
+        dimensions=tuple(dimensions),
+        categories=tuple(categories),
+    )
+
+
+NO_PHASE = PHASES.index(Phase.UNKNOWN)
+
+
+def kernels_of_step(kernels: pa.Table, step: int) -> pa.Table:
+    """The kernels of one ProfilerStep; of ``MISSING``, those without one."""
+    wanted = pc.is_null(kernels["step"]) if step == MISSING else pc.equal(kernels["step"], step)
+    return kernels.filter(wanted)
+
+
+def _is(kind: np.ndarray, kinds: list[str], wanted: Kind) -> Bool:
+    return kind == kinds.index(wanted.value) if wanted.value in kinds else np.zeros(len(kind), dtype=bool)

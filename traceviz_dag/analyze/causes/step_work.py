@@ -1,0 +1,262 @@
+"""The graph of one step over all ranks: their work, tied together where they communicate.
+
+A *meeting* is a collective communication or a message: it begins when its last member has arrived, and each member's
+kernel ends its own transfer time later. So waiting follows from arrivals, and only transfers belong to a communication.
+With the lags that were measured the replay gives every kernel's end back to the nanosecond.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from traceviz_dag.analyze.causes.graph import Graph, graph_of
+from traceviz_dag.analyze.causes.rank_offsets import rank_offsets
+from traceviz_dag.analyze.causes.rank_work import EVIDENCES, EdgeKind, RankWork
+from traceviz_dag.arrays import Int64
+from traceviz_dag.read.events import MISSING
+
+_ORDER = EVIDENCES.index("order")
+_LOWEST = np.iinfo(np.int64).min // 4
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """Who takes part in meetings; one entry a member of a meeting. A kernel may carry several messages.
+
+    Attributes:
+        rank: place of its rank in ``StepWork.ranks``; kernel: place of its kernel in that rank's ``RankKernels``.
+        meeting: number of the meeting, from 0.
+    """
+
+    rank: Int64
+    kernel: Int64
+    meeting: Int64
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """What the work of a step takes: per rank, what its kernels take, and what passes before each.
+
+    Attributes:
+        duration_ns: per kernel; of a kernel that is part of a meeting, the transfer.
+        lag_ns: per kernel, as ``RankWork.lag_ns``. launch_ns: per kernel, as ``RankWork.launch_ns``.
+        section_ns: per section of the host, from the begin of the one before to the call that ends it; of the first,
+            how long after the first rank's begin the rank begins.
+        section_lag_ns: as ``RankWork.section_lag_ns``.
+        host_end_ns: from the begin of the last section to the end of the step on the host.
+    """
+
+    duration_ns: Int64
+    lag_ns: Int64
+    launch_ns: Int64
+    section_ns: Int64
+    section_lag_ns: Int64
+    host_end_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepWork:
+    """All ranks of a step and their graph.
+
+    Attributes:
+        ranks: their numbers. works: their work.
+        offset_ns: per rank, what to subtract from its clock; together: per rank, place of the lowest rank that it can
+            be compared with.
+        base: node at which each rank's nodes begin, and the number of the first meeting.
+        members: of the meetings.
+        graph: of all nodes; kind, evidence, lag: per edge, as given to the graph.
+        begin_ns: when the first rank begins its step, per set of ranks that can be compared, on the common clock.
+    """
+
+    ranks: tuple[int, ...]
+    works: tuple[RankWork, ...]
+    offset_ns: Int64
+    together: Int64
+    base: Int64
+    members: Members
+    graph: Graph
+    waiting: Int64
+    waited_for: Int64
+    kind: Int64
+    evidence: Int64
+    lag: Int64
+    begin_ns: Int64
+
+    def times(self) -> tuple[Times, ...]:
+        """The times as measured, rank by rank."""
+        transfers = self._transfers()
+        result = []
+        for place, work in enumerate(self.works):
+            duration = work.kernels.duration_ns.copy()
+            mine = self.members.rank == place
+            duration[self.members.kernel[mine]] = transfers[mine]
+            begin = work.start_ns - self.offset_ns[place] - self.begin_ns[place]
+            own = np.zeros(len(work.section_ns), np.int64)
+            own[0] = begin
+            host = np.flatnonzero(work.kind == EdgeKind.HOST)
+            own[work.waiting[host] - work.sections] = work.lag[host]
+            host_end = work.lag[(work.kind == EdgeKind.END) & (work.waited_for >= work.sections)]
+            result.append(
+                Times(duration, work.lag_ns, work.launch_ns, own, work.section_lag_ns, int(host_end[0]))
+            )
+        return tuple(result)
+
+    def _transfers(self) -> Int64:
+        """Per member, from the last arrival at any of its kernel's meetings to the kernel's end."""
+        members = self.members
+        start, end = np.empty(len(members.rank), np.int64), np.empty(len(members.rank), np.int64)
+        for place, work in enumerate(self.works):
+            mine = np.flatnonzero(members.rank == place)
+            start[mine] = work.kernels.start_ns[members.kernel[mine]] - self.offset_ns[place]
+            end[mine] = work.kernels.end_ns[members.kernel[mine]] - self.offset_ns[place]
+        ready = np.full(int(members.meeting.max(initial=-1)) + 1, _LOWEST)
+        np.maximum.at(ready, members.meeting, start)
+        # A kernel with several messages ends with the last of them.
+        latest: Int64 = ready[members.meeting]
+        kernel = self._kernel_number()
+        of_kernel = np.full(int(kernel.max(initial=-1)) + 1, _LOWEST)
+        np.maximum.at(of_kernel, kernel, latest)
+        return np.asarray(end - of_kernel[kernel], dtype=np.int64)
+
+    def _kernel_number(self) -> Int64:
+        widest = max((len(work.kernels) for work in self.works), default=1)
+        return self.members.rank * widest + self.members.kernel
+
+    def replay(self, times: Sequence[Times]) -> Int64:
+        """The end of every node, from the begin of the first rank's step.
+
+        Args:
+            times: as ``times`` gives them, edited or not.
+        """
+        durations, lags = self.weights(times)
+        return self.graph.ends(durations, lags)
+
+    def weights(self, times: Sequence[Times]) -> tuple[Int64, Int64]:
+        """What the nodes take, and what passes on the edges, with the given times."""
+        durations = np.zeros(self.graph.nodes, np.int64)
+        lags = np.zeros(len(self.waiting), np.int64)
+        edge = 0
+        for place, (work, mine) in enumerate(zip(self.works, times, strict=True)):
+            durations[self.base[place] : self.base[place + 1]] = _node_durations(work, mine)
+            lags[edge : edge + len(work.waiting)] = _edge_lags(work, mine)
+            edge += len(work.waiting)
+        count = len(self.members.rank)
+        for place, mine in enumerate(times):
+            own = np.flatnonzero(self.members.rank == place)
+            lags[edge + count + own] = mine.duration_ns[self.members.kernel[own]]
+        return durations, lags
+
+    def step_ns(self, ends: Int64) -> int:
+        """How long the step takes: the longest of any rank, from its own begin to its end."""
+        return int((ends[self._ends()] - ends[self._begins()]).max())
+
+    def longest(self, ends: Int64) -> int:
+        """Place of the rank whose step is the longest."""
+        return int((ends[self._ends()] - ends[self._begins()]).argmax())
+
+    def _ends(self) -> Int64:
+        return self.base[:-1] + np.array([work.end for work in self.works])
+
+    def _begins(self) -> Int64:
+        return self.base[:-1] + np.array([work.sections for work in self.works])
+
+
+def suffixes(work: RankWork, times: Times) -> Int64:
+    """Per kernel, its own time and that of all behind it in its segment, lags included."""
+    total = np.cumsum(times.lag_ns + times.duration_ns)
+    last = np.append(work.first[1:], len(total)) - 1
+    return np.asarray(total[last][work.segment] - total + times.lag_ns + times.duration_ns, dtype=np.int64)
+
+
+def latest_launch(work: RankWork, times: Times) -> Int64:
+    """Per segment, from the begin of its host section to its end if nothing but launches held it up."""
+    if not len(work.first):
+        return np.empty(0, np.int64)
+    launched = np.where(times.launch_ns == MISSING, _LOWEST, times.launch_ns + suffixes(work, times))
+    return np.asarray(np.maximum.reduceat(launched, work.first), dtype=np.int64)
+
+
+def _node_durations(work: RankWork, times: Times) -> Int64:
+    result = np.zeros(work.nodes, np.int64)
+    joined = work.segment[work.joined]
+    if work.segments:
+        result[: work.segments] = suffixes(work, times)[work.first]
+    result[joined] = 0
+    result[work.arrivals : work.sections] = times.lag_ns[work.joined]
+    result[work.sections : work.end] = times.section_lag_ns
+    result[work.sections] = times.section_ns[0]
+    return result
+
+
+def _edge_lags(work: RankWork, times: Times) -> Int64:
+    result = np.zeros(len(work.waiting), np.int64)
+    launch = np.flatnonzero((work.kind == EdgeKind.LAUNCH) & (work.evidence == _ORDER))
+    target = work.waiting[launch]
+    arrives = target >= work.segments
+    segment = np.where(arrives, 0, target)
+    if work.segments:
+        through = latest_launch(work, times) - suffixes(work, times)[work.first]
+        arrival = times.launch_ns[work.joined] if len(work.joined) else np.zeros(1, np.int64)
+        result[launch] = np.where(arrives, arrival[np.where(arrives, target - work.arrivals, 0)], through[segment])
+    host = work.kind == EdgeKind.HOST
+    result[host] = times.section_ns[work.waiting[host] - work.sections]
+    result[(work.kind == EdgeKind.END) & (work.waited_for >= work.sections)] = times.host_end_ns
+    return result
+
+
+def step_work(ranks: Sequence[int], works: Sequence[RankWork], members: Members) -> StepWork:
+    """Tie the work of all ranks together.
+
+    Args:
+        ranks: their numbers, ascending; works: the work of each, whose ``joined`` are the kernels of ``members``.
+
+    Raises:
+        CircleError: some work waits for itself.
+    """
+    count = len(ranks)
+    base = np.concatenate([[0], np.cumsum([work.nodes for work in works])]).astype(np.int64)
+    end = np.array(
+        [works[rank].kernels.end_ns[kernel] for rank, kernel in zip(members.rank.tolist(), members.kernel.tolist(), strict=True)],
+        np.int64,
+    )
+    offset, together = rank_offsets(count, members.rank, members.meeting, end)
+    waiting = [work.waiting + base[place] for place, work in enumerate(works)]
+    waited_for = [work.waited_for + base[place] for place, work in enumerate(works)]
+    kernel_node, arrival_node = np.empty(len(end), np.int64), np.empty(len(end), np.int64)
+    for place, work in enumerate(works):
+        mine = np.flatnonzero(members.rank == place)
+        kernel_node[mine] = base[place] + work.segment[members.kernel[mine]]
+        arrival_node[mine] = base[place] + work.arrivals + np.searchsorted(work.joined, members.kernel[mine])
+    meeting = base[-1] + members.meeting
+    nodes = int(base[-1] + members.meeting.max(initial=-1) + 1)
+    all_waiting = np.concatenate([*waiting, meeting, kernel_node])
+    all_waited_for = np.concatenate([*waited_for, arrival_node, meeting])
+    own = np.concatenate([np.empty(0, np.int64), *(work.kind for work in works)])
+    kinds = [np.full(len(end), kind) for kind in (EdgeKind.ARRIVAL, EdgeKind.TRANSFER)]
+    evidence = np.concatenate([*(work.evidence for work in works), np.full(2 * len(end), _ORDER)])
+    begin = np.array([work.start_ns for work in works], np.int64) - offset
+    earliest = np.full(count, np.iinfo(np.int64).max)
+    np.minimum.at(earliest, together, begin)
+    return StepWork(
+        tuple(ranks), tuple(works), offset, together, base, members,
+        graph_of(nodes, all_waiting, all_waited_for),
+        all_waiting, all_waited_for, np.concatenate([own, *kinds]), evidence,
+        np.concatenate([*(work.lag for work in works), np.zeros(2 * len(end), np.int64)]), earliest[together],
+    )  # fmt: skip
+
+
+def without_lags(times: Sequence[Times], works: Sequence[RankWork]) -> tuple[Times, ...]:
+    """The times if no kernel and no host had to wait for anything that the graph does not know: no lags, no launches."""
+    return tuple(
+        replace(
+            each,
+            duration_ns=np.maximum(each.duration_ns, 0),
+            lag_ns=np.zeros_like(each.lag_ns),
+            launch_ns=np.full_like(each.launch_ns, MISSING),
+            section_lag_ns=np.zeros_like(each.section_lag_ns),
+        )
+        for each, _ in zip(times, works, strict=True)
+    )
