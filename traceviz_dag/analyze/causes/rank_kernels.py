@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from hashlib import blake2b
 
 import numpy as np
 import pyarrow as pa
@@ -18,9 +19,12 @@ from traceviz_dag.vocabulary import Kind, Phase
 KERNEL_COLUMNS = (
     *("kernel_id", "name", "start_ns", "duration_ns", "device", "stream", "kind", "phase", "dimension", "category"),
     *("chunk", "microbatch", "step", "launch_start_ns", "launch_duration_ns", "launch_thread", "collective"),
-    *("group_name", "operator"),
+    *("group_name", "operator", "grid_x", "grid_y", "grid_z"),
 )
 """Columns of ``kernels`` that the graph of a step is made of."""
+
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+"""An odd number by which digests are mixed."""
 
 _USUAL_LATENCY = 0.01
 """Quantile of the time from launch to start that counts as the launch's own: kernels that waited for nothing else."""
@@ -39,7 +43,7 @@ class RankKernels:
         dimension, category: codes into ``dimensions`` and ``categories``; -1 for none.
         phase: code into ``phases``; chunk, microbatch: ``MISSING`` where none.
         what: number of its class of communication: operation, dimension, group and phase.
-        signature: number of its name, operator and phase.
+        signature: of its name, operator, phase and grid: equal on all ranks for kernels that do the same.
         latency_ns: what passes at least from a launch to the start of its kernel.
     """
 
@@ -108,7 +112,7 @@ def rank_kernels(table: pa.Table) -> RankKernels:
         chunk=optional_integers(table, "chunk"),
         microbatch=optional_integers(table, "microbatch"),
         what=number_groups(code["collective"], dimension, code["group_name"], phase)[1].astype(np.int64),
-        signature=number_groups(code["name"], code["operator"], phase)[1].astype(np.int64),
+        signature=_signatures(table, phase.astype(np.int64)),
         latency_ns=max(0, int(np.quantile(waited, _USUAL_LATENCY, method="lower"))) if len(waited) else 0,
         dimensions=tuple(dimensions),
         categories=tuple(categories),
@@ -122,6 +126,18 @@ def kernels_of_step(kernels: pa.Table, step: int) -> pa.Table:
     """The kernels of one ProfilerStep; of ``MISSING``, those without one."""
     wanted = pc.is_null(kernels["step"]) if step == MISSING else pc.equal(kernels["step"], step)
     return kernels.filter(wanted)
+
+
+def _signatures(table: pa.Table, phase: Int64) -> Int64:
+    """A number that two kernels share, whatever their ranks, where name, operator, phase and grid are equal."""
+    result = phase.astype(np.uint64)
+    for column in ("name", "operator"):
+        code, words = codes(table, column)
+        digests = [int.from_bytes(blake2b(word.encode(), digest_size=8).digest(), "little") for word in words]
+        result = result * _MIX + np.array([*digests, 0], np.uint64)[code]
+    for column in ("grid_x", "grid_y", "grid_z"):
+        result = result * _MIX + optional_integers(table, column).astype(np.uint64)
+    return result.view(np.int64)
 
 
 def _is(kind: np.ndarray, kinds: list[str], wanted: Kind) -> Bool:

@@ -1,0 +1,175 @@
+"""Edits of a step: the times that its work would take if something were mended, for the replay to predict the step.
+
+An edit changes durations of kernels, transfers of communications or delays of the host; never waits, which follow from
+these in the replay. So faster communication does not shorten a wait for a rank that is late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from traceviz_dag.analyze.causes.rank_work import RankWork
+from traceviz_dag.analyze.causes.step_work import StepWork, Times
+from traceviz_dag.analyze.causes.usual_times import Usual, own_work, pauses
+from traceviz_dag.analyze.intervals import number_groups
+from traceviz_dag.arrays import Bool, Int64
+from traceviz_dag.read.events import MISSING
+
+AllTimes = tuple[Times, ...]
+
+
+@dataclass(frozen=True)
+class StepEdits:
+    """What edits need to know of a step.
+
+    Attributes:
+        step: the step. stages: stage of each rank, ``MISSING`` where unknown.
+    """
+
+    step: StepWork
+    stages: tuple[int, ...]
+
+    def fix_rank(self, times: AllTimes, rank: int) -> AllTimes:
+        """Give a rank's kernels the times that the same kernels take on its peers, and take its host's pauses away.
+
+        Raises:
+            ValueError: no such rank.
+        """
+        place = self.step.ranks.index(rank)
+        work, mine = self.step.works[place], times[place]
+        usual = Usual(self.step.works, times, self.stages)
+        own = own_work(work)
+        factor = np.where(own, usual.factor(place, work.kernels.signature), 1.0)
+        result = list(times)
+        result[place] = _without_pauses(work, _scaled(mine, factor), pauses(self.step.works)[place])
+        return tuple(result)
+
+    def no_pauses(self, times: AllTimes) -> AllTimes:
+        """Take the pauses of all hosts away."""
+        late = pauses(self.step.works)
+        return tuple(_without_pauses(*each) for each in zip(self.step.works, times, late, strict=True))
+
+    def equal_stages(self, times: AllTimes) -> AllTimes:
+        """Give every micro-batch's computation the mean of all stages, forward and backward apart."""
+        return self._scaled_items(times, by_stage=False)
+
+    def no_jitter(self, times: AllTimes) -> AllTimes:
+        """Give every micro-batch's computation the mean of its stage, chunk and direction."""
+        return self._scaled_items(times, by_stage=True)
+
+    def faster(self, times: AllTimes, dimension: str, factor: float) -> AllTimes:
+        """Make the transfers of a dimension a number of times faster, above the shortest transfer of the step."""
+        floor = min(
+            (int(mine.duration_ns[work.joined].min()) for work, mine in self._parts(times) if len(work.joined)), default=0
+        )
+        result = []
+        for work, mine in self._parts(times):
+            chosen = _of_dimension(work, dimension)
+            above = np.maximum(mine.duration_ns - max(floor, 0), 0)
+            shorter = mine.duration_ns - np.rint(above * (1 - 1 / factor)).astype(np.int64)
+            result.append(replace(mine, duration_ns=np.where(chosen, shorter, mine.duration_ns)))
+        return tuple(result)
+
+    def hidden(self, times: AllTimes, dimension: str) -> AllTimes:
+        """Let the transfers of a dimension take no time; their members still wait for one another."""
+        return tuple(
+            replace(mine, duration_ns=np.where(_of_dimension(work, dimension), 0, mine.duration_ns))
+            for work, mine in self._parts(times)
+        )
+
+    def host_free(self, times: AllTimes) -> AllTimes:
+        """Let no kernel wait for its launch: as if whole steps were captured in CUDA graphs."""
+        return tuple(
+            replace(
+                mine,
+                lag_ns=np.minimum(mine.lag_ns, 0),
+                launch_ns=np.full_like(mine.launch_ns, MISSING),
+            )
+            for mine in times
+        )
+
+    def _parts(self, times: AllTimes) -> Sequence[tuple[RankWork, Times]]:
+        return list(zip(self.step.works, times, strict=True))
+
+    def _scaled_items(self, times: AllTimes, by_stage: bool) -> AllTimes:
+        """Scale the computation of forward and backward steps to a mean."""
+        keys, totals, sizes = [], [], []
+        items = [_items(work) for work in self.step.works]
+        for place, ((work, mine), (first, number)) in enumerate(zip(self._parts(times), items, strict=True)):
+            own = np.where(own_work(work) & (number >= 0), mine.duration_ns, 0)
+            total = np.bincount(np.maximum(number, 0), weights=own, minlength=len(first))
+            kernels = work.kernels
+            stage = np.full(len(first), self.stages[place] if by_stage else 0)
+            chunk = kernels.chunk[first] if by_stage else np.zeros(len(first), np.int64)
+            keys.append(np.stack([stage, chunk, _direction(work)[first]]))
+            totals.append(total)
+            sizes.append(len(first))
+        key, total = np.concatenate(keys, axis=1), np.concatenate(totals)
+        if not len(total):
+            return times
+        _, group = number_groups(*key)
+        mean = np.bincount(group, weights=total) / np.bincount(group)
+        factor = np.where(total > 0, mean[group] / np.maximum(total, 1), 1.0)
+        result, low = [], 0
+        for (work, mine), (first, number) in zip(self._parts(times), items, strict=True):
+            of_kernel = np.append(factor[low : low + len(first)], 1.0)[number]
+            result.append(_scaled(mine, np.where(own_work(work), of_kernel, 1.0)))
+            low += len(first)
+        return tuple(result)
+
+
+def _scaled(times: Times, factor: np.ndarray) -> Times:
+    return replace(times, duration_ns=np.rint(times.duration_ns * factor).astype(np.int64))
+
+
+def _of_dimension(work: RankWork, dimension: str) -> Bool:
+    kernels = work.kernels
+    if dimension == "all":
+        return kernels.communicates
+    if dimension not in kernels.dimensions:
+        return np.zeros(len(kernels), dtype=bool)
+    return np.asarray(kernels.communicates & (kernels.dimension == kernels.dimensions.index(dimension)))
+
+
+def _direction(work: RankWork) -> Int64:
+    """1 for backward (recompute included), 0 for forward, ``MISSING`` for everything else."""
+    from traceviz_dag.analyze.causes.rank_kernels import PHASES
+
+    table = np.array([{"forward": 0, "backward": 1, "recompute": 1}.get(phase, MISSING) for phase in PHASES])
+    return np.asarray(table[work.kernels.phase], dtype=np.int64)
+
+
+def _items(work: RankWork) -> tuple[Int64, Int64]:
+    """Forward and backward steps of micro-batches: a kernel of each, and each kernel's number; -1 outside."""
+    kernels, direction = work.kernels, _direction(work)
+    inside = np.flatnonzero((direction != MISSING) & (kernels.microbatch != MISSING))
+    number = np.full(len(kernels), -1)
+    if not len(inside):
+        return inside, number
+    first, number[inside] = number_groups(kernels.chunk[inside], kernels.microbatch[inside], direction[inside])
+    return inside[first], number
+
+
+def _without_pauses(work: RankWork, times: Times, late: Int64) -> Times:
+    """Bring forward what the host launches after each pause, within its section; and the call that ends the section."""
+    section = work.section[work.segment]
+    launch, own = times.launch_ns.copy(), times.section_ns.copy()
+    host_end = times.host_end_ns
+    for number in range(len(work.section_ns)):
+        mine = np.flatnonzero((section == number) & (launch != MISSING))
+        total = int(late[mine].sum())
+        if not total:
+            continue
+        mine = mine[np.argsort(launch[mine], kind="stable")]
+        launch[mine] -= np.cumsum(late[mine])
+        if number + 1 < len(own):
+            own[number + 1] -= total
+        else:
+            host_end -= total
+    return replace(times, launch_ns=launch, section_ns=own, host_end_ns=host_end)
+
+
+Edit = Callable[[AllTimes], AllTimes]
