@@ -81,6 +81,23 @@ class Graph:
             result[nodes] += np.maximum.reduceat(arrivals, first - low, axis=0)
         return result
 
+    def latest(self, latest: Int64, durations: Int64, lags: Int64) -> Int64:
+        """When every node may end at the latest without delaying the given ones.
+
+        Args:
+            latest: per node, when it may end at the latest by itself; the highest number for most.
+            durations, lags: as ``ends`` takes them, of one case.
+
+        Returns:
+            Per node; less its end it is the node's slack.
+        """
+        result = latest.copy()
+        shift = lags[self.number]
+        for (low, _), (high, _) in zip(self.levels[:-1][::-1], self.levels[1:][::-1], strict=True):
+            waiting = self.waiting[low:high]
+            np.minimum.at(result, self.waited_for[low:high], result[waiting] - durations[waiting] - shift[low:high])
+        return result
+
     def binding(self, ends: Times, lags: Times | None = None) -> Int64:
         """Per node, the edge that it started by, as given: the one that arrived last; of several the first given.
 
