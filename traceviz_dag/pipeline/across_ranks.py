@@ -15,6 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from traceviz_dag.analyze.causes.causes_tables import messages_table
 from traceviz_dag.analyze.clocks.clocks import solve_clocks
 from traceviz_dag.analyze.matching.communications import (
     COMMUNICATION_COLUMNS,
@@ -47,6 +48,7 @@ from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.inputs import IterationInputs, registered_if_any
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.lake.partition_keys import iteration_key
+from traceviz_dag.pipeline.causes import CAUSES_TABLES, causes_tables
 from traceviz_dag.pipeline.completeness import Completeness, stored_completeness
 from traceviz_dag.pipeline.discovery import inputs_below
 from traceviz_dag.pipeline.iteration import rank_traces, read_topology, stored_topology
@@ -54,11 +56,11 @@ from traceviz_dag.pipeline.ranks import read_events
 from traceviz_dag.pipeline.workers import IterationTask, analyse_ranks
 from traceviz_dag.read.pairs_file import NamedPair, StageSelector, Stamp, read_stamps
 from traceviz_dag.system.whole_files import scratch_folder
-from traceviz_dag.tables import BLAME, EXPERT_LOADS, LATE_RANKS, LINKS, PERIOD_PERCENTILES, PERIODS
+from traceviz_dag.tables import BLAME, EXPERT_LOADS, LATE_RANKS, LINKS, PERIOD_PERCENTILES, PERIODS, SYNCHRONIZATIONS
 
 ACROSS_RANKS_TABLES = (
     *("collectives", "rank_clocks", "late_ranks", "blame", "links", "expert_loads"),
-    *("pipelines", "periods", "period_percentiles"),
+    *("pipelines", "periods", "period_percentiles", "messages", *CAUSES_TABLES),
 )
 """The tables that this module makes, in the order in which they are made."""
 
@@ -118,6 +120,17 @@ class StoredIteration:
             return table
         return table.filter(pc.is_in(table["rank"], pa.array(self.ranks, table["rank"].type)))
 
+    def synchronizations(self, rank: int) -> pa.Table:
+        """One rank's synchronisations; no rows where its trace has none."""
+        if not self.lake.exists("synchronizations", run=self.run, iteration=self.iteration, rank=rank):
+            return SYNCHRONIZATIONS.schema.empty_table()
+        return self.lake.table("synchronizations", self.run, self.iteration, rank).arrow()
+
+    def windows(self) -> pa.Table:
+        """The windows of the ranks that are counted."""
+        table = self.lake.table("overlap", self.run, self.iteration).arrow(["rank", *WINDOW_COLUMNS])
+        return table.filter(pc.is_in(table["rank"], pa.array(self.ranks, table["rank"].type)))
+
     @property
     def step_ns(self) -> int | None:
         """How long the iteration's training steps take; None where no rank's windows are in the lake."""
@@ -155,6 +168,7 @@ def analyse_across_ranks(iteration: StoredIteration) -> Mapping[str, pa.Table]:
         collectives_table(matches, clocks), matches, clocks, lambda rank: iteration.kernels(rank, BESIDE_COLUMNS)
     )
     periods = periods_table(microbatches, topology, lambda rank: iteration.kernels(rank, BUSY_COLUMNS), iteration.ranks)
+    messages = messages_table(matches)
     return {
         "collectives": collectives,
         "rank_clocks": clocks,
@@ -165,6 +179,8 @@ def analyse_across_ranks(iteration: StoredIteration) -> Mapping[str, pa.Table]:
         "pipelines": pipelines_table(microbatches, topology),
         "periods": periods,
         "period_percentiles": PERIOD_PERCENTILES.from_rows(period_summary(periods)),
+        "messages": messages,
+        **causes_tables(iteration, collectives, messages),
     }
 
 

@@ -20,6 +20,7 @@ from traceviz_dag.tables.across_ranks import (
     PIPELINES,
     RANK_CLOCKS,
 )
+from traceviz_dag.tables.causes import MESSAGES, PATH_EDGES, PATH_ITEMS, PATH_SEGMENTS, WHAT_IF
 from traceviz_dag.tables.derived import DerivedTable, tables_of_others
 from traceviz_dag.tables.iterations import ITERATIONS, NIGHT_DELTAS, NIGHTS, RUNS
 from traceviz_dag.tables.ranks import KERNELS, MICROBATCHES, NVTX_RANGES, OVERLAP, TRACES
@@ -36,12 +37,16 @@ __all__ = [
     "KERNELS",
     "LATE_RANKS",
     "LINKS",
+    "MESSAGES",
     "MICROBATCHES",
     "NIGHTS",
     "NIGHT_DELTAS",
     "NVTX_RANGES",
     "OVERLAP",
     "PARTITION_COLUMNS",
+    "PATH_EDGES",
+    "PATH_ITEMS",
+    "PATH_SEGMENTS",
     "PERIODS",
     "PERIOD_PERCENTILES",
     "PIPELINES",
@@ -51,6 +56,7 @@ __all__ = [
     "TABLES",
     "TOPOLOGY",
     "TRACES",
+    "WHAT_IF",
     "Column",
     "DerivedTable",
     "Table",
@@ -63,6 +69,7 @@ TABLES: dict[str, Table] = {
     for table in (
         *(RUNS, TRACES, TOPOLOGY, PROCESS_GROUPS, KERNELS, MICROBATCHES, OVERLAP, NVTX_RANGES, ITERATIONS),
         *(COLLECTIVES, RANK_CLOCKS, LATE_RANKS, BLAME, LINKS, EXPERT_LOADS, PIPELINES, PERIODS, PERIOD_PERCENTILES),
+        *(MESSAGES, PATH_EDGES, PATH_SEGMENTS, PATH_ITEMS, WHAT_IF),
         *(NIGHTS, NIGHT_DELTAS),
     )
 }

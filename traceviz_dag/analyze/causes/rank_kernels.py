@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.kernel_intervals import codes, integers
 from traceviz_dag.analyze.matching.communications import optional_integers
-from traceviz_dag.arrays import Bool, Int64
+from traceviz_dag.arrays import NONE, Bool, Int64
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.vocabulary import Kind, Phase
 
@@ -73,6 +73,14 @@ class RankKernels:
     def duration_ns(self) -> Int64:
         """How long each kernel ran."""
         return self.end_ns - self.start_ns
+
+    def places(self, kernel_id: Int64) -> Int64:
+        """Places of kernels by their id; ``NONE`` for those that are not here."""
+        order = np.argsort(self.kernel_id)
+        if not len(order):
+            return np.full(len(kernel_id), NONE)
+        found = np.minimum(np.searchsorted(self.kernel_id[order], kernel_id), len(order) - 1)
+        return np.where(self.kernel_id[order][found] == kernel_id, order[found], NONE)
 
 
 PHASES = tuple(phase.value for phase in Phase)

@@ -1,0 +1,213 @@
+"""The tables of a step's causes: its edges between streams, its critical path, its items, and what edits would gain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from traceviz_dag.analyze.causes.critical_path import CAUSES, critical_path, slacks
+from traceviz_dag.analyze.causes.rank_kernels import PHASES
+from traceviz_dag.analyze.causes.rank_work import EDGE_KINDS, EVIDENCES, EdgeKind
+from traceviz_dag.analyze.causes.step_work import StepWork, Times
+from traceviz_dag.analyze.causes.usual_times import own_work
+from traceviz_dag.analyze.causes.what_if import Prediction
+from traceviz_dag.analyze.intervals import number_groups
+from traceviz_dag.analyze.matching.communications import nullable
+from traceviz_dag.analyze.matching.matches import Matches
+from traceviz_dag.arrays import Int64
+from traceviz_dag.read.events import MISSING
+from traceviz_dag.tables import MESSAGES, PATH_EDGES, PATH_ITEMS, PATH_SEGMENTS, WHAT_IF
+
+CRITICAL_SHARE = 0.01
+"""Work whose slack is within this share of the step is critical."""
+
+_ACTIVATION, _GRADIENT = "activation", "gradient"
+
+
+def messages_table(matches: Matches) -> pa.Table:
+    """The matched messages of an iteration: the table ``messages``."""
+    rows, found = matches.rows, matches.messages
+    kernel = rows.integers("kernel_id")
+    carries = np.where(found.backward == MISSING, -1, found.backward)
+    return MESSAGES.from_columns(
+        {
+            "sender_rank": rows.rank[found.sender],
+            "sender_kernel_id": kernel[found.sender],
+            "receiver_rank": rows.rank[found.receiver],
+            "receiver_kernel_id": kernel[found.receiver],
+            "communication": matches.communication[found.sender],
+            "carries": _words(carries, (_ACTIVATION, _GRADIENT)).cast(pa.string()),
+            "virtual_stage": nullable(found.virtual),
+            "microbatch": nullable(found.microbatch),
+        }
+    )
+
+
+def path_edges(step: StepWork, number: int) -> pa.Table:
+    """The edges between streams, and between the GPU and the host: the table ``path_edges``.
+
+    Args:
+        number: of the ProfilerStep; ``MISSING`` for none.
+    """
+    parts = []
+    for place, work in enumerate(step.works):
+        kernels = work.kernels
+        chosen = np.flatnonzero((work.kind == EdgeKind.EVENT) | (work.kind == EdgeKind.SYNCHRONISATION))
+        waiting, waited_for = work.waiting[chosen], work.waited_for[chosen]
+        last = np.append(work.first[1:], len(kernels)) - 1
+        source = last[waited_for]
+        host = work.kind[chosen] == EdgeKind.SYNCHRONISATION
+        arrives = (waiting >= work.segments) & ~host
+        kernel = work.first[np.where(host | arrives, 0, waiting)] if work.segments else waiting
+        if len(work.joined):
+            kernel = np.where(arrives, work.joined[np.where(arrives, waiting - work.arrivals, 0)], kernel)
+        called = work.section_ns[np.where(host, waiting - work.sections, 0)]
+        count = len(chosen)
+        parts.append(
+            PATH_EDGES.from_columns(
+                {
+                    "step": nullable(np.full(count, number)),
+                    "rank": np.full(count, step.ranks[place]),
+                    "kind": _words(work.kind[chosen], EDGE_KINDS),
+                    "edge_evidence": _words(work.evidence[chosen], EVIDENCES),
+                    "waiting_kernel_id": nullable(np.where(host, MISSING, kernels.kernel_id[kernel])),
+                    "waited_for_kernel_id": kernels.kernel_id[source],
+                    "waiting_ns": np.where(host, called, kernels.start_ns[kernel]),
+                    "ended_ns": kernels.end_ns[source],
+                }
+            )
+        )
+    return _together(parts, PATH_EDGES.schema)
+
+
+def path_segments(
+    step: StepWork, times: Sequence[Times], stages: Sequence[int], number: int, modules: Callable[[int], pa.Table]
+) -> pa.Table:
+    """The critical path: the table ``path_segments``.
+
+    Args:
+        stages: stage of each rank, ``MISSING`` where unknown. modules: gives columns ``kernel_id``, ``module`` and
+            ``dimension`` of one rank's kernels.
+    """
+    path = critical_path(step, times)
+    count = len(path.rank)
+    column: dict[str, Int64] = {
+        name: np.full(count, MISSING) for name in ("kernel_id", "chunk", "microbatch")
+    }
+    word: dict[str, npt.NDArray[np.object_]] = {
+        name: np.full(count, None, dtype=object) for name in ("category", "dimension", "phase", "module")
+    }
+    for place in np.unique(path.rank).tolist():
+        kernels = step.works[place].kernels
+        mine = np.flatnonzero((path.rank == place) & (path.kernel >= 0))
+        kernel = path.kernel[mine]
+        column["kernel_id"][mine] = kernels.kernel_id[kernel]
+        for name in ("chunk", "microbatch"):
+            column[name][mine] = getattr(kernels, name)[kernel]
+        word["category"][mine] = np.array([*kernels.categories, None], dtype=object)[kernels.category[kernel]]
+        word["dimension"][mine] = np.array([*kernels.dimensions, None], dtype=object)[
+            np.where(kernels.communicates[kernel], kernels.dimension[kernel], -1)
+        ]
+        word["phase"][mine] = np.array(PHASES, dtype=object)[kernels.phase[kernel]]
+        told = modules(step.ranks[place])
+        known = dict(zip(told["kernel_id"].to_pylist(), told["module"].to_pylist(), strict=True))
+        word["module"][mine] = [known.get(each) for each in column["kernel_id"][mine].tolist()]
+    entered = np.where(path.entered_by < 0, len(EDGE_KINDS), path.entered_by)
+    return PATH_SEGMENTS.from_columns(
+        {
+            "step": nullable(np.full(count, number)),
+            "segment": np.arange(count),
+            "rank": np.array(step.ranks, np.int64)[path.rank],
+            "stage": nullable(np.array(stages, np.int64)[path.rank]),
+            "cause": _words(path.cause, [each.value for each in CAUSES]),
+            "entered_by": _words(entered, (*EDGE_KINDS, "begin")),
+            "start_ns": path.start_ns,
+            "duration_ns": path.duration_ns,
+            **{name: nullable(values) for name, values in column.items()},
+            **{name: pa.array(values.tolist(), pa.string()) for name, values in word.items()},
+        }
+    )
+
+
+def path_items(step: StepWork, times: Sequence[Times], stages: Sequence[int], number: int) -> pa.Table:
+    """What of each micro-batch's steps is on the path, and their slack: the table ``path_items``."""
+    path, slack = critical_path(step, times), slacks(step, times)
+    limit = step.step_ns(step.replay(times)) * CRITICAL_SHARE
+    parts = []
+    for place, work in enumerate(step.works):
+        kernels = work.kernels
+        if not len(kernels):
+            continue
+        on_path = np.zeros(len(kernels), np.int64)
+        mine = (path.rank == place) & (path.kernel >= 0)
+        np.add.at(on_path, path.kernel[mine], path.duration_ns[mine])
+        first, group = number_groups(kernels.chunk, kernels.microbatch, kernels.phase)
+        own = np.where(own_work(work), kernels.duration_ns, 0)
+        least = np.full(len(first), np.iinfo(np.int64).max)
+        np.minimum.at(least, group, slack[place])
+        sums = [np.zeros(len(first), np.int64) for _ in range(2)]
+        for total, values in zip(sums, (own, on_path), strict=True):
+            np.add.at(total, group, values)
+        parts.append(
+            PATH_ITEMS.from_columns(
+                {
+                    "step": nullable(np.full(len(first), number)),
+                    "rank": np.full(len(first), step.ranks[place]),
+                    "stage": nullable(np.full(len(first), stages[place])),
+                    "chunk": nullable(kernels.chunk[first]),
+                    "microbatch": nullable(kernels.microbatch[first]),
+                    "phase": _words(kernels.phase[first], PHASES),
+                    "own_ns": sums[0],
+                    "path_ns": sums[1],
+                    "slack_ns": least,
+                    "critical": least <= limit,
+                }
+            )
+        )
+    return _together(parts, PATH_ITEMS.schema)
+
+
+def what_if_table(predictions: Sequence[Prediction], number: int) -> pa.Table:
+    """Predictions of single edits: the table ``what_if``."""
+    return _what_if_rows([_prediction_row(each) for each in predictions], number)
+
+
+def refused_what_if(reason: str, number: int) -> pa.Table:
+    """The table ``what_if`` of a step of which nothing can be predicted."""
+    return _what_if_rows([{"refusal": reason}], number)
+
+
+def _prediction_row(one: Prediction) -> Mapping[str, object]:
+    (edit,) = one.edits
+    return {
+        "edit": edit.name,
+        "rank": edit.rank,
+        "dimension": edit.dimension,
+        "factor": edit.factor,
+        "step_ns": one.step_ns,
+        "predicted_step_ns": one.predicted_step_ns,
+        "gain_ns": one.gain_ns,
+        "gain_low_ns": one.gain_low_ns,
+        "gain_high_ns": one.gain_high_ns,
+        "replay_error": one.replay_error,
+    }
+
+
+def _what_if_rows(rows: Sequence[Mapping[str, object]], number: int) -> pa.Table:
+    step = None if number == MISSING else number
+    names = [column.name for column in WHAT_IF.columns]
+    whole = [{**dict.fromkeys(names), "step": step, **row} for row in rows]
+    return pa.Table.from_pylist(whole, schema=WHAT_IF.schema)
+
+
+def _words(codes: Int64, words: Sequence[str]) -> pa.DictionaryArray:
+    """A dictionary column of codes into words; a negative code is NULL."""
+    indices = pa.array(codes.astype(np.int32), mask=codes < 0)
+    return pa.DictionaryArray.from_arrays(indices, pa.array(words, pa.string()))
+
+
+def _together(parts: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
+    return pa.concat_tables([schema.empty_table(), *parts]).unify_dictionaries().combine_chunks()

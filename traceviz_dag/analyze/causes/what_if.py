@@ -1,0 +1,146 @@
+"""What single edits of a step would gain: the replay's prediction with its error bar.
+
+T' = T + replay(edit) - replay(no edit). With the measured lags the replay without an edit is T itself. The other end of
+the error bar is the same without launches and lags, as if the host were free; both are widened by the share of the step
+that the replay without lags does not explain. Gains are ceilings, and those of several edits do not add up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from traceviz_dag.analyze.causes.edits import AllTimes, StepEdits
+from traceviz_dag.analyze.causes.step_work import StepWork, without_lags
+from traceviz_dag.analyze.causes.usual_times import Usual, own_work, pauses
+
+WORTH = 0.002
+"""A rank is fixed on its own account where its excess over its peers is at least this share of the step."""
+
+MOST_RANKS = 8
+"""Ranks that are fixed at most without being asked for: those of the largest excess."""
+
+FASTER = 2.0
+"""How many times faster communication is made without being asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """One edit: a name, what it is applied to, and what it does to the times."""
+
+    name: str
+    apply: Callable[[AllTimes], AllTimes]
+    rank: int | None = None
+    dimension: str | None = None
+    factor: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What edits, applied one after the other, would gain.
+
+    Attributes:
+        step_ns: the step as it was. gain_ns: what the replay with lags saves; low and high: the error bar.
+        replay_error: the step replayed without lags over ``step_ns``, less 1.
+    """
+
+    edits: tuple[Edit, ...]
+    step_ns: int
+    gain_ns: int
+    gain_low_ns: int
+    gain_high_ns: int
+    replay_error: float
+
+    @property
+    def predicted_step_ns(self) -> int:
+        """The step with the edits."""
+        return self.step_ns - self.gain_ns
+
+
+class WhatIf:
+    """Predictions for one step."""
+
+    def __init__(self, step: StepWork, stages: Sequence[int]) -> None:
+        """Take a step.
+
+        Args:
+            stages: stage of each rank; ``MISSING`` where unknown.
+        """
+        self.step = step
+        self.edits = StepEdits(step, tuple(stages))
+        self.times = step.times()
+
+    def predict(self, *edits: Edit) -> Prediction:
+        """The gain of some edits together."""
+        times = self.times
+        for edit in edits:
+            times = edit.apply(times)
+        gain = self.step_ns - self._length(times)
+        free = self._free_step_ns - self._length(without_lags(times, self.step.works))
+        error = self._free_step_ns / self.step_ns - 1 if self.step_ns else 0.0
+        reach = round(abs(error) * max(abs(gain), abs(free)))
+        return Prediction(
+            edits, self.step_ns, gain, min(gain, free) - reach, max(gain, free) + reach, error
+        )
+
+    def fix_rank(self, rank: int) -> Edit:
+        """See ``StepEdits.fix_rank``."""
+        return Edit("fix_rank", lambda times: self.edits.fix_rank(times, rank), rank=rank)
+
+    def hide(self, dimension: str) -> Edit:
+        """See ``StepEdits.hidden``."""
+        return Edit("hide", lambda times: self.edits.hidden(times, dimension), dimension=dimension)
+
+    def faster(self, dimension: str, factor: float) -> Edit:
+        """See ``StepEdits.faster``."""
+        return Edit(
+            "faster", lambda times: self.edits.faster(times, dimension, factor), dimension=dimension, factor=factor
+        )
+
+    def general(self) -> Iterator[Edit]:
+        """The edits that name neither a rank nor a dimension."""
+        for name in ("equal_stages", "no_jitter", "no_pauses", "host_free"):
+            yield Edit(name, getattr(self.edits, name))
+
+    def standard(self) -> list[Prediction]:
+        """What each of the usual edits would gain, the largest gain first."""
+        edits = [self.fix_rank(rank) for rank in self._suspects()]
+        edits += self.general()
+        edits += [self.hide(dimension) for dimension in (*self.dimensions(), "all")]
+        edits += [self.faster(dimension, FASTER) for dimension in self.dimensions()]
+        return sorted(map(self.predict, edits), key=lambda one: -one.gain_ns)
+
+    def dimensions(self) -> list[str]:
+        """Dimensions of the step's communication."""
+        found = set()
+        for work in self.step.works:
+            used = np.unique(work.kernels.dimension[work.kernels.communicates])
+            found |= {work.kernels.dimensions[code] for code in used.tolist() if code >= 0}
+        return sorted(found)
+
+    @cached_property
+    def step_ns(self) -> int:
+        """The step as it was."""
+        return self._length(self.times)
+
+    @cached_property
+    def _free_step_ns(self) -> int:
+        return self._length(without_lags(self.times, self.step.works))
+
+    def _length(self, times: AllTimes) -> int:
+        return self.step.step_ns(self.step.replay(times))
+
+    def _suspects(self) -> list[int]:
+        """Ranks whose own work takes longer than that of their peers, or whose host pauses; the worst first."""
+        usual = Usual(self.step.works, self.times, self.edits.stages)
+        late = pauses(self.step.works)
+        excess = []
+        for place, (work, times) in enumerate(zip(self.step.works, self.times, strict=True)):
+            own = own_work(work)
+            slower = times.duration_ns[own] * (1 - usual.factor(place, work.kernels.signature[own]))
+            excess.append(float(slower.sum()) + float(late[place].sum()))
+        order = sorted(range(len(excess)), key=lambda place: -excess[place])
+        return [self.step.ranks[place] for place in order[:MOST_RANKS] if excess[place] >= WORTH * self.step_ns]

@@ -1,0 +1,193 @@
+"""The causes of an iteration's step time, from its ranks' tables: graph, critical path, and what edits would gain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from traceviz_dag.analyze.causes.causes_tables import (
+    path_edges,
+    path_items,
+    path_segments,
+    refused_what_if,
+    what_if_table,
+)
+from traceviz_dag.analyze.causes.kernel_edges import kernel_edges
+from traceviz_dag.analyze.causes.recorded_waits import host_waits, recorded_edges
+from traceviz_dag.analyze.causes.rank_kernels import KERNEL_COLUMNS, RankKernels, kernels_of_step, rank_kernels
+from traceviz_dag.analyze.causes.rank_work import rank_work
+from traceviz_dag.analyze.causes.step_work import Members, StepWork, step_work
+from traceviz_dag.analyze.causes.what_if import WhatIf
+from traceviz_dag.analyze.intervals import number_groups
+from traceviz_dag.analyze.matching.communications import optional_integers
+from traceviz_dag.arrays import NONE, Int64
+from traceviz_dag.classify.topology.types import Topology
+from traceviz_dag.errors import NoEvidenceError
+from traceviz_dag.read.events import MISSING
+from traceviz_dag.tables import PATH_EDGES, PATH_ITEMS, PATH_SEGMENTS, WHAT_IF
+from traceviz_dag.vocabulary import ALL_DIMENSIONS, CPU_DEVICE
+
+CAUSES_TABLES = ("path_edges", "path_segments", "path_items", "what_if")
+"""The tables that this module makes."""
+
+_MESSAGE = 1 << 48
+"""Numbers of messages begin here, those of collectives are below."""
+
+_MODULE_COLUMNS = ("kernel_id", "module")
+
+
+
+class Source(Protocol):
+    """An iteration's tables."""
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Ranks that are counted."""
+
+    @property
+    def topology(self) -> Topology:
+        """The job's topology."""
+
+    def kernels(self, rank: int, columns: Sequence[str]) -> pa.Table:
+        """Some columns of one rank's kernels."""
+
+    def synchronizations(self, rank: int) -> pa.Table:
+        """One rank's synchronisations; no rows where its trace has none."""
+
+    def windows(self) -> pa.Table:
+        """The table ``overlap`` of the ranks that are counted, with a column ``rank``."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankedStep:
+    """One training step of an iteration, ready to be replayed.
+
+    Attributes:
+        number: of the ProfilerStep; ``MISSING`` without one.
+        step: its graph. stages: stage of each of its ranks, ``MISSING`` where unknown.
+    """
+
+    number: int
+    step: StepWork
+    stages: tuple[int, ...]
+
+
+def causes_tables(source: Source, collectives: pa.Table, messages: pa.Table) -> Mapping[str, pa.Table]:
+    """Compute the tables of an iteration's causes.
+
+    Args:
+        collectives, messages: its tables of that name.
+
+    Returns:
+        Table name → rows, for each of ``CAUSES_TABLES``; where nothing can be said, ``what_if`` says why.
+    """
+    parts: dict[str, list[pa.Table]] = {name: [] for name in CAUSES_TABLES}
+    for number, windows in _steps(source.windows()).items():
+        try:
+            ranked = _ranked_step(source, windows, collectives, messages, number)
+        except NoEvidenceError as error:
+            parts["what_if"].append(refused_what_if(str(error), number))
+            continue
+        step, stages = ranked.step, ranked.stages
+        what_if = WhatIf(step, stages)
+        parts["path_edges"].append(path_edges(step, number))
+        modules = {rank: source.kernels(rank, _MODULE_COLUMNS) for rank in step.ranks}
+        parts["path_segments"].append(path_segments(step, what_if.times, stages, number, modules.__getitem__))
+        parts["path_items"].append(path_items(step, what_if.times, stages, number))
+        parts["what_if"].append(what_if_table(what_if.standard(), number))
+    return {
+        table.name: pa.concat_tables([table.schema.empty_table(), *parts[table.name]]).unify_dictionaries()
+        for table in (PATH_EDGES, PATH_SEGMENTS, PATH_ITEMS, WHAT_IF)
+    }
+
+
+def ranked_steps(source: Source, collectives: pa.Table, messages: pa.Table) -> Iterator[RankedStep]:
+    """The steps of an iteration, one after the other.
+
+    Raises:
+        NoEvidenceError: no rank has kernels of a GPU in a step, or some work waits for itself.
+    """
+    for number, windows in _steps(source.windows()).items():
+        yield _ranked_step(source, windows, collectives, messages, number)
+
+
+def _ranked_step(
+    source: Source, windows: Mapping[int, tuple[int, int]], collectives: pa.Table, messages: pa.Table, number: int
+) -> RankedStep:
+    ranks = [rank for rank in source.ranks if rank in windows]
+    tables = {rank: kernels_of_step(source.kernels(rank, KERNEL_COLUMNS), number) for rank in ranks}
+    found = {rank: table for rank, table in tables.items() if table.num_rows}
+    if not found:
+        raise NoEvidenceError("no rank has kernels in this step")
+    if all(CPU_DEVICE in pc.unique(table["device"].cast(pa.string())).to_pylist() for table in found.values()):
+        raise NoEvidenceError("the traces have no GPU, so nothing tells what waited for what")
+    placed = {rank: rank_kernels(table) for rank, table in found.items()}
+    members = _members(list(placed), list(placed.values()), collectives, messages)
+    works = []
+    for place, (rank, mine) in enumerate(placed.items()):
+        waits = source.synchronizations(rank)
+        edges = kernel_edges(mine, *recorded_edges(mine, waits))
+        joined = np.unique(members.kernel[members.rank == place])
+        works.append(rank_work(mine, edges, joined, host_waits(mine, waits), windows[rank]))
+    stage_of = {rank: stage for pipeline in source.topology.pipelines for stage, rank in enumerate(pipeline)}
+    stages = tuple(stage_of.get(rank, MISSING) for rank in placed)
+    return RankedStep(number, step_work(list(placed), works, members), stages)
+
+
+def _steps(overlap: pa.Table) -> dict[int, dict[int, tuple[int, int]]]:
+    """Step → rank → its window on the host; without a ProfilerStep, from the first kernel to the last."""
+    rows = overlap.filter(pc.equal(overlap["dimension"].cast(pa.string()), ALL_DIMENSIONS))
+    names = rows["window_name"].cast(pa.string())
+    steps = rows.filter(pc.equal(names, "step"))
+    rows = steps if steps.num_rows else rows.filter(pc.equal(names, "kernels"))
+    result: dict[int, dict[int, tuple[int, int]]] = {}
+    columns = [optional_integers(rows, name).tolist() for name in ("step", "rank", "window_start_ns", "window_end_ns")]
+    for step, rank, start, end in sorted(zip(*columns, strict=True)):
+        low, high = result.setdefault(step, {}).get(rank, (start, end))
+        result[step][rank] = min(low, start), max(high, end)
+    return result
+
+
+def _members(
+    ranks: Sequence[int], placed: Sequence[RankKernels], collectives: pa.Table, messages: pa.Table
+) -> Members:
+    """Who meets whom: members of matched collectives, and both ends of each message."""
+    sides = [
+        np.stack([optional_integers(messages, f"{side}_rank"), optional_integers(messages, f"{side}_kernel_id")])
+        for side in ("sender", "receiver")
+    ]
+    rank, kernel, communication = (
+        optional_integers(collectives, name) for name in ("rank", "kernel_id", "communication")
+    )
+    carrying = np.unique(np.concatenate(sides, axis=1), axis=1)
+    width = int(max(kernel.max(initial=0), carrying[1].max(initial=0))) + 1
+    alone = (communication != MISSING) & ~np.isin(rank * width + kernel, carrying[0] * width + carrying[1])
+    meeting = np.concatenate([communication[alone], *(_MESSAGE + np.arange(messages.num_rows),) * 2])
+    rank = np.concatenate([rank[alone], sides[0][0], sides[1][0]])
+    kernel = np.concatenate([kernel[alone], sides[0][1], sides[1][1]])
+    place, spot = _places(ranks, placed, rank, kernel)
+    there = place >= 0
+    place, spot, meeting = place[there], spot[there], meeting[there]
+    # A meeting of one is none: its peers are of another step, or were not read.
+    number = number_groups(meeting)[1] if len(meeting) else meeting
+    whole = np.bincount(number, minlength=1)[number] > 1
+    place, spot, meeting = place[whole], spot[whole], meeting[whole]
+    number = number_groups(meeting)[1].astype(np.int64) if len(meeting) else meeting
+    return Members(place, spot, number)
+
+
+def _places(
+    ranks: Sequence[int], placed: Sequence[RankKernels], rank: Int64, kernel: Int64
+) -> tuple[Int64, Int64]:
+    """Place of each rank, and of each kernel in its rank; ``NONE`` where it is not of this step."""
+    place, spot = np.full(len(rank), NONE), np.full(len(rank), NONE)
+    for number, (one, kernels) in enumerate(zip(ranks, placed, strict=True)):
+        mine = np.flatnonzero(rank == one)
+        found = kernels.places(kernel[mine])
+        place[mine[found >= 0]], spot[mine[found >= 0]] = number, found[found >= 0]
+    return place, spot

@@ -1,0 +1,100 @@
+"""What a step's time hangs on: the edges of its graph, its critical path, and what mending something would gain."""
+
+from __future__ import annotations
+
+from traceviz_dag.tables.schema import BIGINT, BOOLEAN, BY_ITERATION, DICTIONARY, DOUBLE, INTEGER, TEXT, Column, Table
+
+_STEP = Column("step", BIGINT, "Number of the ProfilerStep; NULL where the file has none.")
+
+MESSAGES = Table(
+    "messages",
+    "One point-to-point message: the kernels at its two ends. A kernel may carry several.",
+    BY_ITERATION,
+    (
+        Column("sender_rank", BIGINT, "Rank that sends it."),
+        Column("sender_kernel_id", BIGINT, "Its kernel in table kernels."),
+        Column("receiver_rank", BIGINT, "Rank that receives it."),
+        Column("receiver_kernel_id", BIGINT, "Its kernel in table kernels."),
+        Column("communication", BIGINT, "Number of the communication in table collectives."),
+        Column("carries", TEXT, "activation or gradient between pipeline stages; NULL elsewhere."),
+        Column("virtual_stage", INTEGER, "Virtual stage that receives it; NULL outside pipelines."),
+        Column("microbatch", INTEGER, "Its micro-batch; NULL outside pipelines."),
+    ),
+)
+
+PATH_EDGES = Table(
+    "path_edges",
+    "A kernel or a host that waited for a kernel of another stream of its rank. Order on a stream follows from kernels.",
+    BY_ITERATION,
+    (
+        _STEP,
+        Column("rank", BIGINT, "The global rank."),
+        Column("kind", DICTIONARY, "event: a kernel waited; synchronisation: the host did."),
+        Column("edge_evidence", DICTIONARY, "recorded (the profiler says so), inferred (holds for 99.5 % of its class)."),
+        Column("waiting_kernel_id", BIGINT, "The kernel that waited; NULL for the host."),
+        Column("waited_for_kernel_id", BIGINT, "The kernel that was waited for."),
+        Column("waiting_ns", BIGINT, "Start of the kernel that waited, or return of the host's call, ns."),
+        Column("ended_ns", BIGINT, "End of the kernel that was waited for, ns, on the same clock."),
+    ),
+)
+
+PATH_SEGMENTS = Table(
+    "path_segments",
+    "A segment of a step's critical path, in the order of time. Durations add up to the step, to the nanosecond.",
+    BY_ITERATION,
+    (
+        _STEP,
+        Column("segment", BIGINT, "Its place on the path, from 0."),
+        Column("rank", BIGINT, "The global rank that the path runs on."),
+        Column("stage", INTEGER, "Stage of the rank; NULL where the topology is unknown."),
+        Column("kernel_id", BIGINT, "Kernel that runs, or that its lag holds up; NULL for the host."),
+        Column("cause", DICTIONARY, "work, transfer, host, launch, synchronisation, unexplained or late_begin."),
+        Column("entered_by", DICTIONARY, "What the segment waited for last: stream, event, launch, host, arrival ..."),
+        Column("category", DICTIONARY, "Category of the kernel; NULL for the host."),
+        Column("dimension", DICTIONARY, "Parallel dimension of a communication; NULL for others."),
+        Column("phase", DICTIONARY, "Phase of the kernel; NULL for the host."),
+        Column("chunk", INTEGER, "Model chunk, from 0; NULL where none."),
+        Column("microbatch", INTEGER, "Micro-batch, from 0; NULL where none."),
+        Column("module", DICTIONARY, "Innermost nn.Module around the launch; NULL where unknown."),
+        Column("start_ns", BIGINT, "Start, ns on the rank's clock."),
+        Column("duration_ns", BIGINT, "Duration, ns."),
+    ),
+)
+
+PATH_ITEMS = Table(
+    "path_items",
+    "A micro-batch's forward or backward step on a rank: how much of it is on the critical path, and its slack.",
+    BY_ITERATION,
+    (
+        _STEP,
+        Column("rank", BIGINT, "The global rank."),
+        Column("stage", INTEGER, "Stage of the rank; NULL where the topology is unknown."),
+        Column("chunk", INTEGER, "Model chunk, from 0; NULL for work outside micro-batches."),
+        Column("microbatch", INTEGER, "Micro-batch, from 0; NULL for work outside micro-batches."),
+        Column("phase", DICTIONARY, "Phase of its kernels."),
+        Column("own_ns", BIGINT, "Sum of its kernels that wait for no other rank, ns."),
+        Column("path_ns", BIGINT, "Time of its kernels on the critical path, ns."),
+        Column("slack_ns", BIGINT, "By how much one of its kernels may end later, at least, without a longer step, ns."),
+        Column("critical", BOOLEAN, "Whether its slack is within 1 % of the step."),
+    ),
+)
+
+WHAT_IF = Table(
+    "what_if",
+    "What an edit of the step would gain, as the replay predicts it. Gains of several edits do not add up.",
+    BY_ITERATION,
+    (
+        _STEP,
+        Column("edit", TEXT, "fix_rank, equal_stages, no_jitter, hide, faster, host_free or no_pauses; NULL if refused."),
+        Column("rank", BIGINT, "The rank that is fixed; NULL for other edits."),
+        Column("dimension", TEXT, "The dimension that is hidden or faster, or all; NULL for other edits."),
+        Column("factor", DOUBLE, "How many times faster; NULL for other edits."),
+        Column("step_ns", BIGINT, "The step as it was, ns: from its begin on the host to the end of its last kernel."),
+        Column("predicted_step_ns", BIGINT, "The step as the replay of the edit predicts it, ns."),
+        Column("gain_ns", BIGINT, "step_ns less predicted_step_ns; below 0 where the step would be longer."),
+        Column("gain_low_ns", BIGINT, "Lower end of the error bar, ns: of replays with and without the host's lags."),
+        Column("gain_high_ns", BIGINT, "Upper end of the error bar, ns."),
+        Column("replay_error", DOUBLE, "Step replayed without lags over step_ns, less 1: what lags are of it."),
+        Column("refusal", TEXT, "Why nothing can be predicted; NULL where it is."),
+    ),
+)
