@@ -15,6 +15,7 @@ from traceviz_dag.read.events import (
     EVENT_RECORD,
     EVENT_SYNCHRONIZE,
     MEMORY_COPY,
+    MISSING,
     OTHER_SYNCHRONIZATION,
     STREAM_SYNCHRONIZE,
     STREAM_WAIT,
@@ -69,6 +70,8 @@ def find_synchronizations(trace: TraceEvents, launches: Launches) -> Found:
     alone = np.setdiff1d(np.flatnonzero((kind_of_call != NONE) & (kind_of_call != _QUERY)), call)
     # Asking whether the GPU is done is no waiting, though profilers have the same row for it.
     waits = np.isin(kind, WAITS)
+    # A process's streams on other GPUs than this rank's are those of other ranks.
+    waits &= (kind != STREAM_WAIT) | np.isin(rows.device[row], [*np.unique(trace.device.device).tolist(), MISSING])
     kind, call, row = kind[waits], call[waits], row[waits]
     copy = _waiting_copies(trace, launches)
     return Found(

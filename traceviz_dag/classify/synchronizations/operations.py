@@ -31,7 +31,7 @@ AT_ONCE = "another thread launches on the stream at that moment"
 UNTOLD = "an operation beside it on the stream has no launch row"
 OUT_OF_ORDER = "the stream ran operations in another order than they were launched in"
 SEVERAL_GPUS = "several GPUs may be meant"
-ELSEWHERE = "the event is of a GPU without operations in the trace"
+ELSEWHERE = "it waits for a GPU without operations in the trace"
 FAULTS = (
     *RECORD_FAULTS,
     *(NO_ROW, NO_CALL, NOTHING_BEFORE, NOTHING_AFTER, AT_ONCE, UNTOLD, OUT_OF_ORDER, SEVERAL_GPUS, ELSEWHERE),
@@ -164,6 +164,7 @@ def waited_for_operations(found: Found, places: Places, streams: Streams) -> Ans
     gpu = np.where(has_event, _gpus_of_events(records, has_event, streams, answers), places.gpu)
     stream = np.where(has_event, records.stream, places.stream)
     call = np.where(has_event, records.call, found.call)
+    answers.fail(~has_event & (kind != COPY) & ~np.isin(gpu, streams.gpus), ELSEWHERE)
     one = np.flatnonzero(answers.is_open() & (has_event | (kind == STREAM_SYNCHRONIZE)))
     for number, name, at in _by_stream(gpu, stream, one):
         answers.take(at, streams.before(number, name, call[at]))

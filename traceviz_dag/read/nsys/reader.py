@@ -20,6 +20,7 @@ from traceviz_dag.read.nsys.schema import NsysSchema, number, required, text
 from traceviz_dag.read.nsys.source import EXPORT_FACTS
 from traceviz_dag.read.nsys.store import MemoryStore
 from traceviz_dag.read.nsys.strings import strings_of
+from traceviz_dag.read.nsys.synchronizations import read_synchronizations
 
 _COUNTED = ("CUPTI_ACTIVITY_KIND_", "NVTX_EVENTS", "GPU_METRICS", "OSRT_API", "COMPOSITE_EVENTS")
 
@@ -58,6 +59,7 @@ def read_tables(path: Path, keep: Callable[[str, pa.Table], None]) -> NsysFacts:
         launches = _launches(operations, calls)
         keep("operations", operations)
         del operations
+        keep("synchronizations", read_synchronizations(schema, calls, own_numbers))
         keep("calls", calls)
         del calls
         too_deep = _keep_ranges(read_ranges(schema, last_ns), launches, keep)
