@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceviz_dag.arrays import NONE, Int64, lookup
+from traceviz_dag.arrays import NONE, Bool, Int64, lookup
 from traceviz_dag.classify.launches import Launches
 from traceviz_dag.read.events import MISSING, DeviceRows, LaunchRows
 
@@ -25,6 +25,7 @@ class HostCalls:
     Attributes:
         rank: place of each by start; of calls that start at once, as in traces with times in microseconds, by their
             correlation ids, which a process counts up.
+        end_ns: by when each had certainly returned.
     """
 
     start_ns: Int64
@@ -38,8 +39,21 @@ class HostCalls:
         order = np.lexsort((launches.correlation, launches.start_ns))
         rank = np.empty(len(order), np.int64)
         rank[order] = np.arange(len(order))
-        end = launches.start_ns + launches.duration_ns
+        end = launches.start_ns + launches.duration_ns + _lost_in_rounding(launches)
         return cls(launches.start_ns, end, launches.thread.astype(np.int64), rank)
+
+    def precede(self, one: Int64, other: Int64) -> Bool:
+        """Whether calls certainly took effect before others; not where one is NONE."""
+        same = lookup(self.thread, one) == lookup(self.thread, other)
+        ranked = lookup(self.rank, one) < lookup(self.rank, other)
+        apart = lookup(self.end_ns, one) < lookup(self.start_ns, other)
+        return np.where(same, ranked, apart) & (one != NONE) & (other != NONE)
+
+
+def _lost_in_rounding(launches: LaunchRows) -> int:
+    """By how much calls may end later than their rows say: in whole microseconds, start and duration are cut off."""
+    times = np.concatenate([launches.start_ns - launches.start_ns[:1], launches.duration_ns])
+    return 0 if (times % 1000).any() else 2000
 
 
 @dataclass(frozen=True, slots=True)

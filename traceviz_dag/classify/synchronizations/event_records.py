@@ -11,15 +11,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceviz_dag.arrays import NONE, Int64, lookup
+from traceviz_dag.arrays import NONE, Bool, Int64, lookup
 from traceviz_dag.classify.synchronizations.enqueue_order import HostCalls
 from traceviz_dag.read.events import EVENT_RECORD, MISSING, UNRESOLVED, SynchronizationRows, TraceEvents
 
 UNRESOLVED_BY_PROFILER = "unresolved by the profiler (-1)"
 NO_RECORD = "no record row"
-LATER_RECORD = "the record that the profiler names comes after the wait"
+LATER_RECORD = "the record that the profiler names does not come before the wait"
 RECORDED_AGAIN = "the event was recorded again before the wait"
-FAULTS = (UNRESOLVED_BY_PROFILER, NO_RECORD, LATER_RECORD, RECORDED_AGAIN)
+RECORDED_AT_ONCE = "another thread records the event at that moment"
+FAULTS = (UNRESOLVED_BY_PROFILER, NO_RECORD, LATER_RECORD, RECORDED_AGAIN, RECORDED_AT_ONCE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,80 +67,112 @@ def event_records(trace: TraceEvents, calls: HostCalls, row: Int64, call: Int64)
     rows = trace.synchronizations
     named = rows.record_correlation[row]
     named_call = calls_with(named, trace)
-    known = _known_records(rows, trace)
-    latest = _latest_before(known, rows, calls, row, call)
-    listed = bool((rows.kind == EVENT_RECORD).any())
+    known = _known_records(rows, trace, calls)
+    latest, unsure = _latest_before(known, rows, calls, row, call)
     known_call = lookup(known.call, latest)
-    own_rank = np.where(call == NONE, len(calls.rank), lookup(calls.rank, call))
-    named_rank = lookup(calls.rank, named_call)
-    replaced = listed & (latest != NONE)
-    fault = np.full(len(row), NONE, np.int64)
-    fault[(known_call != NONE) & (lookup(calls.rank, known_call) > named_rank)] = FAULTS.index(RECORDED_AGAIN)
-    fault[named_rank > own_rank] = FAULTS.index(LATER_RECORD)
-    streams = np.where(rows.wait_on_stream[row] >= 0, rows.wait_on_stream[row], MISSING)
-    fault[(named_call == NONE) | (streams == MISSING)] = FAULTS.index(NO_RECORD)
+    taken = known.listed & (latest != NONE)
+    stream = np.where(rows.wait_on_stream[row] >= 0, rows.wait_on_stream[row], MISSING)
     unresolved = (named == UNRESOLVED) | (rows.wait_on_stream[row] == UNRESOLVED)
-    fault[unresolved] = FAULTS.index(UNRESOLVED_BY_PROFILER)
-    fault[replaced] = NONE
+    fault = np.select(
+        [
+            taken & unsure,
+            taken,
+            unresolved,
+            (named_call == NONE) | (stream == MISSING),
+            (call != NONE) & ~calls.precede(named_call, call),
+            (known_call != NONE) & (lookup(calls.rank, known_call) > lookup(calls.rank, named_call)),
+        ],
+        [
+            FAULTS.index(RECORDED_AT_ONCE),
+            NONE,
+            FAULTS.index(UNRESOLVED_BY_PROFILER),
+            FAULTS.index(NO_RECORD),
+            FAULTS.index(LATER_RECORD),
+            FAULTS.index(RECORDED_AGAIN),
+        ],
+        NONE,
+    )
     told = fault == NONE
+    shown = told | (fault == FAULTS.index(NO_RECORD))
+    correlation = np.where(taken, lookup(known.correlation, latest), np.where(named > 0, named, MISSING))
+    device = np.where(taken, lookup(known.device, latest), rows.wait_on_device[row])
     return EventRecords(
-        call=np.where(replaced, known_call, np.where(told, named_call, NONE)),
-        correlation=np.where(replaced, lookup(known.correlation, latest), np.where(named > 0, named, MISSING)),
-        stream=np.where(replaced, lookup(known.stream, latest), streams),
-        device=np.where(replaced, lookup(known.device, latest), rows.wait_on_device[row]),
+        call=np.where(told, np.where(taken, known_call, named_call), NONE),
+        correlation=np.where(shown, correlation, MISSING),
+        stream=np.where(shown, np.where(taken, lookup(known.stream, latest), stream), MISSING),
+        device=np.where(shown, device, MISSING),
         fault=fault,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """Records of events whose calls are in the trace."""
+    """Records of events whose calls are in the trace, by event and call.
 
+    Attributes:
+        listed: they are all that the profiler saw, not only those that something waits for.
+        event, context: number of the event in its context, for which its GPU stands.
+        ordered: no earlier record of the event may have taken effect later.
+    """
+
+    listed: bool
     event: Int64
     context: Int64
     call: Int64
     correlation: Int64
     stream: Int64
     device: Int64
+    ordered: Bool
 
 
-def _known_records(rows: SynchronizationRows, trace: TraceEvents) -> _Known:
+def _known_records(rows: SynchronizationRows, trace: TraceEvents, calls: HostCalls) -> _Known:
     """The records that the profiler lists, else those that its synchronisations name."""
-    listed = rows.kind == EVENT_RECORD
-    if listed.any():
-        at = np.flatnonzero(listed & (rows.stream != MISSING))
+    is_record = rows.kind == EVENT_RECORD
+    listed = bool(is_record.any())
+    if listed:
+        at = np.flatnonzero(is_record & (rows.stream != MISSING) & (rows.event != MISSING))
         correlation, stream, device = rows.correlation[at], rows.stream[at], rows.device[at]
     else:
-        at = np.flatnonzero((rows.record_correlation > 0) & (rows.wait_on_stream >= 0))
+        at = np.flatnonzero((rows.record_correlation > 0) & (rows.wait_on_stream >= 0) & (rows.event != MISSING))
         correlation, stream, device = rows.record_correlation[at], rows.wait_on_stream[at], rows.wait_on_device[at]
     call = calls_with(correlation, trace)
-    kept = (call != NONE) & (rows.event[at] != MISSING)
-    return _Known(
-        rows.event[at][kept], rows.device[at][kept], call[kept], correlation[kept], stream[kept], device[kept]
-    )
+    event, context = rows.event[at], rows.device[at]
+    order = np.lexsort((lookup(calls.rank, call), event, context))
+    order = order[call[order] != NONE]
+    event, context, call = event[order], context[order], call[order]
+    ordered = np.ones(len(order), bool)
+    begins = np.flatnonzero((np.diff(event, prepend=-1) != 0) | (np.diff(context, prepend=-1) != 0))
+    for of_event in np.split(np.arange(len(order)), begins[1:]):
+        if len(np.unique(calls.thread[call[of_event]])) > 1:
+            ends = np.maximum.accumulate(calls.end_ns[call[of_event]])
+            ordered[of_event[1:]] = ends[:-1] < calls.start_ns[call[of_event[1:]]]
+    return _Known(listed, event, context, call, correlation[order], stream[order], device[order], ordered)
 
 
-def _latest_before(known: _Known, rows: SynchronizationRows, calls: HostCalls, row: Int64, call: Int64) -> Int64:
-    """For each synchronisation the last known record of its event before its call, as an index; NONE where none is."""
-    found = np.full(len(row), NONE, np.int64)
+def _latest_before(
+    known: _Known, rows: SynchronizationRows, calls: HostCalls, row: Int64, call: Int64
+) -> tuple[Int64, Bool]:
+    """For each synchronisation the last known record of its event before its call, as an index; NONE where none is.
+
+    Beside it: whether another one may be the last, since threads call at once.
+    """
+    found, unsure = np.full(len(row), NONE, np.int64), np.zeros(len(row), bool)
     asks = np.flatnonzero((call != NONE) & (rows.event[row] != MISSING))
-    if not len(known.event) or not len(asks):
-        return found
-    # Events are numbered within the context of a GPU.
-    keys = np.stack(
-        [
-            np.concatenate([known.context, rows.device[row[asks]]]),
-            np.concatenate([known.event, rows.event[row[asks]]]),
-        ]
-    )
-    _, group = np.unique(keys, axis=1, return_inverse=True)
-    group = group.reshape(-1)
+    count = len(known.event)
+    if not count or not len(asks):
+        return found, unsure
+    asking = call[asks]
+    event, context = rows.event[row[asks]], rows.device[row[asks]]
+    keys = np.stack([np.concatenate([known.context, context]), np.concatenate([known.event, event])])
+    group = np.unique(keys, axis=1, return_inverse=True)[1].reshape(-1)
     width = len(calls.rank) + 1
-    of_known = group[: len(known.event)] * width + calls.rank[known.call]
-    wanted = group[len(known.event) :] * width + calls.rank[call[asks]]
-    order = np.argsort(of_known, kind="stable")
-    at = np.searchsorted(of_known[order], wanted, side="left") - 1
-    candidate = order[np.maximum(at, 0)]
-    same = (at >= 0) & (of_known[candidate] // width == group[len(known.event) :])
-    found[asks[same]] = candidate[same]
-    return found
+    place = np.searchsorted(
+        group[:count] * width + calls.rank[known.call], group[count:] * width + calls.rank[asking], side="left"
+    )
+    before, after = np.maximum(place - 1, 0), np.minimum(place, count - 1)
+    there = (place > 0) & (group[before] == group[count:])
+    follows = (place < count) & (group[after] == group[count:])
+    found[asks[there]] = before[there]
+    unsure[asks] = ~calls.precede(known.call[before], asking) | ~known.ordered[before]
+    unsure[asks] |= follows & ~calls.precede(asking, known.call[after])
+    return found, unsure

@@ -107,7 +107,7 @@ def read_operations(schema: NsysSchema, calls: pa.Table, devices: Mapping[tuple[
     there = [part for part in parts if part is not None]
     table = pa.concat_tables([SCHEMAS["operations"].empty_table(), *there]).unify_dictionaries()
     process = known_processes(_numbers(table, "process"), _numbers(calls, "thread"))
-    device = renumbered(_numbers(table, "device"), process, devices)
+    device = _renumbered(_numbers(table, "device"), process, devices)
     launch = join_launches(
         process,
         _numbers(table, "correlation"),
@@ -239,8 +239,7 @@ def processes_of_ids(identifiers: Int64) -> Int64:
     return np.where(identifiers == MISSING, MISSING, identifiers >> PROCESS_BITS)
 
 
-def renumbered(device: Int64, process: Int64, devices: Mapping[tuple[int, int], int]) -> Int64:
-    """The report's numbers of GPUs that processes number themselves; those without an entry stay."""
+def _renumbered(device: Int64, process: Int64, devices: Mapping[tuple[int, int], int]) -> Int64:
     result = device.copy()
     low_bits = (1 << PROCESS_BITS) - 1
     for (process_id, own), gpu in devices.items():

@@ -16,7 +16,7 @@ from traceviz_dag.read.events import (
     STREAM_SYNCHRONIZE,
     STREAM_WAIT,
 )
-from traceviz_dag.read.nsys.operations import known_processes, processes_of_ids, renumbered
+from traceviz_dag.read.nsys.operations import known_processes, processes_of_ids
 from traceviz_dag.read.nsys.profile import SCHEMAS
 from traceviz_dag.read.nsys.rows import order_by_key
 from traceviz_dag.read.nsys.schema import NsysSchema, number, required
@@ -27,23 +27,37 @@ _NONE_32 = 2**32 - 1
 _KINDS = {1: EVENT_SYNCHRONIZE, 2: STREAM_WAIT, 3: STREAM_SYNCHRONIZE, 4: DEVICE_SYNCHRONIZE}
 """``syncType`` → kind."""
 
+Contexts = Mapping[tuple[int, int], int]
+"""(process, CUDA context) → the GPU that operations of this context ran on."""
+
 _PLACE = {
-    "device": number("deviceId"),
+    "context": number("contextId"),
     "stream": number("streamId"),
     "process_id": number("globalPid"),
     "correlation": number("correlationId"),
 }
 
 
-def read_synchronizations(schema: NsysSchema, calls: pa.Table, devices: Mapping[tuple[int, int], int]) -> pa.Table:
+def contexts_of(operations: pa.Table) -> Contexts:
+    """The GPU of each context, from what ran in it."""
+    found: dict[tuple[int, int], int] = {}
+    for row in operations.group_by(["process", "context", "device"]).aggregate([]).to_pylist():
+        key = (row["process"], row["context"])
+        # A context is of one GPU.
+        found[key] = MISSING if key in found else row["device"]
+    return found
+
+
+def read_synchronizations(schema: NsysSchema, calls: pa.Table, contexts: Contexts) -> pa.Table:
     """Synchronisations by process and start, without rows of an export that has none.
 
     The record of an event is the one with the same ``eventSyncId``: numbers of events are used again, and times of
-    events are 0 unless they were asked for.
+    events are 0 unless they were asked for. The GPU follows from the context: the ``deviceId`` of a synchronisation is
+    0 on every GPU.
 
     Args:
         calls: as ``read_calls`` gives them.
-        devices: (process id, the process's own number of a device) → the GPU's number in the report.
+        contexts: as ``contexts_of`` gives them.
     """
     rows = schema.select(
         "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION",
@@ -58,8 +72,8 @@ def read_synchronizations(schema: NsysSchema, calls: pa.Table, devices: Mapping[
     )
     if rows is None or not rows.num_rows:
         return SCHEMAS["synchronizations"].empty_table()
-    process, device = _owners(rows, calls, devices)
-    record, events = _records(schema, calls, devices, process, _numbers(rows, "sync_id"))
+    process, device = _owners(rows, calls, contexts)
+    record, events = _records(schema, calls, contexts, process, _numbers(rows, "sync_id"))
     kind, start, stream = _numbers(rows, "type"), _numbers(rows, "start_ns"), _numbers(rows, "stream")
     columns = {
         "kind": np.array([_KINDS.get(one, OTHER_SYNCHRONIZATION) for one in kind.tolist()], np.int8),
@@ -81,7 +95,7 @@ def read_synchronizations(schema: NsysSchema, calls: pa.Table, devices: Mapping[
 def _records(
     schema: NsysSchema,
     calls: pa.Table,
-    devices: Mapping[tuple[int, int], int],
+    contexts: Contexts,
     process: Int64,
     sync_id: Int64,
 ) -> tuple[Int64, dict[str, Int64]]:
@@ -96,7 +110,7 @@ def _records(
             schema.note("table CUPTI_ACTIVITY_KIND_CUDA_EVENT is empty: nothing tells which record a stream waits for")
         nothing = np.empty(0, np.int64)
         return np.full(len(process), NONE, np.int64), dict.fromkeys(("stream", "device", "correlation"), nothing)
-    owner, device = _owners(rows, calls, devices)
+    owner, device = _owners(rows, calls, contexts)
     ids = _numbers(rows, "sync_id")
     keys = np.stack([np.concatenate([owner, process]), np.concatenate([ids, sync_id])])
     _, group = np.unique(keys, axis=1, return_inverse=True)
@@ -114,10 +128,12 @@ def _records(
     }
 
 
-def _owners(rows: pa.Table, calls: pa.Table, devices: Mapping[tuple[int, int], int]) -> tuple[Int64, Int64]:
-    """Process and GPU of each row."""
+def _owners(rows: pa.Table, calls: pa.Table, contexts: Contexts) -> tuple[Int64, Int64]:
+    """Process and GPU of each row; MISSING where nothing ran in its context."""
     process = known_processes(processes_of_ids(_numbers(rows, "process_id")), _numbers(calls, "thread"))
-    return process, renumbered(_numbers(rows, "device"), process, devices)
+    pairs, which = np.unique(np.stack([process, _numbers(rows, "context")]), axis=1, return_inverse=True)
+    gpus = np.array([contexts.get((owner, context), MISSING) for owner, context in pairs.T.tolist()], np.int64)
+    return process, gpus[which.reshape(-1)]
 
 
 def _numbers(table: pa.Table, name: str) -> Int64:
