@@ -22,7 +22,7 @@ import pytest
 
 from traceviz_dag.orchestration.instance import open_instance
 
-RANK_ASSETS = ("traces", "kernels", "microbatches", "overlap")
+RANK_ASSETS = ("traces", "kernels", "microbatches", "synchronizations", "overlap")
 RANK_STEP = (*RANK_ASSETS, "nvtx_ranges")
 TOPOLOGY_ASSETS = ("topology", "process_groups")
 ITERATION_ASSETS = ("iterations", "runs", "collectives", "rank_clocks", "pipelines", "periods")

@@ -206,7 +206,7 @@ class Model:
     def ends_together(self, one: int, other: int) -> bool:
         """Whether the file cannot tell which of two operations ends last."""
         first, second = (self.operations[number] for number in (one, other))
-        return self.microseconds and abs(first.end - second.end) < 2000
+        return abs(first.end - second.end) < (2000 if self.microseconds else 1)
 
     def _event_arguments(self, stream: int, record: int, event: int) -> dict[str, int]:
         if self.named == "last":
