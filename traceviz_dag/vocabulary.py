@@ -80,6 +80,23 @@ class StepEvidence(StrEnum):
     NONE = "none"
 
 
+class SynchronizationKind(StrEnum):
+    """What waits for what in a synchronisation; in all but the first the host waits."""
+
+    STREAM_WAIT = "stream_wait"
+    EVENT_SYNCHRONIZE = "event_synchronize"
+    STREAM_SYNCHRONIZE = "stream_synchronize"
+    DEVICE_SYNCHRONIZE = "device_synchronize"
+    MEMORY_COPY = "memory_copy"
+
+
+class SynchronizationEvidence(StrEnum):
+    """What tells of a synchronisation: the profiler's own row of it, or the order of the host calls alone."""
+
+    RECORDED = "recorded"
+    ORDER = "order"
+
+
 class TraceStatus(StrEnum):
     """How the reading of one trace file ended."""
 

@@ -23,7 +23,7 @@ import pytest
 from traceviz_dag.orchestration.instance import open_instance
 from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES
 
-RANK_ASSETS = ("traces", "kernels", "microbatches", "overlap")
+RANK_ASSETS = ("traces", "kernels", "microbatches", "synchronizations", "overlap")
 RANK_STEP = (*RANK_ASSETS, "nvtx_ranges")
 TOPOLOGY_ASSETS = ("topology", "process_groups")
 ITERATION_ASSETS = ("iterations", "runs", *ACROSS_RANKS_TABLES)

@@ -40,6 +40,7 @@ class KernelFacts:
         kind: index into KINDS.
         decision_of: index into ``decisions``, or NONE for what is no communication.
         stage: the rank's position in its pipeline group; None where unknown.
+        order: the device rows by kernel_id.
     """
 
     kind: Int64
@@ -49,6 +50,13 @@ class KernelFacts:
     collectives: CollectiveFacts
     launches: Launches
     stage: int | None
+    order: Int64
+
+
+def kernel_order(trace: TraceEvents) -> Int64:
+    """The device rows in the order of table ``kernels``: by start, device and stream."""
+    device = trace.device
+    return np.lexsort((device.stream, device.device, device.start_ns))
 
 
 def kernels_table(
@@ -56,7 +64,7 @@ def kernels_table(
 ) -> pa.Table:
     """The table ``kernels``, by start, device and stream."""
     device = trace.device
-    order = np.lexsort((device.stream, device.device, device.start_ns))
+    order = facts.order
 
     def pick(values: npt.NDArray[np.int64 | np.int32]) -> Int64:
         return values[order].astype(np.int64, copy=False)

@@ -11,14 +11,24 @@ from traceviz_dag.arrays import NONE, Int64, lookup
 from traceviz_dag.classify.cpu_work import cpu_work, has_device_rows
 from traceviz_dag.classify.dimensions.communication import JobGroups, complete_facts, decide_dimensions
 from traceviz_dag.classify.dimensions.dimension_evidence import DimensionDecision
-from traceviz_dag.classify.kernel_table import COMMUNICATION, COMPUTATION, KINDS, MEMORY, KernelFacts, kernels_table
+from traceviz_dag.classify.kernel_table import (
+    COMMUNICATION,
+    COMPUTATION,
+    KINDS,
+    MEMORY,
+    KernelFacts,
+    kernel_order,
+    kernels_table,
+)
 from traceviz_dag.classify.launches import Launches, call_tree, find_launches
 from traceviz_dag.classify.phases.kernel_phases import KernelNames, kernel_phases
 from traceviz_dag.classify.phases.places import PHASES, UNKNOWN_PHASE, infer_places, read_places
 from traceviz_dag.classify.phases.step_surroundings import Communications
 from traceviz_dag.classify.phases.steps import MicrobatchSteps, ProfilerSteps, profiler_steps
 from traceviz_dag.classify.rules import Rules
+from traceviz_dag.classify.synchronizations.table import synchronizations_table
 from traceviz_dag.read.events import KERNEL, MISSING, TraceEvents
+from traceviz_dag.tables import SYNCHRONIZATIONS
 from traceviz_dag.vocabulary import Dimension, Phase
 
 
@@ -30,11 +40,13 @@ class Classification:
         kernels: table ``kernels``, all training steps of the file, by start.
         steps: forward and backward steps of micro-batches on the host.
         profiler_steps: the ProfilerStep annotations.
+        synchronizations: table ``synchronizations``, all training steps of the file, by start.
     """
 
     kernels: pa.Table
     steps: MicrobatchSteps
     profiler_steps: ProfilerSteps
+    synchronizations: pa.Table
 
 
 def classify(trace: TraceEvents, rules: Rules, groups: JobGroups, stage: int | None) -> Classification:
@@ -46,7 +58,8 @@ def classify(trace: TraceEvents, rules: Rules, groups: JobGroups, stage: int | N
     """
     tree = call_tree(trace)
     profiler = profiler_steps(trace)
-    if has_device_rows(trace):
+    on_gpu = has_device_rows(trace)
+    if on_gpu:
         launches = find_launches(trace, tree)
     else:
         trace, launches = cpu_work(trace, tree)
@@ -73,8 +86,13 @@ def classify(trace: TraceEvents, rules: Rules, groups: JobGroups, stage: int | N
     named = np.array([PHASES.index(rule.phase or Phase.UNKNOWN) for rule in rules.kernels] + [UNKNOWN_PHASE])
     kernel_names = KernelNames(named[kernel_rule], kernel_rule, tuple(rule.name for rule in rules.kernels))
     phases = kernel_phases(trace, launches, places, between, kernel_names, decisions, decision_of)
-    facts_of_kernels = KernelFacts(kind, phases, tuple(decisions), decision_of, facts, launches, stage)
-    return Classification(kernels_table(trace, tree, places, profiler, facts_of_kernels), places.steps, profiler)
+    order = kernel_order(trace)
+    facts_of_kernels = KernelFacts(kind, phases, tuple(decisions), decision_of, facts, launches, stage, order)
+    kernels = kernels_table(trace, tree, places, profiler, facts_of_kernels)
+    synchronizations = SYNCHRONIZATIONS.schema.empty_table()
+    if on_gpu:
+        synchronizations = synchronizations_table(trace, launches, profiler, np.argsort(order))
+    return Classification(kernels, places.steps, profiler, synchronizations)
 
 
 def _communications(

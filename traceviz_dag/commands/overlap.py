@@ -192,7 +192,7 @@ def _from_path(
     from traceviz_dag.pipeline.completeness import RankFault, ranks_chosen_by_name, read_completeness
     from traceviz_dag.pipeline.discovery import inputs_below
     from traceviz_dag.pipeline.iteration import rank_traces, read_topology
-    from traceviz_dag.pipeline.ranks import classify_trace, kernels_of_step, read_events, read_fault, step_windows
+    from traceviz_dag.pipeline.ranks import classify_trace, read_events, read_fault, rows_of_step, step_windows
 
     explicit = start_ns is not None or end_ns is not None
     whole = window == "file" or explicit
@@ -225,7 +225,7 @@ def _from_path(
             if whole:
                 table = window_overlap(classified.kernels, "clip" if explicit else "file", start_ns, end_ns)
             else:
-                kernels = kernels_of_step(classified, trace.step)
+                kernels = rows_of_step(classified.kernels, trace.step)
                 table = overlap_table(kernels, step_windows(classified, trace.step), classified.kernels)
             place = {"run": inputs.run, "iteration": inputs.iteration, "rank": trace.rank}
             rows += [

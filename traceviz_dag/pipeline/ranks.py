@@ -26,7 +26,7 @@ from traceviz_dag.read.kineto.reader import EXPORT_AGAIN, told
 from traceviz_dag.tables import TRACES
 from traceviz_dag.vocabulary import Category, Dimension, Kind, Phase, TraceStatus
 
-RANK_TABLES = ("traces", "kernels", "microbatches", "overlap")
+RANK_TABLES = ("traces", "kernels", "microbatches", "synchronizations", "overlap")
 """The tables that every rank's trace becomes, in the order in which they are written."""
 
 _READINGS = 2
@@ -53,13 +53,14 @@ def analyse_rank(trace: RankTrace, topology: Topology, rules: Rules) -> Mapping[
 def _analyse_once(trace: RankTrace, topology: Topology, rules: Rules) -> Mapping[str, pa.Table]:
     events = read_events(trace, topology, rules)
     classified = classify_trace(events, trace.rank, topology, rules)
-    kernels = kernels_of_step(classified, trace.step)
+    kernels = rows_of_step(classified.kernels, trace.step)
     windows = step_windows(classified, trace.step)
     return {
         **format_of_trace(trace).tables(trace, windows),
         "traces": _traces_row(trace, events, classified, kernels, rules),
         "kernels": kernels,
         "microbatches": microbatches_table(kernels, _host_steps(classified, trace.step)),
+        "synchronizations": rows_of_step(classified.synchronizations, trace.step),
         "overlap": overlap_table(kernels, windows, classified.kernels),
     }
 
@@ -93,11 +94,9 @@ def classify_trace(events: TraceEvents, rank: int, topology: Topology, rules: Ru
     return classify(events, rules, job_groups(topology), stage)
 
 
-def kernels_of_step(classified: Classification, step: int | None) -> pa.Table:
-    """The kernels that belong to one ProfilerStep; all of them where ``step`` is None."""
-    if step is None:
-        return classified.kernels
-    return classified.kernels.filter(pc.equal(classified.kernels["step"], step))
+def rows_of_step(table: pa.Table, step: int | None) -> pa.Table:
+    """The rows of a table that belong to one ProfilerStep; all of them where ``step`` is None."""
+    return table if step is None else table.filter(pc.equal(table["step"], step))
 
 
 def step_windows(classified: Classification, step: int | None) -> list[tuple[int, int, int]]:

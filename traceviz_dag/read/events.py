@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from traceviz_dag.arrays import Int8, Int32, Int64
 
 MISSING = -(2**62)
@@ -18,6 +20,12 @@ CPU_OP, PYTHON_FUNCTION, USER_ANNOTATION = 0, 1, 2
 
 KERNEL, MEMORY_COPY, MEMORY_SET = 0, 1, 2
 """Codes of ``DeviceRows.category``."""
+
+EVENT_SYNCHRONIZE, STREAM_WAIT, STREAM_SYNCHRONIZE, DEVICE_SYNCHRONIZE, EVENT_RECORD, OTHER_SYNCHRONIZATION = range(6)
+"""Codes of ``SynchronizationRows.kind``."""
+
+UNRESOLVED = -1
+"""What profilers write for a stream or record of a synchronisation that they did not find."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +173,42 @@ class DeviceRows:
 
 
 @dataclass(frozen=True, slots=True)
+class SynchronizationRows:
+    """What the profiler recorded of synchronisations and of recorded events, in file order.
+
+    Attributes:
+        kind: which synchronisation; EVENT_RECORD says on which stream an event was recorded.
+        start_ns, duration_ns: as the profiler gives them; MISSING where it does not.
+        device: GPU of the stream.
+        stream: the stream that waits, that the host waits for, or on which the event was recorded; MISSING where none.
+        correlation: of the host call.
+        wait_on_stream, wait_on_device: stream and GPU of the event that is waited for; may be UNRESOLVED.
+        record_correlation: of the call that recorded this event; may be UNRESOLVED.
+        event: number of the event. Numbers are used again: a record's correlation tells more, where it is given.
+    """
+
+    kind: Int8
+    start_ns: Int64
+    duration_ns: Int64
+    device: Int64
+    stream: Int64
+    correlation: Int64
+    wait_on_stream: Int64
+    wait_on_device: Int64
+    record_correlation: Int64
+    event: Int64
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+
+def no_synchronizations() -> SynchronizationRows:
+    """What a trace has whose profiler recorded no synchronisations."""
+    nothing = np.empty(0, np.int64)
+    return SynchronizationRows(nothing.astype(np.int8), *[nothing] * (len(SynchronizationRows.__slots__) - 1))
+
+
+@dataclass(frozen=True, slots=True)
 class Thread:
     """One host thread."""
 
@@ -206,3 +250,4 @@ class TraceEvents:
     communication_operators: Int64
     operator_facts: CollectiveFacts
     report: ReadReport
+    synchronizations: SynchronizationRows = field(default_factory=no_synchronizations)

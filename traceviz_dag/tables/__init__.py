@@ -23,7 +23,7 @@ from traceviz_dag.tables.across_ranks import (
 from traceviz_dag.tables.causes import MESSAGES, PATH_EDGES, PATH_ITEMS, PATH_SEGMENTS, WHAT_IF
 from traceviz_dag.tables.derived import DerivedTable, tables_of_others
 from traceviz_dag.tables.iterations import ITERATIONS, NIGHT_DELTAS, NIGHTS, RUNS
-from traceviz_dag.tables.ranks import KERNELS, MICROBATCHES, NVTX_RANGES, OVERLAP, TRACES
+from traceviz_dag.tables.ranks import KERNELS, MICROBATCHES, NVTX_RANGES, OVERLAP, SYNCHRONIZATIONS, TRACES
 from traceviz_dag.tables.schema import BY_ITERATION, BY_RANK, PARTITION_COLUMNS, Column, Table
 from traceviz_dag.tables.topology import PROCESS_GROUPS, TOPOLOGY
 
@@ -53,6 +53,7 @@ __all__ = [
     "PROCESS_GROUPS",
     "RANK_CLOCKS",
     "RUNS",
+    "SYNCHRONIZATIONS",
     "TABLES",
     "TOPOLOGY",
     "TRACES",
@@ -67,7 +68,8 @@ __all__ = [
 TABLES: dict[str, Table] = {
     table.name: table
     for table in (
-        *(RUNS, TRACES, TOPOLOGY, PROCESS_GROUPS, KERNELS, MICROBATCHES, OVERLAP, NVTX_RANGES, ITERATIONS),
+        *(RUNS, TRACES, TOPOLOGY, PROCESS_GROUPS, KERNELS, MICROBATCHES, SYNCHRONIZATIONS, OVERLAP, NVTX_RANGES),
+        ITERATIONS,
         *(COLLECTIVES, RANK_CLOCKS, LATE_RANKS, BLAME, LINKS, EXPERT_LOADS, PIPELINES, PERIODS, PERIOD_PERCENTILES),
         *(MESSAGES, PATH_EDGES, PATH_SEGMENTS, PATH_ITEMS, WHAT_IF),
         *(NIGHTS, NIGHT_DELTAS),

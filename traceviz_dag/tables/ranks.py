@@ -146,6 +146,49 @@ MICROBATCHES = Table(
     ),
 )
 
+SYNCHRONIZATIONS = Table(
+    "synchronizations",
+    "One synchronisation: a stream that waits for an event, or a host call that waits for the GPU.",
+    BY_RANK,
+    (
+        Column("synchronization_id", BIGINT, "Ordinal within the file, by start."),
+        Column(
+            "kind",
+            DICTIONARY,
+            "stream_wait (a stream waits); the host waits in event_synchronize, stream_synchronize, "
+            "device_synchronize and memory_copy (a copy to the host that the call itself launched).",
+        ),
+        Column("name", DICTIONARY, "Name of the host call; NULL where the trace has no row of it."),
+        Column("thread", BIGINT, "Thread of the host call."),
+        Column("start_ns", BIGINT, "Start of the host call, ns on the rank's clock."),
+        Column("duration_ns", BIGINT, "Duration of the host call, ns."),
+        Column("step", BIGINT, "ProfilerStep of the host call, else the nearest; NULL where the file has none."),
+        Column(
+            "device", DICTIONARY, "gpu:N of the stream that waits or of what the host waits for; NULL where unknown."
+        ),
+        Column("stream", BIGINT, "Stream that waits; NULL where the host waits, and where unknown."),
+        Column("wait_on_stream", BIGINT, "Stream waited for; NULL where unknown, and for a whole device."),
+        Column("correlation", BIGINT, "Correlation id of the host call."),
+        Column("record_correlation", BIGINT, "Correlation id of the call that recorded the event waited for."),
+        Column(
+            "waited_for_kernel_id",
+            BIGINT,
+            "kernel_id of the last kernel or memory operation on wait_on_stream before the event was recorded, or "
+            "before the host call; for a whole device the one of these that ends last. NULL where unresolved.",
+        ),
+        Column(
+            "waiting_kernel_id",
+            BIGINT,
+            "kernel_id of the first kernel or memory operation on stream after the wait; where the host waits, of the "
+            "next one that its thread launches. NULL where unresolved.",
+        ),
+        Column(
+            "evidence", DICTIONARY, "recorded (the profiler has a row of it) or order (only the host call is there)."
+        ),
+        Column("fault", DICTIONARY, "Why a kernel_id is NULL; NULL where none is."),
+    ),
+)
+
 OVERLAP = Table(
     "overlap",
     "Rank × device × window × dimension: computation and communication as unions, hidden and exposed.",

@@ -29,6 +29,7 @@ from traceviz_dag.read.events import (
     LaunchRows,
     ProcessGroup,
     ReadReport,
+    SynchronizationRows,
     Thread,
     TraceEvents,
     TraceHeader,
@@ -116,7 +117,8 @@ def trace_events(
     ranges = _meaningful(ranges, rules) if rules is not None else ranges
     host = _host_rows(ranges, threads, strings, base)
     collective, nccl_rows, nccl_facts = _communication(operations, ranges, calls, first_call, header, strings)
-    report = ReadReport(len(operations) + len(calls) + len(ranges))
+    synchronizations = _synchronization_rows(profile, part, base)
+    report = ReadReport(len(operations) + len(calls) + len(ranges) + len(synchronizations))
     events = TraceEvents(
         header=header,
         strings=(),
@@ -127,6 +129,7 @@ def trace_events(
         communication_operators=nccl_rows,
         operator_facts=nccl_facts,
         report=report,
+        synchronizations=synchronizations,
     )
     events = replace(events, strings=tuple(strings.codes))
     if iterations is None or "ProfilerStep" in iterations.source:
@@ -179,6 +182,26 @@ def _launch_rows(calls: pa.Table, threads: Int64, strings: _Strings, base: int) 
         thread=np.searchsorted(threads, _numbers(calls, "thread")).astype(np.int32),
         correlation=_numbers(calls, "correlation"),
         external_id=np.full(calls.num_rows, MISSING, dtype=np.int64),
+    )
+
+
+def _synchronization_rows(profile: NsysProfile, part: NsysPart, base: int) -> SynchronizationRows:
+    """Those of the process, also on its other GPUs: a host call may wait for these."""
+    rows, _ = profile.part("synchronizations", part.process, *SCHEMAS["synchronizations"].names)
+    copied = (
+        "duration_ns",
+        "device",
+        "stream",
+        "correlation",
+        "wait_on_stream",
+        "wait_on_device",
+        "record_correlation",
+    )
+    return SynchronizationRows(
+        kind=_numbers(rows, "kind").astype(np.int8),
+        start_ns=_numbers(rows, "start_ns") + base,
+        event=np.full(rows.num_rows, MISSING, dtype=np.int64),
+        **{name: _numbers(rows, name) for name in copied},
     )
 
 

@@ -11,12 +11,32 @@ import numpy as np
 import numpy.typing as npt
 
 from traceviz_dag.arrays import Int32, Int64
-from traceviz_dag.read.events import CPU_OP, MISSING, PYTHON_FUNCTION, CollectiveFacts, DeviceRows, HostRows, LaunchRows
+from traceviz_dag.read.events import (
+    CPU_OP,
+    MISSING,
+    OTHER_SYNCHRONIZATION,
+    PYTHON_FUNCTION,
+    UNRESOLVED,
+    CollectiveFacts,
+    DeviceRows,
+    HostRows,
+    LaunchRows,
+    SynchronizationRows,
+)
 from traceviz_dag.read.kineto import packing
 from traceviz_dag.read.kineto.communication_facts import FactRows
 from traceviz_dag.read.kineto.event_decoder import Codes, Piece
 from traceviz_dag.read.kineto.packing import Columns, GrowingTable, integers, triples
-from traceviz_dag.read.kineto.schema import DEVICE_GROUP, GROUP_OF_CODE, HOST_GROUP, LAUNCH_GROUP, TABLE_CODE_OF_CODE
+from traceviz_dag.read.kineto.schema import (
+    DEVICE_GROUP,
+    GROUP_OF_CODE,
+    HOST_GROUP,
+    LAUNCH_GROUP,
+    SYNCHRONIZATION_CODE,
+    SYNCHRONIZATION_GROUP,
+    SYNCHRONIZATION_OF_NAME,
+    TABLE_CODE_OF_CODE,
+)
 from traceviz_dag.read.kineto.threads import ThreadTable
 from traceviz_dag.read.kineto.timestamps import EXACT_BELOW, to_nanoseconds
 
@@ -27,6 +47,9 @@ BAD_DURATION = "negative or impossible duration"
 
 _COMMUNICATION_OPERATOR = "record_param_comms"
 _UNTOLD_PROCESS = -1
+_STREAM_ROW_OFFSET = 1_000_000
+"""Kineto may put a synchronisation of stream N on row N + 1,000,000, beside the stream's own row."""
+_UNSIGNED_NONE = 2**32 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +60,7 @@ class Tables:
     host: HostRows
     launches: LaunchRows
     device: DeviceRows
+    synchronizations: SynchronizationRows
     communication_operators: Int64
     operator_facts: CollectiveFacts
 
@@ -59,12 +83,13 @@ class ColumnBuilder:
         self._strings[""] = 0
         self._communication_code = self._strings[_COMMUNICATION_OPERATOR]
         self._host, self._launches, self._device = GrowingTable(), GrowingTable(), GrowingTable()
+        self._synchronizations = GrowingTable()
         self._device_facts, self._operator_facts = FactRows(), FactRows()
 
     @property
     def rows_kept(self) -> int:
         """Events that are rows of a table."""
-        return self._host.rows + self._launches.rows + self._device.rows
+        return self._host.rows + self._launches.rows + self._device.rows + self._synchronizations.rows
 
     def add(self, piece: Piece) -> None:
         """Append the events of a piece, in file order."""
@@ -76,6 +101,10 @@ class ColumnBuilder:
         duration = piece.duration_us
         good = (duration >= 0) & (duration < EXACT_BELOW) & (start_ns != MISSING)
         if not good.all():
+            # The host call tells when a synchronisation was: of its own row the times are not needed.
+            untimed = (codes == SYNCHRONIZATION_CODE) & ~good
+            start_ns = np.where(untimed, np.where(start_ns == MISSING, 0, start_ns), start_ns)
+            duration, good = np.where(untimed, 0.0, duration), good | untimed
             self._count_bad(duration, start_ns)
             rows = list(compress(rows, good.tobytes()))
             codes, start_ns, duration = codes[good], start_ns[good], duration[good]
@@ -92,7 +121,8 @@ class ColumnBuilder:
         host = self._host.whole(HostRows)
         launches = self._launches.whole(LaunchRows)
         device = self._device.whole(DeviceRows, without=("process", "collective"))
-        for columns in (host, launches, device):
+        synchronizations = self._synchronizations.whole(SynchronizationRows)
+        for columns in (host, launches, device, synchronizations):
             columns["start_ns"] += base_time_ns
         device["process"] = self._device_processes(device["correlation"], launches)
         operator_facts = self._operator_facts.dense(self._strings)
@@ -102,6 +132,7 @@ class ColumnBuilder:
             host=HostRows(**host),
             launches=LaunchRows(**launches),
             device=DeviceRows(**device, collective=device_facts),
+            synchronizations=SynchronizationRows(**synchronizations),
             communication_operators=self._operator_facts.rows(),
             operator_facts=operator_facts,
         )
@@ -116,7 +147,7 @@ class ColumnBuilder:
         groups = GROUP_OF_CODE[codes]
         processes = self.threads.process_ids.of([row.pid for row in rows])
         threads = self.threads.thread_ids.of([row.tid for row in rows])
-        near = np.flatnonzero(groups != DEVICE_GROUP)
+        near = np.flatnonzero(groups < DEVICE_GROUP)
         columns["thread"] = np.zeros(len(rows), np.int32)
         columns["thread"][near] = self.threads.indices(processes[near], threads[near])
         for group, add in ((HOST_GROUP, self._add_host), (LAUNCH_GROUP, self._add_launches)):
@@ -126,6 +157,12 @@ class ColumnBuilder:
         places = np.flatnonzero(groups == DEVICE_GROUP)
         if len(places):
             self._add_device(_part(columns, places), _take(rows, places), processes[places], threads[places])
+        places = np.flatnonzero(groups == SYNCHRONIZATION_GROUP)
+        if len(places):
+            own = {name: columns[name][places] for name in ("start_ns", "duration_ns")}
+            self._synchronizations.append(
+                own | _synchronization_columns(_take(rows, places), processes[places], threads[places])
+            )
 
     def _add_host(self, columns: Columns, rows: list[Any]) -> None:
         python = np.flatnonzero(columns["category"] == PYTHON_FUNCTION)
@@ -183,6 +220,31 @@ class ColumnBuilder:
         agreed = found[owner[first[found]] == owner[last[found]]]
         told[agreed] = owner[first[agreed]]
         return told
+
+
+def _synchronization_columns(rows: list[Any], devices: Int64, streams: Int64) -> Columns:
+    arguments = [row.args for row in rows]
+    kind = np.array([SYNCHRONIZATION_OF_NAME.get(row.name, OTHER_SYNCHRONIZATION) for row in rows], np.int8)
+    streams = np.where(streams >= _STREAM_ROW_OFFSET, streams - _STREAM_ROW_OFFSET, streams)
+    given = integers([row.stream for row in arguments])
+    stream = _signed(_or_else(given, streams))
+    return {
+        "kind": kind,
+        "device": _or_else(integers([row.device for row in arguments]), devices),
+        "stream": np.where(stream < 0, MISSING, stream),
+        "correlation": integers([row.correlation for row in arguments]),
+        "wait_on_stream": _signed(integers([row.wait_on_stream for row in arguments])),
+        "wait_on_device": np.full(len(rows), MISSING, np.int64),
+        "record_correlation": _signed(integers([row.record_correlation for row in arguments])),
+        "event": _or_else(
+            integers([row.event for row in arguments]), integers([row.recorded_event for row in arguments])
+        ),
+    }
+
+
+def _signed(values: Int64) -> Int64:
+    """What older versions write as an unsigned 32-bit integer, -1 above all."""
+    return np.where(values == _UNSIGNED_NONE, UNRESOLVED, values)
 
 
 def _device_columns(arguments: list[Any]) -> Columns:

@@ -23,6 +23,7 @@ _DTYPES: dict[str, type[np.generic]] = {
     "thread": np.int32,
     "process": np.int32,
     "category": np.int8,
+    "kind": np.int8,
 }
 
 

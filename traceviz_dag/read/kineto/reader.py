@@ -76,6 +76,7 @@ def read_kineto(path: Path, *, chunk_bytes: int = CHUNK_BYTES) -> TraceEvents:
         host=tables.host,
         launches=tables.launches,
         device=device,
+        synchronizations=tables.synchronizations,
         communication_operators=tables.communication_operators,
         operator_facts=tables.operator_facts,
         report=ReadReport(

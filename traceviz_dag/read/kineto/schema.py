@@ -7,19 +7,34 @@ from typing import Any, Union
 import msgspec
 import numpy as np
 
-from traceviz_dag.read.events import CPU_OP, KERNEL, MEMORY_COPY, MEMORY_SET, MISSING, PYTHON_FUNCTION, USER_ANNOTATION
+from traceviz_dag.read.events import (
+    CPU_OP,
+    DEVICE_SYNCHRONIZE,
+    EVENT_RECORD,
+    EVENT_SYNCHRONIZE,
+    KERNEL,
+    MEMORY_COPY,
+    MEMORY_SET,
+    MISSING,
+    PYTHON_FUNCTION,
+    STREAM_SYNCHRONIZE,
+    STREAM_WAIT,
+    USER_ANNOTATION,
+)
 
-HOST_GROUP, LAUNCH_GROUP, DEVICE_GROUP, REST_GROUP = 0, 1, 2, 3
+HOST_GROUP, LAUNCH_GROUP, DEVICE_GROUP, SYNCHRONIZATION_GROUP, REST_GROUP = range(5)
 """What becomes of a category: a table of its own, or (rest) nothing but a count."""
 
 _DEVICE_CODES = 3
-LAUNCH_CODE, METADATA_CODE, IGNORED_CODE = 6, 7, 8
+LAUNCH_CODE, METADATA_CODE, IGNORED_CODE, SYNCHRONIZATION_CODE = 6, 7, 8, 9
 
-GROUP_OF_CODE = np.array([HOST_GROUP] * 3 + [DEVICE_GROUP] * 3 + [LAUNCH_GROUP] + [REST_GROUP] * 2, np.uint8)
+GROUP_OF_CODE = np.array(
+    [HOST_GROUP] * 3 + [DEVICE_GROUP] * 3 + [LAUNCH_GROUP] + [REST_GROUP] * 2 + [SYNCHRONIZATION_GROUP], np.uint8
+)
 """Category code → group."""
 
 TABLE_CODE_OF_CODE = np.array(
-    [CPU_OP, PYTHON_FUNCTION, USER_ANNOTATION, KERNEL, MEMORY_COPY, MEMORY_SET, 0, 0, 0], np.int8
+    [CPU_OP, PYTHON_FUNCTION, USER_ANNOTATION, KERNEL, MEMORY_COPY, MEMORY_SET, 0, 0, 0, 0], np.int8
 )
 """Category code → code in ``HostRows.category`` or ``DeviceRows.category``."""
 
@@ -38,9 +53,19 @@ _CODE_OF_TEXT = {
     "Trace": IGNORED_CODE,
     "overhead": IGNORED_CODE,
     "cpu_instant_event": IGNORED_CODE,
-    "cuda_sync": IGNORED_CODE,
+    "cuda_sync": SYNCHRONIZATION_CODE,
+    "cuda_event": SYNCHRONIZATION_CODE,
 }
 """Categories of today's Kineto."""
+
+SYNCHRONIZATION_OF_NAME = {
+    "Event Sync": EVENT_SYNCHRONIZE,
+    "Stream Wait Event": STREAM_WAIT,
+    "Stream Sync": STREAM_SYNCHRONIZE,
+    "Context Sync": DEVICE_SYNCHRONIZE,
+    "cudaEvent": EVENT_RECORD,
+}
+"""Name of a row of a synchronisation or a recorded event → its kind."""
 
 _CODE_OF_OTHER_TEXT = {
     "": METADATA_CODE,
@@ -113,11 +138,22 @@ _COMMUNICATION_KEYS = {
     "source_rank": "Src Rank",
     "destination_rank": "Dst Rank",
 }
+_SYNCHRONIZATION_KEYS = {
+    "wait_on_stream": "wait_on_stream",
+    "record_correlation": "wait_on_cuda_event_record_corr_id",
+    "event": "wait_on_cuda_event_id",
+    "recorded_event": "event_id",
+    "stream": "stream",
+    "correlation": "correlation",
+    "device": "device",
+}
 _THREAD_NAME_KEYS = {"name": "name"}
 """Attribute → key in ``args``, about in the order in which Kineto writes them, which decodes fastest."""
 
 
-_INTEGERS = frozenset(_OPERATOR_KEYS | _PYTHON_KEYS | _LAUNCH_KEYS | _DEVICE_KEYS) - frozenset(_SIZES)
+_INTEGERS = frozenset(_OPERATOR_KEYS | _PYTHON_KEYS | _LAUNCH_KEYS | _DEVICE_KEYS | _SYNCHRONIZATION_KEYS) - frozenset(
+    _SIZES
+)
 
 
 def _type_of(attribute: str) -> Any:
@@ -144,6 +180,7 @@ Arguments = _arguments(
     _DEVICE_KEYS,
     _COMMUNICATION_KEYS,
     _THREAD_NAME_KEYS,
+    _SYNCHRONIZATION_KEYS,
     lenient=True,
 )
 """Arguments of an event of any category."""
@@ -166,6 +203,7 @@ _ARGUMENTS_OF_CODE = {
     USER_ANNOTATION: _arguments("AnnotationArguments", _OPERATOR_KEYS),
     PYTHON_FUNCTION: _arguments("PythonArguments", _PYTHON_KEYS),
     LAUNCH_CODE: _arguments("LaunchArguments", _LAUNCH_KEYS),
+    SYNCHRONIZATION_CODE: _arguments("SynchronizationArguments", _SYNCHRONIZATION_KEYS),
     **dict.fromkeys(
         (_DEVICE_CODES + KERNEL, _DEVICE_CODES + MEMORY_COPY, _DEVICE_CODES + MEMORY_SET),
         _arguments("DeviceArguments", _DEVICE_KEYS, _COMMUNICATION_KEYS),

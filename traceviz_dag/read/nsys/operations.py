@@ -106,12 +106,12 @@ def read_operations(schema: NsysSchema, calls: pa.Table, devices: Mapping[tuple[
     parts = [_kernels(schema), _graphs(schema), *_memory(schema)]
     there = [part for part in parts if part is not None]
     table = pa.concat_tables([SCHEMAS["operations"].empty_table(), *there]).unify_dictionaries()
-    process = _known_processes(_numbers(table, "process"), _numbers(calls, "thread"))
+    process = known_processes(_numbers(table, "process"), _numbers(calls, "thread"))
     device = _renumbered(_numbers(table, "device"), process, devices)
     launch = join_launches(
         process,
         _numbers(table, "correlation"),
-        _processes(_numbers(calls, "thread")),
+        processes_of_ids(_numbers(calls, "thread")),
         _numbers(calls, "correlation"),
     )
     table = _with(table, "process", process)
@@ -124,9 +124,9 @@ def read_operations(schema: NsysSchema, calls: pa.Table, devices: Mapping[tuple[
     return table
 
 
-def _known_processes(process: Int64, call_thread: Int64) -> Int64:
+def known_processes(process: Int64, call_thread: Int64) -> Int64:
     """The processes of operations; where only one process was profiled, operations without one are of that."""
-    known = np.unique(_processes(call_thread))
+    known = np.unique(processes_of_ids(call_thread))
     return np.where(process == MISSING, known[0], process) if len(known) == 1 else process
 
 
@@ -218,7 +218,7 @@ def _operations(
         "category": np.full(count, category, dtype=np.int8),
         "start_ns": start,
         "duration_ns": np.maximum(end - start, 0),
-        "process": _processes(_numbers(rows, "process_id")),
+        "process": processes_of_ids(_numbers(rows, "process_id")),
         "launch": np.full(count, NOT_LAUNCHED, dtype=np.int64),
         **own,
     }
@@ -234,7 +234,8 @@ def _operations(
     return pa.Table.from_arrays(arrays, schema=SCHEMAS["operations"])
 
 
-def _processes(identifiers: Int64) -> Int64:
+def processes_of_ids(identifiers: Int64) -> Int64:
+    """The processes of global ids of processes or threads; MISSING stays."""
     return np.where(identifiers == MISSING, MISSING, identifiers >> PROCESS_BITS)
 
 

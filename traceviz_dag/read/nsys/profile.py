@@ -44,6 +44,13 @@ SCHEMAS = {
     "calls": pa.schema(
         [("name", _TEXT), *[(name, _INTEGER) for name in ("start_ns", "duration_ns", "thread", "correlation")]]
     ),
+    "synchronizations": pa.schema(
+        [
+            ("kind", _CODE),
+            *[(name, _INTEGER) for name in ("start_ns", "duration_ns", "process", "device", "stream", "correlation")],
+            *[(name, _INTEGER) for name in ("wait_on_stream", "wait_on_device", "record_correlation")],
+        ]
+    ),
     "ranges": pa.schema(
         [
             ("name", _TEXT),
@@ -69,6 +76,9 @@ SCHEMAS = {
 of ``calls`` that launched it, or -1. ``launch_ranges``: for each of them the row of ``ranges`` that was innermost on
 the thread at that call, or -1. ``calls``: runtime and driver calls by process and start.
 
+``synchronizations``: by process and start; kind as in ``SynchronizationRows``; with the stream, GPU and call of the
+record of the event waited for, where the export has it.
+
 ``ranges``: NVTX ranges and marks by process and start, the longer one first; names without the sequence numbers,
 operator ids and sizes that PyTorch appends; ``open``: still open when the capture ended; ``operator``: pushed by
 PyTorch for an operator; then NCCL's payload; ``parent``: the row of the range around it on its thread, or -1;
@@ -77,7 +87,13 @@ PyTorch for an operator; then NCCL's payload; ``parent``: the row of the range a
 ``paths``: distinct paths of names of nested ranges, outermost first, by (parent, name); ``name`` is the place of the
 innermost range's name among the words of ``ranges.name``. ``metrics``: GPU metrics, one row a sample."""
 
-KEYS = {"operations": "device", "launch_ranges": "device", "calls": "process", "ranges": "process"}
+KEYS = {
+    "operations": "device",
+    "launch_ranges": "device",
+    "calls": "process",
+    "synchronizations": "process",
+    "ranges": "process",
+}
 """What the rows of a table stand together by; the process of a call or range is that of its thread."""
 
 

@@ -20,6 +20,7 @@ from traceviz_dag.read.nsys.schema import NsysSchema, number, required, text
 from traceviz_dag.read.nsys.source import EXPORT_FACTS
 from traceviz_dag.read.nsys.store import MemoryStore
 from traceviz_dag.read.nsys.strings import strings_of
+from traceviz_dag.read.nsys.synchronizations import contexts_of, read_synchronizations
 
 _COUNTED = ("CUPTI_ACTIVITY_KIND_", "NVTX_EVENTS", "GPU_METRICS", "OSRT_API", "COMPOSITE_EVENTS")
 
@@ -56,8 +57,10 @@ def read_tables(path: Path, keep: Callable[[str, pa.Table], None]) -> NsysFacts:
         operations = read_operations(schema, calls, own_numbers)
         last_ns, devices = _last(operations, calls), set(_numbers(operations, "device").tolist())
         launches = _launches(operations, calls)
+        contexts = contexts_of(operations)
         keep("operations", operations)
         del operations
+        keep("synchronizations", read_synchronizations(schema, calls, contexts))
         keep("calls", calls)
         del calls
         too_deep = _keep_ranges(read_ranges(schema, last_ns), launches, keep)

@@ -41,8 +41,8 @@ def runs_of(name: str, table: pa.Table) -> Runs:
     """Where the keys of a table begin; of ``launch_ranges``, whose rows are those of ``operations``, of that table."""
     if name not in KEYS:
         return Runs.of_counts([0], [table.num_rows])
-    keys = _integers(table["device" if KEYS[name] == "device" else "thread"])
-    return Runs.of(keys if KEYS[name] == "device" else keys >> PROCESS_BITS)
+    key = KEYS[name]
+    return Runs.of(_integers(table[key]) if key in table.column_names else _integers(table["thread"]) >> PROCESS_BITS)
 
 
 def is_text(name: str, column: str) -> bool:

@@ -21,6 +21,7 @@ from traceviz_dag.read.kineto.schema import (
     HOST_GROUP,
     LAUNCH_GROUP,
     REST_GROUP,
+    SYNCHRONIZATION_GROUP,
     Arguments,
     Event,
     category_code,
@@ -46,6 +47,15 @@ _COMMUNICATION = (
 _DEVICE = (
     *("external_id", "device", "stream", "correlation", "registers_per_thread", "shared_memory_bytes", "grid", "block"),
     *("bytes", "graph_id", "graph_node_id", "old_external_id"),
+)
+_SYNCHRONIZATION = (
+    "wait_on_stream",
+    "record_correlation",
+    "event",
+    "recorded_event",
+    "stream",
+    "correlation",
+    "device",
 )
 
 
@@ -84,6 +94,7 @@ def read_session(session: TraceSession) -> TraceEvents:
         host=tables.host,
         launches=tables.launches,
         device=tables.device,
+        synchronizations=tables.synchronizations,
         communication_operators=tables.communication_operators,
         operator_facts=tables.operator_facts,
         report=ReadReport(builder.rows_read, dict(builder.dropped + Counter(lost)), session.read_fault),
@@ -94,7 +105,9 @@ def _piece(session: TraceSession) -> Piece:
     """All events of the categories that have a table, as our own decoder hands them out, by start."""
     texts = session.query("SELECT DISTINCT category FROM traceviz_events")
     code_of = {text: category_code(text) for text in texts.column("category").to_pylist()}
-    by_group: dict[tuple[str, ...], list[str]] = {_PYTHON: [], _OPERATOR: [], _LAUNCH: [], _DEVICE: []}
+    by_group: dict[tuple[str, ...], list[str]] = {
+        attributes: [] for attributes in (_PYTHON, _OPERATOR, _LAUNCH, _DEVICE, _SYNCHRONIZATION)
+    }
     for text, code in code_of.items():
         if GROUP_OF_CODE[code] < REST_GROUP:
             by_group[_arguments_of(code)].append(text)
@@ -105,6 +118,7 @@ def _piece(session: TraceSession) -> Piece:
         *_rows(session, by_group[_OPERATOR], (*_OPERATOR, *_COMMUNICATION), communicates),
         *_rows(session, by_group[_LAUNCH], _LAUNCH),
         *_rows(session, by_group[_DEVICE], (*_DEVICE, *_COMMUNICATION)),
+        *_rows(session, by_group[_SYNCHRONIZATION], _SYNCHRONIZATION),
     ]
     rows.sort(key=lambda row: row[0])
     events = [event for _, _, event in rows]
@@ -119,6 +133,8 @@ def _arguments_of(code: int) -> tuple[str, ...]:
     group = GROUP_OF_CODE[code]
     if group == HOST_GROUP:
         return _PYTHON if code == PYTHON_FUNCTION else _OPERATOR
+    if group == SYNCHRONIZATION_GROUP:
+        return _SYNCHRONIZATION
     return _LAUNCH if group == LAUNCH_GROUP else _DEVICE
 
 
