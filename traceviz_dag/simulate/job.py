@@ -28,7 +28,7 @@ from traceviz_dag.simulate.settings import Format, JobSettings, Layout
 from traceviz_dag.simulate.templates import Library
 from traceviz_dag.simulate.timing.model import Model
 from traceviz_dag.simulate.timing.streams import StepTimes
-from traceviz_dag.simulate.work.faults import culprits
+from traceviz_dag.simulate.work.faults import culprits, refuse_idle_faults
 from traceviz_dag.system.processes import WorkerDiedError, end_with_parent
 from traceviz_dag.system.whole_files import (
     remove_all_stale_temporaries,
@@ -62,6 +62,7 @@ def simulate(settings: JobSettings, out: Path, *, workers: int = 2, progress: Pr
         WorkerDiedError: a process that writes was killed.
     """
     settings.validate()
+    refuse_idle_faults(settings)
     _clear(out)
     (out / "truth").mkdir(parents=True, exist_ok=True)
     grids = RankGrids.of(settings)

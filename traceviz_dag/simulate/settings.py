@@ -136,6 +136,8 @@ class JobSettings:
         agreement: after the optimizer the ranks of a model agree on its success and on the gradient norm to log,
             as Megatron-LM's training loop does.
         node_size: GPUs per node.
+        cuda_sync: whether Kineto traces have rows of synchronisation (``enable_cuda_sync_events``), and the records and
+            waits of events that they are about; nothing on the GPU lasts longer or shorter for it.
         iterations: profiled steps; first_iteration: number of the first.
         clock_skew_ms: node clocks differ by up to this much; clock_drift_ppm: and drift by up to this.
         seed: decides every random choice.
@@ -174,6 +176,7 @@ class JobSettings:
     era: Era = Era.TORCH_2_7
     stacks: bool = True
     shapes: bool = False
+    cuda_sync: bool = False
     filler_frames: float = 0.3
     agreement: bool = False
     node_size: int = 8
@@ -344,6 +347,7 @@ def _format_faults(s: JobSettings) -> list[str]:
     rankwise = (edges.missing_rank, edges.truncated_rank, edges.duplicate_rank, edges.without_distributed_info)
     return _said(
         (s.layout is not Layout.ITERATION, "--layout is of Kineto traces; leave it out with --format nsys"),
+        (s.cuda_sync, "--cuda-sync is of Kineto traces; leave it out with --format nsys"),
         (not s.stacks, "exports of Nsight Systems hold no call stacks; leave out --no-stacks with --format nsys"),
         (
             any(rank is not None for rank in rankwise),
