@@ -5,9 +5,10 @@ A fault can so be left out with the same seed, and all that it does not touch st
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
@@ -54,33 +55,35 @@ class Draws:
                 self._drawn[_place(item.template, item.context)].append(drawn)
         for segments in self._drawn.values():
             segments.reverse()
-        # From here on only what faults add draws anew.
-        self._generator = np.random.default_rng((settings.seed, 6, rank, number))
+        self._seed = settings.seed, 6, rank, number
+        self._added: Counter[_Place] = Counter()
 
     def of(self, template: Template, context: Context) -> tuple[float, Floats]:
         """By how much a segment's host work takes longer, and the noise of its kernels, in the program's order."""
         if self._drawn is None:
             return self._draw(template)
-        segments = self._drawn.get(_place(template, context))
-        if not segments:
-            return self._draw(template)
-        drawn = segments.pop()
-        if drawn.template.kernels == template.kernels:
+        place = _place(template, context)
+        segments = self._drawn.get(place)
+        drawn = segments.pop() if segments else None
+        if drawn and drawn.template.kernels == template.kernels:
             return drawn.stretch, drawn.noise
-        return drawn.stretch, self._matched(template, drawn)
+        # What faults add depends on no other fault.
+        self._added[place] += 1
+        kind = crc32(f"{place}:{self._added[place]}".encode())
+        self._generator = np.random.default_rng((*self._seed, kind))
+        stretch, noise = self._draw(template)
+        return (drawn.stretch, _matched(template, drawn, noise)) if drawn else (stretch, noise)
 
     def _draw(self, template: Template) -> tuple[float, Floats]:
         jitter = self.settings.jitter
         stretch = 1.0 + abs(float(self._generator.normal(0.0, 2 * jitter)))
         return stretch, self._generator.normal(1.0, jitter, len(template.kernels)).clip(0.8, 1.4)
 
-    def _matched(self, template: Template, drawn: _Drawn) -> Floats:
-        """The noise of a segment that has other kernels than without faults: of a name, the first is the first."""
-        _, noise = self._draw(template)
-        known = dict(zip(_ordinals(drawn.template), drawn.noise.tolist(), strict=True))
-        for place, kernel in enumerate(_ordinals(template)):
-            noise[place] = known.get(kernel, noise[place])
-        return noise
+
+def _matched(template: Template, drawn: _Drawn, noise: Floats) -> Floats:
+    """The noise of a segment that has other kernels than without faults: of a name, the first is the first."""
+    known = dict(zip(_ordinals(drawn.template), drawn.noise.tolist(), strict=True))
+    return np.array([known.get(kernel, own) for kernel, own in zip(_ordinals(template), noise.tolist(), strict=True)])
 
 
 def _place(template: Template, context: Context) -> _Place:
