@@ -36,11 +36,13 @@ FAULTS = {
     "bad_stage_split": {"bad_stage_split": 1},
 }
 OF_WHOLE_STAGES = ("zero", "finalize", "optimizer")
-STEPS = (3, 4)
-
-
-def _acts(job: JobSettings, fault: str) -> bool:
-    return not (fault == "expert_imbalance" and job.ep == 1) and not (fault == "bad_stage_split" and job.pp == 1)
+STEPS = (3,)
+PAIRS = [
+    (name, fault)
+    for name, job in JOBS.items()
+    for fault in FAULTS
+    if not (fault == "expert_imbalance" and job.ep == 1) and not (fault == "bad_stage_split" and job.pp == 1)
+]
 
 
 def _program(key: str) -> str:
@@ -96,11 +98,8 @@ def _assert_left_alone(settings: JobSettings, fault: str) -> None:
         assert common == healthy.keys() and common
 
 
-@pytest.mark.parametrize("name", JOBS)
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(("name", "fault"), PAIRS)
 def test_without_a_fault_all_that_it_does_not_touch_is_the_same(name: str, fault: str):
-    if not _acts(JOBS[name], fault):
-        pytest.skip("such a job cannot have the fault")
     _assert_left_alone(JOBS[name].with_faults(**FAULTS[fault]), fault)
 
 
@@ -159,11 +158,8 @@ def test_faults_that_change_nothing_are_refused(tmp_path: Path, settings: JobSet
     assert not (tmp_path / "job").exists()
 
 
-@pytest.mark.parametrize("name", JOBS)
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(("name", "fault"), PAIRS)
 def test_a_fault_that_is_not_refused_changes_the_step(name: str, fault: str):
-    if not _acts(JOBS[name], fault) or (name == "without_stacks" and fault == "expert_imbalance"):
-        pytest.skip("such a job cannot have the fault")
     faulty = JOBS[name].with_faults(**FAULTS[fault])
     refuse_idle_faults(faulty)
     ends = [[times.ends.tolist() for times in Model(job).step(1)] for job in (JOBS[name], faulty)]

@@ -73,6 +73,9 @@ class ContextExchange(StrEnum):
 class Faults:
     """Faults to inject, each with a culprit that the truth names; None or 0 switches a fault off.
 
+    With the same seed all that a fault does not touch is the same without it: own durations of kernels, transfers, host
+    work. ``work.faults.refuse_idle_faults`` refuses those that would change nothing.
+
     Attributes:
         slow_gpu: rank whose kernels take ``slow_gpu_factor`` times as long.
         slow_link: rank whose links carry ``1 / slow_link_factor`` of their bandwidth.
@@ -137,7 +140,8 @@ class JobSettings:
             as Megatron-LM's training loop does.
         node_size: GPUs per node.
         cuda_sync: whether Kineto traces have rows of synchronisation (``enable_cuda_sync_events``), and the records and
-            waits of events that they are about; nothing on the GPU lasts longer or shorter for it.
+            waits of events that they are about. No kernel's own duration changes; the host spends time on the calls,
+            and collectives, too, wait for what their stream's event covers.
         iterations: profiled steps; first_iteration: number of the first.
         clock_skew_ms: node clocks differ by up to this much; clock_drift_ppm: and drift by up to this.
         seed: decides every random choice.
