@@ -8,6 +8,7 @@ too much shows.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -59,11 +60,14 @@ class Dependencies:
         Args:
             waits: what its stream waits for. told_by_host: whether rows tell the synchronisations of the host.
         """
-        told = self._told.pop(done.stream, set())
+        told: Collection[Event] = self._told.pop(done.stream, ())
+        passed = self._passed.get(done.stream, 0)
+        if not waits and passed == len(self._held):
+            return
         found: dict[Event, tuple[DependencyKind, bool]] = {}
         for event, kind in sorted(waits, key=lambda wait: wait.kind):
             found.setdefault(event, (kind, event in told))
-        for event in self._held[self._passed.get(done.stream, 0) :]:
+        for event in self._held[passed:]:
             kind, known = found.get(event, (DependencyKind.HOST_SYNCHRONISATION, False))
             found[event] = kind, known or told_by_host
         self._passed[done.stream] = len(self._held)
