@@ -40,6 +40,21 @@ def test_refuses_contradictions(tmp_path: Path):
     assert not (tmp_path / "job").exists()
 
 
+def test_refuses_a_fault_that_changes_nothing(tmp_path: Path):
+    result = _run(str(tmp_path / "job"), "--layers", "3", "--pp", "3", "--data-stall", "1")
+    assert isinstance(result.exception, UsageError)
+    assert "rank 1 is in stage 1 and loads no data; ranks 0, 2 do" in str(result.exception)
+    assert not (tmp_path / "job").exists()
+
+
+def test_rows_of_synchronisation_are_there_when_asked_for(tmp_path: Path):
+    for option, found in (("--cuda-sync", True), ("--no-cuda-sync", False)):
+        assert _run(str(tmp_path / "job"), "--no-gzip", option).exit_code == 0
+        text = next((tmp_path / "job/iteration_10").iterdir()).read_text()
+        assert ('"cat": "cuda_sync"' in text) is found
+        assert set(pq.read_table(tmp_path / "job/truth/edges.parquet").column("rank").to_pylist()) <= {0}
+
+
 def test_exports_answer_nsys_commands_and_are_held_against_the_truth(tmp_path: Path):
     job, home = tmp_path / "job", tmp_path / "home"
     options = ["--format", "nsys", "--pp", "2", "--dp", "2", "--node-size", "2", "--iterations", "2"]

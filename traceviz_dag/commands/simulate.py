@@ -97,6 +97,12 @@ def simulate(
         Era, typer.Option(help="PyTorch version that writes the traces.", rich_help_panel=_CAPTURE)
     ] = Era.TORCH_2_7,
     stacks: Annotated[bool, typer.Option(help="Record Python call stacks.", rich_help_panel=_CAPTURE)] = True,
+    cuda_sync: Annotated[
+        bool,
+        typer.Option(
+            help="Write cuda_sync rows, with the CUDA events and waits behind them.", rich_help_panel=_CAPTURE
+        ),
+    ] = False,
     layout: Annotated[
         Layout, typer.Option(help="Layout of folders and file names.", rich_help_panel=_CAPTURE)
     ] = Layout.ITERATION,
@@ -110,7 +116,7 @@ def simulate(
     slow_gpu: Annotated[int | None, typer.Option(help="Rank with a slow GPU.", rich_help_panel=_FAULTS)] = None,
     slow_link: Annotated[int | None, typer.Option(help="Rank with slow links.", rich_help_panel=_FAULTS)] = None,
     data_stall: Annotated[
-        int | None, typer.Option(help="Rank whose data loader stalls.", rich_help_panel=_FAULTS)
+        int | None, typer.Option(help="Rank (first or last stage) whose data loader stalls.", rich_help_panel=_FAULTS)
     ] = None,
     gc_pause: Annotated[
         int | None, typer.Option(help="Rank whose host collects garbage in each step.", rich_help_panel=_FAULTS)
@@ -147,8 +153,9 @@ def simulate(
     """Simulate Megatron training: write profiler traces, and beside them tables of what really happened.
 
     OUT gets iteration_N/ with a trace per rank, the topology text file, and truth/ with Parquet tables of kernels,
-    micro-batches, pipelines, clocks and injected faults. With --format nsys it gets node0.sqlite … in place of traces,
-    as nsys export writes them: try traceviz nsys without a GPU.
+    edges between streams, micro-batches, pipelines, clocks and injected faults. Leave a fault out and keep --seed:
+    nothing else changes. With --format nsys it gets node0.sqlite … in place of traces, as nsys export writes them: try
+    traceviz nsys without a GPU.
     """
     from traceviz_dag.simulate import simulate as run
 
@@ -181,6 +188,7 @@ def simulate(
         transformer=transformer,
         era=era,
         stacks=stacks,
+        cuda_sync=cuda_sync,
         node_size=node_size,
         iterations=iterations,
         clock_skew_ms=clock_skew,

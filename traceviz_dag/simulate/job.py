@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.simulate.bubbles import Spans
+from traceviz_dag.simulate.files.edges import EDGE_SCHEMA
 from traceviz_dag.simulate.files.emit import RankWriter, Written
 from traceviz_dag.simulate.files.identity import Clock
 from traceviz_dag.simulate.files.nsys_export import write_exports
@@ -28,7 +29,7 @@ from traceviz_dag.simulate.settings import Format, JobSettings, Layout
 from traceviz_dag.simulate.templates import Library
 from traceviz_dag.simulate.timing.model import Model
 from traceviz_dag.simulate.timing.streams import StepTimes
-from traceviz_dag.simulate.work.faults import culprits
+from traceviz_dag.simulate.work.faults import culprits, refuse_idle_faults
 from traceviz_dag.system.processes import WorkerDiedError, end_with_parent
 from traceviz_dag.system.whole_files import (
     remove_all_stale_temporaries,
@@ -62,6 +63,7 @@ def simulate(settings: JobSettings, out: Path, *, workers: int = 2, progress: Pr
         WorkerDiedError: a process that writes was killed.
     """
     settings.validate()
+    refuse_idle_faults(settings)
     _clear(out)
     (out / "truth").mkdir(parents=True, exist_ok=True)
     grids = RankGrids.of(settings)
@@ -201,6 +203,7 @@ class _Truth:
         self.settings, self.folder = settings, folder
         self._files = ExitStack()
         self.kernels = {rank: self._writer(f"rank_{rank:04d}", KERNEL_SCHEMA) for rank in ranks}
+        self.edges = self._writer("edges", EDGE_SCHEMA)
         self.spans = self._writer("microbatches", MICROBATCH_SCHEMA)
         self.pipelines = self._writer("pipelines", PIPELINE_SCHEMA)
         self.measures: dict[int, dict[int, dict[str, object]]] = {}
@@ -213,7 +216,7 @@ class _Truth:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for writer in (*self.kernels.values(), self.spans, self.pipelines):
+        for writer in (*self.kernels.values(), self.edges, self.spans, self.pipelines):
             writer.close()
         self._files.__exit__(kind, error, trace)
 
@@ -223,6 +226,7 @@ class _Truth:
     def add(self, rank: int, written: Written) -> None:
         """Add what one file holds."""
         self.kernels[rank].write_table(written.kernels)
+        self.edges.write_table(written.edges)
         self.spans.write_table(written.spans)
         for step in dict.fromkeys(written.kernels.column("step").to_pylist()):
             self.measures.setdefault(step, {})[rank] = stage_measures(written.kernels, step)  # type: ignore[assignment]

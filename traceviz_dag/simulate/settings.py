@@ -73,6 +73,9 @@ class ContextExchange(StrEnum):
 class Faults:
     """Faults to inject, each with a culprit that the truth names; None or 0 switches a fault off.
 
+    With the same seed all that a fault does not touch is the same without it: own durations of kernels, transfers, host
+    work. ``work.faults.refuse_idle_faults`` refuses those that would change nothing.
+
     Attributes:
         slow_gpu: rank whose kernels take ``slow_gpu_factor`` times as long.
         slow_link: rank whose links carry ``1 / slow_link_factor`` of their bandwidth.
@@ -136,6 +139,9 @@ class JobSettings:
         agreement: after the optimizer the ranks of a model agree on its success and on the gradient norm to log,
             as Megatron-LM's training loop does.
         node_size: GPUs per node.
+        cuda_sync: whether Kineto traces have rows of synchronisation (``enable_cuda_sync_events``), and the records and
+            waits of events that they are about. No kernel's own duration changes; the host spends time on the calls,
+            and collectives, too, wait for what their stream's event covers.
         iterations: profiled steps; first_iteration: number of the first.
         clock_skew_ms: node clocks differ by up to this much; clock_drift_ppm: and drift by up to this.
         seed: decides every random choice.
@@ -174,6 +180,7 @@ class JobSettings:
     era: Era = Era.TORCH_2_7
     stacks: bool = True
     shapes: bool = False
+    cuda_sync: bool = False
     filler_frames: float = 0.3
     agreement: bool = False
     node_size: int = 8
@@ -344,6 +351,7 @@ def _format_faults(s: JobSettings) -> list[str]:
     rankwise = (edges.missing_rank, edges.truncated_rank, edges.duplicate_rank, edges.without_distributed_info)
     return _said(
         (s.layout is not Layout.ITERATION, "--layout is of Kineto traces; leave it out with --format nsys"),
+        (s.cuda_sync, "--cuda-sync is of Kineto traces; leave it out with --format nsys"),
         (not s.stacks, "exports of Nsight Systems hold no call stacks; leave out --no-stacks with --format nsys"),
         (
             any(rank is not None for rank in rankwise),

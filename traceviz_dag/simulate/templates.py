@@ -9,10 +9,21 @@ from zlib import crc32
 import numpy as np
 
 from traceviz_dag.arrays import Int64
-from traceviz_dag.simulate.settings import JobSettings
-from traceviz_dag.simulate.tree import Collective, Kernel, Node, Nodes, Row, RowKind, Synchronise, Wait
+from traceviz_dag.simulate.settings import Era, JobSettings
+from traceviz_dag.simulate.tree import (
+    COMPUTE_STREAMS,
+    Collective,
+    Kernel,
+    Node,
+    Nodes,
+    Pause,
+    Row,
+    RowKind,
+    Synchronise,
+    Wait,
+)
 
-LAUNCH, WAIT, SYNCHRONISE = 0, 1, 2
+LAUNCH, WAIT, SYNCHRONISE, PAUSE, RECORD, TELL = range(6)
 
 _COST = {
     RowKind.PYTHON: (900, 350),
@@ -71,8 +82,13 @@ class Template:
         rows: host rows, parents before children; ``parent`` is the row of the Python frame around, ``owner`` that of
             the operator around (-1: outside the segment).
         kernels: launches in order; ``launch_ends``: when the host has issued each; ``base_ns``: their durations.
-        actions: what the model must do in order: (LAUNCH, kernel), (WAIT, stream, event), (SYNCHRONISE, stream).
+        actions: what the model must do in order: (LAUNCH, kernel), (WAIT, stream, event), (SYNCHRONISE, stream),
+            (PAUSE, nanoseconds). With rows of synchronisation also what they tell, which changes no time: (RECORD,
+            stream, event), (TELL, stream, event).
         synchronisations: offsets at which the host may be held up.
+        key: by which the library keeps it; what is before the first colon says what kind of work it is.
+        recording, waiting, holding: rows that record an event, let a stream wait for one, or hold the host until a
+            stream ends, each with its stream (empty: the device); only with rows of synchronisation.
         nodes: autograd nodes that the segment makes.
         ghost: kernels of a CUDA graph, launched by an earlier segment's ``cudaGraphLaunch``; without rows.
     """
@@ -87,12 +103,18 @@ class Template:
     autograd: bool
     nodes: int
     ghost: bool = False
+    key: str = ""
+    recording: list[tuple[int, str]] = field(default_factory=list)
+    waiting: list[tuple[int, str]] = field(default_factory=list)
+    holding: list[tuple[int, str]] = field(default_factory=list)
 
 
 @dataclass
 class _Flattener:
     settings: JobSettings
     generator: np.random.Generator
+    extra: np.random.Generator
+    """Costs of calls that only rows of synchronisation show, so that all other costs stay as they are without."""
     makes_nodes: bool
     made: int = 0
     clock: int = 0
@@ -101,7 +123,9 @@ class _Flattener:
     launch_ends: list[int] = field(default_factory=list)
     actions: list[tuple[int, int, str]] = field(default_factory=list)
     synchronisations: list[int] = field(default_factory=list)
-    streams: list[str] = field(default_factory=list)
+    recording: list[tuple[int, str]] = field(default_factory=list)
+    waiting: list[tuple[int, str]] = field(default_factory=list)
+    holding: list[tuple[int, str]] = field(default_factory=list)
 
     def spend(self, cost_ns: float) -> None:
         self.clock += max(60, int(cost_ns * self.generator.uniform(0.6, 1.7)))
@@ -112,12 +136,52 @@ class _Flattener:
         elif isinstance(node, Kernel):
             self.add_launch(node, owner)
         elif isinstance(node, Wait):
-            index = self.begin(FlatRow(RowKind.RUNTIME, "cudaStreamWaitEvent", 0, 0, parent, owner))
-            self.actions.append((WAIT, 0, f"{node.stream}|{node.event}"))
-            self.finish(index)
+            self.add_wait(node, parent, owner)
         elif isinstance(node, Synchronise):
             self.synchronisations.append(self.clock)
             self.actions.append((SYNCHRONISE, self.clock, node.stream))
+            if self.settings.cuda_sync:
+                self.holding.append((len(self.rows) - 1, node.stream))
+        else:
+            self.synchronisations.append(self.clock)
+            self.actions.append((PAUSE, self.clock, str(node.nanoseconds)))
+
+    def add_wait(self, wait: Wait, parent: int, owner: int) -> None:
+        told = self.settings.cuda_sync
+        recorded = wait.event.removeprefix("stream:")
+        if told and recorded != wait.event and recorded in COMPUTE_STREAMS:
+            self.add_record(recorded, "", owner)
+        index = self.begin(FlatRow(RowKind.RUNTIME, "cudaStreamWaitEvent", 0, 0, parent, owner))
+        self.actions.append((WAIT, 0, f"{wait.stream}|{wait.event}"))
+        self.finish(index)
+        if told:
+            self.tell_wait(index, wait.stream, wait.event)
+
+    def add_record(self, stream: str, event: str, owner: int) -> None:
+        """An event is recorded on a stream, under a name or none."""
+        index = len(self.rows) - 1
+        if not self._calls_record(index, owner):
+            newest = self.settings.era is Era.TORCH_2_7
+            index = self.add_call("cudaEventRecordWithFlags" if newest else "cudaEventRecord", owner)
+        self.recording.append((index, stream))
+        self.actions.append((RECORD, 0, f"{stream}|{event}"))
+
+    def _calls_record(self, index: int, owner: int) -> bool:
+        """Whether a row is the record's call already: the tree has one where a collective begins."""
+        if index < 0 or (self.recording and self.recording[-1][0] == index):
+            return False
+        return self.rows[index].name == "cudaEventRecord" and self.rows[index].owner == owner
+
+    def tell_wait(self, index: int, stream: str, event: str) -> None:
+        self.waiting.append((index, stream))
+        self.actions.append((TELL, 0, f"{stream}|{event}"))
+
+    def add_call(self, name: str, owner: int) -> int:
+        before, during = self.extra.integers((60, 400), (220, 1_400)).tolist()
+        row = FlatRow(RowKind.RUNTIME, name, self.clock + before, self.clock + before + during, -1, owner)
+        self.clock = row.end + 60
+        self.rows.append(row)
+        return len(self.rows) - 1
 
     def begin(self, row: FlatRow) -> int:
         self.spend(150)
@@ -144,7 +208,8 @@ class _Flattener:
         if row.kind is RowKind.OPERATOR or (row.kind is RowKind.ANNOTATION and not inside_facts):
             owner = index
         for child in row.children:
-            if is_python and self.generator.random() < self.settings.filler_frames:
+            # A pause is a fault's, which leaves all else as it is.
+            if is_python and not isinstance(child, Pause) and self.generator.random() < self.settings.filler_frames:
                 self.add_filler(parent, owner)
             self.add(child, parent, owner)
         self.makes_nodes = makes_nodes
@@ -176,18 +241,39 @@ class _Flattener:
             kernel = replace(kernel, lost=True)
         if edges.zero_durations and kernel.base_ns and kernel.base_ns < _TINY_NS and self.generator.random() < 0.3:
             kernel = replace(kernel, base_ns=0)
+        if self.settings.cuda_sync:
+            self.take_over(kernel, owner)
         index = self.begin(FlatRow(RowKind.RUNTIME, kernel.call, 0, 0, -1, owner, kernel=len(self.kernels)))
         self.spend(_LAUNCH_COST.get(kernel.call, 4_600))
         self.finish(index)
         self.actions.append((LAUNCH, len(self.kernels), ""))
         self.kernels.append(kernel)
         self.launch_ends.append(self.clock)
+        if self.settings.cuda_sync:
+            self.hand_on(kernel, owner)
+
+    def take_over(self, kernel: Kernel, owner: int) -> None:
+        """The calls that let a kernel's stream wait for others."""
+        for stream in kernel.after:
+            if stream != kernel.stream:
+                self.add_record(stream, "", owner)
+                self.tell_wait(self.add_call("cudaStreamWaitEvent", owner), kernel.stream, f"stream:{stream}")
+
+    def hand_on(self, kernel: Kernel, owner: int) -> None:
+        """The calls that let others wait for a kernel; for messages the handles' own waits follow in the tree."""
+        if kernel.records or kernel.blocks or kernel.stream not in COMPUTE_STREAMS:
+            self.add_record(kernel.stream, kernel.records, owner)
+        if kernel.blocks and not kernel.messages:
+            self.tell_wait(self.add_call("cudaStreamWaitEvent", owner), kernel.blocks, f"stream:{kernel.stream}")
 
 
-def flatten(settings: JobSettings, key: str, rows: tuple[Row, ...], nodes: int, autograd: bool) -> Template:
-    """Lay a segment's rows out on the host's time line; ``key`` decides its random costs."""
-    generator = np.random.default_rng((settings.seed, crc32(key.encode())))
-    flattener = _Flattener(settings, generator, makes_nodes=not autograd, made=_first_node(rows))
+def flatten(
+    settings: JobSettings, key: str, rows: tuple[Row, ...], nodes: int, autograd: bool, like: str = ""
+) -> Template:
+    """Lay a segment's rows out on the host's time line; ``like``, or else ``key``, decides its random costs."""
+    seed = settings.seed, crc32((like or key).encode())
+    generator, extra = np.random.default_rng(seed), np.random.default_rng((*seed, 1))
+    flattener = _Flattener(settings, generator, extra, makes_nodes=not autograd, made=_first_node(rows))
     for row in rows:
         flattener.add(row, -1, -1)
     flattener.spend(300)
@@ -201,6 +287,10 @@ def flatten(settings: JobSettings, key: str, rows: tuple[Row, ...], nodes: int, 
         np.array(flattener.synchronisations, np.int64),
         autograd,
         nodes,
+        key=key,
+        recording=flattener.recording,
+        waiting=flattener.waiting,
+        holding=flattener.holding,
     )
 
 
@@ -219,7 +309,7 @@ def _rows_within(rows: Iterable[Node]) -> Iterator[Row]:
 
 def as_ghost(template: Template) -> Template:
     """A template's kernels without its host rows, as a CUDA graph runs them."""
-    actions = [action for action in template.actions if action[0] != SYNCHRONISE]
+    actions = [action for action in template.actions if action[0] in (LAUNCH, WAIT)]
     empty = np.zeros(0, np.int64)
     launches = np.zeros(len(template.kernels), np.int64)
     return replace(
@@ -231,6 +321,9 @@ def as_ghost(template: Template) -> Template:
         synchronisations=empty,
         nodes=0,
         ghost=True,
+        recording=[],
+        waiting=[],
+        holding=[],
     )
 
 
@@ -245,13 +338,13 @@ class Library:
         self._templates: dict[str, Template] = {}
         self._nodes: dict[str, Nodes] = {}
 
-    def get(self, key: str, builder: Builder, autograd: bool = False, ghost: bool = False) -> Template:
-        """The template of a key; ``builder`` makes its tree and nodes."""
+    def get(self, key: str, builder: Builder, autograd: bool = False, ghost: bool = False, like: str = "") -> Template:
+        """The template of a key; ``builder`` makes its tree and nodes, ``like`` is whose random costs it has."""
         template = self._templates.get(key)
         if template is None:
             rows, nodes = builder()
             self._nodes[key] = nodes
-            template = flatten(self.settings, key, rows, len(nodes), autograd)
+            template = flatten(self.settings, key, rows, len(nodes), autograd, like)
             if ghost:
                 template = as_ghost(template)
             self._templates[key] = template

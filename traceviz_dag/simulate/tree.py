@@ -130,7 +130,17 @@ class Synchronise:
     stream: str = ""
 
 
-Node = Row | Kernel | Wait | Synchronise
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """The host loses exactly this time in the row around."""
+
+    nanoseconds: int
+
+
+Node = Row | Kernel | Wait | Synchronise | Pause
+
+COMPUTE_STREAMS = ("compute", "communication")
+"""Streams on which a program computes; on every other one an event marks the end of each kernel."""
 
 
 def py(file: str, function: str, *children: Node) -> Row:
@@ -169,9 +179,9 @@ def synchronise(stream: str = "") -> Row:
     return Row(RowKind.RUNTIME, name, (Synchronise(stream),), cost_ns=700)
 
 
-def pause(name: str, cost_ns: int) -> Row:
-    """A Python frame in which the host loses time."""
-    return Row(RowKind.PYTHON, name, (), cost_ns=cost_ns)
+def pause(name: str, nanoseconds: int) -> Row:
+    """A Python frame in which the host loses exactly this time."""
+    return Row(RowKind.PYTHON, name, (Pause(nanoseconds),))
 
 
 def without_graph(row: Row) -> Row:

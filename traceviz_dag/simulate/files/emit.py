@@ -16,6 +16,7 @@ from isal import igzip
 from traceviz_dag.arrays import Int64
 from traceviz_dag.simulate.durations import routing
 from traceviz_dag.simulate.files import row_text
+from traceviz_dag.simulate.files.edges import EdgeTable
 from traceviz_dag.simulate.files.identity import Identity
 from traceviz_dag.simulate.files.metadata import closing, metadata_rows
 from traceviz_dag.simulate.files.sheets import Bases, Fill, Sheet
@@ -35,6 +36,7 @@ from traceviz_dag.system.whole_files import whole_file
 from traceviz_dag.vocabulary import Phase
 
 _WRITE_AT = 1 << 20
+_UNRESOLVED = (row_text.NO_STREAM, -1)
 
 
 @dataclass(slots=True)
@@ -51,9 +53,10 @@ class _Frame:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The truth of one file: its kernels and the spans of its micro-batches."""
+    """The truth of one file: its kernels, what they wait for on other streams, and the spans of its micro-batches."""
 
     kernels: pa.Table
+    edges: pa.Table
     spans: pa.Table
 
 
@@ -99,6 +102,8 @@ class _File:
         self.frames: list[_Frame] = []
         self.spans: HostSpans = {}
         self.modules: dict[str, dict[tuple[int, int, int], int]] = {}
+        self.records: list[tuple[int, int]] = []
+        self.edges = EdgeTable()
         self.last = 0
         self._pieces: list[str] = []
         self._size = 0
@@ -147,7 +152,9 @@ class _File:
         """Write one step."""
         marks = iter(times.marks.tolist())
         stalls = iter(times.stalls.tolist())
+        waits = iter(times.waits.tolist())
         kernel = 0
+        self.edges.add(number, times.edges)
         self.bases.correlation = max(self.bases.correlation, 1000 + number * 200_000)
         calls: dict[str, int] = {}
         for item in step_items(self.writer.program, self.identity.rank, number):
@@ -162,7 +169,8 @@ class _File:
                 kernel = window.stop
                 self.truth.matches += times.match[window]
                 gpu = times.starts[window], times.ends[window], times.ready[window]
-                self._segment(item, number, (begin, length, held), gpu, calls)
+                told = [next(waits) for _ in item.template.waiting]
+                self._segment(item, number, (begin, length, held), gpu, (calls, told))
         self._step_twin(number, times)
         self.last = max(int(times.marks[-1]), int(times.ends.max()))
 
@@ -172,17 +180,20 @@ class _File:
         number: int,
         host: tuple[int, int, list[int]],
         gpu: tuple[Int64, Int64, Int64],
-        calls: dict[str, int],
+        facts: tuple[dict[str, int], list[list[int]]],
     ) -> None:
         """Write a segment.
 
         Args:
             host: begin, length without stalls, and stalls, true ns. gpu: starts, ends and last arrivals of its kernels.
-            calls: how many collectives each group has seen in this step.
+            facts: how many collectives each group has seen in this step; the file's record that each row waits for,
+                with its event.
         """
+        calls, waits = facts
         template, context, identity = item.template, item.context, self.identity
         sheet = self.writer.sheet(template)
         correlations, graph_nodes = sheet.kernel_numbers(self.bases)
+        self.records += sheet.records(self.bases)
         # CUPTI numbers graphs and their nodes from 1.
         graph = context.slot * 2 + (context.phase is not Phase.FORWARD) + 1
         self._surround()
@@ -197,6 +208,7 @@ class _File:
             graph=graph,
             numbers=[self._call_number(calls, what, number) for what in sheet.facts],
             uneven=lambda what, collective: self._uneven(what, collective, context, number),
+            waits=np.array([self._resolved(*wait) for wait in waits], np.int64),
         )
         self._put(sheet.render(fill, self.bases))
         self.truth.add(template, context, number, correlations, (graph if template.ghost else -1, graph_nodes), gpu)
@@ -205,6 +217,10 @@ class _File:
             key = (number, context.chunk, context.microbatch, str(context.phase))
             span = self.spans.setdefault(key, [begin, begin])
             span[0], span[1] = min(span[0], begin), max(span[1], begin + length + sum(held))
+
+    def _resolved(self, record: int, event: int) -> tuple[int, int, int]:
+        """Stream and correlation of the record that a row waits for, and its event; the file may have none."""
+        return (*(self.records[record] if record >= 0 else _UNRESOLVED), event)
 
     def _module_numbers(self, sheet: Sheet, context: Context) -> list[int]:
         """The profiler numbers the instances of each class as it meets them in a file; what is no layer's (embedding,
@@ -294,6 +310,7 @@ class _File:
             text = row_text.complete(category, name, self.identity.device, 7, arguments)
             span = self._local(start), self._local(start + 50_000)
             self._put(text % (*divmod(span[0], 1000), *divmod(span[1] - span[0], 1000)))
+        self.edges.earlier = count
         self.truth.matches += [""] * count
         nodes = np.full(count, -1)
         self.truth.add(template, Context(Phase.OPTIMIZER), number, correlations, (-1, nodes), (starts, ends, starts))
@@ -302,7 +319,7 @@ class _File:
         """The truth of what was written."""
         data = self.truth.joined()
         spans = span_table(self.identity.rank, self.writer.program.stage, self.spans, data, self.truth)
-        return Written(self.truth.table(), spans)
+        return Written(self.truth.table(), self.edges.table(self.identity, data), spans)
 
 
 def _on_time_line(template: Template, offsets: Int64, host: tuple[int, int, list[int]]) -> Int64:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 
 from traceviz_dag.simulate.files.identity import Identity
+from traceviz_dag.simulate.files.row_text import NO_STREAM
 
 
 def metadata_rows(identity: Identity, first_ns: int, streams: list[int]) -> Iterator[str]:
@@ -23,6 +24,8 @@ def metadata_rows(identity: Identity, first_ns: int, streams: list[int]) -> Iter
         yield row("process_labels", process, 0, "labels", label)
         yield row("process_sort_index", process, 0, "sort_index", order)
     threads = [(identity.device, stream, f"stream {stream} ") for stream in streams]
+    if identity.settings.cuda_sync:
+        threads.insert(0, (identity.device, NO_STREAM, f"Device {identity.device}"))
     main, autograd = identity.main_thread, identity.autograd_thread
     threads += [(identity.process, main, f"thread {main} (python3.12)")]
     threads += [(identity.process, main, f"thread {main} (pt_main_thread)")]

@@ -31,9 +31,14 @@ CALLBACK_ID = {
     "cudaDeviceSynchronize": 165,
     "cudaStreamWaitEvent": 147,
     "cudaEventRecord": 135,
+    "cudaEventRecordWithFlags": 370,
     "cudaStreamIsCapturing": 317,
 }
 """CUPTI's callback id of each runtime call."""
+
+STREAM_WAIT, STREAM_SYNC, CONTEXT_SYNC = "Stream Wait Event", "Stream Sync", "Context Sync"
+NO_STREAM = -1
+"""What Kineto writes for the stream of a row that concerns the whole device, and for what it could not resolve."""
 
 
 def quoted(name: str) -> str:
@@ -57,6 +62,19 @@ def flow(phase: str, name: str, process: int, thread: int) -> str:
     bind = ', "bp": "e"' if phase == "f" else ""
     head = f'"ph": "{phase}", "id": %d, "pid": {process}, "tid": {thread}, "ts": %d.%03d'
     return f'  {{\n    {head},\n    "cat": "{name}", "name": "{name}"{bind}\n  }},\n'
+
+
+def synchronisation(kind: str, device: int, stream: int) -> str:
+    """The pattern of a row of synchronisation: its time, then slots in the order of its arguments.
+
+    A stream's wait has slots for what it waits for: stream, correlation of the record and event.
+    """
+    waits = '"wait_on_stream": %d, "wait_on_cuda_event_record_corr_id": %d, "wait_on_cuda_event_id": %d, '
+    arguments = (
+        f'"External id": %d, "cuda_sync_kind": "{kind}", {waits if kind == STREAM_WAIT else ""}'
+        f'"stream": {stream}, "correlation": %d, "device": {device}, "context": 1'
+    )
+    return complete("cuda_sync", f'"{kind}"', device, stream, arguments)
 
 
 def facts(what: Collective, identity: Identity) -> str:

@@ -44,6 +44,7 @@ class Fill:
         graph: number of the CUDA graph.
         numbers: sequence number of each communication that a row describes.
         uneven: gives an uneven communication's sizes as text.
+        waits: for each of the template's waits: stream waited for, correlation of the record, id of the event.
     """
 
     begins: Int64
@@ -56,6 +57,7 @@ class Fill:
     graph: int
     numbers: list[int]
     uneven: Callable[[str, Collective], str]
+    waits: Int64
 
 
 class Sheet:
@@ -72,12 +74,15 @@ class Sheet:
         self.facts = [facts for row in template.rows if (facts := row.facts) is not None]
         self._number_rows()
         self._number_modules()
+        self._told = [*template.waiting, *template.holding]
+        self._told_rows = np.array([row for row, _ in self._told], np.int64)
         self._twin_last = np.arange(len(template.kernels))
         self._patches: list[tuple[int, str, Collective]] = []
         self._slots: list[Slot] = []
         parts = [self._row(index) for index in self._shown()]
         parts += [self._kernel(index) for index in range(len(template.kernels))]
         parts += [self._annotation_twin(index) for index in self._shown()]
+        parts += [self._synchronisation(place) for place in range(len(self._told))]
         self._format = "".join(parts)
         self._permutation = self._permute()
 
@@ -85,7 +90,9 @@ class Sheet:
         """The text of one segment; identifiers are taken from ``bases``."""
         spans, runs = fill.ends - fill.begins, fill.finishes - fill.starts
         twins = fill.finishes[self._twin_last] - fill.starts
-        times = [part for column in (fill.begins, spans, fill.starts, runs, twins) for part in np.divmod(column, 1000)]
+        told = _within(fill.begins[self._told_rows], spans[self._told_rows])
+        columns = (fill.begins, spans, fill.starts, runs, twins, *told)
+        times = [part for column in columns for part in np.divmod(column, 1000)]
         outer = (bases.outer_python, bases.outer_external)
         pool = np.concatenate(
             (
@@ -100,6 +107,7 @@ class Sheet:
                 np.array(fill.numbers, np.int64),
                 np.array((*outer, bases.graph_correlation, bases.graph_external, fill.graph), np.int64),
                 bases.graph_node + np.arange(len(fill.starts)),
+                fill.waits.ravel(),
             )
         )
         values = pool[self._permutation].tolist()
@@ -115,14 +123,23 @@ class Sheet:
             return np.full(count, bases.graph_correlation), bases.graph_node + np.arange(count)
         return bases.correlation + self._launches, np.full(count, -1)
 
+    def records(self, bases: Bases) -> list[tuple[int, int]]:
+        """Stream and correlation of each row that records an event."""
+        return [
+            (self.identity.stream(stream), bases.correlation + self._correlation[row])
+            for row, stream in self.template.recording
+        ]
+
     def _permute(self) -> Int64:
         """The place in the pool of each slot; the columns are in the order of ``render``."""
-        rows, kernels = len(self.template.rows), len(self.template.kernels)
+        rows, kernels, told = len(self.template.rows), len(self.template.kernels), len(self._told)
         sizes = dict.fromkeys(("begin_us", "begin_ns", "span_us", "span_ns"), rows)
         sizes |= dict.fromkeys(("start_us", "start_ns", "run_us", "run_ns", "twin_us", "twin_ns"), kernels)
+        sizes |= dict.fromkeys(("told_us", "told_ns", "lasted_us", "lasted_ns"), told)
         sizes |= {"python": len(self._python), "external": len(self._external), "event": rows}
         sizes |= {"correlation": len(self._correlation), "makes": self.template.nodes + 1, "refers": self._referred}
         sizes |= {"module": len(self.modules), "number": len(self.facts), "outer": 5, "node": kernels}
+        sizes |= {"wait": 3 * len(self.template.waiting)}
         firsts = dict(zip(sizes, np.concatenate(([0], np.cumsum(list(sizes.values())))).tolist(), strict=False))
         return np.array([firsts[column] + index for column, index in self._slots], np.int64)
 
@@ -256,7 +273,7 @@ class Sheet:
 
     def _flow(self, index: int, row: FlatRow, thread: int) -> str:
         """The start of a launch's arrow, or an end of the arrow from a forward to a backward node."""
-        if row.kind is RowKind.RUNTIME and row.kernel >= 0:
+        if row.kind is RowKind.RUNTIME and (row.kernel >= 0 or index in self._told_rows):
             phase, name, number = "s", "ac2g", ("correlation", self._correlation[index])
         elif row.kind is not RowKind.OPERATOR or row.sequence < 0 or row.nested:
             return ""
@@ -308,3 +325,24 @@ class Sheet:
         self._slots.append(("external", self._external[index]))
         name, device = row_text.quoted(row.name), self.identity.device
         return row_text.complete("gpu_user_annotation", name, device, stream, '"External id": %d')
+
+    def _synchronisation(self, place: int) -> str:
+        """What the device has to say of a row that waits: its row of synchronisation, and the end of an arrow to it."""
+        (row, waiting), identity = self._told[place], self.identity
+        stream = identity.stream(waiting) if waiting else row_text.NO_STREAM
+        waits = place < len(self.template.waiting)
+        kind = row_text.STREAM_WAIT if waits else row_text.STREAM_SYNC if waiting else row_text.CONTEXT_SYNC
+        self._time(("told", "lasted"), place)
+        self._external_of(self.template.rows[row].owner)
+        if waits:
+            self._slots += (("wait", 3 * place), ("wait", 3 * place + 1), ("wait", 3 * place + 2))
+        correlation = ("correlation", self._correlation[row])
+        self._slots += (correlation, correlation, ("told_us", place), ("told_ns", place))
+        text = row_text.synchronisation(kind, identity.device, stream)
+        return text + row_text.flow("f", "ac2g", identity.device, stream)
+
+
+def _within(begins: Int64, spans: Int64) -> tuple[Int64, Int64]:
+    """When rows of synchronisation begin and how long they last: a little less than the calls that they are about."""
+    lead = np.minimum(spans // 4, 1_000)
+    return begins + lead, spans - lead - lead // 2

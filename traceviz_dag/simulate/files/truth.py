@@ -1,7 +1,7 @@
 """What really happened: the model's own output as tables, never read back from names.
 
-Per kernel, per micro-batch, per pipeline; clocks; culprits. Categories follow from kind, phase and dimension by a rule
-of its own, so that a fault in the classifier's rule shows.
+Per kernel, per micro-batch, per pipeline; clocks; culprits; edges between streams have a module of their own.
+Categories follow from kind, phase and dimension by a rule of its own, so that a fault in the classifier's rule shows.
 """
 
 from __future__ import annotations

@@ -115,9 +115,7 @@ class StepProgram(StepSegments):
         yield from self.batch(context)
         model = stacks.model_frames(settings)
         yield Open(model, chunk)
-        hidden = faults.hidden_wait(settings, self.rank)
-        if hidden:
-            yield self.plain("hidden", lambda: (hidden,), context)
+        yield from self.hidden_wait(context)
         if program.has_embedding(chunk):
             yield self.embedding(context)
         block = stacks.block_frames(settings, program.full)

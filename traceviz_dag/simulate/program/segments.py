@@ -26,9 +26,11 @@ class StepSegments:
         self.sequence = 1000 + number * 100_000
         self.made: dict[Owner, int] = {}
 
-    def plain(self, key: str, rows: Callable[[], Rows], context: Context = NOWHERE, ghost: bool = False) -> Segment:
-        """A segment on the main thread that makes no autograd nodes."""
-        template = self.program.library.get(key, lambda: (rows(), Nodes()), ghost=ghost)
+    def plain(
+        self, key: str, rows: Callable[[], Rows], context: Context = NOWHERE, ghost: bool = False, like: str = ""
+    ) -> Segment:
+        """A segment on the main thread that makes no autograd nodes; ``like``: the key whose random costs it has."""
+        template = self.program.library.get(key, lambda: (rows(), Nodes()), ghost=ghost, like=like)
         return Segment(template, replace(context, makes=self.sequence))
 
     def making(
@@ -59,7 +61,13 @@ class StepSegments:
         if not (program.has_embedding(context.chunk) or program.has_head(context.chunk)):
             return
         stall = faults.loader_stall_ns(self.settings, self.rank) if context.microbatch == 0 else 0
-        yield self.plain(f"batch:{stall}", lambda: (ends.batch(job, program.entry, stall),), context)
+        yield self.plain(f"batch:{stall}", lambda: (ends.batch(job, program.entry, stall),), context, like="batch:0")
+
+    def hidden_wait(self, context: Context) -> Iterator[Item]:
+        """The hidden synchronisation of a forward step, on the rank that has one."""
+        hidden = faults.hidden_wait(self.settings, self.rank)
+        if hidden:
+            yield self.plain("hidden", lambda: (hidden,), context)
 
     def embedding(self, context: Context) -> Segment:
         """The embedding's forward."""

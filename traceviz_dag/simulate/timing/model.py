@@ -16,6 +16,7 @@ from traceviz_dag.simulate.settings import JobSettings
 from traceviz_dag.simulate.templates import Library
 from traceviz_dag.simulate.timing.host import Host
 from traceviz_dag.simulate.timing.streams import UNKNOWN, Meeting, PendingMessages, StepTimes, Stream, Work
+from traceviz_dag.simulate.work.faults import runs_other_work, undisturbed
 
 _END_SPREAD_NS = 37
 
@@ -27,14 +28,18 @@ class Model:
         self.settings = settings
         grids = RankGrids.of(settings)
         library = Library(settings)
+        healthy = undisturbed(settings)
+        healthy_library = Library(healthy)
         self._groups = {group.name: group for group in grids.groups}
         self._routes = Routes(settings)
         programs = [StageProgram(settings, stage, library) for stage in range(settings.pp)]
+        healthy_programs = [StageProgram(healthy, stage, healthy_library) for stage in range(settings.pp)]
         self.hosts = [
             Host(
                 settings,
                 rank,
                 programs[grids.coordinates(rank)["pp"]],
+                healthy_programs[grids.coordinates(rank)["pp"]] if runs_other_work(settings, rank) else None,
                 grids.of_rank(rank),
                 self._routes,
                 self._advance,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,6 +26,10 @@ class StepTimes:
         starts, ends: of each kernel, in launch order; ready: when the last member of its communication had arrived
             (its own start for other kernels); match: name of that communication, several joined by ``|`` for a batch of
             messages, empty for other kernels.
+        edges: rows of (waiting, waited for, ``DependencyKind``, told): which kernels wait for which of other streams,
+            numbered from the file's first, and whether a row of synchronisation tells it.
+        waits: rows of (record, event) for each row in which a stream waits for an event: which record of the file it
+            waits for (-1: none) and the event's id.
     """
 
     marks: Int64
@@ -32,6 +38,8 @@ class StepTimes:
     ends: Int64
     ready: Int64
     match: list[str]
+    edges: Int64
+    waits: Int64
 
 
 class StepRecord:
@@ -49,6 +57,8 @@ class StepRecord:
         self.ends: list[int] = []
         self.ready: list[int] = []
         self.match: list[str] = []
+        self.edges: list[tuple[int, int, int, bool]] = []
+        self.waits: list[tuple[int, int]] = []
 
     def new_kernel(self) -> int:
         """The index of a new kernel, of which nothing is known yet."""
@@ -62,17 +72,40 @@ class StepRecord:
         marks, stalls, starts, ends, ready = (
             np.array(column, np.int64) for column in (self.marks, self.stalls, self.starts, self.ends, self.ready)
         )
-        return StepTimes(marks, stalls, starts, ends, ready, self.match)
+        edges = np.array(self.edges, np.int64).reshape(-1, 4)
+        waits = np.array(self.waits, np.int64).reshape(-1, 2)
+        return StepTimes(marks, stalls, starts, ends, ready, self.match, edges, waits)
 
 
 class Event:
-    """A point on a stream whose time may not be known yet."""
+    """A point on a stream whose time may not be known yet: the end of a kernel (-1: of none)."""
 
-    __slots__ = ("time", "waiters")
+    __slots__ = ("kernel", "stream", "time", "waiters")
 
-    def __init__(self, time: int = UNKNOWN) -> None:
+    def __init__(self, time: int = UNKNOWN, kernel: int = -1, stream: str = "") -> None:
         self.time = time
+        self.kernel, self.stream = kernel, stream
         self.waiters: list[Stream] = []
+
+
+class DependencyKind(IntEnum):
+    """How a kernel comes to wait for one of another stream of its rank.
+
+    Of two kinds for the same two kernels the first in this order counts.
+    """
+
+    EVENT_WAIT = 0
+    PASSED_ON_WAIT = 1
+    CUDA_GRAPH = 2
+    COMMUNICATOR_ORDER = 3
+    HOST_SYNCHRONISATION = 4
+
+
+class Dependency(NamedTuple):
+    """What a kernel waits for, and how it comes to."""
+
+    event: Event
+    kind: DependencyKind
 
 
 @dataclass(slots=True)
@@ -122,7 +155,7 @@ class Stream:
         self.busy_until = 0
         self.held = False
         self.last = Event(0)
-        self.pending: list[Event] = []
+        self.pending: list[Dependency] = []
 
 
 @dataclass(slots=True)

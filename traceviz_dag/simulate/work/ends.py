@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from traceviz_dag.simulate.settings import Era
-from traceviz_dag.simulate.tree import Kernel, Node, Nodes, Row, builtin, evaluate, module, op, pause, py
+from traceviz_dag.simulate.tree import Kernel, Node, Nodes, Pause, Row, builtin, evaluate, module, op, py
 from traceviz_dag.simulate.work import kernels
 from traceviz_dag.simulate.work.collectives import collective, communicate
 from traceviz_dag.simulate.work.gradients import accumulate, gather_hook
@@ -29,12 +29,9 @@ SCHEDULES = "megatron/core/pipeline_parallel/schedules.py"
 def batch(job: Job, entry: Entry, stall_ns: int = 0) -> Row:
     """``get_batch``: the loader's next sample to the GPU, and its broadcast over the tensor-parallel group."""
     tokens = job.settings.sequence * job.settings.batch
-    loader: list[Node] = [
-        py("torch/utils/data/dataloader.py", "__next__", py("torch/utils/data/dataloader.py", "_get_data"))
-    ]
-    if stall_ns:
-        loader = [py("torch/utils/data/dataloader.py", "__next__", pause("queue.py(@): get", stall_ns))]
-    rows: list[Node] = [builtin("function next", *loader)]
+    stalled = (Pause(stall_ns),) if stall_ns else ()
+    fetched = py("torch/utils/data/dataloader.py", "_get_data", *stalled)
+    rows: list[Node] = [builtin("function next", py("torch/utils/data/dataloader.py", "__next__", fetched))]
     for _ in range(3):
         copied = op("aten::to", op("aten::_to_copy", op("aten::copy_", kernels.copy("HtoD", 8 * tokens))))
         rows.append(builtin("method cuda of Tensor object at 0x", copied))

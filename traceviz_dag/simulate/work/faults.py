@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
-from traceviz_dag.simulate.settings import JobSettings
+from traceviz_dag.errors import UsageError
+from traceviz_dag.simulate.rank_grids import dense_grid
+from traceviz_dag.simulate.settings import Graphs, JobSettings
 from traceviz_dag.simulate.tree import Row, builtin, op, pause, py, synchronise
 from traceviz_dag.simulate.work import kernels
 
@@ -45,6 +49,67 @@ def hidden_wait(settings: JobSettings, rank: int) -> Row | None:
     return py(
         "my_project/hooks.py", "log_activation", builtin("method item of Tensor object at 0x", op("aten::item", copied))
     )
+
+
+def undisturbed(settings: JobSettings) -> JobSettings:
+    """The same job without the faults that change what a rank runs, and not only how long it takes."""
+    return settings.with_faults(garbage_collection=None, hidden_synchronisation=None, bad_stage_split=0)
+
+
+def runs_other_work(settings: JobSettings, rank: int) -> bool:
+    """Whether a fault changes what a rank runs."""
+    f = settings.faults
+    return bool(f.bad_stage_split) or rank in (f.garbage_collection, f.hidden_synchronisation)
+
+
+def refuse_idle_faults(settings: JobSettings) -> None:
+    """Refuse faults that change nothing: they would be culprits that nobody can find.
+
+    Raises:
+        UsageError: which fault it is, and where it could act.
+    """
+    for idle in _idle_faults(settings):
+        raise UsageError(idle)
+
+
+def _idle_faults(s: JobSettings) -> Iterator[str]:
+    f, grid = s.faults, dense_grid(s)
+    hosts = {
+        "data-stall": (f.data_stall, "the data loader"),
+        "gc-pause": (f.garbage_collection, "a pause of the host"),
+        "hidden-sync": (f.hidden_synchronisation, "a wait of the host"),
+    }
+    for option, (rank, what) in hosts.items():
+        if rank is not None and s.cuda_graphs is Graphs.ITERATION:
+            yield f"--{option} {rank}: with --cuda-graphs iteration one launch runs the pass; {what} delays nothing"
+    loading = [rank for rank in range(s.world) if grid.place(rank)["pp"] in (0, s.pp - 1)]
+    if f.data_stall is not None and f.data_stall not in loading:
+        stage = grid.place(f.data_stall)["pp"]
+        yield (
+            f"--data-stall {f.data_stall}: rank {f.data_stall} is in stage {stage} and loads no data; "
+            f"ranks {_ranges(loading)} do"
+        )
+    if f.slow_link is not None and s.world == 1:
+        yield f"--slow-link {f.slow_link}: the job's only rank has no links; give it more ranks"
+    if f.expert_imbalance and s.ep == 1:
+        yield "--expert-imbalance: with --ep 1 every rank holds all experts; raise --ep"
+    strengths = {
+        "slow GPU": (f.slow_gpu, f.slow_gpu_factor, 1),
+        "slow link": (f.slow_link, f.slow_link_factor, 1),
+        "data stall": (f.data_stall, f.data_stall_ms, 0),
+        "GC pause": (f.garbage_collection, f.garbage_collection_ms, 0),
+    }
+    for name, (rank, strength, none) in strengths.items():
+        if rank is not None and strength <= none:
+            yield f"{name} of {strength:g}: it must be above {none}"
+
+
+def _ranges(ranks: Iterable[int]) -> str:
+    """Ranks in ascending order as text: ``0-3, 12-15``."""
+    members = list(ranks)
+    cuts = [0, *(index + 1 for index, (one, other) in enumerate(pairwise(members)) if other != one + 1), len(members)]
+    runs = [members[begin:end] for begin, end in pairwise(cuts)]
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
 def culprits(settings: JobSettings, stage_of: dict[int, int]) -> list[Culprit]:

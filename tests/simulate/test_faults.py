@@ -1,0 +1,166 @@
+"""A fault can be left out with the same seed and nothing else changes; one that changes nothing is refused."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from tests.simulate.conftest import CONFIGURATIONS, small
+from traceviz_dag.errors import UsageError
+from traceviz_dag.simulate import simulate
+from traceviz_dag.simulate.items import Segment
+from traceviz_dag.simulate.program.program import step_items
+from traceviz_dag.simulate.settings import Faults, Graphs, JobSettings, Recompute
+from traceviz_dag.simulate.timing.model import Model
+from traceviz_dag.simulate.work.faults import refuse_idle_faults
+
+JOBS = {
+    "1f1b": small(pp=2, dp=2, layers=6),
+    "interleaved": small(tp=2, pp=2, vpp=2, layers=8, recompute=Recompute.FULL),
+    "experts": small(pp=2, dp=2, ep=2, layers=6, overlap_grad_reduce=False),
+    "combined": small(pp=2, vpp=2, dp=2, ep=2, layers=8, overlap_expert=True),
+    "layer_graphs": small(tp=2, pp=2, layers=6, cuda_graphs=Graphs.LAYER),
+    "without_stacks": small(dp=2, stacks=False),
+}
+FAULTS = {
+    "slow_gpu": {"slow_gpu": 1},
+    "slow_link": {"slow_link": 1},
+    "data_stall": {"data_stall": 0, "data_stall_ms": 7.0},
+    "garbage_collection": {"garbage_collection": 1, "garbage_collection_ms": 5.0},
+    "hidden_synchronisation": {"hidden_synchronisation": 1},
+    "expert_imbalance": {"expert_imbalance": 0.4},
+    "bad_stage_split": {"bad_stage_split": 1},
+}
+OF_WHOLE_STAGES = ("zero", "finalize", "optimizer")
+STEPS = (3,)
+PAIRS = [
+    (name, fault)
+    for name, job in JOBS.items()
+    for fault in FAULTS
+    if not (fault == "expert_imbalance" and job.ep == 1) and not (fault == "bad_stage_split" and job.pp == 1)
+]
+
+
+def _program(key: str) -> str:
+    """What the host runs in a segment; a stalled loader runs what any loader runs."""
+    return "batch" if key.startswith("batch:") else key
+
+
+def _own(settings: JobSettings, spared: dict[str, object]) -> dict[tuple, int]:
+    """Own durations (of communications: transfers) of kernels and lengths of host work, except where faults act."""
+    model, found = Model(settings), {}
+    for step in STEPS:
+        for rank, times in enumerate(model.step(step, synchronised=step == STEPS[-1])):
+            lengths, stalls, kernel = iter(times.marks.tolist()), iter(times.stalls), 0
+            counts: Counter[tuple] = Counter()
+            for item in step_items(model.hosts[rank].program, rank, step):
+                next(lengths)
+                if not isinstance(item, Segment):
+                    continue
+                kind, at = item.template.key.partition(":")[0], item.context
+                place = rank, step, kind, at.phase, at.microbatch, at.chunk, at.layer
+                counts[place] += 1
+                values = {(*place, counts[place], "host", _program(item.template.key)): next(lengths)}
+                for _ in item.template.synchronisations:
+                    next(stalls)
+                for launched in item.template.kernels:
+                    communicates = times.match[kernel] != ""
+                    begin = times.ready[kernel] if communicates else times.starts[kernel]
+                    what = launched.collective
+                    named = (*place, launched.name, what.role if what else "")
+                    counts[named] += 1
+                    key = (*named, counts[named])
+                    uneven = launched.by_tokens or bool(what and what.uneven)
+                    touched = ("slow_gpu" in spared and not communicates and rank == spared["slow_gpu"]) or (
+                        "slow_link" in spared and communicates
+                    )
+                    if not touched and not (uneven and "expert_imbalance" in spared):
+                        values[key] = int(times.ends[kernel] - begin)
+                    kernel += 1
+                if not (kind in OF_WHOLE_STAGES and "bad_stage_split" in spared):
+                    found |= values
+    return found
+
+
+def _assert_left_alone(settings: JobSettings, fault: str) -> None:
+    without = settings.with_faults(**{fault: getattr(Faults(), fault)})
+    job, healthy = _own(settings, FAULTS[fault]), _own(without, FAULTS[fault])
+    common = job.keys() & healthy.keys()
+    assert {key: job[key] for key in common} == {key: healthy[key] for key in common}
+    if fault == "bad_stage_split":
+        # A rank keeps its layers but for those that move and those whose number moves with them.
+        assert 0.4 * len(healthy) < len(common) < len(healthy)
+    else:
+        assert common == healthy.keys() and common
+
+
+@pytest.mark.parametrize(("name", "fault"), PAIRS)
+def test_without_a_fault_all_that_it_does_not_touch_is_the_same(name: str, fault: str):
+    _assert_left_alone(JOBS[name].with_faults(**FAULTS[fault]), fault)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_one_of_several_faults_can_be_left_out(fault: str):
+    together = {key: value for settings in FAULTS.values() for key, value in settings.items()}
+    _assert_left_alone(JOBS["experts"].with_faults(**together), fault)
+
+
+@pytest.mark.parametrize("stacks", [True, False])
+def test_pauses_last_as_long_as_the_truth_says(stacks: bool):
+    faults = Faults(data_stall=0, data_stall_ms=30.0, garbage_collection=1, garbage_collection_ms=12.5)
+    stalls = [set(times.stalls.tolist()) for times in Model(small(dp=2, stacks=stacks, faults=faults)).step(1)]
+    assert (30_000_000 in stalls[0], 12_500_000 in stalls[1]) == (True, True)
+
+
+def test_faults_of_all_kinds_at_once_are_all_culprits(tmp_path: Path):
+    together = {key: value for settings in FAULTS.values() for key, value in settings.items()}
+    simulate(JOBS["experts"].with_faults(**together), tmp_path, workers=1)
+    culprits = pd.read_parquet(tmp_path / "truth/culprits.parquet")
+    assert sorted(culprits["fault"]) == sorted(FAULTS)
+
+
+@pytest.mark.parametrize("name", ["combined", "experts"])
+def test_a_hidden_wait_holds_the_host_in_each_forward_step(name: str):
+    job = JOBS[name]
+    waits = [len(Model(job.with_faults(**fault)).step(1)[1].stalls) for fault in ({}, FAULTS["hidden_synchronisation"])]
+    assert waits[1] - waits[0] == job.vpp * job.microbatches
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (
+            small(pp=4, dp=2, faults=Faults(data_stall=3)),
+            "--data-stall 3: rank 3 is in stage 1 and loads no data; ranks 0-1, 6-7 do",
+        ),
+        (small(faults=Faults(slow_link=0)), "--slow-link 0: the job's only rank has no links"),
+        (small(experts=4, faults=Faults(expert_imbalance=0.5)), "raise --ep"),
+        (small(pp=2, faults=Faults(slow_gpu=1, slow_gpu_factor=1.0)), "slow GPU of 1: it must be above 1"),
+        (small(pp=2, faults=Faults(data_stall=1, data_stall_ms=0.0)), "data stall of 0: it must be above 0"),
+        *(
+            (replace(CONFIGURATIONS["whole_graph"], faults=Faults(**fault)), words)
+            for fault, words in (
+                ({"hidden_synchronisation": 1}, "--hidden-sync 1: with --cuda-graphs iteration"),
+                ({"data_stall": 0}, "--data-stall 0: with --cuda-graphs iteration"),
+                ({"garbage_collection": 2}, "--gc-pause 2: with --cuda-graphs iteration"),
+            )
+        ),
+    ],
+)
+def test_faults_that_change_nothing_are_refused(tmp_path: Path, settings: JobSettings, words: str):
+    with pytest.raises(UsageError) as caught:
+        simulate(settings, tmp_path / "job", workers=1)
+    assert words in str(caught.value)
+    assert not (tmp_path / "job").exists()
+
+
+@pytest.mark.parametrize(("name", "fault"), PAIRS)
+def test_a_fault_that_is_not_refused_changes_the_step(name: str, fault: str):
+    faulty = JOBS[name].with_faults(**FAULTS[fault])
+    refuse_idle_faults(faulty)
+    ends = [[times.ends.tolist() for times in Model(job).step(1)] for job in (JOBS[name], faulty)]
+    assert ends[0] != ends[1]
