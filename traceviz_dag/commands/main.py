@@ -22,7 +22,8 @@ BAD_INPUT = 2
 
 _COMMANDS = (
     *("demo", "simulate", "analyze", "classify", "batch", "aggregate", "figures"),
-    *("iterations", "topology", "overlap", "clocks", "waits", "pipelines", "periods", "gate"),
+    *("iterations", "topology", "overlap", "clocks", "waits", "pipelines", "periods"),
+    *("critical-path", "what-if", "gate"),
     *("accuracy", "sql", "dev", "doctor", "capture"),
 )
 
@@ -30,6 +31,8 @@ _COMMANDS = (
 class _Group(LazyGroup):
     places: ClassVar = {
         **{name: f"traceviz_dag.commands.{name}:{name}" for name in _COMMANDS},
+        "critical-path": "traceviz_dag.commands.critical_path:critical_path",
+        "what-if": "traceviz_dag.commands.what_if.what_if:what_if",
         "webserver": "traceviz_dag.commands.dev:webserver",
         "doctor": "traceviz_dag.commands.doctor.doctor:doctor",
         "batch": "traceviz_dag.commands.analyze:batch",

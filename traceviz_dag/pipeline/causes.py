@@ -18,9 +18,9 @@ from traceviz_dag.analyze.causes.causes_tables import (
     what_if_table,
 )
 from traceviz_dag.analyze.causes.kernel_edges import kernel_edges
-from traceviz_dag.analyze.causes.recorded_waits import host_waits, recorded_edges
 from traceviz_dag.analyze.causes.rank_kernels import KERNEL_COLUMNS, RankKernels, kernels_of_step, rank_kernels
 from traceviz_dag.analyze.causes.rank_work import rank_work
+from traceviz_dag.analyze.causes.recorded_waits import host_waits, recorded_edges
 from traceviz_dag.analyze.causes.step_work import Members, StepWork, step_work
 from traceviz_dag.analyze.causes.what_if import WhatIf
 from traceviz_dag.analyze.intervals import number_groups
@@ -39,7 +39,6 @@ _MESSAGE = 1 << 48
 """Numbers of messages begin here, those of collectives are below."""
 
 _MODULE_COLUMNS = ("kernel_id", "module")
-
 
 
 class Source(Protocol):
@@ -134,8 +133,8 @@ def _ranked_step(
         edges = kernel_edges(mine, *recorded_edges(mine, waits))
         joined = np.unique(members.kernel[members.rank == place])
         works.append(rank_work(mine, edges, joined, host_waits(mine, waits), windows[rank]))
-    stage_of = {rank: stage for pipeline in source.topology.pipelines for stage, rank in enumerate(pipeline)}
-    stages = tuple(stage_of.get(rank, MISSING) for rank in placed)
+    known = (source.topology.stage_of(rank)[0] for rank in placed)
+    stages = tuple(MISSING if stage is None else stage for stage in known)
     return RankedStep(number, step_work(list(placed), works, members), stages)
 
 
@@ -153,9 +152,7 @@ def _steps(overlap: pa.Table) -> dict[int, dict[int, tuple[int, int]]]:
     return result
 
 
-def _members(
-    ranks: Sequence[int], placed: Sequence[RankKernels], collectives: pa.Table, messages: pa.Table
-) -> Members:
+def _members(ranks: Sequence[int], placed: Sequence[RankKernels], collectives: pa.Table, messages: pa.Table) -> Members:
     """Who meets whom: members of matched collectives, and both ends of each message."""
     sides = [
         np.stack([optional_integers(messages, f"{side}_rank"), optional_integers(messages, f"{side}_kernel_id")])
@@ -181,9 +178,7 @@ def _members(
     return Members(place, spot, number)
 
 
-def _places(
-    ranks: Sequence[int], placed: Sequence[RankKernels], rank: Int64, kernel: Int64
-) -> tuple[Int64, Int64]:
+def _places(ranks: Sequence[int], placed: Sequence[RankKernels], rank: Int64, kernel: Int64) -> tuple[Int64, Int64]:
     """Place of each rank, and of each kernel in its rank; ``NONE`` where it is not of this step."""
     place, spot = np.full(len(rank), NONE), np.full(len(rank), NONE)
     for number, (one, kernels) in enumerate(zip(ranks, placed, strict=True)):

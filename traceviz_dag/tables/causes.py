@@ -24,13 +24,15 @@ MESSAGES = Table(
 
 PATH_EDGES = Table(
     "path_edges",
-    "A kernel or a host that waited for a kernel of another stream of its rank. Order on a stream follows from kernels.",
+    "A kernel or a host that waited for a kernel of another stream of its rank. Order within a stream is in kernels.",
     BY_ITERATION,
     (
         _STEP,
         Column("rank", BIGINT, "The global rank."),
         Column("kind", DICTIONARY, "event: a kernel waited; synchronisation: the host did."),
-        Column("edge_evidence", DICTIONARY, "recorded (the profiler says so), inferred (holds for 99.5 % of its class)."),
+        Column(
+            "edge_evidence", DICTIONARY, "recorded (the profiler says so), inferred (holds for 99.5 % of its class)."
+        ),
         Column("waiting_kernel_id", BIGINT, "The kernel that waited; NULL for the host."),
         Column("waited_for_kernel_id", BIGINT, "The kernel that was waited for."),
         Column("waiting_ns", BIGINT, "Start of the kernel that waited, or return of the host's call, ns."),
@@ -74,7 +76,9 @@ PATH_ITEMS = Table(
         Column("phase", DICTIONARY, "Phase of its kernels."),
         Column("own_ns", BIGINT, "Sum of its kernels that wait for no other rank, ns."),
         Column("path_ns", BIGINT, "Time of its kernels on the critical path, ns."),
-        Column("slack_ns", BIGINT, "By how much one of its kernels may end later, at least, without a longer step, ns."),
+        Column(
+            "slack_ns", BIGINT, "By how much one of its kernels may end later, at least, without a longer step, ns."
+        ),
         Column("critical", BOOLEAN, "Whether its slack is within 1 % of the step."),
     ),
 )
@@ -85,7 +89,9 @@ WHAT_IF = Table(
     BY_ITERATION,
     (
         _STEP,
-        Column("edit", TEXT, "fix_rank, equal_stages, no_jitter, hide, faster, host_free or no_pauses; NULL if refused."),
+        Column(
+            "edit", TEXT, "fix_rank, equal_stages, no_jitter, hide, faster, host_free or no_pauses; NULL if refused."
+        ),
         Column("rank", BIGINT, "The rank that is fixed; NULL for other edits."),
         Column("dimension", TEXT, "The dimension that is hidden or faster, or all; NULL for other edits."),
         Column("factor", DOUBLE, "How many times faster; NULL for other edits."),

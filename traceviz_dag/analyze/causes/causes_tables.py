@@ -94,9 +94,7 @@ def path_segments(
     """
     path = critical_path(step, times)
     count = len(path.rank)
-    column: dict[str, Int64] = {
-        name: np.full(count, MISSING) for name in ("kernel_id", "chunk", "microbatch")
-    }
+    column: dict[str, Int64] = {name: np.full(count, MISSING) for name in ("kernel_id", "chunk", "microbatch")}
     word: dict[str, npt.NDArray[np.object_]] = {
         name: np.full(count, None, dtype=object) for name in ("category", "dimension", "phase", "module")
     }

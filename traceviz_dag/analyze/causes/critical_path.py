@@ -1,9 +1,9 @@
 """The critical path of a step: back from its end, always to what came last.
 
-Every nanosecond of the step belongs to one segment of the path: a kernel's run, a communication's transfer, the host, or
-a lag that the graph does not explain. Waiting is never on it: where ranks join, the path goes to the last to arrive.
-The path is no longest chain of gaps, which is arbitrary (all complete chains are equally long); each node of the graph
-has one binding edge, and the path follows these.
+Every nanosecond of the step belongs to one segment of the path: a kernel's run, a communication's transfer, the host,
+or a lag that the graph does not explain. Waiting is never on it: where ranks join, the path goes to the last to arrive.
+Each node of the graph has one binding edge, and the path follows these. (A longest path over edges weighted by gaps
+would be arbitrary: all complete chains are equally long.)
 """
 
 from __future__ import annotations
@@ -86,8 +86,9 @@ def critical_path(step: StepWork, times: Sequence[Times]) -> CriticalPath:
         if place < len(step.works):
             local = node - int(step.base[place])
             evidence = int(step.evidence[edge])
-            for low, kernel, cause in _pieces(step.works[place], times[place], local, kind, evidence, int(ends[source]), now):
-                low = max(low, begin)
+            work, mine, source_end = step.works[place], times[place], int(ends[source])
+            for piece, kernel, cause in _pieces(work, mine, local, kind, evidence, source_end, now):
+                low = max(piece, begin)
                 if low < now:
                     rows.append((place, kernel, CAUSES.index(cause), low, now - low, kind))
                     now = low

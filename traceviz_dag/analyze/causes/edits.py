@@ -13,10 +13,11 @@ import numpy as np
 
 from traceviz_dag.analyze.causes.rank_work import RankWork
 from traceviz_dag.analyze.causes.step_work import StepWork, Times
-from traceviz_dag.analyze.causes.usual_times import Usual, own_work, pauses
+from traceviz_dag.analyze.causes.usual_times import Usual, medians, own_work, pauses
 from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.arrays import Bool, Int64
 from traceviz_dag.read.events import MISSING
+from traceviz_dag.vocabulary import Category
 
 AllTimes = tuple[Times, ...]
 
@@ -47,6 +48,52 @@ class StepEdits:
         result[place] = _without_pauses(work, _scaled(mine, factor), pauses(self.step.works)[place])
         return tuple(result)
 
+    def fix_link(self, times: AllTimes, rank: int) -> AllTimes:
+        """Give what a rank transfers the time that like transfers without it take, where that is shorter.
+
+        Alike are transfers of the same operation, dimension, phase and size; where none is without the rank, its own
+        stay as they are.
+        """
+        place = self.step.ranks.index(rank)
+        members = self.step.members
+        with_it = np.isin(members.meeting, members.meeting[members.rank == place])
+        signature, transfer = (np.empty(len(members.rank), np.int64) for _ in range(2))
+        for number, (work, mine) in enumerate(self._parts(times)):
+            own = np.flatnonzero(members.rank == number)
+            signature[own] = work.kernels.signature[members.kernel[own]]
+            transfer[own] = mine.duration_ns[members.kernel[own]]
+        known, group = np.unique(signature[~with_it], return_inverse=True)
+        usual = medians(group.astype(np.int64), transfer[~with_it], len(known))
+        result = list(times)
+        for number, mine in enumerate(times):
+            own = np.flatnonzero((members.rank == number) & with_it)
+            where = np.minimum(np.searchsorted(known, signature[own]), max(len(known) - 1, 0))
+            alike = known[where] == signature[own] if len(known) else np.zeros(len(own), dtype=bool)
+            own, where = own[alike], where[alike]
+            duration = mine.duration_ns.copy()
+            duration[members.kernel[own]] = np.minimum(transfer[own], usual[where].astype(np.int64))
+            result[number] = replace(mine, duration_ns=duration)
+        return tuple(result)
+
+    def even_layers(self, times: AllTimes) -> AllTimes:
+        """Give every stage the same number of layers: what layers and their parameters take grows with their number.
+
+        Nothing changes where the traces do not tell layers apart (call stacks are needed).
+        """
+        counts = np.array([_layers(work) for work in self.step.works], np.float64)
+        stages, group = np.unique(self.stages, return_inverse=True)
+        of_stage = np.array([counts[group == number].max() for number in range(len(stages))])
+        if (of_stage == 0).any():
+            return times
+        result = []
+        for place, (work, mine) in enumerate(self._parts(times)):
+            kernels = work.kernels
+            factor = float(of_stage.mean() / of_stage[group[place]])
+            words = [kernels.categories.index(each) for each in _GROWS if each in kernels.categories]
+            grows = (kernels.layer != MISSING) | np.isin(kernels.category, words)
+            result.append(_scaled(mine, np.where(grows, factor, 1.0)))
+        return tuple(result)
+
     def no_pauses(self, times: AllTimes) -> AllTimes:
         """Take the pauses of all hosts away."""
         late = pauses(self.step.works)
@@ -63,7 +110,8 @@ class StepEdits:
     def faster(self, times: AllTimes, dimension: str, factor: float) -> AllTimes:
         """Make the transfers of a dimension a number of times faster, above the shortest transfer of the step."""
         floor = min(
-            (int(mine.duration_ns[work.joined].min()) for work, mine in self._parts(times) if len(work.joined)), default=0
+            (int(mine.duration_ns[work.joined].min()) for work, mine in self._parts(times) if len(work.joined)),
+            default=0,
         )
         result = []
         for work, mine in self._parts(times):
@@ -119,6 +167,17 @@ class StepEdits:
             result.append(_scaled(mine, np.where(own_work(work), of_kernel, 1.0)))
             low += len(first)
         return tuple(result)
+
+
+_GROWS = (Category.OPTIMIZER_COMPUTATION.value, Category.DP_COMMUNICATION.value)
+"""Categories whose work grows with the parameters of a stage."""
+
+
+def _layers(work: RankWork) -> int:
+    """How many transformer layers a rank runs, over all its chunks."""
+    kernels = work.kernels
+    there = kernels.layer != MISSING
+    return len(np.unique(np.stack([kernels.chunk[there], kernels.layer[there]]), axis=1).T) if there.any() else 0
 
 
 def _scaled(times: Times, factor: np.ndarray) -> Times:

@@ -16,7 +16,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from traceviz_dag.analyze.intervals import Int64
+from traceviz_dag.arrays import Int64
 from traceviz_dag.errors import NoEvidenceError
 
 Times = TypeVar("Times", npt.NDArray[np.int64], npt.NDArray[np.float64])

@@ -69,8 +69,8 @@ def kernel_edges(kernels: RankKernels, waiting: Int64, waited_for: Int64) -> Ker
             new = ~np.where(apart[waits], entered[waits], left[source])
             parts.append((waits[new], source[new], np.full(int(new.sum()), INFERRED)))
             known[source] = True
-    joined = [np.concatenate(column).astype(np.int64) for column in zip(*parts, strict=True)]
-    return KernelEdges(*joined, unknown=int((~known[communications]).sum()))
+    waiting, waited_for, evidence = (np.concatenate(column).astype(np.int64) for column in zip(*parts, strict=True))
+    return KernelEdges(waiting, waited_for, evidence, int((~known[communications]).sum()))
 
 
 def _by_launch(kernels: RankKernels) -> Int64:

@@ -19,7 +19,7 @@ from traceviz_dag.vocabulary import Kind, Phase
 KERNEL_COLUMNS = (
     *("kernel_id", "name", "start_ns", "duration_ns", "device", "stream", "kind", "phase", "dimension", "category"),
     *("chunk", "microbatch", "step", "launch_start_ns", "launch_duration_ns", "launch_thread", "collective"),
-    *("group_name", "operator", "grid_x", "grid_y", "grid_z"),
+    *("group_name", "operator", "grid_x", "grid_y", "grid_z", "in_elements", "layer"),
 )
 """Columns of ``kernels`` that the graph of a step is made of."""
 
@@ -43,7 +43,8 @@ class RankKernels:
         dimension, category: codes into ``dimensions`` and ``categories``; -1 for none.
         phase: code into ``phases``; chunk, microbatch: ``MISSING`` where none.
         what: number of its class of communication: operation, dimension, group and phase.
-        signature: of its name, operator, phase and grid: equal on all ranks for kernels that do the same.
+        layer: number of the transformer layer that launched it; ``MISSING`` where none.
+        signature: of its name, operator, phase, grid and message: equal on all ranks for kernels that do the same.
         latency_ns: what passes at least from a launch to the start of its kernel.
     """
 
@@ -60,6 +61,7 @@ class RankKernels:
     phase: Int64
     chunk: Int64
     microbatch: Int64
+    layer: Int64
     what: Int64
     signature: Int64
     latency_ns: int
@@ -119,6 +121,7 @@ def rank_kernels(table: pa.Table) -> RankKernels:
         phase=phase.astype(np.int64),
         chunk=optional_integers(table, "chunk"),
         microbatch=optional_integers(table, "microbatch"),
+        layer=optional_integers(table, "layer"),
         what=number_groups(code["collective"], dimension, code["group_name"], phase)[1].astype(np.int64),
         signature=_signatures(table, phase.astype(np.int64)),
         latency_ns=max(0, int(np.quantile(waited, _USUAL_LATENCY, method="lower"))) if len(waited) else 0,
@@ -137,13 +140,13 @@ def kernels_of_step(kernels: pa.Table, step: int) -> pa.Table:
 
 
 def _signatures(table: pa.Table, phase: Int64) -> Int64:
-    """A number that two kernels share, whatever their ranks, where name, operator, phase and grid are equal."""
+    """A number that two kernels share, whatever their ranks, where these are equal."""
     result = phase.astype(np.uint64)
     for column in ("name", "operator"):
         code, words = codes(table, column)
         digests = [int.from_bytes(blake2b(word.encode(), digest_size=8).digest(), "little") for word in words]
         result = result * _MIX + np.array([*digests, 0], np.uint64)[code]
-    for column in ("grid_x", "grid_y", "grid_z"):
+    for column in ("grid_x", "grid_y", "grid_z", "in_elements"):
         result = result * _MIX + optional_integers(table, column).astype(np.uint64)
     return result.view(np.int64)
 

@@ -1,10 +1,11 @@
 """One rank's step as a piece of the graph: segments of kernels, the host that launches them, and what each waits for.
 
 Kernels that follow one another on a stream, with nothing in or out between them, are one *segment*: it ends when the
-last has run. The host is a chain of *sections*, each from one synchronisation with the GPU to the next; what it launches
-within a section keeps its distance from the section's begin. A segment therefore ends at
+last has run. The host is a chain of *sections*, each from one synchronisation with the GPU to the next; what it
+launches within a section keeps its distance from the section's begin. A segment therefore ends at
 
-    max(what its first kernel waits for + all its kernels, begin of its section + launch of kernel i + the kernels from i)
+    max(what its first kernel waits for + all its kernels,
+        begin of its section + launch of kernel i + the kernels from i)
 
 for the kernel i that makes it latest, which is exact for any durations of the kernels. Each kernel and each return of a
 synchronisation also has a *lag*: what passed between the latest of all it waited for and its start.
@@ -219,19 +220,21 @@ def _with_edges(work: RankWork, edges: KernelEdges, waits: HostWaits, host_end: 
     alone = np.flatnonzero(bare)
     calls = np.arange(1, len(work.section_ns))
     last = np.append(first[1:], len(kernels)) - 1
-    final = np.flatnonzero(np.append(kernels.stream[last[:-1]] != kernels.stream[last[1:]], True)) if len(last) else last
-    parts = [
+    ends_stream = np.append(kernels.stream[last[:-1]] != kernels.stream[last[1:]], True)
+    final = np.flatnonzero(ends_stream[: len(last)])
+    own = waits.start_ns - work.section_ns[:-1]
+    parts: list[tuple[Int64, Int64, int, Int64 | int, Int64 | int]] = [
         (entry[follows], follows - 1, EdgeKind.STREAM, _ORDER, 0),
         (entry[segment[edges.waiting]], segment[edges.waited_for], EdgeKind.EVENT, edges.evidence, 0),
         (entry[launched], work.sections + work.section[launched], EdgeKind.LAUNCH, _ORDER, 0),
         (entry[alone], np.full(len(alone), work.sections), EdgeKind.LAUNCH, INFERRED, 0),
-        (work.sections + calls, work.sections + calls - 1, EdgeKind.HOST, _ORDER, waits.start_ns - work.section_ns[:-1]),
+        (work.sections + calls, work.sections + calls - 1, EdgeKind.HOST, _ORDER, own),
         (work.sections + 1 + waits.call, segment[waits.kernel], EdgeKind.SYNCHRONISATION, _ORDER, 0),
         (np.array([work.end]), np.array([work.end - 1]), EdgeKind.END, _ORDER, host_end - work.section_ns[-1:]),
         (np.full(len(final), work.end), final, EdgeKind.END, _ORDER, 0),
     ]  # fmt: skip
     columns = [
-        np.concatenate([np.broadcast_to(part[column], len(part[0])) for part in parts]).astype(np.int64)
+        np.concatenate([np.broadcast_to(np.asarray(part[column]), len(part[0])) for part in parts]).astype(np.int64)
         for column in range(5)
     ]
     return RankWork(

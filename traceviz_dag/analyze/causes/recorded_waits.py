@@ -22,7 +22,9 @@ def recorded_edges(kernels: RankKernels, synchronizations: pa.Table) -> tuple[In
     A record that the times contradict (the kernel started before what it is said to have waited for had ended) is none.
     """
     rows = synchronizations.filter(pc.equal(synchronizations["kind"].cast(pa.string()), STREAM_WAIT))
-    waiting, waited_for = (kernels.places(optional_integers(rows, f"{name}_kernel_id")) for name in ("waiting", "waited_for"))
+    waiting, waited_for = (
+        kernels.places(optional_integers(rows, f"{name}_kernel_id")) for name in ("waiting", "waited_for")
+    )
     there = (waiting >= 0) & (waited_for >= 0)
     there[there] &= kernels.stream[waiting[there]] != kernels.stream[waited_for[there]]
     there[there] &= kernels.start_ns[waiting[there]] >= kernels.end_ns[waited_for[there]] - _SLACK_NS

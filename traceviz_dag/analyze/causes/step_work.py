@@ -99,9 +99,7 @@ class StepWork:
             host = np.flatnonzero(work.kind == EdgeKind.HOST)
             own[work.waiting[host] - work.sections] = work.lag[host]
             host_end = work.lag[(work.kind == EdgeKind.END) & (work.waited_for >= work.sections)]
-            result.append(
-                Times(duration, work.lag_ns, work.launch_ns, own, work.section_lag_ns, int(host_end[0]))
-            )
+            result.append(Times(duration, work.lag_ns, work.launch_ns, own, work.section_lag_ns, int(host_end[0])))
         return tuple(result)
 
     def _transfers(self) -> Int64:
@@ -219,7 +217,10 @@ def step_work(ranks: Sequence[int], works: Sequence[RankWork], members: Members)
     count = len(ranks)
     base = np.concatenate([[0], np.cumsum([work.nodes for work in works])]).astype(np.int64)
     end = np.array(
-        [works[rank].kernels.end_ns[kernel] for rank, kernel in zip(members.rank.tolist(), members.kernel.tolist(), strict=True)],
+        [
+            works[rank].kernels.end_ns[kernel]
+            for rank, kernel in zip(members.rank.tolist(), members.kernel.tolist(), strict=True)
+        ],
         np.int64,
     )
     offset, together = rank_offsets(count, members.rank, members.meeting, end)
@@ -248,8 +249,8 @@ def step_work(ranks: Sequence[int], works: Sequence[RankWork], members: Members)
     )  # fmt: skip
 
 
-def without_lags(times: Sequence[Times], works: Sequence[RankWork]) -> tuple[Times, ...]:
-    """The times if no kernel and no host had to wait for anything that the graph does not know: no lags, no launches."""
+def without_lags(times: Sequence[Times]) -> tuple[Times, ...]:
+    """The times without launches, and without any lag that the graph does not explain."""
     return tuple(
         replace(
             each,
@@ -258,5 +259,5 @@ def without_lags(times: Sequence[Times], works: Sequence[RankWork]) -> tuple[Tim
             launch_ns=np.full_like(each.launch_ns, MISSING),
             section_lag_ns=np.zeros_like(each.section_lag_ns),
         )
-        for each, _ in zip(times, works, strict=True)
+        for each in times
     )

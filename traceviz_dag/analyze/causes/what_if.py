@@ -79,16 +79,18 @@ class WhatIf:
         for edit in edits:
             times = edit.apply(times)
         gain = self.step_ns - self._length(times)
-        free = self._free_step_ns - self._length(without_lags(times, self.step.works))
+        free = self._free_step_ns - self._length(without_lags(times))
         error = self._free_step_ns / self.step_ns - 1 if self.step_ns else 0.0
         reach = round(abs(error) * max(abs(gain), abs(free)))
-        return Prediction(
-            edits, self.step_ns, gain, min(gain, free) - reach, max(gain, free) + reach, error
-        )
+        return Prediction(edits, self.step_ns, gain, min(gain, free) - reach, max(gain, free) + reach, error)
 
     def fix_rank(self, rank: int) -> Edit:
         """See ``StepEdits.fix_rank``."""
         return Edit("fix_rank", lambda times: self.edits.fix_rank(times, rank), rank=rank)
+
+    def fix_link(self, rank: int) -> Edit:
+        """See ``StepEdits.fix_link``."""
+        return Edit("fix_link", lambda times: self.edits.fix_link(times, rank), rank=rank)
 
     def hide(self, dimension: str) -> Edit:
         """See ``StepEdits.hidden``."""
@@ -102,7 +104,7 @@ class WhatIf:
 
     def general(self) -> Iterator[Edit]:
         """The edits that name neither a rank nor a dimension."""
-        for name in ("equal_stages", "no_jitter", "no_pauses", "host_free"):
+        for name in ("even_layers", "equal_stages", "no_jitter", "no_pauses", "host_free"):
             yield Edit(name, getattr(self.edits, name))
 
     def standard(self) -> list[Prediction]:
@@ -128,7 +130,7 @@ class WhatIf:
 
     @cached_property
     def _free_step_ns(self) -> int:
-        return self._length(without_lags(self.times, self.step.works))
+        return self._length(without_lags(self.times))
 
     def _length(self, times: AllTimes) -> int:
         return self.step.step_ns(self.step.replay(times))

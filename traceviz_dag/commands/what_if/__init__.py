@@ -1,0 +1,1 @@
+"""traceviz what-if: predictions from traces, and from records of pipeline operations."""

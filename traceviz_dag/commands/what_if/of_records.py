@@ -1,0 +1,86 @@
+"""What-if of a job's recorded pipeline operations: its slowdown, and whom that is to be charged to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table
+from traceviz_dag.errors import IncompleteError
+
+if TYPE_CHECKING:
+    from traceviz_dag.analyze.causes.slowdowns import Slowdowns
+
+_RANKS_SHOWN = 12
+
+
+def what_if_of_records(path: Path, json: bool) -> None:
+    """Print the slowdown of a job and what ideal durations would win back.
+
+    Raises:
+        BadInputError: the file or its meta file cannot be read.
+        NoEvidenceError: no step has all its operations.
+        IncompleteError: at the end, where rows or steps were left out.
+    """
+    from traceviz_dag.analyze.causes.records_work import records_work
+    from traceviz_dag.analyze.causes.slowdowns import slowdowns
+    from traceviz_dag.read.records.pipeline_records import read_pipeline_records
+
+    records = read_pipeline_records(path)
+    work = records_work(records)
+    faults = [*records.faults, *work.faults]
+    found = slowdowns(work)
+    if json:
+        print_json(_answer(path, found, len(set(work.step.tolist())), faults))
+    else:
+        _print(path, found, faults)
+    if faults:
+        raise IncompleteError("; ".join(faults))
+
+
+def _answer(path: Path, found: Slowdowns, steps: int, faults: list[str]) -> dict[str, Any]:
+    return {
+        "records": path.name,
+        "steps": steps,
+        "step_ns": round(found.step_ns),
+        "ideal_step_ns": round(found.ideal_step_ns),
+        "slowdown": found.slowdown,
+        "recovered_by_last_stage": found.recovered_by_last_stage,
+        "recovered_by_slowest_ranks": found.recovered_by_slowest_ranks,
+        "slowest_ranks": [{"data_parallel_rank": rank, "stage": stage} for rank, stage in found.slowest_ranks],
+        "stages": _effects("stage", found.by_stage),
+        "data_parallel_ranks": _effects("data_parallel_rank", found.by_data_parallel_rank),
+        "operations": _effects("operation", found.by_operation),
+        "partial": bool(faults),
+        "faults": faults,
+    }
+
+
+def _effects(name: str, effects: Mapping[Any, float]) -> list[dict[str, Any]]:
+    """Rows of one kind, the costliest first."""
+    return [{name: key, "slowdown": effect} for key, effect in sorted(effects.items(), key=lambda one: -one[1])]
+
+
+def _print(path: Path, found: Slowdowns, faults: list[str]) -> None:
+    mark = "partial · " if faults else ""
+    last = max(found.by_stage)
+    named = ", ".join(f"data-parallel rank {rank} of stage {stage}" for rank, stage in found.slowest_ranks)
+    typer.echo(
+        f"\n{path.name} · {mark}step {milliseconds(round(found.step_ns))} ms as replayed, {found.slowdown:.3f} times "
+        f"the {milliseconds(round(found.ideal_step_ns))} ms that it would take if all ranks and stages were alike"
+    )
+    typer.echo(
+        f"  ideal durations in the last stage ({last}) win back {percent(found.recovered_by_last_stage)} of that loss"
+    )
+    typer.echo(f"  on the slowest 3 % of the ranks {percent(found.recovered_by_slowest_ranks)}: {named}")
+    for title, effects in (
+        ("Slowdown if only one stage were as it was", found.by_stage),
+        ("Slowdown if only one kind of operation were as it was", found.by_operation),
+        ("Slowdown if only one data-parallel rank were as it was", found.by_data_parallel_rank),
+    ):
+        rows = sorted(effects.items(), key=lambda one: -one[1])
+        shown = f"{title}: the first {_RANKS_SHOWN} of {len(rows)}" if len(rows) > _RANKS_SHOWN else title
+        print_table(shown, ["which", "times"], [[key, f"{effect:.4f}"] for key, effect in rows[:_RANKS_SHOWN]])
