@@ -101,6 +101,48 @@ class Export:
             },
         )
 
+    def synchronization(
+        self,
+        start: int,
+        end: int,
+        correlation: int,
+        kind: int = 2,
+        stream: int = 20,
+        sync_id: int = 0,
+        context: int = 1,
+        process: int = PROCESS,
+    ) -> None:
+        self.add(
+            "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION",
+            {
+                "start": start,
+                "end": end,
+                "deviceId": 0,
+                "contextId": context,
+                "streamId": stream,
+                "correlationId": correlation,
+                "globalPid": global_pid(process),
+                "syncType": kind,
+                "eventId": 5,
+                "eventSyncId": sync_id,
+            },
+        )
+
+    def record(self, correlation: int, sync_id: int, stream: int = 7, context: int = 1, process: int = PROCESS) -> None:
+        self.add(
+            "CUPTI_ACTIVITY_KIND_CUDA_EVENT",
+            {
+                "timestamp": 0,
+                "deviceId": 0,
+                "contextId": context,
+                "streamId": stream,
+                "correlationId": correlation,
+                "globalPid": global_pid(process),
+                "eventId": 5,
+                "eventSyncId": sync_id,
+            },
+        )
+
     def range(
         self,
         start: int,

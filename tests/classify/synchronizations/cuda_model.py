@@ -58,6 +58,7 @@ class Model:
             does that looks events up after all records), or nothing (-1).
         listed: the file lists all records (``cuda_event``).
         microseconds: times are whole microseconds.
+        lost: share of launches without a row.
     """
 
     seed: int
@@ -67,6 +68,7 @@ class Model:
     named: str = "right"
     listed: bool = False
     microseconds: bool = False
+    lost: float = 0.0
     operations: list[Operation] = field(default_factory=list)
     waits: list[Wait] = field(default_factory=list)
 
@@ -134,7 +136,8 @@ class Model:
                   device=DEVICE, stream=stream, correlation=call.correlation)  # fmt: skip
 
     def _launch(self, call: _Call) -> None:
-        self._call(call, "cudaLaunchKernel")
+        if self.random.random() >= self.lost:
+            self._call(call, "cudaLaunchKernel")
         self._enqueue(call, self.random.choice(STREAMS), "kernel", "gemm")
 
     def _graph(self, call: _Call) -> None:

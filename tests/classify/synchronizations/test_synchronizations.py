@@ -84,11 +84,13 @@ def test_every_wait_has_the_operations_that_cuda_gives_it_where_calls_do_not_ove
     named=st.sampled_from(["right", "last", "nothing"]),
     listed=st.booleans(),
     microseconds=st.booleans(),
+    lost=st.sampled_from([0, 0.2]),
 )
 def test_no_wait_has_a_wrong_operation_however_calls_overlap_and_whatever_the_profiler_names(
-    seed, threads, named, listed, microseconds
+    seed, threads, named, listed, microseconds, lost
 ):
-    model = Model(seed, threads=threads, apart=False, named=named, listed=listed, microseconds=microseconds)
+    options = {"named": named, "listed": listed, "microseconds": microseconds, "lost": lost if threads == 1 else 0}
+    model = Model(seed, threads=threads, apart=False, **options)
     rows = numbers(model)
     for wait in model.waits:
         row = rows[wait.correlation]
@@ -188,13 +190,24 @@ def test_an_operation_without_a_launch_row_counts_only_where_it_began_before(tmp
     for start, waited_for, fault in ((60, "lost", None), (75, None, UNTOLD)):
         file = KinetoFile()
         file.kernel("early", 40, 55, launched=20)
-        file.kernel("lost", start, start + 30, launched=None)
+        file.kernel("lost", start, start + 30, launched=None, correlation=0)
         call(file, "cudaEventRecord", 70, 11)
         call(file, WAIT, 90, 12)
         file.kernel("consumer", 510, 600, launched=110, stream=20)
         sync(file, SYNC, 12, 20, **named(7, 11))
         row = one_wait(file, tmp_path)
         assert (row["waited_for"], row["fault"]) == (waited_for, fault)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10**6), threads=st.integers(1, 3))
+def test_where_launch_rows_are_lost_correlation_ids_tell_what_a_stream_waits_for(seed, threads):
+    model = Model(seed, threads=threads, lost=0.3)
+    rows = numbers(model)
+    for wait in model.waits:
+        row = rows[wait.correlation]
+        assert is_right(model, wait, row["waited_for"]) or (threads > 1 and UNTOLD in row["fault"])
+        assert row["waiting"] == wait.waiting or (row["waiting"] is None and UNTOLD in row["fault"])
 
 
 def test_all_waits_before_an_operation_are_kept_and_repeated_rows_count_once(two_streams, tmp_path):

@@ -30,6 +30,7 @@ def profiles(tmp_path):
         export.range(begin + 6, None, "mark", kind=34, process=process, thread=process)
         export.call(begin + 10, begin + 12, correlation=number + 1, process=process, thread=process)
         export.kernel(begin + 20, begin + 30, f"k{number}", device=device, correlation=number + 1, process=process)
+        export.synchronization(begin + 40, begin + 42, correlation=number + 1, process=process)
     path = export.write(tmp_path / "two.sqlite")
     return open_profile(path, tmp_path / "home"), read_nsys(path)
 
@@ -52,7 +53,9 @@ def test_rows_of_one_key_are_those_of_the_whole_table(profiles, name):
                 assert values == [row[column] for row in wanted], column
             if "thread" in SCHEMAS[name].names:
                 assert {row["thread"] >> PROCESS_BITS for row in wanted} == set(chosen)
-            if "device" in SCHEMAS[name].names:
+            elif KEYS[name] == "process":
+                assert {row["process"] for row in wanted} == set(chosen)
+            if KEYS[name] == "device" and "device" in SCHEMAS[name].names:
                 assert {row["device"] for row in wanted} == set(chosen)
 
 

@@ -2,7 +2,9 @@
 
 Calls of one thread follow each other. Calls of two threads do only where the one has returned before the other begins;
 in between, nobody can tell. A stream runs its operations one after the other, in the order in which they were put on
-it, so an operation that ran before one that came before a call came before the call, too.
+it, so an operation that ran before one that came before a call came before the call, too. Where the row of a launch was
+lost, the operation's correlation id still tells its place, since a process counts its calls: between two calls of one
+thread, it counts as a call of this thread.
 """
 
 from __future__ import annotations
@@ -26,12 +28,17 @@ class HostCalls:
         rank: place of each by start; of calls that start at once, as in traces with times in microseconds, by their
             correlation ids, which a process counts up.
         end_ns: by when each had certainly returned.
+        counted: the correlation ids of each thread's calls ascend.
+        by_correlation: the calls by correlation id.
     """
 
     start_ns: Int64
     end_ns: Int64
     thread: Int64
     rank: Int64
+    correlation: Int64
+    counted: bool
+    by_correlation: Int64
 
     @classmethod
     def of(cls, launches: LaunchRows) -> HostCalls:
@@ -40,7 +47,21 @@ class HostCalls:
         rank = np.empty(len(order), np.int64)
         rank[order] = np.arange(len(order))
         end = launches.start_ns + launches.duration_ns + _lost_in_rounding(launches)
-        return cls(launches.start_ns, end, launches.thread.astype(np.int64), rank)
+        thread = launches.thread.astype(np.int64)
+        by_thread = np.lexsort((rank, thread))
+        steps = np.diff(launches.correlation[by_thread])
+        counted = bool((steps[np.diff(thread[by_thread]) == 0] >= 0).all())
+        by_correlation = np.argsort(launches.correlation, kind="stable")
+        return cls(launches.start_ns, end, thread, rank, launches.correlation, counted, by_correlation)
+
+    def thread_around(self, correlation: Int64) -> Int64:
+        """The thread of the calls right before and after each correlation id; NONE where it is not one thread."""
+        if not self.counted or not len(self.rank):
+            return np.full(len(correlation), NONE, np.int64)
+        after = np.searchsorted(self.correlation[self.by_correlation], correlation)
+        last = len(self.by_correlation) - 1
+        neighbours = [self.thread[self.by_correlation[np.clip(at, 0, last)]] for at in (after - 1, after)]
+        return np.where((neighbours[0] == neighbours[1]) & (correlation > 0), neighbours[0], NONE)
 
     def precede(self, one: Int64, other: Int64) -> Bool:
         """Whether calls certainly took effect before others; not where one is NONE."""
@@ -62,13 +83,15 @@ class StreamOrder:
 
     Attributes:
         row: row of ``DeviceRows``.
-        rank, thread: of the call that launched each, or NONE. A CUDA graph's operations have one call.
+        rank: of the call that launched each, or NONE. A CUDA graph's operations have one call.
+        thread, correlation: of this call, also where its row was lost; the thread is NONE where nothing tells it.
         earliest_ns, latest_ns: between which times it was put on the stream.
     """
 
     row: Int64
     rank: Int64
     thread: Int64
+    correlation: Int64
     earliest_ns: Int64
     latest_ns: Int64
 
@@ -87,7 +110,9 @@ class StreamOrder:
         time_ns = launches.time_ns[row]
         earliest = np.where(known, lookup(calls.start_ns, call, 0), np.where(time_ns == MISSING, _ANY_TIME, time_ns))
         latest = np.where(known, lookup(calls.end_ns, call, 0), np.maximum(start, earliest))
-        return cls(row[order], rank[order], thread[order], earliest[order], latest[order])
+        correlation = device.correlation[row]
+        thread = np.where(known, thread, calls.thread_around(correlation))
+        return cls(row[order], rank[order], thread[order], correlation[order], earliest[order], latest[order])
 
     def around(self, calls: HostCalls, moment: Int64) -> tuple[Int64, Int64]:
         """Which operations are certainly before and after some calls; what a call itself launched is before it.
@@ -106,9 +131,13 @@ class StreamOrder:
             place = np.flatnonzero(self.thread == thread)
             same = (called_by == thread) & (thread != NONE)
             one, others = np.flatnonzero(same), np.flatnonzero(~same)
-            rank = calls.rank[moment[one]]
-            last[one] = np.maximum(last[one], _last_below(place, self.rank[place], rank + 1))
-            first[one] = np.minimum(first[one], _first_above(place, self.rank[place], rank, len(self.row)))
+            for whose, own, of_calls in (
+                (place[self.rank[place] != NONE], self.rank, calls.rank),
+                (place[self.rank[place] == NONE], self.correlation, calls.correlation),
+            ):
+                bound = of_calls[moment[one]]
+                last[one] = np.maximum(last[one], _last_below(whose, own[whose], bound + 1))
+                first[one] = np.minimum(first[one], _first_above(whose, own[whose], bound, len(self.row)))
             start, end = calls.start_ns[moment[others]], calls.end_ns[moment[others]]
             last[others] = np.maximum(last[others], _last_below(place, self.latest_ns[place], start))
             first[others] = np.minimum(first[others], _first_above(place, self.earliest_ns[place], end, len(self.row)))

@@ -184,7 +184,7 @@ def waiting_operations(found: Found, places: Places, streams: Streams) -> Answer
     for gpu, stream, at in _by_stream(places.gpu, places.stream, np.flatnonzero(on_stream & answers.is_open())):
         answers.take(at, streams.after(gpu, stream, found.call[at]))
     host = np.flatnonzero(~on_stream & answers.is_open())
-    answers.row[host] = _next_launched(streams, found.call[host])
+    answers.take(host, _next_launched(streams, found.call[host]))
     answers.fail(answers.row == NONE, NOTHING_AFTER)
     return answers
 
@@ -222,16 +222,36 @@ def _last_of_gpu(streams: Streams, gpu: int, call: Int64) -> Answers:
     return found
 
 
-def _next_launched(streams: Streams, call: Int64) -> Int64:
-    """The next operation that the thread of each call launches after it; NONE where there is none."""
+def _next_launched(streams: Streams, call: Int64) -> Answers:
+    """The next operation that the thread of each call launches after it."""
     calls, launched = streams.calls, np.flatnonzero(streams.launches.row != NONE)
     by = streams.launches.row[launched]
     order = np.lexsort((streams.device.start_ns[launched], calls.rank[by], calls.thread[by]))
     launched, by = launched[order], by[order]
     key = calls.thread * (len(calls.rank) + 1) + calls.rank
     at = np.searchsorted(key[by], key[call], side="right")
-    thread = np.append(calls.thread[by], NONE)
-    return np.where(thread[at] == calls.thread[call], np.append(launched, NONE)[at], NONE)
+    same = np.append(calls.thread[by], NONE)[at] == calls.thread[call]
+    following = np.where(same, np.append(launched, NONE)[at], NONE)
+    answers = Answers.none(len(call))
+    answers.fail(_lost_between(streams, call, following), UNTOLD)
+    answers.row = np.where(answers.is_open(), following, NONE)
+    return answers
+
+
+def _lost_between(streams: Streams, call: Int64, following: Int64) -> Bool:
+    """Whether an operation whose launch row was lost may have been launched between calls and what follows them."""
+    calls, device = streams.calls, streams.device
+    lost = np.flatnonzero(streams.launches.row == NONE)
+    told = calls.counted & (device.correlation[lost] > 0)
+    numbers, starts = np.sort(device.correlation[lost[told]]), np.sort(device.start_ns[lost[~told]])
+    never = np.iinfo(np.int64).max
+    return _any_between(numbers, calls.correlation[call], lookup(device.correlation, following, never)) | _any_between(
+        starts, calls.start_ns[call], lookup(device.start_ns, following, never)
+    )
+
+
+def _any_between(ordered: Int64, low: Int64, high: Int64) -> Bool:
+    return np.searchsorted(ordered, low, side="right") < np.searchsorted(ordered, high, side="left")
 
 
 def _by_stream(gpu: Int64, stream: Int64, at: Int64) -> Iterator[tuple[int, int, Int64]]:
