@@ -69,6 +69,10 @@ def kernel_edges(kernels: RankKernels, waiting: Int64, waited_for: Int64) -> Ker
             new = ~np.where(apart[waits], entered[waits], left[source])
             parts.append((waits[new], source[new], np.full(int(new.sum()), INFERRED)))
             known[source] = True
+    waits, source = _within_items(kernels, apart)
+    new = ~entered[waits] | ~left[source]
+    parts.append((waits[new], source[new], np.full(int(new.sum()), INFERRED)))
+    known[source] = True
     waiting, waited_for, evidence = (np.concatenate(column).astype(np.int64) for column in zip(*parts, strict=True))
     return KernelEdges(waiting, waited_for, evidence, int((~known[communications]).sum()))
 
@@ -84,6 +88,29 @@ def _groups(places: Int64, number: npt.NDArray[np.intp]) -> Iterator[Int64]:
     bounds = np.flatnonzero(np.diff(number[order], prepend=-1, append=-1))
     for low, high in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
         yield places[order[low:high]]
+
+
+def _within_items(kernels: RankKernels, apart: Bool) -> tuple[Int64, Int64]:
+    """Edges between streams that compute: a micro-batch's step is a chain, whatever streams its pieces run on.
+
+    Combined forward and backward steps run on two streams. Where the launches of one micro-batch's step change from one
+    to the other, the next kernel waits for the last, if that holds for all such changes between kernels of their kinds.
+    """
+    inside = np.flatnonzero((kernels.launch_ns != MISSING) & (kernels.microbatch != MISSING) & ~apart)
+    keys = (kernels.phase, kernels.chunk, kernels.microbatch)
+    order = inside[np.lexsort((kernels.start_ns[inside], kernels.launch_ns[inside], *(key[inside] for key in keys)))]
+    source, waiting = order[:-1], order[1:]
+    changes = kernels.stream[source] != kernels.stream[waiting]
+    for key in keys:
+        changes &= key[source] == key[waiting]
+    source, waiting = source[changes], waiting[changes]
+    if not len(source):
+        return waiting, source
+    kind = np.where(kernels.communicates, kernels.what, kernels.signature)
+    number = number_groups(kind[source], kind[waiting], kernels.communicates[source])[1]
+    held = kernels.start_ns[waiting] >= kernels.end_ns[source] - SLACK_NS
+    holds = np.bincount(number, weights=held) >= HOLDS_IN * np.bincount(number)
+    return waiting[holds[number]], source[holds[number]]
 
 
 def _on_streams_of_their_own(kernels: RankKernels) -> Bool:

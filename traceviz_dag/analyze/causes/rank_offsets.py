@@ -14,27 +14,41 @@ from traceviz_dag.analyze.matching.matches import connected
 from traceviz_dag.arrays import Int64
 
 
-def rank_offsets(ranks: int, rank: Int64, meeting: Int64, end_ns: Int64) -> tuple[Int64, Int64]:
+def rank_offsets(ranks: int, rank: Int64, meeting: Int64, end_ns: Int64, kernel: Int64) -> tuple[Int64, Int64]:
     """Clock offsets of ranks that met.
 
     Args:
-        ranks: how many there are, numbered from 0. rank, meeting, end_ns: per member of a meeting, its rank, the number
-            of the meeting, and when its kernel ended on the rank's clock.
+        ranks: how many there are, numbered from 0. rank, meeting, end_ns, kernel: per member of a meeting, its rank, the
+            number of the meeting, when its kernel ended on the rank's clock, and a number of the kernel. A kernel in
+            several meetings ends with the last of them, so it says little of the others.
 
     Returns:
         Per rank, what to subtract from its clock; and the lowest rank of those that it met, directly or through others.
         Ranks of different such sets cannot be compared.
     """
     order = np.lexsort((rank, meeting))
-    rank, meeting, end_ns = rank[order], meeting[order], end_ns[order]
+    rank, meeting, end_ns, kernel = rank[order], meeting[order], end_ns[order], kernel[order]
     first, number = number_groups(meeting) if len(meeting) else (np.empty(0, np.intp), np.empty(0, np.intp))
-    low = rank[first][number] if len(first) else rank
-    other = rank != low
-    difference = (end_ns - (end_ns[first][number] if len(first) else end_ns))[other]
-    pair_first, pair = number_groups(low[other], rank[other]) if other.any() else (first[:0], first[:0])
+    meetings_of = np.bincount(np.unique(kernel, return_inverse=True)[1]) if len(kernel) else kernel
+    busiest = np.zeros(len(first), np.int64)
+    if len(kernel):
+        np.maximum.at(busiest, number, meetings_of[np.unique(kernel, return_inverse=True)[1]])
+    size = np.bincount(number, minlength=len(first))
+    # A collective ends for all at once, and so does a lone exchange of two; several messages at once end apart.
+    doubt = np.where(busiest > 1, _SEVERAL, np.where(size > 2, _COLLECTIVE, _EXCHANGE))
+    lowest = rank[first][number] if len(first) else rank
+    other = np.flatnonzero(rank != lowest)
+    difference = end_ns[other] - end_ns[first][number[other]] if len(first) else end_ns
+    keys = (doubt[number[other]], lowest[other], rank[other])
+    pair_first, pair = number_groups(*keys) if len(other) else (first[:0], first[:0])
     middle, count = _lower_medians(pair.astype(np.int64), difference, len(pair_first))
-    a, b = low[other][pair_first], rank[other][pair_first]
-    return _spread(ranks, a, b, middle, count), connected(a, b, ranks)
+    pairs = (keys[1][pair_first], keys[2][pair_first]) if len(other) else (rank[:0], rank[:0])
+    best = np.lexsort((-count, keys[0][pair_first])) if len(other) else pair_first
+    return _spread(ranks, pairs[0][best], pairs[1][best], middle[best]), connected(*pairs, ranks)
+
+
+_COLLECTIVE, _EXCHANGE, _SEVERAL = range(3)
+"""How sure it is that a meeting ends for its members at the same instant."""
 
 
 def _lower_medians(group: Int64, values: Int64, groups: int) -> tuple[Int64, Int64]:
@@ -45,22 +59,17 @@ def _lower_medians(group: Int64, values: Int64, groups: int) -> tuple[Int64, Int
     return values[order][begin + (count - 1) // 2] if groups else values[:0], count
 
 
-def _spread(ranks: int, a: Int64, b: Int64, difference: Int64, count: Int64) -> Int64:
-    """Walk from the lowest rank of each set to all others, over the pairs that met most often."""
-    offset, seen = np.zeros(ranks, np.int64), np.zeros(ranks, dtype=bool)
-    neighbours: list[list[tuple[int, int, int]]] = [[] for _ in range(ranks)]
-    for one, two, shift, met in zip(a.tolist(), b.tolist(), difference.tolist(), count.tolist(), strict=True):
-        neighbours[one].append((-met, two, shift))
-        neighbours[two].append((-met, one, -shift))
-    for root in range(ranks):
-        if seen[root]:
+def _spread(ranks: int, a: Int64, b: Int64, difference: Int64) -> Int64:
+    """The offset of each rank from the lowest one of its set, over as few and as sure pairs as join all; best first."""
+    leader = np.arange(ranks)
+    offset = np.zeros(ranks, np.int64)
+    for one, two, shift in zip(a.tolist(), b.tolist(), difference.tolist(), strict=True):
+        if leader[one] == leader[two]:
             continue
-        seen[root] = True
-        open_ranks = [root]
-        while open_ranks:
-            one = open_ranks.pop(0)
-            for _, two, shift in sorted(neighbours[one]):
-                if not seen[two]:
-                    seen[two], offset[two] = True, offset[one] + shift
-                    open_ranks.append(two)
+        gone = leader == leader[two]
+        offset[gone] += offset[one] + shift - offset[two]
+        leader[gone] = leader[one]
+    for root in range(ranks):
+        together = leader == leader[root]
+        offset[together] -= offset[np.flatnonzero(together)[0]]
     return offset

@@ -223,7 +223,9 @@ def step_work(ranks: Sequence[int], works: Sequence[RankWork], members: Members)
         ],
         np.int64,
     )
-    offset, together = rank_offsets(count, members.rank, members.meeting, end)
+    widest = max((len(work.kernels) for work in works), default=1)
+    kernel = members.rank * widest + members.kernel
+    offset, together = rank_offsets(count, members.rank, members.meeting, end, kernel)
     waiting = [work.waiting + base[place] for place, work in enumerate(works)]
     waited_for = [work.waited_for + base[place] for place, work in enumerate(works)]
     kernel_node, arrival_node = np.empty(len(end), np.int64), np.empty(len(end), np.int64)

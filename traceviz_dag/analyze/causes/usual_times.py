@@ -22,6 +22,9 @@ PAUSE_NS = 100_000
 _PAUSE_TIMES = 3
 """And so many times later."""
 
+_FEWEST = 3
+"""Launches of a kind that tell what is usual."""
+
 
 class Usual:
     """Medians by kind of kernel and rank."""
@@ -89,7 +92,7 @@ def pauses(works: Sequence[RankWork]) -> list[Int64]:
     Returns:
         Zero where it is no pause; the kinds are pairs of successive launches, over all ranks.
     """
-    keys, gaps, owners, spots = [], [], [], []
+    keys, alone, gaps, owners, spots = [], [], [], [], []
     for place, work in enumerate(works):
         launch = np.where(work.launch_ns == MISSING, MISSING, work.launch_ns)
         section = work.section[work.segment]
@@ -102,12 +105,17 @@ def pauses(works: Sequence[RankWork]) -> list[Int64]:
         gap = np.diff(launch[there], prepend=0)
         gap = np.where(fresh, launch[there], gap)
         keys.append((before * np.uint64(3) + signature).view(np.int64))
+        alone.append(signature.view(np.int64))
         gaps.append(gap)
         owners.append(np.full(len(there), place))
         spots.append(there)
     first, number = number_groups(np.concatenate(keys))
     gap = np.concatenate(gaps)
     usual = medians(number.astype(np.int64), gap, len(first))[number]
+    # A pair that is seen once or twice says nothing of what is usual; then the launch itself does, whatever it follows.
+    other_first, other = number_groups(np.concatenate(alone))
+    rare = np.bincount(number)[number] < _FEWEST
+    usual = np.where(rare, medians(other.astype(np.int64), gap, len(other_first))[other], usual)
     late = np.where((gap - usual > PAUSE_NS) & (gap > _PAUSE_TIMES * usual), gap - usual, 0).astype(np.int64)
     owner, spot = np.concatenate(owners), np.concatenate(spots)
     result = [np.zeros(len(work.kernels), np.int64) for work in works]
