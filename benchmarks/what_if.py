@@ -75,7 +75,7 @@ def _both(*parts: Callable[[WhatIf], list[Edit]]) -> Callable[[WhatIf], list[Edi
 
 
 def cases() -> Iterator[Case]:
-    """The matrix: tensor, pipeline, data, expert and context parallelism, interleaved, combined; single and two faults."""
+    """The matrix: every parallel dimension, interleaved and combined schedules; one fault and two at once."""
     plain = JobSettings(seed=3, iterations=1)
     pipeline = replace(plain, pp=4, microbatches=8, layers=8)
     for stage in range(4):

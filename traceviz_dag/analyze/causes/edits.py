@@ -15,7 +15,7 @@ from traceviz_dag.analyze.causes.rank_work import RankWork
 from traceviz_dag.analyze.causes.step_work import StepWork, Times
 from traceviz_dag.analyze.causes.usual_times import Usual, medians, own_work, pauses
 from traceviz_dag.analyze.intervals import number_groups
-from traceviz_dag.arrays import Bool, Int64
+from traceviz_dag.arrays import NONE, Bool, Int64
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.vocabulary import Category
 
@@ -78,21 +78,27 @@ class StepEdits:
     def even_layers(self, times: AllTimes) -> AllTimes:
         """Give every stage the same number of layers: what layers and their parameters take grows with their number.
 
-        Nothing changes where the traces do not tell layers apart (call stacks are needed).
+        Forward kernels name their layer. Of a stage's backward steps, optimizer and gradient synchronisation a layer
+        takes what it takes where it takes least, since the first and the last stage run more than layers. Nothing changes where the traces tell no layers (call
+        stacks are needed).
         """
         counts = np.array([_layers(work) for work in self.step.works], np.float64)
         stages, group = np.unique(self.stages, return_inverse=True)
         of_stage = np.array([counts[group == number].max() for number in range(len(stages))])
         if (of_stage == 0).any():
             return times
-        result = []
-        for place, (work, mine) in enumerate(self._parts(times)):
-            kernels = work.kernels
-            factor = float(of_stage.mean() / of_stage[group[place]])
-            words = [kernels.categories.index(each) for each in _GROWS if each in kernels.categories]
-            grows = (kernels.layer != MISSING) | np.isin(kernels.category, words)
-            result.append(_scaled(mine, np.where(grows, factor, 1.0)))
-        return tuple(result)
+        parts = self._parts(times)
+        share = of_stage.mean() / of_stage[group]
+        factor = [np.where(work.kernels.layer != MISSING, share[place], 1.0) for place, (work, _) in enumerate(parts)]
+        for chosen in (_runs_backward, _optimizes, _synchronises):
+            masks = [chosen(work) & (work.kernels.layer == MISSING) for work, _ in parts]
+            total = np.array([mine.duration_ns[mask].sum() for mask, (_, mine) in zip(masks, parts, strict=True)])
+            layer_ns = float((total / of_stage[group]).min())
+            for place, mask in enumerate(masks):
+                if total[place]:
+                    more = (of_stage.mean() - of_stage[group[place]]) * layer_ns
+                    factor[place] = np.where(mask, 1 + more / total[place], factor[place])
+        return tuple(_scaled(mine, each) for (_, mine), each in zip(parts, factor, strict=True))
 
     def no_pauses(self, times: AllTimes) -> AllTimes:
         """Take the pauses of all hosts away."""
@@ -169,15 +175,29 @@ class StepEdits:
         return tuple(result)
 
 
-_GROWS = (Category.OPTIMIZER_COMPUTATION.value, Category.DP_COMMUNICATION.value)
-"""Categories whose work grows with the parameters of a stage."""
-
-
 def _layers(work: RankWork) -> int:
     """How many transformer layers a rank runs, over all its chunks."""
     kernels = work.kernels
     there = kernels.layer != MISSING
     return len(np.unique(np.stack([kernels.chunk[there], kernels.layer[there]]), axis=1).T) if there.any() else 0
+
+
+def _runs_backward(work: RankWork) -> Bool:
+    return np.asarray((_direction(work) == 1) & (work.kernels.microbatch != MISSING) & own_work(work))
+
+
+def _optimizes(work: RankWork) -> Bool:
+    return _of_category(work, Category.OPTIMIZER_COMPUTATION)
+
+
+def _synchronises(work: RankWork) -> Bool:
+    return _of_category(work, Category.DP_COMMUNICATION)
+
+
+def _of_category(work: RankWork, category: Category) -> Bool:
+    words = work.kernels.categories
+    found = words.index(category.value) if category.value in words else NONE
+    return np.asarray((work.kernels.category == found) & (found != NONE))
 
 
 def _scaled(times: Times, factor: np.ndarray) -> Times:

@@ -18,9 +18,10 @@ def rank_offsets(ranks: int, rank: Int64, meeting: Int64, end_ns: Int64, kernel:
     """Clock offsets of ranks that met.
 
     Args:
-        ranks: how many there are, numbered from 0. rank, meeting, end_ns, kernel: per member of a meeting, its rank, the
-            number of the meeting, when its kernel ended on the rank's clock, and a number of the kernel. A kernel in
-            several meetings ends with the last of them, so it says little of the others.
+        ranks: how many there are, numbered from 0.
+        rank, meeting, end_ns, kernel: per member of a meeting, its rank, the number of the meeting, when its kernel
+            ended on the rank's clock, and a number of the kernel. A kernel in several meetings ends with the last of
+            them, so it says little of the others.
 
     Returns:
         Per rank, what to subtract from its clock; and the lowest rank of those that it met, directly or through others.
