@@ -79,8 +79,8 @@ class StepEdits:
         """Give every stage the same number of layers: what layers and their parameters take grows with their number.
 
         Forward kernels name their layer. Of a stage's backward steps, optimizer and gradient synchronisation a layer
-        takes what it takes where it takes least, since the first and the last stage run more than layers. Nothing changes where the traces tell no layers (call
-        stacks are needed).
+        takes what it takes where it takes least, since the first and the last stage run more than layers. Nothing
+        changes where the traces tell no layers (call stacks are needed).
         """
         counts = np.array([_layers(work) for work in self.step.works], np.float64)
         stages, group = np.unique(self.stages, return_inverse=True)
