@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -41,6 +42,10 @@ def what_if(
     faster: Annotated[
         list[str] | None, typer.Option(help="Make transfers K times faster: DIMENSION=K, as in dp=2. Repeatable.")
     ] = None,
+    fix_link: Annotated[
+        list[int] | None, typer.Option(help="Give this rank's transfers the time of like ones without it. Repeatable.")
+    ] = None,
+    even_layers: Annotated[bool, typer.Option(help="Give all pipeline stages the same number of layers.")] = False,
     equal_stages: Annotated[bool, typer.Option(help="Give all pipeline stages the same computation.")] = False,
     no_jitter: Annotated[bool, typer.Option(help="Give all micro-batches of a stage the same computation.")] = False,
     no_pauses: Annotated[bool, typer.Option(help="Take the pauses of all hosts away.")] = False,
@@ -67,14 +72,24 @@ def what_if(
             raise UsageError("name traces or --records, not both")
         what_if_of_records(records, json)
         return
-    flags = {"equal_stages": equal_stages, "no_jitter": no_jitter, "no_pauses": no_pauses, "host_free": host_free}
+    flags = {
+        "even_layers": even_layers,
+        "equal_stages": equal_stages,
+        "no_jitter": no_jitter,
+        "no_pauses": no_pauses,
+        "host_free": host_free,
+    }
     wanted = [name for name, chosen in flags.items() if chosen]
     speeds = [_speed(text) for text in faster or ()]
-    edited = bool(wanted or fix_rank or hide or speeds)
+    edited = bool(wanted or fix_rank or fix_link or hide or speeds)
     with chosen_iterations(path, home, run, iteration, rules) as iterations:
         answers = []
         for each in iterations:
-            rows, reason = _predicted(each, fix_rank or (), hide or (), speeds, wanted) if edited else _stored(each)
+            rows, reason = (
+                _predicted(each, _Wanted(fix_rank or (), fix_link or (), hide or (), speeds, wanted))
+                if edited
+                else _stored(each)
+            )
             answers.append({**place(each), "certain": reason is None, "reason": reason, "rows": rows})
             if not json:
                 _print(each, rows)
@@ -107,47 +122,51 @@ def _stored(iteration: StoredIteration) -> tuple[list[dict[str, Any]], str | Non
     return _over_steps([row for row in rows if row["refusal"] is None]), refusals[0] if refusals else None
 
 
-def _predicted(
-    iteration: StoredIteration,
-    ranks: Sequence[int],
-    hidden: Sequence[str],
-    speeds: Sequence[tuple[str, float]],
-    wanted: Sequence[str],
-) -> tuple[list[dict[str, Any]], str | None]:
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """The edits that the command line names."""
+
+    ranks: Sequence[int]
+    links: Sequence[int]
+    hidden: Sequence[str]
+    speeds: Sequence[tuple[str, float]]
+    general: Sequence[str]
+
+    def edits(self, what_if: WhatIf) -> list[Edit]:
+        """These edits of a step.
+
+        Raises:
+            UsageError: a dimension of which the step has no communication.
+        """
+        there = [*what_if.dimensions(), "all"]
+        for dimension in (*self.hidden, *(name for name, _ in self.speeds)):
+            if dimension not in there:
+                raise UsageError(f"no communication of dimension {dimension}; there are {', '.join(there)}")
+        edits = [what_if.fix_rank(rank) for rank in self.ranks]
+        edits += [what_if.fix_link(rank) for rank in self.links]
+        edits += [edit for edit in what_if.general() if edit.name in self.general]
+        edits += [what_if.hide(dimension) for dimension in self.hidden]
+        return edits + [what_if.faster(dimension, factor) for dimension, factor in self.speeds]
+
+
+def _predicted(iteration: StoredIteration, wanted: _Wanted) -> tuple[list[dict[str, Any]], str | None]:
     from traceviz_dag.analyze.causes.what_if import WhatIf
     from traceviz_dag.pipeline.causes import ranked_steps
 
-    unknown = sorted(set(ranks) - set(iteration.ranks))
+    unknown = sorted({*wanted.ranks, *wanted.links} - set(iteration.ranks))
     if unknown:
-        raise UsageError(f"--fix-rank {unknown[0]}: {iteration.run} {iteration.iteration} has no such rank")
+        raise UsageError(f"{iteration.run} {iteration.iteration} has no rank {unknown[0]}, or nothing of it was read")
     rows: list[dict[str, Any]] = []
     try:
         for ranked in ranked_steps(iteration, iteration.table("collectives"), iteration.table("messages")):
             what_if = WhatIf(ranked.step, ranked.stages)
-            edits = _edits(what_if, ranks, hidden, speeds, wanted)
-            rows += [_row(what_if, each) for each in ([edit] for edit in edits)]
+            edits = wanted.edits(what_if)
+            rows += [_row(what_if, [edit]) for edit in edits]
             if len(edits) > 1:
                 rows.append(_row(what_if, edits))
     except NoEvidenceError as error:
         return [], str(error)
     return _over_steps(rows), None
-
-
-def _edits(
-    what_if: WhatIf,
-    ranks: Sequence[int],
-    hidden: Sequence[str],
-    speeds: Sequence[tuple[str, float]],
-    wanted: Sequence[str],
-) -> list[Edit]:
-    there = [*what_if.dimensions(), "all"]
-    for dimension in (*hidden, *(name for name, _ in speeds)):
-        if dimension not in there:
-            raise UsageError(f"no communication of dimension {dimension}; there are {', '.join(there)}")
-    edits = [what_if.fix_rank(rank) for rank in ranks]
-    edits += [edit for edit in what_if.general() if edit.name in wanted]
-    edits += [what_if.hide(dimension) for dimension in hidden]
-    return edits + [what_if.faster(dimension, factor) for dimension, factor in speeds]
 
 
 def _row(what_if: WhatIf, edits: Sequence[Edit]) -> dict[str, Any]:
@@ -210,6 +229,8 @@ def named_edit(row: dict[str, Any]) -> str:
         "fix_rank": f"fix rank {row['rank']}",
         "hide": f"hide {dimension}",
         "faster": f"{row['factor'] or 0:g} times faster {dimension}",
+        "fix_link": f"fix the links of rank {row['rank']}",
+        "even_layers": "as many layers in every stage",
         "equal_stages": "equal pipeline stages",
         "no_jitter": "no jitter between micro-batches",
         "no_pauses": "no pauses of hosts",
