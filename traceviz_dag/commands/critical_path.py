@@ -28,7 +28,7 @@ _TITLES = {
     "cause": "What the path is made of",
     "rank": "Ranks that the path runs on",
     "stage": "Pipeline stages that the path runs on",
-    "category": "Categories of the kernels that the path runs on",
+    "category": "What runs on the path, by category",
 }
 
 
@@ -98,8 +98,13 @@ def _print(iteration: StoredIteration, answer: dict[str, Any], limit: int) -> No
         print_table(
             title if len(rows) <= limit or not limit else f"{title}: the first {limit} of {len(rows)}",
             [name, "ms", "of the step"],
-            [[row[name], milliseconds(row["path_ns"]), percent(row["share"])] for row in rows[: limit or None]],
+            [[_word(row, name), milliseconds(row["path_ns"]), percent(row["share"])] for row in rows[: limit or None]],
         )
+
+
+def _word(row: dict[str, Any], name: str) -> object:
+    """The value that a row is of; time without a kernel is the host's."""
+    return "host" if name == "category" and row[name] is None else row[name]
 
 
 def _statement(answer: dict[str, Any]) -> str:
