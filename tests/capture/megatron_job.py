@@ -74,7 +74,7 @@ def train(job, scenario, plugin, rank):
         os.environ.setdefault("TRACEVIZ_CAPTURE_OUT", str(Path(job["folder"], "out", scenario["name"])))
         capture = plugin.install()
         for one in filter(None, (capture, capture._profiler)):
-            one.settings = plugin.Settings.from_environment()
+            one.settings = plugin.CaptureSettings.from_environment()
     else:
         plugin.install()
     import torch.distributed as dist
