@@ -77,7 +77,7 @@ OWN_KINDS = (
         "rank_timeline",
         Scope.RANK,
         "a rank's kernels by stream and category, with its micro-batches",
-        _OF_RANKS,
+        (*_OF_RANKS, "late_ranks", "runs"),
         f"{_FIGURES}.rank_timeline:draw_rank_timeline",
     ),
     FigureKind(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
 from tests.show.drawn import collections, texts, title
@@ -26,6 +27,23 @@ def test_the_timeline_states_what_the_table_says():
     assert title(draw_rank_timeline(source, 0)) == (
         f"Rank 0: {exposed} of communication is exposed, {of_window} of the iteration"
     )
+
+
+def test_the_timeline_of_a_rank_that_the_others_wait_for_says_so_and_what_is_missing():
+    source = job()
+    delay = {"communications": 40, "last": 30, "own_ns": 5 * MS, "late_category": "fwd_computation"}
+    late = [one_row("late_ranks", rank=rank, blamed=rank == 1, **delay) for rank in range(4)]
+    source.tables["late_ranks"] = {None: pa.concat_tables(late)}
+    source.tables["runs"] = {None: one_row("runs", failed_ranks=[], partial_ranks=[], missing_ranks=[9])}
+    culprit, other = draw_rank_timeline(source, 1), draw_rank_timeline(source, 0)
+    assert title(culprit) == (
+        "Rank 1 delayed its peers by 5.00 ms of its own (fwd computation), last in 30 of 40 communications"
+    )
+    assert "of communication is exposed" in title(other)
+    assert "a delay is not a saving" in " ".join(texts(culprit)) and "of communication is exposed" in " ".join(
+        texts(culprit)
+    )
+    assert "PARTIAL: rank 9 without a trace" in texts(culprit) and "PARTIAL: rank 9 without a trace" not in texts(other)
 
 
 def test_the_bars_state_what_is_hidden_in_each_phase():

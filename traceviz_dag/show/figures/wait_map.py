@@ -37,7 +37,7 @@ from traceviz_dag.show.figures.wait_panels import (
 )
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.blocks import draw_bars
-from traceviz_dag.show.page.facts import duration, lost_ranks, place, share
+from traceviz_dag.show.page.facts import delay_finding, duration, lost_ranks, place, share
 from traceviz_dag.show.page.page import (
     DATA_WIDTH,
     LABELS,
@@ -212,11 +212,7 @@ def _finding(late: Sequence[LateRank], collectives: pa.Table, waits: pa.Table, s
         return f"{nobody}; {share(total, time)} of {of} is waiting, {duration(total)} in all"
     worst = max(blamed, key=lambda row: row["own_ns"])
     others = f", and {len(blamed) - 1} more" if len(blamed) > 1 else ""
-    doing = str(worst["late_category"]).replace("_", " ")
-    return (
-        f"Rank {worst['rank']} delayed its peers by {duration(worst['own_ns'])} of its own ({doing}), "
-        f"last in {worst['last']} of {worst['communications']} communications{others}"
-    )
+    return f"{delay_finding(worst)}{others}"
 
 
 def _basis(collectives: pa.Table) -> list[str]:
