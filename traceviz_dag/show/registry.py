@@ -18,7 +18,7 @@ from traceviz_dag.system.plugins import ExtensionPoint, brought_by_others
 
 _OWN = "traceviz_dag."
 _OF_RANKS = ("kernels", "microbatches", "overlap")
-_OF_GROUPS = (*_OF_RANKS, "topology", "runs")
+_OF_GROUPS = (*_OF_RANKS, "topology", "runs", "late_ranks")
 
 
 class Scope(StrEnum):
