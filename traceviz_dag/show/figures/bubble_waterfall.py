@@ -117,7 +117,8 @@ def draw_bubble_waterfall(source: TableSource) -> Figure | None:
         y = 0.0
         for group in groups:
             if headings:
-                page.row_label(y + _HEADING / 2, group.heading, colour=palette.QUIET_INK, size=min(LABEL, height * 60))
+                size = min(LABEL if len(group.alike) == 1 else SMALL, height * 60)
+                page.row_label(y + _HEADING / 2, group.heading, colour=palette.QUIET_INK, size=size)
                 y += _HEADING
             for row in group.stages:
                 _draw_row(page, axes, Waterfall.of(row), Band(y, y + height), scale)

@@ -145,8 +145,12 @@ def _draw_scores(page: Page, rows: Sequence[Spread], top: float, height: float) 
         _draw_histogram(axes, row, np.clip(row.values, low, high), (at, height), palette.HIDDEN)
         _draw_marks(axes, np.clip(row.percentiles, low, high).tolist(), (at, height), strongest=1)
         measures = f"{row.percentiles[1]:.2f} · {row.percentiles[0]:.2f} · {len(row.values)}"
-        label = row.label.removeprefix("computation + ").upper() if row.kind == DIMENSION else row.label
-        _label(page, f"with {label}" if row.kind == DIMENSION else label, measures, top + at, height, False)
+        _label(page, _score_label(row), measures, top + at, height, False)
+
+
+def _score_label(row: Spread) -> str:
+    """How the row of a pair's scores is called: all dimensions are beside computation."""
+    return f"with {row.label.removeprefix('computation + ').upper()}" if row.kind == DIMENSION else row.label
 
 
 def _prepare(axes: Axes, limits: tuple[float, float], height: float, label: str) -> None:
@@ -207,7 +211,11 @@ def _caption(
             f"steady units {first} to {last} of each rank, warm-up and cool-down left out",
             "each period on the clock of its own rank: no alignment is needed",
             *_at_the_edge(scores),
-            *(f"{row.label}: {note}" for row in scores if (note := two_modes_of_scores(row.values)) is not None),
+            *(
+                f"{_score_label(row)}: {note}"
+                for row in scores
+                if (note := two_modes_of_scores(row.values)) is not None
+            ),
             *([f"{_pairs(len(without))} no measures, such as {without[0][0]}: {without[0][1]}"] if without else []),
         ],
         warnings=[
