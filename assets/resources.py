@@ -15,7 +15,7 @@ from traceviz_dag.vocabulary import DEFAULT_HOME
 
 
 class TracevizHome(dg.ConfigurableResource):
-    """Where the lake, its catalogue and the list of inputs stand.
+    """Where the lake, its catalogue and the list of inputs are.
 
     Attributes:
         home: the folder; empty takes TRACEVIZ_HOME, else ./traceviz_home.

@@ -22,7 +22,7 @@ _OF_GROUPS = (*_OF_RANKS, "topology", "runs", "late_ranks")
 
 
 class Scope(StrEnum):
-    """Of what there is one figure each; a drawer takes a ``TableSource``, and what stands behind the colon."""
+    """Of what there is one figure each; a drawer takes a ``TableSource``, and what follows the colon."""
 
     RANK = "rank"
     """Each rank: its number."""

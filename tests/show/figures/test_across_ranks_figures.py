@@ -209,7 +209,7 @@ def test_clocks_that_cannot_be_compared_stay_as_recorded_and_the_figure_warns(cl
     if clocks is not None:
         source.tables["rank_clocks"] = {None: clocks}
     figure = draw_pipeline_group(source, 0, TimeAlignment.SOLVED)
-    assert f"clocks are not solved ({why}) and stand as recorded" in texts(figure)
+    assert f"clocks are not solved ({why}) and are as recorded" in texts(figure)
     recorded = collections(draw_pipeline_group(source, 0))["rank-2/forward-0"].starts
     assert (collections(figure)["rank-2/forward-0"].starts == recorded).all()
 

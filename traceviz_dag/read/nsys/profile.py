@@ -78,7 +78,7 @@ PyTorch for an operator; then NCCL's payload; ``parent``: the row of the range a
 innermost range's name among the words of ``ranges.name``. ``metrics``: GPU metrics, one row a sample."""
 
 KEYS = {"operations": "device", "launch_ranges": "device", "calls": "process", "ranges": "process"}
-"""What the rows of a table stand together by; the process of a call or range is that of its thread."""
+"""What the rows of a table are grouped by; the process of a call or range is that of its thread."""
 
 
 class Gpu(msgspec.Struct, frozen=True):

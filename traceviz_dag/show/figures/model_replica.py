@@ -24,7 +24,7 @@ from traceviz_dag.show.source import TableSource
 
 
 class RowOrder(StrEnum):
-    """What stands together in the figure."""
+    """What is together in the figure."""
 
     PIPELINE = "pipeline"
     STAGE = "stage"
