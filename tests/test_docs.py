@@ -85,6 +85,14 @@ def _anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", re.sub(r"`", "", heading).lower()).replace(" ", "-") for heading in headings}
 
 
+def test_every_asset_is_in_the_drawing_of_the_assets():
+    from traceviz_dag.definitions import ASSETS
+
+    keys = {key.to_user_string() for one in ASSETS for key in getattr(one, "keys", None) or [one.key]}
+    [drawing] = [block for block in _FENCE.findall(MAP.read_text()) if "raw_traces ─" in block]
+    assert keys <= set(re.findall(r"\w+", drawing))
+
+
 def test_every_path_on_the_map_is_there():
     text = _FENCE.sub("", MAP.read_text())
     paths = [span for span in _SPAN.findall(text) if re.fullmatch(r"[\w./-]*(\.py|\.toml|\.md|/)", span)]
