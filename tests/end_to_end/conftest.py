@@ -21,11 +21,12 @@ import dagster as dg
 import pytest
 
 from traceviz_dag.orchestration.instance import open_instance
+from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES
 
 RANK_ASSETS = ("traces", "kernels", "microbatches", "overlap")
 RANK_STEP = (*RANK_ASSETS, "nvtx_ranges")
 TOPOLOGY_ASSETS = ("topology", "process_groups")
-ITERATION_ASSETS = ("iterations", "runs", "collectives", "rank_clocks", "pipelines", "periods")
+ITERATION_ASSETS = ("iterations", "runs", *ACROSS_RANKS_TABLES)
 ALL_ASSETS = (*TOPOLOGY_ASSETS, *RANK_ASSETS, *ITERATION_ASSETS)
 CHROMIUM_FLAGS = [
     "--no-sandbox",
@@ -39,7 +40,7 @@ CHROMIUM_FLAGS = [
 def traceviz(*arguments: str | Path, code: int | None = 0) -> subprocess.CompletedProcess[str]:
     """Run the program in a process of its own and check its exit code; None takes any."""
     command = [sys.executable, "-m", "traceviz_dag.commands.main", *map(str, arguments)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)
     assert code in (None, result.returncode), f"exit {result.returncode}\n{result.stdout}\n{result.stderr}"
     return result
 
