@@ -58,7 +58,7 @@ _INPUTS_EXIST = (~_Condition.any_deps_missing().ignore(_RULES)).with_label("inpu
 
 
 def _once_settled(there: _Condition, nothing_to_come: _Condition | None, label: str) -> _Condition:
-    """A need that is answered when nothing stands in its way, on the tick after the one that saw the last of it.
+    """A need that is answered when nothing is in its way, on the tick after the one that saw the last of it.
 
     A tick sees events only up to its beginning, but runs and partitions as they are when it comes to them. What made a
     partition ready may thus bring changes that only the next tick sees, and a request before it would be made twice.
@@ -115,7 +115,7 @@ def automation_sensor(settings: HomeSettings) -> dg.AutomationConditionSensorDef
         description="Requests what changed traces, topology, rules or code make necessary.",
         minimum_interval_seconds=settings.automation_seconds,
         default_status=dg.DefaultSensorStatus.RUNNING if settings.watch else dg.DefaultSensorStatus.STOPPED,
-        # What the command line computed meanwhile, or what stood before a crash, is not computed again.
+        # What the command line computed meanwhile, or what was there before a crash, is not computed again.
         run_tags={ONLY_STALE_TAG: "true"},
     )
 

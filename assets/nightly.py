@@ -45,7 +45,7 @@ class NightlyConfig(dg.Config):
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
-    """A row of ``nights`` that stands already, as far as later verdicts need it.
+    """A row that ``nights`` has already, as far as later verdicts need it.
 
     Attributes:
         begins_anew: somebody accepted it although it was worse: what came before is no measure any more.
@@ -105,7 +105,7 @@ def nightly_gate(
 
 
 def unjudged(lake: Lake) -> list[Partition]:
-    """Iterations whose measures stand and have no verdict, or were computed again since."""
+    """Iterations that have measures and no verdict, or were computed again since."""
     judged = _judged(lake)
     return [
         partition for partition in lake.partitions("iterations") if _needs_verdict(lake, partition, judged, accept=())
@@ -289,7 +289,7 @@ def _needs_verdict(
 
 
 def _figures_digest(lake: Lake, partition: Partition) -> str:
-    """Of all that a verdict rests on, the scores of pairs included where they stand."""
+    """Of all that a verdict rests on, the scores of pairs included where there are any."""
     paths = [lake.path(name, run=partition.run, iteration=partition.iteration) for name in ("iterations", "periods")]
     return "-".join(digest_of(path) for path in paths if path.is_file())
 

@@ -28,6 +28,11 @@ def table_of_iteration(table: str) -> dg.AssetDep:
     return dg.AssetDep(table, partition_mapping=ranks_of_iteration) if is_by_rank(table) else dg.AssetDep(table)
 
 
+def table_of_rank(table: str) -> dg.AssetDep:
+    """How an asset with a partition for each rank depends on a table: on the iteration's of one that is not by rank."""
+    return dg.AssetDep(table) if is_by_rank(table) else dg.AssetDep(table, partition_mapping=ranks_of_iteration)
+
+
 def register_partitions(instance: dg.DagsterInstance, inputs: Sequence[IterationInputs]) -> None:
     """Add the keys of iterations and ranks. Ranks are added from 0 to the highest without gaps: a run covers a range
     of keys in the order in which they were added."""

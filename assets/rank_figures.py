@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from xxhash import xxh3_128_hexdigest
@@ -11,14 +11,22 @@ from assets.automation import FIGURES_GROUP, RANKS_NEEDED
 from assets.conventions import CODE_VERSION, DATA_VERSION_TAG, ONLY_STALE_TAG, OWNERS
 from assets.figure_metadata import KINDS, FigureConfig, event, kinds_drawn_by
 from assets.lineage.provenance import input_tags
-from assets.partitions import rank_trace_key, rank_trace_partitions, ranks_by_iteration, ranks_of_iteration
+from assets.partitions import (
+    is_by_rank,
+    rank_trace_key,
+    rank_trace_partitions,
+    ranks_by_iteration,
+    ranks_of_iteration,
+    table_of_rank,
+)
 from assets.resources import TracevizHome
 from assets.settings import FigureSettings
 from assets.staleness import latest_tags
 from assets.step_faults import told_in_a_line
-from traceviz_dag.lake.partition_keys import parse_iteration_key, parse_rank_key, rank_key
+from traceviz_dag.lake.partition_keys import iteration_key, parse_iteration_key, parse_rank_key, rank_key
 from traceviz_dag.pipeline.workers import default_workers
 from traceviz_dag.show.registry import sentence_of, tables_of
+from traceviz_dag.tables import all_tables
 
 if TYPE_CHECKING:
     from traceviz_dag.pipeline.figures import DrawnFigure, LakeSource
@@ -33,7 +41,7 @@ _MADE_OF = "traceviz/made_of"
 @dg.asset(
     name=NAME,
     deps=[
-        *_TABLES,
+        *map(table_of_rank, _TABLES),
         # What is asked for by itself waits for all ranks.
         dg.AssetDep("iterations", partition_mapping=ranks_of_iteration),
     ],
@@ -70,7 +78,7 @@ def rank_figures(
         wanted = {parse_rank_key(rank) for rank in ranks} & set(readable_ranks(source))
         if by_itself:
             wanted &= _chosen_ranks(source, settings)
-        made_of = _made_of(context.instance, key, wanted, formats)
+        made_of = _made_of(context.instance, source, wanted, formats)
         inputs = input_tags(context.instance, rank_figures, NAME)
         if by_itself:
             drawn_of = latest_tags(context.instance, NAME, [_partition(key, rank) for rank in wanted])
@@ -102,13 +110,30 @@ def _chosen_ranks(source: "LakeSource", settings: FigureSettings) -> set[int]:
     return set(ranks if settings.ranks == "all" else notable_ranks(source, ranks, settings.most_ranks))
 
 
-def _made_of(instance: dg.DagsterInstance, key: str, ranks: Iterable[int], formats: Sequence[str]) -> dict[int, str]:
-    """Rank → a digest of the versions of the tables that its figures are drawn from, and of the formats."""
+def _made_of(
+    instance: dg.DagsterInstance, source: "LakeSource", ranks: Iterable[int], formats: Sequence[str]
+) -> dict[int, str]:
+    """Rank → a digest of what its figures are drawn from, and of the formats.
+
+    Of a table of the iteration, the rows of the rank count where it has such: what changes of others redraws nothing.
+    """
+    key = iteration_key(source.run, source.iteration)
     partitions = {rank: _partition(key, rank) for rank in ranks}
-    versions = [latest_tags(instance, table, list(partitions.values())) for table in _TABLES]
+    versions = [latest_tags(instance, table, list(partitions.values())) for table in _TABLES if is_by_rank(table)]
+    shared = [_rows(source, table) for table in _TABLES if not is_by_rank(table)]
     return {
         rank: xxh3_128_hexdigest(
-            " ".join([*(of.get(name, {}).get(DATA_VERSION_TAG, "") for of in versions), *formats]).encode()
+            " ".join(
+                [
+                    *(of.get(name, {}).get(DATA_VERSION_TAG, "") for of in versions),
+                    *(str([row for row in rows if row.get("rank", rank) == rank]) for rows in shared),
+                    *formats,
+                ]
+            ).encode()
         )
         for rank, name in partitions.items()
     }
+
+
+def _rows(source: "LakeSource", table: str) -> list[dict[str, Any]]:
+    return source.table(table, [column.name for column in all_tables()[table].columns]).to_pylist()

@@ -15,11 +15,11 @@ from traceviz_dag.vocabulary import DEFAULT_HOME
 
 
 class TracevizHome(dg.ConfigurableResource):
-    """Where the lake, its catalogue and the list of inputs stand.
+    """Where the lake, its catalogue and the list of inputs are.
 
     Attributes:
         home: the folder; empty takes TRACEVIZ_HOME, else ./traceviz_home.
-        workers: processes that ranks fan out over; 0 takes one a core.
+        workers: processes that ranks fan out over; 0 = one per core.
         rules: a TOML file with rules that come before the built-in ones; empty takes TRACEVIZ_RULES, else none.
     """
 

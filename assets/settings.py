@@ -15,7 +15,7 @@ from traceviz_dag.analyze.nights import Tolerances
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.read.toml_file import read_toml
 
-_REMEDY = "see docs/automation.md for what may stand there"
+_REMEDY = "see docs/automation.md for what it may hold"
 _Whole = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
 _Counted = Annotated[int, msgspec.Meta(ge=1, le=10**9)]
 _Span = Annotated[float, msgspec.Meta(ge=0, le=10**9)]

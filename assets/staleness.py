@@ -62,7 +62,7 @@ def stale_ranks(
     A rank whose file is gone keeps the tables that it has; see :func:`outdated_ranks`.
     """
     others = _not_current(instance, lake, inputs, topology_version, rules_digest)
-    return [entry for entry, stands in others if not stands or Path(entry.path).exists()]
+    return [entry for entry, is_whole in others if not is_whole or Path(entry.path).exists()]
 
 
 def outdated_ranks(
@@ -71,13 +71,13 @@ def outdated_ranks(
     """Ranks whose tables were made from another file, topology, rules or code, and cannot be made anew: their file is
     gone."""
     others = _not_current(instance, lake, inputs, topology_version, rules_digest)
-    return [entry for entry, stands in others if stands and not Path(entry.path).exists()]
+    return [entry for entry, is_whole in others if is_whole and not Path(entry.path).exists()]
 
 
 def _not_current(
     instance: dg.DagsterInstance, lake: Lake, inputs: IterationInputs, topology_version: str, rules_digest: str
 ) -> list[tuple[RankInput, bool]]:
-    """Ranks whose tables are not what they should be, each with whether all of them stand as they were recorded."""
+    """Ranks whose tables are not what they should be, each with whether all of them are as they were recorded."""
     partitions = {str(rank_trace_key(inputs.key, rank_key(entry.rank))): entry for entry in inputs.ranks}
     wanted_tags = [f"{INPUT_VERSION_TAG}raw_traces", f"{INPUT_VERSION_TAG}topology", RULES_TAG, CODE_VERSION_TAG]
     recorded = latest_tags(instance, LAST_RECORDED, list(partitions))
@@ -86,9 +86,9 @@ def _not_current(
         versions = dict(zip(wanted_tags, (entry.version, topology_version, rules_digest, CODE_VERSION), strict=True))
         tags = recorded.get(key, {})
         names = (*RANK_TABLES, *trace_format(entry.format).extra_tables)
-        stands = are_as_recorded(lake, tags, names, inputs.run, inputs.iteration, entry.rank)
-        if not stands or any(tags.get(tag) != version for tag, version in versions.items()):
-            found.append((entry, stands))
+        is_whole = are_as_recorded(lake, tags, names, inputs.run, inputs.iteration, entry.rank)
+        if not is_whole or any(tags.get(tag) != version for tag, version in versions.items()):
+            found.append((entry, is_whole))
     return found
 
 

@@ -211,7 +211,7 @@ class Bench:
         return faults
 
     def faults_at_the_end(self, name: str) -> list[str]:
-        """How what stands now differs from an undisturbed run."""
+        """How what there is now differs from an undisturbed run."""
         found, clean = self.written(), self.clean[name]
         faults = [f"left over: {path}" for path in sorted(found.keys() - clean.keys())]
         faults += [f"missing: {path}" for path in sorted(clean.keys() - found.keys())]

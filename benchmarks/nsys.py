@@ -2,7 +2,7 @@
 
 Run: ``python benchmarks/nsys.py EXPORT...`` or ``python benchmarks/nsys.py --simulate --keep FOLDER``, which first
 makes the export of a simulated job (8 GPUs, three iterations, 700 MB; about 6.5 minutes on two cores) and leaves it.
-With ``--nsys-ai PATH``, the program of an environment of its own (``pip install nsys-ai``), its figures and times stand
+With ``--nsys-ai PATH``, the program of an environment of its own (``pip install nsys-ai``), its measures and times are
 beside ours.
 
 Each command is a process of its own, as a person starts it; the least time of ``--rounds`` counts, with the processor
@@ -38,7 +38,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "gaps": (),
     "search": ("nccl",),
 }
-"""Commands that print figures → what stands behind the export; once on all GPUs and once on one of them."""
+"""Commands that print figures → what follows the export; once on all GPUs and once on one of them."""
 
 WRITING = {"export-csv": "out.csv", "export-json": "out.json", "perfetto": "out.pftrace.gz", "viewer": "out.html"}
 """Commands that write a file of one GPU → its name."""

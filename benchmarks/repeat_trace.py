@@ -16,7 +16,7 @@ _TIME = re.compile(rb'"ts": ?(\d+\.?\d*)')
 
 
 def repeat(source: Path, out: Path, megabytes: int) -> None:
-    """Write the source's events again and again until the file has the size; metadata rows stand once."""
+    """Write the source's events again and again until the file has the size; metadata rows are in it once."""
     text = gzip.decompress(source.read_bytes()) if source.suffix == ".gz" else source.read_bytes()
     start = text.index(b"[", text.index(b'"traceEvents"')) + 1
     end = text.rindex(b"]", 0, text.rfind(b'"traceName"'))

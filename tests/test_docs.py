@@ -52,6 +52,17 @@ def test_every_command_of_a_page_exists_with_its_options(page):
         assert given <= options | {"--help"}, call
 
 
+@pages
+def test_every_target_and_script_that_a_page_runs_exists(page):
+    lines = [line.strip() for block in _FENCE.findall(page.read_text(encoding="utf-8")) for line in block.splitlines()]
+    targets = set(re.findall(r"^([a-z-]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))
+    for line in lines:
+        if line.startswith("make "):
+            assert set(shlex.split(line, comments=True)[1:]) <= targets, line
+        for script in re.findall(r"python (?:-m pytest )?((?:benchmarks|tests)/[\w./]+)", line):
+            assert (REPOSITORY / script).exists(), line
+
+
 def test_the_pages_show_commands_at_all():
     assert sum(len(_calls(page)) for page in PAGES) > 100
 
@@ -72,6 +83,14 @@ def _anchors(page: Path) -> set[str]:
     """The anchors that a code host gives the headings of a page."""
     headings = re.findall(r"^#+ (.+)$", _FENCE.sub("", page.read_text()), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", re.sub(r"`", "", heading).lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_asset_is_in_the_drawing_of_the_assets():
+    from traceviz_dag.definitions import ASSETS
+
+    keys = {key.to_user_string() for one in ASSETS for key in getattr(one, "keys", None) or [one.key]}
+    [drawing] = [block for block in _FENCE.findall(MAP.read_text()) if "raw_traces ─" in block]
+    assert keys <= set(re.findall(r"\w+", drawing))
 
 
 def test_every_path_on_the_map_is_there():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dagster as dg
+import pyarrow as pa
 import pytest
 from dagster._core.definitions.data_version import CachingStaleStatusResolver
 from dagster._core.loader import LoadingContextForTest
@@ -14,6 +15,7 @@ from traceviz_dag.commands.main import app
 from traceviz_dag.definitions import defs
 from traceviz_dag.orchestration.instance import open_instance
 from traceviz_dag.pipeline.figures import figures_folder
+from traceviz_dag.tables import LATE_RANKS
 
 QUICK = '[figures]\nformats = ["png"]\n'
 
@@ -58,6 +60,21 @@ def test_of_a_changed_rank_only_its_own_figures_and_those_of_the_iteration_are_d
     drawn.automate()
     figures = {(asset, partition) for asset, partition in drawn.news() if "figures" in asset or "perfetto" in asset}
     assert figures == of_figures("job@7", 2)
+
+
+def test_a_rank_whose_delay_of_others_is_another_is_drawn_anew_and_no_other_rank(drawn):
+    lake, place = drawn.traceviz.lake(), {"run": "job", "iteration": 7}
+    late = lake.table("late_ranks", **place).arrow([column.name for column in LATE_RANKS.columns])
+    rows = [row | {"own_ns": row["own_ns"] + (row["rank"] == 1)} for row in late.to_pylist()]
+    lake.write("late_ranks", pa.Table.from_pylist(rows, LATE_RANKS.schema), **place)
+    changed = dg.AssetMaterialization("late_ranks", partition="job@7", tags={"dagster/data_version": "another"})
+    drawn.instance.report_runless_asset_event(changed)
+    drawn.news()
+    drawn.automate()
+    # Which ranks stand out in their pipelines and replicas may be others, too.
+    assert drawn.news() == {
+        *(("rank_figures", "job@7|0001"), ("pipeline_figures", "job@7"), ("replica_figures", "job@7"))
+    }
 
 
 @pytest.mark.parametrize(("policy", "ranks"), [("outliers", 3), ("none", 0)])

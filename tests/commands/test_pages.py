@@ -1,55 +1,92 @@
-"""The commands of the README and of docs/analyze.md do what the pages say, on a job in the place of the reader's."""
+"""The commands that the pages show do what the pages say, on a small job in the place of the reader's."""
 
 from __future__ import annotations
 
 import re
 import shlex
+from io import StringIO
 from pathlib import Path
 
 import pytest
 
 from tests.analyze.across_ranks import SMALL
 from tests.damage import call
+from tests.test_docs import PAGES, REPOSITORY
 from traceviz_dag.simulate import JobSettings, simulate
+from traceviz_dag.simulate.settings import Format
 
-REPOSITORY = Path(__file__).parents[2]
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+LEFT_OUT = {
+    # tests/end_to_end/test_main_job.py runs it.
+    "traceviz demo": "takes a job of 16 ranks the whole way",
+    # tests/read/hub and tests/assets/test_nsys_download.py download from a server of their own.
+    "traceviz nsys download": "needs internet",
+    # tests/show/perfetto/test_ui.py and tests/end_to_end/test_perfetto_ui.py run it.
+    "traceviz perfetto open": "serves until Ctrl-C",
+}
+"""Beginnings of commands that no test here runs, and why."""
+
+OF_PERFETTO = ("traceviz perfetto query", "traceviz perfetto compare", "traceviz classify rank0.json.gz --engine")
+"""Beginnings of commands that need a trace processor."""
 
 
 @pytest.fixture(scope="module")
-def traces(tmp_path_factory) -> Path:
-    """A folder in the place of /traces: a run job-7 with iteration 120, and a home."""
-    folder = tmp_path_factory.mktemp("traces")
-    settings = JobSettings(tp=2, pp=2, microbatches=4, first_iteration=120, **{**SMALL, "layers": 4})
-    simulate(settings, folder / "job-7", workers=1)
+def places(tmp_path_factory) -> Path:
+    """A folder in the place of /traces, /profiles and /tmp: runs job-7, the first with iteration 120."""
+    folder = tmp_path_factory.mktemp("places")
+    small = {**SMALL, "layers": 4}
+    simulate(JobSettings(tp=2, pp=2, microbatches=4, first_iteration=120, **small), folder / "traces/job-7", workers=1)
+    profiled = JobSettings(tp=2, pp=2, microbatches=2, node_size=4, format=Format.NSYS, **small)
+    simulate(profiled, folder / "profiles/job-7", workers=1)
     return folder
 
 
-def _blocks(page: str, language: str) -> list[str]:
-    text = (REPOSITORY / page).read_text(encoding="utf-8")
+def _blocks(page: Path, language: str) -> list[str]:
+    text = page.read_text(encoding="utf-8")
     return [block for said, block in _BLOCK.findall(text) if said == language]
 
 
-def _commands(page: str) -> list[list[str]]:
-    """The calls of a page's blocks, as words; those that make a simulated job have tests of their own."""
-    lines = [line for block in _blocks(page, "") for line in block.splitlines()]
-    calls = [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("traceviz ")]
-    return [call for call in calls if not any(word.startswith("/tmp/") for word in call)]
+def _lines(page: Path) -> list[str]:
+    return [line for block in _blocks(page, "") for line in block.splitlines() if line.startswith("traceviz ")]
 
 
-@pytest.mark.parametrize(("page", "least"), [("README.md", 7), ("docs/analyze.md", 12)])
-def test_every_command_of_the_page_succeeds(page, least, traces, monkeypatch):
-    [rank] = (traces / "job-7/iteration_120").glob("rank_0000*")
-    rules = traces / "mine.toml"
+def _is_left_out(line: str) -> bool:
+    return any(line.startswith(beginning) for beginning in LEFT_OUT)
+
+
+_WITH_COMMANDS = [page for page in PAGES if any(not _is_left_out(line) for line in _lines(page))]
+
+
+def test_nothing_is_left_out_that_no_page_shows():
+    lines = [line for page in PAGES for line in _lines(page)]
+    for beginning in (*LEFT_OUT, *OF_PERFETTO):
+        assert any(line.startswith(beginning) for line in lines), beginning
+    assert sum(not _is_left_out(line) for line in lines) >= 50
+
+
+@pytest.mark.parametrize("page", _WITH_COMMANDS, ids=lambda page: page.relative_to(REPOSITORY).as_posix())
+def test_every_command_of_the_page_succeeds(page, places, tmp_path, monkeypatch, request):
+    [rank] = (places / "traces/job-7/iteration_120").glob("rank_0000*")
     for example in _blocks(page, "toml"):
         # The entry points of another package are no rules: tests/pipeline/test_tables_of_others.py installs them.
-        if "[project]" not in example:
-            rules.write_text(example)
-    places = {"rank_0000.json.gz": str(rank), "rank0.json.gz": str(rank), "mine.toml": str(rules)}
-    commands = _commands(page)
-    assert len(commands) >= least
-    monkeypatch.setenv("TRACEVIZ_HOME", str(traces / "home"))
-    for words in commands:
-        given = [places.get(word, word.replace("/traces/", f"{traces}/")) for word in words]
-        answer = call(*given)
-        assert (answer.code, bool(answer.out.strip())) == (0, True), (words, answer.err)
+        if "[project" not in example:
+            (tmp_path / "mine.toml").write_text(example)
+            (tmp_path / "capture.toml").write_text(example)
+    given = {"rank_0000.json.gz": rank, "rank0.json.gz": rank}
+    given |= {"node0.sqlite": places / "profiles/job-7/node0.sqlite", "trace.pftrace.gz": "replica.pftrace.gz"}
+    monkeypatch.setenv("TRACEVIZ_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("sys.stdin", StringIO())
+    monkeypatch.chdir(tmp_path)
+    assert call("analyze", places / "traces/job-7").code == 0
+    for line in _lines(page):
+        if _is_left_out(line):
+            continue
+        if line.startswith(OF_PERFETTO):
+            request.getfixturevalue("trace_processor")
+        words = shlex.split(line.split(" > ")[0], comments=True)[1:]
+        # What simulated jobs are is as large as their options say, and no larger than it must be.
+        words += ["--layers", "4", "--microbatches", "2"] if words[0] == "simulate" else []
+        words = [str(given.get(word, re.sub("^/(traces|profiles|tmp)/", rf"{places}/\1/", word))) for word in words]
+        answer = call(*words)
+        assert (answer.code, bool(answer.out.strip())) == (0, True), (line, answer.err)

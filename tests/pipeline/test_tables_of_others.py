@@ -77,7 +77,7 @@ def test_a_query_that_fails_costs_its_own_table_only(tmp_path, query, fault):
 @pytest.mark.parametrize(
     ("old", "new", "fault"),
     [
-        ("BY_ITERATION,", "('run',),", "is no DerivedTable with a file for each iteration"),
+        ("BY_ITERATION,", "('run',),", "it has no file for each iteration; partition it by BY_ITERATION"),
         ('made_of=("kernels",)', 'made_of=("kernel",)', "made_of names kernel"),
         ('name="category_counts"', 'name="kernels"', "a table is named 'kernels' already"),
     ],

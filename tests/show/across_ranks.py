@@ -93,12 +93,17 @@ def clock_rows(
     return pa.concat_tables(rows)
 
 
-def pipeline_job(stages: int = 2, pipelines: int = 1, refusal: str | None = None) -> MemorySource:
+def pipeline_job(stages: int = 2, pipelines: int = 1, refusal: str | None = None, apart_ns: int = 1) -> MemorySource:
     """Pipelines whose bubbles have parts of both signs."""
     rows = []
     for pipeline in range(pipelines):
         for stage in range(stages):
-            parts = {"fill_drain_ns": 20 * MS, "imbalance_ns": -5 * MS, "jitter_ns": MS, "stall_ns": 4 * MS + pipeline}
+            parts = {
+                "fill_drain_ns": 20 * MS,
+                "imbalance_ns": -5 * MS,
+                "jitter_ns": MS,
+                "stall_ns": 4 * MS + apart_ns * pipeline,
+            }
             bubble = sum(parts.values())
             figures = {"ideal_ns": 100 * MS, "bubble_ns": bubble, "bubble_share": 0.2, "ideal_share": 0.1, **parts}
             rows.append(

@@ -42,7 +42,7 @@ def compared(kernels: pd.DataFrame, truth: pd.DataFrame, keys: Sequence[str] = (
 
     Args:
         kernels: needs ``correlation`` and ``graph_node_id`` (NULL outside graphs).
-        truth: as ``read_truth`` gives it; the same correlation stands once, or once per graph node.
+        truth: as ``read_truth`` gives it; each correlation occurs once, or once per graph node.
         keys: columns that tell files apart, where both tables hold several.
 
     Returns:
@@ -50,7 +50,7 @@ def compared(kernels: pd.DataFrame, truth: pd.DataFrame, keys: Sequence[str] = (
         ``category_true``. The truth's columns end in ``_true``.
 
     Raises:
-        pandas.errors.MergeError: a launch stands twice.
+        pandas.errors.MergeError: a launch occurs twice.
     """
     by = [*keys, "correlation", "graph_node_id"]
     # Nullable integers: a join would turn time stamps into floats, which cannot hold them.

@@ -59,7 +59,7 @@ class HostSteps:
 
 @dataclass(frozen=True, slots=True)
 class _Members:
-    """Kernels in row groups; one of phase recompute stands twice, in its backward step and as the recompute alone.
+    """Kernels in row groups; one of phase recompute is there twice, in its backward step and as the recompute alone.
 
     Attributes:
         time_and_kind: one entry a membership.

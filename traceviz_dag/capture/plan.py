@@ -35,7 +35,7 @@ def consequences(config: ProfilingConfig) -> tuple[str, ...]:
             1,
             f"About {readable_bytes(found.bytes_rank)} of JSON a rank and iteration, "
             f"{readable_bytes(found.bytes_raw)} in all, {readable_bytes(found.bytes_compressed)} compressed, in "
-            f"{config.output_folder}; while ranks write, the job stands still for about "
+            f"{config.output_folder}; while ranks write, the job pauses for about "
             f"{readable_seconds(found.seconds)} in all. An order of magnitude, from CPU runs: a GPU's rows come on "
             "top.",
         )

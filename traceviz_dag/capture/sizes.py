@@ -22,7 +22,7 @@ class Estimate:
     Attributes:
         bytes_raw, bytes_compressed: of all ranks and iterations together.
         bytes_rank: raw, of one rank and iteration.
-        seconds: for which the job stands still in all, all ranks writing at once.
+        seconds: for which the job pauses in all, all ranks writing at once.
     """
 
     bytes_raw: int

@@ -34,7 +34,7 @@ _PAUSE_SECONDS = 0.02
 def open_lake(home: Path) -> Lake:
     """The lake of a home folder, which need not exist before something is written.
 
-    A catalogue that was built where the home stood before it was moved is built anew.
+    A catalogue that was built before the home was moved is built anew.
 
     Raises:
         BadInputError: ``home`` is a file, or has a question mark in its path.
@@ -92,7 +92,7 @@ class Lake:
         return self.path(table_name, run=run, iteration=iteration, rank=rank).is_file()
 
     def path(self, table_name: str, *, run: str, iteration: int, rank: int | None = None) -> Path:
-        """Where the file of a partition stands once it is written.
+        """Where the file of a partition is once it is written.
 
         Raises:
             UsageError: no such table, or values that cannot name a partition of it.

@@ -60,7 +60,7 @@ def check_schema(definition: Table, data: pa.Table) -> None:
     missing = [name for name in expected.names if name not in found.names]
     unknown = [name for name in found.names if name not in expected.names]
     if not missing and not unknown and found.names != expected.names:
-        raise ValueError(f"table {definition.name}: the columns stand in another order than in its definition")
+        raise ValueError(f"table {definition.name}: the columns are not in the order of its definition")
     other = [
         f"{field.name} is {found.field(field.name).type}, not {field.type}"
         for field in expected

@@ -54,7 +54,7 @@ class AnalysisSettings:
 
     Attributes:
         home: the folder that holds everything written.
-        workers: processes that ranks fan out over; 0 takes one a core.
+        workers: processes that ranks fan out over; 0 = one per core.
         rules: a TOML file with rules that come before the built-in ones.
         allow_partial: aggregate an iteration although ranks of it cannot be read.
         with_partial: count ranks that were read in part in measures across ranks, which else leave them out.

@@ -33,7 +33,7 @@ def inputs_below(
 
     A run's id is its folder's name, with a digest of its path where the home knows another folder's run by that name.
     A rank whose header contradicts those of the other ranks of its iteration has a ``refusal``. A file that cannot be
-    placed (no rank, a rank that stands twice) is one of the ``problems`` of its iteration, of each iteration of its
+    placed (no rank, a rank that occurs twice) is one of the ``problems`` of its iteration, of each iteration of its
     folder where its path does not tell which; the rest goes on. A folder is one run, but for exports of Nsight Systems
     that are of different jobs.
 

@@ -11,6 +11,7 @@ from typing import assert_never
 import pyarrow as pa
 from matplotlib.figure import Figure
 
+from traceviz_dag.analyze.waits.blame import LateRank
 from traceviz_dag.errors import UsageError
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partitions import escape
@@ -30,6 +31,8 @@ PREVIEWS = "previews"
 
 MOST_DRAWN = 16
 """So many ranks, pipelines or replicas are all drawn unless some are asked for; of more, those that stand out."""
+
+_MOST_BLAMED = 3
 
 _LEAST_FOR_POOL = 4
 
@@ -193,7 +196,8 @@ def readable_ranks(source: TableSource) -> list[int]:
 
 
 def notable_ranks(source: TableSource, ranks: Sequence[int], most: int = MOST_DRAWN) -> list[int]:
-    """All of few ranks; of many, those with the longest computation, the most exposed communication and most idle."""
+    """All of few ranks; of many, those that delay others most, and those with the longest computation, the most exposed
+    communication and most idle."""
     if len(ranks) <= most:
         return list(ranks)
     found = {rank: of_rank for rank in ranks if (of_rank := rank_measures(source, rank)) is not None}
@@ -202,7 +206,9 @@ def notable_ranks(source: TableSource, ranks: Sequence[int], most: int = MOST_DR
         lambda rank: found[rank].exposed_ns,
         lambda rank: found[rank].idle_ns,
     ]
-    return sorted({max(found, key=measure) for measure in measures}) if found else []
+    blamed = [row for row in rows(source, "late_ranks", LateRank) if row["blamed"] and row["rank"] in ranks]
+    worst = sorted(blamed, key=lambda row: -row["own_ns"])[:_MOST_BLAMED]
+    return sorted({row["rank"] for row in worst} | {max(found, key=measure) for measure in measures if found})
 
 
 def draw_figures(tasks: Sequence[FigureTask], workers: int = 1) -> Iterator[DrawnFigure]:

@@ -1,4 +1,4 @@
-"""An iteration of the lake as Perfetto traces: where they stand, and what is known across its ranks."""
+"""An iteration of the lake as Perfetto traces: where they are, and what is known across its ranks."""
 
 from __future__ import annotations
 

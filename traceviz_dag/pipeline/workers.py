@@ -86,7 +86,7 @@ def default_workers() -> int:
 def analyse_ranks(
     task: IterationTask, traces: Sequence[RankTrace], workers: int | None = None
 ) -> Iterator[RankOutcome]:
-    """Analyse ranks side by side; outcomes come as ranks finish, and each rank's partitions stand by then.
+    """Analyse ranks side by side; outcomes come as ranks finish, and each rank's partitions are written by then.
 
     A rank that fails, or whose worker dies, ends as a failed outcome; the others go on.
     """

@@ -17,10 +17,7 @@ from traceviz_dag.errors import BadInputError, TracevizError, UsageError
 from traceviz_dag.read.kineto.files import KinetoFiles
 from traceviz_dag.read.nsys.files import NsysFiles
 from traceviz_dag.read.other_files import is_kineto_like
-from traceviz_dag.system.plugins import brought_by_others
-
-GROUP = "traceviz_dag.trace_formats"
-"""Group of the entry points of trace formats."""
+from traceviz_dag.system.plugins import Brought, ExtensionPoint, brought_by_others
 
 FALLBACK = KinetoFiles.name
 """Format of a file that was named by itself and that no format recognises: its reader says what is wrong with it."""
@@ -66,6 +63,17 @@ class FileFormat(Protocol):
         """
 
 
+OF_OTHERS = ExtensionPoint(
+    "traceviz_dag.trace_formats",
+    "trace format",
+    FileFormat,  # type: ignore[type-abstract]  # a protocol is looked for by its members
+    "trace format",
+    "docs/formats.md",
+    make=lambda made: made(),
+)
+"""Where other packages bring trace formats."""
+
+
 @cache
 def file_formats() -> tuple[FileFormat, ...]:
     """All formats, in the order in which they are asked whether a file is theirs: those of others first.
@@ -76,27 +84,20 @@ def file_formats() -> tuple[FileFormat, ...]:
     Raises:
         UsageError: a format that is installed cannot be loaded.
     """
-    return (*formats_of_others(), NsysFiles(), KinetoFiles())
+    return (*(brought.thing for brought in formats_of_others()), NsysFiles(), KinetoFiles())
 
 
 @cache
-def formats_of_others() -> tuple[FileFormat, ...]:
+def formats_of_others() -> tuple[Brought[FileFormat], ...]:
     """The formats that other packages bring, by name.
 
     Raises:
         UsageError: one cannot be loaded, is no trace format, or bears the name of another.
     """
-    found: dict[str, FileFormat] = {name: KinetoFiles() for name in (KinetoFiles.name, NsysFiles.name)}
-    own = set(found)
-    for brought in brought_by_others(GROUP, "trace format", lambda made: made()):
-        one, origin = brought.thing, brought.origin
-        if not isinstance(one, FileFormat):
-            raise UsageError(f"{origin}: {brought.place} is no trace format; docs/formats.md says what one has")
-        if one.name in found:
-            raise UsageError(f"{origin}: a trace format is named {one.name!r} already; uninstall one of them")
-        _guard(one, origin)
-        found[one.name] = one
-    return tuple(found[name] for name in sorted(found.keys() - own))
+    found = sorted(brought_by_others(OF_OTHERS, {KinetoFiles.name, NsysFiles.name}), key=lambda one: one.thing.name)
+    for brought in found:
+        _guard(brought.thing, brought.origin)
+    return tuple(found)
 
 
 def format_of(path: Path) -> FileFormat | None:

@@ -80,7 +80,7 @@ def identity_of_kineto(file: TraceFile) -> Identity:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Placed traces and what stood against placing the others.
+    """Placed traces and what prevented placing the others.
 
     Attributes:
         traces: by run, iteration and rank; none of them twice.

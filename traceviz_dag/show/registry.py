@@ -14,18 +14,15 @@ from importlib import import_module
 from typing import Any
 
 from traceviz_dag.errors import UsageError
-from traceviz_dag.system.plugins import brought_by_others
-
-GROUP = "traceviz_dag.figures"
-"""Group of the entry points by which other packages bring figures of their own."""
+from traceviz_dag.system.plugins import ExtensionPoint, brought_by_others
 
 _OWN = "traceviz_dag."
 _OF_RANKS = ("kernels", "microbatches", "overlap")
-_OF_GROUPS = (*_OF_RANKS, "topology", "runs")
+_OF_GROUPS = (*_OF_RANKS, "topology", "runs", "late_ranks")
 
 
 class Scope(StrEnum):
-    """Of what there is one figure each; a drawer takes a ``TableSource``, and what stands behind the colon."""
+    """Of what there is one figure each; a drawer takes a ``TableSource``, and what follows the colon."""
 
     RANK = "rank"
     """Each rank: its number."""
@@ -80,7 +77,7 @@ OWN_KINDS = (
         "rank_timeline",
         Scope.RANK,
         "a rank's kernels by stream and category, with its micro-batches",
-        _OF_RANKS,
+        (*_OF_RANKS, "late_ranks", "runs"),
         f"{_FIGURES}.rank_timeline:draw_rank_timeline",
     ),
     FigureKind(
@@ -142,6 +139,9 @@ OWN_KINDS = (
 )
 """The figures of this project, in the order in which help and documents name them."""
 
+OF_OTHERS = ExtensionPoint("traceviz_dag.figures", "figure", FigureKind, "FigureKind", "docs/figures.md")
+"""Where other packages bring figures of their own."""
+
 
 @cache
 def figure_kinds() -> dict[str, FigureKind]:
@@ -151,13 +151,7 @@ def figure_kinds() -> dict[str, FigureKind]:
         UsageError: one of another package cannot be loaded, is no figure kind, or bears the name of another.
     """
     kinds = {kind.name: kind for kind in OWN_KINDS}
-    for brought in brought_by_others(GROUP, "figure"):
-        kind = brought.thing
-        if not isinstance(kind, FigureKind):
-            raise UsageError(f"{brought.origin}: {brought.place} is no FigureKind; docs/figures.md says what one has")
-        if kind.name in kinds:
-            raise UsageError(f"{brought.origin}: a figure is named {kind.name!r} already; uninstall one of them")
-        kinds[kind.name] = kind
+    kinds |= {brought.thing.name: brought.thing for brought in brought_by_others(OF_OTHERS, kinds)}
     return kinds
 
 

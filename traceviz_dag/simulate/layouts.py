@@ -1,4 +1,4 @@
-"""Where files stand and how they are named, and the topology text file of TraceViz's patch."""
+"""Where files are and how they are named, and the topology text file of TraceViz's patch."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def expert_grid(settings: JobSettings) -> Grid:
 
 @dataclass(frozen=True, slots=True)
 class RankGrids:
-    """All groups of a job in creation order, and where each rank stands."""
+    """All groups of a job in creation order, and where each rank is."""
 
     settings: JobSettings
     groups: tuple[ProcessGroup, ...]

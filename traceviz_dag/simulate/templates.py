@@ -203,7 +203,7 @@ class _Flattener:
         traced = self.settings.stacks or not is_python
         self.spend((row.cost_ns or before) * (1.0 if traced else _UNTRACED_PYTHON))
         parent = index if is_python else parent
-        # A collective's facts belong to record_param_comms, not to the annotation that its launch stands in.
+        # A collective's facts belong to record_param_comms, not to the annotation that its launch is in.
         inside_facts = owner >= 0 and self.rows[owner].facts is not None
         if row.kind is RowKind.OPERATOR or (row.kind is RowKind.ANNOTATION and not inside_facts):
             owner = index

@@ -2,45 +2,86 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from importlib.metadata import entry_points
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from traceviz_dag.errors import UsageError
 
 
+class Named(Protocol):
+    """What other packages bring has a name that nothing else of its group has."""
+
+    @property
+    def name(self) -> str:
+        """In lower case, as commands and files spell it."""
+
+
+Thing = TypeVar("Thing", bound=Named)
+
+
 @dataclass(frozen=True, slots=True)
-class Brought:
+class ExtensionPoint(Generic[Thing]):
+    """What another package may bring.
+
+    Attributes:
+        group: of its entry points.
+        noun: what one is called in sentences, with a name: ``figure``, ``table``.
+        kind: the class or protocol of which one is.
+        wanted: what ``kind`` is called in sentences.
+        page: says what one has.
+        make: turns what an entry point gives into one.
+    """
+
+    group: str
+    noun: str
+    kind: type[Thing]
+    wanted: str
+    page: str
+    make: Callable[[Any], Any] = lambda found: found
+
+
+@dataclass(frozen=True, slots=True)
+class Brought(Generic[Thing]):
     """One thing of another package.
 
     Attributes:
-        thing: what the entry point gave.
-        place: ``module:name`` where it was found.
-        origin: what it is and whose, for sentences.
+        origin: what it is, the entry point's name, and the package.
     """
 
-    thing: Any
-    place: str
+    thing: Thing
     origin: str
 
+    def refused(self, fault: str, remedy: str) -> UsageError:
+        """The error for what only those can check who use it."""
+        return _refused(self.origin, fault, remedy)
 
-def brought_by_others(group: str, noun: str, make: Callable[[Any], Any] = lambda found: found) -> Iterator[Brought]:
-    """Everything of a group of entry points, by name.
+
+def brought_by_others(point: ExtensionPoint[Thing], taken: Container[str]) -> Iterator[Brought[Thing]]:
+    """Everything that other packages bring to an extension point, by name: of its kind, and with names of their own.
 
     Args:
-        noun: what one is called in sentences.
-        make: turns what was loaded into the thing.
+        taken: names that are given away.
 
     Raises:
-        UsageError: one cannot be loaded.
+        UsageError: one cannot be loaded, is of another kind, or bears the name of another.
     """
-    for point in sorted(entry_points(group=group), key=lambda each: (each.name, each.value)):
-        package = point.dist.name if point.dist is not None else "a package"
-        origin = f"{noun} {point.name} of {package}"
+    seen: set[str] = set()
+    for entry in sorted(entry_points(group=point.group), key=lambda each: (each.name, each.value)):
+        origin = f"{point.noun} {entry.name} of {entry.dist.name if entry.dist is not None else 'a package'}"
         try:
-            thing = make(point.load())
+            thing = point.make(entry.load())
         except Exception as error:  # whatever the code of others raises is its fault
-            told = f"{type(error).__name__}: {error}"
-            raise UsageError(f"{origin}: cannot be loaded ({told}); mend or uninstall it") from error
-        yield Brought(thing, point.value, origin)
+            fault = f"cannot be loaded ({type(error).__name__}: {error})"
+            raise _refused(origin, fault, "mend or uninstall it") from error
+        if not isinstance(thing, point.kind):
+            raise _refused(origin, f"{entry.value} is no {point.wanted}", f"{point.page} says what one has")
+        if thing.name in taken or thing.name in seen:
+            raise _refused(origin, f"a {point.noun} is named {thing.name!r} already", "uninstall one of them")
+        seen.add(thing.name)
+        yield Brought(thing, origin)
+
+
+def _refused(origin: str, fault: str, remedy: str) -> UsageError:
+    return UsageError(f"{origin}: {fault}; {remedy}")

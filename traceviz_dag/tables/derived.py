@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from traceviz_dag.errors import UsageError
-from traceviz_dag.system.plugins import Brought, brought_by_others
+from traceviz_dag.system.plugins import Brought, ExtensionPoint, brought_by_others
 from traceviz_dag.tables.schema import BY_ITERATION, Table
-
-GROUP = "traceviz_dag.tables"
-"""Group of the entry points by which other packages bring tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +41,11 @@ class DerivedTable(Table):
         raise UsageError(f"table {self.name} of another package: {told}; mend it")
 
 
-def tables_of_others(own: dict[str, Table]) -> dict[str, DerivedTable]:
+OF_OTHERS = ExtensionPoint("traceviz_dag.tables", "table", DerivedTable, "DerivedTable", "docs/analyze.md")
+"""Where other packages bring tables."""
+
+
+def tables_of_others(own: Mapping[str, Table]) -> dict[str, DerivedTable]:
     """Name → table of another package, by name.
 
     Args:
@@ -52,23 +54,14 @@ def tables_of_others(own: dict[str, Table]) -> dict[str, DerivedTable]:
     Raises:
         UsageError: one cannot be loaded, is no such table, bears the name of another, or reads one that is not ours.
     """
-    found: dict[str, DerivedTable] = {}
-    for brought in brought_by_others(GROUP, "table"):
-        table = _checked(brought, own)
-        if table.name in own or table.name in found:
-            raise UsageError(f"{brought.origin}: a table is named {table.name!r} already; uninstall one of them")
-        found[table.name] = table
-    return found
+    return {brought.thing.name: _checked(brought, own) for brought in brought_by_others(OF_OTHERS, own)}
 
 
-def _checked(brought: Brought, own: dict[str, Table]) -> DerivedTable:
+def _checked(brought: Brought[DerivedTable], own: Mapping[str, Table]) -> DerivedTable:
     table = brought.thing
-    if not isinstance(table, DerivedTable) or table.partitioned_by != BY_ITERATION:
-        raise UsageError(
-            f"{brought.origin}: {brought.place} is no DerivedTable with a file for each iteration; docs/analyze.md "
-            "says what one has"
-        )
+    if table.partitioned_by != BY_ITERATION:
+        raise brought.refused("it has no file for each iteration", "partition it by BY_ITERATION")
     unknown = sorted(set(table.made_of) - set(own))
     if unknown or not table.made_of:
-        raise UsageError(f"{brought.origin}: made_of names {', '.join(unknown) or 'nothing'}; it may name our tables")
+        raise brought.refused(f"made_of names {', '.join(unknown) or 'nothing'}", "name tables of traceviz there")
     return table

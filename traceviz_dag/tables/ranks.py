@@ -170,11 +170,13 @@ SYNCHRONIZATIONS = Table(
         Column("wait_on_stream", BIGINT, "Stream waited for; NULL where unknown, and for a whole device."),
         Column("correlation", BIGINT, "Correlation id of the host call."),
         Column("record_correlation", BIGINT, "Correlation id of the call that recorded the event waited for."),
+        Column("record_start_ns", BIGINT, "Start of that call, ns; NULL without an event, and where unresolved."),
         Column(
             "waited_for_kernel_id",
             BIGINT,
             "kernel_id of the last kernel or memory operation on wait_on_stream before the event was recorded, or "
-            "before the host call; for a whole device the one of these that ends last. NULL where unresolved.",
+            "before the host call; for a whole device the one of these that ends last. May be of an earlier step. "
+            "NULL where unresolved.",
         ),
         Column(
             "waiting_kernel_id",

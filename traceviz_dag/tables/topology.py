@@ -1,4 +1,4 @@
-"""Which rank stands where: coordinates, pipelines, replicas and process groups."""
+"""Which rank is where: coordinates, pipelines, replicas and process groups."""
 
 from __future__ import annotations
 

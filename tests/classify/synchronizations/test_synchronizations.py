@@ -136,7 +136,8 @@ def test_a_recorded_wait_has_all_that_the_profiler_and_its_call_tell(two_streams
     assert (row["name"], row["thread"], row["start_ns"], row["duration_ns"]) == (WAIT, MAIN, 90, 10)
     assert (row["step"], row["device"], row["stream"], row["wait_on_stream"]) == (4, "gpu:0", 20, 7)
     assert (row["waited_for"], row["waiting"]) == ("producer", "consumer")
-    assert (row["evidence"], row["record_correlation"], row["fault"]) == ("recorded", 11, None)
+    assert (row["evidence"], row["fault"]) == ("recorded", None)
+    assert (row["correlation"], row["record_correlation"], row["record_start_ns"]) == (12, 11, 70)
 
 
 def test_the_same_wait_without_the_profilers_row_has_no_streams_and_no_operations(two_streams, tmp_path):
@@ -269,6 +270,16 @@ def test_the_recorded_wait_of_two_streams_is_an_edge_from_the_right_one(shared_d
         assert sorted(kinds) == ["device_synchronize", "stream_wait"], "asking for an event is no wait"
         wait = kinds["stream_wait"]
         assert (kernels.get(wait["waited_for_kernel_id"]), kernels.get(wait["waiting_kernel_id"])) == streams
+
+
+def test_the_handbooks_example_is_what_the_trace_gives(shared_data):
+    page = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()
+    trace = read_kineto(shared_data / "kineto" / "hta_sync" / "cuda_event_sync_multi_stream.json.gz")
+    rows = classify(trace, load_rules(), job_groups(unite({0: trace.header})), None).synchronizations.to_pylist()
+    columns = page[page.index("| kind | stream | wait_on_stream") :].splitlines()
+    names = columns[0].strip("| ").split(" | ")
+    lines = ["| " + " | ".join("" if row[name] is None else str(row[name]) for name in names) + " |" for row in rows]
+    assert [line.replace("|  |", "| |").replace("|  |", "| |") for line in lines] == columns[2 : 2 + len(rows)]
 
 
 def test_waits_without_rows_of_the_profiler_are_counted_and_nothing_is_made_up_for_them(shared_data):

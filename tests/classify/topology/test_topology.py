@@ -165,7 +165,7 @@ def test_contradicting_members_are_reported_and_give_no_coordinate_to_others():
                 0: header(0, 4, ("1", "DATA_PARALLEL_GROUP", [0, 1])),
                 2: header(2, 4, ("1", "CONTEXT_PARALLEL_GROUP", [2, 3])),
             },
-            "The name of process group 1 (DATA_PARALLEL_GROUP) also stands for CONTEXT_PARALLEL_GROUP.",
+            "The name of process group 1 (DATA_PARALLEL_GROUP) is also that of CONTEXT_PARALLEL_GROUP.",
         ),
     ],
 )

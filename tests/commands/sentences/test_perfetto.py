@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
 from typer.testing import CliRunner
 
-from tests.commands.jobs import home_of
+from tests.commands.jobs import home_of, traces_of
 from tests.commands.sentences.printed import Home, Reader, Sentence
 from traceviz_dag.commands.main import app
 from traceviz_dag.errors import IncompleteError
@@ -98,3 +99,30 @@ def test_a_false_number_does_not_pass(true, false, tmp_path):
     assert wrong != said
     with pytest.raises(AssertionError):
         check("healthy", wrong, trace)
+
+
+_ASKED = (
+    "SELECT k.category, count(*) AS kernels, sum(s.dur) AS ns, min(s.ts) AS first FROM traceviz_kernels k "
+    "JOIN slice s ON s.id = k.slice_id GROUP BY 1 ORDER BY 1"
+)
+_TOLD = """
+    SELECT category, count(*) AS kernels, sum(duration_ns)::BIGINT AS ns, min(start_ns) AS first FROM kernels
+    WHERE rank = 0 GROUP BY category ORDER BY category
+"""
+
+
+def test_the_rows_that_a_query_prints_are_those_of_the_lake_and_the_time_that_it_subtracts_is_theirs(trace_processor):
+    trace = next(traces_of("healthy").rglob("rank_0000*.json*"))
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["perfetto", "query", str(trace), _ASKED])
+    assert result.exit_code == 0, result.output
+    lines = [[cell.strip() for cell in re.split("[│┃]", line)[1:-1]] for line in result.stdout.splitlines()]
+    header, *rows = [cells for cells in lines if cells]
+    assert header == ["category", "kernels", "ns", "first"]
+    expected = Home(home_of("healthy")).query(_TOLD, {}).to_pylist()
+    (base,) = re.findall(r"traceviz: (\d+) ns were subtracted from all times", result.stderr)
+    # Times in the file are relative to a base in its header, which Perfetto does not know.
+    base_of_file = json.loads(trace.read_bytes())["baseTimeNanoseconds"]
+    assert [[*cells[:3], int(cells[3]) + int(base) + base_of_file] for cells in rows] == [
+        [row["category"], str(row["kernels"]), str(row["ns"]), row["first"]] for row in expected
+    ]
+    assert f"{len(expected)} rows" in result.stdout.splitlines()

@@ -89,7 +89,7 @@ def test_exports_beside_pytorch_traces_are_a_run_of_their_own(tmp_path):
     node_export(run / "node0.sqlite")
     found = inputs_below([tmp_path])
     assert [(one.run, len(one.ranks)) for one in found] == [("job", 1), ("job-nsys", 2)]
-    assert "PyTorch traces stand beside it" in found[0].warnings[0]
+    assert "PyTorch traces are beside it" in found[0].warnings[0]
 
 
 def test_names_that_count_nodes_bind_whatever_the_clocks_say_and_it_is_said(tmp_path):

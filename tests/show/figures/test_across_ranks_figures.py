@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -15,7 +17,7 @@ from traceviz_dag.show.figures.model_replica import draw_model_replica
 from traceviz_dag.show.figures.period_distribution import draw_period_distribution, period_spreads, score_spreads
 from traceviz_dag.show.figures.pipeline_group import draw_pipeline_group
 from traceviz_dag.show.figures.wait_map import draw_wait_map
-from traceviz_dag.show.figures.wait_panels import CLASSES, WaitPanel, class_edges, class_names, row_count
+from traceviz_dag.show.figures.wait_panels import CLASSES, WaitPanel, class_edges, class_names
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.alignment import SENTENCE, TimeAlignment
 
@@ -65,13 +67,23 @@ def test_a_map_says_on_which_clocks_it_stands_and_what_is_not_matched():
     assert "of 9 communication kernels some are not matched, or not wholly: 1 no peer" in said
 
 
-def test_more_ranks_than_rows_share_rows_with_their_mean():
+def test_alike_ranks_share_a_row_and_who_is_not_alike_has_its_own():
+    waits = {"tp": [[0 if rank == 77 else (5 if rank == 5 else 1) * MS] * 20 for rank in range(128)]}
+    figure = draw_wait_map(waiting_job(waits))
+    assert title(figure).startswith("Rank 77 ")
+    assert {"stage 0: 126 ranks", "rank 5", "rank 77"} <= set(texts(figure))
+    assert "rows of 126 ranks are shared" in " ".join(texts(figure))
+    tops = {round(top, 6) for name, box in collections(figure).items() if name.startswith("tp/") for top in box.tops}
+    assert len(tops) == 3
+
+
+def test_ranks_that_are_not_alike_share_rows_with_their_neighbours():
     waits = {"tp": [[0 if rank == 77 else (rank % 2 + 1) * MS] for rank in range(128)]}
     figure = draw_wait_map(waiting_job(waits))
-    assert row_count(128) == 64
-    assert "ranks 76 to 77" in texts(figure) and title(figure).startswith("Rank 77 ")
-    boxes = [box for name, box in collections(figure).items() if name.startswith("tp/")]
-    assert sum(len(box.starts) for box in boxes) == 64
+    assert "rank 77" in texts(figure) and "ranks 0 to 1" in texts(figure)
+    assert sum(text.startswith("rank") for text in texts(figure)) <= 70
+    few = draw_wait_map(waiting_job({"tp": [[rank * MS] for rank in range(16)]}))
+    assert {f"rank {rank}" for rank in range(16)} <= set(texts(few))
 
 
 def test_classes_follow_what_there_is_to_see():
@@ -103,8 +115,15 @@ def test_the_parts_of_a_bubble_begin_where_the_part_before_ends_and_reach_the_sp
     assert "; rank 1, the only one measured of stage 1, computes 14 % longer than the mean stage" in title(drawn)
 
 
-def test_of_too_many_pipelines_the_longest_are_drawn_and_the_figure_says_so():
+def test_of_too_many_pipelines_alike_ones_fold_and_the_figure_says_so():
     figure = draw_bubble_waterfall(pipeline_job(stages=4, pipelines=20))
+    assert {name.split("/")[0] for name in collections(figure)} == {"pipeline-19"}
+    assert "pipeline 19 + 19 alike" in texts(figure)
+    assert "20 pipelines, of 1 kind: the longest" in " ".join(texts(figure))
+
+
+def test_of_too_many_unlike_pipelines_the_longest_are_drawn_and_the_figure_says_so():
+    figure = draw_bubble_waterfall(pipeline_job(stages=4, pipelines=20, apart_ns=4 * MS))
     drawn = {name.split("/")[0] for name in collections(figure)}
     assert drawn == {f"pipeline-{number}" for number in range(20 - MOST_ROWS // 4, 20)}
     assert "the 8 longest of 20 pipelines" in " ".join(texts(figure))
@@ -125,7 +144,7 @@ def test_every_unit_is_in_a_column_of_the_period_distribution():
     assert (pair.label, dimension.label) == ("stages 0 and 1", "computation + tp")
     assert title(figure).startswith("Periods of stage 0: p50 11.0 ms, p99 31.3 ms; stages 0 and 1 overlap least")
     said = " ".join(texts(figure))
-    assert "1 scores below -1 or over 2 stand at the edge" in said
+    assert "1 score below -1 or above 2 is drawn at the edge; below -1, neither of the pair runs for longer" in said
     assert "1 pair has no measures, such as computation + dp, stage 0: no dp in it" in said
 
 
@@ -136,8 +155,12 @@ def test_two_modes_of_a_period_are_said():
     for row in rows:
         if row["unit"] is not None and row["unit"] % 3 == 0:
             row["period_ns"] = 36 * MS
+        if row["kind"] == "stages" and row["unit"] >= 10:
+            row["overlap_score"] += 0.4
     source.tables["periods"][None] = pa.Table.from_pylist(rows, table.schema)
-    assert any(text.startswith("stage 0: two modes: ") for text in texts(draw_period_distribution(source)))
+    said = " ".join(texts(draw_period_distribution(source)))
+    assert "stage 0: two modes: " in said
+    assert re.search(r"stages 0 and 1: two modes: 50% of the units near 0\.5\d, 50% near 1\.0\d", said)
 
 
 def test_residuals_and_offsets_of_each_clock_are_drawn_and_a_refused_one_is_said():
@@ -186,7 +209,7 @@ def test_clocks_that_cannot_be_compared_stay_as_recorded_and_the_figure_warns(cl
     if clocks is not None:
         source.tables["rank_clocks"] = {None: clocks}
     figure = draw_pipeline_group(source, 0, TimeAlignment.SOLVED)
-    assert f"clocks are not solved ({why}) and stand as recorded" in texts(figure)
+    assert f"clocks are not solved ({why}) and are as recorded" in texts(figure)
     recorded = collections(draw_pipeline_group(source, 0))["rank-2/forward-0"].starts
     assert (collections(figure)["rank-2/forward-0"].starts == recorded).all()
 

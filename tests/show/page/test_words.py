@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
 from tests.show.drawn import collections, texts, title
 from tests.show.job import MS, ZERO, fill_rank, job, kernels, one_row
 from traceviz_dag.analyze.intervals import intersect, measure
 from traceviz_dag.errors import UsageError
+from traceviz_dag.pipeline.figures import notable_ranks
 from traceviz_dag.show.figures.model_replica import RowOrder, draw_model_replica
 from traceviz_dag.show.figures.overlap_bars import draw_overlap_bars
 from traceviz_dag.show.figures.pipeline_group import draw_pipeline_group
@@ -26,6 +28,31 @@ def test_the_timeline_states_what_the_table_says():
     assert title(draw_rank_timeline(source, 0)) == (
         f"Rank 0: {exposed} of communication is exposed, {of_window} of the iteration"
     )
+
+
+def test_the_timeline_of_a_rank_that_the_others_wait_for_says_so_and_what_is_missing():
+    source = job()
+    delay = {"communications": 40, "last": 30, "own_ns": 5 * MS, "late_category": "fwd_computation"}
+    late = [one_row("late_ranks", rank=rank, blamed=rank == 1, **delay) for rank in range(4)]
+    source.tables["late_ranks"] = {None: pa.concat_tables(late)}
+    source.tables["runs"] = {None: one_row("runs", failed_ranks=[], partial_ranks=[], missing_ranks=[9])}
+    culprit, other = draw_rank_timeline(source, 1), draw_rank_timeline(source, 0)
+    assert title(culprit) == (
+        "Rank 1 delayed its peers by 5.00 ms of its own (fwd computation), last in 30 of 40 communications"
+    )
+    assert "of communication is exposed" in title(other)
+    assert "a delay is not a saving" in " ".join(texts(culprit)) and "of communication is exposed" in " ".join(
+        texts(culprit)
+    )
+    assert "PARTIAL: rank 9 without a trace" in texts(culprit) and "PARTIAL: rank 9 without a trace" not in texts(other)
+
+
+def test_of_many_ranks_the_one_that_delays_the_others_is_drawn():
+    source = job()
+    chosen = notable_ranks(source, range(4), most=2)
+    late = [one_row("late_ranks", rank=rank, own_ns=MS, blamed=rank not in chosen) for rank in range(4)]
+    source.tables["late_ranks"] = {None: pa.concat_tables(late)}
+    assert set(range(4)) - set(chosen) and notable_ranks(source, range(4), most=2) == [0, 1, 2, 3]
 
 
 def test_the_bars_state_what_is_hidden_in_each_phase():
@@ -130,16 +157,25 @@ def test_ranks_without_kernels_have_no_figures_of_their_own():
         draw_model_replica(source, 4)
 
 
-@pytest.mark.parametrize(("ranks", "rows"), [(64, 64), (1024, 8)])
+@pytest.mark.parametrize(("ranks", "rows"), [(56, 56), (64, 8), (1024, 8)])
 def test_beyond_a_page_ranks_are_aggregated_by_stage_and_the_figure_says_so(ranks, rows):
-    source = job(ranks=ranks if ranks == 64 else 16, stages=8, microbatches=2)
-    if ranks > 64:
+    source = job(ranks=ranks if ranks < 1024 else 16, stages=8, microbatches=2)
+    if ranks == 1024:
         repeat(source, ranks)
     figure = draw_model_replica(source, 0)
     names = {name.split("/")[0] for name in collections(figure)}
     assert len(names) == rows
     said = f"aggregated: {ranks} ranks in 8 rows" in " ".join(texts(figure))
-    assert said == (ranks > 64)
+    assert said == (ranks >= 64)
+
+
+def test_a_rank_that_stands_out_from_its_stage_has_a_row_of_its_own_beside_the_aggregated_ones():
+    figure = draw_model_replica(job(ranks=64, stages=8, microbatches=2, slow={13: 1.5}), 0)
+    names = {name.split("/")[0] for name in collections(figure)}
+    assert names == {*(f"stage-{stage}" for stage in range(8)), "rank-13"}
+    said = " ".join(texts(figure))
+    assert "aggregated: 63 ranks in 8 rows, one a stage; rank 13 apart" in said
+    assert any(text.startswith("computes +") for text in texts(figure))
 
 
 def repeat(source, ranks: int) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import pairwise
 
 import numpy as np
 
@@ -146,7 +145,10 @@ def _pieces(
 
 
 def slacks(step: StepWork, times: Sequence[Times]) -> list[Int64]:
-    """Per rank and kernel, by how much its segment may end later without making the step longer."""
+    """Per rank and kernel, by how much its segment may end later without making the step longer.
+
+    Of a kernel that is part of a meeting, also by how much it may arrive later, where that is less.
+    """
     durations, lags = step.weights(times)
     ends = step.graph.ends(durations, lags)
     total = step.step_ns(ends)
@@ -154,7 +156,11 @@ def slacks(step: StepWork, times: Sequence[Times]) -> list[Int64]:
     for place, work in enumerate(step.works):
         latest[step.base[place] + work.end] = ends[step.base[place] + work.sections] + total
     slack = step.graph.latest(latest, durations, lags) - ends
-    return [
-        slack[low : low + work.segments][work.segment]
-        for work, (low, _) in zip(step.works, pairwise(step.base.tolist()), strict=True)
-    ]
+    result = []
+    for place, work in enumerate(step.works):
+        low = int(step.base[place])
+        of_kernel = slack[low : low + work.segments][work.segment]
+        arrival = slack[low + work.arrivals : low + work.sections]
+        of_kernel[work.joined] = np.minimum(of_kernel[work.joined], arrival)
+        result.append(of_kernel)
+    return result

@@ -28,6 +28,12 @@ SLACK_NS = 1_000
 _AT_ONCE_NS = 20_000
 """A kernel that starts so soon after a communication, having waited for nothing else, waited for it."""
 
+_NEXT_FEW = 4
+"""So many kernels may run beside an asynchronous communication before the one that waits for it."""
+
+_FEWEST = 4
+"""Communications of a class that tell how many kernels run beside each."""
+
 RECORDED, INFERRED = range(2)
 """Evidence of an edge between streams."""
 
@@ -158,35 +164,59 @@ def _holds(kernels: RankKernels, waiting: Int64, source: Int64) -> bool:
 
 
 def _awaited_later(kernels: RankKernels, apart: Bool, members: Int64, after: Int64) -> tuple[Int64, Int64]:
-    """The kernels that visibly waited for communications of a class, and for the others those of the same name.
+    """The kernels that waited for communications of a class that nobody waited for at once.
 
     A stream is a queue: once a kernel has started before the end of a communication, neither it nor any before it
-    waited. The next one did, where it starts right after that end although its stream and its launch were ready.
+    waited. Where a class is followed by the same kernels each time, the first of them that never started before the end
+    is the one that waits, if it was seen to wait for some and is among the next few. Else the kernels that visibly
+    waited for some of the class are, and for the others those of the same name.
     """
-    waits, sources = [], []
+    waits, sources = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for stream in np.unique(kernels.stream[after]).tolist():
-        mine = members[kernels.stream[after] == stream]
+        chosen = kernels.stream[after] == stream
         queue = np.flatnonzero((kernels.stream == stream) & ~apart)
         queue = queue[np.argsort(kernels.start_ns[queue], kind="stable")]
-        first = np.searchsorted(kernels.start_ns[queue], kernels.end_ns[mine] - SLACK_NS)
-        there = first < len(queue)
-        mine, first = mine[there], first[there]
-        candidate = queue[first]
-        seen = _visibly_waited(kernels, queue, first, mine)
-        if not seen.any():
-            continue
-        names, counts = np.unique(kernels.signature[candidate[seen]], return_counts=True)
-        usual = np.flatnonzero(kernels.signature[queue] == names[np.argmax(counts)])
-        later = np.searchsorted(usual, first)
-        known = seen | (later < len(usual))
-        chosen = np.where(seen, first, usual[np.minimum(later, len(usual) - 1)])
-        waits.append(queue[chosen[known]])
-        sources.append(mine[known])
-    nothing = np.empty(0, np.int64)
-    return np.concatenate([nothing, *waits]), np.concatenate([nothing, *sources])
+        place = np.full(len(kernels), NONE)
+        place[queue] = np.arange(len(queue))
+        # Kinds of followers: what runs beside the communication says which of its uses this is.
+        _, number = number_groups(kernels.signature[after[chosen]])
+        for mine in _groups(np.flatnonzero(chosen), number):
+            first = np.searchsorted(kernels.start_ns[queue], kernels.end_ns[members[mine]] - SLACK_NS)
+            begin = place[after[mine]]
+            steps = int(np.quantile(np.maximum(first - begin, 0), HOLDS_IN, method="higher"))
+            target = begin + steps
+            there = (target < len(queue)) & (target >= first)
+            always = _seen_waiting(kernels, queue, target[there], members[mine][there])
+            if steps <= _NEXT_FEW and len(mine) >= _FEWEST and always.any():
+                waits.append(queue[target[there]])
+                sources.append(members[mine][there])
+            else:
+                found = _named_alike(kernels, queue, first, members[mine])
+                waits.append(found[0])
+                sources.append(found[1])
+    return np.concatenate(waits), np.concatenate(sources)
 
 
-def _visibly_waited(kernels: RankKernels, queue: Int64, first: Int64, members: Int64) -> Bool:
+def _named_alike(kernels: RankKernels, queue: Int64, first: Int64, members: Int64) -> tuple[Int64, Int64]:
+    """Kernels that visibly waited for some communications, and for the others the next of the name of most of these.
+
+    Args:
+        queue: kernels of a stream. first: per communication, the first of them that did not start before its end.
+    """
+    there = first < len(queue)
+    members, first = members[there], first[there]
+    seen = _seen_waiting(kernels, queue, first, members)
+    if not seen.any():
+        return members[:0], members[:0]
+    names, counts = np.unique(kernels.signature[queue[first[seen]]], return_counts=True)
+    usual = np.flatnonzero(kernels.signature[queue] == names[np.argmax(counts)])
+    later = np.searchsorted(usual, first)
+    known = seen | (later < len(usual))
+    chosen = np.where(seen, first, usual[np.minimum(later, len(usual) - 1)])
+    return queue[chosen[known]], members[known]
+
+
+def _seen_waiting(kernels: RankKernels, queue: Int64, first: Int64, members: Int64) -> Bool:
     candidate = queue[first]
     start, end = kernels.start_ns[candidate], kernels.end_ns[members]
     previous = np.where(first > 0, kernels.end_ns[queue[first - 1]], np.iinfo(np.int64).min)

@@ -13,7 +13,7 @@ from traceviz_dag.read.events import MISSING
 from traceviz_dag.read.nsys.profile import NsysProfile
 
 SEPARATOR = " / "
-"""Stands between the names of nested ranges."""
+"""Separates the names of nested ranges."""
 
 
 def operation_rows(profile: NsysProfile, activity: Activity, window: Clip | None = None) -> pa.Table:

@@ -23,14 +23,14 @@ _ALIKE = 0.1
 """A period is said to be that of the longer stage where it differs by no more than this share."""
 
 _FEWEST_FOR_MODES = 8
-_LEAST_SHARE, _LEAST_RATIO, _LEAST_EXPLAINED = 0.1, 1.3, 0.8
+_LEAST_SHARE, _LEAST_RATIO, _LEAST_SCORES_APART, _LEAST_EXPLAINED = 0.1, 1.3, 0.2, 0.8
 
 
 class PairVerdict(NamedTuple):
     """What the gate says of one named pair.
 
     Attributes:
-        passed: None where there is nothing to judge_pairs by.
+        passed: None where there is nothing to judge by.
         score: the percentile of the scores that was held against the threshold.
         ranks: ranks with scores; ranks_without: those of the pair that have no measures.
         over_fewer_ranks: what these would add is not known, so the score is that of fewer than all.
@@ -115,10 +115,39 @@ def judge_pairs(pairs: Sequence[NamedPair], periods: pa.Table) -> list[PairVerdi
 
 
 def two_modes(values: Float64) -> str | None:
-    """A note where values fall into two groups; None where they do not, or are too few to tell.
+    """A note where periods fall into two groups whose means differ by 30 %; None where they do not."""
+    modes = _split_in_two(values)
+    if modes is None or modes.high < _LEAST_RATIO * modes.low:
+        return None
+    return (
+        f"two modes: {modes.share:.0%} of the units near {modes.low / 1e6:.3f} ms, "
+        f"{1 - modes.share:.0%} near {modes.high / 1e6:.3f} ms"
+    )
 
-    The best split in two is taken (least variance within); it counts where it explains 80 % of the variance, the
-    smaller group has a tenth of the values, and the means differ by 30 %.
+
+def two_modes_of_scores(values: Float64) -> str | None:
+    """The same of OverlapScores, whose means differ by 0.2."""
+    modes = _split_in_two(values)
+    if modes is None or modes.high - modes.low < _LEAST_SCORES_APART:
+        return None
+    return (
+        f"two modes: {modes.share:.0%} of the units near {modes.low:.2f}, {1 - modes.share:.0%} near {modes.high:.2f}"
+    )
+
+
+class _Modes(NamedTuple):
+    """Two groups: the share of the values in the lower one, and the mean of each."""
+
+    share: float
+    low: float
+    high: float
+
+
+def _split_in_two(values: Float64) -> _Modes | None:
+    """The two groups that values fall into; None where they do not, or are too few to tell.
+
+    The best split in two is taken (least variance within); it counts where it explains 80 % of the variance, and the
+    smaller group has a tenth of the values.
     """
     count = len(values)
     if count < _FEWEST_FOR_MODES:
@@ -133,12 +162,9 @@ def two_modes(values: Float64) -> str | None:
     share = (at + 1) / count
     variance = float(ordered.var())
     clear = variance > 0 and between[at] >= _LEAST_EXPLAINED * variance
-    if not clear or min(share, 1 - share) < _LEAST_SHARE or high_mean[at] < _LEAST_RATIO * low_mean[at]:
+    if not clear or min(share, 1 - share) < _LEAST_SHARE:
         return None
-    return (
-        f"two modes: {share:.0%} of the units near {low_mean[at] / 1e6:.3f} ms, "
-        f"{1 - share:.0%} near {high_mean[at] / 1e6:.3f} ms"
-    )
+    return _Modes(share, float(low_mean[at]), float(high_mean[at]))
 
 
 _MEASURES = ("unit", "period_ns", "stage0_ns", "stage1_ns", "overlap_score")

@@ -106,7 +106,7 @@ def charge_waits(
     together = met_before | began_together
     for name in _LATE:
         filled[name][waiting] = np.where(together, excess[name], then[name][waiting])
-    # What it was late before; the other's wait for it there stands against that as communication.
+    # What it was late before; the other's wait for it there counts as communication instead.
     rest = best.wait_ns[waiting] - sum(filled[name][waiting] for name in _LATE)
     filled["late_communication_ns"][waiting] += rest
     columns = {name: collectives[name] for name in COLLECTIVES.schema.names}

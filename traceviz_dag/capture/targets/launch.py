@@ -23,7 +23,7 @@ def render(config: ProfilingConfig) -> list[Rendering]:
         exports = [traceviz.exports(traceviz.plugin_variables(config))]
         torchrun = f"-m traceviz_capture {job.command}"
         slurm = f"python -m traceviz_capture {job.command}"
-        notes = ("traceviz_capture.py must stand on PYTHONPATH or in the working folder of every node.",)
+        notes = ("traceviz_capture.py must be on PYTHONPATH or in the working folder of every node.",)
     nodes = f"--nnodes {job.nodes} --nproc-per-node {min(job.node_size, job.world_size)}"
     rendezvous = "--rdzv-backend c10d --rdzv-endpoint $MASTER_ADDR:$MASTER_PORT"
     batch = [

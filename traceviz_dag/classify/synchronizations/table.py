@@ -100,6 +100,7 @@ def _table(
         "wait_on_stream": integers(wait_on),
         "correlation": integers(correlation),
         "record_correlation": integers(places.records.correlation),
+        "record_start_ns": integers(lookup(calls.start_ns, places.records.call, MISSING)),
         "waited_for_kernel_id": integers(lookup(kernel_id, waited_for.row, MISSING)),
         "waiting_kernel_id": integers(lookup(kernel_id, waiting.row, MISSING)),
         "evidence": labelled(np.where(found.row == NONE, 1, 0), _EVIDENCES),

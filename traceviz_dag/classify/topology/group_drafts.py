@@ -226,7 +226,7 @@ def _note_unknowing_members(draft: GroupDraft, unknowing: Collection[int]) -> No
 
 
 def _note_shared_names(drafts: list[GroupDraft]) -> None:
-    """A pg_name is the same string on each member and belongs to one group; say where it stands for several."""
+    """A pg_name is the same string on each member and belongs to one group; say where several have it."""
     descriptions: dict[str, dict[str | None, None]] = defaultdict(dict)
     for draft in drafts:
         if draft.name is not None:
@@ -237,7 +237,7 @@ def _note_shared_names(drafts: list[GroupDraft]) -> None:
         )
         if others:
             words = printable(" and ".join(other or "no description" for other in others))
-            draft.notes.append(f"The name of {draft.label} also stands for {words}.")
+            draft.notes.append(f"The name of {draft.label} is also that of {words}.")
 
 
 def _name_order(name: str | None) -> tuple[int, int, str]:

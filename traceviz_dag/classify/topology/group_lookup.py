@@ -21,7 +21,7 @@ def candidate_dimensions(topology: Topology, ranks: Ranks) -> tuple[Dimension, .
     """All dimensions that a communication among exactly these ranks could serve, in the vocabulary's order.
 
     All ranks of the world could also be ``world`` or ``grad_norm``: with one distributed-optimizer instance Megatron
-    reduces the gradient norm over the world. A list of 30 ranks also stands for larger groups that begin with it.
+    reduces the gradient norm over the world. A list of 30 ranks also means larger groups that begin with it.
     """
     return candidates_among(topology.groups, topology.world_size, ranks)
 

@@ -1,4 +1,4 @@
-"""Where each rank stands, from the process groups: coordinates, pipelines and replicas."""
+"""Where each rank is, from the process groups: coordinates, pipelines and replicas."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ _ONE_INSTANCE_TWINS = ("intra_dp_cp", "intra_edp")
 def unite(
     headers: Mapping[int, TraceHeader], text: TopologyFile | None = None, computed: RankGrids | None = None
 ) -> Topology:
-    """One topology out of all that is known; every contradiction is one sentence, and the earlier source stands.
+    """One topology out of all that is known; every contradiction is one sentence, and the earlier source wins.
 
     Headers come first, then the text file, then the computed grids. Where the groups known so far agree with exactly
     one pair of Megatron rank grids, these fill in ranks without a header (source computed). Coordinates are positions

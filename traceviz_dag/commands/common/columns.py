@@ -1,4 +1,4 @@
-"""Which columns of a table stand side by side on a screen: what does not fit goes below, never out of sight."""
+"""Which columns of a table fit side by side on a screen: what does not fit goes below, never out of sight."""
 
 from __future__ import annotations
 

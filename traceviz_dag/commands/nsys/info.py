@@ -50,9 +50,9 @@ def info(path: ProfileArgument, home: HomeOption = DEFAULT_HOME, json: JsonOptio
     if json:
         print_json(stated)
         return
-    version = facts.product_version or "an unknown version"
+    by = f"nsys {facts.product_version}" if facts.product_version else "an unknown version of nsys"
     print_table(
-        f"{path.name}: exported by nsys {version}, schema {facts.schema_version or 'unknown'}",
+        f"{path.name}: exported by {by}, schema {facts.schema_version or 'unknown'}",
         [
             "GPU",
             "name",

@@ -7,7 +7,7 @@ from pathlib import Path
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.pipeline.formats.one_rank_a_file import OneRankAFile
 from traceviz_dag.read.events import TraceEvents, TracePeek
-from traceviz_dag.read.formats import GROUP
+from traceviz_dag.read.formats import OF_OTHERS
 
 
 class AbsentFormat(OneRankAFile):
@@ -18,7 +18,7 @@ class AbsentFormat(OneRankAFile):
     def __init__(self, name: str) -> None:
         self.name = name
         self.title = f"traces of format {name}"
-        self.remedy = f"install the package that brings trace format {name} (entry point of {GROUP})"
+        self.remedy = f"install the package that brings trace format {name} (entry point of {OF_OTHERS.group})"
 
     def recognises(self, path: Path) -> bool:
         """No file."""

@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from traceviz_dag.errors import UsageError
 from traceviz_dag.lake.inputs import IterationInputs
 from traceviz_dag.pipeline.formats.absent import AbsentFormat
 from traceviz_dag.pipeline.formats.kineto import KinetoFormat
@@ -24,14 +23,13 @@ def trace_formats() -> dict[str, TraceFormat]:
         UsageError: a format of others cannot be loaded, or lacks what the pipeline needs.
     """
     formats: list[TraceFormat] = [KinetoFormat(), NsysFormat()]
-    for one in formats_of_others():
+    for brought in formats_of_others():
+        one = brought.thing
         if not isinstance(one, TraceFormat):
-            raise UsageError(
-                f"trace format {one.name} ({type(one).__module__}): it tells files apart and cannot read them; make "
-                "it a TraceFormat, see docs/formats.md"
-            )
-        if not set(one.extra_tables) <= set(EXTRA_TABLES):
-            raise UsageError(f"trace format {one.name}: extra_tables may name {', '.join(EXTRA_TABLES)} alone")
+            raise brought.refused("it tells files apart and cannot read them", "make it a TraceFormat: docs/formats.md")
+        if unknown := sorted(set(one.extra_tables) - set(EXTRA_TABLES)):
+            fault = f"extra_tables names {', '.join(unknown)}"
+            raise brought.refused(fault, f"it may name {', '.join(EXTRA_TABLES)}")
         formats.append(one)
     return {one.name: one for one in formats}
 

@@ -154,7 +154,7 @@ def _runs(
         words = _of_other_times(job)
         if not alone:
             others = [one.evidence for other in found if other is not job for one in other]
-            why = why_apart([one.evidence for one in job], others) if others else f"{taken_by} stand beside it"
+            why = why_apart([one.evidence for one in job], others) if others else f"{taken_by} are beside it"
             words.append(
                 f"{first.path}: taken as a run of its own, {run}: {why}; name the nodes of one job …node0, …node1"
             )

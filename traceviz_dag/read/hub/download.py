@@ -64,7 +64,7 @@ class DownloadError(TracevizError):
 
 
 class Downloaded(msgspec.Struct, frozen=True):
-    """One fetched file; stands as ``FILE.download.json`` beside it.
+    """One fetched file; kept as ``FILE.download.json`` beside it.
 
     Attributes:
         repository, revision, file: where it came from; the revision is the commit.

@@ -1,6 +1,6 @@
 """The events array of a trace file, decoded piece by piece in bounded memory.
 
-A piece is cut where ``}`` ``,`` ``{`` stand together and decoded as an array of its own. A cut inside an object or a
+A piece is cut where ``}`` ``,`` ``{`` are adjacent and decoded as an array of its own. A cut inside an object or a
 string leaves a bracket or a quote open, so a piece that decodes proves its cut.
 """
 

@@ -159,7 +159,7 @@ def _check_file(path: Path) -> None:
         if beside.is_file() and beside.stat().st_size:
             raise BadInputError(
                 path,
-                f"it is still being written, or its writer died ({beside.name} stands beside it)",
+                f"it is still being written, or its writer died ({beside.name} is beside it)",
                 "wait until nsys export has ended, or export it again",
             )
     if not magic:

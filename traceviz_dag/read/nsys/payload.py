@@ -30,7 +30,7 @@ NUMBERS = ("message_bytes", "peer", "communicator_size", "communicator_rank")
 
 @dataclass(frozen=True, slots=True)
 class PayloadField:
-    """One value of a binary payload: its name, how it is packed, where it stands."""
+    """One value of a binary payload: its name, how it is packed, where it is."""
 
     name: str
     packing: str

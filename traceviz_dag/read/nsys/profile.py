@@ -94,7 +94,7 @@ KEYS = {
     "synchronizations": "process",
     "ranges": "process",
 }
-"""What the rows of a table stand together by; the process of a call or range is that of its thread."""
+"""What the rows of a table are grouped by; the process of a call or range is that of its thread."""
 
 
 class Gpu(msgspec.Struct, frozen=True):

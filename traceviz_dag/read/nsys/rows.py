@@ -22,7 +22,7 @@ _TYPES = {pa.int64(): np.int64, pa.int32(): np.int32, pa.int8(): np.int8}
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """Which rows of a table belong to which key (a process, or a GPU); each key's rows stand together.
+    """Which rows of a table belong to which key (a process, or a GPU); each key's rows are together.
 
     Attributes:
         keys: ascending.
@@ -41,7 +41,7 @@ class Runs:
 
     @classmethod
     def of_counts(cls, keys: Sequence[int], counts: Sequence[int]) -> Runs:
-        """The runs of keys that stand one after the other."""
+        """The runs of keys that follow one another."""
         count = np.array(counts, dtype=np.int64)
         return cls(np.array(keys, dtype=np.int64), np.cumsum(count) - count, count)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -29,9 +29,14 @@ from traceviz_dag.show.source import TableSource, rows
 from traceviz_dag.tables.rows import PartedPipelineRow, PipelineRow, is_parted
 
 MOST_ROWS = 32
-"""Stages that a page can show; of more, the pipelines with the longest span are drawn."""
+"""Stages that a page can show; of more, alike pipelines fold, and then those with the longest span are drawn."""
+
+ALIKE = 0.02
+"""Pipelines are alike where no part of a stage differs by more than this share of what the stage takes."""
 
 _Part = Literal["fill_drain_ns", "imbalance_ns", "jitter_ns", "stall_ns"]
+_Length = Literal["ideal_ns", "fill_drain_ns", "imbalance_ns", "jitter_ns", "stall_ns"]
+_LENGTHS: tuple[_Length, ...] = get_args(_Length)
 
 PARTS: tuple[tuple[_Part, str, str], ...] = (
     ("fill_drain_ns", "fill and drain", palette.FILL_DRAIN),
@@ -42,6 +47,30 @@ PARTS: tuple[tuple[_Part, str, str], ...] = (
 """Column of each part, its name and its colour, in the order of the replays that tell them apart."""
 
 _PAGE_HEIGHT, _HIGHEST_ROW, _LOWEST_ROW, _HEADING = 5.6, 0.62, 0.17, 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class _Pipeline:
+    """A pipeline that is drawn, its stages in order; ``alike`` are those that it is drawn for, with itself."""
+
+    stages: Sequence[PartedPipelineRow]
+    alike: Sequence[int]
+
+    @property
+    def number(self) -> int:
+        return self.stages[0]["pipeline"]
+
+    @property
+    def heading(self) -> str:
+        others = len(self.alike) - 1
+        return f"pipeline {self.number}" + (f" + {others} alike" if others else "")
+
+    def is_like(self, stages: Sequence[PartedPipelineRow]) -> bool:
+        return [row["stage"] for row in self.stages] == [row["stage"] for row in stages] and all(
+            abs(own[part] - other[part]) <= ALIKE * own["span_ns"]
+            for own, other in zip(self.stages, stages, strict=True)
+            for part in _LENGTHS
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,39 +106,44 @@ def draw_bubble_waterfall(source: TableSource) -> Figure | None:
     of_step = [row for row in known if row["step"] == step]
     groups = _chosen(of_step)
     slowest = stage_times(source.table("microbatches", STAGE_COLUMNS)).slowest
-    drawn = [row for group in groups for row in group]
-    headings = _HEADING * (len(groups) if len(groups) > 1 else 0)
+    drawn = [row for group in groups for row in group.stages]
+    headings = _HEADING * (len(groups) if len(of_step) > len(groups[0].stages) else 0)
     height = min(max((_PAGE_HEIGHT - headings) / len(drawn), _LOWEST_ROW), _HIGHEST_ROW)
     scale = TimeScale.of(round(1.03 * max(max(Waterfall.of(row).edges_ns) for row in drawn)))
     with typography():
-        page = open_page(_caption(source, table, of_step, len(groups), slowest), headings + height * len(drawn))
+        page = open_page(_caption(source, table, of_step, groups, slowest), headings + height * len(drawn))
         axes = page.lanes(scale, "time of the stage, on its own clock")
         page.text(page.right, page.top - 0.08, "bubble · ideal", SMALL, palette.QUIET_INK)
         y = 0.0
         for group in groups:
             if headings:
-                heading = f"pipeline {group[0]['pipeline']}"
-                page.row_label(y + _HEADING / 2, heading, colour=palette.QUIET_INK, size=min(LABEL, height * 60))
+                size = min(LABEL if len(group.alike) == 1 else SMALL, height * 60)
+                page.row_label(y + _HEADING / 2, group.heading, colour=palette.QUIET_INK, size=size)
                 y += _HEADING
-            for row in group:
+            for row in group.stages:
                 _draw_row(page, axes, Waterfall.of(row), Band(y, y + height), scale)
                 y += height
     return page.figure
 
 
-def _chosen(known: Sequence[PartedPipelineRow]) -> list[list[PartedPipelineRow]]:
-    """The pipelines to draw, each in the order of its stages: of too many, the longest."""
+def _chosen(known: Sequence[PartedPipelineRow]) -> list[_Pipeline]:
+    """The pipelines to draw: of too many, the longest of those that are alike, and of too many such, the longest."""
     groups: dict[int, list[PartedPipelineRow]] = {}
-    for row in known:
+    for row in sorted(known, key=lambda row: row["stage"]):
         groups.setdefault(row["pipeline"], []).append(row)
-    longest = sorted(groups.values(), key=lambda group: -max(row["span_ns"] for row in group))
-    chosen: list[list[PartedPipelineRow]] = []
-    count = 0
-    for group in longest:
-        if not chosen or count + len(group) <= MOST_ROWS:
-            chosen.append(sorted(group, key=lambda row: row["stage"]))
-            count += len(group)
-    return sorted(chosen, key=lambda group: group[0]["pipeline"])
+    longest = sorted(groups.items(), key=lambda item: (-max(row["span_ns"] for row in item[1]), item[0]))
+    folded: list[_Pipeline] = []
+    for number, stages in longest:
+        place = next((at for at, one in enumerate(folded) if len(known) > MOST_ROWS and one.is_like(stages)), None)
+        if place is None:
+            folded.append(_Pipeline(stages, [number]))
+        else:
+            folded[place] = _Pipeline(folded[place].stages, [*folded[place].alike, number])
+    chosen: list[_Pipeline] = []
+    for pipeline in folded:
+        if not chosen or sum(len(one.stages) for one in chosen) + len(pipeline.stages) <= MOST_ROWS:
+            chosen.append(pipeline)
+    return sorted(chosen, key=lambda pipeline: pipeline.number)
 
 
 def _draw_row(page: Page, axes: Axes, waterfall: Waterfall, band: Band, scale: TimeScale) -> None:
@@ -126,7 +160,7 @@ def _draw_row(page: Page, axes: Axes, waterfall: Waterfall, band: Band, scale: T
             step = inner.part(number / steps, (number + 1) / steps)
             time = Stretches(np.array([min(start, end)]), np.array([max(start, end)]))
             draw_boxes(axes, time, step, colour, f"{name}/{column}")
-            _write_part(axes, row[column], max(start, end), step, scale)
+            _write_part(axes, row[column], max(start, end), edges[-1], step, scale)
     axes.vlines(edges[-1], inner.top, inner.bottom, colors=palette.INK, linewidths=1.2, zorder=3)
     size = max(min(LABEL, 0.75 * band.height * POINTS_PER_INCH), TINY)
     page.row_label(band.middle, f"stage {row['stage']} · rank {row['rank']}", size=size)
@@ -134,28 +168,36 @@ def _draw_row(page: Page, axes: Axes, waterfall: Waterfall, band: Band, scale: T
     page.row_measures(band.middle, measures, min(size, SMALL))
 
 
-def _write_part(axes: Axes, nanoseconds: int, end: float, step: Band, scale: TimeScale) -> None:
-    """The part in words right of its box, where the step is high enough and it is worth a word."""
+def _write_part(axes: Axes, nanoseconds: int, end: float, line: float, step: Band, scale: TimeScale) -> None:
+    """The part in words right of its box, where the step is high enough and it is worth a word.
+
+    Args:
+        line: where the black line is, which must not go through the words: they are right of it then.
+    """
     words = duration(nanoseconds).replace("-", "−")
     inches = scale.span_ns / scale.per_unit / DATA_WIDTH
     if step.height * POINTS_PER_INCH < TINY or abs(nanoseconds) < 0.01 * scale.span_ns:
         return
-    right = end + (width(words, TINY) + 0.08) * inches
-    if right < scale.span_ns / scale.per_unit:
-        axes.text(end + 0.05 * inches, step.middle, words, size=TINY, color=palette.QUIET_INK, va="center_baseline")
+    across = (width(words, TINY) + 0.08) * inches
+    left = line if end < line < end + across else end
+    if left + across < scale.span_ns / scale.per_unit:
+        axes.text(left + 0.05 * inches, step.middle, words, size=TINY, color=palette.QUIET_INK, va="center_baseline")
 
 
 def _caption(
     source: TableSource,
     table: Sequence[PipelineRow],
     known: Sequence[PartedPipelineRow],
-    drawn: int,
+    drawn: Sequence[_Pipeline],
     slowest: StageTime | None,
 ) -> Caption:
     pipelines = len({row["pipeline"] for row in known})
-    which = f"the {drawn} longest of {pipelines} pipelines"
-    if drawn == pipelines:
-        which = "1 pipeline" if pipelines == 1 else f"{pipelines} pipelines"
+    shown = sum(len(pipeline.alike) for pipeline in drawn)
+    which = "1 pipeline" if pipelines == 1 else f"{pipelines} pipelines"
+    if shown < pipelines:
+        which = f"the {shown} longest of {which}"
+    if len(drawn) < shown:
+        which += f", of {len(drawn)} kinds: the longest of each" if len(drawn) > 1 else ", of 1 kind: the longest"
     first = known[0]
     steps = {row["step"] for row in table}
     facts = [place(source), which, f"schedule {first['schedule']}", f"{first['microbatches']} micro-batches"]

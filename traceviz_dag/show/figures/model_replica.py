@@ -24,7 +24,7 @@ from traceviz_dag.show.source import TableSource
 
 
 class RowOrder(StrEnum):
-    """What stands together in the figure."""
+    """What is together in the figure."""
 
     PIPELINE = "pipeline"
     STAGE = "stage"
@@ -36,7 +36,7 @@ def draw_model_replica(
     alignment: TimeAlignment = TimeAlignment.GLOBAL,
     order: RowOrder = RowOrder.PIPELINE,
 ) -> Figure:
-    """Draw one replica; over ``MOST_ROWS`` ranks, a row a stage that shows which share of its ranks does what.
+    """Draw one replica; from ``MOST_ROWS`` ranks on, a row a stage that shows which share of its ranks does what.
 
     Args:
         replica: its ordinal in the table topology; None draws all ranks of the job.
@@ -51,7 +51,7 @@ def draw_model_replica(
         raise UsageError(f"no replica {replica} in {source.run}, iteration {source.iteration}; known are {names}")
     group = Group(None, members) if replica is None else known[replica]
     words = Words("All ranks" if replica is None else f"Model replica {replica}", _finding, _facts)
-    if len(group.members) > MOST_ROWS:
+    if len(group.members) >= MOST_ROWS:
         return draw_stage_shares(source, group, words, alignment)
     if order is RowOrder.STAGE:
         parts = [(_heading("stage", part.number), part) for part in by_stage(group.members)]

@@ -86,7 +86,7 @@ class PhaseBars:
 
 
 def draw_overlap_bars(source: TableSource, rank: int) -> Figure | None:
-    """Draw one rank's bars; without micro-batches the bar of the whole step stands alone, and the figure says so.
+    """Draw one rank's bars; without micro-batches there is only the bar of the whole step, and the figure says so.
 
     Returns:
         The figure; None for a rank without a row in the table ``overlap``.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from traceviz_dag.analyze.pipelines.period_summary import period_summary, two_modes
+from traceviz_dag.analyze.pipelines.period_summary import period_summary, two_modes, two_modes_of_scores
 from traceviz_dag.analyze.pipelines.periods import DIMENSION, NAMED
 from traceviz_dag.arrays import Float64
 from traceviz_dag.show.page import palette
@@ -145,8 +145,12 @@ def _draw_scores(page: Page, rows: Sequence[Spread], top: float, height: float) 
         _draw_histogram(axes, row, np.clip(row.values, low, high), (at, height), palette.HIDDEN)
         _draw_marks(axes, np.clip(row.percentiles, low, high).tolist(), (at, height), strongest=1)
         measures = f"{row.percentiles[1]:.2f} · {row.percentiles[0]:.2f} · {len(row.values)}"
-        label = row.label.removeprefix("computation + ").upper() if row.kind == DIMENSION else row.label
-        _label(page, f"with {label}" if row.kind == DIMENSION else label, measures, top + at, height, False)
+        _label(page, _score_label(row), measures, top + at, height, False)
+
+
+def _score_label(row: Spread) -> str:
+    """How the row of a pair's scores is called: all dimensions are beside computation."""
+    return f"with {row.label.removeprefix('computation + ').upper()}" if row.kind == DIMENSION else row.label
 
 
 def _prepare(axes: Axes, limits: tuple[float, float], height: float, label: str) -> None:
@@ -199,7 +203,6 @@ def _caption(
     fewer = [
         f"{_pair(row, steps)}: fewer than all ranks ({row['without']})" for row in pairs if row["over_fewer_ranks"]
     ]
-    beyond = sum(int(((row.values < SCORES_SHOWN[0]) | (row.values > SCORES_SHOWN[1])).sum()) for row in scores)
     modes = [(row.label, note) for row in periods if (note := two_modes(row.values)) is not None]
     return Caption(
         title=_finding(periods, scores),
@@ -207,9 +210,11 @@ def _caption(
             place(source),
             f"steady units {first} to {last} of each rank, warm-up and cool-down left out",
             "each period on the clock of its own rank: no alignment is needed",
+            *_at_the_edge(scores),
             *(
-                [f"{beyond:,} scores below {SCORES_SHOWN[0]:g} or over {SCORES_SHOWN[1]:g} stand at the edge"]
-                * (beyond > 0)
+                f"{_score_label(row)}: {note}"
+                for row in scores
+                if (note := two_modes_of_scores(row.values)) is not None
             ),
             *([f"{_pairs(len(without))} no measures, such as {without[0][0]}: {without[0][1]}"] if without else []),
         ],
@@ -229,9 +234,21 @@ def _caption(
                 [LegendEntry("periods", palette.COMPUTATION_ONLY), LegendEntry("scores", palette.HIDDEN)],
             )
         ],
-        footer="table periods, view period_percentiles",
+        footer="tables periods, period_percentiles",
         note="tall line: p50; short: p90, p99, of scores p10, p90",
     )
+
+
+def _at_the_edge(scores: Sequence[Spread]) -> Iterator[str]:
+    """What of the scores is drawn at the edge, and what it means."""
+    low, high = SCORES_SHOWN
+    below = sum(int(np.count_nonzero(row.values < low)) for row in scores)
+    above = sum(int(np.count_nonzero(row.values > high)) for row in scores)
+    if not below + above:
+        return
+    word, are = ("score", "is") if below + above == 1 else ("scores", "are")
+    text = f"{below + above:,} {word} below {low:g} or above {high:g} {are} drawn at the edge"
+    yield f"{text}; below {low:g}, neither of the pair runs for longer than the shorter one takes" if below else text
 
 
 def _pairs(count: int) -> str:

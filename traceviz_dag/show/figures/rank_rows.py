@@ -23,7 +23,7 @@ from traceviz_dag.show.page.typography import LABEL, POINTS_PER_INCH, SMALL
 from traceviz_dag.vocabulary import Category
 
 MOST_ROWS = 64
-"""Rows that a page can show; beyond, ranks are aggregated by stage."""
+"""From so many ranks on, they are aggregated by stage."""
 
 _PAGE_HEIGHT, _HIGHEST_ROW, _LOWEST_ROW = 6.2, 0.6, 0.135
 _HEADING = 0.2

@@ -9,14 +9,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from traceviz_dag.analyze.intervals import Intervals, intersect, measure, merge
+from traceviz_dag.analyze.waits.blame import LateRank
 from traceviz_dag.show.figures.step_blocks import StepStyle, draw_steps, entries, step_legend
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.activity import Activity, is_partial, part_wall_clock, read_activity
 from traceviz_dag.show.page.blocks import Band, Part, Resolution, draw_blocks, draw_shares, merge_for_page
-from traceviz_dag.show.page.facts import duration, place, share
+from traceviz_dag.show.page.facts import RankMeasures, delay_finding, duration, lost_ranks, place, share
 from traceviz_dag.show.page.page import DATA_WIDTH, Caption, LegendEntry, LegendGroup, Page, TimeScale, open_page
 from traceviz_dag.show.page.typography import typography
-from traceviz_dag.show.source import TableSource
+from traceviz_dag.show.source import TableSource, rows
 from traceviz_dag.vocabulary import Category, Dimension
 
 _GAP = 0.07
@@ -136,16 +137,11 @@ def _count(activity: Activity) -> str:
 def _caption(source: TableSource, activity: Activity) -> Caption:
     rank, measures = activity.rank, activity.measures
     partial = is_partial(activity.status)
-    title = f"Rank {rank}: {activity.kernels:,} kernels"
-    facts = [place(source)]
+    late = rows(source, "late_ranks", LateRank)
+    delay = next((row for row in late if row["rank"] == rank and row["blamed"]), None)
+    title, facts = f"Rank {rank}: {activity.kernels:,} kernels", [place(source)]
     if measures is not None:
-        title = (
-            f"Rank {rank}: {share(measures.exposed_ns, measures.communication_ns)} of communication is exposed, "
-            f"{share(measures.exposed_ns, measures.window_ns)} of {measures.the_window}"
-        )
-        if not measures.communication_ns:
-            idle = share(measures.idle_ns, measures.window_ns)
-            title = f"Rank {rank}: no communication; idle {idle} of {measures.the_window}"
+        title = f"Rank {rank}: {_exposure(measures)}"
         facts += [
             *measures.notes,
             f"{measures.window_label} {duration(measures.window_ns)}",
@@ -154,15 +150,29 @@ def _caption(source: TableSource, activity: Activity) -> Caption:
             f"{duration(measures.exposed_ns)} exposed",
             f"idle {duration(measures.idle_ns)}",
         ]
+    warnings = [f"a part of rank {rank}'s trace could not be read: what is missing here may have run"] * partial
+    if delay is not None:
+        # What it does to others matters more than its own waiting, of which it has least.
+        title = delay_finding(delay)
+        facts += [_exposure(measures)] if measures is not None else []
+        facts.append("a delay is not a saving")
+        warnings += lost_ranks(source)
     return Caption(
         title=title + (" (PARTIAL trace)" if partial else ""),
         facts=facts,
-        warnings=[f"a part of rank {rank}'s trace could not be read: what is missing here may have run"]
-        if partial
-        else [],
+        warnings=warnings,
         legend=list(_legend(activity)),
-        footer="tables kernels, microbatches, overlap",
+        footer=f"tables kernels, microbatches, overlap{', late_ranks' if delay is not None else ''}",
         note="height of a block: share of its time that is covered",
+    )
+
+
+def _exposure(measures: RankMeasures) -> str:
+    if not measures.communication_ns:
+        return f"no communication; idle {share(measures.idle_ns, measures.window_ns)} of {measures.the_window}"
+    return (
+        f"{share(measures.exposed_ns, measures.communication_ns)} of communication is exposed, "
+        f"{share(measures.exposed_ns, measures.window_ns)} of {measures.the_window}"
     )
 
 

@@ -1,9 +1,9 @@
-"""More ranks than a page has rows for: a row a stage, parted at each time by what the stage's ranks are doing."""
+"""More ranks than a page has rows for: a row a stage, parted at each time by what its ranks do; outliers apart."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow.compute as pc
@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from traceviz_dag.analyze.intervals import Intervals, measure_within, merge, subtract
+from traceviz_dag.analyze.waits.blame import LateRank
 from traceviz_dag.arrays import Float64, Int64
 from traceviz_dag.show.figures.group_figure import Words, make_caption, read_usable
 from traceviz_dag.show.figures.rank_summary import RankSummary, computing_longer, summarise
@@ -18,11 +19,12 @@ from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.activity import NOTHING, Activity
 from traceviz_dag.show.page.alignment import TimeAlignment, align, read_clocks
 from traceviz_dag.show.page.blocks import Band, draw_stack
-from traceviz_dag.show.page.facts import share
-from traceviz_dag.show.page.members import Group, by_stage
+from traceviz_dag.show.page.facts import ranks_named, share
+from traceviz_dag.show.page.members import Group, Member, by_stage
 from traceviz_dag.show.page.page import LegendEntry, LegendGroup, Page, TimeScale, open_page
 from traceviz_dag.show.page.typography import SMALL, typography
 from traceviz_dag.show.source import TableSource
+from traceviz_dag.show.source import rows as rows_of_table
 from traceviz_dag.vocabulary import ALL_DIMENSIONS, Category
 
 COLUMNS = 480
@@ -53,39 +55,48 @@ STRIP_STATES = (
 )
 """What a rank communicates, from the foot of the lower band upwards; of two at once the former counts."""
 
+MOST_OUTLIERS = 8
+"""Ranks that have a row of their own, those that are furthest from the others of their stage."""
+
 _ROW, _GAP = 0.74, 0.14
 _BLOCKS, _STRIP = (0.0, 0.68), (0.74, 1.0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StageShares:
-    """One stage.
+    """One row: ranks of a stage.
 
     Attributes:
         blocks: (block states, columns) share of the ranks' time in each column of the axis.
         strip: (strip states, columns) the same of their communication.
         ranks: summaries of all its ranks.
+        apart: it is a rank that stands out from its stage.
     """
 
     stage: int | None
     blocks: Float64
     strip: Float64
     ranks: Sequence[RankSummary]
+    apart: bool = False
 
 
 def draw_stage_shares(source: TableSource, group: Group, words: Words, alignment: TimeAlignment) -> Figure:
-    """Draw a row a stage; ranks are read one after the other and only their sums are kept."""
+    """Draw a row a stage, and one each of the ranks that compute longest beside their stage or delay others."""
     spans = _spans(source, set(group.ranks))
     clocks = read_clocks(source, spans, alignment)
     aligned = align(spans, clocks)
     edges = np.linspace(0, aligned.span_ns, COLUMNS + 1).round().astype(np.int64)
-    stages = [_read_stage(source, part, aligned.zero_ns, edges) for part in by_stage(group.members)]
-    ranks = [rank for stage in stages for rank in stage.ranks]
-    scale = TimeScale.of(aligned.span_ns)
-    said = f"aggregated: {len(ranks)} ranks in {len(stages)} rows, one a stage"
-    note = "height of a colour: share of the stage's ranks"
-    caption = make_caption(source, words, ranks, clocks, list(_legend(stages)), note, [said])
+    single = [_read_rank(source, member, aligned.zero_ns, edges) for member in group.members]
+    ranks = [row.ranks[0] for row in single]
     ahead = computing_longer(ranks)
+    outliers = _outliers(source, ahead, len(ranks))
+    stages = [row for part in by_stage(group.members) for row in _rows(part, single, outliers)]
+    scale = TimeScale.of(aligned.span_ns)
+    shared = [stage for stage in stages if not stage.apart]
+    said = f"aggregated: {sum(len(stage.ranks) for stage in shared)} ranks in {len(shared)} rows, one a stage"
+    said += f"; {ranks_named(outliers)} apart" if outliers else ""
+    note = "height of a colour: share of the row's ranks"
+    caption = make_caption(source, words, ranks, clocks, list(_legend(stages)), note, [said])
     with typography():
         page = open_page(caption, len(stages) * (_ROW + _GAP) - _GAP)
         axes = page.lanes(scale, clocks.axis)
@@ -96,8 +107,31 @@ def draw_stage_shares(source: TableSource, group: Group, words: Words, alignment
     return page.figure
 
 
+def _outliers(source: TableSource, ahead: Mapping[int, float], world: int) -> list[int]:
+    """The ranks with a row of their own; none where every rank would have one."""
+    blamed = [row for row in rows_of_table(source, "late_ranks", LateRank) if row["blamed"]]
+    blamed.sort(key=lambda row: -row["own_ns"])
+    slow = sorted(ahead, key=lambda rank: (-ahead[rank], rank))
+    chosen = list(dict.fromkeys([*(row["rank"] for row in blamed), *slow]))[:MOST_OUTLIERS]
+    return chosen if len(chosen) < world else []
+
+
+def _rows(part: Group, single: Sequence[StageShares], outliers: Collection[int]) -> Iterator[StageShares]:
+    """A stage's rows: its ranks together, then those that stand out."""
+    mine = {row.ranks[0].member.rank: row for row in single if row.ranks[0].member.rank in set(part.ranks)}
+    together = [row for rank, row in mine.items() if rank not in outliers]
+    if together:
+        usable = max(sum(row.ranks[0].usable for row in together), 1)
+        blocks, strip = (
+            np.sum([getattr(row, name) for row in together], axis=0) / usable for name in ("blocks", "strip")
+        )
+        yield StageShares(part.number, blocks, strip, [row.ranks[0] for row in together])
+    yield from (replace(row, apart=True) for rank, row in mine.items() if rank in outliers)
+
+
 def _draw_stage(page: Page, axes: Axes, stage: StageShares, band: Band, edges: Float64) -> None:
     name = "no-known-stage" if stage.stage is None else f"stage-{stage.stage}"
+    name = f"rank-{stage.ranks[0].member.rank}" if stage.apart else name
     axes.axhline(band.bottom, color=palette.RULE, linewidth=0.5, zorder=1)
     for shares, states, part in ((stage.blocks, BLOCK_STATES, _BLOCKS), (stage.strip, STRIP_STATES, _STRIP)):
         colours = [_colour(state) for state in states]
@@ -111,12 +145,15 @@ def _label_stage(page: Page, stage: StageShares, band: Band, ahead: Mapping[int,
     known = [rank.idle_share for rank in stage.ranks if rank.pipeline_ns]
     idle = f"idle {share(round(sum(known) / len(known) * 1e6), 1_000_000)}" if known else ""
     middle = band.part(*_BLOCKS).middle
-    page.row_label(middle - 0.08, "no known stage" if stage.stage is None else f"stage {stage.stage}", idle)
+    name = "no known stage" if stage.stage is None else f"stage {stage.stage}"
+    name, of = (f"rank {stage.ranks[0].member.rank}", name) if stage.apart else (name, of)
+    page.row_label(middle - 0.08, name, idle)
     page.row_label(middle + 0.1, of, colour=palette.QUIET_INK, size=SMALL)
     late = [rank.member.rank for rank in stage.ranks if rank.member.rank in ahead]
     if late:
         worst = max(late, key=lambda rank: (ahead[rank], -rank))
-        words = f"rank {worst} +{share(round(ahead[worst] * 1e6), 1_000_000)}"
+        longer = f"+{share(round(ahead[worst] * 1e6), 1_000_000)}"
+        words = f"computes {longer}" if stage.apart else f"rank {worst} {longer}"
         page.row_measures(middle + 0.1, words, stands_out=True)
 
 
@@ -149,23 +186,19 @@ def _disjoint(wanted: Mapping[str, Intervals]) -> dict[str, Intervals]:
     return states
 
 
-def _read_stage(source: TableSource, part: Group, zeros: Mapping[int, int], edges: Int64) -> StageShares:
+def _read_rank(source: TableSource, member: Member, zeros: Mapping[int, int], edges: Int64) -> StageShares:
     blocks, strip = np.zeros((len(BLOCK_STATES), COLUMNS)), np.zeros((len(STRIP_STATES), COLUMNS))
-    ranks = []
-    for member in part.members:
-        activity, _ = read_usable(source, member)
-        ranks.append(summarise(member, activity))
-        if activity is None:
-            continue
+    activity, _ = read_usable(source, member)
+    if activity is not None:
         at = edges + zeros.get(member.rank, 0)
-        for total, order, states in (
+        lengths = np.maximum(np.diff(edges), 1)
+        for shares, order, states in (
             (blocks, BLOCK_STATES, block_states(activity)),
             (strip, STRIP_STATES, strip_states(activity)),
         ):
             for row, name in enumerate(order):
-                total[row] += measure_within(states[name], at[:-1], at[1:])
-    lengths = np.maximum(np.diff(edges), 1) * max(sum(rank.usable for rank in ranks), 1)
-    return StageShares(part.number, blocks / lengths, strip / lengths, ranks)
+                shares[row] = measure_within(states[name], at[:-1], at[1:]) / lengths
+    return StageShares(member.stage, blocks, strip, [summarise(member, activity)])
 
 
 def _spans(source: TableSource, ranks: set[int]) -> dict[int, tuple[int, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -31,13 +32,12 @@ from traceviz_dag.show.figures.wait_panels import (
     class_edges,
     class_names,
     panel_widths,
-    ranks_in_row,
-    row_count,
     wait_panels,
 )
+from traceviz_dag.show.figures.wait_rows import MapRow, map_rows
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.blocks import draw_bars
-from traceviz_dag.show.page.facts import duration, lost_ranks, place, share
+from traceviz_dag.show.page.facts import delay_finding, duration, lost_ranks, place, share
 from traceviz_dag.show.page.page import (
     DATA_WIDTH,
     LABELS,
@@ -68,23 +68,23 @@ def draw_wait_map(source: TableSource) -> Figure | None:
     if not waits.num_rows:
         return None
     ranks = np.unique(optional_integers(collectives, "rank"))
-    panels = wait_panels(waits, ranks)
-    edges = class_edges(panels)
     step_ns = step_time(source.table("overlap", WINDOW_COLUMNS))
     late = {row["rank"]: row for row in rows_of(late_ranks(collectives, step_ns), LateRank)}
-    rows = row_count(len(ranks))
-    height = min(max(_MAP_HEIGHT / rows, _LOWEST_ROW), _HIGHEST_ROW)
+    rows = map_rows(waits, ranks, [rank for rank, row in late.items() if row["blamed"]])
+    panels = wait_panels(waits, rows)
+    edges = class_edges(panels)
+    height = min(max(_MAP_HEIGHT / len(rows), _LOWEST_ROW), _HIGHEST_ROW)
     with typography():
         page = open_page(
-            _caption(source, collectives, waits, step_ns, late, panels, edges),
-            _HEADING + rows * height,
+            _caption(source, collectives, waits, step_ns, late, rows, panels, edges),
+            _HEADING + len(rows) * height,
             axis_height=0.36,
         )
         left = 0.0
         for panel, across in zip(panels, panel_widths([panel.total_ns for panel in panels]), strict=True):
             _draw_panel(page, panel, edges, (left, across), height)
             left += across + GAP
-        _label_rows(page, waits, ranks, late, height)
+        _label_rows(page, waits, rows, late, height)
     return page.figure
 
 
@@ -146,20 +146,21 @@ def _runs(mask: npt.NDArray[np.bool_]) -> tuple[Float64, Float64, Float64]:
     return row.astype(np.float64), first.astype(np.float64), last.astype(np.float64)
 
 
-def _label_rows(page: Page, waits: pa.Table, ranks: Int64, late: Mapping[int, LateRank], height: float) -> None:
-    together, size = ranks_in_row(len(ranks)), max(min(LABEL, 0.8 * height * POINTS_PER_INCH), 4.5)
-    waited = np.zeros(len(ranks), dtype=np.int64)
-    np.add.at(waited, np.searchsorted(ranks, optional_integers(waits, "rank")), _waits(waits))
+def _label_rows(
+    page: Page, waits: pa.Table, rows: Sequence[MapRow], late: Mapping[int, LateRank], height: float
+) -> None:
+    size = max(min(LABEL, 0.8 * height * POINTS_PER_INCH), 4.5)
+    waited: Counter[int] = Counter()
+    for rank, wait in zip(optional_integers(waits, "rank").tolist(), _waits(waits).tolist(), strict=True):
+        waited[rank] += wait
     page.text(page.right, page.top + 0.25, "waits · makes wait", SMALL, palette.QUIET_INK)
-    for row in range(row_count(len(ranks))):
-        mine = ranks[row * together : (row + 1) * together].tolist()
-        blamed = [rank for rank in mine if late[rank]["blamed"]]
-        word = f"rank {mine[0]}" if len(mine) == 1 else f"ranks {mine[0]} to {mine[-1]}"
-        y = _HEADING + (row + 0.5) * height
-        own = max(late[rank]["own_ns"] for rank in mine)
-        mean = int(waited[row * together : (row + 1) * together].mean())
-        page.row_label(y, word, colour=palette.ATTENTION if blamed else palette.INK, size=size)
-        page.row_measures(y, f"{duration(mean)} · {duration(own)}", min(size, SMALL), bool(blamed))
+    for number, row in enumerate(rows):
+        blamed = any(late[rank]["blamed"] for rank in row.ranks)
+        y = _HEADING + (number + 0.5) * height
+        own = max(late[rank]["own_ns"] for rank in row.ranks)
+        mean = sum(waited[rank] for rank in row.ranks) // len(row.ranks)
+        page.row_label(y, row.label, colour=palette.ATTENTION if blamed else palette.INK, size=size)
+        page.row_measures(y, f"{duration(mean)} · {duration(own)}", min(size, SMALL), blamed)
 
 
 def _waits(waits: pa.Table) -> Int64:
@@ -172,6 +173,7 @@ def _caption(
     waits: pa.Table,
     step_ns: int | None,
     late: Mapping[int, LateRank],
+    rows: Sequence[MapRow],
     panels: Sequence[WaitPanel],
     edges: Sequence[int],
 ) -> Caption:
@@ -181,13 +183,15 @@ def _caption(
     warnings = [] if facts["solved"] else [statement]
     warnings += _basis(collectives) + _unmatched(collectives)
     blamed = any(row["blamed"] for row in late.values())
-    several = any(panel.together > 1 for panel in panels) or ranks_in_row(len(late)) > 1
+    folded = sum(len(row.ranks) for row in rows if len(row.ranks) > 1)
+    several = any(panel.together > 1 for panel in panels) or folded
     return Caption(
         title=_finding(list(late.values()), collectives, waits, step_ns),
         facts=[
             place(source),
             f"{len(late)} ranks, {waits.num_rows:,} parts in matched communications",
             *([f"{share(total, time)} of their time is waiting", "a delay is not a saving"] if blamed else []),
+            *([f"rows of {folded} ranks are shared, those that wait alike in one"] if folded else []),
             *([statement.replace(" us ", " µs ")] if facts["solved"] else []),
         ],
         warnings=[*lost_ranks(source), *warnings],
@@ -212,11 +216,7 @@ def _finding(late: Sequence[LateRank], collectives: pa.Table, waits: pa.Table, s
         return f"{nobody}; {share(total, time)} of {of} is waiting, {duration(total)} in all"
     worst = max(blamed, key=lambda row: row["own_ns"])
     others = f", and {len(blamed) - 1} more" if len(blamed) > 1 else ""
-    doing = str(worst["late_category"]).replace("_", " ")
-    return (
-        f"Rank {worst['rank']} delayed its peers by {duration(worst['own_ns'])} of its own ({doing}), "
-        f"last in {worst['last']} of {worst['communications']} communications{others}"
-    )
+    return f"{delay_finding(worst)}{others}"
 
 
 def _basis(collectives: pa.Table) -> list[str]:

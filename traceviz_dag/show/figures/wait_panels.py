@@ -11,11 +11,9 @@ import pyarrow as pa
 
 from traceviz_dag.analyze.matching.communications import labels, optional_integers
 from traceviz_dag.arrays import Float64, Int64
+from traceviz_dag.show.figures.wait_rows import MapRow
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.page import DATA_WIDTH
-
-MOST_ROWS = 64
-"""Rows that the map has; of more ranks, neighbours share a row with their mean."""
 
 CLASSES = len(palette.WAITING)
 """Classes of lengths that a wait can be in, each with a colour."""
@@ -50,13 +48,16 @@ class WaitPanel:
         return np.where(np.isnan(self.wait_ns), -1, found)
 
 
-def wait_panels(waits: pa.Table, ranks: Int64) -> list[WaitPanel]:
+def wait_panels(waits: pa.Table, rows_of_map: Sequence[MapRow]) -> list[WaitPanel]:
     """The matched rows of ``collectives`` as one matrix a dimension, the longest waiting first.
 
     Args:
         waits: as ``judged_waits`` gives them.
-        ranks: all ranks, ascending; beyond ``MOST_ROWS`` neighbours share a row.
+        rows_of_map: each with the ranks whose mean it shows.
     """
+    row_of = {rank: number for number, row in enumerate(rows_of_map) for rank in row.ranks}
+    ranks = np.array(sorted(row_of), dtype=np.int64)
+    rows_by_place = np.array([row_of[rank] for rank in ranks.tolist()], dtype=np.int64)
     dimension, names = labels(waits, "dimension")
     rank, arrival, wait = (optional_integers(waits, name) for name in ("rank", "arrival_ns", "judged_wait_ns"))
     place_of = np.searchsorted(ranks, rank)
@@ -69,8 +70,8 @@ def wait_panels(waits: pa.Table, ranks: Int64) -> list[WaitPanel]:
     panels = []
     for (name, rows), ordinal, most, across in zip(known, ordinals, counts, widths, strict=True):
         together = -(-most // max(int(across / _NARROWEST_CELL), 1))
-        shape = row_count(len(ranks)), -(-most // together)
-        cell = (place_of[rows] // ranks_in_row(len(ranks))) * shape[1] + ordinal // together
+        shape = len(rows_of_map), -(-most // together)
+        cell = rows_by_place[place_of[rows]] * shape[1] + ordinal // together
         count = np.bincount(cell, minlength=shape[0] * shape[1]).astype(np.float64)
         total = np.bincount(cell, weights=wait[rows], minlength=shape[0] * shape[1])
         mean = np.where(count > 0, total / np.maximum(count, 1), np.nan).reshape(shape)
@@ -97,16 +98,6 @@ def class_names(edges: Sequence[int]) -> list[str]:
     words = [_plain(edge) for edge in edges]
     between = [f"{low} to {high}" for low, high in pairwise(words[1:])]
     return [f"under {words[1]}", *between, f"{words[-1]} and more"]
-
-
-def row_count(ranks: int) -> int:
-    """Rows of the map of so many ranks."""
-    return -(-ranks // ranks_in_row(ranks))
-
-
-def ranks_in_row(ranks: int) -> int:
-    """Ranks that share a row of the map of so many."""
-    return max(-(-ranks // MOST_ROWS), 1)
 
 
 def _plain(nanoseconds: int) -> str:

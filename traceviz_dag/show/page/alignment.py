@@ -92,7 +92,7 @@ def read_clocks(source: TableSource, ranks: Iterable[int], alignment: TimeAlignm
     known = {row["rank"]: row for row in rows_of(table, RankClockRow)}
     fault = _fault(wanted, known)
     if fault:
-        warning = f"clocks are not solved ({fault}) and stand as recorded"
+        warning = f"clocks are not solved ({fault}) and are as recorded"
         return Clocks(TimeAlignment.GLOBAL, SENTENCE[TimeAlignment.GLOBAL], warning)
     low = min(known[rank]["residual_p05_ns"] or 0 for rank in wanted)
     high = max(known[rank]["residual_p95_ns"] or 0 for rank in wanted)

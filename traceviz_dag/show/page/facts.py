@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from traceviz_dag.analyze.waits.blame import LateRank
 from traceviz_dag.show.source import TableSource, rows
 from traceviz_dag.tables.rows import LostRanksRow, OverlapRow
 from traceviz_dag.vocabulary import ALL_DIMENSIONS
@@ -109,6 +110,15 @@ def ranks_named(ranks: Iterable[int]) -> str:
     if len(ordered) <= _MOST_RANKS_NAMED:
         return "ranks " + ", ".join(map(str, ordered))
     return f"ranks {', '.join(map(str, ordered[:3]))} … {ordered[-1]} ({len(ordered)})"
+
+
+def delay_finding(row: LateRank) -> str:
+    """How a rank that is to blame made others wait, from its row of the table ``late_ranks``, as titles say it."""
+    doing = str(row["late_category"]).replace("_", " ")
+    return (
+        f"Rank {row['rank']} delayed its peers by {duration(row['own_ns'])} of its own ({doing}), "
+        f"last in {row['last']} of {row['communications']} communications"
+    )
 
 
 def place(source: TableSource) -> str:

@@ -1,4 +1,4 @@
-"""Which ranks a figure shows and where they stand: pipelines and replicas from the table topology."""
+"""Which ranks a figure shows and where they are: pipelines and replicas from the table topology."""
 
 from __future__ import annotations
 

@@ -189,7 +189,7 @@ def open_page(caption: Caption, data_height: float, axis_height: float = _AXIS) 
     across = WIDTH - 2 * MARGIN
     title = wrapped(caption.title, TITLE, across, bold=True)
     warnings = [line for sentence in caption.warnings for line in wrapped(sentence, FACTS, across, bold=True)]
-    facts = wrapped(" · ".join(caption.facts), FACTS, across)
+    facts = [line.strip("· ") for line in wrapped(" · ".join(caption.facts), FACTS, across)]
     longest = max((width(group.name, SMALL) for group in caption.legend), default=0.0)
     names = longest + 0.15 if longest else 0.0
     legend = [

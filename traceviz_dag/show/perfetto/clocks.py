@@ -1,4 +1,4 @@
-"""On which clock the ranks of an exported trace stand, and the sentence with which the trace says so."""
+"""On which clock the ranks of an exported trace are, and the sentence with which the trace says so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns of slices as Perfetto takes them: texts interned, each standing once in the trace, and numbers."""
+"""Columns of slices as Perfetto takes them: texts interned, each once in the trace, and numbers."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _VARINT, _FIXED64, _LENGTH = 0, 1, 2
 
 
 class Messages:
-    """``count`` messages of one type, whose fields are added in the order in which they are to stand.
+    """``count`` messages of one type, whose fields are added in the order in which they are written.
 
     Attributes:
         count: how many messages.

@@ -23,7 +23,7 @@ from traceviz_dag.simulate.files.identity import BASE_NS
 from traceviz_dag.system.whole_files import temporary_of
 
 _LEAD_NS = 1_000_000_000
-"""The first event of a node stands so long after its capture's start."""
+"""The first event of a node is so long after its capture's start."""
 
 _SCHEDULE = re.compile(
     r"(.*pipeline_parallel)/schedules\.py\(\d+\): "

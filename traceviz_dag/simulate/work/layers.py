@@ -102,7 +102,7 @@ def mlp_forward(job: Job, nodes: Nodes, variant: LayerVariant) -> Row:
 
 
 def mlp_norm_forward(job: Job, nodes: Nodes, variant: LayerVariant) -> tuple[Row, ...]:
-    """The norm before the MLP, where it stands alone."""
+    """The norm before the MLP, where it is alone."""
     if variant.fuses_norm(job, mlp=True):
         return ()
     body = py(LAYER, "_forward_pre_mlp_layernorm", _norm(job, nodes, variant, "norm:mlp"))
