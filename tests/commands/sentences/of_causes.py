@@ -60,7 +60,8 @@ CAUSES = (
 def _profile(title: str, column: str, value: str = "") -> PrintedTable:
     profile = f"""
         WITH parts AS (
-            SELECT CAST({value or column} AS VARCHAR) AS part, sum(duration_ns) AS ns FROM path_segments {_HERE} GROUP BY part
+            SELECT CAST({value or column} AS VARCHAR) AS part, sum(duration_ns) AS ns
+            FROM path_segments {_HERE} GROUP BY part
         )
     """
     return PrintedTable(
