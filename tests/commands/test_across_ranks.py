@@ -39,7 +39,8 @@ def run_folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def home(run_folder, tmp_path_factory) -> Path:
-    """A home that holds the iteration's tables, those across ranks included."""
+    """A home that holds the iteration's tables, those across ranks included; as of a version without synchronizations:
+    that costs no answer."""
     home = tmp_path_factory.mktemp("home")
     target = open_lake(home)
     with iterations_at(run_folder, home) as (found,):

@@ -35,6 +35,10 @@ class _TakenTrace(TraceStatusRow):
     steps: list[int] | None
 
 
+_ADDED_LATER = frozenset({"synchronizations"})
+"""Tables of ranks that homes of older versions lack until they are analysed again."""
+
+
 @dataclass(frozen=True, slots=True)
 class RankFault:
     """A rank of which not all was read.
@@ -178,6 +182,8 @@ def _faults(lake: Lake, run: str, iteration: int, traces: Iterable[_TakenTrace])
     there = {
         name: {part.rank for part in lake.partitions(name, run, iteration)} for name in RANK_TABLES if name != "traces"
     }
+    # What no rank has is not gone: an older version wrote the home.
+    there = {name: ranks for name, ranks in there.items() if ranks or name not in _ADDED_LATER}
     for row in traces:
         gone = [name for name, ranks in there.items() if row["rank"] not in ranks]
         if row["status"] == TraceStatus.FAILED.value:

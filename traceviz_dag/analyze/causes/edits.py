@@ -153,8 +153,8 @@ class StepEdits:
         keys, totals, sizes = [], [], []
         items = [_items(work) for work in self.step.works]
         for place, ((work, mine), (first, number)) in enumerate(zip(self._parts(times), items, strict=True)):
-            own = np.where(own_work(work) & (number >= 0), mine.duration_ns, 0)
-            total = np.bincount(np.maximum(number, 0), weights=own, minlength=len(first))
+            own = own_work(work) & (number >= 0)
+            total = np.bincount(number[own], weights=mine.duration_ns[own], minlength=len(first))
             kernels = work.kernels
             stage = np.full(len(first), self.stages[place] if by_stage else 0)
             chunk = kernels.chunk[first] if by_stage else np.zeros(len(first), np.int64)
