@@ -24,7 +24,7 @@ PAIRS = '[[pair]]\nname = "both"\nstages = [0, 1]\nthreshold = {}\n[[pair]]\nnam
 def home(tmp_path, analysed_home) -> tuple[Path, IterationInputs]:
     source, inputs = analysed_home
     target = open_lake(tmp_path / "home")
-    for name in ("topology", "process_groups", "kernels", "microbatches"):
+    for name in ("topology", "process_groups", "kernels", "microbatches", "overlap"):
         for part in source.partitions(name):
             table = source.table(name, part.run, part.iteration, part.rank)
             rows = table.arrow().drop_columns(list(table.definition.partitioned_by))

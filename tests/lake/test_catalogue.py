@@ -227,7 +227,7 @@ def test_queries_can_only_read_the_lake(filled: Lake, tmp_path, statement):
         ("SELECT nme FROM kernels", r'Referenced column "nme" not found .* Candidate bindings: "name"'),
         (
             "SELECT * FROM kernel",
-            r"^there is no table kernel; did you mean kernels\? the tables are .*kernels.*traces$",
+            r"^there is no table kernel; did you mean kernels\? the tables are .*kernels.*traces, what_if$",
         ),
         ("SELECT strleng('x')", r'Did you mean "strlen"\?$'),
         ("SELECT CAST('a' AS INTEGER)", r"^Conversion Error: .*$"),
