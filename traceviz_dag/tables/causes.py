@@ -31,11 +31,15 @@ PATH_EDGES = Table(
         Column("rank", BIGINT, "The global rank."),
         Column("kind", DICTIONARY, "event: a kernel waited; synchronisation: the host did."),
         Column(
-            "edge_evidence", DICTIONARY, "recorded (the profiler says so), inferred (holds for 99.5 % of its class)."
+            "edge_evidence", DICTIONARY, "recorded, inferred (holds for 99.5 % of its class) or unknown (what waited)."
         ),
-        Column("waiting_kernel_id", BIGINT, "The kernel that waited; NULL for the host."),
+        Column("waiting_kernel_id", BIGINT, "The kernel that waited; NULL for the host, and where unknown."),
         Column("waited_for_kernel_id", BIGINT, "The kernel that was waited for."),
-        Column("waiting_ns", BIGINT, "Start of the kernel that waited, or return of the host's call, ns."),
+        Column(
+            "waiting_ns",
+            BIGINT,
+            "Start of the kernel that waited, or return of the host's call, ns; NULL where unknown.",
+        ),
         Column("ended_ns", BIGINT, "End of the kernel that was waited for, ns, on the same clock."),
     ),
 )
