@@ -25,8 +25,12 @@ def _value(text: str) -> object:
 
 
 def _tables(section: str) -> list[list[dict]]:
-    """The Markdown tables between a heading and the next one, each a list of rows."""
-    text = HANDBOOK.read_text(encoding="utf-8")
+    return tables_of(HANDBOOK, section)
+
+
+def tables_of(page: Path, section: str) -> list[list[dict]]:
+    """The Markdown tables of a page between a heading and the next one, each a list of rows."""
+    text = page.read_text(encoding="utf-8")
     body = text.split(f"# {section}\n", 1)[1].split("\n#", 1)[0]
     tables = []
     for block in body.split("\n\n"):

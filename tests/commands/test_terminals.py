@@ -18,7 +18,7 @@ from traceviz_dag.commands.main import app
 
 SHOWN = Path(__file__).parent / "terminals"
 WIDTHS = (60, 80, 140)
-OF_A_HOME = ("clocks", "iterations", "overlap", "periods", "pipelines", "waits")
+OF_A_HOME = ("clocks", "critical-path", "iterations", "overlap", "periods", "pipelines", "waits", "what-if")
 OF_A_PROFILE = ("gaps", "info", "iterations", "nccl", "overlap", "search all_reduce", "summary", "tree")
 
 

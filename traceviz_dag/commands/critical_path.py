@@ -28,7 +28,7 @@ _TITLES = {
     "cause": "What the path is made of",
     "rank": "Ranks that the path runs on",
     "stage": "Pipeline stages that the path runs on",
-    "category": "Kernels on the path, by category",
+    "category": "What runs on the path, by category",
 }
 
 
@@ -36,15 +36,18 @@ def critical_path(
     path: PathArgument = None,
     run: RunOption = None,
     iteration: IterationOption = None,
-    limit: Annotated[int, typer.Option(help="Rows of each table to print; 0 = all. JSON has all of them.")] = 12,
+    limit: Annotated[
+        int, typer.Option(help="Print at most this many rows of each table; 0 = all. JSON always has all.")
+    ] = 12,
     rules: RulesOption = None,
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
 ) -> None:
-    """Follow the step back from its end, always to what came last: shortening anything else cannot shorten the step.
+    """Show the critical path: what the step time hangs on, nanosecond by nanosecond, over all ranks.
 
-    Each nanosecond of the step is a kernel's run, a transfer, the host or a lag of one rank; the parts add up to the
-    step. Waiting is never on the path. What shortening a part would gain is another question: see traceviz what-if.
+    It follows the step back from its end, always to what came last. Each nanosecond is a kernel's run, a transfer, the
+    host's or a lag of one rank, never a wait; the parts add up to the step. What shortening a part would gain is
+    another question, since another path may then be the longest: ask traceviz what-if.
     """
     if limit < 0:
         raise UsageError("--limit is a number of rows")
@@ -63,11 +66,16 @@ def _answer(iteration: StoredIteration) -> dict[str, Any]:
 
     segments, steps = iteration.table("path_segments"), iteration.table("what_if")
     refusals = sorted(set(steps["refusal"].drop_null().to_pylist()))
+    known = segments.num_rows > 0
+    items = iteration.table("path_items")
     return {
         **place(iteration),
-        "certain": not refusals,
-        "reason": refusals[0] if refusals else None,
-        "step_ns": sum(segments["duration_ns"].to_pylist()) if segments.num_rows else None,
+        "certain": known and not refusals,
+        "reason": next(iter(refusals), None if known else "no training step is known"),
+        "steps": len(segments["step"].unique()),
+        "step_ns": sum(segments["duration_ns"].to_pylist()) if known else None,
+        "items": items.num_rows,
+        "critical_items": sum(items["critical"].to_pylist()),
         "edges": _edges(iteration),
         **{name: path_profile(segments, name) for name in (*_TITLES, "module", "dimension")},
         "legs": path_legs(segments),
@@ -84,20 +92,49 @@ def _print(iteration: StoredIteration, answer: dict[str, Any], limit: int) -> No
         typer.echo(f"\n{heading(iteration, 'no critical path')}")
         return
     typer.echo(f"\n{heading(iteration, _statement(answer))}")
+    typer.echo(f"  {_critical(answer)}\n  {_seen(answer)}")
     for name, title in _TITLES.items():
         rows = answer[name]
         print_table(
             title if len(rows) <= limit or not limit else f"{title}: the first {limit} of {len(rows)}",
             [name, "ms", "of the step"],
-            [[row[name], milliseconds(row["path_ns"]), percent(row["share"])] for row in rows[: limit or None]],
+            [[_word(row, name), milliseconds(row["path_ns"]), percent(row["share"])] for row in rows[: limit or None]],
         )
+
+
+def _word(row: dict[str, Any], name: str) -> object:
+    """The value that a row is of; time without a kernel is the host's."""
+    return "host" if name == "category" and row[name] is None else row[name]
 
 
 def _statement(answer: dict[str, Any]) -> str:
     """How long the step is, and which rank has most of the path."""
     ranks: Sequence[dict[str, Any]] = answer["rank"]
     first = ranks[0]
+    length = milliseconds(answer["step_ns"])
+    steps = (
+        f"step {length} ms; its" if answer["steps"] == 1 else f"{answer['steps']} steps, {length} ms together; their"
+    )
+    others = f", on {len(ranks)} ranks in all" if len(ranks) > 1 else " and on no other"
     return (
-        f"step {milliseconds(answer['step_ns'])} ms; its critical path runs on rank {first['rank']} for "
-        f"{milliseconds(first['path_ns'])} ms ({percent(first['share'])}), on {len(ranks)} ranks in all"
+        f"{steps} critical path runs on rank {first['rank']} for {milliseconds(first['path_ns'])} ms "
+        f"({percent(first['share'])}){others}"
+    )
+
+
+def _critical(answer: dict[str, Any]) -> str:
+    """How many items are near the path."""
+    return (
+        f"{answer['critical_items']} of {answer['items']} items (micro-batches' steps by rank and phase, and the work "
+        "outside them) are critical: their slack is within 1% of the step (table path_items)"
+    )
+
+
+def _seen(answer: dict[str, Any]) -> str:
+    """What is known of waits between streams and of hosts."""
+    streams = {row["edge_evidence"]: row["edges"] for row in answer["edges"] if row["kind"] == "event"}
+    hosts = sum(row["edges"] for row in answer["edges"] if row["kind"] == "synchronisation")
+    return (
+        f"waits between streams: {streams.get('recorded', 0)} recorded, {streams.get('inferred', 0)} inferred; "
+        f"of hosts for their GPU: {hosts} (table path_edges)"
     )

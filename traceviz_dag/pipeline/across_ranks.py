@@ -56,7 +56,16 @@ from traceviz_dag.pipeline.ranks import read_events
 from traceviz_dag.pipeline.workers import IterationTask, analyse_ranks
 from traceviz_dag.read.pairs_file import NamedPair, StageSelector, Stamp, read_stamps
 from traceviz_dag.system.whole_files import scratch_folder
-from traceviz_dag.tables import BLAME, EXPERT_LOADS, LATE_RANKS, LINKS, PERIOD_PERCENTILES, PERIODS, SYNCHRONIZATIONS
+from traceviz_dag.tables import (
+    BLAME,
+    EXPERT_LOADS,
+    LATE_RANKS,
+    LINKS,
+    OVERLAP,
+    PERIOD_PERCENTILES,
+    PERIODS,
+    SYNCHRONIZATIONS,
+)
 
 ACROSS_RANKS_TABLES = (
     *("collectives", "rank_clocks", "late_ranks", "blame", "links", "expert_loads"),
@@ -127,7 +136,10 @@ class StoredIteration:
         return self.lake.table("synchronizations", self.run, self.iteration, rank).arrow()
 
     def windows(self) -> pa.Table:
-        """The windows of the ranks that are counted."""
+        """The windows of the ranks that are counted; no rows where none is in the lake."""
+        if not self.lake.partitions("overlap", self.run, self.iteration):
+            none = OVERLAP.schema.empty_table().select(WINDOW_COLUMNS)
+            return none.add_column(0, "rank", pa.array([], pa.int64()))
         table = self.lake.table("overlap", self.run, self.iteration).arrow(["rank", *WINDOW_COLUMNS])
         return table.filter(pc.is_in(table["rank"], pa.array(self.ranks, table["rank"].type)))
 

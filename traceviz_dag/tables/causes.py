@@ -31,7 +31,9 @@ PATH_EDGES = Table(
         Column("rank", BIGINT, "The global rank."),
         Column("kind", DICTIONARY, "event: a kernel waited; synchronisation: the host did."),
         Column(
-            "edge_evidence", DICTIONARY, "recorded, inferred (holds for 99.5 % of its class) or unknown (what waited)."
+            "edge_evidence",
+            DICTIONARY,
+            "recorded, inferred (holds for 99.5 % of its class), order (a host thread), or unknown: what waited.",
         ),
         Column("waiting_kernel_id", BIGINT, "The kernel that waited; NULL for the host, and where unknown."),
         Column("waited_for_kernel_id", BIGINT, "The kernel that was waited for."),
@@ -94,7 +96,9 @@ WHAT_IF = Table(
     (
         _STEP,
         Column(
-            "edit", TEXT, "fix_rank, equal_stages, no_jitter, hide, faster, host_free or no_pauses; NULL if refused."
+            "edit",
+            TEXT,
+            "fix_rank, even_layers, equal_stages, no_jitter, no_pauses, hide, faster or host_free; NULL if refused.",
         ),
         Column("rank", BIGINT, "The rank that is fixed; NULL for other edits."),
         Column("dimension", TEXT, "The dimension that is hidden or faster, or all; NULL for other edits."),

@@ -10,6 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from tests.commands.jobs import JOBS, analysed_at, home_of, traces_of
+from tests.commands.sentences.of_causes import CAUSES, CAUSES_TABLES
 from tests.commands.sentences.of_commands import SENTENCES, TABLES
 from tests.commands.sentences.of_topology import GATE, GATE_TABLES, PAIRS, TOPOLOGY, TOPOLOGY_TABLES
 from tests.commands.sentences.of_truth import ACCURACY, ACCURACY_TABLES, WithTruth
@@ -20,6 +21,7 @@ from tests.show.drawn import title
 from traceviz_dag.commands.accuracy import accuracy
 from traceviz_dag.commands.clocks import clocks
 from traceviz_dag.commands.common.summary import iteration_summary, print_summary
+from traceviz_dag.commands.critical_path import critical_path
 from traceviz_dag.commands.doctor.doctor import _captures, doctor
 from traceviz_dag.commands.gate import gate
 from traceviz_dag.commands.iterations import iterations
@@ -28,6 +30,7 @@ from traceviz_dag.commands.periods import periods
 from traceviz_dag.commands.pipelines import pipelines
 from traceviz_dag.commands.topology import topology
 from traceviz_dag.commands.waits import waits
+from traceviz_dag.commands.what_if.what_if import what_if
 from traceviz_dag.errors import IncompleteError, NoEvidenceError, UsageError
 from traceviz_dag.orchestration.orchestrate import IterationResult
 from traceviz_dag.pipeline.figures import LakeSource
@@ -38,11 +41,11 @@ from traceviz_dag.show.figures.wait_map import draw_wait_map
 
 COMMANDS = {
     **{"clocks": clocks, "iterations": iterations, "overlap": overlap, "periods": periods, "pipelines": pipelines},
-    "waits": waits,
+    **{"waits": waits, "critical-path": critical_path, "what-if": what_if},
 }
 
-ALL_SENTENCES = (*WAITS, *WAIT_MAP, *TOPOLOGY, *GATE, *SENTENCES)
-ALL_TABLES = (*WAIT_TABLES, *TOPOLOGY_TABLES, *GATE_TABLES, *TABLES)
+ALL_SENTENCES = (*CAUSES, *WAITS, *WAIT_MAP, *TOPOLOGY, *GATE, *SENTENCES)
+ALL_TABLES = (*CAUSES_TABLES, *WAIT_TABLES, *TOPOLOGY_TABLES, *GATE_TABLES, *TABLES)
 
 LACKS_RANKS = ("one_rank", "missing_stage", "split_pipelines")
 """Jobs of which not every rank has a trace: all answers are partial."""
@@ -219,6 +222,17 @@ FALSE = [
         r"(no rank is to blame)",
         r"whose GPU is slow cannot be told: no two ranks run the same kernels (\n\1",
     ),
+    ("critical-path", "slow_rank", r"runs on rank (\d)", r"runs on rank 1\1"),
+    ("critical-path", "slow_rank", r"on (\d) ranks in all", r"on 1\1 ranks in all"),
+    ("critical-path", "slow_rank", r"(\d+) of (\d+) items", r"1\1 of \2 items"),
+    ("critical-path", "slow_rank", r"(\d+) inferred", r"1\1 inferred"),
+    ("critical-path", "slow_rank", r"(\n +work +)(\d)", r"\g<1>1\2"),
+    ("critical-path", "slow_rank", r"(\n +pp_communication +)(\d)", r"\g<1>1\2"),
+    ("critical-path", "two_steps", "2 steps, ", "3 steps, "),
+    ("what-if", "slow_rank", "fix rank 5", "fix rank 4"),
+    ("what-if", "slow_rank", r"(fix rank 5 +)(\d)", r"\g<1>1\2"),
+    ("what-if", "slow_rank", r"the first 12 of (\d+)", r"the first 12 of 1\1"),
+    ("what-if", "two_steps", "2 steps, ", "3 steps, "),
     ("topology", "healthy", "world size 4", "world size 5"),
     ("topology", "healthy", "from distributed_info, text_file", "from distributed_info"),
     ("topology", "healthy", r"(\n +0 +2 +)\[0, 2\]", r"\1[2, 0]"),
@@ -256,6 +270,8 @@ def printed(tmp_path_factory):
     def output(command: str, job: str) -> str:
         words = {
             "waits": (waits, "--home", home_of(job)),
+            "critical-path": (critical_path, "--home", home_of(job)),
+            "what-if": (what_if, "--home", home_of(job)),
             "periods": (periods, "--home", home_of(job)),
             "topology": (topology, traces_of(job)),
             "gate": (gate, "--pairs", pairs, "--home", home_of(job)),

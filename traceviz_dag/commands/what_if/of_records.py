@@ -14,11 +14,12 @@ from traceviz_dag.errors import IncompleteError
 if TYPE_CHECKING:
     from traceviz_dag.analyze.causes.slowdowns import Slowdowns
 
-_RANKS_SHOWN = 12
 
-
-def what_if_of_records(path: Path, json: bool) -> None:
+def what_if_of_records(path: Path, json: bool, limit: int) -> None:
     """Print the slowdown of a job and what ideal durations would win back.
+
+    Args:
+        limit: rows of a table to print; 0 for all.
 
     Raises:
         BadInputError: the file or its meta file cannot be read.
@@ -36,7 +37,7 @@ def what_if_of_records(path: Path, json: bool) -> None:
     if json:
         print_json(_answer(path, found, len(set(work.step.tolist())), faults))
     else:
-        _print(path, found, faults)
+        _print(path, found, len(set(work.step.tolist())), faults, limit)
     if faults:
         raise IncompleteError("; ".join(faults))
 
@@ -64,23 +65,28 @@ def _effects(name: str, effects: Mapping[Any, float]) -> list[dict[str, Any]]:
     return [{name: key, "slowdown": effect} for key, effect in sorted(effects.items(), key=lambda one: -one[1])]
 
 
-def _print(path: Path, found: Slowdowns, faults: list[str]) -> None:
-    mark = "partial · " if faults else ""
+def _print(path: Path, found: Slowdowns, steps: int, faults: list[str], limit: int) -> None:
+    mark = "PARTIAL · " if faults else ""
     last = max(found.by_stage)
     named = ", ".join(f"data-parallel rank {rank} of stage {stage}" for rank, stage in found.slowest_ranks)
     typer.echo(
-        f"\n{path.name} · {mark}step {milliseconds(round(found.step_ns))} ms as replayed, {found.slowdown:.3f} times "
-        f"the {milliseconds(round(found.ideal_step_ns))} ms that it would take if all ranks and stages were alike"
+        f"\n{path.name} · {mark}step {milliseconds(round(found.step_ns))} ms as replayed, mean of {steps}; that is "
+        f"{found.slowdown:.3f} times the {milliseconds(round(found.ideal_step_ns))} ms that it would take if all ranks "
+        "and stages were alike"
     )
     typer.echo(
         f"  ideal durations in the last stage ({last}) win back {percent(found.recovered_by_last_stage)} of that loss"
     )
-    typer.echo(f"  on the slowest 3 % of the ranks {percent(found.recovered_by_slowest_ranks)}: {named}")
-    for title, effects in (
-        ("Slowdown if only one stage were as it was", found.by_stage),
-        ("Slowdown if only one kind of operation were as it was", found.by_operation),
-        ("Slowdown if only one data-parallel rank were as it was", found.by_data_parallel_rank),
+    share = percent(found.recovered_by_slowest_ranks)
+    typer.echo(f"  ideal durations on the slowest 3% of the ranks win back {share}: {named}")
+    effects: Mapping[Any, float]
+    for name, effects in (
+        ("stage", found.by_stage),
+        ("kind of operation", found.by_operation),
+        ("data-parallel rank", found.by_data_parallel_rank),
     ):
+        title = f"Times the ideal step, if only one {name} were as it was"
         rows = sorted(effects.items(), key=lambda one: -one[1])
-        shown = f"{title}: the first {_RANKS_SHOWN} of {len(rows)}" if len(rows) > _RANKS_SHOWN else title
-        print_table(shown, ["which", "times"], [[key, f"{effect:.4f}"] for key, effect in rows[:_RANKS_SHOWN]])
+        shown = rows[: limit or None]
+        more = f": the first {len(shown)} of {len(rows)}" if len(shown) < len(rows) else ""
+        print_table(f"{title}{more}", [name, "times"], [[key, f"{effect:.4f}"] for key, effect in shown])

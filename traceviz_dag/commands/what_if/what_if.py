@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -22,10 +22,13 @@ from traceviz_dag.commands.common.across import (
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table
 from traceviz_dag.errors import NoEvidenceError, UsageError
+from traceviz_dag.vocabulary import ALL_DIMENSIONS
 
 if TYPE_CHECKING:
     from traceviz_dag.analyze.causes.what_if import Edit, WhatIf
     from traceviz_dag.pipeline.across_ranks import StoredIteration
+
+T = TypeVar("T")
 
 TOGETHER = "together"
 """The edit that is all others at once."""
@@ -36,72 +39,117 @@ def what_if(
     fix_rank: Annotated[
         list[int] | None, typer.Option(help="Give this rank its peers' kernel times and no host pauses. Repeatable.")
     ] = None,
+    fix_link: Annotated[
+        list[int] | None,
+        typer.Option(help="Give this rank's transfers the time of like transfers between others. Repeatable."),
+    ] = None,
     hide: Annotated[
         list[str] | None, typer.Option(help="Let transfers of a dimension (tp, dp, ... all) take no time. Repeatable.")
     ] = None,
     faster: Annotated[
         list[str] | None, typer.Option(help="Make transfers K times faster: DIMENSION=K, as in dp=2. Repeatable.")
     ] = None,
-    fix_link: Annotated[
-        list[int] | None, typer.Option(help="Give this rank's transfers the time of like ones without it. Repeatable.")
-    ] = None,
-    even_layers: Annotated[bool, typer.Option(help="Give all pipeline stages the same number of layers.")] = False,
-    equal_stages: Annotated[bool, typer.Option(help="Give all pipeline stages the same computation.")] = False,
-    no_jitter: Annotated[bool, typer.Option(help="Give all micro-batches of a stage the same computation.")] = False,
-    no_pauses: Annotated[bool, typer.Option(help="Take the pauses of all hosts away.")] = False,
-    host_free: Annotated[bool, typer.Option(help="Let no kernel wait for its launch.")] = False,
+    even_layers: Annotated[
+        bool, typer.Option("--even-layers", help="Give all pipeline stages the same number of layers (needs stacks).")
+    ] = False,
+    equal_stages: Annotated[
+        bool, typer.Option("--equal-stages", help="Give all pipeline stages the same computation.")
+    ] = False,
+    no_jitter: Annotated[
+        bool, typer.Option("--no-jitter", help="Give all micro-batches of a stage the same computation.")
+    ] = False,
+    no_pauses: Annotated[bool, typer.Option("--no-pauses", help="Take the pauses of all hosts away.")] = False,
+    host_free: Annotated[bool, typer.Option("--host-free", help="Let no kernel wait for its launch.")] = False,
     records: Annotated[
         Path | None,
-        typer.Option(help="Parquet file of StragglerAnalysis records in place of traces; its .yaml file is beside it."),
+        typer.Option(help="Read StragglerAnalysis records, trace-NAME.parquet with meta-NAME.yaml beside it."),
     ] = None,
+    limit: Annotated[int, typer.Option(help="Print at most this many rows; 0 = all. JSON always has all.")] = 12,
     run: RunOption = None,
     iteration: IterationOption = None,
     rules: RulesOption = None,
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
 ) -> None:
-    """Predict the step with something mended: a slow rank, uneven stages, exposed or slow communication, a busy host.
+    """Predict how long the step takes with something mended: a slow rank, uneven stages, communication, a busy host.
 
     Without an edit, it ranks the usual ones. Several edits are predicted one by one and together; their gains do not
     add up. The error bar spans replays with the measured delays of the host and without any. Gains are ceilings.
     """
+    flags = {
+        **{"even_layers": even_layers, "equal_stages": equal_stages, "no_jitter": no_jitter},
+        **{"no_pauses": no_pauses, "host_free": host_free},
+    }
+    wanted = _Wanted(
+        _once(fix_rank or ()),
+        _once(fix_link or ()),
+        _once(hide or ()),
+        _once(_speed(text) for text in faster or ()),
+        tuple(name for name, chosen in flags.items() if chosen),
+    )
+    if limit < 0:
+        raise UsageError("--limit is a number of rows")
     if records is not None:
         from traceviz_dag.commands.what_if.of_records import what_if_of_records
 
-        if path is not None:
+        if path is not None or run is not None or iteration is not None:
             raise UsageError("name traces or --records, not both")
-        what_if_of_records(records, json)
+        if wanted:
+            raise UsageError("edits are of traces: --records takes none")
+        what_if_of_records(records, json, limit)
         return
-    flags = {
-        "even_layers": even_layers,
-        "equal_stages": equal_stages,
-        "no_jitter": no_jitter,
-        "no_pauses": no_pauses,
-        "host_free": host_free,
-    }
-    wanted = [name for name, chosen in flags.items() if chosen]
-    speeds = [_speed(text) for text in faster or ()]
-    edited = bool(wanted or fix_rank or fix_link or hide or speeds)
     with chosen_iterations(path, home, run, iteration, rules) as iterations:
         answers = []
         for each in iterations:
-            rows, reason = (
-                _predicted(each, _Wanted(fix_rank or (), fix_link or (), hide or (), speeds, wanted))
-                if edited
-                else _stored(each)
-            )
+            rows, reason = _predicted(each, wanted) if wanted else _stored(each)
             answers.append({**place(each), "certain": reason is None, "reason": reason, "rows": rows})
             if not json:
-                _print(each, rows)
+                _print(each, rows, limit)
         if json:
-            print_json(
-                [
-                    {**place(each), **row}
-                    for each, answer in zip(iterations, answers, strict=True)
-                    for row in answer["rows"]
-                ]
-            )
+            print_json(_flat(answers))
     end_untold(answers)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """The edits that the user asks for; false where there are none.
+
+    Attributes:
+        ranks, links: ranks whose kernels, and whose transfers, are to be as those of others.
+        hidden: dimensions. speeds: dimensions, and how many times faster. general: names of edits of the whole job.
+    """
+
+    ranks: tuple[int, ...]
+    links: tuple[int, ...]
+    hidden: tuple[str, ...]
+    speeds: tuple[tuple[str, float], ...]
+    general: tuple[str, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.ranks or self.links or self.hidden or self.speeds or self.general)
+
+    def edits(self, what_if: WhatIf) -> list[Edit]:
+        """The edits of one step.
+
+        Raises:
+            UsageError: it has no communication of such a dimension, or no kernels of such a rank.
+        """
+        for rank in (*self.ranks, *self.links):
+            if rank not in what_if.step.ranks:
+                raise UsageError(f"rank {rank} has no kernels in the training step")
+        there = [*what_if.dimensions(), ALL_DIMENSIONS]
+        for dimension in (*self.hidden, *(name for name, _ in self.speeds)):
+            if dimension not in there:
+                raise UsageError(f"no communication of dimension {dimension}; there are {', '.join(there)}")
+        edits = [what_if.fix_rank(rank) for rank in self.ranks]
+        edits += [what_if.fix_link(rank) for rank in self.links]
+        edits += [edit for edit in what_if.general() if edit.name in self.general]
+        edits += [what_if.hide(dimension) for dimension in self.hidden]
+        return edits + [what_if.faster(dimension, factor) for dimension, factor in self.speeds]
+
+
+def _once(values: Iterable[T]) -> tuple[T, ...]:
+    return tuple(dict.fromkeys(values))
 
 
 def _speed(text: str) -> tuple[str, float]:
@@ -115,58 +163,47 @@ def _speed(text: str) -> tuple[str, float]:
     return dimension, value
 
 
+def _flat(answers: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A row for each edit of each iteration; one without an edit where nothing can be predicted, with the reason."""
+    rows = []
+    for answer in answers:
+        where = {name: value for name, value in answer.items() if name != "rows"}
+        rows += [{**where, **row} for row in answer["rows"] or [dict.fromkeys((*_KEYS, "steps", *_SUMMED))]]
+    return rows
+
+
 def _stored(iteration: StoredIteration) -> tuple[list[dict[str, Any]], str | None]:
     """The usual edits, from the table."""
     rows = iteration.table("what_if").to_pylist()
     refusals = [row["refusal"] for row in rows if row["refusal"] is not None]
-    return _over_steps([row for row in rows if row["refusal"] is None]), refusals[0] if refusals else None
-
-
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """The edits that the command line names."""
-
-    ranks: Sequence[int]
-    links: Sequence[int]
-    hidden: Sequence[str]
-    speeds: Sequence[tuple[str, float]]
-    general: Sequence[str]
-
-    def edits(self, what_if: WhatIf) -> list[Edit]:
-        """These edits of a step.
-
-        Raises:
-            UsageError: a dimension of which the step has no communication.
-        """
-        there = [*what_if.dimensions(), "all"]
-        for dimension in (*self.hidden, *(name for name, _ in self.speeds)):
-            if dimension not in there:
-                raise UsageError(f"no communication of dimension {dimension}; there are {', '.join(there)}")
-        edits = [what_if.fix_rank(rank) for rank in self.ranks]
-        edits += [what_if.fix_link(rank) for rank in self.links]
-        edits += [edit for edit in what_if.general() if edit.name in self.general]
-        edits += [what_if.hide(dimension) for dimension in self.hidden]
-        return edits + [what_if.faster(dimension, factor) for dimension, factor in self.speeds]
+    told = _over_steps([row for row in rows if row["refusal"] is None])
+    return told, next(iter(refusals), None if told else _NO_STEP)
 
 
 def _predicted(iteration: StoredIteration, wanted: _Wanted) -> tuple[list[dict[str, Any]], str | None]:
     from traceviz_dag.analyze.causes.what_if import WhatIf
     from traceviz_dag.pipeline.causes import ranked_steps
+    from traceviz_dag.pipeline.completeness import ranks_in_words
 
-    unknown = sorted({*wanted.ranks, *wanted.links} - set(iteration.ranks))
-    if unknown:
-        raise UsageError(f"{iteration.run} {iteration.iteration} has no rank {unknown[0]}, or nothing of it was read")
+    for option, ranks in (("--fix-rank", wanted.ranks), ("--fix-link", wanted.links)):
+        unknown = sorted(set(ranks) - set(iteration.ranks))
+        if unknown:
+            raise UsageError(
+                f"{option} {unknown[0]}: no such rank was read of {iteration.run} {iteration.iteration}; "
+                f"there are {ranks_in_words(iteration.ranks)}"
+            )
     rows: list[dict[str, Any]] = []
+    reason = None
     try:
         for ranked in ranked_steps(iteration, iteration.table("collectives"), iteration.table("messages")):
             what_if = WhatIf(ranked.step, ranked.stages)
             edits = wanted.edits(what_if)
-            rows += [_row(what_if, [edit]) for edit in edits]
+            rows += [_row(what_if, each) for each in ([edit] for edit in edits)]
             if len(edits) > 1:
                 rows.append(_row(what_if, edits))
     except NoEvidenceError as error:
-        return [], str(error)
-    return _over_steps(rows), None
+        reason = str(error)
+    return _over_steps(rows), reason if rows or reason else _NO_STEP
 
 
 def _row(what_if: WhatIf, edits: Sequence[Edit]) -> dict[str, Any]:
@@ -185,30 +222,41 @@ def _row(what_if: WhatIf, edits: Sequence[Edit]) -> dict[str, Any]:
     }
 
 
+_KEYS = ("edit", "rank", "dimension", "factor")
 _SUMMED = ("step_ns", "predicted_step_ns", "gain_ns", "gain_low_ns", "gain_high_ns")
+_NO_STEP = "no training step is known"
 
 
 def _over_steps(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """One row for each edit, summed over the steps of the iteration; the largest gain first."""
     summed: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in rows:
-        key = tuple(row[name] for name in ("edit", "rank", "dimension", "factor"))
-        one = summed.setdefault(
-            key, {"edit": key[0], "rank": key[1], "dimension": key[2], "factor": key[3], **dict.fromkeys(_SUMMED, 0)}
-        )
+        key = tuple(row[name] for name in _KEYS)
+        one = summed.setdefault(key, {**dict(zip(_KEYS, key, strict=True)), "steps": 0, **dict.fromkeys(_SUMMED, 0)})
+        one["steps"] += 1
         for name in _SUMMED:
             one[name] += row[name]
-    return sorted(summed.values(), key=lambda row: -row["gain_ns"])
+    return sorted(
+        summed.values(),
+        key=lambda row: (
+            -row["gain_ns"],
+            row["edit"],
+            -1 if row["rank"] is None else row["rank"],
+            str(row["dimension"]),
+        ),
+    )
 
 
-def _print(iteration: StoredIteration, rows: Sequence[dict[str, Any]]) -> None:
+def _print(iteration: StoredIteration, rows: Sequence[dict[str, Any]], limit: int) -> None:
     if not rows:
         typer.echo(f"\n{heading(iteration, 'nothing can be predicted')}")
         return
-    step_ns = max(row["step_ns"] for row in rows)
+    step_ns, steps = max((row["step_ns"], row["steps"]) for row in rows)
+    length = f"step {milliseconds(step_ns)} ms" if steps == 1 else f"{steps} steps, {milliseconds(step_ns)} ms together"
+    shown = rows[: limit or None]
     print_table(
-        heading(iteration, f"step {milliseconds(step_ns)} ms; gains do not add up"),
-        ["edit", "gain ms", "of the step", "at least ms", "at most ms", "step then ms"],
+        heading(iteration, f"{length}; what edits gain, which do not add up{_first(len(shown), len(rows))}"),
+        ["edit", "gain ms", "of the step", "at least ms", "at most ms", "step then ms", *(["steps"] * (steps > 1))],
         [
             [
                 named_edit(row),
@@ -216,15 +264,20 @@ def _print(iteration: StoredIteration, rows: Sequence[dict[str, Any]]) -> None:
                 percent(row["gain_ns"] / row["step_ns"]),
                 *(milliseconds(row[f"gain_{end}_ns"]) for end in ("low", "high")),
                 milliseconds(row["predicted_step_ns"]),
+                *([row["steps"]] * (steps > 1)),
             ]
-            for row in rows
+            for row in shown
         ],
     )
 
 
+def _first(shown: int, of: int) -> str:
+    return f": the first {shown} of {of}" if shown < of else ""
+
+
 def named_edit(row: dict[str, Any]) -> str:
     """An edit in words."""
-    dimension = "all communication" if row["dimension"] == "all" else f"{row['dimension']} communication"
+    dimension = "all communication" if row["dimension"] == ALL_DIMENSIONS else f"{row['dimension']} communication"
     words = {
         "fix_rank": f"fix rank {row['rank']}",
         "hide": f"hide {dimension}",

@@ -1,0 +1,199 @@
+"""``critical-path`` and ``what-if``: what they answer of traces and of records, and how they end where they cannot."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.commands.jobs import home_of, traces_of
+from traceviz_dag.commands.main import app
+from traceviz_dag.commands.what_if.what_if import named_edit
+from traceviz_dag.lake.lake import open_lake
+
+FIGURES = ("step_ns", "predicted_step_ns", "gain_ns", "gain_low_ns", "gain_high_ns")
+
+
+def ask(*words: object) -> tuple[int, str, str]:
+    """Exit code, what was printed, and the line on standard error."""
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    error = result.exception
+    known = error is None or isinstance(error, SystemExit) or hasattr(error, "exit_code")
+    assert known, f"{words}: {error!r}"
+    return getattr(error, "exit_code", result.exit_code), result.stdout, str(error or "")
+
+
+def rows(*words: object, code: int = 0) -> list[dict]:
+    ended, output, line = ask(*words, "--json")
+    assert ended == code, line
+    return json.loads(output)
+
+
+def test_fixing_the_slow_rank_gains_most_of_what_can_be_fixed_and_says_so_in_rows():
+    (row,) = rows("what-if", "--home", home_of("slow_rank"), "--fix-rank", 5)
+    assert (row["edit"], row["rank"], row["steps"], row["reason"]) == ("fix_rank", 5, 1, None)
+    assert row["predicted_step_ns"] == row["step_ns"] - row["gain_ns"]
+    assert row["gain_low_ns"] <= row["gain_ns"] <= row["gain_high_ns"] and row["gain_ns"] > 0.005 * row["step_ns"]
+    others = rows("what-if", "--home", home_of("slow_rank"), *(f"--fix-rank={rank}" for rank in (0, 1, 4)))
+    assert all(other["gain_ns"] < row["gain_ns"] / 10 for other in others if other["edit"] == "fix_rank")
+
+
+def test_edits_that_are_asked_for_give_what_the_table_has_of_them():
+    home = home_of("slow_rank")
+    stored = open_lake(home).query("SELECT * FROM what_if WHERE refusal IS NULL").to_pylist()
+    flags = {"even_layers", "equal_stages", "no_jitter", "no_pauses", "host_free"}
+    assert flags <= {row["edit"] for row in stored}
+    for one in stored:
+        words = {
+            "fix_rank": f"--fix-rank={one['rank']}",
+            "fix_link": f"--fix-link={one['rank']}",
+            "hide": f"--hide={one['dimension']}",
+            "faster": f"--faster={one['dimension']}={one['factor']}",
+        }
+        (row,) = rows("what-if", "--home", home, words.get(one["edit"], f"--{one['edit'].replace('_', '-')}"))
+        assert {name: row[name] for name in FIGURES} == {name: one[name] for name in FIGURES}
+        assert named_edit(row)
+
+
+def test_edits_together_are_a_row_of_their_own_and_the_same_edit_twice_is_one():
+    found = rows("what-if", "--home", home_of("slow_rank"), "--fix-rank", 5, "--fix-rank", 5, "--hide", "pp")
+    by_edit = {row["edit"]: row for row in found}
+    assert sorted(by_edit) == ["fix_rank", "hide", "together"] and len(found) == 3
+    assert by_edit["together"]["gain_ns"] >= max(by_edit["fix_rank"]["gain_ns"], by_edit["hide"]["gain_ns"])
+    assert all(row["steps"] == 1 for row in found)
+
+
+def test_the_path_adds_up_to_the_step_in_every_profile():
+    (answer,) = rows("critical-path", "--home", home_of("slow_rank"))
+    for name in ("cause", "rank", "stage", "category", "module", "dimension"):
+        assert sum(row["path_ns"] for row in answer[name]) == answer["step_ns"]
+    assert sum(leg["duration_ns"] for leg in answer["legs"]) == answer["step_ns"]
+    assert 0 < answer["critical_items"] <= answer["items"]
+
+
+def test_a_limit_cuts_the_print_and_not_the_json():
+    home = home_of("slow_rank")
+    whole = rows("what-if", "--home", home, "--limit", 2)
+    _, output, _ = ask("what-if", "--home", home, "--limit", 2)
+    assert len(whole) > 12 and f": the first 2 of {len(whole)}" in output
+    assert sum("communication" in line or "fix rank" in line for line in output.splitlines()[3:]) <= 2
+    assert "the first" not in ask("what-if", "--home", home, "--limit", 0)[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("what-if", "--fix-rank", "99"), "--fix-rank 99: no such rank was read of slow_rank 10; there are ranks 0–7"),
+        (("what-if", "--fix-link", "99"), "--fix-link 99: no such rank was read of slow_rank 10; there are ranks 0–7"),
+        (("what-if", "--hide", "cp"), "no communication of dimension cp; there are "),
+        (("what-if", "--faster", "cp=2"), "no communication of dimension cp; there are "),
+        (("what-if", "--faster", "pp"), "--faster pp: name a dimension and how many times faster, as in dp=2"),
+        (("what-if", "--faster", "pp=1"), "--faster pp=1: name a dimension and how many times faster"),
+        (("what-if", "--faster", "=2"), "--faster =2: name a dimension and how many times faster"),
+        (("what-if", "--faster", "pp=nan"), "--faster pp=nan: name a dimension and how many times faster"),
+        (("what-if", "--limit", "-1"), "--limit is a number of rows"),
+        (("critical-path", "--limit", "-1"), "--limit is a number of rows"),
+        (("critical-path", "--iteration", "11"), "no such iteration; there are slow_rank 10"),
+        (("what-if", "--records", "a.parquet", "--hide", "pp"), "edits are of traces: --records takes none"),
+        (("what-if", "--records", "a.parquet", "--run", "job"), "name traces or --records, not both"),
+    ],
+)
+def test_words_that_nothing_can_be_told_of_are_one_line(words, said):
+    code, output, line = ask(*words, "--home", home_of("slow_rank"))
+    assert (code, output) == (2, "") and line.startswith(said) and "\n" not in line
+
+
+@pytest.mark.parametrize("command", ["critical-path", "what-if"])
+def test_traces_without_a_gpu_end_with_2_and_why(command, shared_data, tmp_path):
+    traces = shared_data / "megatron_cpu/pp2_dp2_distopt_overlap"
+    code, output, line = ask(command, traces, "--home", tmp_path)
+    assert code == 2 and "the traces have no GPU, so nothing tells what waited for what" in line
+    assert ("no critical path" if command == "critical-path" else "nothing can be predicted") in output
+    for answer in rows(command, traces, "--home", tmp_path, code=2):
+        assert "no GPU" in answer["reason"] and answer["step_ns"] is None and not answer["certain"]
+
+
+@pytest.mark.parametrize("command", ["critical-path", "what-if"])
+def test_a_missing_rank_is_said_in_heading_json_and_exit_code(command):
+    code, output, line = ask(command, "--home", home_of("missing_stage"))
+    assert code == 2 and "PARTIAL: rank 2 of 4 without a trace" in output and line
+    for answer in rows(command, "--home", home_of("missing_stage"), code=2):
+        assert answer["partial"] and answer["missing_ranks"] == [2] and answer["step_ns"] > 0
+
+
+def test_a_path_answers_what_a_home_does(tmp_path):
+    for command in ("critical-path", "what-if"):
+        assert rows(command, traces_of("healthy"), "--home", tmp_path) == rows(command, "--home", home_of("healthy"))
+
+
+@pytest.fixture
+def records(shared_data, tmp_path) -> Path:
+    """A copy of a job's records, with its meta file."""
+    for name in ("trace-SE.parquet", "meta-SE.yaml"):
+        shutil.copyfile(shared_data / "straggler_analysis" / name, tmp_path / name)
+    return tmp_path / "trace-SE.parquet"
+
+
+def test_records_give_the_published_slowdown_and_the_text_says_the_same(records):
+    code, output, _ = ask("what-if", "--records", records, "--json")
+    answer = json.loads(output)
+    assert code == 0 and not answer["partial"]
+    assert answer["slowdown"] == pytest.approx(1.5373613711, abs=1e-6)
+    assert answer["recovered_by_last_stage"] == pytest.approx(0.6877108930, abs=1e-6)
+    assert answer["recovered_by_slowest_ranks"] == pytest.approx(0.0250622669, abs=1e-6)
+    assert answer["slowest_ranks"] == [
+        {"data_parallel_rank": 8, "stage": 1},
+        {"data_parallel_rank": 27, "stage": 1},
+    ]
+    code, output, _ = ask("what-if", "--records", records)
+    assert code == 0
+    assert f"step {answer['step_ns'] / 1e6:,.3f} ms as replayed, mean of {answer['steps']};" in output
+    assert "that is 1.537 times the 5,897.478 ms" in output
+    assert "ideal durations in the last stage (1) win back 68.8% of that loss" in output
+    assert "win back 2.5%: data-parallel rank 8 of stage 1, data-parallel rank 27 of stage 1" in output
+    cells = [line.split() for line in output.splitlines()]
+    for kind, key, most in (
+        ("stages", "stage", 12),
+        ("operations", "operation", 12),
+        ("data_parallel_ranks", "data_parallel_rank", 12),
+    ):
+        for row in answer[kind][:most]:
+            assert [str(row[key]), f"{row['slowdown']:.4f}"] in cells
+    assert f"were as it was: the first 12 of {len(answer['data_parallel_ranks'])}" in output
+
+
+def test_records_that_are_off_are_one_line(records, tmp_path):
+    text = tmp_path / "trace-text.parquet"
+    text.write_text("no Parquet")
+    cut = tmp_path / "trace-cut.parquet"
+    cut.write_bytes(records.read_bytes()[:4096])
+    lonely = tmp_path / "trace-lonely.parquet"
+    shutil.copyfile(records, lonely)
+    for path, said in (
+        (tmp_path / "trace-none.parquet", "cannot be read (No such file or directory)"),
+        (tmp_path, "a folder, not a file"),
+        (text, "no Parquet file"),
+        (cut, "no Parquet file"),
+        (lonely, "meta-lonely.yaml"),
+    ):
+        code, output, line = ask("what-if", "--records", path)
+        assert (code, output) == (2, "") and said in line and "\n" not in line, line
+
+
+def test_records_of_which_a_step_lacks_operations_are_partial_everywhere(records):
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(records)
+    step = pc.min(table["step"])
+    lost = pc.and_(pc.equal(table["step"], step), pc.equal(table["optype"], "optimizer"))
+    pq.write_table(table.filter(pc.invert(lost)), records)
+    code, output, line = ask("what-if", "--records", records, "--json")
+    answer = json.loads(output)
+    assert code == 2 and answer["partial"] and answer["steps"] == 42
+    assert answer["faults"] and answer["faults"][0] in line
+    code, output, line = ask("what-if", "--records", records)
+    assert code == 2 and "· PARTIAL · step" in output and "1 of 43 steps were left out" in line

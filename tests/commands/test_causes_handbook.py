@@ -1,0 +1,79 @@
+"""The page of causes: what it shows as printed is printed, and its worked examples are computed.
+
+TRACEVIZ_WRITE_TERMINALS=1 writes what the commands print into the page: look at what changed before it is committed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from tests.analyze.test_metrics_handbook import tables_of
+from traceviz_dag.analyze.causes.graph import graph_of
+from traceviz_dag.commands.main import app
+from traceviz_dag.commands.what_if.of_records import what_if_of_records
+
+PAGE = Path(__file__).parents[2] / "docs" / "causes.md"
+_PRINTED = re.compile(r"```\n((?:traceviz .*\n)+)```\n\n```text\n((?:(?!```).*\n)*)```\n")
+
+
+def _output(command: str, folder: Path) -> str:
+    words = [word.replace("/tmp/job", str(folder / "job")) for word in shlex.split(command)[1:]]
+    home = [] if words[0] == "simulate" else ["--home", str(folder / "home")]
+    result = CliRunner().invoke(app, [*words, *home], env={"COLUMNS": "110"})
+    assert result.exit_code == 0, result.output
+    return "\n".join(line.rstrip() for line in result.stdout.strip().splitlines())
+
+
+def test_what_the_page_shows_is_what_the_commands_print(tmp_path):
+    text = PAGE.read_text()
+    shown = _PRINTED.findall(text)
+    assert len(shown) == 3
+    for commands, output in shown:
+        *_, printed = [_output(command, tmp_path) for command in commands.splitlines()]
+        printed = re.sub(r"\n{2,}", "\n\n", printed) + "\n"
+        if os.environ.get("TRACEVIZ_WRITE_TERMINALS"):
+            text = text.replace(
+                f"```\n{commands}```\n\n```text\n{output}```", f"```\n{commands}```\n\n```text\n{printed}```"
+            )
+            PAGE.write_text(text)
+            continue
+        assert output == printed, f"{commands}: {__doc__}"
+
+
+def test_the_worked_example_of_replay():
+    (rows,) = tables_of(PAGE, "Worked example: replay")
+    names = [row["node"] for row in rows]
+    edges = [
+        (names.index(row["node"]), names.index(other)) for row in rows for other in (row["waits for"] or "").split()
+    ]
+    waiting, waited_for = np.array(edges, np.int64).T
+    durations = np.array([row["duration"] for row in rows], np.int64)
+    graph = graph_of(len(rows), waiting, waited_for)
+    ends = graph.ends(durations)
+    assert ends.tolist() == [row["end"] for row in rows]
+    last = np.isin(np.arange(len(rows)), waited_for, invert=True)
+    free = np.where(last, ends.max(), np.iinfo(np.int64).max // 2)
+    latest = graph.latest(free, durations, np.zeros(len(waiting), np.int64))
+    assert latest.tolist() == [row["latest end"] for row in rows]
+    assert (latest - ends).tolist() == [row["slack"] for row in rows]
+    for node, step in (("a", 90), ("d", 80)):
+        faster = durations - 10 * (np.array(names) == node)
+        assert graph.ends(faster).max() == step
+
+
+def test_the_published_job_has_the_slowdown_of_the_page(shared_data, capsys):
+    import json
+
+    what_if_of_records(shared_data / "straggler_analysis" / "trace-SE.parquet", json=True, limit=0)
+    answer = json.loads(capsys.readouterr().out)
+    *_, rows = tables_of(PAGE, "Records of pipeline operations")
+    assert len(rows) == 3
+    for row in rows:
+        assert answer[row["measure"]] == pytest.approx(row["value"], abs=1e-6)
