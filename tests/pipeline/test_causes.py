@@ -16,7 +16,6 @@ import pytest
 from benchmarks.what_if import cases, outcome
 from tests.simulate.conftest import small
 from traceviz_dag.analyze.causes.critical_path import critical_path, slacks
-from traceviz_dag.analyze.causes.graph import CircleError
 from traceviz_dag.analyze.causes.kernel_edges import HOLDS_IN, SLACK_NS
 from traceviz_dag.analyze.causes.rank_work import EdgeKind
 from traceviz_dag.analyze.causes.what_if import WhatIf
@@ -240,14 +239,18 @@ def test_a_recorded_wait_makes_the_edge_it_says(shared_data, tmp_path):
     assert not [pair for pair in pairs if 28 in pair]
 
 
-def test_work_that_waits_for_itself_is_named_and_costs_no_other_table(tmp_path, monkeypatch):
-    import traceviz_dag.pipeline.causes as causes
-
-    def circle(*_):
-        raise CircleError(np.array([0, 1]))
-
-    monkeypatch.setattr(causes, "step_work", circle)
-    with analysed(small(), tmp_path) as iteration:
-        (row,) = iteration.table("what_if").to_pylist()
-        assert "circle" in row["refusal"]
-        assert iteration.table("collectives").num_rows == 0
+def test_work_that_waits_for_itself_is_named_and_costs_no_other_table(tmp_path):
+    """Two ranks that carried two messages in opposite orders cannot both have waited for the other."""
+    with analysed(JOBS["1f1b"], tmp_path) as iteration:
+        collectives, messages = iteration.table("collectives"), iteration.table("messages")
+        first = messages.slice(0, 1).to_pylist()[0]
+        later = [row for row in messages.to_pylist() if row["sender_rank"] == first["sender_rank"]][-1]
+        crossed = [
+            {**first, "receiver_kernel_id": later["receiver_kernel_id"], "receiver_rank": later["receiver_rank"]},
+            {**later, "receiver_kernel_id": first["receiver_kernel_id"], "receiver_rank": first["receiver_rank"]},
+        ]
+        wrong = pa.Table.from_pylist(crossed, schema=messages.schema)
+        tables = causes_tables(iteration, collectives, wrong)
+    (row,) = tables["what_if"].to_pylist()
+    assert row["refusal"].startswith("work waits for itself in a circle: kernel ")
+    assert tables["path_segments"].num_rows == 0

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from traceviz_dag.analyze.causes.critical_path import CAUSES, critical_path, slacks
 from traceviz_dag.analyze.causes.rank_kernels import PHASES
-from traceviz_dag.analyze.causes.rank_work import EDGE_KINDS, EVIDENCES, EdgeKind
+from traceviz_dag.analyze.causes.rank_work import EDGE_KINDS, EVIDENCES, EdgeKind, RankWork
 from traceviz_dag.analyze.causes.step_work import StepWork, Times
 from traceviz_dag.analyze.causes.usual_times import own_work
 from traceviz_dag.analyze.causes.what_if import Prediction
@@ -75,12 +75,31 @@ def path_edges(step: StepWork, number: int) -> pa.Table:
                     "edge_evidence": _words(work.evidence[chosen], EVIDENCES),
                     "waiting_kernel_id": nullable(np.where(host, MISSING, kernels.kernel_id[kernel])),
                     "waited_for_kernel_id": kernels.kernel_id[source],
-                    "waiting_ns": np.where(host, called, kernels.start_ns[kernel]),
+                    "waiting_ns": nullable(np.where(host, called, kernels.start_ns[kernel])),
                     "ended_ns": kernels.end_ns[source],
                 }
             )
         )
+        parts.append(_unknown_edges(step.ranks[place], work, number))
     return _together(parts, PATH_EDGES.schema)
+
+
+def _unknown_edges(rank: int, work: RankWork, number: int) -> pa.Table:
+    """Communications of which nothing tells what waited for them."""
+    count = len(work.unknown)
+    nothing = nullable(np.full(count, MISSING))
+    return PATH_EDGES.from_columns(
+        {
+            "step": nullable(np.full(count, number)),
+            "rank": np.full(count, rank),
+            "kind": _words(np.full(count, int(EdgeKind.EVENT)), EDGE_KINDS),
+            "edge_evidence": _words(np.zeros(count, np.int64), ("unknown",)),
+            "waiting_kernel_id": nothing,
+            "waited_for_kernel_id": work.kernels.kernel_id[work.unknown],
+            "waiting_ns": nothing,
+            "ended_ns": work.kernels.end_ns[work.unknown],
+        }
+    )
 
 
 def path_segments(

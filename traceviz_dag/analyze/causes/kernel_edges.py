@@ -45,13 +45,13 @@ class KernelEdges:
     Attributes:
         waiting, waited_for: places in ``RankKernels``.
         evidence: RECORDED or INFERRED.
-        unknown: how many communications have no edge to what waited for them, since nothing tells it.
+        unknown: places of communications of which nothing tells what waited for them.
     """
 
     waiting: Int64
     waited_for: Int64
     evidence: Int64
-    unknown: int
+    unknown: Int64
 
 
 def kernel_edges(kernels: RankKernels, waiting: Int64, waited_for: Int64) -> KernelEdges:
@@ -80,7 +80,7 @@ def kernel_edges(kernels: RankKernels, waiting: Int64, waited_for: Int64) -> Ker
     parts.append((waits[new], source[new], np.full(int(new.sum()), INFERRED)))
     known[source] = True
     waiting, waited_for, evidence = (np.concatenate(column).astype(np.int64) for column in zip(*parts, strict=True))
-    return KernelEdges(waiting, waited_for, evidence, int((~known[communications]).sum()))
+    return KernelEdges(waiting, waited_for, evidence, communications[~known[communications]])
 
 
 def _by_launch(kernels: RankKernels) -> Int64:

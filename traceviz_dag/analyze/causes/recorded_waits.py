@@ -11,8 +11,8 @@ from traceviz_dag.analyze.causes.rank_work import HostWaits
 from traceviz_dag.analyze.matching.communications import optional_integers
 from traceviz_dag.arrays import NONE, Int64
 from traceviz_dag.read.events import MISSING
+from traceviz_dag.vocabulary import SynchronizationKind
 
-STREAM_WAIT = "stream_wait"
 _SLACK_NS = 1_000
 
 
@@ -21,7 +21,9 @@ def recorded_edges(kernels: RankKernels, synchronizations: pa.Table) -> tuple[In
 
     A record that the times contradict (the kernel started before what it is said to have waited for had ended) is none.
     """
-    rows = synchronizations.filter(pc.equal(synchronizations["kind"].cast(pa.string()), STREAM_WAIT))
+    rows = synchronizations.filter(
+        pc.equal(synchronizations["kind"].cast(pa.string()), SynchronizationKind.STREAM_WAIT)
+    )
     waiting, waited_for = (
         kernels.places(optional_integers(rows, f"{name}_kernel_id")) for name in ("waiting", "waited_for")
     )
@@ -34,19 +36,38 @@ def recorded_edges(kernels: RankKernels, synchronizations: pa.Table) -> tuple[In
 def host_waits(kernels: RankKernels, synchronizations: pa.Table) -> HostWaits:
     """The calls in which the host waited for work of this step.
 
-    A call that does not say for what waited for the work that ended last before it returned, if that ended during it.
+    A call that waits for a device waits for the last work of every stream. One that does not say for what it waits
+    waited for the work that ended last before it returned, if that ended during the call.
     """
-    rows = synchronizations.filter(pc.not_equal(synchronizations["kind"].cast(pa.string()), STREAM_WAIT))
+    kind = synchronizations["kind"].cast(pa.string())
+    rows = synchronizations.filter(pc.not_equal(kind, SynchronizationKind.STREAM_WAIT))
     start, duration = optional_integers(rows, "start_ns"), optional_integers(rows, "duration_ns")
-    known = (start != MISSING) & (duration != MISSING)
-    start, end = start[known], (start + duration)[known]
+    known = np.flatnonzero((start != MISSING) & (duration != MISSING))
+    known = known[np.lexsort((start[known], start[known] + duration[known]))]
+    start, end = start[known], start[known] + duration[known]
+    whole = pc.equal(rows["kind"].cast(pa.string()), SynchronizationKind.DEVICE_SYNCHRONIZE).to_numpy(
+        zero_copy_only=False
+    )[known]
     kernel = kernels.places(optional_integers(rows, "waited_for_kernel_id")[known])
-    order = np.lexsort((start, end))
-    start, end, kernel = start[order], end[order], kernel[order]
     kernel = np.where(kernel >= 0, kernel, _last_ended(kernels, start, end))
-    waited = np.flatnonzero(kernel >= 0)
-    waited = waited[kernels.end_ns[kernel[waited]] <= end[waited] + _SLACK_NS]
-    return HostWaits(start, end, waited, kernel[waited])
+    one = np.flatnonzero(kernel >= 0)
+    calls, waited = _on_every_stream(kernels, np.flatnonzero(whole), start[whole])
+    call, waited_for = np.concatenate([one, calls]), np.concatenate([kernel[one], waited])
+    call, waited_for = np.unique(np.stack([call, waited_for]), axis=1)
+    held = kernels.end_ns[waited_for] <= end[call] + _SLACK_NS
+    return HostWaits(start, end, call[held], waited_for[held])
+
+
+def _on_every_stream(kernels: RankKernels, calls: Int64, start: Int64) -> tuple[Int64, Int64]:
+    """For each call, the last kernel that was launched before it on each stream."""
+    numbers, places = [calls[:0]], [calls[:0]]
+    for stream in np.unique(kernels.stream).tolist():
+        queue = np.flatnonzero((kernels.stream == stream) & (kernels.launch_ns != MISSING))
+        queue = queue[np.argsort(kernels.launch_ns[queue], kind="stable")]
+        last = np.searchsorted(kernels.launch_ns[queue], start) - 1
+        numbers.append(calls[last >= 0])
+        places.append(queue[last[last >= 0]])
+    return np.concatenate(numbers), np.concatenate(places)
 
 
 def _last_ended(kernels: RankKernels, start: Int64, end: Int64) -> Int64:

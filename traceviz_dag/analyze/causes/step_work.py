@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from traceviz_dag.analyze.causes.graph import Graph, graph_of
+from traceviz_dag.analyze.causes.graph import CircleError, Graph, graph_of
 from traceviz_dag.analyze.causes.rank_offsets import rank_offsets
 from traceviz_dag.analyze.causes.rank_work import EVIDENCES, EdgeKind, RankWork
 from traceviz_dag.arrays import Int64
+from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.read.events import MISSING
 
 _ORDER = EVIDENCES.index("order")
@@ -212,7 +213,7 @@ def step_work(ranks: Sequence[int], works: Sequence[RankWork], members: Members)
         ranks: their numbers, ascending; works: the work of each, whose ``joined`` are the kernels of ``members``.
 
     Raises:
-        CircleError: some work waits for itself.
+        NoEvidenceError: some work waits for itself; its kernels are named.
     """
     count = len(ranks)
     base = np.concatenate([[0], np.cumsum([work.nodes for work in works])]).astype(np.int64)
@@ -243,12 +244,38 @@ def step_work(ranks: Sequence[int], works: Sequence[RankWork], members: Members)
     begin = np.array([work.start_ns for work in works], np.int64) - offset
     earliest = np.full(count, np.iinfo(np.int64).max)
     np.minimum.at(earliest, together, begin)
+    try:
+        graph = graph_of(nodes, all_waiting, all_waited_for)
+    except CircleError as error:
+        raise NoEvidenceError(_circle_in_words(error, ranks, works, base)) from error
     return StepWork(
-        tuple(ranks), tuple(works), offset, together, base, members,
-        graph_of(nodes, all_waiting, all_waited_for),
+        tuple(ranks), tuple(works), offset, together, base, members, graph,
         all_waiting, all_waited_for, np.concatenate([own, *kinds]), evidence,
         np.concatenate([*(work.lag for work in works), np.zeros(2 * len(end), np.int64)]), earliest[together],
     )  # fmt: skip
+
+
+_CIRCLE_SHOWN = 6
+
+
+def _circle_in_words(error: CircleError, ranks: Sequence[int], works: Sequence[RankWork], base: Int64) -> str:
+    """Which kernels wait for one another."""
+    named = []
+    for node in error.members.tolist():
+        place = int(np.searchsorted(base, node, side="right")) - 1
+        if place >= len(works):
+            continue
+        work, local = works[place], node - int(base[place])
+        if local < work.segments:
+            kernel = int(work.first[local])
+        elif local < work.sections:
+            kernel = int(work.joined[local - work.arrivals])
+        else:
+            continue
+        named.append(f"kernel {work.kernels.kernel_id[kernel]} of rank {ranks[place]}")
+    distinct = list(dict.fromkeys(named))
+    more = f" and {len(distinct) - _CIRCLE_SHOWN} more" if len(distinct) > _CIRCLE_SHOWN else ""
+    return f"work waits for itself in a circle: {', '.join(distinct[:_CIRCLE_SHOWN])}{more}"
 
 
 def without_lags(times: Sequence[Times]) -> tuple[Times, ...]:
