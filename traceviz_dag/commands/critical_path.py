@@ -134,7 +134,9 @@ def _seen(answer: dict[str, Any]) -> str:
     """What is known of waits between streams and of hosts."""
     streams = {row["edge_evidence"]: row["edges"] for row in answer["edges"] if row["kind"] == "event"}
     hosts = sum(row["edges"] for row in answer["edges"] if row["kind"] == "synchronisation")
+    unknown = streams.get("unknown", 0)
+    untold = f"; of {unknown} communications nothing tells what waited for them" if unknown else ""
     return (
         f"waits between streams: {streams.get('recorded', 0)} recorded, {streams.get('inferred', 0)} inferred; "
-        f"of hosts for their GPU: {hosts} (table path_edges)"
+        f"of hosts for their GPU: {hosts}{untold} (table path_edges)"
     )

@@ -18,6 +18,7 @@ _PATH = f"""
         max(ns) / sum(ns) AS share, (SELECT count(DISTINCT coalesce(step, -1)) FROM path_segments {_HERE}) AS steps,
         (SELECT count(*) FROM edges WHERE kind = 'event' AND edge_evidence = 'recorded') AS recorded,
         (SELECT count(*) FROM edges WHERE kind = 'event' AND edge_evidence = 'inferred') AS inferred,
+        (SELECT count(*) FROM edges WHERE edge_evidence = 'unknown') AS unknown,
         (SELECT count(*) FROM edges WHERE kind = 'synchronisation') AS hosts
     FROM by_rank
 """
@@ -46,7 +47,8 @@ CAUSES = (
     ),
     Sentence(
         r"waits between streams: (?P<v_recorded>\d+) recorded, (?P<v_inferred>\d+) inferred; of hosts for their GPU: "
-        r"(?P<v_hosts>\d+) \(table path_edges\)",
+        r"(?P<v_hosts>\d+)(; of (?P<v_unknown>\d+) communications nothing tells what waited for them)? "
+        r"\(table path_edges\)",
         _PATH,
     ),
     Sentence(rf"{_PLACE} · no critical path", f"SELECT 1 AS one WHERE NOT EXISTS (FROM path_segments {_HERE})"),
