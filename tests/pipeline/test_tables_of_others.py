@@ -60,18 +60,24 @@ def test_the_asset_graph_shows_it_with_its_columns_below_its_tables(tmp_path):
     ("query", "fault"),
     [
         ("SELECT nothing FROM kernels", "Binder Error"),
+        ("", "one statement that reads is taken"),
+        ("SELECT 'a' AS category, 1 AS kernels, 1 AS duration_ns FROM traces", "there is no table traces; the tables are"),
         ("SELECT 'a' AS category, 'many' AS kernels, 1 AS duration_ns", "does not fit its columns"),
     ],
 )
 def test_a_query_that_fails_costs_its_own_table_only(tmp_path, query, fault):
     job, home = write_run(tmp_path / "job", world=2), tmp_path / "home"
-    begin, end = CODE.index('sql="') + len('sql="'), CODE.rindex('",')
-    broken = environment(tmp_path / "package", CODE[:begin] + query + CODE[end:], POINTS)
+    others = 'import dataclasses\nOTHER = dataclasses.replace(CATEGORY_COUNTS, name="other_counts")\n'
+    sound = f"{CODE}{others}CATEGORY_COUNTS = dataclasses.replace(CATEGORY_COUNTS, sql={query!r})\n"
+    points = f'{POINTS}\nother_counts = "our_tables:OTHER"'
+    broken = environment(tmp_path / "package", sound, points)
     done = traceviz(broken, "analyze", job, "--home", home)
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert "table category_counts of another package: " in done.stderr and fault in done.stderr, done.stderr
     assert rows(broken, home, "SELECT count(*) AS n FROM iterations") == [{"n": 1}]
+    assert "analyze on its traces again" not in done.stderr, done.stderr
     assert rows(broken, home, "SELECT count(*) AS n FROM category_counts") == [{"n": 0}]
+    assert rows(broken, home, "SELECT count(*) > 1 AS n FROM other_counts") == [{"n": True}]
 
 
 @pytest.mark.parametrize(
