@@ -68,7 +68,7 @@ def table_spec(
 
 
 def code_version_of(table: str) -> str:
-    """The version of the code that makes a table; of another package's table, its query and columns are a part of it."""
+    """The version of the code that makes a table; of another package's, query and columns are a part of it."""
     derived = derived_tables().get(table)
     if derived is None:
         return CODE_VERSION

@@ -13,8 +13,7 @@ def derive(lake: Lake, table: DerivedTable, run: str, iteration: int) -> pa.Tabl
     """The rows of a derived table for one iteration.
 
     Raises:
-        UsageError: the query fails, does more than read the tables in ``made_of``, or gives other columns than the table
-            has.
+        UsageError: the query fails, does more than read the tables in ``made_of``, or gives other columns.
         BadInputError: a file of one of these tables is damaged.
     """
     try:
