@@ -14,7 +14,7 @@ from assets.staleness import MADE_OF_TAG, made_of
 from assets.step_faults import refresh_catalogue, told_in_a_line
 from traceviz_dag.lake.inputs import registered
 from traceviz_dag.lake.partition_keys import parse_iteration_key
-from traceviz_dag.lake.queries import iterations, runs
+from traceviz_dag.lake.queries import AGGREGATED_TABLES, aggregate
 from traceviz_dag.pipeline.iteration import ranks_that_break_invariants, unread_ranks
 
 
@@ -42,7 +42,7 @@ class PartialConfig(dg.Config):
             ],
             condition=ITERATION_NEEDED,
         )
-        for name in ("iterations", "runs")
+        for name in AGGREGATED_TABLES
     ],
     partitions_def=iteration_partitions,
     check_specs=[
@@ -76,11 +76,7 @@ def iteration_assets(
         )
     complete: bool | None = None
     not_whole: dict[str, list[int]] = {}
-    tables = {
-        "iterations": iterations(lake, run, iteration, with_partial=config.with_partial),
-        "runs": runs(lake, run, iteration),
-    }
-    for name, table in tables.items():
+    for name, table in aggregate(lake, run, iteration, with_partial=config.with_partial).items():
         written = lake.write(name, table, run=run, iteration=iteration)
         measures = table.to_pylist()[0] if table.num_rows else {}
         complete = measures.get("complete", complete)

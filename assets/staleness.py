@@ -24,6 +24,7 @@ from traceviz_dag.lake.digests import digest_of
 from traceviz_dag.lake.inputs import IterationInputs, RankInput, registered_if_any
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import iteration_key, rank_key
+from traceviz_dag.lake.queries import AGGREGATED_TABLES
 from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES
 from traceviz_dag.pipeline.formats.registry import trace_format
 from traceviz_dag.pipeline.iteration import stored_topology
@@ -37,7 +38,7 @@ LAST_RECORDED = "overlap"
 
 _PAGE = 1000
 
-ITERATION_TABLES = ("iterations", "runs", *ACROSS_RANKS_TABLES)
+ITERATION_TABLES = (*AGGREGATED_TABLES, *ACROSS_RANKS_TABLES)
 """Everything that is made once an iteration from the tables of its ranks."""
 
 

@@ -16,6 +16,7 @@ REPOSITORY = Path(__file__).parents[1]
 PAGES = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
 MAP = REPOSITORY / "docs" / "architecture.md"
 PLACES = (REPOSITORY, REPOSITORY / "traceviz_dag")
+ROOMS_OF_CODE = ("traceviz_dag", "assets", "sensors", "tests/commands")
 
 # A fenced block, or a span in backticks that may go over the end of a line.
 _FENCE = re.compile(r"^ *```[^\n]*\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
@@ -100,6 +101,16 @@ def test_every_path_on_the_map_is_there():
     for path in paths:
         if "NAME" not in path and not _found(path):
             pytest.fail(f"{path} is on the map and nowhere else")
+
+
+def test_every_name_of_code_on_the_map_is_in_the_code():
+    spans = _SPAN.findall(_FENCE.sub("", MAP.read_text()))
+    names = {span for span in spans if re.fullmatch(r"[A-Za-z_]*_\w+", span) and "NAME" not in span}
+    assert len(names) > 30
+    code = [path.read_text() for folder in ROOMS_OF_CODE for path in (REPOSITORY / folder).rglob("*.py")]
+    code.append((REPOSITORY / "pyproject.toml").read_text())
+    words = set(re.findall(r"\w+", "\n".join(code)))
+    assert names <= words, names - words
 
 
 def _found(path: str) -> bool:

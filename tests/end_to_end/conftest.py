@@ -20,13 +20,13 @@ from typing import Any
 import dagster as dg
 import pytest
 
+from assets.staleness import ITERATION_TABLES
 from traceviz_dag.orchestration.instance import open_instance
-from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES
 
 RANK_ASSETS = ("traces", "kernels", "microbatches", "overlap")
 RANK_STEP = (*RANK_ASSETS, "nvtx_ranges")
 TOPOLOGY_ASSETS = ("topology", "process_groups")
-ITERATION_ASSETS = ("iterations", "runs", *ACROSS_RANKS_TABLES)
+ITERATION_ASSETS = ITERATION_TABLES
 ALL_ASSETS = (*TOPOLOGY_ASSETS, *RANK_ASSETS, *ITERATION_ASSETS)
 CHROMIUM_FLAGS = [
     "--no-sandbox",

@@ -69,7 +69,12 @@ def analyze(
     inputs = inputs_below(paths, pattern=pattern, rank=rank, home=real_path(home), with_known=True)
     folder = real_path(home)
     settings = AnalysisSettings(
-        folder, workers, real_path(rules) if rules else None, allow_partial, force, allow_partial
+        home=folder,
+        workers=workers,
+        rules=real_path(rules) if rules else None,
+        allow_partial=allow_partial,
+        with_partial=allow_partial,
+        force=force,
     )
     console = terminal(stderr=True)
     with _progress(console, folder) as started:
@@ -137,7 +142,16 @@ def batch(
     if not chosen:
         raise UsageError("no folder given; name one, or use --folders or --base-folder")
     try:
-        analyze(chosen, pattern, None, processes, rules, allow_partial, force, home, json)
+        analyze(
+            chosen,
+            pattern=pattern,
+            workers=processes,
+            rules=rules,
+            allow_partial=allow_partial,
+            force=force,
+            home=home,
+            json=json,
+        )
     except IncompleteError:
         _write_kernel_analyses(chosen, pattern, real_path(home), traceviz, processes)
         raise

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pyarrow as pa
 
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.tables import ITERATIONS, RUNS
+
+AGGREGATED_TABLES = ("iterations", "runs")
+"""The tables that one query each makes of an iteration's others, in the order in which they are written."""
 
 _WHOLE_RANKS = """
     AND rank NOT IN (SELECT rank FROM traces WHERE run = $run AND iteration = $iteration AND status <> 'read')"""
@@ -117,6 +122,21 @@ SELECT
 FROM readable
 HAVING EXISTS (FROM files)
 """
+
+
+def aggregate(lake: Lake, run: str, iteration: int, *, with_partial: bool = False) -> Mapping[str, pa.Table]:
+    """What the tables of an iteration say together.
+
+    Args:
+        with_partial: count ranks that were read in part in the measures, too.
+
+    Returns:
+        Table name → rows, for each of ``AGGREGATED_TABLES``.
+    """
+    return {
+        "iterations": iterations(lake, run, iteration, with_partial=with_partial),
+        "runs": runs(lake, run, iteration),
+    }
 
 
 def iterations(lake: Lake, run: str, iteration: int, *, with_partial: bool = False) -> pa.Table:

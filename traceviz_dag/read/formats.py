@@ -63,6 +63,9 @@ class FileFormat(Protocol):
         """
 
 
+_OWN: tuple[type[FileFormat], ...] = (NsysFiles, KinetoFiles)
+"""The formats of this package, in the order in which they are asked whether a file is theirs."""
+
 OF_OTHERS = ExtensionPoint(
     "traceviz_dag.trace_formats",
     "trace format",
@@ -84,7 +87,7 @@ def file_formats() -> tuple[FileFormat, ...]:
     Raises:
         UsageError: a format that is installed cannot be loaded.
     """
-    return (*(brought.thing for brought in formats_of_others()), NsysFiles(), KinetoFiles())
+    return (*(brought.thing for brought in formats_of_others()), *(own() for own in _OWN))
 
 
 @cache
@@ -94,7 +97,7 @@ def formats_of_others() -> tuple[Brought[FileFormat], ...]:
     Raises:
         UsageError: one cannot be loaded, is no trace format, or bears the name of another.
     """
-    found = sorted(brought_by_others(OF_OTHERS, {KinetoFiles.name, NsysFiles.name}), key=lambda one: one.thing.name)
+    found = sorted(brought_by_others(OF_OTHERS, {own.name for own in _OWN}), key=lambda one: one.thing.name)
     for brought in found:
         _guard(brought.thing, brought.origin)
     return tuple(found)

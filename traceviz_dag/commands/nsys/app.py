@@ -10,16 +10,15 @@ from traceviz_dag.commands.common.lazy import LazyGroup
 
 _COMMANDS = (
     *("info", "summary", "tree", "overlap", "nccl", "iterations", "gaps", "search"),
-    *("diff", "perfetto", "viewer", "download"),
+    *("export-csv", "export-json", "diff", "perfetto", "viewer", "download"),
 )
 
 
 class _NsysGroup(LazyGroup):
     places: ClassVar = {
-        **{name: f"traceviz_dag.commands.nsys.{name}:{name}" for name in _COMMANDS[:8]},
+        **{name: f"traceviz_dag.commands.nsys.{name}:{name}" for name in _COMMANDS},
         "export-csv": "traceviz_dag.commands.nsys.exports:export_csv",
         "export-json": "traceviz_dag.commands.nsys.exports:export_json",
-        **{name: f"traceviz_dag.commands.nsys.{name}:{name}" for name in _COMMANDS[8:]},
     }
 
 
