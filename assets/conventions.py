@@ -68,9 +68,12 @@ def table_spec(
 
 
 def code_version_of(table: str) -> str:
-    """The version of the code that makes a table; the query of another package's table is a part of it."""
+    """The version of the code that makes a table; of another package's, query and columns are a part of it."""
     derived = derived_tables().get(table)
-    return CODE_VERSION if derived is None else f"{CODE_VERSION}-{xxhash.xxh3_64_hexdigest(derived.sql.encode())}"
+    if derived is None:
+        return CODE_VERSION
+    made = f"{derived.sql}\n{derived.schema}"
+    return f"{CODE_VERSION}-{xxhash.xxh3_64_hexdigest(made.encode())}"
 
 
 def _table_metadata(name: str) -> dict[str, Any]:

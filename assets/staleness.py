@@ -29,7 +29,6 @@ from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES
 from traceviz_dag.pipeline.formats.registry import trace_format
 from traceviz_dag.pipeline.iteration import stored_topology
 from traceviz_dag.pipeline.ranks import RANK_TABLES
-from traceviz_dag.tables import derived_tables
 
 MADE_OF_TAG = "traceviz/made_of"
 """Of an iteration's own tables: what they were made of, as one digest; see ``made_of``."""
@@ -98,9 +97,9 @@ def iteration_is_current(instance: dg.DagsterInstance, lake: Lake, inputs: Itera
     return _are_current(instance, lake, inputs, ITERATION_TABLES)
 
 
-def derived_are_current(instance: dg.DagsterInstance, lake: Lake, inputs: IterationInputs) -> bool:
-    """The same of the tables that other packages derive from them."""
-    return _are_current(instance, lake, inputs, derived_tables())
+def derived_is_current(instance: dg.DagsterInstance, lake: Lake, inputs: IterationInputs, name: str) -> bool:
+    """The same of a table that another package derives from them."""
+    return _are_current(instance, lake, inputs, [name])
 
 
 def _are_current(instance: dg.DagsterInstance, lake: Lake, inputs: IterationInputs, names: Collection[str]) -> bool:

@@ -8,6 +8,10 @@ import pytest
 
 from tests.other_packages import environment, run, shown_in, traceviz
 from tests.small_run import write_run
+from traceviz_dag.definitions import ASSETS
+from traceviz_dag.lake.across_ranks_views import VIEWS
+from traceviz_dag.tables import TABLES
+from traceviz_dag.tables.derived import NAMES_IN_USE
 
 CODE, POINTS = shown_in("analyze.md")
 """The table that the docs show, and its entry point."""
@@ -60,18 +64,27 @@ def test_the_asset_graph_shows_it_with_its_columns_below_its_tables(tmp_path):
     ("query", "fault"),
     [
         ("SELECT nothing FROM kernels", "Binder Error"),
+        ("", "one statement that reads is taken"),
+        (
+            "SELECT 'a' AS category, 1 AS kernels, 1 AS duration_ns FROM traces",
+            "there is no table traces; the tables are",
+        ),
         ("SELECT 'a' AS category, 'many' AS kernels, 1 AS duration_ns", "does not fit its columns"),
     ],
 )
 def test_a_query_that_fails_costs_its_own_table_only(tmp_path, query, fault):
     job, home = write_run(tmp_path / "job", world=2), tmp_path / "home"
-    begin, end = CODE.index('sql="') + len('sql="'), CODE.rindex('",')
-    broken = environment(tmp_path / "package", CODE[:begin] + query + CODE[end:], POINTS)
+    others = 'import dataclasses\nOTHER = dataclasses.replace(CATEGORY_COUNTS, name="other_counts")\n'
+    sound = f"{CODE}{others}CATEGORY_COUNTS = dataclasses.replace(CATEGORY_COUNTS, sql={query!r})\n"
+    points = f'{POINTS}\nother_counts = "our_tables:OTHER"'
+    broken = environment(tmp_path / "package", sound, points)
     done = traceviz(broken, "analyze", job, "--home", home)
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert "table category_counts of another package: " in done.stderr and fault in done.stderr, done.stderr
     assert rows(broken, home, "SELECT count(*) AS n FROM iterations") == [{"n": 1}]
+    assert "analyze on its traces again" not in done.stderr, done.stderr
     assert rows(broken, home, "SELECT count(*) AS n FROM category_counts") == [{"n": 0}]
+    assert rows(broken, home, "SELECT count(*) > 1 AS n FROM other_counts") == [{"n": True}]
 
 
 @pytest.mark.parametrize(
@@ -80,10 +93,22 @@ def test_a_query_that_fails_costs_its_own_table_only(tmp_path, query, fault):
         ("BY_ITERATION,", "('run',),", "it has no file for each iteration; partition it by BY_ITERATION"),
         ('made_of=("kernels",)', 'made_of=("kernel",)', "made_of names kernel"),
         ('name="category_counts"', 'name="kernels"', "a table is named 'kernels' already"),
+        ('name="category_counts"', 'name="KERNELS"', "'KERNELS' is no name; take lower-case letters"),
+        ('name="category_counts"', "name=7", "7 is no name"),
+        ('name="category_counts"', 'name="raw_traces"', "raw_traces is the name of a view or an asset"),
+        ('Column("category"', 'Column("run"', "column run is there twice"),
+        ('Column("category", TEXT', 'Column("category", "text"', "column category has type text, which is none of"),
+        ("CATEGORY_COUNTS = ", "import sys; sys.exit('bye'); CATEGORY_COUNTS = ", "cannot be loaded (SystemExit: bye)"),
     ],
 )
 def test_a_table_that_cannot_be_is_refused_in_one_line(tmp_path, old, new, fault):
     head, definition = CODE.split("CATEGORY_COUNTS = ")
-    installed = environment(tmp_path / "package", f"{head}CATEGORY_COUNTS = {definition.replace(old, new)}", POINTS)
+    code = f"{head}{f'CATEGORY_COUNTS = {definition}'.replace(old, new)}"
+    installed = environment(tmp_path / "package", code, POINTS)
     said = run(installed, "-c", "from traceviz_dag.tables import all_tables; all_tables()")
     assert fault in said.stderr and "UsageError: table category_counts of our-tables: " in said.stderr, said.stderr
+
+
+def test_every_asset_and_view_that_is_no_table_keeps_its_name():
+    assets = {key.to_user_string() for asset in ASSETS for key in getattr(asset, "keys", None) or [asset.key]}
+    assert {*assets, *(view.name for view in VIEWS)} - set(TABLES) == set(NAMES_IN_USE)

@@ -19,6 +19,16 @@ key, = asset.keys
 print(json.dumps([asset.descriptions_by_key[key], sorted(dep.to_user_string() for dep in asset.asset_deps[key])]))
 """
 
+KINDS = "from traceviz_dag.show.registry import figure_kinds; figure_kinds()"
+
+
+SOUND = """
+import dataclasses
+ZERO = dataclasses.replace(KERNEL_COUNTS, name="zero_counts", drawer="our_figures:draw_nothing")
+def draw_nothing(source):
+    return Figure(label="nothing")
+"""
+
 
 @pytest.fixture
 def installed(tmp_path) -> dict[str, str]:
@@ -57,12 +67,38 @@ def test_a_package_whose_figure_cannot_be_loaded_is_named(tmp_path, points, faul
     assert said.returncode == 2 and fault in said.stderr and "Traceback" not in said.stderr
 
 
-def test_what_its_function_raises_is_told_as_its_own_fault(tmp_path):
-    job = write_run(tmp_path / "job", world=2)
-    broken = environment(tmp_path / "package", CODE.replace("    return figure", "    return 1 / 0"), POINTS)
-    done = traceviz(broken, "figures", job, "--home", tmp_path / "home", "--kind", "kernel_counts")
+@pytest.mark.parametrize(
+    ("old", "new", "fault"),
+    [
+        ('name="kernel_counts"', 'name="../escaped"', "'../escaped' is no name"),
+        ("scope=Scope.ACROSS_RANKS", 'scope="galaxy"', "'galaxy' is no Scope; take one of Scope.RANK"),
+        ('tables=("traces",)', 'tables=("traice",)', "tables names traice; it may name runs, traces"),
+        (
+            'drawer="our_figures:draw_kernel_counts"',
+            'drawer="our_figures"',
+            "drawer is 'our_figures'; write it as module:function",
+        ),
+    ],
+)
+def test_a_figure_that_cannot_be_is_refused_in_one_line(tmp_path, old, new, fault):
+    said = run(environment(tmp_path / "package", CODE.replace(old, new), POINTS), "-c", KINDS)
+    assert f"figure kernel_counts of our-figures: {fault}" in " ".join(said.stderr.split()), said.stderr
+
+
+@pytest.mark.parametrize(
+    ("ending", "fault"),
+    [
+        ("return 1 / 0", "failed (ZeroDivisionError: division by zero)"),
+        ("raise SystemExit(7)", "failed (SystemExit: 7)"),
+        ("return 'a picture'", "gave a str, no matplotlib Figure"),
+    ],
+)
+def test_a_drawer_that_fails_is_told_as_its_own_fault_and_costs_its_own_figure_only(tmp_path, ending, fault):
+    job, home = write_run(tmp_path / "job", world=2), tmp_path / "home"
+    twice = f"{CODE.replace('    return figure', f'    {ending}')}\n{SOUND}"
+    broken = environment(tmp_path / "package", twice, f'{POINTS}\nzero_counts = "our_figures:ZERO"')
+    kinds = "kernel_counts,zero_counts"
+    done = traceviz(broken, "figures", job, "--home", home, "--kind", kinds, "--json")
     assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert (
-        "figure kernel_counts: our_figures:draw_kernel_counts failed (ZeroDivisionError: division by zero)"
-        in done.stderr
-    )
+    assert f"figure kernel_counts: our_figures:draw_kernel_counts {fault}; mend it" in done.stderr, done.stderr
+    assert [figure["kind"] for figure in json.loads(done.stdout)] == ["zero_counts"]

@@ -55,13 +55,14 @@ def figures(
     """
     wanted, endings = _kinds(kind), _formats(formats)
     with iterations_of(real_path(home), paths or [], run, iteration) as chosen:
-        drawn = []
+        drawn: list[DrawnFigure] = []
+        faults: list[str] = []
         for source in chosen:
             tasks = [
                 replace(task, formats=endings, alignment=time_alignment, previewed=True)
                 for task in _tasks(source, wanted, ranks, every)
             ]
-            drawn += _draw(source, tasks, processes, quiet=json)
+            drawn += _draw(source, tasks, processes, faults, quiet=json)
         if json:
             print_json(
                 [
@@ -76,13 +77,21 @@ def figures(
                     for figure in drawn
                 ]
             )
+        if faults:
+            raise UsageError("; ".join(dict.fromkeys(faults)))
         end_partial(completeness_of(chosen, paths or []))
         if not drawn:
             raise NoEvidenceError("no figure could be drawn: the tables of these iterations hold no rows for them")
 
 
-def _draw(source: LakeSource, tasks: Sequence[FigureTask], processes: int, *, quiet: bool) -> list[DrawnFigure]:
-    """Draw the figures of one iteration, and say where they are unless quiet."""
+def _draw(
+    source: LakeSource, tasks: Sequence[FigureTask], processes: int, faults: list[str], *, quiet: bool
+) -> list[DrawnFigure]:
+    """Draw the figures of one iteration, and say where they are unless quiet.
+
+    Args:
+        faults: gets the line of figures of other packages that failed.
+    """
     from traceviz_dag.orchestration.orchestrate import figure_inputs, record_figures
     from traceviz_dag.pipeline.figures import draw_figures
     from traceviz_dag.pipeline.workers import default_workers
@@ -92,13 +101,18 @@ def _draw(source: LakeSource, tasks: Sequence[FigureTask], processes: int, *, qu
     drawn = []
     inputs = figure_inputs(source.lake.home)
     left = {(task.kind.name, task.number) for task in tasks}
-    for figure in draw_figures(tasks, processes or default_workers()):
-        drawn.append(figure)
-        left.discard((figure.task.kind.name, figure.task.number))
-        if not quiet:
-            first = next(iter(figure.paths.values()))
-            others = "".join(f" {path.suffix}" for path in list(figure.paths.values())[1:])
-            typer.echo(f"{figure.title}\n  {first}{others}")
+    try:
+        for figure in draw_figures(tasks, processes or default_workers()):
+            drawn.append(figure)
+            left.discard((figure.task.kind.name, figure.task.number))
+            if not quiet:
+                first = next(iter(figure.paths.values()))
+                others = "".join(f" {path.suffix}" for path in list(figure.paths.values())[1:])
+                typer.echo(f"{figure.title}\n  {first}{others}")
+    except UsageError as error:
+        faults.append(str(error))
+        # A partition counts as drawn only where none of its figures failed.
+        tasks, left = [task for task in tasks if (task.kind.name, task.number) not in left], set()
     for empty, number in sorted(left, key=str):
         which = empty if number is None else f"{empty} {number}"
         typer.echo(f"traceviz: {source.run}, iteration {source.iteration}: no {which}: no rows to draw", err=True)

@@ -125,15 +125,25 @@ def build_in_memory(connection: duckdb.DuckDBPyConnection, home: Path) -> None:
     connection.execute(";\n".join(_script(home)))
 
 
-def create_narrow_views(connection: duckdb.DuckDBPyConnection, home: Path, run: str, iteration: int, sql: str) -> None:
+def create_narrow_views(
+    connection: duckdb.DuckDBPyConnection,
+    home: Path,
+    run: str,
+    iteration: int,
+    sql: str,
+    tables: Collection[str] | None = None,
+) -> None:
     """Create a view of each table that a query names, over the files of one iteration alone.
 
     No other folder is listed, and a damaged file of another table is not opened: that table may be what the query is
     to make anew.
+
+    Args:
+        tables: the only ones that the query may read; None lets it read all.
     """
     words = set(re.findall(r"\w+", sql.lower()))
     for table in all_tables().values():
-        if table.name not in words:
+        if table.name not in words or (tables is not None and table.name not in tables):
             continue
         folder = home / LAKE_FOLDER / table.name
         present = next(find_partitions(folder, table, run, iteration), None) is not None

@@ -22,7 +22,7 @@ from assets.resources import TracevizHome
 from assets.staleness import (
     ITERATION_TABLES,
     contiguous,
-    derived_are_current,
+    derived_is_current,
     iteration_is_current,
     outdated_ranks,
     stale_ranks,
@@ -41,7 +41,6 @@ from traceviz_dag.orchestration.instance import open_instance
 from traceviz_dag.orchestration.step_runs import materialise
 from traceviz_dag.pipeline.completeness import ranks_in_words, stored_completeness
 from traceviz_dag.pipeline.iteration import stored_topology
-from traceviz_dag.tables import derived_tables
 from traceviz_dag.tables.rows import TraceStatusRow, columns_of, rows_of
 
 if TYPE_CHECKING:
@@ -244,18 +243,15 @@ class _Analysis:
         result.aggregated = current and not waiting
 
     def make_derived_tables(self, result: IterationResult) -> None:
-        """Bring the tables of other packages up to date; a fault of theirs costs no table of ours."""
-        current = result.aggregated and derived_are_current(self.instance, self.lake, self.inputs)
-        if result.aggregated and derived_assets and (self.settings.force or not current):
-            faults = [
-                fault
-                for asset in derived_assets
-                for fault in self.materialise("derived", [asset], partition_key=self.inputs.key)
-            ]
-            result.failures += faults
-            current = not faults
-        if not current:
-            for name in derived_tables():
+        """Bring the tables of other packages up to date; one that fails costs no other table."""
+        for asset in derived_assets:
+            name = asset.key.to_user_string()
+            current = result.aggregated and derived_is_current(self.instance, self.lake, self.inputs, name)
+            if result.aggregated and (self.settings.force or not current):
+                faults = self.materialise("derived", [asset], partition_key=self.inputs.key)
+                result.failures += faults
+                current = not faults
+            if not current:
                 self.lake.delete(name, run=self.inputs.run, iteration=self.inputs.iteration)
 
     def covers_others(self) -> bool:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import duckdb
 import pyarrow as pa
 
-from traceviz_dag.errors import TracevizError, UsageError
+from traceviz_dag.errors import UsageError
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.tables import DerivedTable
 
@@ -14,10 +13,11 @@ def derive(lake: Lake, table: DerivedTable, run: str, iteration: int) -> pa.Tabl
     """The rows of a derived table for one iteration.
 
     Raises:
-        UsageError: the query fails, or gives other columns than the table has.
+        UsageError: the query fails, does more than read the tables in ``made_of``, or gives other columns.
+        BadInputError: a file of one of these tables is damaged.
     """
     try:
-        rows = lake.query_iteration(table.sql, run=run, iteration=iteration)
-    except (duckdb.Error, TracevizError) as error:
-        raise UsageError(f"table {table.name} of another package: {str(error).splitlines()[0]}") from error
+        rows = lake.ask_iteration(table.sql, table.made_of, run=run, iteration=iteration)
+    except UsageError as error:
+        raise UsageError(f"table {table.name} of another package: its query fails ({error}); mend it") from error
     return table.from_query(rows)

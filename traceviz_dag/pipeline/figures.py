@@ -215,13 +215,33 @@ def draw_figures(tasks: Sequence[FigureTask], workers: int = 1) -> Iterator[Draw
     """Draw figures, over several processes where there are many; in the order of the tasks.
 
     A task whose rank has no kernels, or whose tables tell nothing, yields nothing.
+
+    Raises:
+        UsageError: figures of other packages failed; at the end, once all others are drawn.
     """
     for folder in {figures_folder(task.home, task.run, task.iteration) for task in tasks}:
         remove_all_stale_temporaries(folder)
-    if workers <= 1 or len(tasks) < _LEAST_FOR_POOL:
-        yield from (drawn for task in tasks if (drawn := draw_figure(task)) is not None)
-        return
-    yield from (drawn for drawn in spread_in_order(draw_figure, tasks, workers) if drawn is not None)
+    alone = workers <= 1 or len(tasks) < _LEAST_FOR_POOL
+    faults: dict[str, int] = {}
+    for drawn in map(_drawn_or_fault, tasks) if alone else spread_in_order(_drawn_or_fault, tasks, workers):
+        if isinstance(drawn, DrawnFigure):
+            yield drawn
+        elif drawn is not None:
+            faults[drawn] = faults.get(drawn, 0) + 1
+    if faults:
+        raise UsageError(
+            "; ".join(f"{fault} ({times} times)" if times > 1 else fault for fault, times in faults.items())
+        )
+
+
+def _drawn_or_fault(task: FigureTask) -> DrawnFigure | str | None:
+    """The figure; of one of another package that fails, why it does: it costs no other figure."""
+    try:
+        return draw_figure(task)
+    except UsageError as error:
+        if task.kind.is_own:
+            raise
+        return str(error)
 
 
 def draw_figure(task: FigureTask) -> DrawnFigure | None:
@@ -229,12 +249,13 @@ def draw_figure(task: FigureTask) -> DrawnFigure | None:
     source = LakeSource(Lake(task.home), task.run, task.iteration)
     try:
         figure = _drawn(source, task)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if not task.kind.is_own:
-            told = f"{type(error).__name__}: {error}"
-            raise UsageError(f"figure {task.kind.name}: {task.kind.drawer} failed ({told}); mend it") from error
+            raise _fault_of(task, f"failed ({type(error).__name__}: {error})") from error
         error.add_note(f"while {task.name} of {task.run}, iteration {task.iteration} was drawn")
         raise
+    if figure is not None and not isinstance(figure, Figure):
+        raise _fault_of(task, f"gave a {type(figure).__name__}, no matplotlib Figure")
     if figure is None:
         return None
     paths = write_figure(figure, task.folder, task.name, task.formats)
@@ -242,6 +263,10 @@ def draw_figure(task: FigureTask) -> DrawnFigure | None:
     if small is not None:
         write_atomically(small, preview(figure))
     return DrawnFigure(task, str(figure.get_label()), paths, small)
+
+
+def _fault_of(task: FigureTask, told: str) -> UsageError:
+    return UsageError(f"figure {task.kind.name}: {task.kind.drawer} {told}; mend it")
 
 
 def _drawn(source: TableSource, task: FigureTask) -> Figure | None:

@@ -14,7 +14,8 @@ from importlib import import_module
 from typing import Any
 
 from traceviz_dag.errors import UsageError
-from traceviz_dag.system.plugins import ExtensionPoint, brought_by_others
+from traceviz_dag.system.plugins import Brought, ExtensionPoint, brought_by_others
+from traceviz_dag.tables import all_tables
 
 _OWN = "traceviz_dag."
 _OF_RANKS = ("kernels", "microbatches", "overlap")
@@ -148,11 +149,30 @@ def figure_kinds() -> dict[str, FigureKind]:
     """Name → kind: our own, then those of other packages by name.
 
     Raises:
-        UsageError: one of another package cannot be loaded, is no figure kind, or bears the name of another.
+        UsageError: one of another package cannot be loaded, is no figure kind, names what is not, or bears the name of
+            another.
     """
     kinds = {kind.name: kind for kind in OWN_KINDS}
-    kinds |= {brought.thing.name: brought.thing for brought in brought_by_others(OF_OTHERS, kinds)}
+    kinds |= {brought.thing.name: _checked(brought) for brought in brought_by_others(OF_OTHERS, kinds)}
     return kinds
+
+
+def _checked(brought: Brought[FigureKind]) -> FigureKind:
+    kind = brought.thing
+    if not isinstance(kind.scope, Scope):
+        raise brought.refused(
+            f"{kind.scope!r} is no Scope", f"take one of {', '.join(f'Scope.{one.name}' for one in Scope)}"
+        )
+    unknown = sorted({str(name) for name in kind.tables} - set(all_tables()))
+    if unknown or not kind.tables or isinstance(kind.tables, str):
+        raise brought.refused(
+            f"tables names {', '.join(unknown) or 'nothing'}", f"it may name {', '.join(all_tables())}"
+        )
+    if not isinstance(kind.drawer, str) or not all(kind.drawer.partition(":")):
+        raise brought.refused(f"drawer is {kind.drawer!r}", "write it as module:function")
+    if not isinstance(kind.shows, str) or not kind.shows:
+        raise brought.refused(f"shows is {kind.shows!r}", "say there what it shows, as a part of a sentence")
+    return kind
 
 
 def kinds_of(*scopes: Scope) -> tuple[FigureKind, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from importlib.metadata import entry_points
@@ -19,6 +20,9 @@ class Named(Protocol):
 
 
 Thing = TypeVar("Thing", bound=Named)
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+"""Names end up in file names, SQL, options and the asset graph: this is a word in all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,18 +69,21 @@ def brought_by_others(point: ExtensionPoint[Thing], taken: Container[str]) -> It
         taken: names that are given away.
 
     Raises:
-        UsageError: one cannot be loaded, is of another kind, or bears the name of another.
+        UsageError: one cannot be loaded, is of another kind, has no usable name, or bears the name of another.
     """
     seen: set[str] = set()
     for entry in sorted(entry_points(group=point.group), key=lambda each: (each.name, each.value)):
         origin = f"{point.noun} {entry.name} of {entry.dist.name if entry.dist is not None else 'a package'}"
         try:
             thing = point.make(entry.load())
-        except Exception as error:  # whatever the code of others raises is its fault
+        except (Exception, SystemExit) as error:  # whatever the code of others raises is its fault
             fault = f"cannot be loaded ({type(error).__name__}: {error})"
             raise _refused(origin, fault, "mend or uninstall it") from error
         if not isinstance(thing, point.kind):
             raise _refused(origin, f"{entry.value} is no {point.wanted}", f"{point.page} says what one has")
+        if not isinstance(thing.name, str) or not _NAME.fullmatch(thing.name):
+            fault = f"{thing.name!r} is no name"
+            raise _refused(origin, fault, "take lower-case letters, digits and underscores, a letter first")
         if thing.name in taken or thing.name in seen:
             raise _refused(origin, f"a {point.noun} is named {thing.name!r} already", "uninstall one of them")
         seen.add(thing.name)

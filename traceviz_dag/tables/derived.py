@@ -9,7 +9,19 @@ import pyarrow as pa
 
 from traceviz_dag.errors import UsageError
 from traceviz_dag.system.plugins import Brought, ExtensionPoint, brought_by_others
-from traceviz_dag.tables.schema import BY_ITERATION, Table
+from traceviz_dag.tables.schema import (
+    BIGINT,
+    BOOLEAN,
+    BY_ITERATION,
+    DICTIONARY,
+    DOUBLE,
+    INTEGER,
+    PARTITION_COLUMNS,
+    RANKS,
+    TEXT,
+    Column,
+    Table,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +56,14 @@ class DerivedTable(Table):
 OF_OTHERS = ExtensionPoint("traceviz_dag.tables", "table", DerivedTable, "DerivedTable", "docs/analyze.md")
 """Where other packages bring tables."""
 
+NAMES_IN_USE = (
+    *("kernels_aligned", "raw_traces", "topology_files", "classification_rules", "nsys_profile", "retention"),
+    *("rank_figures", "pipeline_figures", "replica_figures", "across_ranks_figures", "perfetto_trace"),
+)
+"""Views of the catalogue and assets that are no tables: a table of their name could not be beside them."""
+
+_TYPES = (TEXT, INTEGER, BIGINT, DOUBLE, BOOLEAN, RANKS, DICTIONARY)
+
 
 def tables_of_others(own: Mapping[str, Table]) -> dict[str, DerivedTable]:
     """Name → table of another package, by name.
@@ -59,9 +79,30 @@ def tables_of_others(own: Mapping[str, Table]) -> dict[str, DerivedTable]:
 
 def _checked(brought: Brought[DerivedTable], own: Mapping[str, Table]) -> DerivedTable:
     table = brought.thing
+    if table.name in NAMES_IN_USE:
+        raise brought.refused(f"{table.name} is the name of a view or an asset", "give it another")
     if table.partitioned_by != BY_ITERATION:
         raise brought.refused("it has no file for each iteration", "partition it by BY_ITERATION")
-    unknown = sorted(set(table.made_of) - set(own))
+    unknown = sorted({str(name) for name in table.made_of} - set(own))
     if unknown or not table.made_of:
         raise brought.refused(f"made_of names {', '.join(unknown) or 'nothing'}", "name tables of traceviz there")
+    fault = _fault_of_columns(table)
+    if fault:
+        raise brought.refused(fault, f"mend it; {OF_OTHERS.page} shows an example")
     return table
+
+
+def _fault_of_columns(table: DerivedTable) -> str:
+    """What is wrong with a table's columns and texts; empty where nothing is."""
+    if not isinstance(table.columns, tuple | list) or not table.columns:
+        return "columns names no columns"
+    for column in table.columns:
+        if not isinstance(column, Column) or not isinstance(column.name, str) or not isinstance(column.comment, str):
+            return f"{column!r} is no Column with a name and a comment"
+        if column.type not in _TYPES:
+            return f"column {column.name} has type {column.type}, which is none of {', '.join(map(str, _TYPES))}"
+    names = [column.name.lower() for column in table.columns]
+    twice = sorted({name for name in names if names.count(name) > 1 or name in PARTITION_COLUMNS})
+    if twice:
+        return f"column {', '.join(twice)} is there twice (run, iteration and rank are in the path)"
+    return "" if isinstance(table.comment, str) and isinstance(table.sql, str) else "its comment or sql is no text"
