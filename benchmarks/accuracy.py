@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from benchmarks.accuracy_page import PAGE, write_classification
 from traceviz_dag.analyze.accuracy import (
     ASPECTS,
     NOTHING_COMPARED,
@@ -55,7 +56,6 @@ from traceviz_dag.simulate.settings import (
     Transformer,
 )
 
-DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "accuracy.md"
 COMMAND = "python benchmarks/accuracy.py"
 
 SMALL = JobSettings(
@@ -586,7 +586,7 @@ def share_of(share: float) -> str:
 
 def markdown(found: list[Score], seconds: float) -> str:
     """The document."""
-    lines = ["# Accuracy of the classification", ""]
+    lines = ["# Accuracy", "", "## Classification", ""]
     lines += [
         "Simulated Megatron jobs (`traceviz_dag/simulate`), whose truth per kernel is the model's own output,",
         "classified as the pipeline does it. Shares are percent of kernel time. *Wrong* is what is told and not true,",
@@ -610,7 +610,7 @@ def markdown(found: list[Score], seconds: float) -> str:
         of_part = [one for one in found if one.configuration.part == part]
         if not of_part:
             continue
-        lines += ["", f"## {target.title}", "", f"Aim: {target.aim}; wrong under 0.1 %.", ""]
+        lines += ["", f"### {target.title}", "", f"Aim: {target.aim}; wrong under 0.1 %.", ""]
         lines.append("| " + " | ".join(COLUMNS) + " |")
         lines.append("| --- " + "| ---: " * (len(COLUMNS) - 2) + "| --- |")
         lines += ["| " + " | ".join(row(one)) + " |" for one in of_part]
@@ -635,7 +635,7 @@ def main() -> int:
     parser.add_argument("--only", help="run the jobs whose 'part: name' matches this glob, and write nothing")
     parser.add_argument("--explain", action="store_true", help="say what is wrong or unknown, and by which rule")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--out", type=Path, default=DOCUMENT)
+    parser.add_argument("--out", type=Path, default=PAGE)
     given = parser.parse_args()
     chosen = [one for one in matrix() if not given.only or fnmatch(f"{one.part}: {one.name}", given.only)]
     started = time.perf_counter()
@@ -649,7 +649,7 @@ def main() -> int:
             print(one.findings, flush=True)
     seconds = time.perf_counter() - started
     if not given.only:
-        given.out.write_text(markdown(found, seconds))
+        write_classification(markdown(found, seconds), given.out)
     missed = [one for one in found if one.misses()]
     print(f"{len(found)} jobs in {seconds:.0f} s, {len(missed)} miss a target")
     return 1 if missed else 0
