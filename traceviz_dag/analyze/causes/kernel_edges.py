@@ -2,8 +2,9 @@
 
 A communication runs on a stream of its own. It waits for the work that was launched before it, and work waits for it:
 at once where the caller waits (a synchronous collective), later where it is asynchronous. What a trace does not record
-is inferred for a *class* of communications (same operation, dimension, group and phase) and kept only where it holds in
-at least 99.5 % of the class: no kernel may have started before what it is said to have waited for had ended.
+is inferred for a *class* of communications (same operation, dimension, group and phase), and only if it holds in at
+least 99.5 % of the class: no kernel may have started before what it is said to have waited for had ended. The others
+have no such edge.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def kernel_edges(kernels: RankKernels, waiting: Int64, waited_for: Int64) -> Ker
         before, after = _neighbours(apart, order, members)
         for edges in (_entries(kernels, members, before), _exits(kernels, apart, members, after)):
             waits, source = edges
-            new = ~np.where(apart[waits], entered[waits], left[source])
+            new = ~np.where(apart[waits], entered[waits], left[source]) & _held(kernels, waits, source)
             parts.append((waits[new], source[new], np.full(int(new.sum()), INFERRED)))
             known[source] = True
     waits, source = _within_items(kernels, apart)
@@ -114,9 +115,9 @@ def _within_items(kernels: RankKernels, apart: Bool) -> tuple[Int64, Int64]:
         return waiting, source
     kind = np.where(kernels.communicates, kernels.what, kernels.signature)
     number = number_groups(kind[source], kind[waiting], kernels.communicates[source])[1]
-    held = kernels.start_ns[waiting] >= kernels.end_ns[source] - SLACK_NS
-    holds = np.bincount(number, weights=held) >= HOLDS_IN * np.bincount(number)
-    return waiting[holds[number]], source[holds[number]]
+    held = _held(kernels, waiting, source)
+    kept = held & (np.bincount(number, weights=held) >= HOLDS_IN * np.bincount(number))[number]
+    return waiting[kept], source[kept]
 
 
 def _on_streams_of_their_own(kernels: RankKernels) -> Bool:
@@ -160,7 +161,12 @@ def _across(kernels: RankKernels, members: Int64, others: Int64) -> tuple[Int64,
 def _holds(kernels: RankKernels, waiting: Int64, source: Int64) -> bool:
     if not len(waiting):
         return True
-    return bool((kernels.start_ns[waiting] >= kernels.end_ns[source] - SLACK_NS).mean() >= HOLDS_IN)
+    return bool(_held(kernels, waiting, source).mean() >= HOLDS_IN)
+
+
+def _held(kernels: RankKernels, waiting: Int64, source: Int64) -> Bool:
+    """Whether each kernel started only after what it is said to have waited for had ended."""
+    return np.asarray(kernels.start_ns[waiting] >= kernels.end_ns[source] - SLACK_NS)
 
 
 def _awaited_later(kernels: RankKernels, apart: Bool, members: Int64, after: Int64) -> tuple[Int64, Int64]:
