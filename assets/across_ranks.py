@@ -31,8 +31,9 @@ MATCHED, SOLVED, GATE = "communications_matched", "clocks_solved", "overlap_scor
 MATCHED_LIMIT = 0.99
 """Share of communication kernels below which the check on matching warns."""
 
+_OF_RANKS = ("kernels", "microbatches", "overlap", "synchronizations")
 _DEPS = [
-    *(dg.AssetDep(name, partition_mapping=ranks_of_iteration) for name in ("kernels", "microbatches", "overlap")),
+    *(dg.AssetDep(name, partition_mapping=ranks_of_iteration) for name in _OF_RANKS),
     *(dg.AssetDep(name) for name in ("topology", "process_groups")),
 ]
 
