@@ -42,6 +42,9 @@ _RAW = {
     "gpus": "SELECT id AS device, name FROM TARGET_INFO_GPU",
     "details": "SELECT duration, (SELECT value FROM META_DATA_EXPORT WHERE name = 'EXPORT_SCHEMA_VERSION') AS schema "
     "FROM ANALYSIS_DETAILS",
+    "lacking": """
+        SELECT 'no table CUPTI_ACTIVITY_KIND_SYNCHRONIZATION: nothing tells which stream waits for which' AS missing
+        WHERE NOT EXISTS (SELECT 1 FROM sqlite_master WHERE name = 'CUPTI_ACTIVITY_KIND_SYNCHRONIZATION')""",
     "counts": " UNION ALL ".join(
         f"SELECT '{name}' AS name, count(*) AS count FROM {name}"
         for name in (
@@ -176,6 +179,7 @@ TABLES = (
         {"length ms": "length", "calls": "calls", "ranges": "ranges"},
         ["calls"],
     ),
+    PrintedTable("What it lacks", "SELECT missing FROM lacking", {"missing": "missing"}, ["missing"]),
     PrintedTable(
         "Communication",
         _NCCL,
@@ -242,7 +246,7 @@ def check(command: str, output: str) -> None:
         assert _check_tree(reading, output) == 2
         return
     reading.check(output)
-    assert len(reading.read) == (3 if command == "info" else 1)
+    assert len(reading.read) == (4 if command == "info" else 1)
 
 
 _NUMBERS = ("count", "span", "operations", "busy", "compute", "communication")
