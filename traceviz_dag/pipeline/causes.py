@@ -17,6 +17,7 @@ from traceviz_dag.analyze.causes.causes_tables import (
     refused_what_if,
     what_if_table,
 )
+from traceviz_dag.analyze.causes.critical_path import critical_path
 from traceviz_dag.analyze.causes.kernel_edges import kernel_edges
 from traceviz_dag.analyze.causes.rank_kernels import KERNEL_COLUMNS, RankKernels, kernels_of_step, rank_kernels
 from traceviz_dag.analyze.causes.rank_work import rank_work
@@ -94,10 +95,11 @@ def causes_tables(source: Source, collectives: pa.Table, messages: pa.Table) -> 
             continue
         step, stages = ranked.step, ranked.stages
         what_if = WhatIf(step, stages)
+        path = critical_path(step, what_if.times)
         parts["path_edges"].append(path_edges(step, number))
         modules = {rank: source.kernels(rank, _MODULE_COLUMNS) for rank in step.ranks}
-        parts["path_segments"].append(path_segments(step, what_if.times, stages, number, modules.__getitem__))
-        parts["path_items"].append(path_items(step, what_if.times, stages, number))
+        parts["path_segments"].append(path_segments(step, path, stages, number, modules.__getitem__))
+        parts["path_items"].append(path_items(step, what_if.times, path, stages, number))
         parts["what_if"].append(what_if_table(what_if.standard(), number))
     return {
         table.name: pa.concat_tables([table.schema.empty_table(), *parts[table.name]]).unify_dictionaries()

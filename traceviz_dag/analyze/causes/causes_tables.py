@@ -8,14 +8,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from traceviz_dag.analyze.causes.critical_path import CAUSES, critical_path, slacks
+from traceviz_dag.analyze.causes.critical_path import CAUSES, CriticalPath, slacks
 from traceviz_dag.analyze.causes.rank_kernels import PHASES
 from traceviz_dag.analyze.causes.rank_work import EDGE_KINDS, EVIDENCES, EdgeKind, RankWork
 from traceviz_dag.analyze.causes.step_work import StepWork, Times
 from traceviz_dag.analyze.causes.usual_times import own_work
 from traceviz_dag.analyze.causes.what_if import Prediction
 from traceviz_dag.analyze.intervals import number_groups
-from traceviz_dag.analyze.matching.communications import nullable
+from traceviz_dag.analyze.matching.communications import nullable, word_column
 from traceviz_dag.analyze.matching.matches import Matches
 from traceviz_dag.arrays import Int64
 from traceviz_dag.read.events import MISSING
@@ -39,7 +39,7 @@ def messages_table(matches: Matches) -> pa.Table:
             "receiver_rank": rows.rank[found.receiver],
             "receiver_kernel_id": kernel[found.receiver],
             "communication": matches.communication[found.sender],
-            "carries": _words(carries, (_ACTIVATION, _GRADIENT)).cast(pa.string()),
+            "carries": word_column(carries, (_ACTIVATION, _GRADIENT)).cast(pa.string()),
             "virtual_stage": nullable(found.virtual),
             "microbatch": nullable(found.microbatch),
         }
@@ -71,8 +71,8 @@ def path_edges(step: StepWork, number: int) -> pa.Table:
                 {
                     "step": nullable(np.full(count, number)),
                     "rank": np.full(count, step.ranks[place]),
-                    "kind": _words(work.kind[chosen], EDGE_KINDS),
-                    "edge_evidence": _words(work.evidence[chosen], EVIDENCES),
+                    "kind": word_column(work.kind[chosen], EDGE_KINDS),
+                    "edge_evidence": word_column(work.evidence[chosen], EVIDENCES),
                     "waiting_kernel_id": nullable(np.where(host, MISSING, kernels.kernel_id[kernel])),
                     "waited_for_kernel_id": kernels.kernel_id[source],
                     "waiting_ns": nullable(np.where(host, called, kernels.start_ns[kernel])),
@@ -92,8 +92,8 @@ def _unknown_edges(rank: int, work: RankWork, number: int) -> pa.Table:
         {
             "step": nullable(np.full(count, number)),
             "rank": np.full(count, rank),
-            "kind": _words(np.full(count, int(EdgeKind.EVENT)), EDGE_KINDS),
-            "edge_evidence": _words(np.zeros(count, np.int64), ("unknown",)),
+            "kind": word_column(np.full(count, int(EdgeKind.EVENT)), EDGE_KINDS),
+            "edge_evidence": word_column(np.zeros(count, np.int64), ("unknown",)),
             "waiting_kernel_id": nothing,
             "waited_for_kernel_id": work.kernels.kernel_id[work.unknown],
             "waiting_ns": nothing,
@@ -103,15 +103,14 @@ def _unknown_edges(rank: int, work: RankWork, number: int) -> pa.Table:
 
 
 def path_segments(
-    step: StepWork, times: Sequence[Times], stages: Sequence[int], number: int, modules: Callable[[int], pa.Table]
+    step: StepWork, path: CriticalPath, stages: Sequence[int], number: int, modules: Callable[[int], pa.Table]
 ) -> pa.Table:
     """The critical path: the table ``path_segments``.
 
     Args:
-        stages: stage of each rank, ``MISSING`` where unknown. modules: gives columns ``kernel_id``, ``module`` and
-            ``dimension`` of one rank's kernels.
+        path: of the step. stages: stage of each rank, ``MISSING`` where unknown.
+        modules: gives columns ``kernel_id`` and ``module`` of one rank's kernels.
     """
-    path = critical_path(step, times)
     count = len(path.rank)
     column: dict[str, Int64] = {name: np.full(count, MISSING) for name in ("kernel_id", "chunk", "microbatch")}
     word: dict[str, npt.NDArray[np.object_]] = {
@@ -139,8 +138,8 @@ def path_segments(
             "segment": np.arange(count),
             "rank": np.array(step.ranks, np.int64)[path.rank],
             "stage": nullable(np.array(stages, np.int64)[path.rank]),
-            "cause": _words(path.cause, [each.value for each in CAUSES]),
-            "entered_by": _words(entered, (*EDGE_KINDS, "begin")),
+            "cause": word_column(path.cause, [each.value for each in CAUSES]),
+            "entered_by": word_column(entered, (*EDGE_KINDS, "begin")),
             "start_ns": path.start_ns,
             "duration_ns": path.duration_ns,
             **{name: nullable(values) for name, values in column.items()},
@@ -149,9 +148,11 @@ def path_segments(
     )
 
 
-def path_items(step: StepWork, times: Sequence[Times], stages: Sequence[int], number: int) -> pa.Table:
-    """What of each micro-batch's steps is on the path, and their slack: the table ``path_items``."""
-    path, slack = critical_path(step, times), slacks(step, times)
+def path_items(
+    step: StepWork, times: Sequence[Times], path: CriticalPath, stages: Sequence[int], number: int
+) -> pa.Table:
+    """What of each micro-batch's steps is on the step's critical path, and their slack: the table ``path_items``."""
+    slack = slacks(step, times)
     limit = step.step_ns(step.replay(times)) * CRITICAL_SHARE
     parts = []
     for place, work in enumerate(step.works):
@@ -176,7 +177,7 @@ def path_items(step: StepWork, times: Sequence[Times], stages: Sequence[int], nu
                     "stage": nullable(np.full(len(first), stages[place])),
                     "chunk": nullable(kernels.chunk[first]),
                     "microbatch": nullable(kernels.microbatch[first]),
-                    "phase": _words(kernels.phase[first], PHASES),
+                    "phase": word_column(kernels.phase[first], PHASES),
                     "own_ns": sums[0],
                     "path_ns": sums[1],
                     "slack_ns": least,
@@ -218,12 +219,6 @@ def _what_if_rows(rows: Sequence[Mapping[str, object]], number: int) -> pa.Table
     names = [column.name for column in WHAT_IF.columns]
     whole = [{**dict.fromkeys(names), "step": step, **row} for row in rows]
     return pa.Table.from_pylist(whole, schema=WHAT_IF.schema)
-
-
-def _words(codes: Int64, words: Sequence[str]) -> pa.DictionaryArray:
-    """A dictionary column of codes into words; a negative code is NULL."""
-    indices = pa.array(codes.astype(np.int32), mask=codes < 0)
-    return pa.DictionaryArray.from_arrays(indices, pa.array(words, pa.string()))
 
 
 def _together(parts: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:

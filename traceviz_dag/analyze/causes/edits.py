@@ -6,14 +6,17 @@ these in the replay. So faster communication does not shorten a wait for a rank 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
+from traceviz_dag.analyze.causes.medians import lower_medians
+from traceviz_dag.analyze.causes.rank_kernels import PHASES
 from traceviz_dag.analyze.causes.rank_work import RankWork
 from traceviz_dag.analyze.causes.step_work import StepWork, Times
-from traceviz_dag.analyze.causes.usual_times import Usual, medians, own_work, pauses
+from traceviz_dag.analyze.causes.usual_times import Usual, own_work, pauses
 from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.arrays import NONE, Bool, Int64
 from traceviz_dag.read.events import MISSING
@@ -33,6 +36,11 @@ class StepEdits:
     step: StepWork
     stages: tuple[int, ...]
 
+    @cached_property
+    def pauses(self) -> Sequence[Int64]:
+        """Per rank and kernel, by how much the host paused before its launch."""
+        return pauses(self.step.works)
+
     def fix_rank(self, times: AllTimes, rank: int) -> AllTimes:
         """Give a rank's kernels the times that the same kernels take on its peers, and take its host's pauses away.
 
@@ -45,7 +53,7 @@ class StepEdits:
         own = own_work(work)
         factor = np.where(own, usual.factor(place, work.kernels.signature), 1.0)
         result = list(times)
-        result[place] = _without_pauses(work, _scaled(mine, factor), pauses(self.step.works)[place])
+        result[place] = _without_pauses(work, _scaled(mine, factor), self.pauses[place])
         return tuple(result)
 
     def fix_link(self, times: AllTimes, rank: int) -> AllTimes:
@@ -63,7 +71,7 @@ class StepEdits:
             signature[own] = work.kernels.signature[members.kernel[own]]
             transfer[own] = mine.duration_ns[members.kernel[own]]
         known, group = np.unique(signature[~with_it], return_inverse=True)
-        usual = medians(group.astype(np.int64), transfer[~with_it], len(known))
+        usual = lower_medians(group.astype(np.int64), transfer[~with_it], len(known))
         result = list(times)
         for number, mine in enumerate(times):
             own = np.flatnonzero((members.rank == number) & with_it)
@@ -102,8 +110,7 @@ class StepEdits:
 
     def no_pauses(self, times: AllTimes) -> AllTimes:
         """Take the pauses of all hosts away."""
-        late = pauses(self.step.works)
-        return tuple(_without_pauses(*each) for each in zip(self.step.works, times, late, strict=True))
+        return tuple(_without_pauses(*each) for each in zip(self.step.works, times, self.pauses, strict=True))
 
     def equal_stages(self, times: AllTimes) -> AllTimes:
         """Give every micro-batch's computation the mean of all stages, forward and backward apart."""
@@ -215,8 +222,6 @@ def _of_dimension(work: RankWork, dimension: str) -> Bool:
 
 def _direction(work: RankWork) -> Int64:
     """1 for backward (recompute included), 0 for forward, ``MISSING`` for everything else."""
-    from traceviz_dag.analyze.causes.rank_kernels import PHASES
-
     table = np.array([{"forward": 0, "backward": 1, "recompute": 1}.get(phase, MISSING) for phase in PHASES])
     return np.asarray(table[work.kernels.phase], dtype=np.int64)
 
@@ -249,6 +254,3 @@ def _without_pauses(work: RankWork, times: Times, late: Int64) -> Times:
         else:
             host_end -= total
     return replace(times, launch_ns=launch, section_ns=own, host_end_ns=host_end)
-
-
-Edit = Callable[[AllTimes], AllTimes]

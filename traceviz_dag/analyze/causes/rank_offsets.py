@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from traceviz_dag.analyze.causes.medians import lower_medians
 from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.matching.matches import connected
 from traceviz_dag.arrays import Int64
@@ -42,7 +43,8 @@ def rank_offsets(ranks: int, rank: Int64, meeting: Int64, end_ns: Int64, kernel:
     difference = end_ns[other] - end_ns[first][number[other]] if len(first) else end_ns
     keys = (doubt[number[other]], lowest[other], rank[other])
     pair_first, pair = number_groups(*keys) if len(other) else (first[:0], first[:0])
-    middle, count = _lower_medians(pair.astype(np.int64), difference, len(pair_first))
+    middle = lower_medians(pair.astype(np.int64), difference, len(pair_first))
+    count = np.bincount(pair, minlength=len(pair_first))
     pairs = (keys[1][pair_first], keys[2][pair_first]) if len(other) else (rank[:0], rank[:0])
     best = np.lexsort((-count, keys[0][pair_first])) if len(other) else pair_first
     return _spread(ranks, pairs[0][best], pairs[1][best], middle[best]), connected(*pairs, ranks)
@@ -50,14 +52,6 @@ def rank_offsets(ranks: int, rank: Int64, meeting: Int64, end_ns: Int64, kernel:
 
 _COLLECTIVE, _EXCHANGE, _SEVERAL = range(3)
 """How sure it is that a meeting ends for its members at the same instant."""
-
-
-def _lower_medians(group: Int64, values: Int64, groups: int) -> tuple[Int64, Int64]:
-    """The lower median of each group, which a constant added to all shifts exactly; and the sizes."""
-    order = np.lexsort((values, group))
-    count = np.bincount(group, minlength=groups)
-    begin = np.cumsum(count) - count
-    return values[order][begin + (count - 1) // 2] if groups else values[:0], count
 
 
 def _spread(ranks: int, a: Int64, b: Int64, difference: Int64) -> Int64:

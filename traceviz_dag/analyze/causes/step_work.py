@@ -115,14 +115,10 @@ class StepWork:
         np.maximum.at(ready, members.meeting, start)
         # A kernel with several messages ends with the last of them.
         latest: Int64 = ready[members.meeting]
-        kernel = self._kernel_number()
+        kernel = _kernel_numbers(self.works, members)
         of_kernel = np.full(int(kernel.max(initial=-1)) + 1, _LOWEST)
         np.maximum.at(of_kernel, kernel, latest)
         return np.asarray(end - of_kernel[kernel], dtype=np.int64)
-
-    def _kernel_number(self) -> Int64:
-        widest = max((len(work.kernels) for work in self.works), default=1)
-        return self.members.rank * widest + self.members.kernel
 
     def replay(self, times: Sequence[Times]) -> Int64:
         """The end of every node, from the begin of the first rank's step.
@@ -161,6 +157,12 @@ class StepWork:
 
     def _begins(self) -> Int64:
         return self.base[:-1] + np.array([work.sections for work in self.works])
+
+
+def _kernel_numbers(works: Sequence[RankWork], members: Members) -> Int64:
+    """Per member, a number of its kernel among those of all ranks."""
+    widest = max((len(work.kernels) for work in works), default=1)
+    return members.rank * widest + members.kernel
 
 
 def suffixes(work: RankWork, times: Times) -> Int64:
@@ -224,8 +226,7 @@ def step_work(ranks: Sequence[int], works: Sequence[RankWork], members: Members)
         ],
         np.int64,
     )
-    widest = max((len(work.kernels) for work in works), default=1)
-    kernel = members.rank * widest + members.kernel
+    kernel = _kernel_numbers(works, members)
     offset, together = rank_offsets(count, members.rank, members.meeting, end, kernel)
     waiting = [work.waiting + base[place] for place, work in enumerate(works)]
     waited_for = [work.waited_for + base[place] for place, work in enumerate(works)]

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from traceviz_dag.analyze.causes.medians import lower_medians
 from traceviz_dag.analyze.causes.rank_work import RankWork
 from traceviz_dag.analyze.causes.step_work import Times
 from traceviz_dag.analyze.intervals import number_groups
@@ -43,7 +44,7 @@ class Usual:
             signature.append(work.kernels.signature[counted][first])
             rank.append(np.full(len(first), place))
             durations = mine.duration_ns[counted]
-            middle.append(medians(number.astype(np.int64), durations, len(first)))
+            middle.append(lower_medians(number.astype(np.int64), durations, len(first)))
             total.append(np.bincount(number, weights=durations, minlength=len(first)))
         self._signature, self._rank = np.concatenate(signature), np.concatenate(rank)
         self._middle, self._total = np.concatenate(middle), np.concatenate(total)
@@ -59,7 +60,7 @@ class Usual:
             peers = np.arange(len(self._stage)) != place
         theirs = np.flatnonzero(peers[self._rank])
         known, number = np.unique(self._signature[theirs], return_inverse=True)
-        usual = medians(number.astype(np.int64), self._middle[theirs], len(known))
+        usual = lower_medians(number.astype(np.int64), self._middle[theirs], len(known))
         where = np.searchsorted(known, self._signature[mine])
         found = where < len(known)
         found[found] = known[where[found]] == self._signature[mine][found]
@@ -76,14 +77,6 @@ class Usual:
 def own_work(work: RankWork) -> Bool:
     """Mark kernels whose time is the rank's own: all that wait for no other rank."""
     return np.asarray(~work.is_joined() & ~work.kernels.communicates)
-
-
-def medians(group: Int64, values: np.ndarray, groups: int) -> Float64:
-    """The lower median of each group's values."""
-    order = np.lexsort((values, group))
-    count = np.bincount(group, minlength=groups)
-    begin = np.cumsum(count) - count
-    return values[order][begin + (count - 1) // 2].astype(np.float64) if groups else np.empty(0)
 
 
 def pauses(works: Sequence[RankWork]) -> list[Int64]:
@@ -111,11 +104,11 @@ def pauses(works: Sequence[RankWork]) -> list[Int64]:
         spots.append(there)
     first, number = number_groups(np.concatenate(keys))
     gap = np.concatenate(gaps)
-    usual = medians(number.astype(np.int64), gap, len(first))[number]
+    usual = lower_medians(number.astype(np.int64), gap, len(first))[number]
     # A pair that is seen once or twice says nothing of what is usual; then the launch itself does, whatever it follows.
     other_first, other = number_groups(np.concatenate(alone))
     rare = np.bincount(number)[number] < _FEWEST
-    usual = np.where(rare, medians(other.astype(np.int64), gap, len(other_first))[other], usual)
+    usual = np.where(rare, lower_medians(other.astype(np.int64), gap, len(other_first))[other], usual)
     late = np.where((gap - usual > PAUSE_NS) & (gap > _PAUSE_TIMES * usual), gap - usual, 0).astype(np.int64)
     owner, spot = np.concatenate(owners), np.concatenate(spots)
     result = [np.zeros(len(work.kernels), np.int64) for work in works]

@@ -15,7 +15,7 @@ import numpy as np
 
 from traceviz_dag.analyze.causes.edits import AllTimes, StepEdits
 from traceviz_dag.analyze.causes.step_work import StepWork, without_lags
-from traceviz_dag.analyze.causes.usual_times import Usual, own_work, pauses
+from traceviz_dag.analyze.causes.usual_times import Usual, own_work
 
 WORTH = 0.002
 """A rank is fixed on its own account where its excess over its peers is at least this share of the step."""
@@ -138,11 +138,10 @@ class WhatIf:
     def _suspects(self) -> list[int]:
         """Ranks whose own work takes longer than that of their peers, or whose host pauses; the worst first."""
         usual = Usual(self.step.works, self.times, self.edits.stages)
-        late = pauses(self.step.works)
         excess = []
         for place, (work, times) in enumerate(zip(self.step.works, self.times, strict=True)):
             own = own_work(work)
             slower = times.duration_ns[own] * (1 - usual.factor(place, work.kernels.signature[own]))
-            excess.append(float(slower.sum()) + float(late[place].sum()))
+            excess.append(float(slower.sum()) + float(self.edits.pauses[place].sum()))
         order = sorted(range(len(excess)), key=lambda place: -excess[place])
         return [self.step.ranks[place] for place in order[:MOST_RANKS] if excess[place] >= WORTH * self.step_ns]

@@ -6,7 +6,7 @@ their number.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -119,6 +119,14 @@ def optional_integers(table: pa.Table, column: str) -> Int64:
 def nullable(values: Int64) -> pa.Array:
     """An integer column of a table; ``MISSING`` is NULL."""
     return pa.array(values, mask=values == MISSING)
+
+
+def word_column(codes: Int64, words: Sequence[str | None]) -> pa.DictionaryArray:
+    """A dictionary column; a negative code and the word None are NULL."""
+    known = sorted({word for word in words if word is not None})
+    place = np.array([-1 if word is None else known.index(word) for word in words] + [-1], dtype=np.int32)
+    indices = place[np.where(codes < 0, len(words), codes).astype(np.int64)]
+    return pa.DictionaryArray.from_arrays(pa.array(indices, mask=indices < 0), pa.array(known, pa.string()))
 
 
 def labels(table: pa.Table, column: str) -> tuple[npt.NDArray[np.int64], list[str | None]]:

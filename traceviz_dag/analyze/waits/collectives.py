@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.matching.collective_matching import FAULTS, MATCHED_BY, Fault
-from traceviz_dag.analyze.matching.communications import labels, nullable
+from traceviz_dag.analyze.matching.communications import labels, nullable, word_column
 from traceviz_dag.analyze.matching.matches import Matches
 from traceviz_dag.analyze.matching.operations import OPERATIONS, bandwidth, bus_factor, element_bytes, message_bytes
 from traceviz_dag.analyze.waits.arrivals import REFUSALS, Refusal, judge_arrivals
@@ -54,13 +54,13 @@ def collectives_table(matches: Matches, rank_clocks: pa.Table) -> pa.Table:
         | {name: pa.nulls(len(rows), COLLECTIVES.schema.field(name).type) for name in _FILLED_LATER}
         | {
             "communication": pa.array(matches.communication, mask=matches.communication < 0),
-            "operation": _words(rows.operation, [each.value for each in OPERATIONS]),
-            "group_name": _words(group, [each.name for each in matches.grouped.groups]),
-            "group_description": _words(group, [each.description for each in matches.grouped.groups]),
+            "operation": word_column(rows.operation, [each.value for each in OPERATIONS]),
+            "group_name": word_column(group, [each.name for each in matches.grouped.groups]),
+            "group_description": word_column(group, [each.description for each in matches.grouped.groups]),
             "members": nullable(matches.members),
             "members_found": matches.found,
-            "matched_by": _words(matches.matched_by, [each.value for each in MATCHED_BY]),
-            "fault": _words(matches.fault, [None if each is Fault.NONE else each.value for each in FAULTS]),
+            "matched_by": word_column(matches.matched_by, [each.value for each in MATCHED_BY]),
+            "fault": word_column(matches.fault, [None if each is Fault.NONE else each.value for each in FAULTS]),
             "scope": _scopes(matches),
             "arrival_ns": rows.start_ns,
             "duration_ns": rows.end_ns - rows.start_ns,
@@ -72,9 +72,9 @@ def collectives_table(matches: Matches, rank_clocks: pa.Table) -> pa.Table:
             "last_rank_aligned": nullable(aligned.last_rank(matches)),
             "wait_by_duration_ns": nullable(judged.by_duration.wait_ns),
             "last_rank_by_duration": nullable(judged.by_duration.last_rank(matches)),
-            "recorded_refusal": _words(judged.recorded.refusal, reasons),
-            "aligned_refusal": _words(judged.aligned.refusal, reasons),
-            "clocks": _words(np.where(best.wait_ns == MISSING, -1, judged.solved), [DURATIONS, SOLVED]),
+            "recorded_refusal": word_column(judged.recorded.refusal, reasons),
+            "aligned_refusal": word_column(judged.aligned.refusal, reasons),
+            "clocks": word_column(np.where(best.wait_ns == MISSING, -1, judged.solved), [DURATIONS, SOLVED]),
             "last_transfer_ns": nullable(last_transfer),
             "bytes": nullable(nbytes),
             "algorithm_gb_per_s": pa.array(speed, mask=np.isnan(speed)),
@@ -113,12 +113,4 @@ def _scopes(matches: Matches) -> pa.DictionaryArray:
         np.minimum.at(low, number, of_row[matched])
         np.maximum.at(high, number, of_row[matched])
         scope[matched] = low[number] != high[number]
-    return _words(scope, [INTRA_NODE, INTER_NODE])
-
-
-def _words(codes: Int64, words: list[str | None]) -> pa.DictionaryArray:
-    """A dictionary column; a negative code and the word None are NULL."""
-    known = sorted({word for word in words if word is not None})
-    place = np.array([-1 if word is None else known.index(word) for word in words] + [-1], dtype=np.int32)
-    indices = place[np.where(codes < 0, len(words), codes).astype(np.int64)]
-    return pa.DictionaryArray.from_arrays(pa.array(indices, mask=indices < 0), pa.array(known, pa.string()))
+    return word_column(scope, [INTRA_NODE, INTER_NODE])
