@@ -3,8 +3,9 @@
 The conditions judge by data versions, not by time: a trace with a new time of change and the old content, or a
 topology that came out as before, sets nothing in motion.
 
-Every asset that automation computes bears one of the conditions, all tables of a step the same one: a condition asks of
-its inputs whether they are still to come, and Dagster remembers requests only of assets that bear a condition.
+Of every step that automation runs, the lead bears one of the conditions; see ``assets/steps.py``. A condition asks of
+the leads that it depends on whether they are still to come, since Dagster remembers requests only of assets that bear a
+condition.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import dagster as dg
 
 from assets.conventions import ONLY_STALE_TAG
 from assets.settings import HomeSettings
+from assets.steps import LEADS, STEPS, lead_of
 
 _Condition = dg.AutomationCondition
 
@@ -23,6 +25,9 @@ _SOURCES = dg.AssetSelection.groups("sources", include_sources=True)
 _RULES = dg.AssetSelection.assets("classification_rules")
 _TRACES = dg.AssetSelection.assets("raw_traces")
 _RANK_TABLES = dg.AssetSelection.groups("ranks")
+_RANKS = dg.AssetSelection.assets(lead_of("kernels"))
+_OTHER_TABLES = dg.AssetSelection.assets(*(name for tables in STEPS.values() for name in tables if name not in LEADS))
+"""Those that bear no condition, since a lead speaks for them."""
 
 INPUT_CHANGED = (
     _Condition.any_deps_match(_Condition.data_version_changed()).ignore(_RULES).with_label("an input has other content")
@@ -82,24 +87,24 @@ RANKS_NEEDED = _once_settled(
     # Leaves out the pairs of iteration and rank that have no trace, and waits for the first topology.
     _INPUTS_EXIST & IDLE,
     # A changed trace may change the topology: what depends on it comes after, and once.
-    ~_Condition.any_deps_match(PENDING).ignore(_SOURCES),
+    ~_Condition.any_deps_match(PENDING).ignore(_SOURCES | _OTHER_TABLES),
     "by rank: the trace, the topology, the rules or the code changed",
 )
 """For everything with a partition for each iteration and rank."""
 
 ITERATION_NEEDED = _once_settled(
-    _Condition.any_deps_match(~_Condition.missing()).allow(_RANK_TABLES) & IDLE,
+    _Condition.any_deps_match(~_Condition.missing()).allow(_RANKS) & IDLE,
     # A rank that has a trace and no tables is still to come, or failed: aggregates without it would mislead.
-    ~_Condition.any_deps_match(_INPUTS_EXIST & (_Condition.missing() | PENDING)).allow(_RANK_TABLES)
+    ~_Condition.any_deps_match(_INPUTS_EXIST & (_Condition.missing() | PENDING)).allow(_RANKS)
     # The same for what else it is made of, one partition an iteration.
-    & ~_Condition.any_deps_match(_Condition.missing() | PENDING).ignore(_RANK_TABLES | _SOURCES),
+    & ~_Condition.any_deps_match(_Condition.missing() | PENDING).ignore(_RANK_TABLES | _SOURCES | _OTHER_TABLES),
     "by iteration: a rank or the topology changed, and none is still to come",
 )
 """For everything with a partition for each iteration that is made from tables of its ranks, whatever else it needs."""
 
 PICTURES_NEEDED = _once_settled(
     (~_Condition.any_deps_missing()).with_label("inputs exist") & IDLE,
-    ~_Condition.any_deps_match(PENDING),
+    ~_Condition.any_deps_match(PENDING).ignore(_OTHER_TABLES),
     "across ranks: one of the tables changed, and none is still to come",
 )
 """For what is made from tables of the iteration alone."""

@@ -8,6 +8,7 @@ from typing import Any
 import dagster as dg
 import xxhash
 
+from assets.steps import lead_of
 from traceviz_dag.tables import PARTITION_COLUMNS, all_tables, derived_tables
 
 OWNERS = ["team:performance"]
@@ -50,7 +51,8 @@ def table_spec(
     """The asset that is one table of the lake.
 
     Args:
-        condition: when automation makes it anew; None leaves that to a job.
+        condition: when automation makes the step's tables anew; only the lead of a step bears it, see
+            ``assets/steps.py``. None leaves that to a job.
         skippable: whether a run may leave out some of its partitions.
     """
     return dg.AssetSpec(
@@ -62,7 +64,7 @@ def table_spec(
         code_version=code_version_of(name),
         description=all_tables()[name].comment,
         metadata=_table_metadata(name),
-        automation_condition=condition,
+        automation_condition=condition if name == lead_of(name) else None,
         skippable=skippable,
     )
 

@@ -12,6 +12,7 @@ from assets.partitions import is_by_rank, iteration_partitions, table_of_iterati
 from assets.resources import TracevizHome
 from assets.staleness import MADE_OF_TAG, made_of
 from assets.step_faults import refresh_catalogue, told_in_a_line
+from assets.steps import with_leads
 from traceviz_dag.lake.partition_keys import parse_iteration_key
 from traceviz_dag.pipeline.derived import derive
 from traceviz_dag.tables import DerivedTable, derived_tables
@@ -21,7 +22,7 @@ def _spec(table: DerivedTable) -> dg.AssetSpec:
     return table_spec(
         table.name,
         group="derived",
-        deps=[table_of_iteration(name) for name in table.made_of],
+        deps=[table_of_iteration(name) for name in with_leads(table.made_of)],
         condition=ITERATION_NEEDED if any(map(is_by_rank, table.made_of)) else PICTURES_NEEDED,
     )
 

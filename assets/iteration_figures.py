@@ -10,6 +10,7 @@ from assets.figure_metadata import KINDS, FigureConfig, data_version, figure_met
 from assets.partitions import iteration_partitions, table_of_iteration
 from assets.resources import TracevizHome
 from assets.step_faults import told_in_a_line
+from assets.steps import with_leads
 from traceviz_dag.lake.partition_keys import parse_iteration_key
 from traceviz_dag.pipeline.workers import default_workers
 from traceviz_dag.show.registry import sentence_of, tables_of
@@ -21,7 +22,7 @@ def _figure_asset(name: str, condition: dg.AutomationCondition[dg.AssetKey]) -> 
 
     @dg.asset(
         name=name,
-        deps=[table_of_iteration(table) for table in tables_of(kinds)],
+        deps=[table_of_iteration(table) for table in with_leads(tables_of(kinds))],
         automation_condition=condition,
         description=sentence_of(kinds),
         partitions_def=iteration_partitions,

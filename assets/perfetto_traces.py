@@ -6,19 +6,17 @@ import dagster as dg
 
 from assets.automation import FIGURES_GROUP, ITERATION_NEEDED
 from assets.conventions import CODE_VERSION, OWNERS
-from assets.partitions import iteration_partitions, ranks_of_iteration
+from assets.partitions import iteration_partitions, table_of_iteration
 from assets.resources import TracevizHome
 from assets.step_faults import told_in_a_line
+from assets.steps import with_leads
 from traceviz_dag.lake.digests import digest_of
 from traceviz_dag.lake.partition_keys import parse_iteration_key
 
 
 @dg.asset(
     name="perfetto_trace",
-    deps=[
-        *(dg.AssetDep(name, partition_mapping=ranks_of_iteration) for name in ("kernels", "microbatches")),
-        *(dg.AssetDep(name) for name in ("topology", "rank_clocks")),
-    ],
+    deps=[table_of_iteration(name) for name in with_leads(("kernels", "microbatches", "topology", "rank_clocks"))],
     partitions_def=iteration_partitions,
     group_name=FIGURES_GROUP,
     automation_condition=ITERATION_NEEDED,

@@ -23,6 +23,7 @@ from assets.resources import TracevizHome
 from assets.settings import FigureSettings
 from assets.staleness import latest_tags
 from assets.step_faults import told_in_a_line
+from assets.steps import with_leads
 from traceviz_dag.lake.partition_keys import iteration_key, parse_iteration_key, parse_rank_key, rank_key
 from traceviz_dag.pipeline.workers import default_workers
 from traceviz_dag.show.registry import sentence_of, tables_of
@@ -41,7 +42,7 @@ _MADE_OF = "traceviz/made_of"
 @dg.asset(
     name=NAME,
     deps=[
-        *map(table_of_rank, _TABLES),
+        *map(table_of_rank, with_leads(_TABLES)),
         # What is asked for by itself waits for all ranks.
         dg.AssetDep("iterations", partition_mapping=ranks_of_iteration),
     ],

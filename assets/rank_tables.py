@@ -48,9 +48,7 @@ UNCLASSIFIED_LIMIT = 0.01
                 *(dg.AssetDep(table, partition_mapping=ranks_of_iteration) for table in ("topology", "process_groups")),
                 classification_rules,
             ],
-            # Ranks of PyTorch traces never have the tables of profiles: asked for by a condition of their own, they
-            # would be asked for at every cold start. Dagster requests them together with the others of this step.
-            condition=RANKS_NEEDED if name in RANK_TABLES else None,
+            condition=RANKS_NEEDED,
             skippable=True,
         )
         for name in (*RANK_TABLES, *EXTRA_TABLES)

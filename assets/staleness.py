@@ -19,6 +19,7 @@ from assets.conventions import (
 )
 from assets.lineage.recorded_files import are_as_recorded, digests_in
 from assets.partitions import rank_trace_key
+from assets.steps import TOPOLOGY_TABLES, lead_of
 from assets.topology import INPUTS_TAG, inputs_version
 from traceviz_dag.lake.digests import digest_of
 from traceviz_dag.lake.inputs import IterationInputs, RankInput, registered_if_any
@@ -33,7 +34,7 @@ from traceviz_dag.pipeline.ranks import RANK_TABLES
 MADE_OF_TAG = "traceviz/made_of"
 """Of an iteration's own tables: what they were made of, as one digest; see ``made_of``."""
 
-LAST_RECORDED = "overlap"
+LAST_RECORDED = lead_of("kernels")
 """The table of a rank whose materialization is recorded after those of all others: where it is, all are."""
 
 _PAGE = 1000
@@ -44,7 +45,7 @@ ITERATION_TABLES = (*AGGREGATED_TABLES, *ACROSS_RANKS_TABLES)
 
 def topology_is_current(instance: dg.DagsterInstance, lake: Lake, inputs: IterationInputs) -> bool:
     """Whether the stored topology was made from these inputs by this code."""
-    for name in ("topology", "process_groups"):
+    for name in TOPOLOGY_TABLES:
         tags = latest_tags(instance, name, [inputs.key]).get(inputs.key, {})
         if (tags.get(INPUTS_TAG), tags.get(CODE_VERSION_TAG)) != (inputs_version(inputs), CODE_VERSION):
             return False
@@ -130,7 +131,7 @@ def made_of(instance: dg.DagsterInstance, lake: Lake, run: str, iteration: int) 
         path = lake.path("traces", run=run, iteration=iteration, rank=rank)
         known = digest_of(path) if failed else digests_in(recorded.get(partition, {}))
         words.append(f"rank {rank} {known}")
-    paths = [lake.path(name, run=run, iteration=iteration) for name in ("topology", "process_groups")]
+    paths = [lake.path(name, run=run, iteration=iteration) for name in TOPOLOGY_TABLES]
     pairs = os.environ.get(PAIRS_VARIABLE)
     words += [
         f"{path.name} {digest_of(path) if path.is_file() else None}"

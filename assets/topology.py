@@ -13,6 +13,7 @@ from assets.partitions import iteration_partitions, ranks_of_iteration
 from assets.raw_traces import raw_traces, topology_files
 from assets.resources import TracevizHome
 from assets.step_faults import refresh_catalogue, told_in_a_line
+from assets.steps import TOPOLOGY_TABLES
 from traceviz_dag.classify.topology.unite import topology_tables
 from traceviz_dag.lake.digests import digest_of
 from traceviz_dag.lake.inputs import IterationInputs, registered
@@ -40,7 +41,7 @@ def inputs_version(inputs: IterationInputs) -> str:
             deps=[dg.AssetDep(raw_traces, partition_mapping=ranks_of_iteration), topology_files],
             condition=TOPOLOGY_NEEDED,
         )
-        for name in ("topology", "process_groups")
+        for name in TOPOLOGY_TABLES
     ],
     partitions_def=iteration_partitions,
     check_specs=[
@@ -58,7 +59,7 @@ def topology_assets(
     version = inputs_version(inputs)
     topology = read_topology(inputs, home=traceviz.folder)
     lake = traceviz.lake()
-    for name, table in zip(("topology", "process_groups"), topology_tables(topology), strict=True):
+    for name, table in zip(TOPOLOGY_TABLES, topology_tables(topology), strict=True):
         written = lake.write(name, table, run=run, iteration=iteration)
         yield dg.MaterializeResult(
             asset_key=name,

@@ -9,6 +9,7 @@ import dagster as dg
 import pytest
 
 from assets import conventions, rank_tables, staleness
+from assets.steps import lead_of
 from tests.assets.loop import (
     COMPUTED,
     ITERATION_ASSETS,
@@ -21,6 +22,7 @@ from tests.assets.loop import (
 )
 from tests.classify.topology.test_topology_file import NEW_FORM
 from tests.small_run import rank_file, write_run
+from traceviz_dag.definitions import defs
 from traceviz_dag.lake.lake import open_lake
 
 ALL_OF_7 = of_topology("job@7") | of_ranks("job@7", 0, 1, 2, 3) | of_iterations("job@7")
@@ -44,6 +46,17 @@ def computed(tmp_path_factory):
     assert loop.news() == ALL_OF_7 and loop.failures == []
     assert loop.instance.get_materialized_partitions(dg.AssetKey("nvtx_ranges")) == set(), "of profiles only"
     return loop
+
+
+def test_whoever_depends_on_a_table_waits_for_the_one_that_speaks_for_its_step():
+    graph = defs.resolve_asset_graph()
+    names = {key.to_user_string(): key for key in graph.materializable_asset_keys}
+    automated = {name for name, key in names.items() if graph.get(key).automation_condition is not None}
+    assert {"topology", "overlap", "runs", "late_ranks", "rank_figures", "perfetto_trace"} <= automated
+    assert {lead_of(name) for name in automated} == automated, "one table speaks for each step"
+    for name in automated:
+        needed = {key.to_user_string() for key in graph.get(names[name]).parent_keys}
+        assert {lead_of(table) for table in needed} - {name} <= needed, name
 
 
 @pytest.fixture

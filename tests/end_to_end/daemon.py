@@ -130,7 +130,7 @@ class Daemon:
                 assert self._process is None or self._process.poll() is None, self.log.read_text()[-3000:]
                 if time.monotonic() > deadline:
                     pytest.fail(f"not {what} after {seconds:g} s\n{told(instance)}\n{self.log.read_text()[-3000:]}")
-                time.sleep(0.3)
+                time.sleep(1)
 
     def wait_until_idle(self, what: str, expected: Collection[tuple[str, str]], since: int) -> None:
         """Wait until these partitions were materialised, nothing is under way, and automation looked twice since

@@ -1,0 +1,39 @@
+"""The steps that make several tables at once, and which of them speaks for its step to automation.
+
+A step makes all its tables or none, so one of them, its lead, bears the condition and is asked about by what comes
+after it; Dagster requests the others together with it. Every clause on a further table would say the same, at the same
+cost: Dagster evaluates each clause of each table anew at every tick.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from traceviz_dag.lake.queries import AGGREGATED_TABLES
+from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES
+from traceviz_dag.pipeline.formats.trace_format import EXTRA_TABLES
+from traceviz_dag.pipeline.ranks import RANK_TABLES
+
+TOPOLOGY_TABLES = ("topology", "process_groups")
+
+STEPS = {
+    "topology": TOPOLOGY_TABLES,
+    # The lead of the ranks is the table that is recorded last: where it is, all are.
+    "overlap": (*RANK_TABLES, *EXTRA_TABLES),
+    "runs": AGGREGATED_TABLES,
+    "late_ranks": ACROSS_RANKS_TABLES,
+}
+"""Lead → the tables of its step."""
+
+LEADS = tuple(STEPS)
+
+
+def lead_of(table: str) -> str:
+    """The table that speaks for the step of a table; a table of a step of its own speaks for itself."""
+    return next((lead for lead, tables in STEPS.items() if table in tables), table)
+
+
+def with_leads(tables: Iterable[str]) -> tuple[str, ...]:
+    """The tables, and the leads of their steps, which whoever depends on a table must depend on as well."""
+    tables = tuple(tables)
+    return tuple(dict.fromkeys((*tables, *map(lead_of, tables))))
