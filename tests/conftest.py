@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import hypothesis
 import pytest
 
+from tests.memory_folder import folder_in_memory
 from traceviz_dag.errors import UsageError
 from traceviz_dag.read.perfetto.engines import Engine, find_engine
 
@@ -30,6 +32,14 @@ _LONGEST = (
     "test_real_traces.py",
     "test_pictures_by_themselves.py",
 )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Let tests write into memory, unless ``--basetemp`` says where; pytest-xdist tells its workers the same place."""
+    if config.option.basetemp is None and (folder := folder_in_memory()) is not None:
+        config.option.basetemp = str(folder)
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
