@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from pathlib import Path
 
 import hypothesis
@@ -36,9 +37,10 @@ _LONGEST = (
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Let tests write into memory, unless ``--basetemp`` says where; pytest-xdist tells its workers the same place."""
-    if config.option.basetemp is None and (folder := folder_in_memory()) is not None:
-        config.option.basetemp = str(folder)
+    """Let tests and what they start write into memory, unless TMPDIR says where; workers of pytest-xdist inherit it."""
+    if "TMPDIR" not in os.environ and (folder := folder_in_memory()) is not None:
+        folder.mkdir()
+        os.environ["TMPDIR"], tempfile.tempdir = str(folder), None
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
