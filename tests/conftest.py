@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from multiprocessing.util import Finalize
 from pathlib import Path
 
 import hypothesis
@@ -41,7 +42,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if "TMPDIR" not in os.environ and (folder := folder_in_memory()) is not None:
         folder.mkdir()
         os.environ["TMPDIR"], tempfile.tempdir = str(folder), None
-        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+        # Behind what multiprocessing itself removes there in the end.
+        Finalize(None, shutil.rmtree, (folder, True), exitpriority=-200)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
