@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.commands.jobs import home_of, traces_of
+from traceviz_dag.analyze.causes.gains import named_edit
 from traceviz_dag.commands.main import app
-from traceviz_dag.commands.what_if.what_if import named_edit
 from traceviz_dag.lake.lake import open_lake
 
 FIGURES = ("step_ns", "predicted_step_ns", "gain_ns", "gain_low_ns", "gain_high_ns")
