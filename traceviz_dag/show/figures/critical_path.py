@@ -35,7 +35,7 @@ from traceviz_dag.show.page.blocks import (
 )
 from traceviz_dag.show.page.facts import duration, lost_ranks, place, share, step_name, steps_left_out
 from traceviz_dag.show.page.page import MARGIN, WIDTH, Caption, Page, Stretches, TimeScale, open_page
-from traceviz_dag.show.page.typography import LABEL, POINTS_PER_INCH, SMALL, TINY, typography
+from traceviz_dag.show.page.typography import LABEL, POINTS_PER_INCH, SMALL, TINY, typography, width
 from traceviz_dag.show.source import TableSource
 
 MOST_PARTS = 14
@@ -153,6 +153,7 @@ def _draw_profile(page: Page, path: StepPath, profile: Sequence[tuple[PathPart, 
     page.text(right, page.top - 0.08, "ms", SMALL, palette.QUIET_INK, "right")
     rows = [*((part.word, length) for part, length in profile), ("the step", path.step_ns)]
     thousandths = _adding_up([length for _, length in profile])
+    shares = right - max(0.5, width(f"{sum(thousandths) / 1e3:,.3f}", SMALL, bold=True) + 0.1)
     for number, (word, length) in enumerate(rows):
         band = Band(number * _PROFILE_ROW, (number + 1) * _PROFILE_ROW)
         y = page.top + band.middle
@@ -162,7 +163,7 @@ def _draw_profile(page: Page, path: StepPath, profile: Sequence[tuple[PathPart, 
             draw_boxes(axes, bar, band.part(0.18, 0.82), profile[number][0].colour, f"profile/{word}")
         told = sum(thousandths) if last else thousandths[number]
         page.text(left + _PROFILE_LABELS - 0.08, y, word, SMALL, palette.INK, "right", bold=last)
-        page.text(right - 0.52, y, share(length, path.step_ns), SMALL, palette.QUIET_INK, "right")
+        page.text(shares, y, share(length, path.step_ns), SMALL, palette.QUIET_INK, "right")
         page.text(right, y, f"{told / 1e3:,.3f}", SMALL, palette.INK, "right", bold=last)
 
 
