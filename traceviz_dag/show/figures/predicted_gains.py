@@ -51,14 +51,15 @@ def draw_predicted_gains(source: TableSource) -> Figure | None:
         return None
     refused = _refused_edits(table)
     steps = max(row["steps"] for row in told)
-    shown = [{**row, "refusal": None} for row in told if _changes(row)][: MOST_ROWS - len(refused)]
+    changing = [row for row in told if _changes(row)] or told
+    shown = [{**row, "refusal": None} for row in changing[: MOST_ROWS - len(refused)]]
     low = min([0, *(row["gain_low_ns"] for row in shown)])
     high = max([1, *(row["gain_high_ns"] for row in shown)])
     scale = TimeScale.of(max(high - low, 1))
     labels = [*(_label(row, steps) for row in shown), *(named_edit(row) for row in refused)]
     left = min(max(width(label, LABEL) for label in labels) + 0.2, _WIDEST_LABEL)
     with typography():
-        page = open_page(_caption(source, table, told, len(shown)), _ROW * len(labels), _AXIS)
+        page = open_page(_caption(source, table, told, changing[len(shown) :]), _ROW * len(labels), _AXIS)
         axes = page.axes(0.0, _ROW * len(labels), left, _NUMBERS)
         _prepare(axes, (low / scale.per_unit, high / scale.per_unit), _ROW * len(labels), scale.unit)
         for x, word in zip(_COLUMN_ENDS, ("gain", "of step", "at least", "at most"), strict=True):
@@ -136,7 +137,10 @@ def _share(part: int, whole: int) -> str:
 
 
 def _caption(
-    source: TableSource, table: Sequence[Mapping[str, Any]], told: Sequence[Mapping[str, Any]], shown: int
+    source: TableSource,
+    table: Sequence[Mapping[str, Any]],
+    told: Sequence[Mapping[str, Any]],
+    rest: Sequence[Mapping[str, Any]],
 ) -> Caption:
     steps, step_ns = told[0]["steps"], max(row["step_ns"] for row in told)
     numbers = sorted({row["step"] for row in table if row["refusal"] is None and row["step"] is not None})
@@ -144,12 +148,11 @@ def _caption(
     errors = [row["replay_error"] for row in table if row["refusal"] is None]
     low, high = (f"{100 * error:+.1f} %".replace("-", "−") for error in (min(errors), max(errors)))
     error = low if low == high else f"{low} to {high}"
-    rest = [row for row in told if _changes(row)][shown:]
     idle = [named_edit(row) for row in told if not _changes(row)]
     fewer = f"{len(rest)} more gain {duration(rest[0]['gain_ns'])} or less each" if rest else ""
     none = f"no effect: {', '.join(idle)}" if idle else ""
     entries = [LegendEntry("gain", palette.HIDDEN)]
-    if any(_changes(row) and not _is_gain(row) for row in told):
+    if not all(_is_gain(row) for row in told if _changes(row)):
         entries.append(LegendEntry("its error bar holds 0: it may be no gain", palette.COMPUTATION_ONLY))
     return Caption(
         title=_finding(told),
