@@ -146,7 +146,7 @@ def _print_imbalance(rows: Sequence[dict[str, Any]], limit: int) -> None:
     if not uneven:
         return
     shown = uneven[: limit or None]
-    title = "Critical imbalance: on the path beyond what the mean rank runs"
+    title = "Critical imbalance, the path beyond the mean rank"
     print_table(
         title if len(shown) == len(uneven) else f"{title}: the first {len(shown)} of {len(uneven)}",
         ["category", "on the path ms", "mean rank ms", "imbalance ms"],

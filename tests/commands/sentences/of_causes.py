@@ -187,7 +187,7 @@ CAUSES_TABLES = (
     _profile("Pipeline stages that the path runs on", "stage"),
     _profile("What runs on the path, by category", "category", "coalesce(category, 'host')"),
     PrintedTable(
-        f"Critical imbalance: on the path beyond what the mean rank runs{_FIRST}",
+        f"Critical imbalance, the path beyond the mean rank{_FIRST}",
         f"{_IMBALANCE} SELECT *, path / 1e6 AS path_ms, mean / 1e6 AS mean_ms, imbalance / 1e6 AS imbalance_ms "
         f"FROM uneven ORDER BY imbalance DESC, category LIMIT {_SHOWN}",
         {

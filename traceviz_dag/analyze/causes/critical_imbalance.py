@@ -31,18 +31,23 @@ def critical_imbalance(step: StepWork, times: Sequence[Times], path: CriticalPat
     mine = [_time_by_category(work, own) for work, own in zip(step.works, times, strict=True)]
     names = sorted({name for each in mine for name in each})
     on_path = _path_by_category(step, path)
-    length = np.array([on_path.get(name, 0) for name in names], np.int64)
-    mean = np.array([sum(each.get(name, 0) for each in mine) // len(mine) for name in names], np.int64)
+    told = [imbalance(on_path.get(name, 0), [each.get(name, 0) for each in mine]) for name in names]
     return CRITICAL_IMBALANCE.from_columns(
         {
             "step": nullable(np.full(len(names), number)),
             "category": names,
-            "path_ns": length,
-            "mean_ns": mean,
+            "path_ns": [on_path.get(name, 0) for name in names],
+            "mean_ns": [mean_ns for mean_ns, _ in told],
             "ranks": np.full(len(names), len(mine)),
-            "imbalance_ns": np.maximum(length - mean, 0),
+            "imbalance_ns": [imbalance_ns for _, imbalance_ns in told],
         }
     )
+
+
+def imbalance(path_ns: int, by_rank: Sequence[int]) -> tuple[int, int]:
+    """The mean of the ranks' times, rounded down, and what the path has beyond it; ns."""
+    mean = sum(by_rank) // len(by_rank)
+    return mean, max(path_ns - mean, 0)
 
 
 def _time_by_category(work: RankWork, times: Times) -> dict[str, int]:

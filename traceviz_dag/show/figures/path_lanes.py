@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from traceviz_dag.analyze.causes.critical_path import PathCause
-from traceviz_dag.analyze.kernel_intervals import codes, integers
+from traceviz_dag.analyze.kernel_intervals import integers
 from traceviz_dag.analyze.matching.communications import optional_integers
 from traceviz_dag.arrays import Bool, Int64
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.show.page import palette
-from traceviz_dag.vocabulary import Category
+from traceviz_dag.vocabulary import Category, Phase
 
 MOST_LANES = 20
 """Lanes that a page can show; of more ranks, each stage is one lane, or the ranks with the most of the path are."""
@@ -25,7 +25,8 @@ SEGMENT_COLUMNS = (
     *("step", "segment", "rank", "stage", "cause", "category", "phase", "chunk", "microbatch", "duration_ns"),
 )
 
-_OTHERS = -2
+_OTHERS, _ONE_COLOUR = -2, 0.75
+_BACKWARD = pa.array([Phase.BACKWARD.value, Phase.RECOMPUTE.value])
 
 _WORDS = {
     Category.FWD_COMPUTATION: "forward computation",
@@ -67,7 +68,7 @@ class StepPath:
         edges_ns: where segments begin, and where the last one ends: time along the path.
         rank, stage: of each; the stage is ``MISSING`` where unknown.
         part: place in ``parts`` of what each is. transfers: whether it is a communication for which all have arrived.
-        phase: code; microbatch, chunk: ``MISSING`` where none.
+        backward: whether it is of a backward step, recompute included. microbatch, chunk: ``MISSING`` where none.
     """
 
     step: int | None
@@ -78,7 +79,7 @@ class StepPath:
     part: Int64
     parts: tuple[PathPart, ...]
     transfers: Bool
-    phase: Int64
+    backward: Bool
     chunk: Int64
     microbatch: Int64
 
@@ -129,7 +130,7 @@ def longest_path(segments: pa.Table) -> StepPath | None:
         part=part,
         parts=parts,
         transfers=np.asarray(pc.equal(mine["cause"].cast(pa.string()), PathCause.TRANSFER.value), np.bool_),
-        phase=codes(mine, "phase")[0].astype(np.int64),
+        backward=np.asarray(pc.fill_null(pc.is_in(mine["phase"].cast(pa.string()), _BACKWARD), False), np.bool_),
         chunk=optional_integers(mine, "chunk"),
         microbatch=optional_integers(mine, "microbatch"),
     )
@@ -200,13 +201,14 @@ def _stage_label(stage: int, counts: Mapping[int, int]) -> str:
 def microbatch_runs(path: StepPath, lane: Int64) -> list[tuple[int, int, int, str, str]]:
     """Where the path stays on a micro-batch's step in one lane: lane, begin and end in ns, its number, and its colour.
 
-    What has no micro-batch, such as the host between two kernels, ends no run.
+    What has no micro-batch, such as the host between two kernels, ends no run. A run of many colours, on which no number
+    can be read, is left out.
     """
     inside = np.flatnonzero(path.microbatch != MISSING)
     if not len(inside):
         return []
     moved = np.concatenate([[0], np.cumsum(lane[1:] != lane[:-1])])
-    keys = np.stack([moved, path.phase, path.chunk, path.microbatch])[:, inside]
+    keys = np.stack([moved, path.backward, path.chunk, path.microbatch])[:, inside]
     opens = np.concatenate([[True], (keys[:, 1:] != keys[:, :-1]).any(axis=0)])
     first = np.flatnonzero(opens)
     last = np.append(first[1:], len(inside)) - 1
@@ -214,6 +216,8 @@ def microbatch_runs(path: StepPath, lane: Int64) -> list[tuple[int, int, int, st
     for begin, end in zip(first.tolist(), last.tolist(), strict=True):
         rows = inside[begin : end + 1]
         time = np.bincount(path.part[rows], weights=path.duration_ns[rows], minlength=len(path.parts))
+        if time.max() < _ONE_COLOUR * time.sum():
+            continue
         colour = path.parts[int(time.argmax())].colour
         start, stop = int(path.edges_ns[rows[0]]), int(path.edges_ns[rows[-1] + 1])
         runs.append((int(lane[rows[0]]), start, stop, str(path.microbatch[rows[0]]), colour))
