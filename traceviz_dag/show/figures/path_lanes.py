@@ -201,8 +201,8 @@ def _stage_label(stage: int, counts: Mapping[int, int]) -> str:
 def microbatch_runs(path: StepPath, lane: Int64) -> list[tuple[int, int, int, str, str]]:
     """Where the path stays on a micro-batch's step in one lane: lane, begin and end in ns, its number, and its colour.
 
-    What has no micro-batch, such as the host between two kernels, ends no run. A run of many colours, on which no number
-    can be read, is left out.
+    What has no micro-batch, such as the host between two kernels, ends no run. A run of many colours is left out: no
+    number can be read on it.
     """
     inside = np.flatnonzero(path.microbatch != MISSING)
     if not len(inside):
