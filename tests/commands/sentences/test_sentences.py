@@ -231,7 +231,7 @@ FALSE = [
     ("critical-path", "slow_rank", r"(\n +work +)(\d)", r"\g<1>1\2"),
     ("critical-path", "slow_rank", r"(\n +pp_communication +)(\d)", r"\g<1>1\2"),
     ("critical-path", "two_steps", "2 steps, ", "3 steps, "),
-    ("critical-path", "bad_split", r"(\n +fwd_computation +[\d.]+ +)(\d)([\d.]+ +\d)", r"\g<1>1\2\3"),
+    ("critical-path", "bad_split", r"(\n +bwd_computation +[\d.]+ +)(\d)([\d.]+ +\d+\.)", r"\g<1>1\2\3"),
     ("what-if", "slow_rank", "fix rank 5", "fix rank 4"),
     ("what-if", "slow_rank", r"(fix rank 5 +)(\d)", r"\g<1>1\2"),
     ("what-if", "slow_rank", r"the first 12 of (\d+)", r"the first 12 of 1\1"),
