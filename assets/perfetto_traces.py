@@ -13,17 +13,19 @@ from assets.steps import with_leads
 from traceviz_dag.lake.digests import digest_of
 from traceviz_dag.lake.partition_keys import parse_iteration_key
 
+_TABLES = ("kernels", "microbatches", "topology", "rank_clocks", "path_segments")
+
 
 @dg.asset(
     name="perfetto_trace",
-    deps=[table_of_iteration(name) for name in with_leads(("kernels", "microbatches", "topology", "rank_clocks"))],
+    deps=[table_of_iteration(name) for name in with_leads(_TABLES)],
     partitions_def=iteration_partitions,
     group_name=FIGURES_GROUP,
     automation_condition=ITERATION_NEEDED,
     owners=OWNERS,
     kinds={"perfetto"},
     code_version=CODE_VERSION,
-    description="All ranks in one native Perfetto trace: streams, micro-batches, arrows, counters, clocks stated.",
+    description="All ranks in one native Perfetto trace: streams, micro-batches, critical path, arrows, counters.",
 )
 @told_in_a_line
 def perfetto_trace(context: dg.AssetExecutionContext, traceviz: TracevizHome) -> dg.MaterializeResult:

@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.commands.jobs import home_of, traces_of
+from traceviz_dag.analyze.causes.gains import named_edit
 from traceviz_dag.commands.main import app
-from traceviz_dag.commands.what_if.what_if import named_edit
 from traceviz_dag.lake.lake import open_lake
 
 FIGURES = ("step_ns", "predicted_step_ns", "gain_ns", "gain_low_ns", "gain_high_ns")
@@ -72,6 +72,60 @@ def test_the_path_adds_up_to_the_step_in_every_profile():
         assert sum(row["path_ns"] for row in answer[name]) == answer["step_ns"]
     assert sum(leg["duration_ns"] for leg in answer["legs"]) == answer["step_ns"]
     assert 0 < answer["critical_items"] <= answer["items"]
+
+
+def test_the_view_of_profiles_is_what_is_printed_and_each_adds_up_to_its_step():
+    lake = open_lake(home_of("two_steps"))
+    summed = "step, sum({})::BIGINT AS ns"
+    steps = lake.query(
+        f"SELECT {summed.format('duration_ns')} FROM path_segments GROUP BY ALL ORDER BY step"
+    ).to_pylist()
+    sums = lake.query(
+        f"SELECT profile, {summed.format('path_ns')}, sum(share) AS share FROM path_profiles GROUP BY ALL ORDER BY ALL"
+    ).to_pylist()
+    profiles = ("category", "cause", "dimension", "module", "rank", "stage")
+    assert [(row["profile"], row["step"], row["ns"]) for row in sums] == [
+        (profile, step["step"], step["ns"]) for profile in profiles for step in steps
+    ]
+    assert len(steps) == 2 and all(row["share"] == pytest.approx(1) for row in sums)
+    (answer,) = rows("critical-path", "--home", home_of("two_steps"))
+    told = lake.query("SELECT profile, name, sum(path_ns)::BIGINT AS ns FROM path_profiles GROUP BY ALL").to_pylist()
+    for profile in profiles:
+        shown = {None if row[profile] is None else str(row[profile]): row["path_ns"] for row in answer[profile]}
+        assert shown == {row["name"]: row["ns"] for row in told if row["profile"] == profile}
+        assert [row["path_ns"] for row in answer[profile]] == sorted(shown.values(), reverse=True)
+
+
+def test_critical_imbalance_is_the_paths_time_less_the_mean_ranks():
+    home = home_of("bad_split")
+    (answer,) = rows("critical-path", "--home", home)
+    found = {row["category"]: row for row in answer["critical_imbalance"]}
+    lake = open_lake(home)
+    on_path = lake.query(
+        "SELECT category, sum(duration_ns)::BIGINT AS ns FROM path_segments WHERE cause IN ('work', 'transfer') "
+        "GROUP BY ALL"
+    ).to_pylist()
+    assert {row["category"]: row["ns"] for row in on_path} == {
+        name: row["path_ns"] for name, row in found.items() if row["path_ns"]
+    }
+    ran = lake.query(
+        "SELECT category, kind, sum(duration_ns)::BIGINT // 4 AS ns FROM kernels WHERE step IS NOT NULL GROUP BY ALL"
+    ).to_pylist()
+    assert {row["category"] for row in ran} == found.keys()
+    for row in ran:
+        mine = found[row["category"]]
+        assert mine["imbalance_ns"] == max(0, mine["path_ns"] - mine["mean_ns"])
+        if row["kind"] == "communication":
+            assert mine["mean_ns"] <= row["ns"], "waiting is no time of a category"
+        else:
+            assert mine["mean_ns"] == row["ns"]
+    assert found["bwd_computation"]["imbalance_ns"] > 0.1 * answer["step_ns"]
+    assert found["pp_communication"]["mean_ns"] < 0.5 * next(
+        r["ns"] for r in ran if r["category"] == "pp_communication"
+    )
+    (alone,) = rows("critical-path", "--home", home_of("one_rank"), code=2)
+    assert not any(row["imbalance_ns"] for row in alone["critical_imbalance"])
+    assert "Critical imbalance" not in ask("critical-path", "--home", home_of("one_rank"))[1]
 
 
 def test_a_limit_cuts_the_print_and_not_the_json():

@@ -15,6 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.analyze.test_metrics_handbook import tables_of
+from traceviz_dag.analyze.causes.critical_imbalance import imbalance
 from traceviz_dag.analyze.causes.graph import graph_of
 from traceviz_dag.commands.main import app
 from traceviz_dag.commands.what_if.of_records import what_if_of_records
@@ -66,6 +67,18 @@ def test_the_worked_example_of_replay():
     for node, step in (("a", 90), ("d", 80)):
         faster = durations - 10 * (np.array(names) == node)
         assert graph.ends(faster).max() == step
+
+
+def test_the_worked_example_of_critical_imbalance():
+    (nodes,) = tables_of(PAGE, "Worked example: replay")
+    (rows,) = tables_of(PAGE, "Worked example: critical imbalance")
+    duration = {row["node"]: row["duration"] for row in nodes}
+    on_path = [row["node"] for row in nodes if row["slack"] == 0 and row["node"] in "abcdef"]
+    assert len(rows) == 3
+    for row, members in zip(rows, ("ad", "be", "cf"), strict=True):
+        assert [row["rank 0"], row["rank 1"]] == [duration[node] for node in members]
+        assert row["on the path"] == sum(duration[node] for node in members if node in on_path)
+        assert imbalance(row["on the path"], [row["rank 0"], row["rank 1"]]) == (row["mean"], row["imbalance"])
 
 
 def test_the_published_job_has_the_slowdown_of_the_page(shared_data, capsys):

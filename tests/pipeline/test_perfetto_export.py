@@ -19,6 +19,7 @@ from traceviz_dag.pipeline.figures import LakeSource
 from traceviz_dag.pipeline.perfetto_export import export_iteration, export_path, match_ranks
 from traceviz_dag.read.perfetto.engines import Engine
 from traceviz_dag.read.perfetto.session import TraceSession, open_trace
+from traceviz_dag.show.page.facts import duration
 from traceviz_dag.show.perfetto.iteration import ALLOCATED, EXPOSED, IN_FLIGHT, Scope, write_iteration_trace
 from traceviz_dag.simulate.job import simulate
 from traceviz_dag.simulate.settings import JobSettings
@@ -100,6 +101,7 @@ def test_arrows_run_from_sends_to_receives_and_never_against_time(source: LakeSo
     assert written.backward == 0
     assert (flows["ended"] >= flows["begun"]).all()
     assert (flows["sender"] != flows["receiver"]).all()
+    flows = flows[flows["category"] != "critical_path"]
     messages = flows[flows["category"] == "pp_communication"]
     matched = match_ranks(source)
     assert matched is not None
@@ -109,6 +111,74 @@ def test_arrows_run_from_sends_to_receives_and_never_against_time(source: LakeSo
     assert len(messages) == len(set(zip(*(end.tolist() for end in ends), strict=True)))
     ranks = messages[["sender", "receiver"]].apply(lambda column: column.str.extract(r"rank (\d+)")[0].astype(int))
     assert set((ranks["sender"] - ranks["receiver"]).abs()) == {TENSOR}
+
+
+PATH = """
+SELECT s.id, s.ts, s.dur, s.name, t.parent_id IS NULL AS whole, coalesce(r.name, '') AS rank_name,
+    extract_arg(s.arg_set_id, 'debug.segment') AS segment, extract_arg(s.arg_set_id, 'debug.rank') AS rank,
+    extract_arg(s.arg_set_id, 'debug.stage') AS stage, extract_arg(s.arg_set_id, 'debug.cause') AS cause,
+    extract_arg(s.arg_set_id, 'debug.category') AS category, extract_arg(s.arg_set_id, 'debug.module') AS module,
+    extract_arg(s.arg_set_id, 'debug.microbatch') AS microbatch,
+    extract_arg(s.arg_set_id, 'debug.kernel_id') AS kernel_id
+FROM slice s JOIN track t ON s.track_id = t.id LEFT JOIN track r ON t.parent_id = r.id
+WHERE s.category = 'critical_path' ORDER BY segment
+"""
+
+
+def test_the_critical_path_comes_back_as_one_lane_and_on_its_ranks(source: LakeSource, exported) -> None:
+    _, session = exported
+    found = frame(session, PATH)
+    lane, of_ranks = (
+        found[found["whole"] == 1].reset_index(drop=True),
+        found[found["whole"] == 0].reset_index(drop=True),
+    )
+    expected = source.lake.query("SELECT * FROM path_segments ORDER BY segment").to_pandas()
+    columns = ("segment", "rank", "stage", "cause", "category", "module", "microbatch", "kernel_id")
+    for part in (lane, of_ranks):
+        for column in columns:
+            pd.testing.assert_series_equal(part[column], expected[column], check_dtype=False)
+        assert part["dur"].tolist() == expected["duration_ns"].tolist()
+    assert (
+        len(
+            session.query(
+                "SELECT DISTINCT track_id FROM slice s JOIN track t ON s.track_id = t.id "
+                "WHERE category = 'critical_path' AND t.parent_id IS NULL"
+            )
+        )
+        == 1
+    )
+    assert (lane["ts"] + lane["dur"]).tolist()[:-1] == lane["ts"].tolist()[1:], "no gap, and no overlap"
+    assert [int(name.rpartition(" ")[2]) for name in of_ranks["rank_name"]] == of_ranks["rank"].tolist()
+    # On its rank a segment of a kernel's run is inside the kernel, on the clock of the trace.
+    kernels = source.lake.query(
+        "SELECT segment, aligned_start_ns AS start, aligned_start_ns + k.duration_ns AS end FROM path_segments p "
+        "JOIN kernels_aligned k USING (run, iteration, rank, kernel_id) WHERE cause IN ('work', 'transfer')"
+    ).to_pandas()
+    inside = of_ranks.merge(kernels, on="segment")
+    assert len(inside) > 20
+    assert ((inside["start"] <= inside["ts"]) & (inside["ts"] + inside["dur"] <= inside["end"])).all()
+    away = int((lane["ts"] - of_ranks["ts"]).abs().max())
+    (said,) = session.query(
+        "SELECT extract_arg(arg_set_id, 'debug.critical path') AS said FROM slice WHERE name GLOB 'clocks*'"
+    )["said"].to_pylist()
+    assert f"segments are up to {duration(away)} from where their ranks have them" in said
+
+
+def test_arrows_of_the_path_are_where_it_moves_to_another_rank(source: LakeSource, exported) -> None:
+    _, session = exported
+    flows = frame(
+        session,
+        "SELECT extract_arg(a.arg_set_id, 'debug.segment') AS begun, "
+        "extract_arg(b.arg_set_id, 'debug.segment') AS ended FROM flow f JOIN slice a ON f.slice_out = a.id "
+        "JOIN slice b ON f.slice_in = b.id "
+        "WHERE a.category = 'critical_path' ORDER BY begun",
+    )
+    moves = source.lake.query(
+        "SELECT segment FROM (SELECT segment, rank, lead(rank) OVER (ORDER BY segment) AS next FROM path_segments) "
+        "WHERE rank <> next ORDER BY segment"
+    )["segment"].to_pylist()
+    assert flows["begun"].tolist() == moves and len(moves) > 2
+    assert (flows["ended"] - flows["begun"]).tolist() == [1] * len(moves)
 
 
 def test_micro_batches_and_counters_come_back(source: LakeSource, exported) -> None:
@@ -146,6 +216,9 @@ def test_a_pipeline_alone_and_clocks_as_recorded(source: LakeSource, trace_proce
         assert session.problems == []
         statement = session.query("SELECT name FROM slice WHERE name GLOB 'clocks*'")["name"].to_pylist()
         assert statement == [written.clock]
+        path = frame(session, PATH)
+        crossed = set(path[path["whole"] == 1]["rank"].tolist())
+        assert set(path[path["whole"] == 0]["rank"].tolist()) == crossed & {1, 3}
     with pytest.raises(UsageError, match="no pipeline 7; known are 0, 1"):
         export_iteration(source, Scope.PIPELINE, 7)
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import pyarrow as pa
 
 from tests.show.job import STEP, ZERO, MemorySource, one_row
+from traceviz_dag.tables import TABLES
 
 US, MS = 1_000, 1_000_000
 STEP_NS = 40 * MS
@@ -167,3 +169,32 @@ def period_job() -> MemorySource:
             )
     rows.append(one_row("periods", pair="computation + dp", kind="dimension", stage=0, rank=0, refusal="no dp in it"))
     return MemorySource({"periods": {None: pa.concat_tables(rows)}})
+
+
+def path_job(
+    segments: Sequence[tuple[int, int | None, str, str | None, int]], stages: dict[int, int | None], step: int = STEP
+) -> MemorySource:
+    """A critical path: rank, micro-batch, cause, category and duration of each segment; and the stage of each rank."""
+    rank, microbatch, cause, category, length = (list(column) for column in zip(*segments, strict=True))
+    phases = ["backward" if "bwd" in str(each) else "forward" for each in category]
+    told = {
+        **{"rank": rank, "microbatch": microbatch, "cause": cause, "category": category, "duration_ns": length},
+        **{"step": [step] * len(rank), "segment": range(len(rank)), "stage": [stages[each] for each in rank]},
+        "phase": [None if each is None else phase for each, phase in zip(microbatch, phases, strict=True)],
+        "start_ns": ZERO + np.cumsum(length) - length,
+    }
+    names = [column.name for column in TABLES["path_segments"].columns]
+    table = TABLES["path_segments"].from_columns({name: told.get(name, [None] * len(rank)) for name in names})
+    items = [one_row("path_items", step=step, rank=rank, stage=stage) for rank, stage in stages.items()]
+    return MemorySource({"path_segments": {None: table}, "path_items": {None: pa.concat_tables(items)}})
+
+
+def gain_rows(gains: Sequence[dict[str, object]], step_ns: int = STEP_NS) -> pa.Table:
+    """Edits with their gains, as the table what_if has them."""
+    rows = []
+    for each in gains:
+        known = {} if "refusal" in each else {"step_ns": step_ns, "replay_error": -0.01}
+        if known:
+            known["predicted_step_ns"] = step_ns - each["gain_ns"]
+        rows.append(one_row("what_if", **{"step": STEP, **known, **each}))
+    return pa.concat_tables(rows)

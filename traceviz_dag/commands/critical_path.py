@@ -22,6 +22,8 @@ from traceviz_dag.commands.common.output import milliseconds, percent, print_jso
 from traceviz_dag.errors import UsageError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from traceviz_dag.pipeline.across_ranks import StoredIteration
 
 _TITLES = {
@@ -30,6 +32,9 @@ _TITLES = {
     "stage": "Pipeline stages that the path runs on",
     "category": "What runs on the path, by category",
 }
+
+_NUMBERS = ("rank", "stage")
+"""Profiles whose parts are numbers; in the view all are texts."""
 
 
 def critical_path(
@@ -62,7 +67,8 @@ def critical_path(
 
 
 def _answer(iteration: StoredIteration) -> dict[str, Any]:
-    from traceviz_dag.analyze.causes.path_profile import path_legs, path_profile
+    from traceviz_dag.analyze.causes.path_legs import path_legs
+    from traceviz_dag.lake.across_ranks_views import PROFILED_BY
 
     segments, steps = iteration.table("path_segments"), iteration.table("what_if")
     refusals = sorted(set(steps["refusal"].drop_null().to_pylist()))
@@ -77,9 +83,41 @@ def _answer(iteration: StoredIteration) -> dict[str, Any]:
         "items": items.num_rows,
         "critical_items": sum(items["critical"].to_pylist()),
         "edges": _edges(iteration),
-        **{name: path_profile(segments, name) for name in (*_TITLES, "module", "dimension")},
+        **_profiles(iteration, segments, PROFILED_BY),
+        "critical_imbalance": _imbalance(iteration.table("critical_imbalance")),
         "legs": path_legs(segments),
     }
+
+
+def _profiles(
+    iteration: StoredIteration, segments: pa.Table, profiled_by: Sequence[str]
+) -> dict[str, list[dict[str, Any]]]:
+    """The rows of the view ``path_profiles``, summed over the steps; of each profile the longest first."""
+    import pyarrow as pa
+
+    from traceviz_dag.lake.across_ranks_views import PATH_PROFILES, rows_of_view
+
+    for name, value in (("iteration", pa.scalar(iteration.iteration, pa.int64())), ("run", pa.scalar(iteration.run))):
+        segments = segments.add_column(0, name, pa.repeat(value, segments.num_rows))
+    rows = rows_of_view(PATH_PROFILES, path_segments=segments)
+    summed = rows.group_by(["profile", "name"]).aggregate([("path_ns", "sum")]).to_pylist()
+    profiles: dict[str, list[dict[str, Any]]] = {}
+    for by in profiled_by:
+        mine = [(row["name"], row["path_ns_sum"]) for row in summed if row["profile"] == by]
+        total = sum(length for _, length in mine)
+        profiles[by] = [
+            {by: int(name) if by in _NUMBERS and name is not None else name, "path_ns": length, "share": length / total}
+            for name, length in sorted(mine, key=lambda part: (-part[1], str(part[0])))
+        ]
+    return profiles
+
+
+def _imbalance(table: pa.Table) -> list[dict[str, Any]]:
+    """The rows of the table ``critical_imbalance``, summed over the steps; the largest first."""
+    sums = [f"{name}_ns" for name in ("path", "mean", "imbalance")]
+    summed = table.group_by("category").aggregate([(name, "sum") for name in sums])
+    rows = summed.select(["category", *(f"{name}_sum" for name in sums)]).rename_columns(["category", *sums])
+    return sorted(rows.to_pylist(), key=lambda row: (-row["imbalance_ns"], row["category"]))
 
 
 def _edges(iteration: StoredIteration) -> list[dict[str, Any]]:
@@ -100,6 +138,23 @@ def _print(iteration: StoredIteration, answer: dict[str, Any], limit: int) -> No
             [name, "ms", "of the step"],
             [[_word(row, name), milliseconds(row["path_ns"]), percent(row["share"])] for row in rows[: limit or None]],
         )
+    _print_imbalance(answer["critical_imbalance"], limit)
+
+
+def _print_imbalance(rows: Sequence[dict[str, Any]], limit: int) -> None:
+    uneven = [row for row in rows if row["imbalance_ns"]]
+    if not uneven:
+        return
+    shown = uneven[: limit or None]
+    title = "Critical imbalance, the path beyond the mean rank"
+    print_table(
+        title if len(shown) == len(uneven) else f"{title}: the first {len(shown)} of {len(uneven)}",
+        ["category", "on the path ms", "mean rank ms", "imbalance ms"],
+        [
+            [row["category"], *(milliseconds(row[f"{name}_ns"]) for name in ("path", "mean", "imbalance"))]
+            for row in shown
+        ],
+    )
 
 
 def _word(row: dict[str, Any], name: str) -> object:

@@ -1,8 +1,11 @@
-"""Views across ranks, over the views of the tables: kernels on the common clock."""
+"""Views across ranks, over the views of the tables: kernels on the common clock, profiles of the critical path."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+import duckdb
+import pyarrow as pa
 
 from traceviz_dag.tables import KERNELS, PARTITION_COLUMNS
 
@@ -47,4 +50,45 @@ FROM kernels LEFT JOIN rank_clocks USING (run, iteration, rank)
     ),
 )
 
-VIEWS = (KERNELS_ALIGNED,)
+PROFILED_BY = ("cause", "rank", "stage", "category", "module", "dimension")
+"""Columns of ``path_segments`` by which there is a profile of the critical path."""
+
+PATH_PROFILES = View(
+    "path_profiles",
+    "What of a step's critical path is of one cause, rank, stage, category, module or dimension: six profiles.",
+    "\nUNION ALL\n".join(
+        f"""
+SELECT
+    run, iteration, step, '{by}' AS profile, CAST({by} AS VARCHAR) AS name,
+    CAST(sum(duration_ns) AS BIGINT) AS path_ns,
+    sum(duration_ns) / sum(sum(duration_ns)) OVER (PARTITION BY run, iteration, step) AS share
+FROM path_segments GROUP BY run, iteration, step, {by}
+""".strip()
+        for by in PROFILED_BY
+    ),
+    (
+        *((name, PARTITION_COLUMNS[name].comment) for name in ("run", "iteration")),
+        ("step", "Number of the ProfilerStep; NULL where the file has none."),
+        ("profile", "What it is by: cause, rank, stage, category, module or dimension."),
+        (
+            "name",
+            "Which of these the part is of, as text; NULL for the host's time, and where there is none or unknown.",
+        ),
+        ("path_ns", "Its time on the path, ns; the parts of one profile add up to the step."),
+        ("share", "path_ns over the step."),
+    ),
+)
+
+VIEWS = (KERNELS_ALIGNED, PATH_PROFILES)
+
+
+def rows_of_view(view: View, **tables: pa.Table) -> pa.Table:
+    """What a view gives of tables that need not be in a lake.
+
+    Args:
+        tables: what its query names, with the partition columns that it uses.
+    """
+    with duckdb.connect() as connection:
+        for name, table in tables.items():
+            connection.register(name, table)
+        return connection.sql(view.sql).to_arrow_table()

@@ -17,6 +17,7 @@ from traceviz_dag.analyze.causes.causes_tables import (
     refused_what_if,
     what_if_table,
 )
+from traceviz_dag.analyze.causes.critical_imbalance import critical_imbalance
 from traceviz_dag.analyze.causes.critical_path import critical_path
 from traceviz_dag.analyze.causes.kernel_edges import kernel_edges
 from traceviz_dag.analyze.causes.rank_kernels import KERNEL_COLUMNS, RankKernels, kernels_of_step, rank_kernels
@@ -30,10 +31,10 @@ from traceviz_dag.arrays import NONE, Int64
 from traceviz_dag.classify.topology.types import Topology
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.read.events import MISSING
-from traceviz_dag.tables import PATH_EDGES, PATH_ITEMS, PATH_SEGMENTS, WHAT_IF
+from traceviz_dag.tables import CRITICAL_IMBALANCE, PATH_EDGES, PATH_ITEMS, PATH_SEGMENTS, WHAT_IF
 from traceviz_dag.vocabulary import ALL_DIMENSIONS, CPU_DEVICE
 
-CAUSES_TABLES = ("path_edges", "path_segments", "path_items", "what_if")
+CAUSES_TABLES = ("path_edges", "path_segments", "path_items", "critical_imbalance", "what_if")
 """The tables that this module makes."""
 
 _MESSAGE = 1 << 48
@@ -100,10 +101,11 @@ def causes_tables(source: Source, collectives: pa.Table, messages: pa.Table) -> 
         modules = {rank: source.kernels(rank, _MODULE_COLUMNS) for rank in step.ranks}
         parts["path_segments"].append(path_segments(step, path, stages, number, modules.__getitem__))
         parts["path_items"].append(path_items(step, what_if.times, path, stages, number))
+        parts["critical_imbalance"].append(critical_imbalance(step, what_if.times, path, number))
         parts["what_if"].append(what_if_table(what_if.standard(), number))
     return {
         table.name: pa.concat_tables([table.schema.empty_table(), *parts[table.name]]).unify_dictionaries()
-        for table in (PATH_EDGES, PATH_SEGMENTS, PATH_ITEMS, WHAT_IF)
+        for table in (PATH_EDGES, PATH_SEGMENTS, PATH_ITEMS, CRITICAL_IMBALANCE, WHAT_IF)
     }
 
 

@@ -37,6 +37,8 @@ _DEVICE_SLICES = """
 SELECT id, ts, dur, name, extract_arg(arg_set_id, 'args.correlation') AS correlation
 FROM slice WHERE category IN ('kernel', 'gpu_memcpy', 'gpu_memset')
 """
+# By an argument: Perfetto's filter for an unequal category drops slices of other categories, too.
+_NOT_OF_PATH = "extract_arg({}, 'debug.segment') IS NULL"
 _OWN_EXPORT = "SELECT count(*) AS found FROM args WHERE flat_key = 'debug.kernel_id'"
 
 
@@ -178,14 +180,14 @@ def _from_own_export(session: TraceSession) -> Joined:
     facts = ", ".join(f"extract_arg(arg_set_id, 'debug.{column}') AS {column}" for column in kept)
     session.query(
         f"CREATE PERFETTO TABLE {KERNELS} AS SELECT id AS slice_id, ts, dur, category, {facts} FROM slice "
-        "WHERE extract_arg(arg_set_id, 'debug.kernel_id') IS NOT NULL"
+        f"WHERE extract_arg(arg_set_id, 'debug.kernel_id') IS NOT NULL AND {_NOT_OF_PATH.format('arg_set_id')}"
     )
     session.query(
         f"CREATE PERFETTO TABLE {MICROBATCHES} AS SELECT s.id AS slice_id, ts, dur, s.name, t.name AS track, "
         "extract_arg(s.arg_set_id, 'debug.phase') AS phase, extract_arg(s.arg_set_id, 'debug.chunk') AS chunk, "
         "extract_arg(s.arg_set_id, 'debug.microbatch') AS microbatch FROM slice s JOIN track t ON s.track_id = t.id "
         "WHERE extract_arg(s.arg_set_id, 'debug.microbatch') IS NOT NULL "
-        "AND extract_arg(s.arg_set_id, 'debug.kernel_id') IS NULL"
+        f"AND extract_arg(s.arg_set_id, 'debug.kernel_id') IS NULL AND {_NOT_OF_PATH.format('s.arg_set_id')}"
     )
     session.query(f"CREATE PERFETTO INDEX traceviz_kernels_slice ON {KERNELS}(slice_id)")
     rows = session.query(f"SELECT count(*) AS n FROM {KERNELS}")["n"][0].as_py()

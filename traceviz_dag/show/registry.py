@@ -131,6 +131,20 @@ OWN_KINDS = (
         f"{_FIGURES}.period_distribution:draw_period_distribution",
     ),
     FigureKind(
+        "critical_path",
+        Scope.ACROSS_RANKS,
+        "what the step hangs on",
+        ("path_segments", "path_items", "what_if"),
+        f"{_FIGURES}.critical_path:draw_critical_path",
+    ),
+    FigureKind(
+        "predicted_gains",
+        Scope.ACROSS_RANKS,
+        "what edits would gain",
+        ("what_if",),
+        f"{_FIGURES}.predicted_gains:draw_predicted_gains",
+    ),
+    FigureKind(
         "clock_residuals",
         Scope.ACROSS_RANKS,
         "how well the clocks agree",

@@ -20,7 +20,7 @@ from traceviz_dag.tables.across_ranks import (
     PIPELINES,
     RANK_CLOCKS,
 )
-from traceviz_dag.tables.causes import MESSAGES, PATH_EDGES, PATH_ITEMS, PATH_SEGMENTS, WHAT_IF
+from traceviz_dag.tables.causes import CRITICAL_IMBALANCE, MESSAGES, PATH_EDGES, PATH_ITEMS, PATH_SEGMENTS, WHAT_IF
 from traceviz_dag.tables.derived import DerivedTable, tables_of_others
 from traceviz_dag.tables.iterations import ITERATIONS, NIGHT_DELTAS, NIGHTS, RUNS
 from traceviz_dag.tables.ranks import KERNELS, MICROBATCHES, NVTX_RANGES, OVERLAP, SYNCHRONIZATIONS, TRACES
@@ -32,6 +32,7 @@ __all__ = [
     "BY_ITERATION",
     "BY_RANK",
     "COLLECTIVES",
+    "CRITICAL_IMBALANCE",
     "EXPERT_LOADS",
     "ITERATIONS",
     "KERNELS",
@@ -71,7 +72,7 @@ TABLES: dict[str, Table] = {
         *(RUNS, TRACES, TOPOLOGY, PROCESS_GROUPS, KERNELS, MICROBATCHES, SYNCHRONIZATIONS, OVERLAP, NVTX_RANGES),
         ITERATIONS,
         *(COLLECTIVES, RANK_CLOCKS, LATE_RANKS, BLAME, LINKS, EXPERT_LOADS, PIPELINES, PERIODS, PERIOD_PERCENTILES),
-        *(MESSAGES, PATH_EDGES, PATH_SEGMENTS, PATH_ITEMS, WHAT_IF),
+        *(MESSAGES, PATH_EDGES, PATH_SEGMENTS, PATH_ITEMS, CRITICAL_IMBALANCE, WHAT_IF),
         *(NIGHTS, NIGHT_DELTAS),
     )
 }

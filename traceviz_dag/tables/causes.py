@@ -89,6 +89,22 @@ PATH_ITEMS = Table(
     ),
 )
 
+CRITICAL_IMBALANCE = Table(
+    "critical_imbalance",
+    "A category in a step: what of it runs on the critical path beyond what the mean rank runs. The host has none.",
+    BY_ITERATION,
+    (
+        _STEP,
+        Column("category", DICTIONARY, "Category of the kernels."),
+        Column(
+            "path_ns", BIGINT, "Time of its kernels on the critical path, ns: causes work and transfer, without lags."
+        ),
+        Column("mean_ns", BIGINT, "Time in which a rank runs it without waiting for others, mean of the ranks, ns."),
+        Column("ranks", BIGINT, "How many ranks that is the mean of."),
+        Column("imbalance_ns", BIGINT, "path_ns less mean_ns, ns; 0 where that is below 0."),
+    ),
+)
+
 WHAT_IF = Table(
     "what_if",
     "What an edit of the step would gain, as the replay predicts it. Gains of several edits do not add up.",

@@ -30,6 +30,96 @@ _WHAT_IF = f"""
     )
 """
 
+_EDIT_WORDS = """
+    CASE edit
+        WHEN 'fix_rank' THEN 'fix rank ' || rank
+        WHEN 'fix_link' THEN 'fix the links of rank ' || rank
+        WHEN 'hide' THEN 'hide ' || dimension || ' communication'
+        WHEN 'faster' THEN CAST(factor AS INTEGER) || ' times faster ' || dimension || ' communication'
+        WHEN 'even_layers' THEN 'as many layers in every stage'
+        WHEN 'equal_stages' THEN 'equal pipeline stages'
+        WHEN 'no_jitter' THEN 'no jitter between micro-batches'
+        WHEN 'no_pauses' THEN 'no pauses of hosts'
+        WHEN 'host_free' THEN 'no waiting for launches'
+    END
+"""
+_SHARE = r"[\d.]+ %"
+_LENGTH = r"[\d.]+ (ms|µs|s)"
+_WORD = r"(?P<v_word>[A-Za-z ]+)"
+_WORDS = {
+    **{"fwd_computation": "forward computation", "bwd_computation": "backward computation"},
+    **{"bwd_computation_recompute": "recompute", "optimizer_computation": "optimizer"},
+    **{"other_computation": "other computation", "fwd_communication": "forward communication"},
+    **{"bwd_communication": "backward communication", "pp_communication": "PP communication"},
+    **{"dp_communication": "DP communication", "other_communication": "other communication"},
+    **{"memory": "memory operations", "launch": "launch lag", "unexplained": "unexplained lag"},
+    **{"late_begin": "late begin", "host": "host", "synchronisation": "synchronisation"},
+}
+_LONGEST = f"""
+    WITH steps AS (
+        SELECT coalesce(step, -1) AS step, sum(duration_ns) AS ns FROM path_segments {_HERE}
+        GROUP BY ALL ORDER BY ns DESC, step LIMIT 1
+    ),
+    mine AS (
+        SELECT p.*, steps.ns, cause = 'transfer' AS moves,
+            CASE if(cause IN ('work', 'transfer'), category, cause)
+                {" ".join(f"WHEN '{name}' THEN '{word}'" for name, word in _WORDS.items())} END AS part
+        FROM path_segments p JOIN steps ON coalesce(p.step, -1) = steps.step {_HERE}
+    ),
+    parts AS (SELECT part, sum(duration_ns) / any_value(ns) AS share, any_value(ns) AS ns FROM mine GROUP BY part),
+    ranks AS (
+        SELECT rank, any_value(stage) AS stage, sum(duration_ns) AS ns
+        FROM mine GROUP BY rank
+    ),
+    stages AS (
+        SELECT stage, sum(ns) AS ns, arg_max(rank, (ns, -rank)) AS rank, max(ns) AS of_rank
+        FROM ranks GROUP BY stage
+    ),
+    facts AS (
+        SELECT (SELECT coalesce(sum(duration_ns) FILTER (moves), 0) / sum(duration_ns) FROM mine) AS transfers,
+            (SELECT count(DISTINCT stage) FROM path_items {_HERE}) > 1 AS several,
+            (SELECT count(DISTINCT rank) FROM path_items {_HERE}) AS read
+    )
+"""
+"""Of the longest step: what its path is made of, and on which ranks and stages it runs."""
+
+TITLES_OF_CAUSES = (
+    Sentence(
+        rf"The step hangs on stage (?P<v_stage>\d+)( \((?P<b_mostly>mostly )?rank (?P<v_rank>\d+)\))? for "
+        rf"(?P<v_share>{_SHARE}) of its (?P<v_step>{_LENGTH})",
+        f"""{_LONGEST}
+        SELECT stages.*, stages.ns / steps.ns AS share, steps.ns AS step,
+            of_rank < stages.ns AND 2 * of_rank > stages.ns AS mostly FROM stages, steps, facts
+        WHERE several AND read > 1 AND transfers <= 0.5 ORDER BY stages.ns DESC, stage LIMIT 1""",
+    ),
+    Sentence(
+        rf"The step hangs on rank (?P<v_rank>\d+) for (?P<v_share>{_SHARE}) of its (?P<v_step>{_LENGTH})",
+        f"""{_LONGEST}
+        SELECT rank, ranks.ns / steps.ns AS share, steps.ns AS step FROM ranks, steps, facts
+        WHERE NOT several AND read > 1 AND transfers <= 0.5 ORDER BY ranks.ns DESC, rank LIMIT 1""",
+    ),
+    Sentence(
+        rf"(?P<v_share>{_SHARE}) of the path is {_WORD}",
+        f"{_LONGEST} SELECT part AS word, share FROM parts ORDER BY share DESC LIMIT 1",
+    ),
+    Sentence(
+        rf"Of rank (?P<v_rank>\d+)'s step of (?P<v_step>{_LENGTH}), (?P<v_share>{_SHARE}) is {_WORD}",
+        f"""{_LONGEST}
+        SELECT (SELECT rank FROM ranks) AS rank, ns AS step, share, part AS word FROM parts, facts
+        WHERE read = 1 ORDER BY share DESC LIMIT 1""",
+    ),
+    Sentence(
+        rf"The largest predicted gain is (?P<v_gain>{_LENGTH}) \((?P<v_share>{_SHARE}) of (the step|"
+        rf"(?P<v_steps>\d+) steps)\), (?P<v_low>{_LENGTH}) to (?P<v_high>{_LENGTH}): (?P<v_words>.+)",
+        f"{_WHAT_IF} SELECT *, gain / step AS share, {_EDIT_WORDS} AS words FROM edits WHERE low > 0 "
+        "ORDER BY gain DESC, edit, coalesce(rank, -1), coalesce(dimension, 'None') LIMIT 1",
+    ),
+    Sentence(
+        "No usual edit would surely gain: every error bar holds 0",
+        f"{_WHAT_IF} SELECT count(*) AS edits FROM edits HAVING count(*) FILTER (low > 0) = 0 AND count(*) > 0",
+    ),
+)
+
 CAUSES = (
     Sentence(
         rf"{_PLACE} · (step|(?P<v_steps>\d+) steps,) (?P<v_step>{_MS})(; its| together; their) critical path runs on "
@@ -78,29 +168,44 @@ def _profile(title: str, column: str, value: str = "") -> PrintedTable:
     )
 
 
+_IMBALANCE = f"""
+    WITH on_path AS (
+        SELECT step, category, sum(duration_ns) AS ns FROM path_segments
+        {_HERE} AND cause IN ('work', 'transfer') GROUP BY ALL
+    ),
+    uneven AS (
+        SELECT m.category, sum(coalesce(ns, 0)) AS path, sum(mean_ns) AS mean,
+            sum(greatest(coalesce(ns, 0) - mean_ns, 0)) AS imbalance
+        FROM critical_imbalance m LEFT JOIN on_path p ON p.category = m.category AND p.step IS NOT DISTINCT FROM m.step
+        {_HERE} GROUP BY m.category HAVING imbalance > 0
+    )
+"""
+
 CAUSES_TABLES = (
     _profile("What the path is made of", "cause"),
     _profile("Ranks that the path runs on", "rank"),
     _profile("Pipeline stages that the path runs on", "stage"),
     _profile("What runs on the path, by category", "category", "coalesce(category, 'host')"),
     PrintedTable(
+        f"Critical imbalance, the path beyond the mean rank{_FIRST}",
+        f"{_IMBALANCE} SELECT *, path / 1e6 AS path_ms, mean / 1e6 AS mean_ms, imbalance / 1e6 AS imbalance_ms "
+        f"FROM uneven ORDER BY imbalance DESC, category LIMIT {_SHOWN}",
+        {
+            **{"category": "category", "on the path ms": "path_ms", "mean rank ms": "mean_ms"},
+            **{"imbalance ms": "imbalance_ms"},
+        },
+        ["category"],
+        said=f"{_IMBALANCE} SELECT count(*) AS all, least(count(*), {_SHOWN}) AS shown, count(*) > {_SHOWN} AS more "
+        "FROM uneven",
+    ),
+    PrintedTable(
         rf"{_PLACE} · (step|(?P<v_steps>\d+) steps,) (?P<v_step>{_MS})( together)?; what edits gain, which do not add "
         rf"up{_FIRST}",
         f"""{_WHAT_IF}
         SELECT *, gain / 1e6 AS gain_ms, gain / step AS share, low / 1e6 AS low_ms, high / 1e6 AS high_ms,
             (step - gain) / 1e6 AS then_ms,
-            CASE edit
-                WHEN 'fix_rank' THEN 'fix rank ' || rank
-                WHEN 'fix_link' THEN 'fix the links of rank ' || rank
-                WHEN 'hide' THEN 'hide ' || of_what
-                WHEN 'faster' THEN CAST(factor AS INTEGER) || ' times faster ' || of_what
-                WHEN 'even_layers' THEN 'as many layers in every stage'
-                WHEN 'equal_stages' THEN 'equal pipeline stages'
-                WHEN 'no_jitter' THEN 'no jitter between micro-batches'
-                WHEN 'no_pauses' THEN 'no pauses of hosts'
-                WHEN 'host_free' THEN 'no waiting for launches'
-            END AS words
-        FROM (SELECT *, dimension || ' communication' AS of_what FROM edits)
+            {_EDIT_WORDS} AS words
+        FROM edits
         ORDER BY gain DESC, edit, coalesce(rank, -1), coalesce(dimension, 'None') LIMIT {_SHOWN}""",
         {
             **{"edit": "words", "gain ms": "gain_ms", "of the step": "share", "at least ms": "low_ms"},

@@ -71,12 +71,13 @@ def check(job: str, said: str, trace: Trace) -> None:
     assert set(reached) == {flow for event in begun for flow in event.flow_ids}
     named = [track for track in tracks.values() if re.fullmatch(r"(stage \d+ · )?rank \d+", track.name)]
     assert int(ranks) == len(named)
-    # Each kernel is a slice, and so is each forward and backward step of a micro-batch.
+    # Each kernel is a slice, and so is each forward and backward step of a micro-batch; each segment of the critical
+    # path is one in its lane and one on its rank.
     (wanted,) = reading.query(
         "SELECT (SELECT count(*) FROM kernels) AS kernels, (SELECT count(*) FROM microbatches WHERE dimension = 'all' "
-        "AND phase IN ('forward', 'backward')) AS steps"
+        "AND phase IN ('forward', 'backward')) AS steps, (SELECT count(*) FROM path_segments) AS segments"
     )
-    assert len(begun) - len(about) == wanted["kernels"] + wanted["steps"]
+    assert len(begun) - len(about) == wanted["kernels"] + wanted["steps"] + 2 * wanted["segments"]
     clock, *others = (line.split(" traceviz:")[0].strip() for line in rest)
     for line in (clock, *others):
         reading.sentence(line)

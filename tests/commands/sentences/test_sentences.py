@@ -10,14 +10,14 @@ import typer
 from typer.testing import CliRunner
 
 from tests.commands.jobs import JOBS, analysed_at, home_of, traces_of
-from tests.commands.sentences.of_causes import CAUSES, CAUSES_TABLES
+from tests.commands.sentences.of_causes import CAUSES, CAUSES_TABLES, TITLES_OF_CAUSES
 from tests.commands.sentences.of_commands import SENTENCES, TABLES
 from tests.commands.sentences.of_topology import GATE, GATE_TABLES, PAIRS, TOPOLOGY, TOPOLOGY_TABLES
 from tests.commands.sentences.of_truth import ACCURACY, ACCURACY_TABLES, WithTruth
 from tests.commands.sentences.of_waits import WAIT_MAP, WAIT_TABLES, WAITS
 from tests.commands.sentences.printed import Home, Reader
 from tests.commands.sentences.what_doctor_says import hold
-from tests.show.drawn import title
+from tests.show.drawn import texts, title
 from traceviz_dag.commands.accuracy import accuracy
 from traceviz_dag.commands.clocks import clocks
 from traceviz_dag.commands.common.summary import iteration_summary, print_summary
@@ -35,7 +35,9 @@ from traceviz_dag.errors import IncompleteError, NoEvidenceError, UsageError
 from traceviz_dag.orchestration.orchestrate import IterationResult
 from traceviz_dag.pipeline.figures import LakeSource
 from traceviz_dag.show.figures.bubble_waterfall import draw_bubble_waterfall
+from traceviz_dag.show.figures.critical_path import draw_critical_path
 from traceviz_dag.show.figures.pipeline_group import draw_pipeline_group
+from traceviz_dag.show.figures.predicted_gains import draw_predicted_gains
 from traceviz_dag.show.figures.rank_timeline import draw_rank_timeline
 from traceviz_dag.show.figures.wait_map import draw_wait_map
 
@@ -229,6 +231,7 @@ FALSE = [
     ("critical-path", "slow_rank", r"(\n +work +)(\d)", r"\g<1>1\2"),
     ("critical-path", "slow_rank", r"(\n +pp_communication +)(\d)", r"\g<1>1\2"),
     ("critical-path", "two_steps", "2 steps, ", "3 steps, "),
+    ("critical-path", "bad_split", r"(\n +bwd_computation +[\d.]+ +)(\d)([\d.]+ +\d+\.)", r"\g<1>1\2\3"),
     ("what-if", "slow_rank", "fix rank 5", "fix rank 4"),
     ("what-if", "slow_rank", r"(fix rank 5 +)(\d)", r"\g<1>1\2"),
     ("what-if", "slow_rank", r"the first 12 of (\d+)", r"the first 12 of 1\1"),
@@ -319,6 +322,53 @@ def test_titles_of_figures_say_what_the_tables_say(job):
         for sentence in title(figure).split("; "):
             reading.sentence(sentence)
     assert ("step 10" in title(drawn[-1])) == (job == "two_steps")
+
+
+CAUSES_OF = (
+    *("healthy", "slow_rank", "bad_split", "two_steps", "dp_only", "uneven_experts", "without_clocks"),
+    *("without_micro_batches", "without_topology", *LACKS_RANKS),
+)
+
+
+@cache
+def titles_of_causes(job: str) -> list[tuple[Reader, str]]:
+    """The sentences in the titles of the figures of causes, each with a reader at its place."""
+    found = []
+    for each in analysed_at(traces_of(job)):
+        reading = Reader(Home(home_of(job)), TITLES_OF_CAUSES, ())
+        reading.place = {"run": each.run, "iteration": each.iteration}
+        source = LakeSource(each.lake, each.run, each.iteration)
+        for figure in (draw_critical_path(source), draw_predicted_gains(source)):
+            lines = " ".join(texts(figure))
+            assert ("PARTIAL" in lines) == (job in LACKS_RANKS)
+            found += [(reading, sentence) for sentence in title(figure).split("; ")]
+    return found
+
+
+@pytest.mark.parametrize("job", CAUSES_OF)
+def test_titles_of_the_path_and_of_gains_say_what_the_tables_say(job):
+    found = titles_of_causes(job)
+    for reading, sentence in found:
+        reading.sentence(sentence)
+    assert sum(len(reading.read) for reading in {id(each): each for each, _ in found}.values()) == len(found)
+
+
+@pytest.mark.parametrize(
+    ("job", "true", "false"),
+    [
+        ("bad_split", r"hangs on stage (\d)", r"hangs on stage 1\1"),
+        ("bad_split", r" for (\d)", r" for 1\1"),
+        ("slow_rank", r" of the path is host", " of the path is synchronisation"),
+        ("two_steps", r"of 2 steps", "of 3 steps"),
+        ("healthy", r"The largest predicted gain is (\d)", r"The largest predicted gain is 1\1"),
+    ],
+)
+def test_a_false_title_does_not_pass(job, true, false):
+    wrong = [(reading, re.sub(true, false, said)) for reading, said in titles_of_causes(job) if re.search(true, said)]
+    assert wrong
+    for reading, sentence in wrong:
+        with pytest.raises(AssertionError):
+            reading.sentence(sentence)
 
 
 @pytest.mark.parametrize(

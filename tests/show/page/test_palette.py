@@ -70,6 +70,13 @@ def test_colours_that_touch_differ_under_every_vision(where):
         assert apart >= LEAST_DISTANCE, f"{first} and {second} are {apart:.1f} apart under {vision}"
 
 
+def test_the_hosts_time_and_lags_on_the_path_differ_from_every_category():
+    for colour in (palette.HOST, palette.LAG):
+        for other in {*palette.CATEGORY.values(), palette.PAPER, palette.HOST, palette.LAG} - {colour}:
+            apart, vision = least_distance(colour, other)
+            assert apart >= LEAST_DISTANCE, f"{colour} and {other} are {apart:.1f} apart under {vision}"
+
+
 def test_the_test_can_fail():
     # Red and green of equal lightness: the classic pair that deuteranopes confuse.
     apart, vision = least_distance("#C8553D", "#6E8B3D")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from traceviz_dag.analyze.causes.gains import EDIT_COLUMNS, SUMMED_COLUMNS, TOGETHER, named_edit, over_steps
 from traceviz_dag.commands.common.across import (
     IterationOption,
     PathArgument,
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
     from traceviz_dag.pipeline.across_ranks import StoredIteration
 
 T = TypeVar("T")
-
-TOGETHER = "together"
-"""The edit that is all others at once."""
 
 
 def what_if(
@@ -168,7 +166,9 @@ def _flat(answers: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     rows = []
     for answer in answers:
         where = {name: value for name, value in answer.items() if name != "rows"}
-        rows += [{**where, **row} for row in answer["rows"] or [dict.fromkeys((*_KEYS, "steps", *_SUMMED))]]
+        rows += [
+            {**where, **row} for row in answer["rows"] or [dict.fromkeys((*EDIT_COLUMNS, "steps", *SUMMED_COLUMNS))]
+        ]
     return rows
 
 
@@ -176,7 +176,7 @@ def _stored(iteration: StoredIteration) -> tuple[list[dict[str, Any]], str | Non
     """The usual edits, from the table."""
     rows = iteration.table("what_if").to_pylist()
     refusals = [row["refusal"] for row in rows if row["refusal"] is not None]
-    told = _over_steps([row for row in rows if row["refusal"] is None])
+    told = over_steps([row for row in rows if row["refusal"] is None])
     return told, next(iter(refusals), None if told else _NO_STEP)
 
 
@@ -203,7 +203,7 @@ def _predicted(iteration: StoredIteration, wanted: _Wanted) -> tuple[list[dict[s
                 rows.append(_row(what_if, edits))
     except NoEvidenceError as error:
         reason = str(error)
-    return _over_steps(rows), reason if rows or reason else _NO_STEP
+    return over_steps(rows), reason if rows or reason else _NO_STEP
 
 
 def _row(what_if: WhatIf, edits: Sequence[Edit]) -> dict[str, Any]:
@@ -222,29 +222,7 @@ def _row(what_if: WhatIf, edits: Sequence[Edit]) -> dict[str, Any]:
     }
 
 
-_KEYS = ("edit", "rank", "dimension", "factor")
-_SUMMED = ("step_ns", "predicted_step_ns", "gain_ns", "gain_low_ns", "gain_high_ns")
 _NO_STEP = "no training step is known"
-
-
-def _over_steps(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One row for each edit, summed over the steps of the iteration; the largest gain first."""
-    summed: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for row in rows:
-        key = tuple(row[name] for name in _KEYS)
-        one = summed.setdefault(key, {**dict(zip(_KEYS, key, strict=True)), "steps": 0, **dict.fromkeys(_SUMMED, 0)})
-        one["steps"] += 1
-        for name in _SUMMED:
-            one[name] += row[name]
-    return sorted(
-        summed.values(),
-        key=lambda row: (
-            -row["gain_ns"],
-            row["edit"],
-            -1 if row["rank"] is None else row["rank"],
-            str(row["dimension"]),
-        ),
-    )
 
 
 def _print(iteration: StoredIteration, rows: Sequence[dict[str, Any]], limit: int) -> None:
@@ -273,21 +251,3 @@ def _print(iteration: StoredIteration, rows: Sequence[dict[str, Any]], limit: in
 
 def _first(shown: int, of: int) -> str:
     return f": the first {shown} of {of}" if shown < of else ""
-
-
-def named_edit(row: dict[str, Any]) -> str:
-    """An edit in words."""
-    dimension = "all communication" if row["dimension"] == ALL_DIMENSIONS else f"{row['dimension']} communication"
-    words = {
-        "fix_rank": f"fix rank {row['rank']}",
-        "hide": f"hide {dimension}",
-        "faster": f"{row['factor'] or 0:g} times faster {dimension}",
-        "fix_link": f"fix the links of rank {row['rank']}",
-        "even_layers": "as many layers in every stage",
-        "equal_stages": "equal pipeline stages",
-        "no_jitter": "no jitter between micro-batches",
-        "no_pauses": "no pauses of hosts",
-        "host_free": "no waiting for launches",
-        TOGETHER: "all of these together",
-    }
-    return words[row["edit"]]

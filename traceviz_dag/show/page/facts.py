@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from traceviz_dag.analyze.waits.blame import LateRank
 from traceviz_dag.show.source import TableSource, rows
@@ -124,6 +124,17 @@ def delay_finding(row: LateRank) -> str:
 def place(source: TableSource) -> str:
     """Run and iteration, as every figure states them."""
     return f"{source.run}, iteration {source.iteration}"
+
+
+def step_name(step: int | None) -> str:
+    """A training step, as sentences call it; files without a ProfilerStep have one without a number."""
+    return "the step" if step is None else f"step {step}"
+
+
+def steps_left_out(what_if: Iterable[Mapping[str, Any]]) -> list[str]:
+    """A warning for each step of which nothing is known, with the reason, from rows of the table ``what_if``."""
+    refused = [row for row in what_if if row["refusal"] is not None and row["edit"] is None]
+    return [f"{step_name(row['step'])} is left out: {row['refusal']}" for row in refused]
 
 
 def lost_ranks(source: TableSource) -> list[str]:

@@ -144,11 +144,16 @@ class Page:
             axes.spines[side].set_visible(False)
         return axes
 
-    def lanes(self, scale: TimeScale, label: str) -> Axes:
-        """Axes for lanes on one clock: x in units of the scale, y in inches from the top of the data."""
-        axes = self.axes(0.0, self.data_height)
+    def lanes(self, scale: TimeScale, label: str, height: float | None = None, right: float = MEASURES) -> Axes:
+        """Axes for lanes on one clock: x in units of the scale, y in inches from the top of the data.
+
+        Args:
+            height: of the lanes together, inches; by default that of the data. right: width right of them, inches.
+        """
+        height = self.data_height if height is None else height
+        axes = self.axes(0.0, height, right=right)
         axes.set_xlim(0, scale.span_ns / scale.per_unit)
-        axes.set_ylim(self.data_height, 0)
+        axes.set_ylim(height, 0)
         axes.set_yticks([])
         axes.set_xlabel(f"{label}, {scale.unit}", labelpad=3)
         axes.xaxis.set_major_locator(MaxNLocator(nbins=11, steps=[1, 2, 2.5, 5, 10]))

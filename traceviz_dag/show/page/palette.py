@@ -53,6 +53,9 @@ IMBALANCE = "#D9A21B"
 JITTER = "#3D8F66"
 STALL = CATEGORY[Category.PP_COMMUNICATION]
 
+HOST, LAG = "#BCD4B5", "#000011"
+"""On the critical path: time of the host; a lag between what a kernel waited for and its start."""
+
 LABEL: dict[str, str] = {
     Category.FWD_COMPUTATION: "forward",
     Category.BWD_COMPUTATION: "backward",

@@ -39,9 +39,13 @@ class TraceClocks:
         return self.solved.align(np.full(len(instants), rank), instants) + self.shift_ns
 
 
-def shifted_past_zero(clocks: TraceClocks, source: TableSource, ranks: Sequence[int]) -> TraceClocks:
-    """The clocks with a shift where some kernel or micro-batch would lie before 0, as on clocks that begin there."""
-    first = 0
+def shifted_past_zero(clocks: TraceClocks, source: TableSource, ranks: Sequence[int], first_ns: int = 0) -> TraceClocks:
+    """The clocks with a shift where something would lie before 0, as on clocks that begin there.
+
+    Args:
+        first_ns: begin on these clocks of what is shown beside kernels and micro-batches.
+    """
+    first = min(0, first_ns)
     for rank in ranks:
         for table, column in (("kernels", "start_ns"), ("microbatches", "span_start_ns")):
             start = pc.min(source.table(table, (column,), rank)[column]).as_py()

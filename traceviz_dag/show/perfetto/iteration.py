@@ -22,6 +22,7 @@ from traceviz_dag.show.page.activity import NO_CHUNK, Steps, read_steps, trace_s
 from traceviz_dag.show.page.members import Group, Member, pipelines, read_members, replicas
 from traceviz_dag.show.perfetto.clocks import TraceClocks, shifted_past_zero, trace_clocks
 from traceviz_dag.show.perfetto.flows import Flows, RankFlows, flows_of, no_flows
+from traceviz_dag.show.perfetto.path_tracks import add_path_of_rank, add_whole_path, trace_path
 from traceviz_dag.show.perfetto.trace import PerfettoTrace, Slices, Track, perfetto_trace
 from traceviz_dag.show.source import TableSource
 from traceviz_dag.vocabulary import Category, Kind, TraceStatus
@@ -63,7 +64,7 @@ class WrittenTrace:
 
     Attributes:
         clock: the sentence on its clocks.
-        arrows: flows between kernels; ``backward`` ones were left out, as they would run against time.
+        arrows: flows between kernels and along the critical path; ``backward`` ones, against time, were left out.
         missing: ranks without kernels.
     """
 
@@ -118,20 +119,30 @@ def write_iteration_trace(
     if not ranks:
         raise UsageError(f"{source.run}, iteration {source.iteration} has no rank")
     clocks = trace_clocks(None if matched is None or recorded_clocks else matched.rank_clocks, ranks)
-    clocks = shifted_past_zero(clocks, source, ranks)
+    critical = trace_path(source, ranks, clocks)
+    clocks = shifted_past_zero(clocks, source, ranks, 0 if critical is None else critical.first_ns)
     flows = no_flows()
     if matched is not None:
         judged = judge_arrivals(matched.matches, matched.rank_clocks)
         flows = flows_of(matched.matches, judged.best(), ranks, clocks)
-    missing = []
+    missing: list[int] = []
+    backward = flows.backward
     about = {"run": source.run, "iteration": str(source.iteration), "scope": _scope_text(scope, number)}
-    if flows.backward:
-        about["arrows left out"] = f"{flows.backward}, which would run against time on these clocks"
+    if critical is not None:
+        critical = critical.moved(clocks.shift_ns)
+        about["critical path"] = critical.statement
+        backward += critical.backward
+    if backward:
+        about["arrows left out"] = f"{backward}, which would run against time on these clocks"
     with perfetto_trace(path, clocks.statement, about) as trace:
+        if critical is not None:
+            add_whole_path(trace, critical)
         for order, group in enumerate(groups):
             root = trace.add_track(_title(group, len(groups)), order=order, description=clocks.statement)
             for place, member in enumerate(group.members):
                 track = trace_track(trace, root, member, place)
+                if critical is not None:
+                    add_path_of_rank(trace, track, critical, member.rank)
                 time = _add_rank(trace, source, member, track, clocks, flows)
                 if time is None:
                     missing.append(member.rank)
@@ -145,8 +156,8 @@ def write_iteration_trace(
         ranks=tuple(ranks),
         missing=tuple(missing),
         slices=written,
-        arrows=flows.arrows,
-        backward=flows.backward,
+        arrows=flows.arrows + (0 if critical is None else critical.arrows),
+        backward=backward,
         clock=clocks.statement,
         bytes=path.stat().st_size,
     )

@@ -54,6 +54,7 @@ class Slices:
         flows_out: the flows that leave a slice at its start; uint64 arrays, a value a slice, 0 for none.
         flows_in: the flows that arrive before a slice ends. A flow runs from the one slice that it leaves to the one
             at which it arrives, or through several, in the order of their ends.
+        coloured_as: category whose colour each slice has, where that is another than its own.
     """
 
     start_ns: Int64
@@ -63,6 +64,7 @@ class Slices:
     arguments: Mapping[str, Column] = field(default_factory=dict)
     flows_out: Sequence[UInt64] = ()
     flows_in: Sequence[UInt64] = ()
+    coloured_as: Column | None = None
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -201,7 +203,8 @@ class PerfettoTrace:
         count = len(starts)
         names = texts(slices.name, count, self._interning.names)
         categories = None if slices.category is None else texts(slices.category, count, self._interning.categories)
-        colours = None if slices.category is None else texts(slices.category, count, self._interning.colours)
+        hue = slices.category if slices.coloured_as is None else slices.coloured_as
+        colours = None if hue is None else texts(hue, count, self._interning.colours)
         arguments = [
             (self._interning.argument_names.number(name), self._argument(column, count))
             for name, column in slices.arguments.items()

@@ -1,4 +1,4 @@
-"""The critical path summed up: by rank, stage, category or cause, and as legs on one rank's work."""
+"""The critical path as legs, each on one rank's work."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.kernel_intervals import codes, integers
@@ -14,20 +13,6 @@ from traceviz_dag.analyze.matching.communications import optional_integers
 
 _LEG = ("rank", "stage", "chunk", "microbatch")
 _LEG_WORDS = ("phase", "cause", "category", "dimension")
-
-
-def path_profile(segments: pa.Table, by: str) -> list[dict[str, Any]]:
-    """Time on the critical path by one column of ``path_segments``, the longest first; the times add up to the step.
-
-    Returns:
-        Rows of that column (None where it has no value), ``path_ns`` and ``share`` of the whole.
-    """
-    column = segments[by].cast(pa.string()) if pa.types.is_dictionary(segments[by].type) else segments[by]
-    summed = pa.table({by: column, "path_ns": segments["duration_ns"]}).group_by(by).aggregate([("path_ns", "sum")])
-    total = pc.sum(segments["duration_ns"]).as_py() or 0
-    rows = summed.select([by, "path_ns_sum"]).rename_columns([by, "path_ns"]).to_pylist()
-    rows.sort(key=lambda row: (-row["path_ns"], str(row[by])))
-    return [{**row, "share": row["path_ns"] / total} for row in rows]
 
 
 def path_legs(segments: pa.Table) -> list[dict[str, Any]]:

@@ -1,0 +1,233 @@
+"""The critical path of one step as a figure draws it: pieces on one axis of time, their kinds, and their lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from traceviz_dag.analyze.causes.critical_path import PathCause
+from traceviz_dag.analyze.kernel_intervals import integers
+from traceviz_dag.analyze.matching.communications import optional_integers
+from traceviz_dag.arrays import Bool, Int64
+from traceviz_dag.read.events import MISSING
+from traceviz_dag.show.page import palette
+from traceviz_dag.vocabulary import Category, Phase
+
+MOST_LANES = 20
+"""Lanes that a page can show; of more ranks, each stage is one lane, or the ranks with the most of the path are."""
+
+SEGMENT_COLUMNS = (
+    *("step", "segment", "rank", "stage", "cause", "category", "phase", "chunk", "microbatch", "duration_ns"),
+)
+
+_OTHERS, _ONE_COLOUR = -2, 0.75
+_BACKWARD = pa.array([Phase.BACKWARD.value, Phase.RECOMPUTE.value])
+
+_WORDS = {
+    Category.FWD_COMPUTATION: "forward computation",
+    Category.BWD_COMPUTATION: "backward computation",
+    Category.OTHER_COMPUTATION: "other computation",
+    Category.FWD_COMMUNICATION: "forward communication",
+    Category.BWD_COMMUNICATION: "backward communication",
+    Category.BWD_COMMUNICATION_RECOMPUTE: "recompute communication",
+    Category.PP_COMMUNICATION: "PP communication",
+    Category.DP_COMMUNICATION: "DP communication",
+    Category.OTHER_COMMUNICATION: "other communication",
+}
+_COLOURS = {
+    **{PathCause.HOST: palette.HOST, PathCause.SYNCHRONISATION: palette.HOST},
+    **{PathCause.LAUNCH: palette.LAG, PathCause.UNEXPLAINED: palette.LAG, PathCause.LATE_BEGIN: palette.LAG},
+}
+_CAUSE_WORDS = {
+    Category.FWD_COMPUTATION: "forward computation",
+    Category.BWD_COMPUTATION: "backward computation",
+    PathCause.LATE_BEGIN: "late begin",
+    PathCause.LAUNCH: "launch lag",
+    PathCause.UNEXPLAINED: "unexplained lag",
+}
+
+
+class PathPart(NamedTuple):
+    """What some of the path is: kernels of a category, or a cause that is no kernel's run."""
+
+    word: str
+    colour: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepPath:
+    """The path of one step; arrays have an entry a segment, in the order of time.
+
+    Attributes:
+        step: its number; None without one. steps: how many steps the iteration has a path of.
+        edges_ns: where segments begin, and where the last one ends: time along the path.
+        rank, stage: of each; the stage is ``MISSING`` where unknown.
+        part: place in ``parts`` of what each is. transfers: whether it is a communication for which all have arrived.
+        backward: whether it is of a backward step, recompute included. microbatch, chunk: ``MISSING`` where none.
+    """
+
+    step: int | None
+    steps: int
+    edges_ns: Int64
+    rank: Int64
+    stage: Int64
+    part: Int64
+    parts: tuple[PathPart, ...]
+    transfers: Bool
+    backward: Bool
+    chunk: Int64
+    microbatch: Int64
+
+    @property
+    def step_ns(self) -> int:
+        """How long the step takes."""
+        return int(self.edges_ns[-1])
+
+    @property
+    def duration_ns(self) -> Int64:
+        """How long each segment is."""
+        return np.diff(self.edges_ns)
+
+    def sums(self, keys: Int64, chosen: Bool | None = None) -> dict[int, int]:
+        """Key → time of its segments, or of the chosen ones, ns; the longest first."""
+        found, inverse = np.unique(keys, return_inverse=True)
+        total = np.zeros(len(found), np.int64)
+        np.add.at(total, inverse, self.duration_ns if chosen is None else np.where(chosen, self.duration_ns, 0))
+        pairs = zip(found.tolist(), total.tolist(), strict=True)
+        return dict(sorted(pairs, key=lambda pair: (-pair[1], pair[0])))
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One lane: ranks, of which the path need not cross any."""
+
+    label: str
+    path_ns: int
+
+
+def longest_path(segments: pa.Table) -> StepPath | None:
+    """The path of the longest step of the table ``path_segments``; None where there is none."""
+    if not segments.num_rows:
+        return None
+    number = optional_integers(segments, "step")
+    found, inverse = np.unique(number, return_inverse=True)
+    total = np.zeros(len(found), np.int64)
+    np.add.at(total, inverse, integers(segments, "duration_ns"))
+    longest = int(total.argmax())
+    mine = segments.filter(pa.array(inverse == longest)).sort_by("segment")
+    part, parts = _parts(mine)
+    return StepPath(
+        step=None if found[longest] == MISSING else int(found[longest]),
+        steps=len(found),
+        edges_ns=np.concatenate([[0], np.cumsum(integers(mine, "duration_ns"))]),
+        rank=integers(mine, "rank"),
+        stage=optional_integers(mine, "stage"),
+        part=part,
+        parts=parts,
+        transfers=np.asarray(pc.equal(mine["cause"].cast(pa.string()), PathCause.TRANSFER.value), np.bool_),
+        backward=np.asarray(pc.fill_null(pc.is_in(mine["phase"].cast(pa.string()), _BACKWARD), False), np.bool_),
+        chunk=optional_integers(mine, "chunk"),
+        microbatch=optional_integers(mine, "microbatch"),
+    )
+
+
+def _parts(segments: pa.Table) -> tuple[Int64, tuple[PathPart, ...]]:
+    """What each segment is: the category of a kernel that runs, else the cause."""
+    cause, category = segments["cause"].cast(pa.string()), segments["category"].cast(pa.string())
+    runs = pc.is_in(cause, pa.array([PathCause.WORK.value, PathCause.TRANSFER.value]))
+    told = pc.if_else(runs, pc.fill_null(category, Category.UNCLASSIFIED.value), cause)
+    told = told.combine_chunks().dictionary_encode() if isinstance(told, pa.ChunkedArray) else told.dictionary_encode()
+    parts = tuple(_named(name) for name in told.dictionary.to_pylist())
+    return np.asarray(told.indices, np.int64), parts
+
+
+def _named(name: str) -> PathPart:
+    if name in palette.CATEGORY:
+        return PathPart(_WORDS.get(Category(name)) or palette.LABEL[name], palette.CATEGORY[name])
+    return PathPart(_CAUSE_WORDS.get(PathCause(name), name), _COLOURS[PathCause(name)])
+
+
+def lanes_of_path(path: StepPath, stage_of: Mapping[int, int]) -> tuple[Int64, list[Lane]]:
+    """The lane of each segment, and the lanes by stage and rank.
+
+    Ranks that the path runs on have a lane each, and so has a stage that it does not cross. Of too many ranks, each
+    stage is a lane; of too many stages, or without one, the ranks with the most of the path are, and the others share
+    the last lane.
+
+    Args:
+        stage_of: stage of each rank of the step, ``MISSING`` where unknown.
+    """
+    ranks, stages = path.sums(path.rank), sorted({*stage_of.values(), *path.stage.tolist()} - {MISSING})
+    several = len(stages) > 1
+    missed = [stage for stage in stages if several and stage not in path.stage]
+    stage_of_path = dict(zip(path.rank.tolist(), path.stage.tolist(), strict=True))
+    if len(ranks) + len(missed) <= MOST_LANES or not several or len(stages) > MOST_LANES:
+        own = list(ranks)[: MOST_LANES if len(ranks) <= MOST_LANES else MOST_LANES - 1]
+        key = np.where(np.isin(path.rank, own), path.rank, _OTHERS)
+        order = sorted(own, key=lambda rank: (stage_of_path[rank], rank))
+        rows = [(stage_of_path[rank], rank, _rank_label(rank, stage_of_path[rank], several)) for rank in order]
+        if len(own) + len(missed) <= MOST_LANES:
+            rows += [(stage, -1, f"stage {stage}") for stage in missed]
+        if len(own) < len(ranks):
+            rows.append((np.iinfo(np.int64).max, _OTHERS, f"{len(ranks) - len(own)} other ranks"))
+        rows.sort(key=lambda row: row[:1])
+        keys, labels = [row[1] for row in rows], [row[2] for row in rows]
+    else:
+        key = path.stage
+        counts = {stage: len(np.unique(path.rank[path.stage == stage])) for stage in stages}
+        keys = [*([MISSING] if (path.stage == MISSING).any() else []), *stages]
+        labels = [_stage_label(stage, counts) for stage in keys]
+    sums = path.sums(key)
+    lane = np.array([keys.index(each) for each in key.tolist()], np.int64)
+    return lane, [Lane(label, sums.get(each, 0)) for each, label in zip(keys, labels, strict=True)]
+
+
+def _rank_label(rank: int, stage: int, several: bool) -> str:
+    return f"stage {stage} · rank {rank}" if several and stage != MISSING else f"rank {rank}"
+
+
+def _stage_label(stage: int, counts: Mapping[int, int]) -> str:
+    if stage == MISSING:
+        return "no stage known"
+    count = counts[stage]
+    return f"stage {stage}" + (f" · {count} ranks" if count > 1 else " · 1 rank" if count else "")
+
+
+def microbatch_runs(path: StepPath, lane: Int64) -> list[tuple[int, int, int, str, str]]:
+    """Where the path stays on a micro-batch's step in one lane: lane, begin and end in ns, its number, and its colour.
+
+    What has no micro-batch, such as the host between two kernels, ends no run. A run of many colours is left out: no
+    number can be read on it.
+    """
+    inside = np.flatnonzero(path.microbatch != MISSING)
+    if not len(inside):
+        return []
+    moved = np.concatenate([[0], np.cumsum(lane[1:] != lane[:-1])])
+    keys = np.stack([moved, path.backward, path.chunk, path.microbatch])[:, inside]
+    opens = np.concatenate([[True], (keys[:, 1:] != keys[:, :-1]).any(axis=0)])
+    first = np.flatnonzero(opens)
+    last = np.append(first[1:], len(inside)) - 1
+    runs = []
+    for begin, end in zip(first.tolist(), last.tolist(), strict=True):
+        rows = inside[begin : end + 1]
+        time = np.bincount(path.part[rows], weights=path.duration_ns[rows], minlength=len(path.parts))
+        if time.max() < _ONE_COLOUR * time.sum():
+            continue
+        colour = path.parts[int(time.argmax())].colour
+        start, stop = int(path.edges_ns[rows[0]]), int(path.edges_ns[rows[-1] + 1])
+        runs.append((int(lane[rows[0]]), start, stop, str(path.microbatch[rows[0]]), colour))
+    return runs
+
+
+def profile_of(path: StepPath, most: int) -> Sequence[tuple[PathPart, int]]:
+    """What the path is made of, the longest first; the least parts of many are one. The times add up to the step."""
+    rows = [(path.parts[part], length) for part, length in path.sums(path.part).items()]
+    if len(rows) <= most:
+        return rows
+    rest = rows[most - 1 :]
+    return [*rows[: most - 1], (PathPart(f"{len(rest)} others", palette.QUIET_INK), sum(length for _, length in rest))]

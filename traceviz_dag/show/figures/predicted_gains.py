@@ -1,0 +1,182 @@
+"""Predicted gains: what each of the usual edits would save, the largest first, with its error bar."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from traceviz_dag.analyze.causes.gains import named_edit, over_steps
+from traceviz_dag.show.page import palette
+from traceviz_dag.show.page.blocks import Band, draw_boxes
+from traceviz_dag.show.page.facts import duration, lost_ranks, place, share, steps_left_out
+from traceviz_dag.show.page.page import (
+    MARGIN,
+    WIDTH,
+    Caption,
+    LegendEntry,
+    LegendGroup,
+    Stretches,
+    TimeScale,
+    open_page,
+)
+from traceviz_dag.show.page.typography import LABEL, SMALL, typography, width
+from traceviz_dag.show.source import TableSource
+
+MOST_ROWS = 20
+"""Edits that a page shows; those that gain less are in the table."""
+
+_COLUMNS = (
+    *("step", "edit", "rank", "dimension", "factor", "step_ns", "predicted_step_ns"),
+    *("gain_ns", "gain_low_ns", "gain_high_ns", "replay_error", "refusal"),
+)
+_ROW, _NUMBERS, _CAP, _AXIS = 0.28, 2.35, 0.05, 0.66
+_COLUMN_ENDS = tuple(WIDTH - MARGIN - left for left in (1.75, 1.2, 0.6, 0.0))
+_WIDEST_LABEL = 3.6
+
+
+def draw_predicted_gains(source: TableSource) -> Figure | None:
+    """Draw what edits would gain, summed over the iteration's steps.
+
+    Returns:
+        The figure; None where nothing can be predicted.
+    """
+    table = source.table("what_if", _COLUMNS).to_pylist()
+    told = over_steps([row for row in table if row["refusal"] is None])
+    if not told:
+        return None
+    refused = _refused_edits(table)
+    steps = max(row["steps"] for row in told)
+    changing = [row for row in told if _changes(row)] or told
+    shown = [{**row, "refusal": None} for row in changing[: MOST_ROWS - len(refused)]]
+    low = min([0, *(row["gain_low_ns"] for row in shown)])
+    high = max([1, *(row["gain_high_ns"] for row in shown)])
+    scale = TimeScale.of(max(high - low, 1))
+    labels = [*(_label(row, steps) for row in shown), *(named_edit(row) for row in refused)]
+    left = min(max(width(label, LABEL) for label in labels) + 0.2, _WIDEST_LABEL)
+    with typography():
+        page = open_page(_caption(source, table, told, changing[len(shown) :]), _ROW * len(labels), _AXIS)
+        axes = page.axes(0.0, _ROW * len(labels), left, _NUMBERS)
+        _prepare(axes, (low / scale.per_unit, high / scale.per_unit), _ROW * len(labels), scale.unit)
+        for x, word in zip(_COLUMN_ENDS, ("gain", "of step", "at least", "at most"), strict=True):
+            page.text(x, page.top - 0.08, word, SMALL, palette.QUIET_INK, "right")
+        for number, (row, label) in enumerate(zip((*shown, *refused), labels, strict=True)):
+            band = Band(number * _ROW, (number + 1) * _ROW)
+            y = page.top + band.middle
+            colour = palette.INK if row["refusal"] is None else palette.QUIET_INK
+            page.text(MARGIN + left - 0.12, y, label, LABEL, colour, "right")
+            if row["refusal"] is not None:
+                page.text(MARGIN + left + 0.08, y, f"refused: {row['refusal']}", SMALL, colour)
+                continue
+            _draw_row(axes, row, band, scale)
+            for x, word in zip(_COLUMN_ENDS, _measures(row), strict=True):
+                page.text(x, y, word, SMALL, palette.INK if _is_gain(row) else palette.QUIET_INK, "right")
+    return page.figure
+
+
+def _refused_edits(table: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The edits that cannot be predicted in some step, each once."""
+    found: dict[str, dict[str, Any]] = {}
+    for row in table:
+        if row["refusal"] is not None and row["edit"] is not None:
+            found.setdefault(named_edit(row), dict(row))
+    return list(found.values())[: MOST_ROWS // 2]
+
+
+def _prepare(axes: Axes, limits: tuple[float, float], height: float, unit: str) -> None:
+    room = 0.02 * (limits[1] - limits[0])
+    axes.set(xlim=(limits[0] - (room if limits[0] < 0 else 0), limits[1] + room), ylim=(height, 0), yticks=[])
+    axes.set_xlabel(f"predicted gain, {unit}", labelpad=3)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=9, steps=[1, 2, 2.5, 5, 10]))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
+    axes.grid(visible=True, axis="x", color=palette.RULE, linewidth=0.5, zorder=0)
+    axes.set_axisbelow(True)
+    axes.axvline(0, color=palette.QUIET_INK, linewidth=0.8, zorder=1.5)
+
+
+def _is_gain(row: Mapping[str, Any]) -> bool:
+    """Whether all of the error bar is a gain."""
+    return bool(row["gain_low_ns"] > 0)
+
+
+def _draw_row(axes: Axes, row: Mapping[str, Any], band: Band, scale: TimeScale) -> None:
+    gain, low, high = (row[name] / scale.per_unit for name in ("gain_ns", "gain_low_ns", "gain_high_ns"))
+    colour = palette.HIDDEN if _is_gain(row) else palette.COMPUTATION_ONLY
+    bar = Stretches(np.array([min(gain, 0.0)]), np.array([max(gain, 0.0)]))
+    draw_boxes(axes, bar, band.part(0.16, 0.84), colour, f"gain/{named_edit(row)}")
+    line = axes.hlines(band.middle, low, high, colors=palette.INK, linewidths=1.0, zorder=3)
+    line.set_gid(f"bar/{named_edit(row)}")
+    axes.vlines([low, high], band.middle - _CAP, band.middle + _CAP, colors=palette.INK, linewidths=1.0, zorder=3)
+
+
+def _changes(row: Mapping[str, Any]) -> bool:
+    """Whether the edit changes the step, with or without the host's lags."""
+    return any(row[name] for name in ("gain_ns", "gain_low_ns", "gain_high_ns"))
+
+
+def _label(row: Mapping[str, Any], steps: int) -> str:
+    words = named_edit(row)
+    return words if row["steps"] == steps else f"{words} ({row['steps']} of {steps} steps)"
+
+
+def _measures(row: Mapping[str, Any]) -> tuple[str, str, str, str]:
+    gain, low, high = (_signed(row[name]) for name in ("gain_ns", "gain_low_ns", "gain_high_ns"))
+    return gain, _share(row["gain_ns"], row["step_ns"]), low, high
+
+
+def _signed(nanoseconds: int) -> str:
+    return duration(nanoseconds).replace("-", "−")
+
+
+def _share(part: int, whole: int) -> str:
+    return f"−{share(-part, whole)}" if part < 0 else share(part, whole)
+
+
+def _caption(
+    source: TableSource,
+    table: Sequence[Mapping[str, Any]],
+    told: Sequence[Mapping[str, Any]],
+    rest: Sequence[Mapping[str, Any]],
+) -> Caption:
+    steps, step_ns = told[0]["steps"], max(row["step_ns"] for row in told)
+    numbers = sorted({row["step"] for row in table if row["refusal"] is None and row["step"] is not None})
+    named = f"step {numbers[0]}" if len(numbers) == 1 else "1 step"
+    errors = [row["replay_error"] for row in table if row["refusal"] is None]
+    low, high = (f"{100 * error:+.1f} %".replace("-", "−") for error in (min(errors), max(errors)))
+    error = low if low == high else f"{low} to {high}"
+    idle = [named_edit(row) for row in told if not _changes(row)]
+    fewer = f"{len(rest)} more gain {duration(rest[0]['gain_ns'])} or less each" if rest else ""
+    none = f"no effect: {', '.join(idle)}" if idle else ""
+    entries = [LegendEntry("gain", palette.HIDDEN)]
+    if not all(_is_gain(row) for row in told if _changes(row)):
+        entries.append(LegendEntry("its error bar holds 0: it may be no gain", palette.COMPUTATION_ONLY))
+    return Caption(
+        title=_finding(told),
+        facts=[
+            place(source),
+            f"{steps} steps, {duration(step_ns)} together, gains are sums"
+            if steps > 1
+            else f"{named}, {duration(step_ns)}",
+            "gains do not add up: each edit alone; they are ceilings",
+            *(text for text in (fewer, none) if text),
+        ],
+        warnings=[*lost_ranks(source), *steps_left_out(table)],
+        legend=[LegendGroup("", entries)],
+        footer="table what_if",
+        note=f"error bar: host as it was, and host free, widened by the replay's error ({error} of the step)",
+    )
+
+
+def _finding(told: Sequence[Mapping[str, Any]]) -> str:
+    certain = [row for row in told if _is_gain(row)]
+    if not certain:
+        return "No usual edit would surely gain: every error bar holds 0"
+    best = certain[0]
+    steps = "the step" if best["steps"] == 1 else f"{best['steps']} steps"
+    low, high = duration(best["gain_low_ns"]), duration(best["gain_high_ns"])
+    gain = f"{duration(best['gain_ns'])} ({share(best['gain_ns'], best['step_ns'])} of {steps}), {low} to {high}"
+    return f"The largest predicted gain is {gain}: {named_edit(best)}"
