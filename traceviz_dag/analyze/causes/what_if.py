@@ -13,6 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
+from traceviz_dag.analyze.causes.balanced_experts import has_experts
 from traceviz_dag.analyze.causes.edits import AllTimes, StepEdits
 from traceviz_dag.analyze.causes.reordered import Change, items_of
 from traceviz_dag.analyze.causes.step_work import StepWork, without_lags
@@ -138,13 +139,14 @@ class WhatIf:
 
     def general(self) -> Iterator[Edit]:
         """The edits that name neither a rank nor a dimension."""
-        for name in ("even_layers", "equal_stages", "no_jitter", "no_pauses", "host_free"):
+        for name in ("even_layers", "equal_stages", "no_jitter", "no_pauses", "host_free", "balanced_experts"):
             yield Edit(name, getattr(self.edits, name))
 
     def standard(self) -> list[Prediction]:
         """What each of the usual edits would gain, the largest gain first."""
         edits = [self.fix_rank(rank) for rank in self._suspects()]
-        edits += self.general()
+        experts = has_experts(self.step)
+        edits += [edit for edit in self.general() if edit.name != "balanced_experts" or experts]
         edits += [self.hide(dimension) for dimension in (*self.dimensions(), "all")]
         edits += [self.faster(dimension, FASTER) for dimension in self.dimensions()]
         return sorted(map(self.predict, edits), key=lambda one: -one.gain_ns)

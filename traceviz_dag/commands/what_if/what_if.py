@@ -60,6 +60,15 @@ def what_if(
     ] = False,
     no_pauses: Annotated[bool, typer.Option("--no-pauses", help="Take the pauses of all hosts away.")] = False,
     host_free: Annotated[bool, typer.Option("--host-free", help="Let no kernel wait for its launch.")] = False,
+    balanced_experts: Annotated[
+        bool, typer.Option("--balanced-experts", help="Spread tokens evenly over the experts of each layer.")
+    ] = False,
+    microbatches: Annotated[
+        int | None, typer.Option(help="Run so many micro-batches in a step, in an order made anew.")
+    ] = None,
+    schedule: Annotated[
+        str | None, typer.Option(help="Run another schedule: 1f1b, interleaved or interleaved-overlapped.")
+    ] = None,
     records: Annotated[
         Path | None,
         typer.Option(help="Read StragglerAnalysis records, trace-NAME.parquet with meta-NAME.yaml beside it."),
@@ -78,7 +87,7 @@ def what_if(
     """
     flags = {
         **{"even_layers": even_layers, "equal_stages": equal_stages, "no_jitter": no_jitter},
-        **{"no_pauses": no_pauses, "host_free": host_free},
+        **{"no_pauses": no_pauses, "host_free": host_free, "balanced_experts": balanced_experts},
     }
     wanted = _Wanted(
         _once(fix_rank or ()),
@@ -86,7 +95,11 @@ def what_if(
         _once(hide or ()),
         _once(_speed(text) for text in faster or ()),
         tuple(name for name, chosen in flags.items() if chosen),
+        microbatches,
+        schedule,
     )
+    if microbatches is not None and microbatches < 1:
+        raise UsageError(f"--microbatches {microbatches}: a step has at least one")
     if limit < 0:
         raise UsageError("--limit is a number of rows")
     if records is not None:
@@ -117,6 +130,7 @@ class _Wanted:
     Attributes:
         ranks, links: ranks whose kernels, and whose transfers, are to be as those of others.
         hidden: dimensions. speeds: dimensions, and how many times faster. general: names of edits of the whole job.
+        microbatches, schedule: another order of work; None: as it is.
     """
 
     ranks: tuple[int, ...]
@@ -124,16 +138,23 @@ class _Wanted:
     hidden: tuple[str, ...]
     speeds: tuple[tuple[str, float], ...]
     general: tuple[str, ...]
+    microbatches: int | None
+    schedule: str | None
 
     def __bool__(self) -> bool:
-        return bool(self.ranks or self.links or self.hidden or self.speeds or self.general)
+        some = self.ranks or self.links or self.hidden or self.speeds or self.general or self.microbatches
+        return bool(some or self.schedule)
 
     def edits(self, what_if: WhatIf) -> list[Edit]:
         """The edits of one step.
 
         Raises:
-            UsageError: it has no communication of such a dimension, or no kernels of such a rank.
+            UsageError: it has no communication of such a dimension, or no kernels of such a rank; no such schedule.
         """
+        from traceviz_dag.analyze.causes.reordered import SCHEDULES, Change
+
+        if self.schedule not in (None, *SCHEDULES):
+            raise UsageError(f"--schedule {self.schedule}: there are {', '.join(SCHEDULES)}")
         for rank in (*self.ranks, *self.links):
             if rank not in what_if.step.ranks:
                 raise UsageError(f"rank {rank} has no kernels in the training step")
@@ -145,7 +166,10 @@ class _Wanted:
         edits += [what_if.fix_link(rank) for rank in self.links]
         edits += [edit for edit in what_if.general() if edit.name in self.general]
         edits += [what_if.hide(dimension) for dimension in self.hidden]
-        return edits + [what_if.faster(dimension, factor) for dimension, factor in self.speeds]
+        edits += [what_if.faster(dimension, factor) for dimension, factor in self.speeds]
+        if self.microbatches or self.schedule:
+            edits.append(what_if.reorder(Change(self.microbatches, self.schedule)))
+        return edits
 
 
 def _once(values: Iterable[T]) -> tuple[T, ...]:
@@ -168,7 +192,7 @@ def _flat(answers: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     rows = []
     for answer in answers:
         where = {name: value for name, value in answer.items() if name != "rows"}
-        rows += [{**where, **row} for row in answer["rows"] or [dict.fromkeys((*_KEYS, "steps", *_SUMMED))]]
+        rows += [{**where, **row} for row in answer["rows"] or [dict.fromkeys((*_KEYS, "steps", *_SUMMED, *_MEANS))]]
     return rows
 
 
@@ -198,46 +222,67 @@ def _predicted(iteration: StoredIteration, wanted: _Wanted) -> tuple[list[dict[s
         for ranked in ranked_steps(iteration, iteration.table("collectives"), iteration.table("messages")):
             what_if = WhatIf(ranked.step, ranked.stages)
             edits = wanted.edits(what_if)
-            rows += [_row(what_if, each) for each in ([edit] for edit in edits)]
-            if len(edits) > 1:
-                rows.append(_row(what_if, edits))
+            for each in [*([edit] for edit in edits), *([edits] if len(edits) > 1 else [])]:
+                try:
+                    rows.append(_row(what_if, each))
+                except NoEvidenceError as error:
+                    reason = reason or str(error)
     except NoEvidenceError as error:
         reason = str(error)
     return _over_steps(rows), reason if rows or reason else _NO_STEP
 
 
 def _row(what_if: WhatIf, edits: Sequence[Edit]) -> dict[str, Any]:
+    from traceviz_dag.analyze.causes.reordered import Change
+
     one = what_if.predict(*edits)
     alone = edits[0] if len(edits) == 1 else None
+    change = next((edit.change for edit in edits if edit.change is not None), Change())
+    before, after = one.microbatches or (None, None)
     return {
         "edit": alone.name if alone else TOGETHER,
         "rank": alone.rank if alone else None,
         "dimension": alone.dimension if alone else None,
         "factor": alone.factor if alone else None,
+        "microbatches": change.microbatches,
+        "schedule": change.schedule,
         "step_ns": one.step_ns,
         "predicted_step_ns": one.predicted_step_ns,
         "gain_ns": one.gain_ns,
         "gain_low_ns": one.gain_low_ns,
         "gain_high_ns": one.gain_high_ns,
+        "microbatch_ns": round(one.step_ns / before) if before else None,
+        "predicted_microbatch_ns": round(one.predicted_step_ns / after) if after else None,
     }
 
 
-_KEYS = ("edit", "rank", "dimension", "factor")
+_KEYS = ("edit", "rank", "dimension", "factor", "microbatches", "schedule")
 _SUMMED = ("step_ns", "predicted_step_ns", "gain_ns", "gain_low_ns", "gain_high_ns")
+_MEANS = ("microbatch_ns", "predicted_microbatch_ns")
 _NO_STEP = "no training step is known"
 
 
 def _over_steps(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One row for each edit, summed over the steps of the iteration; the largest gain first."""
-    summed: dict[tuple[Any, ...], dict[str, Any]] = {}
+    """One row for each edit, summed over the steps of the iteration; the largest gain first.
+
+    The error bar of the sum also holds what it would be if every step gained as little, or as much, as any one does.
+    """
+    of_edit: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows:
-        key = tuple(row[name] for name in _KEYS)
-        one = summed.setdefault(key, {**dict(zip(_KEYS, key, strict=True)), "steps": 0, **dict.fromkeys(_SUMMED, 0)})
-        one["steps"] += 1
-        for name in _SUMMED:
-            one[name] += row[name]
+        of_edit.setdefault(tuple(row.get(name) for name in _KEYS), []).append(row)
+    summed = []
+    for key, parts in of_edit.items():
+        one = {**dict(zip(_KEYS, key, strict=True)), "steps": len(parts)}
+        one |= {name: sum(part[name] for part in parts) for name in _SUMMED}
+        gains = [part["gain_ns"] for part in parts]
+        one["gain_low_ns"] = min(one["gain_low_ns"], min(gains) * len(parts))
+        one["gain_high_ns"] = max(one["gain_high_ns"], max(gains) * len(parts))
+        for name in _MEANS:
+            known = [part[name] for part in parts if part.get(name) is not None]
+            one[name] = round(sum(known) / len(known)) if known else None
+        summed.append(one)
     return sorted(
-        summed.values(),
+        summed,
         key=lambda row: (
             -row["gain_ns"],
             row["edit"],
@@ -269,6 +314,12 @@ def _print(iteration: StoredIteration, rows: Sequence[dict[str, Any]], limit: in
             for row in shown
         ],
     )
+    for row in shown:
+        if row["microbatches"] is not None:
+            typer.echo(
+                f"  {named_edit(row)}: {milliseconds(row['predicted_microbatch_ns'])} ms of the step for each micro-batch, "
+                f"in place of {milliseconds(row['microbatch_ns'])} ms"
+            )
 
 
 def _first(shown: int, of: int) -> str:
@@ -288,6 +339,15 @@ def named_edit(row: dict[str, Any]) -> str:
         "no_jitter": "no jitter between micro-batches",
         "no_pauses": "no pauses of hosts",
         "host_free": "no waiting for launches",
+        "balanced_experts": "evenly loaded experts",
+        "microbatches": _named_order(row),
+        "schedule": _named_order(row),
         TOGETHER: "all of these together",
     }
     return words[row["edit"]]
+
+
+def _named_order(row: dict[str, Any]) -> str:
+    count, schedule = row.get("microbatches"), row.get("schedule")
+    words = [f"{count} micro-batch{'es' * (count > 1)}"] if count else []
+    return ", ".join(words + ([f"schedule {schedule}"] if schedule else []))
