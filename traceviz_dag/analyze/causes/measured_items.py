@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from traceviz_dag.analyze.causes.graph import NEVER_LATE
 from traceviz_dag.analyze.causes.medians import lower_medians
 from traceviz_dag.analyze.causes.rank_kernels import PHASES
 from traceviz_dag.analyze.causes.rank_work import EVIDENCES, EdgeKind, RankWork
@@ -25,8 +26,6 @@ Key = frozenset[tuple[bool, int, int]]
 """The steps that are an item: (backward, chunk, micro-batch) of each."""
 
 _ORDER = EVIDENCES.index("order")
-_CUT = -(1 << 60)
-"""The lag of an edge over which nothing is held up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +88,7 @@ def _between_stages(work: RankWork) -> Bool:
 def _slack(step: StepWork, times: Sequence[Times], ends: Int64) -> Int64:
     """Per node, by how much it may end later without a longer step, if no message to another stage held any up."""
     durations, lags = step.weights(times)
-    lags[np.isin(step.waiting, step.base[-1] + step.members.meeting[message_members(step)])] = _CUT
+    lags[np.isin(step.waiting, step.base[-1] + step.members.meeting[message_members(step)])] = NEVER_LATE
     latest = np.full(step.graph.nodes, np.iinfo(np.int64).max // 4)
     for place, work in enumerate(step.works):
         latest[step.base[place] + work.end] = ends[step.base[place] + work.sections] + step.step_ns(ends)
@@ -103,17 +102,42 @@ def _rank(step: StepWork, place: int, times: Times, ends: Int64, slack: Int64) -
     kernel = work.joined[messages]
     arrived, carried = ends[low + work.arrivals + messages], ends[low + work.segment[kernel]]
     parts, start, end, segments = _items(work, times, ends[low : low + work.nodes], begin)
-    before = np.maximum.accumulate(np.concatenate([[begin], end]))[:-1] if len(end) else end
+    exchanges = Exchanges(arrived, carried, times.duration_ns[kernel])
+    of_last = int(slack[low + segments].min(initial=np.iinfo(np.int64).max))
+    return measured_rank(parts, start, end, exchanges, begin, of_last)
+
+
+@dataclass(frozen=True, slots=True)
+class Exchanges:
+    """Messages between stages at one rank: when it was ready for each, when each ended, and what each took."""
+
+    arrived_ns: Int64
+    ended_ns: Int64
+    transfer_ns: Int64
+
+
+def measured_rank(
+    parts: Sequence[Key], start: Int64, end: Int64, exchanges: Exchanges, begin: int, slack: int
+) -> MeasuredRank:
+    """One rank's items from their steps, starts and ends, in the order of their starts.
+
+    Args:
+        begin: when its step begins. slack: as ``MeasuredRank.slack_ns``.
+    """
+    if not len(parts):
+        return MeasuredRank((), begin, 0, 0, slack)
+    arrived, carried = exchanges.arrived_ns, exchanges.ended_ns
+    before = np.maximum.accumulate(np.concatenate([[begin], end]))[:-1]
     own = end - np.maximum(before, _latest(carried, start, begin))
     last = np.searchsorted(start, arrived, side="right") - 1
-    previous = np.where(last >= 0, end[np.maximum(last, 0)], begin) if len(end) else np.full(len(arrived), begin)
+    previous = np.where(last >= 0, end[np.maximum(last, 0)], begin)
     lag = np.maximum(arrived - np.maximum(previous, _latest(carried, arrived, begin)), 0)
     return MeasuredRank(
         tuple(map(Item, parts, start.tolist(), end.tolist(), own.tolist())),
         begin,
         int(lower_medians(np.zeros(len(lag), np.int64), lag, 1)[0]) if len(lag) else 0,
-        round(float(times.duration_ns[kernel].mean())) if len(kernel) else 0,
-        int(slack[low + segments].min(initial=np.iinfo(np.int64).max)),
+        round(float(exchanges.transfer_ns.mean())) if len(lag) else 0,
+        slack,
     )
 
 

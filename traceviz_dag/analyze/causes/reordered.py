@@ -14,7 +14,7 @@ How far items(present order) is from the step says how good the model is.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -103,6 +103,8 @@ class Items:
         fitting = [order for order in orders if self._fit(order)]
         if not fitting:
             raise NoEvidenceError("its micro-batches run in the order of no schedule that is known")
+        if len(fitting) == 1:
+            return fitting[0]
         return min(fitting, key=lambda order: abs(self.replayed(order, order) - self.step_ns))
 
     def replayed(self, order: Order, present: Order, own: Items | None = None) -> int:
@@ -126,6 +128,27 @@ class Items:
             int(ends[node]) - self.ranks[place].items[-1].end_ns - self.ranks[place].slack_ns
             for place, node in last.items()
         )
+
+    def changed(self, change: Change, ahead: Callable[[], Items] | None = None) -> tuple[int, float, tuple[int, int]]:
+        """What a change of the order does.
+
+        Args:
+            ahead: the items of a host that waits for no exchange; these by default.
+
+        Returns:
+            How much longer the step is, ns; how far its replay with mean items is off, as a share of it; the numbers of
+            micro-batches before and after.
+
+        Raises:
+            NoEvidenceError: the order is not known, or cannot be made.
+        """
+        present = self.present()
+        order = change.order(present)
+        before = self.replayed(present, present)
+        # Where exchanges run beside computation the host waits for none of them, and launches ahead.
+        own = ahead() if ahead is not None and order.overlapped and not present.overlapped else self
+        later = self.replayed(order, present, own) - before
+        return later, before / self.step_ns - 1, (present.microbatches, order.microbatches)
 
     def _fit(self, order: Order) -> bool:
         return all(

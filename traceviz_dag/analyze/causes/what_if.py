@@ -110,14 +110,7 @@ class WhatIf:
     def _reordered(self, times: AllTimes, change: Change) -> tuple[int, float, tuple[int, int]]:
         """How much longer another order takes, how far mean items are off, and both numbers of micro-batches."""
         items = items_of(self.step, times, self.edits.stages)
-        present = items.present()
-        order = change.order(present)
-        before = items.replayed(present, present)
-        # Where exchanges run beside computation the host waits for none of them, and launches ahead.
-        ahead = order.overlapped and not present.overlapped
-        own = items_of(self.step, without_lags(times), self.edits.stages) if ahead else items
-        after = items.replayed(order, present, own)
-        return after - before, before / items.step_ns - 1, (present.microbatches, order.microbatches)
+        return items.changed(change, lambda: items_of(self.step, without_lags(times), self.edits.stages))
 
     def fix_rank(self, rank: int) -> Edit:
         """See ``StepEdits.fix_rank``."""
