@@ -246,7 +246,7 @@ class RecordsWhatIf:
         work = self.work
         ends = replayed_ends(work, own, lags)
         arrived = np.zeros(len(work), np.int64)
-        real = (work.waited_for < len(work)) | (work.waited_for == work.graph.nodes - 1)
+        real = (work.waited_for < len(work)) | (work.waited_for == work.begin)
         np.maximum.at(arrived, work.waits[real], (ends[work.waited_for] + lags)[real])
         message, item = self._is(*MESSAGES), self._is(*_ITEMS)
         slack = slack_of(work, own, lags, np.isin(work.waiting, len(work) + work.join[message]))

@@ -56,7 +56,8 @@ class RecordsWork:
         start_ns: as recorded. own_ns: how long it takes once it starts: the transfer, for a communication that several
             start together.
         join: number of the join that it is a member of; -1 for none.
-        graph: the operations, behind them a node for each join, and last the begin of the steps.
+        begin: node of the begin of all steps.
+        graph: the operations, behind them a node for each join, the begin, and whatever else ties operations.
         waiting, waited_for: edges, as given to the graph. waits: per edge, the operation that waits by it.
         lag_ns: per edge, from the end of the latest that the operation waited for to its start; none without a wait.
         faults: one line for each step that was left out.
@@ -72,6 +73,7 @@ class RecordsWork:
     start_ns: Int64
     own_ns: Int64
     join: Int64
+    begin: int
     graph: Graph
     waiting: Int64
     waited_for: Int64
@@ -115,9 +117,10 @@ def records_work(records: PipelineRecords) -> RecordsWork:
     lag = _lags(column["start_ns"], own, join, waiting, waited_for)
     lags = np.concatenate([lag[waiting], np.zeros(len(members), np.int64), column["start_ns"][bare]])
     step, dp_rank, stage, rank, chunk, microbatch, operation = (column[name] for name in _WHOSE)
+    waits = np.concatenate([waiting, members, bare])
     return RecordsWork(
         step, dp_rank, stage, rank, chunk, microbatch, operation, column["start_ns"], own, join,
-        graph_of(nodes + 1, tied, sources), tied, sources, np.concatenate([waiting, members, bare]), lags, faults,
+        nodes, graph_of(nodes + 1, tied, sources), tied, sources, waits, lags, faults,
     )  # fmt: skip
 
 

@@ -31,6 +31,7 @@ def what_if_of_records(path: Path, json: bool, limit: int, wanted: Wanted) -> No
         IncompleteError: at the end, where rows or steps were left out.
     """
     from traceviz_dag.analyze.causes.records_edits import RecordsWhatIf
+    from traceviz_dag.analyze.causes.records_waits import with_inferred_waits
     from traceviz_dag.analyze.causes.records_work import records_work
     from traceviz_dag.analyze.causes.slowdowns import slowdowns
     from traceviz_dag.read.records.pipeline_records import read_pipeline_records
@@ -39,7 +40,7 @@ def what_if_of_records(path: Path, json: bool, limit: int, wanted: Wanted) -> No
     work = records_work(records)
     faults = [*records.faults, *work.faults]
     found = slowdowns(work)
-    what_if = RecordsWhatIf(work)
+    what_if = RecordsWhatIf(with_inferred_waits(work))
     rows, reason = _gains(what_if, wanted)
     if json:
         told = {"rows": rows, "certain": reason is None, "reason": reason}
