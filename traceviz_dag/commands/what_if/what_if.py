@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,6 +12,7 @@ from traceviz_dag.analyze.causes.gains import EDIT_COLUMNS, MEAN_COLUMNS, SUMMED
 from traceviz_dag.commands.common.across import (
     IterationOption,
     PathArgument,
+    RecordsOption,
     RulesOption,
     RunOption,
     chosen_iterations,
@@ -23,6 +23,7 @@ from traceviz_dag.commands.common.across import (
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import print_json
 from traceviz_dag.commands.what_if.gains_table import print_gains
+from traceviz_dag.commands.what_if.of_records import what_if_of_records
 from traceviz_dag.commands.what_if.wanted import Wanted, once, speed
 from traceviz_dag.errors import NoEvidenceError, UsageError
 
@@ -66,10 +67,7 @@ def what_if(
     schedule: Annotated[
         str | None, typer.Option(help="Run another schedule: 1f1b, interleaved or interleaved-overlapped.")
     ] = None,
-    records: Annotated[
-        Path | None,
-        typer.Option(help="Read StragglerAnalysis records, trace-NAME.parquet with meta-NAME.yaml beside it."),
-    ] = None,
+    records: RecordsOption = None,
     limit: Annotated[int, typer.Option(help="Print at most this many rows; 0 = all. JSON always has all.")] = 12,
     run: RunOption = None,
     iteration: IterationOption = None,
@@ -100,8 +98,6 @@ def what_if(
     if limit < 0:
         raise UsageError("--limit is a number of rows")
     if records is not None:
-        from traceviz_dag.commands.what_if.of_records import what_if_of_records
-
         if path is not None or run is not None or iteration is not None:
             raise UsageError("name traces or --records, not both")
         what_if_of_records(records, json, limit, wanted)
