@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.commands.jobs import home_of, traces_of
+from traceviz_dag.analyze.causes.gains import named_edit
 from traceviz_dag.commands.main import app
-from traceviz_dag.commands.what_if.what_if import named_edit
 from traceviz_dag.lake.lake import open_lake
 
 FIGURES = ("step_ns", "predicted_step_ns", "gain_ns", "gain_low_ns", "gain_high_ns")
@@ -97,8 +97,10 @@ def test_a_limit_cuts_the_print_and_not_the_json():
         (("what-if", "--limit", "-1"), "--limit is a number of rows"),
         (("critical-path", "--limit", "-1"), "--limit is a number of rows"),
         (("critical-path", "--iteration", "11"), "no such iteration; there are slow_rank 10"),
-        (("what-if", "--records", "a.parquet", "--hide", "pp"), "edits are of traces: --records takes none"),
+        (("what-if", "--schedule", "gpipe"), "--schedule gpipe: there are 1f1b, interleaved, interleaved-overlapped"),
+        (("what-if", "--microbatches", "0"), "--microbatches 0: a step has at least one"),
         (("what-if", "--records", "a.parquet", "--run", "job"), "name traces or --records, not both"),
+        (("critical-path", "--records", "a.parquet", "--run", "job"), "name traces or --records, not both"),
     ],
 )
 def test_words_that_nothing_can_be_told_of_are_one_line(words, said):

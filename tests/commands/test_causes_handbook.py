@@ -18,6 +18,7 @@ from tests.analyze.test_metrics_handbook import tables_of
 from traceviz_dag.analyze.causes.graph import graph_of
 from traceviz_dag.commands.main import app
 from traceviz_dag.commands.what_if.of_records import what_if_of_records
+from traceviz_dag.commands.what_if.wanted import Wanted
 
 PAGE = Path(__file__).parents[2] / "docs" / "causes.md"
 _PRINTED = re.compile(r"```\n((?:traceviz .*\n)+)```\n\n```text\n((?:(?!```).*\n)*)```\n")
@@ -71,7 +72,7 @@ def test_the_worked_example_of_replay():
 def test_the_published_job_has_the_slowdown_of_the_page(shared_data, capsys):
     import json
 
-    what_if_of_records(shared_data / "straggler_analysis" / "trace-SE.parquet", json=True, limit=0)
+    what_if_of_records(shared_data / "straggler_analysis" / "trace-SE.parquet", True, 0, Wanted((), (), (), (), ()))
     answer = json.loads(capsys.readouterr().out)
     *_, rows = tables_of(PAGE, "Records of pipeline operations")
     assert len(rows) == 3

@@ -25,7 +25,9 @@ _PATH = f"""
 _WHAT_IF = f"""
     WITH edits AS (
         SELECT edit, rank, dimension, factor, count(*) AS steps, sum(step_ns) AS step, sum(gain_ns) AS gain,
-            sum(gain_low_ns) AS low, sum(gain_high_ns) AS high, sum(predicted_step_ns) AS predicted
+            sum(predicted_step_ns) AS predicted,
+            least(sum(gain_low_ns), count(*) * min(gain_ns)) AS low,
+            greatest(sum(gain_high_ns), count(*) * max(gain_ns)) AS high
         FROM what_if {_HERE} AND refusal IS NULL GROUP BY ALL
     )
 """
@@ -99,6 +101,7 @@ CAUSES_TABLES = (
                 WHEN 'no_jitter' THEN 'no jitter between micro-batches'
                 WHEN 'no_pauses' THEN 'no pauses of hosts'
                 WHEN 'host_free' THEN 'no waiting for launches'
+                WHEN 'balanced_experts' THEN 'evenly loaded experts'
             END AS words
         FROM (SELECT *, dimension || ' communication' AS of_what FROM edits)
         ORDER BY gain DESC, edit, coalesce(rank, -1), coalesce(dimension, 'None') LIMIT {_SHOWN}""",

@@ -88,9 +88,8 @@ def _print(answer: dict[str, Any], limit: int) -> None:
         f"\n{answer['records']} · {mark}{steps} critical path runs on rank {first['rank']} for "
         f"{milliseconds(first['path_ns'])} ms ({percent(first['share'])}){others}"
     )
-    typer.echo(
-        f"  {answer['critical_items']} of {answer['items']} operations are critical: their slack is within 1% of the step"
-    )
+    critical = f"{answer['critical_items']} of {answer['items']} operations are critical"
+    typer.echo(f"  {critical}: their slack is within 1% of the step")
     for name, title in _TITLES.items():
         rows = answer[name]
         print_table(

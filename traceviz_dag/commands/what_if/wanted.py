@@ -32,8 +32,8 @@ class Wanted:
     hidden: tuple[str, ...]
     speeds: tuple[tuple[str, float], ...]
     general: tuple[str, ...]
-    microbatches: int | None
-    schedule: str | None
+    microbatches: int | None = None
+    schedule: str | None = None
 
     def __bool__(self) -> bool:
         some = self.ranks or self.links or self.hidden or self.speeds or self.general or self.microbatches
