@@ -26,6 +26,8 @@ Key = frozenset[tuple[bool, int, int]]
 """The steps that are an item: (backward, chunk, micro-batch) of each."""
 
 _ORDER = EVIDENCES.index("order")
+_EARLY_NS = 100_000
+"""So much before the recorded end of a message an item that waited for it may seem to start: clocks of streams differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +130,7 @@ def measured_rank(
         return MeasuredRank((), begin, 0, 0, slack)
     arrived, carried = exchanges.arrived_ns, exchanges.ended_ns
     before = np.maximum.accumulate(np.concatenate([[begin], end]))[:-1]
-    own = end - np.maximum(before, _latest(carried, start, begin))
+    own = end - np.maximum(before, np.minimum(start, _latest(carried, start + _EARLY_NS, begin)))
     last = np.searchsorted(start, arrived, side="right") - 1
     previous = np.where(last >= 0, end[np.maximum(last, 0)], begin)
     lag = np.maximum(arrived - np.maximum(previous, _latest(carried, arrived, begin)), 0)
