@@ -27,7 +27,7 @@ Key = frozenset[tuple[bool, int, int]]
 
 _ORDER = EVIDENCES.index("order")
 _EARLY_NS = 100_000
-"""So much before the recorded end of a message an item that waited for it may seem to start: clocks of streams differ."""
+"""An item may seem to start so much before the end of a message that it waited for: clocks of streams differ."""
 
 
 @dataclass(frozen=True, slots=True)
