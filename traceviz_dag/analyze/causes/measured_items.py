@@ -77,7 +77,7 @@ def message_members(step: StepWork) -> Bool:
     for place, work in enumerate(step.works):
         mine = np.flatnonzero(step.members.rank == place)
         found[mine] = _between_stages(work)[step.members.kernel[mine]]
-    return found
+    return found & (np.bincount(step.members.meeting, minlength=1)[step.members.meeting] == 2)
 
 
 def _between_stages(work: RankWork) -> Bool:

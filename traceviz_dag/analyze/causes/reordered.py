@@ -30,6 +30,9 @@ from traceviz_dag.schedules import Action, Await, Backward, Combined, Exchange, 
 SCHEDULES = ("1f1b", "interleaved", "interleaved-overlapped")
 """Schedules for which an order can be made."""
 
+_MOST_ITEMS = 200_000
+"""Forward steps of all ranks that are replayed at most: a minute of one processor, and 1 GB."""
+
 Kind = frozenset[tuple[bool, int]]
 """Items alike but for their micro-batch: (backward, chunk) of each step."""
 
@@ -116,6 +119,9 @@ class Items:
         Raises:
             NoEvidenceError: the order has items that a rank did not run.
         """
+        count = len(self.ranks) * order.chunks * order.microbatches
+        if count > _MOST_ITEMS:
+            raise NoEvidenceError(f"{count:,} forward steps are too many to replay; ask for fewer micro-batches")
         chains = _Chains(order)
         taken = (own or self).ranks
         last = {}

@@ -109,6 +109,8 @@ def what_if(
             answers.append({**place(each), "certain": reason is None, "reason": reason, "rows": rows})
             if not json:
                 print_gains(partial(heading, each), rows, limit)
+                if wanted and reason is not None:
+                    typer.echo(f"  {reason}")
         if json:
             print_json(_flat(answers))
     end_untold(answers)
