@@ -78,7 +78,9 @@ def what_if(
     """Predict how long the step takes with something mended: a slow rank, uneven stages, communication, a busy host.
 
     Without an edit, it ranks the usual ones. Several edits are predicted one by one and together; their gains do not
-    add up. The error bar spans replays with the measured delays of the host and without any. Gains are ceilings.
+    add up. Another number of micro-batches or another schedule makes the order of the work anew. The error bar spans
+    replays with the measured delays of the host and without any, and all training steps. Gains are ceilings. Records
+    give the slowdown of the job, too.
     """
     flags = {
         **{"even_layers": even_layers, "equal_stages": equal_stages, "no_jitter": no_jitter},
@@ -109,7 +111,8 @@ def what_if(
             answers.append({**place(each), "certain": reason is None, "reason": reason, "rows": rows})
             if not json:
                 print_gains(partial(heading, each), rows, limit)
-                if wanted and reason is not None:
+                if wanted and reason is not None and answers[-1]["partial"]:
+                    # The line at the end speaks of what was not read.
                     typer.echo(f"  {reason}")
         if json:
             print_json(_flat(answers))
