@@ -128,6 +128,26 @@ def test_critical_imbalance_is_the_paths_time_less_the_mean_ranks():
     assert "Critical imbalance" not in ask("critical-path", "--home", home_of("one_rank"))[1]
 
 
+def test_uneven_experts_are_a_usual_edit_and_refused_where_there_are_none():
+    stored = rows("what-if", "--home", home_of("uneven_experts"))
+    (asked,) = rows("what-if", "--home", home_of("uneven_experts"), "--balanced-experts")
+    (balanced,) = (row for row in stored if row["edit"] == "balanced_experts")
+    assert balanced == asked and asked["gain_ns"] > 0
+    (row,) = rows("what-if", "--home", home_of("slow_rank"), "--balanced-experts", code=2)
+    assert row["reason"] == "no all-to-alls tell of experts whose load differs" and row["gain_ns"] is None
+
+
+def test_another_order_tells_the_step_for_each_micro_batch_and_a_refusal_costs_no_other_edit():
+    home = home_of("slow_rank")
+    (row,) = rows("what-if", "--home", home, "--microbatches", 8)
+    assert (row["edit"], row["microbatches"], row["schedule"]) == ("microbatches", 8, None)
+    assert row["microbatch_ns"] == round(row["step_ns"] / 4)
+    assert row["predicted_microbatch_ns"] == round(row["predicted_step_ns"] / 8) < row["microbatch_ns"]
+    found = rows("what-if", "--home", home, "--schedule", "interleaved", "--fix-rank", 5, code=2)
+    assert [row["edit"] for row in found] == ["fix_rank"]
+    assert "several model chunks in a stage, and the job has one" in found[0]["reason"]
+
+
 def test_a_limit_cuts_the_print_and_not_the_json():
     home = home_of("slow_rank")
     whole = rows("what-if", "--home", home, "--limit", 2)
@@ -151,8 +171,10 @@ def test_a_limit_cuts_the_print_and_not_the_json():
         (("what-if", "--limit", "-1"), "--limit is a number of rows"),
         (("critical-path", "--limit", "-1"), "--limit is a number of rows"),
         (("critical-path", "--iteration", "11"), "no such iteration; there are slow_rank 10"),
-        (("what-if", "--records", "a.parquet", "--hide", "pp"), "edits are of traces: --records takes none"),
+        (("what-if", "--schedule", "gpipe"), "--schedule gpipe: there are 1f1b, interleaved, interleaved-overlapped"),
+        (("what-if", "--microbatches", "0"), "--microbatches 0: a step has at least one"),
         (("what-if", "--records", "a.parquet", "--run", "job"), "name traces or --records, not both"),
+        (("critical-path", "--records", "a.parquet", "--run", "job"), "name traces or --records, not both"),
     ],
 )
 def test_words_that_nothing_can_be_told_of_are_one_line(words, said):
@@ -219,6 +241,23 @@ def test_records_give_the_published_slowdown_and_the_text_says_the_same(records)
     assert f"were as it was: the first 12 of {len(answer['data_parallel_ranks'])}" in output
 
 
+def test_edits_of_records_are_rows_as_those_of_traces(records):
+    code, output, _ = ask("what-if", "--records", records, "--fix-rank", 66, "--hide", "pp", "--json")
+    answer = json.loads(output)
+    (of_traces,) = rows("what-if", "--home", home_of("slow_rank"), "--fix-rank", 5)
+    assert code == 0 and [row["edit"] for row in answer["rows"]] == ["together", "hide", "fix_rank"]
+    for row in answer["rows"]:
+        assert {"edit", "rank", "dimension", "factor", "steps", *FIGURES} <= row.keys() & of_traces.keys()
+        assert row["gain_low_ns"] <= row["gain_ns"] <= row["gain_high_ns"] and row["steps"] == answer["steps"]
+    assert (answer["rows"][-1]["data_parallel_rank"], answer["rows"][-1]["stage"]) == (1, 1)
+    for words, said in (
+        (("--even-layers",), "--even-layers: records of pipeline operations do not tell what it changes"),
+        (("--fix-rank", 1), "--fix-rank 1: no such rank in the records"),
+        (("--hide", "cp"), "no communication of dimension cp; there are dp, embedding, grad_norm, pp, tp, all"),
+    ):
+        assert ask("what-if", "--records", records, *words) == (2, "", said)
+
+
 def test_records_that_are_off_are_one_line(records, tmp_path):
     text = tmp_path / "trace-text.parquet"
     text.write_text("no Parquet")
@@ -249,5 +288,7 @@ def test_records_of_which_a_step_lacks_operations_are_partial_everywhere(records
     answer = json.loads(output)
     assert code == 2 and answer["partial"] and answer["steps"] == 42
     assert answer["faults"] and answer["faults"][0] in line
+    code, output, line = ask("critical-path", "--records", records)
+    assert code == 2 and "· PARTIAL · 42 steps" in output and answer["faults"][0] in line
     code, output, line = ask("what-if", "--records", records)
     assert code == 2 and "· PARTIAL · step" in output and "1 of 43 steps were left out" in line

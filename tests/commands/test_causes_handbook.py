@@ -5,6 +5,7 @@ TRACEVIZ_WRITE_TERMINALS=1 writes what the commands print into the page: look at
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -17,8 +18,10 @@ from typer.testing import CliRunner
 from tests.analyze.test_metrics_handbook import tables_of
 from traceviz_dag.analyze.causes.critical_imbalance import imbalance
 from traceviz_dag.analyze.causes.graph import graph_of
+from traceviz_dag.commands.critical_path.of_records import critical_path_of_records
 from traceviz_dag.commands.main import app
 from traceviz_dag.commands.what_if.of_records import what_if_of_records
+from traceviz_dag.commands.what_if.wanted import Wanted
 
 PAGE = Path(__file__).parents[2] / "docs" / "causes.md"
 _PRINTED = re.compile(r"```\n((?:traceviz .*\n)+)```\n\n```text\n((?:(?!```).*\n)*)```\n")
@@ -35,7 +38,7 @@ def _output(command: str, folder: Path) -> str:
 def test_what_the_page_shows_is_what_the_commands_print(tmp_path):
     text = PAGE.read_text()
     shown = _PRINTED.findall(text)
-    assert len(shown) == 3
+    assert len(shown) == 4
     for commands, output in shown:
         *_, printed = [_output(command, tmp_path) for command in commands.splitlines()]
         printed = re.sub(r"\n{2,}", "\n\n", printed) + "\n"
@@ -81,12 +84,21 @@ def test_the_worked_example_of_critical_imbalance():
         assert imbalance(row["on the path"], [row["rank 0"], row["rank 1"]]) == (row["mean"], row["imbalance"])
 
 
-def test_the_published_job_has_the_slowdown_of_the_page(shared_data, capsys):
-    import json
-
-    what_if_of_records(shared_data / "straggler_analysis" / "trace-SE.parquet", json=True, limit=0)
+def test_the_published_job_has_the_figures_of_the_page(shared_data, capsys):
+    path = shared_data / "straggler_analysis" / "trace-SE.parquet"
+    what_if_of_records(path, True, 0, Wanted((), (), (), (), ()))
     answer = json.loads(capsys.readouterr().out)
-    *_, rows = tables_of(PAGE, "Records of pipeline operations")
-    assert len(rows) == 3
-    for row in rows:
+    _, measures, _, gains, causes = tables_of(PAGE, "Records of pipeline operations")
+    assert len(measures) == 3
+    for row in measures:
         assert answer[row["measure"]] == pytest.approx(row["value"], abs=1e-6)
+    for row in gains:
+        name, _, dimension = row["edit"].partition(" ")
+        (one,) = (each for each in answer["rows"] if (each["edit"], each["dimension"] or "") == (name, dimension))
+        assert row["gain ms"] == pytest.approx(one["gain_ns"] / 1e6, abs=5e-4)
+        assert row["of the steps"] == f"{100 * one['gain_ns'] / one['step_ns']:.1f} %"
+    critical_path_of_records(path, json=True, limit=0)
+    profile = {row["cause"]: row["path_ns"] for row in json.loads(capsys.readouterr().out)["cause"]}
+    assert {row["what the paths of SE are made of"]: row["ms"] for row in causes} == pytest.approx(
+        {cause: length / 1e6 for cause, length in profile.items()}, abs=5e-4
+    )

@@ -202,7 +202,11 @@ def _numbers(iteration, rank, work) -> dict[tuple[int, int], int]:
 
 
 @pytest.mark.parametrize(
-    "name", ["tp2 dp2 pp2 slow gpu 3", "pp4 stall 0", "tp2 dp2 pp2 slow gpu 3, link 4", "pp4 vpp2 slow gpu 1"]
+    "name",
+    [
+        *("tp2 dp2 pp2 slow gpu 3", "pp4 stall 0", "tp2 dp2 pp2 slow gpu 3, link 4", "pp4 vpp2 slow gpu 1"),
+        *("combined ep2 pp2 uneven", "pp4 vpp2 to 1f1b"),
+    ],
 )
 def test_a_predicted_gain_comes_true(name, tmp_path):
     (case,) = (case for case in cases() if case.name == name)

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from isal import igzip
 
-from traceviz_dag.simulate.schedules import Backward, Combined, Exchange, Forward, schedule_of
+from traceviz_dag.schedules import Backward, Combined, Exchange, Forward
+from traceviz_dag.simulate.schedules import schedule_of
 from traceviz_dag.simulate.settings import JobSettings
 
 AUTHENTIC = {

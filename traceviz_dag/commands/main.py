@@ -31,7 +31,7 @@ _COMMANDS = (
 class _Group(LazyGroup):
     places: ClassVar = {
         **{name: f"traceviz_dag.commands.{name}:{name}" for name in _COMMANDS},
-        "critical-path": "traceviz_dag.commands.critical_path:critical_path",
+        "critical-path": "traceviz_dag.commands.critical_path.critical_path:critical_path",
         "what-if": "traceviz_dag.commands.what_if.what_if:what_if",
         "webserver": "traceviz_dag.commands.dev:webserver",
         "doctor": "traceviz_dag.commands.doctor.doctor:doctor",

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import lcm
 
-from traceviz_dag.simulate.schedules import Backward, Combined, Forward, schedule_of
+from traceviz_dag.schedules import Backward, Combined, Forward
+from traceviz_dag.simulate.schedules import schedule_of
 from traceviz_dag.simulate.settings import JobSettings
 
 Step = Forward | Backward

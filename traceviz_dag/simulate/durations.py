@@ -135,6 +135,8 @@ def routing(settings: JobSettings, key: tuple[int, ...]) -> npt.NDArray[np.int64
     Args:
         key: what decides the router's choice: step, micro-batch, layer, first rank of the group.
     """
+    if settings.balanced_router:
+        return np.full((settings.ep, settings.ep), routed_tokens(settings) // settings.ep)
     generator = np.random.default_rng((settings.seed, 77, *key))
     shares = generator.dirichlet(np.full(settings.ep, 60.0))
     if settings.faults.expert_imbalance:

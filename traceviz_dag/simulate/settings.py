@@ -136,6 +136,7 @@ class JobSettings:
         overlap_tensor: Transformer Engine's userbuffers carry tensor-parallel communication beside its products.
         layers, hidden, heads, feed_forward, vocabulary, sequence, batch: the model; batch is samples per micro-batch.
         experts, top_k: mixture of experts; experts 0 is a dense model (it defaults to 2 ep when ep > 1).
+        balanced_router: the router sends each expert-parallel rank as many tokens; else their numbers vary a little.
         agreement: after the optimizer the ranks of a model agree on its success and on the gradient norm to log,
             as Megatron-LM's training loop does.
         node_size: GPUs per node.
@@ -165,6 +166,7 @@ class JobSettings:
     batch: int = 1
     experts: int = 0
     top_k: int = 2
+    balanced_router: bool = False
     sequence_parallel: bool = True
     distributed_optimizer: bool = True
     overlap_grad_reduce: bool = True

@@ -114,7 +114,8 @@ WHAT_IF = Table(
         Column(
             "edit",
             TEXT,
-            "fix_rank, even_layers, equal_stages, no_jitter, no_pauses, hide, faster or host_free; NULL if refused.",
+            "fix_rank, even_layers, equal_stages, no_jitter, no_pauses, balanced_experts, hide, faster or host_free; "
+            "NULL if refused.",
         ),
         Column("rank", BIGINT, "The rank that is fixed; NULL for other edits."),
         Column("dimension", TEXT, "The dimension that is hidden or faster, or all; NULL for other edits."),

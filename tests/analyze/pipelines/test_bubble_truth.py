@@ -9,9 +9,9 @@ import pytest
 
 from tests.analyze.across_ranks import SMALL, simulated
 from tests.analyze.schedules import interleaved, one_forward_one_backward, perfect
+from traceviz_dag.schedules import Backward, Forward
 from traceviz_dag.simulate import JobSettings
 from traceviz_dag.simulate.bubbles import BubbleParts, bubble_parts
-from traceviz_dag.simulate.schedules import Backward, Forward
 from traceviz_dag.simulate.settings import Edges, Faults, Recompute
 
 KEY = ["step", "rank", "stage"]

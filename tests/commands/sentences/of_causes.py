@@ -25,7 +25,9 @@ _PATH = f"""
 _WHAT_IF = f"""
     WITH edits AS (
         SELECT edit, rank, dimension, factor, count(*) AS steps, sum(step_ns) AS step, sum(gain_ns) AS gain,
-            sum(gain_low_ns) AS low, sum(gain_high_ns) AS high, sum(predicted_step_ns) AS predicted
+            sum(predicted_step_ns) AS predicted,
+            least(sum(gain_low_ns), count(*) * min(gain_ns)) AS low,
+            greatest(sum(gain_high_ns), count(*) * max(gain_ns)) AS high
         FROM what_if {_HERE} AND refusal IS NULL GROUP BY ALL
     )
 """
@@ -41,6 +43,7 @@ _EDIT_WORDS = """
         WHEN 'no_jitter' THEN 'no jitter between micro-batches'
         WHEN 'no_pauses' THEN 'no pauses of hosts'
         WHEN 'host_free' THEN 'no waiting for launches'
+        WHEN 'balanced_experts' THEN 'evenly loaded experts'
     END
 """
 _SHARE = r"[\d.]+ %"

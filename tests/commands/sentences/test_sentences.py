@@ -21,7 +21,7 @@ from tests.show.drawn import texts, title
 from traceviz_dag.commands.accuracy import accuracy
 from traceviz_dag.commands.clocks import clocks
 from traceviz_dag.commands.common.summary import iteration_summary, print_summary
-from traceviz_dag.commands.critical_path import critical_path
+from traceviz_dag.commands.critical_path.critical_path import critical_path
 from traceviz_dag.commands.doctor.doctor import _captures, doctor
 from traceviz_dag.commands.gate import gate
 from traceviz_dag.commands.iterations import iterations

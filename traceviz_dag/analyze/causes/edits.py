@@ -12,8 +12,9 @@ from functools import cached_property
 
 import numpy as np
 
+from traceviz_dag.analyze.causes.balanced_experts import balanced_experts
+from traceviz_dag.analyze.causes.measured_items import direction
 from traceviz_dag.analyze.causes.medians import lower_medians
-from traceviz_dag.analyze.causes.rank_kernels import PHASES
 from traceviz_dag.analyze.causes.rank_work import RankWork
 from traceviz_dag.analyze.causes.step_work import StepWork, Times
 from traceviz_dag.analyze.causes.usual_times import Usual, own_work, pauses
@@ -122,14 +123,11 @@ class StepEdits:
 
     def faster(self, times: AllTimes, dimension: str, factor: float) -> AllTimes:
         """Make the transfers of a dimension a number of times faster, above the shortest transfer of the step."""
-        floor = min(
-            (int(mine.duration_ns[work.joined].min()) for work, mine in self._parts(times) if len(work.joined)),
-            default=0,
-        )
+        floor = self._shortest(times)
         result = []
         for work, mine in self._parts(times):
             chosen = _of_dimension(work, dimension)
-            above = np.maximum(mine.duration_ns - max(floor, 0), 0)
+            above = np.maximum(mine.duration_ns - floor, 0)
             shorter = mine.duration_ns - np.rint(above * (1 - 1 / factor)).astype(np.int64)
             result.append(replace(mine, duration_ns=np.where(chosen, shorter, mine.duration_ns)))
         return tuple(result)
@@ -141,6 +139,10 @@ class StepEdits:
             for work, mine in self._parts(times)
         )
 
+    def balanced_experts(self, times: AllTimes) -> AllTimes:
+        """Let tokens spread evenly over the experts; see ``balanced_experts``."""
+        return balanced_experts(self.step, times, self._shortest(times))
+
     def host_free(self, times: AllTimes) -> AllTimes:
         """Let no kernel wait for its launch: as if whole steps were captured in CUDA graphs."""
         return tuple(
@@ -151,6 +153,11 @@ class StepEdits:
             )
             for mine in times
         )
+
+    def _shortest(self, times: AllTimes) -> int:
+        """The shortest transfer of the step."""
+        found = (int(mine.duration_ns[work.joined].min()) for work, mine in self._parts(times) if len(work.joined))
+        return max(min(found, default=0), 0)
 
     def _parts(self, times: AllTimes) -> Sequence[tuple[RankWork, Times]]:
         return list(zip(self.step.works, times, strict=True))
@@ -165,7 +172,7 @@ class StepEdits:
             kernels = work.kernels
             stage = np.full(len(first), self.stages[place] if by_stage else 0)
             chunk = kernels.chunk[first] if by_stage else np.zeros(len(first), np.int64)
-            keys.append(np.stack([stage, chunk, _direction(work)[first]]))
+            keys.append(np.stack([stage, chunk, direction(work)[first]]))
             totals.append(total)
             sizes.append(len(first))
         key, total = np.concatenate(keys, axis=1), np.concatenate(totals)
@@ -190,7 +197,7 @@ def _layers(work: RankWork) -> int:
 
 
 def _runs_backward(work: RankWork) -> Bool:
-    return np.asarray((_direction(work) == 1) & (work.kernels.microbatch != MISSING) & own_work(work))
+    return np.asarray((direction(work) == 1) & (work.kernels.microbatch != MISSING) & own_work(work))
 
 
 def _optimizes(work: RankWork) -> Bool:
@@ -220,20 +227,14 @@ def _of_dimension(work: RankWork, dimension: str) -> Bool:
     return np.asarray(kernels.communicates & (kernels.dimension == kernels.dimensions.index(dimension)))
 
 
-def _direction(work: RankWork) -> Int64:
-    """1 for backward (recompute included), 0 for forward, ``MISSING`` for everything else."""
-    table = np.array([{"forward": 0, "backward": 1, "recompute": 1}.get(phase, MISSING) for phase in PHASES])
-    return np.asarray(table[work.kernels.phase], dtype=np.int64)
-
-
 def _items(work: RankWork) -> tuple[Int64, Int64]:
     """Forward and backward steps of micro-batches: a kernel of each, and each kernel's number; -1 outside."""
-    kernels, direction = work.kernels, _direction(work)
-    inside = np.flatnonzero((direction != MISSING) & (kernels.microbatch != MISSING))
+    kernels, steps = work.kernels, direction(work)
+    inside = np.flatnonzero((steps != MISSING) & (kernels.microbatch != MISSING))
     number = np.full(len(kernels), -1)
     if not len(inside):
         return inside, number
-    first, number[inside] = number_groups(kernels.chunk[inside], kernels.microbatch[inside], direction[inside])
+    first, number[inside] = number_groups(kernels.chunk[inside], kernels.microbatch[inside], steps[inside])
     return inside[first], number
 
 

@@ -20,6 +20,7 @@ KERNEL_COLUMNS = (
     *("kernel_id", "name", "start_ns", "duration_ns", "device", "stream", "kind", "phase", "dimension", "category"),
     *("chunk", "microbatch", "step", "launch_start_ns", "launch_duration_ns", "launch_thread", "collective"),
     *("group_name", "operator", "grid_x", "grid_y", "grid_z", "in_elements", "layer"),
+    "out_elements",
 )
 """Columns of ``kernels`` that the graph of a step is made of."""
 
@@ -45,6 +46,7 @@ class RankKernels:
         what: number of its class of communication: operation, dimension, group and phase.
         layer: number of the transformer layer that launched it; ``MISSING`` where none.
         signature: of its name, operator, phase, grid and message: equal on all ranks for kernels that do the same.
+        in_elements, out_elements: of its message; ``MISSING`` where unknown.
         latency_ns: what passes at least from a launch to the start of its kernel.
     """
 
@@ -64,6 +66,8 @@ class RankKernels:
     layer: Int64
     what: Int64
     signature: Int64
+    in_elements: Int64
+    out_elements: Int64
     latency_ns: int
     dimensions: tuple[str, ...]
     categories: tuple[str, ...]
@@ -124,6 +128,8 @@ def rank_kernels(table: pa.Table) -> RankKernels:
         layer=optional_integers(table, "layer"),
         what=number_groups(code["collective"], dimension, code["group_name"], phase)[1].astype(np.int64),
         signature=_signatures(table, phase.astype(np.int64)),
+        in_elements=optional_integers(table, "in_elements"),
+        out_elements=optional_integers(table, "out_elements"),
         latency_ns=max(0, int(np.quantile(waited, _USUAL_LATENCY, method="lower"))) if len(waited) else 0,
         dimensions=tuple(dimensions),
         categories=tuple(categories),

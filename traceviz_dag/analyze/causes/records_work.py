@@ -51,19 +51,38 @@ class RecordsWork:
     """Operations and their graph; one entry an operation, sorted by step.
 
     Attributes:
-        step, data_parallel_rank, stage, operation: whose it is, and what (place in ``OPERATIONS``).
-        own_ns: how long it takes once it starts: the transfer, for a communication that several start together.
-        graph: the operations, and behind them a node for each join.
+        step, data_parallel_rank, stage, rank, chunk, microbatch, operation: whose it is, and what (place in
+            ``OPERATIONS``); -1 where it is of no micro-batch.
+        start_ns: as recorded. own_ns: how long it takes once it starts: the transfer, for a communication that several
+            start together.
+        join: number of the join that it is a member of; -1 for none.
+        begin: node of the begin of all steps.
+        graph: the operations, behind them a node for each join, the begin, and whatever else ties operations.
+        waiting, waited_for: edges, as given to the graph. waits: per edge, the operation that waits by it.
+        lag_ns: per edge, from the end of the latest that the operation waited for to its start; none without a wait.
         faults: one line for each step that was left out.
     """
 
     step: Int64
     data_parallel_rank: Int64
     stage: Int64
+    rank: Int64
+    chunk: Int64
+    microbatch: Int64
     operation: Int64
+    start_ns: Int64
     own_ns: Int64
+    join: Int64
+    begin: int
     graph: Graph
+    waiting: Int64
+    waited_for: Int64
+    waits: Int64
+    lag_ns: Int64
     faults: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.step)
 
     def step_times(self, own: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """How long each step takes: steps, in ascending order, × cases.
@@ -88,11 +107,36 @@ def records_work(records: PipelineRecords) -> RecordsWork:
     edges = [*_chains(places), *_feeds(places), *_start_and_end(places)]
     waiting, waited_for = (np.concatenate(side) for side in zip(*edges, strict=True))
     join = _joins(column)
-    graph = graph_of(*tie(len(join), waiting, waited_for, join))
-    step, dp_rank, stage, operation = (column[name] for name in (*_QUEUE, "operation"))
-    return RecordsWork(step, dp_rank, stage, operation, _own(column, join), graph, faults)
+    own, count = _own(column, join), len(join)
+    nodes, tied, sources = tie(count, waiting, waited_for, join)
+    members = np.flatnonzero(join >= 0)
+    # What waits for nothing else waits for the begin of its step.
+    bare = np.setdiff1d(np.arange(count), waiting)
+    tied = np.concatenate([tied, np.where(join[bare] >= 0, count + join[bare], bare)])
+    sources = np.concatenate([sources, np.full(len(bare), nodes)])
+    lag = _lags(column["start_ns"], own, join, waiting, waited_for)
+    lags = np.concatenate([lag[waiting], np.zeros(len(members), np.int64), column["start_ns"][bare]])
+    step, dp_rank, stage, rank, chunk, microbatch, operation = (column[name] for name in _WHOSE)
+    waits = np.concatenate([waiting, members, bare])
+    return RecordsWork(
+        step, dp_rank, stage, rank, chunk, microbatch, operation, column["start_ns"], own, join,
+        nodes, graph_of(nodes + 1, tied, sources), tied, sources, waits, lags, faults,
+    )  # fmt: skip
 
 
+def _lags(start: Int64, own: Int64, join: Int64, waiting: Int64, waited_for: Int64) -> Int64:
+    """Per operation, from the latest end of what it waits for to its start; 0 where it waits for nothing."""
+    begin = start.copy()
+    members = np.flatnonzero(join >= 0)
+    last = np.full(join.max(initial=-1) + 1, np.iinfo(np.int64).min)
+    np.maximum.at(last, join[members], start[members])
+    begin[members] = last[join[members]]
+    arrival = np.full(len(start), np.iinfo(np.int64).min)
+    np.maximum.at(arrival, waiting, (begin + own)[waited_for])
+    return np.where(arrival == np.iinfo(np.int64).min, 0, start - arrival)
+
+
+_WHOSE = ("step", "dp_rank", "stage", "rank", "chunk", "microbatch", "operation")
 _QUEUE = ("step", "dp_rank", "stage")
 
 

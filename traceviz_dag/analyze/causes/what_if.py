@@ -13,7 +13,9 @@ from functools import cached_property
 
 import numpy as np
 
+from traceviz_dag.analyze.causes.balanced_experts import has_experts
 from traceviz_dag.analyze.causes.edits import AllTimes, StepEdits
+from traceviz_dag.analyze.causes.reordered import Change, items_of
 from traceviz_dag.analyze.causes.step_work import StepWork, without_lags
 from traceviz_dag.analyze.causes.usual_times import Usual, own_work
 
@@ -32,10 +34,11 @@ class Edit:
     """One edit: a name, what it is applied to, and what it does to the times."""
 
     name: str
-    apply: Callable[[AllTimes], AllTimes]
+    apply: Callable[[AllTimes], AllTimes] = lambda times: times
     rank: int | None = None
     dimension: str | None = None
     factor: float | None = None
+    change: Change | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,9 @@ class Prediction:
 
     Attributes:
         step_ns: the step as it was. gain_ns: what the replay with lags saves; low and high: the error bar.
-        replay_error: the step replayed without lags over ``step_ns``, less 1.
+        replay_error: the step replayed without lags over ``step_ns``, less 1; of edits of the order, the step replayed
+            with mean items where that is further off.
+        microbatches: of the step as it was and with the edits, where these change the order; None elsewhere.
     """
 
     edits: tuple[Edit, ...]
@@ -53,6 +58,7 @@ class Prediction:
     gain_low_ns: int
     gain_high_ns: int
     replay_error: float
+    microbatches: tuple[int, int] | None = None
 
     @property
     def predicted_step_ns(self) -> int:
@@ -74,15 +80,37 @@ class WhatIf:
         self.times = step.times()
 
     def predict(self, *edits: Edit) -> Prediction:
-        """The gain of some edits together."""
-        times = self.times
+        """The gain of some edits together.
+
+        Raises:
+            NoEvidenceError: they ask for an order of work that cannot be made.
+        """
+        times, change = self.times, Change()
         for edit in edits:
             times = edit.apply(times)
+            change = change.merged(edit.change or Change())
+        free_times = without_lags(times)
         gain = self.step_ns - self._length(times)
-        free = self._free_step_ns - self._length(without_lags(times))
-        error = self._free_step_ns / self.step_ns - 1 if self.step_ns else 0.0
+        free = self._free_step_ns - self._length(free_times)
+        error, microbatches = self._free_step_ns / self.step_ns - 1 if self.step_ns else 0.0, None
+        if change != Change():
+            later, order_error, microbatches = self._reordered(times, change)
+            gain -= later
+            free -= self._reordered(free_times, change)[0]
+            error = max(error, order_error, key=abs)
         reach = round(abs(error) * max(abs(gain), abs(free)))
-        return Prediction(edits, self.step_ns, gain, min(gain, free) - reach, max(gain, free) + reach, error)
+        low, high = min(gain, free) - reach, max(gain, free) + reach
+        return Prediction(edits, self.step_ns, gain, low, high, error, microbatches)
+
+    def reorder(self, change: Change) -> Edit:
+        """Another number of micro-batches, or another schedule."""
+        name = "schedule" if change.microbatches is None else "microbatches"
+        return Edit(name, change=change)
+
+    def _reordered(self, times: AllTimes, change: Change) -> tuple[int, float, tuple[int, int]]:
+        """How much longer another order takes, how far mean items are off, and both numbers of micro-batches."""
+        items = items_of(self.step, times, self.edits.stages)
+        return items.changed(change, lambda: items_of(self.step, without_lags(times), self.edits.stages))
 
     def fix_rank(self, rank: int) -> Edit:
         """See ``StepEdits.fix_rank``."""
@@ -104,13 +132,14 @@ class WhatIf:
 
     def general(self) -> Iterator[Edit]:
         """The edits that name neither a rank nor a dimension."""
-        for name in ("even_layers", "equal_stages", "no_jitter", "no_pauses", "host_free"):
+        for name in ("even_layers", "equal_stages", "no_jitter", "no_pauses", "host_free", "balanced_experts"):
             yield Edit(name, getattr(self.edits, name))
 
     def standard(self) -> list[Prediction]:
         """What each of the usual edits would gain, the largest gain first."""
         edits = [self.fix_rank(rank) for rank in self._suspects()]
-        edits += self.general()
+        experts = has_experts(self.step)
+        edits += [edit for edit in self.general() if edit.name != "balanced_experts" or experts]
         edits += [self.hide(dimension) for dimension in (*self.dimensions(), "all")]
         edits += [self.faster(dimension, FASTER) for dimension in self.dimensions()]
         return sorted(map(self.predict, edits), key=lambda one: -one.gain_ns)

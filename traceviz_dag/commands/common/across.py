@@ -30,6 +30,11 @@ RulesOption = Annotated[
     typer.Option("--rules", help="TOML file of rules that are tried before the built-in ones; needs a path."),
 ]
 
+RecordsOption = Annotated[
+    Path | None,
+    typer.Option("--records", help="Read StragglerAnalysis records, trace-NAME.parquet with meta-NAME.yaml beside it."),
+]
+
 
 @contextmanager
 def chosen_iterations(

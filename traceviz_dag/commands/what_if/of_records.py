@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table
-from traceviz_dag.errors import IncompleteError
+from traceviz_dag.commands.what_if.gains_table import print_gains
+from traceviz_dag.commands.what_if.wanted import Wanted
+from traceviz_dag.errors import IncompleteError, NoEvidenceError
 
 if TYPE_CHECKING:
+    from traceviz_dag.analyze.causes.records_edits import RecordsEdit, RecordsWhatIf
     from traceviz_dag.analyze.causes.slowdowns import Slowdowns
 
 
-def what_if_of_records(path: Path, json: bool, limit: int) -> None:
-    """Print the slowdown of a job and what ideal durations would win back.
+def what_if_of_records(path: Path, json: bool, limit: int, wanted: Wanted) -> None:
+    """Print the slowdown of a job, what ideal durations would win back, and what edits would gain.
 
     Args:
-        limit: rows of a table to print; 0 for all.
+        limit: rows of a table to print; 0 for all. wanted: edits; where there are none, the usual ones.
 
     Raises:
         BadInputError: the file or its meta file cannot be read.
+        UsageError: the records tell nothing of an edit.
         NoEvidenceError: no step has all its operations.
         IncompleteError: at the end, where rows or steps were left out.
     """
+    from traceviz_dag.analyze.causes.records_edits import RecordsWhatIf
+    from traceviz_dag.analyze.causes.records_waits import with_inferred_waits
     from traceviz_dag.analyze.causes.records_work import records_work
     from traceviz_dag.analyze.causes.slowdowns import slowdowns
     from traceviz_dag.read.records.pipeline_records import read_pipeline_records
@@ -34,12 +40,43 @@ def what_if_of_records(path: Path, json: bool, limit: int) -> None:
     work = records_work(records)
     faults = [*records.faults, *work.faults]
     found = slowdowns(work)
+    what_if = RecordsWhatIf(with_inferred_waits(work))
+    rows, reason = _gains(what_if, wanted)
     if json:
-        print_json(_answer(path, found, len(set(work.step.tolist())), faults))
+        told = {"rows": rows, "certain": reason is None, "reason": reason}
+        print_json({**_answer(path, found, len(set(work.step.tolist())), faults), **told})
     else:
-        _print(path, found, len(set(work.step.tolist())), faults, limit)
+        if not wanted:
+            _print(path, found, len(set(work.step.tolist())), faults, limit)
+        mark = "PARTIAL · " if faults else ""
+        print_gains(lambda text: f"{path.name} · {mark}{text}", rows, limit)
+    if reason is not None:
+        raise NoEvidenceError(f"{path.name}: {reason}")
     if faults:
         raise IncompleteError("; ".join(faults))
+
+
+def _gains(what_if: RecordsWhatIf, wanted: Wanted) -> tuple[list[dict[str, Any]], str | None]:
+    """A row for each edit, and why others have none."""
+    from traceviz_dag.analyze.causes.gains import over_steps
+
+    edits = wanted.edits_of_records(what_if)
+    choices: list[Sequence[RecordsEdit]] = [[edit] for edit in edits] or list(what_if.standard())
+    if len(edits) > 1:
+        choices.append(edits)
+    try:
+        rows, reason = what_if.predict(choices), None
+    except NoEvidenceError as error:
+        reason = str(error)
+        rows = what_if.predict([each for each in choices if all(edit.change is None for edit in each)])
+    work = what_if.work
+    place = dict(
+        zip(work.rank.tolist(), zip(work.data_parallel_rank.tolist(), work.stage.tolist(), strict=True), strict=True)
+    )
+    told = over_steps([row for each in rows for row in each])
+    for row in told:
+        row["data_parallel_rank"], row["stage"] = place.get(row["rank"], (None, None))
+    return told, reason
 
 
 def _answer(path: Path, found: Slowdowns, steps: int, faults: list[str]) -> dict[str, Any]:

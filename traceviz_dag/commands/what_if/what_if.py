@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from traceviz_dag.analyze.causes.gains import EDIT_COLUMNS, SUMMED_COLUMNS, TOGETHER, named_edit, over_steps
+from traceviz_dag.analyze.causes.gains import EDIT_COLUMNS, MEAN_COLUMNS, SUMMED_COLUMNS, TOGETHER, over_steps
 from traceviz_dag.commands.common.across import (
     IterationOption,
     PathArgument,
+    RecordsOption,
     RulesOption,
     RunOption,
     chosen_iterations,
@@ -21,15 +21,15 @@ from traceviz_dag.commands.common.across import (
     place,
 )
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table
+from traceviz_dag.commands.common.output import print_json
+from traceviz_dag.commands.what_if.gains_table import print_gains
+from traceviz_dag.commands.what_if.of_records import what_if_of_records
+from traceviz_dag.commands.what_if.wanted import Wanted, once, speed
 from traceviz_dag.errors import NoEvidenceError, UsageError
-from traceviz_dag.vocabulary import ALL_DIMENSIONS
 
 if TYPE_CHECKING:
     from traceviz_dag.analyze.causes.what_if import Edit, WhatIf
     from traceviz_dag.pipeline.across_ranks import StoredIteration
-
-T = TypeVar("T")
 
 
 def what_if(
@@ -58,10 +58,16 @@ def what_if(
     ] = False,
     no_pauses: Annotated[bool, typer.Option("--no-pauses", help="Take the pauses of all hosts away.")] = False,
     host_free: Annotated[bool, typer.Option("--host-free", help="Let no kernel wait for its launch.")] = False,
-    records: Annotated[
-        Path | None,
-        typer.Option(help="Read StragglerAnalysis records, trace-NAME.parquet with meta-NAME.yaml beside it."),
+    balanced_experts: Annotated[
+        bool, typer.Option("--balanced-experts", help="Spread tokens evenly over the experts of each layer.")
+    ] = False,
+    microbatches: Annotated[
+        int | None, typer.Option(help="Run so many micro-batches in a step, in an order made anew.")
     ] = None,
+    schedule: Annotated[
+        str | None, typer.Option(help="Run another schedule: 1f1b, interleaved or interleaved-overlapped.")
+    ] = None,
+    records: RecordsOption = None,
     limit: Annotated[int, typer.Option(help="Print at most this many rows; 0 = all. JSON always has all.")] = 12,
     run: RunOption = None,
     iteration: IterationOption = None,
@@ -72,29 +78,31 @@ def what_if(
     """Predict how long the step takes with something mended: a slow rank, uneven stages, communication, a busy host.
 
     Without an edit, it ranks the usual ones. Several edits are predicted one by one and together; their gains do not
-    add up. The error bar spans replays with the measured delays of the host and without any. Gains are ceilings.
+    add up. Another number of micro-batches or another schedule makes the order of the work anew. The error bar spans
+    replays with the measured delays of the host and without any, and all training steps. Gains are ceilings. Records
+    give the slowdown of the job, too.
     """
     flags = {
         **{"even_layers": even_layers, "equal_stages": equal_stages, "no_jitter": no_jitter},
-        **{"no_pauses": no_pauses, "host_free": host_free},
+        **{"no_pauses": no_pauses, "host_free": host_free, "balanced_experts": balanced_experts},
     }
-    wanted = _Wanted(
-        _once(fix_rank or ()),
-        _once(fix_link or ()),
-        _once(hide or ()),
-        _once(_speed(text) for text in faster or ()),
+    wanted = Wanted(
+        once(fix_rank or ()),
+        once(fix_link or ()),
+        once(hide or ()),
+        once(speed(text) for text in faster or ()),
         tuple(name for name, chosen in flags.items() if chosen),
+        microbatches,
+        schedule,
     )
+    if microbatches is not None and microbatches < 1:
+        raise UsageError(f"--microbatches {microbatches}: a step has at least one")
     if limit < 0:
         raise UsageError("--limit is a number of rows")
     if records is not None:
-        from traceviz_dag.commands.what_if.of_records import what_if_of_records
-
         if path is not None or run is not None or iteration is not None:
             raise UsageError("name traces or --records, not both")
-        if wanted:
-            raise UsageError("edits are of traces: --records takes none")
-        what_if_of_records(records, json, limit)
+        what_if_of_records(records, json, limit, wanted)
         return
     with chosen_iterations(path, home, run, iteration, rules) as iterations:
         answers = []
@@ -102,63 +110,13 @@ def what_if(
             rows, reason = _predicted(each, wanted) if wanted else _stored(each)
             answers.append({**place(each), "certain": reason is None, "reason": reason, "rows": rows})
             if not json:
-                _print(each, rows, limit)
+                print_gains(partial(heading, each), rows, limit)
+                if wanted and reason is not None and answers[-1]["partial"]:
+                    # The line at the end speaks of what was not read.
+                    typer.echo(f"  {reason}")
         if json:
             print_json(_flat(answers))
     end_untold(answers)
-
-
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """The edits that the user asks for; false where there are none.
-
-    Attributes:
-        ranks, links: ranks whose kernels, and whose transfers, are to be as those of others.
-        hidden: dimensions. speeds: dimensions, and how many times faster. general: names of edits of the whole job.
-    """
-
-    ranks: tuple[int, ...]
-    links: tuple[int, ...]
-    hidden: tuple[str, ...]
-    speeds: tuple[tuple[str, float], ...]
-    general: tuple[str, ...]
-
-    def __bool__(self) -> bool:
-        return bool(self.ranks or self.links or self.hidden or self.speeds or self.general)
-
-    def edits(self, what_if: WhatIf) -> list[Edit]:
-        """The edits of one step.
-
-        Raises:
-            UsageError: it has no communication of such a dimension, or no kernels of such a rank.
-        """
-        for rank in (*self.ranks, *self.links):
-            if rank not in what_if.step.ranks:
-                raise UsageError(f"rank {rank} has no kernels in the training step")
-        there = [*what_if.dimensions(), ALL_DIMENSIONS]
-        for dimension in (*self.hidden, *(name for name, _ in self.speeds)):
-            if dimension not in there:
-                raise UsageError(f"no communication of dimension {dimension}; there are {', '.join(there)}")
-        edits = [what_if.fix_rank(rank) for rank in self.ranks]
-        edits += [what_if.fix_link(rank) for rank in self.links]
-        edits += [edit for edit in what_if.general() if edit.name in self.general]
-        edits += [what_if.hide(dimension) for dimension in self.hidden]
-        return edits + [what_if.faster(dimension, factor) for dimension, factor in self.speeds]
-
-
-def _once(values: Iterable[T]) -> tuple[T, ...]:
-    return tuple(dict.fromkeys(values))
-
-
-def _speed(text: str) -> tuple[str, float]:
-    dimension, _, factor = text.partition("=")
-    try:
-        value = float(factor)
-    except ValueError:
-        value = 0.0
-    if not dimension or not 1 < value < float("inf"):
-        raise UsageError(f"--faster {text}: name a dimension and how many times faster, as in dp=2")
-    return dimension, value
 
 
 def _flat(answers: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -167,7 +125,8 @@ def _flat(answers: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     for answer in answers:
         where = {name: value for name, value in answer.items() if name != "rows"}
         rows += [
-            {**where, **row} for row in answer["rows"] or [dict.fromkeys((*EDIT_COLUMNS, "steps", *SUMMED_COLUMNS))]
+            {**where, **row}
+            for row in answer["rows"] or [dict.fromkeys((*EDIT_COLUMNS, "steps", *SUMMED_COLUMNS, *MEAN_COLUMNS))]
         ]
     return rows
 
@@ -180,7 +139,7 @@ def _stored(iteration: StoredIteration) -> tuple[list[dict[str, Any]], str | Non
     return told, next(iter(refusals), None if told else _NO_STEP)
 
 
-def _predicted(iteration: StoredIteration, wanted: _Wanted) -> tuple[list[dict[str, Any]], str | None]:
+def _predicted(iteration: StoredIteration, wanted: Wanted) -> tuple[list[dict[str, Any]], str | None]:
     from traceviz_dag.analyze.causes.what_if import WhatIf
     from traceviz_dag.pipeline.causes import ranked_steps
     from traceviz_dag.pipeline.completeness import ranks_in_words
@@ -198,56 +157,38 @@ def _predicted(iteration: StoredIteration, wanted: _Wanted) -> tuple[list[dict[s
         for ranked in ranked_steps(iteration, iteration.table("collectives"), iteration.table("messages")):
             what_if = WhatIf(ranked.step, ranked.stages)
             edits = wanted.edits(what_if)
-            rows += [_row(what_if, each) for each in ([edit] for edit in edits)]
-            if len(edits) > 1:
-                rows.append(_row(what_if, edits))
+            for each in [*([edit] for edit in edits), *([edits] if len(edits) > 1 else [])]:
+                try:
+                    rows.append(_row(what_if, each))
+                except NoEvidenceError as error:
+                    reason = reason or str(error)
     except NoEvidenceError as error:
         reason = str(error)
     return over_steps(rows), reason if rows or reason else _NO_STEP
 
 
 def _row(what_if: WhatIf, edits: Sequence[Edit]) -> dict[str, Any]:
+    from traceviz_dag.analyze.causes.reordered import Change
+
     one = what_if.predict(*edits)
     alone = edits[0] if len(edits) == 1 else None
+    change = next((edit.change for edit in edits if edit.change is not None), Change())
+    before, after = one.microbatches or (None, None)
     return {
         "edit": alone.name if alone else TOGETHER,
         "rank": alone.rank if alone else None,
         "dimension": alone.dimension if alone else None,
         "factor": alone.factor if alone else None,
+        "microbatches": change.microbatches,
+        "schedule": change.schedule,
         "step_ns": one.step_ns,
         "predicted_step_ns": one.predicted_step_ns,
         "gain_ns": one.gain_ns,
         "gain_low_ns": one.gain_low_ns,
         "gain_high_ns": one.gain_high_ns,
+        "microbatch_ns": round(one.step_ns / before) if before else None,
+        "predicted_microbatch_ns": round(one.predicted_step_ns / after) if after else None,
     }
 
 
 _NO_STEP = "no training step is known"
-
-
-def _print(iteration: StoredIteration, rows: Sequence[dict[str, Any]], limit: int) -> None:
-    if not rows:
-        typer.echo(f"\n{heading(iteration, 'nothing can be predicted')}")
-        return
-    step_ns, steps = max((row["step_ns"], row["steps"]) for row in rows)
-    length = f"step {milliseconds(step_ns)} ms" if steps == 1 else f"{steps} steps, {milliseconds(step_ns)} ms together"
-    shown = rows[: limit or None]
-    print_table(
-        heading(iteration, f"{length}; what edits gain, which do not add up{_first(len(shown), len(rows))}"),
-        ["edit", "gain ms", "of the step", "at least ms", "at most ms", "step then ms", *(["steps"] * (steps > 1))],
-        [
-            [
-                named_edit(row),
-                milliseconds(row["gain_ns"]),
-                percent(row["gain_ns"] / row["step_ns"]),
-                *(milliseconds(row[f"gain_{end}_ns"]) for end in ("low", "high")),
-                milliseconds(row["predicted_step_ns"]),
-                *([row["steps"]] * (steps > 1)),
-            ]
-            for row in shown
-        ],
-    )
-
-
-def _first(shown: int, of: int) -> str:
-    return f": the first {shown} of {of}" if shown < of else ""

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from traceviz_dag.schedules import Backward, Combined, Forward
 from traceviz_dag.simulate.items import Close, Context, Item, Open, Segment
 from traceviz_dag.simulate.program.segments import Owner, StepSegments
-from traceviz_dag.simulate.schedules import Backward, Combined, Forward
 from traceviz_dag.simulate.tree import (
     Kernel,
     Node,

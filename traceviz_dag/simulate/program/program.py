@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from traceviz_dag.schedules import Action, Await, Backward, Combined, Exchange, Forward
 from traceviz_dag.simulate.items import Close, Context, Item, Open, Segment
 from traceviz_dag.simulate.program import combined, graphs
 from traceviz_dag.simulate.program.segments import Rows, StepSegments
 from traceviz_dag.simulate.program.stage import StageProgram
-from traceviz_dag.simulate.schedules import Action, Await, Backward, Combined, Exchange, Forward, schedule_of
+from traceviz_dag.simulate.schedules import schedule_of
 from traceviz_dag.simulate.settings import Graphs
 from traceviz_dag.simulate.tree import Nodes
 from traceviz_dag.simulate.work import ends, faults, layers, stacks, stepping

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from zlib import crc32
 
-from traceviz_dag.simulate.schedules import Exchange, Transfer
+from traceviz_dag.schedules import Exchange, Transfer
 from traceviz_dag.simulate.settings import Era, JobSettings
 from traceviz_dag.simulate.tree import Collective, Node, Row, RowKind, Wait, builtin, op, py, synchronise
 from traceviz_dag.simulate.work.collectives import batched_exchange, message, single_exchange

@@ -10,6 +10,7 @@ import typer
 from traceviz_dag.commands.common.across import (
     IterationOption,
     PathArgument,
+    RecordsOption,
     RulesOption,
     RunOption,
     chosen_iterations,
@@ -19,6 +20,7 @@ from traceviz_dag.commands.common.across import (
 )
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table
+from traceviz_dag.commands.critical_path.of_records import critical_path_of_records
 from traceviz_dag.errors import UsageError
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ def critical_path(
     path: PathArgument = None,
     run: RunOption = None,
     iteration: IterationOption = None,
+    records: RecordsOption = None,
     limit: Annotated[
         int, typer.Option(help="Print at most this many rows of each table; 0 = all. JSON always has all.")
     ] = 12,
@@ -56,6 +59,11 @@ def critical_path(
     """
     if limit < 0:
         raise UsageError("--limit is a number of rows")
+    if records is not None:
+        if path is not None or run is not None or iteration is not None:
+            raise UsageError("name traces or --records, not both")
+        critical_path_of_records(records, json, limit)
+        return
     with chosen_iterations(path, home, run, iteration, rules) as iterations:
         answers = [_answer(each) for each in iterations]
         if json:

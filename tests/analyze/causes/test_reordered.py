@@ -1,0 +1,89 @@
+"""Other orders of work: known lengths of perfect pipelines, what an item keeps, and orders that cannot be made."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from traceviz_dag.analyze.causes.measured_items import Item, MeasuredRank
+from traceviz_dag.analyze.causes.reordered import Change, Items
+from traceviz_dag.errors import NoEvidenceError
+from traceviz_dag.schedules import Backward, Combined, Forward, Order
+
+FORWARD, BACKWARD, TAIL = 100, 200, 7
+
+
+def perfect(order: Order, first_more: int = 0) -> Items:
+    """A pipeline whose items all take as long, whose messages take no time, and whose ranks end together."""
+    ranks = []
+    for stage in range(order.stages):
+        items, now = [], 0
+        for action in order.actions(stage):
+            steps = (action.forward, action.backward) if isinstance(action, Combined) else (action,)
+            parts = [each for each in steps if isinstance(each, Forward | Backward)]
+            if not parts:
+                continue
+            own = sum(BACKWARD if isinstance(part, Backward) else FORWARD for part in parts) // order.chunks
+            own += first_more * (parts[0].microbatch == 0 and isinstance(parts[0], Forward))
+            key = frozenset((isinstance(part, Backward), part.chunk, part.microbatch) for part in parts)
+            items.append(Item(key, now, now + own, own))
+            now += own
+        ranks.append(MeasuredRank(tuple(items), 0, 0, 0, 0))
+    shape = Items(tuple(ranks), (tuple(range(order.stages)),), 0)
+    # The step is what the order takes, and what follows the last item.
+    late = shape.replayed(order, order)
+    ends = [replace(rank, slack_ns=late + TAIL) for rank in ranks]
+    return Items(tuple(ends), shape.pipelines, _length(order, first_more))
+
+
+def _length(order: Order, first_more: int = 0) -> int:
+    ideal = (FORWARD + BACKWARD) * order.microbatches
+    return ideal + (order.stages - 1) * (FORWARD + BACKWARD) // order.chunks + first_more + TAIL
+
+
+@pytest.mark.parametrize(("stages", "chunks"), [(1, 1), (4, 1), (4, 2), (2, 4)])
+def test_a_perfect_pipeline_takes_what_theory_says_with_any_number_of_micro_batches(stages, chunks):
+    present = Order(stages, chunks, 8)
+    items = perfect(present)
+    for count in (4, 8, 16, 64):
+        longer, error, counts = items.changed(Change(microbatches=count))
+        assert longer == _length(replace(present, microbatches=count)) - _length(present)
+        assert counts == (8, count) and abs(error * items.step_ns) < _length(present)
+
+
+def test_an_interleaved_job_loses_what_its_chunks_won_and_overlap_changes_no_perfect_pipeline():
+    present = Order(4, 2, 8)
+    items = perfect(present)
+    assert items.changed(Change(schedule="1f1b"))[0] == _length(Order(4, 1, 8)) - _length(present)
+    assert items.changed(Change(schedule="interleaved"))[0] == 0
+    both = items.changed(Change(16, "1f1b"))
+    assert both[0] == _length(Order(4, 1, 16)) - _length(present) and both[2] == (8, 16)
+
+
+def test_what_the_first_micro_batch_takes_more_is_paid_once():
+    present = Order(1, 1, 4)
+    items = perfect(present, first_more=50)
+    assert items.changed(Change(microbatches=40))[0] == 36 * (FORWARD + BACKWARD)
+
+
+@pytest.mark.parametrize(
+    ("present", "change", "why"),
+    [
+        (Order(4, 2, 8), Change(microbatches=6), "a multiple of 4 micro-batches"),
+        (Order(4, 1, 8), Change(schedule="interleaved"), "several model chunks in a stage, and the job has one"),
+        (Order(1, 1, 8), Change(schedule="1f1b"), "a single pipeline stage has no other schedule"),
+        (Order(2, 2, 8, combined=True), Change(schedule="1f1b"), "run into each other"),
+        (Order(2, 2, 4, combined=True), Change(microbatches=8), "pairs forward and backward steps that no rank ran"),
+    ],
+)
+def test_an_order_that_cannot_be_made_is_refused_with_the_reason(present, change, why):
+    with pytest.raises(NoEvidenceError, match=why):
+        perfect(present).changed(change)
+
+
+def test_micro_batches_in_an_unknown_order_are_refused():
+    items = perfect(Order(2, 1, 4))
+    swapped = [replace(rank, items=rank.items[::-1]) for rank in items.ranks]
+    with pytest.raises(NoEvidenceError, match="the order of no schedule that is known"):
+        replace(items, ranks=tuple(swapped)).changed(Change(microbatches=8))

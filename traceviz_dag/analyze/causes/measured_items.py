@@ -1,0 +1,198 @@
+"""What each rank's items took in one step: micro-batches' forward and backward steps, and the exchanges between them.
+
+An *item* is the work of one forward or backward step on the rank's main stream; where steps of both kinds run into each
+other, both together are one. It takes what passes from the end of what came before it (another item, an exchange, the
+begin of the step) to its own end, so that launches and collectives inside it count and waiting for a message does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from traceviz_dag.analyze.causes.graph import NEVER_LATE
+from traceviz_dag.analyze.causes.medians import lower_medians
+from traceviz_dag.analyze.causes.rank_kernels import PHASES
+from traceviz_dag.analyze.causes.rank_work import EVIDENCES, EdgeKind, RankWork
+from traceviz_dag.analyze.causes.step_work import StepWork, Times
+from traceviz_dag.analyze.intervals import number_groups
+from traceviz_dag.arrays import Bool, Int64
+from traceviz_dag.read.events import MISSING
+from traceviz_dag.vocabulary import Dimension
+
+Key = frozenset[tuple[bool, int, int]]
+"""The steps that are an item: (backward, chunk, micro-batch) of each."""
+
+_ORDER = EVIDENCES.index("order")
+_EARLY_NS = 100_000
+"""An item may seem to start so much before the end of a message that it waited for: clocks of streams differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One item of a rank. Ends are those of the replay; own_ns is what it takes once nothing holds it up."""
+
+    parts: Key
+    start_ns: int
+    end_ns: int
+    own_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredRank:
+    """One rank's items, in the order in which it ran them.
+
+    Attributes:
+        begin_ns: when its step begins in the replay.
+        exchange_lag_ns: what usually passes from an item's end to the exchange that follows; transfer_ns: how long the
+            exchange then takes on average, once both ends are there.
+        slack_ns: by how much the last item may be later without a longer step; messages to other stages left aside.
+    """
+
+    items: tuple[Item, ...]
+    begin_ns: int
+    exchange_lag_ns: int
+    transfer_ns: int
+    slack_ns: int
+
+
+def direction(work: RankWork) -> Int64:
+    """Per kernel, 1 for backward (recompute included), 0 for forward, ``MISSING`` for everything else."""
+    table = np.array([{"forward": 0, "backward": 1, "recompute": 1}.get(phase, MISSING) for phase in PHASES])
+    return np.asarray(table[work.kernels.phase], dtype=np.int64)
+
+
+def measured_ranks(step: StepWork, times: Sequence[Times]) -> list[MeasuredRank]:
+    """Measure the items of all ranks; a rank without any has none."""
+    ends = step.replay(times)
+    slack = _slack(step, times, ends)
+    return [_rank(step, place, mine, ends, slack) for place, mine in enumerate(times)]
+
+
+def message_members(step: StepWork) -> Bool:
+    """Mark the members of meetings that are messages between stages."""
+    found = np.zeros(len(step.members.rank), dtype=bool)
+    for place, work in enumerate(step.works):
+        mine = np.flatnonzero(step.members.rank == place)
+        found[mine] = _between_stages(work)[step.members.kernel[mine]]
+    return found & (np.bincount(step.members.meeting, minlength=1)[step.members.meeting] == 2)
+
+
+def _between_stages(work: RankWork) -> Bool:
+    kernels = work.kernels
+    if Dimension.PP.value not in kernels.dimensions:
+        return np.zeros(len(kernels), dtype=bool)
+    return np.asarray(kernels.dimension == kernels.dimensions.index(Dimension.PP.value))
+
+
+def _slack(step: StepWork, times: Sequence[Times], ends: Int64) -> Int64:
+    """Per node, by how much it may end later without a longer step, if no message to another stage held any up."""
+    durations, lags = step.weights(times)
+    lags[np.isin(step.waiting, step.base[-1] + step.members.meeting[message_members(step)])] = NEVER_LATE
+    latest = np.full(step.graph.nodes, np.iinfo(np.int64).max // 4)
+    for place, work in enumerate(step.works):
+        latest[step.base[place] + work.end] = ends[step.base[place] + work.sections] + step.step_ns(ends)
+    return np.asarray(step.graph.latest(latest, durations, lags) - ends, dtype=np.int64)
+
+
+def _rank(step: StepWork, place: int, times: Times, ends: Int64, slack: Int64) -> MeasuredRank:
+    work, low = step.works[place], int(step.base[place])
+    begin = int(ends[low + work.sections])
+    messages = np.flatnonzero(_between_stages(work)[work.joined])
+    kernel = work.joined[messages]
+    arrived, carried = ends[low + work.arrivals + messages], ends[low + work.segment[kernel]]
+    parts, start, end, segments = _items(work, times, ends[low : low + work.nodes], begin)
+    exchanges = Exchanges(arrived, carried, times.duration_ns[kernel])
+    of_last = int(slack[low + segments].min(initial=np.iinfo(np.int64).max))
+    return measured_rank(parts, start, end, exchanges, begin, of_last)
+
+
+@dataclass(frozen=True, slots=True)
+class Exchanges:
+    """Messages between stages at one rank: when it was ready for each, when each ended, and what each took."""
+
+    arrived_ns: Int64
+    ended_ns: Int64
+    transfer_ns: Int64
+
+
+def measured_rank(
+    parts: Sequence[Key], start: Int64, end: Int64, exchanges: Exchanges, begin: int, slack: int
+) -> MeasuredRank:
+    """One rank's items from their steps, starts and ends, in the order of their starts.
+
+    Args:
+        begin: when its step begins. slack: as ``MeasuredRank.slack_ns``.
+    """
+    if not len(parts):
+        return MeasuredRank((), begin, 0, 0, slack)
+    arrived, carried = exchanges.arrived_ns, exchanges.ended_ns
+    before = np.maximum.accumulate(np.concatenate([[begin], end]))[:-1]
+    own = end - np.maximum(before, np.minimum(start, _latest(carried, start + _EARLY_NS, begin)))
+    last = np.searchsorted(start, arrived, side="right") - 1
+    previous = np.where(last >= 0, end[np.maximum(last, 0)], begin)
+    lag = np.maximum(arrived - np.maximum(previous, _latest(carried, arrived, begin)), 0)
+    return MeasuredRank(
+        tuple(map(Item, parts, start.tolist(), end.tolist(), own.tolist())),
+        begin,
+        int(lower_medians(np.zeros(len(lag), np.int64), lag, 1)[0]) if len(lag) else 0,
+        round(float(exchanges.transfer_ns.mean())) if len(lag) else 0,
+        slack,
+    )
+
+
+def _latest(ends: Int64, by: Int64, absent: int) -> Int64:
+    """The last of some ends that is not after each time; ``absent`` where none is."""
+    ordered = np.concatenate([[absent], np.sort(ends)])
+    return np.asarray(ordered[np.searchsorted(ordered[1:], by, side="right")], dtype=np.int64)
+
+
+def _items(work: RankWork, times: Times, ends: Int64, begin: int) -> tuple[list[Key], Int64, Int64, Int64]:
+    """The items of one rank: their steps, starts and ends, and the segments of the last one."""
+    kernels = work.kernels
+    steps = direction(work)
+    on_main = kernels.computes & (steps != MISSING) & (kernels.microbatch != MISSING)
+    nothing = np.empty(0, np.int64)
+    if not on_main.any():
+        return [], nothing, nothing, nothing
+    busy = np.bincount(kernels.stream[on_main], weights=kernels.duration_ns[on_main])
+    on_main &= kernels.stream == int(busy.argmax())
+    segment = np.unique(work.segment[on_main])
+    first = work.first[segment]
+    start = _starts(work, times, ends, begin)[segment]
+    keys = (kernels.chunk[first], kernels.microbatch[first], steps[first])
+    one, number = number_groups(*keys)
+    low, high = np.full(len(one), np.iinfo(np.int64).max), np.full(len(one), np.iinfo(np.int64).min)
+    np.minimum.at(low, number, start)
+    np.maximum.at(high, number, ends[segment])
+    order = np.argsort(low, kind="stable")
+    # Steps of both directions that overlap on one stream run into each other.
+    reached = np.maximum.accumulate(high[order])
+    group = np.cumsum(np.concatenate([[0], (low[order][1:] >= reached[:-1]).astype(np.int64)]))
+    begins = np.flatnonzero(np.diff(group, prepend=-1))
+    parts: list[set[tuple[bool, int, int]]] = [set() for _ in begins]
+    for where, item in zip(order.tolist(), group.tolist(), strict=True):
+        chunk, microbatch, step = (int(key[one[where]]) for key in keys)
+        parts[item].add((bool(step), max(chunk, 0), microbatch))
+    of_last = np.isin(number, order[group == group[-1]])
+    return (
+        [frozenset(each) for each in parts],
+        np.minimum.reduceat(low[order], begins),
+        np.maximum.reduceat(high[order], begins),
+        segment[of_last],
+    )
+
+
+def _starts(work: RankWork, times: Times, ends: Int64, begin: int) -> Int64:
+    """When the first kernel of each segment starts; of kernels that wait for other ranks, no later than that."""
+    result = np.full(work.segments, begin)
+    mine = np.flatnonzero(work.waiting < work.segments)
+    waiting = work.waiting[mine]
+    launched = (work.kind[mine] == EdgeKind.LAUNCH) & (work.evidence[mine] == _ORDER)
+    launch = times.launch_ns[work.first[waiting]]
+    lag = np.where(launched & (launch != MISSING), launch, 0)
+    held = ~launched | (launch != MISSING)
+    np.maximum.at(result, waiting[held], ends[work.waited_for[mine[held]]] + lag[held])
+    return np.asarray(result + times.lag_ns[work.first], dtype=np.int64)

@@ -1,0 +1,99 @@
+"""The critical path of a job's recorded pipeline operations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table
+from traceviz_dag.errors import IncompleteError
+
+_CRITICAL_SHARE = 0.01
+_TITLES = {
+    "cause": "What the paths are made of",
+    "operation": "Operations that the paths run through",
+    "rank": "Ranks that the paths run on",
+    "stage": "Pipeline stages that the paths run on",
+}
+
+
+def critical_path_of_records(path: Path, json: bool, limit: int) -> None:
+    """Print what the steps of a job hang on.
+
+    Args:
+        limit: rows of a table to print; 0 for all.
+
+    Raises:
+        BadInputError: the file or its meta file cannot be read.
+        NoEvidenceError: no step has all its operations.
+        IncompleteError: at the end, where rows or steps were left out.
+    """
+    answer = _answer(path)
+    if json:
+        print_json(answer)
+    else:
+        _print(answer, limit)
+    if answer["faults"]:
+        raise IncompleteError("; ".join(answer["faults"]))
+
+
+def _answer(path: Path) -> dict[str, Any]:
+    import numpy as np
+
+    from traceviz_dag.analyze.causes.records_path import (
+        profile,
+        records_path,
+        replayed_ends,
+        segment_rows,
+        slack_of,
+        step_bounds,
+    )
+    from traceviz_dag.analyze.causes.records_waits import with_inferred_waits
+    from traceviz_dag.analyze.causes.records_work import records_work
+    from traceviz_dag.read.records.pipeline_records import read_pipeline_records
+
+    records = read_pipeline_records(path)
+    work = with_inferred_waits(records_work(records))
+    rows = segment_rows(work, records_path(work))
+    slack, ends = slack_of(work, work.own_ns, work.lag_ns), replayed_ends(work, work.own_ns)
+    bounds = step_bounds(work)
+    lengths = [int(ends[low:high].max()) for low, high in bounds]
+    critical = sum(
+        int(np.count_nonzero(slack[low:high] <= _CRITICAL_SHARE * length))
+        for (low, high), length in zip(bounds, lengths, strict=True)
+    )
+    faults = [*records.faults, *work.faults]
+    return {
+        "records": path.name,
+        "steps": len(bounds),
+        "step_ns": sum(lengths),
+        "items": len(work),
+        "critical_items": critical,
+        **{name: profile(rows, name) for name in _TITLES},
+        "legs": rows,
+        "partial": bool(faults),
+        "faults": faults,
+    }
+
+
+def _print(answer: dict[str, Any], limit: int) -> None:
+    mark = "PARTIAL · " if answer["faults"] else ""
+    first, count = answer["rank"][0], len(answer["rank"])
+    others = f", on {count} ranks in all" if count > 1 else " and on no other"
+    length = milliseconds(answer["step_ns"])
+    steps = f"{answer['steps']} steps, {length} ms together; their" if answer["steps"] > 1 else f"step {length} ms; its"
+    typer.echo(
+        f"\n{answer['records']} · {mark}{steps} critical path runs on rank {first['rank']} for "
+        f"{milliseconds(first['path_ns'])} ms ({percent(first['share'])}){others}"
+    )
+    critical = f"{answer['critical_items']} of {answer['items']} operations are critical"
+    typer.echo(f"  {critical}: their slack is within 1% of the step")
+    for name, title in _TITLES.items():
+        rows = answer[name]
+        print_table(
+            title if len(rows) <= limit or not limit else f"{title}: the first {limit} of {len(rows)}",
+            [name, "ms", "of the steps"],
+            [[row[name], milliseconds(row["path_ns"]), percent(row["share"])] for row in rows[: limit or None]],
+        )

@@ -1,0 +1,48 @@
+"""The table of edits and their gains, as ``traceviz what-if`` prints it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import typer
+
+from traceviz_dag.analyze.causes.gains import named_edit
+from traceviz_dag.commands.common.output import milliseconds, percent, print_table
+
+
+def print_gains(heading: Callable[[str], str], rows: Sequence[dict[str, Any]], limit: int) -> None:
+    """Print edits, the largest gain first.
+
+    Args:
+        heading: puts what is spoken of before a statement. rows: of ``over_steps``. limit: rows to print; 0 for all.
+    """
+    if not rows:
+        typer.echo(f"\n{heading('nothing can be predicted')}")
+        return
+    step_ns, steps = max((row["step_ns"], row["steps"]) for row in rows)
+    length = f"step {milliseconds(step_ns)} ms" if steps == 1 else f"{steps} steps, {milliseconds(step_ns)} ms together"
+    shown = rows[: limit or None]
+    print_table(
+        heading(f"{length}; what edits gain, which do not add up{_first(len(shown), len(rows))}"),
+        ["edit", "gain ms", "of the step", "at least ms", "at most ms", "step then ms", *(["steps"] * (steps > 1))],
+        [
+            [
+                named_edit(row),
+                milliseconds(row["gain_ns"]),
+                percent(row["gain_ns"] / row["step_ns"]),
+                *(milliseconds(row[f"gain_{end}_ns"]) for end in ("low", "high")),
+                milliseconds(row["predicted_step_ns"]),
+                *([row["steps"]] * (steps > 1)),
+            ]
+            for row in shown
+        ],
+    )
+    for row in shown:
+        if row["microbatches"] is not None:
+            before, after = (milliseconds(row[name]) for name in ("microbatch_ns", "predicted_microbatch_ns"))
+            typer.echo(f"  {named_edit(row)}: {after} ms of the step for each micro-batch, in place of {before} ms")
+
+
+def _first(shown: int, of: int) -> str:
+    return f": the first {shown} of {of}" if shown < of else ""

@@ -1,0 +1,112 @@
+"""The edits that the options of ``traceviz what-if`` ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from traceviz_dag.errors import UsageError
+from traceviz_dag.vocabulary import ALL_DIMENSIONS
+
+if TYPE_CHECKING:
+    from traceviz_dag.analyze.causes.records_edits import RecordsEdit, RecordsWhatIf
+    from traceviz_dag.analyze.causes.reordered import Change
+    from traceviz_dag.analyze.causes.what_if import Edit, WhatIf
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The edits that the user asks for; false where there are none.
+
+    Attributes:
+        ranks, links: ranks whose kernels, and whose transfers, are to be as those of others.
+        hidden: dimensions. speeds: dimensions, and how many times faster. general: names of edits of the whole job.
+        microbatches, schedule: another order of work; None: as it is.
+    """
+
+    ranks: tuple[int, ...]
+    links: tuple[int, ...]
+    hidden: tuple[str, ...]
+    speeds: tuple[tuple[str, float], ...]
+    general: tuple[str, ...]
+    microbatches: int | None = None
+    schedule: str | None = None
+
+    def __bool__(self) -> bool:
+        some = self.ranks or self.links or self.hidden or self.speeds or self.general or self.microbatches
+        return bool(some or self.schedule)
+
+    def edits(self, what_if: WhatIf) -> list[Edit]:
+        """The edits of one step.
+
+        Raises:
+            UsageError: it has no communication of such a dimension, or no kernels of such a rank; no such schedule.
+        """
+        for rank in (*self.ranks, *self.links):
+            if rank not in what_if.step.ranks:
+                raise UsageError(f"rank {rank} has no kernels in the training step")
+        self._check_dimensions(what_if.dimensions())
+        edits = [what_if.fix_rank(rank) for rank in self.ranks]
+        edits += [what_if.fix_link(rank) for rank in self.links]
+        edits += [edit for edit in what_if.general() if edit.name in self.general]
+        edits += [what_if.hide(dimension) for dimension in self.hidden]
+        edits += [what_if.faster(dimension, factor) for dimension, factor in self.speeds]
+        return edits + [what_if.reorder(change) for change in self._changes()]
+
+    def edits_of_records(self, what_if: RecordsWhatIf) -> list[RecordsEdit]:
+        """The edits of a job's records.
+
+        Raises:
+            UsageError: as ``edits``; or records do not tell what an edit changes.
+        """
+        known = {edit.name: edit for edit in what_if.general()}
+        for name in (*(["fix_link"] if self.links else []), *self.general):
+            if name not in known:
+                option = name.replace("_", "-")
+                raise UsageError(f"--{option}: records of pipeline operations do not tell what it changes")
+        for rank in self.ranks:
+            if rank not in what_if.ranks:
+                raise UsageError(f"--fix-rank {rank}: no such rank in the records")
+        self._check_dimensions(what_if.dimensions())
+        edits = [what_if.fix_rank(rank) for rank in self.ranks]
+        edits += [known[name] for name in self.general]
+        edits += [what_if.hide(dimension) for dimension in self.hidden]
+        edits += [what_if.faster(dimension, factor) for dimension, factor in self.speeds]
+        return edits + [what_if.reorder(change) for change in self._changes()]
+
+    def _check_dimensions(self, known: Sequence[str]) -> None:
+        there = [*known, ALL_DIMENSIONS]
+        for dimension in (*self.hidden, *(name for name, _ in self.speeds)):
+            if dimension not in there:
+                raise UsageError(f"no communication of dimension {dimension}; there are {', '.join(there)}")
+
+    def _changes(self) -> list[Change]:
+        from traceviz_dag.analyze.causes.reordered import SCHEDULES, Change
+
+        if self.schedule not in (None, *SCHEDULES):
+            raise UsageError(f"--schedule {self.schedule}: there are {', '.join(SCHEDULES)}")
+        return [Change(self.microbatches, self.schedule)] if self.microbatches or self.schedule else []
+
+
+def once(values: Iterable[T]) -> tuple[T, ...]:
+    """Each value once, in order."""
+    return tuple(dict.fromkeys(values))
+
+
+def speed(text: str) -> tuple[str, float]:
+    """A dimension and how many times faster it is to be.
+
+    Raises:
+        UsageError: the text does not say so.
+    """
+    dimension, _, factor = text.partition("=")
+    try:
+        value = float(factor)
+    except ValueError:
+        value = 0.0
+    if not dimension or not 1 < value < float("inf"):
+        raise UsageError(f"--faster {text}: name a dimension and how many times faster, as in dp=2")
+    return dimension, value
