@@ -19,7 +19,7 @@ from traceviz_dag.vocabulary import Kind, Phase
 KERNEL_COLUMNS = (
     *("kernel_id", "name", "start_ns", "duration_ns", "device", "stream", "kind", "phase", "dimension", "category"),
     *("chunk", "microbatch", "step", "launch_start_ns", "launch_duration_ns", "launch_thread", "collective"),
-    *("group_name", "operator", "grid_x", "grid_y", "grid_z", "in_elements", "layer"),
+    *("group_name", "operator", "grid_x", "grid_y", "grid_z", "in_elements", "layer", "graph_node_id"),
 )
 """Columns of ``kernels`` that the graph of a step is made of."""
 
@@ -43,6 +43,8 @@ class RankKernels:
         dimension, category: codes into ``dimensions`` and ``categories``; -1 for none.
         phase: code into ``phases``; chunk, microbatch: ``MISSING`` where none.
         what: number of its class of communication: operation, dimension, group and phase.
+        group: number of the process group of a communication; -1 where unknown.
+        in_graph: whether a CUDA graph launched it.
         layer: number of the transformer layer that launched it; ``MISSING`` where none.
         signature: of its name, operator, phase, grid and message: equal on all ranks for kernels that do the same.
         latency_ns: what passes at least from a launch to the start of its kernel.
@@ -63,6 +65,8 @@ class RankKernels:
     microbatch: Int64
     layer: Int64
     what: Int64
+    group: Int64
+    in_graph: Bool
     signature: Int64
     latency_ns: int
     dimensions: tuple[str, ...]
@@ -123,6 +127,8 @@ def rank_kernels(table: pa.Table) -> RankKernels:
         microbatch=optional_integers(table, "microbatch"),
         layer=optional_integers(table, "layer"),
         what=number_groups(code["collective"], dimension, code["group_name"], phase)[1].astype(np.int64),
+        group=code["group_name"].astype(np.int64),
+        in_graph=optional_integers(table, "graph_node_id") != MISSING,
         signature=_signatures(table, phase.astype(np.int64)),
         latency_ns=max(0, int(np.quantile(waited, _USUAL_LATENCY, method="lower"))) if len(waited) else 0,
         dimensions=tuple(dimensions),

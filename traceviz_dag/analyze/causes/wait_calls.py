@@ -1,0 +1,291 @@
+"""Calls that let a stream wait (``cudaStreamWaitEvent``) of which a trace tells neither the stream nor the event.
+
+Such a call is the *entry* of a communication if this is what its thread launches next: the communication's stream waits
+for the work. Any other call lets the stream of the next work on its thread wait. For which communication follows where
+the call comes right behind it (a synchronous one), or from what is seen in other calls of its kind.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from dataclasses import dataclass
+
+import numpy as np
+
+from traceviz_dag.analyze.causes.inferred_waits import (
+    AT_ONCE_NS,
+    HOLDS_IN,
+    NO_WAITS,
+    SLACK_NS,
+    Waits,
+    across,
+    held_in_class,
+    in_order_of_launch,
+)
+from traceviz_dag.analyze.causes.rank_kernels import RankKernels
+from traceviz_dag.analyze.intervals import number_groups
+from traceviz_dag.arrays import NONE, Bool, Int64, lookup
+from traceviz_dag.read.events import MISSING
+
+_OF_A_CLASS = 0.9
+"""Share of a class behind which a call must come for them to be synchronous."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamWaits:
+    """The calls of a step that let a stream wait for an event.
+
+    Attributes:
+        waiting, waited_for: places in ``RankKernels`` of what recorded events tell; a wait that another stream passed
+            on is one, too.
+        records: how many of the calls have a row of the profiler.
+        call_ns, thread: of the calls whose event nothing tells, in the order of start.
+        waiter: per such call, the kernel that is known to wait; ``NONE`` where the stream is not known either.
+    """
+
+    waiting: Int64
+    waited_for: Int64
+    records: int
+    call_ns: Int64
+    thread: Int64
+    waiter: Int64
+
+
+@dataclass(frozen=True, slots=True)
+class WaitCalls:
+    """Calls of which nothing tells for what a stream waits, in the order of start; one entry a call.
+
+    Attributes:
+        start_ns: of the call.
+        thread: of the call.
+        before: the kernel that its thread launched last before it; ``NONE`` where none.
+        after: the kernel that its thread launches next.
+        waiter: the work that waits by it: the next on its thread that is no communication on a stream of its own.
+        entry: whether it is the last one before such a communication.
+    """
+
+    start_ns: Int64
+    thread: Int64
+    before: Int64
+    after: Int64
+    waiter: Int64
+    entry: Bool
+
+    def only(self, which: Int64 | Bool) -> WaitCalls:
+        """Some of them."""
+        columns = (self.start_ns, self.thread, self.before, self.after, self.waiter, self.entry)
+        return WaitCalls(*(column[which] for column in columns))
+
+
+def wait_calls(kernels: RankKernels, apart: Bool, waits: StreamWaits) -> WaitCalls:
+    """Place the calls of which nothing tells for what a stream waits among the launches of their threads.
+
+    Args:
+        apart: communications on streams of their own.
+    """
+    count = len(waits.call_ns)
+    before, after, waiter = (np.full(count, NONE, np.int64) for _ in range(3))
+    launches = in_order_of_launch(kernels)
+    for thread in np.unique(waits.thread).tolist():
+        mine = np.flatnonzero(waits.thread == thread)
+        queue = launches[kernels.thread[launches] == thread]
+        work = queue[~apart[queue]]
+        at = np.searchsorted(kernels.launch_ns[queue], waits.call_ns[mine])
+        before[mine] = lookup(queue, at - 1)
+        after[mine] = lookup(queue, np.where(at < len(queue), at, NONE))
+        at = np.searchsorted(kernels.launch_ns[work], waits.call_ns[mine])
+        waiter[mine] = lookup(work, np.where(at < len(work), at, NONE))
+    # Only the last call before a launch lets its stream wait; those before it are of the stream that was current.
+    last = np.ones(count, dtype=bool)
+    by_launch = np.lexsort((waits.call_ns, after))
+    last[by_launch[:-1]] = after[by_launch[1:]] != after[by_launch[:-1]]
+    entry = last & (after >= 0) & (lookup(apart.astype(np.int64), after) == 1)
+    entry &= ~(lookup(kernels.in_graph.astype(np.int64), after) == 1)
+    known = waits.waiter >= 0
+    waiter = np.where(known, waits.waiter, waiter)
+    entry = np.where(known, apart[waits.waiter], entry)
+    after = np.where(known & entry, waits.waiter, after)
+    return WaitCalls(waits.call_ns, waits.thread, before, after, waiter, entry)
+
+
+def tell_entries(calls: WaitCalls, communications: Int64) -> bool:
+    """Whether a call comes before nearly every communication: then all waits have calls, and what has none is none."""
+    if not len(communications):
+        return False
+    return bool(np.isin(communications, calls.after[calls.entry]).mean() >= HOLDS_IN)
+
+
+def awaited_at_once(kernels: RankKernels, apart: Bool, calls: WaitCalls, klass: Int64) -> tuple[Waits, Bool]:
+    """Waits for communications that a call right behind them is for, and which calls these are.
+
+    Args:
+        klass: number of the class of each kernel that is a communication.
+    """
+    directly = ~calls.entry & (lookup(apart.astype(np.int64), calls.before) == 1) & (calls.waiter >= 0)
+    places = np.flatnonzero(directly)
+    # Of several calls behind one communication, the first.
+    _, first = np.unique(calls.before[places], return_index=True)
+    places = places[first]
+    source = calls.before[places]
+    found = np.bincount(klass[source], minlength=int(klass.max(initial=0)) + 1)
+    share = found / np.maximum(np.bincount(klass[klass >= 0], minlength=len(found)), 1)
+    places = places[share[klass[source]] >= _OF_A_CLASS]
+    waits = across(kernels, calls.waiter[places], calls.before[places], calls.start_ns[places])
+    kept = held_in_class(kernels, waits, klass[waits.waited_for])
+    used = np.zeros(len(calls.start_ns), dtype=bool)
+    used[places] = np.isin(calls.before[places], kept.waited_for)
+    return kept, used
+
+
+def awaited_later(
+    kernels: RankKernels, calls: WaitCalls, communications: Int64, klass: Int64, known: Waits
+) -> tuple[Waits, Int64]:
+    """Waits for communications that calls further behind are for.
+
+    Calls of a kind (before the same kernel, as the first, second ... one) wait for communications of one class, in the
+    order of launch. Which class is told by those calls whose kernel started at once when a communication ended, having
+    waited for nothing else; without one, by the calls between which no others were launched.
+
+    Args:
+        calls: those that are not explained otherwise. communications: those of which no wait is known.
+        klass: number of the class of each kernel that is a communication.
+        known: waits that are known otherwise.
+
+    Returns:
+        The waits, and per wait its call.
+    """
+    usable = np.flatnonzero((calls.waiter >= 0) & ~calls.entry)
+    if not len(usable) or not len(communications):
+        return NO_WAITS, usable[:0]
+    waiter = calls.waiter[usable]
+    nth = _ordinals(waiter)
+    kind = number_groups(kernels.signature[waiter], calls.thread[usable], nth)[1].astype(np.int64)
+    seen = _seen(kernels, waiter, calls.start_ns[usable], communications, _ready(kernels, known))
+    by_sight = _classes_of_kinds(kind, klass, seen, 0.0)
+    taken = _in_turn(kernels, calls, usable, kind, by_sight, seen, communications, klass)
+    placed = _told_by_place(kernels, calls, usable, communications, taken)
+    by_place = _classes_of_kinds(kind, klass, placed, 0.5)
+    told = _in_turn(
+        kernels, calls, usable, kind, by_place | by_sight, placed | taken | seen, communications, klass
+    )
+    call, source = (np.array(list(side), np.int64) for side in (told.keys(), told.values()))
+    waits = across(kernels, waiter[call], source, calls.start_ns[usable[call]])
+    number = kind[call]
+    kept = held_in_class(kernels, waits, number, klass[source]) if len(waits.waiting) == len(call) else NO_WAITS
+    chosen = np.isin(source, kept.waited_for)
+    return kept, usable[call[chosen]]
+
+
+def _ordinals(waiter: Int64) -> Int64:
+    """Of each call, how many are before it with the same kernel."""
+    order = np.argsort(waiter, kind="stable")
+    begins = np.flatnonzero(np.diff(waiter[order], prepend=-1))
+    result = np.empty(len(waiter), np.int64)
+    lengths = np.diff(np.append(begins, len(waiter)))
+    result[order] = np.arange(len(waiter)) - np.repeat(begins, lengths)
+    return result
+
+
+def _ready(kernels: RankKernels, known: Waits) -> Int64:
+    """From when on each kernel could have started, as far as its stream, its launch and known waits tell."""
+    lowest = np.iinfo(np.int64).min
+    ready = np.where(kernels.launch_ns == MISSING, kernels.start_ns, kernels.launch_ns + kernels.latency_ns)
+    follows = kernels.stream[1:] == kernels.stream[:-1]
+    ready[1:] = np.maximum(ready[1:], np.where(follows, kernels.end_ns[:-1], lowest))
+    np.maximum.at(ready, known.waiting, kernels.end_ns[known.waited_for])
+    return np.asarray(ready)
+
+
+def _seen(
+    kernels: RankKernels, waiter: Int64, called: Int64, communications: Int64, ready: Int64
+) -> dict[int, int]:
+    """Calls whose kernel visibly waited → for which communication: the last one that had ended when it started."""
+    late = np.flatnonzero(kernels.start_ns[waiter] - ready[waiter] > AT_ONCE_NS)
+    # Of several calls before one kernel nobody knows which it is.
+    late = late[np.bincount(waiter, minlength=1)[waiter[late]] == 1]
+    ended = communications[np.argsort(kernels.end_ns[communications], kind="stable")]
+    at = np.searchsorted(kernels.end_ns[ended], kernels.start_ns[waiter[late]] + SLACK_NS, side="right") - 1
+    late, source = late[at >= 0], ended[at[at >= 0]]
+    soon = kernels.start_ns[waiter[late]] - kernels.end_ns[source] <= AT_ONCE_NS
+    soon &= kernels.launch_ns[source] < called[late]
+    return dict(zip(late[soon].tolist(), source[soon].tolist(), strict=True))
+
+
+def _told_by_place(
+    kernels: RankKernels, calls: WaitCalls, usable: Int64, communications: Int64, seen: dict[int, int]
+) -> dict[int, int]:
+    """Calls → communications, where as many were launched since the calls before as there are calls, or are open.
+
+    Calls before one kernel belong together: it waits for all that they are for. What two groups of calls have between
+    them the second one is for, unless there is more of it than there are calls.
+
+    Args:
+        seen: calls → communications that are known; these are not open to others.
+    """
+    order = communications[np.argsort(kernels.launch_ns[communications], kind="stable")]
+    launch = kernels.launch_ns[order]
+    waiter, called = calls.waiter[usable], calls.start_ns[usable]
+    begins = np.flatnonzero(np.diff(waiter, prepend=-1))
+    closed = set(seen.values())
+    result: dict[int, int] = {}
+    open_: list[int] = []
+    launched = 0
+    for begin, end in zip(begins.tolist(), [*begins[1:].tolist(), len(waiter)], strict=True):
+        reached = int(np.searchsorted(launch, called[begin]))
+        fresh = [each for each in order[launched:reached].tolist() if each not in closed]
+        launched = max(launched, reached)
+        members = [call for call in range(begin, end) if call not in seen]
+        open_ += fresh
+        for chosen in (fresh, open_):
+            if members and len(chosen) == len(members):
+                result |= dict(zip(members, chosen, strict=True))
+                gone = set(chosen)
+                open_ = [each for each in open_ if each not in gone]
+                break
+    return result
+
+
+def _classes_of_kinds(kind: Int64, klass: Int64, told: dict[int, int], least: float) -> dict[int, int]:
+    """Kind of calls → the class of communications that they are for, where those that are told agree.
+
+    Args:
+        told: calls → communications. least: share of the calls of a kind that must be told.
+    """
+    votes: dict[int, Counter[int]] = defaultdict(Counter)
+    for call, communication in told.items():
+        votes[int(kind[call])][int(klass[communication])] += 1
+    size, result = np.bincount(kind), {}
+    for one, found in votes.items():
+        ((usual, count),) = found.most_common(1)
+        if count >= HOLDS_IN * found.total() and found.total() >= least * size[one]:
+            result[one] = usual
+    return result
+
+
+def _in_turn(
+    kernels: RankKernels,
+    calls: WaitCalls,
+    usable: Int64,
+    kind: Int64,
+    class_of: dict[int, int],
+    tellers: dict[int, int],
+    communications: Int64,
+    klass: Int64,
+) -> dict[int, int]:
+    """Give each call the oldest communication of its class that nobody has waited for yet."""
+    order = communications[np.argsort(kernels.launch_ns[communications], kind="stable")]
+    queues: dict[int, deque[int]] = defaultdict(deque)
+    for communication in order.tolist():
+        queues[int(klass[communication])].append(communication)
+    found: dict[int, int] = {}
+    for call, one in enumerate(kind.tolist()):
+        queue = queues.get(class_of.get(one, NONE))
+        if not queue:
+            continue
+        seen = tellers.get(call)
+        if seen is not None and seen in queue:
+            while queue[0] != seen:
+                queue.popleft()
+        if kernels.launch_ns[queue[0]] < calls.start_ns[usable[call]]:
+            found[call] = queue.popleft()
+    return found
