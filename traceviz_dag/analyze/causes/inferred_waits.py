@@ -12,6 +12,7 @@ import numpy as np
 
 from traceviz_dag.analyze.causes.rank_kernels import RankKernels
 from traceviz_dag.analyze.intervals import number_groups
+from traceviz_dag.analyze.matching.operations import OPERATIONS, Operation
 from traceviz_dag.arrays import NONE, Bool, Int64, lookup, ranges
 from traceviz_dag.read.events import MISSING
 
@@ -23,6 +24,8 @@ SLACK_NS = 1_000
 
 AT_ONCE_NS = 5_000
 """A kernel that starts so soon after another one's end, having waited for nothing else, waited for it."""
+
+_MESSAGES = tuple(OPERATIONS.index(each) for each in (Operation.SEND, Operation.RECEIVE, Operation.SEND_RECEIVE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +87,15 @@ def on_streams_of_their_own(kernels: RankKernels) -> Bool:
     return np.asarray(kernels.communicates & ~computing[kernels.stream])
 
 
-def neighbours(kernels: RankKernels, apart: Bool, members: Int64) -> tuple[Int64, Int64]:
+def neighbours(kernels: RankKernels, apart: Bool, members: Int64, of_item: bool) -> tuple[Int64, Int64]:
     """The work that was launched last before each communication, and first after it; ``NONE`` where none.
 
-    Where work runs on several streams (combined forward and backward steps), that of the same micro-batch's step: two
-    of them run side by side.
+    Args:
+        of_item: of the same micro-batch's step; combined forward and backward steps run side by side.
     """
     order = in_order_of_launch(kernels)
     item = np.zeros(len(order), np.int64)
-    if len(np.unique(kernels.stream[~apart & kernels.computes])) > 1:
+    if of_item:
         keys = (kernels.phase[order], kernels.chunk[order], kernels.microbatch[order])
         item = number_groups(*keys)[1].astype(np.int64)
     by_item = np.argsort(item, kind="stable")
@@ -140,9 +143,11 @@ def within_items(kernels: RankKernels, apart: Bool) -> Waits:
 def in_communicator_order(kernels: RankKernels) -> Waits:
     """Waits of each communication for the one before of the same process group, where they run on different streams.
 
-    NCCL runs the operations of a communicator in the order of the calls, whatever their streams.
+    NCCL runs the operations of a communicator in the order of the calls, whatever their streams. Messages of a group
+    may each have a communicator of their own, so nothing is said of them.
     """
-    mine = np.flatnonzero(kernels.communicates & (kernels.group >= 0) & (kernels.launch_ns != MISSING))
+    collective = kernels.communicates & ~np.isin(kernels.operation, _MESSAGES)
+    mine = np.flatnonzero(collective & (kernels.group >= 0) & (kernels.launch_ns != MISSING))
     order = mine[np.lexsort((kernels.start_ns[mine], kernels.launch_ns[mine], kernels.group[mine]))]
     source, waiting = order[:-1], order[1:]
     changes = (kernels.group[source] == kernels.group[waiting]) & (kernels.stream[source] != kernels.stream[waiting])

@@ -109,17 +109,25 @@ def _classes(kernels: RankKernels, communications: Int64) -> Int64:
 
 
 def _entries(kernels: RankKernels, apart: Bool, members: Int64, klass: Int64) -> Waits:
-    """Communications wait for the work that was launched before them."""
-    before, _ = neighbours(kernels, apart, members)
-    waits = across(kernels, members, before, kernels.launch_ns[members])
-    return held_in_class(kernels, waits, klass[waits.waiting])
+    """Communications wait for the work that was launched before them; else for that of their micro-batch's step."""
+    parts = [NO_WAITS]
+    for of_item in (False, True):
+        before, _ = neighbours(kernels, apart, members, of_item)
+        waits = across(kernels, members, before, kernels.launch_ns[members])
+        parts.append(held_in_class(kernels, waits, klass[waits.waiting]))
+        members = members[~np.isin(klass[members], klass[parts[-1].waiting])]
+    return together(*parts)
 
 
 def _exits(kernels: RankKernels, apart: Bool, members: Int64, klass: Int64) -> Waits:
-    """The work that is launched after communications waits for them."""
-    _, after = neighbours(kernels, apart, members)
-    waits = across(kernels, after, members, kernels.launch_ns[members])
-    return held_in_class(kernels, waits, klass[waits.waited_for])
+    """The work that is launched after communications waits for them; else that of their micro-batch's step."""
+    parts = [NO_WAITS]
+    for of_item in (False, True):
+        _, after = neighbours(kernels, apart, members, of_item)
+        waits = across(kernels, after, members, kernels.launch_ns[members])
+        parts.append(held_in_class(kernels, waits, klass[waits.waited_for]))
+        members = members[~np.isin(klass[members], klass[parts[-1].waited_for])]
+    return together(*parts)
 
 
 def _in_graphs(kernels: RankKernels, apart: Bool, members: Int64, klass: Int64) -> Waits:

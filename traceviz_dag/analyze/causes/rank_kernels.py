@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.kernel_intervals import codes, integers
 from traceviz_dag.analyze.matching.communications import optional_integers
+from traceviz_dag.analyze.matching.operations import OPERATIONS, operation_of
 from traceviz_dag.arrays import NONE, Bool, Int64
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.vocabulary import Kind, Phase
@@ -39,11 +40,13 @@ class RankKernels:
         start_ns, end_ns: on the rank's clock.
         stream: number of its device and stream.
         launch_ns, thread: start and thread of the call that launched it; ``MISSING`` where unknown.
+        launched_ns: when this call returned; ``MISSING`` where unknown.
         communicates, computes: by kind.
         dimension, category: codes into ``dimensions`` and ``categories``; -1 for none.
         phase: code into ``phases``; chunk, microbatch: ``MISSING`` where none.
         what: number of its class of communication: operation, dimension, group and phase.
         group: number of the process group of a communication; -1 where unknown.
+        operation: of a communication, code into ``OPERATIONS``.
         in_graph: whether a CUDA graph launched it.
         layer: number of the transformer layer that launched it; ``MISSING`` where none.
         signature: of its name, operator, phase, grid and message: equal on all ranks for kernels that do the same.
@@ -55,6 +58,7 @@ class RankKernels:
     end_ns: Int64
     stream: Int64
     launch_ns: Int64
+    launched_ns: Int64
     thread: Int64
     communicates: Bool
     computes: Bool
@@ -66,6 +70,7 @@ class RankKernels:
     layer: Int64
     what: Int64
     group: Int64
+    operation: Int64
     in_graph: Bool
     signature: Int64
     latency_ns: int
@@ -117,6 +122,7 @@ def rank_kernels(table: pa.Table) -> RankKernels:
         end_ns=start + integers(table, "duration_ns"),
         stream=stream.astype(np.int64),
         launch_ns=launch,
+        launched_ns=np.where(launch == MISSING, MISSING, launch + optional_integers(table, "launch_duration_ns")),
         thread=optional_integers(table, "launch_thread"),
         communicates=_is(kind, kinds, Kind.COMMUNICATION),
         computes=_is(kind, kinds, Kind.COMPUTATION),
@@ -128,6 +134,7 @@ def rank_kernels(table: pa.Table) -> RankKernels:
         layer=optional_integers(table, "layer"),
         what=number_groups(code["collective"], dimension, code["group_name"], phase)[1].astype(np.int64),
         group=code["group_name"].astype(np.int64),
+        operation=_operations(table),
         in_graph=optional_integers(table, "graph_node_id") != MISSING,
         signature=_signatures(table, phase.astype(np.int64)),
         latency_ns=max(0, int(np.quantile(waited, _USUAL_LATENCY, method="lower"))) if len(waited) else 0,
@@ -143,6 +150,15 @@ def kernels_of_step(kernels: pa.Table, step: int) -> pa.Table:
     """The kernels of one ProfilerStep; of ``MISSING``, those without one."""
     wanted = pc.is_null(kernels["step"]) if step == MISSING else pc.equal(kernels["step"], step)
     return kernels.filter(wanted)
+
+
+def _operations(table: pa.Table) -> Int64:
+    (word, words), (name, names) = codes(table, "collective"), codes(table, "name")
+    first, number = number_groups(word, name)
+    pairs = zip(word[first].tolist(), name[first].tolist(), strict=True)
+    # Code -1, a NULL, picks the last entry.
+    found = [OPERATIONS.index(operation_of([*words, None][one], [*names, None][other])) for one, other in pairs]
+    return np.array(found, np.int64)[number] if found else np.empty(0, np.int64)
 
 
 def _signatures(table: pa.Table, phase: Int64) -> Int64:

@@ -8,6 +8,7 @@ the call comes right behind it (a synchronous one), or from what is seen in othe
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,8 +25,11 @@ from traceviz_dag.analyze.causes.inferred_waits import (
 )
 from traceviz_dag.analyze.causes.rank_kernels import RankKernels
 from traceviz_dag.analyze.intervals import number_groups
+from traceviz_dag.analyze.matching.operations import OPERATIONS, Operation
 from traceviz_dag.arrays import NONE, Bool, Int64, lookup
 from traceviz_dag.read.events import MISSING
+
+_SEND, _RECEIVE = OPERATIONS.index(Operation.SEND), OPERATIONS.index(Operation.RECEIVE)
 
 _OF_A_CLASS = 0.9
 """Share of a class behind which a call must come for them to be synchronous."""
@@ -123,6 +127,7 @@ def awaited_at_once(kernels: RankKernels, apart: Bool, calls: WaitCalls, klass: 
     """
     directly = ~calls.entry & (lookup(apart.astype(np.int64), calls.before) == 1) & (calls.waiter >= 0)
     places = np.flatnonzero(directly)
+    places = places[~_in_a_row(kernels, calls, np.flatnonzero(klass >= 0), places)]
     # Of several calls behind one communication, the first.
     _, first = np.unique(calls.before[places], return_index=True)
     places = places[first]
@@ -135,6 +140,30 @@ def awaited_at_once(kernels: RankKernels, apart: Bool, calls: WaitCalls, klass: 
     used = np.zeros(len(calls.start_ns), dtype=bool)
     used[places] = np.isin(calls.before[places], kept.waited_for)
     return kept, used
+
+
+def _in_a_row(kernels: RankKernels, calls: WaitCalls, communications: Int64, places: Int64) -> Bool:
+    """Which calls follow two or more communications of a stream that were launched without a call between them.
+
+    Where as many calls follow as there are communications, the first call is for the first of them: a call for the last
+    one would leave no use to the others.
+    """
+    order = communications[np.lexsort((kernels.launch_ns[communications], kernels.thread[communications]))]
+    exits = np.flatnonzero(~calls.entry)
+    result = np.zeros(len(places), dtype=bool)
+    for thread in np.unique(calls.thread[places]).tolist():
+        own = order[kernels.thread[order] == thread]
+        mine = exits[calls.thread[exits] == thread]
+        reached = np.searchsorted(kernels.launch_ns[own], calls.start_ns[mine])
+        begins = np.flatnonzero(np.diff(reached, prepend=-1))
+        launched = np.diff(np.append(0, reached[begins]))
+        count = np.diff(np.append(begins, len(mine)))
+        last = own[reached[begins] - 1]
+        before_last = own[np.maximum(reached[begins] - 2, 0)]
+        one_stream = kernels.stream[last] == kernels.stream[before_last]
+        doubtful = begins[(launched > 1) & (count >= launched) & one_stream]
+        result |= np.isin(places, mine[doubtful])
+    return result
 
 
 def awaited_later(
@@ -189,7 +218,8 @@ def _ordinals(waiter: Int64) -> Int64:
 def _ready(kernels: RankKernels, known: Waits) -> Int64:
     """From when on each kernel could have started, as far as its stream, its launch and known waits tell."""
     lowest = np.iinfo(np.int64).min
-    ready = np.where(kernels.launch_ns == MISSING, kernels.start_ns, kernels.launch_ns + kernels.latency_ns)
+    launched = np.maximum(kernels.launch_ns + kernels.latency_ns, kernels.launched_ns)
+    ready = np.where(kernels.launch_ns == MISSING, kernels.start_ns, launched)
     follows = kernels.stream[1:] == kernels.stream[:-1]
     ready[1:] = np.maximum(ready[1:], np.where(follows, kernels.end_ns[:-1], lowest))
     np.maximum.at(ready, known.waiting, kernels.end_ns[known.waited_for])
@@ -216,33 +246,64 @@ def _told_by_place(
 ) -> dict[int, int]:
     """Calls → communications, where as many were launched since the calls before as there are calls, or are open.
 
-    Calls before one kernel belong together: it waits for all that they are for. What two groups of calls have between
-    them the second one is for, unless there is more of it than there are calls.
+    First thread by thread: what a thread launches in a row, the calls that follow in a row are for. Then over all
+    threads, kernel by kernel: calls before one kernel are for all that is open, if they are as many.
 
     Args:
         seen: calls → communications that are known; these are not open to others.
     """
     order = communications[np.argsort(kernels.launch_ns[communications], kind="stable")]
-    launch = kernels.launch_ns[order]
-    waiter, called = calls.waiter[usable], calls.start_ns[usable]
-    begins = np.flatnonzero(np.diff(waiter, prepend=-1))
-    closed = set(seen.values())
+    taken, threads = set(seen.values()), calls.thread[usable]
     result: dict[int, int] = {}
-    open_: list[int] = []
-    launched = 0
-    for begin, end in zip(begins.tolist(), [*begins[1:].tolist(), len(waiter)], strict=True):
-        reached = int(np.searchsorted(launch, called[begin]))
-        fresh = [each for each in order[launched:reached].tolist() if each not in closed]
-        launched = max(launched, reached)
-        members = [call for call in range(begin, end) if call not in seen]
-        open_ += fresh
-        for chosen in (fresh, open_):
-            if members and len(chosen) == len(members):
-                result |= dict(zip(members, chosen, strict=True))
-                gone = set(chosen)
-                open_ = [each for each in open_ if each not in gone]
-                break
+    for thread in np.unique(threads).tolist():
+        mine = np.flatnonzero(threads == thread)
+        own = order[kernels.thread[order] == thread]
+        for members, fresh in _bursts(kernels, calls, usable, mine, own):
+            fresh = [each for each in fresh if each not in taken]
+            members = [call for call in members if call not in seen]
+            chosen = _for_calls(kernels, calls.waiter[usable[members]], fresh, len(members))
+            result |= dict(zip(members, chosen, strict=False))
+            taken |= set(chosen)
+    left = np.array([call for call in range(len(usable)) if call not in seen and call not in result], np.int64)
+    for members, _ in _by_waiter(calls.waiter[usable[left]], left):
+        reached = order[kernels.launch_ns[order] < calls.start_ns[usable[members[0]]]]
+        open_ = [each for each in reached.tolist() if each not in taken]
+        if len(open_) == len(members):
+            result |= dict(zip(members, open_, strict=True))
+            taken |= set(open_)
     return result
+
+
+def _for_calls(kernels: RankKernels, waiter: Int64, fresh: list[int], calls: int) -> list[int]:
+    """For which of some communications that were launched in a row some calls in a row are, in this order; none if unsure.
+
+    On one stream, or before one kernel, the order of launch is the only one in which each call has a use. Of messages
+    in both directions, a lone call is for the one that is received.
+    """
+    if len(fresh) == calls and (len(set(kernels.stream[fresh].tolist())) == 1 or len(set(waiter.tolist())) == 1):
+        return fresh
+    received = [each for each in fresh if kernels.operation[each] == _RECEIVE]
+    messages = all(kernels.operation[each] in (_SEND, _RECEIVE) for each in fresh)
+    return received if messages and len(received) == calls < len(fresh) else []
+
+
+def _bursts(
+    kernels: RankKernels, calls: WaitCalls, usable: Int64, mine: Int64, own: Int64
+) -> Iterator[tuple[list[int], list[int]]]:
+    """The calls of a thread that follow in a row, and the communications that it launched in a row before them."""
+    reached = np.searchsorted(kernels.launch_ns[own], calls.start_ns[usable[mine]])
+    begins = np.flatnonzero(np.diff(reached, prepend=-1))
+    before = 0
+    for low, high in zip(begins.tolist(), np.append(begins, len(mine))[1:].tolist(), strict=True):
+        yield mine[low:high].tolist(), own[before : reached[low]].tolist()
+        before = int(reached[low])
+
+
+def _by_waiter(waiter: Int64, call: Int64) -> Iterator[tuple[list[int], int]]:
+    """Calls in a row before one kernel, and this."""
+    begins = np.flatnonzero(np.diff(waiter, prepend=-1))
+    for low, high in zip(begins.tolist(), np.append(begins, len(waiter))[1:].tolist(), strict=True):
+        yield call[low:high].tolist(), int(waiter[low])
 
 
 def _classes_of_kinds(kind: Int64, klass: Int64, told: dict[int, int], least: float) -> dict[int, int]:
@@ -279,13 +340,15 @@ def _in_turn(
         queues[int(klass[communication])].append(communication)
     found: dict[int, int] = {}
     for call, one in enumerate(kind.tolist()):
-        queue = queues.get(class_of.get(one, NONE))
+        seen = tellers.get(call)
+        queue = queues.get(class_of.get(one, NONE) if seen is None else int(klass[seen]))
         if not queue:
             continue
-        seen = tellers.get(call)
-        if seen is not None and seen in queue:
-            while queue[0] != seen:
-                queue.popleft()
+        if seen is not None:
+            if seen in queue:
+                queue.remove(seen)
+                found[call] = seen
+            continue
         if kernels.launch_ns[queue[0]] < calls.start_ns[usable[call]]:
             found[call] = queue.popleft()
     return found
