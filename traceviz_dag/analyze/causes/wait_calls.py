@@ -7,7 +7,7 @@ the call comes right behind it (a synchronous one), or from what is seen in othe
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -28,6 +28,9 @@ from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.matching.operations import OPERATIONS, Operation
 from traceviz_dag.arrays import NONE, Bool, Int64, lookup
 from traceviz_dag.read.events import MISSING
+
+_LEAST_TOLD = 0.2
+"""Share of the calls of a kind that must be told by their place for the others to be of the same class."""
 
 _SEND, _RECEIVE = OPERATIONS.index(Operation.SEND), OPERATIONS.index(Operation.RECEIVE)
 
@@ -64,7 +67,7 @@ class WaitCalls:
         thread: of the call.
         before: the kernel that its thread launched last before it; ``NONE`` where none.
         after: the kernel that its thread launches next.
-        waiter: the work that waits by it: the next on its thread that is no communication on a stream of its own.
+        waiter: the work that waits by it: the next that any thread launches on a stream that computes.
         entry: whether it is the last one before such a communication.
     """
 
@@ -88,17 +91,18 @@ def wait_calls(kernels: RankKernels, apart: Bool, waits: StreamWaits) -> WaitCal
         apart: communications on streams of their own.
     """
     count = len(waits.call_ns)
-    before, after, waiter = (np.full(count, NONE, np.int64) for _ in range(3))
+    before, after = (np.full(count, NONE, np.int64) for _ in range(2))
     launches = in_order_of_launch(kernels)
+    computing = np.unique(kernels.stream[kernels.computes])
+    work = launches[~apart[launches] & np.isin(kernels.stream[launches], computing)]
+    at = np.searchsorted(kernels.launch_ns[work], waits.call_ns)
+    waiter = lookup(work, np.where(at < len(work), at, NONE))
     for thread in np.unique(waits.thread).tolist():
         mine = np.flatnonzero(waits.thread == thread)
         queue = launches[kernels.thread[launches] == thread]
-        work = queue[~apart[queue]]
         at = np.searchsorted(kernels.launch_ns[queue], waits.call_ns[mine])
         before[mine] = lookup(queue, at - 1)
         after[mine] = lookup(queue, np.where(at < len(queue), at, NONE))
-        at = np.searchsorted(kernels.launch_ns[work], waits.call_ns[mine])
-        waiter[mine] = lookup(work, np.where(at < len(work), at, NONE))
     # Only the last call before a launch lets its stream wait; those before it are of the stream that was current.
     last = np.ones(count, dtype=bool)
     by_launch = np.lexsort((waits.call_ns, after))
@@ -193,7 +197,7 @@ def awaited_later(
     by_sight = _classes_of_kinds(kind, klass, seen, 0.0)
     taken = _in_turn(kernels, calls, usable, kind, by_sight, seen, communications, klass)
     placed = _told_by_place(kernels, calls, usable, communications, taken)
-    by_place = _classes_of_kinds(kind, klass, placed, 0.5)
+    by_place = _classes_of_kinds(kind, klass, placed, _LEAST_TOLD)
     told = _in_turn(
         kernels, calls, usable, kind, by_place | by_sight, placed | taken | seen, communications, klass
     )
@@ -329,26 +333,41 @@ def _in_turn(
     usable: Int64,
     kind: Int64,
     class_of: dict[int, int],
-    tellers: dict[int, int],
+    told: dict[int, int],
     communications: Int64,
     klass: Int64,
 ) -> dict[int, int]:
-    """Give each call the oldest communication of its class that nobody has waited for yet."""
+    """Give each call what it is told to be for, and each other one of a known class what its kind is usually for.
+
+    That is the last one launched before, the last but one ..., as those tell that are told, if they agree; else the
+    oldest that nobody has waited for yet.
+    """
     order = communications[np.argsort(kernels.launch_ns[communications], kind="stable")]
-    queues: dict[int, deque[int]] = defaultdict(deque)
-    for communication in order.tolist():
-        queues[int(klass[communication])].append(communication)
+    members = {one: order[klass[order] == one] for one in set(class_of.values()) | set(klass[list(told.values())].tolist())}
+    reached = {one: np.searchsorted(kernels.launch_ns[mine], calls.start_ns[usable]) for one, mine in members.items()}
+    depths: dict[int, Counter[int]] = defaultdict(Counter)
+    for call, communication in told.items():
+        one = int(klass[communication])
+        place = int(np.flatnonzero(members[one] == communication)[0])
+        depths[int(kind[call])][int(reached[one][call]) - place] += 1
     found: dict[int, int] = {}
-    for call, one in enumerate(kind.tolist()):
-        seen = tellers.get(call)
-        queue = queues.get(class_of.get(one, NONE) if seen is None else int(klass[seen]))
-        if not queue:
+    taken = set(told.values())
+    oldest: dict[int, int] = defaultdict(int)
+    for call, of_kind in enumerate(kind.tolist()):
+        if call in told:
+            found[call] = told[call]
             continue
-        if seen is not None:
-            if seen in queue:
-                queue.remove(seen)
-                found[call] = seen
+        one = class_of.get(of_kind, NONE)
+        if one == NONE:
             continue
-        if kernels.launch_ns[queue[0]] < calls.start_ns[usable[call]]:
-            found[call] = queue.popleft()
+        ((depth, count),) = depths[of_kind].most_common(1) or ((0, 0),)
+        place = int(reached[one][call]) - depth
+        if not depth or count < HOLDS_IN * depths[of_kind].total():
+            place = oldest[one]
+            while place < reached[one][call] and int(members[one][place]) in taken:
+                place += 1
+            oldest[one] = place
+        if 0 <= place < reached[one][call] and int(members[one][place]) not in taken:
+            found[call] = int(members[one][place])
+            taken.add(found[call])
     return found
