@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from zlib import crc32
 
 import numpy as np
@@ -282,7 +283,7 @@ def _parts(span: tuple[int, int], count: int) -> list[tuple[int, int]]:
     """A span in equal parts."""
     begin, end = span
     edges = [begin + (end - begin) * part // max(count, 1) for part in range(count + 1)]
-    return list(zip(edges, edges[1:], strict=False))
+    return list(pairwise(edges))
 
 
 def flatten(

@@ -8,7 +8,7 @@ whole class of communications (``inferred_waits``). What neither tells is unknow
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -73,9 +73,11 @@ def kernel_edges(kernels: RankKernels, waits: StreamWaits) -> KernelEdges:
     calls = wait_calls(kernels, apart, waits)
     launched = communications[~kernels.in_graph[communications]]
     recorded = Waits(waits.waiting, waits.waited_for, kernels.launch_ns[waits.waited_for])
-    entered, left = np.isin(launched, recorded.waiting), np.isin(launched, recorded.waited_for)
+    left = np.isin(launched, recorded.waited_for)
     # Where the trace has every call, what has none did not wait.
     complete = waits.records > 0 or tell_entries(calls, launched)
+    if not complete:
+        calls = replace(calls, entry=np.zeros_like(calls.entry))
     called = launched[np.isin(launched, calls.after[calls.entry])] if complete else launched
     entries = _entries(kernels, apart, called[~np.isin(called, recorded.waiting)], klass)
     between = within_items(kernels, apart)
@@ -171,5 +173,3 @@ def _edges(kernels: RankKernels, recorded: Waits, inferred: Waits, communication
     waiting, waited_for, evidence = waiting[new], waited_for[new], evidence[new]
     unknown = communications[~np.isin(communications, waited_for)]
     return KernelEdges(waiting, waited_for, evidence.astype(np.int64), unknown, untold)
-
-

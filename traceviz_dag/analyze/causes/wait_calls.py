@@ -80,8 +80,8 @@ class WaitCalls:
 
     def only(self, which: Int64 | Bool) -> WaitCalls:
         """Some of them."""
-        columns = (self.start_ns, self.thread, self.before, self.after, self.waiter, self.entry)
-        return WaitCalls(*(column[which] for column in columns))
+        numbers = (self.start_ns, self.thread, self.before, self.after, self.waiter)
+        return WaitCalls(*(column[which] for column in numbers), self.entry[which])
 
 
 def wait_calls(kernels: RankKernels, apart: Bool, waits: StreamWaits) -> WaitCalls:
@@ -198,9 +198,7 @@ def awaited_later(
     taken = _in_turn(kernels, calls, usable, kind, by_sight, seen, communications, klass)
     placed = _told_by_place(kernels, calls, usable, communications, taken)
     by_place = _classes_of_kinds(kind, klass, placed, _LEAST_TOLD)
-    told = _in_turn(
-        kernels, calls, usable, kind, by_place | by_sight, placed | taken | seen, communications, klass
-    )
+    told = _in_turn(kernels, calls, usable, kind, by_place | by_sight, placed | taken | seen, communications, klass)
     call, source = (np.array(list(side), np.int64) for side in (told.keys(), told.values()))
     waits = across(kernels, waiter[call], source, calls.start_ns[usable[call]])
     number = kind[call]
@@ -230,9 +228,7 @@ def _ready(kernels: RankKernels, known: Waits) -> Int64:
     return np.asarray(ready)
 
 
-def _seen(
-    kernels: RankKernels, waiter: Int64, called: Int64, communications: Int64, ready: Int64
-) -> dict[int, int]:
+def _seen(kernels: RankKernels, waiter: Int64, called: Int64, communications: Int64, ready: Int64) -> dict[int, int]:
     """Calls whose kernel visibly waited → for which communication: the last one that had ended when it started."""
     late = np.flatnonzero(kernels.start_ns[waiter] - ready[waiter] > AT_ONCE_NS)
     # Of several calls before one kernel nobody knows which it is.
@@ -262,9 +258,9 @@ def _told_by_place(
     for thread in np.unique(threads).tolist():
         mine = np.flatnonzero(threads == thread)
         own = order[kernels.thread[order] == thread]
-        for members, fresh in _bursts(kernels, calls, usable, mine, own):
-            fresh = [each for each in fresh if each not in taken]
-            members = [call for call in members if call not in seen]
+        for in_a_row, launched in _bursts(kernels, calls, usable, mine, own):
+            fresh = [each for each in launched if each not in taken]
+            members = [call for call in in_a_row if call not in seen]
             chosen = _for_calls(kernels, calls.waiter[usable[members]], fresh, len(members))
             result |= dict(zip(members, chosen, strict=False))
             taken |= set(chosen)
@@ -279,7 +275,7 @@ def _told_by_place(
 
 
 def _for_calls(kernels: RankKernels, waiter: Int64, fresh: list[int], calls: int) -> list[int]:
-    """For which of some communications that were launched in a row some calls in a row are, in this order; none if unsure.
+    """For which communications of some that were launched in a row some calls are, in this order; none if unsure.
 
     On one stream, or before one kernel, the order of launch is the only one in which each call has a use. Of messages
     in both directions, a lone call is for the one that is received.
@@ -343,7 +339,9 @@ def _in_turn(
     oldest that nobody has waited for yet.
     """
     order = communications[np.argsort(kernels.launch_ns[communications], kind="stable")]
-    members = {one: order[klass[order] == one] for one in set(class_of.values()) | set(klass[list(told.values())].tolist())}
+    members = {
+        one: order[klass[order] == one] for one in set(class_of.values()) | set(klass[list(told.values())].tolist())
+    }
     reached = {one: np.searchsorted(kernels.launch_ns[mine], calls.start_ns[usable]) for one, mine in members.items()}
     depths: dict[int, Counter[int]] = defaultdict(Counter)
     for call, communication in told.items():
