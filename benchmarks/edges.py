@@ -1,7 +1,7 @@
 """How many of the waits between streams are found, and whether what is found is true: simulated jobs against truth.
 
 Run: ``python -m benchmarks.edges`` (a few minutes on one core). It simulates jobs of every kind, reads each as recorded,
-with its ``cuda_sync`` rows stripped, and without rows and calls, and writes the table to ``docs/accuracy.md``.
+with its ``cuda_sync`` rows stripped and without rows and calls, and writes the table to ``docs/accuracy.md``.
 ``--only PATTERN`` runs part of it and writes nothing.
 """
 
@@ -238,9 +238,9 @@ def markdown(found: Sequence[tuple[str, str, Score]], seconds: float) -> str:
     """The part of the page on waits between streams."""
     lines = [
         "How many of the waits between streams of a simulated job the graph of `critical-path` has (found), itself or",
-        "by others that imply them, and how many of those that it has follow from the truth (true); waits that are for a",
-        "CUDA graph's inside or for the order of a communicator are in. What is inferred is inferred from the order of",
-        "the calls and the times alone.",
+        "by others that imply them, and how many of those that it has follow from the truth (true). Waits inside CUDA",
+        "graphs and for the order of a communicator count. What is inferred follows from the order of the calls and the",
+        "times alone.",
         "",
         f"Made by `{COMMAND}` ({seconds:.0f} processor seconds).",
         "",

@@ -80,8 +80,14 @@ class WaitCalls:
 
     def only(self, which: Int64 | Bool) -> WaitCalls:
         """Some of them."""
-        numbers = (self.start_ns, self.thread, self.before, self.after, self.waiter)
-        return WaitCalls(*(column[which] for column in numbers), self.entry[which])
+        return WaitCalls(
+            start_ns=self.start_ns[which],
+            thread=self.thread[which],
+            before=self.before[which],
+            after=self.after[which],
+            waiter=self.waiter[which],
+            entry=self.entry[which],
+        )
 
 
 def wait_calls(kernels: RankKernels, apart: Bool, waits: StreamWaits) -> WaitCalls:
