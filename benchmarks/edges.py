@@ -1,7 +1,7 @@
-"""How many of the waits between streams are found, and whether what is found is true: simulated jobs against truth.
+"""How many waits between streams are found, and whether what is found is true: simulated jobs against their truth.
 
-Run: ``python -m benchmarks.edges`` (a few minutes on one core). It simulates jobs of every kind, reads each as recorded,
-with its ``cuda_sync`` rows stripped and without rows and calls, and writes the table to ``docs/accuracy.md``.
+Run: ``python -m benchmarks.edges`` (a few minutes on one core). It simulates jobs of every kind, reads each as
+recorded, with its ``cuda_sync`` rows stripped, without rows and calls, and writes the table to ``docs/accuracy.md``.
 ``--only PATTERN`` runs part of it and writes nothing.
 """
 

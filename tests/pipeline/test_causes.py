@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -177,6 +179,22 @@ def test_a_recorded_wait_makes_the_edge_it_says(shared_data, tmp_path):
     }
     assert (20, 24) in pairs
     assert not [pair for pair in pairs if 28 in pair]
+
+
+def test_a_wait_that_is_not_recorded_is_unknown_rather_than_wrong(shared_data, tmp_path):
+    """The same trace without its rows of synchronisation: no edge but that of streams 20 and 24."""
+    source = shared_data / "kineto" / "hta_sync" / "cuda_event_sync_multi_stream.json.gz"
+    trace = json.loads(gzip.decompress(source.read_bytes()))
+    rows = [row for row in trace["traceEvents"] if row.get("cat") != "cuda_sync"]
+    assert len(rows) < len(trace["traceEvents"])
+    file = tmp_path / "stripped.json"
+    file.write_text(json.dumps({**trace, "traceEvents": rows}))
+    with iterations_at(file, tmp_path / "home") as (iteration,):
+        table = iteration.table("path_edges").to_pylist()
+        kernels = iteration.kernels(iteration.ranks[0], ("kernel_id", "stream")).to_pylist()
+    stream = {row["kernel_id"]: row["stream"] for row in kernels}
+    known = [row for row in table if row["kind"] == "event" and row["edge_evidence"] != "unknown"]
+    assert {(stream[row["waited_for_kernel_id"]], stream[row["waiting_kernel_id"]]) for row in known} <= {(20, 24)}
 
 
 def test_work_that_waits_for_itself_is_named_and_costs_no_other_table(tmp_path):

@@ -96,7 +96,8 @@ def kernel_edges(kernels: RankKernels, waits: StreamWaits) -> KernelEdges:
     handed = passed_on(kernels, together(entries, _of(recorded, apart)), together(between, at_once, later))
     inferred = together(entries, between, at_once, later, graphs, handed, in_communicator_order(kernels))
     inferred = inferred.only(held(kernels, inferred.waiting, inferred.waited_for))
-    return _edges(kernels, recorded, inferred, communications, _untold(rest, explained))
+    untold = _untold(rest, explained, apart, together(recorded, inferred))
+    return _edges(kernels, recorded, inferred, communications, untold)
 
 
 def _classes(kernels: RankKernels, communications: Int64) -> Int64:
@@ -155,11 +156,15 @@ def _of(waits: Waits, apart: Bool) -> Waits:
     return waits.only(apart[waits.waiting] & ~apart[waits.waited_for])
 
 
-def _untold(rest: WaitCalls, explained: Int64) -> Int64:
-    """The kernels that waited by the calls that are left."""
+def _untold(rest: WaitCalls, explained: Int64, apart: Bool, known: Waits) -> Int64:
+    """The kernels that waited by the calls that are left, of which it is not known for which communication.
+
+    A kernel of several messages has a call for each.
+    """
     left = np.ones(len(rest.waiter), dtype=bool)
     left[explained] = False
     left &= ~rest.entry & (rest.waiter >= 0)
+    left &= ~np.isin(rest.waiter, known.waiting[apart[known.waited_for]])
     return rest.waiter[left]
 
 
