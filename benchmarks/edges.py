@@ -239,7 +239,7 @@ def markdown(found: Sequence[tuple[str, str, Score]], seconds: float) -> str:
     lines = [
         "How many of the waits between streams of a simulated job the graph of `critical-path` has (found), itself or",
         "by others that imply them, and how many of those that it has follow from the truth (true). Waits inside CUDA",
-        "graphs and for the order of a communicator count. What is inferred follows from the order of the calls and the",
+        "graphs and for the order of a communicator count. What is inferred follows from the order of calls and from",
         "times alone.",
         "",
         f"Made by `{COMMAND}` ({seconds:.0f} processor seconds).",
