@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
 import hypothesis
 import pytest
 
+from tests.memory_folder import folder_in_memory
 from traceviz_dag.errors import UsageError
 from traceviz_dag.read.perfetto.engines import Engine, find_engine
 
@@ -30,6 +33,15 @@ _LONGEST = (
     "test_real_traces.py",
     "test_pictures_by_themselves.py",
 )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Let tests and what they start write into memory, unless TMPDIR says where; workers of pytest-xdist inherit it."""
+    if "TMPDIR" not in os.environ and (folder := folder_in_memory()) is not None:
+        folder.mkdir()
+        os.environ["TMPDIR"], tempfile.tempdir = str(folder), None
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

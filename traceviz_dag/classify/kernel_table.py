@@ -53,6 +53,10 @@ class KernelFacts:
     order: Int64
 
 
+_MOST_DIGITS = 9
+"""Of the number of a layer; more would not fit the column, and no model has so many."""
+
+
 def kernel_order(trace: TraceEvents) -> Int64:
     """The device rows in the order of table ``kernels``: by start, device and stream."""
     device = trace.device
@@ -93,12 +97,21 @@ def kernels_table(
         **_launch_columns(trace, tree, facts.launches, order),
     }
     for name in _COPIED:
-        columns[name] = integers(pick(getattr(device, name)))
+        columns[name] = integers(_fitting(name, pick(getattr(device, name))))
     for name in _FACT_NAMES:
         columns[name] = coded(pick(np.where(communication, getattr(facts.collectives, name), 0)), trace.strings)
     for name in _FACT_NUMBERS:
-        columns[name] = integers(pick(np.where(communication, getattr(facts.collectives, name), MISSING)))
+        columns[name] = integers(
+            _fitting(name, pick(np.where(communication, getattr(facts.collectives, name), MISSING)))
+        )
     return KERNELS.from_columns(columns)
+
+
+def _fitting(name: str, values: Int64) -> Int64:
+    """Without the numbers that the column cannot hold: no kernel has them, so the trace does not tell."""
+    if KERNELS.schema.field(name).type != pa.int32():
+        return values
+    return np.where(np.abs(values) > np.iinfo(np.int32).max, MISSING, values)
 
 
 def _microbatch_columns(places: Places, facts: KernelFacts) -> dict[str, Int64]:
@@ -207,5 +220,6 @@ def _devices(device: Int64) -> pa.Array:
 
 def _suffixes(codes: Int64, strings: tuple[str, ...]) -> Int64:
     distinct, which = np.unique(codes, return_inverse=True)
-    numbers = [int(strings[code].rsplit("_", 1)[1]) if code else MISSING for code in distinct.tolist()]
+    texts = [strings[code].rsplit("_", 1)[1] if code else "" for code in distinct.tolist()]
+    numbers = [int(text) if 0 < len(text) <= _MOST_DIGITS else MISSING for text in texts]
     return np.array(numbers, dtype=np.int64)[which]

@@ -102,7 +102,9 @@ def _iterations(
             )
     if not iterations:
         raise unplaced[0]
-    return iterations
+    # Of a run that nothing could be placed of there is no iteration to name it.
+    first, *others = iterations
+    return [replace(first, problems=(*first.problems, *map(str, unplaced))), *others]
 
 
 def _problems_of(

@@ -10,13 +10,14 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks.accuracy import NSYS_PIPELINE, compared_exports
+from tests.nsys_file import small_export
 from traceviz_dag.analyze.accuracy import shares
 from traceviz_dag.classify.rules import load_rules
 from traceviz_dag.commands.main import app
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.pipeline.discovery import inputs_below
 from traceviz_dag.pipeline.iteration import rank_traces, read_topology
-from traceviz_dag.pipeline.ranks import read_events
+from traceviz_dag.pipeline.ranks import analyse_rank, read_events
 from traceviz_dag.simulate import simulate
 
 JOB = replace(NSYS_PIPELINE, clock_skew_ms=0.0)
@@ -82,3 +83,13 @@ def test_analyze_takes_exports_the_same_way_as_traces(runs, tmp_path):
     assert row["calls"] > 100
     again = CliRunner().invoke(app, arguments, catch_exceptions=False)
     assert [(one["ranks_computed"], one["ranks_skipped"]) for one in json.loads(again.stdout)] == [(0, 8), (0, 8)]
+
+
+def test_sizes_that_no_kernel_has_are_unknown_and_cost_no_row(tmp_path):
+    export = small_export()
+    export.kernel(710, 720, "gemm", gridX=2**62, blockX=-(2**40))
+    (inputs,) = inputs_below([export.write(tmp_path / "node0.sqlite")], home=tmp_path / "home")
+    (trace,) = rank_traces(inputs, [0], tmp_path / "home")
+    kernels = analyse_rank(trace, read_topology(inputs, home=tmp_path / "home"), load_rules())["kernels"].to_pylist()
+    sizes = {row["start_ns"] - kernels[0]["start_ns"]: (row["grid_x"], row["block_x"]) for row in kernels}
+    assert len(kernels) == 5 and sizes[610] == (None, None) and sizes[0][0] == 1
