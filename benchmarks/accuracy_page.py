@@ -1,27 +1,40 @@
-"""The page ``docs/accuracy.md``, which two benchmarks write: the classification first, then predicted gains."""
+"""The page ``docs/accuracy.md``, which three benchmarks write: classification, predicted gains, waits of streams."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "accuracy.md"
 PREDICTIONS = "## Predicted gains"
 """The heading at which the second part begins."""
 
+WAITS = "## Waits between streams"
+"""The heading at which the third part begins."""
+
 
 def write_classification(text: str, page: Path = PAGE) -> None:
-    """Replace the first part; the other one stays."""
-    _, second = _parts(page)
-    page.write_text(text.rstrip() + "\n" + (f"\n{second}" if second else ""))
+    """Replace the first part; the others stay."""
+    _write({**_parts(page), "": text}, page)
 
 
 def write_predictions(text: str, page: Path = PAGE) -> None:
-    """Replace the second part; the other one stays."""
-    first, _ = _parts(page)
-    page.write_text(f"{first.rstrip()}\n\n{PREDICTIONS}\n\n{text.rstrip()}\n")
+    """Replace the second part; the others stay."""
+    _write({**_parts(page), PREDICTIONS: text}, page)
 
 
-def _parts(page: Path) -> tuple[str, str]:
+def write_waits(text: str, page: Path = PAGE) -> None:
+    """Replace the third part; the others stay."""
+    _write({**_parts(page), WAITS: text}, page)
+
+
+def _parts(page: Path) -> dict[str, str]:
     text = page.read_text() if page.exists() else ""
-    first, heading, second = text.partition(PREDICTIONS)
-    return first, heading + second
+    pieces = re.split(f"^({PREDICTIONS}|{WAITS})$", text, flags=re.MULTILINE)
+    return {"": pieces[0], **dict(zip(pieces[1::2], pieces[2::2], strict=True))}
+
+
+def _write(parts: dict[str, str], page: Path) -> None:
+    written = [parts[""].strip()]
+    written += [f"{heading}\n\n{parts[heading].strip()}" for heading in (PREDICTIONS, WAITS) if heading in parts]
+    page.write_text("\n\n".join(written) + "\n")

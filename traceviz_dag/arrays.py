@@ -1,4 +1,4 @@
-"""Types of arrays that all modules share, and looking up codes in a table."""
+"""Types of arrays that all modules share, looking up codes in a table, and ranges of numbers."""
 
 from __future__ import annotations
 
@@ -21,3 +21,10 @@ def lookup(table: Int64, codes: Int64, absent: int = NONE) -> Int64:
     if not len(table):
         return np.full(len(codes), absent, dtype=np.int64)
     return np.where(codes >= 0, table[codes], absent)
+
+
+def ranges(lows: Int64, highs: Int64) -> Int64:
+    """All numbers from each low to below its high, one range behind the other."""
+    lengths = highs - lows
+    ends = np.cumsum(lengths)
+    return np.arange(ends[-1] if len(ends) else 0) + np.repeat(lows - ends + lengths, lengths)

@@ -22,7 +22,7 @@ from traceviz_dag.analyze.causes.critical_path import critical_path
 from traceviz_dag.analyze.causes.kernel_edges import kernel_edges
 from traceviz_dag.analyze.causes.rank_kernels import KERNEL_COLUMNS, RankKernels, kernels_of_step, rank_kernels
 from traceviz_dag.analyze.causes.rank_work import rank_work
-from traceviz_dag.analyze.causes.recorded_waits import host_waits, recorded_edges
+from traceviz_dag.analyze.causes.recorded_waits import host_waits, stream_waits
 from traceviz_dag.analyze.causes.step_work import Members, StepWork, step_work
 from traceviz_dag.analyze.causes.what_if import WhatIf
 from traceviz_dag.analyze.intervals import number_groups
@@ -134,7 +134,7 @@ def _ranked_step(
     works = []
     for place, (rank, mine) in enumerate(placed.items()):
         waits = source.synchronizations(rank)
-        edges = kernel_edges(mine, *recorded_edges(mine, waits))
+        edges = kernel_edges(mine, stream_waits(mine, waits, number))
         joined = np.unique(members.kernel[members.rank == place])
         works.append(rank_work(mine, edges, joined, host_waits(mine, waits), windows[rank]))
     known = (source.topology.stage_of(rank)[0] for rank in placed)

@@ -141,8 +141,7 @@ class JobSettings:
             as Megatron-LM's training loop does.
         node_size: GPUs per node.
         cuda_sync: whether Kineto traces have rows of synchronisation (``enable_cuda_sync_events``), and the records and
-            waits of events that they are about. No kernel's own duration changes; the host spends time on the calls,
-            and collectives, too, wait for what their stream's event covers.
+            calls that record events and wait for them. No time of any kernel changes: the job is the same without.
         iterations: profiled steps; first_iteration: number of the first.
         clock_skew_ms: node clocks differ by up to this much; clock_drift_ppm: and drift by up to this.
         seed: decides every random choice.

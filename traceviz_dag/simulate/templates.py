@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from zlib import crc32
 
 import numpy as np
@@ -113,8 +114,6 @@ class Template:
 class _Flattener:
     settings: JobSettings
     generator: np.random.Generator
-    extra: np.random.Generator
-    """Costs of calls that only rows of synchronisation show, so that all other costs stay as they are without."""
     makes_nodes: bool
     made: int = 0
     clock: int = 0
@@ -149,20 +148,23 @@ class _Flattener:
     def add_wait(self, wait: Wait, parent: int, owner: int) -> None:
         told = self.settings.cuda_sync
         recorded = wait.event.removeprefix("stream:")
+        free = self.clock
+        self.spend(150)
         if told and recorded != wait.event and recorded in COMPUTE_STREAMS:
-            self.add_record(recorded, "", owner)
-        index = self.begin(FlatRow(RowKind.RUNTIME, "cudaStreamWaitEvent", 0, 0, parent, owner))
+            self.add_record(recorded, "", owner, (free, self.clock))
+        index = len(self.rows)
+        self.rows.append(FlatRow(RowKind.RUNTIME, "cudaStreamWaitEvent", self.clock, 0, parent, owner))
         self.actions.append((WAIT, 0, f"{wait.stream}|{wait.event}"))
         self.finish(index)
         if told:
             self.tell_wait(index, wait.stream, wait.event)
 
-    def add_record(self, stream: str, event: str, owner: int) -> None:
+    def add_record(self, stream: str, event: str, owner: int, span: tuple[int, int]) -> None:
         """An event is recorded on a stream, under a name or none."""
         index = len(self.rows) - 1
         if not self._calls_record(index, owner):
             newest = self.settings.era is Era.TORCH_2_7
-            index = self.add_call("cudaEventRecordWithFlags" if newest else "cudaEventRecord", owner)
+            index = self.add_call("cudaEventRecordWithFlags" if newest else "cudaEventRecord", owner, span)
         self.recording.append((index, stream))
         self.actions.append((RECORD, 0, f"{stream}|{event}"))
 
@@ -176,11 +178,11 @@ class _Flattener:
         self.waiting.append((index, stream))
         self.actions.append((TELL, 0, f"{stream}|{event}"))
 
-    def add_call(self, name: str, owner: int) -> int:
-        before, during = self.extra.integers((60, 400), (220, 1_400)).tolist()
-        row = FlatRow(RowKind.RUNTIME, name, self.clock + before, self.clock + before + during, -1, owner)
-        self.clock = row.end + 60
-        self.rows.append(row)
+    def add_call(self, name: str, owner: int, span: tuple[int, int]) -> int:
+        """A call that only rows of synchronisation show, within a span of host time that passes in any case."""
+        begin, end = span
+        margin = (end - begin) // 8
+        self.rows.append(FlatRow(RowKind.RUNTIME, name, begin + margin, end - margin, -1, owner))
         return len(self.rows) - 1
 
     def begin(self, row: FlatRow) -> int:
@@ -241,30 +243,47 @@ class _Flattener:
             kernel = replace(kernel, lost=True)
         if edges.zero_durations and kernel.base_ns and kernel.base_ns < _TINY_NS and self.generator.random() < 0.3:
             kernel = replace(kernel, base_ns=0)
-        if self.settings.cuda_sync:
-            self.take_over(kernel, owner)
-        index = self.begin(FlatRow(RowKind.RUNTIME, kernel.call, 0, 0, -1, owner, kernel=len(self.kernels)))
+        self.spend(150)
+        begin = self.clock
         self.spend(_LAUNCH_COST.get(kernel.call, 4_600))
-        self.finish(index)
+        self.spend(120)
+        # What lets streams wait takes a part of the launch's time, so that the job is the same with and without.
+        third = (self.clock - begin) // 3 if self.settings.cuda_sync else 0
+        if third:
+            self.take_over(kernel, owner, (begin, begin + third))
+        call = FlatRow(RowKind.RUNTIME, kernel.call, begin + third, self.clock - third, -1, owner)
+        call.kernel = len(self.kernels)
+        self.rows.append(call)
         self.actions.append((LAUNCH, len(self.kernels), ""))
         self.kernels.append(kernel)
         self.launch_ends.append(self.clock)
-        if self.settings.cuda_sync:
-            self.hand_on(kernel, owner)
+        if third:
+            self.hand_on(kernel, owner, (self.clock - third, self.clock))
 
-    def take_over(self, kernel: Kernel, owner: int) -> None:
+    def take_over(self, kernel: Kernel, owner: int, span: tuple[int, int]) -> None:
         """The calls that let a kernel's stream wait for others."""
-        for stream in kernel.after:
-            if stream != kernel.stream:
-                self.add_record(stream, "", owner)
-                self.tell_wait(self.add_call("cudaStreamWaitEvent", owner), kernel.stream, f"stream:{stream}")
+        streams = [stream for stream in kernel.after if stream != kernel.stream]
+        parts = iter(_parts(span, 2 * len(streams)))
+        for stream in streams:
+            self.add_record(stream, "", owner, next(parts))
+            wait = self.add_call("cudaStreamWaitEvent", owner, next(parts))
+            self.tell_wait(wait, kernel.stream, f"stream:{stream}")
 
-    def hand_on(self, kernel: Kernel, owner: int) -> None:
+    def hand_on(self, kernel: Kernel, owner: int, span: tuple[int, int]) -> None:
         """The calls that let others wait for a kernel; for messages the handles' own waits follow in the tree."""
+        first, second = _parts(span, 2)
         if kernel.records or kernel.blocks or kernel.stream not in COMPUTE_STREAMS:
-            self.add_record(kernel.stream, kernel.records, owner)
+            self.add_record(kernel.stream, kernel.records, owner, first)
         if kernel.blocks and not kernel.messages:
-            self.tell_wait(self.add_call("cudaStreamWaitEvent", owner), kernel.blocks, f"stream:{kernel.stream}")
+            wait = self.add_call("cudaStreamWaitEvent", owner, second)
+            self.tell_wait(wait, kernel.blocks, f"stream:{kernel.stream}")
+
+
+def _parts(span: tuple[int, int], count: int) -> list[tuple[int, int]]:
+    """A span in equal parts."""
+    begin, end = span
+    edges = [begin + (end - begin) * part // max(count, 1) for part in range(count + 1)]
+    return list(pairwise(edges))
 
 
 def flatten(
@@ -272,8 +291,7 @@ def flatten(
 ) -> Template:
     """Lay a segment's rows out on the host's time line; ``like``, or else ``key``, decides its random costs."""
     seed = settings.seed, crc32((like or key).encode())
-    generator, extra = np.random.default_rng(seed), np.random.default_rng((*seed, 1))
-    flattener = _Flattener(settings, generator, extra, makes_nodes=not autograd, made=_first_node(rows))
+    flattener = _Flattener(settings, np.random.default_rng(seed), makes_nodes=not autograd, made=_first_node(rows))
     for row in rows:
         flattener.add(row, -1, -1)
     flattener.spend(300)

@@ -33,16 +33,17 @@ PATH_EDGES = Table(
         Column(
             "edge_evidence",
             DICTIONARY,
-            "recorded, inferred (holds for 99.5 % of its class), order (a host thread), or unknown: what waited.",
+            "recorded, inferred (holds for 99.5 % of its class), order (a host thread), or unknown: of the other end "
+            "nothing tells.",
         ),
         Column("waiting_kernel_id", BIGINT, "The kernel that waited; NULL for the host, and where unknown."),
-        Column("waited_for_kernel_id", BIGINT, "The kernel that was waited for."),
+        Column("waited_for_kernel_id", BIGINT, "The kernel that was waited for; NULL where unknown."),
         Column(
             "waiting_ns",
             BIGINT,
             "Start of the kernel that waited, or return of the host's call, ns; NULL where unknown.",
         ),
-        Column("ended_ns", BIGINT, "End of the kernel that was waited for, ns, on the same clock."),
+        Column("ended_ns", BIGINT, "End of the kernel that was waited for, ns, on the same clock; NULL where unknown."),
     ),
 )
 

@@ -85,19 +85,20 @@ def path_edges(step: StepWork, number: int) -> pa.Table:
 
 
 def _unknown_edges(rank: int, work: RankWork, number: int) -> pa.Table:
-    """Communications of which nothing tells what waited for them."""
-    count = len(work.unknown)
-    nothing = nullable(np.full(count, MISSING))
+    """Communications of which nothing tells what waited for them, and kernels that waited for what nothing tells."""
+    kernels = work.kernels
+    nothing = [np.full(len(each), MISSING) for each in (work.unknown, work.untold)]
+    count = len(work.unknown) + len(work.untold)
     return PATH_EDGES.from_columns(
         {
             "step": nullable(np.full(count, number)),
             "rank": np.full(count, rank),
             "kind": word_column(np.full(count, int(EdgeKind.EVENT)), EDGE_KINDS),
             "edge_evidence": word_column(np.zeros(count, np.int64), ("unknown",)),
-            "waiting_kernel_id": nothing,
-            "waited_for_kernel_id": work.kernels.kernel_id[work.unknown],
-            "waiting_ns": nothing,
-            "ended_ns": work.kernels.end_ns[work.unknown],
+            "waiting_kernel_id": nullable(np.concatenate([nothing[0], kernels.kernel_id[work.untold]])),
+            "waited_for_kernel_id": nullable(np.concatenate([kernels.kernel_id[work.unknown], nothing[1]])),
+            "waiting_ns": nullable(np.concatenate([nothing[0], kernels.start_ns[work.untold]])),
+            "ended_ns": nullable(np.concatenate([kernels.end_ns[work.unknown], nothing[1]])),
         }
     )
 

@@ -16,7 +16,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from traceviz_dag.arrays import Int64
+from traceviz_dag.arrays import Int64, ranges
 from traceviz_dag.errors import NoEvidenceError
 
 Times = TypeVar("Times", npt.NDArray[np.int64], npt.NDArray[np.float64])
@@ -168,20 +168,13 @@ def _levels(nodes: int, waiting: Int64, waited_for: Int64) -> Int64:
     while len(ready):
         level[ready] = height
         height += 1
-        released = users[_ranges(begins[ready], begins[ready + 1])]
+        released = users[ranges(begins[ready], begins[ready + 1])]
         reached, count = np.unique(released, return_counts=True)
         open_edges[reached] -= count
         ready = reached[open_edges[reached] == 0]
     if (level < 0).any():
         raise CircleError(_circle(level, waiting, waited_for))
     return level
-
-
-def _ranges(lows: Int64, highs: Int64) -> Int64:
-    """All numbers from each low to below its high, one range behind the other."""
-    lengths = highs - lows
-    ends = np.cumsum(lengths)
-    return np.arange(ends[-1] if len(ends) else 0) + np.repeat(lows - ends + lengths, lengths)
 
 
 def _circle(level: Int64, waiting: Int64, waited_for: Int64) -> Int64:

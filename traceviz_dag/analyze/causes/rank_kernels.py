@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.kernel_intervals import codes, integers
 from traceviz_dag.analyze.matching.communications import optional_integers
+from traceviz_dag.analyze.matching.operations import OPERATIONS, operation_of
 from traceviz_dag.arrays import NONE, Bool, Int64
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.vocabulary import Kind, Phase
@@ -19,8 +20,7 @@ from traceviz_dag.vocabulary import Kind, Phase
 KERNEL_COLUMNS = (
     *("kernel_id", "name", "start_ns", "duration_ns", "device", "stream", "kind", "phase", "dimension", "category"),
     *("chunk", "microbatch", "step", "launch_start_ns", "launch_duration_ns", "launch_thread", "collective"),
-    *("group_name", "operator", "grid_x", "grid_y", "grid_z", "in_elements", "layer"),
-    "out_elements",
+    *("group_name", "operator", "grid_x", "grid_y", "grid_z", "in_elements", "out_elements", "layer", "graph_node_id"),
 )
 """Columns of ``kernels`` that the graph of a step is made of."""
 
@@ -40,10 +40,14 @@ class RankKernels:
         start_ns, end_ns: on the rank's clock.
         stream: number of its device and stream.
         launch_ns, thread: start and thread of the call that launched it; ``MISSING`` where unknown.
+        launched_ns: when this call returned; ``MISSING`` where unknown.
         communicates, computes: by kind.
         dimension, category: codes into ``dimensions`` and ``categories``; -1 for none.
         phase: code into ``phases``; chunk, microbatch: ``MISSING`` where none.
         what: number of its class of communication: operation, dimension, group and phase.
+        group: number of the process group of a communication; -1 where unknown.
+        operation: of a communication, code into ``OPERATIONS``.
+        in_graph: whether a CUDA graph launched it.
         layer: number of the transformer layer that launched it; ``MISSING`` where none.
         signature: of its name, operator, phase, grid and message: equal on all ranks for kernels that do the same.
         in_elements, out_elements: of its message; ``MISSING`` where unknown.
@@ -55,6 +59,7 @@ class RankKernels:
     end_ns: Int64
     stream: Int64
     launch_ns: Int64
+    launched_ns: Int64
     thread: Int64
     communicates: Bool
     computes: Bool
@@ -65,6 +70,9 @@ class RankKernels:
     microbatch: Int64
     layer: Int64
     what: Int64
+    group: Int64
+    operation: Int64
+    in_graph: Bool
     signature: Int64
     in_elements: Int64
     out_elements: Int64
@@ -117,6 +125,7 @@ def rank_kernels(table: pa.Table) -> RankKernels:
         end_ns=start + integers(table, "duration_ns"),
         stream=stream.astype(np.int64),
         launch_ns=launch,
+        launched_ns=np.where(launch == MISSING, MISSING, launch + optional_integers(table, "launch_duration_ns")),
         thread=optional_integers(table, "launch_thread"),
         communicates=_is(kind, kinds, Kind.COMMUNICATION),
         computes=_is(kind, kinds, Kind.COMPUTATION),
@@ -127,6 +136,9 @@ def rank_kernels(table: pa.Table) -> RankKernels:
         microbatch=optional_integers(table, "microbatch"),
         layer=optional_integers(table, "layer"),
         what=number_groups(code["collective"], dimension, code["group_name"], phase)[1].astype(np.int64),
+        group=code["group_name"].astype(np.int64),
+        operation=_operations(table),
+        in_graph=optional_integers(table, "graph_node_id") != MISSING,
         signature=_signatures(table, phase.astype(np.int64)),
         in_elements=optional_integers(table, "in_elements"),
         out_elements=optional_integers(table, "out_elements"),
@@ -143,6 +155,15 @@ def kernels_of_step(kernels: pa.Table, step: int) -> pa.Table:
     """The kernels of one ProfilerStep; of ``MISSING``, those without one."""
     wanted = pc.is_null(kernels["step"]) if step == MISSING else pc.equal(kernels["step"], step)
     return kernels.filter(wanted)
+
+
+def _operations(table: pa.Table) -> Int64:
+    (word, words), (name, names) = codes(table, "collective"), codes(table, "name")
+    first, number = number_groups(word, name)
+    pairs = zip(word[first].tolist(), name[first].tolist(), strict=True)
+    # Code -1, a NULL, picks the last entry.
+    found = [OPERATIONS.index(operation_of([*words, None][one], [*names, None][other])) for one, other in pairs]
+    return np.array(found, np.int64)[number] if found else np.empty(0, np.int64)
 
 
 def _signatures(table: pa.Table, phase: Int64) -> Int64:

@@ -84,6 +84,7 @@ class RankWork:
         section_ns: per section, its begin on the rank's clock; section_lag_ns: the lag of the call that ends before it.
         start_ns, end_ns: the rank's step, on its clock.
         unknown: places of communications of which nothing tells what waited for them.
+        untold: places of kernels that waited, by a call, for something that nothing tells.
         waiting, waited_for, kind, evidence, lag: edges between the rank's nodes; lag: of HOST and END edges, ns.
     """
 
@@ -99,6 +100,7 @@ class RankWork:
     start_ns: int
     end_ns: int
     unknown: Int64
+    untold: Int64
     waiting: Int64
     waited_for: Int64
     kind: Int64
@@ -162,7 +164,7 @@ def rank_work(
     work = RankWork(
         kernels, _lags(kernels, edges, np.where(launched, ready, MISSING), window[0]), launch, first, segment,
         joined, section[first], section_ns, _section_lags(kernels, waits, section_ns), window[0], end,
-        edges.unknown, *(np.empty(0, np.int64) for _ in range(5)),
+        edges.unknown, edges.untold, *(np.empty(0, np.int64) for _ in range(5)),
     )  # fmt: skip
     return _with_edges(work, edges, waits, window[1])
 
@@ -241,5 +243,5 @@ def _with_edges(work: RankWork, edges: KernelEdges, waits: HostWaits, host_end: 
     ]
     return RankWork(
         kernels, work.lag_ns, work.launch_ns, first, segment, work.joined, work.section, work.section_ns,
-        work.section_lag_ns, work.start_ns, work.end_ns, work.unknown, *columns,
+        work.section_lag_ns, work.start_ns, work.end_ns, work.unknown, work.untold, *columns,
     )  # fmt: skip

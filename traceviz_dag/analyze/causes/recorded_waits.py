@@ -6,20 +6,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from traceviz_dag.analyze.causes.inferred_waits import SLACK_NS
 from traceviz_dag.analyze.causes.rank_kernels import RankKernels
 from traceviz_dag.analyze.causes.rank_work import HostWaits
+from traceviz_dag.analyze.causes.wait_calls import StreamWaits
 from traceviz_dag.analyze.matching.communications import optional_integers
-from traceviz_dag.arrays import NONE, Int64
+from traceviz_dag.arrays import NONE, Int64, ranges
 from traceviz_dag.read.events import MISSING
-from traceviz_dag.vocabulary import SynchronizationKind
-
-_SLACK_NS = 1_000
+from traceviz_dag.vocabulary import SynchronizationEvidence, SynchronizationKind
 
 
-def recorded_edges(kernels: RankKernels, synchronizations: pa.Table) -> tuple[Int64, Int64]:
-    """Kernels of this step that waited for others by a recorded event: places of both in ``kernels``.
+def stream_waits(kernels: RankKernels, synchronizations: pa.Table, step: int) -> StreamWaits:
+    """What is recorded of waits between streams in a step.
 
     A record that the times contradict (the kernel started before what it is said to have waited for had ended) is none.
+
+    Args:
+        step: number of the ProfilerStep; ``MISSING`` for none.
     """
     rows = synchronizations.filter(
         pc.equal(synchronizations["kind"].cast(pa.string()), SynchronizationKind.STREAM_WAIT)
@@ -27,10 +30,56 @@ def recorded_edges(kernels: RankKernels, synchronizations: pa.Table) -> tuple[In
     waiting, waited_for = (
         kernels.places(optional_integers(rows, f"{name}_kernel_id")) for name in ("waiting", "waited_for")
     )
-    there = (waiting >= 0) & (waited_for >= 0)
-    there[there] &= kernels.stream[waiting[there]] != kernels.stream[waited_for[there]]
-    there[there] &= kernels.start_ns[waiting[there]] >= kernels.end_ns[waited_for[there]] - _SLACK_NS
-    return waiting[there], waited_for[there]
+    found = _with_those_passed_on(kernels, rows, waiting, waited_for)
+    there = kernels.stream[found[0]] != kernels.stream[found[1]]
+    there &= kernels.start_ns[found[0]] >= kernels.end_ns[found[1]] - SLACK_NS
+    found = found[:, there]
+    of_step = optional_integers(rows, "step") == step
+    untold = np.flatnonzero(of_step & (optional_integers(rows, "wait_on_stream") == MISSING))
+    start, thread = optional_integers(rows, "start_ns"), optional_integers(rows, "thread")
+    untold = untold[np.argsort(start[untold], kind="stable")]
+    recorded = pc.equal(rows["evidence"].cast(pa.string()), SynchronizationEvidence.RECORDED)
+    records = int((recorded.to_numpy(zero_copy_only=False) & of_step).sum())
+    return StreamWaits(found[0], found[1], records, start[untold], thread[untold], waiting[untold])
+
+
+def _with_those_passed_on(kernels: RankKernels, rows: pa.Table, waiting: Int64, waited_for: Int64) -> Int64:
+    """Waiting and waited for: what each wait is for, and what the stream of its event had been told to wait for itself.
+
+    An event also covers the waits that its stream has before it and has run nothing since; then a kernel waits for what
+    they are for. (Where the stream has run something, this waits, and the order of streams tells the rest.)
+
+    Args:
+        waiting, waited_for: places of the kernels of each row; ``NONE`` where there is none in the step.
+    """
+    call, record = optional_integers(rows, "start_ns"), optional_integers(rows, "record_start_ns")
+    stream, recorded_on = optional_integers(rows, "stream"), optional_integers(rows, "wait_on_stream")
+    by_stream = np.lexsort((call, stream))
+    order = np.lexsort((record, recorded_on))
+    order = order[(record[order] != MISSING) & (recorded_on[order] != MISSING) & (waiting[order] >= 0)]
+    passing, passed_on = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for name in np.unique(recorded_on[order]).tolist():
+        later, earlier = order[recorded_on[order] == name], by_stream[stream[by_stream] == name]
+        earlier = earlier[waiting[earlier] >= 0]
+        # The waits that are open at the record: called before it, and what waits is launched after it.
+        high = np.searchsorted(call[earlier], record[later])
+        launch = np.maximum.accumulate(kernels.launch_ns[waiting[earlier]])
+        low = np.minimum(np.searchsorted(launch, record[later]), high)
+        passing.append(np.repeat(later, high - low))
+        passed_on.append(earlier[ranges(low, high)])
+    source, target = np.concatenate(passed_on), np.concatenate(passing)
+    own = np.flatnonzero((waiting >= 0) & (waited_for >= 0))
+    known = np.stack([own, waited_for[own]])
+    fresh = known
+    while fresh.shape[1]:
+        # Rows that pass the fresh ones on, in pairs with what these are for.
+        by_row = fresh[:, np.argsort(fresh[0], kind="stable")]
+        low, high = (np.searchsorted(by_row[0], source, side=side) for side in ("left", "right"))
+        further = np.stack([np.repeat(target, high - low), by_row[1][ranges(low, high)]])
+        before = known.shape[1]
+        known, first = np.unique(np.concatenate([known, further], axis=1), axis=1, return_index=True)
+        fresh = known[:, first >= before]
+    return np.unique(np.stack([waiting[known[0]], known[1]]), axis=1)
 
 
 def host_waits(kernels: RankKernels, synchronizations: pa.Table) -> HostWaits:
@@ -54,7 +103,7 @@ def host_waits(kernels: RankKernels, synchronizations: pa.Table) -> HostWaits:
     calls, waited = _on_every_stream(kernels, np.flatnonzero(whole), start[whole])
     call, waited_for = np.concatenate([one, calls]), np.concatenate([kernel[one], waited])
     call, waited_for = np.unique(np.stack([call, waited_for]), axis=1)
-    held = kernels.end_ns[waited_for] <= end[call] + _SLACK_NS
+    held = kernels.end_ns[waited_for] <= end[call] + SLACK_NS
     return HostWaits(start, end, call[held], waited_for[held])
 
 

@@ -139,9 +139,9 @@ class StepWork:
             lags[edge : edge + len(work.waiting)] = _edge_lags(work, mine)
             edge += len(work.waiting)
         count = len(self.members.rank)
-        for place, mine in enumerate(times):
-            own = np.flatnonzero(self.members.rank == place)
-            lags[edge + count + own] = mine.duration_ns[self.members.kernel[own]]
+        begins = np.cumsum([0, *(len(mine.duration_ns) for mine in times)])
+        of_kernel = np.concatenate([np.empty(0, np.int64), *(mine.duration_ns for mine in times)])
+        lags[edge + count :] = of_kernel[begins[self.members.rank] + self.members.kernel]
         return durations, lags
 
     def step_ns(self, ends: Int64) -> int:

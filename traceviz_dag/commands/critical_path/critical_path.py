@@ -129,8 +129,24 @@ def _imbalance(table: pa.Table) -> list[dict[str, Any]]:
 
 
 def _edges(iteration: StoredIteration) -> list[dict[str, Any]]:
-    counted = iteration.table("path_edges").group_by(["kind", "edge_evidence"]).aggregate([([], "count_all")])
-    return sorted(counted.rename_columns(["kind", "edge_evidence", "edges"]).to_pylist(), key=lambda row: -row["edges"])
+    """How many waits are known by which evidence; of the unknown ones, which end is.
+
+    ``waited_for_unknown`` counts the waits of kernels of which nothing tells what they are for; the other unknown rows
+    are communications of which nothing tells what waited for them.
+    """
+    columns = ["kind", "edge_evidence", "waited_for_kernel_id"]
+    counted = iteration.table("path_edges").select(columns).group_by(columns[:2])
+    rows = counted.aggregate([([], "count_all"), ("waited_for_kernel_id", "count")]).to_pylist()
+    found = [
+        {
+            "kind": row["kind"],
+            "edge_evidence": row["edge_evidence"],
+            "edges": row["count_all"],
+            "waited_for_unknown": row["count_all"] - row["waited_for_kernel_id_count"],
+        }
+        for row in rows
+    ]
+    return sorted(found, key=lambda row: -row["edges"])
 
 
 def _print(iteration: StoredIteration, answer: dict[str, Any], limit: int) -> None:
@@ -197,8 +213,10 @@ def _seen(answer: dict[str, Any]) -> str:
     """What is known of waits between streams and of hosts."""
     streams = {row["edge_evidence"]: row["edges"] for row in answer["edges"] if row["kind"] == "event"}
     hosts = sum(row["edges"] for row in answer["edges"] if row["kind"] == "synchronisation")
-    unknown = streams.get("unknown", 0)
+    calls = sum(row["waited_for_unknown"] for row in answer["edges"])
+    unknown = streams.get("unknown", 0) - calls
     untold = f"; of {unknown} communications nothing tells what waited for them" if unknown else ""
+    untold += f"; of {calls} waits nothing tells for what" if calls else ""
     return (
         f"waits between streams: {streams.get('recorded', 0)} recorded, {streams.get('inferred', 0)} inferred; "
         f"of hosts for their GPU: {hosts}{untold} (table path_edges)"

@@ -158,10 +158,8 @@ class Host:
         stream, (launched, duration) = self._stream(kernel.stream), times
         waits, stream.pending = stream.pending, []
         for name in kernel.after:
-            # An event covers what its stream had waited for, be it that nothing ran there since. For collectives the
-            # model leaves this out where no row tells it.
-            reached = _reached(self._stream(name), ghost)
-            waits += reached if kernel.messages or self.settings.cuda_sync else reached[:1]
+            # An event covers what its stream had waited for, be it that nothing ran there since.
+            waits += _reached(self._stream(name), ghost)
         done = self._dependencies.kernel(kernel.stream)
         if kernel.by_tokens:
             duration = int(duration * self._token_share(context))

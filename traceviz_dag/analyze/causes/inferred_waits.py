@@ -1,0 +1,202 @@
+"""Hypotheses on which kernel waited for which on another stream, each held against a class of communications.
+
+A class is what the same operation, dimension, group and phase do on one thread. A hypothesis holds for a class, or is
+dropped: in at least 99.5 % of the class no kernel may have started before what it is said to have waited for had ended.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from traceviz_dag.analyze.causes.rank_kernels import RankKernels
+from traceviz_dag.analyze.intervals import number_groups
+from traceviz_dag.analyze.matching.operations import OPERATIONS, Operation
+from traceviz_dag.arrays import NONE, Bool, Int64, lookup, ranges
+from traceviz_dag.read.events import MISSING
+
+HOLDS_IN = 0.995
+"""Share of a class in which an inferred edge must hold."""
+
+SLACK_NS = 1_000
+"""By how much a kernel may seem to start before what it waited for has ended."""
+
+AT_ONCE_NS = 5_000
+"""A kernel that starts so soon after another one's end, having waited for nothing else, waited for it."""
+
+_MESSAGES = tuple(OPERATIONS.index(each) for each in (Operation.SEND, Operation.RECEIVE, Operation.SEND_RECEIVE))
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Waits between streams; one entry a wait.
+
+    Attributes:
+        waiting, waited_for: places in ``RankKernels``.
+        since_ns: from when on the stream of the kernel that waits was to wait.
+    """
+
+    waiting: Int64
+    waited_for: Int64
+    since_ns: Int64
+
+    def only(self, which: Int64 | Bool) -> Waits:
+        """Some of them."""
+        return Waits(self.waiting[which], self.waited_for[which], self.since_ns[which])
+
+
+def together(*parts: Waits) -> Waits:
+    """All waits of several parts."""
+    columns = ([getattr(part, name) for part in parts] for name in ("waiting", "waited_for", "since_ns"))
+    return Waits(*(np.concatenate(column).astype(np.int64) for column in columns))
+
+
+NO_WAITS = Waits(*(np.empty(0, np.int64) for _ in range(3)))
+
+
+def held(kernels: RankKernels, waiting: Int64, source: Int64) -> Bool:
+    """Whether each kernel started only after what it is said to have waited for had ended."""
+    return np.asarray(kernels.start_ns[waiting] >= kernels.end_ns[source] - SLACK_NS)
+
+
+def held_in_class(kernels: RankKernels, waits: Waits, *keys: Int64) -> Waits:
+    """The waits that held, of the classes that do.
+
+    Args:
+        keys: columns that tell the class of each wait.
+    """
+    if not len(waits.waiting):
+        return waits
+    number = number_groups(*keys)[1]
+    holds = held(kernels, waits.waiting, waits.waited_for)
+    share = np.bincount(number, weights=holds) / np.bincount(number)
+    return waits.only(holds & (share >= HOLDS_IN)[number])
+
+
+def in_order_of_launch(kernels: RankKernels) -> Int64:
+    """Kernels whose launch is known, in the order of launch: a thread that launches waits while another does."""
+    places = np.flatnonzero(kernels.launch_ns != MISSING)
+    return places[np.lexsort((kernels.start_ns[places], kernels.launch_ns[places]))]
+
+
+def on_streams_of_their_own(kernels: RankKernels) -> Bool:
+    """Mark communications on streams that compute nothing; others are in their stream's order as all work is."""
+    computing = np.zeros(int(kernels.stream.max(initial=-1)) + 1, dtype=bool)
+    computing[kernels.stream[kernels.computes]] = True
+    return np.asarray(kernels.communicates & ~computing[kernels.stream])
+
+
+def neighbours(kernels: RankKernels, apart: Bool, members: Int64, of_item: bool) -> tuple[Int64, Int64]:
+    """The work that was launched last before each communication, and first after it; ``NONE`` where none.
+
+    Args:
+        of_item: of the same micro-batch's step; combined forward and backward steps run side by side.
+    """
+    order = in_order_of_launch(kernels)
+    item = np.zeros(len(order), np.int64)
+    if of_item:
+        keys = (kernels.phase[order], kernels.chunk[order], kernels.microbatch[order])
+        item = number_groups(*keys)[1].astype(np.int64)
+    by_item = np.argsort(item, kind="stable")
+    order, item = order[by_item], item[by_item]
+    place = np.full(len(apart), NONE, np.int64)
+    place[order] = np.arange(len(order))
+    works, index = ~apart[order], np.arange(len(order))
+    last = np.maximum.accumulate(np.where(works, index, NONE))
+    following = np.minimum.accumulate(np.where(works, index, len(order))[::-1])[::-1]
+    last, following = last[place[members]], following[place[members]]
+    following = np.where(following == len(order), NONE, following)
+    mine = item[place[members]]
+    return (
+        lookup(order, np.where(lookup(item, last) == mine, last, NONE)),
+        lookup(order, np.where(lookup(item, following) == mine, following, NONE)),
+    )
+
+
+def across(kernels: RankKernels, waiting: Int64, source: Int64, since_ns: Int64) -> Waits:
+    """Waits of kernels for others, where both are there and on different streams."""
+    there = (waiting >= 0) & (source >= 0)
+    there &= lookup(kernels.stream, waiting) != lookup(kernels.stream, source)
+    return Waits(waiting[there], source[there], since_ns[there])
+
+
+def within_items(kernels: RankKernels, apart: Bool) -> Waits:
+    """Waits between streams that compute: a micro-batch's step is a chain, whatever streams its pieces run on.
+
+    Combined forward and backward steps run on two streams. Where the launches of one micro-batch's step change from one
+    to the other, the next kernel waits for the last, if that holds for all such changes between kernels of their kinds.
+    """
+    inside = np.flatnonzero((kernels.launch_ns != MISSING) & (kernels.microbatch != MISSING) & ~apart)
+    keys = (kernels.phase, kernels.chunk, kernels.microbatch)
+    order = inside[np.lexsort((kernels.start_ns[inside], kernels.launch_ns[inside], *(key[inside] for key in keys)))]
+    source, waiting = order[:-1], order[1:]
+    changes = kernels.stream[source] != kernels.stream[waiting]
+    for key in keys:
+        changes &= key[source] == key[waiting]
+    source, waiting = source[changes], waiting[changes]
+    kind = np.where(kernels.communicates, kernels.what, kernels.signature)
+    waits = Waits(waiting, source, kernels.launch_ns[source])
+    return held_in_class(kernels, waits, kind[source], kind[waiting], kernels.communicates[source].astype(np.int64))
+
+
+def in_communicator_order(kernels: RankKernels) -> Waits:
+    """Waits of each communication for the one before of the same process group, where they run on different streams.
+
+    NCCL runs the operations of a communicator in the order of the calls, whatever their streams. Messages of a group
+    may each have a communicator of their own, so nothing is said of them.
+    """
+    collective = kernels.communicates & ~np.isin(kernels.operation, _MESSAGES)
+    mine = np.flatnonzero(collective & (kernels.group >= 0) & (kernels.launch_ns != MISSING))
+    order = mine[np.lexsort((kernels.start_ns[mine], kernels.launch_ns[mine], kernels.group[mine]))]
+    source, waiting = order[:-1], order[1:]
+    changes = (kernels.group[source] == kernels.group[waiting]) & (kernels.stream[source] != kernels.stream[waiting])
+    waits = Waits(waiting[changes], source[changes], kernels.launch_ns[source[changes]])
+    return held_in_class(kernels, waits, kernels.group[waits.waiting])
+
+
+def in_graphs(kernels: RankKernels, apart: Bool, members: Int64) -> Waits:
+    """Waits of communications inside CUDA graphs, where no call tells: for the work at whose end they start.
+
+    It counts where a class starts at once after work of one kind, always.
+    """
+    queue = np.flatnonzero(~apart & kernels.in_graph)
+    queue = queue[np.argsort(kernels.end_ns[queue], kind="stable")]
+    if not len(queue) or not len(members):
+        return NO_WAITS
+    last = np.searchsorted(kernels.end_ns[queue], kernels.start_ns[members] + SLACK_NS, side="right") - 1
+    source = lookup(queue, last)
+    waits = across(kernels, members, source, kernels.launch_ns[members])
+    soon = kernels.start_ns[waits.waiting] - kernels.end_ns[waits.waited_for] <= AT_ONCE_NS
+    number = number_groups(kernels.what[waits.waiting], kernels.signature[waits.waited_for])[1]
+    if not len(number):
+        return NO_WAITS
+    share = np.bincount(number, weights=soon) / np.bincount(number)
+    return waits.only((share >= HOLDS_IN)[number])
+
+
+def passed_on(kernels: RankKernels, entries: Waits, others: Waits) -> Waits:
+    """Waits that are passed on: an event that is recorded on a stream covers what the stream's next work waits for.
+
+    Args:
+        entries: waits of communications for work; the event is recorded on the stream of this work when they begin.
+        others: waits of work.
+    """
+    if not len(entries.waiting) or not len(others.waiting):
+        return NO_WAITS
+    stream = kernels.stream[entries.waited_for]
+    order = np.lexsort((others.since_ns, kernels.stream[others.waiting]))
+    others = others.only(order)
+    of_stream = kernels.stream[others.waiting]
+    parts = [NO_WAITS]
+    for name in np.unique(stream).tolist():
+        mine, open_ = entries.only(stream == name), others.only(of_stream == name)
+        # The waits that are open at the record: called before it, and what waits is launched after it.
+        high = np.searchsorted(open_.since_ns, mine.since_ns)
+        launch = np.maximum.accumulate(kernels.launch_ns[open_.waiting])
+        low = np.minimum(np.searchsorted(launch, mine.since_ns), high)
+        which = np.repeat(np.arange(len(low)), high - low)
+        source = open_.waited_for[ranges(low, high)]
+        parts.append(across(kernels, mine.waiting[which], source, mine.since_ns[which]))
+    found = together(*parts)
+    return held_in_class(kernels, found, kernels.what[found.waiting], kernels.what[found.waited_for])

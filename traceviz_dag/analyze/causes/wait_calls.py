@@ -1,0 +1,377 @@
+"""Calls that let a stream wait (``cudaStreamWaitEvent``) of which a trace tells neither the stream nor the event.
+
+Such a call is the *entry* of a communication if this is what its thread launches next: the communication's stream waits
+for the work. Any other call lets the stream of the next work on its thread wait. For which communication follows where
+the call comes right behind it (a synchronous one), or from what is seen in other calls of its kind.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from traceviz_dag.analyze.causes.inferred_waits import (
+    AT_ONCE_NS,
+    HOLDS_IN,
+    NO_WAITS,
+    SLACK_NS,
+    Waits,
+    across,
+    held_in_class,
+    in_order_of_launch,
+)
+from traceviz_dag.analyze.causes.rank_kernels import RankKernels
+from traceviz_dag.analyze.intervals import number_groups
+from traceviz_dag.analyze.matching.operations import OPERATIONS, Operation
+from traceviz_dag.arrays import NONE, Bool, Int64, lookup
+from traceviz_dag.read.events import MISSING
+
+_LEAST_TOLD = 0.2
+"""Share of the calls of a kind that must be told by their place for the others to be of the same class."""
+
+_SEND, _RECEIVE = OPERATIONS.index(Operation.SEND), OPERATIONS.index(Operation.RECEIVE)
+
+_OF_A_CLASS = 0.9
+"""Share of a class behind which a call must come for them to be synchronous."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamWaits:
+    """The calls of a step that let a stream wait for an event.
+
+    Attributes:
+        waiting, waited_for: places in ``RankKernels`` of what recorded events tell; a wait that another stream passed
+            on is one, too.
+        records: how many of the calls have a row of the profiler.
+        call_ns, thread: of the calls whose event nothing tells, in the order of start.
+        waiter: per such call, the kernel that is known to wait; ``NONE`` where the stream is not known either.
+    """
+
+    waiting: Int64
+    waited_for: Int64
+    records: int
+    call_ns: Int64
+    thread: Int64
+    waiter: Int64
+
+
+@dataclass(frozen=True, slots=True)
+class WaitCalls:
+    """Calls of which nothing tells for what a stream waits, in the order of start; one entry a call.
+
+    Attributes:
+        start_ns: of the call.
+        thread: of the call.
+        before: the kernel that its thread launched last before it; ``NONE`` where none.
+        after: the kernel that its thread launches next.
+        waiter: the work that waits by it: the next that any thread launches on a stream that computes.
+        entry: whether it is the last one before such a communication.
+    """
+
+    start_ns: Int64
+    thread: Int64
+    before: Int64
+    after: Int64
+    waiter: Int64
+    entry: Bool
+
+    def only(self, which: Int64 | Bool) -> WaitCalls:
+        """Some of them."""
+        return WaitCalls(
+            start_ns=self.start_ns[which],
+            thread=self.thread[which],
+            before=self.before[which],
+            after=self.after[which],
+            waiter=self.waiter[which],
+            entry=self.entry[which],
+        )
+
+
+def wait_calls(kernels: RankKernels, apart: Bool, waits: StreamWaits) -> WaitCalls:
+    """Place the calls of which nothing tells for what a stream waits among the launches of their threads.
+
+    Args:
+        apart: communications on streams of their own.
+    """
+    count = len(waits.call_ns)
+    before, after = (np.full(count, NONE, np.int64) for _ in range(2))
+    launches = in_order_of_launch(kernels)
+    computing = np.unique(kernels.stream[kernels.computes])
+    work = launches[~apart[launches] & np.isin(kernels.stream[launches], computing)]
+    at = np.searchsorted(kernels.launch_ns[work], waits.call_ns)
+    waiter = lookup(work, np.where(at < len(work), at, NONE))
+    for thread in np.unique(waits.thread).tolist():
+        mine = np.flatnonzero(waits.thread == thread)
+        queue = launches[kernels.thread[launches] == thread]
+        at = np.searchsorted(kernels.launch_ns[queue], waits.call_ns[mine])
+        before[mine] = lookup(queue, at - 1)
+        after[mine] = lookup(queue, np.where(at < len(queue), at, NONE))
+    # Only the last call before a launch lets its stream wait; those before it are of the stream that was current.
+    last = np.ones(count, dtype=bool)
+    by_launch = np.lexsort((waits.call_ns, after))
+    last[by_launch[:-1]] = after[by_launch[1:]] != after[by_launch[:-1]]
+    entry = last & (after >= 0) & (lookup(apart.astype(np.int64), after) == 1)
+    entry &= ~(lookup(kernels.in_graph.astype(np.int64), after) == 1)
+    known = waits.waiter >= 0
+    waiter = np.where(known, waits.waiter, waiter)
+    entry = np.where(known, apart[waits.waiter], entry)
+    after = np.where(known & entry, waits.waiter, after)
+    return WaitCalls(waits.call_ns, waits.thread, before, after, waiter, entry)
+
+
+def tell_entries(calls: WaitCalls, communications: Int64) -> bool:
+    """Whether a call comes before nearly every communication: then all waits have calls, and what has none is none."""
+    if not len(communications):
+        return False
+    return bool(np.isin(communications, calls.after[calls.entry]).mean() >= HOLDS_IN)
+
+
+def awaited_at_once(kernels: RankKernels, apart: Bool, calls: WaitCalls, klass: Int64) -> tuple[Waits, Bool]:
+    """Waits for communications that a call right behind them is for, and which calls these are.
+
+    Args:
+        klass: number of the class of each kernel that is a communication.
+    """
+    directly = ~calls.entry & (lookup(apart.astype(np.int64), calls.before) == 1) & (calls.waiter >= 0)
+    places = np.flatnonzero(directly)
+    places = places[~_in_a_row(kernels, calls, np.flatnonzero(klass >= 0), places)]
+    # Of several calls behind one communication, the first.
+    _, first = np.unique(calls.before[places], return_index=True)
+    places = places[first]
+    source = calls.before[places]
+    found = np.bincount(klass[source], minlength=int(klass.max(initial=0)) + 1)
+    share = found / np.maximum(np.bincount(klass[klass >= 0], minlength=len(found)), 1)
+    places = places[share[klass[source]] >= _OF_A_CLASS]
+    waits = across(kernels, calls.waiter[places], calls.before[places], calls.start_ns[places])
+    kept = held_in_class(kernels, waits, klass[waits.waited_for])
+    used = np.zeros(len(calls.start_ns), dtype=bool)
+    used[places] = np.isin(calls.before[places], kept.waited_for)
+    return kept, used
+
+
+def _in_a_row(kernels: RankKernels, calls: WaitCalls, communications: Int64, places: Int64) -> Bool:
+    """Which calls follow two or more communications of a stream that were launched without a call between them.
+
+    Where as many calls follow as there are communications, the first call is for the first of them: a call for the last
+    one would leave no use to the others.
+    """
+    order = communications[np.lexsort((kernels.launch_ns[communications], kernels.thread[communications]))]
+    exits = np.flatnonzero(~calls.entry)
+    result = np.zeros(len(places), dtype=bool)
+    for thread in np.unique(calls.thread[places]).tolist():
+        own = order[kernels.thread[order] == thread]
+        mine = exits[calls.thread[exits] == thread]
+        reached = np.searchsorted(kernels.launch_ns[own], calls.start_ns[mine])
+        begins = np.flatnonzero(np.diff(reached, prepend=-1))
+        launched = np.diff(np.append(0, reached[begins]))
+        count = np.diff(np.append(begins, len(mine)))
+        last = own[reached[begins] - 1]
+        before_last = own[np.maximum(reached[begins] - 2, 0)]
+        one_stream = kernels.stream[last] == kernels.stream[before_last]
+        doubtful = begins[(launched > 1) & (count >= launched) & one_stream]
+        result |= np.isin(places, mine[doubtful])
+    return result
+
+
+def awaited_later(
+    kernels: RankKernels, calls: WaitCalls, communications: Int64, klass: Int64, known: Waits
+) -> tuple[Waits, Int64]:
+    """Waits for communications that calls further behind are for.
+
+    Calls of a kind (before the same kernel, as the first, second ... one) wait for communications of one class, in the
+    order of launch. Which class is told by those calls whose kernel started at once when a communication ended, having
+    waited for nothing else; without one, by the calls between which no others were launched.
+
+    Args:
+        calls: those that are not explained otherwise. communications: those of which no wait is known.
+        klass: number of the class of each kernel that is a communication.
+        known: waits that are known otherwise.
+
+    Returns:
+        The waits, and per wait its call.
+    """
+    usable = np.flatnonzero((calls.waiter >= 0) & ~calls.entry)
+    if not len(usable) or not len(communications):
+        return NO_WAITS, usable[:0]
+    waiter = calls.waiter[usable]
+    nth = _ordinals(waiter)
+    kind = number_groups(kernels.signature[waiter], calls.thread[usable], nth)[1].astype(np.int64)
+    seen = _seen(kernels, waiter, calls.start_ns[usable], communications, _ready(kernels, known))
+    by_sight = _classes_of_kinds(kind, klass, seen, 0.0)
+    taken = _in_turn(kernels, calls, usable, kind, by_sight, seen, communications, klass)
+    placed = _told_by_place(kernels, calls, usable, communications, taken)
+    by_place = _classes_of_kinds(kind, klass, placed, _LEAST_TOLD)
+    told = _in_turn(kernels, calls, usable, kind, by_place | by_sight, placed | taken | seen, communications, klass)
+    call, source = (np.array(list(side), np.int64) for side in (told.keys(), told.values()))
+    waits = across(kernels, waiter[call], source, calls.start_ns[usable[call]])
+    number = kind[call]
+    kept = held_in_class(kernels, waits, number, klass[source]) if len(waits.waiting) == len(call) else NO_WAITS
+    chosen = np.isin(source, kept.waited_for)
+    return kept, usable[call[chosen]]
+
+
+def _ordinals(waiter: Int64) -> Int64:
+    """Of each call, how many are before it with the same kernel."""
+    order = np.argsort(waiter, kind="stable")
+    begins = np.flatnonzero(np.diff(waiter[order], prepend=-1))
+    result = np.empty(len(waiter), np.int64)
+    lengths = np.diff(np.append(begins, len(waiter)))
+    result[order] = np.arange(len(waiter)) - np.repeat(begins, lengths)
+    return result
+
+
+def _ready(kernels: RankKernels, known: Waits) -> Int64:
+    """From when on each kernel could have started, as far as its stream, its launch and known waits tell."""
+    lowest = np.iinfo(np.int64).min
+    launched = np.maximum(kernels.launch_ns + kernels.latency_ns, kernels.launched_ns)
+    ready = np.where(kernels.launch_ns == MISSING, kernels.start_ns, launched)
+    follows = kernels.stream[1:] == kernels.stream[:-1]
+    ready[1:] = np.maximum(ready[1:], np.where(follows, kernels.end_ns[:-1], lowest))
+    np.maximum.at(ready, known.waiting, kernels.end_ns[known.waited_for])
+    return np.asarray(ready)
+
+
+def _seen(kernels: RankKernels, waiter: Int64, called: Int64, communications: Int64, ready: Int64) -> dict[int, int]:
+    """Calls whose kernel visibly waited → for which communication: the last one that had ended when it started."""
+    late = np.flatnonzero(kernels.start_ns[waiter] - ready[waiter] > AT_ONCE_NS)
+    # Of several calls before one kernel nobody knows which it is.
+    late = late[np.bincount(waiter, minlength=1)[waiter[late]] == 1]
+    ended = communications[np.argsort(kernels.end_ns[communications], kind="stable")]
+    at = np.searchsorted(kernels.end_ns[ended], kernels.start_ns[waiter[late]] + SLACK_NS, side="right") - 1
+    late, source = late[at >= 0], ended[at[at >= 0]]
+    soon = kernels.start_ns[waiter[late]] - kernels.end_ns[source] <= AT_ONCE_NS
+    soon &= kernels.launch_ns[source] < called[late]
+    return dict(zip(late[soon].tolist(), source[soon].tolist(), strict=True))
+
+
+def _told_by_place(
+    kernels: RankKernels, calls: WaitCalls, usable: Int64, communications: Int64, seen: dict[int, int]
+) -> dict[int, int]:
+    """Calls → communications, where as many were launched since the calls before as there are calls, or are open.
+
+    First thread by thread: what a thread launches in a row, the calls that follow in a row are for. Then over all
+    threads, kernel by kernel: calls before one kernel are for all that is open, if they are as many.
+
+    Args:
+        seen: calls → communications that are known; these are not open to others.
+    """
+    order = communications[np.argsort(kernels.launch_ns[communications], kind="stable")]
+    taken, threads = set(seen.values()), calls.thread[usable]
+    result: dict[int, int] = {}
+    for thread in np.unique(threads).tolist():
+        mine = np.flatnonzero(threads == thread)
+        own = order[kernels.thread[order] == thread]
+        for in_a_row, launched in _bursts(kernels, calls, usable, mine, own):
+            fresh = [each for each in launched if each not in taken]
+            members = [call for call in in_a_row if call not in seen]
+            chosen = _for_calls(kernels, calls.waiter[usable[members]], fresh, len(members))
+            result |= dict(zip(members, chosen, strict=False))
+            taken |= set(chosen)
+    left = np.array([call for call in range(len(usable)) if call not in seen and call not in result], np.int64)
+    for members, _ in _by_waiter(calls.waiter[usable[left]], left):
+        reached = order[kernels.launch_ns[order] < calls.start_ns[usable[members[0]]]]
+        open_ = [each for each in reached.tolist() if each not in taken]
+        if len(open_) == len(members):
+            result |= dict(zip(members, open_, strict=True))
+            taken |= set(open_)
+    return result
+
+
+def _for_calls(kernels: RankKernels, waiter: Int64, fresh: list[int], calls: int) -> list[int]:
+    """For which communications of some that were launched in a row some calls are, in this order; none if unsure.
+
+    On one stream, or before one kernel, the order of launch is the only one in which each call has a use. Of messages
+    in both directions, a lone call is for the one that is received.
+    """
+    if len(fresh) == calls and (len(set(kernels.stream[fresh].tolist())) == 1 or len(set(waiter.tolist())) == 1):
+        return fresh
+    received = [each for each in fresh if kernels.operation[each] == _RECEIVE]
+    messages = all(kernels.operation[each] in (_SEND, _RECEIVE) for each in fresh)
+    return received if messages and len(received) == calls < len(fresh) else []
+
+
+def _bursts(
+    kernels: RankKernels, calls: WaitCalls, usable: Int64, mine: Int64, own: Int64
+) -> Iterator[tuple[list[int], list[int]]]:
+    """The calls of a thread that follow in a row, and the communications that it launched in a row before them."""
+    reached = np.searchsorted(kernels.launch_ns[own], calls.start_ns[usable[mine]])
+    begins = np.flatnonzero(np.diff(reached, prepend=-1))
+    before = 0
+    for low, high in zip(begins.tolist(), np.append(begins, len(mine))[1:].tolist(), strict=True):
+        yield mine[low:high].tolist(), own[before : reached[low]].tolist()
+        before = int(reached[low])
+
+
+def _by_waiter(waiter: Int64, call: Int64) -> Iterator[tuple[list[int], int]]:
+    """Calls in a row before one kernel, and this."""
+    begins = np.flatnonzero(np.diff(waiter, prepend=-1))
+    for low, high in zip(begins.tolist(), np.append(begins, len(waiter))[1:].tolist(), strict=True):
+        yield call[low:high].tolist(), int(waiter[low])
+
+
+def _classes_of_kinds(kind: Int64, klass: Int64, told: dict[int, int], least: float) -> dict[int, int]:
+    """Kind of calls → the class of communications that they are for, where those that are told agree.
+
+    Args:
+        told: calls → communications. least: share of the calls of a kind that must be told.
+    """
+    votes: dict[int, Counter[int]] = defaultdict(Counter)
+    for call, communication in told.items():
+        votes[int(kind[call])][int(klass[communication])] += 1
+    size, result = np.bincount(kind), {}
+    for one, found in votes.items():
+        ((usual, count),) = found.most_common(1)
+        if count >= HOLDS_IN * found.total() and found.total() >= least * size[one]:
+            result[one] = usual
+    return result
+
+
+def _in_turn(
+    kernels: RankKernels,
+    calls: WaitCalls,
+    usable: Int64,
+    kind: Int64,
+    class_of: dict[int, int],
+    told: dict[int, int],
+    communications: Int64,
+    klass: Int64,
+) -> dict[int, int]:
+    """Give each call what it is told to be for, and each other one of a known class what its kind is usually for.
+
+    That is the last one launched before, the last but one ..., as those tell that are told, if they agree; else the
+    oldest that nobody has waited for yet.
+    """
+    order = communications[np.argsort(kernels.launch_ns[communications], kind="stable")]
+    members = {
+        one: order[klass[order] == one] for one in set(class_of.values()) | set(klass[list(told.values())].tolist())
+    }
+    reached = {one: np.searchsorted(kernels.launch_ns[mine], calls.start_ns[usable]) for one, mine in members.items()}
+    depths: dict[int, Counter[int]] = defaultdict(Counter)
+    for call, communication in told.items():
+        one = int(klass[communication])
+        place = int(np.flatnonzero(members[one] == communication)[0])
+        depths[int(kind[call])][int(reached[one][call]) - place] += 1
+    found: dict[int, int] = {}
+    taken = set(told.values())
+    oldest: dict[int, int] = defaultdict(int)
+    for call, of_kind in enumerate(kind.tolist()):
+        if call in told:
+            found[call] = told[call]
+            continue
+        one = class_of.get(of_kind, NONE)
+        if one == NONE:
+            continue
+        ((depth, count),) = depths[of_kind].most_common(1) or ((0, 0),)
+        place = int(reached[one][call]) - depth
+        if not depth or count < HOLDS_IN * depths[of_kind].total():
+            place = oldest[one]
+            while place < reached[one][call] and int(members[one][place]) in taken:
+                place += 1
+            oldest[one] = place
+        if 0 <= place < reached[one][call] and int(members[one][place]) not in taken:
+            found[call] = int(members[one][place])
+            taken.add(found[call])
+    return found
