@@ -21,7 +21,7 @@ from dataclasses import replace
 import numpy as np
 
 from traceviz_dag.analyze.causes.graph import graph_of
-from traceviz_dag.analyze.causes.kernel_edges import HOLDS_IN, SLACK_NS
+from traceviz_dag.analyze.causes.inferred_waits import HOLDS_IN, SLACK_NS
 from traceviz_dag.analyze.causes.records_path import replayed_ends
 from traceviz_dag.analyze.causes.records_work import MESSAGES, Edges, RecordsWork
 from traceviz_dag.analyze.intervals import number_groups
