@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table
-from traceviz_dag.errors import IncompleteError
+from traceviz_dag.errors import IncompleteError, NoEvidenceError
 
 if TYPE_CHECKING:
     from traceviz_dag.analyze.causes.slowdowns import Slowdowns
@@ -31,7 +31,10 @@ def what_if_of_records(path: Path, json: bool, limit: int) -> None:
     from traceviz_dag.read.records.pipeline_records import read_pipeline_records
 
     records = read_pipeline_records(path)
-    work = records_work(records)
+    try:
+        work = records_work(records)
+    except NoEvidenceError as error:
+        raise NoEvidenceError(f"{path}: {error}; name records of whole steps of all ranks") from None
     faults = [*records.faults, *work.faults]
     found = slowdowns(work)
     if json:
