@@ -69,6 +69,7 @@ def test_a_meta_file_without_plain_sizes_is_one_line(tmp_path, meta, fault):
         ({"step": pa.array([0, 0], pa.timestamp("ns"))}, r"a column has another type \(step holds no numbers"),
         ({"mc": [True, True]}, r"a column has another type \(mc holds no numbers"),
         ({"optype": pa.array([b"\xff", b"\xfe"]).view(pa.string())}, "a column has another type"),
+        ({"optype": [["gc"], ["gc"]]}, r"a column has another type \(optype holds no names"),
         ({"stage": [-1, -1]}, "no row is an operation"),
         ({"optype": ["https://u:secretword@h/" + "x" * 90] * 2}, r".*unknown operations https://\*\*\*@h/x+\)"),
     ],

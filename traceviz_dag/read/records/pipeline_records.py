@@ -134,6 +134,8 @@ def _check_columns(parquet: pq.ParquetFile, path: Path) -> None:
         kind = schema.field(name).type
         if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind)):
             raise BadInputError(path, f"a column has another type ({name} holds no numbers)", _REMEDY)
+    if pa.types.is_nested(schema.field("optype").type):
+        raise BadInputError(path, "a column has another type (optype holds no names)", _REMEDY)
     rows, groups, names = parquet.metadata.num_rows, parquet.metadata.num_row_groups, 0
     for group in map(parquet.metadata.row_group, range(groups)):
         columns = map(group.column, range(group.num_columns))
