@@ -61,6 +61,7 @@ TOKENS = (
         ("/u/alice/run.py(3): main", "~/run.py(3): main"),
         *((f"with {token} beside", "with *** beside") for token in TOKENS),
         ("https://hooks.slack.com/services/T0/B0/abcd", "https://hooks.slack.com/services/***"),
+        ("signed X-Amz-Signature=0123abcd", "signed X-Amz-Signature=***"),
         ("Authorization: Token abcdefgh", "Authorization: Token ***"),
     ],
 )

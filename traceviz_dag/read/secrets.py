@@ -51,7 +51,7 @@ _NAMED = (
 )
 _OPTION = (
     r"(?i)(?P<before>--(?:[a-z]+[_-]){0,3}(?:pass(?:word|wd|phrase)|secret|(?:secret|api|access|private|auth)[_-]key|token)"
-    r"\s+|(?<![A-Za-z])bearer\s+(?=[^\s'\"]{16})|[?&](?:[a-z]+-){0,3}sig(?:nature)?="
+    r"\s+|(?<![A-Za-z])bearer\s+(?=[^\s'\"]{16})|[?&](?:[a-z]+-){0,3}sig(?:nature)?=|x-amz-(?:signature|credential)="
     r"|(?<!\S)(?:-u|--user)[\s=]\s*(?=[^\s:]{1,64}:\S))(?!-)[^\s'\"&,;]+"
 )
 # Passwords may hold slashes; a port before a path with an @ in it is none.
@@ -73,7 +73,7 @@ _TOKEN, _NAME_AND_VALUE, _OPTION_AND_VALUE, _CREDENTIALS, _WHO_AND_WHERE, _HOME 
 _SUSPICIOUS = (
     r"(?i)hf_|gh[pousr]_|github_pat|gl(?:pat|rt|dt|ptt|cbt|ft|agent)-|sk-|[sr]k_|ya29|dckr|sg\.|nvapi-|aiza|(?:npm|pypi|shpat)[_-]|do[opr]_v1|dapi[a-f0-9]|akia|asia"
     r"|r8_|wandb_v1|lin_api|whsec|hv[sbr]\.|xai-|pplx-|tskey-|hooks\.slack|xapp-"
-    r"|xox[abprs]-|eyj|private key|bearer|--[a-z_\-]*(?:pass|secret|key|token)|[?&][a-z\-]*sig"
+    r"|xox[abprs]-|eyj|private key|bearer|--[a-z_\-]*(?:pass|secret|key|token)|[?&][a-z\-]*sig|x-amz-"
     r"|(?:pass|pass(?:word|wd|phrase)|pwd|secret|key|token|credentials?|authorization)\\*['\"]?[\s\v]*[=:]|\S@[a-z0-9*]|://\S*@"
     r"|-u[\s\v]|--user[\s\v=]|/homes?\d*/|/users/|/u\d?/|/root|\\users\\"
 )
