@@ -8,7 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from traceviz_dag.errors import BadInputError
+from traceviz_dag.analyze.causes.records_work import records_work
+from traceviz_dag.analyze.causes.slowdowns import slowdowns
+from traceviz_dag.errors import BadInputError, NoEvidenceError
 from traceviz_dag.read.records.pipeline_records import read_pipeline_records
 
 META = "dp_size: 1\npp_size: 1\nvpp_size: 1\n"
@@ -100,3 +102,9 @@ def test_names_take_no_more_memory_than_the_file_says(tmp_path):
 def _long_names(rows, length):
     name = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array(["x" * length]))
     return pa.table({column: values[:1] * rows for column, values in ROWS.items()} | {"optype": name})
+
+
+def test_steps_that_take_no_time_are_compared_with_nothing(tmp_path):
+    records = _read(tmp_path, {**ROWS, "duration": [0.0, 0.0]})
+    with pytest.raises(NoEvidenceError, match="take no time"):
+        slowdowns(records_work(records))

@@ -33,10 +33,10 @@ def what_if_of_records(path: Path, json: bool, limit: int) -> None:
     records = read_pipeline_records(path)
     try:
         work = records_work(records)
+        found = slowdowns(work)
     except NoEvidenceError as error:
         raise NoEvidenceError(f"{path}: {error}; name records of whole steps of all ranks") from None
     faults = [*records.faults, *work.faults]
-    found = slowdowns(work)
     if json:
         print_json(_answer(path, found, len(set(work.step.tolist())), faults))
     else:
