@@ -101,6 +101,18 @@ def test_what_is_wrong_is_an_error_of_its_own_with_exit_code_two(export, tmp_pat
         assert caught.value.exit_code == 2
 
 
+@pytest.mark.parametrize("utc", [-(2**62), 2**62])
+def test_a_start_of_the_capture_that_is_no_date_is_told_and_costs_only_that(tmp_path, monkeypatch, utc):
+    monkeypatch.setenv("TRACEVIZ_HOME", str(tmp_path / "home"))
+    export = small_export()
+    export.add("TARGET_INFO_SESSION_START_TIME", {"utcEpochNs": utc})
+    # The capture's clock may count from later than the first call.
+    export.call(-50, -40, correlation=99)
+    path = export.write(tmp_path / "odd.sqlite")
+    assert f"its start, {utc} ns, is no date" in _run("info", path)
+    assert "slices" in _run("perfetto", path, "-o", tmp_path / "odd.pftrace")
+
+
 def test_the_perfetto_trace_holds_streams_ranges_and_calls_with_arrows(export, tmp_path):
     from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from traceviz_dag.arrays import Int64
 from traceviz_dag.read.events import MISSING
+from traceviz_dag.read.limits import LAST_INSTANT_NS
 from traceviz_dag.read.nsys.nesting import DEEPEST, Launches, nest
 from traceviz_dag.read.nsys.open import open_nsys
 from traceviz_dag.read.nsys.operations import read_calls, read_operations
@@ -174,12 +175,16 @@ def _facts(schema: NsysSchema, active: set[int], names: dict[int, str]) -> NsysF
         {"utc": number("utcEpochNs")},
         loss="the capture cannot be aligned with others by UTC",
     )
+    utc = _first(session, "utc")
+    if utc is not None and not 0 <= utc < LAST_INSTANT_NS // 2:
+        schema.note(f"the capture cannot be aligned with others by UTC: its start, {utc} ns, is no date")
+        utc = None
     analysis = schema.select("ANALYSIS_DETAILS", {"duration": number("duration")})
     devices = sorted(active | set(names))
     return NsysFacts(
         schema_version=stated.get("EXPORT_SCHEMA_VERSION"),
         product_version=stated.get("EXPORT_PRODUCT_VERSION"),
-        utc_start_ns=_first(session, "utc"),
+        utc_start_ns=utc,
         duration_ns=_first(analysis, "duration"),
         gpus=tuple(Gpu(device, names.get(device)) for device in devices),
         tables={name: schema.count(name) for name in sorted(schema.tables) if name.startswith(_COUNTED)},

@@ -18,6 +18,7 @@ from traceviz_dag.show.perfetto.trace import PerfettoTrace, Slices, Track, perfe
 _RANGE = ("name", "kind", "start_ns", "end_ns", "thread", "domain_name", "communicator")
 _CALL = ("name", "start_ns", "duration_ns", "thread", "correlation")
 _CLOCK = "nanoseconds of the capture's clock"
+_FROM_FIRST = "nanoseconds from the first event"
 _UTC = "nanoseconds of UTC, from the start that the capture states"
 
 
@@ -32,9 +33,9 @@ def write_perfetto(profile: NsysProfile, gpus: Sequence[Activity], path: Path, w
     Returns:
         How many slices were written.
     """
-    base = profile.facts.utc_start_ns or 0
+    base, clock = _clock(profile, gpus)
     about = {"export": profile.path.name, "nsys": profile.facts.product_version or "unknown"}
-    with perfetto_trace(path, _UTC if base else _CLOCK, about) as trace:
+    with perfetto_trace(path, clock, about) as trace:
         launched: list[Int64] = []
         for place, gpu in enumerate(gpus):
             chosen = gpu if window is None else gpu.take((gpu.ends > window.start_ns) & (gpu.starts < window.end_ns))
@@ -45,6 +46,17 @@ def write_perfetto(profile: NsysProfile, gpus: Sequence[Activity], path: Path, w
         processes = np.unique(np.concatenate([gpu.process for gpu in gpus]))
         _add_threads(trace, profile, processes, np.unique(np.concatenate(launched)), base, window, len(gpus))
         return trace.slices
+
+
+def _clock(profile: NsysProfile, gpus: Sequence[Activity]) -> tuple[int, str]:
+    """What to add to the export's times, and what they count then: Perfetto takes none below 0."""
+    base = profile.facts.utc_start_ns or 0
+    starts = [gpu.starts for gpu in gpus]
+    starts += [profile.rows(table, "start_ns").integers("start_ns") for table in ("ranges", "calls")]
+    first = min((int(each.min()) for each in starts if len(each)), default=0)
+    if first + base < 0:
+        return -first, _FROM_FIRST
+    return base, _UTC if base else _CLOCK
 
 
 def _add_streams(trace: PerfettoTrace, parent: Track, profile: NsysProfile, gpu: Activity, base: int) -> None:
