@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.end_to_end.conftest import traceviz
 from tests.small_run import rank_file, write_run
 
-STEP = 9
+STEP = 13
 """Every so-many-th boundary is tried here; ``python -m benchmarks.boundaries`` tries them all."""
 
 

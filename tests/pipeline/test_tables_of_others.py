@@ -60,31 +60,34 @@ def test_the_asset_graph_shows_it_with_its_columns_below_its_tables(tmp_path):
     assert tables == ["kernels"] and ["kernels", "Kernels of all ranks."] in columns
 
 
-@pytest.mark.parametrize(
-    ("query", "fault"),
-    [
-        ("SELECT nothing FROM kernels", "Binder Error"),
-        ("", "one statement that reads is taken"),
-        (
-            "SELECT 'a' AS category, 1 AS kernels, 1 AS duration_ns FROM traces",
-            "there is no table traces; the tables are",
-        ),
-        ("SELECT 'a' AS category, 'many' AS kernels, 1 AS duration_ns", "does not fit its columns"),
-    ],
-)
-def test_a_query_that_fails_costs_its_own_table_only(tmp_path, query, fault):
+FAULTY_QUERIES = {
+    "unbound": ("SELECT nothing FROM kernels", "Binder Error"),
+    "empty": ("", "one statement that reads is taken"),
+    "elsewhere": (
+        "SELECT 'a' AS category, 1 AS kernels, 1 AS duration_ns FROM traces",
+        "there is no table traces; the tables are",
+    ),
+    "mistyped": ("SELECT 'a' AS category, 'many' AS kernels, 1 AS duration_ns", "does not fit its columns"),
+}
+
+
+def test_a_query_that_fails_costs_its_own_table_only(tmp_path):
     job, home = write_run(tmp_path / "job", world=2), tmp_path / "home"
-    others = 'import dataclasses\nOTHER = dataclasses.replace(CATEGORY_COUNTS, name="other_counts")\n'
-    sound = f"{CODE}{others}CATEGORY_COUNTS = dataclasses.replace(CATEGORY_COUNTS, sql={query!r})\n"
-    points = f'{POINTS}\nother_counts = "our_tables:OTHER"'
-    broken = environment(tmp_path / "package", sound, points)
+    faulty = "".join(
+        f"{name.upper()} = dataclasses.replace(CATEGORY_COUNTS, name='{name}_counts', sql={query!r})\n"
+        for name, (query, _) in FAULTY_QUERIES.items()
+    )
+    more = "".join(f'\n{name}_counts = "our_tables:{name.upper()}"' for name in FAULTY_QUERIES)
+    broken = environment(tmp_path / "package", f"{CODE}import dataclasses\n{faulty}", f"{POINTS}{more}")
     done = traceviz(broken, "analyze", job, "--home", home)
     assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert "table category_counts of another package: " in done.stderr and fault in done.stderr, done.stderr
-    assert rows(broken, home, "SELECT count(*) AS n FROM iterations") == [{"n": 1}]
+    for name, (_, fault) in FAULTY_QUERIES.items():
+        (line,) = [line for line in done.stderr.splitlines() if f"table {name}_counts of another package: " in line]
+        assert fault in line
     assert "analyze on its traces again" not in done.stderr, done.stderr
-    assert rows(broken, home, "SELECT count(*) AS n FROM category_counts") == [{"n": 0}]
-    assert rows(broken, home, "SELECT count(*) > 1 AS n FROM other_counts") == [{"n": True}]
+    counted = "SELECT (SELECT count(*) FROM iterations) AS n, (SELECT count(*) > 1 FROM category_counts) AS sound"
+    empty = "".join(f", (SELECT count(*) FROM {name}_counts) AS {name}" for name in FAULTY_QUERIES)
+    assert rows(broken, home, counted + empty) == [{"n": 1, "sound": True, **dict.fromkeys(FAULTY_QUERIES, 0)}]
 
 
 @pytest.mark.parametrize(
