@@ -114,6 +114,17 @@ def neighbours(kernels: RankKernels, apart: Bool, members: Int64, of_item: bool)
     )
 
 
+def launched_last(kernels: RankKernels, which: Bool, stream: Int64, before_ns: Int64) -> Int64:
+    """The kernel of some that was launched last on a stream before an instant, per stream and instant; or ``NONE``."""
+    result = np.full(len(stream), NONE, np.int64)
+    queue = in_order_of_launch(kernels)
+    queue = queue[which[queue]]
+    for one in np.unique(stream).tolist():
+        mine, own = np.flatnonzero(stream == one), queue[kernels.stream[queue] == one]
+        result[mine] = lookup(own, np.searchsorted(kernels.launch_ns[own], before_ns[mine]) - 1)
+    return result
+
+
 def across(kernels: RankKernels, waiting: Int64, source: Int64, since_ns: Int64) -> Waits:
     """Waits of kernels for others, where both are there and on different streams."""
     there = (waiting >= 0) & (source >= 0)

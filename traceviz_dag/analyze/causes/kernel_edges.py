@@ -33,6 +33,8 @@ from traceviz_dag.analyze.causes.wait_calls import (
     WaitCalls,
     awaited_at_once,
     awaited_later,
+    handed_over,
+    on_their_own_streams,
     tell_entries,
     wait_calls,
 )
@@ -83,7 +85,12 @@ def kernel_edges(kernels: RankKernels, waits: StreamWaits) -> KernelEdges:
     between = within_items(kernels, apart)
     if complete:
         between = between.only(np.isin(between.waiting, calls.waiter) | kernels.in_graph[between.waiting])
-    calls = _without(calls, between.waiting)
+    handed, used = handed_over(kernels, apart, calls, together(recorded, entries))
+    handed = handed.only(~np.isin(handed.waiting, between.waiting))
+    calls = calls.only(~used)
+    calls = _without(calls, between.waiting[~np.isin(between.waiting, handed.waiting)])
+    between = together(between, handed)
+    calls = on_their_own_streams(kernels, apart, calls)
     at_once, used = awaited_at_once(kernels, apart, calls, klass)
     if not complete:
         others = launched[~left & ~np.isin(launched, at_once.waited_for)]
@@ -93,8 +100,8 @@ def kernel_edges(kernels: RankKernels, waits: StreamWaits) -> KernelEdges:
     open_ = launched[~np.isin(launched, np.concatenate([recorded.waited_for, at_once.waited_for]))]
     later, explained = awaited_later(kernels, rest, open_, klass, known)
     graphs = _in_graphs(kernels, apart, communications[kernels.in_graph[communications]], klass)
-    handed = passed_on(kernels, together(entries, _of(recorded, apart)), together(between, at_once, later))
-    inferred = together(entries, between, at_once, later, graphs, handed, in_communicator_order(kernels))
+    further = passed_on(kernels, together(entries, handed, _of(recorded, apart)), together(between, at_once, later))
+    inferred = together(entries, between, at_once, later, graphs, further, in_communicator_order(kernels))
     inferred = inferred.only(held(kernels, inferred.waiting, inferred.waited_for))
     untold = _untold(rest, explained, apart, together(recorded, inferred))
     return _edges(kernels, recorded, inferred, communications, untold)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -20,8 +20,11 @@ from traceviz_dag.analyze.causes.inferred_waits import (
     SLACK_NS,
     Waits,
     across,
+    held,
     held_in_class,
     in_order_of_launch,
+    launched_last,
+    together,
 )
 from traceviz_dag.analyze.causes.rank_kernels import RankKernels
 from traceviz_dag.analyze.intervals import number_groups
@@ -68,6 +71,7 @@ class WaitCalls:
         before: the kernel that its thread launched last before it; ``NONE`` where none.
         after: the kernel that its thread launches next.
         waiter: the work that waits by it: the next that any thread launches on a stream that computes.
+        stream: on which its thread launched its last work before it; ``NONE`` where none.
         entry: whether it is the last one before such a communication.
     """
 
@@ -76,6 +80,7 @@ class WaitCalls:
     before: Int64
     after: Int64
     waiter: Int64
+    stream: Int64
     entry: Bool
 
     def only(self, which: Int64 | Bool) -> WaitCalls:
@@ -86,6 +91,7 @@ class WaitCalls:
             before=self.before[which],
             after=self.after[which],
             waiter=self.waiter[which],
+            stream=self.stream[which],
             entry=self.entry[which],
         )
 
@@ -97,7 +103,7 @@ def wait_calls(kernels: RankKernels, apart: Bool, waits: StreamWaits) -> WaitCal
         apart: communications on streams of their own.
     """
     count = len(waits.call_ns)
-    before, after = (np.full(count, NONE, np.int64) for _ in range(2))
+    before, after, stream = (np.full(count, NONE, np.int64) for _ in range(3))
     launches = in_order_of_launch(kernels)
     computing = np.unique(kernels.stream[kernels.computes])
     work = launches[~apart[launches] & np.isin(kernels.stream[launches], computing)]
@@ -109,6 +115,9 @@ def wait_calls(kernels: RankKernels, apart: Bool, waits: StreamWaits) -> WaitCal
         at = np.searchsorted(kernels.launch_ns[queue], waits.call_ns[mine])
         before[mine] = lookup(queue, at - 1)
         after[mine] = lookup(queue, np.where(at < len(queue), at, NONE))
+        own = work[kernels.thread[work] == thread]
+        at = np.searchsorted(kernels.launch_ns[own], waits.call_ns[mine])
+        stream[mine] = lookup(kernels.stream, lookup(own, at - 1))
     # Only the last call before a launch lets its stream wait; those before it are of the stream that was current.
     last = np.ones(count, dtype=bool)
     by_launch = np.lexsort((waits.call_ns, after))
@@ -119,7 +128,8 @@ def wait_calls(kernels: RankKernels, apart: Bool, waits: StreamWaits) -> WaitCal
     waiter = np.where(known, waits.waiter, waiter)
     entry = np.where(known, apart[waits.waiter], entry)
     after = np.where(known & entry, waits.waiter, after)
-    return WaitCalls(waits.call_ns, waits.thread, before, after, waiter, entry)
+    stream = np.where(known, kernels.stream[waits.waiter], stream)
+    return WaitCalls(waits.call_ns, waits.thread, before, after, waiter, stream, entry)
 
 
 def tell_entries(calls: WaitCalls, communications: Int64) -> bool:
@@ -127,6 +137,54 @@ def tell_entries(calls: WaitCalls, communications: Int64) -> bool:
     if not len(communications):
         return False
     return bool(np.isin(communications, calls.after[calls.entry]).mean() >= HOLDS_IN)
+
+
+def handed_over(kernels: RankKernels, apart: Bool, calls: WaitCalls, known: Waits) -> tuple[Waits, Bool]:
+    """Waits between streams that compute that calls tell, and which calls these are.
+
+    A thread that launched its last work on one stream, and lets another one wait for what it launches next, hands the
+    work over: this waits for all that is on the first stream. That counts for kernels of a kind, or behind kernels of a
+    kind, of which one at least visibly waited for nothing else, if it held for all of them.
+
+    Args:
+        known: waits of communications for work.
+    """
+    used = np.zeros(len(calls.start_ns), dtype=bool)
+    streams = lookup(kernels.stream, calls.waiter)
+    open_ = np.flatnonzero(~calls.entry & (calls.waiter >= 0) & (calls.stream >= 0) & (calls.stream != streams))
+    # Of each thread the last call before the launch: those before it are of the stream that was current.
+    order = open_[np.lexsort((calls.start_ns[open_], calls.thread[open_], calls.waiter[open_]))]
+    if not len(order):
+        return NO_WAITS, used
+    last = np.append((np.diff(calls.waiter[order]) != 0) | (np.diff(calls.thread[order]) != 0), True)
+    order = order[last]
+    source = launched_last(kernels, ~apart, calls.stream[order], calls.start_ns[order])
+    order, source = order[source >= 0], source[source >= 0]
+    waits = Waits(calls.waiter[order], source, calls.start_ns[order])
+    ready = _ready(kernels, known)[waits.waiting]
+    start, end = kernels.start_ns[waits.waiting], kernels.end_ns[waits.waited_for]
+    visible = (start - ready > AT_ONCE_NS) & (start - end <= AT_ONCE_NS) & held(kernels, waits.waiting, source)
+    parts = [NO_WAITS]
+    for side in (waits.waiting, waits.waited_for):
+        number = number_groups(kernels.signature[side])[1]
+        seen = np.bincount(number, weights=visible) > 0
+        parts.append(held_in_class(kernels, waits.only(seen[number]), number[seen[number]]))
+    found = together(*parts)
+    used[order] = np.isin(waits.waiting, found.waiting)
+    return found, used
+
+
+def on_their_own_streams(kernels: RankKernels, apart: Bool, calls: WaitCalls) -> WaitCalls:
+    """Let each call that is not an entry hold the next work on the stream on which its thread launched last."""
+    order = in_order_of_launch(kernels)
+    order = order[~apart[order]]
+    waiter = calls.waiter.copy()
+    for stream in np.unique(calls.stream[calls.stream >= 0]).tolist():
+        mine = np.flatnonzero((calls.stream == stream) & ~calls.entry & (waiter >= 0))
+        own = order[kernels.stream[order] == stream]
+        at = np.searchsorted(kernels.launch_ns[own], calls.start_ns[mine])
+        waiter[mine] = lookup(own, np.where(at < len(own), at, NONE))
+    return replace(calls, waiter=waiter)
 
 
 def awaited_at_once(kernels: RankKernels, apart: Bool, calls: WaitCalls, klass: Int64) -> tuple[Waits, Bool]:
@@ -235,10 +293,13 @@ def _ready(kernels: RankKernels, known: Waits) -> Int64:
 
 
 def _seen(kernels: RankKernels, waiter: Int64, called: Int64, communications: Int64, ready: Int64) -> dict[int, int]:
-    """Calls whose kernel visibly waited → for which communication: the last one that had ended when it started."""
-    late = np.flatnonzero(kernels.start_ns[waiter] - ready[waiter] > AT_ONCE_NS)
-    # Of several calls before one kernel nobody knows which it is.
-    late = late[np.bincount(waiter, minlength=1)[waiter[late]] == 1]
+    """Calls whose kernel visibly waited → for which communication: the last one that had ended when it started.
+
+    Of several calls before one kernel nobody knows which it is; the last one stands for them.
+    """
+    _, last = np.unique(waiter[::-1], return_index=True)
+    late = np.sort(len(waiter) - 1 - last)
+    late = late[kernels.start_ns[waiter[late]] - ready[waiter[late]] > AT_ONCE_NS]
     ended = communications[np.argsort(kernels.end_ns[communications], kind="stable")]
     at = np.searchsorted(kernels.end_ns[ended], kernels.start_ns[waiter[late]] + SLACK_NS, side="right") - 1
     late, source = late[at >= 0], ended[at[at >= 0]]
