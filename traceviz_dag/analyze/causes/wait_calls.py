@@ -35,7 +35,7 @@ from traceviz_dag.read.events import MISSING
 _LEAST_TOLD = 0.2
 """Share of the calls of a kind that must be told by their place for the others to be of the same class."""
 
-_SEND, _RECEIVE = OPERATIONS.index(Operation.SEND), OPERATIONS.index(Operation.RECEIVE)
+_SEND = OPERATIONS.index(Operation.SEND)
 
 _OF_A_CLASS = 0.9
 """Share of a class behind which a call must come for them to be synchronous."""
@@ -316,10 +316,13 @@ def _told_by_place(
     First thread by thread: what a thread launches in a row, the calls that follow in a row are for. Then over all
     threads, kernel by kernel: calls before one kernel are for all that is open, if they are as many.
 
+    A message that is sent holds nothing up that the place of a call could tell: only sight tells that one was awaited.
+
     Args:
         seen: calls → communications that are known; these are not open to others.
     """
-    order = communications[np.argsort(kernels.launch_ns[communications], kind="stable")]
+    order = communications[kernels.operation[communications] != _SEND]
+    order = order[np.argsort(kernels.launch_ns[order], kind="stable")]
     taken, threads = set(seen.values()), calls.thread[usable]
     result: dict[int, int] = {}
     for thread in np.unique(threads).tolist():
@@ -344,14 +347,10 @@ def _told_by_place(
 def _for_calls(kernels: RankKernels, waiter: Int64, fresh: list[int], calls: int) -> list[int]:
     """For which communications of some that were launched in a row some calls are, in this order; none if unsure.
 
-    On one stream, or before one kernel, the order of launch is the only one in which each call has a use. Of messages
-    in both directions, a lone call is for the one that is received.
+    On one stream, or before one kernel, the order of launch is the only one in which each call has a use.
     """
-    if len(fresh) == calls and (len(set(kernels.stream[fresh].tolist())) == 1 or len(set(waiter.tolist())) == 1):
-        return fresh
-    received = [each for each in fresh if kernels.operation[each] == _RECEIVE]
-    messages = all(kernels.operation[each] in (_SEND, _RECEIVE) for each in fresh)
-    return received if messages and len(received) == calls < len(fresh) else []
+    ordered = len(set(kernels.stream[fresh].tolist())) == 1 or len(set(waiter.tolist())) == 1
+    return fresh if len(fresh) == calls and ordered else []
 
 
 def _bursts(
