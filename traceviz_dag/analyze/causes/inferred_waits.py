@@ -87,6 +87,11 @@ def on_streams_of_their_own(kernels: RankKernels) -> Bool:
     return np.asarray(kernels.communicates & ~computing[kernels.stream])
 
 
+def side_by_side(kernels: RankKernels) -> bool:
+    """Whether several streams compute: steps of micro-batches run into each other, each a chain of its own."""
+    return len(np.unique(kernels.stream[kernels.computes])) > 1
+
+
 def neighbours(kernels: RankKernels, apart: Bool, members: Int64, of_item: bool) -> tuple[Int64, Int64]:
     """The work that was launched last before each communication, and first after it; ``NONE`` where none.
 

@@ -24,6 +24,8 @@ from traceviz_dag.analyze.causes.inferred_waits import (
     held_in_class,
     in_order_of_launch,
     launched_last,
+    neighbours,
+    side_by_side,
     together,
 )
 from traceviz_dag.analyze.causes.rank_kernels import RankKernels
@@ -151,7 +153,9 @@ def handed_over(kernels: RankKernels, apart: Bool, calls: WaitCalls, known: Wait
     """
     used = np.zeros(len(calls.start_ns), dtype=bool)
     streams = lookup(kernels.stream, calls.waiter)
-    open_ = np.flatnonzero(~calls.entry & (calls.waiter >= 0) & (calls.stream >= 0) & (calls.stream != streams))
+    open_ = ~calls.entry & (calls.waiter >= 0) & (calls.stream >= 0) & (calls.stream != streams)
+    open_[first_behind(calls, right_behind(apart, calls))] = False
+    open_ = np.flatnonzero(open_)
     # Of each thread the last call before the launch: those before it are of the stream that was current.
     order = open_[np.lexsort((calls.start_ns[open_], calls.thread[open_], calls.waiter[open_]))]
     if not len(order):
@@ -175,12 +179,13 @@ def handed_over(kernels: RankKernels, apart: Bool, calls: WaitCalls, known: Wait
 
 
 def on_their_own_streams(kernels: RankKernels, apart: Bool, calls: WaitCalls) -> WaitCalls:
-    """Let each call that is not an entry hold the next work on the stream on which its thread launched last."""
+    """Let calls before a launch of another thread hold the next work on the stream on which their own launched last."""
     order = in_order_of_launch(kernels)
     order = order[~apart[order]]
     waiter = calls.waiter.copy()
-    for stream in np.unique(calls.stream[calls.stream >= 0]).tolist():
-        mine = np.flatnonzero((calls.stream == stream) & ~calls.entry & (waiter >= 0))
+    others = ~calls.entry & (waiter >= 0) & (lookup(kernels.thread, waiter) != calls.thread)
+    for stream in np.unique(calls.stream[others & (calls.stream >= 0)]).tolist():
+        mine = np.flatnonzero(others & (calls.stream == stream))
         own = order[kernels.stream[order] == stream]
         at = np.searchsorted(kernels.launch_ns[own], calls.start_ns[mine])
         waiter[mine] = lookup(own, np.where(at < len(own), at, NONE))
@@ -193,21 +198,32 @@ def awaited_at_once(kernels: RankKernels, apart: Bool, calls: WaitCalls, klass: 
     Args:
         klass: number of the class of each kernel that is a communication.
     """
-    directly = ~calls.entry & (lookup(apart.astype(np.int64), calls.before) == 1) & (calls.waiter >= 0)
-    places = np.flatnonzero(directly)
-    places = places[~_in_a_row(kernels, calls, np.flatnonzero(klass >= 0), places)]
-    # Of several calls behind one communication, the first.
-    _, first = np.unique(calls.before[places], return_index=True)
-    places = places[first]
+    places = right_behind(apart, calls)
+    places = first_behind(calls, places[~_in_a_row(kernels, calls, np.flatnonzero(klass >= 0), places)])
     source = calls.before[places]
     found = np.bincount(klass[source], minlength=int(klass.max(initial=0)) + 1)
     share = found / np.maximum(np.bincount(klass[klass >= 0], minlength=len(found)), 1)
     places = places[share[klass[source]] >= _OF_A_CLASS]
-    waits = across(kernels, calls.waiter[places], calls.before[places], calls.start_ns[places])
+    waiter = calls.waiter[places]
+    if side_by_side(kernels):
+        # What runs into each other is launched in turn: the next work of its own step waits for a communication.
+        _, following = neighbours(kernels, apart, calls.before[places], of_item=True)
+        waiter = np.where((kernels.microbatch[calls.before[places]] != MISSING) & (following >= 0), following, waiter)
+    waits = across(kernels, waiter, calls.before[places], calls.start_ns[places])
     kept = held_in_class(kernels, waits, klass[waits.waited_for])
     used = np.zeros(len(calls.start_ns), dtype=bool)
     used[places] = np.isin(calls.before[places], kept.waited_for)
     return kept, used
+
+
+def right_behind(apart: Bool, calls: WaitCalls) -> Int64:
+    """The calls behind a communication of their thread, where the thread launches nothing between them."""
+    return np.flatnonzero(~calls.entry & (lookup(apart.astype(np.int64), calls.before) == 1) & (calls.waiter >= 0))
+
+
+def first_behind(calls: WaitCalls, places: Int64) -> Int64:
+    """Of several calls behind one communication, the first."""
+    return places[np.unique(calls.before[places], return_index=True)[1]]
 
 
 def _in_a_row(kernels: RankKernels, calls: WaitCalls, communications: Int64, places: Int64) -> Bool:
@@ -347,10 +363,12 @@ def _told_by_place(
 def _for_calls(kernels: RankKernels, waiter: Int64, fresh: list[int], calls: int) -> list[int]:
     """For which communications of some that were launched in a row some calls are, in this order; none if unsure.
 
-    On one stream, or before one kernel, the order of launch is the only one in which each call has a use.
+    On one stream, or before one kernel, the order of launch is the only one in which each call has a use. Of more calls
+    before one kernel, the first are for them: the others came later and are for something that was launched before.
     """
-    ordered = len(set(kernels.stream[fresh].tolist())) == 1 or len(set(waiter.tolist())) == 1
-    return fresh if len(fresh) == calls and ordered else []
+    one_waiter = len(set(waiter.tolist())) == 1
+    ordered = one_waiter or len(set(kernels.stream[fresh].tolist())) == 1
+    return fresh if ordered and (len(fresh) == calls or (one_waiter and len(fresh) < calls)) else []
 
 
 def _bursts(
