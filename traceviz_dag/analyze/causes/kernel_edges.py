@@ -36,6 +36,7 @@ from traceviz_dag.analyze.causes.wait_calls import (
     awaited_later,
     first_behind,
     handed_over,
+    moved_entries,
     on_their_own_streams,
     right_behind,
     tell_entries,
@@ -86,10 +87,11 @@ def kernel_edges(kernels: RankKernels, waits: StreamWaits) -> KernelEdges:
         calls = replace(calls, entry=np.zeros_like(calls.entry))
     called = launched[np.isin(launched, calls.after[calls.entry])] if complete else launched
     entries = _entries(kernels, apart, called[~np.isin(called, recorded.waiting)], klass)
+    entries = together(entries, moved_entries(kernels, apart, calls, entries))
     between = within_items(kernels, apart)
     if complete:
         between = between.only(np.isin(between.waiting, calls.waiter) | kernels.in_graph[between.waiting])
-    between = _since_calls(kernels, between, calls)
+    between, all_calls = _since_calls(kernels, between, calls), calls
     handed, used = handed_over(kernels, apart, calls, together(recorded, entries))
     handed = handed.only(~np.isin(handed.waiting, between.waiting))
     calls = calls.only(~used)
@@ -97,6 +99,9 @@ def kernel_edges(kernels: RankKernels, waits: StreamWaits) -> KernelEdges:
     between = together(between, handed)
     calls = on_their_own_streams(kernels, apart, calls)
     at_once, used = awaited_at_once(kernels, apart, calls, klass)
+    if side_by_side(kernels):
+        inside = kernels.microbatch[at_once.waited_for] != MISSING
+        at_once = together(at_once.only(~inside), _since_calls(kernels, at_once.only(inside), all_calls))
     if not complete:
         others = launched[~left & ~np.isin(launched, at_once.waited_for)]
         at_once = together(at_once, _exits(kernels, apart, others, klass))
@@ -141,6 +146,9 @@ def _exits(kernels: RankKernels, apart: Bool, members: Int64, klass: Int64) -> W
         mine = mine[~np.isin(klass[mine], klass[together(*parts).waited_for])]
         _, after = neighbours(kernels, apart, mine, of_item)
         waits = across(kernels, after, mine, kernels.launch_ns[mine])
+        if of_item:
+            # Its step is handed over when its next work is launched; until then the stream is another step's.
+            waits = replace(waits, since_ns=kernels.launch_ns[waits.waiting])
         parts.append(held_in_class(kernels, waits, klass[waits.waited_for]))
     return together(*parts)
 

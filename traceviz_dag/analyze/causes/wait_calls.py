@@ -178,6 +178,33 @@ def handed_over(kernels: RankKernels, apart: Bool, calls: WaitCalls, known: Wait
     return found, used
 
 
+def moved_entries(kernels: RankKernels, apart: Bool, calls: WaitCalls, entries: Waits) -> Waits:
+    """Waits of communications that are called on another stream than their step's last work ran on.
+
+    Two streams compute. A call ahead of the one that lets the communication wait then hands the step over from the
+    stream of its work, so the communication is called on the other one and waits for what was launched there last.
+
+    Args:
+        entries: waits of communications for the work of their step.
+    """
+    computing = np.unique(kernels.stream[kernels.computes])
+    ahead = ~calls.entry & np.isin(calls.after, entries.waiting)
+    ahead[first_behind(calls, right_behind(apart, calls))] = False
+    if len(computing) != _TWO or not ahead.any():
+        return NO_WAITS
+    moved = entries.only(np.isin(entries.waiting, calls.after[ahead]))
+    moved = moved.only(kernels.microbatch[moved.waiting] != MISSING)
+    moved = moved.only(np.isin(kernels.stream[moved.waited_for], computing))
+    other = computing.sum() - kernels.stream[moved.waited_for]
+    source = launched_last(kernels, ~apart, other, moved.since_ns)
+    waits = across(kernels, moved.waiting, source, moved.since_ns)
+    return held_in_class(kernels, waits, kernels.what[waits.waiting])
+
+
+_TWO = 2
+"""Streams that compute: work that is handed over from one goes to the other."""
+
+
 def on_their_own_streams(kernels: RankKernels, apart: Bool, calls: WaitCalls) -> WaitCalls:
     """Let calls before a launch of another thread hold the next work on the stream on which their own launched last."""
     order = in_order_of_launch(kernels)
