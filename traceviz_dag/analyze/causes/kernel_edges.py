@@ -131,8 +131,8 @@ def _classes(kernels: RankKernels, communications: Int64) -> Int64:
 def _entries(kernels: RankKernels, apart: Bool, members: Int64, klass: Int64) -> Waits:
     """Communications wait for the work that was launched before them, or for that of their micro-batch's step."""
     parts = [NO_WAITS]
-    for mine, of_item in _by_neighbourhood(kernels, members):
-        mine = mine[~np.isin(klass[mine], klass[together(*parts).waiting])]
+    for some, of_item in _by_neighbourhood(kernels, members):
+        mine = some[~np.isin(klass[some], klass[together(*parts).waiting])]
         before, _ = neighbours(kernels, apart, mine, of_item)
         waits = across(kernels, mine, before, kernels.launch_ns[mine])
         parts.append(held_in_class(kernels, waits, klass[waits.waiting]))
@@ -142,8 +142,8 @@ def _entries(kernels: RankKernels, apart: Bool, members: Int64, klass: Int64) ->
 def _exits(kernels: RankKernels, apart: Bool, members: Int64, klass: Int64) -> Waits:
     """The work that is launched after communications waits for them, or that of their micro-batch's step."""
     parts = [NO_WAITS]
-    for mine, of_item in _by_neighbourhood(kernels, members):
-        mine = mine[~np.isin(klass[mine], klass[together(*parts).waited_for])]
+    for some, of_item in _by_neighbourhood(kernels, members):
+        mine = some[~np.isin(klass[some], klass[together(*parts).waited_for])]
         _, after = neighbours(kernels, apart, mine, of_item)
         waits = across(kernels, after, mine, kernels.launch_ns[mine])
         if of_item:
