@@ -92,6 +92,36 @@ def kineto(chance: random.Random, path: Path) -> None:
     path.write_bytes(text)
 
 
+_OF_SYNCHRONIZATIONS = (
+    *("wait_on_stream", "wait_on_cuda_event_record_corr_id", "wait_on_cuda_event_id", "event_id", "stream", "device"),
+    *("correlation", "cuda_sync_kind", "context"),
+)
+
+
+def synchronizations(chance: random.Random, path: Path) -> None:
+    """A Kineto trace in which streams and the host wait; the waits are what is changed."""
+    file = rank_file(1, 2)
+    for at in (1_700, 3_700):
+        recorded, waited, synchronized = at, at + 1, at + 2
+        file.row("cuda_runtime", "cudaEventRecord", at, at + 5, correlation=recorded)
+        file.row("cuda_runtime", "cudaStreamWaitEvent", at + 10, at + 15, correlation=waited)
+        file.row("cuda_runtime", "cudaStreamSynchronize", at + 20, at + 80, correlation=synchronized)
+        event = {"wait_on_stream": 7, "wait_on_cuda_event_record_corr_id": recorded, "wait_on_cuda_event_id": 3}
+        file.row("cuda_sync", "Stream Wait Event", at + 11, at + 12, **event, stream=28, correlation=waited, device=0)
+        file.row("cuda_sync", "Stream Sync", at + 21, at + 79, stream=7, correlation=synchronized, device=0)
+    document = Document({**file.header, "traceEvents": file.events})
+    rows = [event for event in document.value["traceEvents"] if event.get("cat") in ("cuda_sync", "kernel")]
+    for _ in range(chance.choice((1, 1, 2, 3, 6))):
+        for row in rows if chance.random() < 0.2 else [chance.choice(rows)]:
+            if chance.random() < 0.8:
+                row["args"][chance.choice(_OF_SYNCHRONIZATIONS)] = document.text(odd.json_value(chance))
+            else:
+                row[chance.choice(("ts", "dur", "name", "tid"))] = document.text(odd.json_value(chance))
+    if chance.random() < 0.3:
+        document.mutate(chance, (*_KEYS, *_OF_SYNCHRONIZATIONS))
+    path.write_bytes(document.dump())
+
+
 _GROUPS_TEXT = """Tensor Parallel (TP) Size: 2
 Pipeline Parallel (PP) Size: 2
 TP SIZE: 2
@@ -318,8 +348,7 @@ def _mutated_lines(text: str, chance: random.Random, change: Callable[[str, rand
 
 def nsys(chance: random.Random, path: Path) -> None:
     """An export of Nsight Systems."""
-    export = small_export()
-    _more_tables(export)
+    export = faithful_export()
     for _ in range(chance.choice((0, 1, 1, 2, 4))):
         _change_export(export, chance)
     statements = [] if chance.random() < 0.8 else [_statement(export, chance)]
@@ -327,6 +356,13 @@ def nsys(chance: random.Random, path: Path) -> None:
     for _ in range(chance.choice((0, 0, 0, 0, 1, 2))):
         data = odd.raw(data, chance)
     path.write_bytes(data)
+
+
+def faithful_export() -> Export:
+    """A small export with a row of most that nsys writes."""
+    export = small_export()
+    _more_tables(export)
+    return export
 
 
 def _more_tables(export: Export) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import io
 import random
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -63,6 +63,58 @@ def kineto(path: Path, chance: random.Random) -> str:
     _check_tables([*topology_tables(topology), *tables.values()], chance)
     row = tables["traces"].to_pylist()[0]
     return WHOLE if row["status"] == "read" else PARTIAL
+
+
+def synchronizations(path: Path, chance: random.Random) -> str:
+    """The rank's tables, and the causes of its step."""
+    from traceviz_dag.classify.topology.unite import unite
+    from traceviz_dag.pipeline.causes import causes_tables
+    from traceviz_dag.pipeline.formats.trace_format import RankTrace
+    from traceviz_dag.pipeline.ranks import analyse_rank
+    from traceviz_dag.read.kineto.peek import peek_header
+    from traceviz_dag.tables import COLLECTIVES, MESSAGES
+
+    topology = unite({1: peek_header(path)})
+    tables = analyse_rank(RankTrace(path, path.name, 1, 7), topology, _rules())
+    none = COLLECTIVES.schema.empty_table(), MESSAGES.schema.empty_table()
+    found = causes_tables(_OneRank(topology, tables), *none)
+    _check_tables([*tables.values(), *found.values()], chance)
+    return WHOLE if tables["traces"].to_pylist()[0]["status"] == "read" else PARTIAL
+
+
+class _OneRank:
+    """An iteration of one rank, as the causes read it."""
+
+    ranks = (1,)
+
+    def __init__(self, topology: Any, tables: Mapping[str, pa.Table]) -> None:
+        self.topology, self._tables = topology, tables
+
+    def kernels(self, rank: int, columns: Sequence[str]) -> pa.Table:
+        return self._tables["kernels"].select(list(columns))
+
+    def synchronizations(self, rank: int) -> pa.Table:
+        return self._tables["synchronizations"]
+
+    def windows(self) -> pa.Table:
+        rows = self._tables["overlap"]
+        return rows.append_column("rank", pa.array([1] * rows.num_rows, pa.int64()))
+
+
+def records(path: Path, chance: random.Random) -> str:
+    """What the command prints of records."""
+    from traceviz_dag.commands.what_if.of_records import what_if_of_records
+
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(printed):
+            what_if_of_records(path, json=chance.random() < 0.5, limit=0)
+    except IncompleteError as error:
+        check_line(str(error))
+        return PARTIAL
+    finally:
+        check_output(printed.getvalue())
+    return WHOLE
 
 
 def topology(path: Path, chance: random.Random) -> str:

@@ -60,6 +60,17 @@ def test_forward_and_backward_are_told_by_stack_and_by_autograd_thread(tmp_path)
     assert table.step.tolist() == [3, 3]
 
 
+@pytest.mark.parametrize(
+    ("end", "layer"), [("3", 3), ("12 of 96", None), ("9" * 30, None), ("\u00b2", None), ("", None)]
+)
+def test_the_name_of_a_layer_may_end_in_anything(tmp_path, end, layer):
+    file = KinetoFile()
+    megatron_step(file)
+    file.python(f"nn.Module: TransformerLayer_{end}", 1_150, 1_850)
+    file.kernel(GEMM, 1_300, 1_400, launched=1_250)
+    assert run(file, tmp_path).kernels["layer"].to_pylist() == [layer]
+
+
 def test_forward_helpers_open_no_phantom_micro_batches(tmp_path):
     file = KinetoFile()
     megatron_step(file)

@@ -11,6 +11,10 @@ from traceviz_dag.commands.main import _run
         (["anlyze", "x"], "No such command 'anlyze'. Did you mean 'analyze'? (see traceviz --help)"),
         (["analyze"], "Missing argument 'paths' (see traceviz analyze --help)"),
         (["nsys", "summary", "x", "--gpu"], "Option '--gpu' requires an argument"),
+        *(
+            ([command, "--rules", "r.toml"], "--rules is for traces: give their path")
+            for command in ("critical-path", "what-if", "waits", "clocks", "periods", "pipelines")
+        ),
     ],
 )
 def test_words_that_are_off_are_one_line(capsys, words, line):
@@ -23,3 +27,13 @@ def test_a_group_without_a_command_prints_its_help_and_no_fault(capsys):
     assert _run(["nsys"]) == 2
     printed = capsys.readouterr()
     assert "summary" in printed.out and printed.err == ""
+
+
+def test_too_little_memory_is_no_fault_of_the_program(capsys, monkeypatch):
+    def exhausted(*_, **__):
+        raise MemoryError
+
+    monkeypatch.setattr("traceviz_dag.commands.main.app", exhausted)
+    assert _run(["what-if"]) == 2
+    printed = capsys.readouterr()
+    assert printed.err.startswith("traceviz: there is not enough memory") and printed.err.count("\n") == 1

@@ -9,9 +9,11 @@ import pytest
 
 from tests.small_run import rank_file
 from traceviz_dag.errors import BadInputError
+from traceviz_dag.lake.digests import digest_of
 from traceviz_dag.pipeline.discovery import inputs_below
 from traceviz_dag.read.kineto.reader import read_kineto
 from traceviz_dag.read.layouts import discover
+from traceviz_dag.read.nsys.open import is_whole_export, open_nsys
 from traceviz_dag.read.topology_file import read_topology_file
 
 
@@ -27,7 +29,7 @@ def _problems(run):
     return [line for inputs in found for line in inputs.problems]
 
 
-def test_what_is_no_file_is_named_and_nothing_waits_for_it(run):
+def test_what_is_no_file_is_named_and_nothing_waits_for_it(run, monkeypatch):
     inside = run / "iteration_7"
     os.mkfifo(inside / "rank_0001_iter_7.pt.trace.json")
     (inside / "rank_0002_iter_7.pt.trace.json").symlink_to("nowhere")
@@ -36,7 +38,8 @@ def test_what_is_no_file_is_named_and_nothing_waits_for_it(run):
     os.mkfifo(run / "unique_parallel_groups_1.txt")
     os.mkfifo(run / "export.sqlite")
     with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(str(inside / "rank_5.json"))
+        monkeypatch.chdir(inside)  # The name of a socket has 107 bytes at most.
+        listening.bind("rank_5.json")
         problems = _problems(run)
     words = ("a FIFO", "No such file", "Too many levels", "a device", "a socket", "export.sqlite: a FIFO")
     for word in words:
@@ -80,3 +83,11 @@ def test_a_link_in_a_circle_is_refused(tmp_path):
     (tmp_path / "b").symlink_to("a")
     with pytest.raises(BadInputError, match="no such file or folder"):
         discover([tmp_path / "a"])
+
+
+def test_nothing_waits_for_a_fifo_among_the_tables_of_an_export(tmp_path):
+    os.mkfifo(tmp_path / "NVTX_EVENTS.parquet")
+    assert is_whole_export(tmp_path)
+    assert digest_of(tmp_path)
+    with pytest.raises(BadInputError, match=r"NVTX_EVENTS\.parquet: a FIFO, not a file"):
+        open_nsys(tmp_path)

@@ -9,6 +9,13 @@ from hypothesis import strategies as st
 
 from traceviz_dag.read.secrets import masked, masked_column, masked_words
 
+LETTERS = "aB3" * 8
+TOKENS = (
+    *(f"gsk_{LETTERS}", f"r8_{LETTERS}", f"wandb_v1_{LETTERS}", f"hvs.{LETTERS}", f"xai-{LETTERS}", f"pplx-{LETTERS}"),
+    *(f"dop_v1_{'a1' * 32}", f"dapi{'a1' * 16}", f"glrt-{LETTERS}", f"rk_live_{LETTERS}", f"xapp-1-{LETTERS}"),
+    f"tskey-auth-{LETTERS}",
+)
+
 
 @pytest.mark.parametrize(
     ("text", "expected"),
@@ -52,6 +59,10 @@ from traceviz_dag.read.secrets import masked, masked_column, masked_words
         ("rsync alice@node-17:/data/x", "rsync ***:/data/x"),
         ("ssh alice@10.0.0.3", "ssh ***"),
         ("/u/alice/run.py(3): main", "~/run.py(3): main"),
+        *((f"with {token} beside", "with *** beside") for token in TOKENS),
+        ("https://hooks.slack.com/services/T0/B0/abcd", "https://hooks.slack.com/services/***"),
+        ("signed X-Amz-Signature=0123abcd", "signed X-Amz-Signature=***"),
+        ("Authorization: Token abcdefgh", "Authorization: Token ***"),
     ],
 )
 def test_a_secret_is_masked(text, expected):

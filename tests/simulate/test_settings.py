@@ -39,6 +39,11 @@ def test_configurations_are_valid(name):
         (small(faults=Faults(slow_gpu=4)), "slow GPU: rank 4 is outside"),
         (small(faults=Faults(expert_imbalance=0.5)), "needs experts"),
         (small(edges=Edges(missing_rank=9)), "missing rank: rank 9"),
+        *((small(clock_skew_ms=skew), "--clock-skew") for skew in (float("nan"), float("inf"), 1e300, -1.0)),
+        *((small(clock_drift_ppm=drift), "--clock-drift") for drift in (float("nan"), float("-inf"), 1e300)),
+        (small(layers=1_000_000_000), "runs of layers on a rank"),
+        (small(microbatches=1_000_000_000), "runs of layers on a rank"),
+        (small(iterations=1_000_000_000), "ranks x --iterations"),
     ],
 )
 def test_contradictions_are_refused(settings: JobSettings, words: str):

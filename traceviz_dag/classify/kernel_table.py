@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,8 +54,8 @@ class KernelFacts:
     order: Int64
 
 
-_MOST_DIGITS = 9
-"""Of the number of a layer; more would not fit the column, and no model has so many."""
+_LAYER = re.compile(r"_([0-9]{1,9})\Z")
+"""The number of a layer; more digits would not fit the column, and no model has so many."""
 
 
 def kernel_order(trace: TraceEvents) -> Int64:
@@ -147,7 +148,7 @@ def _place_columns(
 
     return {
         "module": coded(name_at(places.module), trace.strings, prefix="nn.Module: "),
-        "layer": integers(_suffixes(name_at(places.layer), trace.strings)),
+        "layer": integers(_layers(name_at(places.layer), trace.strings)),
         "operator": coded(name_at(places.operator), trace.strings),
     }
 
@@ -218,8 +219,8 @@ def _devices(device: Int64) -> pa.Array:
     return labelled(which, names)
 
 
-def _suffixes(codes: Int64, strings: tuple[str, ...]) -> Int64:
+def _layers(codes: Int64, strings: tuple[str, ...]) -> Int64:
+    """The numbers that the names of layers end with; MISSING for a name that ends otherwise."""
     distinct, which = np.unique(codes, return_inverse=True)
-    texts = [strings[code].rsplit("_", 1)[1] if code else "" for code in distinct.tolist()]
-    numbers = [int(text) if 0 < len(text) <= _MOST_DIGITS else MISSING for text in texts]
-    return np.array(numbers, dtype=np.int64)[which]
+    matches = [_LAYER.search(strings[code]) for code in distinct.tolist()]
+    return np.array([MISSING if match is None else int(match[1]) for match in matches], dtype=np.int64)[which]

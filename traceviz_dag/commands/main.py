@@ -120,6 +120,9 @@ def main() -> None:
     sys.exit(_run(sys.argv[1:]))
 
 
+_NO_MEMORY = "there is not enough memory for this; free some, raise its limit, or give less at once"
+
+
 def _run(words: Sequence[str]) -> int:
     try:
         return int(app(list(words), prog_name="traceviz", standalone_mode=False) or 0)
@@ -129,8 +132,8 @@ def _run(words: Sequence[str]) -> int:
         return error.exit_code
     except (KeyboardInterrupt, typer.Abort):
         return StoppedError.exit_code
-    except OSError as error:
-        line = file_system_line(error)
+    except (OSError, MemoryError) as error:
+        line = file_system_line(error) if isinstance(error, OSError) else _NO_MEMORY
         _answer(words, line, BAD_INPUT)
         typer.echo(f"traceviz: {printable(line)}", err=True)
         return BAD_INPUT

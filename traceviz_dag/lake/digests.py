@@ -35,4 +35,7 @@ def look_of(path: Path) -> tuple[int, int]:
 
 
 def _files(path: Path) -> list[Path]:
-    return sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+    if not path.is_dir():
+        return [path]
+    # A FIFO among them is refused by the reader; here it would only be waited for.
+    return sorted(file for file in path.glob("*.parquet") if file.is_file())

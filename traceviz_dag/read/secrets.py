@@ -22,12 +22,14 @@ HOME = "~"
 _TOKENS = "|".join(
     (
         r"hf_[A-Za-z0-9_]{8,}",
-        r"gh[pousr]_[A-Za-z0-9]{8,}|github_pat_[A-Za-z0-9_]{8,}|glpat-[A-Za-z0-9_\-]{8,}",
+        r"gh[pousr]_[A-Za-z0-9]{8,}|github_pat_[A-Za-z0-9_]{8,}|gl(?:pat|rt|dt|ptt|cbt|ft|agent)-[A-Za-z0-9_\-]{8,}",
         r"sk-[A-Za-z0-9_\-]{16,}|nvapi-[A-Za-z0-9_\-]{16,}|AIza[A-Za-z0-9_\-]{20,}",
-        r"(?:npm|pypi|dop|shpat)[_-][A-Za-z0-9]{20,}",
-        r"sk_(?:live|test)_[A-Za-z0-9]{16,}|ya29\.[A-Za-z0-9_\-]{16,}|dckr_pat_[A-Za-z0-9_\-]{8,}",
+        r"(?:npm|pypi|shpat)[_-][A-Za-z0-9]{20,}|do[opr]_v1_[a-f0-9]{20,}|dapi[a-f0-9]{32}",
+        r"(?:gsk|r8|wandb_v1|lin_api|whsec)_[A-Za-z0-9]{20,}|hv[sbr]\.[A-Za-z0-9_\-]{20,}|(?:xai|pplx)-[A-Za-z0-9]{20,}",
+        r"tskey-[a-z]{3,10}-[A-Za-z0-9\-]{8,}|(?<=hooks\.slack\.com/services/)[A-Za-z0-9/]{8,}",
+        r"[sr]k_(?:live|test)_[A-Za-z0-9]{16,}|ya29\.[A-Za-z0-9_\-]{16,}|dckr_pat_[A-Za-z0-9_\-]{8,}",
         r"SG\.[A-Za-z0-9_\-]{16,200}\.[A-Za-z0-9_\-]{16,}",
-        r"(?:AKIA|ASIA)[A-Z0-9]{12,}|xox[abprs]-[A-Za-z0-9\-]{8,}",
+        r"(?:AKIA|ASIA)[A-Z0-9]{12,}|(?:xox[abeprs]|xapp)-[A-Za-z0-9\-]{8,}",
         r"(?<![_\-])eyJ[A-Za-z0-9_\-]{6,2000}\.[A-Za-z0-9_\-]{6,8000}\.[A-Za-z0-9_\-]*",
         r"-----BEGIN [A-Z ]*PRIVATE KEY-----[^-]*(?:-----END [A-Z ]*PRIVATE KEY-----)?",
     )
@@ -44,12 +46,12 @@ _VARIABLES = r"(?-i:(?<![A-Za-z])[A-Z][A-Z0-9]{0,30}_(?:[A-Z0-9]{1,30}_){0,4}(?:
 # may be escaped, as in JSON inside JSON. A number is a secret behind a word for a password only: "token: 4096".
 _NAMED = (
     rf"(?i)(?P<word>(?:(?P<password>{_PASSWORD})|(?P<variable>{_VARIABLES}=)|{_OTHER_NAMES})(?:\\*['\"])?"
-    r"(?(variable)|\s*[=:])\s*(?:bearer\s+|basic\s+)?(?P<quote>\\*['\"])?)(?P<value>"
-    r"(?(quote)(?:(?!(?P=quote))(?:\\.|.))+|(?!(?:bearer|basic)\s)(?(password)[^\s'\",;&|]+|(?(variable)[^\s'\",;&|]+|[^\s'\",;&|]{6,}))))"
+    r"(?(variable)|\s*[=:])\s*(?:(?:bearer|basic|token)\s+)?(?P<quote>\\*['\"])?)(?P<value>"
+    r"(?(quote)(?:(?!(?P=quote))(?:\\.|.))+|(?!(?:bearer|basic|token)\s)(?(password)[^\s'\",;&|]+|(?(variable)[^\s'\",;&|]+|[^\s'\",;&|]{6,}))))"
 )
 _OPTION = (
     r"(?i)(?P<before>--(?:[a-z]+[_-]){0,3}(?:pass(?:word|wd|phrase)|secret|(?:secret|api|access|private|auth)[_-]key|token)"
-    r"\s+|(?<![A-Za-z])bearer\s+(?=[^\s'\"]{16})|[?&](?:[a-z]+-){0,3}sig(?:nature)?="
+    r"\s+|(?<![A-Za-z])bearer\s+(?=[^\s'\"]{16})|[?&](?:[a-z]+-){0,3}sig(?:nature)?=|x-amz-(?:signature|credential)="
     r"|(?<!\S)(?:-u|--user)[\s=]\s*(?=[^\s:]{1,64}:\S))(?!-)[^\s'\"&,;]+"
 )
 # Passwords may hold slashes; a port before a path with an @ in it is none.
@@ -69,8 +71,9 @@ _TOKEN, _NAME_AND_VALUE, _OPTION_AND_VALUE, _CREDENTIALS, _WHO_AND_WHERE, _HOME 
     re.compile(each, re.ASCII) for each in (_WHOLE_TOKENS, _NAMED, _OPTION, _URL, _ADDRESS, _HOMES)
 )
 _SUSPICIOUS = (
-    r"(?i)hf_|gh[pousr]_|github_pat|glpat-|sk-|sk_|ya29|dckr|sg\.|nvapi-|aiza|(?:npm|pypi|dop|shpat)[_-]|akia|asia"
-    r"|xox[abprs]-|eyj|private key|bearer|--[a-z_\-]*(?:pass|secret|key|token)|[?&][a-z\-]*sig"
+    r"(?i)hf_|gh[pousr]_|github_pat|gl(?:pat|rt|dt|ptt|cbt|ft|agent)-|sk-|[sr]k_|ya29|dckr|sg\.|nvapi-|aiza|(?:npm|pypi|shpat)[_-]|do[opr]_v1|dapi[a-f0-9]|akia|asia"
+    r"|r8_|wandb_v1|lin_api|whsec|hv[sbr]\.|xai-|pplx-|tskey-|hooks\.slack|xapp-"
+    r"|xox[abprs]-|eyj|private key|bearer|--[a-z_\-]*(?:pass|secret|key|token)|[?&][a-z\-]*sig|x-amz-"
     r"|(?:pass|pass(?:word|wd|phrase)|pwd|secret|key|token|credentials?|authorization)\\*['\"]?[\s\v]*[=:]|\S@[a-z0-9*]|://\S*@"
     r"|-u[\s\v]|--user[\s\v=]|/homes?\d*/|/users/|/u\d?/|/root|\\users\\"
 )

@@ -269,11 +269,30 @@ def _faults_of(s: JobSettings) -> list[str]:
     found = [f"--{name} is {size}; it must be at least 1" for name, size in sizes.items() if size < 1]
     if not found and sorted(s.order.split("-")) != ["cp", "dp", "ep", "pp", "tp"]:
         found.append(f"--order {s.order}: it must name tp, cp, ep, dp and pp once each, for example tp-cp-ep-dp-pp")
-    return found or [*_size_faults(s), *_feature_faults(s), *_rank_faults(s), *_format_faults(s)]
+    return found or _extent_faults(s) or [*_size_faults(s), *_feature_faults(s), *_rank_faults(s), *_format_faults(s)]
 
 
 def _said(*faults: tuple[bool, str]) -> list[str]:
     return [fault for applies, fault in faults if applies]
+
+
+_MOST_LAYER_RUNS, _MOST_TRACES = 100_000, 1_000_000
+_MOST_SKEW_MS, _MOST_DRIFT_PPM = 3_600_000, 10_000
+
+
+def _extent_faults(s: JobSettings) -> list[str]:
+    """What would take more memory than machines have, and clocks that no machine has; NaN is none."""
+    runs, traces = -(-s.layers // s.pp) * s.microbatches, s.world * s.iterations
+    skew, drift = s.clock_skew_ms, s.clock_drift_ppm
+    return _said(
+        (
+            runs > _MOST_LAYER_RUNS,
+            f"--layers x --microbatches / pp is {runs:,} runs of layers on a rank; simulate up to {_MOST_LAYER_RUNS:,}",
+        ),
+        (traces > _MOST_TRACES, f"{traces:,} ranks x --iterations; simulate up to {_MOST_TRACES:,}"),
+        (not 0 <= skew <= _MOST_SKEW_MS, f"--clock-skew {skew}: clocks differ by 0 to {_MOST_SKEW_MS:,} ms"),
+        (not abs(drift) <= _MOST_DRIFT_PPM, f"--clock-drift {drift}: clocks drift by up to {_MOST_DRIFT_PPM:,} ppm"),
+    )
 
 
 def _size_faults(s: JobSettings) -> list[str]:
@@ -326,7 +345,6 @@ def _feature_faults(s: JobSettings) -> list[str]:
             f"--bad-stage-split {split} leaves a stage without layers; move fewer, or raise --layers",
         ),
         (not 0 <= s.edges.missing_launches <= 1, "--missing-launches is a share between 0 and 1"),
-        (s.clock_skew_ms < 0, f"--clock-skew {s.clock_skew_ms}: clocks differ by 0 ms or more"),
         (s.seed < 0, f"--seed {s.seed} must not be negative"),
         (imbalance != 0 and not s.expert_count, "expert imbalance needs experts"),
         (not 0 <= imbalance < 1, "the expert imbalance is a share between 0 and 1"),

@@ -213,7 +213,7 @@ class RecordsWhatIf:
         gain = kept[:, 0] - kept[:, 1] - np.rint(later[0]).astype(np.int64)
         other = free[:, 0] - free[:, 1] - np.rint(later[1]).astype(np.int64)
         error = np.maximum(np.abs(free[:, 0] / kept[:, 0] - 1), np.abs(order_error[0]))
-        reach = np.rint(error * np.maximum(np.abs(gain), np.abs(other))).astype(np.int64)
+        reach = np.rint(np.minimum(error, 1.0) * np.maximum(np.abs(gain), np.abs(other))).astype(np.int64)
         alone = edits[0] if len(edits) == 1 else None
         named = {
             "edit": alone.name if alone else "together",

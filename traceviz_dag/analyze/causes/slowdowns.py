@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traceviz_dag.analyze.causes.records_work import MESSAGES, RecordsWork
+from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.read.records.pipeline_records import OPERATIONS, Operation
 
 SLOWEST_SHARE = 0.03
@@ -55,7 +56,11 @@ class Slowdowns:
 
 
 def slowdowns(work: RecordsWork) -> Slowdowns:
-    """Replay a job with its own durations, with ideal ones, and with mixtures of both."""
+    """Replay a job with its own durations, with ideal ones, and with mixtures of both.
+
+    Raises:
+        NoEvidenceError: with ideal durations it takes no time, so nothing can be compared with that.
+    """
     own, ideal = work.own_ns.astype(np.float64), ideal_durations(work)
     stages, ranks = np.unique(work.stage), np.unique(work.data_parallel_rank)
     kinds = _kinds(work)
@@ -71,6 +76,8 @@ def slowdowns(work: RecordsWork) -> Slowdowns:
             *kinds.values(),
         ],
     )
+    if nothing <= 0:
+        raise NoEvidenceError("with ideal durations its steps take no time")
     effects = [cost / nothing for cost in costs]
     by_stage = dict(zip(stages.tolist(), effects, strict=False))
     by_rank = dict(zip(ranks.tolist(), effects[len(stages) :], strict=False))

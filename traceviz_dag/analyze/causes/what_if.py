@@ -98,7 +98,8 @@ class WhatIf:
             gain -= later
             free -= self._reordered(free_times, change)[0]
             error = max(error, order_error, key=abs)
-        reach = round(abs(error) * max(abs(gain), abs(free)))
+        # A replay that is off by more than the step tells nothing; twice the gain says so already.
+        reach = round(min(abs(error), 1.0) * max(abs(gain), abs(free)))
         low, high = min(gain, free) - reach, max(gain, free) + reach
         return Prediction(edits, self.step_ns, gain, low, high, error, microbatches)
 

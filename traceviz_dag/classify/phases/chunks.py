@@ -11,7 +11,7 @@ from traceviz_dag.arrays import NONE, Int64
 from traceviz_dag.read.events import MISSING, TraceEvents
 from traceviz_dag.read.host_tree import HostTree
 
-_MODULE = re.compile(r"nn\.Module: (.+)_(\d+)$")
+_MODULE = re.compile(r"nn\.Module: (.+)_([0-9]{1,18})$")
 
 
 def chunks_of_forward_steps(trace: TraceEvents, tree: HostTree, member: Int64, forward: Int64) -> Int64:

@@ -43,11 +43,13 @@ def chosen_iterations(
     """The iterations that a command is to speak of; its end says what of them was not read.
 
     Raises:
-        UsageError: none of them has that run or number.
+        UsageError: none of them has that run or number, or rules are given for what is classified already.
         IncompleteError: at the end, where something was not read, or the last analysis of one was cut off.
     """
     from traceviz_dag.pipeline.across_ranks import iterations_at
 
+    if path is None and rules is not None:
+        raise UsageError("--rules is for traces: give their path")
     with iterations_at(path, home, rules) as found:
         chosen = [each for each in found if run in (None, each.run) and iteration in (None, each.iteration)]
         if not chosen:

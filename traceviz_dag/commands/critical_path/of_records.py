@@ -8,6 +8,7 @@ from typing import Any
 import typer
 
 from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table
+from traceviz_dag.commands.common.records import work_at
 from traceviz_dag.errors import IncompleteError
 
 _CRITICAL_SHARE = 0.01
@@ -51,11 +52,9 @@ def _answer(path: Path) -> dict[str, Any]:
         step_bounds,
     )
     from traceviz_dag.analyze.causes.records_waits import with_inferred_waits
-    from traceviz_dag.analyze.causes.records_work import records_work
-    from traceviz_dag.read.records.pipeline_records import read_pipeline_records
 
-    records = read_pipeline_records(path)
-    work = with_inferred_waits(records_work(records))
+    whole, faults = work_at(path)
+    work = with_inferred_waits(whole)
     rows = segment_rows(work, records_path(work))
     slack, ends = slack_of(work, work.own_ns, work.lag_ns), replayed_ends(work, work.own_ns)
     bounds = step_bounds(work)
@@ -64,7 +63,6 @@ def _answer(path: Path) -> dict[str, Any]:
         int(np.count_nonzero(slack[low:high] <= _CRITICAL_SHARE * length))
         for (low, high), length in zip(bounds, lengths, strict=True)
     )
-    faults = [*records.faults, *work.faults]
     return {
         "records": path.name,
         "steps": len(bounds),

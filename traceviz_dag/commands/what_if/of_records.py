@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table
+from traceviz_dag.commands.common.records import naming, work_at
 from traceviz_dag.commands.what_if.gains_table import print_gains
 from traceviz_dag.commands.what_if.wanted import Wanted
 from traceviz_dag.errors import IncompleteError, NoEvidenceError
@@ -32,14 +33,11 @@ def what_if_of_records(path: Path, json: bool, limit: int, wanted: Wanted) -> No
     """
     from traceviz_dag.analyze.causes.records_edits import RecordsWhatIf
     from traceviz_dag.analyze.causes.records_waits import with_inferred_waits
-    from traceviz_dag.analyze.causes.records_work import records_work
     from traceviz_dag.analyze.causes.slowdowns import slowdowns
-    from traceviz_dag.read.records.pipeline_records import read_pipeline_records
 
-    records = read_pipeline_records(path)
-    work = records_work(records)
-    faults = [*records.faults, *work.faults]
-    found = slowdowns(work)
+    work, faults = work_at(path)
+    with naming(path):
+        found = slowdowns(work)
     what_if = RecordsWhatIf(with_inferred_waits(work))
     rows, reason = _gains(what_if, wanted)
     if json:

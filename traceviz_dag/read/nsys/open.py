@@ -77,7 +77,7 @@ def is_whole_export(path: Path) -> bool:
     the letters that it begins with.
     """
     if path.is_dir():
-        return all(map(_is_whole_parquet, path.glob("*.parquet")))
+        return all(_is_whole_parquet(file) for file in path.glob("*.parquet") if file.is_file())
     if is_report(path):
         return True
     with path.open("rb") as file:

@@ -15,6 +15,7 @@ from typing import Any, Protocol, Self
 import pyarrow as pa
 
 from traceviz_dag.errors import BadInputError
+from traceviz_dag.read.regular_file import open_regular
 from traceviz_dag.system.paths import real_path
 
 _ROWS_PER_BATCH = 1 << 16
@@ -164,6 +165,9 @@ class ParquetSource:
 
     Args:
         path: an existing folder.
+
+    Raises:
+        BadInputError: something in it that bears a table's name is no Parquet file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -211,6 +215,8 @@ class ParquetSource:
 
     def _view(self, file: Path) -> None:
         name, place = file.stem.replace('"', '""'), str(file).replace("'", "''")
+        # DuckDB would wait for whoever writes into a FIFO.
+        open_regular(file).close()
         try:
             self._connection.execute(f"CREATE VIEW \"{name}\" AS FROM read_parquet('{place}')")
         except self._error as error:
