@@ -87,6 +87,11 @@ def on_streams_of_their_own(kernels: RankKernels) -> Bool:
     return np.asarray(kernels.communicates & ~computing[kernels.stream])
 
 
+def side_by_side(kernels: RankKernels) -> bool:
+    """Whether several streams compute: steps of micro-batches run into each other, each a chain of its own."""
+    return len(np.unique(kernels.stream[kernels.computes])) > 1
+
+
 def neighbours(kernels: RankKernels, apart: Bool, members: Int64, of_item: bool) -> tuple[Int64, Int64]:
     """The work that was launched last before each communication, and first after it; ``NONE`` where none.
 
@@ -112,6 +117,17 @@ def neighbours(kernels: RankKernels, apart: Bool, members: Int64, of_item: bool)
         lookup(order, np.where(lookup(item, last) == mine, last, NONE)),
         lookup(order, np.where(lookup(item, following) == mine, following, NONE)),
     )
+
+
+def launched_last(kernels: RankKernels, which: Bool, stream: Int64, before_ns: Int64) -> Int64:
+    """The kernel of some that was launched last on a stream before an instant, per stream and instant; or ``NONE``."""
+    result = np.full(len(stream), NONE, np.int64)
+    queue = in_order_of_launch(kernels)
+    queue = queue[which[queue]]
+    for one in np.unique(stream).tolist():
+        mine, own = np.flatnonzero(stream == one), queue[kernels.stream[queue] == one]
+        result[mine] = lookup(own, np.searchsorted(kernels.launch_ns[own], before_ns[mine]) - 1)
+    return result
 
 
 def across(kernels: RankKernels, waiting: Int64, source: Int64, since_ns: Int64) -> Waits:

@@ -24,6 +24,7 @@ from traceviz_dag.analyze.causes.inferred_waits import (
     neighbours,
     on_streams_of_their_own,
     passed_on,
+    side_by_side,
     together,
     within_items,
 )
@@ -33,11 +34,17 @@ from traceviz_dag.analyze.causes.wait_calls import (
     WaitCalls,
     awaited_at_once,
     awaited_later,
+    first_behind,
+    handed_over,
+    moved_entries,
+    on_their_own_streams,
+    right_behind,
     tell_entries,
     wait_calls,
 )
 from traceviz_dag.analyze.intervals import number_groups
-from traceviz_dag.arrays import NONE, Bool, Int64
+from traceviz_dag.arrays import NONE, Bool, Int64, lookup
+from traceviz_dag.read.events import MISSING
 
 RECORDED, INFERRED = range(2)
 """Evidence of an edge between streams."""
@@ -80,11 +87,21 @@ def kernel_edges(kernels: RankKernels, waits: StreamWaits) -> KernelEdges:
         calls = replace(calls, entry=np.zeros_like(calls.entry))
     called = launched[np.isin(launched, calls.after[calls.entry])] if complete else launched
     entries = _entries(kernels, apart, called[~np.isin(called, recorded.waiting)], klass)
+    entries = together(entries, moved_entries(kernels, apart, calls, entries))
     between = within_items(kernels, apart)
     if complete:
         between = between.only(np.isin(between.waiting, calls.waiter) | kernels.in_graph[between.waiting])
-    calls = _without(calls, between.waiting)
+    between, all_calls = _since_calls(kernels, between, calls), calls
+    handed, used = handed_over(kernels, apart, calls, together(recorded, entries))
+    handed = handed.only(~np.isin(handed.waiting, between.waiting))
+    calls = calls.only(~used)
+    calls = _without(calls, apart, between.waiting[~np.isin(between.waiting, handed.waiting)])
+    between = together(between, handed)
+    calls = on_their_own_streams(kernels, apart, calls)
     at_once, used = awaited_at_once(kernels, apart, calls, klass)
+    if side_by_side(kernels):
+        inside = kernels.microbatch[at_once.waited_for] != MISSING
+        at_once = together(at_once.only(~inside), _since_calls(kernels, at_once.only(inside), all_calls))
     if not complete:
         others = launched[~left & ~np.isin(launched, at_once.waited_for)]
         at_once = together(at_once, _exits(kernels, apart, others, klass))
@@ -93,8 +110,8 @@ def kernel_edges(kernels: RankKernels, waits: StreamWaits) -> KernelEdges:
     open_ = launched[~np.isin(launched, np.concatenate([recorded.waited_for, at_once.waited_for]))]
     later, explained = awaited_later(kernels, rest, open_, klass, known)
     graphs = _in_graphs(kernels, apart, communications[kernels.in_graph[communications]], klass)
-    handed = passed_on(kernels, together(entries, _of(recorded, apart)), together(between, at_once, later))
-    inferred = together(entries, between, at_once, later, graphs, handed, in_communicator_order(kernels))
+    further = passed_on(kernels, together(entries, handed, _of(recorded, apart)), together(between, at_once, later))
+    inferred = together(entries, between, at_once, later, graphs, further, in_communicator_order(kernels))
     inferred = inferred.only(held(kernels, inferred.waiting, inferred.waited_for))
     untold = _untold(rest, explained, apart, together(recorded, inferred))
     return _edges(kernels, recorded, inferred, communications, untold)
@@ -112,25 +129,39 @@ def _classes(kernels: RankKernels, communications: Int64) -> Int64:
 
 
 def _entries(kernels: RankKernels, apart: Bool, members: Int64, klass: Int64) -> Waits:
-    """Communications wait for the work that was launched before them; else for that of their micro-batch's step."""
+    """Communications wait for the work that was launched before them, or for that of their micro-batch's step."""
     parts = [NO_WAITS]
-    for of_item in (False, True):
-        before, _ = neighbours(kernels, apart, members, of_item)
-        waits = across(kernels, members, before, kernels.launch_ns[members])
+    for some, of_item in _by_neighbourhood(kernels, members):
+        mine = some[~np.isin(klass[some], klass[together(*parts).waiting])]
+        before, _ = neighbours(kernels, apart, mine, of_item)
+        waits = across(kernels, mine, before, kernels.launch_ns[mine])
         parts.append(held_in_class(kernels, waits, klass[waits.waiting]))
-        members = members[~np.isin(klass[members], klass[parts[-1].waiting])]
     return together(*parts)
 
 
 def _exits(kernels: RankKernels, apart: Bool, members: Int64, klass: Int64) -> Waits:
-    """The work that is launched after communications waits for them; else that of their micro-batch's step."""
+    """The work that is launched after communications waits for them, or that of their micro-batch's step."""
     parts = [NO_WAITS]
-    for of_item in (False, True):
-        _, after = neighbours(kernels, apart, members, of_item)
-        waits = across(kernels, after, members, kernels.launch_ns[members])
+    for some, of_item in _by_neighbourhood(kernels, members):
+        mine = some[~np.isin(klass[some], klass[together(*parts).waited_for])]
+        _, after = neighbours(kernels, apart, mine, of_item)
+        waits = across(kernels, after, mine, kernels.launch_ns[mine])
+        if of_item:
+            # Its step is handed over when its next work is launched; until then the stream is another step's.
+            waits = replace(waits, since_ns=kernels.launch_ns[waits.waiting])
         parts.append(held_in_class(kernels, waits, klass[waits.waited_for]))
-        members = members[~np.isin(klass[members], klass[parts[-1].waited_for])]
     return together(*parts)
+
+
+def _by_neighbourhood(kernels: RankKernels, members: Int64) -> list[tuple[Int64, bool]]:
+    """Which communications to try, and whether with the work of their micro-batch's step, in turn.
+
+    Where steps run into each other, what is launched next to a step's communication is most likely another step's.
+    """
+    if not side_by_side(kernels):
+        return [(members, False), (members, True)]
+    inside = kernels.microbatch[members] != MISSING
+    return [(members[inside], True), (members, False), (members[~inside], True)]
 
 
 def _in_graphs(kernels: RankKernels, apart: Bool, members: Int64, klass: Int64) -> Waits:
@@ -142,12 +173,29 @@ def _in_graphs(kernels: RankKernels, apart: Bool, members: Int64, klass: Int64) 
     return together(entries, exits, in_graphs(kernels, apart, others))
 
 
-def _without(calls: WaitCalls, explained: Int64) -> WaitCalls:
-    """The calls that are not explained by a wait between streams that compute: one of each kernel that so waited."""
+def _since_calls(kernels: RankKernels, waits: Waits, calls: WaitCalls) -> Waits:
+    """The same waits, each since the last call of its thread before its launch, if there is one since the source's."""
+    since = waits.since_ns.copy()
+    for thread in np.unique(kernels.thread[waits.waiting]).tolist():
+        mine = np.flatnonzero(kernels.thread[waits.waiting] == thread)
+        called = calls.start_ns[(calls.thread == thread) & ~calls.entry]
+        last = lookup(called, np.searchsorted(called, kernels.launch_ns[waits.waiting[mine]]) - 1)
+        since[mine] = np.maximum(since[mine], last)
+    return replace(waits, since_ns=since)
+
+
+def _without(calls: WaitCalls, apart: Bool, explained: Int64) -> WaitCalls:
+    """The calls that are not explained by a wait between streams that compute: one of each kernel that so waited.
+
+    That is the last one that is not the first behind a communication, if there is one.
+    """
+    behind = np.zeros(len(calls.waiter), dtype=bool)
+    behind[first_behind(calls, right_behind(apart, calls))] = True
     mine = np.flatnonzero(np.isin(calls.waiter, explained) & ~calls.entry)
-    _, first = np.unique(calls.waiter[mine], return_index=True)
+    mine = mine[np.lexsort((-mine, behind[mine]))]
+    _, chosen = np.unique(calls.waiter[mine], return_index=True)
     kept = np.ones(len(calls.waiter), dtype=bool)
-    kept[mine[first]] = False
+    kept[mine[chosen]] = False
     return calls.only(kept)
 
 

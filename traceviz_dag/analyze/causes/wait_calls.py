@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -20,8 +20,13 @@ from traceviz_dag.analyze.causes.inferred_waits import (
     SLACK_NS,
     Waits,
     across,
+    held,
     held_in_class,
     in_order_of_launch,
+    launched_last,
+    neighbours,
+    side_by_side,
+    together,
 )
 from traceviz_dag.analyze.causes.rank_kernels import RankKernels
 from traceviz_dag.analyze.intervals import number_groups
@@ -32,7 +37,7 @@ from traceviz_dag.read.events import MISSING
 _LEAST_TOLD = 0.2
 """Share of the calls of a kind that must be told by their place for the others to be of the same class."""
 
-_SEND, _RECEIVE = OPERATIONS.index(Operation.SEND), OPERATIONS.index(Operation.RECEIVE)
+_SEND = OPERATIONS.index(Operation.SEND)
 
 _OF_A_CLASS = 0.9
 """Share of a class behind which a call must come for them to be synchronous."""
@@ -68,6 +73,7 @@ class WaitCalls:
         before: the kernel that its thread launched last before it; ``NONE`` where none.
         after: the kernel that its thread launches next.
         waiter: the work that waits by it: the next that any thread launches on a stream that computes.
+        stream: on which its thread launched its last work before it; ``NONE`` where none.
         entry: whether it is the last one before such a communication.
     """
 
@@ -76,6 +82,7 @@ class WaitCalls:
     before: Int64
     after: Int64
     waiter: Int64
+    stream: Int64
     entry: Bool
 
     def only(self, which: Int64 | Bool) -> WaitCalls:
@@ -86,6 +93,7 @@ class WaitCalls:
             before=self.before[which],
             after=self.after[which],
             waiter=self.waiter[which],
+            stream=self.stream[which],
             entry=self.entry[which],
         )
 
@@ -97,7 +105,7 @@ def wait_calls(kernels: RankKernels, apart: Bool, waits: StreamWaits) -> WaitCal
         apart: communications on streams of their own.
     """
     count = len(waits.call_ns)
-    before, after = (np.full(count, NONE, np.int64) for _ in range(2))
+    before, after, stream = (np.full(count, NONE, np.int64) for _ in range(3))
     launches = in_order_of_launch(kernels)
     computing = np.unique(kernels.stream[kernels.computes])
     work = launches[~apart[launches] & np.isin(kernels.stream[launches], computing)]
@@ -109,6 +117,9 @@ def wait_calls(kernels: RankKernels, apart: Bool, waits: StreamWaits) -> WaitCal
         at = np.searchsorted(kernels.launch_ns[queue], waits.call_ns[mine])
         before[mine] = lookup(queue, at - 1)
         after[mine] = lookup(queue, np.where(at < len(queue), at, NONE))
+        own = work[kernels.thread[work] == thread]
+        at = np.searchsorted(kernels.launch_ns[own], waits.call_ns[mine])
+        stream[mine] = lookup(kernels.stream, lookup(own, at - 1))
     # Only the last call before a launch lets its stream wait; those before it are of the stream that was current.
     last = np.ones(count, dtype=bool)
     by_launch = np.lexsort((waits.call_ns, after))
@@ -119,7 +130,8 @@ def wait_calls(kernels: RankKernels, apart: Bool, waits: StreamWaits) -> WaitCal
     waiter = np.where(known, waits.waiter, waiter)
     entry = np.where(known, apart[waits.waiter], entry)
     after = np.where(known & entry, waits.waiter, after)
-    return WaitCalls(waits.call_ns, waits.thread, before, after, waiter, entry)
+    stream = np.where(known, kernels.stream[waits.waiter], stream)
+    return WaitCalls(waits.call_ns, waits.thread, before, after, waiter, stream, entry)
 
 
 def tell_entries(calls: WaitCalls, communications: Int64) -> bool:
@@ -129,27 +141,116 @@ def tell_entries(calls: WaitCalls, communications: Int64) -> bool:
     return bool(np.isin(communications, calls.after[calls.entry]).mean() >= HOLDS_IN)
 
 
+def handed_over(kernels: RankKernels, apart: Bool, calls: WaitCalls, known: Waits) -> tuple[Waits, Bool]:
+    """Waits between streams that compute that calls tell, and which calls these are.
+
+    A thread that launched its last work on one stream, and lets another one wait for what it launches next, hands the
+    work over: this waits for all that is on the first stream. That counts for kernels of a kind, or behind kernels of a
+    kind, of which one at least visibly waited for nothing else, if it held for all of them.
+
+    Args:
+        known: waits of communications for work.
+    """
+    used = np.zeros(len(calls.start_ns), dtype=bool)
+    streams = lookup(kernels.stream, calls.waiter)
+    open_ = ~calls.entry & (calls.waiter >= 0) & (calls.stream >= 0) & (calls.stream != streams)
+    open_[first_behind(calls, right_behind(apart, calls))] = False
+    open_ = np.flatnonzero(open_)
+    # Of each thread the last call before the launch: those before it are of the stream that was current.
+    order = open_[np.lexsort((calls.start_ns[open_], calls.thread[open_], calls.waiter[open_]))]
+    if not len(order):
+        return NO_WAITS, used
+    last = np.append((np.diff(calls.waiter[order]) != 0) | (np.diff(calls.thread[order]) != 0), True)
+    order = order[last]
+    source = launched_last(kernels, ~apart, calls.stream[order], calls.start_ns[order])
+    order, source = order[source >= 0], source[source >= 0]
+    waits = Waits(calls.waiter[order], source, calls.start_ns[order])
+    ready = _ready(kernels, known)[waits.waiting]
+    start, end = kernels.start_ns[waits.waiting], kernels.end_ns[waits.waited_for]
+    visible = (start - ready > AT_ONCE_NS) & (start - end <= AT_ONCE_NS) & held(kernels, waits.waiting, source)
+    parts = [NO_WAITS]
+    for side in (waits.waiting, waits.waited_for):
+        number = number_groups(kernels.signature[side])[1]
+        seen = np.bincount(number, weights=visible) > 0
+        parts.append(held_in_class(kernels, waits.only(seen[number]), number[seen[number]]))
+    found = together(*parts)
+    used[order] = np.isin(waits.waiting, found.waiting)
+    return found, used
+
+
+def moved_entries(kernels: RankKernels, apart: Bool, calls: WaitCalls, entries: Waits) -> Waits:
+    """Waits of communications that are called on another stream than their step's last work ran on.
+
+    Two streams compute. A call ahead of the one that lets the communication wait then hands the step over from the
+    stream of its work, so the communication is called on the other one and waits for what was launched there last.
+
+    Args:
+        entries: waits of communications for the work of their step.
+    """
+    computing = np.unique(kernels.stream[kernels.computes])
+    ahead = ~calls.entry & np.isin(calls.after, entries.waiting)
+    ahead[first_behind(calls, right_behind(apart, calls))] = False
+    if len(computing) != _TWO or not ahead.any():
+        return NO_WAITS
+    moved = entries.only(np.isin(entries.waiting, calls.after[ahead]))
+    moved = moved.only(kernels.microbatch[moved.waiting] != MISSING)
+    moved = moved.only(np.isin(kernels.stream[moved.waited_for], computing))
+    other = computing.sum() - kernels.stream[moved.waited_for]
+    source = launched_last(kernels, ~apart, other, moved.since_ns)
+    waits = across(kernels, moved.waiting, source, moved.since_ns)
+    return held_in_class(kernels, waits, kernels.what[waits.waiting])
+
+
+_TWO = 2
+"""Streams that compute: work that is handed over from one goes to the other."""
+
+
+def on_their_own_streams(kernels: RankKernels, apart: Bool, calls: WaitCalls) -> WaitCalls:
+    """Let calls before a launch of another thread hold the next work on the stream on which their own launched last."""
+    order = in_order_of_launch(kernels)
+    order = order[~apart[order]]
+    waiter = calls.waiter.copy()
+    others = ~calls.entry & (waiter >= 0) & (lookup(kernels.thread, waiter) != calls.thread)
+    for stream in np.unique(calls.stream[others & (calls.stream >= 0)]).tolist():
+        mine = np.flatnonzero(others & (calls.stream == stream))
+        own = order[kernels.stream[order] == stream]
+        at = np.searchsorted(kernels.launch_ns[own], calls.start_ns[mine])
+        waiter[mine] = lookup(own, np.where(at < len(own), at, NONE))
+    return replace(calls, waiter=waiter)
+
+
 def awaited_at_once(kernels: RankKernels, apart: Bool, calls: WaitCalls, klass: Int64) -> tuple[Waits, Bool]:
     """Waits for communications that a call right behind them is for, and which calls these are.
 
     Args:
         klass: number of the class of each kernel that is a communication.
     """
-    directly = ~calls.entry & (lookup(apart.astype(np.int64), calls.before) == 1) & (calls.waiter >= 0)
-    places = np.flatnonzero(directly)
-    places = places[~_in_a_row(kernels, calls, np.flatnonzero(klass >= 0), places)]
-    # Of several calls behind one communication, the first.
-    _, first = np.unique(calls.before[places], return_index=True)
-    places = places[first]
+    places = right_behind(apart, calls)
+    places = first_behind(calls, places[~_in_a_row(kernels, calls, np.flatnonzero(klass >= 0), places)])
     source = calls.before[places]
     found = np.bincount(klass[source], minlength=int(klass.max(initial=0)) + 1)
     share = found / np.maximum(np.bincount(klass[klass >= 0], minlength=len(found)), 1)
     places = places[share[klass[source]] >= _OF_A_CLASS]
-    waits = across(kernels, calls.waiter[places], calls.before[places], calls.start_ns[places])
+    waiter = calls.waiter[places]
+    if side_by_side(kernels):
+        # What runs into each other is launched in turn: the next work of its own step waits for a communication.
+        _, following = neighbours(kernels, apart, calls.before[places], of_item=True)
+        waiter = np.where((kernels.microbatch[calls.before[places]] != MISSING) & (following >= 0), following, waiter)
+    waits = across(kernels, waiter, calls.before[places], calls.start_ns[places])
     kept = held_in_class(kernels, waits, klass[waits.waited_for])
     used = np.zeros(len(calls.start_ns), dtype=bool)
     used[places] = np.isin(calls.before[places], kept.waited_for)
     return kept, used
+
+
+def right_behind(apart: Bool, calls: WaitCalls) -> Int64:
+    """The calls behind a communication of their thread, where the thread launches nothing between them."""
+    return np.flatnonzero(~calls.entry & (lookup(apart.astype(np.int64), calls.before) == 1) & (calls.waiter >= 0))
+
+
+def first_behind(calls: WaitCalls, places: Int64) -> Int64:
+    """Of several calls behind one communication, the first."""
+    return places[np.unique(calls.before[places], return_index=True)[1]]
 
 
 def _in_a_row(kernels: RankKernels, calls: WaitCalls, communications: Int64, places: Int64) -> Bool:
@@ -235,10 +336,13 @@ def _ready(kernels: RankKernels, known: Waits) -> Int64:
 
 
 def _seen(kernels: RankKernels, waiter: Int64, called: Int64, communications: Int64, ready: Int64) -> dict[int, int]:
-    """Calls whose kernel visibly waited → for which communication: the last one that had ended when it started."""
-    late = np.flatnonzero(kernels.start_ns[waiter] - ready[waiter] > AT_ONCE_NS)
-    # Of several calls before one kernel nobody knows which it is.
-    late = late[np.bincount(waiter, minlength=1)[waiter[late]] == 1]
+    """Calls whose kernel visibly waited → for which communication: the last one that had ended when it started.
+
+    Of several calls before one kernel nobody knows which it is; the last one stands for them.
+    """
+    _, last = np.unique(waiter[::-1], return_index=True)
+    late = np.sort(len(waiter) - 1 - last)
+    late = late[kernels.start_ns[waiter[late]] - ready[waiter[late]] > AT_ONCE_NS]
     ended = communications[np.argsort(kernels.end_ns[communications], kind="stable")]
     at = np.searchsorted(kernels.end_ns[ended], kernels.start_ns[waiter[late]] + SLACK_NS, side="right") - 1
     late, source = late[at >= 0], ended[at[at >= 0]]
@@ -255,10 +359,13 @@ def _told_by_place(
     First thread by thread: what a thread launches in a row, the calls that follow in a row are for. Then over all
     threads, kernel by kernel: calls before one kernel are for all that is open, if they are as many.
 
+    A message that is sent holds nothing up that the place of a call could tell: only sight tells that one was awaited.
+
     Args:
         seen: calls → communications that are known; these are not open to others.
     """
-    order = communications[np.argsort(kernels.launch_ns[communications], kind="stable")]
+    order = communications[kernels.operation[communications] != _SEND]
+    order = order[np.argsort(kernels.launch_ns[order], kind="stable")]
     taken, threads = set(seen.values()), calls.thread[usable]
     result: dict[int, int] = {}
     for thread in np.unique(threads).tolist():
@@ -283,14 +390,12 @@ def _told_by_place(
 def _for_calls(kernels: RankKernels, waiter: Int64, fresh: list[int], calls: int) -> list[int]:
     """For which communications of some that were launched in a row some calls are, in this order; none if unsure.
 
-    On one stream, or before one kernel, the order of launch is the only one in which each call has a use. Of messages
-    in both directions, a lone call is for the one that is received.
+    On one stream, or before one kernel, the order of launch is the only one in which each call has a use. Of more calls
+    before one kernel, the first are for them: the others came later and are for something that was launched before.
     """
-    if len(fresh) == calls and (len(set(kernels.stream[fresh].tolist())) == 1 or len(set(waiter.tolist())) == 1):
-        return fresh
-    received = [each for each in fresh if kernels.operation[each] == _RECEIVE]
-    messages = all(kernels.operation[each] in (_SEND, _RECEIVE) for each in fresh)
-    return received if messages and len(received) == calls < len(fresh) else []
+    one_waiter = len(set(waiter.tolist())) == 1
+    ordered = one_waiter or len(set(kernels.stream[fresh].tolist())) == 1
+    return fresh if ordered and (len(fresh) == calls or (one_waiter and len(fresh) < calls)) else []
 
 
 def _bursts(
