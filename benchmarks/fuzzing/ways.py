@@ -104,11 +104,12 @@ class _OneRank:
 def records(path: Path, chance: random.Random) -> str:
     """What the command prints of records."""
     from traceviz_dag.commands.what_if.of_records import what_if_of_records
+    from traceviz_dag.commands.what_if.wanted import Wanted
 
     printed = io.StringIO()
     try:
         with contextlib.redirect_stdout(printed):
-            what_if_of_records(path, json=chance.random() < 0.5, limit=0)
+            what_if_of_records(path, json=chance.random() < 0.5, limit=0, wanted=Wanted((), (), (), (), ()))
     except IncompleteError as error:
         check_line(str(error))
         return PARTIAL

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -101,10 +102,19 @@ def test_workers_end_with_the_process_that_started_them(tmp_path: Path, work: st
     deadline = time.monotonic() + ORPHAN_SECONDS
     while processes_with(mark) and time.monotonic() < deadline:
         time.sleep(0.05)
-    left = processes_with(mark)
+    left = {process: told(process) for process in processes_with(mark)}
     for process in left:
         os.kill(process, signal.SIGKILL)
     assert not left
+
+
+def told(process: int) -> str:
+    """What a process is, and what it waits for."""
+    place = Path("/proc", str(process))
+    with suppress(OSError):
+        words = (place / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")[:100]
+        return f"{words} {(place / 'status').read_text()[:200]} {(place / 'wchan').read_text()}"
+    return "gone"
 
 
 def sleep_long(_: int) -> None:

@@ -93,6 +93,9 @@ def end_with_parent() -> None:
     parent = multiprocessing.parent_process()
     if parent is None:
         return
+    # A job in the background ignores interrupts; Dagster then ignores SIGTERM alike, and workers inherit that: a broken
+    # pool would wait forever for workers that it has told to end.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if _libc is not None and os.getppid() != parent.pid:
         # The parent here is the server that workers fork from, which ends with the process that started it. The
         # system's signal also reaches a worker that is busy in a library. (It is sent when the starting *thread*

@@ -18,7 +18,8 @@ _PATH = f"""
         max(ns) / sum(ns) AS share, (SELECT count(DISTINCT coalesce(step, -1)) FROM path_segments {_HERE}) AS steps,
         (SELECT count(*) FROM edges WHERE kind = 'event' AND edge_evidence = 'recorded') AS recorded,
         (SELECT count(*) FROM edges WHERE kind = 'event' AND edge_evidence = 'inferred') AS inferred,
-        (SELECT count(*) FROM edges WHERE edge_evidence = 'unknown') AS unknown,
+        (SELECT count(waited_for_kernel_id) FROM edges WHERE edge_evidence = 'unknown') AS unknown,
+        (SELECT count(*) FROM edges WHERE waited_for_kernel_id IS NULL) AS calls,
         (SELECT count(*) FROM edges WHERE kind = 'synchronisation') AS hosts
     FROM by_rank
 """
@@ -140,7 +141,8 @@ CAUSES = (
     ),
     Sentence(
         r"waits between streams: (?P<v_recorded>\d+) recorded, (?P<v_inferred>\d+) inferred; of hosts for their GPU: "
-        r"(?P<v_hosts>\d+)(; of (?P<v_unknown>\d+) communications nothing tells what waited for them)? "
+        r"(?P<v_hosts>\d+)(; of (?P<v_unknown>\d+) communications nothing tells what waited for them)?"
+        r"(; of (?P<v_calls>\d+) waits nothing tells for what)? "
         r"\(table path_edges\)",
         _PATH,
     ),
