@@ -126,8 +126,8 @@ def test_a_failed_rank_holds_the_aggregates_back_until_it_is_mended(tmp_path):
     assert loop.news() == ALL_OF_7
 
 
-def test_changed_rules_recompute_every_rank_and_no_topology(computed, tmp_path):
-    rules = tmp_path / "rules.toml"
+def test_changed_rules_recompute_every_rank_and_no_topology(computed):
+    rules = computed.home / "rules.toml"
     rules.write_text(
         '[[frame]]\nname = "mine"\non = ["python_function"]\npatterns = ["*nothing_like_it*"]\nphase = "other"\n'
     )
