@@ -1,12 +1,17 @@
 """Runs of Dagster in the program's own process."""
 
+import signal
 import subprocess
 import sys
 
+import dagster as dg
 import pytest
+
+from traceviz_dag.orchestration.step_runs import materialise
 
 _INTERRUPTED = """
 import signal
+import threading
 import time
 import weakref
 
@@ -38,6 +43,13 @@ def while_something_is_collected():
     time.sleep(60)
 
 
+def while_something_is_collected_and_threads_start_slowly():
+    # As on a machine with much else to do.
+    start = threading.Thread.start
+    threading.Thread.start = lambda thread: (start(thread), time.sleep(0.5))
+    while_something_is_collected()
+
+
 def while_nothing_is_raised():
     # As Dagster does while it stores events, and forgets what came.
     former = signal.signal(signal.SIGINT, lambda *_: None)
@@ -59,7 +71,12 @@ with dg.instance_for_test() as instance:
 
 
 @pytest.mark.parametrize(
-    "place", ["while_a_connection_closes", "while_something_is_collected", "while_nothing_is_raised"]
+    "place",
+    [
+        "while_a_connection_closes",
+        "while_something_is_collected_and_threads_start_slowly",
+        "while_nothing_is_raised",
+    ],
 )
 def test_an_interrupt_ends_a_run_wherever_it_comes_and_prints_no_traceback(place):
     done = subprocess.run(
@@ -70,3 +87,19 @@ def test_an_interrupt_ends_a_run_wherever_it_comes_and_prints_no_traceback(place
         timeout=120,
     )
     assert (done.stdout, done.stderr, done.returncode) == ("stopped\n", "", 0)
+
+
+@dg.asset
+def nothing() -> None:
+    """An asset that does nothing."""
+
+
+def test_a_job_in_the_background_can_still_be_ended_after_a_run():
+    former = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with dg.instance_for_test() as instance:
+            materialise("of_nothing", instance, [nothing], [nothing], {})
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGINT, former)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -3,6 +3,9 @@
 Dagster raises an interrupt wherever Python happens to be when it comes. In a finaliser or a weak reference's callback
 Python prints such an error and goes on as if nothing had happened; where Dagster holds interrupts back to store its
 events, one that comes late is forgotten; SQLAlchemy logs it with its traceback while it closes a connection.
+
+Dagster also treats a request to end (SIGTERM) as an interrupt, and goes on doing so: where interrupts are ignored, as in
+a job in the background, nobody could end the process after its first run.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import CodeType, FrameType
 
 import dagster as dg
 
@@ -26,7 +30,7 @@ _AGAIN_SECONDS = 0.02
 def interrupts_arrive() -> Iterator[None]:
     """Whatever happens to an interrupt inside, KeyboardInterrupt leaves the block, at its end at the latest.
 
-    In another thread than the main one, which gets no interrupts, this does nothing.
+    What SIGTERM does is the same behind the block as before it. In another thread than the main one, which gets no interrupts, this does nothing.
 
     Raises:
         KeyboardInterrupt: the user interrupted it.
@@ -40,13 +44,15 @@ def interrupts_arrive() -> Iterator[None]:
         hearing.setblocking(False)
         # Python writes the number of every signal there, whoever handles it.
         former = signal.set_wakeup_fd(hearing.fileno(), warn_on_full_buffer=False)
+        ended_by = signal.getsignal(signal.SIGTERM)
         try:
             yield
         except dg.DagsterExecutionInterruptedError:
             raise KeyboardInterrupt from None
         finally:
+            signal.signal(signal.SIGTERM, ended_by)
             signal.set_wakeup_fd(former)
-        if _read(heard).count(signal.SIGINT):
+        if {signal.SIGINT, signal.SIGTERM}.intersection(_read(heard)):
             raise KeyboardInterrupt
 
 
@@ -60,15 +66,23 @@ def _read(heard: socket.socket) -> bytes:
 @contextmanager
 def _swallowed_interrupts_come_again() -> Iterator[None]:
     former = sys.unraisablehook
-    again: list[threading.Timer] = []
+    main = threading.get_ident()
+    told, ended = threading.Lock(), threading.Event()
 
     def hook(unraisable: sys.UnraisableHookArgs) -> None:
         if isinstance(unraisable.exc_value, _INTERRUPTS):
-            # A moment later, when the main thread has left the place that swallows it.
-            again.append(threading.Timer(_AGAIN_SECONDS, os.kill, (os.getpid(), signal.SIGINT)))
-            again[-1].start()
+            threading.Thread(target=interrupt_again, name="interrupts again", daemon=True).start()
         else:
             former(unraisable)
+
+    def interrupt_again() -> None:
+        # A moment later, when the main thread has left the place that swallows it: this hook swallows it, too.
+        while not ended.wait(_AGAIN_SECONDS):
+            if not _is_inside(hook.__code__, sys._current_frames().get(main)):
+                break
+        with told:
+            if not ended.is_set():
+                os.kill(os.getpid(), signal.SIGINT)
 
     sys.unraisablehook = hook
     try:
@@ -76,8 +90,14 @@ def _swallowed_interrupts_come_again() -> Iterator[None]:
     finally:
         sys.unraisablehook = former
         # What was swallowed at the very end is told by the end of the block, and must not strike behind it.
-        for timer in again:
-            timer.cancel()
+        with told:
+            ended.set()
+
+
+def _is_inside(code: CodeType, frame: FrameType | None) -> bool:
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    return frame is not None
 
 
 @contextmanager
