@@ -145,7 +145,11 @@ def _changed(table: pa.Table, chance: random.Random) -> pa.Table:
 
 
 def _with_odd_cells(column: pa.ChunkedArray, chance: random.Random) -> pa.ChunkedArray | pa.Array:
-    cells = column.to_pylist()
+    try:
+        cells = column.to_pylist()
+    except UnicodeDecodeError:
+        # An earlier change made texts of bytes that are none.
+        return column
     numbers = _REALS if pa.types.is_floating(column.type) else _INTEGERS
     values = _WORDS if isinstance(next((cell for cell in cells if cell is not None), 0), str) else numbers
     for row in chance.sample(range(len(cells)), min(len(cells), chance.choice((1, 1, 3, len(cells))))):

@@ -6,7 +6,7 @@ import pytest
 
 from tests.simulate.conftest import CONFIGURATIONS, small
 from traceviz_dag.errors import UsageError
-from traceviz_dag.simulate.settings import Edges, Faults, Graphs, JobSettings, Recompute
+from traceviz_dag.simulate.settings import Edges, Faults, Graphs, JobSettings, Layout, Recompute
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
@@ -41,8 +41,12 @@ def test_configurations_are_valid(name):
         (small(edges=Edges(missing_rank=9)), "missing rank: rank 9"),
         *((small(clock_skew_ms=skew), "--clock-skew") for skew in (float("nan"), float("inf"), 1e300, -1.0)),
         *((small(clock_drift_ppm=drift), "--clock-drift") for drift in (float("nan"), float("-inf"), 1e300)),
-        (small(layers=1_000_000_000), "runs of layers on a rank"),
-        (small(microbatches=1_000_000_000), "runs of layers on a rank"),
+        (small(edges=Edges(missing_rank=1, truncated_rank=1), dp=2), "rank 1 cannot be both missing and truncated"),
+        (JobSettings(edges=Edges(missing_rank=0)), "leaves a job of one rank without any file"),
+        (small(layers=1_000_000_000), "runs of layers; simulate up to 500,000"),
+        (small(microbatches=1_000_000_000), "runs of layers; simulate up to 500,000"),
+        (small(iterations=100_000, layout=Layout.TENSORBOARD), "steps of one file is"),
+        (small(dp=20_000), "20,000 ranks; simulate up to 16,384"),
         (small(iterations=1_000_000_000), "ranks x --iterations"),
     ],
 )

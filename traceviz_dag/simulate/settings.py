@@ -276,20 +276,27 @@ def _said(*faults: tuple[bool, str]) -> list[str]:
     return [fault for applies, fault in faults if applies]
 
 
-_MOST_LAYER_RUNS, _MOST_TRACES = 100_000, 1_000_000
+_MOST_RANKS, _MOST_LAYER_RUNS, _MOST_TRACES = 16_384, 500_000, 1_000_000
+"""A rank takes 1.3 MB of memory, a run of a layer 40 kB: 20 GB each at most."""
+
 _MOST_SKEW_MS, _MOST_DRIFT_PPM = 3_600_000, 10_000
 
 
 def _extent_faults(s: JobSettings) -> list[str]:
     """What would take more memory than machines have, and clocks that no machine has; NaN is none."""
-    runs, traces = -(-s.layers // s.pp) * s.microbatches, s.world * s.iterations
+    # Steps that share a file, as they do in an export, are in memory together.
+    together = 1 if s.layout is Layout.ITERATION and s.format is Format.KINETO else s.iterations
+    runs, traces = -(-s.layers // s.pp) * s.microbatches * s.world * together, s.world * s.iterations
     skew, drift = s.clock_skew_ms, s.clock_drift_ppm
+    steps = f" x {together} steps of one file" if together > 1 else ""
     return _said(
+        (s.world > _MOST_RANKS, f"--tp x --cp x --dp x --pp is {s.world:,} ranks; simulate up to {_MOST_RANKS:,}"),
         (
             runs > _MOST_LAYER_RUNS,
-            f"--layers x --microbatches / pp is {runs:,} runs of layers on a rank; simulate up to {_MOST_LAYER_RUNS:,}",
+            f"{s.world:,} ranks x --layers / pp x --microbatches{steps} is {runs:,} runs of layers; simulate up to "
+            f"{_MOST_LAYER_RUNS:,}",
         ),
-        (traces > _MOST_TRACES, f"{traces:,} ranks x --iterations; simulate up to {_MOST_TRACES:,}"),
+        (traces > _MOST_TRACES, f"{s.world:,} ranks x --iterations is {traces:,}; simulate up to {_MOST_TRACES:,}"),
         (not 0 <= skew <= _MOST_SKEW_MS, f"--clock-skew {skew}: clocks differ by 0 to {_MOST_SKEW_MS:,} ms"),
         (not abs(drift) <= _MOST_DRIFT_PPM, f"--clock-drift {drift}: clocks drift by up to {_MOST_DRIFT_PPM:,} ppm"),
     )
@@ -356,7 +363,12 @@ def _rank_faults(s: JobSettings) -> list[str]:
     named |= {"GC pause": s.faults.garbage_collection, "hidden synchronisation": s.faults.hidden_synchronisation}
     named |= {"missing rank": s.edges.missing_rank, "duplicate rank": s.edges.duplicate_rank}
     named |= {"truncated rank": s.edges.truncated_rank, "rank without header": s.edges.without_distributed_info}
-    return [
+    missing, truncated = s.edges.missing_rank, s.edges.truncated_rank
+    without_files = _said(
+        (missing == 0 and s.world == 1, "--missing-rank 0 leaves a job of one rank without any file; raise --dp"),
+        (missing is not None and missing == truncated, f"rank {missing} cannot be both missing and truncated"),
+    )
+    return without_files + [
         f"{what}: rank {rank} is outside the world of {s.world} ranks"
         for what, rank in named.items()
         if rank is not None and not 0 <= rank < s.world

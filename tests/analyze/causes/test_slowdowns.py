@@ -7,9 +7,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner
 
 from traceviz_dag.analyze.causes.records_work import records_work
 from traceviz_dag.analyze.causes.slowdowns import slowdowns
+from traceviz_dag.commands.main import app
 from traceviz_dag.errors import BadInputError, NoEvidenceError
 from traceviz_dag.read.records.pipeline_records import read_pipeline_records
 
@@ -93,6 +95,22 @@ def test_a_slow_rank_and_its_stage_are_charged_and_a_healthy_job_is_not(tmp_path
     assert max(slow.by_data_parallel_rank, key=slow.by_data_parallel_rank.__getitem__) == 1
     assert slow.slowest_ranks == ((1, 1),)
     assert slow.recovered_by_slowest_ranks > 0.9
+
+
+def test_where_no_time_is_lost_no_share_of_it_is_won_back_and_the_command_says_why(tmp_path):
+    rows = [row for rank in range(2) for stage in range(2) for row in _rows(1, rank, stage, transfer=0)]
+    path = _write(tmp_path, rows)
+    found = _found(path)
+    assert found.slowdown == pytest.approx(1)
+    assert found.recovered_by_last_stage is found.recovered_by_slowest_ranks is None
+    text, answer = (
+        CliRunner().invoke(app, ["what-if", "--records", str(path), *more]).stdout for more in ((), ("--json",))
+    )
+    reason = "the step is no longer than the ideal one, so no time is lost"
+    assert f"  {reason}: no part of the job can win any back\n" in text
+    told = json.loads(answer)
+    shares = (told["recovered_by_last_stage"], told["recovered_by_slowest_ranks"], told["recovered_reason"])
+    assert shares == (None, None, reason)
 
 
 def test_a_step_that_lacks_operations_is_left_out_and_named(tmp_path):

@@ -22,6 +22,9 @@ SLOWEST_SHARE = 0.03
 """The share of ranks that "the slowest ranks" are."""
 
 _MEAN = (Operation.FORWARD, Operation.BACKWARD, Operation.GARBAGE_COLLECTION, Operation.OPTIMIZER)
+_LEAST_LOST_NS = 1.0
+"""Times are recorded in nanoseconds: less is no loss, but what floating-point sums leave."""
+
 _MOST_CASES = 64
 """Sets of durations that are replayed at once: 50 MB for 100,000 operations."""
 
@@ -35,9 +38,10 @@ class Slowdowns:
         ideal_step_ns: the step with ideal durations.
         by_stage, by_data_parallel_rank, by_operation: the step in which only one stage, rank or kind of operation has
             its own durations, over the ideal step: 1 where these cost nothing. Sends and receives count together.
-        recovered_by_last_stage: the share of the lost time that ideal durations in the last stage win back.
+        recovered_by_last_stage: the share of the lost time that ideal durations in the last stage win back; None where
+            the step is no longer than the ideal one, so that no time is lost.
         slowest_ranks: (data-parallel rank, stage) of the slowest 3 % of the ranks, the slowest first.
-        recovered_by_slowest_ranks: the share that ideal durations on these win back.
+        recovered_by_slowest_ranks: the share that ideal durations on these win back, or None likewise.
     """
 
     step_ns: float
@@ -45,9 +49,9 @@ class Slowdowns:
     by_stage: Mapping[int, float]
     by_data_parallel_rank: Mapping[int, float]
     by_operation: Mapping[str, float]
-    recovered_by_last_stage: float
+    recovered_by_last_stage: float | None
     slowest_ranks: tuple[tuple[int, int], ...]
-    recovered_by_slowest_ranks: float
+    recovered_by_slowest_ranks: float | None
 
     @property
     def slowdown(self) -> float:
@@ -87,7 +91,7 @@ def slowdowns(work: RecordsWork) -> Slowdowns:
         chosen |= (work.data_parallel_rank == rank) & (work.stage == stage)
     mended = _mean_steps(work, own, ideal, [work.stage != stages[-1], ~chosen])
     lost = step - nothing
-    recovered = [(step - each) / lost if lost else math.nan for each in mended]
+    recovered = [(step - each) / lost if lost >= _LEAST_LOST_NS else None for each in mended]
     return Slowdowns(
         step,
         nothing,

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from traceviz_dag.analyze.causes.records_edits import RecordsEdit, RecordsWhatIf
     from traceviz_dag.analyze.causes.slowdowns import Slowdowns
 
+_NOTHING_LOST = "the step is no longer than the ideal one, so no time is lost"
+
 
 def what_if_of_records(path: Path, json: bool, limit: int, wanted: Wanted) -> None:
     """Print the slowdown of a job, what ideal durations would win back, and what edits would gain.
@@ -86,6 +88,7 @@ def _answer(path: Path, found: Slowdowns, steps: int, faults: list[str]) -> dict
         "slowdown": found.slowdown,
         "recovered_by_last_stage": found.recovered_by_last_stage,
         "recovered_by_slowest_ranks": found.recovered_by_slowest_ranks,
+        "recovered_reason": _NOTHING_LOST if found.recovered_by_last_stage is None else None,
         "slowest_ranks": [{"data_parallel_rank": rank, "stage": stage} for rank, stage in found.slowest_ranks],
         "stages": _effects("stage", found.by_stage),
         "data_parallel_ranks": _effects("data_parallel_rank", found.by_data_parallel_rank),
@@ -109,11 +112,13 @@ def _print(path: Path, found: Slowdowns, steps: int, faults: list[str], limit: i
         f"{found.slowdown:.3f} times the {milliseconds(round(found.ideal_step_ns))} ms that it would take if all ranks "
         "and stages were alike"
     )
-    typer.echo(
-        f"  ideal durations in the last stage ({last}) win back {percent(found.recovered_by_last_stage)} of that loss"
-    )
-    share = percent(found.recovered_by_slowest_ranks)
-    typer.echo(f"  ideal durations on the slowest 3% of the ranks win back {share}: {named}")
+    if found.recovered_by_last_stage is None:
+        typer.echo(f"  {_NOTHING_LOST}: no part of the job can win any back")
+    else:
+        share = percent(found.recovered_by_last_stage)
+        typer.echo(f"  ideal durations in the last stage ({last}) win back {share} of that loss")
+        share = percent(found.recovered_by_slowest_ranks)
+        typer.echo(f"  ideal durations on the slowest 3% of the ranks win back {share}: {named}")
     effects: Mapping[Any, float]
     for name, effects in (
         ("stage", found.by_stage),
