@@ -4,8 +4,8 @@ Dagster raises an interrupt wherever Python happens to be when it comes. In a fi
 Python prints such an error and goes on as if nothing had happened; where Dagster holds interrupts back to store its
 events, one that comes late is forgotten; SQLAlchemy logs it with its traceback while it closes a connection.
 
-Dagster also treats a request to end (SIGTERM) as an interrupt, and goes on doing so: where interrupts are ignored, as in
-a job in the background, nobody could end the process after its first run.
+Dagster also treats a request to end (SIGTERM) as an interrupt, and goes on doing so: where interrupts are ignored, as
+in a job in the background, nobody could end the process after its first run.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ _AGAIN_SECONDS = 0.02
 def interrupts_arrive() -> Iterator[None]:
     """Whatever happens to an interrupt inside, KeyboardInterrupt leaves the block, at its end at the latest.
 
-    What SIGTERM does is the same behind the block as before it. In another thread than the main one, which gets no interrupts, this does nothing.
+    SIGTERM counts as an interrupt inside; behind the block it does what it did before. In another thread than the main
+    one, which gets no interrupts, this does nothing.
 
     Raises:
         KeyboardInterrupt: the user interrupted it.
