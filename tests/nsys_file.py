@@ -101,6 +101,12 @@ class Export:
             },
         )
 
+    def system_call(
+        self, start: int, end: int, name: str = "poll", process: int = PROCESS, thread: int = THREAD
+    ) -> None:
+        values = {"start": start, "end": end, "globalTid": global_tid(process, thread), "nameId": self.string(name)}
+        self.add("OSRT_API", values)
+
     def synchronization(
         self,
         start: int,

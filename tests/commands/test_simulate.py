@@ -69,6 +69,14 @@ def test_exports_answer_nsys_commands_and_are_held_against_the_truth(tmp_path: P
         for figure, kind in (("compute_ns", "computation"), ("communication_ns", "communication")):
             own = kernels[kernels.kind == kind]
             assert found[figure] == union_ns(zip(own.ts_ns, own.ts_ns + own.dur_ns, strict=True))
+    # The activations of a micro-batch in bfloat16; a kernel that sends and receives sends one.
+    exchanged = [
+        row
+        for row in _answer("nsys", "nccl", str(job / "node1.sqlite"), "--home", str(home))
+        if row["operation"] == "SendRecv"
+    ]
+    assert len(exchanged) == 2
+    assert all(row["bytes"] == row["count"] * 2 * 512 * 256 > 0 for row in exchanged)
     accuracy = _answer("accuracy", str(job), "--home", str(home))
     assert (accuracy["ranks"], accuracy["iterations"]) == (4, [0, 1])
     assert accuracy["kernels"] == accuracy["kernels_read"] > 0 == accuracy["kernels_not_in_truth"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
@@ -175,8 +176,9 @@ def test_communication_has_the_communicator_and_size_of_the_call_that_launched_i
     export.kernel(30, 60, "ncclDevKernel_AllReduce_Sum_bf16_RING_LL", correlation=1)
     for start, end, name, size in (
         (100, 110, "ncclGroupStart", 0),
-        (111, 115, "ncclSend", 40),
-        (116, 119, "ncclRecv", 40),
+        (111, 112, "ncclSend", 30),
+        (113, 115, "ncclSend", 10),
+        (116, 119, "ncclRecv", 70),
     ):
         export.range(start, end, name, payload=payload % (2, size) if size else None)
     export.range(120, 140, "ncclGroupEnd")
@@ -225,6 +227,46 @@ def test_a_gpu_without_activity_is_an_error_that_names_those_with_some(tmp_path)
         activities(profile, load_rules(), [3])
     with pytest.raises(UsageError, match="ends before it starts"):
         Clip.of_seconds(3, 2)
+    for times in ((float("nan"), 2), (0, float("inf")), (0, 1e300)):
+        with pytest.raises(UsageError, match="seconds of the capture's clock"):
+            Clip.of_seconds(*times)
+
+
+def test_a_window_is_cut_to_what_the_profile_covers_and_refused_outside_of_it(shared_data):
+    """Over 2 s of a profile of 0.3 s, what was not recorded would count as idle."""
+    path = shared_data / "nsys" / "mfu_2gpu_before.sqlite"
+    with sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True) as connection:
+        spans = [
+            connection.execute(f'SELECT min(start), max("end") FROM {table}').fetchone()
+            for table in (*(f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY", "RUNTIME")), "NVTX_EVENTS")
+        ]
+    covered = Clip(min(start for start, _ in spans), max(end for _, end in spans))
+    assert Clip.of_seconds(60, 62).within(_profile(path)) == covered
+    measures = gpu_overlap(_gpu(path, 1), covered)
+    assert (measures.busy_ns, measures.idle_ns) == (267275916, covered.end_ns - covered.start_ns - 267275916)
+    inside = Clip(covered.start_ns + 5, covered.end_ns - 5)
+    assert inside.within(_profile(path)) == inside
+    for outside in (Clip.of_seconds(0, 2), Clip(covered.end_ns, covered.end_ns + 9)):
+        with pytest.raises(UsageError, match=r"outside the time covered, 60\.111430 to 60\.411416 s"):
+            outside.within(_profile(path))
+
+
+def test_sends_and_receives_inside_an_all_to_all_of_pytorch_are_one(shared_data):
+    """nccl:all_to_all around the launch says it; by SQL: 32 of 33 kernels of each GPU, one has no launch."""
+    path = shared_data / "nsys" / "mfu_2gpu_before.sqlite"
+    sql = """
+        SELECT deviceId, sum(kernel.end - kernel.start) FILTER (WHERE inside), count(*) FILTER (WHERE inside), count(*)
+        FROM (SELECT *, EXISTS (
+            SELECT 1 FROM CUPTI_ACTIVITY_KIND_RUNTIME AS call JOIN NVTX_EVENTS AS r USING (globalTid)
+            WHERE call.globalTid >> 24 = globalPid >> 24 AND call.correlationId = kernel.correlationId
+            AND r.text LIKE 'nccl:all_to_all%' AND r.start <= call.start AND r.end > call.start
+        ) AS inside FROM CUPTI_ACTIVITY_KIND_KERNEL AS kernel) AS kernel JOIN StringIds ON id = shortName
+        WHERE value LIKE 'nccl%' GROUP BY deviceId"""
+    with sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True) as connection:
+        for device, total, inside, count in connection.execute(sql).fetchall():
+            rows = {one.operation: one for one in communication(_profile(path), _gpu(path, device))}
+            assert (rows["AllToAll"].total_ns, rows["AllToAll"].count) == (total, inside)
+            assert rows["SendRecv"].count == count - inside == 1
 
 
 def test_measures_are_whole_numbers(shared_data):

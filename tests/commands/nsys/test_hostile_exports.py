@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
+from contextlib import closing
 
 import pytest
 from typer.testing import CliRunner
@@ -126,6 +127,21 @@ def test_numbers_beyond_every_column_in_the_texts_of_ranges_are_none(tmp_path, d
     tables = analyse_rank(RankTrace(path, path.name, one.rank, one.step, one.part), unite({}), load_rules())
     assert tables["kernels"].num_rows > 0
     _run("tree", export, tmp_path)
+
+
+def test_an_export_that_logs_ahead_is_read_and_nothing_written_beside_it(tmp_path):
+    """SQLite itself would make two files beside it, or fail in a folder that may not be written."""
+    folder = tmp_path / "exports"
+    folder.mkdir()
+    path = small_export().write(folder / "export.sqlite")
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("CREATE TABLE more (number)")
+    assert [file.name for file in folder.iterdir()] == ["export.sqlite"]
+    arguments = ["nsys", "info", str(path), "--home", str(tmp_path / "home")]
+    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    assert [file.name for file in folder.iterdir()] == ["export.sqlite"]
 
 
 def test_a_table_whose_name_is_not_utf_8_is_passed_over(tmp_path):

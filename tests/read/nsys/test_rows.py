@@ -29,6 +29,7 @@ def profiles(tmp_path):
         export.range(begin + 5, begin + 50, None, registered="ncclAllReduce", process=process, thread=process)
         export.range(begin + 6, None, "mark", kind=34, process=process, thread=process)
         export.call(begin + 10, begin + 12, correlation=number + 1, process=process, thread=process)
+        export.system_call(begin + 60, begin + 70, process=process, thread=process)
         export.kernel(begin + 20, begin + 30, f"k{number}", device=device, correlation=number + 1, process=process)
         export.synchronization(begin + 40, begin + 42, correlation=number + 1, process=process)
     path = export.write(tmp_path / "two.sqlite")

@@ -15,11 +15,13 @@ from traceviz_dag.arrays import Bool, Int64
 from traceviz_dag.classify.rules import Rules
 from traceviz_dag.errors import UsageError
 from traceviz_dag.read.events import KERNEL, MISSING
+from traceviz_dag.read.limits import LAST_INSTANT_NS
 from traceviz_dag.read.nsys.profile import NO_NAME, NsysProfile
 from traceviz_dag.read.nsys.rows import array_of
 from traceviz_dag.read.nsys.store import codes_of, words_of
 from traceviz_dag.vocabulary import Dimension, Kind
 
+_LAST_SECOND = LAST_INSTANT_NS // 1_000_000_000
 _COLUMNS = ("name", "category", "start_ns", "duration_ns", "stream", "process", "launch", "bytes")
 
 
@@ -35,11 +37,29 @@ class Clip:
         """A window given in seconds.
 
         Raises:
-            UsageError: it ends before it starts.
+            UsageError: it ends before it starts, or one of them is no time.
         """
+        if not (abs(start) < _LAST_SECOND and abs(end) < _LAST_SECOND):
+            raise UsageError(f"--trim {start} {end}: give seconds of the capture's clock")
         if end <= start:
             raise UsageError(f"--trim {start} {end} ends before it starts")
         return cls(round(start * 1e9), round(end * 1e9))
+
+    def within(self, profile: NsysProfile) -> Clip:
+        """The part of the window that a profile covers: nothing is known of the time before and after.
+
+        Raises:
+            UsageError: it covers nothing of the window.
+        """
+        first, last = profile.facts.first_ns, profile.facts.last_ns
+        if first is None or last is None:
+            return self
+        inside = Clip(max(self.start_ns, first), min(self.end_ns, last))
+        if inside.end_ns <= inside.start_ns:
+            span = f"{self.start_ns / 1e9:.6f} to {self.end_ns / 1e9:.6f} s"
+            covered = f"{first / 1e9:.6f} to {last / 1e9:.6f} s"
+            raise UsageError(f"{profile.path}: the window {span} is outside the time covered, {covered}")
+        return inside
 
 
 @dataclass(frozen=True, slots=True)

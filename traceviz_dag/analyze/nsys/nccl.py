@@ -9,12 +9,14 @@ import numpy as np
 from traceviz_dag.analyze.intervals import Intervals, clip, intersect, measure, union
 from traceviz_dag.analyze.kernel_intervals import KINDS
 from traceviz_dag.analyze.nsys.activity import Activity, Clip, processes_of
+from traceviz_dag.analyze.nsys.tree import paths_within
 from traceviz_dag.arrays import NONE, Int64, lookup
-from traceviz_dag.classify.nsys.calls import RangeColumns, nccl_calls_of, operation_in_name
+from traceviz_dag.classify.nsys.calls import ALL_TO_ALL_RANGES, RangeColumns, nccl_calls_of, operation_in_name
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.read.nsys.profile import NsysProfile
 from traceviz_dag.vocabulary import Kind
 
+_SENDS_AND_RECEIVES, _ALL_TO_ALL = "SendRecv", "AllToAll"
 _COLUMNS = ("name", "kind", "thread", "start_ns", "end_ns", "communicator", "message_bytes")
 
 
@@ -27,7 +29,8 @@ class CommunicationMeasures:
         count: kernels that start in the window.
         total_ns: sum of the durations inside the window. busy_ns: their union. hidden_ns: of that, beside computation.
         mean_ns, most_ns: of the whole durations of those counted; None where none is.
-        bytes: sum of the message sizes of those counted; None where not recorded.
+        bytes: sum of the message sizes of those counted, of sends and receives in a group what is sent; None where not
+            recorded.
     """
 
     operation: str
@@ -54,9 +57,7 @@ def communication(profile: NsysProfile, activity: Activity, window: Clip | None 
     )
     if not len(rows):
         return []
-    operations = [operation_in_name(name) for name in activity.names]
-    distinct = sorted(set(operations))
-    operation = np.array([distinct.index(name) for name in operations])[activity.name[rows]]
+    distinct, operation = _operations(profile, activity, rows)
     communicators, communicator, size = _facts(profile, activity, rows)
     keys, which = np.unique(np.stack([operation, communicator]), axis=1, return_inverse=True)
     counted = activity.started_within(chosen)[rows]
@@ -85,6 +86,27 @@ def communication(profile: NsysProfile, activity: Activity, window: Clip | None 
     return sorted(found, key=lambda measures: (-measures.total_ns, measures.operation))
 
 
+def _operations(profile: NsysProfile, activity: Activity, rows: Int64) -> tuple[list[str], Int64]:
+    """Names of operations, and the index of each kernel's own.
+
+    Kernels tell their operation, but for an all-to-all: it is sends and receives, and only PyTorch's ranges around its
+    launch tell that.
+    """
+    of_name = [operation_in_name(name) for name in activity.names]
+    distinct = sorted({*of_name, _ALL_TO_ALL})
+    operation = np.array([distinct.index(name) for name in of_name])[activity.name[rows]]
+    if _SENDS_AND_RECEIVES in of_name:
+        sent = np.flatnonzero(operation == distinct.index(_SENDS_AND_RECEIVES))
+        ranges = profile.rows("launch_ranges", "range", of=[activity.device])
+        row = lookup(ranges.integers("range"), ranges.place(activity.row[rows[sent]]))
+        paths = profile.rows("ranges", "path", of=processes_of([activity]))
+        path = lookup(paths.integers("path"), paths.place(row))
+        within = paths_within(profile, ALL_TO_ALL_RANGES)
+        named = (row != NONE) & (path != NONE) & np.append(within, False)[path]
+        operation[sent[named]] = distinct.index(_ALL_TO_ALL)
+    return distinct, operation
+
+
 def _facts(profile: NsysProfile, activity: Activity, rows: Int64) -> tuple[tuple[str, ...], Int64, Int64]:
     """Names of communicators; per kernel the index of its own, or NONE, and its message size, or MISSING."""
     processes = processes_of([activity])
@@ -107,4 +129,5 @@ def _facts(profile: NsysProfile, activity: Activity, rows: Int64) -> tuple[tuple
     row = own[nccl.row[np.maximum(call, 0)]]
     communicator, nothing = ranges.integers("communicator")[row], len(known) - 1
     of_kernel = np.where((call == NONE) | (communicator == nothing), NONE, communicator)
-    return known, of_kernel, np.where(call == NONE, MISSING, ranges.integers("message_bytes")[row])
+    size = nccl.bytes_of(ranges.integers("message_bytes")[own])
+    return known, of_kernel, np.where(call == NONE, MISSING, size[np.maximum(call, 0)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,7 +12,7 @@ from traceviz_dag.analyze.intervals import Intervals
 from traceviz_dag.analyze.kernel_intervals import KINDS
 from traceviz_dag.analyze.nsys.activity import Activity, Clip, processes_of
 from traceviz_dag.analyze.nsys.summary import busy_by_group, numbered, sums
-from traceviz_dag.arrays import NONE, Int64, lookup
+from traceviz_dag.arrays import NONE, Bool, Int64, lookup
 from traceviz_dag.read.nsys.profile import NsysProfile
 from traceviz_dag.vocabulary import Kind
 
@@ -117,6 +117,18 @@ def nested_ranges(profile: NsysProfile, processes: Sequence[int] | None) -> Nest
         path_depth=paths.integers("depth"),
         **columns,
     )
+
+
+def paths_within(profile: NsysProfile, names: Collection[str]) -> Bool:
+    """Per path whether it holds one of these names of ranges."""
+    paths = profile.rows("paths", "name", "parent", "depth")
+    named = np.array([word in names for word in profile.names("ranges", "name")], dtype=bool)
+    within = named[paths.integers("name")]
+    parent, depth = paths.integers("parent"), paths.integers("depth")
+    for level in range(1, int(depth.max(initial=0)) + 1):
+        here = np.flatnonzero(depth == level)
+        within[here] |= within[parent[here]]
+    return within
 
 
 def range_tree(profile: NsysProfile, activity: Activity, window: Clip | None = None) -> list[RangeNode]:

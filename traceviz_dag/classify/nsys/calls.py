@@ -10,8 +10,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from traceviz_dag.arrays import NONE, Int64
+from traceviz_dag.read.events import MISSING
 from traceviz_dag.read.host_tree import build_tree, innermost
 from traceviz_dag.read.nsys.profile import MARK
+
+ALL_TO_ALL = "all_to_allv"
+"""An all-to-all, as torch.distributed calls it."""
 
 OPERATIONS = {
     "ncclAllReduce": "allreduce",
@@ -20,8 +24,8 @@ OPERATIONS = {
     "ncclBroadcast": "broadcast",
     "ncclBcast": "broadcast",
     "ncclReduce": "reduce",
-    "ncclAllToAll": "all_to_allv",
-    "ncclAlltoAll": "all_to_allv",
+    "ncclAllToAll": ALL_TO_ALL,
+    "ncclAlltoAll": ALL_TO_ALL,
     "ncclGather": "gather",
     "ncclScatter": "scatter",
     "ncclSend": "send",
@@ -31,6 +35,9 @@ OPERATIONS = {
 
 SEND_AND_RECEIVE = "coalesced"
 """A group of sends and receives at once, as torch.distributed calls it."""
+
+ALL_TO_ALL_RANGES = frozenset({"nccl:all_to_all", "nccl:all_to_allv", "c10d::alltoall_", "c10d::alltoall_base_"})
+"""PyTorch's ranges around the sends and receives that together are an all-to-all."""
 
 _GROUP_START, _GROUP_END = "ncclGroupStart", "ncclGroupEnd"
 _IN_KERNEL_NAME = re.compile(r"nccl(?:Dev)?Kernel_([A-Za-z]+)")
@@ -42,13 +49,36 @@ class NcclCalls:
 
     Attributes:
         row: row of ``ranges`` of each.
-        operation: index into ``words``.
+        operation: index into ``words``; of the last call of a group of sends and receives that of the group.
+        own: index into ``words`` of the call itself; negative for the begin and end of groups.
+        begin: of the last call of a group the group's begin, as an index into these; or NONE.
         words: operations as torch.distributed calls them; SEND_AND_RECEIVE is the last.
     """
 
     row: Int64
     operation: Int64
+    own: Int64
+    begin: Int64
     words: tuple[str, ...]
+
+    def bytes_of(self, message_bytes: Int64) -> Int64:
+        """The message size of each call; of a group all that it sends, or receives if it sends nothing.
+
+        Args:
+            message_bytes: of each row of ``ranges``, as NCCL states it; MISSING where it does not.
+        """
+        if not len(self.row):
+            return np.empty(0, dtype=np.int64)
+        stated = message_bytes[self.row]
+        begin, known = np.maximum(self.begin, 0), stated != MISSING
+        whole = stated
+        for word in ("recv", "send"):
+            mine = self.own == self.words.index(word)
+            calls, unknown = np.cumsum(mine), np.cumsum(mine & ~known)
+            moved = np.cumsum(np.where(mine & known, stated, 0))
+            total = np.where(unknown > unknown[begin], MISSING, moved - moved[begin])
+            whole = np.where((self.begin != NONE) & (calls > calls[begin]), total, whole)
+        return whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +108,7 @@ def nccl_calls_of(ranges: RangeColumns, launch_thread: Int64, launch_ns: Int64) 
     """For each launch the NCCL call that it happened in.
 
     What a group launches is launched when the group ends, so it belongs to the group's last call; where a group both
-    sends and receives, its operation is SEND_AND_RECEIVE.
+    sends and receives, its operation is SEND_AND_RECEIVE, or ALL_TO_ALL where a range of PyTorch around it says so.
 
     Args:
         ranges: all ranges of the profile, or of some processes.
@@ -95,7 +125,7 @@ def nccl_calls_of(ranges: RangeColumns, launch_thread: Int64, launch_ns: Int64) 
     rows = np.flatnonzero(((code_of >= 0) | start_of | end_of)[name] & (ranges.kind != MARK))
     nothing = np.full(len(launch_ns), NONE, dtype=np.int64)
     if not len(rows):
-        return NcclCalls(rows, rows, words), nothing
+        return NcclCalls(rows, rows, rows, rows, words), nothing
     threads, place = np.unique(thread[rows], return_inverse=True)
     thread_number = np.zeros(len(thread), dtype=np.int32)
     thread_number[rows] = place
@@ -117,11 +147,28 @@ def nccl_calls_of(ranges: RangeColumns, launch_thread: Int64, launch_ns: Int64) 
     # A call must be of the group that ends, on its thread.
     in_group = (last_call != NONE) & (last_call > last_begin) & (tree.thread[np.maximum(last_call, 0)] == tree.thread)
     target = np.where(call, slots, np.where(in_group, last_call, NONE))
-    mixed = ~call & both
-    operation = operation.copy()
-    operation[target[mixed & (target != NONE)]] = words.index(SEND_AND_RECEIVE)
+    mixed, ended = (np.flatnonzero(~call & chosen & (target != NONE)) for chosen in (both, last_begin != NONE))
+    operation, begin, own = operation.copy(), np.full(len(tree), NONE, dtype=np.int64), operation
+    everybody = _within_all_to_all(ranges, thread[tree.rows[mixed]], start_ns[tree.rows[mixed]])
+    operation[target[mixed]] = np.where(everybody, words.index(ALL_TO_ALL), words.index(SEND_AND_RECEIVE))
+    begin[target[ended]] = last_begin[ended]
     found = np.where(position == NONE, NONE, target[np.maximum(position, 0)])
-    return NcclCalls(tree.rows, operation, words), found
+    return NcclCalls(tree.rows, operation, own, begin, words), found
+
+
+def _within_all_to_all(ranges: RangeColumns, thread: Int64, time_ns: Int64) -> npt.NDArray[np.bool_]:
+    """Whether a range around each of these instants says that it is part of an all-to-all."""
+    inside = np.zeros(len(thread), dtype=bool)
+    named = np.array([word in ALL_TO_ALL_RANGES for word in ranges.names], dtype=bool)
+    rows = np.flatnonzero(named[ranges.name] & (ranges.kind != MARK))
+    for one in np.unique(ranges.thread[rows]).tolist():
+        asked, own = np.flatnonzero(thread == one), rows[ranges.thread[rows] == one]
+        own = own[np.argsort(ranges.start_ns[own], kind="stable")]
+        # Ranges of one thread nest, so an instant lies in one if the latest end of all that began is still to come.
+        last = np.searchsorted(ranges.start_ns[own], time_ns[asked], side="right") - 1
+        ends = np.maximum.accumulate(ranges.end_ns[own])
+        inside[asked] = (last >= 0) & (ends[np.maximum(last, 0)] > time_ns[asked])
+    return inside
 
 
 def operation_in_name(kernel: str) -> str:

@@ -230,7 +230,8 @@ def _communication(
     sizes = {group.name: group.size for group in header.process_groups if group.name}
     communicator = strings.column(ranges["communicator"])
     bytes_ = _numbers(ranges, "message_bytes")
-    facts = _facts_of_calls(nccl.row, nccl.operation, nccl.words, communicator, bytes_, members, sizes, strings)
+    known = nccl.bytes_of(bytes_)
+    facts = _facts_of_calls(nccl.row, nccl.operation, nccl.words, communicator, known, members, sizes, strings)
     is_call = nccl.operation >= 0
     own = _taken(facts, of_operation)
     marked = np.flatnonzero(is_call)
@@ -242,7 +243,7 @@ def _facts_of_calls(
     operation: Int64,
     words: tuple[str, ...],
     communicator: npt.NDArray[np.int32],
-    bytes_: Int64,
+    known: Int64,
     members: Mapping[str, str],
     sizes: Mapping[str, int],
     strings: _Strings,
@@ -255,7 +256,6 @@ def _facts_of_calls(
     word_codes = np.array([*(strings.code(word) for word in words), 0], dtype=np.int32)
     nothing, empty = np.full(count, MISSING, dtype=np.int64), np.zeros(count, dtype=np.int32)
     # Element types are not recorded: a message of N bytes counts as N elements of one byte.
-    known = bytes_[row] if count else np.empty(0, dtype=np.int64)
     dtype = np.where(known != MISSING, strings.code("Byte"), 0).astype(np.int32)
     return CollectiveFacts(
         collective=word_codes[operation] if count else empty,

@@ -27,7 +27,8 @@ TrimOption = Annotated[
     tuple[float, float] | None,
     typer.Option(
         "--trim",
-        help="Take only the time from A to B, in seconds of the capture's clock; kernels are cut at the edges.",
+        help="Take only the time from A to B, in seconds of the capture's clock, as far as the profile covers it; "
+        "kernels are cut at the edges.",
     ),
 ]
 RulesOption = Annotated[
@@ -55,9 +56,18 @@ class Opened:
 
 
 def opened(path: Path, home: Path, trim: tuple[float, float] | None = None, rules: Path | None = None) -> Opened:
-    """Open a profile, from the home where it was read before."""
-    window = Clip.of_seconds(*trim) if trim is not None else None
-    return Opened(open_profile(path, home), load_rules(rules), window)
+    """Open a profile, from the home where it was read before.
+
+    Raises:
+        UsageError: the window is none, or the profile covers nothing of it.
+    """
+    asked = Clip.of_seconds(*trim) if trim is not None else None
+    profile = open_profile(path, home)
+    window = asked.within(profile) if asked is not None else None
+    if window != asked and window is not None:
+        covered = f"{seconds(window.start_ns)} to {seconds(window.end_ns)} s"
+        typer.echo(f"traceviz: {path.name} covers only a part of the window: the answer is about {covered}", err=True)
+    return Opened(profile, load_rules(rules), window)
 
 
 def gpu_numbers(wanted: Sequence[str]) -> list[int]:

@@ -44,7 +44,13 @@ _KERNEL = {
     "static_bytes": number("staticSharedMemory"),
     "dynamic_bytes": number("dynamicSharedMemory"),
 }
-_COPY = {**_PLACE, "bytes": number("bytes"), "copy_kind": number("copyKind")}
+_COPY = {
+    **_PLACE,
+    "bytes": number("bytes"),
+    "copy_kind": number("copyKind"),
+    "source_memory": number("srcKind"),
+    "destination_memory": number("dstKind"),
+}
 _SET = {**_PLACE, "bytes": number("bytes")}
 _GRAPH = {**{name: field for name, field in _PLACE.items() if name != "graph_node_id"}, "graph_id": number("graphId")}
 _COPY_KINDS = {
@@ -92,6 +98,31 @@ def read_calls(schema: NsysSchema) -> pa.Table:
             pa.array(_numbers(rows, "correlation")[order]),
         ],
         schema=SCHEMAS["calls"],
+    )
+
+
+def read_system_calls(schema: NsysSchema) -> pa.Table:
+    """Calls of the operating system's libraries by process and start, without rows where none were traced."""
+    rows = schema.select(
+        "OSRT_API",
+        {
+            "start_ns": required("start"),
+            "end_ns": required("end"),
+            "thread": number("globalTid"),
+            "name_id": number("nameId"),
+        },
+    )
+    if rows is None or not rows.num_rows:
+        return SCHEMAS["system_calls"].empty_table()
+    ids, thread, start = (_numbers(rows, name) for name in ("name_id", "thread", "start_ns"))
+    order = order_by_key(thread >> PROCESS_BITS, start)
+    duration = np.maximum(_numbers(rows, "end_ns") - start, 0)
+    return pa.Table.from_arrays(
+        [
+            strings_of(schema, [ids]).named(ids[order]),
+            *(pa.array(values[order]) for values in (start, duration, thread)),
+        ],
+        schema=SCHEMAS["system_calls"],
     )
 
 

@@ -39,11 +39,13 @@ SCHEMAS = {
             *[(name, _INTEGER) for name in ("correlation", "launch", "grid_x", "grid_y", "grid_z")],
             *[(name, _INTEGER) for name in ("block_x", "block_y", "block_z", "registers_per_thread")],
             *[(name, _INTEGER) for name in ("shared_memory_bytes", "graph_id", "graph_node_id", "bytes")],
+            *[(name, _INTEGER) for name in ("source_memory", "destination_memory")],
         ]
     ),
     "calls": pa.schema(
         [("name", _TEXT), *[(name, _INTEGER) for name in ("start_ns", "duration_ns", "thread", "correlation")]]
     ),
+    "system_calls": pa.schema([("name", _TEXT), *[(name, _INTEGER) for name in ("start_ns", "duration_ns", "thread")]]),
     "synchronizations": pa.schema(
         [
             ("kind", _CODE),
@@ -62,7 +64,7 @@ SCHEMAS = {
             ("sequence", _INTEGER),
             ("communicator", _TEXT),
             *[(name, _INTEGER) for name in ("message_bytes", "peer", "communicator_size", "communicator_rank")],
-            *[(name, _INTEGER) for name in ("parent", "path")],
+            *[(name, _INTEGER) for name in ("flops", "parent", "path")],
         ]
     ),
     "paths": pa.schema([("name", _INTEGER), ("parent", _INTEGER), ("depth", _INTEGER)]),
@@ -74,14 +76,17 @@ SCHEMAS = {
 
 ``operations``: kernels, memory copies and sets by GPU and start; category as in ``DeviceRows``; ``launch`` is the row
 of ``calls`` that launched it, or -1. ``launch_ranges``: for each of them the row of ``ranges`` that was innermost on
-the thread at that call, or -1. ``calls``: runtime and driver calls by process and start.
+the thread at that call, or -1; ``source_memory`` and ``destination_memory`` are CUDA's codes of the kinds of memory
+that a copy reads and writes. ``calls``: runtime and driver calls by process and start. ``system_calls``: calls of the
+operating system's libraries (OSRT), likewise.
 
 ``synchronizations``: by process and start; kind as in ``SynchronizationRows``; with the stream, GPU and call of the
 record of the event waited for, where the export has it.
 
 ``ranges``: NVTX ranges and marks by process and start, the longer one first; names without the sequence numbers,
 operator ids and sizes that PyTorch appends; ``open``: still open when the capture ended; ``operator``: pushed by
-PyTorch for an operator; then NCCL's payload; ``parent``: the row of the range around it on its thread, or -1;
+PyTorch for an operator; then NCCL's payload; ``flops``: of a matrix product whose sizes PyTorch appended;
+``parent``: the row of the range around it on its thread, or -1;
 ``path``: row of ``paths``, or -1 for marks and for ranges that end on another thread, which hold nothing.
 
 ``paths``: distinct paths of names of nested ranges, outermost first, by (parent, name); ``name`` is the place of the
@@ -91,6 +96,7 @@ KEYS = {
     "operations": "device",
     "launch_ranges": "device",
     "calls": "process",
+    "system_calls": "process",
     "synchronizations": "process",
     "ranges": "process",
 }
@@ -98,10 +104,21 @@ KEYS = {
 
 
 class Gpu(msgspec.Struct, frozen=True):
-    """One GPU of the report; ``name`` is None where the export does not say."""
+    """One GPU of the report; all but its number are None where the export does not say.
+
+    Attributes:
+        multiprocessors: how many it has. memory_bytes: how much memory. memory_bytes_per_s: that memory's bandwidth.
+        clock_hz: the highest clock. bus: its address on the PCI bus.
+    """
 
     device: int
     name: str | None
+    multiprocessors: int | None = None
+    memory_bytes: int | None = None
+    memory_bytes_per_s: int | None = None
+    clock_hz: int | None = None
+    compute_capability: str | None = None
+    bus: str | None = None
 
 
 class NsysFacts(msgspec.Struct, frozen=True):
@@ -111,6 +128,8 @@ class NsysFacts(msgspec.Struct, frozen=True):
         schema_version, product_version: of the export and of the nsys that wrote it; None where not stated.
         utc_start_ns: UTC at which the capture's clock read 0; None where not stated.
         duration_ns: length of the capture; None where not stated.
+        first_ns, last_ns: first start and last end of all operations, calls and ranges: what the export covers; None
+            where it holds none.
         gpus: by device.
         tables: table of the export → its rows, of those that were read.
         missing: what the export lacks and what cannot be said for that.
@@ -120,6 +139,8 @@ class NsysFacts(msgspec.Struct, frozen=True):
     product_version: str | None = None
     utc_start_ns: int | None = None
     duration_ns: int | None = None
+    first_ns: int | None = None
+    last_ns: int | None = None
     gpus: tuple[Gpu, ...] = ()
     tables: dict[str, int] = {}
     missing: tuple[str, ...] = ()

@@ -54,6 +54,7 @@ class _Read:
         self.name.append(self.names.codes(parts.name))
         self.operator.append(parts.operator)
         self.numbers.setdefault("sequence", []).append(parts.sequence)
+        self.numbers.setdefault("flops", []).append(parts.flops)
         if "json" in columns:
             self.json.append(self.jsons.codes(columns["json"]))
 
@@ -129,7 +130,7 @@ def _table(schema: NsysSchema, read: _Read, last_ns: int) -> pa.Table:
         for name, column in _payload(schema, read, of_nccl=_of_nccl(read.names)).items()
     }
     numbers = {"thread": thread, "domain": domain, "end_thread": read.column("end_thread")}
-    for name, values in (*numbers.items(), ("sequence", read.column("sequence"))):
+    for name, values in (*numbers.items(), *((name, read.column(name)) for name in ("sequence", "flops"))):
         columns[name] = _constant(MISSING, read.count) if values is None else pa.array(values[order])
     for name in ("parent", "path"):
         columns[name] = _constant(-1, read.count)

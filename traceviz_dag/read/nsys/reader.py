@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +15,7 @@ from traceviz_dag.read.events import MISSING
 from traceviz_dag.read.limits import LAST_INSTANT_NS
 from traceviz_dag.read.nsys.nesting import DEEPEST, Launches, nest
 from traceviz_dag.read.nsys.open import open_nsys
-from traceviz_dag.read.nsys.operations import read_calls, read_operations
+from traceviz_dag.read.nsys.operations import read_calls, read_operations, read_system_calls
 from traceviz_dag.read.nsys.profile import PROCESS_BITS, SCHEMAS, Gpu, NsysFacts, NsysProfile
 from traceviz_dag.read.nsys.ranges import nesting_columns, read_ranges
 from traceviz_dag.read.nsys.rows import Runs
@@ -54,9 +56,12 @@ def read_tables(path: Path, keep: Callable[[str, pa.Table], None]) -> NsysFacts:
     try:
         schema = NsysSchema.of(source)
         own_numbers, gpus = _gpus(schema)
+        span = _Span()
         calls = read_calls(schema)
         operations = read_operations(schema, calls, own_numbers)
-        last_ns, devices = _last(operations, calls), set(_numbers(operations, "device").tolist())
+        devices = set(_numbers(operations, "device").tolist())
+        for table in (operations, calls):
+            span.add(_numbers(table, "start_ns"), _numbers(table, "start_ns") + _numbers(table, "duration_ns"))
         launches = _launches(operations, calls)
         contexts = contexts_of(operations)
         keep("operations", operations)
@@ -64,12 +69,17 @@ def read_tables(path: Path, keep: Callable[[str, pa.Table], None]) -> NsysFacts:
         keep("synchronizations", read_synchronizations(schema, calls, contexts))
         keep("calls", calls)
         del calls
-        too_deep = _keep_ranges(read_ranges(schema, last_ns), launches, keep)
+        keep("system_calls", read_system_calls(schema))
+        ranges = read_ranges(schema, span.last_ns or 0)
+        # An end beyond all times is dirt, and covers nothing.
+        span.add(_numbers(ranges, "start_ns"), _within(_numbers(ranges, "end_ns")))
+        too_deep = _keep_ranges(ranges, launches, keep)
+        del ranges
         if too_deep:
             schema.note(f"{too_deep} NVTX ranges nest more than {DEEPEST} levels deep: they hold nothing")
         keep("threads", _threads(schema))
         keep("metrics", _metrics(schema))
-        return _facts(schema, devices, gpus)
+        return _facts(schema, devices, gpus, span)
     finally:
         source.close()
 
@@ -99,19 +109,43 @@ def _keep_ranges(ranges: pa.Table, launches: Launches, keep: Callable[[str, pa.T
     return nesting.too_deep
 
 
-def _last(operations: pa.Table, calls: pa.Table) -> int:
-    ends = [
-        int((_numbers(table, "start_ns") + _numbers(table, "duration_ns")).max())
-        for table in (operations, calls)
-        if table.num_rows
-    ]
-    return max(ends, default=0)
+@dataclass(slots=True)
+class _Span:
+    """First start and last end of what was recorded; None where nothing was."""
+
+    first_ns: int | None = None
+    last_ns: int | None = None
+
+    def add(self, start_ns: Int64, end_ns: Int64) -> None:
+        """Take the times of one table."""
+        if len(start_ns):
+            first = int(start_ns.min())
+            self.first_ns = first if self.first_ns is None else min(self.first_ns, first)
+        if len(end_ns):
+            last = int(end_ns.max())
+            self.last_ns = last if self.last_ns is None else max(self.last_ns, last)
 
 
-def _gpus(schema: NsysSchema) -> tuple[dict[tuple[int, int], int], dict[int, str]]:
-    """(process id, its own device number) → GPU, and GPU → name."""
-    names = schema.select(
-        "TARGET_INFO_GPU", {"device": number("id"), "name": text("name")}, loss="the GPUs have no names"
+def _within(end_ns: Int64) -> Int64:
+    return end_ns[end_ns < LAST_INSTANT_NS]
+
+
+def _gpus(schema: NsysSchema) -> tuple[dict[tuple[int, int], int], list[Gpu]]:
+    """(process id, its own device number) → GPU; and what is stated of the GPUs."""
+    stated = schema.select(
+        "TARGET_INFO_GPU",
+        {
+            "device": number("id"),
+            "name": text("name"),
+            "bus": text("busLocation"),
+            "multiprocessors": number("smCount"),
+            "memory_bytes": number("totalMemory"),
+            "memory_bytes_per_s": number("memoryBandwidth"),
+            "clock_hz": number("clockRate"),
+            "major": number("computeMajor"),
+            "minor": number("computeMinor"),
+        },
+        loss="the GPUs have no names",
     )
     own = schema.select(
         "TARGET_INFO_CUDA_DEVICE", {"gpu": number("gpuId"), "own": number("cudaId"), "process": number("pid")}
@@ -121,8 +155,21 @@ def _gpus(schema: NsysSchema) -> tuple[dict[tuple[int, int], int], dict[int, str
         for row in (own.to_pylist() if own is not None else ())
         if MISSING not in row.values()
     }
-    rows = names.to_pylist() if names is not None else []
-    return devices, {row["device"]: row["name"] for row in rows if row["name"]}
+    return devices, [_gpu(row) for row in (stated.to_pylist() if stated is not None else ())]
+
+
+def _gpu(row: Mapping[str, Any]) -> Gpu:
+    """What one row says of a GPU; zero is how exports say that a number is not known."""
+    known = {name: value if value not in (MISSING, 0, "") else None for name, value in row.items()}
+    major, minor = row["major"], row["minor"]
+    numbers = ("multiprocessors", "memory_bytes", "memory_bytes_per_s", "clock_hz")
+    return Gpu(
+        row["device"],
+        known["name"],
+        bus=known["bus"],
+        compute_capability=f"{major}.{minor}" if major > 0 and minor >= 0 else None,
+        **{name: known[name] for name in numbers},
+    )
 
 
 def _threads(schema: NsysSchema) -> pa.Table:
@@ -168,7 +215,7 @@ def _metrics(schema: NsysSchema) -> pa.Table:
     )
 
 
-def _facts(schema: NsysSchema, active: set[int], names: dict[int, str]) -> NsysFacts:
+def _facts(schema: NsysSchema, active: set[int], stated_gpus: list[Gpu], span: _Span) -> NsysFacts:
     stated = _stated(schema)
     session = schema.select(
         "TARGET_INFO_SESSION_START_TIME",
@@ -180,13 +227,15 @@ def _facts(schema: NsysSchema, active: set[int], names: dict[int, str]) -> NsysF
         schema.note(f"the capture cannot be aligned with others by UTC: its start, {utc} ns, is no date")
         utc = None
     analysis = schema.select("ANALYSIS_DETAILS", {"duration": number("duration")})
-    devices = sorted(active | set(names))
+    gpus = {device: Gpu(device, None) for device in active} | {gpu.device: gpu for gpu in stated_gpus}
     return NsysFacts(
         schema_version=stated.get("EXPORT_SCHEMA_VERSION"),
         product_version=stated.get("EXPORT_PRODUCT_VERSION"),
         utc_start_ns=utc,
         duration_ns=_first(analysis, "duration"),
-        gpus=tuple(Gpu(device, names.get(device)) for device in devices),
+        first_ns=span.first_ns,
+        last_ns=span.last_ns,
+        gpus=tuple(gpus[device] for device in sorted(gpus)),
         tables={name: schema.count(name) for name in sorted(schema.tables) if name.startswith(_COUNTED)},
         missing=tuple(schema.missing),
     )

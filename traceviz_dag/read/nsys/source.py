@@ -81,7 +81,8 @@ class SqliteSource:
         self._error = adbc_driver_manager.Error
         try:
             # Quoted because a path may hold characters that mean something in a URI.
-            self._connection = adbc_driver_sqlite.dbapi.connect(f"{real_path(path).as_uri()}?mode=ro", autocommit=True)
+            uri = f"{real_path(path).as_uri()}?mode=ro{'&immutable=1' if _logs_ahead(path) else ''}"
+            self._connection = adbc_driver_sqlite.dbapi.connect(uri, autocommit=True)
         except self._error as error:
             raise self._fault(error) from None
 
@@ -158,6 +159,19 @@ class SqliteSource:
         if "disk I/O error" in words or "unable to open" in words or "failed to open" in words:
             return BadInputError(self.path, "the file cannot be read", "check its permissions and the disk")
         return BadInputError(self.path, "the SQLite file is damaged or was cut short", _EXPORT_AGAIN)
+
+
+def _logs_ahead(path: Path) -> bool:
+    """Whether SQLite would make files beside this one to read it, and could not in a folder that may not be written.
+
+    It does for the journal mode WAL, which bytes 18 and 19 state. A log that holds something is refused earlier, so
+    the file is whole and nobody writes it.
+    """
+    try:
+        with open_regular(path) as file:
+            return 2 in file.read(20)[18:]
+    except OSError:
+        return False
 
 
 class ParquetSource:

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from traceviz_dag.arrays import Int32, Int64
 from traceviz_dag.read.events import MISSING
+from traceviz_dag.read.nsys.products import product_flops
 from traceviz_dag.read.nsys.schema import NsysSchema, required, text
 from traceviz_dag.read.secrets import masked_column
 
@@ -71,11 +72,13 @@ class RangeNames:
         name: dictionary column.
         operator: whether PyTorch's profiler pushed the range (it appends an operator id or a sequence number).
         sequence: sequence number of the autograd graph, or MISSING.
+        flops: floating-point operations of a matrix product whose sizes PyTorch appended, or MISSING.
     """
 
     name: pa.DictionaryArray
     operator: npt.NDArray[np.bool_]
     sequence: Int64
+    flops: Int64
 
 
 def range_names(texts: pa.StringArray) -> RangeNames:
@@ -87,7 +90,22 @@ def range_names(texts: pa.StringArray) -> RangeNames:
         parts = _parted_with_care(plain, parts)
     sequence, operator = (_integers(parts.field(name)) for name in ("sequence", "operator"))
     names = parts.field("name").cast(pa.string()).dictionary_encode()
-    return RangeNames(names, (operator != MISSING) | (sequence != MISSING), sequence)
+    return RangeNames(names, (operator != MISSING) | (sequence != MISSING), sequence, _flops(plain))
+
+
+def _flops(plain: pa.StringArray) -> Int64:
+    """Floating-point operations of each text that names a matrix product with its sizes; each distinct text once."""
+    found = np.full(len(plain), MISSING, dtype=np.int64)
+    rows = np.flatnonzero(pc.match_substring(plain, ", sizes = [").to_numpy(zero_copy_only=False))
+    if len(rows):
+        # A sequence number or operator id makes every text another.
+        texts = plain.take(pa.array(rows))
+        distinct = pc.replace_substring_regex(texts, r", (?:seq|op_id) = \d+", "").dictionary_encode()
+        values = [
+            MISSING if (flops := product_flops(text)) is None else flops for text in distinct.dictionary.to_pylist()
+        ]
+        found[rows] = np.array(values, dtype=np.int64)[np.asarray(distinct.indices)]
+    return found
 
 
 def _parted_with_care(plain: pa.StringArray, parts: pa.StructArray) -> pa.StructArray:

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import re
 import sqlite3
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from zlib import crc32
 
@@ -119,10 +120,12 @@ class _Messages:
     Attributes:
         communicator: the group's name and its ranks, as a trace writes them.
         calls: (NCCL's call, the peer's number within the communicator).
+        sizes: bytes of each of them.
     """
 
     communicator: str
     calls: tuple[tuple[str, int], ...]
+    sizes: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -231,6 +234,7 @@ def _add_rank(export: _Export, events: Sequence[_Event], device: int, messages: 
     process = next(int(event.pid) for event in events if event.cat == "cuda_runtime")
     launches = {event.args.correlation: event for event in events if event.cat in _LAUNCHES and event.args}
     main = next(int(event.tid) for event in events if event.cat == "user_annotation")
+    stated = _stated_messages(events)
     names = {main: "pt_main_thread"}
     for ordinal, event in enumerate(events):
         start = _nanoseconds(event.ts) - export.zero_ns
@@ -251,7 +255,10 @@ def _add_rank(export: _Export, events: Sequence[_Event], device: int, messages: 
             _kernel(export, start, end, event, arguments, process, device)
             launch = launches.get(arguments.correlation)
             if launch is not None and arguments.node is None:
-                _nccl(export, arguments, launch, process, messages.get(arguments.correlation))
+                exchanged = messages.get(arguments.correlation)
+                if exchanged is not None:
+                    exchanged = replace(exchanged, sizes=_sizes(stated, launch, len(exchanged.calls)))
+                _nccl(export, arguments, launch, process, exchanged)
         elif event.cat in ("gpu_memcpy", "gpu_memset"):
             _memory(export, start, end, event, arguments, process, device)
     for text, start, end in _schedule_ranges(events):
@@ -288,16 +295,38 @@ def _memory(
     export.add("CUPTI_ACTIVITY_KIND_MEMCPY", *place, kind, arguments.node)
 
 
+def _stated_messages(events: Sequence[_Event]) -> dict[int, tuple[list[float], list[int]]]:
+    """Thread → when it asked for each message, and how many bytes it has."""
+    found: dict[int, list[tuple[float, int]]] = {}
+    for event in events:
+        if event.args is not None and event.args.collective in ("send", "recv"):
+            found.setdefault(int(event.tid), []).append((event.ts, _bytes(event.args)))
+    return {thread: ([ts for ts, _ in rows], [size for _, size in rows]) for thread, rows in found.items()}
+
+
+def _sizes(stated: Mapping[int, tuple[list[float], list[int]]], launch: _Event, count: int) -> tuple[int, ...]:
+    """Sizes of the messages of one launch: those that its thread asked for last."""
+    times, sizes = stated.get(int(launch.tid), ([], []))
+    last = bisect_right(times, launch.ts)
+    if last < count:
+        raise ValueError(f"{count} messages are launched and {last} were asked for")
+    return tuple(sizes[last - count : last])
+
+
+def _bytes(arguments: _Arguments) -> int:
+    elements = arguments.elements if isinstance(arguments.elements, int) else 0
+    return elements * _ELEMENT_BYTES.get(arguments.dtype, 1)
+
+
 def _nccl(export: _Export, arguments: _Arguments, launch: _Event, process: int, messages: _Messages | None) -> None:
     """NCCL's own ranges around the launch of a communication kernel, in its domain."""
     if not arguments.collective and messages is None:
         return
     start = _nanoseconds(launch.ts) - export.zero_ns
     end = start + _nanoseconds(launch.dur)
-    elements = arguments.elements if isinstance(arguments.elements, int) else 0
-    size = elements * _ELEMENT_BYTES.get(arguments.dtype, 1)
+    size = _bytes(arguments)
     name = messages.communicator if messages is not None else f"{arguments.group}{arguments.ranks}"
-    payload = f'"NCCL communicator ID": {crc32(name.encode()) << 20 | 0x4E43}, "Message size [bytes]": {size}'
+    communicator = f'"NCCL communicator ID": {crc32(name.encode()) << 20 | 0x4E43}'
     thread = _thread(process, int(launch.tid))
 
     def nccl(call: str, begin: int, finish: int, facts: str | None) -> None:
@@ -306,17 +335,19 @@ def _nccl(export: _Export, arguments: _Arguments, launch: _Event, process: int, 
 
     call = _CALLS.get(arguments.collective or "")
     if call is not None:
-        nccl(call, start - 4, end + 4, payload)
+        nccl(call, start - 4, end + 4, f'{communicator}, "Message size [bytes]": {size}')
         return
     # An all-to-all is a message to and from every rank, itself included.
     peers = len(arguments.ranks.split(","))
     everybody = tuple((call, peer) for peer in range(peers) for call in ("ncclSend", "ncclRecv"))
     inside = messages.calls if messages is not None else everybody
+    sizes = messages.sizes if messages is not None else (size // peers,) * len(everybody)
     before = 2 * len(inside) + 3
     nccl("ncclGroupStart", start - before - 2, start - before - 1, None)
     for place, (call, peer) in enumerate(inside):
         begin = start - before + 2 * place
-        nccl(call, begin, begin + 1, f'{payload}, "Peer rank": {peer}')
+        facts = f'{communicator}, "Message size [bytes]": {sizes[place]}, "Peer rank": {peer}'
+        nccl(call, begin, begin + 1, facts)
     nccl("ncclGroupEnd", start - 2, end + 2, None)
 
 
