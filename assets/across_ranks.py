@@ -24,7 +24,7 @@ from traceviz_dag.lake.inputs import registered
 from traceviz_dag.lake.partition_keys import parse_iteration_key
 from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES, StoredIteration, analyse_across_ranks, named_periods
 from traceviz_dag.read.pairs_file import read_pairs_file
-from traceviz_dag.tables import PERIOD_PERCENTILES
+from traceviz_dag.tables import PERIOD_PERCENTILES, TOPOLOGY_TABLES
 
 MATCHED, SOLVED, GATE = "communications_matched", "clocks_solved", "overlap_score_gate"
 
@@ -34,7 +34,7 @@ MATCHED_LIMIT = 0.99
 _OF_RANKS = ("kernels", "microbatches", "overlap", "synchronizations")
 _DEPS = [
     *(dg.AssetDep(name, partition_mapping=ranks_of_iteration) for name in _OF_RANKS),
-    *(dg.AssetDep(name) for name in ("topology", "process_groups")),
+    *(dg.AssetDep(name) for name in TOPOLOGY_TABLES),
 ]
 
 _CHECKS = (

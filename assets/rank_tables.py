@@ -31,6 +31,7 @@ from traceviz_dag.pipeline.formats.trace_format import EXTRA_TABLES
 from traceviz_dag.pipeline.iteration import rank_traces, stored_topology
 from traceviz_dag.pipeline.ranks import RANK_TABLES
 from traceviz_dag.pipeline.workers import IterationTask, RankOutcome, analyse_ranks
+from traceviz_dag.tables import TOPOLOGY_TABLES
 
 COVERAGE = "coverage"
 UNCLASSIFIED_LIMIT = 0.01
@@ -45,7 +46,7 @@ UNCLASSIFIED_LIMIT = 0.01
             group="ranks",
             deps=[
                 raw_traces,
-                *(dg.AssetDep(table, partition_mapping=ranks_of_iteration) for table in ("topology", "process_groups")),
+                *(dg.AssetDep(table, partition_mapping=ranks_of_iteration) for table in TOPOLOGY_TABLES),
                 classification_rules,
             ],
             condition=RANKS_NEEDED,

@@ -19,7 +19,7 @@ from assets.conventions import (
 )
 from assets.lineage.recorded_files import are_as_recorded, digests_in
 from assets.partitions import rank_trace_key
-from assets.steps import TOPOLOGY_TABLES, lead_of
+from assets.steps import lead_of
 from assets.topology import INPUTS_TAG, inputs_version
 from traceviz_dag.lake.digests import digest_of
 from traceviz_dag.lake.inputs import IterationInputs, RankInput, registered_if_any
@@ -30,6 +30,7 @@ from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES
 from traceviz_dag.pipeline.formats.registry import trace_format
 from traceviz_dag.pipeline.iteration import stored_topology
 from traceviz_dag.pipeline.ranks import RANK_TABLES
+from traceviz_dag.tables import TOPOLOGY_TABLES
 
 MADE_OF_TAG = "traceviz/made_of"
 """Of an iteration's own tables: what they were made of, as one digest; see ``made_of``."""

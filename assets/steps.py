@@ -13,8 +13,7 @@ from traceviz_dag.lake.queries import AGGREGATED_TABLES
 from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES
 from traceviz_dag.pipeline.formats.trace_format import EXTRA_TABLES
 from traceviz_dag.pipeline.ranks import RANK_TABLES
-
-TOPOLOGY_TABLES = ("topology", "process_groups")
+from traceviz_dag.tables import TOPOLOGY_TABLES
 
 STEPS = {
     "topology": TOPOLOGY_TABLES,

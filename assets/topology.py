@@ -13,12 +13,12 @@ from assets.partitions import iteration_partitions, ranks_of_iteration
 from assets.raw_traces import raw_traces, topology_files
 from assets.resources import TracevizHome
 from assets.step_faults import refresh_catalogue, told_in_a_line
-from assets.steps import TOPOLOGY_TABLES
 from traceviz_dag.classify.topology.unite import topology_tables
 from traceviz_dag.lake.digests import digest_of
 from traceviz_dag.lake.inputs import IterationInputs, registered
 from traceviz_dag.lake.partition_keys import parse_iteration_key
 from traceviz_dag.pipeline.iteration import read_topology
+from traceviz_dag.tables import TOPOLOGY_TABLES
 
 INPUTS_TAG = "traceviz/inputs"
 

@@ -21,6 +21,7 @@ from traceviz_dag.lake.partition_keys import rank_key
 from traceviz_dag.pipeline.formats.trace_format import EXTRA_TABLES
 from traceviz_dag.pipeline.iteration import unread_ranks
 from traceviz_dag.pipeline.ranks import RANK_TABLES
+from traceviz_dag.tables import TOPOLOGY_TABLES
 
 NIGHT_TAG = "traceviz/night"
 RUN_KEY_TAG = "dagster/run_key"
@@ -31,7 +32,7 @@ _AUTOMATION_LOOKS = 4
 _STAGES = {
     stage: dg.define_asset_job(f"compute_{stage}", dg.AssetSelection.assets(*tables))
     for stage, tables in (
-        ("topology", ("topology", "process_groups")),
+        ("topology", TOPOLOGY_TABLES),
         ("ranks", (*RANK_TABLES, *EXTRA_TABLES)),
         ("iterations", ITERATION_TABLES),
     )

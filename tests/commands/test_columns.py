@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traceviz_dag.commands.common.columns import BETWEEN, EDGES, least_width, stacked
-from traceviz_dag.commands.common.output import print_table
+from traceviz_dag.commands.common.output import MOST_ROWS, print_table
 
 
 @st.composite
@@ -45,11 +45,26 @@ def test_what_is_printed_holds_every_number_and_word_on_lines_that_fit(table, wi
     assert max(map(len, printed.splitlines())) <= width
 
 
-def _printed(names, rows, width) -> str:
+@pytest.mark.parametrize(
+    ("limit", "title", "shown", "left"),
+    [
+        (0, "a table", MOST_ROWS, True),
+        (5, "a table: the first 5 of 300", 5, False),
+        (250, f"a table: the first {MOST_ROWS} of 300", MOST_ROWS, False),
+        (300, "a table", MOST_ROWS, True),
+    ],
+)
+def test_a_table_says_how_many_of_its_rows_it_shows(limit, title, shown, left):
+    lines = _printed(["row"], [[number] for number in range(300)], 80, limit).strip().splitlines()
+    assert lines[0] == title and sum(line.strip().isdigit() for line in lines) == shown
+    assert ("100 more rows; --json prints all" in lines) == left
+
+
+def _printed(names, rows, width, limit=0) -> str:
     import io
     from contextlib import redirect_stdout
     from unittest.mock import patch
 
     with redirect_stdout(io.StringIO()) as output, patch.dict("os.environ", {"COLUMNS": str(width)}):
-        print_table("a table", names, rows)
+        print_table("a table", names, rows, limit)
     return output.getvalue()

@@ -24,7 +24,6 @@ from traceviz_dag.commands.common.across import (
 )
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table
-from traceviz_dag.errors import UsageError
 
 if TYPE_CHECKING:
     from traceviz_dag.pipeline.across_ranks import StoredIteration
@@ -34,7 +33,9 @@ def waits(
     path: PathArgument = None,
     run: RunOption = None,
     iteration: IterationOption = None,
-    limit: Annotated[int, typer.Option(help="Rows of the blame matrix to print; 0 = all. JSON has all of them.")] = 20,
+    limit: Annotated[
+        int, typer.Option(min=0, help="Rows of the blame matrix to print; 0 = all. JSON has all of them.")
+    ] = 20,
     rules: RulesOption = None,
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
@@ -45,8 +46,6 @@ def waits(
     time that it spent in other communications was handed on to it. The exit code is 2 if not every communication has a
     certain wait: matched with nobody, or not wholly, or told neither by solved clocks nor by durations.
     """
-    if limit < 0:
-        raise UsageError("--limit is a number of rows")
     with chosen_iterations(path, home, run, iteration, rules) as iterations:
         answers = [_answer(each) for each in iterations]
         if json:

@@ -65,6 +65,7 @@ from traceviz_dag.tables import (
     PERIOD_PERCENTILES,
     PERIODS,
     SYNCHRONIZATIONS,
+    TOPOLOGY_TABLES,
 )
 
 ACROSS_RANKS_TABLES = (
@@ -285,7 +286,7 @@ def iterations_at(
 def _analysed(folder: Path, inputs: IterationInputs, rules: Path | None, home: Path | None) -> StoredIteration:
     lake = open_lake(folder)
     topology = read_topology(inputs, home=home)
-    for name, table in zip(("topology", "process_groups"), topology_tables(topology), strict=True):
+    for name, table in zip(TOPOLOGY_TABLES, topology_tables(topology), strict=True):
         lake.write(name, table, run=inputs.run, iteration=inputs.iteration)
     task = IterationTask(lake.home, inputs.run, inputs.iteration, topology, load_rules(rules))
     traces = rank_traces(inputs, {entry.rank for entry in inputs.ranks}, home)

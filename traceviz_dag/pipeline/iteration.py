@@ -18,6 +18,7 @@ from traceviz_dag.pipeline.formats.registry import by_format
 from traceviz_dag.pipeline.formats.trace_format import Headers, RankTrace
 from traceviz_dag.read.events import TraceHeader
 from traceviz_dag.read.topology_file import read_topology_file
+from traceviz_dag.tables import TOPOLOGY_TABLES
 from traceviz_dag.tables.rows import TraceStatusRow, columns_of, rows_of
 from traceviz_dag.vocabulary import TraceStatus
 
@@ -73,10 +74,9 @@ def stored_topology(lake: Lake, run: str, iteration: int) -> tuple[Topology, str
     Raises:
         BadInputError: the topology was not computed yet.
     """
-    topology = lake.table("topology", run, iteration)
-    groups = lake.table("process_groups", run, iteration)
-    files = (lake.path(name, run=run, iteration=iteration) for name in ("topology", "process_groups"))
-    return topology_from_tables(topology.arrow(), groups.arrow()), "-".join(map(digest_of, files))
+    topology, groups = (lake.table(name, run, iteration).arrow() for name in TOPOLOGY_TABLES)
+    files = (lake.path(name, run=run, iteration=iteration) for name in TOPOLOGY_TABLES)
+    return topology_from_tables(topology, groups), "-".join(map(digest_of, files))
 
 
 def rank_traces(inputs: IterationInputs, ranks: Collection[int], home: Path | None = None) -> list[RankTrace]:

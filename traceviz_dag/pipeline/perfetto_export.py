@@ -22,6 +22,7 @@ from traceviz_dag.pipeline.formats.registry import trace_format
 from traceviz_dag.read.kineto.memory import MEMORY
 from traceviz_dag.show.perfetto.iteration import Matched, Scope, WrittenTrace, write_iteration_trace
 from traceviz_dag.system.whole_files import remove_all_stale_temporaries
+from traceviz_dag.tables import TOPOLOGY_TABLES
 
 FOLDER = "perfetto"
 
@@ -43,7 +44,7 @@ def match_ranks(source: LakeSource) -> Matched | None:
     None for an iteration of one rank, or without micro-batches and topology in the lake.
     """
     iteration = StoredIteration(source.lake, source.run, source.iteration)
-    needed = ("topology", "process_groups", "microbatches")
+    needed = (*TOPOLOGY_TABLES, "microbatches")
     if len(iteration.ranks) < 2 or not all(
         source.lake.partitions(name, source.run, source.iteration) for name in needed
     ):

@@ -25,7 +25,7 @@ from traceviz_dag.tables.derived import DerivedTable, tables_of_others
 from traceviz_dag.tables.iterations import ITERATIONS, NIGHT_DELTAS, NIGHTS, RUNS
 from traceviz_dag.tables.ranks import KERNELS, MICROBATCHES, NVTX_RANGES, OVERLAP, SYNCHRONIZATIONS, TRACES
 from traceviz_dag.tables.schema import BY_ITERATION, BY_RANK, PARTITION_COLUMNS, Column, Table
-from traceviz_dag.tables.topology import PROCESS_GROUPS, TOPOLOGY
+from traceviz_dag.tables.topology import PROCESS_GROUPS, TOPOLOGY, TOPOLOGY_TABLES
 
 __all__ = [
     "BLAME",
@@ -57,6 +57,7 @@ __all__ = [
     "SYNCHRONIZATIONS",
     "TABLES",
     "TOPOLOGY",
+    "TOPOLOGY_TABLES",
     "TRACES",
     "WHAT_IF",
     "Column",

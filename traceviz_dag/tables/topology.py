@@ -41,3 +41,6 @@ PROCESS_GROUPS = Table(
         Column("disagreement", TEXT, "How another source contradicts this row; NULL where none does."),
     ),
 )
+
+TOPOLOGY_TABLES = (TOPOLOGY.name, PROCESS_GROUPS.name)
+"""The tables that say what the topology of an iteration is; they are made and read together."""

@@ -191,7 +191,7 @@ def path_items(
 
 def what_if_table(predictions: Sequence[Prediction], number: int) -> pa.Table:
     """Predictions of single edits: the table ``what_if``."""
-    return _what_if_rows([_prediction_row(each) for each in predictions], number)
+    return _what_if_rows([{**one.as_row(), "replay_error": one.replay_error} for one in predictions], number)
 
 
 def refused_what_if(reason: str, number: int) -> pa.Table:
@@ -199,26 +199,10 @@ def refused_what_if(reason: str, number: int) -> pa.Table:
     return _what_if_rows([{"refusal": reason}], number)
 
 
-def _prediction_row(one: Prediction) -> Mapping[str, object]:
-    (edit,) = one.edits
-    return {
-        "edit": edit.name,
-        "rank": edit.rank,
-        "dimension": edit.dimension,
-        "factor": edit.factor,
-        "step_ns": one.step_ns,
-        "predicted_step_ns": one.predicted_step_ns,
-        "gain_ns": one.gain_ns,
-        "gain_low_ns": one.gain_low_ns,
-        "gain_high_ns": one.gain_high_ns,
-        "replay_error": one.replay_error,
-    }
-
-
 def _what_if_rows(rows: Sequence[Mapping[str, object]], number: int) -> pa.Table:
     step = None if number == MISSING else number
     names = [column.name for column in WHAT_IF.columns]
-    whole = [{**dict.fromkeys(names), "step": step, **row} for row in rows]
+    whole = [{name: row.get(name) for name in names} | {"step": step} for row in rows]
     return pa.Table.from_pylist(whole, schema=WHAT_IF.schema)
 
 

@@ -1,11 +1,14 @@
-"""Rows of edits and their gains, as commands and figures show them: summed over steps, ranked, and named in words."""
+"""Edits and their gains as rows, which tables store and commands and figures show: summed over steps, ranked, named."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from traceviz_dag.vocabulary import ALL_DIMENSIONS
+
+if TYPE_CHECKING:
+    from traceviz_dag.analyze.causes.reordered import Change
 
 TOGETHER = "together"
 """The edit that is all others at once."""
@@ -18,6 +21,71 @@ SUMMED_COLUMNS = ("step_ns", "predicted_step_ns", "gain_ns", "gain_low_ns", "gai
 
 MEAN_COLUMNS = ("microbatch_ns", "predicted_microbatch_ns")
 """Columns that are means over the steps, of edits of the order of work: the step for each micro-batch."""
+
+
+class NamedEdit(Protocol):
+    """What tells one edit from another."""
+
+    @property
+    def name(self) -> str:
+        """Its word."""
+
+    @property
+    def rank(self) -> int | None:
+        """The rank that it mends."""
+
+    @property
+    def dimension(self) -> str | None:
+        """The dimension whose communication it changes."""
+
+    @property
+    def factor(self) -> float | None:
+        """How many times faster it makes communication."""
+
+    @property
+    def change(self) -> Change | None:
+        """The order of work that it asks for."""
+
+
+def error_bar(gain_ns: int, free_ns: int, error: float) -> tuple[int, int]:
+    """The least and the most that edits gain.
+
+    Args:
+        gain_ns: with the measured lags. free_ns: without any, as if the host were free.
+        error: of a replay, as a share of the step. One that is off by more than the step tells nothing; twice the gain
+            says so already.
+    """
+    reach = round(min(abs(error), 1.0) * max(abs(gain_ns), abs(free_ns)))
+    return min(gain_ns, free_ns) - reach, max(gain_ns, free_ns) + reach
+
+
+def gain_row(
+    edits: Sequence[NamedEdit], step_ns: int, gain_ns: int, bar: tuple[int, int], microbatches: tuple[int, int] | None
+) -> dict[str, Any]:
+    """What edits, one or several together, gain in one step.
+
+    Args:
+        bar: see ``error_bar``. microbatches: of the step as it was and with the edits; None where the order stays.
+    """
+    alone = edits[0] if len(edits) == 1 else None
+    change = next((edit.change for edit in edits if edit.change is not None), None)
+    predicted_ns = step_ns - gain_ns
+    before, after = microbatches or (None, None)
+    return {
+        "edit": alone.name if alone else TOGETHER,
+        "rank": alone.rank if alone else None,
+        "dimension": alone.dimension if alone else None,
+        "factor": alone.factor if alone else None,
+        "microbatches": change.microbatches if change else None,
+        "schedule": change.schedule if change else None,
+        "step_ns": step_ns,
+        "predicted_step_ns": predicted_ns,
+        "gain_ns": gain_ns,
+        "gain_low_ns": bar[0],
+        "gain_high_ns": bar[1],
+        "microbatch_ns": round(step_ns / before) if before else None,
+        "predicted_microbatch_ns": round(predicted_ns / after) if after else None,
+    }
 
 
 def over_steps(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

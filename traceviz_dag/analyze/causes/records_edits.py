@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from traceviz_dag.analyze.causes.gains import error_bar, gain_row
 from traceviz_dag.analyze.causes.measured_items import Exchanges, MeasuredRank, measured_rank
 from traceviz_dag.analyze.causes.records_path import replayed_ends, slack_of, step_bounds
 from traceviz_dag.analyze.causes.records_work import MESSAGES, RecordsWork
@@ -213,33 +214,11 @@ class RecordsWhatIf:
         gain = kept[:, 0] - kept[:, 1] - np.rint(later[0]).astype(np.int64)
         other = free[:, 0] - free[:, 1] - np.rint(later[1]).astype(np.int64)
         error = np.maximum(np.abs(free[:, 0] / kept[:, 0] - 1), np.abs(order_error[0]))
-        reach = np.rint(np.minimum(error, 1.0) * np.maximum(np.abs(gain), np.abs(other))).astype(np.int64)
-        alone = edits[0] if len(edits) == 1 else None
-        named = {
-            "edit": alone.name if alone else "together",
-            "rank": alone.rank if alone else None,
-            "dimension": alone.dimension if alone else None,
-            "factor": alone.factor if alone else None,
-            "microbatches": change.microbatches,
-            "schedule": change.schedule,
-        }
-        rows = []
-        for place in range(steps):
-            step, won = int(kept[place, 0]), int(gain[place])
-            before, after = counts[place] or (None, None)
-            rows.append(
-                {
-                    **named,
-                    "step_ns": step,
-                    "predicted_step_ns": step - won,
-                    "gain_ns": won,
-                    "gain_low_ns": int(min(won, other[place]) - reach[place]),
-                    "gain_high_ns": int(max(won, other[place]) + reach[place]),
-                    "microbatch_ns": round(step / before) if before else None,
-                    "predicted_microbatch_ns": round((step - won) / after) if after else None,
-                }
-            )
-        return rows
+        each = zip(kept[:, 0].tolist(), gain.tolist(), other.tolist(), error.tolist(), counts, strict=True)
+        return [
+            gain_row(edits, step_ns, won, error_bar(won, free_ns, off), microbatches)
+            for step_ns, won, free_ns, off, microbatches in each
+        ]
 
     def _items(self, own: Int64, lags: Int64) -> Iterator[Items]:
         """The items of each step."""

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from traceviz_dag.analyze.causes.balanced_experts import has_experts
 from traceviz_dag.analyze.causes.edits import AllTimes, StepEdits
+from traceviz_dag.analyze.causes.gains import error_bar, gain_row
 from traceviz_dag.analyze.causes.reordered import Change, items_of
 from traceviz_dag.analyze.causes.step_work import StepWork, without_lags
 from traceviz_dag.analyze.causes.usual_times import Usual, own_work
@@ -65,6 +67,11 @@ class Prediction:
         """The step with the edits."""
         return self.step_ns - self.gain_ns
 
+    def as_row(self) -> dict[str, Any]:
+        """See ``gain_row``."""
+        bar = self.gain_low_ns, self.gain_high_ns
+        return gain_row(self.edits, self.step_ns, self.gain_ns, bar, self.microbatches)
+
 
 class WhatIf:
     """Predictions for one step."""
@@ -98,10 +105,7 @@ class WhatIf:
             gain -= later
             free -= self._reordered(free_times, change)[0]
             error = max(error, order_error, key=abs)
-        # A replay that is off by more than the step tells nothing; twice the gain says so already.
-        reach = round(min(abs(error), 1.0) * max(abs(gain), abs(free)))
-        low, high = min(gain, free) - reach, max(gain, free) + reach
-        return Prediction(edits, self.step_ns, gain, low, high, error, microbatches)
+        return Prediction(edits, self.step_ns, gain, *error_bar(gain, free, error), error, microbatches)
 
     def reorder(self, change: Change) -> Edit:
         """Another number of micro-batches, or another schedule."""

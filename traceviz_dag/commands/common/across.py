@@ -36,6 +36,16 @@ RecordsOption = Annotated[
 ]
 
 
+def refuse_both(path: Path | None, run: str | None, iteration: int | None) -> None:
+    """Let nobody name traces beside records.
+
+    Raises:
+        UsageError: somebody did.
+    """
+    if path is not None or run is not None or iteration is not None:
+        raise UsageError("name traces or --records, not both")
+
+
 @contextmanager
 def chosen_iterations(
     path: Path | None, home: Path, run: str | None, iteration: int | None, rules: Path | None = None

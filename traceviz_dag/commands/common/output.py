@@ -80,9 +80,16 @@ def print_json(value: Any) -> None:
     typer.echo(printable(msgspec.json.format(msgspec.json.encode(_plain(value)), indent=2).decode(), lines=True))
 
 
-def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print rows as a table; columns that do not fit on the screen follow below, and what is left out is said."""
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], limit: int = 0) -> None:
+    """Print rows as a table; columns that do not fit on the screen follow below, and what is left out is said.
+
+    Args:
+        limit: rows to print, where there are more the title says so; 0 for all that a table shows.
+    """
     every = list(rows)
+    if 0 < limit < len(every):
+        limit = min(limit, MOST_ROWS)
+        title, every = f"{title}: the first {limit} of {len(every)}", every[:limit]
     numeric = [
         bool(every) and all(isinstance(row[place], int | float) or _is_number(row[place]) for row in every)
         for place in range(len(columns))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -17,11 +17,11 @@ from traceviz_dag.commands.common.across import (
     end_untold,
     heading,
     place,
+    refuse_both,
 )
-from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption, LimitOption
 from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table
 from traceviz_dag.commands.critical_path.of_records import critical_path_of_records
-from traceviz_dag.errors import UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,9 +44,7 @@ def critical_path(
     run: RunOption = None,
     iteration: IterationOption = None,
     records: RecordsOption = None,
-    limit: Annotated[
-        int, typer.Option(help="Print at most this many rows of each table; 0 = all. JSON always has all.")
-    ] = 12,
+    limit: LimitOption = 12,
     rules: RulesOption = None,
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
@@ -57,11 +55,8 @@ def critical_path(
     host's or a lag of one rank, never a wait; the parts add up to the step. What shortening a part would gain is
     another question, since another path may then be the longest: ask traceviz what-if.
     """
-    if limit < 0:
-        raise UsageError("--limit is a number of rows")
     if records is not None:
-        if path is not None or run is not None or iteration is not None:
-            raise UsageError("name traces or --records, not both")
+        refuse_both(path, run, iteration)
         critical_path_of_records(records, json, limit)
         return
     with chosen_iterations(path, home, run, iteration, rules) as iterations:
@@ -156,11 +151,11 @@ def _print(iteration: StoredIteration, answer: dict[str, Any], limit: int) -> No
     typer.echo(f"\n{heading(iteration, _statement(answer))}")
     typer.echo(f"  {_critical(answer)}\n  {_seen(answer)}")
     for name, title in _TITLES.items():
-        rows = answer[name]
         print_table(
-            title if len(rows) <= limit or not limit else f"{title}: the first {limit} of {len(rows)}",
+            title,
             [name, "ms", "of the step"],
-            [[_word(row, name), milliseconds(row["path_ns"]), percent(row["share"])] for row in rows[: limit or None]],
+            [[_word(row, name), milliseconds(row["path_ns"]), percent(row["share"])] for row in answer[name]],
+            limit,
         )
     _print_imbalance(answer["critical_imbalance"], limit)
 
@@ -169,15 +164,14 @@ def _print_imbalance(rows: Sequence[dict[str, Any]], limit: int) -> None:
     uneven = [row for row in rows if row["imbalance_ns"]]
     if not uneven:
         return
-    shown = uneven[: limit or None]
-    title = "Critical imbalance, the path beyond the mean rank"
     print_table(
-        title if len(shown) == len(uneven) else f"{title}: the first {len(shown)} of {len(uneven)}",
+        "Critical imbalance, the path beyond the mean rank",
         ["category", "on the path ms", "mean rank ms", "imbalance ms"],
         [
             [row["category"], *(milliseconds(row[f"{name}_ns"]) for name in ("path", "mean", "imbalance"))]
-            for row in shown
+            for row in uneven
         ],
+        limit,
     )
 
 

@@ -89,9 +89,9 @@ def _print(answer: dict[str, Any], limit: int) -> None:
     critical = f"{answer['critical_items']} of {answer['items']} operations are critical"
     typer.echo(f"  {critical}: their slack is within 1% of the step")
     for name, title in _TITLES.items():
-        rows = answer[name]
         print_table(
-            title if len(rows) <= limit or not limit else f"{title}: the first {limit} of {len(rows)}",
+            title,
             [name, "ms", "of the steps"],
-            [[row[name], milliseconds(row["path_ns"]), percent(row["share"])] for row in rows[: limit or None]],
+            [[row[name], milliseconds(row["path_ns"]), percent(row["share"])] for row in answer[name]],
+            limit,
         )

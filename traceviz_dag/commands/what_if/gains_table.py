@@ -22,9 +22,8 @@ def print_gains(heading: Callable[[str], str], rows: Sequence[dict[str, Any]], l
         return
     step_ns, steps = max((row["step_ns"], row["steps"]) for row in rows)
     length = f"step {milliseconds(step_ns)} ms" if steps == 1 else f"{steps} steps, {milliseconds(step_ns)} ms together"
-    shown = rows[: limit or None]
     print_table(
-        heading(f"{length}; what edits gain, which do not add up{_first(len(shown), len(rows))}"),
+        heading(f"{length}; what edits gain, which do not add up"),
         ["edit", "gain ms", "of the step", "at least ms", "at most ms", "step then ms", *(["steps"] * (steps > 1))],
         [
             [
@@ -35,14 +34,11 @@ def print_gains(heading: Callable[[str], str], rows: Sequence[dict[str, Any]], l
                 milliseconds(row["predicted_step_ns"]),
                 *([row["steps"]] * (steps > 1)),
             ]
-            for row in shown
+            for row in rows
         ],
+        limit,
     )
-    for row in shown:
+    for row in rows[: limit or None]:
         if row["microbatches"] is not None:
             before, after = (milliseconds(row[name]) for name in ("microbatch_ns", "predicted_microbatch_ns"))
             typer.echo(f"  {named_edit(row)}: {after} ms of the step for each micro-batch, in place of {before} ms")
-
-
-def _first(shown: int, of: int) -> str:
-    return f": the first {shown} of {of}" if shown < of else ""

@@ -127,6 +127,4 @@ def _print(path: Path, found: Slowdowns, steps: int, faults: list[str], limit: i
     ):
         title = f"Times the ideal step, if only one {name} were as it was"
         rows = sorted(effects.items(), key=lambda one: -one[1])
-        shown = rows[: limit or None]
-        more = f": the first {len(shown)} of {len(rows)}" if len(shown) < len(rows) else ""
-        print_table(f"{title}{more}", [name, "times"], [[key, f"{effect:.4f}"] for key, effect in shown])
+        print_table(title, [name, "times"], [[key, f"{effect:.4f}"] for key, effect in rows], limit)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from traceviz_dag.analyze.causes.gains import EDIT_COLUMNS, MEAN_COLUMNS, SUMMED_COLUMNS, TOGETHER, over_steps
+from traceviz_dag.analyze.causes.gains import EDIT_COLUMNS, MEAN_COLUMNS, SUMMED_COLUMNS, over_steps
 from traceviz_dag.commands.common.across import (
     IterationOption,
     PathArgument,
@@ -19,8 +19,9 @@ from traceviz_dag.commands.common.across import (
     end_untold,
     heading,
     place,
+    refuse_both,
 )
-from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption, LimitOption
 from traceviz_dag.commands.common.output import print_json
 from traceviz_dag.commands.what_if.gains_table import print_gains
 from traceviz_dag.commands.what_if.of_records import what_if_of_records
@@ -28,7 +29,6 @@ from traceviz_dag.commands.what_if.wanted import Wanted, once, speed
 from traceviz_dag.errors import NoEvidenceError, UsageError
 
 if TYPE_CHECKING:
-    from traceviz_dag.analyze.causes.what_if import Edit, WhatIf
     from traceviz_dag.pipeline.across_ranks import StoredIteration
 
 
@@ -68,7 +68,7 @@ def what_if(
         str | None, typer.Option(help="Run another schedule: 1f1b, interleaved or interleaved-overlapped.")
     ] = None,
     records: RecordsOption = None,
-    limit: Annotated[int, typer.Option(help="Print at most this many rows; 0 = all. JSON always has all.")] = 12,
+    limit: LimitOption = 12,
     run: RunOption = None,
     iteration: IterationOption = None,
     rules: RulesOption = None,
@@ -97,11 +97,8 @@ def what_if(
     )
     if microbatches is not None and microbatches < 1:
         raise UsageError(f"--microbatches {microbatches}: a step has at least one")
-    if limit < 0:
-        raise UsageError("--limit is a number of rows")
     if records is not None:
-        if path is not None or run is not None or iteration is not None:
-            raise UsageError("name traces or --records, not both")
+        refuse_both(path, run, iteration)
         what_if_of_records(records, json, limit, wanted)
         return
     with chosen_iterations(path, home, run, iteration, rules) as iterations:
@@ -159,36 +156,12 @@ def _predicted(iteration: StoredIteration, wanted: Wanted) -> tuple[list[dict[st
             edits = wanted.edits(what_if)
             for each in [*([edit] for edit in edits), *([edits] if len(edits) > 1 else [])]:
                 try:
-                    rows.append(_row(what_if, each))
+                    rows.append(what_if.predict(*each).as_row())
                 except NoEvidenceError as error:
                     reason = reason or str(error)
     except NoEvidenceError as error:
         reason = str(error)
     return over_steps(rows), reason if rows or reason else _NO_STEP
-
-
-def _row(what_if: WhatIf, edits: Sequence[Edit]) -> dict[str, Any]:
-    from traceviz_dag.analyze.causes.reordered import Change
-
-    one = what_if.predict(*edits)
-    alone = edits[0] if len(edits) == 1 else None
-    change = next((edit.change for edit in edits if edit.change is not None), Change())
-    before, after = one.microbatches or (None, None)
-    return {
-        "edit": alone.name if alone else TOGETHER,
-        "rank": alone.rank if alone else None,
-        "dimension": alone.dimension if alone else None,
-        "factor": alone.factor if alone else None,
-        "microbatches": change.microbatches,
-        "schedule": change.schedule,
-        "step_ns": one.step_ns,
-        "predicted_step_ns": one.predicted_step_ns,
-        "gain_ns": one.gain_ns,
-        "gain_low_ns": one.gain_low_ns,
-        "gain_high_ns": one.gain_high_ns,
-        "microbatch_ns": round(one.step_ns / before) if before else None,
-        "predicted_microbatch_ns": round(one.predicted_step_ns / after) if after else None,
-    }
 
 
 _NO_STEP = "no training step is known"
