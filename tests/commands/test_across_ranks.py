@@ -152,8 +152,6 @@ def test_what_is_not_there_is_said_in_one_line(home, tmp_path):
         call(clocks, "--home", home, "--iteration", 11)
     with pytest.raises(BadInputError, match="no partition of table kernels"):
         call(clocks, "--home", tmp_path / "empty")
-    with pytest.raises(UsageError, match="--limit"):
-        call(waits, "--home", home, "--limit", -1)
 
 
 def test_kernels_on_the_common_clock_are_moved_by_the_offset_of_their_rank(home):
