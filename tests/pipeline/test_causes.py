@@ -16,9 +16,11 @@ import pytest
 
 from benchmarks import edges
 from benchmarks.what_if import cases, outcome
+from tests.nsys_file import Export
 from tests.simulate.conftest import small
 from traceviz_dag.analyze.causes.critical_path import critical_path, slacks
 from traceviz_dag.analyze.causes.what_if import WhatIf
+from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.pipeline.across_ranks import StoredIteration, iterations_at
 from traceviz_dag.pipeline.causes import RankedStep, causes_tables, ranked_steps
 from traceviz_dag.simulate import JobSettings, simulate
@@ -175,6 +177,36 @@ def test_hiding_communication_never_hides_waiting_for_a_slow_rank(tmp_path):
     assert what_if.predict().gain_ns == 0
 
 
+@pytest.mark.parametrize(
+    ("name", "untold"),
+    [
+        (
+            "one rank",
+            {
+                "fix_rank": "rank 0 is the only one that was read, so nothing tells what is usual",
+                "equal_stages": "there is one pipeline stage, so there are none to even out",
+                "balanced_experts": "no all-to-alls tell of experts whose load differs",
+            },
+        ),
+        (
+            "data alone",
+            {"even_layers": "there is one pipeline stage", "fix_link": "no transfer without rank 0"},
+        ),
+        ("without stacks", {"even_layers": "layers are not known of every stage"}),
+    ],
+)
+def test_edits_that_a_step_tells_nothing_of_are_refused_and_not_ranked(name, untold, tmp_path):
+    with analysed(JOBS[name], tmp_path) as iteration:
+        (ranked,) = steps_of(iteration)
+    what_if = WhatIf(ranked.step, ranked.stages)
+    standard = [edit.name for one in what_if.standard() for edit in one.edits]
+    edits = {edit.name: edit for edit in (*what_if.general(), what_if.fix_rank(0), what_if.fix_link(0))}
+    assert {"no_pauses", "host_free"} <= set(standard) and not set(untold) & set(standard)
+    for edit, reason in untold.items():
+        with pytest.raises(NoEvidenceError, match=reason):
+            what_if.predict(edits[edit])
+
+
 def test_a_recorded_wait_makes_the_edge_it_says(shared_data, tmp_path):
     """The wait of stream 24 is for stream 20, and none is for stream 28."""
     file = shared_data / "kineto" / "hta_sync" / "cuda_event_sync_multi_stream.json.gz"
@@ -207,6 +239,58 @@ def test_a_wait_that_is_not_recorded_is_unknown_rather_than_wrong(shared_data, t
     stream = {row["kernel_id"]: row["stream"] for row in kernels}
     known = [row for row in table if row["kind"] == "event" and row["edge_evidence"] != "unknown"]
     assert {(stream[row["waited_for_kernel_id"]], stream[row["waiting_kernel_id"]]) for row in known} <= {(20, 24)}
+
+
+def test_an_export_of_nsight_systems_ties_streams_by_its_events_and_hosts_by_their_calls(tmp_path):
+    """A GPU whose clock is ahead: what the host waited for ends 6 us after the call's return, as in real exports."""
+    us = 1_000
+    export = Export()
+    named = ((10, "cudaLaunchKernel"), (20, "cudaEventRecord"), (30, "cudaStreamWaitEvent"), (40, "cudaLaunchKernel"))
+    for correlation, (start, name) in enumerate(named, 1):
+        export.call(start * us, (start + 5) * us, correlation, name=name)
+    export.record(2, 900)
+    export.synchronization(31 * us, 32 * us, 3, sync_id=900)
+    export.kernel(100 * us, 200 * us, "producer", correlation=1)
+    export.kernel(210 * us, 300 * us, "consumer", stream=20, correlation=4)
+    export.call(50 * us, 294 * us, 5, name="cudaStreamSynchronize")
+    export.synchronization(51 * us, 294 * us, 5, kind=3)
+    export.call(320 * us, 325 * us, 6)
+    export.kernel(340 * us, 350 * us, "last", correlation=6)
+    with iterations_at(export.write(tmp_path / "job.sqlite"), tmp_path / "home") as (iteration,):
+        edges_found = iteration.table("path_edges").to_pylist()
+        path = iteration.table("path_segments").to_pylist()
+        (rank,) = iteration.ranks
+        rows = iteration.kernels(rank, ("kernel_id", "name")).to_pylist()
+    name_of = {row["kernel_id"]: row["name"] for row in rows} | {None: "host"}
+    told = {
+        (row["kind"], row["edge_evidence"], name_of[row["waited_for_kernel_id"]], name_of[row["waiting_kernel_id"]])
+        for row in edges_found
+    }
+    assert told == {
+        ("event", "recorded", "producer", "consumer"),
+        ("synchronisation", "order", "consumer", "host"),
+    }
+    # The step ends with the GPU, since no ProfilerStep tells when its host ended.
+    assert [(row["cause"], name_of[row["kernel_id"]]) for row in path if row["cause"] == "work"] == [
+        ("work", name) for name in ("producer", "consumer", "last")
+    ]
+    assert sum(row["duration_ns"] for row in path) == 340 * us
+
+
+def test_a_real_export_spends_its_step_on_work_and_hosts_and_not_in_calls_that_wait(shared_data, tmp_path):
+    with iterations_at(shared_data / "nsys" / "mfu_2gpu_before.sqlite", tmp_path) as (iteration,):
+        path = iteration.table("path_segments")
+        edges_found = iteration.table("path_edges").to_pylist()
+    spent = dict(
+        path.group_by("cause")
+        .aggregate([("duration_ns", "sum")])
+        .select(["cause", "duration_ns_sum"])
+        .to_pandas()
+        .values
+    )
+    assert sum(spent.values()) == 299_848_812
+    assert spent["synchronisation"] < 0.01 * sum(spent.values()) < spent["work"]
+    assert {row["rank"] for row in edges_found if row["kind"] == "synchronisation"} == {0, 1}
 
 
 def test_work_that_waits_for_itself_is_named_and_costs_no_other_table(tmp_path):

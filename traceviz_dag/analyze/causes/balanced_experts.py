@@ -22,11 +22,6 @@ from traceviz_dag.read.events import MISSING
 from traceviz_dag.vocabulary import Dimension
 
 
-def has_experts(step: StepWork) -> bool:
-    """Whether the step's messages tell experts whose load differs."""
-    return bool((_exchanges(step)[0] != _EVEN).any())
-
-
 def balanced_experts(step: StepWork, times: Sequence[Times], shortest_ns: int) -> tuple[Times, ...]:
     """Give every rank's experts the mean of their expert-parallel group, by micro-batch and layer.
 

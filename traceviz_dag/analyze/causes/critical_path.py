@@ -35,7 +35,7 @@ class PathCause(StrEnum):
     LAUNCH = "launch"
     """From a launch to the start of its kernel beyond the usual latency."""
     SYNCHRONISATION = "synchronisation"
-    """From the end of what the host waited for to the return of its call."""
+    """From the end of what the host waited for to the return of its call; all of it where that is of no known work."""
     UNEXPLAINED = "unexplained"
     """A kernel starts later than all it is known to wait for."""
     LATE_BEGIN = "late_begin"

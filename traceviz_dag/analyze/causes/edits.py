@@ -20,6 +20,7 @@ from traceviz_dag.analyze.causes.step_work import StepWork, Times
 from traceviz_dag.analyze.causes.usual_times import Usual, own_work, pauses
 from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.arrays import NONE, Bool, Int64
+from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.vocabulary import Category
 
@@ -47,7 +48,10 @@ class StepEdits:
 
         Raises:
             ValueError: no such rank.
+            NoEvidenceError: there is no other rank.
         """
+        if len(self.step.ranks) == 1:
+            raise NoEvidenceError(f"rank {rank} is the only one that was read, so nothing tells what is usual")
         place = self.step.ranks.index(rank)
         work, mine = self.step.works[place], times[place]
         usual = Usual(self.step.works, times, self.stages)
@@ -60,8 +64,11 @@ class StepEdits:
     def fix_link(self, times: AllTimes, rank: int) -> AllTimes:
         """Give what a rank transfers the time that like transfers without it take, where that is shorter.
 
-        Alike are transfers of the same operation, dimension, phase and size; where none is without the rank, its own
+        Alike are transfers of the same operation, dimension, phase and size; those of which none is without the rank
         stay as they are.
+
+        Raises:
+            NoEvidenceError: that is true of all.
         """
         place = self.step.ranks.index(rank)
         members = self.step.members
@@ -73,6 +80,8 @@ class StepEdits:
             transfer[own] = mine.duration_ns[members.kernel[own]]
         known, group = np.unique(signature[~with_it], return_inverse=True)
         usual = lower_medians(group.astype(np.int64), transfer[~with_it], len(known))
+        if not np.isin(signature[with_it], known).any():
+            raise NoEvidenceError(f"no transfer without rank {rank} is like one of its own")
         result = list(times)
         for number, mine in enumerate(times):
             own = np.flatnonzero((members.rank == number) & with_it)
@@ -88,14 +97,17 @@ class StepEdits:
         """Give every stage the same number of layers: what layers and their parameters take grows with their number.
 
         Forward kernels name their layer. Of a stage's backward steps, optimizer and gradient synchronisation a layer
-        takes what it takes where it takes least, since the first and the last stage run more than layers. Nothing
-        changes where the traces tell no layers (call stacks are needed).
+        takes what it takes where it takes least, since the first and the last stage run more than layers.
+
+        Raises:
+            NoEvidenceError: the traces tell no layers (call stacks are needed), or there are not several stages.
         """
+        self._check_stages()
         counts = np.array([_layers(work) for work in self.step.works], np.float64)
         stages, group = np.unique(self.stages, return_inverse=True)
         of_stage = np.array([counts[group == number].max() for number in range(len(stages))])
         if (of_stage == 0).any():
-            return times
+            raise NoEvidenceError("layers are not known of every stage; capture call stacks, which tell them")
         parts = self._parts(times)
         share = of_stage.mean() / of_stage[group]
         factor = [np.where(work.kernels.layer != MISSING, share[place], 1.0) for place, (work, _) in enumerate(parts)]
@@ -110,15 +122,29 @@ class StepEdits:
         return tuple(_scaled(mine, each) for (_, mine), each in zip(parts, factor, strict=True))
 
     def no_pauses(self, times: AllTimes) -> AllTimes:
-        """Take the pauses of all hosts away."""
+        """Take the pauses of all hosts away.
+
+        Raises:
+            NoEvidenceError: no launches are known.
+        """
+        self._check_launches()
         return tuple(_without_pauses(*each) for each in zip(self.step.works, times, self.pauses, strict=True))
 
     def equal_stages(self, times: AllTimes) -> AllTimes:
-        """Give every micro-batch's computation the mean of all stages, forward and backward apart."""
+        """Give every micro-batch's computation the mean of all stages, forward and backward apart.
+
+        Raises:
+            NoEvidenceError: no micro-batches are known, or there are not several stages.
+        """
+        self._check_stages()
         return self._scaled_items(times, by_stage=False)
 
     def no_jitter(self, times: AllTimes) -> AllTimes:
-        """Give every micro-batch's computation the mean of its stage, chunk and direction."""
+        """Give every micro-batch's computation the mean of its stage, chunk and direction.
+
+        Raises:
+            NoEvidenceError: no micro-batches are known.
+        """
         return self._scaled_items(times, by_stage=True)
 
     def faster(self, times: AllTimes, dimension: str, factor: float) -> AllTimes:
@@ -144,7 +170,12 @@ class StepEdits:
         return balanced_experts(self.step, times, self._shortest(times))
 
     def host_free(self, times: AllTimes) -> AllTimes:
-        """Let no kernel wait for its launch: as if whole steps were captured in CUDA graphs."""
+        """Let no kernel wait for its launch: as if whole steps were captured in CUDA graphs.
+
+        Raises:
+            NoEvidenceError: no launches are known.
+        """
+        self._check_launches()
         return tuple(
             replace(
                 mine,
@@ -153,6 +184,16 @@ class StepEdits:
             )
             for mine in times
         )
+
+    def _check_stages(self) -> None:
+        if MISSING in self.stages:
+            raise NoEvidenceError("the pipeline stages of the ranks are not known")
+        if len(set(self.stages)) == 1:
+            raise NoEvidenceError("there is one pipeline stage, so there are none to even out")
+
+    def _check_launches(self) -> None:
+        if all((work.launch_ns == MISSING).all() for work in self.step.works):
+            raise NoEvidenceError("the traces tell no launches")
 
     def _shortest(self, times: AllTimes) -> int:
         """The shortest transfer of the step."""
@@ -177,7 +218,7 @@ class StepEdits:
             sizes.append(len(first))
         key, total = np.concatenate(keys, axis=1), np.concatenate(totals)
         if not len(total):
-            return times
+            raise NoEvidenceError("no micro-batches are known")
         _, group = number_groups(*key)
         mean = np.bincount(group, weights=total) / np.bincount(group)
         factor = np.where(total > 0, mean[group] / np.maximum(total, 1), 1.0)

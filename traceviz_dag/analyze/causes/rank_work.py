@@ -146,7 +146,8 @@ def rank_work(
 
     Args:
         edges: between its streams. joined: places of the kernels whose communication is matched, ascending.
-        waits: calls in which its host waited. window: begin and end of the step on the host.
+        waits: calls in which its host waited. window: begin and end of the step on the host. One that ends with
+            the last kernel was cut there, so of the host no more is known than its last wait for the GPU.
     """
     is_joined = np.zeros(len(kernels), dtype=bool)
     is_joined[joined] = True
@@ -160,13 +161,15 @@ def rank_work(
     segment = np.zeros(len(kernels), np.int64)
     segment[first[1:]] = 1
     segment = np.cumsum(segment)
-    end = max(window[1], int(kernels.end_ns.max(initial=window[1])))
+    gpu_end = int(kernels.end_ns.max(initial=window[0]))
+    host_end = window[1] if window[1] != gpu_end else int(section_ns[-1])
+    end = max(window[1], gpu_end)
     work = RankWork(
         kernels, _lags(kernels, edges, np.where(launched, ready, MISSING), window[0]), launch, first, segment,
         joined, section[first], section_ns, _section_lags(kernels, waits, section_ns), window[0], end,
         edges.unknown, edges.untold, *(np.empty(0, np.int64) for _ in range(5)),
     )  # fmt: skip
-    return _with_edges(work, edges, waits, window[1])
+    return _with_edges(work, edges, waits, host_end)
 
 
 def _within(waits: HostWaits, window: tuple[int, int], kernels: RankKernels) -> HostWaits:

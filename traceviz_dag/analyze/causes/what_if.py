@@ -8,18 +8,20 @@ that the replay without lags does not explain. Gains are ceilings, and those of 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from traceviz_dag.analyze.causes.balanced_experts import has_experts
 from traceviz_dag.analyze.causes.edits import AllTimes, StepEdits
 from traceviz_dag.analyze.causes.gains import error_bar, gain_row
 from traceviz_dag.analyze.causes.reordered import Change, items_of
 from traceviz_dag.analyze.causes.step_work import StepWork, without_lags
 from traceviz_dag.analyze.causes.usual_times import Usual, own_work
+from traceviz_dag.errors import NoEvidenceError
+from traceviz_dag.vocabulary import ALL_DIMENSIONS
 
 WORTH = 0.002
 """A rank is fixed on its own account where its excess over its peers is at least this share of the step."""
@@ -90,7 +92,7 @@ class WhatIf:
         """The gain of some edits together.
 
         Raises:
-            NoEvidenceError: they ask for an order of work that cannot be made.
+            NoEvidenceError: they ask for an order of work that cannot be made, or the step tells nothing of one.
         """
         times, change = self.times, Change()
         for edit in edits:
@@ -141,13 +143,16 @@ class WhatIf:
             yield Edit(name, getattr(self.edits, name))
 
     def standard(self) -> list[Prediction]:
-        """What each of the usual edits would gain, the largest gain first."""
-        edits = [self.fix_rank(rank) for rank in self._suspects()]
-        experts = has_experts(self.step)
-        edits += [edit for edit in self.general() if edit.name != "balanced_experts" or experts]
-        edits += [self.hide(dimension) for dimension in (*self.dimensions(), "all")]
-        edits += [self.faster(dimension, FASTER) for dimension in self.dimensions()]
-        return sorted(map(self.predict, edits), key=lambda one: -one.gain_ns)
+        """What the usual edits would gain, the largest gain first; without those that the step tells nothing of."""
+        dimensions = self.dimensions()
+        edits = [*map(self.fix_rank, self._suspects()), *self.general()]
+        edits += [self.hide(dimension) for dimension in (*dimensions, *([ALL_DIMENSIONS] if dimensions else []))]
+        edits += [self.faster(dimension, FASTER) for dimension in dimensions]
+        found = []
+        for edit in edits:
+            with suppress(NoEvidenceError):
+                found.append(self.predict(edit))
+        return sorted(found, key=lambda one: -one.gain_ns)
 
     def dimensions(self) -> list[str]:
         """Dimensions of the step's communication."""

@@ -151,6 +151,8 @@ def _print(iteration: StoredIteration, answer: dict[str, Any], limit: int) -> No
     typer.echo(f"\n{heading(iteration, _statement(answer))}")
     typer.echo(f"  {_critical(answer)}\n  {_seen(answer)}")
     for name, title in _TITLES.items():
+        if name == "stage" and all(row[name] is None for row in answer[name]):
+            continue
         print_table(
             title,
             [name, "ms", "of the step"],

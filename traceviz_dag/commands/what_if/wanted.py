@@ -79,6 +79,8 @@ class Wanted:
 
     def _check_dimensions(self, known: Sequence[str]) -> None:
         there = [*known, ALL_DIMENSIONS]
+        if not known and (self.hidden or self.speeds):
+            raise UsageError("there is no communication in the training step")
         for dimension in (*self.hidden, *(name for name, _ in self.speeds)):
             if dimension not in there:
                 raise UsageError(f"no communication of dimension {dimension}; there are {', '.join(there)}")
