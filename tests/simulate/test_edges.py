@@ -195,10 +195,10 @@ def test_waits_name_a_record_of_their_file_or_none(tmp_path: Path, replicas: int
 
 
 def test_rows_of_synchronisation_leave_the_work_as_it_is():
-    for name in ("experts", "userbuffers"):
+    for name in ("combined", "experts", "interleaved", "layer_graphs", "userbuffers"):
         plain, told = (
             [
-                ((times.ends - times.ready).tolist(), times.match)
+                (times.starts.tolist(), times.ends.tolist(), times.match)
                 for times in Model(replace(CONFIGURATIONS[name], cuda_sync=cuda_sync)).step(1)
             ]
             for cuda_sync in (False, True)

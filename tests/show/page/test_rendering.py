@@ -13,19 +13,32 @@ from pathlib import Path
 import matplotlib as mpl
 import pytest
 
-from tests.show.across_ranks import period_job, pipeline_job, waiting_job
-from tests.show.job import job
+from tests.show.across_ranks import gain_rows, path_job, period_job, pipeline_job, waiting_job
+from tests.show.job import MemorySource, job
 from traceviz_dag.errors import UsageError
 from traceviz_dag.show.figures.bubble_waterfall import draw_bubble_waterfall
 from traceviz_dag.show.figures.clock_residuals import draw_clock_residuals
+from traceviz_dag.show.figures.critical_path import draw_critical_path
 from traceviz_dag.show.figures.model_replica import draw_model_replica
 from traceviz_dag.show.figures.overlap_bars import draw_overlap_bars
 from traceviz_dag.show.figures.period_distribution import draw_period_distribution
 from traceviz_dag.show.figures.pipeline_group import draw_pipeline_group
+from traceviz_dag.show.figures.predicted_gains import draw_predicted_gains
 from traceviz_dag.show.figures.rank_timeline import draw_rank_timeline
 from traceviz_dag.show.figures.wait_map import draw_wait_map
 from traceviz_dag.show.page.rendering import FORMATS, MOST_PREVIEW_BYTES, encode, preview, write_figure
 from traceviz_dag.system.whole_files import write_atomically
+
+PATH = [
+    (0, None, "host", None, 2_000_000),
+    (0, 0, "work", "fwd_computation", 6_000_000),
+    (1, 0, "transfer", "pp_communication", 1_000_000),
+    (1, 0, "work", "bwd_computation", 20_000_400),
+]
+GAINS = [
+    {"edit": "fix_rank", "rank": rank, "gain_ns": gain, "gain_low_ns": gain - 900_000, "gain_high_ns": gain + 100_000}
+    for rank, gain in enumerate((8_000_000, 3_000_000, 0))
+]
 
 FIGURES = {
     "timeline": lambda: draw_rank_timeline(job(chunks=2), 1),
@@ -36,6 +49,8 @@ FIGURES = {
     "bubbles": lambda: draw_bubble_waterfall(pipeline_job()),
     "periods": lambda: draw_period_distribution(period_job()),
     "clocks": lambda: draw_clock_residuals(waiting_job()),
+    "path": lambda: draw_critical_path(path_job(PATH, {0: 0, 1: 1})),
+    "gains": lambda: draw_predicted_gains(MemorySource({"what_if": {None: gain_rows(GAINS)}})),
     "stages": lambda: draw_model_replica(job(ranks=96, stages=4, microbatches=2), 0),
 }
 _IN_A_NEW_PROCESS = """
