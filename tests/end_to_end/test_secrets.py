@@ -19,7 +19,10 @@ PLANTED = ("PLANTED", "plantedalice", "planted-host", "planteduser")
 
 
 def _texts(place: str) -> list[str]:
-    return [f"{place} {TOKEN}", f"{place} WANDB_API_KEY={KEY}", f"https://planteduser:{KEY}@git.example/{place}"]
+    return [
+        *(f"{place} {TOKEN}", f"{place} WANDB_API_KEY={KEY}", f"https://planteduser:{KEY}@git.example/{place}"),
+        *(f"sshpass -p {KEY} ssh {place}", f"machine {place} login planteduser password {KEY} Cookie: {place}={KEY}"),
+    ]
 
 
 def _run(folder: Path) -> Path:

@@ -68,3 +68,11 @@ def test_what_a_killed_query_put_on_disk_goes_with_the_next_one(lake: Lake, samp
         lake.query("SELECT current_setting('temp_directory') AS place")["place"][0].as_py().startswith(str(left.parent))
     )
     assert not left.parent.exists()
+
+
+def test_no_query_prints_how_far_it_is_into_the_answer(lake: Lake, sample):
+    lake.write("kernels", sample("kernels", 1), run="r", iteration=1, rank=0)
+    lake.refresh_catalogue()
+    asked = "SELECT current_setting('enable_progress_bar') AS shown FROM kernels"
+    answers = [lake.query(asked), lake.query_iteration(asked, run="r", iteration=1)]
+    assert [answer["shown"].to_pylist() for answer in answers] == [[False], [False]]

@@ -63,6 +63,17 @@ TOKENS = (
         ("https://hooks.slack.com/services/T0/B0/abcd", "https://hooks.slack.com/services/***"),
         ("signed X-Amz-Signature=0123abcd", "signed X-Amz-Signature=***"),
         ("Authorization: Token abcdefgh", "Authorization: Token ***"),
+        ("sshpass -p hunter2 ssh -p 22 node", "sshpass -p *** ssh -p 22 node"),
+        ("mysql -uroot -P 3306 -phunter2 db", "mysql -uroot -P 3306 -p*** db"),
+        ("7z x -p'hun ter' a.7z; unzip -P hunter2 x.zip", "7z x -p*** a.7z; unzip -P *** x.zip"),
+        ("docker login -u me -p hunter2 registry", "docker login -u me -p *** registry"),
+        ("openssl rsa -passin pass:hunter2 -in k", "openssl rsa -passin pass:*** -in k"),
+        ("curl -H 'Cookie: id=abc; csrf=\"d\"; Secure' x", "curl -H 'Cookie: ***; Secure' x"),
+        ('{"Set-Cookie": "sid=31d4; Path=/"}', '{"Set-Cookie": "***"}'),
+        ("curl -b sid=abc http://x", "curl -b *** http://x"),
+        ("JSESSIONID=0AB1C2D3", "JSESSIONID=***"),
+        ("machine h login alice password hunter2", "machine h login *** password ***"),
+        ("login alice\n  account a\n  password x", "login ***\n  account a\n  password ***"),
     ],
 )
 def test_a_secret_is_masked(text, expected):
@@ -103,6 +114,14 @@ def test_a_secret_is_masked(text, expected):
         "TILE_KEY=4",
         "sleep -u 3",
         "/ui/page.py(3): main",
+        "mkdir -p /data/x",
+        "srun -p gpu mysqlclient.py",
+        "mysql -p -h node",
+        "docker run -p 8080:80 image",
+        "cookie: none",
+        "session_id=12345678",
+        "login page, password reset",
+        "zip(strict=True) -P",
     ],
 )
 def test_a_name_that_only_looks_alike_stays(text):
@@ -123,6 +142,8 @@ _PIECES = st.one_of(
     st.sampled_from(["https://", "a@", "@", "u@h.com", ".com", "--user=", "-u", "***"]),
     st.sampled_from(["/home/", "/home/u", "/u/", "/root", "//", "~", "C:\\", "Users\\"]),
     st.sampled_from("\"'\\=:/*.ſKé \n\v\x1c\x85\u2028"),
+    st.sampled_from(["sshpass -p", "mysql ", " -p", "unzip x -P ", "curl -b", "Cookie: ", "a=", "; b=", "session_id="]),
+    st.sampled_from(["login ", "x ", "account ", "password ", "openssl x -passin pass:", "'", '"']),
     st.text(max_size=5),
 )
 _TEXTS = st.lists(_PIECES, max_size=9).map("".join)

@@ -112,7 +112,9 @@ def _fitting(name: str, values: Int64) -> Int64:
     """Without the numbers that the column cannot hold: no kernel has them, so the trace does not tell."""
     if KERNELS.schema.field(name).type != pa.int32():
         return values
-    return np.where(np.abs(values) > np.iinfo(np.int32).max, MISSING, values)
+    bounds = np.iinfo(np.int32)
+    # Not by their magnitude: that of the least int64 is no int64.
+    return np.where((values < bounds.min) | (values > bounds.max), MISSING, values)
 
 
 def _microbatch_columns(places: Places, facts: KernelFacts) -> dict[str, Int64]:

@@ -15,6 +15,7 @@ import xxhash
 from traceviz_dag.errors import BadInputError, OutputError
 from traceviz_dag.lake.across_ranks_views import VIEWS, View
 from traceviz_dag.lake.partitions import ANALYSE_AGAIN, find_partitions, glob_pattern
+from traceviz_dag.system.duckdb_memory import connect_in_memory
 from traceviz_dag.system.whole_files import exclusive_lock
 from traceviz_dag.tables import PARTITION_COLUMNS, Column, Table, all_tables
 
@@ -100,7 +101,7 @@ def recorded_origin(home: Path) -> tuple[str, str] | None:
     if not (home / FILE_NAME).is_file():
         return None
     try:
-        with duckdb.connect() as connection:
+        with connect_in_memory() as connection:
             attach(connection, home)
             [[built_at, definition]] = connection.execute(f"SELECT home, definition FROM {_ORIGIN}").fetchall()
     except duckdb.Error:
@@ -179,7 +180,7 @@ def _remove_left_overs(home: Path) -> None:
 
 def _build(path: Path, home: Path) -> None:
     script = _script(home)
-    with duckdb.connect() as connection:
+    with connect_in_memory() as connection:
         connection.execute(f"ATTACH {quoted_text(str(path))} AS {_ALIAS} (STORAGE_VERSION '{_STORAGE_VERSION}')")
         connection.execute(f"USE {_ALIAS}")
         schema, _, view = _ORIGIN.partition(".")

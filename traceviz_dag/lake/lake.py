@@ -23,6 +23,7 @@ from traceviz_dag.lake.partitions import (
 )
 from traceviz_dag.lake.reader import TableReader
 from traceviz_dag.lake.write import Written, write_part
+from traceviz_dag.system.duckdb_memory import connect_in_memory
 from traceviz_dag.system.paths import real_path
 from traceviz_dag.system.whole_files import remove_all_stale_temporaries, remove_stale_temporaries
 from traceviz_dag.tables import TABLES, Table, all_tables
@@ -220,7 +221,7 @@ class Lake:
         named = {name: value for name, value in (("run", run), ("iteration", iteration)) if f"${name}" in sql}
 
         def asked() -> pa.Table:
-            with duckdb.connect() as connection:
+            with connect_in_memory() as connection:
                 catalogue.create_narrow_views(connection, self.home, run, iteration, sql, tables)
                 return read_only.run_select(connection, sql, named, sorted(tables))
 
@@ -230,7 +231,7 @@ class Lake:
             raise BadInputError(self.home, str(error), "analyse again") from error
 
     def _query_iteration(self, sql: str, run: str, iteration: int) -> pa.Table:
-        with duckdb.connect() as connection:
+        with connect_in_memory() as connection:
             try:
                 catalogue.create_narrow_views(connection, self.home, run, iteration, sql)
                 # DuckDB refuses values that a query does not name.

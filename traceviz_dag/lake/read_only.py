@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 from traceviz_dag.errors import BadInputError, OutputError, TracevizError, UsageError
 from traceviz_dag.lake import catalogue
 from traceviz_dag.lake.partitions import ANALYSE_AGAIN, FILE_NAME, glob_literal
+from traceviz_dag.system.duckdb_memory import connect_in_memory
 from traceviz_dag.system.whole_files import scratch_folder
 
 Parameters = Mapping[str, object] | Sequence[object] | None
@@ -74,7 +75,7 @@ def open_read_only(home: Path, in_memory: bool = False) -> Iterator[duckdb.DuckD
     lake = home / catalogue.LAKE_FOLDER
     # The views' patterns are checked before they are expanded, the files after.
     allowed = ", ".join(catalogue.quoted_text(f"{prefix}/") for prefix in (lake, glob_literal(lake)))
-    with _spill_folder(home) as spill, duckdb.connect() as connection:
+    with _spill_folder(home) as spill, connect_in_memory() as connection:
         if in_memory:
             catalogue.build_in_memory(connection, home)
         else:

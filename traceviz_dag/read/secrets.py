@@ -39,6 +39,7 @@ _WHOLE_TOKENS = rf"(?<![A-Za-z0-9])(?:{_TOKENS})|hf_[A-Za-z0-9]{{30,}}|gh[pousr]
 _PASSWORD = r"pass(?:word|wd|phrase)|(?<![A-Za-z])pwd|(?-i:_PASS)"
 _OTHER_NAMES = (
     r"secret(?:[_-]?(?:access)?[_-]?key)?|(?:api|access|private|auth|account)[_-]?key|token|credentials?|authorization"
+    r"|(?<![A-Za-z])(?:[a-z]{0,20}sess(?:ion)?[_-]?(?:id|key)|connect\.sid)"
 )
 # As an environment names them: HF_TOKEN=….
 _VARIABLES = r"(?-i:(?<![A-Za-z])[A-Z][A-Z0-9]{0,30}_(?:[A-Z0-9]{1,30}_){0,4}(?:TOKEN|SECRET|CREDENTIALS?|KEY))"
@@ -54,6 +55,23 @@ _OPTION = (
     r"\s+|(?<![A-Za-z])bearer\s+(?=[^\s'\"]{16})|[?&](?:[a-z]+-){0,3}sig(?:nature)?=|x-amz-(?:signature|credential)="
     r"|(?<!\S)(?:-u|--user)[\s=]\s*(?=[^\s:]{1,64}:\S))(?!-)[^\s'\"&,;]+"
 )
+# Programs whose short option is a password: sshpass -p X, mysql -pX, unzip -P X, openssl -passin pass:X.
+_ANY_WORDS = r"(?:\s[^\n;|&]{0,200}?)??\s"
+_PROGRAMS = (
+    r"(?P<before>(?<![\w\-])(?i:(?:sshpass|(?:mysql|mariadb)[a-z\-]{0,12}|7z[ar]?|(?:docker|podman|oc|helm\s+registry)\s+login)"
+    rf"{_ANY_WORDS}(?-i:-p)|(?:un)?zip{_ANY_WORDS}(?-i:-P)|redis-cli{_ANY_WORDS}(?-i:-a)|ldap[a-z]{{2,8}}{_ANY_WORDS}(?-i:-w)"
+    r"|openssl\s[^\n;|&]{0,200}?\s-pass(?:in|out)?\s+pass:)\s*(?!-))(?:'[^']*'|\"[^\"]*\"|[^\s'\"])+"
+)
+# Cookie: a=b; c=d, as a header, in JSON, and as an option of curl.
+_COOKIE = r"[^\s'\";=]{1,200}=(?:\"[^\s'\";]*\"|[^\s'\";]*)"
+_COOKIES = (
+    r"(?P<before>(?i:cookie)(?:\\*['\"])?(?:\s*:\s*|\s*=\s*|\s+)(?:\\*['\"])?|(?<![\w\-])(?i:curl)\s(?:[^\n;|&]{0,200}?\s)?-b\s*['\"]?)"
+    rf"{_COOKIE}(?:;\s*{_COOKIE}){{0,100}}"
+)
+# As in .netrc: machine HOST login NAME password X.
+_LOGIN = (
+    r"(?P<before>(?<![\w\-])(?i:login)\s+)[^\s,;]{1,200}(?P<between>\s+(?i:(?:account\s+\S{1,200}\s+)?password)\s+)\S+"
+)
 # Passwords may hold slashes; a port before a path with an @ in it is none.
 _URL = r"(?P<scheme>[A-Za-z][A-Za-z0-9+.\-]{1,20}://)(?:[^\s/]*@|[^\s/:@]{1,64}:(?!\d{1,5}/)[^\s@]{1,200}@)"
 # Who works where: alice@cluster.example.com, alice@node17:/data. A@B alone may be anything.
@@ -67,14 +85,18 @@ _HOMES = (
     r"|(?<![\w.~\-])/root(?=/|$)|[A-Za-z]:\\{1,2}Users\\{1,2}[^\s\\:'\"]+"
 )
 
-_TOKEN, _NAME_AND_VALUE, _OPTION_AND_VALUE, _CREDENTIALS, _WHO_AND_WHERE, _HOME = (
-    re.compile(each, re.ASCII) for each in (_WHOLE_TOKENS, _NAMED, _OPTION, _URL, _ADDRESS, _HOMES)
+_TOKEN, _NAME_AND_VALUE, _OPTION_AND_VALUE, _PROGRAM_AND_VALUE = (
+    re.compile(each, re.ASCII) for each in (_WHOLE_TOKENS, _NAMED, _OPTION, _PROGRAMS)
+)
+_COOKIE_HEADER, _LOGIN_AND_PASSWORD, _CREDENTIALS, _WHO_AND_WHERE, _HOME = (
+    re.compile(each, re.ASCII) for each in (_COOKIES, _LOGIN, _URL, _ADDRESS, _HOMES)
 )
 _SUSPICIOUS = (
     r"(?i)hf_|gh[pousr]_|github_pat|gl(?:pat|rt|dt|ptt|cbt|ft|agent)-|sk-|[sr]k_|ya29|dckr|sg\.|nvapi-|aiza|(?:npm|pypi|shpat)[_-]|do[opr]_v1|dapi[a-f0-9]|akia|asia"
     r"|r8_|wandb_v1|lin_api|whsec|hv[sbr]\.|xai-|pplx-|tskey-|hooks\.slack|xapp-"
     r"|xox[abprs]-|eyj|private key|bearer|--[a-z_\-]*(?:pass|secret|key|token)|[?&][a-z\-]*sig|x-amz-"
     r"|(?:pass|pass(?:word|wd|phrase)|pwd|secret|key|token|credentials?|authorization)\\*['\"]?[\s\v]*[=:]|\S@[a-z0-9*]|://\S*@"
+    r"|sshpass|mysql|mariadb|7z|login|zip[\s\v]|redis-cli|ldap|openssl|cookie|curl|sess(?:ion)?[_-]?(?:id|key)|connect\.sid"
     r"|-u[\s\v]|--user[\s\v=]|/homes?\d*/|/users/|/u\d?/|/root|\\users\\"
 )
 """What every secret contains: one cheap look at a text decides whether it needs the others."""
@@ -100,6 +122,9 @@ def _masked_once(text: str) -> str:
     text = _TOKEN.sub(MASK, text)
     text = _NAME_AND_VALUE.sub(_without_value, text)
     text = _OPTION_AND_VALUE.sub(rf"\g<before>{MASK}", text)
+    text = _PROGRAM_AND_VALUE.sub(rf"\g<before>{MASK}", text)
+    text = _COOKIE_HEADER.sub(rf"\g<before>{MASK}", text)
+    text = _LOGIN_AND_PASSWORD.sub(rf"\g<before>{MASK}\g<between>{MASK}", text)
     text = _CREDENTIALS.sub(rf"\g<scheme>{MASK}@", text)
     text = _WHO_AND_WHERE.sub(MASK, text)
     return _HOME.sub(HOME, text)

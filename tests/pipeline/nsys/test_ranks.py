@@ -87,9 +87,10 @@ def test_analyze_takes_exports_the_same_way_as_traces(runs, tmp_path):
 
 def test_sizes_that_no_kernel_has_are_unknown_and_cost_no_row(tmp_path):
     export = small_export()
-    export.kernel(710, 720, "gemm", gridX=2**62, blockX=-(2**40))
+    export.kernel(710, 720, "gemm", gridX=2**62, gridY=-(2**63), blockX=-(2**40))
     (inputs,) = inputs_below([export.write(tmp_path / "node0.sqlite")], home=tmp_path / "home")
     (trace,) = rank_traces(inputs, [0], tmp_path / "home")
     kernels = analyse_rank(trace, read_topology(inputs, home=tmp_path / "home"), load_rules())["kernels"].to_pylist()
-    sizes = {row["start_ns"] - kernels[0]["start_ns"]: (row["grid_x"], row["block_x"]) for row in kernels}
-    assert len(kernels) == 5 and sizes[610] == (None, None) and sizes[0][0] == 1
+    names = ("grid_x", "grid_y", "block_x")
+    sizes = {row["start_ns"] - kernels[0]["start_ns"]: [row[name] for name in names] for row in kernels}
+    assert len(kernels) == 5 and sizes[610] == [None, None, None] and sizes[0][0] == 1

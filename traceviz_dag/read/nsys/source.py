@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.read.regular_file import open_regular
+from traceviz_dag.system.duckdb_memory import connect_in_memory
 from traceviz_dag.system.paths import real_path
 
 _ROWS_PER_BATCH = 1 << 16
@@ -189,7 +190,7 @@ class ParquetSource:
 
         self.path = path
         self._error = duckdb.Error
-        self._connection = duckdb.connect()
+        self._connection = connect_in_memory()
         for file in sorted(path.glob("*.parquet")):
             if offers(file.stem):
                 self._view(file)
