@@ -29,7 +29,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from benchmarks.fuzzing import inputs, parquet_inputs, ways
+from benchmarks.fuzzing import inputs, memory_inputs, parquet_inputs, ways
 from traceviz_dag.errors import TracevizError
 
 KINDS: dict[str, tuple[str, inputs.Make, Callable[[Path, random.Random], str]]] = {
@@ -46,15 +46,16 @@ KINDS: dict[str, tuple[str, inputs.Make, Callable[[Path, random.Random], str]]] 
     "synchronizations": ("trace.json", inputs.synchronizations, ways.synchronizations),
     "records": ("trace-x.parquet", parquet_inputs.records, ways.records),
     "nsys_folder": ("export", parquet_inputs.nsys_folder, ways.nsys),
+    "memory": ("snapshot.pickle", memory_inputs.memory, ways.memory),
 }
 """Kind → (file name, maker, way)."""
 
 SHARES = {
     **{"kineto": 40, "topology_text": 12, "topology_json": 12, "pairs": 6, "stamps": 6, "rules": 6},
     **{"settings": 6, "capture": 4, "nsys": 6, "folder": 2},
-    **{"synchronizations": 8, "records": 8, "nsys_folder": 4},
+    **{"synchronizations": 8, "records": 8, "nsys_folder": 4, "memory": 20},
 }
-"""Inputs of each kind in 120."""
+"""Inputs of each kind in 140."""
 
 FAILURES = ("EXCEPTION", "UNCLEAR", "MEMORY", "TIMEOUT", "CRASH")
 SECONDS_EACH = 20

@@ -11,9 +11,9 @@ from benchmarks import fuzz
 
 SEED = 7
 INPUTS = {
-    **{"topology_text": 380, "topology_json": 390, "pairs": 210, "stamps": 220, "rules": 150, "settings": 150},
+    **{"topology_text": 280, "topology_json": 290, "pairs": 210, "stamps": 220, "rules": 150, "settings": 150},
     **{"capture": 140, "kineto": 180, "nsys": 35, "folder": 25},
-    **{"synchronizations": 50, "records": 60, "nsys_folder": 10},
+    **{"synchronizations": 50, "records": 60, "nsys_folder": 10, "memory": 200},
 }
 
 

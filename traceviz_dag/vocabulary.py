@@ -128,3 +128,30 @@ FIGURES_FOLDER = "figures"
 
 FIGURE_FORMATS = ("png", "svg", "pdf")
 """Files that every figure is written as."""
+
+
+class MemoryCategory(StrEnum):
+    """What a block of GPU memory holds; ``unknown`` where the evidence does not say."""
+
+    PARAMETER = "parameter"
+    GRADIENT = "gradient"
+    OPTIMIZER_STATE = "optimizer_state"
+    ACTIVATION = "activation"
+    INPUT = "input"
+    TEMPORARY = "temporary"
+    COMMUNICATION_BUFFER = "communication_buffer"
+    UNKNOWN = "unknown"
+
+
+class MemoryEvidence(StrEnum):
+    """Which observation decided the category of a block."""
+
+    FRAMES = "frames"
+    """The call stack that allocated it."""
+    LIFE = "life"
+    """That call stack, and when it was freed: within the pass, in the backward pass, beyond an optimizer step."""
+    FREE_FRAMES = "free_frames"
+    """The call stack that freed it; it was allocated before the recording."""
+    SIZE_MATCH = "size_match"
+    """Its size, and those of the others: together they are as many and as large as the gradients."""
+    NONE = "none"

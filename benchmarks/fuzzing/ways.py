@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import random
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from traceviz_dag.commands.common.output import plain_streams
 from traceviz_dag.errors import IncompleteError, TracevizError
 
 WHOLE, PARTIAL = "whole", "partial"
@@ -273,6 +275,63 @@ def _show(command: str, path: Path, home: Path | None, chance: random.Random) ->
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
         function(path, home=home, **arguments)
+    check_output(printed.getvalue())
+
+
+_OF_MEMORY: tuple[tuple[str, dict[str, Any]], ...] = (
+    *(("summary", {}), ("peak", {"at": "peak", "stacks": True}), ("timeline", {"points": 3}), ("fragmentation", {})),
+    *(("leak", {}), ("oom", {}), ("diff", {})),
+)
+
+
+def memory(path: Path, chance: random.Random) -> str:
+    """A snapshot: read in this process, as the child does; its tables; and one in forty through a command, too."""
+    from traceviz_dag.analyze.memory.comparison import peak_changes
+    from traceviz_dag.analyze.memory.examination import examined
+    from traceviz_dag.analyze.memory.leaks import leaks, step_ends
+    from traceviz_dag.analyze.memory.out_of_memory import out_of_memory
+    from traceviz_dag.analyze.memory.tables import memory_tables
+    from traceviz_dag.commands.memory.common import notes
+    from traceviz_dag.errors import BadInputError
+    from traceviz_dag.read.memory.child import encoded
+    from traceviz_dag.read.memory.extraction import NotASnapshotError
+    from traceviz_dag.read.memory.pickle_machine import NotPlainError
+    from traceviz_dag.read.memory.reader import decoded
+    from traceviz_dag.show.memory.flame_graph import flame_graph_page
+
+    if chance.random() < 1 / 40:
+        _memory_command(path, chance)
+    try:
+        header, *columns = encoded(path.read_bytes())
+    except (NotPlainError, NotASnapshotError) as error:
+        raise BadInputError(path, str(error), "give another") from None
+    snapshot = decoded(json.loads(header), b"".join(columns), path.stat().st_size)
+    devices = examined(snapshot)
+    _check_tables(memory_tables(snapshot, devices).values(), chance)
+    for one in devices:
+        changes = peak_changes(one, one)
+        if sum(change.after_bytes for change in changes) != one.replay.peak_requested:
+            raise UnclearError("parts that do not add up to the peak")
+        for state in (one.at_end, one.at_peak):
+            parts = state.requested_bytes + state.rounding_bytes + state.inactive_bytes + state.uncovered_bytes
+            if parts != state.reserved_bytes:
+                raise UnclearError("parts that do not add up to what is reserved")
+        leaks(one.replay, step_ends(one.replay, one.steps))
+        out_of_memory(one.replay)
+        check_output(flame_graph_page("name", one))
+        for note in notes(one):
+            check_line(note)
+    return PARTIAL if snapshot.unusable or any(one.replay.contradictions for one in devices) else WHOLE
+
+
+def _memory_command(path: Path, chance: random.Random) -> None:
+    name, given = chance.choice(_OF_MEMORY)
+    command = getattr(import_module(f"traceviz_dag.commands.memory.{name}"), name)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed), plain_streams():  # as LazyGroup
+        more = {"other": path} if name == "diff" else {}
+        with contextlib.suppress(TracevizError):
+            command(path, **more, **given, json=chance.random() < 0.5)
     check_output(printed.getvalue())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 import shlex
 from io import StringIO
@@ -13,6 +14,8 @@ from tests.analyze.across_ranks import SMALL
 from tests.damage import call
 from tests.test_docs import PAGES, REPOSITORY
 from traceviz_dag.simulate import JobSettings, simulate
+from traceviz_dag.simulate.memory.allocator import Allocator
+from traceviz_dag.simulate.memory.stage import Stage, StageSettings, one_forward_one_backward
 from traceviz_dag.simulate.settings import Format
 
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -39,6 +42,12 @@ def places(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("places")
     small = {**SMALL, "layers": 4}
     simulate(JobSettings(tp=2, pp=2, microbatches=4, first_iteration=120, **small), folder / "traces/job-7", workers=1)
+    for number, name in enumerate(("snapshot", "before", "after")):
+        allocator = Allocator()
+        stage = Stage(StageSettings(leak_bytes=number << 20), allocator)
+        for step in range(5):
+            stage.step(step, one_forward_one_backward(0, 2, 2))
+        (folder / f"{name}.pickle").write_bytes(pickle.dumps(allocator.snapshot()))
     profiled = JobSettings(tp=2, pp=2, microbatches=2, node_size=4, format=Format.NSYS, **small)
     simulate(profiled, folder / "profiles/job-7", workers=1)
     return folder
@@ -77,6 +86,7 @@ def test_every_command_of_the_page_succeeds(page, places, tmp_path, monkeypatch,
             (tmp_path / "capture.toml").write_text(example)
     given = {"rank_0000.json.gz": rank, "rank0.json.gz": rank}
     given |= {"node0.sqlite": places / "profiles/job-7/node0.sqlite", "trace.pftrace.gz": "replica.pftrace.gz"}
+    given |= {f"{name}.pickle": places / f"{name}.pickle" for name in ("snapshot", "before", "after")}
     monkeypatch.setenv("TRACEVIZ_HOME", str(tmp_path / "home"))
     monkeypatch.setattr("sys.stdin", StringIO())
     monkeypatch.chdir(tmp_path)

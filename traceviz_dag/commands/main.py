@@ -37,6 +37,7 @@ class _Group(LazyGroup):
         "doctor": "traceviz_dag.commands.doctor.doctor:doctor",
         "batch": "traceviz_dag.commands.analyze:batch",
         "nsys": "traceviz_dag.commands.nsys.app:nsys_app",
+        "memory": "traceviz_dag.commands.memory.app:memory_app",
         "perfetto": "traceviz_dag.commands.perfetto:perfetto",
     }
 

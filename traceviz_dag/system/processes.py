@@ -20,7 +20,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import IO, TypeVar
 
 from traceviz_dag.errors import TracevizError
 
@@ -168,6 +168,21 @@ kill_family(sys.argv[1])
 def run_program(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
     """Run a program to its end and keep what it says; on Linux it is killed when this process is."""
     return subprocess.run(command, capture_output=True, check=False, text=True, preexec_fn=_die_with_parent)
+
+
+def run_reader(command: Sequence[str], file: IO[bytes]) -> subprocess.CompletedProcess[bytes]:
+    """Run a program that reads an open file on its standard input, and keep the bytes that it writes.
+
+    It says nothing on this process's standard error, and on Linux is killed when this process is.
+    """
+    return subprocess.run(
+        command,
+        stdin=file,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        check=False,
+        preexec_fn=_die_with_parent,
+    )
 
 
 def _die_with_parent() -> None:

@@ -1,0 +1,174 @@
+"""``traceviz memory`` as its users call it."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from tests.analyze.memory.plain_snapshots import loaded, requested_over_time
+from traceviz_dag.commands.main import app
+from traceviz_dag.errors import BadInputError, IncompleteError, NoEvidenceError, UsageError
+from traceviz_dag.simulate.memory.allocator import Allocator, OutOfMemoryError
+from traceviz_dag.simulate.memory.stage import Stage, StageSettings, one_forward_one_backward
+from traceviz_dag.tables import TABLES
+
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def snapshots(tmp_path_factory) -> dict[str, Path]:
+    """A stage that leaks and runs out of memory at last, and one that does neither."""
+    folder = tmp_path_factory.mktemp("snapshots")
+    found = {}
+    for name, leak, device in (("sound", 0, 80 << 30), ("leaking", 4 * MIB, 450 * MIB)):
+        allocator = Allocator(device)
+        stage = Stage(StageSettings(leak_bytes=leak), allocator)
+        try:
+            for number in range(6):
+                stage.step(number, one_forward_one_backward(0, 4, 8))
+        except OutOfMemoryError:
+            assert leak
+        found[name] = folder / f"{name}.pickle"
+        found[name].write_bytes(pickle.dumps(allocator.snapshot()))
+    return found
+
+
+def _run(*words: object, fails: type[Exception] | None = None) -> str:
+    result = CliRunner().invoke(app, ["memory", *map(str, words)])
+    if fails is None:
+        assert result.exception is None, result.exception
+    else:
+        assert isinstance(result.exception, fails), result.exception
+    return result.output
+
+
+def test_the_summary_has_the_numbers_of_the_file(snapshots):
+    answer = json.loads(_run("summary", snapshots["sound"], "--json"))
+    plain = loaded(snapshots["sound"])
+    over_time = requested_over_time(plain)
+    blocks = [block for segment in plain["segments"] for block in segment["blocks"]]
+    live = [block for block in blocks if block["state"] != "inactive"]
+    assert {name: answer[name] for name in answer if name.endswith("_bytes")} | {"pending_bytes": 0} == {
+        "live_requested_bytes": sum(block["requested_size"] for block in live),
+        "live_bytes": sum(block["size"] for block in live),
+        "reserved_bytes": sum(segment["total_size"] for segment in plain["segments"]),
+        "inactive_bytes": sum(block["size"] for block in blocks if block["state"] == "inactive"),
+        "largest_free_block_bytes": max(block["size"] for block in blocks if block["state"] == "inactive"),
+        "pending_bytes": 0,
+        "peak_requested_bytes": max(over_time),
+        "peak_reserved_bytes": sum(
+            event["size"] for event in plain["device_traces"][0] if event["action"] == "segment_alloc"
+        ),
+        "start_requested_bytes": over_time[0],
+    }
+    assert over_time[answer["peak_event"] + 1] == max(over_time)
+
+
+def test_every_printed_number_of_mebibytes_is_one_of_the_json(snapshots):
+    """The tables and sentences hold no number that the JSON does not hold in bytes."""
+    for words in (
+        ("summary",),
+        ("peak", "--stacks"),
+        ("timeline", "--points", "5"),
+        ("fragmentation",),
+    ):
+        for name in snapshots:
+            told = json.loads(_run(words[0], snapshots[name], *words[1:], "--json"))
+            shown = {f"{number / MIB:,.2f}" for number in _numbers(told)}
+            printed = re.findall(r"(?<![\w.:])[\d,]+\.\d\d(?![\d%])", _run(words[0], snapshots[name], *words[1:]))
+            assert printed and set(printed) <= shown, set(printed) - shown
+
+
+def _numbers(value: object) -> list[int]:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        return [number for one in value for number in _numbers(one)]
+    return [value] if isinstance(value, int) else []
+
+
+def test_the_leak_and_the_failed_request_are_told(snapshots):
+    leaks = json.loads(_run("leak", snapshots["leaking"], "--json"))["devices"][0]["leaks"]
+    assert [each["bytes_per_step"] for each in leaks] == [32 * MIB]
+    assert "1 call stack holds more at each of 5 ends of steps" in _run("leak", snapshots["leaking"])
+    assert "no call stack holds more at each of 6 ends of steps" in _run("leak", snapshots["sound"])
+    [failed] = json.loads(_run("oom", snapshots["leaking"], "--json"))["devices"][0]["out_of_memory"]
+    assert failed["explanation"] in _run("oom", snapshots["leaking"])
+    plain = loaded(snapshots["leaking"])
+    event = plain["device_traces"][0][-1]
+    blocks = [block for segment in plain["segments"] for block in segment["blocks"]]
+    free = sum(block["size"] for block in blocks if block["state"] == "inactive") + event["device_free"]
+    assert event["action"] == "oom"
+    assert failed["verdict"] == ("fragmentation" if event["size"] <= free else "really_full")
+    assert "no request failed" in _run("oom", snapshots["sound"])
+    assert "1 request failed" in _run("summary", snapshots["leaking"])
+    _run("leak", snapshots["sound"], "--device", 0)
+    _run("leak", snapshots["sound"], "--device", 3, fails=BadInputError)
+
+
+def test_a_diff_adds_up(snapshots):
+    answer = json.loads(_run("diff", snapshots["sound"], snapshots["leaking"], "--json"))
+    assert sum(change["change_bytes"] for change in answer["changes"]) == answer["change_bytes"]
+    assert sum(answer["categories"].values()) == answer["change_bytes"]
+    first, second = answer["peak_requested_bytes"]
+    assert second - first == answer["change_bytes"] != 0
+
+
+def test_the_export_holds_the_tables_and_a_page_without_a_network(snapshots, tmp_path):
+    _run("export", snapshots["sound"], "--output", tmp_path / "tables")
+    files = {path.stem: pq.read_table(path) for path in (tmp_path / "tables").iterdir()}
+    assert {name: table.schema.names for name, table in files.items()} == {
+        name: table.schema.names for name, table in TABLES.items() if name.startswith("memory_")
+    }
+    peak = json.loads(_run("summary", snapshots["sound"], "--json"))["peak_requested_bytes"]
+    blocks = files["memory_blocks"].to_pylist()
+    assert sum(block["requested_bytes"] for block in blocks if block["live_at_peak"]) == peak
+    assert max(files["memory_events"].column("requested_bytes").to_pylist()) == peak
+    rows = [row for row in files["memory_peaks"].to_pylist() if row["moment"] == "peak"]
+    assert sum(row["requested_bytes"] for row in rows) == peak
+    page = tmp_path / "peak.html"
+    _run("export", snapshots["sound"], "--output", page)
+    text = page.read_text()
+    assert f"{peak / MIB:,.2f} MiB requested" in text and "@@" not in text
+    assert not re.search(r"(src|href)=|https?:|@import|url\(", text)
+    _run("export", snapshots["sound"], "--output", tmp_path / "peak.svg", fails=UsageError)
+
+
+def test_snapshots_that_tell_little_say_what_they_do_not_tell(snapshots, tmp_path):
+    plain = loaded(snapshots["sound"])
+    path = tmp_path / "s.pickle"
+    path.write_bytes(pickle.dumps({**plain, "device_traces": [[]]}))
+    answer = json.loads(_run("summary", path, "--json"))
+    assert answer["peak_requested_bytes"] is None and answer["live_requested_bytes"] > 0
+    assert "the peak, are unknown" in answer["notes"][0]
+    assert "at the end" in _run("peak", path)
+    _run("timeline", path, fails=NoEvidenceError)
+    _run("leak", path, fails=NoEvidenceError)
+    path.write_bytes(pickle.dumps({"segments": [], "device_traces": [], "allocator_settings": {}}))
+    _run("summary", path, fails=BadInputError)
+    path.write_bytes(pickle.dumps(plain["segments"]))
+    assert json.loads(_run("summary", path, "--json"))["live_bytes"] == answer["live_bytes"]
+
+
+def test_what_is_unknown_is_counted_and_what_is_broken_makes_the_answer_partial(snapshots, tmp_path):
+    plain = loaded(snapshots["sound"])
+    path = tmp_path / "s.pickle"
+    plain["device_traces"][0] = [
+        {"action": "teleport"},
+        *({**event, "colour": 1} for event in plain["device_traces"][0]),
+    ]
+    path.write_bytes(pickle.dumps(plain))
+    count = len(plain["device_traces"][0])
+    assert f"not understood and left out: {count:,} keys or actions" in _run("summary", path)
+    plain["device_traces"][0] += [{"action": "alloc", "addr": -1, "size": 5}, "no event"]
+    path.write_bytes(pickle.dumps(plain))
+    assert "2 rows of device_traces could not be used" in _run("summary", path, fails=IncompleteError)
+    del plain["device_traces"][0][-2:], plain["device_traces"][0][-40:-4:4]
+    path.write_bytes(pickle.dumps(plain))
+    _run("summary", path, fails=IncompleteError)

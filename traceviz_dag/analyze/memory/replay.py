@@ -1,0 +1,206 @@
+"""Replays a snapshot backwards: from the blocks at its end to what was allocated at every event before.
+
+Forwards would miss all that was allocated before the recording began, or whose events the ring overwrote.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from traceviz_dag.arrays import Bool, Int64
+from traceviz_dag.read.memory.snapshot import INACTIVE, UNKNOWN, Action, Snapshot
+
+_GROWS = {Action.SEGMENT_ALLOC: 1, Action.SEGMENT_MAP: 1, Action.SEGMENT_FREE: -1, Action.SEGMENT_UNMAP: -1}
+
+
+@dataclass(frozen=True)
+class Lifetimes:
+    """A row per block that was live at some time: columns, one place a row.
+
+    Events are places among the events of the device. ``begin`` is ``UNKNOWN`` for a block allocated before the first
+    event; ``requested_free`` and ``end`` are ``UNKNOWN`` where the block was not freed by the end. ``block_bytes`` is
+    known for blocks that are live at the end alone: events tell what was requested.
+    """
+
+    address: Int64
+    requested: Int64
+    block_bytes: Int64
+    stream: Int64
+    stack: Int64
+    free_stack: Int64
+    begin: Int64
+    requested_free: Int64
+    end: Int64
+
+    def __len__(self) -> int:
+        return len(self.address)
+
+    def alive(self, event: int) -> Bool:
+        """Which are live after an event; ``UNKNOWN`` (-1) is the state before the first."""
+        return (self.begin <= event) & ((self.end == UNKNOWN) | (self.end > event))
+
+    def pending(self, event: int) -> Bool:
+        """Which of the live ones were given back, but are still in use by another stream."""
+        return self.alive(event) & (self.requested_free != UNKNOWN) & (self.requested_free <= event)
+
+
+@dataclass(frozen=True)
+class Replay:
+    """One device of a snapshot, at every event.
+
+    Attributes:
+        events: places of its events in the snapshot.
+        action, address, bytes, stream, time_us, stack: columns of these events.
+        requested: bytes requested in live blocks, frees that are pending included: before the first event, then after
+            each.
+        reserved: bytes of segments, alike.
+        segments: places of its segments in the snapshot.
+        contradictions: what does not fit together → how often.
+    """
+
+    snapshot: Snapshot
+    device: int
+    events: Int64
+    action: Int64
+    address: Int64
+    bytes: Int64
+    stream: Int64
+    time_us: Int64
+    stack: Int64
+    lifetimes: Lifetimes
+    requested: Int64
+    reserved: Int64
+    segments: Int64
+    contradictions: dict[str, int]
+
+    @cached_property
+    def peak_event(self) -> int:
+        """The event after which most is requested, the earliest of equals; ``UNKNOWN`` where that is before all."""
+        return int(np.argmax(self.requested)) - 1
+
+    @property
+    def peak_requested(self) -> int:
+        """Bytes requested then."""
+        return int(self.requested[self.peak_event + 1])
+
+    @cached_property
+    def live_blocks(self) -> Int64:
+        """Places of the blocks in the snapshot that are not inactive."""
+        of_device = np.isin(self.snapshot.blocks["segment"], self.segments)
+        return np.flatnonzero(of_device & (self.snapshot.blocks["state"] != INACTIVE))
+
+    def time_ns(self, event: int) -> int | None:
+        """The time of an event, nanoseconds of the epoch; None where it is not recorded."""
+        time = int(self.time_us[event]) if 0 <= event < len(self.time_us) else UNKNOWN
+        return time * 1000 if time > 0 else None
+
+    def events_until(self, time_us: int) -> int:
+        """The last event that is not later than a time; ``UNKNOWN`` where all are."""
+        return int(np.searchsorted(self._times, time_us, "right")) - 1
+
+    @cached_property
+    def _times(self) -> Int64:
+        return np.maximum.accumulate(self.time_us) if len(self.time_us) else self.time_us
+
+
+def replayed(snapshot: Snapshot, device: int) -> Replay:
+    """Replay one device of a snapshot.
+
+    An allocation takes its bytes off, going back; a completed free puts them back. Segments alike.
+    """
+    events = np.flatnonzero(snapshot.events["device"] == device)
+    columns = {
+        name: snapshot.events[name][events] for name in ("action", "address", "bytes", "stream", "time_us", "stack")
+    }
+    segments = np.flatnonzero(snapshot.segments["device"] == device)
+    contradictions: Counter[str] = Counter()
+    lifetimes = _lifetimes(snapshot, segments, columns, contradictions)
+    changes = np.zeros(len(events) + 1, np.int64)
+    known = lifetimes.begin != UNKNOWN
+    np.add.at(changes, lifetimes.begin[known] + 1, lifetimes.requested[known])
+    ended = lifetimes.end != UNKNOWN
+    np.add.at(changes, lifetimes.end[ended] + 1, -lifetimes.requested[ended])
+    changes[0] = int(lifetimes.requested[~known].sum())
+    grown = np.zeros(len(events) + 1, np.int64)
+    for action, sign in _GROWS.items():
+        grown[1:] += np.where(columns["action"] == action, sign * columns["bytes"], 0)
+    reserved = int(snapshot.segments["bytes"][segments].sum())
+    grown[0] = reserved - int(grown.sum())
+    over_time = np.cumsum(grown)
+    if over_time.size and over_time.min() < 0:
+        contradictions["more segments were allocated than there are"] += 1
+    return Replay(
+        snapshot=snapshot,
+        device=device,
+        events=events,
+        action=columns["action"],
+        address=columns["address"],
+        bytes=columns["bytes"],
+        stream=columns["stream"],
+        time_us=columns["time_us"],
+        stack=columns["stack"],
+        lifetimes=lifetimes,
+        requested=np.cumsum(changes),
+        reserved=over_time,
+        segments=segments,
+        contradictions=dict(contradictions),
+    )
+
+
+def _lifetimes(
+    snapshot: Snapshot, segments: Int64, events: dict[str, Int64], contradictions: Counter[str]
+) -> Lifetimes:
+    """Blocks from the end to the beginning; one loop, since each event depends on those after it."""
+    # A row: address, requested, block bytes, stream, stack, stack of the free, begin, free requested, end.
+    rows: list[list[int]] = []
+    live: dict[int, list[int]] = {}
+    blocks = snapshot.blocks
+    for place in np.flatnonzero(np.isin(blocks["segment"], segments) & (blocks["state"] != INACTIVE)).tolist():
+        address, size = int(blocks["address"][place]), int(blocks["bytes"][place])
+        asked = int(blocks["requested"][place])
+        stream = int(snapshot.segments["stream"][blocks["segment"][place]])
+        row = [address, size if asked == UNKNOWN else asked, size, stream, int(blocks["stack"][place])]
+        row += [UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN]
+        if address in live:
+            contradictions["two live blocks at one address"] += 1
+            continue
+        rows.append(row)
+        live[address] = row
+    columns = zip(*(events[name].tolist() for name in ("action", "address", "bytes", "stream", "stack")), strict=True)
+    every = list(columns)
+    for place in range(len(every) - 1, -1, -1):
+        action, address, size, stream, stack = every[place]
+        if action == Action.ALLOC:
+            row_or_none = live.pop(address, None)
+            if row_or_none is None:
+                contradictions["allocations that were neither freed nor are live at the end"] += 1
+                continue
+            if row_or_none[1] != size:
+                contradictions["blocks freed with another size than they were allocated with"] += 1
+            row_or_none[1] = size
+            row_or_none[6] = place
+            if stack != UNKNOWN:
+                row_or_none[4] = stack
+        elif action == Action.FREE_COMPLETED:
+            if address in live:
+                contradictions["frees of a block that is live after them"] += 1
+                continue
+            row = [address, size, UNKNOWN, stream, UNKNOWN, stack, UNKNOWN, UNKNOWN, place]
+            rows.append(row)
+            live[address] = row
+        elif action == Action.FREE_REQUESTED:
+            row_or_none = live.get(address)
+            if row_or_none is None:
+                contradictions["frees that were requested of no live block"] += 1
+                continue
+            row_or_none[7] = place
+            if stack != UNKNOWN:
+                row_or_none[5] = stack
+    table = np.array(rows, np.int64).reshape(len(rows), 9)
+    # In the order in which they were allocated; those from before the recording first, by address.
+    order = np.lexsort((table[:, 0], table[:, 6]))
+    return Lifetimes(*(np.ascontiguousarray(table[order, place]) for place in range(9)))

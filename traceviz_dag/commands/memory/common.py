@@ -1,0 +1,111 @@
+"""What the memory commands share: their options, opening a snapshot, and what is said of its limits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from traceviz_dag.analyze.memory.examination import Examined, examined
+from traceviz_dag.commands.common.output import ABSENT, print_json
+from traceviz_dag.errors import BadInputError, IncompleteError
+from traceviz_dag.read.memory.reader import read_snapshot
+
+SnapshotArgument = Annotated[
+    Path, typer.Argument(help="Snapshot: a file of torch.cuda.memory._dump_snapshot.", show_default=False)
+]
+DeviceOption = Annotated[
+    int | None, typer.Option("--device", min=0, help="Take only this GPU of the process.", show_default=False)
+]
+LimitOption = Annotated[int, typer.Option("--limit", min=1, help="Most rows to show; JSON has all of them.")]
+StacksOption = Annotated[bool, typer.Option("--stacks", help="Tell whole Python stacks apart, not only who asked.")]
+
+
+def opened(path: Path, device: int | None = None) -> list[Examined]:
+    """Read and examine a snapshot: its devices, the one with most reserved memory first.
+
+    Raises:
+        BadInputError: it is no snapshot, holds no memory of a GPU, or not the device.
+    """
+    found = examined(read_snapshot(path))
+    if not found:
+        raise BadInputError(
+            path,
+            "holds neither a segment nor an event of a GPU",
+            "take it in a process that uses a GPU, and start recording before the memory is allocated",
+        )
+    wanted = [one for one in found if device in (None, one.device)]
+    if not wanted:
+        numbers = ", ".join(str(one.device) for one in found)
+        raise BadInputError(path, f"holds no device {device}", f"choose one that it holds: {numbers}")
+    return wanted
+
+
+def notes(one: Examined) -> list[str]:
+    """What a reader must know of the limits of a snapshot's recording."""
+    found = [_of_recording(one)]
+    unknown = one.snapshot.unknown
+    if unknown:
+        names = ", ".join(list(unknown)[:3])
+        found.append(f"not understood and left out: {sum(unknown.values()):,} keys or actions ({names})")
+    return found + _losses(one)
+
+
+def end_partial(devices: Sequence[Examined]) -> None:
+    """End a command, after its answer, where parts of the snapshot could not be used or contradict each other.
+
+    Raises:
+        IncompleteError: they could not.
+    """
+    losses = list(dict.fromkeys(loss for one in devices for loss in _losses(one)))
+    if losses:
+        raise IncompleteError(f"the answer is partial: {'; '.join(losses)}")
+
+
+def print_devices(path: Path, devices: Sequence[Examined], answers: Sequence[dict[str, Any]]) -> None:
+    """Print an answer for each device as JSON."""
+    print_json({"file": str(path), "devices": list(answers), "notes": notes(devices[0])})
+
+
+def print_notes(one: Examined) -> None:
+    """Print what a reader must know, a line each."""
+    for note in notes(one):
+        typer.echo(note)
+
+
+def mebibytes(count: int | None) -> str:
+    """Bytes for people: MiB with two decimals."""
+    return ABSENT if count is None else f"{count / (1 << 20):z,.2f}"
+
+
+def share(part: int, whole: int) -> float | None:
+    """A part of a whole; None of nothing."""
+    return part / whole if whole else None
+
+
+def since_first(one: Examined, event: int) -> str:
+    """When an event was, from the first on, in milliseconds."""
+    first, time = one.replay.time_ns(0), one.replay.time_ns(event)
+    return ABSENT if first is None or time is None else f"{(time - first) / 1e6:,.3f}"
+
+
+def _of_recording(one: Examined) -> str:
+    if not len(one.replay.action):
+        return "it holds no events: what was allocated before, and the peak, are unknown; the state at its end is whole"
+    overflowed, most = one.snapshot.ring
+    early = int(one.replay.requested[0])
+    begin = f"{mebibytes(early)} MiB were requested before the first of {len(one.replay.action):,} events"
+    kept = f" of which the recording keeps {most:,}" if most is not None else ""
+    if overflowed is None:
+        full = ", and its events may be all that it keeps" if most == len(one.replay.action) else ""
+        return f"{begin}{kept}; whether older events were overwritten, the file does not tell{full}"
+    if overflowed:
+        return f"{begin}{kept}; older events were overwritten: an earlier peak is unknown"
+    return f"{begin}{kept}; no event was overwritten"
+
+
+def _losses(one: Examined) -> list[str]:
+    rows = [f"{count:,} rows of {part} could not be used" for part, count in one.snapshot.unusable.items()]
+    return rows + [f"{count:,} {what}" for what, count in one.replay.contradictions.items()]

@@ -1,0 +1,86 @@
+"""``traceviz memory leak``: what grows from step to step."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import typer
+
+from traceviz_dag.analyze.memory.leaks import LEAST_STEPS, leaks, step_ends
+from traceviz_dag.commands.common.options import JsonOption
+from traceviz_dag.commands.common.output import print_table
+from traceviz_dag.commands.memory.common import (
+    DeviceOption,
+    LimitOption,
+    SnapshotArgument,
+    end_partial,
+    mebibytes,
+    opened,
+    print_devices,
+    print_notes,
+)
+from traceviz_dag.errors import NoEvidenceError
+
+
+def leak(
+    file: SnapshotArgument, device: DeviceOption = None, limit: LimitOption = 20, json: JsonOption = False
+) -> None:
+    """Show call stacks that hold more memory at the end of every step than at the end of the step before.
+
+    Ends of steps are known from profiler steps or optimizer steps in the recording; four are needed, since the first
+    step is left out.
+    """
+    devices = opened(file, device)
+    answers, untold = [], []
+    for one in devices:
+        ends = step_ends(one.replay, one.steps)
+        found = leaks(one.replay, ends)
+        if found is None:
+            untold.append(
+                f"GPU {one.device}: the recording tells where {len(ends)} steps end; a leak takes {LEAST_STEPS + 1}"
+            )
+        answers.append(
+            {
+                "device": one.device,
+                "step_end_events": ends.tolist(),
+                "leaks": None
+                if found is None
+                else [
+                    {**asdict(each), "site": one.sites[each.stack], "text": one.stack_texts[each.stack]}
+                    for each in found
+                ],
+                "reason": untold[-1] if found is None else None,
+            }
+        )
+    if json:
+        print_devices(file, devices, answers)
+    else:
+        for one, answer in zip(devices, answers, strict=True):
+            rows = answer["leaks"]
+            if rows is None:
+                continue
+            count = len(answer["step_end_events"])
+            if not rows:
+                typer.echo(f"GPU {one.device}: no call stack holds more at each of {count} ends of steps")
+            else:
+                total = sum(row["bytes_per_step"] for row in rows)
+                typer.echo(
+                    f"GPU {one.device}: {len(rows)} call {_holding(rows)} more at each "
+                    f"of {count} ends of steps, the first left out; together {mebibytes(total)} MiB more a step"
+                )
+                print_table(
+                    "What grows",
+                    ["MiB a step", "MiB at the last end", "blocks", "who"],
+                    [
+                        [mebibytes(row["bytes_per_step"]), mebibytes(row["bytes"]), row["blocks"], row["site"]]
+                        for row in rows[:limit]
+                    ],
+                )
+            print_notes(one)
+    if untold:
+        raise NoEvidenceError("; ".join(untold))
+    end_partial(devices)
+
+
+def _holding(rows: list[object]) -> str:
+    return "stack holds" if len(rows) == 1 else "stacks hold"

@@ -1,0 +1,94 @@
+"""``traceviz memory timeline``: how much was requested and reserved over time, and by which category."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from traceviz_dag.analyze.memory.examination import Examined
+from traceviz_dag.analyze.memory.timeline import Interval, intervals
+from traceviz_dag.commands.common.options import JsonOption
+from traceviz_dag.commands.common.output import print_table
+from traceviz_dag.commands.memory.common import (
+    DeviceOption,
+    SnapshotArgument,
+    end_partial,
+    mebibytes,
+    opened,
+    print_devices,
+    print_notes,
+    since_first,
+)
+from traceviz_dag.errors import NoEvidenceError
+
+
+def timeline(
+    file: SnapshotArgument,
+    points: Annotated[int, typer.Option(min=1, max=100_000, help="Parts that the recording is cut into.")] = 30,
+    device: DeviceOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show requested and reserved memory over the recording: each row has the highest of its part, by category.
+
+    Parts have equally many events. Active memory is what is requested, pending frees included.
+    """
+    devices = opened(file, device)
+    if not any(len(one.replay.action) for one in devices):
+        raise NoEvidenceError(f"{file} holds no events; only they tell of other times than the end")
+    parts = {one.device: intervals(one, points) for one in devices}
+    if json:
+        print_devices(file, devices, [_answer(one, parts[one.device]) for one in devices])
+    else:
+        for one in devices:
+            _print(one, parts[one.device])
+    end_partial(devices)
+
+
+def _answer(one: Examined, parts: list[Interval]) -> dict[str, Any]:
+    replay = one.replay
+    return {
+        "device": one.device,
+        "optimizer_steps": [
+            {"first_event": first if first >= 0 else None, "last_event": last}
+            for first, last in zip(one.steps.first.tolist(), one.steps.last.tolist(), strict=True)
+        ],
+        "steps_evidence": one.steps.evidence,
+        "parts": [
+            {
+                "first_event": part.first,
+                "last_event": part.last,
+                "first_time_ns": replay.time_ns(part.first),
+                "last_time_ns": replay.time_ns(part.last),
+                "highest_event": part.highest,
+                "requested_bytes": part.requested_bytes,
+                "pending_bytes": part.pending_bytes,
+                "reserved_bytes": part.reserved_bytes,
+                "categories": part.categories,
+            }
+            for part in parts
+        ],
+    }
+
+
+def _print(one: Examined, parts: list[Interval]) -> None:
+    print_notes(one)
+    names = list(dict.fromkeys(name for part in parts for name, size in part.categories.items() if size))
+    print_table(
+        f"GPU {one.device}: the highest of {len(parts)} parts of the recording, MiB",
+        ["from event", "from ms", "requested", "pending", "reserved", *names],
+        [
+            [
+                part.first,
+                since_first(one, part.first),
+                mebibytes(part.requested_bytes),
+                mebibytes(part.pending_bytes),
+                mebibytes(part.reserved_bytes),
+                *(mebibytes(part.categories[name]) for name in names),
+            ]
+            for part in parts
+        ],
+    )
+    for number, (first, last) in enumerate(zip(one.steps.first.tolist(), one.steps.last.tolist(), strict=True)):
+        begin = f"event {first:,}" if first >= 0 else "before the recording"
+        typer.echo(f"optimizer step {number}: from {begin} to event {last:,} (evidence: {one.steps.evidence})")

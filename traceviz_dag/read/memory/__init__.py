@@ -1,0 +1,1 @@
+"""Snapshots of PyTorch's CUDA memory: untrusted pickles become typed columns."""

@@ -1,0 +1,292 @@
+"""From the plain containers of a snapshot to columns of numbers: what is known is taken, the rest is counted.
+
+Only the standard library is imported here: a child process runs it, and starts in milliseconds.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, TypeGuard
+
+ACTIONS = (
+    *("alloc", "free_requested", "free_completed", "segment_alloc", "segment_free"),
+    *("segment_map", "segment_unmap", "snapshot", "oom"),
+)
+"""Words of events; their places are the numbers in the columns."""
+
+STATES = ("inactive", "active_allocated", "active_pending_free")
+"""Words of blocks; their places are the numbers in the columns."""
+
+UNKNOWN = -1
+"""A number that the snapshot does not tell."""
+
+MOST_BYTES = 1 << 42
+"""No block or segment is believed to be larger."""
+
+_LAST_ADDRESS = (1 << 63) - 1
+_MOST_KEYS = 64
+_MOST_TEXT = 400
+_MOST_NAMES = 40
+_LEAST_ROW_BYTES = 4
+_STATE_OF = {**{word: place for place, word in enumerate(STATES)}, "active_awaiting_free": 2}
+_ACTION_OF = {word: place for place, word in enumerate(ACTIONS)}
+_OOM = _ACTION_OF["oom"]
+
+_KNOWN_OF_EVENTS = frozenset(
+    {"action", "addr", "size", "stream", "time_us", "frames", "device_free", "device", "pool_id", "segment_pool_id"}
+    | {"compile_context", "user_metadata", "forward_frames"}
+)
+_KNOWN_OF_SEGMENTS = frozenset(
+    {"device", "address", "total_size", "allocated_size", "active_size", "requested_size", "stream", "segment_type"}
+    | {"segment_pool_id", "is_expandable", "frames", "blocks", "registration_counter"}
+)
+_KNOWN_OF_BLOCKS = frozenset({"address", "size", "requested_size", "state", "frames", "history", "user_metadata"})
+_KNOWN_OF_ANNOTATIONS = frozenset({"name", "stage", "device", "time_us"})
+_KNOWN_AT_TOP = frozenset({"segments", "device_traces", "allocator_settings", "external_annotations"})
+
+COLUMNS = {
+    "events": {"device": "i", "action": "b", "address": "q", "bytes": "q", "stream": "q", "time_us": "q", "stack": "i"},
+    "segments": {
+        **{"device": "i", "address": "q", "bytes": "q", "stream": "q", "small": "b", "expandable": "b", "stack": "i"},
+    },
+    "blocks": {"segment": "i", "address": "q", "bytes": "q", "requested": "q", "state": "b", "stack": "i"},
+    "stacks": {"frames": "i"},
+    "frames_of_stacks": {"frame": "i"},
+}
+"""Table → column → type code of :mod:`array`."""
+
+
+class NotASnapshotError(ValueError):
+    """The value is no snapshot; the message says why."""
+
+
+class Extraction:
+    """The columns of one snapshot.
+
+    Args:
+        value: what the pickle held.
+        size: bytes of the file: more rows than these can hold are refused, since containers may be referred to often.
+
+    Raises:
+        NotASnapshotError: it is no snapshot.
+    """
+
+    def __init__(self, value: Any, size: int) -> None:
+        self.columns = {table: {name: array(code) for name, code in each.items()} for table, each in COLUMNS.items()}
+        self.frames: list[tuple[str, str, int]] = []
+        self.annotations: list[tuple[str, str, int, int]] = []
+        self.ooms: list[tuple[int, int]] = []
+        self.settings: dict[str, Any] = {}
+        self.unknown: Counter[str] = Counter()
+        self.unusable: Counter[str] = Counter()
+        self.traces = 0
+        self._rows_left = size // _LEAST_ROW_BYTES
+        self._shapes: dict[tuple[Any, ...], tuple[str, ...]] = {}
+        self._frame_of: dict[int, int] = {}
+        self._frame_numbers: dict[tuple[str, str, int], int] = {}
+        self._stack_of: dict[int, int] = {}
+        self._stack_numbers: dict[tuple[int, ...], int] = {}
+        self._take(value)
+
+    def facts(self) -> dict[str, Any]:
+        """All but the columns, as JSON can hold it."""
+        return {
+            "frames": self.frames,
+            "annotations": self.annotations,
+            "ooms": self.ooms,
+            "settings": self.settings,
+            "traces": self.traces,
+            "unknown": dict(self.unknown.most_common(_MOST_NAMES)),
+            "unusable": dict(self.unusable.most_common(_MOST_NAMES)),
+        }
+
+    def _take(self, value: Any) -> None:
+        if type(value) is list and value and all(type(one) is dict and "blocks" in one for one in value[:8]):
+            value = {"segments": value}  # What torch.cuda.memory_snapshot() returns: the segments alone.
+        if type(value) is not dict:
+            raise NotASnapshotError(f"it holds a {type(value).__name__}, where a snapshot is a dictionary")
+        if "segments" not in value:
+            keys = ", ".join(repr(str(key)[:40]) for key in list(value)[:4])
+            raise NotASnapshotError(f"a dictionary without 'segments'{f' (it has {keys})' if keys else ''}")
+        self._count_unknown("", value, _KNOWN_AT_TOP)
+        for segment in self._rows("segments", value["segments"]):
+            self._segment(segment)
+        for device, trace in enumerate(self._entries("device_traces", value.get("device_traces"))):
+            self._trace(device, trace)
+        for row in self._rows("external_annotations", value.get("external_annotations")):
+            self._annotation(row)
+        settings = value.get("allocator_settings")
+        if type(settings) is dict and len(settings) <= _MOST_KEYS:
+            scalars = {
+                str(key)[:_MOST_TEXT]: one for key, one in settings.items() if type(one) in (bool, int, float, str)
+            }
+            self.settings = {
+                key: one[:_MOST_TEXT] if isinstance(one, str) else one
+                for key, one in scalars.items()
+                if not isinstance(one, int) or abs(one) <= _LAST_ADDRESS
+            }
+
+    def _entries(self, name: str, value: Any) -> Iterable[Any]:
+        """A list of no more entries than the file has room for."""
+        if value is None:
+            return ()
+        if type(value) not in (list, tuple):
+            raise NotASnapshotError(f"its '{name}' is a {type(value).__name__}, not a list")
+        self._rows_left -= len(value)
+        if self._rows_left < 0:
+            raise NotASnapshotError("it refers to the same entries over and over")
+        return value
+
+    def _rows(self, name: str, value: Any) -> Iterable[dict[Any, Any]]:
+        for row in self._entries(name, value):
+            if type(row) is dict and len(row) <= _MOST_KEYS:
+                yield row
+            else:
+                self.unusable[name] += 1
+
+    def _segment(self, segment: dict[Any, Any]) -> None:
+        self._count_unknown("segments", segment, _KNOWN_OF_SEGMENTS)
+        address, size = segment.get("address"), segment.get("total_size")
+        if not (_is_address(address) and _is_size(size)):
+            self.unusable["segments"] += 1
+            return
+        columns = self.columns["segments"]
+        number = len(columns["device"])
+        device = segment.get("device", 0)
+        columns["device"].append(device if type(device) is int and 0 <= device < 1 << 15 else 0)
+        columns["address"].append(address)
+        columns["bytes"].append(size)
+        columns["stream"].append(_number(segment.get("stream")))
+        columns["small"].append({"small": 1, "large": 0}.get(_text(segment.get("segment_type")), UNKNOWN))
+        columns["expandable"].append(1 if segment.get("is_expandable") is True else 0)
+        columns["stack"].append(self._stack(segment.get("frames")))
+        following = address
+        for block in self._rows("blocks", segment.get("blocks")):
+            following = self._block(number, following, block)
+
+    def _block(self, segment: int, following: int, block: dict[Any, Any]) -> int:
+        """Take a block; older snapshots give no address, but each block in its place. Returns where the next begins."""
+        self._count_unknown("blocks", block, _KNOWN_OF_BLOCKS)
+        address, size = block.get("address", following), block.get("size")
+        state = _STATE_OF.get(_text(block.get("state")))
+        if not (_is_address(address) and _is_size(size)) or state is None:
+            self.unusable["blocks"] += 1
+            return following + (size if _is_size(size) else 0)
+        requested, frames = block.get("requested_size"), block.get("frames")
+        history = block.get("history")
+        if type(history) is list and history and type(history[0]) is dict:
+            requested = history[0].get("real_size") if requested is None else requested
+            frames = history[0].get("frames") if frames is None else frames
+        columns = self.columns["blocks"]
+        columns["segment"].append(segment)
+        columns["address"].append(address)
+        columns["bytes"].append(size)
+        columns["requested"].append((requested if _is_size(requested) else UNKNOWN) if state else 0)
+        columns["state"].append(state)
+        columns["stack"].append(self._stack(frames))
+        return address + size
+
+    def _trace(self, device: int, trace: Any) -> None:
+        columns = self.columns["events"]
+        devices, actions, addresses = columns["device"], columns["action"], columns["address"]
+        sizes, streams, times, stacks = columns["bytes"], columns["stream"], columns["time_us"], columns["stack"]
+        rows = 0
+        for event in self._rows("device_traces", trace):
+            self._count_unknown("device_traces", event, _KNOWN_OF_EVENTS)
+            rows += 1
+            word = event.get("action")
+            action = _ACTION_OF.get(_text(word))
+            if action is None:
+                self.unknown[f"action {_shown(word)}"] += 1
+                continue
+            address, size = event.get("addr", 0), event.get("size", 0)
+            if not (_is_address(address) and _is_size(size)):
+                self.unusable["device_traces"] += 1
+                continue
+            if action == _OOM:
+                self.ooms.append((len(devices), _number(event.get("device_free"))))
+            devices.append(device)
+            actions.append(action)
+            addresses.append(address)
+            sizes.append(size)
+            streams.append(_number(event.get("stream")))
+            times.append(_number(event.get("time_us")))
+            stacks.append(self._stack(event.get("frames")))
+        self.traces += bool(rows)
+
+    def _annotation(self, row: dict[Any, Any]) -> None:
+        self._count_unknown("external_annotations", row, _KNOWN_OF_ANNOTATIONS)
+        time, stage = row.get("time_us"), _text(row.get("stage"))
+        if stage not in ("START", "END") or not _is_address(time):
+            self.unusable["external_annotations"] += 1
+            return
+        self.annotations.append((_text(row.get("name"))[:_MOST_TEXT], stage, _number(row.get("device")), time))
+
+    def _count_unknown(self, where: str, row: dict[Any, Any], known: frozenset[str]) -> None:
+        """Count the keys that nothing is known of; rows have few shapes, so each is looked at once."""
+        if len(row) > _MOST_KEYS:
+            return
+        shape = (where, *row)
+        unknown = self._shapes.get(shape)
+        if unknown is None:
+            unknown = tuple(f"{where}: {_shown(key)}" if where else _shown(key) for key in row if key not in known)
+            self._shapes[shape] = unknown
+        for name in unknown:
+            self.unknown[name] += 1
+
+    def _stack(self, frames: Any) -> int:
+        """The number of a stack, by content; UNKNOWN where it has no frames."""
+        if type(frames) is not list or not frames:
+            return UNKNOWN
+        known = self._stack_of.get(id(frames))
+        if known is not None:
+            return known
+        found = self._frame_of
+        numbers = tuple([found[id(frame)] if id(frame) in found else self._frame(frame) for frame in frames])
+        number = self._stack_numbers.get(numbers)
+        if number is None:
+            number = self._stack_numbers[numbers] = len(self._stack_numbers)
+            self.columns["frames_of_stacks"]["frame"].extend(numbers)
+            self.columns["stacks"]["frames"].append(len(numbers))
+        self._stack_of[id(frames)] = number
+        return number
+
+    def _frame(self, frame: Any) -> int:
+        if type(frame) is dict:
+            line = frame.get("line")
+            content = (
+                _text(frame.get("name"))[:_MOST_TEXT],
+                _text(frame.get("filename"))[-_MOST_TEXT:],
+                line if type(line) is int and 0 <= line < 1 << 31 else 0,
+            )
+        else:
+            content = ("?", "", 0)
+            self.unusable["frames"] += 1
+        number = self._frame_numbers.get(content)
+        if number is None:
+            number = self._frame_numbers[content] = len(self.frames)
+            self.frames.append(content)
+        self._frame_of[id(frame)] = number
+        return number
+
+
+def _is_address(value: Any) -> TypeGuard[int]:
+    return type(value) is int and 0 <= value <= _LAST_ADDRESS
+
+
+def _is_size(value: Any) -> TypeGuard[int]:
+    return type(value) is int and 0 <= value <= MOST_BYTES
+
+
+def _number(value: Any) -> int:
+    return value if type(value) is int and 0 <= value <= _LAST_ADDRESS else UNKNOWN
+
+
+def _text(value: Any) -> str:
+    return value if type(value) is str else ""
+
+
+def _shown(value: Any) -> str:
+    return repr(value[:_MOST_NAMES]) if type(value) is str else type(value).__name__

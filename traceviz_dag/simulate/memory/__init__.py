@@ -1,0 +1,1 @@
+"""Snapshots of GPU memory of a simulated job, with their truth."""

@@ -1,0 +1,109 @@
+"""What snapshots of CUDA memory tell: events, blocks, segments, call stacks, and who holds the peaks."""
+
+from __future__ import annotations
+
+from traceviz_dag.tables.schema import BIGINT, BOOLEAN, BY_RANK, DICTIONARY, INTEGER, TEXT, Column, Table
+
+MEMORY_EVENTS = Table(
+    "memory_events",
+    "One event of the CUDA caching allocator, from a memory snapshot, in the order of the recording.",
+    BY_RANK,
+    (
+        Column("event_id", BIGINT, "Ordinal among the events of its device, from 0."),
+        Column("device", INTEGER, "Number of the GPU in its process."),
+        Column(
+            "action",
+            DICTIONARY,
+            "alloc, free_requested, free_completed, segment_alloc, segment_free, segment_map, segment_unmap, snapshot, "
+            "oom.",
+        ),
+        Column("address", BIGINT, "Address of the block or segment; 0 where there is none."),
+        Column("bytes", BIGINT, "Bytes: requested of a block, whole of a segment, asked for of an oom."),
+        Column("stream", BIGINT, "Stream it was for; NULL where the snapshot does not tell."),
+        Column("time_ns", BIGINT, "Time, ns of the epoch, to the microsecond; NULL in snapshots without times."),
+        Column("stack_id", INTEGER, "Its call stack in memory_stacks; NULL without frames."),
+        Column("requested_bytes", BIGINT, "Bytes requested in live blocks after it, pending frees included."),
+        Column("reserved_bytes", BIGINT, "Bytes of segments after it."),
+        Column("device_free_bytes", BIGINT, "What the driver had free at an oom; NULL for others."),
+    ),
+)
+
+MEMORY_BLOCKS = Table(
+    "memory_blocks",
+    "One block of GPU memory, from its allocation to its release, as far as a memory snapshot holds both.",
+    BY_RANK,
+    (
+        Column("block_id", BIGINT, "Ordinal on its device, by allocation; those from before the recording come first."),
+        Column("device", INTEGER, "Number of the GPU in its process."),
+        Column("address", BIGINT, "Address."),
+        Column("stream", BIGINT, "Stream it was allocated for; NULL where the snapshot does not tell."),
+        Column("requested_bytes", BIGINT, "Bytes that the program asked for."),
+        Column("block_bytes", BIGINT, "Bytes that it takes; NULL where it is gone at the end: events do not tell."),
+        Column("alloc_event_id", BIGINT, "Event that allocated it; NULL where that was before the first event."),
+        Column("free_requested_event_id", BIGINT, "Event by which the program gave it back; NULL where none did."),
+        Column("free_completed_event_id", BIGINT, "Event from which others could use it; NULL where it is live."),
+        Column("alloc_time_ns", BIGINT, "Time of its allocation, ns of the epoch; NULL where unknown."),
+        Column("free_time_ns", BIGINT, "Time when it was free for others, ns of the epoch; NULL where it is live."),
+        Column("stack_id", INTEGER, "Call stack that allocated it; NULL without frames."),
+        Column("free_stack_id", INTEGER, "Call stack that gave it back; NULL without frames."),
+        Column(
+            "category",
+            DICTIONARY,
+            "parameter, gradient, optimizer_state, activation, input, temporary, communication_buffer, unknown.",
+        ),
+        Column("evidence", DICTIONARY, "What told the category: frames, life, free_frames, size_match, none."),
+        Column("live_at_peak", BOOLEAN, "Whether it is live when most is requested on its device."),
+    ),
+)
+
+MEMORY_SEGMENTS = Table(
+    "memory_segments",
+    "One segment that the CUDA caching allocator held when the snapshot was taken.",
+    BY_RANK,
+    (
+        Column("segment_id", INTEGER, "Ordinal within the snapshot, from 0."),
+        Column("device", INTEGER, "Number of the GPU in its process."),
+        Column("address", BIGINT, "Address."),
+        Column("bytes", BIGINT, "Size; of an expandable segment what is mapped."),
+        Column("stream", BIGINT, "Stream that its blocks are for; NULL where the snapshot does not tell."),
+        Column("pool", DICTIONARY, "small (for requests up to 1 MiB) or large; NULL where the snapshot does not tell."),
+        Column("expandable", BOOLEAN, "Whether it can grow."),
+        Column("live_blocks", INTEGER, "Blocks in use."),
+        Column("requested_bytes", BIGINT, "Bytes requested in them."),
+        Column("block_bytes", BIGINT, "Bytes that they take."),
+        Column("inactive_bytes", BIGINT, "Bytes of its free blocks."),
+        Column("largest_free_block_bytes", BIGINT, "Bytes of the largest of these; 0 without one."),
+        Column("stack_id", INTEGER, "Call stack that it was allocated for; NULL without frames."),
+    ),
+)
+
+MEMORY_STACKS = Table(
+    "memory_stacks",
+    "One distinct call stack of a memory snapshot.",
+    BY_RANK,
+    (
+        Column("stack_id", INTEGER, "Ordinal within the snapshot, from 0."),
+        Column("role", DICTIONARY, "What its code does: forward, backward, recompute, optimizer, construction …"),
+        Column("site", DICTIONARY, "Innermost Python frame that is no library's: who asked for the memory."),
+        Column("python_text", TEXT, "Python frames, outermost first; the autograd node or C++ code without any."),
+        Column("frames", INTEGER, "Frames, those of C++ included."),
+        Column("text", TEXT, "All frames, a line each, innermost first; home folders cut."),
+    ),
+)
+
+MEMORY_PEAKS = Table(
+    "memory_peaks",
+    "What one category holds at one time: before the first event, when most is requested, at the end.",
+    BY_RANK,
+    (
+        Column("device", INTEGER, "Number of the GPU in its process."),
+        Column("moment", DICTIONARY, "start (before the first event), peak, or end."),
+        Column("event_id", BIGINT, "The event after which that is; NULL before the first."),
+        Column("time_ns", BIGINT, "Its time, ns of the epoch; NULL where unknown."),
+        Column("category", DICTIONARY, "As in memory_blocks."),
+        Column("evidence", DICTIONARY, "As in memory_blocks."),
+        Column("requested_bytes", BIGINT, "Bytes requested in its live blocks."),
+        Column("blocks", BIGINT, "Live blocks."),
+        Column("reserved_bytes", BIGINT, "Bytes of all segments of the device then."),
+    ),
+)
