@@ -102,8 +102,8 @@ def test_critical_imbalance_is_the_paths_time_less_the_mean_ranks():
     found = {row["category"]: row for row in answer["critical_imbalance"]}
     lake = open_lake(home)
     on_path = lake.query(
-        "SELECT category, sum(duration_ns)::BIGINT AS ns FROM path_segments WHERE cause IN ('work', 'transfer') "
-        "GROUP BY ALL"
+        "SELECT category, sum(duration_ns)::BIGINT AS ns FROM path_segments "
+        "WHERE cause IN ('work', 'transfer', 'unmatched') GROUP BY ALL"
     ).to_pylist()
     assert {row["category"]: row["ns"] for row in on_path} == {
         name: row["path_ns"] for name, row in found.items() if row["path_ns"]

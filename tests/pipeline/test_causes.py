@@ -24,7 +24,7 @@ from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.pipeline.across_ranks import StoredIteration, iterations_at
 from traceviz_dag.pipeline.causes import RankedStep, causes_tables, ranked_steps
 from traceviz_dag.simulate import JobSettings, simulate
-from traceviz_dag.simulate.settings import ContextExchange, Era, Graphs, Recompute
+from traceviz_dag.simulate.settings import ContextExchange, Edges, Era, Graphs, Recompute
 
 JOBS = {
     "1f1b": small(pp=2, dp=2, layers=4),
@@ -157,7 +157,7 @@ def test_steps_that_run_into_each_other_on_two_streams_keep_their_waits_apart_wi
     "name",
     [
         *("tp2 dp2 pp2 slow gpu 3", "pp4 stall 0", "tp2 dp2 pp2 slow gpu 3, link 4", "pp4 vpp2 slow gpu 1"),
-        *("combined ep2 pp2 slow gpu 1", "combined ep2 pp2 uneven", "pp4 vpp2 to 1f1b"),
+        *("combined ep2 pp2 slow gpu 1", "combined ep2 pp2 uneven", "dp2 pp2 vpp2 to 1f1b", "pp2 split"),
     ],
 )
 def test_a_predicted_gain_comes_true(name, tmp_path):
@@ -175,6 +175,22 @@ def test_hiding_communication_never_hides_waiting_for_a_slow_rank(tmp_path):
     assert 0 < hidden.gain_ns < together.gain_ns
     assert fixed.gain_ns < together.gain_ns
     assert what_if.predict().gain_ns == 0
+
+
+def test_what_a_missing_rank_was_waited_for_is_no_transfer_and_no_sure_gain(tmp_path):
+    """Of the messages with a stage that was not read, nothing tells the wait from the transfer."""
+    with analysed(small(pp=2, edges=Edges(missing_rank=1)), tmp_path) as iteration:
+        (ranked,) = steps_of(iteration)
+        path = iteration.table("path_segments").to_pylist()
+        rows = iteration.kernels(0, ("kernel_id", "kind", "dimension", "duration_ns")).to_pylist()
+    messages = {row["kernel_id"]: row["duration_ns"] for row in rows if row["dimension"] == "pp"}
+    on_path = [row for row in path if row["kernel_id"] in messages and row["cause"] not in ("launch", "unexplained")]
+    assert {row["cause"] for row in on_path} == {"unmatched"} and "transfer" not in {row["cause"] for row in path}
+    what_if = WhatIf(ranked.step, ranked.stages)
+    hidden, faster = (what_if.predict(edit) for edit in (what_if.hide("pp"), what_if.faster("pp", 2)))
+    assert hidden.gain_ns == faster.gain_ns == 0 >= hidden.gain_low_ns
+    assert 0 < faster.gain_high_ns < hidden.gain_high_ns
+    assert hidden.gain_high_ns >= sum(row["duration_ns"] for row in on_path)
 
 
 @pytest.mark.parametrize(

@@ -152,7 +152,8 @@ def test_the_critical_path_comes_back_as_one_lane_and_on_its_ranks(source: LakeS
     # On its rank a segment of a kernel's run is inside the kernel, on the clock of the trace.
     kernels = source.lake.query(
         "SELECT segment, aligned_start_ns AS start, aligned_start_ns + k.duration_ns AS end FROM path_segments p "
-        "JOIN kernels_aligned k USING (run, iteration, rank, kernel_id) WHERE cause IN ('work', 'transfer')"
+        "JOIN kernels_aligned k USING (run, iteration, rank, kernel_id) "
+        "WHERE cause IN ('work', 'transfer', 'unmatched')"
     ).to_pandas()
     inside = of_ranks.merge(kernels, on="segment")
     assert len(inside) > 20

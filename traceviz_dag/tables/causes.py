@@ -57,7 +57,9 @@ PATH_SEGMENTS = Table(
         Column("rank", BIGINT, "The global rank that the path runs on."),
         Column("stage", INTEGER, "Stage of the rank; NULL where the topology is unknown."),
         Column("kernel_id", BIGINT, "Kernel that runs, or that its lag holds up; NULL for the host."),
-        Column("cause", DICTIONARY, "work, transfer, host, launch, synchronisation, unexplained or late_begin."),
+        Column(
+            "cause", DICTIONARY, "work, transfer, unmatched, host, launch, synchronisation, unexplained or late_begin."
+        ),
         Column("entered_by", DICTIONARY, "What the segment waited for last: stream, event, launch, host, arrival ..."),
         Column("category", DICTIONARY, "Category of the kernel; NULL for the host."),
         Column("dimension", DICTIONARY, "Parallel dimension of a communication; NULL for others."),
@@ -98,7 +100,9 @@ CRITICAL_IMBALANCE = Table(
         _STEP,
         Column("category", DICTIONARY, "Category of the kernels."),
         Column(
-            "path_ns", BIGINT, "Time of its kernels on the critical path, ns: causes work and transfer, without lags."
+            "path_ns",
+            BIGINT,
+            "Time of its kernels on the critical path, ns: causes work, transfer and unmatched, without lags.",
         ),
         Column("mean_ns", BIGINT, "Time in which a rank runs it without waiting for others, mean of the ranks, ns."),
         Column("ranks", BIGINT, "How many ranks that is the mean of."),

@@ -65,8 +65,8 @@ _LONGEST = f"""
         GROUP BY ALL ORDER BY ns DESC, step LIMIT 1
     ),
     mine AS (
-        SELECT p.*, steps.ns, cause = 'transfer' AS moves,
-            CASE if(cause IN ('work', 'transfer'), category, cause)
+        SELECT p.*, steps.ns, cause IN ('transfer', 'unmatched') AS moves,
+            CASE if(cause IN ('work', 'transfer', 'unmatched'), category, cause)
                 {" ".join(f"WHEN '{name}' THEN '{word}'" for name, word in _WORDS.items())} END AS part
         FROM path_segments p JOIN steps ON coalesce(p.step, -1) = steps.step {_HERE}
     ),
@@ -176,7 +176,7 @@ def _profile(title: str, column: str, value: str = "") -> PrintedTable:
 _IMBALANCE = f"""
     WITH on_path AS (
         SELECT step, category, sum(duration_ns) AS ns FROM path_segments
-        {_HERE} AND cause IN ('work', 'transfer') GROUP BY ALL
+        {_HERE} AND cause IN ('work', 'transfer', 'unmatched') GROUP BY ALL
     ),
     uneven AS (
         SELECT m.category, sum(coalesce(ns, 0)) AS path, sum(mean_ns) AS mean,

@@ -12,14 +12,14 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from traceviz_dag.analyze.causes.critical_path import CAUSES, CriticalPath, PathCause
+from traceviz_dag.analyze.causes.critical_path import CAUSES, RUN_CAUSES, CriticalPath
 from traceviz_dag.analyze.causes.rank_work import RankWork
 from traceviz_dag.analyze.causes.step_work import StepWork, Times
 from traceviz_dag.analyze.intervals import measure, union
 from traceviz_dag.analyze.matching.communications import nullable
 from traceviz_dag.tables import CRITICAL_IMBALANCE
 
-_RUNS = [CAUSES.index(cause) for cause in (PathCause.WORK, PathCause.TRANSFER)]
+_RUNS = [CAUSES.index(cause) for cause in RUN_CAUSES]
 
 
 def critical_imbalance(step: StepWork, times: Sequence[Times], path: CriticalPath, number: int) -> pa.Table:

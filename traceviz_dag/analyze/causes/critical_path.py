@@ -29,7 +29,9 @@ class PathCause(StrEnum):
     WORK = "work"
     """A kernel or memory operation runs."""
     TRANSFER = "transfer"
-    """A communication for which all have arrived; one that is not matched to others counts whole."""
+    """A communication for which all have arrived."""
+    UNMATCHED = "unmatched"
+    """A communication whose other members nobody knows or read: nothing tells its wait from its transfer."""
     HOST = "host"
     """The host's own time until it launches, synchronises or ends the step."""
     LAUNCH = "launch"
@@ -43,6 +45,9 @@ class PathCause(StrEnum):
 
 
 CAUSES = tuple(PathCause)
+
+RUN_CAUSES = (PathCause.WORK, PathCause.TRANSFER, PathCause.UNMATCHED)
+"""Causes of time in which a kernel runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +140,7 @@ def _pieces(
         lag_cause = PathCause.LAUNCH
     low = end
     for kernel in range(last - 1, first - 1, -1):
-        runs = PathCause.TRANSFER if work.kernels.communicates[kernel] else PathCause.WORK
+        runs = PathCause.UNMATCHED if work.kernels.communicates[kernel] else PathCause.WORK
         low -= int(times.duration_ns[kernel])
         yield low, kernel, runs
         low -= int(times.lag_ns[kernel])

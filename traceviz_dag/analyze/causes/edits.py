@@ -19,7 +19,7 @@ from traceviz_dag.analyze.causes.rank_work import RankWork
 from traceviz_dag.analyze.causes.step_work import StepWork, Times
 from traceviz_dag.analyze.causes.usual_times import Usual, own_work, pauses
 from traceviz_dag.analyze.intervals import number_groups
-from traceviz_dag.arrays import NONE, Bool, Int64
+from traceviz_dag.arrays import NONE, Bool, Float64, Int64
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.vocabulary import Category
@@ -96,30 +96,36 @@ class StepEdits:
     def even_layers(self, times: AllTimes) -> AllTimes:
         """Give every stage the same number of layers: what layers and their parameters take grows with their number.
 
-        Forward kernels name their layer. Of a stage's backward steps, optimizer and gradient synchronisation a layer
-        takes what it takes where it takes least, since the first and the last stage run more than layers.
+        Forward kernels name their layer. Of the others in backward steps those are a layer's whose kind every stage
+        runs so many times as it has layers, or a multiple. Of the rest see ``_of_a_layer``.
 
         Raises:
             NoEvidenceError: the traces tell no layers (call stacks are needed), or there are not several stages.
         """
         self._check_stages()
-        counts = np.array([_layers(work) for work in self.step.works], np.float64)
+        works = self.step.works
+        counts = np.array([_layers(work) for work in works], np.float64)
         stages, group = np.unique(self.stages, return_inverse=True)
         of_stage = np.array([counts[group == number].max() for number in range(len(stages))])
         if (of_stage == 0).any():
             raise NoEvidenceError("layers are not known of every stage; capture call stacks, which tell them")
-        parts = self._parts(times)
         share = of_stage.mean() / of_stage[group]
-        factor = [np.where(work.kernels.layer != MISSING, share[place], 1.0) for place, (work, _) in enumerate(parts)]
-        for chosen in (_runs_backward, _optimizes, _synchronises):
-            masks = [chosen(work) & (work.kernels.layer == MISSING) for work, _ in parts]
-            total = np.array([mine.duration_ns[mask].sum() for mask, (_, mine) in zip(masks, parts, strict=True)])
-            layer_ns = float((total / of_stage[group]).min())
+        named = [work.kernels.layer != MISSING for work in works]
+        backward = [_runs_backward(work) & ~told for work, told in zip(works, named, strict=True)]
+        by_layer = _run_by_layer(works, backward, of_stage[group])
+        factor = [
+            np.where(told | each, share[place], 1.0)
+            for place, (told, each) in enumerate(zip(named, by_layer, strict=True))
+        ]
+        found = any(each.any() for each in by_layer)
+        for chosen in (*([] if found else [_runs_backward]), _optimizes, _synchronises, _runs_outside):
+            masks = [chosen(work) & ~told for work, told in zip(works, named, strict=True)]
+            total = np.array([mine.duration_ns[mask].sum() for mask, mine in zip(masks, times, strict=True)])
+            longer = (of_stage.mean() - of_stage[group]) * _of_a_layer(total, of_stage, group)
             for place, mask in enumerate(masks):
                 if total[place]:
-                    more = (of_stage.mean() - of_stage[group[place]]) * layer_ns
-                    factor[place] = np.where(mask, 1 + more / total[place], factor[place])
-        return tuple(_scaled(mine, each) for (_, mine), each in zip(parts, factor, strict=True))
+                    factor[place] = np.where(mask, max(1 + longer[place] / total[place], 0.0), factor[place])
+        return tuple(_scaled(mine, each) for mine, each in zip(times, factor, strict=True))
 
     def no_pauses(self, times: AllTimes) -> AllTimes:
         """Take the pauses of all hosts away.
@@ -147,23 +153,36 @@ class StepEdits:
         """
         return self._scaled_items(times, by_stage=True)
 
-    def faster(self, times: AllTimes, dimension: str, factor: float) -> AllTimes:
-        """Make the transfers of a dimension a number of times faster, above the shortest transfer of the step."""
+    def faster(self, times: AllTimes, dimension: str, factor: float, unmatched: bool = False) -> AllTimes:
+        """Make the transfers of a dimension a number of times faster, above the shortest transfer of the step.
+
+        Args:
+            unmatched: take communications that are not matched as transfers, too.
+        """
         floor = self._shortest(times)
         result = []
         for work, mine in self._parts(times):
-            chosen = _of_dimension(work, dimension)
+            chosen = _of_dimension(work, dimension) & (work.is_joined() | unmatched)
             above = np.maximum(mine.duration_ns - floor, 0)
             shorter = mine.duration_ns - np.rint(above * (1 - 1 / factor)).astype(np.int64)
             result.append(replace(mine, duration_ns=np.where(chosen, shorter, mine.duration_ns)))
         return tuple(result)
 
-    def hidden(self, times: AllTimes, dimension: str) -> AllTimes:
-        """Let the transfers of a dimension take no time; their members still wait for one another."""
-        return tuple(
-            replace(mine, duration_ns=np.where(_of_dimension(work, dimension), 0, mine.duration_ns))
-            for work, mine in self._parts(times)
-        )
+    def hidden(self, times: AllTimes, dimension: str, unmatched: bool = False) -> AllTimes:
+        """Let the transfers of a dimension take no time; their members still wait for one another.
+
+        Args:
+            unmatched: take communications that are not matched as transfers, too.
+        """
+        result = []
+        for work, mine in self._parts(times):
+            chosen = _of_dimension(work, dimension) & (work.is_joined() | unmatched)
+            result.append(replace(mine, duration_ns=np.where(chosen, 0, mine.duration_ns)))
+        return tuple(result)
+
+    def has_unmatched(self, dimension: str) -> bool:
+        """Whether communications of a dimension are not matched, so that nothing tells their waits from transfers."""
+        return any((_of_dimension(work, dimension) & ~work.is_joined()).any() for work in self.step.works)
 
     def balanced_experts(self, times: AllTimes) -> AllTimes:
         """Let tokens spread evenly over the experts; see ``balanced_experts``."""
@@ -237,6 +256,44 @@ def _layers(work: RankWork) -> int:
     return len(np.unique(np.stack([kernels.chunk[there], kernels.layer[there]]), axis=1).T) if there.any() else 0
 
 
+def _of_a_layer(total: Int64, layers: Float64, stage: Int64) -> float:
+    """What one layer takes of work that grows with the layers of a stage.
+
+    The first and the last stage run more than layers. So between them there is a stage where a layer takes least; of
+    two stages, whose vocabularies are alike, the difference is what they have more or fewer layers.
+
+    Args:
+        total: of each rank. layers: of each stage. stage: of each rank.
+    """
+    least = float((total / layers[stage]).min())
+    if len(layers) > 2 or layers[0] == layers[1]:
+        return least
+    first, last = (float(total[stage == number].mean()) for number in (0, 1))
+    slope = (first - last) / float(layers[0] - layers[1])
+    return slope if 0 < slope < least else least
+
+
+def _run_by_layer(works: Sequence[RankWork], masks: Sequence[Bool], layers: Float64) -> list[Bool]:
+    """Of some kernels, those whose kind each rank runs as often, or a multiple, as it has layers.
+
+    Args:
+        masks: which kernels of each rank are asked about. layers: how many each rank has.
+    """
+    signature = np.concatenate([work.kernels.signature[mask] for work, mask in zip(works, masks, strict=True)])
+    known, kind = np.unique(signature, return_inverse=True)
+    owner = np.repeat(np.arange(len(works)), [int(mask.sum()) for mask in masks])
+    counts = np.zeros((len(works), len(known)))
+    np.add.at(counts, (owner, kind), 1)
+    each = counts / layers[:, None]
+    alike = (each > 0).all(axis=0) & (np.ptp(each, axis=0) == 0)
+    result = []
+    for place, mask in enumerate(masks):
+        found = np.zeros(len(mask), dtype=bool)
+        found[mask] = alike[kind[owner == place]]
+        result.append(found)
+    return result
+
+
 def _runs_backward(work: RankWork) -> Bool:
     return np.asarray((direction(work) == 1) & (work.kernels.microbatch != MISSING) & own_work(work))
 
@@ -247,6 +304,11 @@ def _optimizes(work: RankWork) -> Bool:
 
 def _synchronises(work: RankWork) -> Bool:
     return _of_category(work, Category.DP_COMMUNICATION)
+
+
+def _runs_outside(work: RankWork) -> Bool:
+    """Mark what a rank does outside micro-batches and optimizer: its gradients are zeroed and finished there."""
+    return np.asarray((work.kernels.microbatch == MISSING) & own_work(work) & ~_optimizes(work))
 
 
 def _of_category(work: RankWork, category: Category) -> Bool:

@@ -25,6 +25,7 @@ from traceviz_dag.vocabulary import Dimension
 Key = frozenset[tuple[bool, int, int]]
 """The steps that are an item: (backward, chunk, micro-batch) of each."""
 
+_REPLICAS = (Dimension.DP, Dimension.EDP)
 _ORDER = EVIDENCES.index("order")
 _EARLY_NS = 100_000
 """An item may seem to start so much before the end of a message that it waited for: clocks of streams differ."""
@@ -32,12 +33,18 @@ _EARLY_NS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One item of a rank. Ends are those of the replay; own_ns is what it takes once nothing holds it up."""
+    """One item of a rank.
+
+    Attributes:
+        start_ns, end_ns: in the replay. own_ns: what it takes once nothing holds it up.
+        beside: whether gradients or parameters were exchanged beside it or right before, which holds it up.
+    """
 
     parts: Key
     start_ns: int
     end_ns: int
     own_ns: int
+    beside: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +110,10 @@ def _rank(step: StepWork, place: int, times: Times, ends: Int64, slack: Int64) -
     messages = np.flatnonzero(_between_stages(work)[work.joined])
     kernel = work.joined[messages]
     arrived, carried = ends[low + work.arrivals + messages], ends[low + work.segment[kernel]]
-    parts, start, end, segments = _items(work, times, ends[low : low + work.nodes], begin)
+    parts, start, end, beside, segments = _items(work, times, ends[low : low + work.nodes], begin)
     exchanges = Exchanges(arrived, carried, times.duration_ns[kernel])
     of_last = int(slack[low + segments].min(initial=np.iinfo(np.int64).max))
-    return measured_rank(parts, start, end, exchanges, begin, of_last)
+    return measured_rank(parts, start, end, beside, exchanges, begin, of_last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +126,12 @@ class Exchanges:
 
 
 def measured_rank(
-    parts: Sequence[Key], start: Int64, end: Int64, exchanges: Exchanges, begin: int, slack: int
+    parts: Sequence[Key], start: Int64, end: Int64, beside: Bool, exchanges: Exchanges, begin: int, slack: int
 ) -> MeasuredRank:
     """One rank's items from their steps, starts and ends, in the order of their starts.
 
     Args:
-        begin: when its step begins. slack: as ``MeasuredRank.slack_ns``.
+        beside: as ``Item.beside``, of each. begin: when its step begins. slack: as ``MeasuredRank.slack_ns``.
     """
     if not len(parts):
         return MeasuredRank((), begin, 0, 0, slack)
@@ -135,7 +142,7 @@ def measured_rank(
     previous = np.where(last >= 0, end[np.maximum(last, 0)], begin)
     lag = np.maximum(arrived - np.maximum(previous, _latest(carried, arrived, begin)), 0)
     return MeasuredRank(
-        tuple(map(Item, parts, start.tolist(), end.tolist(), own.tolist())),
+        tuple(map(Item, parts, start.tolist(), end.tolist(), own.tolist(), beside.tolist())),
         begin,
         int(lower_medians(np.zeros(len(lag), np.int64), lag, 1)[0]) if len(lag) else 0,
         round(float(exchanges.transfer_ns.mean())) if len(lag) else 0,
@@ -149,14 +156,14 @@ def _latest(ends: Int64, by: Int64, absent: int) -> Int64:
     return np.asarray(ordered[np.searchsorted(ordered[1:], by, side="right")], dtype=np.int64)
 
 
-def _items(work: RankWork, times: Times, ends: Int64, begin: int) -> tuple[list[Key], Int64, Int64, Int64]:
-    """The items of one rank: their steps, starts and ends, and the segments of the last one."""
+def _items(work: RankWork, times: Times, ends: Int64, begin: int) -> tuple[list[Key], Int64, Int64, Bool, Int64]:
+    """The items of one rank: their steps, starts and ends, ``Item.beside``, and the segments of the last one."""
     kernels = work.kernels
     steps = direction(work)
     on_main = kernels.computes & (steps != MISSING) & (kernels.microbatch != MISSING)
     nothing = np.empty(0, np.int64)
     if not on_main.any():
-        return [], nothing, nothing, nothing
+        return [], nothing, nothing, on_main[:0], nothing
     busy = np.bincount(kernels.stream[on_main], weights=kernels.duration_ns[on_main])
     on_main &= kernels.stream == int(busy.argmax())
     segment = np.unique(work.segment[on_main])
@@ -181,8 +188,29 @@ def _items(work: RankWork, times: Times, ends: Int64, begin: int) -> tuple[list[
         [frozenset(each) for each in parts],
         np.minimum.reduceat(low[order], begins),
         np.maximum.reduceat(high[order], begins),
+        _beside_replicas(work, segment, number, order, begins),
         segment[of_last],
     )
+
+
+def _beside_replicas(work: RankWork, segment: Int64, number: Int64, order: Int64, begins: Int64) -> Bool:
+    """Mark items beside which, or right before which, data-parallel replicas exchanged gradients or parameters.
+
+    Before, since a host that waits for the whole GPU with its messages also waits for that exchange.
+
+    Args:
+        segment: of all items; number: per segment, the step that it is of; order, begins: which steps are which item.
+    """
+    kernels = work.kernels
+    codes = [place for place, word in enumerate(kernels.dimensions) if word in _REPLICAS]
+    exchange = kernels.communicates & np.isin(kernels.dimension, codes)
+    starts, ends = np.sort(kernels.start_ns[exchange]), np.sort(kernels.end_ns[exchange])
+    last = np.append(work.first[1:], len(kernels)) - 1
+    ended = np.full(len(order), np.iinfo(np.int64).min)
+    np.maximum.at(ended, number, kernels.end_ns[last[segment]])
+    ended = np.maximum.accumulate(np.maximum.reduceat(ended[order], begins))
+    before = np.concatenate([[work.start_ns], ended[:-1]])
+    return np.asarray(np.searchsorted(starts, ended) > np.searchsorted(ends, before, side="right"))
 
 
 def _starts(work: RankWork, times: Times, ends: Int64, begin: int) -> Int64:

@@ -247,6 +247,10 @@ class RecordsWhatIf:
                 ]
                 exchanges = Exchanges(arrived[messages], ends[messages], own[messages])
                 start, end = ends[items] - own[items], ends[items]
-                ranks.append(measured_rank(parts, start, end, exchanges, 0, int(slack[items[-1]])))
+                ranks.append(
+                    measured_rank(
+                        parts, start, end, np.zeros(len(parts), dtype=bool), exchanges, 0, int(slack[items[-1]])
+                    )
+                )
             step_ns = int(ends[low:high].max())
             yield Items(tuple(ranks), tuple(map(tuple, pipelines.values())), step_ns)

@@ -282,9 +282,10 @@ def _kind(key: Key) -> Kind:
 
 def _mean_items(items: Sequence[Item], order: Order, present: Order, stage: int) -> dict[Key, int]:
     """What each item of an order takes on a rank."""
-    measured: dict[Kind, list[int]] = defaultdict(list)
+    of_kind: dict[Kind, list[Item]] = defaultdict(list)
     for item in items:
-        measured[_kind(item.parts)].append(item.own_ns)
+        of_kind[_kind(item.parts)].append(item)
+    measured = {kind: _taken(some) for kind, some in of_kind.items()}
     if order.chunks < present.chunks:
         measured = _as_one_chunk(measured, present.chunks)
     wanted: dict[Kind, list[Key]] = defaultdict(list)
@@ -296,23 +297,60 @@ def _mean_items(items: Sequence[Item], order: Order, present: Order, stage: int)
     return {
         key: duration
         for kind, keys in wanted.items()
-        for key, duration in zip(keys, _spread(measured[kind], len(keys)), strict=True)
+        for key, duration in zip(keys, measured[kind].spread(len(keys)), strict=True)
     }
 
 
-def _as_one_chunk(measured: Mapping[Kind, list[int]], chunks: int) -> dict[Kind, list[int]]:
-    """Items that run the layers of all chunks of a stage."""
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """What items of a kind take: usually; and the first, the last and those that replicas held up, beyond that.
+
+    Attributes:
+        held: place of an item, from the end if below 0, and how much longer it took.
+    """
+
+    usual: int
+    first: int
+    last: int
+    held: tuple[tuple[int, int], ...] = ()
+
+    def spread(self, count: int) -> list[int]:
+        """So many of them: the first, the last and those held up as they were, the others as usual."""
+        if count == 1:
+            return [max(self.usual + self.first + self.last, 0)]
+        result = [self.usual + self.first, *[self.usual] * (count - 2), self.usual + self.last]
+        for place, longer in self.held:
+            if 1 - count < place < count - 1:
+                result[place] += longer
+        return result
+
+
+def _taken(items: Sequence[Item]) -> _Taken:
+    """The mean of items between the first and the last one, without those that an exchange of replicas held up."""
+    first, last = items[0].own_ns, items[-1].own_ns
+    between = items[1:-1]
+    free = [item.own_ns for item in between if not item.beside]
+    some = free or [item.own_ns for item in between]
+    usual = round(sum(some) / len(some)) if some else min(first, last)
+    held = tuple(
+        (place if 2 * place < len(items) else place - len(items), item.own_ns - usual)
+        for place, item in enumerate(between, 1)
+        if item.beside and free
+    )
+    return _Taken(usual, first - usual, last - usual, held)
+
+
+def _as_one_chunk(measured: Mapping[Kind, _Taken], chunks: int) -> dict[Kind, _Taken]:
+    """Items that run the layers of all chunks of a stage.
+
+    Gathers of later layers run beside the first ones then, and reductions of later layers beside the last ones: the
+    first and the last item take as much longer as that of the one chunk where it is the most, and none between is held
+    up by another chunk's.
+    """
     result = {}
     for backward in (False, True):
-        each = (measured[frozenset({(backward, chunk)})] for chunk in range(chunks))
-        result[frozenset({(backward, 0)})] = [sum(parts) for parts in zip(*each, strict=True)]
+        each = [measured[frozenset({(backward, chunk)})] for chunk in range(chunks)]
+        result[frozenset({(backward, 0)})] = _Taken(
+            sum(one.usual for one in each), max(one.first for one in each), max(one.last for one in each)
+        )
     return result
-
-
-def _spread(measured: Sequence[int], count: int) -> list[int]:
-    """So many items of a kind: the first and the last as they were, the others their mean."""
-    first, *between, last = measured if len(measured) > 1 else (measured[0], measured[0])
-    usual = round(sum(between) / len(between)) if between else min(first, last)
-    if count == 1:
-        return [max(first + last - usual, 0)]
-    return [first, *[usual] * (count - 2), last]

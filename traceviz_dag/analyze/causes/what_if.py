@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -35,10 +35,15 @@ FASTER = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """One edit: a name, what it is applied to, and what it does to the times."""
+    """One edit: a name, what it is applied to, and what it does to the times.
+
+    Attributes:
+        most: what it does at most, where the traces leave that open.
+    """
 
     name: str
     apply: Callable[[AllTimes], AllTimes] = lambda times: times
+    most: Callable[[AllTimes], AllTimes] | None = None
     rank: int | None = None
     dimension: str | None = None
     factor: float | None = None
@@ -94,9 +99,17 @@ class WhatIf:
         Raises:
             NoEvidenceError: they ask for an order of work that cannot be made, or the step tells nothing of one.
         """
+        found = self._predicted(edits, [edit.apply for edit in edits])
+        if all(edit.most is None for edit in edits):
+            return found
+        most = self._predicted(edits, [edit.most or edit.apply for edit in edits])
+        low, high = min(found.gain_low_ns, most.gain_low_ns), max(found.gain_high_ns, most.gain_high_ns)
+        return replace(found, gain_low_ns=low, gain_high_ns=high)
+
+    def _predicted(self, edits: tuple[Edit, ...], applied: Sequence[Callable[[AllTimes], AllTimes]]) -> Prediction:
         times, change = self.times, Change()
-        for edit in edits:
-            times = edit.apply(times)
+        for edit, apply in zip(edits, applied, strict=True):
+            times = apply(times)
             change = change.merged(edit.change or Change())
         free_times = without_lags(times)
         gain = self.step_ns - self._length(times)
@@ -129,12 +142,23 @@ class WhatIf:
 
     def hide(self, dimension: str) -> Edit:
         """See ``StepEdits.hidden``."""
-        return Edit("hide", lambda times: self.edits.hidden(times, dimension), dimension=dimension)
+        most = partial(self.edits.hidden, dimension=dimension, unmatched=True)
+        return Edit(
+            "hide",
+            lambda times: self.edits.hidden(times, dimension),
+            most if self.edits.has_unmatched(dimension) else None,
+            dimension=dimension,
+        )
 
     def faster(self, dimension: str, factor: float) -> Edit:
         """See ``StepEdits.faster``."""
+        most = partial(self.edits.faster, dimension=dimension, factor=factor, unmatched=True)
         return Edit(
-            "faster", lambda times: self.edits.faster(times, dimension, factor), dimension=dimension, factor=factor
+            "faster",
+            lambda times: self.edits.faster(times, dimension, factor),
+            most if self.edits.has_unmatched(dimension) else None,
+            dimension=dimension,
+            factor=factor,
         )
 
     def general(self) -> Iterator[Edit]:

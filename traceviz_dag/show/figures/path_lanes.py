@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from traceviz_dag.analyze.causes.critical_path import PathCause
+from traceviz_dag.analyze.causes.critical_path import RUN_CAUSES, PathCause
 from traceviz_dag.analyze.kernel_intervals import integers
 from traceviz_dag.analyze.matching.communications import optional_integers
 from traceviz_dag.arrays import Bool, Int64
@@ -43,6 +43,7 @@ _COLOURS = {
     **{PathCause.HOST: palette.HOST, PathCause.SYNCHRONISATION: palette.HOST},
     **{PathCause.LAUNCH: palette.LAG, PathCause.UNEXPLAINED: palette.LAG, PathCause.LATE_BEGIN: palette.LAG},
 }
+_COMMUNICATES = pa.array([PathCause.TRANSFER.value, PathCause.UNMATCHED.value])
 _CAUSE_WORDS = {
     Category.FWD_COMPUTATION: "forward computation",
     Category.BWD_COMPUTATION: "backward computation",
@@ -67,7 +68,7 @@ class StepPath:
         step: its number; None without one. steps: how many steps the iteration has a path of.
         edges_ns: where segments begin, and where the last one ends: time along the path.
         rank, stage: of each; the stage is ``MISSING`` where unknown.
-        part: place in ``parts`` of what each is. transfers: whether it is a communication for which all have arrived.
+        part: place in ``parts`` of what each is. transfers: whether it is a communication, as far as it is on the path.
         backward: whether it is of a backward step, recompute included. microbatch, chunk: ``MISSING`` where none.
     """
 
@@ -129,7 +130,7 @@ def longest_path(segments: pa.Table) -> StepPath | None:
         stage=optional_integers(mine, "stage"),
         part=part,
         parts=parts,
-        transfers=np.asarray(pc.equal(mine["cause"].cast(pa.string()), PathCause.TRANSFER.value), np.bool_),
+        transfers=np.asarray(pc.is_in(mine["cause"].cast(pa.string()), _COMMUNICATES), np.bool_),
         backward=np.asarray(pc.fill_null(pc.is_in(mine["phase"].cast(pa.string()), _BACKWARD), False), np.bool_),
         chunk=optional_integers(mine, "chunk"),
         microbatch=optional_integers(mine, "microbatch"),
@@ -139,7 +140,7 @@ def longest_path(segments: pa.Table) -> StepPath | None:
 def _parts(segments: pa.Table) -> tuple[Int64, tuple[PathPart, ...]]:
     """What each segment is: the category of a kernel that runs, else the cause."""
     cause, category = segments["cause"].cast(pa.string()), segments["category"].cast(pa.string())
-    runs = pc.is_in(cause, pa.array([PathCause.WORK.value, PathCause.TRANSFER.value]))
+    runs = pc.is_in(cause, pa.array([cause.value for cause in RUN_CAUSES]))
     told = pc.if_else(runs, pc.fill_null(category, Category.UNCLASSIFIED.value), cause)
     told = told.combine_chunks().dictionary_encode() if isinstance(told, pa.ChunkedArray) else told.dictionary_encode()
     parts = tuple(_named(name) for name in told.dictionary.to_pylist())

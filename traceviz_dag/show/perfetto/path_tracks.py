@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from traceviz_dag.analyze.causes.critical_path import PathCause
+from traceviz_dag.analyze.causes.critical_path import RUN_CAUSES
 from traceviz_dag.analyze.kernel_intervals import integers
 from traceviz_dag.analyze.matching.communications import optional_integers
 from traceviz_dag.arrays import Bool, Int64, UInt64
@@ -150,7 +150,7 @@ def _slices(path: TracePath, chosen: Int64, starts: Int64, ends: Int64) -> Slice
     """Slices of some segments, named by category where a kernel runs, else by cause."""
     part = path.segments.take(pa.array(chosen))
     cause, category = (part[name].cast(pa.string()) for name in ("cause", "category"))
-    runs = pc.is_in(cause, pa.array([PathCause.WORK.value, PathCause.TRANSFER.value]))
+    runs = pc.is_in(cause, pa.array([cause.value for cause in RUN_CAUSES]))
     names = pc.if_else(pc.and_(runs, pc.is_valid(category)), category, cause)
     arguments = {name: part[name] for name in PATH_ARGUMENTS}
     return Slices(
