@@ -109,6 +109,13 @@ PICTURES_NEEDED = _once_settled(
 )
 """For what is made from tables of the iteration alone."""
 
+SNAPSHOTS_NEEDED = _once_settled(
+    (~_Condition.any_deps_missing()).with_label("inputs exist") & IDLE,
+    None,
+    "by iteration: a snapshot of GPU memory appeared or changed",
+)
+"""For what is made from snapshots alone."""
+
 FIGURES_GROUP = "figures"
 
 

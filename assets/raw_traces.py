@@ -53,6 +53,18 @@ def topology_files(traceviz: TracevizHome) -> dg.DataVersionsByPartition:
 
 
 @dg.observable_source_asset(
+    partitions_def=iteration_partitions,
+    group_name="sources",
+    description="Snapshots of GPU memory beside the traces of an iteration, of all ranks that have one.",
+    tags={"dagster/kind/pytorch": ""},
+)
+def memory_snapshots(traceviz: TracevizHome) -> dg.DataVersionsByPartition:
+    """Look at every registered snapshot, and read again what looks different; an iteration without any has none."""
+    every = _looked_at_again(traceviz.folder)
+    return dg.DataVersionsByPartition({one.key: one.snapshots_version for one in every if one.snapshots})
+
+
+@dg.observable_source_asset(
     group_name="sources",
     description="The rules that classify kernels: the built-in table, and a file of one's own before it.",
     tags={"dagster/kind/text": ""},
@@ -69,12 +81,15 @@ def topology_file_version(inputs: IterationInputs) -> str:
 
 
 def new_observations(instance: dg.DagsterInstance, inputs: Sequence[IterationInputs]) -> Iterator[dg.AssetObservation]:
-    """An observation for each trace and topology file whose data version Dagster does not have yet."""
+    """An observation for each trace, topology file or set of snapshots whose data version Dagster does not have yet."""
     traces = {
         str(rank_trace_key(one.key, rank_key(entry.rank))): entry.version for one in inputs for entry in one.ranks
     }
     yield from _changed(instance, raw_traces.key, traces)
     yield from _changed(instance, topology_files.key, {one.key: topology_file_version(one) for one in inputs})
+    snapshots = {one.key: one.snapshots_version for one in inputs if one.snapshots}
+    if snapshots:
+        yield from _changed(instance, memory_snapshots.key, snapshots)
 
 
 def _changed(

@@ -11,7 +11,7 @@ from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus
 from assets.conventions import CODE_VERSION, DATA_VERSION_TAG, IN_FLIGHT, OWNERS, RANGE_END_TAG, RANGE_START_TAG
 from assets.nightly import references
 from assets.partitions import iteration_partitions, rank_partitions, rank_trace_key
-from assets.raw_traces import raw_traces, topology_files
+from assets.raw_traces import memory_snapshots, raw_traces, topology_files
 from assets.resources import TracevizHome
 from assets.settings import RetentionSettings
 from assets.step_faults import told_in_a_line
@@ -136,7 +136,7 @@ def prune(instance: dg.DagsterInstance, lake: Lake, inputs: IterationInputs, own
         lake.delete(name, run=inputs.run, iteration=inputs.iteration)
     for made_of_it in (figures_folder, export_folder):
         shutil.rmtree(made_of_it(lake.home, inputs.run, inputs.iteration), ignore_errors=True)
-    for entry in inputs.ranks:
+    for entry in inputs.files:
         path = Path(entry.path)
         if path.is_relative_to(lake.home / _FETCHED):
             path.unlink(missing_ok=True)
@@ -146,6 +146,8 @@ def prune(instance: dg.DagsterInstance, lake: Lake, inputs: IterationInputs, own
         partition = str(rank_trace_key(inputs.key, rank_key(entry.rank)))
         instance.report_runless_asset_event(dg.AssetObservation(raw_traces.key, partition=partition, tags=tags))
     instance.report_runless_asset_event(dg.AssetObservation(topology_files.key, partition=inputs.key, tags=tags))
+    if inputs.snapshots:
+        instance.report_runless_asset_event(dg.AssetObservation(memory_snapshots.key, partition=inputs.key, tags=tags))
     forget(lake.home, inputs.key)
     return True
 

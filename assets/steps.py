@@ -13,7 +13,7 @@ from traceviz_dag.lake.queries import AGGREGATED_TABLES
 from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES
 from traceviz_dag.pipeline.formats.trace_format import EXTRA_TABLES
 from traceviz_dag.pipeline.ranks import RANK_TABLES
-from traceviz_dag.tables import TOPOLOGY_TABLES
+from traceviz_dag.tables import MEMORY_TABLES, TOPOLOGY_TABLES
 
 STEPS = {
     "topology": TOPOLOGY_TABLES,
@@ -21,6 +21,7 @@ STEPS = {
     "overlap": (*RANK_TABLES, *EXTRA_TABLES),
     "runs": AGGREGATED_TABLES,
     "late_ranks": ACROSS_RANKS_TABLES,
+    "memory_peaks": MEMORY_TABLES,
 }
 """Lead → the tables of its step."""
 

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import xxhash
 
 from traceviz_dag.read.formats import all_suffixes, folder_marks, suffix_inside
+from traceviz_dag.read.memory.files import is_snapshot_name
 from traceviz_dag.read.topology_file import is_topology_name
 
 _SKIPPED_FOLDERS = frozenset({"truth", "chakra", "__pycache__"})
@@ -236,11 +237,15 @@ def _look(
 ) -> FolderLook | None:
     """What listings say of a folder and of the folders in it that are one trace; None without anything like a trace."""
     lines: list[str] = []
+    snapshots: list[str] = []
     traces = newest_ns = 0
     being_written = False
     # One pass with few calls: a tick may see a million names.
     for name, is_folder, size_bytes, file_changed_ns in entries:
         if is_folder:
+            continue
+        if is_snapshot_name(name):
+            snapshots.append(f"{name}\0{size_bytes}\0{file_changed_ns}")
             continue
         if is_trace_name(name) and not is_topology_name(name):
             traces += 1
@@ -255,6 +260,8 @@ def _look(
         newest_ns = max(newest_ns, *(file_changed_ns for _, _, _, file_changed_ns in files))
     if not lines:
         return None
+    # Snapshots count beside traces alone.
+    lines += snapshots
     lines.sort()
     return FolderLook(
         folder=folder,

@@ -40,6 +40,7 @@ from traceviz_dag.pipeline.discovery import inputs_below
 from traceviz_dag.pipeline.formats.registry import by_format
 from traceviz_dag.read.formats import format_of, format_with_suffix, is_whole
 from traceviz_dag.read.layouts import discover
+from traceviz_dag.read.memory.files import is_snapshot_name, is_whole_snapshot
 from traceviz_dag.read.topology_file import is_topology_name, read_topology_file
 from traceviz_dag.system.paths import real_path
 from traceviz_dag.system.whole_files import temporary_of
@@ -182,7 +183,17 @@ def _with_elsewhere(home: Path, local: Path, inputs: IterationInputs) -> Iterati
         for entry in (known.ranks if known is not None else ())
         if entry.rank not in found and Path(entry.path).parent != local and Path(entry.path).exists()
     ]
-    return replace(inputs, ranks=tuple(sorted((*inputs.ranks, *others), key=lambda entry: entry.rank)))
+    snapshots = {
+        entry.rank: entry
+        for entry in (known.snapshots if known is not None else ())
+        if Path(entry.path).parent != local and Path(entry.path).exists()
+    }
+    snapshots |= {entry.rank: entry for entry in inputs.snapshots}
+    return replace(
+        inputs,
+        ranks=tuple(sorted((*inputs.ranks, *others), key=lambda entry: entry.rank)),
+        snapshots=tuple(snapshots[rank] for rank in sorted(snapshots)),
+    )
 
 
 def _flagged(inputs: IterationInputs, missing: Sequence[int]) -> IterationInputs:
@@ -217,7 +228,8 @@ def _half_written(home: Path, found: Sequence[IterationInputs]) -> list[str]:
         for entry in before.ranks
     }
     new = {entry.path: entry.name for one in found for entry in one.ranks if entry.look not in known}
-    return sorted(name for path, name in new.items() if not is_whole(Path(path)))
+    growing = {entry.name for one in found for entry in one.snapshots if not is_whole_snapshot(Path(entry.path))}
+    return sorted({name for path, name in new.items() if not is_whole(Path(path))} | growing)
 
 
 def _missing_ranks(home: Path, inputs: IterationInputs, configured: int | None) -> list[int]:
@@ -266,7 +278,7 @@ def _fetch(folders: Folders, home: Path, task: FolderTask) -> Path:
 
 
 def _is_fetched(name: str) -> bool:
-    return is_trace_name(name) or is_topology_name(name)
+    return is_trace_name(name) or is_topology_name(name) or is_snapshot_name(name)
 
 
 def _fetch_files(store: Any, folder: str, entries: Sequence[Entry], local: Path) -> None:

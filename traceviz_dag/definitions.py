@@ -9,12 +9,13 @@ from assets.automation import automation_sensor, with_freshness, without_picture
 from assets.derived_tables import derived_assets
 from assets.iteration_figures import iteration_figures
 from assets.iteration_tables import iteration_assets
+from assets.memory import memory_tables
 from assets.nightly import nightly_gate
 from assets.nsys_download import nsys_profile
 from assets.perfetto_traces import perfetto_trace
 from assets.rank_figures import rank_figures
 from assets.rank_tables import rank_tables
-from assets.raw_traces import classification_rules, raw_traces, topology_files
+from assets.raw_traces import classification_rules, memory_snapshots, raw_traces, topology_files
 from assets.resources import TracevizHome
 from assets.retention import retention
 from assets.topology import topology_assets
@@ -26,9 +27,10 @@ from sensors.register_traces import register_traces
 from sensors.trace_folders import trace_folders_sensor
 
 ASSETS: tuple[dg.AssetsDefinition | dg.SourceAsset, ...] = (
-    *(raw_traces, topology_files, classification_rules),
+    *(raw_traces, topology_files, memory_snapshots, classification_rules),
     *(topology_assets, rank_tables, iteration_assets, across_ranks_assets, nightly_gate),
     *derived_assets,
+    memory_tables,
     *(rank_figures, *iteration_figures, perfetto_trace, retention, nsys_profile),
 )
 

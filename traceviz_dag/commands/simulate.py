@@ -103,6 +103,9 @@ def simulate(
             help="Write cuda_sync rows, with the CUDA events and waits behind them.", rich_help_panel=_CAPTURE
         ),
     ] = False,
+    memory: Annotated[
+        bool, typer.Option(help="Write a snapshot of GPU memory beside each trace.", rich_help_panel=_CAPTURE)
+    ] = False,
     layout: Annotated[
         Layout, typer.Option(help="Layout of folders and file names.", rich_help_panel=_CAPTURE)
     ] = Layout.ITERATION,
@@ -197,6 +200,7 @@ def simulate(
         iterations=iterations,
         clock_skew_ms=clock_skew,
         clock_drift_ppm=clock_drift,
+        memory=memory,
         format=format,
         layout=layout,
         gzip=gzip,

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import xxhash
@@ -26,6 +27,8 @@ from traceviz_dag.system.whole_files import write_atomically
 FOLDER = "inputs"
 
 _READERS = 4
+
+Looked = TypeVar("Looked", "RankInput", "SnapshotInput")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +72,36 @@ class RankInput:
 
 
 @dataclass(frozen=True, slots=True)
+class SnapshotInput:
+    """One rank's snapshot of GPU memory; size, time of change and digest as of a trace."""
+
+    rank: int
+    path: str
+    name: str
+    size_bytes: int
+    changed_ns: int
+    digest: str = ""
+
+    @property
+    def version(self) -> str:
+        """Changes whenever the file's content does; without a digest whenever it looks different."""
+        return self.digest or f"{self.size_bytes}-{self.changed_ns}"
+
+    @property
+    def look(self) -> tuple[str, int, int]:
+        """Path, size and time of change: what tells at once that a file is as it was."""
+        return (self.path, self.size_bytes, self.changed_ns)
+
+
+@dataclass(frozen=True, slots=True)
 class IterationInputs:
     """The files of one iteration.
 
     Attributes:
         problems: one line per file that discovery found and could not place.
-        warnings: one line per file that contradicts its own path.
+        warnings: one line per file that contradicts its own path, and per snapshot of GPU memory that is left out.
         disputed: ranks that several files claim, so that none of them is taken.
+        snapshots: snapshots of GPU memory beside the traces, one a rank.
     """
 
     run: str
@@ -86,6 +112,18 @@ class IterationInputs:
     problems: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     disputed: tuple[int, ...] = ()
+    snapshots: tuple[SnapshotInput, ...] = ()
+
+    @property
+    def files(self) -> tuple[RankInput | SnapshotInput, ...]:
+        """Traces and snapshots."""
+        return (*self.ranks, *self.snapshots)
+
+    @property
+    def snapshots_version(self) -> str:
+        """Changes whenever one of the snapshots does; empty without any."""
+        words = [f"{one.rank}:{one.version}" for one in self.snapshots]
+        return xxhash.xxh3_64_hexdigest(" ".join(words).encode()) if words else ""
 
     @property
     def key(self) -> str:
@@ -146,28 +184,34 @@ def with_digests(home: Path, inputs: Sequence[IterationInputs]) -> list[Iteratio
         entry.look: entry.digest
         for one in inputs
         if (before := _undamaged(home, one.key)) is not None
-        for entry in before.ranks
+        for entry in before.files
         if entry.digest
     }
-    new = {entry.look for one in inputs for entry in one.ranks if entry.look not in known}
+    new = {entry.look for one in inputs for entry in one.files if entry.look not in known}
     with ThreadPoolExecutor(_READERS) as pool:
         known |= zip(new, pool.map(_digest_if_there, [path for path, _, _ in new]), strict=True)
     return [
-        replace(one, ranks=tuple(replace(entry, digest=known[entry.look]) for entry in one.ranks)) for one in inputs
+        replace(
+            one,
+            ranks=tuple(replace(entry, digest=known[entry.look]) for entry in one.ranks),
+            snapshots=tuple(replace(entry, digest=known[entry.look]) for entry in one.snapshots),
+        )
+        for one in inputs
     ]
 
 
 def as_they_look_now(inputs: IterationInputs) -> IterationInputs:
     """The same files with their size and time of change of this moment; a file that is gone keeps what it had."""
 
-    def look_again(entry: RankInput) -> RankInput:
+    def look_again(entry: Looked) -> Looked:
         try:
             size, changed = look_of(Path(entry.path))
         except FileNotFoundError:
             return entry
         return replace(entry, size_bytes=size, changed_ns=changed)
 
-    return replace(inputs, ranks=tuple(map(look_again, inputs.ranks)))
+    ranks, snapshots = tuple(map(look_again, inputs.ranks)), tuple(map(look_again, inputs.snapshots))
+    return replace(inputs, ranks=ranks, snapshots=snapshots)
 
 
 def all_registered(home: Path) -> Iterator[IterationInputs]:

@@ -54,7 +54,7 @@ def drop_unlisted_ranks(lake: Lake, inputs: IterationInputs) -> list[int]:
 
     Call it before the list is registered: what a kill in between leaves is then done again.
     """
-    listed = {entry.rank for entry in inputs.ranks}
+    listed = {entry.rank for entry in inputs.files}
     dropped: set[int] = set()
     for table in all_tables().values():
         if "rank" not in table.partitioned_by:

@@ -15,6 +15,7 @@ from assets.conventions import RANGE_END_TAG, RANGE_START_TAG
 from assets.derived_tables import derived_assets
 from assets.drawn_by_hand import events_of, tags_of_inputs
 from assets.iteration_tables import iteration_assets
+from assets.memory import memory_is_current, memory_tables, unread_snapshots
 from assets.partitions import rank_trace_key, register_partitions
 from assets.rank_tables import rank_tables
 from assets.raw_traces import new_observations
@@ -176,6 +177,7 @@ class _Analysis:
                 self.make_rank_tables(result, started)
                 self.make_iteration_tables(result)
                 self.make_derived_tables(result)
+            self.make_memory_tables(result)
         except TracevizError as error:
             result.failures.append(f"{self.inputs.key}: {error}")
         return result
@@ -253,6 +255,15 @@ class _Analysis:
                 current = not faults
             if not current:
                 self.lake.delete(name, run=self.inputs.run, iteration=self.inputs.iteration)
+
+    def make_memory_tables(self, result: IterationResult) -> None:
+        """Bring the tables of the snapshots of GPU memory up to date; those of snapshots that are gone stay."""
+        if not self.inputs.snapshots:
+            return
+        if self.settings.force or not memory_is_current(self.instance, self.lake, self.inputs):
+            result.failures += self.materialise("memory", [memory_tables], partition_key=self.inputs.key)
+        for rank, line in unread_snapshots(self.instance, self.inputs).items():
+            result.failures.append(f"{self.inputs.key}, memory of rank {rank}: {line}")
 
     def covers_others(self) -> bool:
         """Whether the stored measures count ranks that were read in part though they should not, or the other way."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -12,12 +12,13 @@ from pathlib import Path
 from traceviz_dag.classify.topology.job_identity import TraceIdentity, ranks_of_other_jobs
 from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.lake.digests import look_of
-from traceviz_dag.lake.inputs import IterationInputs, RankInput, all_registered, folder_of_run
+from traceviz_dag.lake.inputs import IterationInputs, RankInput, SnapshotInput, all_registered, folder_of_run
 from traceviz_dag.lake.known_ranks import known_beside
 from traceviz_dag.pipeline.formats.registry import trace_formats
 from traceviz_dag.pipeline.formats.trace_format import PlaceRequest
 from traceviz_dag.printable import printable
 from traceviz_dag.read.layouts import RunFolder, discover
+from traceviz_dag.read.memory.files import FoundSnapshot, of_iteration, snapshots_in
 from traceviz_dag.read.placement import PlacedTrace, Placement, united
 
 
@@ -69,6 +70,7 @@ def _iterations(
     runs: Sequence[RunFolder], rank: int | None, ranks: Mapping[Path, int], home: Path | None
 ) -> list[IterationInputs]:
     iterations: list[IterationInputs] = []
+    snapshots = _Snapshots()
     unplaced: list[BadInputError] = []
     for run in runs:
         placement = _placement(run, rank, ranks, home)
@@ -79,10 +81,12 @@ def _iterations(
         if not by_iteration:
             unplaced += problems
         jobs = {name for name, _ in by_iteration}
+        snapshots.look_beside(trace for traces in by_iteration.values() for trace in traces)
         for index, ((name, iteration), traces) in enumerate(sorted(by_iteration.items())):
             # Of several jobs in a folder, nothing says whose the text file is; it stays with the run of that name.
             described = run.topology_file is not None and (len(jobs) == 1 or name == run.run)
             refusals = _refusals(traces)
+            taken, left_out = snapshots.of(run.folder, iteration, traces)
             iterations.append(
                 IterationInputs(
                     run=name,
@@ -94,10 +98,11 @@ def _iterations(
                     ),
                     topology_file=str(run.topology_file) if described else None,
                     problems=_problems_of(iteration, {number for _, number in by_iteration}, run, problems),
-                    warnings=tuple(map(printable, placement.warnings)) if index == 0 else (),
+                    warnings=(*(map(printable, placement.warnings) if index == 0 else ()), *left_out),
                     disputed=tuple(
                         sorted(one for *place, one in placement.disputed if tuple(place) == (name, iteration))
                     ),
+                    snapshots=taken,
                 )
             )
     if not iterations:
@@ -105,6 +110,52 @@ def _iterations(
     # Of a run that nothing could be placed of there is no iteration to name it.
     first, *others = iterations
     return [replace(first, problems=(*first.problems, *map(str, unplaced))), *others]
+
+
+class _Snapshots:
+    """Snapshots of GPU memory in the folders of traces; each folder is listed once."""
+
+    def __init__(self) -> None:
+        self._in: dict[Path, list[FoundSnapshot]] = {}
+        self._iterations: defaultdict[Path, set[int]] = defaultdict(set)
+
+    def look_beside(self, traces: Iterable[PlacedTrace]) -> None:
+        """List the folders of some traces, and remember which iterations have traces there."""
+        for trace in traces:
+            folder = trace.path.parent
+            self._iterations[folder].add(trace.iteration)
+            if folder not in self._in:
+                with suppress(OSError):  # What is wrong with it, its traces say.
+                    self._in[folder] = snapshots_in(folder)
+
+    def of(
+        self, run_folder: Path, iteration: int, traces: Sequence[PlacedTrace]
+    ) -> tuple[tuple[SnapshotInput, ...], tuple[str, ...]]:
+        """The snapshots of an iteration, one a rank, and a line for each that is left out."""
+        taken: dict[int, SnapshotInput] = {}
+        left_out = []
+        for folder in sorted({trace.path.parent for trace in traces}):
+            for one in of_iteration(self._in.get(folder, []), iteration, self._iterations[folder]):
+                if one.rank is None:
+                    left_out.append(_left_out(one.path, "names no rank", "put its rank into its name, as rank_3"))
+                    continue
+                try:
+                    size, changed = look_of(one.path)
+                except FileNotFoundError:
+                    continue
+                name = one.path.relative_to(run_folder).as_posix() if one.path.is_relative_to(run_folder) else ""
+                entry = SnapshotInput(one.rank, str(one.path), name or one.path.name, size, changed)
+                other = taken.get(one.rank)
+                if other is not None:
+                    entry, other = sorted((entry, other), key=lambda each: each.changed_ns, reverse=True)
+                    fault = f"rank {one.rank} has a later snapshot, {Path(entry.path).name}, which is taken"
+                    left_out.append(_left_out(Path(other.path), fault, "move it away"))
+                taken[one.rank] = entry
+        return tuple(taken[rank] for rank in sorted(taken)), tuple(left_out)
+
+
+def _left_out(path: Path, fault: str, remedy: str) -> str:
+    return str(BadInputError(path, fault, remedy))
 
 
 def _problems_of(

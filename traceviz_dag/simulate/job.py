@@ -24,6 +24,7 @@ from traceviz_dag.simulate.files.nsys_export import write_exports
 from traceviz_dag.simulate.files.spans import pipeline_table, stage_measures, stage_steps
 from traceviz_dag.simulate.files.truth import KERNEL_SCHEMA, MICROBATCH_SCHEMA, PIPELINE_SCHEMA
 from traceviz_dag.simulate.layouts import text_file, trace_path
+from traceviz_dag.simulate.memory.files import write_snapshots
 from traceviz_dag.simulate.rank_grids import RankGrids, dense_grid
 from traceviz_dag.simulate.settings import Format, JobSettings, Layout
 from traceviz_dag.simulate.templates import Library
@@ -72,6 +73,8 @@ def simulate(settings: JobSettings, out: Path, *, workers: int = 2, progress: Pr
     text_file(settings, grids, out)
     if settings.format is Format.KINETO:
         _write_traces(settings, out, out / "truth", workers, progress)
+        if settings.memory:
+            write_snapshots(settings, out)
         return out
     # In a folder that nobody searches for traces.
     with scratch_folder(out / "truth") as traces:
@@ -123,7 +126,7 @@ def _clear(out: Path) -> None:
         raise BadInputError(out, "it holds files that no simulation wrote", "name an empty or a new folder")
     for path in [*out.glob("iteration_*"), out / "torch_profile"]:
         shutil.rmtree(path, ignore_errors=True)
-    for pattern in ("node*.pt.trace.json*", "node*.sqlite", "unique_parallel_groups_*.txt"):
+    for pattern in ("node*.pt.trace.json*", "node*.sqlite", "rank-*.memory.pickle", "unique_parallel_groups_*.txt"):
         for path in out.glob(pattern):
             path.unlink()
     remove_stale_scratch(truth)

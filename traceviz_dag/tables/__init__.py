@@ -44,6 +44,7 @@ __all__ = [
     "MEMORY_PEAKS",
     "MEMORY_SEGMENTS",
     "MEMORY_STACKS",
+    "MEMORY_TABLES",
     "MESSAGES",
     "MICROBATCHES",
     "NIGHTS",
@@ -85,6 +86,9 @@ TABLES: dict[str, Table] = {
     )
 }
 """The tables of this project."""
+
+MEMORY_TABLES = tuple(name for name in TABLES if name.startswith("memory_"))
+"""What snapshots of GPU memory tell."""
 
 
 @cache

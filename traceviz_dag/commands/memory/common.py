@@ -11,6 +11,7 @@ import typer
 from traceviz_dag.analyze.memory.examination import Examined, examined
 from traceviz_dag.commands.common.output import ABSENT, print_json
 from traceviz_dag.errors import BadInputError, IncompleteError
+from traceviz_dag.pipeline.memory import losses
 from traceviz_dag.read.memory.reader import read_snapshot
 
 SnapshotArgument = Annotated[
@@ -50,7 +51,7 @@ def notes(one: Examined) -> list[str]:
     if unknown:
         names = ", ".join(list(unknown)[:3])
         found.append(f"not understood and left out: {sum(unknown.values()):,} keys or actions ({names})")
-    return found + _losses(one)
+    return found + losses([one])
 
 
 def end_partial(devices: Sequence[Examined]) -> None:
@@ -59,9 +60,9 @@ def end_partial(devices: Sequence[Examined]) -> None:
     Raises:
         IncompleteError: they could not.
     """
-    losses = list(dict.fromkeys(loss for one in devices for loss in _losses(one)))
-    if losses:
-        raise IncompleteError(f"the answer is partial: {'; '.join(losses)}")
+    lost = list(dict.fromkeys(loss for one in devices for loss in losses([one])))
+    if lost:
+        raise IncompleteError(f"the answer is partial: {'; '.join(lost)}")
 
 
 def print_devices(path: Path, devices: Sequence[Examined], answers: Sequence[dict[str, Any]]) -> None:
@@ -104,8 +105,3 @@ def _of_recording(one: Examined) -> str:
     if overflowed:
         return f"{begin}{kept}; older events were overwritten: an earlier peak is unknown"
     return f"{begin}{kept}; no event was overwritten"
-
-
-def _losses(one: Examined) -> list[str]:
-    rows = [f"{count:,} rows of {part} could not be used" for part, count in one.snapshot.unusable.items()]
-    return rows + [f"{count:,} {what}" for what, count in one.replay.contradictions.items()]

@@ -114,8 +114,10 @@ def _run(data: bytes) -> Any:  # noqa: PLR0912, PLR0915 one loop without calls i
         elif code == 0x8A:  # LONG1
             length = data[at + 1]
             end = at + 2 + length
-            if length > _LONGEST_INTEGER or end > len(data):
+            if length > _LONGEST_INTEGER:
                 _refuse(f"an integer of {length} bytes", at)
+            if end > len(data):
+                raise IndexError
             stack.append(int.from_bytes(data[at + 2 : end], "little", signed=True))
             at = end
         elif code == 0x28:  # MARK

@@ -194,7 +194,7 @@ class Allocator:
                 self._segments.remove(segment)
 
     def _record(self, action: str, address: int, size: int, stream: int, frames: Frames, **facts: int) -> None:
-        self.now_us += 3
+        self.now_us += 1
         if not self.recording:
             return
         place = {"device_free": facts["device_free"]} if facts else {"addr": address}

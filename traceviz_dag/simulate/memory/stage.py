@@ -109,11 +109,11 @@ class Stage:
     """Runs steps on an allocator, and keeps its own account of them.
 
     Args:
-        chunks: model chunks on this stage.
+        layers: of each model chunk on this stage; one chunk with the layers of the settings where it is left out.
     """
 
-    def __init__(self, settings: StageSettings, allocator: Allocator, chunks: int = 1) -> None:
-        self.settings, self.allocator, self.chunks = settings, allocator, chunks
+    def __init__(self, settings: StageSettings, allocator: Allocator, layers: Sequence[int] = ()) -> None:
+        self.settings, self.allocator, self.layers = settings, allocator, tuple(layers) or (settings.layers,)
         self.truth = MemoryTruth()
         self._held: Counter[MemoryCategory] = Counter()
         self._of: dict[int, tuple[MemoryCategory, int]] = {}
@@ -146,10 +146,10 @@ class Stage:
     def _build(self) -> None:
         hidden = self.settings.hidden
         sizes = (6 * hidden * hidden, 2 * hidden * hidden, 8 * hidden * hidden, 8 * hidden * hidden, 2 * hidden)
-        for _ in range(self.settings.layers * self.chunks):
+        for _ in range(sum(self.layers)):
             for size in sizes:
                 self._take(size // self.settings.tensor, MemoryCategory.PARAMETER, "parameter")
-        self.parameters = self.settings.layers * self.chunks * sum(size // self.settings.tensor for size in sizes)
+        self.parameters = sum(self.layers) * sum(size // self.settings.tensor for size in sizes)
         self._take(2 * self.parameters, MemoryCategory.GRADIENT, "grad_buffer")
 
     def _forward(self, one: Work) -> None:
@@ -160,7 +160,7 @@ class Stage:
         )
         stream = 7 if settings.streams else 0
         received = self._take(2 * unit, MemoryCategory.COMMUNICATION_BUFFER, "receive", stream=stream)
-        for _ in range(settings.layers):
+        for _ in range(self.layers[one.chunk]):
             first = settings.layer_bytes * 2 // 5
             for size, site in ((first, "qkv"), (settings.layer_bytes - first, "mlp")):
                 self._take(size, MemoryCategory.ACTIVATION, site, key)

@@ -1,0 +1,139 @@
+"""Snapshots of GPU memory beside traces: found, stored by run, iteration and rank, read again if changed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from sensors.listing import LocalFolders, look_at
+from tests.analyze.across_ranks import SMALL
+from tests.assets.loop import Loop
+from traceviz_dag.lake.inputs import registered
+from traceviz_dag.lake.lake import open_lake
+from traceviz_dag.orchestration.orchestrate import AnalysisSettings, analyse
+from traceviz_dag.pipeline.discovery import inputs_below
+from traceviz_dag.read.memory.files import FoundSnapshot, is_snapshot_name, of_iteration
+from traceviz_dag.simulate import JobSettings, simulate
+from traceviz_dag.tables import MEMORY_TABLES
+from traceviz_dag.vocabulary import MemoryCategory
+
+JOB = JobSettings(pp=2, vpp=2, microbatches=4, iterations=2, memory=True, clock_skew_ms=3.0, **{**SMALL, "layers": 4})
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    return simulate(JOB, tmp_path_factory.mktemp("traces") / "job", workers=1)
+
+
+def test_snapshots_of_all_ranks_are_stored_beside_their_kernels_and_are_the_truth(run, tmp_path):
+    home, job = tmp_path / "home", shutil.copytree(run, tmp_path / "job")
+    results = analyse(AnalysisSettings(home, workers=1), inputs_below([job], home=home))
+    assert [result.failures for result in results] == [[], []]
+    lake = open_lake(home)
+    stored = lake.query(
+        "SELECT rank, iteration AS step, category, sum(requested_bytes) AS bytes FROM memory_peaks "
+        "WHERE moment = 'peak' GROUP BY ALL"
+    ).to_pylist()
+    truth = pq.read_table(run / "truth" / "memory.parquet").to_pylist()
+    wanted = {
+        (row["rank"], row["step"], str(category)): row[category]
+        for row in truth
+        for category in MemoryCategory
+        if row[category]
+    }
+    assert {(row["rank"], row["step"], row["category"]): row["bytes"] for row in stored} == wanted
+
+    # One rank's snapshot is damaged, one is gone: the first costs its rank alone, the tables of the second stay.
+    broken, gone = sorted((job / "iteration_11").glob("*.memory.pickle"))
+    broken.write_bytes(broken.read_bytes()[:-9])
+    gone.unlink()
+    before = lake.path("memory_peaks", run="job", iteration=10, rank=0).stat().st_mtime_ns
+    [result] = analyse(AnalysisSettings(home, workers=1), inputs_below([job / "iteration_11"], home=home))
+    assert len(result.failures) == 1
+    assert "memory of rank 0" in result.failures[0] and "cut off or broken" in result.failures[0]
+    assert result.aggregated and result.skipped == [0, 1]
+    assert not lake.exists("memory_peaks", run="job", iteration=11, rank=0)
+    assert lake.exists("memory_blocks", run="job", iteration=11, rank=1)
+    assert lake.path("memory_peaks", run="job", iteration=10, rank=0).stat().st_mtime_ns == before
+    shutil.copyfile(run / "iteration_11" / broken.name, broken)
+    [result] = analyse(AnalysisSettings(home, workers=1), inputs_below([job / "iteration_11"], home=home))
+    assert result.failures == []
+    assert lake.exists("memory_peaks", run="job", iteration=11, rank=0)
+
+
+def test_a_snapshot_is_of_the_iteration_whose_traces_lie_beside_it(run, tmp_path):
+    job = shutil.copytree(run, tmp_path / "job")
+    folder = job / "iteration_10"
+    (folder / "rank_0000_iter_10.memory.pickle").rename(folder / "snapshot_0.pickle")
+    shutil.copyfile(folder / "snapshot_0.pickle", folder / "snapshot_oom_rank-1.pickle")
+    shutil.copyfile(folder / "snapshot_0.pickle", folder / "snapshot.pickle")
+    (folder / "model.pickle").write_bytes(b"other")
+    (job / "snapshot_0.pickle").write_bytes(b"beside no trace")
+    os.utime(folder / "snapshot_oom_rank-1.pickle", (1e9, 1e9))
+    first, second = inputs_below([job])
+    assert [(one.rank, one.name) for one in first.snapshots] == [
+        (0, "iteration_10/snapshot_0.pickle"),
+        (1, "iteration_10/rank_0001_iter_10.memory.pickle"),
+    ]
+    assert ["names no rank" in line or "has a later snapshot" in line for line in first.warnings] == [True, True]
+    assert [one.rank for one in second.snapshots] == [0, 1] and not second.warnings and not second.problems
+
+
+def test_automation_asks_for_the_snapshots_of_an_iteration_once(run, tmp_path):
+    job = shutil.copytree(run, tmp_path / "root" / "job")
+    shutil.rmtree(job / "iteration_11")
+    loop = Loop(tmp_path / "home", tmp_path / "root")
+    loop.computed = MEMORY_TABLES
+    loop.settle()
+    asked = [loop.evaluate() for _ in range(3)]
+    assert asked == [set(), {(name, "job@10") for name in MEMORY_TABLES}, set()]
+    loop._materialise(MEMORY_TABLES, partition_key="job@10")
+    assert loop.failures == [] and open_lake(loop.home).exists("memory_peaks", run="job", iteration=10, rank=1)
+    assert loop.evaluate() == loop.evaluate() == set()
+
+
+def test_of_a_folder_of_several_iterations_the_last_has_the_snapshots_that_name_none():
+    found = [FoundSnapshot(Path("a"), 0, None), FoundSnapshot(Path("b"), 0, 5)]
+    assert of_iteration(found, 5, {5, 6}) == [found[1]]
+    assert of_iteration(found, 6, {5, 6}) == [found[0]]
+
+
+@pytest.mark.parametrize(
+    ("name", "is_one"),
+    [
+        ("snapshot_3.pickle", True),
+        ("snapshot_oom_rank-0.pickle", True),
+        ("rank_0001_iter_7.memory.pickle", True),
+        ("SNAPSHOT_1.PKL", True),
+        (".snapshot_1.pickle", False),
+        ("model.pickle", False),
+        ("snapshot_1.pickle.tmp", False),
+    ],
+)
+def test_the_names_of_snapshots(name, is_one):
+    assert is_snapshot_name(name) is is_one
+
+
+def test_the_sensor_sees_a_snapshot_that_comes_late(run, tmp_path):
+    job = shutil.copytree(run, tmp_path / "job")
+    folder = job / "iteration_10"
+    whole = look_at(LocalFolders(), str(folder))
+    snapshot = folder / "rank_0001_iter_10.memory.pickle"
+    content = snapshot.read_bytes()
+    snapshot.unlink()
+    assert look_at(LocalFolders(), str(folder)).digest != whole.digest
+    snapshot.write_bytes(content[:-1])
+
+    from sensors.registration import FolderTask, register_folder
+
+    home = tmp_path / "home"
+    waiting = register_folder(home, FolderTask(str(folder), str(tmp_path)))
+    assert not waiting.iterations and snapshot.name in waiting.record.reason
+    snapshot.write_bytes(content)
+    register_folder(home, FolderTask(str(folder), str(tmp_path)))
+    assert [one.rank for one in registered(home, "job@10").snapshots] == [0, 1]
+    assert all(one.digest for one in registered(home, "job@10").snapshots)
