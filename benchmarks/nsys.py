@@ -5,9 +5,9 @@ makes the export of a simulated job (8 GPUs, three iterations, 700 MB; about 6.5
 With ``--nsys-ai PATH``, the program of an environment of its own (``pip install nsys-ai``), its measures and times are
 beside ours.
 
-Each command is a process of its own, as a person starts it; the least time of ``--rounds`` counts, with the processor
+Each command is a process of its own, as a person starts it; the least processor time of ``--rounds`` counts, with the
 time and the peak memory of that run. Our first command of an export reads it and keeps it in the home; it is shown
-apart from the others.
+apart from the others. Below each table: which commands take more than they may.
 """
 
 from __future__ import annotations
@@ -30,15 +30,34 @@ from pathlib import Path
 ONE_GPU = ("--gpu", "0")
 COMMANDS: dict[str, tuple[str, ...]] = {
     "info": (),
-    "summary": (),
-    "tree": (),
-    "overlap": (),
-    "nccl": (),
-    "iterations": (),
-    "gaps": (),
+    "suggest": (),
     "search": ("nccl",),
+    "search --parent": ("nccl", "--parent", "c10d"),
+    "summary": (),
+    "overlap": (),
+    "map": (),
+    "gaps": (),
+    "nccl": (),
+    "nccl --slow": ("--slow", "2"),
+    "copies": (),
+    "launches": (),
+    "flops": ("warmup", "--flops", "1e12"),
+    "tree": (),
+    "tree --in-order": ("--in-order",),
+    "ranges": (),
+    "pace": ("aten::copy_",),
+    "iterations": (),
+    "iterations --number": ("--number", "1"),
+    "calls": (),
+    "stalls": (),
 }
 """Commands that print figures → what follows the export; once on all GPUs and once on one of them."""
+
+LIMITS = {"first read": 20.0, "one GPU": 1.0, "all GPUs": 2.0, "small": 0.3}
+"""Processor seconds that a command may take: over a large export at first, then of one GPU or all; over a small one."""
+
+MOST_GB, SMALL_MB = 1.7, 10
+"""Memory of the first read of a large export; an export up to so large is small."""
 
 WRITING = {"export-csv": "out.csv", "export-json": "out.json", "perfetto": "out.pftrace.gz", "viewer": "out.html"}
 """Commands that write a file of one GPU → its name."""
@@ -92,7 +111,7 @@ def run(command: list[str], environment: dict[str, str], rounds: int) -> Run:
         found.append(run_once(command, environment))
         if not found[-1].ok:
             return found[-1]
-    return min(found, key=lambda one: one.seconds)
+    return min(found, key=lambda one: one.processor)
 
 
 def simulated(folder: Path) -> Path:
@@ -127,9 +146,10 @@ def ours_of(export: Path, home: Path, rounds: int) -> dict[str, Run]:
     environment = {**os.environ, "TRACEVIZ_HOME": str(home)}
     found = {"first read (overlap --gpu 0)": run([*ours, "overlap", str(export), *ONE_GPU], environment, 1)}
     for name, more in COMMANDS.items():
-        found[name] = run([*ours, name, str(export), *more], environment, rounds)
+        command = [*ours, name.split()[0], str(export), *more]
+        found[name] = run(command, environment, rounds)
         if name != "info":
-            found[f"{name} --gpu 0"] = run([*ours, name, str(export), *more, *ONE_GPU], environment, rounds)
+            found[f"{name} --gpu 0"] = run([*command, *ONE_GPU], environment, rounds)
     for name, file in WRITING.items():
         command = [*ours, name, str(export), *ONE_GPU, "-o", str(home / file)]
         found[f"{name} --gpu 0"] = run(command, environment, rounds)
@@ -161,6 +181,31 @@ def compared(ours: list[dict], theirs: list[dict]) -> list[str]:
     return lines + [f"| {name} | {value / 1e6:,.3f} | {other:,.2f} |" for name, value, other in rows]
 
 
+def limit_of(name: str, megabytes: float) -> float | None:
+    """Processor seconds that a command of our table may take; None for those that write files."""
+    if name.startswith("first read"):
+        return LIMITS["first read"] if megabytes > SMALL_MB else None
+    if name.split(maxsplit=1)[0] in WRITING:
+        return None
+    if megabytes <= SMALL_MB:
+        return LIMITS["small"]
+    return LIMITS["one GPU" if name.endswith(" ".join(ONE_GPU)) else "all GPUs"]
+
+
+def misses(ours: dict[str, Run], megabytes: float) -> list[str]:
+    """A line for each command that fails or takes more than it may."""
+    lines = []
+    for name, one in ours.items():
+        limit = limit_of(name, megabytes)
+        if not one.ok:
+            lines.append(f"{name} fails")
+        elif limit is not None and one.processor > limit:
+            lines.append(f"{name} takes {one.processor:.2f} processor seconds, more than {limit:g}")
+        if name.startswith("first read") and one.peak > MOST_GB:
+            lines.append(f"{name} takes {one.peak:.2f} GB, more than {MOST_GB:g}")
+    return lines
+
+
 def printed(ours: dict[str, Run], theirs: dict[str, Run]) -> None:
     """The Markdown table."""
     head = ["command", "s", "processor s", "peak GB"] + (["nsys-ai, s", "nsys-ai / ours"] if theirs else [])
@@ -185,10 +230,12 @@ def measure(export: Path, given: argparse.Namespace) -> None:
             copy = Path(shutil.copy(export, folder))
             copy.chmod(0o644)
             theirs = theirs_of(given.nsys_ai, copy, given.rounds)
-        printed(ours_of(export, folder / "home", given.rounds), theirs)
+        ours = ours_of(export, folder / "home", given.rounds)
+        printed(ours, theirs)
+        print("\n".join(misses(ours, export.stat().st_size / 1e6)) or "\nNothing takes more than it may.")
         if given.nsys_ai:
-            ours = [sys.executable, "-m", "traceviz_dag.commands.main", "nsys", "overlap", str(export), *ONE_GPU]
-            figures = run_once([*ours, "--home", str(folder / "home"), "--json"], dict(os.environ))
+            mine = [sys.executable, "-m", "traceviz_dag.commands.main", "nsys", "overlap", str(export), *ONE_GPU]
+            figures = run_once([*mine, "--home", str(folder / "home"), "--json"], dict(os.environ))
             skill = [given.nsys_ai, "skill", "run", "overlap_breakdown", str(copy), "--format", "json"]
             others = run_once(skill, dict(os.environ))
             print()

@@ -6,7 +6,6 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from tempfile import NamedTemporaryFile
 from typing import Annotated, Any, ClassVar
 
@@ -62,6 +61,9 @@ app = typer.Typer(
 
 def _show_version(wanted: bool) -> None:
     if wanted:
+        # Imported here because no other command needs it.
+        from importlib.metadata import PackageNotFoundError, version
+
         try:
             typer.echo(f"traceviz-dag {version('traceviz-dag')}")
         except PackageNotFoundError:

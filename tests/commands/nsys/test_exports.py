@@ -13,7 +13,7 @@ from tests.nsys_file import SECOND, Export, node_export
 from traceviz_dag.commands.main import app
 from traceviz_dag.errors import UsageError
 from traceviz_dag.pipeline.captures.answers import DIMENSION, HIDDEN, MICROBATCH, PHASE, SIZES
-from traceviz_dag.read.nsys import cache as nsys_cache
+from traceviz_dag.read.nsys import reader as nsys_reader
 
 PAYLOAD = '{"NCCL communicator ID": 77, "Message size [bytes]": 4096}'
 
@@ -97,7 +97,7 @@ def test_a_folder_of_exports_is_read_once_and_every_rank_has_its_overlap(tmp_pat
     for number in (0, 1):
         node_export(folder / f"node{number}.sqlite", communicator=5)
     run("doctor", folder)
-    monkeypatch.setattr(nsys_cache, "read_tables", None)
+    monkeypatch.setattr(nsys_reader, "read_tables", None)
     for window in ("file", "step", "kernels"):
         rows = json.loads(run("overlap", folder, "--window", window, "--dimension", "all", "--json"))
         assert [(row["run"], row["rank"], row["compute_ns"]) for row in rows] == [

@@ -49,7 +49,10 @@ def test_overlap_prints_the_keys_that_others_read(export):
 
 
 def test_each_command_prints_a_table_and_json(export):
-    for name in ("info", "summary", "tree", "overlap", "nccl", "iterations", "gaps"):
+    for name in ("info", "summary", "tree", "overlap", "nccl", "iterations", "gaps", "suggest", "map", "copies"):
+        assert _run(name, export).strip(), name
+        assert _json(name, export), name
+    for name in ("launches", "ranges", "calls"):
         assert _run(name, export).strip(), name
         assert _json(name, export), name
     assert _json("iterations", export)[0]["number"] == 5

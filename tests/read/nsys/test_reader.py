@@ -286,7 +286,7 @@ def test_a_report_is_exported_by_the_program_or_refused_with_the_reason(tmp_path
 
 
 def test_operations_on_threads_of_one_process_need_no_process_id():
-    from traceviz_dag.read.nsys.operations import join_launches
+    from traceviz_dag.read.nsys.launching import join_launches
 
     one = np.array([5, 5])
     joined = join_launches(np.array([MISSING, MISSING]), np.array([8, 9]), one, np.array([9, 7]))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from traceviz_dag.analyze.nsys.activity import Activity, Clip, processes_of
 from traceviz_dag.analyze.nsys.overlap import GpuOverlap, gpu_overlap
+from traceviz_dag.analyze.nsys.summary import by_name
 from traceviz_dag.arrays import NONE, Int64, lookup
 from traceviz_dag.classify.rules import Rules
+from traceviz_dag.errors import UsageError
 from traceviz_dag.read.nsys.iterations import Iterations, NamedRanges, find_iterations
 from traceviz_dag.read.nsys.profile import MARK, NsysProfile
 
@@ -70,6 +73,69 @@ def iteration_measures(
         if high > low:
             measures.append(IterationMeasures(number, found.source, gpu_overlap(activity, Clip(low, high))))
     return measures
+
+
+@dataclass(frozen=True, slots=True)
+class NameInIteration:
+    """The operations of one name in one iteration, beside the others.
+
+    Attributes:
+        count, total_ns: in the iteration; as ``NameMeasures`` has them.
+        usual_ns: median of the totals in the other iterations of the GPU; None where there is no other.
+    """
+
+    name: str
+    kind: str
+    count: int
+    total_ns: int
+    usual_ns: int | None
+
+
+def names_in_iteration(
+    profile: NsysProfile, activity: Activity, rules: Rules, number: int, window: Clip | None = None
+) -> list[NameInIteration]:
+    """What ran in one iteration of a GPU by name, longest total first; names that only others have are in it, too.
+
+    Args:
+        window: as ``iteration_measures`` takes it.
+
+    Raises:
+        UsageError: there is no iteration of that number.
+    """
+    every = iteration_measures(profile, activity, rules, window)
+    mine = [one for one in every if one.number == number]
+    if not mine:
+        raise _no_iteration(profile, activity, number, [one.number for one in every])
+    own, *others = [
+        {row.name: row for row in by_name(activity, Clip(one.overlap.window_start_ns, one.overlap.window_end_ns))}
+        for one in [mine[0], *(one for one in every if one is not mine[0])]
+    ]
+    found = []
+    for name in dict.fromkeys([*own, *(name for other in others for name in other)]):
+        totals = sorted(other[name].total_ns if name in other else 0 for other in others)
+        usual = totals[(len(totals) - 1) // 2] if totals else None
+        row = own.get(name)
+        kind = next(side[name].kind for side in (own, *others) if name in side)
+        found.append(NameInIteration(name, kind, row.count if row else 0, row.total_ns if row else 0, usual))
+    return sorted(found, key=lambda one: (-one.total_ns, -(one.usual_ns or 0), one.name))
+
+
+def _no_iteration(profile: NsysProfile, activity: Activity, number: int, there: Sequence[int]) -> UsageError:
+    words = f"there are {min(there)} to {max(there)}" if there else "there is none"
+    return UsageError(f"{profile.path}: no iteration {number} on GPU {activity.device}; {words}")
+
+
+def iteration_window(profile: NsysProfile, activity: Activity, rules: Rules, number: int) -> Clip:
+    """The window of one iteration of a GPU.
+
+    Raises:
+        UsageError: there is no iteration of that number.
+    """
+    found = iterations_of(profile, activity, rules)
+    place = np.flatnonzero(found.number == number)
+    if not len(place):
+        raise _no_iteration(profile, activity, number, found.number.tolist())
+    return Clip(int(found.start_ns[place[0]]), int(found.end_ns[place[0]]))
 
 
 def _updates_parameters(activity: Activity, rules: Rules) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

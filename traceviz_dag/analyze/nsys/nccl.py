@@ -9,6 +9,7 @@ import numpy as np
 from traceviz_dag.analyze.intervals import Intervals, clip, intersect, measure, union
 from traceviz_dag.analyze.kernel_intervals import KINDS
 from traceviz_dag.analyze.nsys.activity import Activity, Clip, processes_of
+from traceviz_dag.analyze.nsys.statistics import by_group, quantile
 from traceviz_dag.analyze.nsys.tree import paths_within
 from traceviz_dag.arrays import NONE, Int64, lookup
 from traceviz_dag.classify.nsys.calls import ALL_TO_ALL_RANGES, RangeColumns, nccl_calls_of, operation_in_name
@@ -84,6 +85,67 @@ def communication(profile: NsysProfile, activity: Activity, window: Clip | None 
             )
         )
     return sorted(found, key=lambda measures: (-measures.total_ns, measures.operation))
+
+
+@dataclass(frozen=True, slots=True)
+class SlowCommunication:
+    """One communication kernel that took long beside the others of its operation, communicator and size.
+
+    Attributes:
+        usual_ns: median of these. times: how often that median its duration is.
+        alike: how many there are, itself included.
+    """
+
+    operation: str
+    communicator: str | None
+    bytes: int | None
+    start_ns: int
+    duration_ns: int
+    usual_ns: int
+    alike: int
+
+    @property
+    def times(self) -> float:
+        """Duration as a multiple of the usual one."""
+        return self.duration_ns / self.usual_ns
+
+
+FEWEST_ALIKE = 5
+"""With fewer communications that are alike nothing is usual."""
+
+
+def slow_communication(
+    profile: NsysProfile, activity: Activity, window: Clip | None = None, times: float = 3
+) -> list[SlowCommunication]:
+    """Communication kernels that start in a window and take ``times`` the median of those alike, worst first."""
+    chosen = activity.window(window)
+    communicates = activity.intervals.kind == KINDS.index(Kind.COMMUNICATION)
+    rows = np.flatnonzero(communicates & activity.started_within(chosen))
+    if not len(rows):
+        return []
+    distinct, operation = _operations(profile, activity, rows)
+    communicators, communicator, size = _facts(profile, activity, rows)
+    length = (activity.ends - activity.starts)[rows]
+    _, which = np.unique(np.stack([operation, communicator, size]), axis=1, return_inverse=True)
+    found = []
+    for _, members in by_group(which.reshape(-1)):
+        usual = quantile(np.sort(length[members]), 50)
+        if len(members) < FEWEST_ALIKE or usual <= 0:
+            continue
+        first = members[0]
+        found += [
+            SlowCommunication(
+                operation=distinct[operation[first]],
+                communicator=communicators[communicator[first]] if communicator[first] != NONE else None,
+                bytes=int(size[first]) if size[first] != MISSING else None,
+                start_ns=int(activity.starts[rows[member]]),
+                duration_ns=int(length[member]),
+                usual_ns=usual,
+                alike=len(members),
+            )
+            for member in members[length[members] >= times * usual].tolist()
+        ]
+    return sorted(found, key=lambda one: (one.usual_ns - one.duration_ns, one.start_ns))
 
 
 def _operations(profile: NsysProfile, activity: Activity, rows: Int64) -> tuple[list[str], Int64]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -33,6 +33,13 @@ class NameMeasures:
     least_ns: int | None
     most_ns: int | None
     share: float
+
+
+def with_short_names(profile: NsysProfile, activity: Activity) -> Activity:
+    """The same operations, each by its short name: that of a kernel's function, without namespaces and templates."""
+    rows = profile.rows("operations", "short_name", of=[activity.device])
+    short = rows["short_name"][rows.place(activity.row)].astype(np.int32, copy=False)
+    return replace(activity, name=short, names=profile.names("operations", "short_name"))
 
 
 def by_name(activity: Activity, window: Clip | None = None) -> list[NameMeasures]:

@@ -18,13 +18,16 @@ from traceviz_dag.commands.common.output import plain_streams
 class _Commands(MutableMapping[str, Any]):
     """Name of a subcommand → the subcommand, made when it is first looked up."""
 
-    def __init__(self, places: Mapping[str, str]) -> None:
+    def __init__(self, places: Mapping[str, str], panels: Mapping[str, str]) -> None:
         self._places = places
+        self._panels = panels
         self._made: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._made:
             self._made[name] = _made(name, self._places[name])
+            if name in self._panels:
+                self._made[name].rich_help_panel = self._panels[name]
         return self._made[name]
 
     def __setitem__(self, name: str, command: Any) -> None:
@@ -46,13 +49,15 @@ class LazyGroup(TyperGroup):
     Attributes:
         places: name of a subcommand → ``module:function``, or ``module:group`` for a group of its own; help lists them
             in this order.
+        panels: name of a subcommand → the heading under which help lists it; without one under Commands.
     """
 
     places: ClassVar[Mapping[str, str]] = {}
+    panels: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands = _Commands(self.places)
+        self.commands = _Commands(self.places, self.panels)
 
 
 def _made(name: str, place: str) -> Any:

@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import ClassVar
 
 import typer
 
 from traceviz_dag.commands.common.lazy import LazyGroup
 
-_COMMANDS = (
-    *("info", "summary", "tree", "overlap", "nccl", "iterations", "gaps", "search"),
-    *("export-csv", "export-json", "diff", "perfetto", "viewer", "download"),
-)
+_PANELS = {
+    "What is in it": ("info", "suggest", "search", "diff"),
+    "GPUs": ("summary", "overlap", "map", "gaps", "nccl", "copies", "launches", "flops"),
+    "Host, NVTX ranges and iterations": ("tree", "ranges", "pace", "iterations", "calls", "stalls"),
+    "Files": ("viewer", "perfetto", "export-csv", "export-json", "download"),
+}
+"""Heading in the help → its commands."""
+
+_ELSEWHERE = {
+    "export-csv": "exports:export_csv",
+    "export-json": "exports:export_json",
+    "map": "map:utilization_map",
+    "pace": "ranges:pace",
+    "stalls": "calls:stalls",
+}
+"""Commands that are in no module or function of their name."""
 
 
 class _NsysGroup(LazyGroup):
     places: ClassVar = {
-        **{name: f"traceviz_dag.commands.nsys.{name}:{name}" for name in _COMMANDS},
-        "export-csv": "traceviz_dag.commands.nsys.exports:export_csv",
-        "export-json": "traceviz_dag.commands.nsys.exports:export_json",
+        name: f"traceviz_dag.commands.nsys.{_ELSEWHERE.get(name, f'{name}:{name}')}"
+        for name in chain.from_iterable(_PANELS.values())
     }
+    panels: ClassVar = {name: heading for heading, names in _PANELS.items() for name in names}
 
 
 nsys_app = typer.Typer(

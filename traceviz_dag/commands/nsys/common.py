@@ -83,6 +83,15 @@ def gpu_numbers(wanted: Sequence[str]) -> list[int]:
     return list(dict.fromkeys(map(int, parts)))
 
 
+def binary(bytes_: int | None) -> str:
+    """A size for people: in the largest binary unit of which there is at least one."""
+    if bytes_ is None:
+        return "–"
+    units = ("B", "KiB", "MiB", "GiB", "TiB")
+    place = min(max(bytes_.bit_length() - 1, 0) // 10, len(units) - 1)
+    return f"{bytes_:,} B" if not place else f"{bytes_ / 1024**place:,.2f} {units[place]}"
+
+
 def seconds(nanoseconds: int | None) -> str:
     """An instant for people: seconds of the capture's clock, to the microsecond."""
     return "–" if nanoseconds is None else f"{nanoseconds / 1e9:,.6f}"

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
+import typer
 
 from traceviz_dag.analyze.nsys.activity import activities
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import milliseconds, print_json, print_table
-from traceviz_dag.commands.nsys.common import ProfileArgument, opened, seconds
+from traceviz_dag.commands.nsys.common import ProfileArgument, binary, opened, seconds
 from traceviz_dag.errors import UsageError
+from traceviz_dag.read.nsys.profile import NsysFacts
 
 
-def info(path: ProfileArgument, home: HomeOption = DEFAULT_HOME, json: JsonOption = False) -> None:
+def info(
+    path: ProfileArgument,
+    gpu: Annotated[bool, typer.Option("--gpu", help="Show what the export states of the GPUs themselves.")] = False,
+    home: HomeOption = DEFAULT_HOME,
+    json: JsonOption = False,
+) -> None:
     """Show versions, GPUs, tables, the time covered, and what the export lacks to answer more."""
     given = opened(path, home)
     facts = given.profile.facts
+    if gpu:
+        _hardware(facts, json)
+        return
     names = {gpu.device: gpu.name for gpu in facts.gpus}
     try:
         parts = activities(given.profile, given.rules)
@@ -86,3 +96,23 @@ def info(path: ProfileArgument, home: HomeOption = DEFAULT_HOME, json: JsonOptio
         )
     if facts.missing:
         print_table("What it lacks", ["missing"], [[sentence] for sentence in facts.missing])
+
+
+def _hardware(facts: NsysFacts, json: bool) -> None:
+    """Show what the export states of each GPU."""
+    if json:
+        print_json([msgspec.to_builtins(one) for one in facts.gpus])
+        return
+    print_table(
+        "GPUs, as far as the export describes them",
+        ["GPU", "name", "compute capability", "multiprocessors", "memory", "memory GB/s", "clock MHz", "bus"],
+        [
+            [
+                *(one.device, one.name, one.compute_capability, one.multiprocessors, binary(one.memory_bytes)),
+                None if one.memory_bytes_per_s is None else f"{one.memory_bytes_per_s / 1e9:,.1f}",
+                None if one.clock_hz is None else f"{one.clock_hz / 1e6:,.0f}",
+                one.bus,
+            ]
+            for one in facts.gpus
+        ],
+    )

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import Annotated, Any
 
-from traceviz_dag.analyze.nsys.iterations import iteration_measures
+import typer
+
+from traceviz_dag.analyze.nsys.iterations import iteration_measures, names_in_iteration
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import milliseconds, print_json, print_table
+from traceviz_dag.commands.common.output import ABSENT, milliseconds, print_json, print_table
 from traceviz_dag.commands.nsys.common import (
     MEASURES,
     GpuOption,
+    LimitOption,
     ProfileArgument,
     RulesOption,
     TrimOption,
     opened,
     seconds,
+    shortened,
 )
 
 
@@ -22,20 +27,32 @@ def iterations(
     path: ProfileArgument,
     gpu: GpuOption = [],  # noqa: B006
     trim: TrimOption = None,
+    number: Annotated[
+        int | None,
+        typer.Option(help="Show only this iteration, and its operations beside the others.", show_default=False),
+    ] = None,
+    limit: LimitOption = 15,
     rules: RulesOption = None,
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
 ) -> None:
     """Show the training iterations, how they were recognised, and the overlap in each.
 
-    An iteration lasts as long as its range on the host; kernels are cut at its edges.
+    An iteration lasts as long as its range on the host; kernels are cut at its edges. What is usual is the median over
+    the other iterations.
     """
     given = opened(path, home, trim, rules)
-    rows = [
-        {"number": one.number, "source": one.source, **asdict(one.overlap)}
-        for part in given.gpus(gpu)
-        for one in iteration_measures(given.profile, part, given.rules, given.window)
-    ]
+    rows: list[dict[str, Any]] = []
+    for part in given.gpus(gpu):
+        names = {}
+        if number is not None:
+            found = names_in_iteration(given.profile, part, given.rules, number, given.window)
+            names = {"operations": [asdict(one) for one in found]}
+        rows += [
+            {"number": one.number, "source": one.source, **asdict(one.overlap), **names}
+            for one in iteration_measures(given.profile, part, given.rules, given.window)
+            if number in (None, one.number)
+        ]
     if json:
         print_json(rows)
         return
@@ -49,3 +66,21 @@ def iterations(
             for row in rows
         ],
     )
+    for row in rows:
+        if "operations" in row:
+            print_table(
+                f"Operations of iteration {row['number']} on GPU {row['device']}",
+                ["operation", "kind", "count", "total ms", "usual ms", "more ms"],
+                [
+                    [
+                        *(shortened(one["name"]), one["kind"], one["count"]),
+                        *(milliseconds(one["total_ns"]), milliseconds(one["usual_ns"])),
+                        _difference(one["total_ns"], one["usual_ns"]),
+                    ]
+                    for one in row["operations"][:limit]
+                ],
+            )
+
+
+def _difference(total_ns: int, usual_ns: int | None) -> str:
+    return ABSENT if usual_ns is None else f"{(total_ns - usual_ns) / 1e6:+,.3f}"

@@ -3,17 +3,38 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import Annotated
 
-from traceviz_dag.analyze.nsys.nccl import communication
+import typer
+
+from traceviz_dag.analyze.nsys.nccl import FEWEST_ALIKE, communication, slow_communication
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import ABSENT, milliseconds, print_json, print_table
-from traceviz_dag.commands.nsys.common import GpuOption, ProfileArgument, RulesOption, TrimOption, opened
+from traceviz_dag.commands.nsys.common import (
+    GpuOption,
+    LimitOption,
+    Opened,
+    ProfileArgument,
+    RulesOption,
+    TrimOption,
+    opened,
+    seconds,
+)
 
 
 def nccl(
     path: ProfileArgument,
     gpu: GpuOption = [],  # noqa: B006
     trim: TrimOption = None,
+    slow: Annotated[
+        float | None,
+        typer.Option(
+            min=1,
+            help="Show kernels that took so many times the median of their operation, communicator and size.",
+            show_default=False,
+        ),
+    ] = None,
+    limit: LimitOption = 40,
     rules: RulesOption = None,
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
@@ -23,6 +44,9 @@ def nccl(
     The time of a communication kernel includes its waiting for other ranks. Other libraries than NCCL count, too.
     """
     given = opened(path, home, trim, rules)
+    if slow is not None:
+        _slow(given, gpu, slow, limit, json)
+        return
     rows = [
         {"device": part.device, **asdict(one)}
         for part in given.gpus(gpu)
@@ -51,5 +75,31 @@ def nccl(
             + [milliseconds(row[f"{name}_ns"]) for name in ("total", "busy", "hidden", "exposed", "mean", "most")]
             + [ABSENT if row["bytes"] is None else f"{row['bytes']:,}"]
             for row in rows
+        ],
+    )
+
+
+def _slow(given: Opened, gpu: list[str], times: float, limit: int, json: bool) -> None:
+    """Show single kernels that took long beside those alike."""
+    rows = [
+        {"device": part.device, **asdict(one), "times": one.times}
+        for part in given.gpus(gpu)
+        for one in slow_communication(given.profile, part, given.window, times)
+    ]
+    if json:
+        print_json(rows)
+        return
+    print_table(
+        f"{len(rows)} communication kernels took {times:g} times the median of those alike, or more; "
+        f"of {FEWEST_ALIKE} alike at least",
+        ["GPU", "operation", "communicator", "bytes", "from s", "ms", "median ms", "times", "alike"],
+        [
+            [
+                *(row["device"], row["operation"], row["communicator"]),
+                *(ABSENT if row["bytes"] is None else f"{row['bytes']:,}", seconds(row["start_ns"])),
+                *(milliseconds(row["duration_ns"]), milliseconds(row["usual_ns"])),
+                *(f"{row['times']:.1f}", row["alike"]),
+            ]
+            for row in rows[:limit]
         ],
     )

@@ -29,18 +29,25 @@ def search(
     word: Annotated[str, typer.Argument(help="Part of a name, or a pattern with * and ? for all of it.")],
     gpu: GpuOption = [],  # noqa: B006
     trim: TrimOption = None,
+    parent: Annotated[
+        str | None,
+        typer.Option(
+            help="Only what lies inside NVTX ranges of such names, or was launched there.", show_default=False
+        ),
+    ] = None,
     limit: LimitOption = 40,
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
 ) -> None:
     """Find kernels, calls and NVTX ranges by name, case-insensitive."""
     given = opened(path, home, trim)
-    rows = find(given.profile, word, gpu_numbers(gpu), given.window)
+    rows = find(given.profile, word, gpu_numbers(gpu), given.window, parent)
     if json:
         print_json([asdict(one) for one in rows])
         return
+    inside = f" inside {parent}" if parent is not None else ""
     print_table(
-        f"{len(rows)} name{'s hold' if len(rows) != 1 else ' holds'} {word}",
+        f"{len(rows)} name{'s hold' if len(rows) != 1 else ' holds'} {word}{inside}",
         ["where", "name", "count", "total ms", "first s"],
         [
             [_SHOWN[one.table], shortened(one.name), one.count, milliseconds(one.total_ns), seconds(one.first_start_ns)]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import Annotated
+
+import typer
 
 from traceviz_dag.analyze.nsys.overlap import gpu_overlap
-from traceviz_dag.analyze.nsys.summary import by_name, by_stream, metric_means
+from traceviz_dag.analyze.nsys.summary import by_name, by_stream, metric_means, with_short_names
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table
 from traceviz_dag.commands.nsys.common import (
@@ -23,6 +26,7 @@ def summary(
     path: ProfileArgument,
     gpu: GpuOption = [],  # noqa: B006
     trim: TrimOption = None,
+    short: Annotated[bool, typer.Option("--short", help="Add kernels up by their short names.")] = False,
     limit: LimitOption = 15,
     rules: RulesOption = None,
     home: HomeOption = DEFAULT_HOME,
@@ -37,11 +41,12 @@ def summary(
     found = []
     for part in given.gpus(gpu):
         window = part.window(given.window)
+        named = with_short_names(given.profile, part) if short else part
         measures = gpu_overlap(part, given.window)
         found.append(
             {
                 **asdict(measures),
-                "operations": [asdict(one) for one in by_name(part, given.window)],
+                "operations": [asdict(one) for one in by_name(named, given.window)],
                 "streams": [asdict(one) for one in by_stream(part, given.window)],
                 "metrics": [asdict(one) for one in metric_means(given.profile, part.device, window)],
             }

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 
+from traceviz_dag.analyze.nsys.in_order import in_order
+from traceviz_dag.analyze.nsys.iterations import iteration_window, iterations_of
 from traceviz_dag.analyze.nsys.tree import RangeNode, range_tree
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import milliseconds, print_json, print_table
-from traceviz_dag.commands.nsys.common import GpuOption, ProfileArgument, RulesOption, TrimOption, opened, shortened
+from traceviz_dag.commands.common.output import ABSENT, milliseconds, print_json, print_table
+from traceviz_dag.commands.nsys.common import (
+    GpuOption,
+    Opened,
+    ProfileArgument,
+    RulesOption,
+    TrimOption,
+    opened,
+    seconds,
+    shortened,
+)
+from traceviz_dag.errors import UsageError
 
 _INDENT = "  "
 
@@ -22,6 +35,17 @@ def tree(
     least_ms: Annotated[
         float, typer.Option(min=0, help="Leave out paths whose span and busy time are both shorter, milliseconds.")
     ] = 0,
+    order: Annotated[
+        bool, typer.Option("--in-order", help="Show one iteration in the order of the host, kernels where launched.")
+    ] = False,
+    limit: Annotated[int, typer.Option(min=1, help="Most rows to show in order; JSON has all.")] = 40,
+    iteration: Annotated[
+        int | None,
+        typer.Option(
+            help="Take only this iteration; with --in-order and no --trim, the default is the first.",
+            show_default=False,
+        ),
+    ] = None,
     rules: RulesOption = None,
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
@@ -32,7 +56,16 @@ def tree(
     time is the union of the kernels and memory operations that calls inside the range launched.
     """
     given = opened(path, home, trim, rules)
-    found = [(part.device, range_tree(given.profile, part, given.window)) for part in given.gpus(gpu)]
+    if trim is not None and iteration is not None:
+        raise UsageError("--trim and --iteration both choose a window: give one of them")
+    if order:
+        # JSON has all levels.
+        _in_order(given, gpu, iteration, None if json else depth, limit, json)
+        return
+    found = []
+    for part in given.gpus(gpu):
+        window = given.window if iteration is None else iteration_window(given.profile, part, given.rules, iteration)
+        found.append((part.device, range_tree(given.profile, part, window)))
     if json:
         print_json([{"device": device, "ranges": [_plain(root) for root in roots]} for device, roots in found])
         return
@@ -46,6 +79,37 @@ def tree(
         ]
         columns = ["range", "count", "span ms", "operations", "busy ms", "compute ms", "communication ms"]
         print_table(f"NVTX ranges of GPU {device}", columns, rows)
+
+
+def _in_order(given: Opened, gpu: list[str], iteration: int | None, depth: int | None, limit: int, json: bool) -> None:
+    """Show the ranges and operations of one iteration, or of the window, one by one."""
+    found = []
+    for part in given.gpus(gpu):
+        window = given.window
+        if window is None:
+            number = iteration
+            if number is None:
+                number = int(iterations_of(given.profile, part, given.rules).number[0])
+            window = iteration_window(given.profile, part, given.rules, number)
+        found.append((part.device, window, *in_order(given.profile, part, window, depth, None if json else limit)))
+    if json:
+        rows = [{"device": device, "steps": [asdict(step) for step in steps]} for device, _, steps, _ in found]
+        print_json(rows)
+        return
+    for device, window, steps, count in found:
+        print_table(
+            f"GPU {device} from {seconds(window.start_ns)} to {seconds(window.end_ns)} s, in the order of the host: "
+            f"{len(steps)} of {count}",
+            ["thread", "range, or operation", "kind", "host at s", "ms", "starts on GPU s", "operations"],
+            [
+                [
+                    *(step.thread, _INDENT * step.depth + shortened(step.name, 80), step.kind),
+                    *(seconds(step.launched_ns), milliseconds(step.duration_ns)),
+                    *(ABSENT if step.kind == "range" else seconds(step.start_ns), step.operations),
+                ]
+                for step in steps
+            ],
+        )
 
 
 def _plain(node: RangeNode) -> dict[str, Any]:

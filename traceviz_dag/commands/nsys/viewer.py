@@ -22,6 +22,7 @@ def viewer(
     ),
     gpu: GpuOption = [],  # noqa: B006
     trim: TrimOption = None,
+    show: Annotated[bool, typer.Option("--open", help="Open the file in a browser.")] = False,
     most: Annotated[int, typer.Option(min=1, help="Most slices to put on the timeline.")] = MOST_SLICES,
     rules: RulesOption = None,
     home: HomeOption = DEFAULT_HOME,
@@ -35,3 +36,8 @@ def viewer(
     page = viewer_page(given.profile, given.gpus(gpu), given.window, most)
     write_atomically(real_path(output), pa.py_buffer(page.encode()))
     typer.echo(f"{len(page) / 1e6:.1f} MB: {output}")
+    if show:
+        import webbrowser
+
+        if not webbrowser.open(real_path(output).as_uri()):
+            typer.echo("traceviz: no browser can be opened here; open the file yourself", err=True)

@@ -20,9 +20,7 @@ import xxhash
 
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.digests import look_of
-from traceviz_dag.read.nsys.open import export_report, is_report
 from traceviz_dag.read.nsys.profile import SCHEMAS, NsysFacts, NsysProfile
-from traceviz_dag.read.nsys.reader import read_nsys, read_tables
 from traceviz_dag.read.nsys.rows import Array, Rows, Runs, Words, array_of
 from traceviz_dag.read.nsys.store import is_text, runs_of, words_of
 from traceviz_dag.system.paths import real_path
@@ -64,6 +62,9 @@ def open_profile(path: Path, home: Path | None) -> NsysProfile:
         BadInputError: the export cannot be used.
     """
     if home is None:
+        from traceviz_dag.read.nsys.open import is_report
+        from traceviz_dag.read.nsys.reader import read_nsys
+
         if is_report(path):
             raise BadInputError(path, "a report that was not exported", "run nsys export --type sqlite on it")
         return read_nsys(path)
@@ -183,6 +184,10 @@ def _looks(folder: Path, counts: Mapping[str, object]) -> dict[str, tuple[int, i
 
 def _fill(path: Path, folder: Path, look: tuple[int, int]) -> _Kept:
     """Read an export into its folder, under its lock; what is kept of its former looks goes."""
+    # Imported here because most commands find what they need in the home, and reading takes long to import.
+    from traceviz_dag.read.nsys.open import export_report, is_report
+    from traceviz_dag.read.nsys.reader import read_tables
+
     for other in folder.parent.iterdir():
         if other.is_dir() and other != folder:
             shutil.rmtree(other, ignore_errors=True)

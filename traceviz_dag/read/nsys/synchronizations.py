@@ -16,7 +16,7 @@ from traceviz_dag.read.events import (
     STREAM_SYNCHRONIZE,
     STREAM_WAIT,
 )
-from traceviz_dag.read.nsys.operations import known_processes, processes_of_ids
+from traceviz_dag.read.nsys.launching import known_processes, processes_of_ids
 from traceviz_dag.read.nsys.profile import SCHEMAS
 from traceviz_dag.read.nsys.rows import order_by_key
 from traceviz_dag.read.nsys.schema import NsysSchema, number, required

@@ -1,0 +1,213 @@
+"""Tables of ``traceviz nsys`` over exports written by hand: what real exports at hand do not hold, number by number."""
+
+from __future__ import annotations
+
+import json
+import webbrowser
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.nsys_file import Export, global_tid, small_export
+from traceviz_dag.commands.main import app
+from traceviz_dag.errors import UsageError
+from traceviz_dag.read.nsys.products import product_flops
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRACEVIZ_HOME", str(tmp_path / "home"))
+
+
+def run(*words: object) -> str:
+    result = CliRunner().invoke(app, ["nsys", *map(str, words)], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def answer(*words: object):
+    return json.loads(run(*words, "--json"))
+
+
+def test_stalls_of_modules_allocation_and_garbage_collection_are_placed_in_their_ranges(tmp_path):
+    export = Export()
+    export.range(0, 1000, "step")
+    export.range(100, 300, "forward")
+    export.range(400, 600, "Python GC")
+    export.range(450, 500, "gc generation 2")
+    export.range(700, 720, "gcn_layer")
+    for start, name in ((110, "cuLibraryLoadData"), (150, "cuModuleLoadDataEx"), (200, "cudaMalloc_v3020")):
+        export.call(start, start + 30, start, name=name)
+    export.call(800, 850, 9, name="cudaFree_v3020")
+    export.call(1200, 1201, 10, name="cudaFree_v3020")
+    export.call(120, 121, 11)
+    export.kernel(2000, 2010)
+    path = export.write(tmp_path / "stalls.sqlite")
+    rows = {
+        (row["kind"], *row["ranges"]): (row["count"], row["total_ns"], row["most_ns"]) for row in answer("stalls", path)
+    }
+    assert rows == {
+        ("garbage collection", "step"): (1, 200, 200),
+        ("module loading", "step", "forward"): (2, 60, 30),
+        ("memory allocation", "step"): (1, 50, 50),
+        ("memory allocation", "step", "forward"): (1, 30, 30),
+        ("memory allocation",): (1, 1, 1),
+    }
+    cut = answer("stalls", path, "--trim", "0.000000125", "0.0000004500")
+    assert {(row["kind"], row["total_ns"]) for row in cut} == {
+        ("module loading", 45),
+        ("memory allocation", 30),
+        ("garbage collection", 50),
+    }
+
+
+def test_calls_of_the_operating_system(tmp_path):
+    export = small_export()
+    for start, length, thread in ((0, 10, 1), (5, 30, 2), (50, 20, 2)):
+        export.system_call(start, start + length, "poll", thread=thread)
+    export.system_call(90, 95, "read")
+    path = export.write(tmp_path / "osrt.sqlite")
+    poll, read = answer("calls", path, "--system")
+    assert (poll["name"], poll["threads"], poll["durations"]["count"], poll["durations"]["total_ns"]) == (
+        "poll",
+        2,
+        3,
+        60,
+    )
+    assert (poll["durations"]["median_ns"], read["durations"]["total_ns"]) == (20, 5)
+    assert poll["share"] == pytest.approx(60 / 65)
+    assert "poll" in run("calls", path, "--system")
+    assert "holds no calls" in run("calls", small_export().write(tmp_path / "none.sqlite"), "--system")
+
+
+def test_flop_utilisation_from_sizes_and_from_what_is_given(tmp_path):
+    export = Export()
+    export.add("TARGET_INFO_GPU", {"id": 0, "name": "NVIDIA H100 80GB HBM3"})
+    for number, start in enumerate((0, 1000)):
+        export.range(start, start + 500, "layer")
+        export.range(
+            start + 10, start + 90, f"aten::linear, seq = {number}, op_id = {number}, sizes = [[64, 32], [16, 32]]"
+        )
+        text = f"aten::addmm, seq = {number}, op_id = {number + 10}, sizes = [[16], [64, 32], [32, 16], [], []]"
+        export.range(start + 20, start + 80, text)
+        export.call(start + 30, start + 40, number + 1)
+        export.kernel(start + 200, start + 300, correlation=number + 1)
+    export.range(2000, 2100, "aten::mm, op_id = 99, sizes = [[8, 8], [8, 8]]")
+    path = export.write(tmp_path / "flops.sqlite")
+    (row,) = answer("flops", path, "layer")
+    assert (row["count"], row["flops"]) == (2, 2 * (2 * 64 * 32 * 16 + 64 * 16))
+    assert (row["gpu_ns"], row["busy_ns"], row["peak_flops_per_s"]) == (200, 200, 989 * 10**12)
+    assert row["utilization_of_busy_time"] == pytest.approx(row["flops"] / 200e-9 / 989e12)
+    (given,) = answer("flops", path, "layer", "--flops", "1000", "--peak", "0.1")
+    assert (given["flops"], given["utilization_of_gpu_time"]) == (2000, pytest.approx(0.1))
+    with pytest.raises(UsageError, match="launched anything"):
+        run("flops", path, "mm*")
+
+
+@pytest.mark.parametrize(
+    ("text", "flops"),
+    [
+        ("aten::mm, sizes = [[64, 32], [32, 16]]", 2 * 64 * 32 * 16),
+        ("aten::bmm, sizes = [[4, 64, 32], [4, 32, 16]]", 2 * 4 * 64 * 32 * 16),
+        ("aten::baddbmm, sizes = [[4, 64, 16], [4, 64, 32], [4, 32, 16]]", 4 * 64 * 16 * (2 * 32 + 1)),
+        ("aten::mm, sizes = [[64, 32], [33, 16]]", None),
+        ("aten::mm, sizes = [[64, 32]]", None),
+        ("aten::mm, sizes = [[4611686018427387904, 4], [4, 4]]", None),
+        ("aten::add, sizes = [[64, 32], [32, 16]]", None),
+        ("aten::mm, sizes = [[64, 32], [32, 16", None),
+    ],
+)
+def test_operations_of_a_matrix_product(text, flops):
+    assert product_flops(text) == flops
+
+
+def test_single_communications_that_take_long_beside_those_alike(tmp_path):
+    export = Export()
+    payload = '{"NCCL communicator ID": 7, "Message size [bytes]": %d}'
+    for number, (length, size) in enumerate([(10, 64), (11, 64), (12, 64), (40, 64), (9, 64), (500, 128), (10, 128)]):
+        start = 1000 * number
+        export.range(start, start + 20, "ncclAllReduce", payload=payload % size)
+        export.call(start + 5, start + 8, number + 1)
+        export.kernel(start + 100, start + 100 + length, "ncclDevKernel_AllReduce_Sum", correlation=number + 1)
+    (row,) = answer("nccl", export.write(tmp_path / "slow.sqlite"), "--slow", "3")
+    assert (row["start_ns"], row["duration_ns"], row["usual_ns"], row["alike"]) == (3100, 40, 11, 5)
+    assert (row["bytes"], row["communicator"]) == (64, "0x0000000000000007")
+
+
+def test_hardware_of_the_gpus(tmp_path):
+    export = small_export()
+    stated = {"smCount": 132, "totalMemory": 80 << 30, "memoryBandwidth": 3_350_000_000_000, "clockRate": 1_980_000_000}
+    place = {"busLocation": "0000:1B:00.0", "computeMajor": 9, "computeMinor": 0}
+    export.add("TARGET_INFO_GPU", {"id": 0, "name": "NVIDIA H100", **place, **stated})
+    path = export.write(tmp_path / "gpu.sqlite")
+    (gpu,) = answer("info", path, "--gpu")
+    assert gpu == {
+        "device": 0,
+        "name": "NVIDIA H100",
+        "multiprocessors": 132,
+        "memory_bytes": 80 << 30,
+        "memory_bytes_per_s": 3_350_000_000_000,
+        "clock_hz": 1_980_000_000,
+        "compute_capability": "9.0",
+        "bus": "0000:1B:00.0",
+    }
+    assert "80.00 GiB" in run("info", path, "--gpu")
+
+
+def test_map_of_a_metric(tmp_path):
+    export = small_export()
+    for time, value in ((100, 10), (200, 30), (500, 90)):
+        export.add("GPU_METRICS", {"timestamp": time, "typeId": 0, "metricId": 1, "value": value})
+    export.add("TARGET_INFO_GPU_METRICS", {"typeId": 0, "metricId": 1, "metricName": "SMs Active"})
+    path = export.write(tmp_path / "metric.sqlite")
+    found = answer("map", path, "--metric", "SMs Active", "--parts", "3")
+    assert found["edges_ns"] == [100, 300, 500, 700]
+    assert found["gpus"] == [{"device": 0, "metric": "SMs Active", "means": [20.0, None, 90.0]}]
+    assert "a full block is 90" in run("map", path, "--metric", "SMs Active", "--parts", "3")
+    with pytest.raises(UsageError, match="there is SMs Active"):
+        run("map", path, "--metric", "Tensor")
+
+
+def test_one_iteration_in_order_shows_kernels_where_they_were_launched(tmp_path):
+    path = small_export().write(tmp_path / "order.sqlite")
+    (gpu,) = answer("tree", path, "--in-order")
+    thread = global_tid() & 0xFFFFFF
+    steps = [
+        (step["thread"], step["depth"], step["name"], step["launched_ns"], step["operations"]) for step in gpu["steps"]
+    ]
+    assert steps == [
+        (thread, 0, "Iteration 5", 0, 3),
+        (thread, 1, "forward", 10, 3),
+        (thread, 2, "gemm", 20, None),
+        (thread, 2, "ncclDevKernel_AllReduce_Sum", 30, None),
+        (thread, 2, "gemm", 40, None),
+    ]
+    assert [step["name"] for step in answer("tree", path, "--iteration", "5")[0]["ranges"]] == ["Iteration 5"]
+    with pytest.raises(UsageError, match="no iteration 4 on GPU 0; there are 5 to 5"):
+        run("tree", path, "--iteration", "4")
+    with pytest.raises(UsageError, match="give one of them"):
+        run("tree", path, "--iteration", "5", "--trim", "0", "1")
+
+
+def test_the_viewer_opens_in_a_browser_on_demand(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(webbrowser, "open", lambda url: asked.append(url) or True)
+    path, page = small_export().write(tmp_path / "a.sqlite"), tmp_path / "the report.html"
+    run("viewer", path, "-o", page)
+    assert asked == []
+    run("viewer", path, "-o", page, "--open")
+    assert asked == [page.as_uri()]
+
+
+def test_help_groups_the_commands(tmp_path):
+    shown = run("--help")
+    headings = [shown.index(heading) for heading in ("What is in it", "GPUs", "Host, NVTX ranges", "Files")]
+    assert headings == sorted(headings)
+    assert (
+        headings[1]
+        < shown.index("launches")
+        < headings[2]
+        < shown.index("stalls")
+        < headings[3]
+        < shown.index("viewer")
+    )

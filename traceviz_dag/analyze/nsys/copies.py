@@ -1,0 +1,99 @@
+"""The memory operations of one GPU by kind: bytes, bandwidth, sizes, and whether the host's memory is pageable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from traceviz_dag.analyze.nsys.activity import Activity, Clip
+from traceviz_dag.analyze.nsys.statistics import by_group
+from traceviz_dag.arrays import NONE, Int64, lookup
+from traceviz_dag.read.events import MISSING
+from traceviz_dag.read.nsys.profile import NsysProfile
+
+_MEMORIES = ("pageable", "pinned", "device", "array", "managed", "device static", "managed static", "unknown")
+"""Kinds of memory by CUDA's codes."""
+
+_SYNCHRONOUS = ("cudaMemcpy", "cudaMemset", "cuMemcpy", "cuMemset")
+
+
+@dataclass(frozen=True, slots=True)
+class CopyMeasures:
+    """Memory operations of one kind that start in a window.
+
+    Attributes:
+        source, destination: kinds of memory; None where not stated, as of memory sets.
+        synchronous: launched by a call that waits for it, by the call's name; None where the launch is not recorded.
+        total_ns: sum of the durations.
+        bytes: of those that state their size; None where none does. least_bytes, mean_bytes, most_bytes: of these.
+        bytes_per_s: these bytes per second of their own durations; None without a time.
+    """
+
+    name: str
+    source: str | None
+    destination: str | None
+    synchronous: bool | None
+    count: int
+    total_ns: int
+    bytes: int | None
+    least_bytes: int | None
+    mean_bytes: int | None
+    most_bytes: int | None
+    bytes_per_s: int | None
+
+
+def copies(profile: NsysProfile, activity: Activity, window: Clip | None = None) -> list[CopyMeasures]:
+    """The memory operations of a GPU, longest total first.
+
+    Args:
+        window: None takes all.
+    """
+    chosen = ~activity.kernel
+    if window is not None:
+        chosen &= activity.started_within(window)
+    mine = activity.take(chosen)
+    stated = profile.rows("operations", "source_memory", "destination_memory", of=[activity.device])
+    place = stated.place(mine.row)
+    source, destination = (stated.integers(f"{side}_memory")[place] for side in ("source", "destination"))
+    waits = _synchronous(profile, mine)
+    key = ((mine.name.astype(np.int64) * 32 + _code(source)) * 32 + _code(destination)) * 4 + waits + 1
+    found = []
+    for _, rows in by_group(key):
+        first, length = rows[0], (mine.ends - mine.starts)[rows]
+        size = mine.bytes[rows]
+        known = size != MISSING
+        sizes, time = size[known], int(length[known].sum())
+        total = int(sizes.sum())
+        found.append(
+            CopyMeasures(
+                name=mine.names[mine.name[first]],
+                source=_word(int(source[first])),
+                destination=_word(int(destination[first])),
+                synchronous=None if waits[first] == NONE else bool(waits[first]),
+                count=len(rows),
+                total_ns=int(length.sum()),
+                bytes=total if len(sizes) else None,
+                least_bytes=int(sizes.min()) if len(sizes) else None,
+                mean_bytes=total // len(sizes) if len(sizes) else None,
+                most_bytes=int(sizes.max()) if len(sizes) else None,
+                bytes_per_s=total * 1_000_000_000 // time if len(sizes) and time else None,
+            )
+        )
+    return sorted(found, key=lambda one: (-one.total_ns, one.name))
+
+
+def _synchronous(profile: NsysProfile, activity: Activity) -> Int64:
+    """1 where the launching call waits, 0 where it does not, NONE where it is not recorded."""
+    names = profile.names("calls", "name")
+    waits = np.array([name.startswith(_SYNCHRONOUS) and "Async" not in name for name in names], dtype=np.int64)
+    calls = profile.rows("calls", "name", of=np.unique(activity.process).tolist())
+    return lookup(waits, lookup(calls.integers("name"), calls.place(activity.launch)))
+
+
+def _code(kind: Int64) -> Int64:
+    return np.where((kind >= 0) & (kind < len(_MEMORIES)), kind, len(_MEMORIES))
+
+
+def _word(kind: int) -> str | None:
+    return _MEMORIES[kind] if 0 <= kind < len(_MEMORIES) else None

@@ -1,0 +1,54 @@
+"""What many durations come to: count, total, quantiles; of all of them, or of each group."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from traceviz_dag.arrays import Int64
+
+
+@dataclass(frozen=True, slots=True)
+class Durations:
+    """Some durations, ns; quantiles are members: the smallest that so many are not longer than. None without any."""
+
+    count: int
+    total_ns: int
+    mean_ns: int | None
+    least_ns: int | None
+    median_ns: int | None
+    p90_ns: int | None
+    most_ns: int | None
+
+    @classmethod
+    def of(cls, values: Int64) -> Durations:
+        """What some durations come to."""
+        if not len(values):
+            return cls(0, 0, None, None, None, None, None)
+        ordered = np.sort(values)
+        total = int(ordered.sum())
+        return cls(
+            len(ordered),
+            total,
+            total // len(ordered),
+            int(ordered[0]),
+            quantile(ordered, 50),
+            quantile(ordered, 90),
+            int(ordered[-1]),
+        )
+
+
+def quantile(ordered: Int64, percent: int) -> int:
+    """The smallest value that ``percent`` of all are not above, of ascending values."""
+    return int(ordered[-(-len(ordered) * percent // 100) - 1])
+
+
+def by_group(groups: npt.NDArray[np.integer]) -> list[tuple[int, npt.NDArray[np.intp]]]:
+    """Each group that occurs, ascending, with the positions of its members in order."""
+    order = np.argsort(groups, kind="stable")
+    ordered = groups[order]
+    bounds = [0, *(np.flatnonzero(np.diff(ordered)) + 1).tolist(), len(ordered)]
+    return [(int(ordered[low]), order[low:high]) for low, high in pairwise(bounds) if high > low]

@@ -1,0 +1,102 @@
+"""``traceviz nsys calls`` and ``stalls``: calls of the host by name, and what held it up, by NVTX range."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from traceviz_dag.analyze.nsys.activity import processes_of
+from traceviz_dag.analyze.nsys.calls import CUDA, SYSTEM, calls_by_name
+from traceviz_dag.analyze.nsys.calls import stalls as find_stalls
+from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table
+from traceviz_dag.commands.nsys.common import (
+    GpuOption,
+    LimitOption,
+    Opened,
+    ProfileArgument,
+    TrimOption,
+    opened,
+    shortened,
+)
+
+_STATISTICS = ("total", "mean", "least", "median", "p90", "most")
+
+
+def calls(
+    path: ProfileArgument,
+    gpu: GpuOption = [],  # noqa: B006
+    trim: TrimOption = None,
+    system: Annotated[
+        bool, typer.Option("--system", help="Show calls of the operating system's libraries instead of CUDA's.")
+    ] = False,
+    limit: LimitOption = 25,
+    home: HomeOption = DEFAULT_HOME,
+    json: JsonOption = False,
+) -> None:
+    """Show CUDA's runtime and driver calls by name, and the time that the host spends in them.
+
+    Calls count where they start, whole. Times of threads side by side count each. With --gpu, it is about the
+    processes that used these GPUs.
+    """
+    given = opened(path, home, trim)
+    table = SYSTEM if system else CUDA
+    rows = [asdict(one) for one in calls_by_name(given.profile, table, _processes(given, gpu), given.window)]
+    if json:
+        print_json(rows)
+        return
+    if not rows and given.window is None:
+        what = "the operating system's libraries; profile with --trace=osrt" if system else "CUDA"
+        typer.echo(f"The export holds no calls of {what}.")
+        return
+    print_table(
+        "Calls of the operating system's libraries" if system else "CUDA calls",
+        ["call", "threads", "count", *(f"{name} ms" for name in _STATISTICS), "share of totals"],
+        [
+            [
+                *(shortened(row["name"]), row["threads"], row["durations"]["count"]),
+                *(milliseconds(row["durations"][f"{name}_ns"]) for name in _STATISTICS),
+                percent(row["share"]),
+            ]
+            for row in rows[:limit]
+        ],
+    )
+
+
+def stalls(
+    path: ProfileArgument,
+    gpu: GpuOption = [],  # noqa: B006
+    trim: TrimOption = None,
+    limit: LimitOption = 25,
+    home: HomeOption = DEFAULT_HOME,
+    json: JsonOption = False,
+) -> None:
+    """Show what held the host up, by NVTX range: synchronizations, module loading, allocation, garbage collection.
+
+    Times are the host's, cut at the window's edges. Synchronizations are CUPTI's records. Garbage collections are NVTX
+    ranges with gc or garbage in their names. JSON has all the ranges around each.
+    """
+    given = opened(path, home, trim)
+    rows = [asdict(one) for one in find_stalls(given.profile, _processes(given, gpu), given.window)]
+    if json:
+        print_json(rows)
+        return
+    print_table(
+        "What held the host up",
+        ["what", "innermost range", "outermost range", "count", "total ms", "most ms"],
+        [
+            [
+                row["kind"],
+                *(shortened(row["ranges"][place], 50) if row["ranges"] else None for place in (-1, 0)),
+                *(row["count"], milliseconds(row["total_ns"]), milliseconds(row["most_ns"])),
+            ]
+            for row in rows[:limit]
+        ],
+    )
+
+
+def _processes(given: Opened, gpu: list[str]) -> tuple[int, ...] | None:
+    """The processes that used the chosen GPUs; all where none is chosen."""
+    return processes_of(given.gpus(gpu)) if gpu else None

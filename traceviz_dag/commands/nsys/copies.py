@@ -1,0 +1,51 @@
+"""``traceviz nsys copies``: memory copies and sets by kind, with bytes and bandwidth."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from traceviz_dag.analyze.nsys.copies import copies as measured
+from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.common.output import milliseconds, print_json, print_table
+from traceviz_dag.commands.nsys.common import GpuOption, ProfileArgument, TrimOption, binary, opened
+
+
+def copies(
+    path: ProfileArgument,
+    gpu: GpuOption = [],  # noqa: B006
+    trim: TrimOption = None,
+    home: HomeOption = DEFAULT_HOME,
+    json: JsonOption = False,
+) -> None:
+    """Show memory copies and sets by kind: bytes, GB/s, sizes, kinds of memory, and whether their call waits for them.
+
+    Operations count where they start, whole. GB/s is 10^9 bytes per second of their own durations. A call without
+    Async in its name waits for its operation.
+    """
+    given = opened(path, home, trim)
+    rows = [
+        {"device": part.device, **asdict(one)}
+        for part in given.gpus(gpu)
+        for one in measured(given.profile, part, given.window)
+    ]
+    if json:
+        print_json(rows)
+        return
+    print_table(
+        "Memory operations",
+        [
+            *("GPU", "operation", "from", "to", "call waits", "count", "total ms", "bytes", "GB/s"),
+            *("least", "mean", "most"),
+        ],
+        [
+            [
+                *(row["device"], row["name"], row["source"], row["destination"]),
+                None if row["synchronous"] is None else "yes" if row["synchronous"] else "no",
+                *(row["count"], milliseconds(row["total_ns"])),
+                None if row["bytes"] is None else f"{row['bytes']:,}",
+                None if row["bytes_per_s"] is None else f"{row['bytes_per_s'] / 1e9:,.3f}",
+                *(binary(row[f"{size}_bytes"]) for size in ("least", "mean", "most")),
+            ]
+            for row in rows
+        ],
+    )

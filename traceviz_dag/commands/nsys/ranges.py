@@ -1,0 +1,212 @@
+"""``traceviz nsys ranges`` and ``pace``: NVTX ranges on the host and on a GPU, and how evenly they repeat."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from traceviz_dag.analyze.nsys.activity import Activity
+from traceviz_dag.analyze.nsys.projections import (
+    Pace,
+    Projection,
+    by_projected_name,
+    pace_of_operations,
+    pace_of_ranges,
+    project,
+)
+from traceviz_dag.analyze.nsys.search import matcher
+from traceviz_dag.analyze.nsys.statistics import Durations
+from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.common.output import ABSENT, milliseconds, print_json, print_table
+from traceviz_dag.commands.nsys.common import (
+    GpuOption,
+    LimitOption,
+    Opened,
+    ProfileArgument,
+    TrimOption,
+    opened,
+    seconds,
+    shortened,
+)
+from traceviz_dag.errors import UsageError
+
+_OF_NAMES = ("total", "mean", "median", "p90", "most")
+_OF_PACE = ("mean", "least", "median", "p90", "most")
+
+
+def ranges(
+    path: ProfileArgument,
+    word: Annotated[
+        str | None, typer.Argument(help="Part of a name, or a pattern with * and ? for all of it.", show_default=False)
+    ] = None,
+    gpu: GpuOption = [],  # noqa: B006
+    trim: TrimOption = None,
+    each: Annotated[bool, typer.Option("--each", help="Show every range instead of every name.")] = False,
+    limit: LimitOption = 25,
+    home: HomeOption = DEFAULT_HOME,
+    json: JsonOption = False,
+) -> None:
+    """Show NVTX ranges on the host and projected onto the GPU: from first start to last end of what they launched.
+
+    Ranges count where they start. Each is projected with all that calls inside it launched on its thread, whenever
+    that ran. A range that launched nothing has no projection.
+    """
+    given = opened(path, home, trim)
+    wanted = matcher(word) if word is not None else None
+    found = [(part.device, project(given.profile, part, given.window, wanted)) for part in given.gpus(gpu)]
+    if each:
+        _each(found, limit, json)
+        return
+    rows = [{"device": device, **asdict(one)} for device, projection in found for one in by_projected_name(projection)]
+    if json:
+        print_json(rows)
+        return
+    print_table(
+        "NVTX ranges by time on the GPU",
+        [
+            *("GPU", "range", "count", "host total ms", "host mean ms", "on GPU"),
+            *(f"GPU {name} ms" for name in _OF_NAMES),
+            "operations",
+        ],
+        [
+            [
+                *(row["device"], shortened(row["name"], 60), row["host"]["count"]),
+                *(milliseconds(row["host"][f"{name}_ns"]) for name in ("total", "mean")),
+                row["gpu"]["count"],
+                *(milliseconds(row["gpu"][f"{name}_ns"]) for name in _OF_NAMES),
+                row["operations"],
+            ]
+            for row in rows[:limit]
+        ],
+    )
+
+
+def _each(found: list[tuple[int, Projection]], limit: int, json: bool) -> None:
+    if json:
+        print_json([{"device": device, "ranges": _rows(projection, None)} for device, projection in found])
+        return
+    for device, projection in found:
+        print_table(
+            f"{len(projection)} NVTX ranges, GPU {device}",
+            ["range", "depth", "host from s", "host ms", "operations", "GPU from s", "GPU ms"],
+            [
+                [
+                    *(shortened(row["name"], 60), row["depth"], seconds(row["start_ns"])),
+                    *(milliseconds(row["end_ns"] - row["start_ns"]), row["operations"], seconds(row["gpu_start_ns"])),
+                    ABSENT if row["gpu_start_ns"] is None else milliseconds(row["gpu_end_ns"] - row["gpu_start_ns"]),
+                ]
+                for row in _rows(projection, limit)
+            ],
+        )
+
+
+def _rows(projection: Projection, limit: int | None) -> list[dict[str, Any]]:
+    columns = {
+        "depth": projection.ranges.depth[projection.position],
+        "start_ns": projection.start_ns,
+        "end_ns": projection.end_ns,
+        "operations": projection.operations,
+        "gpu_start_ns": projection.gpu_start_ns,
+        "gpu_end_ns": projection.gpu_end_ns,
+    }
+    names, values = projection.names()[:limit], [column[:limit].tolist() for column in columns.values()]
+    rows = [{"name": name, **dict(zip(columns, row, strict=True))} for name, *row in zip(names, *values, strict=True)]
+    for row in rows:
+        if not row["operations"]:
+            row["gpu_start_ns"] = row["gpu_end_ns"] = None
+    return rows
+
+
+def pace(
+    path: ProfileArgument,
+    word: Annotated[str, typer.Argument(help="Part of a name, or a pattern with * and ? for all of it.")],
+    gpu: GpuOption = [],  # noqa: B006
+    trim: TrimOption = None,
+    kernels: Annotated[
+        bool, typer.Option("--kernels", help="Take kernels and memory operations instead of NVTX ranges.")
+    ] = False,
+    limit: LimitOption = 25,
+    home: HomeOption = DEFAULT_HOME,
+    json: JsonOption = False,
+) -> None:
+    """Show how evenly NVTX ranges or kernels of some names repeat: period, duration, and time on the GPU, one by one.
+
+    A period runs from one start to the next. Ranges inside another one of these names are left out.
+    """
+    given = opened(path, home, trim)
+    found = [(part.device, _pace(given, part, word, kernels)) for part in given.gpus(gpu)]
+    if not any(len(one) for _, one in found):
+        what = "kernels or memory operations" if kernels else "NVTX ranges"
+        raise UsageError(f"{path}: no {what} match {word}; traceviz nsys search finds names")
+    if json:
+        measures = [{name: asdict(one) for name, one in _measures(pace).items()} for _, pace in found]
+        rows = [{"device": device, "each": _instances(pace)} for device, pace in found]
+        print_json([{**row, **measured} for row, measured in zip(rows, measures, strict=True)])
+        return
+    print_table(
+        f"Pace of {'kernels' if kernels else 'ranges'} that match {word}",
+        ["GPU", "measure", "count", *(f"{name} ms" for name in _OF_PACE)],
+        [
+            [
+                *(device, _WORDS[name], durations.count),
+                *(milliseconds(getattr(durations, f"{statistic}_ns")) for statistic in _OF_PACE),
+            ]
+            for device, pace in found
+            for name, durations in _measures(pace).items()
+            if not (kernels and name.startswith("gpu"))
+        ],
+    )
+    for device, one in found:
+        print_table(
+            f"One by one, GPU {device}",
+            ["from s", "period ms", "ms", "GPU from s", "GPU ms"],
+            [
+                [
+                    *(seconds(row["start_ns"]), milliseconds(row["period_ns"]), milliseconds(row["duration_ns"])),
+                    *(seconds(row["gpu_start_ns"]), milliseconds(row["gpu_duration_ns"])),
+                ]
+                for row in _instances(one, limit)
+            ],
+        )
+
+
+_WORDS = {
+    "period": "period",
+    "duration": "duration",
+    "gpu_period": "period on the GPU",
+    "gpu_duration": "duration on the GPU",
+}
+
+
+def _pace(given: Opened, part: Activity, word: str, kernels: bool) -> Pace:
+    if kernels:
+        return pace_of_operations(part, matcher(word), given.window)
+    return pace_of_ranges(project(given.profile, part, given.window, matcher(word)))
+
+
+def _measures(pace: Pace) -> dict[str, Durations]:
+    return {
+        "period": Durations.of(pace.periods()),
+        "duration": Durations.of(pace.end_ns - pace.start_ns),
+        "gpu_period": Durations.of(pace.gpu_periods()),
+        "gpu_duration": Durations.of((pace.gpu_end_ns - pace.gpu_start_ns)[pace.launched]),
+    }
+
+
+def _instances(pace: Pace, limit: int | None = None) -> list[dict[str, int | None]]:
+    periods: list[int | None] = [None, *pace.periods().tolist()]
+    columns = (pace.start_ns, pace.end_ns, pace.gpu_start_ns, pace.gpu_end_ns, pace.launched)
+    return [
+        {
+            "start_ns": start,
+            "period_ns": period,
+            "duration_ns": end - start,
+            "gpu_start_ns": gpu_start if launched else None,
+            "gpu_duration_ns": gpu_end - gpu_start if launched else None,
+        }
+        for period, start, end, gpu_start, gpu_end, launched in zip(
+            periods[: len(pace)][:limit], *(column[:limit].tolist() for column in columns), strict=True
+        )
+    ]
