@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner
 
 from sensors.listing import LocalFolders, look_at
 from tests.analyze.across_ranks import SMALL
 from tests.assets.loop import Loop
+from traceviz_dag.analyze.memory.schedule import Model
+from traceviz_dag.commands.main import app
 from traceviz_dag.lake.inputs import registered
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.orchestration.orchestrate import AnalysisSettings, analyse
 from traceviz_dag.pipeline.discovery import inputs_below
+from traceviz_dag.pipeline.memory_schedule import memory_by_stage
 from traceviz_dag.read.memory.files import FoundSnapshot, is_snapshot_name, of_iteration
 from traceviz_dag.simulate import JobSettings, simulate
 from traceviz_dag.tables import MEMORY_TABLES
@@ -46,6 +51,22 @@ def test_snapshots_of_all_ranks_are_stored_beside_their_kernels_and_are_the_trut
         if row[category]
     }
     assert {(row["rank"], row["step"], row["category"]): row["bytes"] for row in stored} == wanted
+
+    model = Model(JOB.sequence, JOB.hidden, JOB.heads)
+    joined = memory_by_stage(lake, "job", 11, model, gpu_bytes=8 << 30)
+    of_step = {row["rank"]: row for row in truth if row["step"] == 11}
+    for rank in joined:
+        wanted = of_step[rank.rank]
+        assert rank.memory.in_flight == rank.memory.expected_in_flight == wanted["in_flight"]
+        assert rank.memory.layer_bytes == wanted["layer_bytes"] == pytest.approx(rank.formula_bytes, rel=0.01)
+        assert rank.memory.in_flight_bytes == wanted["activation"]
+        assert rank.peak_requested_bytes == wanted["peak_bytes"] and rank.memory.peak_phase == "forward"
+        assert rank.headroom_bytes == (8 << 30) - rank.reserved_bytes
+        assert rank.headroom_microbatches == rank.headroom_bytes // rank.memory.chunk_bytes
+        assert rank.alignment.refusal is None and 0 < rank.alignment.residue_ns < 100_000
+    told = json.loads(CliRunner().invoke(app, ["memory", "schedule", "--home", str(home), "--json"]).output)
+    assert [row["in_flight"] for row in told[1]["ranks"]] == [rank.memory.in_flight for rank in joined]
+    assert "in flight" in CliRunner().invoke(app, ["memory", "schedule", "--home", str(home)]).output
 
     # One rank's snapshot is damaged, one is gone: the first costs its rank alone, the tables of the second stay.
     broken, gone = sorted((job / "iteration_11").glob("*.memory.pickle"))

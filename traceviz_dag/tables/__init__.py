@@ -23,7 +23,14 @@ from traceviz_dag.tables.across_ranks import (
 from traceviz_dag.tables.causes import CRITICAL_IMBALANCE, MESSAGES, PATH_EDGES, PATH_ITEMS, PATH_SEGMENTS, WHAT_IF
 from traceviz_dag.tables.derived import DerivedTable, tables_of_others
 from traceviz_dag.tables.iterations import ITERATIONS, NIGHT_DELTAS, NIGHTS, RUNS
-from traceviz_dag.tables.memory import MEMORY_BLOCKS, MEMORY_EVENTS, MEMORY_PEAKS, MEMORY_SEGMENTS, MEMORY_STACKS
+from traceviz_dag.tables.memory import (
+    MEMORY_BLOCKS,
+    MEMORY_EVENTS,
+    MEMORY_PEAKS,
+    MEMORY_SEGMENTS,
+    MEMORY_STACKS,
+    MEMORY_STEPS,
+)
 from traceviz_dag.tables.ranks import KERNELS, MICROBATCHES, NVTX_RANGES, OVERLAP, SYNCHRONIZATIONS, TRACES
 from traceviz_dag.tables.schema import BY_ITERATION, BY_RANK, PARTITION_COLUMNS, Column, Table
 from traceviz_dag.tables.topology import PROCESS_GROUPS, TOPOLOGY, TOPOLOGY_TABLES
@@ -44,6 +51,7 @@ __all__ = [
     "MEMORY_PEAKS",
     "MEMORY_SEGMENTS",
     "MEMORY_STACKS",
+    "MEMORY_STEPS",
     "MEMORY_TABLES",
     "MESSAGES",
     "MICROBATCHES",
@@ -78,7 +86,7 @@ TABLES: dict[str, Table] = {
     table.name: table
     for table in (
         *(RUNS, TRACES, TOPOLOGY, PROCESS_GROUPS, KERNELS, MICROBATCHES, SYNCHRONIZATIONS, OVERLAP, NVTX_RANGES),
-        *(MEMORY_EVENTS, MEMORY_BLOCKS, MEMORY_SEGMENTS, MEMORY_STACKS, MEMORY_PEAKS),
+        *(MEMORY_EVENTS, MEMORY_BLOCKS, MEMORY_SEGMENTS, MEMORY_STACKS, MEMORY_STEPS, MEMORY_PEAKS),
         ITERATIONS,
         *(COLLECTIVES, RANK_CLOCKS, LATE_RANKS, BLAME, LINKS, EXPERT_LOADS, PIPELINES, PERIODS, PERIOD_PERCENTILES),
         *(MESSAGES, PATH_EDGES, PATH_SEGMENTS, PATH_ITEMS, CRITICAL_IMBALANCE, WHAT_IF),

@@ -56,6 +56,21 @@ MEMORY_BLOCKS = Table(
     ),
 )
 
+MEMORY_STEPS = Table(
+    "memory_steps",
+    "One step of the optimizer or of the profiler, among the events of a memory snapshot.",
+    BY_RANK,
+    (
+        Column("device", INTEGER, "Number of the GPU in its process."),
+        Column("name", TEXT, "Name of the annotation; optimizer where call stacks told the step."),
+        Column("evidence", DICTIONARY, "annotation, or frames: call stacks of the optimizer."),
+        Column("start_ns", BIGINT, "Start, ns of the epoch; NULL where it began before the recording."),
+        Column("end_ns", BIGINT, "End, ns of the epoch; NULL where the snapshot has no times."),
+        Column("first_event_id", BIGINT, "Its first event; NULL where it began before the recording."),
+        Column("last_event_id", BIGINT, "Its last event; less than the first where it has none."),
+    ),
+)
+
 MEMORY_SEGMENTS = Table(
     "memory_segments",
     "One segment that the CUDA caching allocator held when the snapshot was taken.",

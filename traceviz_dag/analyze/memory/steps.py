@@ -71,6 +71,24 @@ def step_names(replay: Replay) -> list[tuple[str, int, int]]:
     return sorted(found, key=lambda step: step[1])
 
 
+def annotated_steps(replay: Replay) -> list[tuple[str, int | None, int, int, int]]:
+    """Steps of the optimizer and the profiler that the recording names: (name, start in microseconds of the epoch, end,
+    its first event, its last event); a start is None before the recording, and the first event then ``UNKNOWN``."""
+    return [
+        (
+            one.name,
+            one.start_us,
+            one.end_us,
+            UNKNOWN if one.start_us is None else replay.events_until(one.start_us - 1) + 1,
+            replay.events_until(one.end_us),
+        )
+        for one in replay.snapshot.annotations
+        if (_OPTIMIZER in one.name or one.name.startswith(_PROFILER))
+        and one.end_us is not None
+        and one.device in (replay.device, UNKNOWN)
+    ]
+
+
 def _steps(spans: list[tuple[int, int]], evidence: StepEvidence) -> Steps:
     firsts, lasts = np.array([first for first, _ in spans], np.int64), np.array([last for _, last in spans], np.int64)
     return Steps(firsts, lasts, evidence)

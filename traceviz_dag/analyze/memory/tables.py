@@ -10,6 +10,7 @@ import pyarrow as pa
 from traceviz_dag.analyze.memory.categories import CATEGORIES, EVIDENCES
 from traceviz_dag.analyze.memory.examination import Examined
 from traceviz_dag.analyze.memory.roles import Role, python_text, roles_of, site_of
+from traceviz_dag.analyze.memory.steps import StepEvidence, annotated_steps
 from traceviz_dag.arrays import Int64, lookup
 from traceviz_dag.read.memory.snapshot import ACTIONS, INACTIVE, UNKNOWN, Action, Snapshot
 from traceviz_dag.tables import (
@@ -18,17 +19,19 @@ from traceviz_dag.tables import (
     MEMORY_PEAKS,
     MEMORY_SEGMENTS,
     MEMORY_STACKS,
+    MEMORY_STEPS,
     Table,
 )
 
 
 def memory_tables(snapshot: Snapshot, devices: Sequence[Examined]) -> dict[str, pa.Table]:
-    """The five tables of a snapshot, by name."""
+    """The tables of a snapshot, by name."""
     return {
         MEMORY_EVENTS.name: _joined(MEMORY_EVENTS, map(_events, devices)),
         MEMORY_BLOCKS.name: _joined(MEMORY_BLOCKS, map(_blocks, devices)),
         MEMORY_SEGMENTS.name: _segments(snapshot),
         MEMORY_STACKS.name: _stacks(snapshot),
+        MEMORY_STEPS.name: _joined(MEMORY_STEPS, map(_steps, devices)),
         MEMORY_PEAKS.name: _joined(MEMORY_PEAKS, map(_peaks, devices)),
     }
 
@@ -131,6 +134,27 @@ def _stacks(snapshot: Snapshot) -> pa.Table:
             "text": ["\n".join(frame.text for frame in frames) for frames in every],
         }
     )
+
+
+def _steps(one: Examined) -> pa.Table:
+    rows: list[dict[str, object]] = [
+        {
+            "device": one.device,
+            "name": name,
+            "evidence": str(StepEvidence.ANNOTATION),
+            "start_ns": None if start is None else start * 1000,
+            "end_ns": end * 1000,
+            "first_event_id": None if first == UNKNOWN else first,
+            "last_event_id": last,
+        }
+        for name, start, end, first, last in annotated_steps(one.replay)
+    ]
+    if one.steps.evidence is StepEvidence.FRAMES:
+        for first, last in zip(one.steps.first.tolist(), one.steps.last.tolist(), strict=True):
+            times = {"start_ns": one.replay.time_ns(first), "end_ns": one.replay.time_ns(last)}
+            place = {"device": one.device, "first_event_id": first, "last_event_id": last}
+            rows.append({**place, **times, "name": "optimizer", "evidence": str(StepEvidence.FRAMES)})
+    return pa.Table.from_pylist(rows, MEMORY_STEPS.schema)
 
 
 def _peaks(one: Examined) -> pa.Table:

@@ -8,7 +8,7 @@ import typer
 
 from traceviz_dag.commands.common.lazy import LazyGroup
 
-_COMMANDS = ("summary", "peak", "timeline", "fragmentation", "leak", "oom", "diff", "export")
+_COMMANDS = ("summary", "peak", "timeline", "fragmentation", "leak", "oom", "diff", "schedule", "export")
 
 
 class _MemoryGroup(LazyGroup):

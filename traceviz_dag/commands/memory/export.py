@@ -44,9 +44,10 @@ def export(
 
         folder = real_path(output)
         folder.mkdir(parents=True, exist_ok=True)
-        for name, table in memory_tables(devices[0].snapshot, devices).items():
+        tables = memory_tables(devices[0].snapshot, devices)
+        for name, table in tables.items():
             sink = pa.BufferOutputStream()
             pq.write_table(table, sink)
             write_atomically(folder / f"{name}.parquet", sink.getvalue())
-        typer.echo(f"wrote 5 tables to {output}")
+        typer.echo(f"wrote {len(tables)} tables to {output}")
     end_partial(devices)

@@ -1,0 +1,111 @@
+"""``traceviz memory schedule``: activations in flight per stage, against what the schedule implies."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from traceviz_dag.analyze.memory.schedule import Model, StageMemory
+from traceviz_dag.commands.common.across import IterationOption, RunOption
+from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.common.output import ABSENT, milliseconds, print_json, print_table
+from traceviz_dag.commands.common.shown import iterations_of
+from traceviz_dag.commands.memory.common import mebibytes
+from traceviz_dag.errors import IncompleteError, NoEvidenceError, UsageError
+from traceviz_dag.pipeline.memory_schedule import RankMemory, memory_by_stage
+
+_GIB = 1 << 30
+
+
+def schedule(
+    run: RunOption = None,
+    iteration: IterationOption = None,
+    sequence: Annotated[int | None, typer.Option(min=1, help="Tokens of a sample, for the formula.")] = None,
+    hidden: Annotated[int | None, typer.Option(min=1, help="Hidden size, for the formula.")] = None,
+    heads: Annotated[int, typer.Option(min=1, help="Attention heads; matter with --stored-scores.")] = 1,
+    batch: Annotated[int, typer.Option(min=1, help="Samples of a micro-batch.")] = 1,
+    tensor: Annotated[int, typer.Option(min=1, help="Tensor-parallel size, with sequence parallelism.")] = 1,
+    stored_scores: Annotated[bool, typer.Option(help="Attention keeps its scores (no fused attention).")] = False,
+    recompute: Annotated[bool, typer.Option(help="Every layer is recomputed in full.")] = False,
+    gpu_gib: Annotated[float | None, typer.Option(min=0.1, help="Memory of a GPU, for the headroom.")] = None,
+    home: HomeOption = DEFAULT_HOME,
+    json: JsonOption = False,
+) -> None:
+    """Show how many micro-batches' activations each stage keeps, against what the schedule implies, and their bytes.
+
+    Needs an iteration with snapshots beside its traces, in a home that traceviz analyze filled. The clocks of snapshot
+    and trace are compared by the optimizer's steps; nothing is joined where they may be too far apart.
+    """
+    if (sequence is None) != (hidden is None):
+        raise UsageError("the formula takes both --sequence and --hidden")
+    model = None
+    if sequence is not None and hidden is not None:
+        model = Model(sequence, hidden, heads, batch, tensor, stored_scores, recompute)
+    answers, refused = [], []
+    with iterations_of(home, [], run, iteration) as shown:
+        for one in shown:
+            ranks = memory_by_stage(
+                one.lake, one.run, one.iteration, model, None if gpu_gib is None else int(gpu_gib * _GIB)
+            )
+            if not ranks:
+                continue
+            answers.append({"run": one.run, "iteration": one.iteration, "ranks": [rank.as_row() for rank in ranks]})
+            refused += [f"rank {rank.rank}: {rank.alignment.refusal}" for rank in ranks if rank.alignment.refusal]
+            if not json:
+                _print(f"{one.run} · iteration {one.iteration}", ranks)
+        if not answers:
+            raise NoEvidenceError("no iteration here has snapshots of GPU memory beside its traces")
+        if json:
+            print_json(answers)
+        if refused:
+            raise IncompleteError(f"not joined with the schedule: {'; '.join(refused[:5])}")
+
+
+def _print(title: str, ranks: list[RankMemory]) -> None:
+    rows = []
+    for one in ranks:
+        memory = one.memory
+        where = None
+        if memory and memory.peak_phase is not None:
+            where = f"{memory.peak_phase} of micro-batch {memory.peak_microbatch}, chunk {memory.peak_chunk}"
+        rows.append(
+            [
+                one.rank,
+                one.stage,
+                *_joined(memory),
+                mebibytes(one.formula_bytes),
+                mebibytes(one.peak_requested_bytes),
+                where,
+                mebibytes(one.headroom_bytes),
+                one.headroom_microbatches,
+                milliseconds(one.recompute_ns),
+                mebibytes(one.saved_bytes),
+                milliseconds(one.alignment.residue_ns),
+            ]
+        )
+    known = [any(row[place] not in (None, ABSENT) for row in rows) for place in range(len(_COLUMNS))]
+    told = [place for place in range(len(_COLUMNS)) if place < _ALWAYS or known[place]]
+    print_table(
+        f"{title}: activations in flight, bytes in MiB",
+        [_COLUMNS[place] for place in told],
+        [[row[place] for place in told] for row in rows],
+    )
+
+
+_COLUMNS = (
+    *("rank", "stage", "in flight", "by schedule", "in flight MiB", "chunk MiB", "layer MiB", "formula MiB"),
+    *("peak MiB", "peak in", "headroom MiB", "chunks that fit", "recompute ms", "saved a layer MiB"),
+    "clocks within ms",
+)
+"""Headings; a column of which nothing is known is left out."""
+
+_ALWAYS = 4
+"""Columns that are always shown."""
+
+
+def _joined(memory: StageMemory | None) -> list[object]:
+    if memory is None:
+        return [None] * 5
+    sizes = (memory.in_flight_bytes, memory.chunk_bytes, memory.layer_bytes)
+    return [memory.in_flight, memory.expected_in_flight, *map(mebibytes, sizes)]
