@@ -14,7 +14,8 @@ from tests.nsys_file import Export, small_export
 from traceviz_dag.classify.rules import load_rules
 from traceviz_dag.classify.topology.unite import unite
 from traceviz_dag.commands.main import app
-from traceviz_dag.errors import BadInputError
+from traceviz_dag.commands.nsys.app import _NsysGroup
+from traceviz_dag.errors import BadInputError, TracevizError
 from traceviz_dag.pipeline.formats.trace_format import RankTrace
 from traceviz_dag.pipeline.nsys.placement import place_exports
 from traceviz_dag.pipeline.ranks import analyse_rank
@@ -142,6 +143,76 @@ def test_an_export_that_logs_ahead_is_read_and_nothing_written_beside_it(tmp_pat
     result = CliRunner().invoke(app, arguments, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     assert [file.name for file in folder.iterdir()] == ["export.sqlite"]
+
+
+_OPTIONS = {
+    "search": ("*", "--parent", "*"),
+    "flops": ("*", "--flops", "9"),
+    "pace": ("*",),
+    "tree": ("--in-order",),
+    "nccl": ("--slow", "2"),
+    **dict.fromkeys(("viewer", "perfetto", "export-csv", "export-json"), ("--output", "{out}")),
+}
+"""Command → what follows the export; the others need nothing."""
+
+_KERNELS, _COPIES, _CALLS = (f"CUPTI_ACTIVITY_KIND_{name}" for name in ("KERNEL", "MEMCPY", "RUNTIME"))
+_TIMED = (_KERNELS, _COPIES, _CALLS, "NVTX_EVENTS")
+_HOSTILE = {
+    "no ranges, calls and names": f"DROP TABLE NVTX_EVENTS; DROP TABLE {_CALLS}; DROP TABLE StringIds",
+    "no operations": f"DELETE FROM {_KERNELS}; DELETE FROM {_COPIES}",
+    "no ends": "".join(f"UPDATE {name} SET end = NULL;" for name in (_KERNELS, _CALLS, "NVTX_EVENTS", "OSRT_API")),
+    "no lengths": "".join(f"UPDATE {name} SET end = start;" for name in _TIMED),
+    "text for numbers": f"UPDATE {_KERNELS} SET streamId = 'seven'",
+    "times of centuries": f"UPDATE {_KERNELS} SET start = {-(2**62) + 99}, end = {2**62 - 99}",
+    "large numbers": f"UPDATE {_COPIES} SET bytes = {2**63 - 2}, streamId = {2**63 - 2}; "
+    f"INSERT INTO {_COPIES} SELECT * FROM {_COPIES}; UPDATE {_CALLS} SET correlationId = {2**63 - 1}",
+    "no UTF-8": "UPDATE StringIds SET value = CAST(x'67ff80' AS TEXT); "
+    "UPDATE NVTX_EVENTS SET text = CAST(x'ff80' AS TEXT)",
+}
+_REFUSED = {"no operations", "text for numbers", "times of centuries"}
+
+
+@pytest.mark.parametrize("change", _HOSTILE)
+def test_every_command_answers_or_refuses_in_one_line(tmp_path, change):
+    export = small_export()
+    export.synchronization(30, 60, correlation=2, kind=3)
+    export.system_call(5, 9)
+    path = export.write(tmp_path / "export.sqlite")
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(_HOSTILE[change])
+    answered = 0
+    for name in set(_NsysGroup.places) - {"download"}:
+        more = [word.format(out=tmp_path / "out") for word in _OPTIONS.get(name, ())]
+        arguments = ["nsys", name, str(path), *([str(path)] if name == "diff" else []), *more]
+        if "--output" not in more:
+            arguments.append("--json")
+        result = CliRunner().invoke(app, [*arguments, "--home", str(tmp_path / "home")])
+        if result.exception is None:
+            answered += 1
+            if "--json" in arguments:
+                assert not {
+                    number for key, number in _numbers(json.loads(result.stdout)) if number < 0 and key in _SUMS
+                }
+        else:
+            assert isinstance(result.exception, TracevizError), (name, result.exception)
+            assert "\n" not in str(result.exception)
+    # Calls, ranges and tables are there without operations.
+    assert answered > 15 if change not in _REFUSED else answered <= 6
+
+
+_SUMS = {"total_ns", "busy_ns", "mean_ns", "bytes", "bytes_per_s", "count", "operations", "compute_ns", "idle_ns"}
+
+
+def _numbers(value, key=""):
+    """Every number of a document with the key that it stands under."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _numbers(inner, name)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _numbers(inner, key)
+    elif isinstance(value, int | float):
+        yield key, value
 
 
 def test_a_table_whose_name_is_not_utf_8_is_passed_over(tmp_path):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from traceviz_dag.analyze.nsys.activity import Activity, Clip
-from traceviz_dag.analyze.nsys.statistics import by_group
+from traceviz_dag.analyze.nsys.statistics import by_group, exact_sum
 from traceviz_dag.arrays import NONE, Int64, lookup
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.read.nsys.profile import NsysProfile
@@ -63,8 +63,8 @@ def copies(profile: NsysProfile, activity: Activity, window: Clip | None = None)
         first, length = rows[0], (mine.ends - mine.starts)[rows]
         size = mine.bytes[rows]
         known = size != MISSING
-        sizes, time = size[known], int(length[known].sum())
-        total = int(sizes.sum())
+        sizes, time = size[known], exact_sum(length[known])
+        total = exact_sum(sizes)
         found.append(
             CopyMeasures(
                 name=mine.names[mine.name[first]],
@@ -72,7 +72,7 @@ def copies(profile: NsysProfile, activity: Activity, window: Clip | None = None)
                 destination=_word(int(destination[first])),
                 synchronous=None if waits[first] == NONE else bool(waits[first]),
                 count=len(rows),
-                total_ns=int(length.sum()),
+                total_ns=exact_sum(length),
                 bytes=total if len(sizes) else None,
                 least_bytes=int(sizes.min()) if len(sizes) else None,
                 mean_bytes=total // len(sizes) if len(sizes) else None,

@@ -9,7 +9,7 @@ import numpy as np
 from traceviz_dag.analyze.intervals import Intervals, clip, intersect, measure, union
 from traceviz_dag.analyze.kernel_intervals import KINDS
 from traceviz_dag.analyze.nsys.activity import Activity, Clip, processes_of
-from traceviz_dag.analyze.nsys.statistics import by_group, quantile
+from traceviz_dag.analyze.nsys.statistics import by_group, exact_sum, quantile
 from traceviz_dag.analyze.nsys.tree import paths_within
 from traceviz_dag.arrays import NONE, Int64, lookup
 from traceviz_dag.classify.nsys.calls import ALL_TO_ALL_RANGES, RangeColumns, nccl_calls_of, operation_in_name
@@ -81,7 +81,7 @@ def communication(profile: NsysProfile, activity: Activity, window: Clip | None 
                 exposed_ns=busy - hidden,
                 mean_ns=int(whole.sum()) // len(whole) if len(whole) else None,
                 most_ns=int(whole.max()) if len(whole) else None,
-                bytes=int(sizes.sum()) if known else None,
+                bytes=exact_sum(sizes) if known else None,
             )
         )
     return sorted(found, key=lambda measures: (-measures.total_ns, measures.operation))

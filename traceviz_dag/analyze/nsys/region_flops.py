@@ -10,6 +10,7 @@ import numpy as np
 from traceviz_dag.analyze.intervals import Intervals
 from traceviz_dag.analyze.nsys.activity import Activity, Clip
 from traceviz_dag.analyze.nsys.projections import Projection, project
+from traceviz_dag.analyze.nsys.statistics import exact_sum
 from traceviz_dag.analyze.nsys.summary import busy_by_group
 from traceviz_dag.analyze.nsys.tree import launch_positions
 from traceviz_dag.arrays import NONE, Int64
@@ -118,7 +119,7 @@ def _told(profile: NsysProfile, projection: Projection, entries: Int64) -> tuple
     mine = (_roots(projection, entries) != NONE) & (flops != MISSING)
     if not mine.any():
         return None, "no matrix product inside has sizes: give --flops, or profile with emit_nvtx(record_shapes=True)"
-    return int(flops[mine].sum()), f"sizes of {int(mine.sum())} matrix products"
+    return exact_sum(flops[mine]), f"sizes of {int(mine.sum())} matrix products"
 
 
 def _busy(profile: NsysProfile, activity: Activity, projection: Projection, entries: Int64) -> int:

@@ -29,7 +29,7 @@ class Durations:
         if not len(values):
             return cls(0, 0, None, None, None, None, None)
         ordered = np.sort(values)
-        total = int(ordered.sum())
+        total = exact_sum(ordered)
         return cls(
             len(ordered),
             total,
@@ -39,6 +39,11 @@ class Durations:
             quantile(ordered, 90),
             int(ordered[-1]),
         )
+
+
+def exact_sum(values: Int64) -> int:
+    """The sum of up to 2^31 integers, also beyond 64 bits."""
+    return (int((values >> 32).sum()) << 32) + int((values & 0xFFFFFFFF).sum())
 
 
 def quantile(ordered: Int64, percent: int) -> int:

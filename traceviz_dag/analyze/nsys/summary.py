@@ -112,11 +112,12 @@ def metric_means(profile: NsysProfile, device: int, window: Clip) -> list[Metric
     rows = np.flatnonzero((metrics["device"] == device) & (time >= window.start_ns) & (time < window.end_ns))
     names = profile.names("metrics", "metric")
     codes, values = metrics.integers("metric")[rows], metrics.integers("value")[rows]
-    count, total = np.bincount(codes, minlength=len(names)), sums(values, codes, len(names))
+    count = np.bincount(codes, minlength=len(names))
+    total = np.bincount(codes, weights=values.astype(np.float64), minlength=len(names))
     most = np.full(len(names), np.iinfo(np.int64).min)
     np.maximum.at(most, codes, values)
     found = [
-        MetricMeasures(names[code], int(count[code]), int(total[code]) / int(count[code]), int(most[code]))
+        MetricMeasures(names[code], int(count[code]), float(total[code]) / int(count[code]), int(most[code]))
         for code in np.flatnonzero(count).tolist()
     ]
     return sorted(found, key=lambda measures: measures.metric)

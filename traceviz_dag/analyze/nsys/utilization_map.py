@@ -9,7 +9,6 @@ import numpy as np
 from traceviz_dag.analyze.intervals import measure_within, union
 from traceviz_dag.analyze.kernel_intervals import KINDS
 from traceviz_dag.analyze.nsys.activity import Activity, Clip
-from traceviz_dag.analyze.nsys.summary import sums
 from traceviz_dag.arrays import Int64
 from traceviz_dag.errors import UsageError
 from traceviz_dag.read.nsys.profile import NsysProfile
@@ -69,5 +68,6 @@ def metric_parts(profile: NsysProfile, device: int, metric: str, edges: Int64) -
     part = np.searchsorted(edges, rows.integers("time_ns")[mine], side="right") - 1
     inside = (part >= 0) & (part < len(edges) - 1)
     count = np.bincount(part[inside], minlength=len(edges) - 1)
-    total = sums(rows.integers("value")[mine][inside], part[inside], len(edges) - 1)
-    return [int(value) / int(number) if number else None for value, number in zip(total, count, strict=True)]
+    values = rows.integers("value")[mine][inside].astype(np.float64)
+    total = np.bincount(part[inside], weights=values, minlength=len(edges) - 1)
+    return [value / number if number else None for value, number in zip(total.tolist(), count.tolist(), strict=True)]

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from traceviz_dag.arrays import Int64
+from traceviz_dag.errors import BadInputError
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.read.limits import LAST_INSTANT_NS
 from traceviz_dag.read.nsys.nesting import DEEPEST, Launches, nest
@@ -25,6 +26,8 @@ from traceviz_dag.read.nsys.store import MemoryStore
 from traceviz_dag.read.nsys.strings import strings_of
 from traceviz_dag.read.nsys.synchronizations import contexts_of, read_synchronizations
 
+_DAY_NS = 86_400_000_000_000
+_LONGEST_NS = 12 * _DAY_NS
 _COUNTED = ("CUPTI_ACTIVITY_KIND_", "NVTX_EVENTS", "GPU_METRICS", "OSRT_API", "COMPOSITE_EVENTS")
 
 
@@ -73,6 +76,7 @@ def read_tables(path: Path, keep: Callable[[str, pa.Table], None]) -> NsysFacts:
         ranges = read_ranges(schema, span.last_ns or 0)
         # An end beyond all times is dirt, and covers nothing.
         span.add(_numbers(ranges, "start_ns"), _within(_numbers(ranges, "end_ns")))
+        span.check(schema)
         too_deep = _keep_ranges(ranges, launches, keep)
         del ranges
         if too_deep:
@@ -124,6 +128,13 @@ class _Span:
         if len(end_ns):
             last = int(end_ns.max())
             self.last_ns = last if self.last_ns is None else max(self.last_ns, last)
+
+    def check(self, schema: NsysSchema) -> None:
+        """Refuse times that no capture has: nothing could be added up over them."""
+        if self.first_ns is not None and self.last_ns is not None and self.last_ns - self.first_ns > _LONGEST_NS:
+            days = (self.last_ns - self.first_ns) // _DAY_NS
+            fault = f"its times span {days:,} days, more than a capture lasts"
+            raise BadInputError(schema.source.path, fault, "export the report again with a current version of nsys")
 
 
 def _within(end_ns: Int64) -> Int64:
