@@ -78,15 +78,22 @@ def main() -> int:
     versions = locked(LOCK.read_text(encoding="utf-8"))
     known = tomllib.loads(ADVISORIES.read_text(encoding="utf-8"))
     age = (datetime.date.today() - known["reviewed"]).days
-    faults = [*vulnerable(versions, known["advisory"]), *unlicensed(list(distributions()), list(versions))]
+    installed = list(distributions())
+    faults = [*vulnerable(versions, known["advisory"]), *unlicensed(installed, list(versions))]
     old = f"{ADVISORIES.name} was gone through {age} days ago; a release needs it younger than {MOST_DAYS} days"
     if age > MOST_DAYS and "--release" in sys.argv[1:]:
         faults.append(old)
     elif age > MOST_DAYS:
         print(f"warning: {old}")
+    if age < 0:
+        faults.append(f"{ADVISORIES.name} was gone through in the future, on {known['reviewed']}: correct the date")
+    absent = sorted(set(versions) - {canonicalize_name(each.metadata["Name"]) for each in installed})
+    licences = f"licences of {len(versions) - len(absent)} permitted"
+    if absent:
+        licences += f", of {', '.join(absent)} not seen, which are for other systems or interpreters"
     print(
         "\n".join(faults)
-        or f"{len(versions)} locked packages: licences permitted, none in {len(known['advisory'])} advisories"
+        or f"{len(versions)} locked packages: in none of {len(known['advisory'])} advisories; {licences}"
     )
     return 1 if faults else 0
 

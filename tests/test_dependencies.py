@@ -53,6 +53,14 @@ def test_copyleft_and_missing_licences_are_named(check):
     assert [line.split()[0] for line in lines] == ["bad", "none", "both"]
 
 
+def test_a_list_of_tomorrow_is_refused(check, tmp_path, monkeypatch, capsys):
+    ahead = tmp_path / "advisories.toml"
+    ahead.write_text(f"reviewed = {datetime.date.today() + datetime.timedelta(days=2)}\nadvisory = []\n")
+    monkeypatch.setattr(check, "ADVISORIES", ahead)
+    monkeypatch.setattr("sys.argv", ["dependencies.py"])
+    assert check.main() == 1 and "in the future" in capsys.readouterr().out
+
+
 def test_a_release_with_an_old_list_fails_and_anything_else_is_warned(check, tmp_path, monkeypatch, capsys):
     reviewed = datetime.date.today() - datetime.timedelta(days=31)
     old = tmp_path / "advisories.toml"

@@ -203,7 +203,10 @@ def test_only_listed_mirrors_are_allowed(server, monkeypatch):
         "https://huggingface.co.evil.test",
         "https://[",
         "file:///etc",
+        "https://evil.test\\@huggingface.co",
+        "https://someone@huggingface.co",
     ):
+        assert Wanted(endpoint=address).token() is False
         with pytest.raises(DownloadError, match="TRACEVIZ_HUB_ENDPOINTS"):
             check_endpoint(address)
     monkeypatch.setenv("TRACEVIZ_HUB_ENDPOINTS", f"https://mirror.test, {server.address}/")

@@ -55,6 +55,8 @@ _BLOCK_BYTES = 1 << 20
 _MOST_LISTED = 12
 _LONGEST_NAME = 200
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+# No user, no backslash, nothing that is escaped before the path: https://evil.test\@hub has two hosts, by who reads it.
+_PLAIN_ADDRESS = re.compile(r"(?i)https?://(?:[a-z0-9._\-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?(?:/[!-?A-\[\]-~]*)?")
 # With both httpx and requests behind it, the library's own base of network errors is re-exported there.
 _NETWORK_ERRORS: tuple[type[Exception], ...] = (huggingface_hub.errors.HTTPError, OSError)  # type: ignore[attr-defined]
 
@@ -354,9 +356,12 @@ def _target(folder: Path, repository: str, revision: str, name: str) -> Path:
 
 
 def _address(endpoint: str) -> tuple[str, str, int | None]:
-    """What makes two addresses the same server; a malformed one is like no other."""
+    """What makes two addresses the same server; one that programs may take apart differently is like no other."""
+    address = endpoint if "://" in endpoint else f"https://{endpoint}"
+    if not _PLAIN_ADDRESS.fullmatch(address):
+        return "", endpoint, None
     try:
-        split = urlsplit(endpoint if "://" in endpoint else f"https://{endpoint}")
+        split = urlsplit(address)
         port = split.port or {"https": 443, "http": 80}.get(split.scheme)
     except ValueError:
         return "", endpoint, None

@@ -127,20 +127,24 @@ const CHANGING = {
 };
 
 const server = http.createServer((request, response) => {
+  const answer = (status, body) => {
+    response.writeHead(status, {'Content-Type': 'application/x-protobuf', 'Content-Length': body.length});
+    response.end(body);
+  };
+  // A page of another origin can send requests to loopback too. A name of its own that it has pointed at loopback
+  // shows in Host; its origin shows in every POST, but not in the GET of a picture: that must not change anything.
+  const {host, origin, 'sec-fetch-site': site} = request.headers;
+  const own = host === `127.0.0.1:${server.address().port}` && origin === undefined && site === undefined;
+  const endpoints = {GET: READING, POST: CHANGING}[request.method];
+  const endpoint = own && endpoints && Object.hasOwn(endpoints, request.url) ? endpoints[request.url] : undefined;
+  if (!endpoint) {
+    // What it sends is not kept.
+    request.resume();
+    return answer(404, Buffer.alloc(0));
+  }
   const chunks = [];
   request.on('data', (chunk) => chunks.push(chunk));
   request.on('end', () => {
-    const answer = (status, body) => {
-      response.writeHead(status, {'Content-Type': 'application/x-protobuf', 'Content-Length': body.length});
-      response.end(body);
-    };
-    // A page of another origin can send requests to loopback too. A name of its own that it has pointed at loopback
-    // shows in Host; its origin shows in every POST, but not in the GET of a picture: that must not change anything.
-    const {host, origin, 'sec-fetch-site': site} = request.headers;
-    const own = host === `127.0.0.1:${server.address().port}` && origin === undefined && site === undefined;
-    const endpoints = {GET: READING, POST: CHANGING}[request.method];
-    const endpoint = own && endpoints && Object.hasOwn(endpoints, request.url) ? endpoints[request.url] : undefined;
-    if (!endpoint) return answer(404, Buffer.alloc(0));
     try {
       return answer(200, endpoint(Buffer.concat(chunks)));
     } catch (error) {
