@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from traceviz_dag.system.processes import WorkerDiedError, spread, spread_in_order
+from traceviz_dag.system.semaphores import name_semaphores, remove_orphaned_semaphores
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 
@@ -82,19 +84,25 @@ if __name__ == "__main__":
 
 def compute(_: int) -> None:
     """Holds the interpreter's lock in one long call, as a decoder does."""
+    begin()
     sum(range(10**11))
+
+
+def begin() -> None:
+    (Path(os.environ["BEGUN"]) / str(os.getpid())).touch()
 
 
 @pytest.mark.parametrize("work", ["sleep_long", "compute"])
 @pytest.mark.parametrize("whole", [False, True], ids=["main", "group"])
 def test_workers_end_with_the_process_that_started_them(tmp_path: Path, work: str, whole: bool):
-    script = tmp_path / "main.py"
+    script, begun = tmp_path / "main.py", tmp_path / "begun"
     script.write_text(MAIN.format(work=work))
+    begun.mkdir()
     mark = f"{os.getpid()}-{work}-{whole}"
-    environment = os.environ | {"MARK": mark, "PYTHONPATH": str(Path(__file__).parents[2])}
+    environment = os.environ | {"MARK": mark, "BEGUN": str(begun), "PYTHONPATH": str(Path(__file__).parents[2])}
     main = subprocess.Popen([sys.executable, str(script)], env=environment, start_new_session=True)
     deadline = time.monotonic() + 60
-    while len(processes_with(mark)) < 5 and time.monotonic() < deadline:
+    while len(list(begun.iterdir())) < 2 and time.monotonic() < deadline:
         time.sleep(0.1)
     assert len(processes_with(mark)) >= 5, "main, the server that workers fork from, its tracker and two workers"
     (os.killpg if whole else os.kill)(main.pid, signal.SIGKILL)
@@ -106,6 +114,18 @@ def test_workers_end_with_the_process_that_started_them(tmp_path: Path, work: st
     for process in left:
         os.kill(process, signal.SIGKILL)
     assert not left
+    # Where Python's own process for that was killed, too, the next command removes what they shared.
+    assert bool(semaphores_of(main.pid)) == whole
+    mine, context = os.getpid(), multiprocessing.get_context("spawn")
+    name_semaphores()
+    lock = context.Lock()
+    remove_orphaned_semaphores()
+    assert not semaphores_of(main.pid) and semaphores_of(mine)
+    del lock
+
+
+def semaphores_of(process: int) -> list[Path]:
+    return list(Path("/dev/shm").glob(f"sem.traceviz-*-{process}-*"))
 
 
 def told(process: int) -> str:
@@ -118,6 +138,7 @@ def told(process: int) -> str:
 
 
 def sleep_long(_: int) -> None:
+    begin()
     time.sleep(600)
 
 

@@ -6,6 +6,7 @@ A worker whose parent is killed would wait for its next task for ever, since it 
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import IO, TypeVar
 
 from traceviz_dag.errors import TracevizError
+from traceviz_dag.system.semaphores import name_semaphores
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -96,19 +98,28 @@ def end_with_parent() -> None:
     # A job in the background ignores interrupts; Dagster then ignores SIGTERM alike, and workers inherit that: a broken
     # pool would wait forever for workers that it has told to end.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if _libc is not None and os.getppid() != parent.pid:
-        # The parent here is the server that workers fork from, which ends with the process that started it. The
-        # system's signal also reaches a worker that is busy in a library. (It is sent when the starting *thread*
-        # ends, which in the server is the only one.)
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    with suppress(OSError):
+        _end_on_end_of_file(parent.sentinel)
 
     def watch(seconds: float | None = None) -> None:
         if multiprocessing.connection.wait([parent.sentinel], seconds):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    # It may have gone before the signal was asked for.
+    # It may have gone before its end was watched.
     watch(0)
     threading.Thread(target=watch, name="ends with its parent", daemon=True).start()
+
+
+def _end_on_end_of_file(pipe: int) -> None:
+    """Have the system kill this process when the other end of a pipe is closed, also while Python cannot run a thread.
+
+    The parent's death alone would not do: a worker's parent is the server that it forked from, which lives on for as
+    long as any of its workers does.
+    """
+    if sys.platform == "linux":
+        fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
 
 
 def end_children_with_me() -> None:
@@ -217,6 +228,7 @@ def _pool(
     count = min(workers, len(items))
     if not count:
         return
+    name_semaphores()
     with ProcessPoolExecutor(count, context, _begin, (start, arguments)) as pool, _ended_on_interrupt():
         futures: dict[Future[Result], int] = {pool.submit(work, item): number for number, item in items.items()}
         pending = set(futures)

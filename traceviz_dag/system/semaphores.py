@@ -1,0 +1,55 @@
+"""Semaphores of worker pools: what a kill of all processes at once leaves in shared memory, the next command removes.
+
+Python removes them by a process of its own, which lives a little longer than the others; where that one is killed with
+them, as out of memory or by a batch system, they would stay until the machine starts again.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import suppress
+from pathlib import Path
+
+_SHARED_MEMORY = Path("/dev/shm")
+_OURS = re.compile(r"sem\.traceviz-([0-9]+)-([0-9]+)-([0-9]+)-.*")
+"""The namespace of a process, its number there, and when it started."""
+
+
+def name_semaphores() -> None:
+    """Give the semaphores that this process makes from now on names that tell whose they are; Linux only."""
+    import multiprocessing
+
+    me = _identity(os.getpid())
+    settings = getattr(multiprocessing.current_process(), "_config", {})
+    if me is not None and "semprefix" in settings:
+        settings["semprefix"] = f"/traceviz-{_namespace()}-{os.getpid()}-{me}"
+
+
+def remove_orphaned_semaphores() -> None:
+    """Remove the semaphores of processes that are gone; those of other users and containers are left alone."""
+    try:
+        names = [path.name for path in _SHARED_MEMORY.iterdir()]
+    except OSError:
+        return
+    for name in names:
+        named = _OURS.fullmatch(name)
+        if named and named[1] == _namespace() and _identity(int(named[2])) != named[3]:
+            with suppress(OSError):
+                (_SHARED_MEMORY / name).unlink()
+
+
+def _namespace() -> str:
+    """The number of the namespace in which processes have their numbers."""
+    try:
+        return "".join(filter(str.isdigit, str(Path("/proc/self/ns/pid").readlink())))
+    except OSError:
+        return "0"
+
+
+def _identity(process: int) -> str | None:
+    """When a process started, in clock ticks since the boot; None where there is none of that number."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return None
