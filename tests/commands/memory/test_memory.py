@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import pickle
 import re
+from collections import Counter
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from tests.analyze.memory.plain_snapshots import loaded, requested_over_time
+from tests.analyze.memory.plain_snapshots import loaded, read_here, requested_over_time
+from traceviz_dag.analyze.memory.categories import CATEGORIES
+from traceviz_dag.analyze.memory.examination import examined
 from traceviz_dag.commands.main import app
 from traceviz_dag.errors import BadInputError, IncompleteError, NoEvidenceError, UsageError
+from traceviz_dag.show.memory.timeline import _segment_image
 from traceviz_dag.simulate.memory.allocator import Allocator, OutOfMemoryError
 from traceviz_dag.simulate.memory.stage import Stage, StageSettings, one_forward_one_backward
 from traceviz_dag.tables import TABLES
@@ -137,7 +141,29 @@ def test_the_export_holds_the_tables_and_a_page_without_a_network(snapshots, tmp
     text = page.read_text()
     assert f"{peak / MIB:,.2f} MiB requested" in text and "@@" not in text
     assert not re.search(r"(src|href)=|https?:|@import|url\(", text)
-    _run("export", snapshots["sound"], "--output", tmp_path / "peak.svg", fails=UsageError)
+    _run("export", snapshots["sound"], "--output", tmp_path / "peak.txt", fails=UsageError)
+
+
+def test_the_pictures_say_what_the_tables_say(snapshots, tmp_path):
+    told = json.loads(_run("summary", snapshots["sound"], "--json"))
+    path = tmp_path / "picture.svg"
+    _run("export", snapshots["sound"], "-o", path)
+    text = path.read_text()
+    for number in (told["peak_requested_bytes"], told["peak_reserved_bytes"]):
+        assert f"{number / MIB:,.2f}" in text
+    assert all(word in text for word in ("optimizer state", "activation", "backward", "communication buffer"))
+    _run("export", snapshots["sound"], "-o", path, "--picture", "segments")
+    text = path.read_text()
+    for name in ("inactive_bytes", "reserved_bytes", "largest_free_block_bytes"):
+        assert f"{told[name] / MIB:,.2f}" in text
+    plain = loaded(snapshots["sound"])
+    image, _, _ = _segment_image(examined(read_here(plain))[0])
+    shares = Counter(image.ravel().tolist())
+    free = shares[len(CATEGORIES)] / image.size
+    assert free == pytest.approx(told["inactive_bytes"] / told["reserved_bytes"], abs=0.01)
+    bare = tmp_path / "bare.pickle"
+    bare.write_bytes(pickle.dumps({**plain, "device_traces": []}))
+    _run("export", bare, "-o", path, fails=NoEvidenceError)
 
 
 def test_snapshots_that_tell_little_say_what_they_do_not_tell(snapshots, tmp_path):

@@ -10,15 +10,12 @@ from traceviz_dag.analyze.memory.examination import BEFORE, Examined
 from traceviz_dag.analyze.memory.roles import site_of
 from traceviz_dag.printable import printable
 from traceviz_dag.read.memory.snapshot import UNKNOWN
+from traceviz_dag.show.memory.colours import COLOUR, label
 
 NARROWEST = 0.0005
 """Bars below this share of the peak are left out; the page says how much that is."""
 
 _MIB = 1 << 20
-_COLOURS = {
-    **{"parameter": "#9db4c9", "gradient": "#e0a458", "optimizer_state": "#b3a1c9", "activation": "#8fbf9a"},
-    **{"input": "#c9c17a", "temporary": "#d98c8c", "communication_buffer": "#7fb8b8", "unknown": "#c9ccd1"},
-}
 
 
 @dataclass
@@ -46,8 +43,7 @@ def flame_graph_page(name: str, one: Examined) -> str:
     note = f"{lost[0] / _MIB:,.2f} MiB are in bars too narrow to draw" if lost[0] else "every bar is drawn"
     page = resources.files("traceviz_dag.show.memory").joinpath("flame_graph.html").read_text(encoding="utf-8")
     legend = "".join(
-        f'<span><i style="background:{_COLOURS[category]}"></i>{category.replace("_", " ")}</span>'
-        for category in root.below
+        f'<span><i style="background:{COLOUR[category]}"></i>{label(category)}</span>' for category in root.below
     )
     for mark, text in (
         ("@@TITLE@@", escape(printable(name))),
@@ -92,7 +88,7 @@ def _draw(node: _Node, left: float, depth: int, whole: int, bars: list[str], los
         facts = f"{below.bytes / _MIB:,.2f} MiB, {width:.1%} of the peak, {below.blocks:,} blocks"
         bars.append(
             f'<div class="bar" data-x="{left:.6f}" data-w="{width:.6f}" data-d="{depth}" title="{shown}&#10;{facts}" '
-            f'style="left:{left:.4%};width:{width:.4%};top:{depth * 20}px;background:{_COLOURS[below.category]}">'
+            f'style="left:{left:.4%};width:{width:.4%};top:{depth * 20}px;background:{COLOUR[below.category]}">'
             f"{shown}</div>"
         )
         deepest = max(deepest, _draw(below, left, depth + 1, whole, bars, lost))
