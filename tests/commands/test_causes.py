@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
@@ -254,6 +255,27 @@ def test_edits_of_records_are_rows_as_those_of_traces(records):
         (("--hide", "cp"), "no communication of dimension cp; there are dp, embedding, grad_norm, pp, tp, all"),
     ):
         assert ask("what-if", "--records", records, *words) == (2, "", said)
+
+
+def test_records_of_one_rank_tell_nothing_of_ranks_and_stages(records):
+    table = pq.read_table(records).to_pandas()
+    table["optype"] = table["optype"].astype(str)
+    apart = table["optype"].str.contains("send|recv|embedding")
+    alone = table[(table["dp_rank"] == 0) & (table["stage"] == 0) & ~apart & (table["step"] < 20)]
+    alone.to_parquet(records.parent / "trace-one.parquet")
+    meta = (records.parent / "meta-SE.yaml").read_text()
+    meta = meta.replace("dp_size: 32", "dp_size: 1").replace("pp_size: 2\n", "pp_size: 1\n", 1)
+    (records.parent / "meta-one.yaml").write_text(meta)
+    one = records.parent / "trace-one.parquet"
+    code, output, _ = ask("what-if", "--records", one, "--json")
+    assert code == 0 and not {"fix_rank", "equal_stages"} & {row["edit"] for row in json.loads(output)["rows"]}
+    for words, said in (
+        (("--fix-rank", 0), "rank 0 is the only one in the records, so nothing tells what is usual"),
+        (("--equal-stages",), "there is one pipeline stage, so there are none to even out"),
+    ):
+        code, output, line = ask("what-if", "--records", one, *words, "--hide", "dp", "--json")
+        assert (code, line) == (2, f"trace-one.parquet: {said}")
+        assert [row["edit"] for row in json.loads(output)["rows"]] == ["hide"]
 
 
 def test_records_that_are_off_are_one_line(records, tmp_path):

@@ -73,7 +73,7 @@ class RecordsWhatIf:
             ``predicted_step_ns``, ``gain_ns`` and the error bar.
 
         Raises:
-            NoEvidenceError: an edit asks for an order of work that cannot be made.
+            NoEvidenceError: an edit asks for an order of work that cannot be made, or the records tell nothing of it.
         """
         result = []
         for low in range(0, len(choices), _MOST_CASES):
@@ -85,9 +85,9 @@ class RecordsWhatIf:
         return result
 
     def standard(self) -> list[tuple[RecordsEdit]]:
-        """The usual edits."""
-        edits = [self.fix_rank(rank) for rank in self._suspects()]
-        edits += self.general()
+        """The usual edits, without those that the records tell nothing of."""
+        edits = [self.fix_rank(rank) for rank in (self._suspects() if len(self.ranks) > 1 else [])]
+        edits += [edit for edit in self.general() if edit.name != "equal_stages" or self._stages > 1]
         edits += [self.hide(dimension) for dimension in (*self.dimensions(), ALL_DIMENSIONS)]
         edits += [self.faster(dimension, FASTER) for dimension in self.dimensions()]
         return [(edit,) for edit in edits]
@@ -95,7 +95,7 @@ class RecordsWhatIf:
     def general(self) -> Iterator[RecordsEdit]:
         """The edits that name neither a rank nor a dimension."""
         work = self.work
-        yield RecordsEdit("equal_stages", lambda own: self._levelled(own, work.step))
+        yield RecordsEdit("equal_stages", self._equal_stages)
         yield RecordsEdit("no_jitter", lambda own: self._levelled(own, work.step, work.stage, work.chunk))
 
     def fix_rank(self, rank: int) -> RecordsEdit:
@@ -159,6 +159,8 @@ class RecordsWhatIf:
         return result
 
     def _fixed(self, own: Int64, rank: int) -> Int64:
+        if len(self.ranks) == 1:
+            raise NoEvidenceError(f"rank {rank} is the only one in the records, so nothing tells what is usual")
         number = self._whose[0]
         mine = (number >= 0) & (self.work.rank == rank)
         return np.where(mine, np.rint(own * self._factors[number]).astype(np.int64), own)
@@ -172,6 +174,15 @@ class RecordsWhatIf:
         total = int(self._lengths(self.work.own_ns[:, None], free=False).sum())
         order = [place for place in np.argsort(-excess).tolist() if excess[place] >= WORTH * total]
         return [int(ranks[place]) for place in order[:MOST_RANKS]]
+
+    @property
+    def _stages(self) -> int:
+        return len(np.unique(self.work.stage))
+
+    def _equal_stages(self, own: Int64) -> Int64:
+        if self._stages == 1:
+            raise NoEvidenceError("there is one pipeline stage, so there are none to even out")
+        return self._levelled(own, self.work.step)
 
     def _levelled(self, own: Int64, *alike: Int64) -> Int64:
         """Give forward and backward steps the mean of those that are alike, each direction for itself."""

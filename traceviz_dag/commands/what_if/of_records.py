@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,8 +68,10 @@ def _gains(what_if: RecordsWhatIf, wanted: Wanted) -> tuple[list[dict[str, Any]]
     try:
         rows, reason = what_if.predict(choices), None
     except NoEvidenceError as error:
-        reason = str(error)
-        rows = what_if.predict([each for each in choices if all(edit.change is None for edit in each)])
+        rows, reason = [], str(error)
+        for each in choices:
+            with suppress(NoEvidenceError):
+                rows += what_if.predict([each])
     work = what_if.work
     place = dict(
         zip(work.rank.tolist(), zip(work.data_parallel_rank.tolist(), work.stage.tolist(), strict=True), strict=True)
