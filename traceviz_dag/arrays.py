@@ -23,6 +23,12 @@ def lookup(table: Int64, codes: Int64, absent: int = NONE) -> Int64:
     return np.where(codes >= 0, table[codes], absent)
 
 
+def distinct(values: npt.NDArray[np.integer]) -> npt.NDArray[np.integer]:
+    """The distinct values, ascending; numpy's own way imports another package first, which takes longer than most."""
+    ordered = np.sort(values)
+    return ordered[np.append(True, ordered[1:] != ordered[:-1])] if len(ordered) else ordered
+
+
 def ranges(lows: Int64, highs: Int64) -> Int64:
     """All numbers from each low to below its high, one range behind the other."""
     lengths = highs - lows

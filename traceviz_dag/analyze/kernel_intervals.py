@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from traceviz_dag.analyze.intervals import Intervals
-from traceviz_dag.arrays import Int64
+from traceviz_dag.arrays import Int64, distinct
 from traceviz_dag.vocabulary import Dimension, Kind
 
 KINDS = tuple(kind.value for kind in Kind)
@@ -52,7 +52,7 @@ class KernelIntervals:
 
     def communication_dimensions(self) -> list[str]:
         """Name the dimensions that occur among the communication kernels, in the vocabulary's order."""
-        return [DIMENSIONS[code] for code in np.unique(self.dimension[self.communicates()])]
+        return [DIMENSIONS[code] for code in distinct(self.dimension[self.communicates()])]
 
     def take(self, rows: npt.NDArray[np.bool_] | npt.NDArray[np.integer]) -> KernelIntervals:
         """Return the kernels that a mask or an index array names."""

@@ -8,7 +8,7 @@ import webbrowser
 import pytest
 from typer.testing import CliRunner
 
-from tests.nsys_file import Export, global_tid, small_export
+from tests.nsys_file import Export, global_pid, global_tid, small_export
 from traceviz_dag.commands.main import app
 from traceviz_dag.errors import UsageError
 from traceviz_dag.read.nsys.products import product_flops
@@ -211,3 +211,24 @@ def test_help_groups_the_commands(tmp_path):
         < headings[3]
         < shown.index("viewer")
     )
+
+
+def test_copies_by_the_form_of_their_call_and_unknown_sizes(tmp_path):
+    export = small_export()
+    export.tables.pop("CUPTI_ACTIVITY_KIND_MEMCPY")
+    for number, (name, kind, size) in enumerate(
+        [("cudaMemcpyAsync_v3020", 1, 64), ("cudaMemcpy_v3020", 0, 32), ("cudaGraphLaunch_v10000", 1, -5)]
+    ):
+        export.call(number, number + 1, 50 + number, name=name)
+        copy = {"start": 100 * number, "end": 100 * number + 8, "deviceId": 0, "streamId": 7, "globalPid": global_pid()}
+        export.add(
+            "CUPTI_ACTIVITY_KIND_MEMCPY",
+            {**copy, "correlationId": 50 + number, "bytes": size, "copyKind": 1, "srcKind": kind, "dstKind": 2},
+        )
+    rows = answer("copies", export.write(tmp_path / "copies.sqlite"))
+    found = {(row["source"], row["asynchronous"]): (row["bytes"], row["bytes_per_s"]) for row in rows}
+    assert found == {
+        ("pinned", True): (64, 8 * 10**9),
+        ("pageable", False): (32, 4 * 10**9),
+        ("pinned", None): (None, None),
+    }

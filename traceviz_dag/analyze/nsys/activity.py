@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from traceviz_dag.analyze.intervals import Intervals
 from traceviz_dag.analyze.kernel_intervals import DIMENSIONS, KINDS, KernelIntervals
-from traceviz_dag.arrays import Bool, Int64
+from traceviz_dag.arrays import Bool, Int64, distinct
 from traceviz_dag.classify.rules import Rules
 from traceviz_dag.errors import UsageError
 from traceviz_dag.read.events import KERNEL, MISSING
@@ -151,7 +151,7 @@ def activities(profile: NsysProfile, rules: Rules, gpus: Sequence[int] = ()) -> 
 
 def processes_of(gpus: Iterable[Activity]) -> tuple[int, ...] | None:
     """The processes of some operations, ascending; None, which means all, where an operation does not tell its own."""
-    found = sorted({process for gpu in gpus for process in np.unique(gpu.process).tolist()})
+    found = sorted({process for gpu in gpus for process in distinct(gpu.process).tolist()})
     return None if MISSING in found else tuple(found)
 
 

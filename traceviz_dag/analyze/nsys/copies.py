@@ -6,16 +6,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceviz_dag.analyze.nsys.activity import Activity, Clip
+from traceviz_dag.analyze.nsys.activity import Activity, Clip, processes_of
 from traceviz_dag.analyze.nsys.statistics import by_group, exact_sum
 from traceviz_dag.arrays import NONE, Int64, lookup
-from traceviz_dag.read.events import MISSING
 from traceviz_dag.read.nsys.profile import NsysProfile
 
 _MEMORIES = ("pageable", "pinned", "device", "array", "managed", "device static", "managed static", "unknown")
 """Kinds of memory by CUDA's codes."""
 
-_SYNCHRONOUS = ("cudaMemcpy", "cudaMemset", "cuMemcpy", "cuMemset")
+_FOR_MEMORY = ("cudaMemcpy", "cudaMemset", "cuMemcpy", "cuMemset")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +23,8 @@ class CopyMeasures:
 
     Attributes:
         source, destination: kinds of memory; None where not stated, as of memory sets.
-        synchronous: launched by a call that waits for it, by the call's name; None where the launch is not recorded.
+        asynchronous: launched by a call with Async in its name, not by one without; None where the launch is not
+            recorded or is no call for memory, such as that of a graph.
         total_ns: sum of the durations.
         bytes: of those that state their size; None where none does. least_bytes, mean_bytes, most_bytes: of these.
         bytes_per_s: these bytes per second of their own durations; None without a time.
@@ -33,7 +33,7 @@ class CopyMeasures:
     name: str
     source: str | None
     destination: str | None
-    synchronous: bool | None
+    asynchronous: bool | None
     count: int
     total_ns: int
     bytes: int | None
@@ -56,13 +56,13 @@ def copies(profile: NsysProfile, activity: Activity, window: Clip | None = None)
     stated = profile.rows("operations", "source_memory", "destination_memory", of=[activity.device])
     place = stated.place(mine.row)
     source, destination = (stated.integers(f"{side}_memory")[place] for side in ("source", "destination"))
-    waits = _synchronous(profile, mine)
-    key = ((mine.name.astype(np.int64) * 32 + _code(source)) * 32 + _code(destination)) * 4 + waits + 1
+    form = _asynchronous(profile, mine)
+    key = ((mine.name.astype(np.int64) * 32 + _code(source)) * 32 + _code(destination)) * 4 + form + 1
     found = []
     for _, rows in by_group(key):
         first, length = rows[0], (mine.ends - mine.starts)[rows]
         size = mine.bytes[rows]
-        known = size != MISSING
+        known = size >= 0
         sizes, time = size[known], exact_sum(length[known])
         total = exact_sum(sizes)
         found.append(
@@ -70,7 +70,7 @@ def copies(profile: NsysProfile, activity: Activity, window: Clip | None = None)
                 name=mine.names[mine.name[first]],
                 source=_word(int(source[first])),
                 destination=_word(int(destination[first])),
-                synchronous=None if waits[first] == NONE else bool(waits[first]),
+                asynchronous=None if form[first] == NONE else bool(form[first]),
                 count=len(rows),
                 total_ns=exact_sum(length),
                 bytes=total if len(sizes) else None,
@@ -83,12 +83,12 @@ def copies(profile: NsysProfile, activity: Activity, window: Clip | None = None)
     return sorted(found, key=lambda one: (-one.total_ns, one.name))
 
 
-def _synchronous(profile: NsysProfile, activity: Activity) -> Int64:
-    """1 where the launching call waits, 0 where it does not, NONE where it is not recorded."""
+def _asynchronous(profile: NsysProfile, activity: Activity) -> Int64:
+    """1 where the launching call is an asynchronous one, 0 where it is not, NONE where nothing tells."""
     names = profile.names("calls", "name")
-    waits = np.array([name.startswith(_SYNCHRONOUS) and "Async" not in name for name in names], dtype=np.int64)
-    calls = profile.rows("calls", "name", of=np.unique(activity.process).tolist())
-    return lookup(waits, lookup(calls.integers("name"), calls.place(activity.launch)))
+    form = np.array(["Async" in name if name.startswith(_FOR_MEMORY) else NONE for name in names], dtype=np.int64)
+    calls = profile.rows("calls", "name", of=processes_of([activity]))
+    return lookup(form, lookup(calls.integers("name"), calls.place(activity.launch)))
 
 
 def _code(kind: Int64) -> Int64:

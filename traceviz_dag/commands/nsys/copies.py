@@ -17,10 +17,10 @@ def copies(
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
 ) -> None:
-    """Show memory copies and sets by kind: bytes, GB/s, sizes, kinds of memory, and whether their call waits for them.
+    """Show memory copies and sets by kind: bytes, GB/s, sizes, kinds of memory, and the form of the call.
 
-    Operations count where they start, whole. GB/s is 10^9 bytes per second of their own durations. A call without
-    Async in its name waits for its operation.
+    Operations count where they start, whole. GB/s is 10^9 bytes per second of their own durations. A call is
+    asynchronous if Async is in its name; a copy from or to pageable memory may hold the host up nevertheless.
     """
     given = opened(path, home, trim)
     rows = [
@@ -34,13 +34,13 @@ def copies(
     print_table(
         "Memory operations",
         [
-            *("GPU", "operation", "from", "to", "call waits", "count", "total ms", "bytes", "GB/s"),
+            *("GPU", "operation", "from", "to", "Async call", "count", "total ms", "bytes", "GB/s"),
             *("least", "mean", "most"),
         ],
         [
             [
                 *(row["device"], row["name"], row["source"], row["destination"]),
-                None if row["synchronous"] is None else "yes" if row["synchronous"] else "no",
+                None if row["asynchronous"] is None else "yes" if row["asynchronous"] else "no",
                 *(row["count"], milliseconds(row["total_ns"])),
                 None if row["bytes"] is None else f"{row['bytes']:,}",
                 None if row["bytes_per_s"] is None else f"{row['bytes_per_s'] / 1e9:,.3f}",

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import msgspec
-import numpy as np
 import typer
 
 from traceviz_dag.analyze.nsys.activity import activities
+from traceviz_dag.arrays import distinct
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import milliseconds, print_json, print_table
 from traceviz_dag.commands.nsys.common import ProfileArgument, binary, opened, seconds
@@ -40,8 +40,8 @@ def info(
             "kernels": int(part.kernel.sum()),
             "memory_operations": int((~part.kernel).sum()),
             "launched": int((part.launch[part.kernel] >= 0).sum()),
-            "processes": len(np.unique(part.process)),
-            "streams": len(np.unique(part.stream)),
+            "processes": len(distinct(part.process)),
+            "streams": len(distinct(part.stream)),
             "first_ns": int(part.starts.min()),
             "last_ns": int(part.ends.max()),
         }

@@ -171,7 +171,7 @@ def _gpus(schema: NsysSchema) -> tuple[dict[tuple[int, int], int], list[Gpu]]:
 
 def _gpu(row: Mapping[str, Any]) -> Gpu:
     """What one row says of a GPU; zero is how exports say that a number is not known."""
-    known = {name: value if value not in (MISSING, 0, "") else None for name, value in row.items()}
+    known = {name: (value if isinstance(value, str) or value > 0 else None) or None for name, value in row.items()}
     major, minor = row["major"], row["minor"]
     numbers = ("multiprocessors", "memory_bytes", "memory_bytes_per_s", "clock_hz")
     return Gpu(
