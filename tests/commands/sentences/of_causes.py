@@ -146,6 +146,15 @@ CAUSES = (
         r"\(table path_edges\)",
         _PATH,
     ),
+    Sentence(
+        r"(?P<v_unmatched>\d+) of (?P<v_kernels>\d+) communication kernels are not matched with all their members: "
+        r"(?P<v_faults>\d+ \w+(, \d+ \w+)*) \(table collectives\)",
+        f"""
+        WITH faults AS (SELECT fault, count(*) AS n FROM collectives {_HERE} AND fault IS NOT NULL GROUP BY fault)
+        SELECT (SELECT sum(n) FROM faults)::BIGINT AS unmatched,
+            (SELECT count(*) FROM collectives {_HERE}) AS kernels,
+            (SELECT string_agg(n || ' ' || fault, ', ' ORDER BY n DESC, fault) FROM faults) AS faults""",
+    ),
     Sentence(rf"{_PLACE} · no critical path", f"SELECT 1 AS one WHERE NOT EXISTS (FROM path_segments {_HERE})"),
     Sentence(
         rf"{_PLACE} · nothing can be predicted",

@@ -86,6 +86,7 @@ def _answer(iteration: StoredIteration) -> dict[str, Any]:
         "items": items.num_rows,
         "critical_items": sum(items["critical"].to_pylist()),
         "edges": _edges(iteration),
+        **_matched(iteration.table("collectives")),
         **_profiles(iteration, segments, PROFILED_BY),
         "critical_imbalance": _imbalance(iteration.table("critical_imbalance")),
         "legs": path_legs(segments),
@@ -144,12 +145,24 @@ def _edges(iteration: StoredIteration) -> list[dict[str, Any]]:
     return sorted(found, key=lambda row: -row["edges"])
 
 
+def _matched(collectives: pa.Table) -> dict[str, Any]:
+    """How many kernels communicate, and which of them are not matched with all their members, by fault."""
+    counted = collectives.group_by("fault").aggregate([([], "count_all")]).to_pylist()
+    faults = [{"fault": row["fault"], "kernels": row["count_all"]} for row in counted if row["fault"] is not None]
+    return {
+        "communication_kernels": collectives.num_rows,
+        "unmatched": sorted(faults, key=lambda row: (-row["kernels"], row["fault"])),
+    }
+
+
 def _print(iteration: StoredIteration, answer: dict[str, Any], limit: int) -> None:
     if answer["step_ns"] is None:
         typer.echo(f"\n{heading(iteration, 'no critical path')}")
         return
     typer.echo(f"\n{heading(iteration, _statement(answer))}")
     typer.echo(f"  {_critical(answer)}\n  {_seen(answer)}")
+    if answer["unmatched"]:
+        typer.echo(f"  {_unmatched(answer)}")
     for name, title in _TITLES.items():
         if name == "stage" and all(row[name] is None for row in answer[name]):
             continue
@@ -202,6 +215,16 @@ def _critical(answer: dict[str, Any]) -> str:
     return (
         f"{answer['critical_items']} of {answer['items']} items (micro-batches' steps by rank and phase, and the work "
         "outside them) are critical: their slack is within 1% of the step (table path_items)"
+    )
+
+
+def _unmatched(answer: dict[str, Any]) -> str:
+    """Of how many communications nothing tells for certain for whom they waited, and why."""
+    faults = ", ".join(f"{row['kernels']} {row['fault']}" for row in answer["unmatched"])
+    count = sum(row["kernels"] for row in answer["unmatched"])
+    return (
+        f"{count} of {answer['communication_kernels']} communication kernels are not matched with all their members: "
+        f"{faults} (table collectives)"
     )
 
 
