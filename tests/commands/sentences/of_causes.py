@@ -119,7 +119,7 @@ TITLES_OF_CAUSES = (
         "ORDER BY gain DESC, edit, coalesce(rank, -1), coalesce(dimension, 'None') LIMIT 1",
     ),
     Sentence(
-        "No usual edit would surely gain: every error bar holds 0",
+        "No usual edit would surely gain: no error bar is above 0",
         f"{_WHAT_IF} SELECT count(*) AS edits FROM edits HAVING count(*) FILTER (low > 0) = 0 AND count(*) > 0",
     ),
 )

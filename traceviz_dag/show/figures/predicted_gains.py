@@ -153,7 +153,7 @@ def _caption(
     none = f"no effect: {', '.join(idle)}" if idle else ""
     entries = [LegendEntry("gain", palette.HIDDEN)]
     if not all(_is_gain(row) for row in told if _changes(row)):
-        entries.append(LegendEntry("its error bar holds 0: it may be no gain", palette.COMPUTATION_ONLY))
+        entries.append(LegendEntry("its error bar is not above 0: it may be no gain", palette.COMPUTATION_ONLY))
     return Caption(
         title=_finding(told),
         facts=[
@@ -167,14 +167,15 @@ def _caption(
         warnings=[*lost_ranks(source), *steps_left_out(table)],
         legend=[LegendGroup("", entries)],
         footer="table what_if",
-        note=f"error bar: host as it was, and host free, widened by the replay's error ({error} of the step)",
+        note="error bar: host as it was and free, unmatched transfers in and out, widened by the replay's error "
+        f"({error} of the step)",
     )
 
 
 def _finding(told: Sequence[Mapping[str, Any]]) -> str:
     certain = [row for row in told if _is_gain(row)]
     if not certain:
-        return "No usual edit would surely gain: every error bar holds 0"
+        return "No usual edit would surely gain: no error bar is above 0"
     best = certain[0]
     steps = "the step" if best["steps"] == 1 else f"{best['steps']} steps"
     low, high = duration(best["gain_low_ns"]), duration(best["gain_high_ns"])
