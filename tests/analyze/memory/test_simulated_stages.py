@@ -92,6 +92,21 @@ def test_pending_frees_count_until_the_other_stream_is_done():
     )
 
 
+def test_steps_are_told_by_stacks_where_events_have_no_times_and_none_ended_before_the_first_event():
+    allocator = Allocator()
+    stage, one = _stage(StageSettings(), allocator)
+    snapshot = allocator.snapshot()
+    for event in snapshot["device_traces"][0]:
+        del event["time_us"]
+    timeless = examined(read_here(snapshot))[0]
+    assert (one.steps.evidence, timeless.steps.evidence) == ("annotation", "frames")
+    assert _at_peak(timeless) == +stage.truth.peak
+    assert len(timeless.steps) == len(one.steps) == 5
+    allocator = Allocator(most_events=300)
+    _, short = _stage(StageSettings(), allocator)
+    assert 0 < len(short.steps) < 5 and (short.steps.last >= 0).all()
+
+
 def test_a_leak_is_named_with_its_bytes_a_step_and_nothing_else_is():
     stage, one = _stage(StageSettings(leak_bytes=MIB), Allocator())
     found = leaks(one.replay, step_ends(one.replay, one.steps))

@@ -49,13 +49,10 @@ class Steps:
 
 def optimizer_steps(replay: Replay, roles: list[Role]) -> Steps:
     """Find the optimizer's steps: by annotations, else by call stacks of the optimizer between those of passes."""
-    spans = []
-    for one in replay.snapshot.annotations:
-        if _OPTIMIZER in one.name and one.end_us is not None and one.device in (replay.device, UNKNOWN):
-            first = UNKNOWN if one.start_us is None else replay.events_until(one.start_us - 1) + 1
-            spans.append((first, replay.events_until(one.end_us)))
+    named = [(first, last) for name, _, _, first, last in annotated_steps(replay) if _OPTIMIZER in name]
+    # The recording may name steps of which the ring has no event any more.
+    spans = sorted((first, last) for first, last in named if last >= max(first, 0))
     if spans:
-        spans.sort()
         return _steps(spans, StepEvidence.ANNOTATION)
     spans = _by_frames(replay, roles)
     return _steps(spans, StepEvidence.FRAMES if spans else StepEvidence.NONE)
@@ -64,16 +61,19 @@ def optimizer_steps(replay: Replay, roles: list[Role]) -> Steps:
 def step_names(replay: Replay) -> list[tuple[str, int, int]]:
     """Profiler steps that the recording names: (name, its first event, its last event)."""
     found = [
-        (one.name, replay.events_until(one.start_us - 1) + 1, replay.events_until(one.end_us))
-        for one in replay.snapshot.annotations
-        if one.name.startswith(_PROFILER) and one.end_us is not None and one.start_us is not None
+        (name, first, last)
+        for name, start, _, first, last in annotated_steps(replay)
+        if name.startswith(_PROFILER) and start is not None
     ]
     return sorted(found, key=lambda step: step[1])
 
 
 def annotated_steps(replay: Replay) -> list[tuple[str, int | None, int, int, int]]:
     """Steps of the optimizer and the profiler that the recording names: (name, start in microseconds of the epoch, end,
-    its first event, its last event); a start is None before the recording, and the first event then ``UNKNOWN``."""
+    its first event, its last event); a start is None before the recording, and the first event then ``UNKNOWN``. None
+    where events have no times."""
+    if (replay.time_us <= 0).any():
+        return []
     return [
         (
             one.name,

@@ -30,15 +30,19 @@ def main() -> None:
     _limit(resource.RLIMIT_CPU, _BASE_SECONDS + size // _BYTES_PER_SECOND)
     _limit(resource.RLIMIT_CORE, 0)
     gc.disable()
+    # Made before the memory is short.
+    no_memory = _header({"fault": _NO_MEMORY})
     try:
-        parts = encoded(sys.stdin.buffer.read())
-    except (NotPlainError, NotASnapshotError) as error:
-        parts = [_header({"fault": str(error)})]
+        try:
+            parts = encoded(sys.stdin.buffer.read())
+        except (NotPlainError, NotASnapshotError) as error:
+            parts = [_header({"fault": str(error)})]
+        for part in parts:
+            sys.stdout.buffer.write(part)
+        sys.stdout.buffer.flush()
     except (MemoryError, RecursionError):
-        parts = [_header({"fault": _NO_MEMORY})]
-    for part in parts:
-        sys.stdout.buffer.write(part)
-    sys.stdout.buffer.flush()
+        # What fills the memory is still there.
+        os.write(1, no_memory)
     os._exit(0)
 
 

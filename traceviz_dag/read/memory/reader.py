@@ -52,7 +52,11 @@ def read_snapshot(path: Path) -> Snapshot:
         BadInputError: it is missing, empty, cut off, no snapshot, or holds what no snapshot holds.
         OSError: it cannot be opened.
     """
-    with open_regular(path) as file:
+    try:
+        opened = open_regular(path)
+    except FileNotFoundError:
+        raise BadInputError(path, "no such file", "check the path") from None
+    with opened as file:
         begin = file.read(16)
         for magic, fault in _MAGIC:
             if begin.startswith(magic):
