@@ -66,7 +66,12 @@ def test_snapshots_of_all_ranks_are_stored_beside_their_kernels_and_are_the_trut
         assert rank.alignment.refusal is None and 0 < rank.alignment.residue_ns < 100_000
     told = json.loads(CliRunner().invoke(app, ["memory", "schedule", "--home", str(home), "--json"]).output)
     assert [row["in_flight"] for row in told[1]["ranks"]] == [rank.memory.in_flight for rank in joined]
-    assert "in flight" in CliRunner().invoke(app, ["memory", "schedule", "--home", str(home)]).output
+    picture = ["-o", str(tmp_path / "stages.svg"), "--iteration", "11", "--sequence", str(JOB.sequence)]
+    words = ["memory", "schedule", "--home", str(home), *picture, "--hidden", str(JOB.hidden)]
+    assert "in flight" in CliRunner().invoke(app, words).output
+    drawn = (tmp_path / "stages.svg").read_text()
+    assert f"{joined[0].memory.in_flight_bytes / (1 << 20):,.2f} MiB in {joined[0].memory.in_flight} chunks" in drawn
+    assert "2 of 2 ranks keep as many as their schedule implies" in drawn
 
     # One rank's snapshot is damaged, one is gone: the first costs its rank alone, the tables of the second stay.
     broken, gone = sorted((job / "iteration_11").glob("*.memory.pickle"))

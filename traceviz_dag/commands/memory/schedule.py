@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +15,11 @@ from traceviz_dag.commands.common.shown import iterations_of
 from traceviz_dag.commands.memory.common import mebibytes
 from traceviz_dag.errors import IncompleteError, NoEvidenceError, UsageError
 from traceviz_dag.pipeline.memory_schedule import RankMemory, memory_by_stage
+from traceviz_dag.system.paths import real_path
+from traceviz_dag.vocabulary import FIGURE_FORMATS
+
+if TYPE_CHECKING:
+    from traceviz_dag.pipeline.figures import LakeSource
 
 _GIB = 1 << 30
 
@@ -29,6 +35,12 @@ def schedule(
     stored_scores: Annotated[bool, typer.Option(help="Attention keeps its scores (no fused attention).")] = False,
     recompute: Annotated[bool, typer.Option(help="Every layer is recomputed in full.")] = False,
     gpu_gib: Annotated[float | None, typer.Option(min=0.1, help="Memory of a GPU, for the headroom.")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="Draw it, too: NAME.png, .svg or .pdf.", show_default=False, dir_okay=False
+        ),
+    ] = None,
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
 ) -> None:
@@ -39,6 +51,8 @@ def schedule(
     """
     if (sequence is None) != (hidden is None):
         raise UsageError("the formula takes both --sequence and --hidden")
+    if output is not None and output.suffix.lower().removeprefix(".") not in FIGURE_FORMATS:
+        raise UsageError(f"--output {output}: give a name that ends in .png, .svg or .pdf")
     model = None
     if sequence is not None and hidden is not None:
         model = Model(sequence, hidden, heads, batch, tensor, stored_scores, recompute)
@@ -52,6 +66,10 @@ def schedule(
                 continue
             answers.append({"run": one.run, "iteration": one.iteration, "ranks": [rank.as_row() for rank in ranks]})
             refused += [f"rank {rank.rank}: {rank.alignment.refusal}" for rank in ranks if rank.alignment.refusal]
+            if output is not None:
+                _draw(
+                    f"{one.run} · iteration {one.iteration}", ranks, output if len(shown) == 1 else _named(output, one)
+                )
             if not json:
                 _print(f"{one.run} · iteration {one.iteration}", ranks)
         if not answers:
@@ -60,6 +78,22 @@ def schedule(
             print_json(answers)
         if refused:
             raise IncompleteError(f"not joined with the schedule: {'; '.join(refused[:5])}")
+
+
+def _named(output: Path, one: LakeSource) -> Path:
+    """The file of one of several iterations."""
+    return output.with_stem(f"{output.stem}_{one.run}_{one.iteration}")
+
+
+def _draw(title: str, ranks: list[RankMemory], output: Path) -> None:
+    from traceviz_dag.show.memory.stages import draw_stage_memory
+    from traceviz_dag.show.page.rendering import encode
+    from traceviz_dag.system.whole_files import write_atomically
+
+    joined = [(one.rank, one.stage, one.memory) for one in ranks if one.memory is not None]
+    figure = draw_stage_memory(title, joined, ranks[0].formula_bytes)
+    if figure is not None:
+        write_atomically(real_path(output), encode(figure, output.suffix.lower().removeprefix(".")))
 
 
 def _print(title: str, ranks: list[RankMemory]) -> None:

@@ -85,7 +85,8 @@ def _draw(node: _Node, left: float, depth: int, whole: int, bars: list[str], los
             lost[0] += below.bytes
             continue
         shown = escape(printable(text))
-        facts = f"{below.bytes / _MIB:,.2f} MiB, {width:.1%} of the peak, {below.blocks:,} {'block' if below.blocks == 1 else 'blocks'}"
+        count = "1 block" if below.blocks == 1 else f"{below.blocks:,} blocks"
+        facts = f"{below.bytes / _MIB:,.2f} MiB, {width:.1%} of the peak, {count}"
         bars.append(
             f'<div class="bar" data-x="{left:.6f}" data-w="{width:.6f}" data-d="{depth}" title="{shown}&#10;{facts}" '
             f'style="left:{left:.4%};width:{width:.4%};top:{depth * 20}px;background:{COLOUR[below.category]}">'
