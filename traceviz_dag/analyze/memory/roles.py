@@ -25,13 +25,18 @@ class Role(StrEnum):
     FRAMELESS = "frameless"
 
 
-_OPTIMIZER_FILE = re.compile(r"(?:^|/)(?:torch/optim/|optimizers?/|\w*optim\w*\.py$)")
+_OPTIMIZER_LIBRARY = re.compile(
+    r"(?:^|/)(?:torch/optim/|megatron/core/optimizer/|(?:apex|transformer_engine)/.*optimizers/)"
+)
+_OPTIMIZER_FILE = re.compile(r"(?:^|/)\w*optim\w*\.py$")
+_OPTIMIZER_NAMES = frozenset({"step", "_step", "update", "init_state", "_init_state", "_init_group"})
+"""Of files of anyone: a script may be named for the optimizer that it uses, and be in every stack."""
 _NOT_OPTIMIZER = frozenset({"zero_grad", "zero_grad_buffer", "get_megatron_optimizer", "reload_model_params"})
 _COMMUNICATION_FILES = re.compile(
-    r"(?:^|/)(?:distributed_c10d|p2p_communication|tensor_parallel/mappings|_functional_collectives|fused_a2a)\.py$"
+    r"(?:^|/)(?:distributed_c10d|p2p_communication|tensor_parallel/mappings|_functional_collectives|fused_a2a|param_and_grad_buffer)\.py$"
 )
 _COMMUNICATION_CODE = re.compile(r"\bc10d::|ProcessGroup(?:NCCL|Wrapper)|ncclMemAlloc")
-_GRADIENT_BUFFER = re.compile(r"(?:^|/)param_and_grad_buffer\.py$|(?:^|/)grad_buffer\w*\.py$")
+_BUFFERS = re.compile(r"(?:^|/)param_and_grad_buffer\.py$")
 _INPUT_NAMES = frozenset({"get_batch", "get_batch_on_this_tp_rank", "get_batch_on_this_cp_rank", "get_data"})
 _INPUT_FILES = re.compile(r"(?:^|/)(?:torch/utils/data/|\w*data_?loader\w*\.py$|\w*data_iterator\w*\.py$)")
 _ENGINE = re.compile(r"torch::autograd::(?:python::Python)?Engine::|Backward\d+::apply|torch::autograd::AccumulateGrad")
@@ -49,8 +54,19 @@ _PLUMBING = frozenset({"<frozen", "contextlib.py", "runpy.py", "threading.py", "
 
 
 def roles_of(stacks: Stacks) -> list[Role]:
-    """The role of every stack."""
-    return [role_of(stacks.of(number)) for number in range(len(stacks))]
+    """The role of every stack.
+
+    Megatron-core allocates the buffers of parameters and of gradients in one function, the parameters' first: where two
+    of its lines allocate, the upper one makes parameters.
+    """
+    every = [stacks.of(number) for number in range(len(stacks))]
+    lines = [next((one.line for one in frames if _is_buffer(one)), None) for frames in every]
+    known = {line for line in lines if line is not None}
+    upper = min(known) if len(known) > 1 else None
+    return [
+        Role.CONSTRUCTION if line is not None and line == upper else role_of(frames)
+        for frames, line in zip(every, lines, strict=True)
+    ]
 
 
 def role_of(frames: Sequence[Frame]) -> Role:
@@ -61,7 +77,7 @@ def role_of(frames: Sequence[Frame]) -> Role:
     python = [frame for frame in frames if frame.is_python]
     code = [frame.name for frame in frames if not frame.is_python]
     zeroes = any(one.name.startswith("zero_grad") for one in python)
-    of_gradients = any(_GRADIENT_BUFFER.search(one.file) or "grad_buffer" in one.name for one in python)
+    of_gradients = any(_is_buffer(one) or "grad_buffer" in one.name for one in python)
     communicates = python and _COMMUNICATION_FILES.search(python[0].file)
     backward = any(map(_ENGINE.search, code)) or any(map(_is_backward, python))
     tried = (
@@ -70,7 +86,7 @@ def role_of(frames: Sequence[Frame]) -> Role:
         (Role.GRADIENT_BUFFER, of_gradients),
         (Role.COMMUNICATION, communicates or any(map(_COMMUNICATION_CODE.search, code))),
         (Role.INPUT, any(one.name in _INPUT_NAMES or _INPUT_FILES.search(one.file) for one in python)),
-        (Role.OPTIMIZER, any(_OPTIMIZER_FILE.search(one.file) and one.name not in _NOT_OPTIMIZER for one in python)),
+        (Role.OPTIMIZER, any(map(_is_optimizer, python))),
         (Role.RECOMPUTE, backward and _recomputes(python)),
         (Role.BACKWARD, backward),
         (Role.FORWARD, any(one.name in _FORWARD_NAMES for one in python)),
@@ -96,6 +112,16 @@ def python_text(frames: Sequence[Frame]) -> str:
     autograd node or C++ code where there are none."""
     python = [frame.text for frame in reversed(frames) if frame.is_python and frame.name not in _CALLING]
     return " › ".join(python) if python else site_of(frames)
+
+
+def _is_buffer(frame: Frame) -> bool:
+    return frame.name == "__init__" and _BUFFERS.search(frame.file) is not None
+
+
+def _is_optimizer(frame: Frame) -> bool:
+    if _OPTIMIZER_LIBRARY.search(frame.file):
+        return frame.name not in _NOT_OPTIMIZER
+    return frame.name in _OPTIMIZER_NAMES and _OPTIMIZER_FILE.search(frame.file) is not None
 
 
 def _is_backward(frame: Frame) -> bool:
