@@ -41,13 +41,13 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "nccl --slow": ("--slow", "2"),
     "copies": (),
     "launches": (),
-    "flops": ("warmup", "--flops", "1e12"),
+    "flops": ("*", "--flops", "1e12"),
     "tree": (),
     "tree --in-order": ("--in-order",),
     "ranges": (),
     "pace": ("aten::copy_",),
     "iterations": (),
-    "iterations --number": ("--number", "1"),
+    "iterations --number": ("--number", "0"),
     "calls": (),
     "stalls": (),
 }
@@ -55,6 +55,9 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 
 LIMITS = {"first read": 20.0, "one GPU": 1.0, "all GPUs": 2.0, "small": 0.3}
 """Processor seconds that a command may take: over a large export at first, then of one GPU or all; over a small one."""
+
+IMPORTS = "imports of others alone"
+"""What every command needs of other packages; it tells how busy the machine is."""
 
 MOST_GB, SMALL_MB = 1.7, 10
 """Memory of the first read of a large export; an export up to so large is small."""
@@ -144,7 +147,9 @@ def ours_of(export: Path, home: Path, rounds: int) -> dict[str, Run]:
     """The rows of our table: the first command, then each command on all GPUs and on one."""
     ours = [sys.executable, "-m", "traceviz_dag.commands.main", "nsys"]
     environment = {**os.environ, "TRACEVIZ_HOME": str(home)}
-    found = {"first read (overlap --gpu 0)": run([*ours, "overlap", str(export), *ONE_GPU], environment, 1)}
+    imports = [sys.executable, "-c", "import numpy, pyarrow, pyarrow.parquet, typer, typer._adapters, pydantic"]
+    found = {IMPORTS: run(imports, environment, 2 * rounds)}
+    found |= {"first read (overlap --gpu 0)": run([*ours, "overlap", str(export), *ONE_GPU], environment, 1)}
     for name, more in COMMANDS.items():
         command = [*ours, name.split()[0], str(export), *more]
         found[name] = run(command, environment, rounds)

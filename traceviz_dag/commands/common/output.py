@@ -19,6 +19,7 @@ import msgspec
 import typer
 
 from traceviz_dag.commands.common.columns import least_width, stacked, widths
+from traceviz_dag.commands.common.plain_table import plain_line, plain_table, plain_width
 from traceviz_dag.printable import printable, without_surrogates
 
 if TYPE_CHECKING:
@@ -98,14 +99,33 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
     cells = [
         [ABSENT if value is None else printable(str(value), lines=True) for value in row] for row in every[:MOST_ROWS]
     ]
+    more = f"{len(every) - MOST_ROWS} more rows; --json prints all" if len(every) > MOST_ROWS else ""
+    width = plain_width(_WIDTH)
+    text = None if width is None else _plain_text(title, columns, cells, numeric, more, width)
+    if text is not None:
+        sys.stdout.write(text)
+        return
     console = terminal(width=None if sys.stdout.isatty() or os.environ.get("COLUMNS") else _WIDTH)
     console.print(f"\n{title}", style="bold", markup=False, highlight=False)
     for block in stacked(columns, cells, numeric, console.width):
         names = [columns[place] for place in block]
         shown = [[row[place] for place in block] for row in cells]
         console.print(_table(names, shown, [numeric[place] for place in block], console.width))
-    if len(every) > MOST_ROWS:
-        console.print(f"{len(every) - MOST_ROWS} more rows; --json prints all")
+    if more:
+        console.print(more)
+
+
+def _plain_text(
+    title: str, columns: Sequence[str], cells: Sequence[Sequence[str]], numeric: Sequence[bool], more: str, width: int
+) -> str | None:
+    """What ``print_table`` prints where nothing is coloured and nothing must be broken; None elsewhere."""
+    parts = [plain_line(title, width)]
+    for block in stacked(columns, cells, numeric, width):
+        names, numbers = [columns[place] for place in block], [numeric[place] for place in block]
+        parts.append(plain_table(names, [[row[place] for place in block] for row in cells], numbers, width))
+    parts += [plain_line(more, width)] if more else []
+    whole = [part for part in parts if part is not None]
+    return "".join(["\n", *whole]) if len(whole) == len(parts) else None
 
 
 def _table(names: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[bool], width: int) -> Table:
