@@ -271,7 +271,7 @@ def test_records_of_one_rank_tell_nothing_of_ranks_and_stages(records):
     assert code == 0 and not {"fix_rank", "equal_stages"} & {row["edit"] for row in json.loads(output)["rows"]}
     for words, said in (
         (("--fix-rank", 0), "rank 0 is the only one in the records, so nothing tells what is usual"),
-        (("--equal-stages",), "there is one pipeline stage, so there are none to even out"),
+        (("--equal-stages",), "only one pipeline stage was recorded, so there are none to even out"),
     ):
         code, output, line = ask("what-if", "--records", one, *words, "--hide", "dp", "--json")
         assert (code, line) == (2, f"trace-one.parquet: {said}")

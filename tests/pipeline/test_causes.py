@@ -179,10 +179,10 @@ def test_hiding_communication_never_hides_waiting_for_a_slow_rank(tmp_path):
 
 def test_what_a_missing_rank_was_waited_for_is_no_transfer_and_no_sure_gain(tmp_path):
     """Of the messages with a stage that was not read, nothing tells the wait from the transfer."""
-    with analysed(small(pp=2, edges=Edges(missing_rank=1)), tmp_path) as iteration:
+    with analysed(small(pp=2, edges=Edges(missing_rank=0)), tmp_path) as iteration:
         (ranked,) = steps_of(iteration)
         path = iteration.table("path_segments").to_pylist()
-        rows = iteration.kernels(0, ("kernel_id", "kind", "dimension", "duration_ns")).to_pylist()
+        rows = iteration.kernels(1, ("kernel_id", "kind", "dimension", "duration_ns")).to_pylist()
     messages = {row["kernel_id"]: row["duration_ns"] for row in rows if row["dimension"] == "pp"}
     on_path = [row for row in path if row["kernel_id"] in messages and row["cause"] not in ("launch", "unexplained")]
     assert {row["cause"] for row in on_path} == {"unmatched"} and "transfer" not in {row["cause"] for row in path}
@@ -191,6 +191,9 @@ def test_what_a_missing_rank_was_waited_for_is_no_transfer_and_no_sure_gain(tmp_
     assert hidden.gain_ns == faster.gain_ns == 0 >= hidden.gain_low_ns
     assert 0 < faster.gain_high_ns < hidden.gain_high_ns
     assert hidden.gain_high_ns >= sum(row["duration_ns"] for row in on_path)
+    equal = next(edit for edit in what_if.general() if edit.name == "equal_stages")
+    with pytest.raises(NoEvidenceError, match="no rank of pipeline stage 0 was read"):
+        what_if.predict(equal)
 
 
 @pytest.mark.parametrize(
@@ -200,13 +203,13 @@ def test_what_a_missing_rank_was_waited_for_is_no_transfer_and_no_sure_gain(tmp_
             "one rank",
             {
                 "fix_rank": "rank 0 is the only one that was read, so nothing tells what is usual",
-                "equal_stages": "there is one pipeline stage, so there are none to even out",
+                "equal_stages": "only one pipeline stage was read, so there are none to even out",
                 "balanced_experts": "no all-to-alls tell of experts whose load differs",
             },
         ),
         (
             "data alone",
-            {"even_layers": "there is one pipeline stage", "fix_link": "no transfer without rank 0"},
+            {"even_layers": "only one pipeline stage was read", "fix_link": "no transfer without rank 0"},
         ),
         ("without stacks", {"even_layers": "layers are not known of every stage"}),
     ],

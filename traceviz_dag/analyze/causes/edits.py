@@ -207,8 +207,14 @@ class StepEdits:
     def _check_stages(self) -> None:
         if MISSING in self.stages:
             raise NoEvidenceError("the pipeline stages of the ranks are not known")
-        if len(set(self.stages)) == 1:
-            raise NoEvidenceError("there is one pipeline stage, so there are none to even out")
+        read = set(self.stages)
+        lost = sorted(set(range(max(read))) - read)
+        if lost:
+            raise NoEvidenceError(
+                f"no rank of pipeline stage {lost[0]} was read, so nothing tells the mean of all stages"
+            )
+        if len(read) == 1:
+            raise NoEvidenceError("only one pipeline stage was read, so there are none to even out")
 
     def _check_launches(self) -> None:
         if all((work.launch_ns == MISSING).all() for work in self.step.works):

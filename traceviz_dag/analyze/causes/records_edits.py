@@ -181,7 +181,7 @@ class RecordsWhatIf:
 
     def _equal_stages(self, own: Int64) -> Int64:
         if self._stages == 1:
-            raise NoEvidenceError("there is one pipeline stage, so there are none to even out")
+            raise NoEvidenceError("only one pipeline stage was recorded, so there are none to even out")
         return self._levelled(own, self.work.step)
 
     def _levelled(self, own: Int64, *alike: Int64) -> Int64:
