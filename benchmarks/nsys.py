@@ -187,10 +187,10 @@ def compared(ours: list[dict], theirs: list[dict]) -> list[str]:
 
 
 def limit_of(name: str, megabytes: float) -> float | None:
-    """Processor seconds that a command of our table may take; None for those that write files."""
+    """Processor seconds that a command of our table may take; None for those that write files, and for imports."""
     if name.startswith("first read"):
         return LIMITS["first read"] if megabytes > SMALL_MB else None
-    if name.split(maxsplit=1)[0] in WRITING:
+    if name == IMPORTS or name.split(maxsplit=1)[0] in WRITING:
         return None
     if megabytes <= SMALL_MB:
         return LIMITS["small"]
