@@ -21,17 +21,19 @@ from traceviz_dag.analyze.invariants import INVARIANT
 from traceviz_dag.analyze.pipelines.period_summary import PairVerdict, judge_pairs, period_summary
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.inputs import registered
+from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import parse_iteration_key
 from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES, StoredIteration, analyse_across_ranks, named_periods
+from traceviz_dag.pipeline.findings import iteration_findings
 from traceviz_dag.read.pairs_file import read_pairs_file
-from traceviz_dag.tables import PERIOD_PERCENTILES, TOPOLOGY_TABLES
+from traceviz_dag.tables import FINDINGS, PERIOD_PERCENTILES, TOPOLOGY_TABLES
 
 MATCHED, SOLVED, GATE = "communications_matched", "clocks_solved", "overlap_score_gate"
 
 MATCHED_LIMIT = 0.99
 """Share of communication kernels below which the check on matching warns."""
 
-_OF_RANKS = ("kernels", "microbatches", "overlap", "synchronizations")
+_OF_RANKS = ("kernels", "microbatches", "overlap", "synchronizations", "gpu_gaps")
 _DEPS = [
     *(dg.AssetDep(name, partition_mapping=ranks_of_iteration) for name in _OF_RANKS),
     *(dg.AssetDep(name) for name in TOPOLOGY_TABLES),
@@ -107,21 +109,28 @@ def across_ranks_assets(
     tables["periods"] = pa.concat_tables([tables["periods"], judged.periods])
     tables["period_percentiles"] = PERIOD_PERCENTILES.from_rows(period_summary(tables["periods"]))
     for name, table in tables.items():
-        written = lake.write(name, table, run=run, iteration=iteration)
-        yield dg.MaterializeResult(
-            asset_key=name,
-            metadata=written_metadata(written.rows, written.bytes, Path(written.path).as_uri()),
-            data_version=dg.DataVersion(written.digest),
-            tags={
-                MADE_OF_TAG: version,
-                **file_tags(lake, {name: written.digest}, run, iteration),
-            },
-        )
+        yield _written(lake, name, table, (run, iteration), version)
+    # Rules ask the tables as they are in the lake, as anybody can.
+    yield _written(lake, FINDINGS.name, iteration_findings(lake, run, iteration), (run, iteration), version)
     refresh_catalogue(context, lake)
     yield from _invariants(tables)
     yield _matched(tables["collectives"])
     yield _solved(tables["rank_clocks"])
     yield _gate(judged)
+
+
+def _written(lake: Lake, name: str, table: pa.Table, place: tuple[str, int], version: str) -> dg.MaterializeResult:
+    run, iteration = place
+    written = lake.write(name, table, run=run, iteration=iteration)
+    return dg.MaterializeResult(
+        asset_key=name,
+        metadata=written_metadata(written.rows, written.bytes, Path(written.path).as_uri()),
+        data_version=dg.DataVersion(written.digest),
+        tags={
+            MADE_OF_TAG: version,
+            **file_tags(lake, {name: written.digest}, run, iteration),
+        },
+    )
 
 
 def _named_pairs(config: PairsConfig, stored: StoredIteration, periods: pa.Table) -> _Judged:

@@ -1,4 +1,4 @@
-"""The page ``docs/accuracy.md``, which three benchmarks write: classification, predicted gains, waits of streams."""
+"""The page ``docs/accuracy.md``, of which four benchmarks write a part each."""
 
 from __future__ import annotations
 
@@ -11,6 +11,11 @@ PREDICTIONS = "## Predicted gains"
 
 WAITS = "## Waits between streams"
 """The heading at which the third part begins."""
+
+FINDINGS = "## Findings"
+"""The heading at which the last part begins."""
+
+_HEADINGS = (PREDICTIONS, WAITS, FINDINGS)
 
 
 def write_classification(text: str, page: Path = PAGE) -> None:
@@ -28,13 +33,18 @@ def write_waits(text: str, page: Path = PAGE) -> None:
     _write({**_parts(page), WAITS: text}, page)
 
 
+def write_findings(text: str, page: Path = PAGE) -> None:
+    """Replace the last part; the others stay."""
+    _write({**_parts(page), FINDINGS: text}, page)
+
+
 def _parts(page: Path) -> dict[str, str]:
     text = page.read_text() if page.exists() else ""
-    pieces = re.split(f"^({PREDICTIONS}|{WAITS})$", text, flags=re.MULTILINE)
+    pieces = re.split(f"^({'|'.join(_HEADINGS)})$", text, flags=re.MULTILINE)
     return {"": pieces[0], **dict(zip(pieces[1::2], pieces[2::2], strict=True))}
 
 
 def _write(parts: dict[str, str], page: Path) -> None:
     written = [parts[""].strip()]
-    written += [f"{heading}\n\n{parts[heading].strip()}" for heading in (PREDICTIONS, WAITS) if heading in parts]
+    written += [f"{heading}\n\n{parts[heading].strip()}" for heading in _HEADINGS if heading in parts]
     page.write_text("\n\n".join(written) + "\n")

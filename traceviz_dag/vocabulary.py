@@ -97,6 +97,31 @@ class SynchronizationEvidence(StrEnum):
     ORDER = "order"
 
 
+class HostWork(StrEnum):
+    """What a host does while its GPU waits to be given work, as far as the names of its rows tell."""
+
+    DATA_LOADING = "data_loading"
+    GARBAGE_COLLECTION = "garbage_collection"
+    COMPILATION = "compilation"
+    ALLOCATION = "allocation"
+    SYNCHRONISATION = "synchronisation"
+
+
+class FindingClass(StrEnum):
+    """Whether something is wrong, or a healthy cost could be lower."""
+
+    FAULT = "fault"
+    OPPORTUNITY = "opportunity"
+
+
+class Severity(StrEnum):
+    """How much a finding matters; ``not_looked_at`` says what could not be judged."""
+
+    FINDING = "finding"
+    NOTE = "note"
+    NOT_LOOKED_AT = "not_looked_at"
+
+
 class TraceStatus(StrEnum):
     """How the reading of one trace file ended."""
 

@@ -22,7 +22,7 @@ from traceviz_dag.definitions import ASSETS
 from traceviz_dag.lake.inputs import all_registered
 from traceviz_dag.lake.partition_keys import parse_rank_key, rank_key
 
-RANK_ASSETS = ("traces", "kernels", "microbatches", "synchronizations", "overlap")
+RANK_ASSETS = ("traces", "kernels", "microbatches", "synchronizations", "gpu_gaps", "overlap")
 TOPOLOGY_ASSETS = ("topology", "process_groups")
 ITERATION_ASSETS = ITERATION_TABLES
 PROFILE_ASSETS = ("nvtx_ranges",)

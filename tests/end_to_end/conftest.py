@@ -23,7 +23,7 @@ import pytest
 from assets.staleness import ITERATION_TABLES
 from traceviz_dag.orchestration.instance import open_instance
 
-RANK_ASSETS = ("traces", "kernels", "microbatches", "synchronizations", "overlap")
+RANK_ASSETS = ("traces", "kernels", "microbatches", "synchronizations", "gpu_gaps", "overlap")
 RANK_STEP = (*RANK_ASSETS, "nvtx_ranges")
 TOPOLOGY_ASSETS = ("topology", "process_groups")
 ITERATION_ASSETS = ITERATION_TABLES

@@ -16,6 +16,7 @@ import pyarrow as pa
 from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.kernel_intervals import codes
 from traceviz_dag.analyze.matching.communications import optional_integers
+from traceviz_dag.tables import RANK_SPEEDS
 
 SLOWER, SLOWER_THAN_FEW = 0.03, 0.05
 """How much longer than the median of its peers a rank takes for an item to count: the second one where it has fewer
@@ -29,19 +30,9 @@ LEAST_ITEMS = 0.8
 
 _FEW_PEERS = 3
 
-SLOW_RANKS = pa.schema(
-    [
-        *[("rank", pa.int64()), ("stage", pa.int64()), ("peers", pa.int64()), ("items", pa.int64())],
-        *[("slower_items", pa.float64()), ("ratio", pa.float64()), ("more_ns", pa.int64()), ("slow", pa.bool_())],
-    ]
-)
-"""A row a rank. peers: ranks of its stage beside it; items: that could be compared; slower_items: share of these in
-which it is slower; ratio: its time in all of them to that of the median peer; more_ns: the difference. The last four
-are NULL where nothing can be compared."""
-
 
 class SlowRank(TypedDict):
-    """A row of ``SLOW_RANKS``."""
+    """A row of the table ``rank_speeds``."""
 
     rank: int
     stage: int | None
@@ -61,7 +52,7 @@ def slow_ranks(work: pa.Table) -> pa.Table:
             time_ns. Ranks without a stage are peers of each other.
 
     Returns:
-        Rows of ``SLOW_RANKS``, the slowest first.
+        The table ``rank_speeds``, the slowest first.
     """
     rank, stage = optional_integers(work, "rank"), optional_integers(work, "stage")
     everyone, place = np.unique(rank, return_inverse=True)
@@ -147,6 +138,6 @@ def _table(
             pa.array(np.rint(own - usual).astype(np.int64), mask=unknown),
             pa.array((share >= LEAST_ITEMS) & (ratio >= 1 + least), mask=unknown),
         ],
-        schema=SLOW_RANKS,
+        schema=RANK_SPEEDS.schema,
     )
     return table.sort_by([("ratio", "descending"), ("rank", "ascending")])

@@ -28,6 +28,7 @@ from traceviz_dag.classify.phases.steps import MicrobatchSteps, ProfilerSteps, p
 from traceviz_dag.classify.rules import Rules
 from traceviz_dag.classify.synchronizations.table import synchronizations_table
 from traceviz_dag.read.events import KERNEL, MISSING, TraceEvents
+from traceviz_dag.read.host_tree import HostTree
 from traceviz_dag.tables import SYNCHRONIZATIONS
 from traceviz_dag.vocabulary import Dimension, Phase
 
@@ -41,12 +42,14 @@ class Classification:
         steps: forward and backward steps of micro-batches on the host.
         profiler_steps: the ProfilerStep annotations.
         synchronizations: table ``synchronizations``, all training steps of the file, by start.
+        calls: the host rows, nested; of a trace without a GPU, too.
     """
 
     kernels: pa.Table
     steps: MicrobatchSteps
     profiler_steps: ProfilerSteps
     synchronizations: pa.Table
+    calls: HostTree
 
 
 def classify(trace: TraceEvents, rules: Rules, groups: JobGroups, stage: int | None) -> Classification:
@@ -92,7 +95,7 @@ def classify(trace: TraceEvents, rules: Rules, groups: JobGroups, stage: int | N
     synchronizations = SYNCHRONIZATIONS.schema.empty_table()
     if on_gpu:
         synchronizations = synchronizations_table(trace, launches, profiler, np.argsort(order))
-    return Classification(kernels, places.steps, profiler, synchronizations)
+    return Classification(kernels, places.steps, profiler, synchronizations, tree)
 
 
 def _communications(

@@ -23,7 +23,7 @@ BAD_INPUT = 2
 _COMMANDS = (
     *("demo", "simulate", "analyze", "classify", "batch", "aggregate", "figures"),
     *("iterations", "topology", "overlap", "clocks", "waits", "pipelines", "periods"),
-    *("critical-path", "what-if", "gate"),
+    *("critical-path", "what-if", "findings", "statement", "gate"),
     *("accuracy", "sql", "dev", "doctor", "capture"),
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypedDict
 
 import pyarrow as pa
@@ -90,24 +91,64 @@ SELECT
 """
 
 
-COMPUTATION_SQL = f"""
+COMPUTATION_SQL = """
 SELECT
     rank, stage, step, phase, name,
     count(*) AS kernels,
     CAST(sum(duration_ns) AS BIGINT) AS time_ns
 FROM kernels
-WHERE run = $run AND iteration = $iteration AND kind = 'computation' AND {_COVERED}
+WHERE run = $run AND iteration = $iteration AND kind = 'computation' AND {covered}
 GROUP BY ALL
 ORDER BY rank, step, phase, name
 """
 
+STAGE_WORK_SQL = """
+WITH counted AS (
+    SELECT * FROM kernels
+    WHERE run = $run AND iteration = $iteration AND kind = 'computation' AND microbatch IS NOT NULL
+        AND stage IS NOT NULL AND {covered}
+),
+size AS (SELECT stage, count(DISTINCT (rank, step)) AS steps FROM counted GROUP BY stage)
+SELECT
+    stage, phase, name, grid_x, grid_y, grid_z,
+    any_value(steps) AS steps,
+    count(*) AS kernels,
+    CAST(sum(duration_ns) AS BIGINT) AS time_ns
+FROM counted JOIN size USING (stage)
+GROUP BY stage, phase, name, grid_x, grid_y, grid_z
+ORDER BY ALL
+"""
 
-def computation_by_kernel(lake: Lake, run: str, iteration: int) -> pa.Table:
+
+def stage_work(lake: Lake, run: str, iteration: int, ranks: Sequence[int]) -> pa.Table:
+    """The computation of micro-batches by stage, phase, kernel name and grid: what stages have in common.
+
+    Args:
+        ranks: those that are counted.
+
+    Returns:
+        Columns stage, phase, name, grid_x, grid_y, grid_z, steps (of the stage's ranks, together), kernels, time_ns
+        (a sum of durations).
+    """
+    sql = STAGE_WORK_SQL.format(covered=_one_of(ranks))
+    return lake.query_iteration(sql, run=run, iteration=iteration)
+
+
+def _one_of(ranks: Sequence[int]) -> str:
+    """The condition that a row is of one of some ranks."""
+    return f"list_contains([{', '.join(str(int(rank)) for rank in ranks)}]::BIGINT[], rank)"
+
+
+def computation_by_kernel(lake: Lake, run: str, iteration: int, ranks: Sequence[int] | None = None) -> pa.Table:
     """Each rank's computation by step, phase and kernel name: what ranks of one stage have in common.
+
+    Args:
+        ranks: those that are counted; by default those that the measures of the iteration cover.
 
     Columns: rank, stage, step, phase, name, kernels, time_ns (a sum of durations).
     """
-    return lake.query_iteration(COMPUTATION_SQL, run=run, iteration=iteration)
+    sql = COMPUTATION_SQL.format(covered=_COVERED if ranks is None else _one_of(ranks))
+    return lake.query_iteration(sql, run=run, iteration=iteration)
 
 
 def category_shares(lake: Lake, run: str, iteration: int) -> pa.Table:

@@ -34,6 +34,8 @@ from traceviz_dag.analyze.pipelines.named_pairs import (
 from traceviz_dag.analyze.pipelines.period_summary import period_summary
 from traceviz_dag.analyze.pipelines.periods import BUSY_COLUMNS, periods_table
 from traceviz_dag.analyze.pipelines.pipelines import pipelines_table
+from traceviz_dag.analyze.slow_ranks import slow_ranks
+from traceviz_dag.analyze.slow_stages import stage_speeds
 from traceviz_dag.analyze.stage_times import STAGE_COLUMNS, StageTimes, stage_times
 from traceviz_dag.analyze.step_time import WINDOW_COLUMNS, step_time
 from traceviz_dag.analyze.waits.blame import blame_matrix, late_ranks
@@ -48,9 +50,11 @@ from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.inputs import IterationInputs, registered_if_any
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.lake.partition_keys import iteration_key
+from traceviz_dag.lake.summaries import computation_by_kernel, stage_work
 from traceviz_dag.pipeline.causes import CAUSES_TABLES, causes_tables
 from traceviz_dag.pipeline.completeness import Completeness, stored_completeness
 from traceviz_dag.pipeline.discovery import inputs_below
+from traceviz_dag.pipeline.findings import iteration_findings
 from traceviz_dag.pipeline.iteration import rank_traces, read_topology, stored_topology
 from traceviz_dag.pipeline.ranks import read_events
 from traceviz_dag.pipeline.workers import IterationTask, analyse_ranks
@@ -59,6 +63,7 @@ from traceviz_dag.system.whole_files import scratch_folder
 from traceviz_dag.tables import (
     BLAME,
     EXPERT_LOADS,
+    FINDINGS,
     LATE_RANKS,
     LINKS,
     OVERLAP,
@@ -69,10 +74,11 @@ from traceviz_dag.tables import (
 )
 
 ACROSS_RANKS_TABLES = (
-    *("collectives", "rank_clocks", "late_ranks", "blame", "links", "expert_loads"),
-    *("pipelines", "periods", "period_percentiles", "messages", *CAUSES_TABLES),
+    *("collectives", "rank_clocks", "late_ranks", "blame", "links", "expert_loads", "rank_speeds", "stage_speeds"),
+    *("pipelines", "periods", "period_percentiles", "messages", *CAUSES_TABLES, "findings"),
 )
-"""The tables that this module makes, in the order in which they are made."""
+"""The tables across ranks, in the order in which they are made; ``pipeline.findings`` makes the last one of the others.
+"""
 
 _STEP_COLUMNS = (
     *("rank", "step", "chunk", "microbatch", "phase", "dimension", "order_in_rank", "host_start_ns"),
@@ -152,9 +158,11 @@ class StoredIteration:
         return step_time(self.lake.table("overlap", self.run, self.iteration).arrow(WINDOW_COLUMNS))
 
     def table(self, name: str) -> pa.Table:
-        """A table across ranks: as it is in the lake, else computed."""
+        """A table across ranks: as it is in the lake, else computed; findings from the other tables in the lake."""
         if self.lake.exists(name, run=self.run, iteration=self.iteration):
             return self.lake.table(name, self.run, self.iteration).arrow()
+        if name == FINDINGS.name:
+            return iteration_findings(self.lake, self.run, self.iteration)
         return self._computed[name]
 
     @cached_property
@@ -166,7 +174,7 @@ def analyse_across_ranks(iteration: StoredIteration) -> Mapping[str, pa.Table]:
     """Compute all tables across ranks of an iteration.
 
     Returns:
-        Table name → rows, for each of ``ACROSS_RANKS_TABLES``.
+        Table name → rows, for each of ``ACROSS_RANKS_TABLES`` but ``findings``.
 
     Raises:
         BadInputError: the iteration's ranks or topology are not in the lake.
@@ -182,19 +190,41 @@ def analyse_across_ranks(iteration: StoredIteration) -> Mapping[str, pa.Table]:
     )
     periods = periods_table(microbatches, topology, lambda rank: iteration.kernels(rank, BUSY_COLUMNS), iteration.ranks)
     messages = messages_table(matches)
+    links = link_speeds(collectives)
+    speeds = slow_ranks(computation_by_kernel(iteration.lake, iteration.run, iteration.iteration, iteration.ranks))
     return {
         "collectives": collectives,
         "rank_clocks": clocks,
         "late_ranks": LATE_RANKS.from_rows(late_ranks(collectives, iteration.step_ns)),
         "blame": BLAME.from_rows(blame_matrix(collectives)),
-        "links": LINKS.from_rows(link_speeds(collectives)),
+        "links": LINKS.from_rows(links),
         "expert_loads": EXPERT_LOADS.from_rows(expert_load(expert_exchanges(iteration, collectives))),
+        "rank_speeds": speeds,
+        "stage_speeds": _stage_speeds(iteration, speeds),
         "pipelines": pipelines_table(microbatches, topology),
         "periods": periods,
         "period_percentiles": PERIOD_PERCENTILES.from_rows(period_summary(periods)),
         "messages": messages,
-        **causes_tables(iteration, collectives, messages),
+        **causes_tables(iteration, collectives, messages, _suspected_links(links)),
     }
+
+
+def _suspected_links(links: pa.Table) -> list[int]:
+    """Ranks whose links are slow, or may be."""
+    told = pc.fill_null(links["slow"], True)
+    return sorted(set(links.filter(told)["rank"].to_pylist()))
+
+
+def _stage_speeds(iteration: StoredIteration, speeds: pa.Table) -> pa.Table:
+    """The table ``stage_speeds``, over the ranks that are not slow among their peers."""
+    slow = set(speeds.filter(pc.fill_null(speeds["slow"], False))["rank"].to_pylist())
+    counted = [rank for rank in iteration.ranks if rank not in slow]
+    of_stage: dict[int, tuple[int, ...]] = {}
+    for rank in counted:
+        stage = iteration.topology.stage_of(rank)[0]
+        if stage is not None:
+            of_stage[stage] = (*of_stage.get(stage, ()), rank)
+    return stage_speeds(stage_work(iteration.lake, iteration.run, iteration.iteration, counted), of_stage)
 
 
 def stored_stage_times(lake: Lake, run: str, iteration: int) -> StageTimes:

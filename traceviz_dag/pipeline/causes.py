@@ -78,11 +78,14 @@ class RankedStep:
     stages: tuple[int, ...]
 
 
-def causes_tables(source: Source, collectives: pa.Table, messages: pa.Table) -> Mapping[str, pa.Table]:
+def causes_tables(
+    source: Source, collectives: pa.Table, messages: pa.Table, slow_links: Sequence[int] = ()
+) -> Mapping[str, pa.Table]:
     """Compute the tables of an iteration's causes.
 
     Args:
         collectives, messages: its tables of that name.
+        slow_links: ranks whose links are, or may be, slow.
 
     Returns:
         Table name → rows, for each of ``CAUSES_TABLES``; where nothing can be said, ``what_if`` says why.
@@ -102,7 +105,7 @@ def causes_tables(source: Source, collectives: pa.Table, messages: pa.Table) -> 
         parts["path_segments"].append(path_segments(step, path, stages, number, modules.__getitem__))
         parts["path_items"].append(path_items(step, what_if.times, path, stages, number))
         parts["critical_imbalance"].append(critical_imbalance(step, what_if.times, path, number))
-        parts["what_if"].append(what_if_table(what_if.standard(), number))
+        parts["what_if"].append(what_if_table(what_if.standard(slow_links), number))
     return {
         table.name: pa.concat_tables([table.schema.empty_table(), *parts[table.name]]).unify_dictionaries()
         for table in (PATH_EDGES, PATH_SEGMENTS, PATH_ITEMS, CRITICAL_IMBALANCE, WHAT_IF)

@@ -35,7 +35,7 @@ class _TakenTrace(TraceStatusRow):
     steps: list[int] | None
 
 
-_ADDED_LATER = frozenset({"synchronizations"})
+_ADDED_LATER = frozenset({"synchronizations", "gpu_gaps"})
 """Tables of ranks that homes of older versions lack until they are analysed again."""
 
 

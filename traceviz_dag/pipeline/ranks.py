@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from traceviz_dag.analyze.gaps.gpu_gaps import gpu_gaps_table
 from traceviz_dag.analyze.microbatches import HostSteps, microbatches_table
 from traceviz_dag.analyze.overlap import overlap_table
 from traceviz_dag.classify.dimensions.communication import job_groups
@@ -26,7 +27,7 @@ from traceviz_dag.read.kineto.reader import EXPORT_AGAIN, told
 from traceviz_dag.tables import TRACES
 from traceviz_dag.vocabulary import Category, Dimension, Kind, Phase, TraceStatus
 
-RANK_TABLES = ("traces", "kernels", "microbatches", "synchronizations", "overlap")
+RANK_TABLES = ("traces", "kernels", "microbatches", "synchronizations", "gpu_gaps", "overlap")
 """The tables that every rank's trace becomes, in the order in which they are written."""
 
 _READINGS = 2
@@ -61,6 +62,9 @@ def _analyse_once(trace: RankTrace, topology: Topology, rules: Rules) -> Mapping
         "kernels": kernels,
         "microbatches": microbatches_table(kernels, _host_steps(classified, trace.step)),
         "synchronizations": rows_of_step(classified.synchronizations, trace.step),
+        "gpu_gaps": gpu_gaps_table(
+            events, classified.calls, classified.kernels if windows else kernels, windows, classified.synchronizations
+        ),
         "overlap": overlap_table(kernels, windows, classified.kernels),
     }
 

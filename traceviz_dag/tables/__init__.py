@@ -19,9 +19,12 @@ from traceviz_dag.tables.across_ranks import (
     PERIODS,
     PIPELINES,
     RANK_CLOCKS,
+    RANK_SPEEDS,
+    STAGE_SPEEDS,
 )
 from traceviz_dag.tables.causes import CRITICAL_IMBALANCE, MESSAGES, PATH_EDGES, PATH_ITEMS, PATH_SEGMENTS, WHAT_IF
 from traceviz_dag.tables.derived import DerivedTable, tables_of_others
+from traceviz_dag.tables.findings import FINDINGS
 from traceviz_dag.tables.iterations import ITERATIONS, NIGHT_DELTAS, NIGHTS, RUNS
 from traceviz_dag.tables.memory import (
     MEMORY_BLOCKS,
@@ -31,7 +34,7 @@ from traceviz_dag.tables.memory import (
     MEMORY_STACKS,
     MEMORY_STEPS,
 )
-from traceviz_dag.tables.ranks import KERNELS, MICROBATCHES, NVTX_RANGES, OVERLAP, SYNCHRONIZATIONS, TRACES
+from traceviz_dag.tables.ranks import GPU_GAPS, KERNELS, MICROBATCHES, NVTX_RANGES, OVERLAP, SYNCHRONIZATIONS, TRACES
 from traceviz_dag.tables.schema import BY_ITERATION, BY_RANK, PARTITION_COLUMNS, Column, Table
 from traceviz_dag.tables.topology import PROCESS_GROUPS, TOPOLOGY, TOPOLOGY_TABLES
 
@@ -42,6 +45,8 @@ __all__ = [
     "COLLECTIVES",
     "CRITICAL_IMBALANCE",
     "EXPERT_LOADS",
+    "FINDINGS",
+    "GPU_GAPS",
     "ITERATIONS",
     "KERNELS",
     "LATE_RANKS",
@@ -68,7 +73,9 @@ __all__ = [
     "PIPELINES",
     "PROCESS_GROUPS",
     "RANK_CLOCKS",
+    "RANK_SPEEDS",
     "RUNS",
+    "STAGE_SPEEDS",
     "SYNCHRONIZATIONS",
     "TABLES",
     "TOPOLOGY",
@@ -85,11 +92,13 @@ __all__ = [
 TABLES: dict[str, Table] = {
     table.name: table
     for table in (
-        *(RUNS, TRACES, TOPOLOGY, PROCESS_GROUPS, KERNELS, MICROBATCHES, SYNCHRONIZATIONS, OVERLAP, NVTX_RANGES),
+        *(RUNS, TRACES, TOPOLOGY, PROCESS_GROUPS, KERNELS, MICROBATCHES, SYNCHRONIZATIONS, GPU_GAPS, OVERLAP),
+        NVTX_RANGES,
         *(MEMORY_EVENTS, MEMORY_BLOCKS, MEMORY_SEGMENTS, MEMORY_STACKS, MEMORY_STEPS, MEMORY_PEAKS),
         ITERATIONS,
-        *(COLLECTIVES, RANK_CLOCKS, LATE_RANKS, BLAME, LINKS, EXPERT_LOADS, PIPELINES, PERIODS, PERIOD_PERCENTILES),
-        *(MESSAGES, PATH_EDGES, PATH_SEGMENTS, PATH_ITEMS, CRITICAL_IMBALANCE, WHAT_IF),
+        *(COLLECTIVES, RANK_CLOCKS, LATE_RANKS, BLAME, LINKS, EXPERT_LOADS, RANK_SPEEDS, STAGE_SPEEDS),
+        *(PIPELINES, PERIODS, PERIOD_PERCENTILES),
+        *(MESSAGES, PATH_EDGES, PATH_SEGMENTS, PATH_ITEMS, CRITICAL_IMBALANCE, WHAT_IF, FINDINGS),
         *(NIGHTS, NIGHT_DELTAS),
     )
 }

@@ -240,3 +240,40 @@ PERIOD_PERCENTILES = Table(
         Column("nothing_to_overlap", BOOLEAN, "No rank has measures, and each reason says that nothing could overlap."),
     ),
 )
+
+RANK_SPEEDS = Table(
+    "rank_speeds",
+    "One rank: how fast it computes, kernel by kernel, against the peers of its stage. This needs no clock.",
+    BY_ITERATION,
+    (
+        Column("rank", BIGINT, "The global rank."),
+        Column("stage", BIGINT, "Stage of the rank; NULL where the topology is unknown."),
+        Column("peers", BIGINT, "Ranks of its stage beside it."),
+        Column("items", BIGINT, "Kernel names by phase and step that all ranks of the stage ran equally often."),
+        Column("slower_items", DOUBLE, "Share of these in which it is slower than usual; NULL without items."),
+        Column("ratio", DOUBLE, "Its time in all of them to that of the median peer; NULL without items."),
+        Column("more_ns", BIGINT, "Its time less that of the median peer, ns; NULL without items."),
+        Column("slow", BOOLEAN, "Whether it is slow in nearly all of them; NULL without items."),
+    ),
+)
+
+STAGE_SPEEDS = Table(
+    "stage_speeds",
+    "A stage's computation in the micro-batches of a step, against the mean stage: what its excess consists of.",
+    BY_ITERATION,
+    (
+        Column("stage", BIGINT, "Position in the pipeline, from 0."),
+        Column("stages", BIGINT, "Stages of the job."),
+        Column("ranks", BIGINT, "Its ranks that are counted: those that are slow among their peers are left out."),
+        Column("rank", BIGINT, "Its rank, where it has only one; else NULL."),
+        Column("compute_ns", BIGINT, "Sum of its kernels in the micro-batches of a step, mean of its ranks, ns."),
+        Column("mean_ns", BIGINT, "The same, mean of all stages, ns."),
+        Column("more_work_ns", BIGINT, "Of compute_ns - mean_ns: it runs kernels that all stages run more often, ns."),
+        Column("own_work_ns", BIGINT, "Of it: it runs kernels that not all stages run, ns."),
+        Column("slower_ns", BIGINT, "Of it: its kernels take longer than the same of other stages, ns."),
+        Column(
+            "ratio", DOUBLE, "Time of kernels that all stages run, to what they take on the other stages; NULL without."
+        ),
+    ),
+)
+"""Kernels are the same where name, phase and grid are. The three parts add up to compute_ns - mean_ns."""

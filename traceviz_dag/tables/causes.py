@@ -119,10 +119,10 @@ WHAT_IF = Table(
         Column(
             "edit",
             TEXT,
-            "fix_rank, even_layers, equal_stages, no_jitter, no_pauses, balanced_experts, hide, faster or host_free; "
-            "NULL if refused.",
+            "fix_rank, fix_link, even_layers, equal_stages, no_jitter, no_pauses, balanced_experts, hide, faster or "
+            "host_free; NULL if refused.",
         ),
-        Column("rank", BIGINT, "The rank that is fixed; NULL for other edits."),
+        Column("rank", BIGINT, "The rank that is fixed, or whose links are; NULL for other edits."),
         Column("dimension", TEXT, "The dimension that is hidden or faster, or all; NULL for other edits."),
         Column("factor", DOUBLE, "How many times faster; NULL for other edits."),
         Column("step_ns", BIGINT, "The step as it was, ns: from its begin on the host to the end of its last kernel."),

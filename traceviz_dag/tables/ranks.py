@@ -191,6 +191,55 @@ SYNCHRONIZATIONS = Table(
     ),
 )
 
+GPU_GAPS = Table(
+    "gpu_gaps",
+    "A piece of a gap, a time in which a rank runs no computation kernel, split by what the GPU waited for.",
+    BY_RANK,
+    (
+        Column("device", TEXT, "gpu:N."),
+        Column("window_name", TEXT, "step (a ProfilerStep), else kernels; as in table overlap."),
+        Column("step", BIGINT, "Number of the ProfilerStep; NULL where the file has none."),
+        Column(
+            "start_ns",
+            BIGINT,
+            "End of the computation, or start of the operation, before it; else the window's start, ns.",
+        ),
+        Column("duration_ns", BIGINT, "To the start of the operation that ends it, or the window's end, ns."),
+        Column("kernel_id", BIGINT, "The kernel or memory operation that ends it; NULL at the window's end."),
+        Column("blocked_ns", BIGINT, "Of it: what this operation, or its launch, waited for still ran, ns."),
+        Column(
+            "starved_ns", BIGINT, "Of it, after that: until the host's call that launched the operation returned, ns."
+        ),
+        Column("unexplained_ns", BIGINT, "The rest, ns; the three add up to duration_ns."),
+        Column("producer_kernel_id", BIGINT, "Kernel or memory operation that blocked; NULL where nothing blocked."),
+        Column(
+            "producer_evidence",
+            DICTIONARY,
+            "recorded (a wait between streams), order (its stream, or the host's wait), or inferred (communication or "
+            "copy that ends just before the kernel starts, launched after it); NULL where nothing blocked.",
+        ),
+        Column("thread", BIGINT, "Thread of the launch; NULL without a launch row."),
+        Column("doing", DICTIONARY, "Host row or call that is open longest while starved; NULL where none is known."),
+        Column("doing_ns", BIGINT, "For how long of the starved time, ns."),
+        Column(
+            "host_work",
+            DICTIONARY,
+            "data_loading, garbage_collection, compilation, allocation or synchronisation, by the names of the rows "
+            "around doing; NULL where they tell none of these.",
+        ),
+        Column(
+            "caller", DICTIONARY, "The Python function around doing, those of torch left out; NULL without call stacks."
+        ),
+        Column("synchronization_id", BIGINT, "Last wait of the launching thread for the GPU that ended in the gap."),
+        Column(
+            "synchronization_caller",
+            DICTIONARY,
+            "The Python function around that wait, those of torch left out; else the operator.",
+        ),
+        Column("of_framework", BOOLEAN, "Whether Megatron's own code called it; NULL without one, or without stacks."),
+    ),
+)
+
 OVERLAP = Table(
     "overlap",
     "Rank × device × window × dimension: computation and communication as unions, hidden and exposed.",

@@ -43,7 +43,7 @@ _EDIT_WORDS = """
         WHEN 'equal_stages' THEN 'equal pipeline stages'
         WHEN 'no_jitter' THEN 'no jitter between micro-batches'
         WHEN 'no_pauses' THEN 'no pauses of hosts'
-        WHEN 'host_free' THEN 'no waiting for launches'
+        WHEN 'host_free' THEN 'a host that takes no time'
         WHEN 'balanced_experts' THEN 'evenly loaded experts'
     END
 """

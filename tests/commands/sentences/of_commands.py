@@ -119,6 +119,33 @@ SUMMARY = (
     ),
 )
 
+FOUND = (
+    Sentence(
+        r"(?P<b_more>the first (?P<v_shown>\d+) of )?(?P<v_findings>\d+) findings? and (?P<v_notes>\d+) notes? "
+        r"\(traceviz findings says what to do\):",
+        """
+        WITH told AS (SELECT severity FROM findings WHERE run = $run AND iteration = $iteration),
+        counted AS (
+            SELECT count(*) FILTER (severity = 'finding') AS graves, count(*) FILTER (severity = 'note') AS notes
+            FROM told
+        )
+        SELECT graves AS findings, notes, graves > 3 AS more, 3 AS shown FROM counted WHERE graves > 0""",
+    ),
+    Sentence(
+        r"no finding, (?P<v_notes>\d+) notes? \(traceviz findings\)",
+        """
+        SELECT count(*) FILTER (severity = 'note') AS notes FROM findings
+        WHERE run = $run AND iteration = $iteration HAVING count(*) FILTER (severity = 'finding') = 0""",
+    ),
+    Sentence(
+        r"(?P<k_number>\d+)\. (?P<v_class>\w+) · (?P<v_rule>\w+): (?P<v_statement>.+)",
+        """
+        SELECT class, rule, statement FROM findings
+        WHERE run = $run AND iteration = $iteration AND severity = 'finding' AND finding = $number - 1""",
+    ),
+)
+# What a statement says is held against its own query in test_findings.py.
+
 STAGES = (
     Sentence(
         rf"{_OF}no stage stands out: stage (?P<v_stage>\d+) computes longest, (?P<v_ns>{MS}) a micro-batch, "
@@ -398,7 +425,7 @@ MISSING = (
     ),
 )
 
-SENTENCES = (*MISSING, *SUMMARY, *STAGES, *PIPELINES, *PERIODS, *DOCTOR, *CLOCKS, *FIGURES)
+SENTENCES = (*MISSING, *SUMMARY, *FOUND, *STAGES, *PIPELINES, *PERIODS, *DOCTOR, *CLOCKS, *FIGURES)
 
 TABLES = (
     PrintedTable(

@@ -43,8 +43,14 @@ class StepEdits:
         """Per rank and kernel, by how much the host paused before its launch."""
         return pauses(self.step.works)
 
+    @cached_property
+    def _begins(self) -> list[int]:
+        """Per rank, how long after the first rank it begins its step, ns."""
+        return [int(mine.section_ns[0]) for mine in self.step.times()]
+
     def fix_rank(self, times: AllTimes, rank: int) -> AllTimes:
-        """Give a rank's kernels the times that the same kernels take on its peers, and take its host's pauses away.
+        """Give a rank's kernels the times that the same kernels take on its peers, take its host's pauses away, and let
+        it begin its step when the others usually do.
 
         Raises:
             ValueError: no such rank.
@@ -59,7 +65,20 @@ class StepEdits:
         factor = np.where(own, usual.factor(place, work.kernels.signature), 1.0)
         result = list(times)
         result[place] = _without_pauses(work, _scaled(mine, factor), self.pauses[place])
+        late = self.late_begin(place)
+        if late:
+            section = result[place].section_ns.copy()
+            section[0] -= late
+            result[place] = replace(result[place], section_ns=section)
         return tuple(result)
+
+    def late_begin(self, place: int) -> int:
+        """By how much a rank begins its step later than the median of the others that it can be compared with, ns."""
+        together, begins = self.step.together, self._begins
+        others = sorted(
+            begin for other, begin in enumerate(begins) if other != place and together[other] == together[place]
+        )
+        return max(begins[place] - others[(len(others) - 1) // 2], 0) if others else 0
 
     def fix_link(self, times: AllTimes, rank: int) -> AllTimes:
         """Give what a rank transfers the time that like transfers without it take, where that is shorter.
@@ -189,20 +208,21 @@ class StepEdits:
         return balanced_experts(self.step, times, self._shortest(times))
 
     def host_free(self, times: AllTimes) -> AllTimes:
-        """Let no kernel wait for its launch: as if whole steps were captured in CUDA graphs.
+        """Let the host take no time, as if whole steps were captured in CUDA graphs. It still waits for the GPU.
 
         Raises:
             NoEvidenceError: no launches are known.
         """
         self._check_launches()
-        return tuple(
-            replace(
-                mine,
-                lag_ns=np.minimum(mine.lag_ns, 0),
-                launch_ns=np.full_like(mine.launch_ns, MISSING),
-            )
-            for mine in times
-        )
+        result = []
+        for mine in times:
+            section = np.zeros_like(mine.section_ns)
+            # When a rank begins is not the step's own doing.
+            section[:1] = mine.section_ns[:1]
+            lag, launch = np.minimum(mine.lag_ns, 0), np.full_like(mine.launch_ns, MISSING)
+            end = min(mine.host_end_ns, 0)
+            result.append(replace(mine, lag_ns=lag, launch_ns=launch, section_ns=section, host_end_ns=end))
+        return tuple(result)
 
     def _check_stages(self) -> None:
         if MISSING in self.stages:

@@ -130,7 +130,7 @@ def named_edit(row: Mapping[str, Any]) -> str:
         "equal_stages": "equal pipeline stages",
         "no_jitter": "no jitter between micro-batches",
         "no_pauses": "no pauses of hosts",
-        "host_free": "no waiting for launches",
+        "host_free": "a host that takes no time",
         "balanced_experts": "evenly loaded experts",
         "microbatches": _named_order(row),
         "schedule": _named_order(row),

@@ -1,8 +1,9 @@
 """What single edits of a step would gain: the replay's prediction with its error bar.
 
 T' = T + replay(edit) - replay(no edit). With the measured lags the replay without an edit is T itself. The other end of
-the error bar is the same without launches and lags, as if the host were free; both are widened by the share of the step
-that the replay without lags does not explain. Gains are ceilings, and those of several edits do not add up.
+the error bar is the same without launches and lags, as if the host were free, with what the edit saves by changing the
+host itself; both are widened by the share of the step that the replay without lags does not explain. Gains are
+ceilings, and those of several edits do not add up.
 """
 
 from __future__ import annotations
@@ -113,14 +114,27 @@ class WhatIf:
             change = change.merged(edit.change or Change())
         free_times = without_lags(times)
         gain = self.step_ns - self._length(times)
-        free = self._free_step_ns - self._length(free_times)
+        free = self._free_step_ns - self._length(free_times) + self._of_host(times, gain)
         error, microbatches = self._free_step_ns / self.step_ns - 1 if self.step_ns else 0.0, None
         if change != Change():
             later, order_error, microbatches = self._reordered(times, change)
             gain -= later
             free -= self._reordered(free_times, change)[0]
             error = max(error, order_error, key=abs)
-        return Prediction(edits, self.step_ns, gain, *error_bar(gain, free, error), error, microbatches)
+        low, high = error_bar(gain, free, error)
+        # No step becomes shorter by more than itself.
+        return Prediction(edits, self.step_ns, gain, low, min(high, self.step_ns), error, microbatches)
+
+    def _of_host(self, times: AllTimes, gain: int) -> int:
+        """What of a gain is there because the host does something else: a free host would not show it."""
+        as_was = tuple(
+            replace(mine, duration_ns=edited.duration_ns) for mine, edited in zip(self.times, times, strict=True)
+        )
+        same = all(
+            mine.launch_ns is edited.launch_ns and mine.section_ns is edited.section_ns and mine.lag_ns is edited.lag_ns
+            for mine, edited in zip(self.times, times, strict=True)
+        )
+        return 0 if same else gain - (self.step_ns - self._length(as_was))
 
     def reorder(self, change: Change) -> Edit:
         """Another number of micro-batches, or another schedule."""
@@ -166,10 +180,15 @@ class WhatIf:
         for name in ("even_layers", "equal_stages", "no_jitter", "no_pauses", "host_free", "balanced_experts"):
             yield Edit(name, getattr(self.edits, name))
 
-    def standard(self) -> list[Prediction]:
-        """What the usual edits would gain, the largest gain first; without those that the step tells nothing of."""
+    def standard(self, slow_links: Sequence[int] = ()) -> list[Prediction]:
+        """What the usual edits would gain, the largest gain first; without those that the step tells nothing of.
+
+        Args:
+            slow_links: ranks whose links are, or may be, slow.
+        """
         dimensions = self.dimensions()
         edits = [*map(self.fix_rank, self._suspects()), *self.general()]
+        edits += [self.fix_link(rank) for rank in slow_links if rank in self.step.ranks]
         edits += [self.hide(dimension) for dimension in (*dimensions, *([ALL_DIMENSIONS] if dimensions else []))]
         edits += [self.faster(dimension, FASTER) for dimension in dimensions]
         found = []
@@ -199,12 +218,13 @@ class WhatIf:
         return self.step.step_ns(self.step.replay(times))
 
     def _suspects(self) -> list[int]:
-        """Ranks whose own work takes longer than that of their peers, or whose host pauses; the worst first."""
+        """Ranks whose work takes longer than that of their peers, whose host pauses or that begin late; worst first."""
         usual = Usual(self.step.works, self.times, self.edits.stages)
         excess = []
         for place, (work, times) in enumerate(zip(self.step.works, self.times, strict=True)):
             own = own_work(work)
             slower = times.duration_ns[own] * (1 - usual.factor(place, work.kernels.signature[own]))
-            excess.append(float(slower.sum()) + float(self.edits.pauses[place].sum()))
+            late = self.edits.late_begin(place)
+            excess.append(float(slower.sum()) + float(self.edits.pauses[place].sum()) + late)
         order = sorted(range(len(excess)), key=lambda place: -excess[place])
         return [self.step.ranks[place] for place in order[:MOST_RANKS] if excess[place] >= WORTH * self.step_ns]

@@ -7,6 +7,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from traceviz_dag.analyze.causes.medians import lower_medians
 from traceviz_dag.analyze.clocks.robust import grouped_quantile
 from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.kernel_intervals import codes
@@ -43,10 +44,14 @@ def link_speeds(collectives: pa.Table) -> pa.Table:
         return pa.table({name: pa.array([], each) for name, each in _SPEED_COLUMNS.items()})
     dimension, scope = codes(rows, "dimension")[0], codes(rows, "scope")[0]
     _, kind = number_groups(dimension, codes(rows, "operation")[0], scope, size)
-    usual = grouped_quantile(transfer.astype(np.float64), kind, int(kind.max()) + 1, 0.5)
     # Against itself alone no group can stand out.
     group = _group_numbers(rows)
-    groups = np.bincount(np.unique(np.stack((kind, group)), axis=1)[0])
+    of_group, member = number_groups(kind, group)
+    groups = np.bincount(kind[of_group])
+    # The lower median of the groups: with one of two slow, the middle between them is usual for neither.
+    usual = lower_medians(
+        kind[of_group].astype(np.int64), lower_medians(member.astype(np.int64), transfer, len(of_group)), len(groups)
+    )
     comparable = np.flatnonzero(groups[kind] > 1)
     rank, dimension, scope, group = rank[comparable], dimension[comparable], scope[comparable], group[comparable]
     ratio = transfer[comparable] / np.maximum(usual[kind[comparable]], 1)

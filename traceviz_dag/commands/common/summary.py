@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 MOST_SLOW_RANKS = 5
 
+MOST_FINDINGS = 3
+
 _LEAST_OUTSIDE = 0.0005
 """Share of kernel time outside the training steps from which it is said: less rounds to 0.0 %."""
 
@@ -64,6 +66,7 @@ def iteration_summary(home: Path, result: IterationResult, completeness: Complet
     summary["slowest_stage"] = None if times.slowest is None else times.slowest.stage
     summary["slow_ranks"] = _slow_ranks(lake, result.run, result.iteration)
     summary["stage_statements"] = [slowest] if slowest else []
+    summary["findings"] = first_findings(lake, result.run, result.iteration)
     summary["blamed"] = _blamed(lake, result.run, result.iteration)
     return summary
 
@@ -76,6 +79,8 @@ def print_summary(summary: dict[str, Any], *, tables: bool = True) -> None:
     mark = f" · {summary['mark']}" if summary["mark"] else ""
     typer.echo(f"\n{summary['run']} · iteration {summary['iteration']} · {ranks}{mark}")
     for line in _statements(summary):
+        typer.echo(f"  {line}")
+    for line in _found(summary):
         typer.echo(f"  {line}")
     if not tables:
         return
@@ -145,6 +150,38 @@ def _statements(summary: dict[str, Any]) -> list[str]:
     lines += [f"{of}{statement} (table microbatches)" for statement in summary["stage_statements"]]
     lines += slow_statements(summary["slow_ranks"])[:MOST_SLOW_RANKS]
     return lines + [f"{blame_statement(row)} (traceviz waits)" for row in summary["blamed"][:MOST_SLOW_RANKS]]
+
+
+def first_findings(lake: Lake, run: str, iteration: int) -> dict[str, Any] | None:
+    """The gravest findings of an iteration, and how many there are; None where they were not looked for."""
+    from traceviz_dag.vocabulary import Severity
+
+    if not lake.exists("findings", run=run, iteration=iteration):
+        return None
+    rows = lake.table("findings", run, iteration).arrow().to_pylist()
+    graves = [row for row in rows if row["severity"] == Severity.FINDING]
+    columns = ("rule", "class", "gain_ns", "statement")
+    return {
+        "findings": len(graves),
+        "notes": sum(row["severity"] == Severity.NOTE for row in rows),
+        "first": [{name: row[name] for name in columns} for row in graves[:MOST_FINDINGS]],
+    }
+
+
+def _found(summary: dict[str, Any]) -> list[str]:
+    """The gravest findings, a line each."""
+    found = summary["findings"]
+    if found is None:
+        return []
+    notes = f"{found['notes']} note{'' if found['notes'] == 1 else 's'}"
+    if not found["findings"]:
+        return [f"no finding, {notes} (traceviz findings)"]
+    first = f"the first {len(found['first'])} of " if found["findings"] > len(found["first"]) else ""
+    counted = f"{found['findings']} finding{'' if found['findings'] == 1 else 's'}"
+    lines = [f"{first}{counted} and {notes} (traceviz findings says what to do):"]
+    return lines + [
+        f"{number}. {row['class']} · {row['rule']}: {row['statement']}" for number, row in enumerate(found["first"], 1)
+    ]
 
 
 def _why_not_aggregated(summary: dict[str, Any]) -> str:

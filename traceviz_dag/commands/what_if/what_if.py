@@ -57,7 +57,7 @@ def what_if(
         bool, typer.Option("--no-jitter", help="Give all micro-batches of a stage the same computation.")
     ] = False,
     no_pauses: Annotated[bool, typer.Option("--no-pauses", help="Take the pauses of all hosts away.")] = False,
-    host_free: Annotated[bool, typer.Option("--host-free", help="Let no kernel wait for its launch.")] = False,
+    host_free: Annotated[bool, typer.Option("--host-free", help="Let the host take no time.")] = False,
     balanced_experts: Annotated[
         bool, typer.Option("--balanced-experts", help="Spread tokens evenly over the experts of each layer.")
     ] = False,

@@ -1,0 +1,200 @@
+"""How right findings are: jobs with known faults, what ``traceviz findings`` says of them, and what mending them wins.
+
+Run: ``python -m benchmarks.findings`` (about half an hour on two cores). Every fault is put into three layouts with
+three seeds. Each job is simulated with and without its fault; the first fault that is found must name the rule and the
+culprit, and its gain must be that of the job without it. It prints the table and writes it to ``docs/accuracy.md``.
+``--only PATTERN`` runs part of it and writes nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+from benchmarks.accuracy_page import write_findings
+from benchmarks.what_if import GAIN_SHARE, STEP_SHARE
+from traceviz_dag.commands.findings import stored_findings
+from traceviz_dag.pipeline.across_ranks import iterations_at
+from traceviz_dag.simulate import JobSettings, simulate
+from traceviz_dag.simulate.settings import Faults
+
+COMMAND = "python -m benchmarks.findings"
+
+SEEDS = (3, 11, 27)
+HEALTHY = 20
+
+_PLAIN = JobSettings(iterations=1, layers=8)
+_GRID = replace(_PLAIN, tp=2, dp=2, pp=2, microbatches=4)
+_PIPELINE = replace(_PLAIN, pp=4, dp=2, microbatches=8)
+_DATA = replace(_PLAIN, dp=4, microbatches=2, layers=4)
+_EXPERTS = replace(_PLAIN, ep=4, dp=4, microbatches=2, layers=4)
+_INTERLEAVED = replace(_PLAIN, pp=2, vpp=2, dp=2, microbatches=4)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A job, its faults, and what must be named.
+
+    Attributes:
+        culprits: rule → the columns of its finding, for each fault.
+    """
+
+    name: str
+    settings: JobSettings
+    faults: Faults
+    culprits: Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What was found in a case, and what really is so.
+
+    Attributes:
+        first: the first fault; None without any. named: all faults are among the first so many.
+        true_gain_ns: what the job gains without its faults; of a healthy job 0.
+    """
+
+    case: Case
+    step_ns: int
+    first: Mapping[str, Any] | None
+    named: bool
+    true_gain_ns: int
+    findings: int
+
+    @property
+    def gain_right(self) -> bool:
+        """Whether the first fault's gain is near enough; one that is not predicted must be worth nothing."""
+        gain = self.first["gain_ns"] if self.first is not None and self.first["gain_ns"] is not None else 0
+        allowed = max(GAIN_SHARE * abs(self.true_gain_ns), STEP_SHARE * self.step_ns)
+        return len(self.case.culprits) != 1 or abs(gain - self.true_gain_ns) <= allowed
+
+    @property
+    def right(self) -> bool:
+        """Whether everything is as it must be."""
+        return self.named and self.gain_right and (bool(self.case.culprits) or not self.findings)
+
+
+def cases() -> Iterator[Case]:
+    """The matrix, two faults at once, and healthy jobs."""
+    for seed in SEEDS:
+        for name, settings, faults, culprits in _faults():
+            yield Case(f"{name} seed {seed}", replace(settings, seed=seed), faults, culprits)
+    for number in range(HEALTHY):
+        settings = (_GRID, _PIPELINE, _DATA, _EXPERTS, _INTERLEAVED)[number % 5]
+        job = replace(settings, seed=100 + number, balanced_router=settings is _EXPERTS)
+        yield Case(f"healthy {_words(settings)} seed {100 + number}", job, Faults(), {})
+
+
+def _faults() -> Iterator[tuple[str, JobSettings, Faults, Mapping[str, Mapping[str, Any]]]]:
+    for layout, rank in ((_GRID, 3), (_PIPELINE, 5), (_DATA, 1)):
+        name = _words(layout)
+        yield f"slow gpu {name}", layout, Faults(slow_gpu=rank), {"slow_rank": {"rank": rank}}
+        stalled = {_GRID: 0, _PIPELINE: 1, _DATA: 2}[layout]
+        yield f"data stall {name}", layout, Faults(data_stall=stalled), {"data_stall": {"rank": stalled}}
+        yield f"collection {name}", layout, Faults(garbage_collection=rank), {"gc_pause": {"rank": rank}}
+    for layout, rank in ((_GRID, 1), (replace(_GRID, tp=2, dp=1, pp=4), 6), (replace(_GRID, tp=4, dp=2, pp=1), 2)):
+        yield f"slow link {_words(layout)}", layout, Faults(slow_link=rank), {"slow_link": {"rank": rank}}
+    for layout in (_GRID, _PIPELINE, replace(_PLAIN, pp=2, microbatches=6)):
+        # One layer more in the first stage would make up for the loss in the last one.
+        deep = replace(layout, layers=16)
+        yield f"split {_words(layout)}", deep, Faults(bad_stage_split=3), {"slow_stage": {"stage": 0}}
+    for layout in (_EXPERTS, replace(_EXPERTS, ep=2), replace(_EXPERTS, ep=2, dp=2, pp=2, microbatches=4)):
+        yield f"uneven experts {_words(layout)}", layout, Faults(expert_imbalance=0.3), {"expert_load": {}}
+    both = {"slow_rank": {"rank": 3}, "slow_link": {"rank": 4}}
+    yield f"slow gpu, slow link {_words(_GRID)}", _GRID, Faults(slow_gpu=3, slow_link=4), both
+    both = {"slow_rank": {"rank": 5}, "data_stall": {"rank": 0}}
+    yield f"slow gpu, data stall {_words(_PIPELINE)}", _PIPELINE, Faults(slow_gpu=5, data_stall=0), both
+
+
+def _words(settings: JobSettings) -> str:
+    sizes = ((name, getattr(settings, name)) for name in ("tp", "ep", "pp", "vpp", "dp"))
+    return " ".join(f"{name}{size}" for name, size in sizes if size > 1)
+
+
+def outcome(case: Case, folder: Path) -> Outcome:
+    """Look for the faults of one case, and see what the job takes without them."""
+    settings = replace(case.settings, faults=case.faults)
+    mended = replace(case.settings, balanced_router=True) if case.faults.expert_imbalance else case.settings
+    rows, step_ns = _found(settings, folder / "before")
+    true_gain = step_ns - _found(mended, folder / "after")[1] if case.culprits else 0
+    faults = [row for row in rows if row["class"] == "fault" and row["severity"] != "not_looked_at"]
+    among = faults[: 1 if len(case.culprits) == 1 else 3]
+    # What costs nothing is nobody's fault: a pause behind which the GPU still has work.
+    named = abs(true_gain) <= STEP_SHARE * step_ns or all(
+        any(row["rule"] == rule and culprit.items() <= row.items() for row in among)
+        for rule, culprit in case.culprits.items()
+    )
+    findings = sum(row["severity"] == "finding" for row in faults)
+    return Outcome(case, step_ns, faults[0] if faults else None, named, true_gain, findings)
+
+
+def _found(settings: JobSettings, folder: Path) -> tuple[list[dict[str, Any]], int]:
+    simulate(settings, folder, workers=1)
+    with iterations_at(folder, folder.parent / "home") as (iteration,):
+        rows = stored_findings(iteration, given=True)
+        return rows, int(iteration.table("what_if")["step_ns"][0].as_py())
+
+
+def markdown(found: Sequence[Outcome], seconds: float) -> str:
+    """The part of the page on findings."""
+    faulty = [one for one in found if one.case.culprits]
+    healthy = [one for one in found if not one.case.culprits]
+    one_fault = [one for one in faulty if len(one.case.culprits) == 1]
+    lines = [
+        "Each job is simulated from one seed with its fault and without. The first fault of `traceviz findings` must",
+        "name the rule and the culprit (of two faults, both among the first three), and its gain be what the job gains",
+        f"without the fault, within {GAIN_SHARE:.0%} of that or {STEP_SHARE:.1%} of the step. A healthy job must have",
+        "no fault above note.",
+        "",
+        f"Made by `{COMMAND}` ({seconds:.0f} s on this machine): of {len(faulty)} jobs with faults "
+        f"{sum(one.named for one in faulty)} are named right; of {len(one_fault)} gains "
+        f"{sum(one.gain_right for one in one_fault)} are; of {len(healthy)} healthy jobs "
+        f"{sum(one.right for one in healthy)} have no fault.",
+        "",
+        "| job | step ms | first fault | true gain ms | predicted ms | |",
+        "| --- | ---: | --- | ---: | ---: | --- |",
+    ]
+    return "\n".join([*lines, *(_row(one) for one in faulty), *(_row(one) for one in healthy if not one.right)])
+
+
+def _row(one: Outcome) -> str:
+    first = one.first
+    who = "none"
+    if first is not None:
+        named = [f"{name} {first[name]}" for name in ("rank", "stage") if first[name] is not None]
+        who = " ".join([first["rule"], *named[:1], *(["(note)"] if first["severity"] == "note" else [])])
+    gain = "" if first is None or first["gain_ns"] is None else f"{first['gain_ns'] / 1e6:.3f}"
+    wrong = [*([] if one.named else ["not named"]), *([] if one.gain_right else ["too far off"])]
+    wrong += ["a fault in a healthy job"] if not one.case.culprits and one.findings else []
+    cells = [one.case.name, f"{one.step_ns / 1e6:.3f}", who, f"{one.true_gain_ns / 1e6:.3f}", gain, ", ".join(wrong)]
+    return f"| {' | '.join(cells)} |"
+
+
+def main() -> int:
+    """Run the matrix; the exit code is 1 if less than 95 % of the jobs are right."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", help="run the jobs whose names match this pattern, and write nothing")
+    wanted = parser.parse_args().only
+    started = time.perf_counter()
+    found = []
+    for case in cases():
+        if wanted and not fnmatch(case.name, wanted):
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            one = outcome(case, Path(folder))
+        found.append(one)
+        print(_row(one), flush=True)
+    if not wanted:
+        write_findings(markdown(found, time.perf_counter() - started))
+    return 0 if sum(one.right for one in found) >= 0.95 * len(found) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,63 @@
+"""What makes a stage longer: more of the same kernels, work of its own, or slower kernels; and nothing besides."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from traceviz_dag.analyze.slow_stages import stage_speeds
+
+_ONE_RANK = {0: (0,), 1: (1,), 2: (2,)}
+
+
+def work(*rows: tuple[int, str, int, int]) -> pa.Table:
+    """Rows of (stage, kernel, times run, ns each)."""
+    return pa.Table.from_pylist(
+        [
+            {"stage": stage, "phase": "forward", "name": name, "grid_x": 1, "grid_y": 1, "grid_z": 1, "steps": 1}
+            | {"kernels": count, "time_ns": count * each}
+            for stage, name, count, each in rows
+        ]
+    )
+
+
+def parts(table: pa.Table, stage: int) -> tuple[int, int, int]:
+    row = table.to_pylist()[stage]
+    return row["more_work_ns"], row["own_work_ns"], row["slower_ns"]
+
+
+def test_a_slow_gpu_is_slower_in_the_kernels_that_all_stages_run():
+    rows = [(stage, name, 10, 140 if stage == 1 else 100) for stage in range(3) for name in ("a", "b")]
+    speeds = stage_speeds(work(*rows, (2, "loss", 1, 3_000)), _ONE_RANK)
+    assert parts(speeds, 1) == (0, -1_000, 533)
+    assert round(speeds["ratio"][1].as_py(), 3) == 1.4 and speeds["rank"].to_pylist() == [0, 1, 2]
+    assert parts(speeds, 2)[1] == 2_000
+
+
+def test_more_layers_are_more_of_the_same():
+    rows = [(stage, "a", 20 if stage == 0 else 10, 100) for stage in range(3)]
+    assert parts(stage_speeds(work(*rows), _ONE_RANK), 0) == (667, 0, 0)
+
+
+def test_a_kernel_that_does_more_under_the_same_name_is_not_a_slow_gpu():
+    rows = [(stage, "a", 10, 100) for stage in range(3)]
+    rows += [(stage, "elementwise", 1, 500 if stage == 2 else 50) for stage in range(3)]
+    speeds = stage_speeds(work(*rows), _ONE_RANK)
+    assert parts(speeds, 2) == (0, 300, 0) and speeds["ratio"][2].as_py() == 1.0
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 3), st.sampled_from("abcd"), st.integers(1, 9), st.integers(1, 10**6)),
+        min_size=1,
+        max_size=16,
+        unique_by=lambda row: row[:2],
+    )
+)
+def test_the_parts_are_the_excess_and_all_stages_together_have_none(rows):
+    table = stage_speeds(work(*rows), _ONE_RANK).to_pylist()
+    assert len(table) != 1
+    for row in table:
+        assert row["more_work_ns"] + row["own_work_ns"] + row["slower_ns"] == row["compute_ns"] - row["mean_ns"]
+    assert abs(sum(row["compute_ns"] - row["mean_ns"] for row in table)) <= len(table)

@@ -1,0 +1,110 @@
+"""Every statement of a finding is held against its own query, over all kinds of jobs."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from tests.commands.jobs import JOBS, analysed_at, home_of, traces_of
+from tests.commands.sentences.printed import Home
+from traceviz_dag.commands.main import app
+from traceviz_dag.errors import UsageError
+
+_NUMBER = re.compile(r"(?<![\w.])-?\d[\d,]*(?:\.\d+)?%?")
+
+CULPRITS = {
+    "slow_link": ("slow_link", {"rank": 3}),
+    "slow_rank": ("slow_rank", {"rank": 5, "stage": 1}),
+    "alone_in_stage": ("slow_rank", {"rank": 1, "stage": 1}),
+    "bad_split": ("slow_stage", {"stage": 0}),
+    "uneven_experts": ("expert_load", None),
+}
+"""Jobs with a fault, and what names it."""
+
+
+def rows_of(job: str) -> list[dict[str, Any]]:
+    return [row for each in analysed_at(traces_of(job)) for row in each.table("findings").to_pylist()]
+
+
+def renderings(row: dict[str, Any]) -> set[str]:
+    """Every way in which a sentence may write the values of a row."""
+    said = set()
+    for value in row.values():
+        if isinstance(value, bool) or value is None:
+            continue
+        if isinstance(value, list):
+            said |= {str(each) for each in value}
+        elif isinstance(value, int | float):
+            said |= {f"{value:,}", str(value), f"{value:.2f}", f"{value:.1%}"}
+            said |= {f"{value / 1e6:,.3f}", f"{value / 1e3:,.1f}"}
+    return said
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_every_number_of_a_statement_is_in_the_row_that_its_query_yields(job):
+    home = Home(home_of(job))
+    for row in rows_of(job):
+        if row["severity"] == "not_looked_at":
+            assert row["statement"] and row["gain_ns"] is None and row["evidence_sql"] is None
+            continue
+        found = home.query(row["evidence_sql"], {}).to_pylist()
+        assert len(found) == 1, row["evidence_sql"]
+        what, _, gain = row["statement"].partition("; mending it (")
+        names = [str(value) for value in found[0].values() if isinstance(value, str)]
+        for name in names:
+            what = what.replace(name, "")
+        said = renderings(found[0]) | {"1.2"}
+        without = re.sub(r"; no gain is predicted: .*", "", what)
+        assert {number.rstrip(",") for number in _NUMBER.findall(without)} <= said, (what, found)
+        if gain:
+            share = f"{row['gain_ns'] / row['step_ns']:.1%}"
+            bar = {f"{row[name] / 1e6:,.3f}" for name in ("gain_ns", "gain_low_ns", "gain_high_ns")}
+            numbers = set(_NUMBER.findall(gain.split(") makes ")[1]))
+            assert {share, *bar} <= numbers | {"-0.0%", "-0.000"}, gain
+            assert row["refusal"] is None
+        else:
+            assert row["refusal"] and row["severity"] == "note"
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_gains_are_those_of_the_predictions_and_findings_are_worth_it(job):
+    for each in analysed_at(traces_of(job)):
+        told = [row for row in each.table("what_if").to_pylist() if row["refusal"] is None]
+        gains = {}
+        for row in told:
+            key = (row["edit"], row["rank"], row["dimension"])
+            gains[key] = gains.get(key, 0) + row["gain_ns"]
+        rows = each.table("findings").to_pylist()
+        for row in rows:
+            if row["gain_ns"] is not None:
+                assert row["gain_ns"] in {gain for (edit, *_), gain in gains.items() if edit == row["edit"]}
+            if row["severity"] == "finding":
+                assert row["gain_ns"] >= 0.01 * row["step_ns"] and row["gain_low_ns"] > 0
+        order = [("finding", "note", "not_looked_at").index(row["severity"]) for row in rows]
+        assert order == sorted(order) and [row["finding"] for row in rows] == list(range(len(rows)))
+        faults = [row["gain_ns"] for row in rows if row["severity"] == "finding" and row["class"] == "fault"]
+        assert faults == sorted(faults, reverse=True)
+
+
+@pytest.mark.parametrize("job", CULPRITS)
+def test_a_fault_is_found_with_its_culprit_and_nobody_else_is_named(job):
+    """The smallest jobs are bound by launches besides, which is nobody's fault."""
+    rule, culprit = CULPRITS[job]
+    faults = [row for row in rows_of(job) if row["class"] == "fault" and row["rule"] != "launch_bound"]
+    assert faults[0]["rule"] == rule
+    assert culprit is None or {name: faults[0][name] for name in culprit} == culprit
+    named = {row["rank"] for row in faults if row["severity"] == "finding" and row["rank"] is not None}
+    assert culprit is None or named <= {culprit.get("rank")}
+
+
+def test_an_exit_code_tells_whether_there_is_a_finding_of_a_rule():
+    def asked(rule: str) -> Result:
+        return CliRunner().invoke(app, ["findings", "--home", str(home_of("slow_link")), "--fail-on", rule])
+
+    assert asked("slow_link").exit_code == asked("finding").exit_code == 1
+    assert asked("slow_rank").exit_code == 0
+    assert isinstance(asked("slow").exception, UsageError)

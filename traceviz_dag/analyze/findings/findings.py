@@ -1,0 +1,163 @@
+"""Rows of rules become findings: each with the gain that the replay predicts, a severity and one sentence.
+
+A finding's gain is at least 1 % of the step, with an error bar that stays above 0. Less is a note; so is what nothing
+predicts. Gains are those of table ``what_if``, summed over the training steps of the iteration; they do not add up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from traceviz_dag.analyze.causes.gains import named_edit, over_steps
+from traceviz_dag.analyze.causes.what_if import MOST_RANKS, WORTH
+from traceviz_dag.analyze.findings.rule import EditKey, Row, Rule, culprit, evidence_sql, milliseconds, percent
+from traceviz_dag.tables import FINDINGS
+from traceviz_dag.tables.findings import CULPRIT_COLUMNS
+from traceviz_dag.vocabulary import FindingClass, Severity
+
+MORE = 1.25
+"""An edit that gains so many times what a finding can cost at most mends something else, too."""
+
+LEAST_GAIN = 0.01
+"""Share of the step that a finding gains at least."""
+
+_ORDER = (Severity.FINDING, Severity.NOTE, Severity.NOT_LOOKED_AT)
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What one rule says of an iteration.
+
+    Attributes:
+        rows: of its query. unable: why it cannot judge; None where it can.
+    """
+
+    rule: Rule
+    rows: Sequence[Row]
+    unable: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Iteration:
+    """What all findings of an iteration share.
+
+    Attributes:
+        what_if: rows of the table of that name. step_ns: of its training steps together, where these are not known
+            there. steps: how many. capture_mode: what was recorded, in words.
+    """
+
+    run: str
+    iteration: int
+    what_if: Sequence[Mapping[str, Any]]
+    step_ns: int | None
+    steps: int
+    capture_mode: str
+
+
+def findings_table(iteration: Iteration, judged: Sequence[Judged]) -> pa.Table:
+    """The table ``findings``: the gravest first."""
+    predicted = [row for row in iteration.what_if if row["refusal"] is None]
+    refusal = next((row["refusal"] for row in iteration.what_if if row["refusal"] is not None), None)
+    gains = {EditKey(row["edit"], row["rank"], row["dimension"]): row for row in over_steps(predicted)}
+    step_ns = next((row["step_ns"] for row in gains.values()), iteration.step_ns)
+    found = []
+    for one in judged:
+        found += [_finding(iteration, one.rule, row, gains, step_ns, refusal) for row in one.rows]
+        if one.unable is not None:
+            found.append(_unable(iteration, one.rule, one.unable, step_ns))
+    found.sort(
+        key=lambda each: (
+            _ORDER.index(each["severity"]),
+            each["class"] != FindingClass.FAULT,
+            -(each["gain_ns"] if each["gain_ns"] is not None else -1),
+            *(str(each[name] or "") for name in ("rule", *CULPRIT_COLUMNS)),
+        )
+    )
+    names = [column.name for column in FINDINGS.columns]
+    rows = [{**each, "finding": place} for place, each in enumerate(found)]
+    return FINDINGS.from_columns({name: [row[name] for row in rows] for name in names})
+
+
+def _finding(
+    iteration: Iteration,
+    rule: Rule,
+    row: Row,
+    gains: Mapping[EditKey, Mapping[str, Any]],
+    step_ns: int | None,
+    refusal: str | None,
+) -> dict[str, Any]:
+    edit = rule.edit(row)
+    gain = gains.get(edit) if edit is not None else None
+    why = None if gain is not None else _why_unpredicted(edit, refusal, known=bool(gains))
+    at_most = row.get("at_most_ns")
+    if gain is not None and at_most is not None and gain["gain_ns"] > MORE * at_most:
+        why = f"the edit that mends it ({named_edit(gain)}) mends more than this"
+        gain = None
+    return {
+        **_shared(iteration, rule, step_ns),
+        **culprit(row),
+        "class": row.get("class", rule.of_class.value),
+        "severity": _severity(gain).value,
+        "measure": rule.measure,
+        "value": row["value"],
+        "edit": edit.edit if gain is not None and edit is not None else None,
+        "gain_ns": gain["gain_ns"] if gain else None,
+        "gain_low_ns": gain["gain_low_ns"] if gain else None,
+        "gain_high_ns": gain["gain_high_ns"] if gain else None,
+        "confidence": "inferred" if row.get("inferred") else "measured",
+        "refusal": why,
+        "statement": f"{rule.sentence(row)}; {_gain_in_words(gain) if gain else f'no gain is predicted: {why}'}",
+        "evidence_sql": evidence_sql(rule, iteration.run, iteration.iteration, row),
+    }
+
+
+def _unable(iteration: Iteration, rule: Rule, reason: str, step_ns: int | None) -> dict[str, Any]:
+    return {
+        **_shared(iteration, rule, step_ns),
+        **dict.fromkeys(("measure", "value", "edit", "gain_ns", "gain_low_ns", "gain_high_ns", "confidence")),
+        "class": rule.of_class.value,
+        "severity": Severity.NOT_LOOKED_AT.value,
+        "refusal": reason,
+        "statement": reason,
+        "evidence_sql": None,
+    }
+
+
+def _shared(iteration: Iteration, rule: Rule, step_ns: int | None) -> dict[str, Any]:
+    return {
+        **dict.fromkeys(CULPRIT_COLUMNS),
+        "rule": rule.name,
+        "steps": iteration.steps,
+        "step_ns": step_ns,
+        "capture_mode": iteration.capture_mode,
+    }
+
+
+def _severity(gain: Mapping[str, Any] | None) -> Severity:
+    if gain is None:
+        return Severity.NOTE
+    enough = gain["gain_ns"] >= LEAST_GAIN * gain["step_ns"] and gain["gain_low_ns"] > 0
+    return Severity.FINDING if enough else Severity.NOTE
+
+
+def _gain_in_words(gain: Mapping[str, Any]) -> str:
+    steps = f"the {gain['steps']} steps together" if gain["steps"] > 1 else "the step"
+    low, high = gain["gain_low_ns"] / 1e6, gain["gain_high_ns"] / 1e6
+    return (
+        f"mending it ({named_edit(gain)}) makes {steps} {milliseconds(gain['gain_ns'])} shorter "
+        f"({percent(gain['gain_ns'] / gain['step_ns'])}; {low:,.3f} to {high:,.3f}), the replay predicts"
+    )
+
+
+def _why_unpredicted(edit: EditKey | None, refusal: str | None, *, known: bool) -> str:
+    if edit is None:
+        return "no edit of the step mends it"
+    if not known:
+        return refusal or "no training step could be replayed"
+    if edit.edit == "fix_rank":
+        return f"its excess is below {WORTH:.1%} of the step, or {MOST_RANKS} other ranks have a larger one"
+    return f"the step has nothing that {named_edit({**edit._asdict(), 'factor': None})!r} would change"

@@ -1,0 +1,80 @@
+"""What a rule is: a query, the sentence that its rows become, and the edit that predicts what mending them wins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from traceviz_dag.tables.findings import CULPRIT_COLUMNS
+from traceviz_dag.vocabulary import FindingClass
+
+Row = Mapping[str, Any]
+"""A row of a rule's query."""
+
+
+class EditKey(NamedTuple):
+    """A row of table ``what_if``: the edit, and what it is applied to."""
+
+    edit: str
+    rank: int | None = None
+    dimension: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A rule.
+
+    Attributes:
+        name: as users name it. question: what it asks, in a few words; remedy: what to do about what it finds.
+        sql: its query over the tables of an iteration, with ``$run`` and ``$iteration``; each row is a finding. It has
+            those of ``CULPRIT_COLUMNS`` that apply; ``class`` where it differs from ``of_class``; ``inferred``, whether
+            rows behind it are; ``at_most_ns``, where mending it alone cannot gain more; ``value``; and every other
+            number that the sentence has.
+        measure: what ``value`` is.
+        sentence: what a row says; its numbers are those of the row.
+        edit: the edit of table ``what_if`` that mends what a row says; None: nothing predicts it.
+        unable_sql: gives one row with a text where the tables of an iteration do not let the rule judge; None: they
+            always do.
+        key: columns that tell rows apart beside those of the culprit.
+    """
+
+    name: str
+    of_class: FindingClass
+    question: str
+    remedy: str
+    sql: str
+    measure: str
+    sentence: Callable[[Row], str]
+    edit: Callable[[Row], EditKey | None] = lambda _: None
+    unable_sql: str | None = None
+    key: tuple[str, ...] = ()
+
+
+def culprit(row: Row) -> dict[str, Any]:
+    """The columns of a row that name who or what is at fault."""
+    return {name: row[name] for name in CULPRIT_COLUMNS if row.get(name) is not None}
+
+
+def evidence_sql(rule: Rule, run: str, iteration: int, row: Row) -> str:
+    """The query that yields this row alone, ready to be asked."""
+    keys = [name for name in (*CULPRIT_COLUMNS, *rule.key) if name in row]
+    wanted = " AND ".join(f"{name} IS NOT DISTINCT FROM {_literal(row[name])}" for name in keys)
+    asked = rule.sql.replace("$run", _literal(run)).replace("$iteration", str(int(iteration))).strip()
+    return f"SELECT * FROM (\n{asked}\n) WHERE {wanted or 'true'}"
+
+
+def milliseconds(nanoseconds: float) -> str:
+    """A duration as sentences write it."""
+    return f"{nanoseconds / 1e6:,.3f} ms"
+
+
+def percent(share: float) -> str:
+    """A share as sentences write it."""
+    return f"{share:.1%}"
+
+
+def _literal(value: object) -> str:
+    if value is None or isinstance(value, int):
+        return "NULL" if value is None else str(value)
+    return "'" + str(value).replace("'", "''") + "'"

@@ -1,0 +1,1 @@
+"""The rules, a file each; ``registry.py`` lists them."""

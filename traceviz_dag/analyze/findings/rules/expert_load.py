@@ -1,0 +1,37 @@
+"""Experts that take more tokens than those of their peers."""
+
+from __future__ import annotations
+
+from traceviz_dag.analyze.findings.rule import EditKey, Row, Rule
+from traceviz_dag.vocabulary import FindingClass
+
+UNEVEN = 1.2
+"""Load from which experts count as unevenly loaded; 1 is even."""
+
+_SQL = f"""
+SELECT
+    arg_max(rank, (load, -rank)) AS rank,
+    max(load) AS value,
+    count(*) AS ranks,
+    max(exchanges) AS exchanges
+FROM expert_loads WHERE run = $run AND iteration = $iteration AND load >= {UNEVEN} HAVING count(*) > 0
+"""
+
+
+def _sentence(row: Row) -> str:
+    more = f"; {row['ranks']} ranks take {UNEVEN} times the mean or more" if row["ranks"] > 1 else ""
+    times = f"{row['value']:.2f} times as many tokens as the mean of its peers"
+    return f"the experts of rank {row['rank']} take {times}{more}"
+
+
+RULE = Rule(
+    name="expert_load",
+    of_class=FindingClass.FAULT,
+    question="Do some experts take more tokens than others?",
+    remedy="Look at the load-balancing loss (--moe-aux-loss-coeff, --moe-router-load-balancing-type), and at a "
+    "capacity factor (--moe-expert-capacity-factor) if a few experts stay crowded.",
+    sql=_SQL,
+    measure="times the mean load",
+    sentence=_sentence,
+    edit=lambda _: EditKey("balanced_experts"),
+)

@@ -1,0 +1,52 @@
+"""Communication of a dimension during which the GPU does not compute."""
+
+from __future__ import annotations
+
+from traceviz_dag.analyze.findings.rule import EditKey, Row, Rule, milliseconds, percent
+from traceviz_dag.vocabulary import FindingClass
+
+LEAST_SHARE = 0.001
+"""Share of the time measured from which it is told."""
+
+_SQL = f"""
+WITH measured AS (
+    SELECT * FROM overlap
+    WHERE run = $run AND iteration = $iteration AND dimension <> 'all' AND window_name IN ('step', 'kernels')
+    QUALIFY (window_name = 'step')
+        = (count(*) FILTER (window_name = 'step') OVER (PARTITION BY rank, device) > 0)
+)
+SELECT
+    dimension,
+    sum(exposed_ns) / sum(window_end_ns - window_start_ns) AS value,
+    CAST(round(sum(exposed_ns) / count(DISTINCT rank)) AS BIGINT) AS exposed_ns,
+    CAST(round(sum(communication_ns) / count(DISTINCT rank)) AS BIGINT) AS communication_ns,
+    count(DISTINCT rank) AS ranks
+FROM measured GROUP BY dimension HAVING sum(exposed_ns) >= {LEAST_SHARE} * sum(window_end_ns - window_start_ns)
+"""
+
+
+def _sentence(row: Row) -> str:
+    return (
+        f"of {milliseconds(row['communication_ns'])} of {row['dimension']} communication a rank, waiting included, "
+        f"{milliseconds(row['exposed_ns'])} run without computation beside them, {percent(row['value'])} of the time "
+        f"measured (mean of {row['ranks']} rank{'s' if row['ranks'] > 1 else ''})"
+    )
+
+
+_REMEDIES = (
+    "dp: --overlap-grad-reduce and --overlap-param-gather; tp: --tp-comm-overlap with --sequence-parallel; pp: more "
+    "micro-batches, or --num-layers-per-virtual-pipeline-stage with --overlap-p2p-communication; ep: "
+    "--overlap-moe-expert-parallel-comm; cp: a ring exchange that overlaps. Waiting for late ranks stays: mend these "
+    "first."
+)
+
+RULE = Rule(
+    name="exposed_communication",
+    of_class=FindingClass.OPPORTUNITY,
+    question="Which dimension's communication is not hidden behind computation?",
+    remedy=_REMEDIES,
+    sql=_SQL,
+    measure="share of the time measured",
+    sentence=_sentence,
+    edit=lambda row: EditKey("hide", dimension=row["dimension"]),
+)

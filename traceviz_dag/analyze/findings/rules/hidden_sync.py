@@ -1,0 +1,54 @@
+"""Code that waits for the GPU in every step, beside what Megatron itself waits for, and leaves it without work."""
+
+from __future__ import annotations
+
+from traceviz_dag.analyze.findings.rule import Row, Rule, milliseconds, percent
+from traceviz_dag.vocabulary import FindingClass
+
+_SQL = """
+WITH waits AS (
+    SELECT rank, device, window_name, synchronization_caller AS operation, starved_ns
+    FROM gpu_gaps
+    WHERE run = $run AND iteration = $iteration AND of_framework = false AND host_work IS DISTINCT FROM 'data_loading'
+        AND starved_ns > 0
+),
+measured AS (
+    SELECT rank, device, window_name, sum(window_end_ns - window_start_ns) AS window_ns
+    FROM overlap WHERE run = $run AND iteration = $iteration AND dimension = 'all'
+    GROUP BY rank, device, window_name
+)
+SELECT
+    rank, stage, operation,
+    CAST(sum(starved_ns) AS BIGINT) AS starved_ns,
+    count(*) AS waits,
+    sum(starved_ns) / any_value(window_ns) AS value
+FROM waits JOIN measured USING (rank, device, window_name) LEFT JOIN (
+    SELECT rank, stage FROM topology WHERE run = $run AND iteration = $iteration
+) USING (rank)
+GROUP BY rank, stage, operation
+"""
+
+
+def _sentence(row: Row) -> str:
+    waits = f"{row['waits']} wait{'s' if row['waits'] > 1 else ''}"
+    return (
+        f"rank {row['rank']} waits for its GPU in {row['operation']}: after {waits} there the GPU had nothing to run "
+        f"for {milliseconds(row['starved_ns'])} in all, {percent(row['value'])} of the time measured"
+    )
+
+
+RULE = Rule(
+    name="hidden_sync",
+    of_class=FindingClass.FAULT,
+    question="Does code wait for the GPU (.item(), synchronize, a pageable copy) in a steady step?",
+    remedy="Keep the value on the GPU and read it every so many steps, copy from pinned memory with non_blocking=True, "
+    "and find others with torch.cuda.set_sync_debug_mode('warn').",
+    sql=_SQL,
+    measure="share of the time measured",
+    sentence=_sentence,
+    unable_sql="""
+SELECT 'without call stacks nothing tells who waits for the GPU (capture with stacks)' AS reason
+WHERE EXISTS (FROM gpu_gaps WHERE run = $run AND iteration = $iteration AND synchronization_id IS NOT NULL)
+    AND NOT EXISTS (FROM gpu_gaps WHERE run = $run AND iteration = $iteration AND of_framework IS NOT NULL)
+""",
+)

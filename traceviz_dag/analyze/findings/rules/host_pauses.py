@@ -1,0 +1,132 @@
+"""A host that does something else while its GPU has nothing to run: loading data, collecting garbage and the like."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from traceviz_dag.analyze.findings.rule import EditKey, Row, Rule, milliseconds, percent
+from traceviz_dag.vocabulary import FindingClass, HostWork
+
+LEAST_SHARE = 0.002
+"""Share of the time measured from which it is told."""
+
+BEYOND_PEERS = 2
+"""A rank stands out where it loses so many times what the median rank does; else it is all ranks together."""
+
+_SQL = """
+WITH measured AS (
+    SELECT rank, sum(window_end_ns - window_start_ns) AS window_ns
+    FROM overlap
+    WHERE run = $run AND iteration = $iteration AND dimension = 'all' AND (rank, window_name, device) IN (
+        SELECT (rank, window_name, device) FROM gpu_gaps WHERE run = $run AND iteration = $iteration
+    )
+    GROUP BY rank
+),
+of_rank AS (
+    SELECT
+        rank, window_ns, count(starved_ns) AS gaps,
+        CAST(coalesce(sum(starved_ns), 0) AS BIGINT) AS starved_ns,
+        coalesce(max(starved_ns), 0) AS longest_ns,
+        arg_max(coalesce(caller, doing), starved_ns) AS operation
+    FROM measured LEFT JOIN (
+        SELECT rank, starved_ns, caller, doing FROM gpu_gaps
+        WHERE run = $run AND iteration = $iteration AND host_work = '{work}' AND starved_ns > 0
+    ) USING (rank)
+    GROUP BY rank, window_ns
+),
+judged AS (
+    SELECT *, starved_ns > {beyond} * median(starved_ns) OVER () OR count(*) OVER () = 1 AS stands_out
+    FROM of_rank
+)
+SELECT
+    rank, stage, operation, starved_ns, longest_ns, gaps, starved_ns / window_ns AS value, 1 AS ranks,
+    starved_ns AS at_most_ns
+FROM judged LEFT JOIN (
+    SELECT rank, stage FROM topology WHERE run = $run AND iteration = $iteration
+) USING (rank)
+WHERE stands_out AND starved_ns >= {least} * window_ns
+UNION ALL
+SELECT
+    NULL, NULL, arg_max(operation, starved_ns), CAST(round(avg(starved_ns)) AS BIGINT), max(longest_ns),
+    CAST(sum(gaps) AS BIGINT), sum(starved_ns) / sum(window_ns), count(*),
+    CAST(sum(starved_ns) AS BIGINT)
+FROM judged WHERE NOT stands_out HAVING sum(starved_ns) >= {least} * sum(window_ns)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pause:
+    """A kind of pause: the rule's name, the host's work, what the host did in words, and what to ask and do."""
+
+    name: str
+    work: HostWork
+    did: str
+    question: str
+    remedy: str
+
+
+_PAUSES = (
+    _Pause(
+        "data_stall",
+        HostWork.DATA_LOADING,
+        "loaded data",
+        "Does a GPU wait for its data loader?",
+        "Raise --num-workers, look at the storage that this rank reads from, and prefetch; see whether other ranks of "
+        "its node are slow to load, too.",
+    ),
+    _Pause(
+        "gc_pause",
+        HostWork.GARBAGE_COLLECTION,
+        "collected garbage",
+        "Does Python collect garbage while a GPU waits?",
+        "Collect between steps on all ranks at once (--manual-gc with --manual-gc-interval).",
+    ),
+    _Pause(
+        "recompilation",
+        HostWork.COMPILATION,
+        "compiled",
+        "Does the compiler run in a steady step?",
+        "Find what changes (TORCH_LOGS=recompiles), and mark it dynamic or keep it constant.",
+    ),
+    _Pause(
+        "allocation",
+        HostWork.ALLOCATION,
+        "allocated or freed GPU memory",
+        "Does a rank allocate GPU memory in a steady step?",
+        "Keep memory in the caching allocator: leave headroom, avoid empty_cache, and try "
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
+    ),
+)
+
+
+def _rule(pause: _Pause) -> Rule:
+    def sentence(row: Row) -> str:
+        if row["rank"] is None:
+            mean = "" if row["ranks"] == 1 else " a rank"
+            who = f"the GPUs of {row['ranks']} ranks had nothing to run for {milliseconds(row['starved_ns'])}{mean}"
+            whose = "their hosts"
+        else:
+            who = f"the GPU of rank {row['rank']} had nothing to run for {milliseconds(row['starved_ns'])}"
+            whose = "its host"
+        longest = f", the longest {milliseconds(row['longest_ns'])}" if row["gaps"] > 1 else ""
+        gaps = f"{row['gaps']} gap{'s' if row['gaps'] > 1 else ''}"
+        lost = f"{percent(row['value'])} of the time measured; {gaps}{longest}"
+        return f"{who} ({lost}) while {whose} {pause.did}, mostly in {row['operation']}"
+
+    return Rule(
+        name=pause.name,
+        of_class=FindingClass.FAULT,
+        question=pause.question,
+        remedy=pause.remedy,
+        sql=_SQL.format(work=pause.work.value, least=LEAST_SHARE, beyond=BEYOND_PEERS),
+        measure="share of the time measured",
+        sentence=sentence,
+        edit=lambda row: EditKey("no_pauses") if row["rank"] is None else EditKey("fix_rank", rank=row["rank"]),
+        unable_sql="""
+SELECT 'the traces have no rows of the host' AS reason
+WHERE (SELECT bool_or(has_host_rows) FROM traces WHERE run = $run AND iteration = $iteration) IS DISTINCT FROM true
+""",
+    )
+
+
+RULES = tuple(map(_rule, _PAUSES))

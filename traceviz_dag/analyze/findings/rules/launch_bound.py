@@ -1,0 +1,87 @@
+"""A GPU that runs kernels faster than its host launches them."""
+
+from __future__ import annotations
+
+from traceviz_dag.analyze.findings.rule import EditKey, Row, Rule, milliseconds, percent
+from traceviz_dag.vocabulary import FindingClass
+
+LEAST_SHARE = 0.05
+"""Starved share of the time measured from which a rank counts as bound by launches."""
+
+SHORT_NS = 20_000
+"""Median kernel below which launches can be the bound."""
+
+MANY_A_MILLISECOND = 20
+"""Launches a millisecond from which they can be, too."""
+
+_SQL = f"""
+WITH starved AS (
+    SELECT
+        rank, CAST(sum(starved_ns) AS BIGINT) AS starved_ns,
+        arg_max(operation, operation_ns) AS operation, max(operation_ns) AS operation_ns
+    FROM (
+        SELECT rank, coalesce(caller, doing) AS operation, sum(starved_ns) AS starved_ns,
+            CASE WHEN operation IS NULL THEN -1 ELSE sum(starved_ns) END AS operation_ns
+        FROM gpu_gaps
+        WHERE run = $run AND iteration = $iteration AND synchronization_id IS NULL AND coalesce(host_work NOT IN (
+            'data_loading', 'garbage_collection', 'compilation', 'allocation'), true)
+        GROUP BY rank, operation
+    ) GROUP BY rank
+),
+measured AS (
+    SELECT rank, sum(window_end_ns - window_start_ns) AS window_ns
+    FROM overlap
+    WHERE run = $run AND iteration = $iteration AND dimension = 'all'
+        AND window_name = (SELECT min(window_name) FROM gpu_gaps WHERE run = $run AND iteration = $iteration)
+    GROUP BY rank
+),
+candidates AS (
+    SELECT * FROM starved JOIN measured USING (rank) WHERE starved_ns >= {LEAST_SHARE} * window_ns
+),
+launches AS (
+    SELECT rank, CAST(quantile_disc(duration_ns, 0.5) AS BIGINT) AS median_ns, count(*) AS kernels
+    FROM kernels
+    WHERE run = $run AND iteration = $iteration AND kind = 'computation' AND rank IN (SELECT rank FROM candidates)
+    GROUP BY rank
+)
+SELECT
+    mode(operation) AS operation,
+    CAST(round(avg(starved_ns)) AS BIGINT) AS starved_ns,
+    max(median_ns) AS median_ns,
+    max(kernels / window_ns * 1e6) AS launches_per_ms,
+    count(*) AS ranks,
+    (SELECT count(*) FROM measured) AS of_ranks,
+    sum(starved_ns) / sum(window_ns) AS value
+FROM candidates JOIN launches USING (rank)
+WHERE median_ns < {SHORT_NS} OR kernels / window_ns * 1e6 > {MANY_A_MILLISECOND}
+HAVING count(*) > 0
+"""
+
+
+def _sentence(row: Row) -> str:
+    where = "" if row["operation"] is None else f", most often in {row['operation']}"
+    many = row["ranks"] > 1
+    slower = "launch more slowly than their GPUs run" if many else "launches more slowly than its GPU runs"
+    return (
+        f"{row['ranks']} of {row['of_ranks']} hosts {slower}: for {milliseconds(row['starved_ns'])}"
+        f"{' each' if many else ''}, {percent(row['value'])} of the time measured, nothing had been launched{where}; "
+        f"half of the computation kernels take {row['median_ns'] / 1e3:,.1f} us or less"
+    )
+
+
+RULE = Rule(
+    name="launch_bound",
+    of_class=FindingClass.FAULT,
+    question="Does a GPU wait for launches?",
+    remedy="Capture the step in CUDA graphs (--cuda-graph-impl, --enable-cuda-graph), fuse small kernels "
+    "(torch.compile, fused optimizers), and make micro-batches larger. The profiler itself slows launches, most with "
+    "call stacks: take a trace without them before you act.",
+    sql=_SQL,
+    measure="share of the time measured",
+    sentence=_sentence,
+    edit=lambda _: EditKey("host_free"),
+    unable_sql="""
+SELECT 'the traces have no rows of launches' AS reason
+WHERE (SELECT coalesce(sum(launched_kernels), 0) FROM traces WHERE run = $run AND iteration = $iteration) = 0
+""",
+)

@@ -1,0 +1,46 @@
+"""Work that takes much of the GPUs' time and hardly any of the critical path: making it faster wins little."""
+
+from __future__ import annotations
+
+from traceviz_dag.analyze.findings.rule import Row, Rule, milliseconds, percent
+from traceviz_dag.vocabulary import FindingClass
+
+LARGE, SMALL = 0.05, 0.1
+"""Work counts from this share of kernel time; it is off the path below this share of its own time."""
+
+_SQL = f"""
+WITH work AS (
+    SELECT category, sum(duration_ns) / count(DISTINCT rank) AS time_ns,
+        sum(duration_ns) / sum(sum(duration_ns)) OVER () AS value
+    FROM kernels WHERE run = $run AND iteration = $iteration AND kind = 'computation' GROUP BY category
+),
+path AS (
+    SELECT category, sum(duration_ns) AS path_ns
+    FROM path_segments WHERE run = $run AND iteration = $iteration GROUP BY category
+)
+SELECT
+    category AS operation, value, CAST(round(time_ns) AS BIGINT) AS time_ns,
+    CAST(coalesce(path_ns, 0) AS BIGINT) AS path_ns
+FROM work LEFT JOIN path USING (category)
+WHERE value >= {LARGE} AND coalesce(path_ns, 0) < {SMALL} * time_ns
+    AND EXISTS (FROM path_segments WHERE run = $run AND iteration = $iteration)
+"""
+
+
+def _sentence(row: Row) -> str:
+    return (
+        f"{row['operation']} is {percent(row['value'])} of the time of computation kernels, "
+        f"{milliseconds(row['time_ns'])} a rank, but only {milliseconds(row['path_ns'])} of the critical path: making "
+        "it faster shortens the step by no more than that"
+    )
+
+
+RULE = Rule(
+    name="not_on_period",
+    of_class=FindingClass.OPPORTUNITY,
+    question="Which work takes much time without holding up the step?",
+    remedy="Leave it: look at what the critical path runs on (traceviz critical-path).",
+    sql=_SQL,
+    measure="share of computation",
+    sentence=_sentence,
+)

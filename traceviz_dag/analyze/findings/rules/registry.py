@@ -1,0 +1,36 @@
+"""All rules, in the order in which people read them. A new rule is a file beside this one, and a name here."""
+
+from __future__ import annotations
+
+from traceviz_dag.analyze.findings.rule import Rule
+from traceviz_dag.analyze.findings.rules import (
+    expert_load,
+    exposed_communication,
+    hidden_sync,
+    host_pauses,
+    launch_bound,
+    not_on_period,
+    slow_link,
+    slow_rank,
+    slow_stage,
+    tail,
+    unexplained,
+)
+
+RULES: tuple[Rule, ...] = (
+    *(slow_rank.RULE, slow_stage.RULE, slow_link.RULE, expert_load.RULE),
+    *host_pauses.RULES,
+    *(hidden_sync.RULE, launch_bound.RULE, tail.RULE),
+    *(exposed_communication.RULE, not_on_period.RULE, unexplained.RULE),
+)
+
+RULE_NAMES = tuple(rule.name for rule in RULES)
+
+
+def rule_named(name: str) -> Rule:
+    """The rule of that name.
+
+    Raises:
+        KeyError: there is none.
+    """
+    return {rule.name: rule for rule in RULES}[name]

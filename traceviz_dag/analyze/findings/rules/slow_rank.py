@@ -1,0 +1,73 @@
+"""A rank that is slow: its kernels take longer than on its peers, or it comes late to communications with them."""
+
+from __future__ import annotations
+
+from traceviz_dag.analyze.findings.rule import EditKey, Row, Rule, milliseconds, percent
+from traceviz_dag.analyze.slow_ranks import SLOWER_THAN_FEW
+from traceviz_dag.vocabulary import FindingClass
+
+_SQL = f"""
+WITH slow AS (
+    SELECT rank, stage, ratio AS value, more_ns, peers, 'peers' AS against
+    FROM rank_speeds WHERE run = $run AND iteration = $iteration AND slow
+    UNION ALL
+    -- A rank that is alone in its stage is held against the same kernels of the other stages.
+    SELECT rank, stage, stage_speeds.ratio, slower_ns, stages - 1, 'stages'
+    FROM stage_speeds JOIN rank_speeds USING (run, iteration, rank, stage)
+    WHERE run = $run AND iteration = $iteration AND peers = 0
+        AND stage_speeds.ratio >= {1 + SLOWER_THAN_FEW} AND slower_ns >= {SLOWER_THAN_FEW} * mean_ns
+),
+-- What the host of a rank did, as far as its trace names it, is a finding of another rule.
+named AS (
+    SELECT rank, sum(starved_ns) AS starved_ns FROM gpu_gaps
+    WHERE run = $run AND iteration = $iteration AND host_work IN (
+        'data_loading', 'garbage_collection', 'compilation', 'allocation')
+    GROUP BY rank
+)
+SELECT
+    rank, stage, value, more_ns, peers, against, against = 'stages' AS inferred,
+    NULL AS late_category, NULL AS last, NULL AS communications
+FROM slow
+UNION ALL
+SELECT rank, stage, own_share, own_ns, NULL, 'late', false, late_category, last, communications
+FROM late_ranks LEFT JOIN named USING (rank) LEFT JOIN (
+    SELECT rank, stage FROM topology WHERE run = $run AND iteration = $iteration
+) USING (rank)
+WHERE run = $run AND iteration = $iteration AND blamed
+    AND rank NOT IN (SELECT rank FROM slow) AND coalesce(starved_ns, 0) < own_ns / 2
+"""
+
+
+def _sentence(row: Row) -> str:
+    who = f"rank {row['rank']}" + ("" if row["stage"] is None else f" of stage {row['stage']}")
+    if row["against"] == "late":
+        return (
+            f"{who} comes late: it was the last in {row['last']} of {row['communications']} communications with its "
+            f"peers, and of their delays {milliseconds(row['more_ns'])} were its own ({row['late_category']}), "
+            f"{percent(row['value'])} of the step"
+        )
+    if row["against"] == "stages":
+        others = f"{row['peers']} other stage{'s' if row['peers'] > 1 else ''}"
+        than = f"as on the {others}, {milliseconds(row['more_ns'])} beyond the mean stage"
+    else:
+        peers = f"{row['peers']} peer{'s' if row['peers'] > 1 else ''}"
+        than = f"as on the median of its {peers}, {milliseconds(row['more_ns'])} more"
+    return f"{who} computes slowly: the same kernels take {row['value']:.2f} times as long {than}"
+
+
+RULE = Rule(
+    name="slow_rank",
+    of_class=FindingClass.FAULT,
+    question="Which rank is slow, by its kernels or by coming late?",
+    remedy="Compare the clocks, power limit and temperature of that GPU with its neighbours' (nvidia-smi -q -d "
+    "PERFORMANCE,CLOCK), look for another process on it, and take it out of the job if it stays slow.",
+    sql=_SQL,
+    measure="times as long; of a late rank, share of the step",
+    sentence=_sentence,
+    edit=lambda row: EditKey("fix_rank", rank=row["rank"]),
+    unable_sql="""
+SELECT 'no two ranks run the same kernels' AS reason
+WHERE NOT EXISTS (FROM rank_speeds WHERE run = $run AND iteration = $iteration AND items > 0)
+    AND NOT EXISTS (FROM stage_speeds WHERE run = $run AND iteration = $iteration)
+""",
+)

@@ -1,0 +1,62 @@
+"""A pipeline stage that computes longer than the others: it has more layers, work of its own, or slow GPUs."""
+
+from __future__ import annotations
+
+from traceviz_dag.analyze.findings.rule import EditKey, Row, Rule, milliseconds, percent
+from traceviz_dag.analyze.slow_ranks import SLOWER_THAN_FEW
+from traceviz_dag.analyze.stage_times import NOTABLE_EXCESS
+from traceviz_dag.vocabulary import FindingClass
+
+_SQL = f"""
+WITH uneven AS (
+    SELECT
+        stage, stages, compute_ns, mean_ns, more_work_ns, own_work_ns, slower_ns,
+        compute_ns / mean_ns - 1 AS value,
+        greatest(more_work_ns, own_work_ns, slower_ns) AS most_ns,
+        -- What a rank that is alone in its stage takes longer for is a finding of that rank.
+        rank IS NOT NULL AND ratio >= {1 + SLOWER_THAN_FEW} AND slower_ns >= {SLOWER_THAN_FEW} * mean_ns AS of_rank
+    FROM stage_speeds WHERE run = $run AND iteration = $iteration AND compute_ns >= {1 + NOTABLE_EXCESS} * mean_ns
+)
+SELECT
+    stage, value, stages, compute_ns, mean_ns, compute_ns - mean_ns AS excess_ns, more_work_ns, own_work_ns, slower_ns,
+    CASE most_ns WHEN own_work_ns THEN 'own' WHEN more_work_ns THEN 'more' ELSE 'slower' END AS because,
+    CASE WHEN most_ns > own_work_ns AND most_ns >= {NOTABLE_EXCESS} * mean_ns
+        THEN 'fault' ELSE 'opportunity' END AS class
+FROM uneven WHERE NOT (of_rank AND most_ns = slower_ns)
+"""
+
+_BECAUSE = {
+    "own": ("work that not all stages have is {} of that", "own_work_ns"),
+    "more": ("more of the work that all stages have, such as layers, is {} of that", "more_work_ns"),
+    "slower": ("its kernels take longer than the same ones of other stages, which is {} of that", "slower_ns"),
+}
+
+
+def _sentence(row: Row) -> str:
+    words, part = _BECAUSE[row["because"]]
+    return (
+        f"stage {row['stage']} computes {milliseconds(row['excess_ns'])} more in a step than the mean of the "
+        f"{row['stages']} stages ({percent(row['value'])}); " + words.format(milliseconds(row[part]))
+    )
+
+
+def _edit(row: Row) -> EditKey:
+    return EditKey("even_layers" if row["because"] == "more" else "equal_stages")
+
+
+RULE = Rule(
+    name="slow_stage",
+    of_class=FindingClass.FAULT,
+    question="Does a pipeline stage compute longer than the others?",
+    remedy="Move layers to other stages (--decoder-first-pipeline-num-layers, --decoder-last-pipeline-num-layers, or "
+    "--pipeline-model-parallel-layout); where its GPUs are slow, look at these.",
+    sql=_SQL,
+    measure="above the mean stage",
+    sentence=_sentence,
+    edit=_edit,
+    unable_sql="""
+SELECT 'no micro-batches of two or more pipeline stages are known' AS reason
+WHERE NOT EXISTS (FROM stage_speeds WHERE run = $run AND iteration = $iteration)
+    AND (SELECT count(DISTINCT stage) FROM topology WHERE run = $run AND iteration = $iteration) > 1
+""",
+)

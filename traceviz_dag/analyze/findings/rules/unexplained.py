@@ -1,0 +1,46 @@
+"""Time without computation that nothing in the trace explains."""
+
+from __future__ import annotations
+
+from traceviz_dag.analyze.findings.rule import Row, Rule, milliseconds, percent
+from traceviz_dag.vocabulary import FindingClass
+
+LEAST_SHARE = 0.05
+"""Share of the time measured from which it is told."""
+
+_SQL = f"""
+WITH unexplained AS (
+    SELECT rank, window_name, device, CAST(sum(unexplained_ns) AS BIGINT) AS unexplained_ns
+    FROM gpu_gaps WHERE run = $run AND iteration = $iteration GROUP BY rank, window_name, device
+),
+measured AS (
+    SELECT rank, window_name, device, sum(window_end_ns - window_start_ns) AS window_ns
+    FROM overlap WHERE run = $run AND iteration = $iteration AND dimension = 'all'
+    GROUP BY rank, window_name, device
+)
+SELECT
+    CAST(sum(unexplained_ns) AS BIGINT) AS unexplained_ns, count(DISTINCT rank) AS ranks,
+    sum(unexplained_ns) / sum(window_ns) AS value
+FROM unexplained JOIN measured USING (rank, window_name, device)
+HAVING sum(unexplained_ns) >= {LEAST_SHARE} * sum(window_ns)
+"""
+
+
+def _sentence(row: Row) -> str:
+    return (
+        f"for {milliseconds(row['unexplained_ns'])} over {row['ranks']} rank{'s' if row['ranks'] > 1 else ''} "
+        f"({percent(row['value'])} of the time measured) no computation ran although the next kernel was launched, and "
+        "nothing in the traces tells what it waited for"
+    )
+
+
+RULE = Rule(
+    name="unexplained",
+    of_class=FindingClass.FAULT,
+    question="How much time without computation does nothing explain?",
+    remedy="Capture with cuda_sync rows (traceviz capture), which tell what streams wait for, and look for other "
+    "processes on the GPU.",
+    sql=_SQL,
+    measure="share of the time measured",
+    sentence=_sentence,
+)

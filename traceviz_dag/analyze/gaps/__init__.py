@@ -1,0 +1,1 @@
+"""Where the GPU does not compute: each gap, what ended it, and what the host did meanwhile."""

@@ -1,0 +1,363 @@
+"""Gaps of a rank's computation, each split into blocked, starved and unexplained time: the table ``gpu_gaps``.
+
+A gap ends when a computation kernel starts. That waited for the operation before it on its stream, for a kernel of
+another stream, or for what its host waited for before launching it; take what ended last. Where that began within the
+gap, its beginning cuts the gap, and the piece before it is looked at in the same way. So each *piece* ends with the
+start of an operation X. It is *blocked* while what X waited for runs, then *starved* until the call that launched X
+returns: the GPU could have run X and had not been given it. The rest is *unexplained*. Everything adds up: the parts to
+the piece, the pieces to the gap, and the gaps of a window to the window less its computation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from traceviz_dag.analyze.gaps.host_work import Host, host_of, longest_within
+from traceviz_dag.analyze.intervals import Intervals, clip, subtract, union
+from traceviz_dag.analyze.matching.communications import optional_integers
+from traceviz_dag.arrays import NONE, Bool, Int64, lookup
+from traceviz_dag.classify.columns import coded, integers, labelled
+from traceviz_dag.classify.launches import main_thread
+from traceviz_dag.read.events import MISSING, TraceEvents
+from traceviz_dag.read.host_tree import HostTree, innermost
+from traceviz_dag.tables import GPU_GAPS
+from traceviz_dag.vocabulary import CPU_DEVICE, HostWork, Kind, SynchronizationKind
+
+JUST_BEFORE_NS = 20_000
+"""A kernel that starts so soon after a communication or copy, and was launched before its end, waited for it."""
+
+LONGEST_CHAIN = 64
+"""Operations that are followed back from the end of a gap, each of which waited for the one before."""
+
+_EVIDENCES = ("order", "recorded", "inferred")
+_ORDER, _RECORDED, _INFERRED = range(3)
+_COLUMNS = (
+    *("kernel_id", "start_ns", "duration_ns", "device", "stream", "kind"),
+    *("launch_start_ns", "launch_duration_ns", "launch_thread"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Operations:
+    """Kernels and memory operations of one device, by start."""
+
+    kernel_id: Int64
+    start_ns: Int64
+    end_ns: Int64
+    stream: Int64
+    computes: Bool
+    launch_ns: Int64
+    launched_ns: Int64
+    thread: Int64
+
+
+@dataclass(frozen=True, slots=True)
+class _Waits:
+    """What ended last of what each gap's kernel waited for.
+
+    Attributes:
+        producer: its place among the operations; NONE where nothing did. evidence: place in ``_EVIDENCES``.
+        until_ns: its end; MISSING where there is none.
+        synchronization: row of the table ``synchronizations`` of the host's wait; NONE where there is none.
+    """
+
+    producer: Int64
+    evidence: Int64
+    until_ns: Int64
+    synchronization: Int64
+
+
+def gpu_gaps_table(
+    trace: TraceEvents,
+    calls: HostTree,
+    kernels: pa.Table,
+    windows: Sequence[tuple[int, int, int]],
+    synchronizations: pa.Table,
+) -> pa.Table:
+    """Find and split the gaps of one rank.
+
+    Args:
+        trace, calls: its events and their ``call_tree``.
+        kernels: table ``kernels`` of the whole file, as what runs in a window may be of another step; or of the
+            iteration where there are no windows.
+        windows: (number, start_ns, end_ns) of each ProfilerStep; without one, the kernels' own span is taken.
+        synchronizations: table ``synchronizations``.
+
+    Returns:
+        The table ``gpu_gaps``, by device, window and start; no rows where the trace has no kernels of a GPU.
+    """
+    columns = kernels.select(_COLUMNS)
+    devices = [name for name in pc.unique(columns["device"].cast(pa.string())).to_pylist() if name != CPU_DEVICE]
+    if not devices:
+        return GPU_GAPS.schema.empty_table()
+    host = host_of(trace, calls)
+    parts = [GPU_GAPS.schema.empty_table()]
+    for device in sorted(devices):
+        mine = _operations(columns.filter(pc.equal(columns["device"].cast(pa.string()), device)))
+        if windows:
+            chosen = [("step", *window) for window in windows]
+        else:
+            chosen = [("kernels", MISSING, int(mine.start_ns.min()), int(mine.end_ns.max()))]
+        for name, step, begin, end in chosen:
+            parts.append(_gaps(trace, host, mine, synchronizations, (device, name, step), (begin, end)))
+    return pa.concat_tables(parts).unify_dictionaries()
+
+
+def _operations(table: pa.Table) -> _Operations:
+    table = table.sort_by([("start_ns", "ascending"), ("kernel_id", "ascending")])
+    values = {name: optional_integers(table, name) for name in _COLUMNS if name not in ("device", "kind")}
+    launch, length = values["launch_start_ns"], values["launch_duration_ns"]
+    return _Operations(
+        values["kernel_id"],
+        values["start_ns"],
+        values["start_ns"] + values["duration_ns"],
+        values["stream"],
+        np.asarray(pc.equal(table["kind"].cast(pa.string()), Kind.COMPUTATION.value).combine_chunks()).astype(bool),
+        launch,
+        np.where((launch == MISSING) | (length == MISSING), launch, launch + length),
+        values["launch_thread"],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Pieces:
+    """Pieces of gaps: what ends each, and what that waited for."""
+
+    starts: Int64
+    ends: Int64
+    operation: Int64
+    waits: _Waits
+
+    def take(self, rows: Int64 | Bool) -> _Pieces:
+        """Some of them."""
+        waits = self.waits
+        chosen = _Waits(waits.producer[rows], waits.evidence[rows], waits.until_ns[rows], waits.synchronization[rows])
+        return _Pieces(self.starts[rows], self.ends[rows], self.operation[rows], chosen)
+
+
+def _gaps(
+    trace: TraceEvents,
+    host: Host,
+    operations: _Operations,
+    synchronizations: pa.Table,
+    place: tuple[str, str, int],
+    window: tuple[int, int],
+) -> pa.Table:
+    busy = union(operations.start_ns[operations.computes], operations.end_ns[operations.computes])
+    starts, ends = subtract(Intervals(np.array([window[0]]), np.array([window[1]])), clip(busy, *window))
+    computing = np.flatnonzero(operations.computes & (operations.end_ns > operations.start_ns))
+    position = np.searchsorted(operations.start_ns[computing], ends)
+    inside = (position < len(computing)) & (ends < window[1])
+    ended_by = np.full(len(ends), NONE)
+    ended_by[inside] = computing[position[inside]]
+    numbers = np.array([thread.thread_id for thread in trace.threads], np.int64)
+    main = main_thread(trace)
+    main_id = int(numbers[main]) if main != NONE else MISSING
+    pieces = _chains(operations, synchronizations, Intervals(starts, ends), ended_by, main_id)
+    starts, ends, operation, waits = pieces.starts, pieces.ends, pieces.operation, pieces.waits
+    launched = np.where(operation == NONE, ends, lookup(operations.launched_ns, operation, MISSING))
+    blocked_until = np.clip(waits.until_ns, starts, ends)
+    starved_until = np.where(launched != MISSING, np.clip(launched, blocked_until, ends), blocked_until)
+    thread_id = np.where(operation == NONE, main_id, lookup(operations.thread, operation, MISSING))
+    row, doing_ns = longest_within(host, _thread_index(numbers, thread_id), main, blocked_until, starved_until)
+    blocked = blocked_until > starts
+    at = waits.synchronization
+    around, of_framework = _around(host, numbers, synchronizations, at)
+    count = len(starts)
+    return GPU_GAPS.from_columns(
+        {
+            "device": [place[0]] * count,
+            "window_name": [place[1]] * count,
+            "step": integers(np.full(count, place[2])),
+            "start_ns": starts,
+            "duration_ns": ends - starts,
+            "kernel_id": integers(lookup(operations.kernel_id, operation, MISSING)),
+            "blocked_ns": blocked_until - starts,
+            "starved_ns": starved_until - blocked_until,
+            "unexplained_ns": ends - starved_until,
+            "producer_kernel_id": integers(
+                lookup(operations.kernel_id, np.where(blocked, waits.producer, NONE), MISSING)
+            ),
+            "producer_evidence": labelled(np.where(blocked, waits.evidence, NONE), _EVIDENCES),
+            "thread": integers(thread_id),
+            "doing": coded(lookup(host.name, row, 0), host.strings),
+            "doing_ns": integers(np.where(row == NONE, MISSING, doing_ns)),
+            "host_work": labelled(lookup(host.work, row), tuple(HostWork)),
+            "caller": coded(lookup(host.name, lookup(host.caller, row), 0), host.strings),
+            "synchronization_id": integers(_values(synchronizations, "synchronization_id", at)),
+            "synchronization_caller": coded(lookup(host.name, around, 0), host.strings),
+            "of_framework": of_framework,
+        }
+    )
+
+
+def _chains(
+    operations: _Operations, synchronizations: pa.Table, gaps: Intervals, ended_by: Int64, main: int
+) -> _Pieces:
+    """Cut each gap where something began that what ends the gap waited for, and so on for what that waited for."""
+    found = []
+    starts, ends = gaps
+    operation = ended_by
+    for _ in range(LONGEST_CHAIN):
+        waits = _waited_for(operations, synchronizations, Intervals(starts, ends), operation, main)
+        began = lookup(operations.start_ns, waits.producer, MISSING)
+        cut = np.maximum(starts, np.where(waits.producer == NONE, starts, began))
+        found.append(_Pieces(cut, ends, operation, waits))
+        further = np.flatnonzero(cut > starts)
+        starts, ends, operation = starts[further], cut[further], waits.producer[further]
+        if not len(further):
+            break
+    else:
+        # What lies before the last of a chain is not looked into: it counts as time in which that was waited for.
+        nothing = np.full(len(starts), NONE)
+        found.append(_Pieces(starts, ends, operation, _Waits(operation, nothing * 0, ends, nothing)))
+    waited = [each.waits for each in found]
+    pieces = _Pieces(
+        np.concatenate([each.starts for each in found]),
+        np.concatenate([each.ends for each in found]),
+        np.concatenate([each.operation for each in found]),
+        _Waits(
+            np.concatenate([each.producer for each in waited]),
+            np.concatenate([each.evidence for each in waited]),
+            np.concatenate([each.until_ns for each in waited]),
+            np.concatenate([each.synchronization for each in waited]),
+        ),
+    )
+    # What began where the gap ends, or took no time, cuts nothing off.
+    kept = np.flatnonzero(pieces.ends > pieces.starts)
+    return pieces.take(kept[np.argsort(pieces.starts[kept], kind="stable")])
+
+
+def _waited_for(
+    operations: _Operations, synchronizations: pa.Table, gaps_at: Intervals, kernel: Int64, main: int
+) -> _Waits:
+    """Per gap, what ended last, within it, of what its kernel waited for."""
+    starts, ends = gaps_at
+    producer, evidence = np.full(len(starts), NONE), np.full(len(starts), NONE)
+    until = np.full(len(starts), MISSING)
+
+    def offer(gap: Int64, candidate: Int64, kind: int) -> None:
+        """Take candidates that end later than what is known so far, and inside the gap."""
+        end = lookup(operations.end_ns, candidate, MISSING)
+        later = (end > until[gap]) & (end > starts[gap]) & (end <= ends[gap])
+        producer[gap[later]], evidence[gap[later]] = candidate[later], kind
+        until[gap[later]] = end[later]
+
+    before = _before_on_stream(operations)
+    there = np.flatnonzero(kernel != NONE)
+    offer(there, before[kernel[there]], _ORDER)
+    kinds = synchronizations["kind"].cast(pa.string())
+    streams = np.asarray(pc.fill_null(pc.equal(kinds, SynchronizationKind.STREAM_WAIT.value), False)).astype(bool)
+    waiting, waited_for = (
+        _places(operations, optional_integers(synchronizations, name))
+        for name in ("waiting_kernel_id", "waited_for_kernel_id")
+    )
+    gap_of = np.full(len(operations.kernel_id), NONE)
+    gap_of[kernel[there]] = there
+    rows = np.flatnonzero(streams & (waiting != NONE) & (waited_for != NONE))
+    rows = rows[gap_of[waiting[rows]] != NONE]
+    # One wait at a time can be the latest of its gap; so in the order of their ends.
+    rows = rows[np.argsort(operations.end_ns[waited_for[rows]], kind="stable")]
+    offer(gap_of[waiting[rows]], waited_for[rows], _RECORDED)
+    told = _last_host_wait(operations, synchronizations, ~streams & (waited_for != NONE), gaps_at, kernel, main)
+    gaps = np.flatnonzero(told != NONE)
+    offer(gaps, waited_for[told[gaps]], _ORDER)
+    last = _last_host_wait(operations, synchronizations, ~streams, gaps_at, kernel, main)
+    offer(there, _ended_just_before(operations, starts[there], ends[there], kernel[there]), _INFERRED)
+    return _Waits(producer, evidence, np.where(until == MISSING, starts, until), last)
+
+
+def _before_on_stream(operations: _Operations) -> Int64:
+    """Per operation the one before it on its stream; NONE for the first."""
+    order = np.lexsort((np.arange(len(operations.stream)), operations.stream))
+    before = np.full(len(order), NONE)
+    same = np.flatnonzero(np.diff(operations.stream[order]) == 0) + 1
+    before[order[same]] = order[same - 1]
+    return before
+
+
+def _last_host_wait(
+    operations: _Operations,
+    synchronizations: pa.Table,
+    chosen: Bool,
+    gaps_at: Intervals,
+    kernel: Int64,
+    main: int,
+) -> Int64:
+    """Per gap, the row of the last of the chosen waits of the host that returned in it, before the launch; or NONE."""
+    starts, ends = gaps_at
+    result = np.full(len(starts), NONE)
+    begin, length = optional_integers(synchronizations, "start_ns"), optional_integers(synchronizations, "duration_ns")
+    thread = optional_integers(synchronizations, "thread")
+    launch = np.where(kernel == NONE, ends, lookup(operations.launch_ns, kernel, MISSING))
+    mine = lookup(operations.thread, kernel, main)
+    for one in np.unique(mine).tolist():
+        # The backward pass runs on a thread of its own, and begins when the main thread lets it.
+        rows = np.flatnonzero(chosen & (begin != MISSING) & (length != MISSING) & np.isin(thread, [one, main]))
+        gaps = np.flatnonzero((mine == one) & (launch != MISSING))
+        if not len(rows):
+            continue
+        returned = begin[rows] + length[rows]
+        order = np.argsort(returned, kind="stable")
+        rows, returned = rows[order], returned[order]
+        position = np.searchsorted(returned, launch[gaps], side="right") - 1
+        found = (position >= 0) & (returned[np.maximum(position, 0)] > starts[gaps])
+        result[gaps[found]] = rows[position[found]]
+    return result
+
+
+def _ended_just_before(operations: _Operations, starts: Int64, ends: Int64, kernel: Int64) -> Int64:
+    """Per gap, the communication or copy that ends within it just before its kernel starts, launched after it."""
+    others = np.flatnonzero(~operations.computes)
+    others = others[np.argsort(operations.end_ns[others], kind="stable")]
+    found = np.full(len(starts), NONE)
+    if not len(others):
+        return found
+    position = np.searchsorted(operations.end_ns[others], ends, side="right") - 1
+    candidate = np.where(position >= 0, others[np.maximum(position, 0)], NONE)
+    end = lookup(operations.end_ns, candidate, MISSING)
+    launched = lookup(operations.launched_ns, kernel, MISSING)
+    waits = (end > starts) & (ends - end <= JUST_BEFORE_NS) & (launched != MISSING) & (launched <= end)
+    found[waits] = candidate[waits]
+    return found
+
+
+def _around(host: Host, numbers: Int64, synchronizations: pa.Table, rows: Int64) -> tuple[Int64, pa.Array]:
+    """The caller of each wait of the host, and whether it is Megatron's own code."""
+    begin = _values(synchronizations, "start_ns", rows)
+    thread = _thread_index(numbers, _values(synchronizations, "thread", rows))
+    inner = np.full(len(rows), NONE)
+    there = np.flatnonzero((rows != NONE) & (thread != NONE) & (begin != MISSING))
+    if len(there) and len(host.tree):
+        inner[there] = innermost(host.tree, thread[there].astype(np.int32), begin[there])
+    caller = lookup(host.caller, inner)
+    operator = lookup(host.tree.parent, inner)
+    stacks = caller != NONE
+    own = host.framework[np.maximum(caller, 0)] & stacks if len(host.tree) else stacks
+    return np.where(stacks, caller, np.where(operator == NONE, inner, operator)), pa.array(own, mask=~stacks)
+
+
+def _thread_index(numbers: Int64, thread_id: Int64) -> Int64:
+    """The index of each thread in the trace; NONE where it has none."""
+    if not len(numbers):
+        return np.full(len(thread_id), NONE)
+    order = np.argsort(numbers, kind="stable")
+    place = order[np.minimum(np.searchsorted(numbers[order], thread_id), len(numbers) - 1)]
+    return np.where(numbers[place] == thread_id, place, NONE)
+
+
+def _places(operations: _Operations, kernel_id: Int64) -> Int64:
+    """The place of each kernel among the operations; NONE where it is not there."""
+    order = np.argsort(operations.kernel_id, kind="stable")
+    known = operations.kernel_id[order]
+    place = np.minimum(np.searchsorted(known, kernel_id), max(len(known) - 1, 0))
+    return np.where(known[place] == kernel_id, order[place], NONE) if len(known) else np.full(len(kernel_id), NONE)
+
+
+def _values(table: pa.Table, name: str, rows: Int64) -> Int64:
+    return lookup(optional_integers(table, name), rows, MISSING)

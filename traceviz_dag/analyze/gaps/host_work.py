@@ -1,0 +1,167 @@
+"""What a rank's host did at given times: the host row that was open, and the kind of work that it belongs to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from traceviz_dag.analyze.intervals import number_groups
+from traceviz_dag.arrays import NONE, Bool, Int64, lookup, ranges
+from traceviz_dag.read.events import PYTHON_FUNCTION, TraceEvents
+from traceviz_dag.read.host_tree import HostTree, build_tree, innermost
+from traceviz_dag.vocabulary import HostWork
+
+_NAMES: tuple[tuple[HostWork, str], ...] = (
+    (HostWork.DATA_LOADING, r"enumerate\(DataLoader\)|(^|/)torch/utils/data/|dataloader\.py\(|(^|: )get_batch\b"),
+    (HostWork.GARBAGE_COLLECTION, r"^<built-in function collect>|(^|/)gc\.py\(|: gc_collect\b"),
+    (
+        HostWork.COMPILATION,
+        r"torch/_(dynamo|inductor|functorch)/.*: (_compile(_inner)?|convert_frame\w*|compile_(fx|inner)\w*)$",
+    ),
+    (
+        HostWork.ALLOCATION,
+        r"^cuda(Malloc|Free|HostAlloc|FreeHost|MallocHost)(Async)?$|^cuMem(Alloc|Free|Create|Release)",
+    ),
+    (
+        HostWork.SYNCHRONISATION,
+        r"^(cuda|cu)(Device|Stream|Event|Ctx)Synchronize|^aten::(item|_local_scalar_dense)$|: synchronize$",
+    ),
+)
+"""What rows are called whose work is of a kind; their names are those that PyTorch and CUDA give."""
+
+_OF_THE_FRAMEWORK = re.compile(
+    r"(.*/)?megatron/(core/(pipeline_parallel/p2p_communication|optimizer/|distributed/|timers)"
+    r"|training/(training|utils)\.py\(\d+\): (train_step|training_log|report_memory))"
+)
+"""Callers that wait for the GPU in every Megatron job: messages between stages, the gradient norm, timers and logs."""
+
+_OF_TORCH = re.compile(r"<built-in|nn\.Module: |(.*/)?torch/|contextlib\.py")
+"""Python functions that say nothing of who called."""
+
+
+@dataclass(frozen=True)
+class Host:
+    """A rank's host rows and calls, nested, with what each of them is.
+
+    Attributes:
+        tree: host rows and calls of the CUDA runtime.
+        name: per position, its name as code into ``strings``.
+        work: per position, place in ``HostWork`` of the nearest row around it that tells; NONE where none does.
+        key: per position, the row that stands for it: the nearest one that tells its work, else itself.
+        caller: per position, the nearest Python function around it that is not torch's; NONE where there is none.
+        framework: per position, whether it is of Megatron's code that waits for the GPU in every job.
+    """
+
+    tree: HostTree
+    strings: tuple[str, ...]
+    name: Int64
+    work: Int64
+    key: Int64
+    caller: Int64
+    framework: Bool
+
+    def words(self, positions: Int64) -> list[str | None]:
+        """The name of each position; None for NONE."""
+        codes = lookup(self.name, positions)
+        return [None if code == NONE else self.strings[code] for code in codes.tolist()]
+
+
+def host_of(trace: TraceEvents, calls: HostTree) -> Host:
+    """Nest the calls of the CUDA runtime in the host rows, and tell what work each row is part of.
+
+    Args:
+        calls: ``call_tree`` of the trace; says which rows take part.
+    """
+    host, launches = trace.host, trace.launches
+    count = len(host)
+    tree = build_tree(
+        np.concatenate([np.sort(calls.rows), count + np.arange(len(launches))]),
+        np.concatenate([host.thread, launches.thread]),
+        np.concatenate([host.start_ns, launches.start_ns]),
+        np.concatenate([host.duration_ns, launches.duration_ns]),
+    )
+    name = np.concatenate([host.name, launches.name]).astype(np.int64)[tree.rows]
+    tells = _codes(trace.strings, name)[name]
+    key = tree.nearest(tells != NONE)
+    python = np.append(host.category == PYTHON_FUNCTION, np.zeros(len(launches), dtype=bool))[tree.rows]
+    callers = np.array([not _OF_TORCH.match(text) for text in trace.strings], dtype=bool)
+    framework = np.array([bool(_OF_THE_FRAMEWORK.match(text)) for text in trace.strings], dtype=bool)
+    return Host(
+        tree,
+        trace.strings,
+        name,
+        lookup(tells, key),
+        np.where(key == NONE, np.arange(len(tree)), key),
+        tree.nearest(python & callers[name]),
+        framework[name],
+    )
+
+
+def longest_within(host: Host, thread: Int64, main: int, starts: Int64, ends: Int64) -> tuple[Int64, Int64]:
+    """For each window of a thread the row that was open longest in it as the innermost one, or the work it is part of.
+
+    Args:
+        thread: index of each window's thread; NONE for none. main: that of the thread which runs the training loop and
+            tells what the host does where the other one has no row open. starts, ends: of each window, maybe empty.
+
+    Returns:
+        Position of the row, NONE where none was open for most of the window; and for how long, ns.
+    """
+    row, busy = np.full(len(starts), NONE), np.zeros(len(starts), np.int64)
+    there = np.flatnonzero((thread != NONE) & (ends > starts))
+    if not len(there) or not len(host.tree):
+        return row, busy
+    window, begin, end, open_row = _open_rows(host.tree, thread[there], starts[there], ends[there])
+    idle = np.flatnonzero(open_row == NONE)
+    on_main = _open_rows(host.tree, np.full(len(idle), main), begin[idle], end[idle])
+    kept = open_row != NONE
+    window = np.concatenate([window[kept], window[idle][on_main[0]]])
+    begin, end = np.concatenate([begin[kept], on_main[1]]), np.concatenate([end[kept], on_main[2]])
+    open_row = lookup(host.key, np.concatenate([open_row[kept], on_main[3]]))
+    first, number = number_groups(window, open_row)
+    total = np.bincount(number, weights=end - begin).astype(np.int64)
+    # In order of window, then of time; the last of each window is its longest.
+    order = np.lexsort((total, window[first]))
+    last = np.flatnonzero(np.append(np.diff(window[first][order]) != 0, True))
+    chosen = order[last]
+    place = there[window[first][chosen]]
+    row[place], busy[place] = open_row[first][chosen], total[chosen]
+    return row, busy
+
+
+def _open_rows(tree: HostTree, thread: Int64, starts: Int64, ends: Int64) -> tuple[Int64, Int64, Int64, Int64]:
+    """Cut windows wherever a row of their thread begins or ends: window, begin, end and innermost row of each piece."""
+    order = np.lexsort((tree.start_ns, tree.thread))
+    both = np.concatenate([tree.start_ns[order], tree.end_ns])
+    of_thread = np.concatenate([tree.thread[order], tree.thread]).astype(np.int64)
+    order = np.lexsort((both, of_thread))
+    both, of_thread = both[order], of_thread[order]
+    low, high = np.empty(len(starts), np.int64), np.empty(len(starts), np.int64)
+    for one in np.unique(thread).tolist():
+        begin, end = np.searchsorted(of_thread, [one, one + 1])
+        mine = np.flatnonzero(thread == one)
+        low[mine] = begin + np.searchsorted(both[begin:end], starts[mine], side="right")
+        high[mine] = begin + np.searchsorted(both[begin:end], ends[mine], side="left")
+    high = np.maximum(low, high)
+    inside = ranges(low, high)
+    window = np.concatenate([np.arange(len(starts)), np.repeat(np.arange(len(starts)), high - low)])
+    begin_ns = np.concatenate([starts, both[inside]])
+    order = np.lexsort((begin_ns, window))
+    window, begin_ns = window[order], begin_ns[order]
+    last = np.append(np.diff(window) != 0, True)
+    end_ns = np.where(last, ends[window], np.append(begin_ns[1:], 0))
+    kept = end_ns > begin_ns
+    window, begin_ns = window[kept], begin_ns[kept]
+    return window, begin_ns, end_ns[kept], innermost(tree, thread[window].astype(np.int32), begin_ns)
+
+
+def _codes(strings: Sequence[str], used: Int64) -> Int64:
+    """Per string, place in ``HostWork`` of the work that a row of that name does; NONE where it does not tell."""
+    codes = np.full(len(strings), NONE)
+    patterns = [(list(HostWork).index(work), re.compile(pattern)) for work, pattern in _NAMES]
+    for code in np.unique(used).tolist():
+        codes[code] = next((place for place, pattern in patterns if pattern.search(strings[code])), NONE)
+    return codes

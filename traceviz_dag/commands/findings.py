@@ -1,0 +1,138 @@
+"""``traceviz findings``: what is wrong with a step, who is at fault, what mending it would win, and what to do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from traceviz_dag.commands.common.across import (
+    IterationOption,
+    PathArgument,
+    RulesOption,
+    RunOption,
+    chosen_iterations,
+    heading,
+    place,
+)
+from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.common.output import milliseconds, print_json
+from traceviz_dag.errors import UsageError
+from traceviz_dag.tables.findings import CULPRIT_COLUMNS
+from traceviz_dag.vocabulary import FindingClass, Severity
+
+if TYPE_CHECKING:
+    from traceviz_dag.pipeline.across_ranks import StoredIteration
+
+ANY = "finding"
+"""What ``--fail-on`` takes beside the names of rules."""
+
+_PLURALS = {FindingClass.FAULT: "faults", FindingClass.OPPORTUNITY: "opportunities"}
+
+
+def findings(
+    path: PathArgument = None,
+    fail_on: Annotated[
+        list[str] | None,
+        typer.Option(help="Exit with 1 if there is a finding (finding), or one of this rule. Repeatable."),
+    ] = None,
+    sql: Annotated[bool, typer.Option("--sql", help="Print with each finding the query that yields its row.")] = False,
+    run: RunOption = None,
+    iteration: IterationOption = None,
+    rules: RulesOption = None,
+    home: HomeOption = DEFAULT_HOME,
+    json: JsonOption = False,
+) -> None:
+    """Say what is wrong with each training step, who is at fault, what mending it would win, and what to do about it.
+
+    Faults come first, then opportunities: healthy costs that could be lower. The gain is what the replay of the step
+    predicts; gains do not add up. A note gains less than 1 % of the step, or perhaps nothing, or is not predicted.
+    """
+    from traceviz_dag.analyze.findings.rules.registry import RULE_NAMES
+
+    for name in fail_on or ():
+        if name not in (ANY, *RULE_NAMES):
+            raise UsageError(f"--fail-on {name}: there are {', '.join((ANY, *RULE_NAMES))}")
+    with chosen_iterations(path, home, run, iteration, rules) as iterations:
+        answers = [
+            {**place(each), "iteration_findings": stored_findings(each, given=path is not None)} for each in iterations
+        ]
+        if json:
+            print_json([row for answer in answers for row in _flat(answer)])
+        else:
+            for each, answer in zip(iterations, answers, strict=True):
+                _print(each, answer["iteration_findings"], sql=sql)
+        failing = [row for answer in answers for row in answer["iteration_findings"] if _fails(row, fail_on or ())]
+    if failing:
+        typer.echo(f"traceviz: {failing[0]['rule']}: {failing[0]['statement']}", err=True)
+        raise typer.Exit(1)
+
+
+def stored_findings(iteration: StoredIteration, *, given: bool) -> list[dict[str, Any]]:
+    """Rows of table ``findings`` of an iteration; of traces that were given, computed.
+
+    Raises:
+        UsageError: the home was written by a version that had no findings.
+    """
+    from traceviz_dag.pipeline.across_ranks import analyse_across_ranks
+
+    lake = iteration.lake
+    if lake.exists("findings", run=iteration.run, iteration=iteration.iteration):
+        return lake.table("findings", iteration.run, iteration.iteration).arrow().to_pylist()
+    if not given:
+        raise UsageError(
+            f"{lake.home} has no findings of {iteration.run} {iteration.iteration}; analyse its traces into it again"
+        )
+    for name, table in analyse_across_ranks(iteration).items():
+        lake.write(name, table, run=iteration.run, iteration=iteration.iteration)
+    return iteration.table("findings").to_pylist()
+
+
+def counted(rows: list[dict[str, Any]]) -> str:
+    """How many findings and notes there are, in words."""
+    graves = [row for row in rows if row["severity"] == Severity.FINDING]
+    parts = []
+    for kind, plural in _PLURALS.items():
+        count = sum(row["class"] == kind for row in graves)
+        parts.append(f"{count} {kind if count == 1 else plural}")
+    notes = sum(row["severity"] == Severity.NOTE for row in rows)
+    return f"{', '.join(parts)}, {notes} note{'' if notes == 1 else 's'}"
+
+
+def _fails(row: dict[str, Any], names: list[str] | tuple[()]) -> bool:
+    return row["severity"] == Severity.FINDING and (ANY in names or row["rule"] in names)
+
+
+def _flat(answer: dict[str, Any]) -> list[dict[str, Any]]:
+    """A row a finding, with its culprit as an object of the keys that apply."""
+    where = {name: value for name, value in answer.items() if name != "iteration_findings"}
+    rows = []
+    for row in answer["iteration_findings"]:
+        rest = {name: value for name, value in row.items() if name not in (*CULPRIT_COLUMNS, "run", "iteration")}
+        culprit = {name: row[name] for name in CULPRIT_COLUMNS if row[name] is not None}
+        rows.append({**where, **rest, "culprit": culprit})
+    return rows
+
+
+def _print(iteration: StoredIteration, rows: list[dict[str, Any]], *, sql: bool) -> None:
+    from traceviz_dag.analyze.findings.rules.registry import rule_named
+
+    step = f"step {milliseconds(rows[0]['step_ns'])} ms" if rows and rows[0]["step_ns"] is not None else "step unknown"
+    mode = f" · {rows[0]['capture_mode']}" if rows else ""
+    typer.echo(f"\n{heading(iteration, f'{step} on {len(iteration.ranks)} ranks{mode}')}")
+    typer.echo(f"  {counted(rows)}; gains do not add up")
+    number = 0
+    told = set()
+    for severity, title in ((Severity.FINDING, None), (Severity.NOTE, "Notes"), (Severity.NOT_LOOKED_AT, "Not judged")):
+        mine = [row for row in rows if row["severity"] == severity]
+        if mine and title:
+            typer.echo(f"\n{title}")
+        for row in mine:
+            number += 1
+            lead = f"\n{number:3}. {row['class']} · " if severity == Severity.FINDING else "     "
+            typer.echo(f"{lead}{row['rule']}: {row['statement']}")
+            if severity == Severity.FINDING and row["rule"] not in told:
+                told.add(row["rule"])
+                typer.echo(f"     → {rule_named(row['rule']).remedy}")
+            if sql and row["evidence_sql"]:
+                typer.echo("\n".join(f"       {line}" for line in row["evidence_sql"].splitlines()))

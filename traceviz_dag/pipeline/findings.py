@@ -1,0 +1,66 @@
+"""The findings of an iteration, from its tables in the lake: every rule's query is asked there."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from traceviz_dag.analyze.findings.findings import Iteration, Judged, findings_table
+from traceviz_dag.analyze.findings.rules.registry import RULES
+from traceviz_dag.lake.lake import Lake
+
+_WHAT_IF_SQL = "SELECT * FROM what_if WHERE run = $run AND iteration = $iteration"
+
+_CAPTURE_SQL = """
+SELECT
+    list(DISTINCT format ORDER BY format) FILTER (format IS NOT NULL) AS formats,
+    bool_and(has_stacks) AS stacks,
+    bool_and(has_shapes) AS shapes,
+    bool_or(has_stacks) AS some_stacks
+FROM traces WHERE run = $run AND iteration = $iteration AND status <> 'failed'
+"""
+
+_STEPS_SQL = """
+SELECT count(DISTINCT step) AS steps, max(step_ns) AS step_ns FROM (
+    SELECT step, sum(window_end_ns - window_start_ns) OVER (PARTITION BY rank, device) AS step_ns
+    FROM overlap
+    WHERE run = $run AND iteration = $iteration AND dimension = 'all' AND window_name = 'step'
+)
+"""
+
+
+def iteration_findings(lake: Lake, run: str, iteration: int) -> pa.Table:
+    """Ask every rule, and judge what they say.
+
+    Args:
+        lake: has the iteration's tables of ranks and those across ranks.
+
+    Returns:
+        The table ``findings``.
+
+    Raises:
+        BadInputError: a file of the iteration is damaged.
+    """
+
+    def ask(sql: str) -> list[dict[str, object]]:
+        return lake.query_iteration(sql, run=run, iteration=iteration).to_pylist()
+
+    judged = []
+    for rule in RULES:
+        unable = ask(rule.unable_sql) if rule.unable_sql is not None else []
+        reason = str(unable[0]["reason"]) if unable else None
+        judged.append(Judged(rule, [] if unable else ask(rule.sql), reason))
+    (steps,) = lake.query_iteration(_STEPS_SQL, run=run, iteration=iteration).to_pylist()
+    shared = Iteration(
+        run, iteration, ask(_WHAT_IF_SQL), steps["step_ns"], max(steps["steps"], 1), capture_mode(lake, run, iteration)
+    )
+    return findings_table(shared, judged)
+
+
+def capture_mode(lake: Lake, run: str, iteration: int) -> str:
+    """What was recorded of an iteration, in words: it tells how much the profiler slows a step."""
+    (row,) = lake.query_iteration(_CAPTURE_SQL, run=run, iteration=iteration).to_pylist()
+    kinds = {word.split("_")[0] for word in row["formats"] or []}
+    tools = {"kineto": "PyTorch profiler", "nsys": "Nsight Systems"}
+    tool = " and ".join(sorted(tools.get(kind, kind) for kind in kinds)) or "unknown profiler"
+    what = ["call stacks" if row["stacks"] else "call stacks on some ranks" if row["some_stacks"] else "no call stacks"]
+    return f"{tool}, {', '.join([*what, *(['shapes'] if row['shapes'] else [])])}"

@@ -1,0 +1,43 @@
+"""What is wrong with a step, and what mending it would win."""
+
+from __future__ import annotations
+
+from traceviz_dag.tables.schema import BIGINT, BY_ITERATION, DOUBLE, INTEGER, TEXT, Column, Table
+
+CULPRIT_COLUMNS = ("rank", "stage", "dimension", "module", "operation")
+"""Columns that name who or what is at fault; those that do not apply are NULL."""
+
+FINDINGS = Table(
+    "findings",
+    "One finding: what is wrong, who is at fault, what mending it would win, and the query that yields its rows.",
+    BY_ITERATION,
+    (
+        Column("finding", BIGINT, "Its place, from 0: findings before notes, faults first, then by gain."),
+        Column("rule", TEXT, "Name of the rule that found it."),
+        Column("class", TEXT, "fault (something deviates from peers or good practice) or opportunity (nothing does)."),
+        Column(
+            "severity",
+            TEXT,
+            "finding: its gain is at least 1 % of the step, its error bar above 0; note: less, or not predicted; "
+            "not_looked_at: the rule cannot judge this iteration, and the statement says why.",
+        ),
+        Column("rank", BIGINT, "The rank at fault; NULL where it is no rank's."),
+        Column("stage", INTEGER, "The pipeline stage at fault, or that of the rank; NULL where neither."),
+        Column("dimension", TEXT, "The parallel dimension; NULL where it is none's."),
+        Column("module", TEXT, "The module; NULL where it is none's."),
+        Column("operation", TEXT, "The operation or Python function on the host, or the kernel; NULL where none."),
+        Column("measure", TEXT, "What value is: a name of the rule's."),
+        Column("value", DOUBLE, "How strong it is, by that measure."),
+        Column("steps", BIGINT, "Training steps of the iteration that it speaks of."),
+        Column("step_ns", BIGINT, "Those steps together, ns; NULL where not known."),
+        Column("edit", TEXT, "Edit of table what_if that predicts the gain; NULL where none does."),
+        Column("gain_ns", BIGINT, "What that edit saves, ns; NULL where nothing predicts it. Gains do not add up."),
+        Column("gain_low_ns", BIGINT, "Lower end of the error bar, ns."),
+        Column("gain_high_ns", BIGINT, "Upper end of the error bar, ns."),
+        Column("confidence", TEXT, "measured, or inferred where rows behind it are inferred."),
+        Column("capture_mode", TEXT, "What was recorded beside the kernels, which slows a step."),
+        Column("refusal", TEXT, "Why no gain is predicted; NULL where one is."),
+        Column("statement", TEXT, "It in words."),
+        Column("evidence_sql", TEXT, "The query whose one row has every number of it but the gain's."),
+    ),
+)
