@@ -29,7 +29,7 @@ def test_simulates_a_job(tmp_path: Path):
         str(tmp_path / "job"), "--pp", "2", "--dp", "2", "--recompute", "full", "--no-gzip", "--slow-gpu", "1"
     )
     assert result.exit_code == 0, result.output
-    assert "4 ranks, 1 steps" in result.output
+    assert "4 ranks, 1 step in" in result.output
     assert len(list((tmp_path / "job" / "iteration_10").glob("*.pt.trace.json"))) == 4
     assert (tmp_path / "job" / "truth" / "culprits.parquet").is_file()
 

@@ -28,6 +28,13 @@ def test_json_of_rows_is_that_of_the_objects(rows):
     assert b"[" + b"".join(json_rows(table)) + b"]" == msgspec.json.encode(table.to_pylist())
 
 
+def test_where_no_encoding_is_chosen_tables_are_printed_all_the_same():
+    code = "from traceviz_dag.commands.common.pipes import outlive_readers as o; o(); print('2–3 █')"
+    environment = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, env=environment)
+    assert done.stdout.decode() == "2–3 █\n"
+
+
 def test_help_lists_all_subcommands_and_a_wrong_word_gets_a_suggestion():
     shown = CliRunner().invoke(app, ["--help"]).output
     nsys = CliRunner().invoke(app, ["nsys", "--help"]).output

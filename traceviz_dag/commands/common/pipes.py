@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import os
 import sys
@@ -54,6 +55,8 @@ def _outliving(stream: TextIO) -> TextIO:
         return stream
     stream.flush()
     binary = io.BufferedWriter(_Outliving(stream.fileno(), "wb", closefd=False))
+    # Where nobody chose an encoding Python falls back on ASCII, which has no dash and no block.
+    encoding = "utf-8" if codecs.lookup(stream.encoding).name == "ascii" else stream.encoding
     return io.TextIOWrapper(
-        binary, stream.encoding, stream.errors, line_buffering=stream.line_buffering, write_through=stream.write_through
+        binary, encoding, stream.errors, line_buffering=stream.line_buffering, write_through=stream.write_through
     )
