@@ -95,7 +95,7 @@ def test_names_take_no_more_memory_than_the_file_says(tmp_path):
     with pytest.raises(BadInputError, match="no row is an operation"):
         read_pipeline_records(tmp_path / "trace-x.parquet")
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500 << 10
-    with pytest.raises(BadInputError, match="bytes of names for 100 operations"):
+    with pytest.raises(BadInputError, match="bytes for 100 operations"):
         _read(tmp_path, _long_names(100, 50_000), compression="zstd", use_dictionary=False)
 
 

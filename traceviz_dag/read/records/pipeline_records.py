@@ -31,6 +31,9 @@ _LONGEST_NAME = 64
 """Bytes of the name of an operation; theirs have 26 at most."""
 _TOLD = 5
 """Unknown operations that a message names."""
+_LONGEST_CELL = 32
+"""Bytes of a row in each column, numbers and what other programs add."""
+
 _NAMES_OF_A_GROUP = 1 << 20
 """Bytes of names beside, for each row group: its dictionary."""
 
@@ -136,12 +139,11 @@ def _check_columns(parquet: pq.ParquetFile, path: Path) -> None:
             raise BadInputError(path, f"a column has another type ({name} holds no numbers)", _REMEDY)
     if pa.types.is_nested(schema.field("optype").type):
         raise BadInputError(path, "a column has another type (optype holds no names)", _REMEDY)
-    rows, groups, names = parquet.metadata.num_rows, parquet.metadata.num_row_groups, 0
-    for group in map(parquet.metadata.row_group, range(groups)):
-        columns = map(group.column, range(group.num_columns))
-        names += sum(column.total_uncompressed_size for column in columns if column.path_in_schema == "optype")
-    if names > _LONGEST_NAME * rows + _NAMES_OF_A_GROUP * groups:
-        raise BadInputError(path, f"{names:,} bytes of names for {rows:,} operations", _REMEDY)
+    # Of whole row groups: pyarrow ends the process where a damaged footer states odd statistics of a single column.
+    rows, groups = parquet.metadata.num_rows, parquet.metadata.num_row_groups
+    size = sum(parquet.metadata.row_group(group).total_byte_size for group in range(groups))
+    if size > (_LONGEST_NAME + _LONGEST_CELL * len(schema.names)) * rows + _NAMES_OF_A_GROUP * groups:
+        raise BadInputError(path, f"{size:,} bytes for {rows:,} operations, far more than their names", _REMEDY)
 
 
 def _rows(table: pa.Table, path: Path) -> tuple[pa.Table, tuple[str, ...]]:
