@@ -62,6 +62,17 @@ def test_a_gap_is_blocked_by_the_communication_before_it_and_starved_by_the_host
     assert (end["duration_ns"], end["kernel_id"], end["starved_ns"]) == (1_000, None, 1_000)
 
 
+def test_what_ends_the_last_gap_of_a_window_may_follow_it(tmp_path):
+    """A GPU that lags behind its host is not idle for want of launches where the step of the host ends."""
+    file = a_step()
+    file.kernel(GEMM, 0, 10_000, launched=10)
+    file.kernel(REDUCE, 5_000, 150_000, launched=600, stream=20)
+    file.kernel(GEMM, 150_500, 160_000, launched=700)
+    (blocked,) = rows(file, tmp_path)
+    assert [blocked[name] for name in SUMS] == [90_000, 90_000, 0, 0]
+    assert (blocked["producer_evidence"], blocked["synchronization_id"]) == ("inferred", None)
+
+
 def test_a_copy_that_was_launched_late_is_the_hosts_delay(tmp_path):
     """Each operation is asked what it waited for in its turn."""
     file = a_step()

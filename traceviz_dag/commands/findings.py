@@ -17,7 +17,7 @@ from traceviz_dag.commands.common.across import (
 )
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import milliseconds, print_json
-from traceviz_dag.errors import UsageError
+from traceviz_dag.errors import NoEvidenceError, UsageError
 from traceviz_dag.tables.findings import CULPRIT_COLUMNS
 from traceviz_dag.vocabulary import FindingClass, Severity
 
@@ -34,7 +34,10 @@ def findings(
     path: PathArgument = None,
     fail_on: Annotated[
         list[str] | None,
-        typer.Option(help="Exit with 1 if there is a finding (finding), or one of this rule. Repeatable."),
+        typer.Option(
+            help="Exit with 1 if there is a finding (finding), one of this rule, or a note of this rule where nothing "
+            "predicts its gains; with 2 if that cannot be told. Repeatable."
+        ),
     ] = None,
     sql: Annotated[bool, typer.Option("--sql", help="Print with each finding the query that yields its row.")] = False,
     run: RunOption = None,
@@ -60,12 +63,18 @@ def findings(
         if json:
             print_json([row for answer in answers for row in _flat(answer)])
         else:
+            told: set[str] = set()
             for each, answer in zip(iterations, answers, strict=True):
-                _print(each, answer["iteration_findings"], sql=sql)
+                _print(each, answer["iteration_findings"], told, sql=sql)
+        untold = [why for each in answers for why in _untold(each["iteration_findings"], fail_on or ())]
+        if fail_on:
+            untold += [f"nothing is predicted: {why}" for each in iterations if (why := _unpredicted(each)) is not None]
         failing = [row for answer in answers for row in answer["iteration_findings"] if _fails(row, fail_on or ())]
     if failing:
         typer.echo(f"traceviz: {failing[0]['rule']}: {failing[0]['statement']}", err=True)
         raise typer.Exit(1)
+    if untold:
+        raise NoEvidenceError(f"--fail-on cannot be answered: {untold[0]}")
 
 
 def stored_findings(iteration: StoredIteration, *, given: bool) -> list[dict[str, Any]]:
@@ -100,7 +109,30 @@ def counted(rows: list[dict[str, Any]]) -> str:
 
 
 def _fails(row: dict[str, Any], names: list[str] | tuple[()]) -> bool:
-    return row["severity"] == Severity.FINDING and (ANY in names or row["rule"] in names)
+    from traceviz_dag.analyze.findings.rule import nothing_mends
+    from traceviz_dag.analyze.findings.rules.registry import rule_named
+
+    if row["severity"] == Severity.FINDING:
+        return ANY in names or row["rule"] in names
+    never = row["rule"] in names and rule_named(row["rule"]).edit is nothing_mends
+    return never and row["severity"] == Severity.NOTE
+
+
+def _untold(rows: list[dict[str, Any]], names: list[str] | tuple[()]) -> list[str]:
+    """Why rules that were named could not judge an iteration."""
+    return [
+        f"{row['rule']}: {row['statement']}"
+        for row in rows
+        if row["severity"] == Severity.NOT_LOOKED_AT and row["rule"] in names
+    ]
+
+
+def _unpredicted(iteration: StoredIteration) -> str | None:
+    """Why no gain is known of an iteration, so that nothing of it can be a finding; None where one is."""
+    rows = iteration.table("what_if").to_pylist()
+    if any(row["refusal"] is None for row in rows):
+        return None
+    return str(rows[0]["refusal"]) if rows else "no training step could be replayed"
 
 
 def _flat(answer: dict[str, Any]) -> list[dict[str, Any]]:
@@ -114,15 +146,20 @@ def _flat(answer: dict[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
-def _print(iteration: StoredIteration, rows: list[dict[str, Any]], *, sql: bool) -> None:
+def _print(iteration: StoredIteration, rows: list[dict[str, Any]], told: set[str], *, sql: bool) -> None:
+    """Print what was found in an iteration.
+
+    Args:
+        told: rules whose remedies were printed already; this adds its own.
+    """
     from traceviz_dag.analyze.findings.rules.registry import rule_named
 
     step = f"step {milliseconds(rows[0]['step_ns'])} ms" if rows and rows[0]["step_ns"] is not None else "step unknown"
+    ranks = f"{len(iteration.ranks)} rank{'' if len(iteration.ranks) == 1 else 's'}"
     mode = f" · {rows[0]['capture_mode']}" if rows else ""
-    typer.echo(f"\n{heading(iteration, f'{step} on {len(iteration.ranks)} ranks{mode}')}")
+    typer.echo(f"\n{heading(iteration, f'{step} on {ranks}{mode}')}")
     typer.echo(f"  {counted(rows)}; gains do not add up")
     number = 0
-    told = set()
     for severity, title in ((Severity.FINDING, None), (Severity.NOTE, "Notes"), (Severity.NOT_LOOKED_AT, "Not judged")):
         mine = [row for row in rows if row["severity"] == severity]
         if mine and title:

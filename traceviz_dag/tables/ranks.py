@@ -205,7 +205,11 @@ GPU_GAPS = Table(
             "End of the computation, or start of the operation, before it; else the window's start, ns.",
         ),
         Column("duration_ns", BIGINT, "To the start of the operation that ends it, or the window's end, ns."),
-        Column("kernel_id", BIGINT, "The kernel or memory operation that ends it; NULL at the window's end."),
+        Column(
+            "kernel_id",
+            BIGINT,
+            "The kernel or memory operation that ends it, or would after the window; NULL for none.",
+        ),
         Column("blocked_ns", BIGINT, "Of it: what this operation, or its launch, waited for still ran, ns."),
         Column(
             "starved_ns", BIGINT, "Of it, after that: until the host's call that launched the operation returned, ns."

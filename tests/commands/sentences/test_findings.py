@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from tests.commands.jobs import JOBS, analysed_at, home_of, traces_of
 from tests.commands.sentences.printed import Home
 from traceviz_dag.commands.main import app
-from traceviz_dag.errors import UsageError
+from traceviz_dag.errors import NoEvidenceError, UsageError
 
 _NUMBER = re.compile(r"(?<![\w.])-?\d[\d,]*(?:\.\d+)?%?")
 
@@ -61,8 +61,10 @@ def test_every_number_of_a_statement_is_in_the_row_that_its_query_yields(job):
         without = re.sub(r"; no gain is predicted: .*", "", what)
         assert {number.rstrip(",") for number in _NUMBER.findall(without)} <= said, (what, found)
         if gain:
-            share = f"{row['gain_ns'] / row['step_ns']:.1%}"
-            bar = {f"{row[name] / 1e6:,.3f}" for name in ("gain_ns", "gain_low_ns", "gain_high_ns")}
+            sign = -1 if row["gain_ns"] < 0 else 1
+            share = f"{sign * row['gain_ns'] / row['step_ns']:.1%}"
+            bar = {f"{sign * row[name] / 1e6:,.3f}" for name in ("gain_ns", "gain_low_ns", "gain_high_ns")}
+            assert (" longer (" in gain) == (sign < 0)
             numbers = set(_NUMBER.findall(gain.split(") makes ")[1]))
             assert {share, *bar} <= numbers | {"-0.0%", "-0.000"}, gain
             assert row["refusal"] is None
@@ -108,3 +110,6 @@ def test_an_exit_code_tells_whether_there_is_a_finding_of_a_rule():
     assert asked("slow_link").exit_code == asked("finding").exit_code == 1
     assert asked("slow_rank").exit_code == 0
     assert isinstance(asked("slow").exception, UsageError)
+    # One dimension has no transfers to be compared: a gate must not pass for want of evidence.
+    alone = CliRunner().invoke(app, ["findings", "--home", str(home_of("dp_only")), "--fail-on", "slow_link"])
+    assert isinstance(alone.exception, NoEvidenceError)

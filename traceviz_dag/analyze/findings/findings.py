@@ -63,7 +63,8 @@ def findings_table(iteration: Iteration, judged: Sequence[Judged]) -> pa.Table:
     predicted = [row for row in iteration.what_if if row["refusal"] is None]
     refusal = next((row["refusal"] for row in iteration.what_if if row["refusal"] is not None), None)
     gains = {EditKey(row["edit"], row["rank"], row["dimension"]): row for row in over_steps(predicted)}
-    step_ns = next((row["step_ns"] for row in gains.values()), iteration.step_ns)
+    known = {row["step"]: row["step_ns"] for row in predicted}
+    step_ns = sum(known.values()) if known else iteration.step_ns
     found = []
     for one in judged:
         found += [_finding(iteration, one.rule, row, gains, step_ns, refusal) for row in one.rows]
@@ -97,11 +98,12 @@ def _finding(
     if gain is not None and at_most is not None and gain["gain_ns"] > MORE * at_most:
         why = f"the edit that mends it ({named_edit(gain)}) mends more than this"
         gain = None
+    predicted = _gain_in_words(gain, iteration.steps, step_ns) if gain and step_ns else f"no gain is predicted: {why}"
     return {
         **_shared(iteration, rule, step_ns),
         **culprit(row),
         "class": row.get("class", rule.of_class.value),
-        "severity": _severity(gain).value,
+        "severity": _severity(gain, step_ns).value,
         "measure": rule.measure,
         "value": row["value"],
         "edit": edit.edit if gain is not None and edit is not None else None,
@@ -110,7 +112,7 @@ def _finding(
         "gain_high_ns": gain["gain_high_ns"] if gain else None,
         "confidence": "inferred" if row.get("inferred") else "measured",
         "refusal": why,
-        "statement": f"{rule.sentence(row)}; {_gain_in_words(gain) if gain else f'no gain is predicted: {why}'}",
+        "statement": f"{rule.sentence(row)}; {predicted}",
         "evidence_sql": evidence_sql(rule, iteration.run, iteration.iteration, row),
     }
 
@@ -137,19 +139,23 @@ def _shared(iteration: Iteration, rule: Rule, step_ns: int | None) -> dict[str, 
     }
 
 
-def _severity(gain: Mapping[str, Any] | None) -> Severity:
-    if gain is None:
+def _severity(gain: Mapping[str, Any] | None, step_ns: int | None) -> Severity:
+    if gain is None or step_ns is None:
         return Severity.NOTE
-    enough = gain["gain_ns"] >= LEAST_GAIN * gain["step_ns"] and gain["gain_low_ns"] > 0
+    enough = gain["gain_ns"] >= LEAST_GAIN * step_ns and gain["gain_low_ns"] > 0
     return Severity.FINDING if enough else Severity.NOTE
 
 
-def _gain_in_words(gain: Mapping[str, Any]) -> str:
-    steps = f"the {gain['steps']} steps together" if gain["steps"] > 1 else "the step"
-    low, high = gain["gain_low_ns"] / 1e6, gain["gain_high_ns"] / 1e6
+def _gain_in_words(gain: Mapping[str, Any], steps: int, step_ns: int) -> str:
+    """What an edit gains, of all steps; it may be predicted in some of them only."""
+    together = f"the {steps} steps together" if steps > 1 else "the step"
+    change, low, high = gain["gain_ns"], gain["gain_low_ns"], gain["gain_high_ns"]
+    direction = "shorter"
+    if change < 0:
+        change, low, high, direction = -change, -high, -low, "longer"
     return (
-        f"mending it ({named_edit(gain)}) makes {steps} {milliseconds(gain['gain_ns'])} shorter "
-        f"({percent(gain['gain_ns'] / gain['step_ns'])}; {low:,.3f} to {high:,.3f}), the replay predicts"
+        f"mending it ({named_edit(gain)}) makes {together} {milliseconds(change)} {direction} "
+        f"({percent(change / step_ns)}; {low / 1e6:,.3f} to {high / 1e6:,.3f}), the replay predicts"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -19,6 +20,11 @@ class EditKey(NamedTuple):
     edit: str
     rank: int | None = None
     dimension: str | None = None
+
+
+def nothing_mends(_: Row) -> EditKey | None:
+    """The edit of rules whose gains nothing predicts."""
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +52,7 @@ class Rule:
     sql: str
     measure: str
     sentence: Callable[[Row], str]
-    edit: Callable[[Row], EditKey | None] = lambda _: None
+    edit: Callable[[Row], EditKey | None] = nothing_mends
     unable_sql: str | None = None
     key: tuple[str, ...] = ()
 
@@ -60,7 +66,8 @@ def evidence_sql(rule: Rule, run: str, iteration: int, row: Row) -> str:
     """The query that yields this row alone, ready to be asked."""
     keys = [name for name in (*CULPRIT_COLUMNS, *rule.key) if name in row]
     wanted = " AND ".join(f"{name} IS NOT DISTINCT FROM {_literal(row[name])}" for name in keys)
-    asked = rule.sql.replace("$run", _literal(run)).replace("$iteration", str(int(iteration))).strip()
+    given = {"$run": _literal(run), "$iteration": _literal(int(iteration))}
+    asked = re.sub(r"\$(run|iteration)\b", lambda found: given[found[0]], rule.sql).strip()
     return f"SELECT * FROM (\n{asked}\n) WHERE {wanted or 'true'}"
 
 

@@ -152,21 +152,25 @@ def _gaps(
     starts, ends = subtract(Intervals(np.array([window[0]]), np.array([window[1]])), clip(busy, *window))
     computing = np.flatnonzero(operations.computes & (operations.end_ns > operations.start_ns))
     position = np.searchsorted(operations.start_ns[computing], ends)
-    inside = (position < len(computing)) & (ends < window[1])
+    followed = np.flatnonzero(position < len(computing))
     ended_by = np.full(len(ends), NONE)
-    ended_by[inside] = computing[position[inside]]
+    ended_by[followed] = computing[position[followed]]
+    # The last gap of a window goes on until a kernel after it starts, which may have been launched long before.
+    ends[followed] = operations.start_ns[ended_by[followed]]
     numbers = np.array([thread.thread_id for thread in trace.threads], np.int64)
     main = main_thread(trace)
     main_id = int(numbers[main]) if main != NONE else MISSING
     pieces = _chains(operations, synchronizations, Intervals(starts, ends), ended_by, main_id)
-    starts, ends, operation, waits = pieces.starts, pieces.ends, pieces.operation, pieces.waits
+    pieces = pieces.take(pieces.starts < window[1])
+    starts, operation, waits = pieces.starts, pieces.operation, pieces.waits
+    ends = np.minimum(pieces.ends, window[1])
     launched = np.where(operation == NONE, ends, lookup(operations.launched_ns, operation, MISSING))
     blocked_until = np.clip(waits.until_ns, starts, ends)
     starved_until = np.where(launched != MISSING, np.clip(launched, blocked_until, ends), blocked_until)
     thread_id = np.where(operation == NONE, main_id, lookup(operations.thread, operation, MISSING))
     row, doing_ns = longest_within(host, _thread_index(numbers, thread_id), main, blocked_until, starved_until)
     blocked = blocked_until > starts
-    at = waits.synchronization
+    at = _returned_by(synchronizations, waits.synchronization, ends)
     around, of_framework = _around(host, numbers, synchronizations, at)
     count = len(starts)
     return GPU_GAPS.from_columns(
@@ -325,6 +329,12 @@ def _ended_just_before(operations: _Operations, starts: Int64, ends: Int64, kern
     waits = (end > starts) & (ends - end <= JUST_BEFORE_NS) & (launched != MISSING) & (launched <= end)
     found[waits] = candidate[waits]
     return found
+
+
+def _returned_by(synchronizations: pa.Table, rows: Int64, ends: Int64) -> Int64:
+    """The waits of the host that returned by a time each; NONE for the others."""
+    begin, length = _values(synchronizations, "start_ns", rows), _values(synchronizations, "duration_ns", rows)
+    return np.where((rows != NONE) & (begin + np.maximum(length, 0) <= ends), rows, NONE)
 
 
 def _around(host: Host, numbers: Int64, synchronizations: pa.Table, rows: Int64) -> tuple[Int64, pa.Array]:

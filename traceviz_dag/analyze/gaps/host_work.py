@@ -33,10 +33,13 @@ _NAMES: tuple[tuple[HostWork, str], ...] = (
 """What rows are called whose work is of a kind; their names are those that PyTorch and CUDA give."""
 
 _OF_THE_FRAMEWORK = re.compile(
-    r"(.*/)?megatron/(core/(pipeline_parallel/p2p_communication|optimizer/|distributed/|timers)"
-    r"|training/(training|utils)\.py\(\d+\): (train_step|training_log|report_memory))"
+    r"(.*/)?megatron/(core/(pipeline_parallel/p2p_communication|optimizer/|distributed/|timers"
+    r"|transformer/moe/token_dispatcher)"
+    r"|(bridge/)?training/(utils/)?(train|training|utils|train_utils)\.py\(\d+\): "
+    r"(train_step|training_log|report_memory))"
 )
-"""Callers that wait for the GPU in every Megatron job: messages between stages, the gradient norm, timers and logs."""
+"""Callers of Megatron-LM and Megatron-Bridge that wait for the GPU in every job, or for the tokens of each expert:
+messages between stages, the gradient norm, timers and logs."""
 
 _OF_TORCH = re.compile(r"<built-in|nn\.Module: |(.*/)?torch/|contextlib\.py")
 """Python functions that say nothing of who called."""

@@ -114,7 +114,7 @@ def in_words(one: OverlapVerdict) -> str:
         "beyond the sum": f"beyond stage0 {stage0} + stage1 {stage1} = {both / 1e6:,.3f}",
         "below the longer stage": f"below max(stage0 {stage0}, stage1 {stage1})",
     }[one.verdict]
-    score = "no OverlapScore" if one.overlap_score is None else f"OverlapScore {one.overlap_score:.2f}"
+    score = "no OverlapScore" if one.overlap_score is None else f"OverlapScore {round(one.overlap_score, 2) + 0.0:.2f}"
     where = "" if one.stage is None else f", stage {one.stage}"
     tails = " and ".join(f"{value / 1e6:,.3f}" for value in one.period_ns[1:])
     return f"{one.pair}{where}: period {period} {against}, {score} (p50; period p90 and p99 {tails}; N={one.units})"

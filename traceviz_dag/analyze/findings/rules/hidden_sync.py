@@ -17,23 +17,35 @@ measured AS (
     FROM overlap WHERE run = $run AND iteration = $iteration AND dimension = 'all'
     GROUP BY rank, device, window_name
 )
+-- One row for a line of code, whoever runs it; a rank is named where it alone does.
 SELECT
-    rank, stage, operation,
+    CASE WHEN count(DISTINCT rank) = 1 THEN min(rank) END AS rank,
+    CASE WHEN count(DISTINCT rank) = 1 THEN min(stage) END AS stage,
+    operation,
+    count(DISTINCT rank) AS ranks,
     CAST(sum(starved_ns) AS BIGINT) AS starved_ns,
-    count(*) AS waits,
-    sum(starved_ns) / any_value(window_ns) AS value
-FROM waits JOIN measured USING (rank, device, window_name) LEFT JOIN (
+    CAST(sum(waits) AS BIGINT) AS waits,
+    sum(starved_ns) / sum(window_ns) AS value
+FROM (
+    SELECT rank, device, window_name, operation, sum(starved_ns) AS starved_ns, count(*) AS waits
+    FROM waits GROUP BY ALL
+) JOIN measured USING (rank, device, window_name) LEFT JOIN (
     SELECT rank, stage FROM topology WHERE run = $run AND iteration = $iteration
 ) USING (rank)
-GROUP BY rank, stage, operation
+GROUP BY operation
 """
 
 
 def _sentence(row: Row) -> str:
     waits = f"{row['waits']} wait{'s' if row['waits'] > 1 else ''}"
+    if row["rank"] is None:
+        who, whose = f"{row['ranks']} ranks wait for their GPUs", "these"
+        measured = "of the time measured on them"
+    else:
+        who, whose, measured = f"rank {row['rank']} waits for its GPU", "the GPU", "of the time measured"
     return (
-        f"rank {row['rank']} waits for its GPU in {row['operation']}: after {waits} there the GPU had nothing to run "
-        f"for {milliseconds(row['starved_ns'])} in all, {percent(row['value'])} of the time measured"
+        f"{who} in {row['operation']}: after {waits} there {whose} had nothing to run for "
+        f"{milliseconds(row['starved_ns'])} in all, {percent(row['value'])} {measured}"
     )
 
 

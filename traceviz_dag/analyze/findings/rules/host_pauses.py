@@ -11,7 +11,7 @@ LEAST_SHARE = 0.002
 """Share of the time measured from which it is told."""
 
 BEYOND_PEERS = 2
-"""A rank stands out where it loses so many times what the median rank does; else it is all ranks together."""
+"""A rank stands out where it loses so many times what the median rank does, the lower one of two; else it is all."""
 
 _SQL = """
 WITH measured AS (
@@ -35,7 +35,7 @@ of_rank AS (
     GROUP BY rank, window_ns
 ),
 judged AS (
-    SELECT *, starved_ns > {beyond} * median(starved_ns) OVER () OR count(*) OVER () = 1 AS stands_out
+    SELECT *, starved_ns > {beyond} * quantile_disc(starved_ns, 0.5) OVER () OR count(*) OVER () = 1 AS stands_out
     FROM of_rank
 )
 SELECT

@@ -47,6 +47,7 @@ launches AS (
 SELECT
     mode(operation) AS operation,
     CAST(round(avg(starved_ns)) AS BIGINT) AS starved_ns,
+    CAST(sum(starved_ns) AS BIGINT) AS at_most_ns,
     max(median_ns) AS median_ns,
     max(kernels / window_ns * 1e6) AS launches_per_ms,
     count(*) AS ranks,

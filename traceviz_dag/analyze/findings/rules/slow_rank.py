@@ -50,8 +50,8 @@ def _sentence(row: Row) -> str:
         others = f"{row['peers']} other stage{'s' if row['peers'] > 1 else ''}"
         than = f"as on the {others}, {milliseconds(row['more_ns'])} beyond the mean stage"
     else:
-        peers = f"{row['peers']} peer{'s' if row['peers'] > 1 else ''}"
-        than = f"as on the median of its {peers}, {milliseconds(row['more_ns'])} more"
+        peers = f"the median of its {row['peers']} peers" if row["peers"] > 1 else "its one peer"
+        than = f"as on {peers}, {milliseconds(row['more_ns'])} more"
     return f"{who} computes slowly: the same kernels take {row['value']:.2f} times as long {than}"
 
 

@@ -1,0 +1,48 @@
+"""What rules say of tables that are written by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import duckdb
+
+from traceviz_dag.analyze.findings.rule import Rule, evidence_sql
+from traceviz_dag.analyze.findings.rules.registry import rule_named
+
+RUN = "night's $iteration of $run"
+GAP = {"device": "gpu:0", "window_name": "step", "doing": "get_batch", "caller": None, "synchronization_id": None}
+GAP |= {"host_work": "data_loading", "synchronization_caller": "hooks.py(1): log", "of_framework": False}
+
+
+def asked(rule: Rule, starved_ns: dict[int, int]) -> list[dict[str, Any]]:
+    """The rows of a rule where each rank has a gap, with the query that is shown for each."""
+    home = duckdb.connect()
+    gaps = [{"run": RUN, "iteration": 7, "rank": rank, "starved_ns": ns, **GAP} for rank, ns in starved_ns.items()]
+    windows = "window_name, 'all' AS dimension, device, 0 AS window_start_ns, 1_000_000 AS window_end_ns"
+    home.execute("CREATE TABLE gpu_gaps AS SELECT unnest($rows, recursive := true)", {"rows": gaps})
+    home.execute(f"CREATE TABLE overlap AS SELECT run, iteration, rank, {windows} FROM gpu_gaps")
+    home.execute("CREATE TABLE topology AS SELECT run, iteration, rank, 0 AS stage FROM gpu_gaps")
+    names = ("rank", "stage", "operation")
+    rows = home.sql(rule.sql, params={"run": RUN, "iteration": 7}).to_arrow_table().to_pylist()
+    for row in rows:
+        (same,) = home.sql(evidence_sql(rule, RUN, 7, row)).to_arrow_table().to_pylist()
+        assert {name: same[name] for name in names} == {name: row[name] for name in names}
+    return rows
+
+
+def test_a_rank_that_stalls_is_named_even_beside_one_other():
+    rule = rule_named("data_stall")
+    for starved_ns in ({0: 60_000, 1: 300}, {0: 60_000, 1: 300, 2: 500, 3: 400}):
+        assert [(row["rank"], row["starved_ns"]) for row in asked(rule, starved_ns)] == [(0, 60_000)]
+    (both,) = asked(rule, {0: 60_000, 1: 50_000})
+    assert (both["rank"], both["ranks"], both["starved_ns"]) == (None, 2, 55_000)
+
+
+def test_a_line_of_code_that_waits_is_one_row_whoever_runs_it(monkeypatch):
+    monkeypatch.setitem(GAP, "host_work", "synchronisation")
+    rule = rule_named("hidden_sync")
+    (alone,) = asked(rule, {3: 2_000})
+    assert rule.sentence(alone).startswith("rank 3 waits for its GPU in hooks.py(1): log: after 1 wait there the GPU")
+    (row,) = asked(rule, {0: 2_000, 1: 4_000})
+    assert (row["rank"], row["ranks"], row["waits"], row["value"]) == (None, 2, 2, 0.003)
+    assert rule.sentence(row).startswith("2 ranks wait for their GPUs in hooks.py(1): log: after 2 waits there these")
