@@ -62,12 +62,14 @@ def test_a_gap_is_blocked_by_the_communication_before_it_and_starved_by_the_host
     assert (end["duration_ns"], end["kernel_id"], end["starved_ns"]) == (1_000, None, 1_000)
 
 
-def test_what_ends_the_last_gap_of_a_window_may_follow_it(tmp_path):
+@pytest.mark.parametrize("launched", [700, None])
+def test_what_ends_the_last_gap_of_a_window_may_follow_it(tmp_path, launched):
     """A GPU that lags behind its host is not idle for want of launches where the step of the host ends."""
     file = a_step()
     file.kernel(GEMM, 0, 10_000, launched=10)
     file.kernel(REDUCE, 5_000, 150_000, launched=600, stream=20)
-    file.kernel(GEMM, 150_500, 160_000, launched=700)
+    # A trace that begins late has no launches of what lags behind.
+    file.kernel(GEMM, 150_500, 160_000, launched=launched)
     (blocked,) = rows(file, tmp_path)
     assert [blocked[name] for name in SUMS] == [90_000, 90_000, 0, 0]
     assert (blocked["producer_evidence"], blocked["synchronization_id"]) == ("inferred", None)

@@ -29,7 +29,7 @@ from traceviz_dag.tables import GPU_GAPS
 from traceviz_dag.vocabulary import CPU_DEVICE, HostWork, Kind, SynchronizationKind
 
 JUST_BEFORE_NS = 20_000
-"""A kernel that starts so soon after a communication or copy, and was launched before its end, waited for it."""
+"""A kernel that starts so soon after a communication or copy, and was not launched after its end, waited for it."""
 
 LONGEST_CHAIN = 64
 """Operations that are followed back from the end of a gap, each of which waited for the one before."""
@@ -316,7 +316,11 @@ def _last_host_wait(
 
 
 def _ended_just_before(operations: _Operations, starts: Int64, ends: Int64, kernel: Int64) -> Int64:
-    """Per gap, the communication or copy that ends within it just before its kernel starts, launched after it."""
+    """Per gap, the communication or copy that ends within it just before its kernel starts.
+
+    It is none where the kernel was launched after that end. Without a launch row it may be: the launch of a kernel that
+    ran long after it is often before the trace begins.
+    """
     others = np.flatnonzero(~operations.computes)
     others = others[np.argsort(operations.end_ns[others], kind="stable")]
     found = np.full(len(starts), NONE)
@@ -326,7 +330,7 @@ def _ended_just_before(operations: _Operations, starts: Int64, ends: Int64, kern
     candidate = np.where(position >= 0, others[np.maximum(position, 0)], NONE)
     end = lookup(operations.end_ns, candidate, MISSING)
     launched = lookup(operations.launched_ns, kernel, MISSING)
-    waits = (end > starts) & (ends - end <= JUST_BEFORE_NS) & (launched != MISSING) & (launched <= end)
+    waits = (end > starts) & (ends - end <= JUST_BEFORE_NS) & ((launched == MISSING) | (launched <= end))
     found[waits] = candidate[waits]
     return found
 

@@ -29,8 +29,8 @@ HAVING sum(unexplained_ns) >= {LEAST_SHARE} * sum(window_ns)
 def _sentence(row: Row) -> str:
     return (
         f"for {milliseconds(row['unexplained_ns'])} over {row['ranks']} rank{'s' if row['ranks'] > 1 else ''} "
-        f"({percent(row['value'])} of the time measured) no computation ran although the next kernel was launched, and "
-        "nothing in the traces tells what it waited for"
+        f"({percent(row['value'])} of the time measured) no computation ran, and the traces tell neither a late "
+        "launch of the next kernel nor what it waited for"
     )
 
 
