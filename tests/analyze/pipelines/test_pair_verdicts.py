@@ -46,3 +46,7 @@ def test_iterations_count_together_without_those_in_which_the_profiler_starts_an
 def test_units_without_measures_say_nothing():
     assert pair_verdicts({1: units().slice(0, 0)}) == []
     assert pair_verdicts({}) == []
+
+
+def test_nothing_is_claimed_of_a_stage_too_short_to_show_in_the_period():
+    assert verdict(27_273, 27_078, 102) == "not told apart"

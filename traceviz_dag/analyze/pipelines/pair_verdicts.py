@@ -29,7 +29,7 @@ class OverlapVerdict:
     Attributes:
         units: how many; iterations: of these iterations. ranks: of so many ranks.
         period_ns: p50, p90 and p99. stage0_ns, stage1_ns, overlap_score: p50 of the units'; the score may be None.
-        verdict: overlapped, serialized, between, beyond the sum, or below the longer stage.
+        verdict: overlapped, serialized, not told apart, between, beyond the sum, or below the longer stage.
     """
 
     pair: str
@@ -53,10 +53,12 @@ def steady_window(iterations: Sequence[int]) -> tuple[int, ...]:
 def verdict(period_ns: float, stage0_ns: float, stage1_ns: float) -> str:
     """What a period says of its two stages."""
     longer, both = max(stage0_ns, stage1_ns), stage0_ns + stage1_ns
-    if abs(period_ns - longer) <= ALIKE * longer:
-        return "overlapped"
-    if abs(period_ns - both) <= ALIKE * both:
-        return "serialized"
+    as_max, as_sum = abs(period_ns - longer) <= ALIKE * longer, abs(period_ns - both) <= ALIKE * both
+    if as_max and as_sum:
+        # One stage is so short beside the other that the period does not tell.
+        return "not told apart"
+    if as_max or as_sum:
+        return "overlapped" if as_max else "serialized"
     if period_ns < longer:
         return "below the longer stage"
     return "between" if period_ns < both else "beyond the sum"
@@ -110,6 +112,7 @@ def in_words(one: OverlapVerdict) -> str:
     against = {
         "overlapped": f"≈ max(stage0 {stage0}, stage1 {stage1})",
         "serialized": f"≈ stage0 {stage0} + stage1 {stage1}",
+        "not told apart": f"≈ max and ≈ sum of stage0 {stage0} and stage1 {stage1}, too near to tell apart",
         "between": f"between max and sum ({both / 1e6:,.3f}) of stage0 {stage0} and stage1 {stage1}",
         "beyond the sum": f"beyond stage0 {stage0} + stage1 {stage1} = {both / 1e6:,.3f}",
         "below the longer stage": f"below max(stage0 {stage0}, stage1 {stage1})",
