@@ -40,6 +40,7 @@ def findings(
         ),
     ] = None,
     sql: Annotated[bool, typer.Option("--sql", help="Print with each finding the query that yields its row.")] = False,
+    rank: Annotated[int | None, typer.Option(help="Rank of a single file that does not name its rank.")] = None,
     run: RunOption = None,
     iteration: IterationOption = None,
     rules: RulesOption = None,
@@ -56,7 +57,7 @@ def findings(
     for name in fail_on or ():
         if name not in (ANY, *RULE_NAMES):
             raise UsageError(f"--fail-on {name}: there are {', '.join((ANY, *RULE_NAMES))}")
-    with chosen_iterations(path, home, run, iteration, rules) as iterations:
+    with chosen_iterations(path, home, run, iteration, rules, rank) as iterations:
         answers = [
             {**place(each), "iteration_findings": stored_findings(each, given=path is not None)} for each in iterations
         ]

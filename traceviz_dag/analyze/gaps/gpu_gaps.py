@@ -72,6 +72,31 @@ class _Waits:
     synchronization: Int64
 
 
+@dataclass(frozen=True, slots=True)
+class _Clues:
+    """What tells what operations of a device waited for.
+
+    Attributes:
+        main: id of the thread that runs the training loop; MISSING where it is unknown.
+        before: per operation, the one before it on its stream; NONE for the first.
+        waiting, waited_for: operations of the waits between streams, by the end of what was waited for.
+        host_row: rows of the table ``synchronizations`` in which the host waited, by when they returned; with
+            ``host_returned``, their threads, and the operation waited for, NONE where that is unknown.
+        others: communication and memory operations, by their end.
+    """
+
+    operations: _Operations
+    main: int
+    before: Int64
+    waiting: Int64
+    waited_for: Int64
+    host_row: Int64
+    host_returned: Int64
+    host_thread: Int64
+    host_waited_for: Int64
+    others: Int64
+
+
 def gpu_gaps_table(
     trace: TraceEvents,
     calls: HostTree,
@@ -99,12 +124,13 @@ def gpu_gaps_table(
     parts = [GPU_GAPS.schema.empty_table()]
     for device in sorted(devices):
         mine = _operations(columns.filter(pc.equal(columns["device"].cast(pa.string()), device)))
+        clues = _clues(mine, synchronizations, _thread_id(trace, main_thread(trace)))
         if windows:
             chosen = [("step", *window) for window in windows]
         else:
             chosen = [("kernels", MISSING, int(mine.start_ns.min()), int(mine.end_ns.max()))]
         for name, step, begin, end in chosen:
-            parts.append(_gaps(trace, host, mine, synchronizations, (device, name, step), (begin, end)))
+            parts.append(_gaps(trace, host, clues, synchronizations, (device, name, step), (begin, end)))
     return pa.concat_tables(parts).unify_dictionaries()
 
 
@@ -143,11 +169,12 @@ class _Pieces:
 def _gaps(
     trace: TraceEvents,
     host: Host,
-    operations: _Operations,
+    clues: _Clues,
     synchronizations: pa.Table,
     place: tuple[str, str, int],
     window: tuple[int, int],
 ) -> pa.Table:
+    operations = clues.operations
     busy = union(operations.start_ns[operations.computes], operations.end_ns[operations.computes])
     starts, ends = subtract(Intervals(np.array([window[0]]), np.array([window[1]])), clip(busy, *window))
     computing = np.flatnonzero(operations.computes & (operations.end_ns > operations.start_ns))
@@ -158,17 +185,16 @@ def _gaps(
     # The last gap of a window goes on until a kernel after it starts, which may have been launched long before.
     ends[followed] = operations.start_ns[ended_by[followed]]
     numbers = np.array([thread.thread_id for thread in trace.threads], np.int64)
-    main = main_thread(trace)
-    main_id = int(numbers[main]) if main != NONE else MISSING
-    pieces = _chains(operations, synchronizations, Intervals(starts, ends), ended_by, main_id)
+    pieces = _chains(clues, Intervals(starts, ends), ended_by)
     pieces = pieces.take(pieces.starts < window[1])
     starts, operation, waits = pieces.starts, pieces.operation, pieces.waits
     ends = np.minimum(pieces.ends, window[1])
     launched = np.where(operation == NONE, ends, lookup(operations.launched_ns, operation, MISSING))
     blocked_until = np.clip(waits.until_ns, starts, ends)
     starved_until = np.where(launched != MISSING, np.clip(launched, blocked_until, ends), blocked_until)
-    thread_id = np.where(operation == NONE, main_id, lookup(operations.thread, operation, MISSING))
-    row, doing_ns = longest_within(host, _thread_index(numbers, thread_id), main, blocked_until, starved_until)
+    thread_id = np.where(operation == NONE, clues.main, lookup(operations.thread, operation, MISSING))
+    threads = _thread_index(numbers, thread_id)
+    row, doing_ns = longest_within(host, threads, main_thread(trace), blocked_until, starved_until)
     blocked = blocked_until > starts
     at = _returned_by(synchronizations, waits.synchronization, ends)
     around, of_framework = _around(host, numbers, synchronizations, at)
@@ -200,16 +226,14 @@ def _gaps(
     )
 
 
-def _chains(
-    operations: _Operations, synchronizations: pa.Table, gaps: Intervals, ended_by: Int64, main: int
-) -> _Pieces:
+def _chains(clues: _Clues, gaps: Intervals, ended_by: Int64) -> _Pieces:
     """Cut each gap where something began that what ends the gap waited for, and so on for what that waited for."""
     found = []
     starts, ends = gaps
     operation = ended_by
     for _ in range(LONGEST_CHAIN):
-        waits = _waited_for(operations, synchronizations, Intervals(starts, ends), operation, main)
-        began = lookup(operations.start_ns, waits.producer, MISSING)
+        waits = _waited_for(clues, Intervals(starts, ends), operation)
+        began = lookup(clues.operations.start_ns, waits.producer, MISSING)
         cut = np.maximum(starts, np.where(waits.producer == NONE, starts, began))
         found.append(_Pieces(cut, ends, operation, waits))
         further = np.flatnonzero(cut > starts)
@@ -217,9 +241,9 @@ def _chains(
         if not len(further):
             break
     else:
-        # What lies before the last of a chain is not looked into: it counts as time in which that was waited for.
+        # What lies before the last of a chain is not looked into.
         nothing = np.full(len(starts), NONE)
-        found.append(_Pieces(starts, ends, operation, _Waits(operation, nothing * 0, ends, nothing)))
+        found.append(_Pieces(starts, ends, operation, _Waits(nothing, nothing, starts, nothing)))
     waited = [each.waits for each in found]
     pieces = _Pieces(
         np.concatenate([each.starts for each in found]),
@@ -237,10 +261,9 @@ def _chains(
     return pieces.take(kept[np.argsort(pieces.starts[kept], kind="stable")])
 
 
-def _waited_for(
-    operations: _Operations, synchronizations: pa.Table, gaps_at: Intervals, kernel: Int64, main: int
-) -> _Waits:
+def _waited_for(clues: _Clues, gaps_at: Intervals, kernel: Int64) -> _Waits:
     """Per gap, what ended last, within it, of what its kernel waited for."""
+    operations = clues.operations
     starts, ends = gaps_at
     producer, evidence = np.full(len(starts), NONE), np.full(len(starts), NONE)
     until = np.full(len(starts), MISSING)
@@ -252,77 +275,79 @@ def _waited_for(
         producer[gap[later]], evidence[gap[later]] = candidate[later], kind
         until[gap[later]] = end[later]
 
-    before = _before_on_stream(operations)
     there = np.flatnonzero(kernel != NONE)
-    offer(there, before[kernel[there]], _ORDER)
-    kinds = synchronizations["kind"].cast(pa.string())
-    streams = np.asarray(pc.fill_null(pc.equal(kinds, SynchronizationKind.STREAM_WAIT.value), False)).astype(bool)
-    waiting, waited_for = (
-        _places(operations, optional_integers(synchronizations, name))
-        for name in ("waiting_kernel_id", "waited_for_kernel_id")
-    )
+    offer(there, clues.before[kernel[there]], _ORDER)
     gap_of = np.full(len(operations.kernel_id), NONE)
     gap_of[kernel[there]] = there
-    rows = np.flatnonzero(streams & (waiting != NONE) & (waited_for != NONE))
-    rows = rows[gap_of[waiting[rows]] != NONE]
-    # One wait at a time can be the latest of its gap; so in the order of their ends.
-    rows = rows[np.argsort(operations.end_ns[waited_for[rows]], kind="stable")]
-    offer(gap_of[waiting[rows]], waited_for[rows], _RECORDED)
-    told = _last_host_wait(operations, synchronizations, ~streams & (waited_for != NONE), gaps_at, kernel, main)
+    waits = np.flatnonzero(gap_of[clues.waiting] != NONE)
+    offer(gap_of[clues.waiting[waits]], clues.waited_for[waits], _RECORDED)
+    told = _last_host_wait(clues, np.flatnonzero(clues.host_waited_for != NONE), gaps_at, kernel)
     gaps = np.flatnonzero(told != NONE)
-    offer(gaps, waited_for[told[gaps]], _ORDER)
-    last = _last_host_wait(operations, synchronizations, ~streams, gaps_at, kernel, main)
-    offer(there, _ended_just_before(operations, starts[there], ends[there], kernel[there]), _INFERRED)
-    return _Waits(producer, evidence, np.where(until == MISSING, starts, until), last)
+    offer(gaps, clues.host_waited_for[told[gaps]], _ORDER)
+    offer(there, _ended_just_before(clues, starts[there], ends[there], kernel[there]), _INFERRED)
+    last = _last_host_wait(clues, np.arange(len(clues.host_row)), gaps_at, kernel)
+    return _Waits(producer, evidence, np.where(until == MISSING, starts, until), lookup(clues.host_row, last))
 
 
-def _before_on_stream(operations: _Operations) -> Int64:
-    """Per operation the one before it on its stream; NONE for the first."""
+def _clues(operations: _Operations, synchronizations: pa.Table, main: int) -> _Clues:
     order = np.lexsort((np.arange(len(operations.stream)), operations.stream))
     before = np.full(len(order), NONE)
     same = np.flatnonzero(np.diff(operations.stream[order]) == 0) + 1
     before[order[same]] = order[same - 1]
-    return before
+    kinds = synchronizations["kind"].cast(pa.string())
+    streams = np.asarray(pc.fill_null(pc.equal(kinds, SynchronizationKind.STREAM_WAIT.value), False)).astype(bool)
+    waiting, waited_for = (
+        _places(operations, optional_integers(synchronizations, f"{which}_kernel_id"))
+        for which in ("waiting", "waited_for")
+    )
+    waits = np.flatnonzero(streams & (waiting != NONE) & (waited_for != NONE))
+    # One wait at a time can be the latest of its gap; so in the order of their ends.
+    waits = waits[np.argsort(operations.end_ns[waited_for[waits]], kind="stable")]
+    begin, length = (optional_integers(synchronizations, name) for name in ("start_ns", "duration_ns"))
+    host = np.flatnonzero(~streams & (begin != MISSING) & (length != MISSING))
+    host = host[np.argsort(begin[host] + length[host], kind="stable")]
+    others = np.flatnonzero(~operations.computes)
+    return _Clues(
+        operations,
+        main,
+        before,
+        waiting[waits],
+        waited_for[waits],
+        host,
+        begin[host] + length[host],
+        optional_integers(synchronizations, "thread")[host],
+        waited_for[host],
+        others[np.argsort(operations.end_ns[others], kind="stable")],
+    )
 
 
-def _last_host_wait(
-    operations: _Operations,
-    synchronizations: pa.Table,
-    chosen: Bool,
-    gaps_at: Intervals,
-    kernel: Int64,
-    main: int,
-) -> Int64:
-    """Per gap, the row of the last of the chosen waits of the host that returned in it, before the launch; or NONE."""
+def _last_host_wait(clues: _Clues, chosen: Int64, gaps_at: Intervals, kernel: Int64) -> Int64:
+    """Per gap, the last of the chosen waits of the host that returned in it, before the launch; or NONE."""
+    operations = clues.operations
     starts, ends = gaps_at
     result = np.full(len(starts), NONE)
-    begin, length = optional_integers(synchronizations, "start_ns"), optional_integers(synchronizations, "duration_ns")
-    thread = optional_integers(synchronizations, "thread")
     launch = np.where(kernel == NONE, ends, lookup(operations.launch_ns, kernel, MISSING))
-    mine = lookup(operations.thread, kernel, main)
+    mine = lookup(operations.thread, kernel, clues.main)
     for one in np.unique(mine).tolist():
         # The backward pass runs on a thread of its own, and begins when the main thread lets it.
-        rows = np.flatnonzero(chosen & (begin != MISSING) & (length != MISSING) & np.isin(thread, [one, main]))
+        waits = chosen[np.isin(clues.host_thread[chosen], [one, clues.main])]
         gaps = np.flatnonzero((mine == one) & (launch != MISSING))
-        if not len(rows):
+        if not len(waits):
             continue
-        returned = begin[rows] + length[rows]
-        order = np.argsort(returned, kind="stable")
-        rows, returned = rows[order], returned[order]
+        returned = clues.host_returned[waits]
         position = np.searchsorted(returned, launch[gaps], side="right") - 1
         found = (position >= 0) & (returned[np.maximum(position, 0)] > starts[gaps])
-        result[gaps[found]] = rows[position[found]]
+        result[gaps[found]] = waits[position[found]]
     return result
 
 
-def _ended_just_before(operations: _Operations, starts: Int64, ends: Int64, kernel: Int64) -> Int64:
+def _ended_just_before(clues: _Clues, starts: Int64, ends: Int64, kernel: Int64) -> Int64:
     """Per gap, the communication or copy that ends within it just before its kernel starts.
 
     It is none where the kernel was launched after that end. Without a launch row it may be: the launch of a kernel that
     ran long after it is often before the trace begins.
     """
-    others = np.flatnonzero(~operations.computes)
-    others = others[np.argsort(operations.end_ns[others], kind="stable")]
+    operations, others = clues.operations, clues.others
     found = np.full(len(starts), NONE)
     if not len(others):
         return found
@@ -354,6 +379,11 @@ def _around(host: Host, numbers: Int64, synchronizations: pa.Table, rows: Int64)
     stacks = caller != NONE
     own = host.framework[np.maximum(caller, 0)] & stacks if len(host.tree) else stacks
     return np.where(stacks, caller, np.where(operator == NONE, inner, operator)), pa.array(own, mask=~stacks)
+
+
+def _thread_id(trace: TraceEvents, thread: int) -> int:
+    """The id of a thread of the trace; MISSING for none."""
+    return trace.threads[thread].thread_id if thread != NONE else MISSING
 
 
 def _thread_index(numbers: Int64, thread_id: Int64) -> Int64:

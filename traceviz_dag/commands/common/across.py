@@ -48,9 +48,17 @@ def refuse_both(path: Path | None, run: str | None, iteration: int | None) -> No
 
 @contextmanager
 def chosen_iterations(
-    path: Path | None, home: Path, run: str | None, iteration: int | None, rules: Path | None = None
+    path: Path | None,
+    home: Path,
+    run: str | None,
+    iteration: int | None,
+    rules: Path | None = None,
+    rank: int | None = None,
 ) -> Iterator[list[StoredIteration]]:
     """The iterations that a command is to speak of; its end says what of them was not read.
+
+    Args:
+        rank: of a single file that does not say its own.
 
     Raises:
         UsageError: none of them has that run or number, or rules are given for what is classified already.
@@ -60,7 +68,7 @@ def chosen_iterations(
 
     if path is None and rules is not None:
         raise UsageError("--rules is for traces: give their path")
-    with iterations_at(path, home, rules) as found:
+    with iterations_at(path, home, rules, rank) as found:
         chosen = [each for each in found if run in (None, each.run) and iteration in (None, each.iteration)]
         if not chosen:
             there = ", ".join(f"{each.run} {each.iteration}" for each in found[:5])

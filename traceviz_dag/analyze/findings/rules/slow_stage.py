@@ -21,7 +21,10 @@ SELECT
     stage, value, stages, compute_ns, mean_ns, compute_ns - mean_ns AS excess_ns, more_work_ns, own_work_ns, slower_ns,
     CASE most_ns WHEN own_work_ns THEN 'own' WHEN more_work_ns THEN 'more' ELSE 'slower' END AS because,
     CASE WHEN most_ns > own_work_ns AND most_ns >= {NOTABLE_EXCESS} * mean_ns
-        THEN 'fault' ELSE 'opportunity' END AS class
+        THEN 'fault' ELSE 'opportunity' END AS class,
+    (compute_ns - mean_ns) * (
+        SELECT count(DISTINCT coalesce(step, -1)) FROM what_if WHERE run = $run AND iteration = $iteration
+    ) AS at_most_ns
 FROM uneven WHERE NOT (of_rank AND most_ns = slower_ns)
 """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traceviz_dag.analyze.findings.rule import EditKey, Row, Rule, milliseconds
+from traceviz_dag.analyze.findings.rule import Row, Rule, milliseconds
 from traceviz_dag.vocabulary import FindingClass
 
 LONG = 1.2
@@ -41,5 +41,4 @@ RULE = Rule(
     sql=_SQL,
     measure="p99 over p50",
     sentence=_sentence,
-    edit=lambda _: EditKey("no_jitter"),
 )
