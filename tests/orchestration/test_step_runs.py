@@ -96,6 +96,8 @@ def nothing() -> None:
 
 def test_a_job_in_the_background_can_still_be_ended_after_a_run():
     former = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Other tests of this process may have run steps by Dagster alone, which leaves it ignored.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         with dg.instance_for_test() as instance:
             materialise("of_nothing", instance, [nothing], [nothing], {})
