@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 ANY = "finding"
 """What ``--fail-on`` takes beside the names of rules."""
 
+SLIGHT = 0.001
+"""Share of the step below which a note is only counted on the screen."""
+
 _PLURALS = {FindingClass.FAULT: "faults", FindingClass.OPPORTUNITY: "opportunities"}
 
 
@@ -162,7 +165,7 @@ def _print(iteration: StoredIteration, rows: list[dict[str, Any]], told: set[str
     typer.echo(f"  {counted(rows)}; gains do not add up")
     number = 0
     for severity, title in ((Severity.FINDING, None), (Severity.NOTE, "Notes"), (Severity.NOT_LOOKED_AT, "Not judged")):
-        mine = [row for row in rows if row["severity"] == severity]
+        mine = [row for row in rows if row["severity"] == severity and (sql or not _is_slight(row))]
         if mine and title:
             typer.echo(f"\n{title}")
         for row in mine:
@@ -174,3 +177,13 @@ def _print(iteration: StoredIteration, rows: list[dict[str, Any]], told: set[str
                 typer.echo(f"     → {rule_named(row['rule']).remedy}")
             if sql and row["evidence_sql"]:
                 typer.echo("\n".join(f"       {line}" for line in row["evidence_sql"].splitlines()))
+    slight = 0 if sql else sum(map(_is_slight, rows))
+    if slight:
+        more = f"{slight} more note{'s gain' if slight > 1 else ' gains'}"
+        typer.echo(f"\n  {more} less than {SLIGHT:.1%} of the step (--json and --sql have them)")
+
+
+def _is_slight(row: dict[str, Any]) -> bool:
+    """Whether a note's gain is not worth a line."""
+    gain = row["gain_ns"]
+    return row["severity"] == Severity.NOTE and gain is not None and gain < SLIGHT * row["step_ns"]

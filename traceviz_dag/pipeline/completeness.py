@@ -110,7 +110,7 @@ class Completeness:
             if ranks
         ]
         if self.problems:
-            words.append(f"{len(self.problems)} files not placed")
+            words.append(f"{len(self.problems)} file{'s' if len(self.problems) > 1 else ''} not placed")
         if self.steps:
             words.append("ranks hold different training steps")
         return f"PARTIAL: {', '.join(words)}" if words else ""

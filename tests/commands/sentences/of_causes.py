@@ -142,7 +142,7 @@ CAUSES = (
     Sentence(
         r"waits between streams: (?P<v_recorded>\d+) recorded, (?P<v_inferred>\d+) inferred; of hosts for their GPU: "
         r"(?P<v_hosts>\d+)(; of (?P<v_unknown>\d+) communications nothing tells what waited for them)?"
-        r"(; of (?P<v_calls>\d+) waits nothing tells for what)? "
+        r"(; of (?P<v_calls>\d+) waits? nothing tells for what)? "
         r"\(table path_edges\)",
         _PATH,
     ),

@@ -235,7 +235,7 @@ def _seen(answer: dict[str, Any]) -> str:
     calls = sum(row["waited_for_unknown"] for row in answer["edges"])
     unknown = streams.get("unknown", 0) - calls
     untold = f"; of {unknown} communications nothing tells what waited for them" if unknown else ""
-    untold += f"; of {calls} waits nothing tells for what" if calls else ""
+    untold += f"; of {calls} wait{'s' if calls > 1 else ''} nothing tells for what" if calls else ""
     return (
         f"waits between streams: {streams.get('recorded', 0)} recorded, {streams.get('inferred', 0)} inferred; "
         f"of hosts for their GPU: {hosts}{untold} (table path_edges)"
