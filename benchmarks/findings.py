@@ -8,17 +8,14 @@ culprit, and its gain must be that of the job without it. It prints the table an
 
 from __future__ import annotations
 
-import argparse
 import sys
-import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 from benchmarks.accuracy_page import write_findings
+from benchmarks.matrix import run_matrix
 from benchmarks.what_if import GAIN_SHARE, STEP_SHARE
 from traceviz_dag.commands.findings import stored_findings
 from traceviz_dag.pipeline.across_ranks import iterations_at
@@ -179,20 +176,8 @@ def _row(one: Outcome) -> str:
 
 def main() -> int:
     """Run the matrix; the exit code is 1 if less than 95 % of the jobs are right."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", help="run the jobs whose names match this pattern, and write nothing")
-    wanted = parser.parse_args().only
-    started = time.perf_counter()
-    found = []
-    for case in cases():
-        if wanted and not fnmatch(case.name, wanted):
-            continue
-        with tempfile.TemporaryDirectory() as folder:
-            one = outcome(case, Path(folder))
-        found.append(one)
-        print(_row(one), flush=True)
-    if not wanted:
-        write_findings(markdown(found, time.perf_counter() - started))
+    about = (__doc__ or "").splitlines()[0]
+    found = run_matrix(about, cases(), outcome, _row, markdown, write_findings)
     return 0 if sum(one.right for one in found) >= 0.95 * len(found) else 1
 
 

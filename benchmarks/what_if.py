@@ -8,16 +8,13 @@ second step from the traces of the first alone, prints the table and writes it t
 
 from __future__ import annotations
 
-import argparse
 import sys
-import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatch
 from pathlib import Path
 
 from benchmarks.accuracy_page import write_predictions
+from benchmarks.matrix import run_matrix
 from traceviz_dag.analyze.causes.reordered import Change
 from traceviz_dag.analyze.causes.what_if import Edit, WhatIf
 from traceviz_dag.pipeline.across_ranks import iterations_at
@@ -209,21 +206,8 @@ def _row(one: Outcome) -> str:
 
 def main() -> int:
     """Run the matrix; the exit code is 1 if a prediction is too far off."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", help="run the jobs whose names match this pattern, and write nothing")
-    wanted = parser.parse_args().only
-    started = time.perf_counter()
-    found = []
-    for case in cases():
-        if wanted and not fnmatch(case.name, wanted):
-            continue
-        with tempfile.TemporaryDirectory() as folder:
-            one = outcome(case, Path(folder))
-        found.append(one)
-        print(_row(one), flush=True)
-    seconds = time.perf_counter() - started
-    if not wanted:
-        write_predictions(markdown(found, seconds))
+    about = (__doc__ or "").splitlines()[0]
+    found = run_matrix(about, cases(), outcome, _row, markdown, write_predictions)
     return 0 if all(one.right for one in found) else 1
 
 

@@ -141,12 +141,13 @@ def _unpredicted(iteration: StoredIteration) -> str | None:
 
 def _flat(answer: dict[str, Any]) -> list[dict[str, Any]]:
     """A row a finding, with its culprit as an object of the keys that apply."""
+    from traceviz_dag.analyze.findings.rule import culprit
+
     where = {name: value for name, value in answer.items() if name != "iteration_findings"}
     rows = []
     for row in answer["iteration_findings"]:
         rest = {name: value for name, value in row.items() if name not in (*CULPRIT_COLUMNS, "run", "iteration")}
-        culprit = {name: row[name] for name in CULPRIT_COLUMNS if row[name] is not None}
-        rows.append({**where, **rest, "culprit": culprit})
+        rows.append({**where, **rest, "culprit": culprit(row)})
     return rows
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import duckdb
 import pyarrow as pa
@@ -27,6 +28,8 @@ from traceviz_dag.system.duckdb_memory import connect_in_memory
 from traceviz_dag.system.paths import real_path
 from traceviz_dag.system.whole_files import remove_all_stale_temporaries, remove_stale_temporaries
 from traceviz_dag.tables import TABLES, Table, all_tables
+
+Rows = TypeVar("Rows")
 
 _ATTEMPTS = 10
 _PAUSE_SECONDS = 0.02
@@ -204,9 +207,18 @@ class Lake:
             UsageError: values that no partition can have.
             BadInputError: a file of the iteration is damaged, or has other columns.
         """
+        (rows,) = self.query_iteration_each([sql], run=run, iteration=iteration)
+        return rows
+
+    def query_iteration_each(self, queries: Sequence[str], *, run: str, iteration: int) -> list[pa.Table]:
+        """The rows of several named queries, as :meth:`query_iteration`, in one connection: the files are listed once.
+
+        Raises:
+            UsageError, BadInputError: as there.
+        """
         check_filters(TABLES["iterations"], run, iteration, None)
         try:
-            return _asked_again(lambda: self._query_iteration(sql, run, iteration))
+            return _asked_again(lambda: self._query_iteration(queries, run, iteration))
         except read_only.FilesGoneError as error:
             raise BadInputError(self.home, str(error), "analyse again") from error
 
@@ -218,25 +230,22 @@ class Lake:
             BadInputError: a file of the iteration is damaged.
         """
         check_filters(TABLES["iterations"], run, iteration, None)
-        named = {name: value for name, value in (("run", run), ("iteration", iteration)) if f"${name}" in sql}
 
         def asked() -> pa.Table:
             with connect_in_memory() as connection:
                 catalogue.create_narrow_views(connection, self.home, run, iteration, sql, tables)
-                return read_only.run_select(connection, sql, named, sorted(tables))
+                return read_only.run_select(connection, sql, _named(sql, run, iteration), sorted(tables))
 
         try:
             return _asked_again(asked)
         except read_only.FilesGoneError as error:
             raise BadInputError(self.home, str(error), "analyse again") from error
 
-    def _query_iteration(self, sql: str, run: str, iteration: int) -> pa.Table:
+    def _query_iteration(self, queries: Sequence[str], run: str, iteration: int) -> list[pa.Table]:
         with connect_in_memory() as connection:
             try:
-                catalogue.create_narrow_views(connection, self.home, run, iteration, sql)
-                # DuckDB refuses values that a query does not name.
-                named = {name: value for name, value in (("run", run), ("iteration", iteration)) if f"${name}" in sql}
-                return read_only.fetch(connection, sql, named)
+                catalogue.create_narrow_views(connection, self.home, run, iteration, "\n".join(queries))
+                return [read_only.fetch(connection, sql, _named(sql, run, iteration)) for sql in queries]
             except (duckdb.IOException, duckdb.InvalidInputException, duckdb.BinderException) as error:
                 if read_only.are_gone(error):
                     raise read_only.FilesGoneError(str(error).splitlines()[0]) from error
@@ -263,7 +272,12 @@ class Lake:
         return BadInputError(self.home, fault, remedy)
 
 
-def _asked_again(ask: Callable[[], pa.Table]) -> pa.Table:
+def _named(sql: str, run: str, iteration: int) -> dict[str, object]:
+    """The values that a query names; DuckDB refuses others."""
+    return {name: value for name, value in (("run", run), ("iteration", iteration)) if f"${name}" in sql}
+
+
+def _asked_again(ask: Callable[[], Rows]) -> Rows:
     """The rows of a query; one whose files a writer deletes under it is asked again, a bounded number of times."""
     for _ in range(_ATTEMPTS - 1):
         try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 
 from traceviz_dag.analyze.findings.findings import Iteration, Judged, findings_table
@@ -41,19 +43,18 @@ def iteration_findings(lake: Lake, run: str, iteration: int) -> pa.Table:
         BadInputError: a file of the iteration is damaged.
     """
 
-    def ask(sql: str) -> list[dict[str, object]]:
-        return lake.query_iteration(sql, run=run, iteration=iteration).to_pylist()
+    def ask(*queries: str) -> list[list[dict[str, Any]]]:
+        return [rows.to_pylist() for rows in lake.query_iteration_each(queries, run=run, iteration=iteration)]
 
-    judged = []
-    for rule in RULES:
-        unable = ask(rule.unable_sql) if rule.unable_sql is not None else []
-        reason = str(unable[0]["reason"]) if unable else None
-        judged.append(Judged(rule, [] if unable else ask(rule.sql), reason))
-    (steps,) = lake.query_iteration(_STEPS_SQL, run=run, iteration=iteration).to_pylist()
-    shared = Iteration(
-        run, iteration, ask(_WHAT_IF_SQL), steps["step_ns"], max(steps["steps"], 1), capture_mode(lake, run, iteration)
-    )
-    return findings_table(shared, judged)
+    doubtful = [rule for rule in RULES if rule.unable_sql is not None]
+    told = ask(*(rule.unable_sql for rule in doubtful if rule.unable_sql is not None))
+    unable = {rule.name: str(rows[0]["reason"]) for rule, rows in zip(doubtful, told, strict=True) if rows}
+    able = [rule for rule in RULES if rule.name not in unable]
+    what_if, (steps,), *found = ask(_WHAT_IF_SQL, _STEPS_SQL, *(rule.sql for rule in able))
+    rows_of = {rule.name: rows for rule, rows in zip(able, found, strict=True)}
+    judged = [Judged(rule, rows_of.get(rule.name, []), unable.get(rule.name)) for rule in RULES]
+    mode = capture_mode(lake, run, iteration)
+    return findings_table(Iteration(run, iteration, what_if, steps["step_ns"], max(steps["steps"], 1), mode), judged)
 
 
 def capture_mode(lake: Lake, run: str, iteration: int) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from traceviz_dag.lake.catalogue import quoted_text
 from traceviz_dag.tables.findings import CULPRIT_COLUMNS
 from traceviz_dag.vocabulary import FindingClass
 
@@ -84,4 +85,4 @@ def percent(share: float) -> str:
 def _literal(value: object) -> str:
     if value is None or isinstance(value, int):
         return "NULL" if value is None else str(value)
-    return "'" + str(value).replace("'", "''") + "'"
+    return quoted_text(str(value))

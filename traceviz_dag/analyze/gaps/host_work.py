@@ -66,11 +66,6 @@ class Host:
     caller: Int64
     framework: Bool
 
-    def words(self, positions: Int64) -> list[str | None]:
-        """The name of each position; None for NONE."""
-        codes = lookup(self.name, positions)
-        return [None if code == NONE else self.strings[code] for code in codes.tolist()]
-
 
 def host_of(trace: TraceEvents, calls: HostTree) -> Host:
     """Nest the calls of the CUDA runtime in the host rows, and tell what work each row is part of.
@@ -90,15 +85,14 @@ def host_of(trace: TraceEvents, calls: HostTree) -> Host:
     tells = _codes(trace.strings, name)[name]
     key = tree.nearest(tells != NONE)
     python = np.append(host.category == PYTHON_FUNCTION, np.zeros(len(launches), dtype=bool))[tree.rows]
-    callers = np.array([not _OF_TORCH.match(text) for text in trace.strings], dtype=bool)
-    framework = np.array([bool(_OF_THE_FRAMEWORK.match(text)) for text in trace.strings], dtype=bool)
+    of_torch, framework = (_matching(trace.strings, name, one) for one in (_OF_TORCH, _OF_THE_FRAMEWORK))
     return Host(
         tree,
         trace.strings,
         name,
         lookup(tells, key),
         np.where(key == NONE, np.arange(len(tree)), key),
-        tree.nearest(python & callers[name]),
+        tree.nearest(python & ~of_torch[name]),
         framework[name],
     )
 
@@ -159,6 +153,14 @@ def _open_rows(tree: HostTree, thread: Int64, starts: Int64, ends: Int64) -> tup
     kept = end_ns > begin_ns
     window, begin_ns = window[kept], begin_ns[kept]
     return window, begin_ns, end_ns[kept], innermost(tree, thread[window].astype(np.int32), begin_ns)
+
+
+def _matching(strings: Sequence[str], used: Int64, pattern: re.Pattern[str]) -> Bool:
+    """Per string, whether it is used and begins as the pattern says."""
+    found = np.zeros(len(strings), dtype=bool)
+    for code in np.unique(used).tolist():
+        found[code] = bool(pattern.match(strings[code]))
+    return found
 
 
 def _codes(strings: Sequence[str], used: Int64) -> Int64:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+from traceviz_dag.analyze.findings.fragments import MEASURED, STAGES
 from traceviz_dag.analyze.findings.rule import Row, Rule, milliseconds, percent
 from traceviz_dag.vocabulary import FindingClass
 
-_SQL = """
+_SQL = f"""
 WITH waits AS (
     SELECT rank, device, window_name, synchronization_caller AS operation, starved_ns
     FROM gpu_gaps
     WHERE run = $run AND iteration = $iteration AND of_framework = false AND host_work IS DISTINCT FROM 'data_loading'
         AND starved_ns > 0
-),
-measured AS (
-    SELECT rank, device, window_name, sum(window_end_ns - window_start_ns) AS window_ns
-    FROM overlap WHERE run = $run AND iteration = $iteration AND dimension = 'all'
-    GROUP BY rank, device, window_name
 )
 -- One row for a line of code, whoever runs it; a rank is named where it alone does.
 SELECT
@@ -29,9 +25,7 @@ SELECT
 FROM (
     SELECT rank, device, window_name, operation, sum(starved_ns) AS starved_ns, count(*) AS waits
     FROM waits GROUP BY ALL
-) JOIN measured USING (rank, device, window_name) LEFT JOIN (
-    SELECT rank, stage FROM topology WHERE run = $run AND iteration = $iteration
-) USING (rank)
+) JOIN {MEASURED} USING (rank, device, window_name) LEFT JOIN {STAGES} USING (rank)
 GROUP BY operation
 """
 

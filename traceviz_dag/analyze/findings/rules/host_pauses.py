@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from traceviz_dag.analyze.findings.fragments import MEASURED, STAGES
 from traceviz_dag.analyze.findings.rule import EditKey, Row, Rule, milliseconds, percent
 from traceviz_dag.vocabulary import FindingClass, HostWork
 
@@ -13,14 +14,9 @@ LEAST_SHARE = 0.002
 BEYOND_PEERS = 2
 """A rank stands out where it loses so many times what the median rank does, the lower one of two; else it is all."""
 
-_SQL = """
+_SQL = f"""
 WITH measured AS (
-    SELECT rank, sum(window_end_ns - window_start_ns) AS window_ns
-    FROM overlap
-    WHERE run = $run AND iteration = $iteration AND dimension = 'all' AND (rank, window_name, device) IN (
-        SELECT (rank, window_name, device) FROM gpu_gaps WHERE run = $run AND iteration = $iteration
-    )
-    GROUP BY rank
+    SELECT rank, sum(window_ns) AS window_ns FROM {MEASURED} GROUP BY rank
 ),
 of_rank AS (
     SELECT
@@ -30,27 +26,25 @@ of_rank AS (
         arg_max(coalesce(caller, doing), starved_ns) AS operation
     FROM measured LEFT JOIN (
         SELECT rank, starved_ns, caller, doing FROM gpu_gaps
-        WHERE run = $run AND iteration = $iteration AND host_work = '{work}' AND starved_ns > 0
+        WHERE run = $run AND iteration = $iteration AND host_work = '{{work}}' AND starved_ns > 0
     ) USING (rank)
     GROUP BY rank, window_ns
 ),
 judged AS (
-    SELECT *, starved_ns > {beyond} * quantile_disc(starved_ns, 0.5) OVER () OR count(*) OVER () = 1 AS stands_out
+    SELECT *, starved_ns > {BEYOND_PEERS} * quantile_disc(starved_ns, 0.5) OVER () OR count(*) OVER () = 1 AS stands_out
     FROM of_rank
 )
 SELECT
     rank, stage, operation, starved_ns, longest_ns, gaps, starved_ns / window_ns AS value, 1 AS ranks,
     starved_ns AS at_most_ns
-FROM judged LEFT JOIN (
-    SELECT rank, stage FROM topology WHERE run = $run AND iteration = $iteration
-) USING (rank)
-WHERE stands_out AND starved_ns >= {least} * window_ns
+FROM judged LEFT JOIN {STAGES} USING (rank)
+WHERE stands_out AND starved_ns >= {LEAST_SHARE} * window_ns
 UNION ALL
 SELECT
     NULL, NULL, arg_max(operation, starved_ns), CAST(round(avg(starved_ns)) AS BIGINT), max(longest_ns),
     CAST(sum(gaps) AS BIGINT), sum(starved_ns) / sum(window_ns), count(*),
     CAST(sum(starved_ns) AS BIGINT)
-FROM judged WHERE NOT stands_out HAVING sum(starved_ns) >= {least} * sum(window_ns)
+FROM judged WHERE NOT stands_out HAVING sum(starved_ns) >= {LEAST_SHARE} * sum(window_ns)
 """
 
 
@@ -118,7 +112,7 @@ def _rule(pause: _Pause) -> Rule:
         of_class=FindingClass.FAULT,
         question=pause.question,
         remedy=pause.remedy,
-        sql=_SQL.format(work=pause.work.value, least=LEAST_SHARE, beyond=BEYOND_PEERS),
+        sql=_SQL.format(work=pause.work.value),
         measure="share of the time measured",
         sentence=sentence,
         edit=lambda row: EditKey("no_pauses") if row["rank"] is None else EditKey("fix_rank", rank=row["rank"]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from traceviz_dag.analyze.findings.fragments import MEASURED, PAUSES
 from traceviz_dag.analyze.findings.rule import EditKey, Row, Rule, milliseconds, percent
 from traceviz_dag.vocabulary import FindingClass
 
@@ -23,17 +24,13 @@ WITH starved AS (
         SELECT rank, coalesce(caller, doing) AS operation, sum(starved_ns) AS starved_ns,
             CASE WHEN operation IS NULL THEN -1 ELSE sum(starved_ns) END AS operation_ns
         FROM gpu_gaps
-        WHERE run = $run AND iteration = $iteration AND synchronization_id IS NULL AND coalesce(host_work NOT IN (
-            'data_loading', 'garbage_collection', 'compilation', 'allocation'), true)
+        WHERE run = $run AND iteration = $iteration AND synchronization_id IS NULL
+            AND coalesce(host_work NOT IN {PAUSES}, true)
         GROUP BY rank, operation
     ) GROUP BY rank
 ),
 measured AS (
-    SELECT rank, sum(window_end_ns - window_start_ns) AS window_ns
-    FROM overlap
-    WHERE run = $run AND iteration = $iteration AND dimension = 'all'
-        AND window_name = (SELECT min(window_name) FROM gpu_gaps WHERE run = $run AND iteration = $iteration)
-    GROUP BY rank
+    SELECT rank, sum(window_ns) AS window_ns FROM {MEASURED} GROUP BY rank
 ),
 candidates AS (
     SELECT * FROM starved JOIN measured USING (rank) WHERE starved_ns >= {LEAST_SHARE} * window_ns

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from traceviz_dag.analyze.findings.fragments import PAUSES, STAGES
 from traceviz_dag.analyze.findings.rule import EditKey, Row, Rule, milliseconds, percent
 from traceviz_dag.analyze.slow_ranks import SLOWER_THAN_FEW
 from traceviz_dag.vocabulary import FindingClass
@@ -20,9 +21,7 @@ WITH slow AS (
 -- What the host of a rank did, as far as its trace names it, is a finding of another rule.
 named AS (
     SELECT rank, sum(starved_ns) AS starved_ns FROM gpu_gaps
-    WHERE run = $run AND iteration = $iteration AND host_work IN (
-        'data_loading', 'garbage_collection', 'compilation', 'allocation')
-    GROUP BY rank
+    WHERE run = $run AND iteration = $iteration AND host_work IN {PAUSES} GROUP BY rank
 )
 SELECT
     rank, stage, value, more_ns, peers, against, against = 'stages' AS inferred,
@@ -30,9 +29,7 @@ SELECT
 FROM slow
 UNION ALL
 SELECT rank, stage, own_share, own_ns, NULL, 'late', false, late_category, last, communications
-FROM late_ranks LEFT JOIN named USING (rank) LEFT JOIN (
-    SELECT rank, stage FROM topology WHERE run = $run AND iteration = $iteration
-) USING (rank)
+FROM late_ranks LEFT JOIN named USING (rank) LEFT JOIN {STAGES} USING (rank)
 WHERE run = $run AND iteration = $iteration AND blamed
     AND rank NOT IN (SELECT rank FROM slow) AND coalesce(starved_ns, 0) < own_ns / 2
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from traceviz_dag.analyze.findings.fragments import MEASURED
 from traceviz_dag.analyze.findings.rule import Row, Rule, milliseconds, percent
 from traceviz_dag.vocabulary import FindingClass
 
@@ -10,18 +11,13 @@ LEAST_SHARE = 0.05
 
 _SQL = f"""
 WITH unexplained AS (
-    SELECT rank, window_name, device, CAST(sum(unexplained_ns) AS BIGINT) AS unexplained_ns
-    FROM gpu_gaps WHERE run = $run AND iteration = $iteration GROUP BY rank, window_name, device
-),
-measured AS (
-    SELECT rank, window_name, device, sum(window_end_ns - window_start_ns) AS window_ns
-    FROM overlap WHERE run = $run AND iteration = $iteration AND dimension = 'all'
-    GROUP BY rank, window_name, device
+    SELECT rank, device, window_name, CAST(sum(unexplained_ns) AS BIGINT) AS unexplained_ns
+    FROM gpu_gaps WHERE run = $run AND iteration = $iteration GROUP BY rank, device, window_name
 )
 SELECT
     CAST(sum(unexplained_ns) AS BIGINT) AS unexplained_ns, count(DISTINCT rank) AS ranks,
     sum(unexplained_ns) / sum(window_ns) AS value
-FROM unexplained JOIN measured USING (rank, window_name, device)
+FROM unexplained JOIN {MEASURED} USING (rank, device, window_name)
 HAVING sum(unexplained_ns) >= {LEAST_SHARE} * sum(window_ns)
 """
 
