@@ -16,6 +16,7 @@ from assets.partitions import iteration_partitions, ranks_of_iteration
 from assets.resources import TracevizHome
 from assets.staleness import MADE_OF_TAG, made_of
 from assets.step_faults import refresh_catalogue, told_in_a_line
+from assets.steps import lead_of
 from traceviz_dag.analyze.across_invariants import collectives_violations, periods_violations, pipelines_violations
 from traceviz_dag.analyze.invariants import INVARIANT
 from traceviz_dag.analyze.pipelines.period_summary import PairVerdict, judge_pairs, period_summary
@@ -80,10 +81,20 @@ class _Judged:
     fault: str = ""
 
 
+_MEMORY_DEPS = [*_DEPS, dg.AssetDep(lead_of("memory_peaks"))]
+"""Findings ask the tables of snapshots, where there are any; the lead waits for them."""
+
+
 @dg.multi_asset(
     name="across_ranks",
     specs=[
-        table_spec(name, group="across_ranks", deps=_DEPS, condition=ITERATION_NEEDED) for name in ACROSS_RANKS_TABLES
+        table_spec(
+            name,
+            group="across_ranks",
+            deps=_MEMORY_DEPS if name in (FINDINGS.name, lead_of(FINDINGS.name)) else _DEPS,
+            condition=ITERATION_NEEDED,
+        )
+        for name in ACROSS_RANKS_TABLES
     ],
     partitions_def=iteration_partitions,
     check_specs=[dg.AssetCheckSpec(check, asset=asset, description=text) for asset, check, text in _CHECKS],

@@ -26,6 +26,7 @@ _RULES = dg.AssetSelection.assets("classification_rules")
 _TRACES = dg.AssetSelection.assets("raw_traces")
 _RANK_TABLES = dg.AssetSelection.groups("ranks")
 _RANKS = dg.AssetSelection.assets(lead_of("kernels"))
+_MEMORY = dg.AssetSelection.assets(lead_of("memory_peaks"))
 _OTHER_TABLES = dg.AssetSelection.assets(*(name for tables in STEPS.values() for name in tables if name not in LEADS))
 """Those that bear no condition, since a lead speaks for them."""
 
@@ -97,7 +98,11 @@ ITERATION_NEEDED = _once_settled(
     # A rank that has a trace and no tables is still to come, or failed: aggregates without it would mislead.
     ~_Condition.any_deps_match(_INPUTS_EXIST & (_Condition.missing() | PENDING)).allow(_RANKS)
     # The same for what else it is made of, one partition an iteration.
-    & ~_Condition.any_deps_match(_Condition.missing() | PENDING).ignore(_RANK_TABLES | _SOURCES | _OTHER_TABLES),
+    & ~_Condition.any_deps_match(_Condition.missing() | PENDING).ignore(
+        _RANK_TABLES | _SOURCES | _OTHER_TABLES | _MEMORY
+    )
+    # Most iterations have no snapshots of GPU memory.
+    & ~_Condition.any_deps_match(_INPUTS_EXIST & (_Condition.missing() | PENDING)).allow(_MEMORY),
     "by iteration: a rank or the topology changed, and none is still to come",
 )
 """For everything with a partition for each iteration that is made from tables of its ranks, whatever else it needs."""

@@ -10,7 +10,7 @@ from assets.conventions import CODE_VERSION, CODE_VERSION_TAG, table_spec, writt
 from assets.partitions import iteration_partitions
 from assets.raw_traces import memory_snapshots
 from assets.resources import TracevizHome
-from assets.staleness import latest_tags
+from assets.staleness import SNAPSHOTS_TAG, latest_tags
 from assets.step_faults import refresh_catalogue, told_in_a_line
 from assets.steps import lead_of
 from traceviz_dag.lake.inputs import IterationInputs, registered
@@ -19,9 +19,6 @@ from traceviz_dag.lake.partition_keys import parse_iteration_key
 from traceviz_dag.pipeline.memory import SnapshotOutcome, store_snapshots
 from traceviz_dag.pipeline.workers import default_workers
 from traceviz_dag.tables import MEMORY_TABLES
-
-SNAPSHOTS_TAG = "traceviz/snapshots"
-"""Of what snapshots the tables were made."""
 
 UNREAD = "unread_snapshots"
 """Metadata: rank → what is wrong with its snapshot."""

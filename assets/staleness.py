@@ -24,7 +24,7 @@ from assets.topology import INPUTS_TAG, inputs_version
 from traceviz_dag.lake.digests import digest_of
 from traceviz_dag.lake.inputs import IterationInputs, RankInput, registered_if_any
 from traceviz_dag.lake.lake import Lake
-from traceviz_dag.lake.partition_keys import iteration_key, rank_key
+from traceviz_dag.lake.partition_keys import iteration_key, parse_iteration_key, rank_key
 from traceviz_dag.lake.queries import AGGREGATED_TABLES
 from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES
 from traceviz_dag.pipeline.formats.registry import trace_format
@@ -35,8 +35,13 @@ from traceviz_dag.tables import TOPOLOGY_TABLES
 MADE_OF_TAG = "traceviz/made_of"
 """Of an iteration's own tables: what they were made of, as one digest; see ``made_of``."""
 
+SNAPSHOTS_TAG = "traceviz/snapshots"
+"""Of what snapshots of GPU memory tables were made."""
+
 LAST_RECORDED = lead_of("kernels")
 """The table of a rank whose materialization is recorded after those of all others: where it is, all are."""
+
+_MEMORY_LEAD = lead_of("memory_peaks")
 
 _PAGE = 1000
 
@@ -119,7 +124,7 @@ def made_of(instance: dg.DagsterInstance, lake: Lake, run: str, iteration: int) 
     """Changes whenever something that the iteration's own tables are made of has another content.
 
     That is the tables of its ranks, as their versions are recorded, what is known of ranks that failed, the topology,
-    the list of ranks, and the file that names pairs.
+    the list of ranks, the snapshots of GPU memory, and the file that names pairs.
     """
     key = iteration_key(run, iteration)
     inputs = registered_if_any(lake.home, key)
@@ -132,6 +137,7 @@ def made_of(instance: dg.DagsterInstance, lake: Lake, run: str, iteration: int) 
         path = lake.path("traces", run=run, iteration=iteration, rank=rank)
         known = digest_of(path) if failed else digests_in(recorded.get(partition, {}))
         words.append(f"rank {rank} {known}")
+    words += _snapshots_made(instance, lake, key)
     paths = [lake.path(name, run=run, iteration=iteration) for name in TOPOLOGY_TABLES]
     pairs = os.environ.get(PAIRS_VARIABLE)
     words += [
@@ -139,6 +145,16 @@ def made_of(instance: dg.DagsterInstance, lake: Lake, run: str, iteration: int) 
         for path in [*paths, *([Path(pairs)] if pairs else [])]
     ]
     return xxhash.xxh3_128_hexdigest("\n".join(words).encode())
+
+
+def _snapshots_made(instance: dg.DagsterInstance, lake: Lake, key: str) -> list[str]:
+    """Of what snapshots the tables of GPU memory are, and which of them are there; nothing without any."""
+    run, iteration = parse_iteration_key(key)
+    ranks = [part.rank for part in lake.partitions(_MEMORY_LEAD, run, iteration)]
+    if not ranks:
+        return []
+    tags = latest_tags(instance, _MEMORY_LEAD, [key]).get(key, {})
+    return [f"snapshots {tags.get(SNAPSHOTS_TAG)} of {ranks}"]
 
 
 def pending_stage(

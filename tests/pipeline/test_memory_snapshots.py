@@ -17,7 +17,7 @@ from tests.assets.loop import Loop
 from traceviz_dag.analyze.memory.schedule import Model
 from traceviz_dag.commands.main import app
 from traceviz_dag.lake.inputs import registered
-from traceviz_dag.lake.lake import open_lake
+from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.orchestration.orchestrate import AnalysisSettings, analyse
 from traceviz_dag.pipeline.discovery import inputs_below
 from traceviz_dag.pipeline.memory_schedule import memory_by_stage
@@ -83,12 +83,20 @@ def test_snapshots_of_all_ranks_are_stored_beside_their_kernels_and_are_the_trut
     assert "memory of rank 0" in result.failures[0] and "cut off or broken" in result.failures[0]
     assert result.aggregated and result.skipped == [0, 1]
     assert not lake.exists("memory_peaks", run="job", iteration=11, rank=0)
+    assert "; 1 of 2 ranks are known" in _headroom(lake)
     assert lake.exists("memory_blocks", run="job", iteration=11, rank=1)
     assert lake.path("memory_peaks", run="job", iteration=10, rank=0).stat().st_mtime_ns == before
     shutil.copyfile(run / "iteration_11" / broken.name, broken)
     [result] = analyse(AnalysisSettings(home, workers=1), inputs_below([job / "iteration_11"], home=home))
     assert result.failures == []
     assert lake.exists("memory_peaks", run="job", iteration=11, rank=0)
+    assert "; 2 of 2 ranks are known" in _headroom(lake)
+
+
+def _headroom(lake: Lake) -> str:
+    """What the findings of an iteration say of unused memory: they are made anew with the tables of snapshots."""
+    rows = lake.table("findings", "job", 11).arrow().to_pylist()
+    return next(row["statement"] for row in rows if row["rule"] == "memory_headroom")
 
 
 def test_a_snapshot_is_of_the_iteration_whose_traces_lie_beside_it(run, tmp_path):

@@ -17,7 +17,7 @@ from traceviz_dag.commands.common.across import (
 )
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import milliseconds, print_json
-from traceviz_dag.errors import NoEvidenceError, UsageError
+from traceviz_dag.errors import IncompleteError, NoEvidenceError, UsageError
 from traceviz_dag.tables.findings import CULPRIT_COLUMNS
 from traceviz_dag.vocabulary import FindingClass, Severity
 
@@ -61,6 +61,7 @@ def findings(
         if name not in (ANY, *RULE_NAMES):
             raise UsageError(f"--fail-on {name}: there are {', '.join((ANY, *RULE_NAMES))}")
     with chosen_iterations(path, home, run, iteration, rules, rank) as iterations:
+        unread = [line for each in iterations if path is not None for line in _read_snapshots(each)]
         answers = [
             {**place(each), "iteration_findings": stored_findings(each, given=path is not None)} for each in iterations
         ]
@@ -74,6 +75,10 @@ def findings(
         if fail_on:
             untold += [f"nothing is predicted: {why}" for each in iterations if (why := _unpredicted(each)) is not None]
         failing = [row for answer in answers for row in answer["iteration_findings"] if _fails(row, fail_on or ())]
+        for line in unread:
+            typer.echo(f"traceviz: {line}", err=True)
+    if unread:
+        raise IncompleteError("the answer is partial: see the snapshots above")
     if failing:
         typer.echo(f"traceviz: {failing[0]['rule']}: {failing[0]['statement']}", err=True)
         raise typer.Exit(1)
@@ -99,6 +104,16 @@ def stored_findings(iteration: StoredIteration, *, given: bool) -> list[dict[str
     for name, table in analyse_across_ranks(iteration).items():
         lake.write(name, table, run=iteration.run, iteration=iteration.iteration)
     return iteration.table("findings").to_pylist()
+
+
+def _read_snapshots(iteration: StoredIteration) -> list[str]:
+    """Store the snapshots of GPU memory beside traces that were given; one line for each that was not read whole."""
+    from traceviz_dag.pipeline.memory import store_snapshots
+    from traceviz_dag.pipeline.workers import default_workers
+
+    snapshots = iteration.inputs.snapshots if iteration.inputs is not None else ()
+    outcomes = store_snapshots(iteration.lake, iteration.run, iteration.iteration, snapshots, default_workers())
+    return [f"memory of rank {outcome.rank}: {outcome.fault}" for outcome in outcomes if outcome.fault]
 
 
 def counted(rows: list[dict[str, Any]]) -> str:
@@ -167,6 +182,8 @@ def _print(iteration: StoredIteration, rows: list[dict[str, Any]], told: set[str
     number = 0
     for severity, title in ((Severity.FINDING, None), (Severity.NOTE, "Notes"), (Severity.NOT_LOOKED_AT, "Not judged")):
         mine = [row for row in rows if row["severity"] == severity and (sql or not _is_slight(row))]
+        if severity == Severity.NOT_LOOKED_AT:
+            mine = _by_reason(mine)
         if mine and title:
             typer.echo(f"\n{title}")
         for row in mine:
@@ -182,6 +199,14 @@ def _print(iteration: StoredIteration, rows: list[dict[str, Any]], told: set[str
     if slight:
         more = f"{slight} more note{'s gain' if slight > 1 else ' gains'}"
         typer.echo(f"\n  {more} less than {SLIGHT:.1%} of the step (--json and --sql have them)")
+
+
+def _by_reason(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row for each reason, with all rules that it keeps from judging."""
+    rules: dict[str, list[str]] = {}
+    for row in rows:
+        rules.setdefault(row["statement"], []).append(row["rule"])
+    return [{**row, "rule": ", ".join(rules.pop(row["statement"]))} for row in rows if row["statement"] in rules]
 
 
 def _is_slight(row: dict[str, Any]) -> bool:

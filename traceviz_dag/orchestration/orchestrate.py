@@ -173,11 +173,12 @@ class _Analysis:
         for observation in new_observations(self.instance, [self.inputs]):
             self.instance.report_runless_asset_event(observation)
         try:
+            # Findings ask the tables of snapshots, too.
+            self.make_memory_tables(result)
             if self.make_topology(result):
                 self.make_rank_tables(result, started)
                 self.make_iteration_tables(result)
                 self.make_derived_tables(result)
-            self.make_memory_tables(result)
         except TracevizError as error:
             result.failures.append(f"{self.inputs.key}: {error}")
         return result

@@ -93,7 +93,7 @@ def _finding(
 ) -> dict[str, Any]:
     edit = rule.edit(row)
     gain = gains.get(edit) if edit is not None else None
-    why = None if gain is not None else _why_unpredicted(edit, refusal, known=bool(gains))
+    why = None if gain is not None else _why_unpredicted(rule, edit, refusal, known=bool(gains))
     at_most = row.get("at_most_ns")
     if gain is not None and at_most is not None and gain["gain_ns"] > MORE * at_most:
         why = f"the edit that mends it ({named_edit(gain)}) mends more than this"
@@ -159,9 +159,9 @@ def _gain_in_words(gain: Mapping[str, Any], steps: int, step_ns: int) -> str:
     )
 
 
-def _why_unpredicted(edit: EditKey | None, refusal: str | None, *, known: bool) -> str:
+def _why_unpredicted(rule: Rule, edit: EditKey | None, refusal: str | None, *, known: bool) -> str:
     if edit is None:
-        return "no edit of the step mends it"
+        return rule.unpredicted
     if not known:
         return refusal or "no training step could be replayed"
     if edit.edit == "fix_rank":

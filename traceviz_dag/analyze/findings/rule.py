@@ -44,6 +44,7 @@ class Rule:
         unable_sql: gives one row with a text where the tables of an iteration do not let the rule judge; None: they
             always do.
         key: columns that tell rows apart beside those of the culprit.
+        unpredicted: why nothing predicts a gain, of rules that have no edit.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Rule:
     edit: Callable[[Row], EditKey | None] = nothing_mends
     unable_sql: str | None = None
     key: tuple[str, ...] = ()
+    unpredicted: str = "no edit of the step mends it"
 
 
 def culprit(row: Row) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -111,14 +111,15 @@ def export_events(
         for group in topology.groups
         if group.name is not None and rank in group.ranks
     )
-    names: Mapping[int, str | None] = {gpu.device: gpu.name for gpu in profile.facts.gpus}
+    gpu = next((one for one in profile.facts.gpus if one.device == part.device), None)
     header = TraceHeader(
         rank=rank,
         world_size=topology.world_size,
         backend="nccl",
         process_groups=groups,
         base_time_ns=profile.facts.utc_start_ns or 0,
-        device_name=names.get(part.device),
+        device_name=gpu.name if gpu else None,
+        device_memory_bytes=gpu.memory_bytes if gpu else None,
     )
     return trace_events(profile, part, header, found, None if every_annotation else rules)
 

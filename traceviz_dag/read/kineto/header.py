@@ -16,6 +16,9 @@ from traceviz_dag.read.secrets import masked
 _UNDEFINED = "undefined"
 _LAST_BASE_NS = LAST_INSTANT_NS // 2
 _MOST_SHOWN = 24
+
+MOST_DEVICE_BYTES = 1 << 48
+"""No GPU is believed to have more memory."""
 _RANK = re.compile(r"\d{1,18}", re.ASCII)
 _RANK_LIST = re.compile(r"\[?\s*(?:\d{1,18}\s*(?:,\s*\d{1,18}\s*)*)?\]?", re.ASCII)
 
@@ -35,6 +38,7 @@ class _Header(msgspec.Struct):
     base_time_ns: Any = msgspec.field(name="baseTimeNanoseconds", default=None)
     with_stack: Any = None
     record_shapes: Any = None
+    profile_memory: Any = None
 
 
 def decode_header(before: bytes, after: bytes) -> tuple[TraceHeader, str | None]:
@@ -81,6 +85,8 @@ def _facts(first: _Header, last: _Header) -> tuple[TraceHeader, str | None]:
         schema_version=_number(parts["schema_version"]),
         device_name=_device_name(parts["device_properties"]),
         nccl_version=_text(distributed.nccl_version),
+        device_memory_bytes=_device_memory(parts["device_properties"]),
+        profile_memory=_flag(parts["profile_memory"]),
     )
     return facts, " and ".join(faults) or None
 
@@ -183,3 +189,11 @@ def _device_name(properties: object) -> str | None:
     devices = properties if isinstance(properties, list) else []
     names = [device.get("name") for device in devices if isinstance(device, dict)]
     return next((_text(name) for name in names if isinstance(name, str) and name), None)
+
+
+def _device_memory(properties: object) -> int | None:
+    """The memory of the GPUs; None where they differ, or it is not stated."""
+    devices = properties if isinstance(properties, list) else []
+    stated = {_number(device.get("totalGlobalMem")) for device in devices if isinstance(device, dict)}
+    size = stated.pop() if len(stated) == 1 else None
+    return size if size is not None and 0 < size <= MOST_DEVICE_BYTES else None

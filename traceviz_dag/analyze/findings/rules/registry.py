@@ -9,6 +9,10 @@ from traceviz_dag.analyze.findings.rules import (
     hidden_sync,
     host_pauses,
     launch_bound,
+    memory_fragmentation,
+    memory_headroom,
+    memory_imbalance,
+    memory_leak,
     not_on_period,
     slow_link,
     slow_rank,
@@ -22,6 +26,7 @@ RULES: tuple[Rule, ...] = (
     *host_pauses.RULES,
     *(hidden_sync.RULE, launch_bound.RULE, tail.RULE),
     *(exposed_communication.RULE, not_on_period.RULE, unexplained.RULE),
+    *(memory_leak.RULE, memory_fragmentation.RULE, memory_imbalance.RULE, memory_headroom.RULE),
 )
 
 RULE_NAMES = tuple(rule.name for rule in RULES)

@@ -1,0 +1,23 @@
+"""What the rules of GPU memory share: when none of them can judge, and how their sentences write bytes."""
+
+from __future__ import annotations
+
+UNPREDICTED = "what memory is used for is no part of the replay"
+"""Why nothing predicts what mending them would win."""
+
+NO_EVENTS = """
+SELECT 'no snapshot of GPU memory with events is beside the traces (traceviz capture plan records them)' AS reason
+WHERE NOT EXISTS (FROM memory_peaks WHERE run = $run AND iteration = $iteration AND moment = 'peak')
+"""
+"""One row where no rank's memory over time is known."""
+
+RANKS = "(SELECT count(*) FROM traces WHERE run = $run AND iteration = $iteration)"
+"""How many ranks of the iteration have a trace."""
+
+LEAST_BYTES = 256 << 20
+"""Less memory than that is not worth a line."""
+
+
+def mebibytes(count: int) -> str:
+    """Bytes as sentences write them."""
+    return f"{count / (1 << 20):,.2f} MiB"

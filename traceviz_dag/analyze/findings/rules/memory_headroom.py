@@ -1,0 +1,61 @@
+"""GPU memory that no rank ever takes: it could hold larger micro-batches, or save recomputation."""
+
+from __future__ import annotations
+
+from traceviz_dag.analyze.findings.gpu_memory import NO_EVENTS, RANKS, UNPREDICTED, mebibytes
+from traceviz_dag.analyze.findings.rule import Row, Rule, percent
+from traceviz_dag.vocabulary import FindingClass
+
+LEAST_SHARE = 0.2
+"""Share of a GPU's memory that stays unused on every rank; less is a sound margin."""
+
+_SQL = f"""
+WITH reserved AS (
+    SELECT rank, max(reserved_bytes) AS reserved_bytes
+    FROM memory_events WHERE run = $run AND iteration = $iteration AND reserved_bytes IS NOT NULL GROUP BY rank
+),
+gpus AS (
+    SELECT rank, device_memory_bytes FROM traces
+    WHERE run = $run AND iteration = $iteration AND device_memory_bytes IS NOT NULL
+),
+unused AS (
+    SELECT rank AS fullest, reserved_bytes, device_memory_bytes, device_memory_bytes - reserved_bytes AS unused_bytes,
+        1 - reserved_bytes / device_memory_bytes AS value, count(*) OVER () AS ranks
+    FROM reserved JOIN gpus USING (rank)
+)
+SELECT *, {RANKS} AS of_ranks FROM unused
+WHERE value >= {LEAST_SHARE}
+    AND fullest = (SELECT arg_min(fullest, (value, fullest)) FROM unused)
+"""
+
+
+def _sentence(row: Row) -> str:
+    return (
+        f"{percent(row['value'])} or more of the GPU's memory is never reserved while the snapshots record: closest "
+        f"comes rank {row['fullest']}, with {mebibytes(row['reserved_bytes'])} of "
+        f"{mebibytes(row['device_memory_bytes'])}, {mebibytes(row['unused_bytes'])} unused; {row['ranks']} of "
+        f"{row['of_ranks']} ranks are known, and what CUDA and NCCL take beside PyTorch is not"
+    )
+
+
+RULE = Rule(
+    name="memory_headroom",
+    of_class=FindingClass.OPPORTUNITY,
+    question="Is GPU memory left unused?",
+    remedy="Recompute less (--recompute-granularity, --recompute-num-layers), or take larger micro-batches; traceviz "
+    "memory schedule --gpu-gib says how many more fit.",
+    sql=_SQL,
+    measure="share of a GPU's memory",
+    sentence=_sentence,
+    unable_sql=f"""
+{NO_EVENTS}
+UNION ALL
+SELECT 'the traces do not tell how much memory the GPUs of ranks with snapshots have'
+WHERE EXISTS (FROM memory_peaks WHERE run = $run AND iteration = $iteration AND moment = 'peak')
+    AND NOT EXISTS (
+        FROM traces JOIN memory_peaks USING (run, iteration, rank)
+        WHERE run = $run AND iteration = $iteration AND device_memory_bytes IS NOT NULL AND moment = 'peak'
+    )
+""",
+    unpredicted=UNPREDICTED,
+)
