@@ -154,6 +154,15 @@ FIGURES_FOLDER = "figures"
 FIGURE_FORMATS = ("png", "svg", "pdf")
 """Files that every figure is written as."""
 
+PREVIEWS_FOLDER = "previews"
+"""Folder of small pictures beside the large ones."""
+
+PERFETTO_FOLDER = "perfetto"
+"""Where Perfetto traces of iterations are written in a home."""
+
+REPORTS_FOLDER = "reports"
+"""Where the reports of a home are, as RUN/ITERATION.html."""
+
 
 class MemoryCategory(StrEnum):
     """What a block of GPU memory holds; ``unknown`` where the evidence does not say."""

@@ -58,7 +58,8 @@ def test_a_profile_that_was_read_before_is_shown_without_drivers_and_without_pan
     CliRunner().invoke(app, ["nsys", "overlap", str(export), "--home", str(home)], catch_exceptions=False)
     program = (
         "import sys; from traceviz_dag.commands.main import app; app(sys.argv[1:], standalone_mode=False);"
-        "print([name for name in ('pandas', 'duckdb', 'adbc_driver_manager', 'dagster') if name in sys.modules])"
+        "print([name for name in ('pandas', 'duckdb', 'adbc_driver_manager', 'dagster', 'starlette', 'uvicorn')"
+        " if name in sys.modules])"
     )
     for command in ("overlap", "tree", "nccl", "gaps", "iterations", "summary", "info"):
         arguments = [sys.executable, "-c", program, "nsys", command, str(export), "--home", str(home)]

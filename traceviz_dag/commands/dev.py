@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 import traceviz_dag
+from traceviz_dag.commands.common.ending import end_on
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption
 from traceviz_dag.show.web.guard import ALLOWED_HOSTS_VARIABLE, check_address, hosts_of_environment, known_hosts
 from traceviz_dag.system.paths import real_path
@@ -56,7 +57,7 @@ def dev(
     named = {"DAGSTER_HOME": str(instance_folder), "TRACEVIZ_HOME": str(folder), "DAGSTER_IS_DEV_CLI": "1"}
     os.environ.update(named)
     end_children_with_me()
-    _end_on(signal.SIGTERM)
+    end_on(signal.SIGTERM)
     try:
         with open_instance(folder) as instance:
             typer.echo(f"Dagster UI on http://{host}:{port} for home {folder}; Ctrl-C ends it.")
@@ -86,12 +87,3 @@ def webserver(
 
     with DagsterInstance.get() as instance:
         serve_ui(instance, real_path(home), workspace, host, port, known_hosts(port, further))
-
-
-def _end_on(number: signal.Signals) -> None:
-    """Let a signal end this process as Ctrl-C does, so that it ends its children first."""
-
-    def end(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    signal.signal(number, end)

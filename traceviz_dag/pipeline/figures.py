@@ -24,10 +24,7 @@ from traceviz_dag.show.source import TableSource, empty_table, rows
 from traceviz_dag.system.processes import spread_in_order
 from traceviz_dag.system.whole_files import remove_all_stale_temporaries, write_atomically
 from traceviz_dag.tables.rows import TraceStatusRow
-from traceviz_dag.vocabulary import FIGURES_FOLDER, TraceStatus
-
-PREVIEWS = "previews"
-"""Folder of small pictures beside the large ones."""
+from traceviz_dag.vocabulary import FIGURES_FOLDER, PREVIEWS_FOLDER, TraceStatus
 
 MOST_DRAWN = 16
 """So many ranks, pipelines or replicas are all drawn unless some are asked for; of more, those that stand out."""
@@ -259,7 +256,7 @@ def draw_figure(task: FigureTask) -> DrawnFigure | None:
     if figure is None:
         return None
     paths = write_figure(figure, task.folder, task.name, task.formats)
-    small = task.folder / PREVIEWS / f"{task.name}.png" if task.previewed else None
+    small = task.folder / PREVIEWS_FOLDER / f"{task.name}.png" if task.previewed else None
     if small is not None:
         write_atomically(small, preview(figure))
     return DrawnFigure(task, str(figure.get_label()), paths, small)

@@ -23,13 +23,12 @@ from traceviz_dag.read.kineto.memory import MEMORY
 from traceviz_dag.show.perfetto.iteration import Matched, Scope, WrittenTrace, write_iteration_trace
 from traceviz_dag.system.whole_files import remove_all_stale_temporaries
 from traceviz_dag.tables import TOPOLOGY_TABLES
-
-FOLDER = "perfetto"
+from traceviz_dag.vocabulary import PERFETTO_FOLDER
 
 
 def export_folder(home: Path, run: str, iteration: int) -> Path:
     """HOME/perfetto/RUN/ITERATION, the run's name escaped as in the lake."""
-    return home / FOLDER / escape(run) / str(iteration)
+    return home / PERFETTO_FOLDER / escape(run) / str(iteration)
 
 
 def export_path(source: LakeSource, scope: Scope, number: int | None) -> Path:

@@ -32,13 +32,15 @@ PIPELINE_COMMANDS = (
 EXPAND_ALL = ({"id": "dev.perfetto.ExpandTracksByRegex", "args": [".*"]},)
 """Start-up commands that open every track of another trace."""
 
-_POLICY = (
+UI_POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval' 'wasm-unsafe-eval' blob:; "
     "style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; font-src 'self' data:; worker-src 'self' blob:; "
     "connect-src 'self' data: blob:; object-src 'none'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
 )
+"""Content security policy under which the UI works, and connects to nobody but who serves it."""
+
 _HEADERS = {
-    "Content-Security-Policy": _POLICY,
+    "Content-Security-Policy": UI_POLICY,
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
@@ -125,6 +127,23 @@ def serve_trace(
         thread.join()
 
 
+def ui_file(ui: Path, name: str) -> Path | None:
+    """A file of the UI by its path there, its first page without one; None where there is no such file.
+
+    Args:
+        ui: the folder ``wasm_folder()`` names.
+    """
+    folder = real_path(ui.parent)
+    try:
+        path = real_path(folder / (name or "index.html"))
+        # Without its service worker the UI keeps no copy of itself in the browser.
+        known = path.is_relative_to(folder) and path.is_file() and path.name != "service_worker.js"
+    except (OSError, ValueError):
+        # No name of a file: too long, or with a NUL.
+        known = False
+    return path if known else None
+
+
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
@@ -139,7 +158,7 @@ class _Handler(BaseHTTPRequestHandler):
         if path.startswith("trace/"):
             self._send_trace()
         elif self.site.ui is not None:
-            self._send_file(self.site.ui.parent, path or "index.html")
+            self._send_file(self.site.ui, path)
         else:
             self._refuse(HTTPStatus.NOT_FOUND)
 
@@ -166,10 +185,9 @@ class _Handler(BaseHTTPRequestHandler):
             return None
         return path[len(prefix) :]
 
-    def _send_file(self, folder: Path, name: str) -> None:
-        path = real_path(folder / name)
-        # Without its service worker the UI keeps no copy of itself in the browser.
-        if not path.is_relative_to(real_path(folder)) or not path.is_file() or path.name == "service_worker.js":
+    def _send_file(self, ui: Path, name: str) -> None:
+        path = ui_file(ui, name)
+        if path is None:
             self._refuse(HTTPStatus.NOT_FOUND)
             return
         kind = "application/wasm" if path.suffix == ".wasm" else mimetypes.guess_type(path.name)[0]

@@ -1,0 +1,1 @@
+"""The pages of ``traceviz serve``, one file each: its routes, from the home that it shows."""
