@@ -16,7 +16,7 @@ from assets.steps import lead_of
 from traceviz_dag.lake.inputs import IterationInputs, registered
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import parse_iteration_key
-from traceviz_dag.pipeline.memory import SnapshotOutcome, store_snapshots
+from traceviz_dag.pipeline.memory import SnapshotOutcome, memory_sources, sources_version, store_memory
 from traceviz_dag.pipeline.workers import default_workers
 from traceviz_dag.tables import MEMORY_TABLES
 
@@ -41,15 +41,19 @@ _LEAD = lead_of(MEMORY_TABLES[0])
 def memory_tables(
     context: dg.AssetExecutionContext, traceviz: TracevizHome
 ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:
-    """Read every snapshot of the iteration; what cannot be read costs its rank alone, and the check says why."""
+    """Read every snapshot of the iteration, and traces in which memory was recorded of ranks that have none.
+
+    What cannot be read costs its rank alone, and the check says why. Automation asks for it where there are snapshots.
+    """
     run, iteration = parse_iteration_key(context.partition_key)
     lake, inputs = traceviz.lake(), registered(traceviz.folder, context.partition_key)
+    sources = memory_sources(lake, inputs)
     outcomes: list[SnapshotOutcome] = []
-    for outcome in store_snapshots(lake, run, iteration, inputs.snapshots, traceviz.workers or default_workers()):
+    for outcome in store_memory(lake, run, iteration, sources, traceviz.workers or default_workers()):
         outcomes.append(outcome)
         context.log.info(
             "%s rank %d: %s (%d of %d)",
-            *(inputs.key, outcome.rank, outcome.fault or "read", len(outcomes), len(inputs.snapshots)),
+            *(inputs.key, outcome.rank, outcome.fault or "read", len(outcomes), len(sources)),
         )
     outcomes.sort(key=lambda outcome: outcome.rank)
     refresh_catalogue(context, lake)
@@ -66,7 +70,7 @@ def memory_tables(
                 UNREAD: dg.MetadataValue.json(faults),
             },
             data_version=dg.DataVersion(xxhash.xxh3_64_hexdigest(digests.encode())),
-            tags={SNAPSHOTS_TAG: inputs.snapshots_version},
+            tags={SNAPSHOTS_TAG: sources_version(sources)},
         )
     yield dg.AssetCheckResult(
         passed=not faults,
@@ -78,16 +82,17 @@ def memory_tables(
 
 
 def memory_is_current(instance: dg.DagsterInstance, lake: Lake, inputs: IterationInputs) -> bool:
-    """Whether the tables were made of the iteration's snapshots as they are now, by this code; true without any."""
-    if not inputs.snapshots:
+    """Whether the tables were made of what tells of memory as it is now, by this code; true without any."""
+    sources = memory_sources(lake, inputs)
+    if not sources:
         return True
     tags = latest_tags(instance, _LEAD, [inputs.key]).get(inputs.key, {})
-    if (tags.get(SNAPSHOTS_TAG), tags.get(CODE_VERSION_TAG)) != (inputs.snapshots_version, CODE_VERSION):
+    if (tags.get(SNAPSHOTS_TAG), tags.get(CODE_VERSION_TAG)) != (sources_version(sources), CODE_VERSION):
         return False
     unread = unread_snapshots(instance, inputs)
     return all(
         str(one.rank) in unread or lake.exists(name, run=inputs.run, iteration=inputs.iteration, rank=one.rank)
-        for one in inputs.snapshots
+        for one in sources
         for name in MEMORY_TABLES
     )
 

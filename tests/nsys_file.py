@@ -101,6 +101,12 @@ class Export:
             },
         )
 
+    def allocation(self, at: int, size: int, device: int = 0, process: int = PROCESS, **more: object) -> None:
+        """The driver gives memory of a GPU; with ``memoryOperationType=1`` it gets that back."""
+        place = {"start": at, "globalPid": global_pid(process), "deviceId": device, "address": 4096, "bytes": size}
+        kind = {"memKind": 2, "memoryOperationType": 0, "streamId": None}
+        self.add("CUDA_GPU_MEMORY_USAGE_EVENTS", {**place, **kind, **more})
+
     def system_call(
         self, start: int, end: int, name: str = "poll", process: int = PROCESS, thread: int = THREAD
     ) -> None:

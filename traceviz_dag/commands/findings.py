@@ -108,11 +108,13 @@ def stored_findings(iteration: StoredIteration, *, given: bool) -> list[dict[str
 
 def _read_snapshots(iteration: StoredIteration) -> list[str]:
     """Store the snapshots of GPU memory beside traces that were given; one line for each that was not read whole."""
-    from traceviz_dag.pipeline.memory import store_snapshots
+    from traceviz_dag.pipeline.memory import memory_sources, store_memory
     from traceviz_dag.pipeline.workers import default_workers
 
-    snapshots = iteration.inputs.snapshots if iteration.inputs is not None else ()
-    outcomes = store_snapshots(iteration.lake, iteration.run, iteration.iteration, snapshots, default_workers())
+    if iteration.inputs is None:
+        return []
+    sources = memory_sources(iteration.lake, iteration.inputs)
+    outcomes = store_memory(iteration.lake, iteration.run, iteration.iteration, sources, default_workers())
     return [f"memory of rank {outcome.rank}: {outcome.fault}" for outcome in outcomes if outcome.fault]
 
 

@@ -42,6 +42,7 @@ from traceviz_dag.orchestration.instance import open_instance
 from traceviz_dag.orchestration.step_runs import materialise
 from traceviz_dag.pipeline.completeness import ranks_in_words, stored_completeness
 from traceviz_dag.pipeline.iteration import stored_topology
+from traceviz_dag.pipeline.memory import memory_sources
 from traceviz_dag.tables.rows import TraceStatusRow, columns_of, rows_of
 
 if TYPE_CHECKING:
@@ -173,10 +174,12 @@ class _Analysis:
         for observation in new_observations(self.instance, [self.inputs]):
             self.instance.report_runless_asset_event(observation)
         try:
-            # Findings ask the tables of snapshots, too.
-            self.make_memory_tables(result)
-            if self.make_topology(result):
+            has_topology = self.make_topology(result)
+            if has_topology:
                 self.make_rank_tables(result, started)
+            # Made of the traces, too; findings ask them.
+            self.make_memory_tables(result)
+            if has_topology:
                 self.make_iteration_tables(result)
                 self.make_derived_tables(result)
         except TracevizError as error:
@@ -259,7 +262,7 @@ class _Analysis:
 
     def make_memory_tables(self, result: IterationResult) -> None:
         """Bring the tables of the snapshots of GPU memory up to date; those of snapshots that are gone stay."""
-        if not self.inputs.snapshots:
+        if not memory_sources(self.lake, self.inputs):
             return
         if self.settings.force or not memory_is_current(self.instance, self.lake, self.inputs):
             result.failures += self.materialise("memory", [memory_tables], partition_key=self.inputs.key)

@@ -1,18 +1,24 @@
-"""Snapshots of GPU memory beside the traces of an iteration: read, examined, and stored rank by rank."""
+"""What is known of GPU memory in an iteration, stored rank by rank: of snapshots beside the traces, else of traces."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
 from traceviz_dag.analyze.memory.examination import Examined, examined
-from traceviz_dag.analyze.memory.tables import memory_tables
+from traceviz_dag.analyze.memory.tables import memory_tables, tables_of_trace
 from traceviz_dag.errors import BadInputError, file_system_line
-from traceviz_dag.lake.inputs import SnapshotInput
+from traceviz_dag.lake.inputs import IterationInputs, RankInput, SnapshotInput
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.write import Written
+from traceviz_dag.pipeline.formats.registry import trace_format
+from traceviz_dag.pipeline.formats.trace_format import RankTrace
 from traceviz_dag.read.memory.reader import read_snapshot
 from traceviz_dag.system.processes import WorkerDiedError, spread
 from traceviz_dag.tables import MEMORY_TABLES
@@ -34,20 +40,53 @@ class SnapshotOutcome:
     peak_requested_bytes: int | None = None
 
 
-def store_snapshots(
-    lake: Lake, run: str, iteration: int, snapshots: Sequence[SnapshotInput], workers: int
+MemorySource = SnapshotInput | RankInput
+"""A snapshot of a rank; else its trace, where that tells of memory."""
+
+
+def memory_sources(lake: Lake, inputs: IterationInputs) -> tuple[MemorySource, ...]:
+    """What tells of the memory of each rank: its snapshot, else its trace where memory was recorded in it.
+
+    The lake has table ``traces`` of the iteration, as far as that was made. A rank whose snapshot is gone keeps its
+    tables.
+    """
+    run, iteration = inputs.run, inputs.iteration
+    known = lake.partitions("traces", run, iteration)
+    told = lake.query_iteration(_TELLING, run=run, iteration=iteration)["rank"].to_pylist() if known else []
+    has_snapshot = {one.rank for one in inputs.snapshots}
+    if told and lake.partitions("memory_events", run, iteration):
+        has_snapshot |= set(lake.query_iteration(_OF_SNAPSHOTS, run=run, iteration=iteration)["rank"].to_pylist())
+    traces = [one for one in inputs.ranks if one.rank in told and one.rank not in has_snapshot]
+    found: tuple[MemorySource, ...] = (*inputs.snapshots, *(one for one in traces if Path(one.path).exists()))
+    return tuple(sorted(found, key=lambda one: one.rank))
+
+
+_TELLING = "SELECT rank FROM traces WHERE run = $run AND iteration = $iteration AND has_memory_events"
+_OF_SNAPSHOTS = """
+    SELECT DISTINCT rank FROM memory_events WHERE run = $run AND iteration = $iteration AND source = 'snapshot'
+"""
+
+
+def sources_version(sources: Sequence[MemorySource]) -> str:
+    """Changes whenever one of them does; empty without any."""
+    words = [f"{one.rank}:{one.version}" for one in sources]
+    return xxhash.xxh3_64_hexdigest(" ".join(words).encode()) if words else ""
+
+
+def store_memory(
+    lake: Lake, run: str, iteration: int, sources: Sequence[MemorySource], workers: int
 ) -> Iterator[SnapshotOutcome]:
-    """Read and store snapshots, side by side; one that cannot be read costs its rank alone, whose tables go.
+    """Read and store what tells of memory, side by side; what cannot be read costs its rank alone, whose tables go.
 
     Yields:
         An outcome for each rank, as it is finished.
     """
     work = partial(_store, lake, run, iteration)
-    if len(snapshots) < 2 or workers == 1:
-        yield from map(work, snapshots)
+    if len(sources) < 2 or workers == 1:
+        yield from map(work, sources)
         return
-    for number, outcome in spread(work, snapshots, workers):
-        rank = snapshots[number].rank
+    for number, outcome in spread(work, sources, workers):
+        rank = sources[number].rank
         yield SnapshotOutcome(rank, fault=str(outcome)) if isinstance(outcome, WorkerDiedError) else outcome
 
 
@@ -57,20 +96,41 @@ def losses(devices: Sequence[Examined]) -> list[str]:
     return rows + [f"{count:,} {what}" for one in devices for what, count in one.replay.contradictions.items()]
 
 
-def _store(lake: Lake, run: str, iteration: int, snapshot: SnapshotInput) -> SnapshotOutcome:
-    path = Path(snapshot.path)
+def _store(lake: Lake, run: str, iteration: int, source: MemorySource) -> SnapshotOutcome:
     try:
-        content = read_snapshot(path)
+        if isinstance(source, RankInput):
+            rows = _of_trace(lake, run, iteration, source)
+            written = _written(lake, run, iteration, source.rank, tables_of_trace(rows, source.format))
+            return SnapshotOutcome(source.rank, written)
+        return _store_snapshot(lake, run, iteration, source)
     except (BadInputError, OSError) as error:
         for name in MEMORY_TABLES:
-            lake.delete(name, run=run, iteration=iteration, rank=snapshot.rank)
+            lake.delete(name, run=run, iteration=iteration, rank=source.rank)
         line = file_system_line(error) if isinstance(error, OSError) else str(error)
-        return SnapshotOutcome(snapshot.rank, fault=line)
+        return SnapshotOutcome(source.rank, fault=line)
+
+
+def _of_trace(lake: Lake, run: str, iteration: int, entry: RankInput) -> pa.Table:
+    """What a rank's trace tells of memory; of a file of several steps only during the iteration's own."""
+    trace = RankTrace(Path(entry.path), entry.name, entry.rank, entry.step, entry.part, lake.home)
+    rows = trace_format(entry.format).memory(trace)
+    if entry.step is None:
+        return rows
+    windows = lake.table("overlap", run, iteration, entry.rank).arrow(["window_start_ns", "window_end_ns"])
+    first, last = pc.min(windows["window_start_ns"]), pc.max(windows["window_end_ns"])
+    return rows.filter(pc.and_(pc.greater_equal(rows["time_ns"], first), pc.less_equal(rows["time_ns"], last)))
+
+
+def _written(lake: Lake, run: str, iteration: int, rank: int, tables: Mapping[str, pa.Table]) -> dict[str, Written]:
+    place = {"iteration": iteration, "rank": rank}
+    return {name: lake.write(name, table, run=run, **place) for name, table in tables.items()}
+
+
+def _store_snapshot(lake: Lake, run: str, iteration: int, snapshot: SnapshotInput) -> SnapshotOutcome:
+    path = Path(snapshot.path)
+    content = read_snapshot(path)
     devices = examined(content)
-    tables = {
-        name: lake.write(name, table, run=run, iteration=iteration, rank=snapshot.rank)
-        for name, table in memory_tables(content, devices).items()
-    }
+    tables = _written(lake, run, iteration, snapshot.rank, memory_tables(content, devices))
     lost = losses(devices) if devices else ["holds neither a segment nor an event of a GPU"]
     fault = str(BadInputError(path, f"read in part: {'; '.join(lost)}", "record it again")) if lost else ""
     return SnapshotOutcome(snapshot.rank, tables, fault, devices[0].peak_requested_bytes if devices else None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from traceviz_dag.analyze.clocks.clocks import solve_clocks
 from traceviz_dag.analyze.matching.communications import (
@@ -19,6 +20,7 @@ from traceviz_dag.lake.partitions import escape
 from traceviz_dag.pipeline.across_ranks import StoredIteration
 from traceviz_dag.pipeline.figures import LakeSource
 from traceviz_dag.pipeline.formats.registry import trace_format
+from traceviz_dag.pipeline.formats.trace_format import RankTrace
 from traceviz_dag.read.kineto.memory import MEMORY
 from traceviz_dag.show.perfetto.iteration import Matched, Scope, WrittenTrace, write_iteration_trace
 from traceviz_dag.system.whole_files import remove_all_stale_temporaries
@@ -89,4 +91,6 @@ def _memory(source: LakeSource, rank: int) -> pa.Table:
     entry = None if inputs is None else inputs.rank(rank)
     if entry is None or not Path(entry.path).exists():
         return MEMORY.empty_table()
-    return trace_format(entry.format).memory(Path(entry.path))
+    trace = RankTrace(Path(entry.path), entry.name, rank, entry.step, entry.part, source.lake.home)
+    rows = trace_format(entry.format).memory(trace)
+    return rows.filter(pc.is_valid(rows["allocated_bytes"]))

@@ -6,7 +6,8 @@ from traceviz_dag.tables.schema import BIGINT, BOOLEAN, BY_RANK, DICTIONARY, INT
 
 MEMORY_EVENTS = Table(
     "memory_events",
-    "One event of the CUDA caching allocator, from a memory snapshot, in the order of the recording.",
+    "One event of the CUDA caching allocator, from a memory snapshot, in the order of the recording; without a "
+    "snapshot from the rank's trace, as far as it carries them.",
     BY_RANK,
     (
         Column("event_id", BIGINT, "Ordinal among the events of its device, from 0."),
@@ -15,15 +16,31 @@ MEMORY_EVENTS = Table(
             "action",
             DICTIONARY,
             "alloc, free_requested, free_completed, segment_alloc, segment_free, segment_map, segment_unmap, snapshot, "
-            "oom.",
+            "oom. Of nsys, segment_alloc and segment_free are what any code gets from the driver.",
         ),
+        Column("source", DICTIONARY, "What told it: snapshot, or the format of the trace (kineto, nsys)."),
         Column("address", BIGINT, "Address of the block or segment; 0 where there is none."),
-        Column("bytes", BIGINT, "Bytes: requested of a block, whole of a segment, asked for of an oom."),
+        Column(
+            "bytes",
+            BIGINT,
+            "Bytes: requested of a block (of a Kineto trace the block's own), whole of a segment, asked for of an oom.",
+        ),
         Column("stream", BIGINT, "Stream it was for; NULL where the snapshot does not tell."),
-        Column("time_ns", BIGINT, "Time, ns of the epoch, to the microsecond; NULL in snapshots without times."),
+        Column(
+            "time_ns",
+            BIGINT,
+            "Time on the rank's clock, ns; of a snapshot of the epoch, to the microsecond; NULL where it has none.",
+        ),
         Column("stack_id", INTEGER, "Its call stack in memory_stacks; NULL without frames."),
-        Column("requested_bytes", BIGINT, "Bytes requested in live blocks after it, pending frees included."),
-        Column("reserved_bytes", BIGINT, "Bytes of segments after it."),
+        Column(
+            "requested_bytes",
+            BIGINT,
+            "Bytes requested in live blocks after it, pending frees included; NULL from traces.",
+        ),
+        Column(
+            "allocated_bytes", BIGINT, "Bytes of live blocks after it, as a Kineto trace states it; NULL from others."
+        ),
+        Column("reserved_bytes", BIGINT, "Bytes of segments after it; NULL from nsys, which has no totals."),
         Column("device_free_bytes", BIGINT, "What the driver had free at an oom; NULL for others."),
     ),
 )

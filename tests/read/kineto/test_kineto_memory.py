@@ -26,7 +26,7 @@ def test_events_are_read_by_device_in_the_order_of_time_to_the_nanosecond(tmp_pa
         (BASE + 1_500, "cpu", 77, 154),
         (BASE + 2_001, "gpu:0", 3_000, 6_000),
     ]
-    assert [tuple(row.values()) for row in read_memory(path).to_pylist()] == rows
+    assert [tuple(row.values())[:4] for row in read_memory(path).to_pylist()] == rows
     packed = tmp_path / "rank_0.json.gz"
     packed.write_bytes(gzip.compress(path.read_bytes()))
     assert read_memory(packed).equals(read_memory(path))

@@ -31,6 +31,7 @@ def profiles(tmp_path):
         export.call(begin + 10, begin + 12, correlation=number + 1, process=process, thread=process)
         export.system_call(begin + 60, begin + 70, process=process, thread=process)
         export.kernel(begin + 20, begin + 30, f"k{number}", device=device, correlation=number + 1, process=process)
+        export.allocation(begin + 9, 512, device=device, process=process)
         export.synchronization(begin + 40, begin + 42, correlation=number + 1, process=process)
     path = export.write(tmp_path / "two.sqlite")
     return open_profile(path, tmp_path / "home"), read_nsys(path)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from traceviz_dag.analyze.memory.categories import CATEGORIES, EVIDENCES
 from traceviz_dag.analyze.memory.examination import Examined
@@ -36,6 +37,37 @@ def memory_tables(snapshot: Snapshot, devices: Sequence[Examined]) -> dict[str, 
     }
 
 
+def tables_of_trace(rows: pa.Table, source: str) -> dict[str, pa.Table]:
+    """The same tables from what a trace tells of memory: its events alone, not what was requested, or by whom.
+
+    Args:
+        rows: as ``read.kineto.memory.MEMORY``, in the order of time; those of the host are left out.
+        source: name of the trace's format.
+    """
+    rows = rows.filter(pc.and_(pc.starts_with(rows["device"], "gpu:"), pc.is_valid(rows["action"])))
+    device = pc.cast(pc.utf8_slice_codeunits(rows["device"], 4), pa.int32())
+    rows = rows.append_column("number", device)
+    rows = rows.take(np.argsort(np.asarray(device), kind="stable"))
+    numbers = np.asarray(rows["number"])
+    first = np.searchsorted(numbers, numbers, "left") if len(numbers) else numbers
+    nothing = pa.nulls(rows.num_rows, pa.int64())
+    events = MEMORY_EVENTS.from_columns(
+        {
+            "event_id": np.arange(rows.num_rows) - first,
+            "device": rows["number"],
+            "action": rows["action"].combine_chunks().dictionary_encode(),
+            "source": pa.repeat(source, rows.num_rows).dictionary_encode(),
+            **{name: rows[name] for name in ("address", "bytes", "stream", "time_ns")},
+            "stack_id": nothing,
+            "requested_bytes": nothing,
+            **{name: rows[name] for name in ("allocated_bytes", "reserved_bytes")},
+            "device_free_bytes": nothing,
+        }
+    )
+    empty = (MEMORY_BLOCKS, MEMORY_SEGMENTS, MEMORY_STACKS, MEMORY_STEPS, MEMORY_PEAKS)
+    return {MEMORY_EVENTS.name: events, **{table.name: table.schema.empty_table() for table in empty}}
+
+
 def _joined(table: Table, parts: object) -> pa.Table:
     return pa.concat_tables([table.schema.empty_table(), *parts]).unify_dictionaries()  # type: ignore[misc]
 
@@ -51,12 +83,14 @@ def _events(one: Examined) -> pa.Table:
             "event_id": np.arange(count),
             "device": np.full(count, one.device),
             "action": _words(replay.action, ACTIONS),
+            "source": pa.repeat("snapshot", count).dictionary_encode(),
             "address": replay.address,
             "bytes": replay.bytes,
             "stream": _known(replay.stream),
             "time_ns": _times(replay.time_us),
             "stack_id": _known(replay.stack),
             "requested_bytes": replay.requested[1:],
+            "allocated_bytes": pa.nulls(count, pa.int64()),
             "reserved_bytes": replay.reserved[1:],
             "device_free_bytes": free,
         }

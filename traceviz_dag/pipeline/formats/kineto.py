@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from traceviz_dag.pipeline.formats.one_rank_a_file import OneRankAFile
+from traceviz_dag.pipeline.formats.trace_format import RankTrace
 from traceviz_dag.read.events import TraceEvents, TraceHeader, TracePeek
 from traceviz_dag.read.kineto.files import KinetoFiles
 from traceviz_dag.read.kineto.memory import read_memory
@@ -67,9 +68,9 @@ class KinetoFormat(KinetoFiles, OneRankAFile):
             return None
         return f"of its first {sample.events:,} events some cannot be used: {told(sample.dropped)}"
 
-    def memory(self, path: Path) -> pa.Table:
+    def memory(self, trace: RankTrace) -> pa.Table:
         """What each device has allocated over time, from the trace's memory events."""
-        return read_memory(path)
+        return read_memory(trace.path)
 
     def word(self, path: Path) -> str:
         """Whether the file is gzip, by its first bytes."""

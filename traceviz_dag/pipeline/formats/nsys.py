@@ -16,9 +16,8 @@ from traceviz_dag.pipeline.captures.exports import capture_of_exports
 from traceviz_dag.pipeline.formats.trace_format import Headers, PlaceRequest, RankTrace, Windows
 from traceviz_dag.pipeline.nsys.facts import export_facts
 from traceviz_dag.pipeline.nsys.placement import place_exports
-from traceviz_dag.pipeline.nsys.ranks import export_events, export_headers, export_ranges
+from traceviz_dag.pipeline.nsys.ranks import export_events, export_headers, export_memory, export_ranges
 from traceviz_dag.read.events import TraceEvents
-from traceviz_dag.read.kineto.memory import MEMORY
 from traceviz_dag.read.nsys.files import NsysFiles
 from traceviz_dag.read.nsys.open import is_report
 from traceviz_dag.read.placement import Placement
@@ -64,9 +63,9 @@ class NsysFormat(NsysFiles):
         """The rank's NVTX ranges."""
         return {"nvtx_ranges": export_ranges(trace.path, trace.part, trace.home, windows)}
 
-    def memory(self, path: Path) -> pa.Table:
-        """No rows: exports do not say what is allocated."""
-        return MEMORY.empty_table()
+    def memory(self, trace: RankTrace) -> pa.Table:
+        """What the rank allocates by calls of the driver; totals are unknown."""
+        return export_memory(trace.path, trace.part, trace.home)
 
     def word(self, path: Path) -> str:
         """In which of its forms the profile is."""

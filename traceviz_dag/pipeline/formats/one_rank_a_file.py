@@ -128,7 +128,7 @@ class OneRankAFile(ABC):
         """No tables besides those of every rank."""
         return {}
 
-    def memory(self, path: Path) -> pa.Table:
+    def memory(self, trace: RankTrace) -> pa.Table:
         """No rows."""
         return MEMORY.empty_table()
 

@@ -127,8 +127,12 @@ class TraceFormat(FileFormat, Protocol):
             windows: of the iterations wanted; empty takes everything.
         """
 
-    def memory(self, path: Path) -> pa.Table:
-        """What each device of a rank has allocated over time (``MEMORY``); no rows where the file does not say."""
+    def memory(self, trace: RankTrace) -> pa.Table:
+        """What each device of a rank has allocated over time (``MEMORY``); no rows where the file does not say.
+
+        Raises:
+            BadInputError: the file cannot be read.
+        """
 
     def word(self, path: Path) -> str:
         """What column ``format`` of table ``traces`` calls the file."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from traceviz_dag.analyze.nsys.activity import Activity, activities
 from traceviz_dag.analyze.nsys.iterations import iterations_of
@@ -18,9 +19,11 @@ from traceviz_dag.classify.rules import Rules, load_rules
 from traceviz_dag.classify.topology.types import Topology
 from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.read.events import KERNEL, ProcessGroup, TraceEvents, TraceHeader
+from traceviz_dag.read.kineto.memory import MEMORY
 from traceviz_dag.read.nsys.cache import open_profile
 from traceviz_dag.read.nsys.iterations import Iterations
-from traceviz_dag.read.nsys.profile import NsysProfile
+from traceviz_dag.read.nsys.memory import TABLE as MEMORY_TABLE
+from traceviz_dag.read.nsys.profile import SCHEMAS, NsysProfile
 
 
 def parts_of(profile: NsysProfile) -> tuple[NsysPart, ...]:
@@ -120,8 +123,36 @@ def export_events(
         base_time_ns=profile.facts.utc_start_ns or 0,
         device_name=gpu.name if gpu else None,
         device_memory_bytes=gpu.memory_bytes if gpu else None,
+        profile_memory=bool(profile.facts.tables.get(MEMORY_TABLE)),
     )
     return trace_events(profile, part, header, found, None if every_annotation else rules)
+
+
+def export_memory(path: Path, key: str, home: Path | None) -> pa.Table:
+    """What one rank of an export allocated by calls of the driver, as ``MEMORY``; totals are not in exports."""
+    profile, part = open_profile(path, home), NsysPart.of_key(key)
+    if part.process not in profile.keys("memory"):
+        return MEMORY.empty_table()
+    rows = profile.part("memory", part.process, *SCHEMAS["memory"].names)[0]
+    rows = rows.filter(pc.equal(rows["device"], part.device))
+    base = profile.facts.utc_start_ns or 0
+
+    def known(name: str) -> pa.Array:
+        return pc.if_else(pc.less(rows[name], 0), None, rows[name])
+
+    return pa.table(
+        {
+            "time_ns": pc.add(rows["time_ns"], base),
+            "device": pa.repeat(f"gpu:{part.device}", rows.num_rows),
+            "allocated_bytes": pa.nulls(rows.num_rows, pa.int64()),
+            "reserved_bytes": pa.nulls(rows.num_rows, pa.int64()),
+            "action": pc.if_else(pc.equal(rows["released"], 1), "segment_free", "segment_alloc"),
+            "address": known("address"),
+            "bytes": known("bytes"),
+            "stream": known("stream"),
+        },
+        schema=MEMORY,
+    )
 
 
 def export_ranges(path: Path, key: str, home: Path | None, windows: Sequence[tuple[int, int, int]]) -> pa.Table:

@@ -18,18 +18,28 @@ from traceviz_dag.read.kineto.header import decode_header
 from traceviz_dag.read.sources import ByteSource
 
 MEMORY = pa.schema(
-    [("time_ns", pa.int64()), ("device", pa.string()), ("allocated_bytes", pa.int64()), ("reserved_bytes", pa.int64())]
+    [
+        *(("time_ns", pa.int64()), ("device", pa.string())),
+        *(("allocated_bytes", pa.int64()), ("reserved_bytes", pa.int64())),
+        *(("action", pa.string()), ("address", pa.int64()), ("bytes", pa.int64()), ("stream", pa.int64())),
+    ]
 )
-"""A row per allocation or release: what is allocated, and reserved from the driver, from then on."""
+"""A row per allocation or release: what is allocated, and reserved from the driver, from then on; then what was done,
+as column ``action`` of table ``memory_events`` says, where, and of how many bytes. What is unknown is NULL."""
 
 _NAME = "[memory]"
 _CHUNK_BYTES = 1 << 20
-_GPU = 1
+_HOST = 0
+"""Code of the host among PyTorch's types of devices; GPUs are 1 (CUDA) and 6 (ROCm)."""
+
+_LAST_ADDRESS = (1 << 63) - 1
 
 
 class _Arguments(msgspec.Struct, rename={"allocated": "Total Allocated", "reserved": "Total Reserved"}):
     allocated: int | None = None
     reserved: int | None = None
+    address: int | None = msgspec.field(name="Addr", default=None)
+    bytes: int | None = msgspec.field(name="Bytes", default=None)
     device_id: int | None = msgspec.field(default=None, name="Device Id")
     device_type: int | None = msgspec.field(default=None, name="Device Type")
 
@@ -48,12 +58,13 @@ def read_memory(path: Path) -> pa.Table:
     """The memory events of a trace, in the order of time; no rows where it has none.
 
     Returns:
-        Columns of ``MEMORY``; devices are ``gpu:N``, or ``cpu``. An event without totals is left out.
+        Columns of ``MEMORY``; devices are ``gpu:N``, or ``cpu``. An event without totals is left out. Bytes are
+        those of the block, which may be more than was requested.
 
     Raises:
         BadInputError: the file is missing, empty or no trace.
     """
-    found: list[tuple[Decimal, str, int, int | None]] = []
+    found: list[tuple[Decimal, _Arguments]] = []
     base_ns = 0
     if _mentioned(path):
         with ByteSource(path) as source:
@@ -67,11 +78,14 @@ def read_memory(path: Path) -> pa.Table:
     rows = [
         {
             "time_ns": base_ns + int((microseconds * 1000).to_integral_value()),
-            "device": device,
-            "allocated_bytes": allocated,
-            "reserved_bytes": reserved,
+            "device": "cpu" if one.device_type == _HOST else f"gpu:{one.device_id or 0}",
+            "allocated_bytes": one.allocated,
+            "reserved_bytes": one.reserved,
+            "action": None if not one.bytes else "alloc" if one.bytes > 0 else "free_requested",
+            "address": one.address,
+            "bytes": None if one.bytes is None else abs(one.bytes),
         }
-        for microseconds, device, allocated, reserved in found
+        for microseconds, one in found
     ]
     return pa.Table.from_pylist(rows, schema=MEMORY)
 
@@ -88,7 +102,7 @@ def _mentioned(path: Path) -> bool:
     return False
 
 
-def _collect(events: list[_Event], found: list[tuple[Decimal, str, int, int | None]]) -> None:
+def _collect(events: list[_Event], found: list[tuple[Decimal, _Arguments]]) -> None:
     for event in events:
         if event.name != _NAME:
             continue
@@ -96,7 +110,6 @@ def _collect(events: list[_Event], found: list[tuple[Decimal, str, int, int | No
             arguments = _ARGUMENTS.decode(event.args)
         except msgspec.DecodeError:
             continue
-        if arguments.allocated is not None:
-            device = f"gpu:{arguments.device_id}" if arguments.device_type == _GPU else "cpu"
-            time = Decimal(bytes(event.ts).decode().strip('"'))
-            found.append((time, device, arguments.allocated, arguments.reserved))
+        numbers = (arguments.allocated, arguments.reserved, arguments.address, arguments.bytes)
+        if arguments.allocated is not None and all(abs(number or 0) <= _LAST_ADDRESS for number in numbers):
+            found.append((Decimal(bytes(event.ts).decode().strip('"')), arguments))

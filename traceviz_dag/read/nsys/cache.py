@@ -28,7 +28,7 @@ from traceviz_dag.system.whole_files import exclusive_lock, write_atomically
 
 FOLDER = "nsys"
 _FACTS, _WORDS, _EXPORT = "facts.json", "words.json", "export.sqlite"
-_FORMAT = 5
+_FORMAT = 6
 """Raised whenever what the tables hold changes."""
 
 _ROWS_PER_GROUP = 1 << 20

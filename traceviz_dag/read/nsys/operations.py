@@ -135,7 +135,7 @@ def read_operations(schema: NsysSchema, calls: pa.Table, devices: Mapping[tuple[
     there = [part for part in parts if part is not None]
     table = pa.concat_tables([SCHEMAS["operations"].empty_table(), *there]).unify_dictionaries()
     process = known_processes(_numbers(table, "process"), _numbers(calls, "thread"))
-    device = _renumbered(_numbers(table, "device"), process, devices)
+    device = renumbered(_numbers(table, "device"), process, devices)
     launch = join_launches(
         process,
         _numbers(table, "correlation"),
@@ -219,7 +219,8 @@ def _operations(
     return pa.Table.from_arrays(arrays, schema=SCHEMAS["operations"])
 
 
-def _renumbered(device: Int64, process: Int64, devices: Mapping[tuple[int, int], int]) -> Int64:
+def renumbered(device: Int64, process: Int64, devices: Mapping[tuple[int, int], int]) -> Int64:
+    """The GPUs' numbers in the report, of numbers that processes have for them; see ``read_operations``."""
     result = device.copy()
     low_bits = (1 << PROCESS_BITS) - 1
     for (process_id, own), gpu in devices.items():

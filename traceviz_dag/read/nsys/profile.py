@@ -69,6 +69,12 @@ SCHEMAS = {
     ),
     "paths": pa.schema([("name", _INTEGER), ("parent", _INTEGER), ("depth", _INTEGER)]),
     "launch_ranges": pa.schema([("range", _INTEGER)]),
+    "memory": pa.schema(
+        [
+            *[(name, _INTEGER) for name in ("time_ns", "process", "device", "address", "bytes", "stream")],
+            ("released", _CODE),
+        ]
+    ),
     "threads": pa.schema([("thread", _INTEGER), ("name", _TEXT)]),
     "metrics": pa.schema([("time_ns", _INTEGER), ("device", _INTEGER), ("metric", _TEXT), ("value", _INTEGER)]),
 }
@@ -89,6 +95,8 @@ PyTorch for an operator; then NCCL's payload; ``flops``: of a matrix product who
 ``parent``: the row of the range around it on its thread, or -1;
 ``path``: row of ``paths``, or -1 for marks and for ranges that end on another thread, which hold nothing.
 
+``memory``: by process and time; what the driver allocated on a GPU, or (``released``) got back.
+
 ``paths``: distinct paths of names of nested ranges, outermost first, by (parent, name); ``name`` is the place of the
 innermost range's name among the words of ``ranges.name``. ``metrics``: GPU metrics, one row a sample."""
 
@@ -99,6 +107,7 @@ KEYS = {
     "system_calls": "process",
     "synchronizations": "process",
     "ranges": "process",
+    "memory": "process",
 }
 """What the rows of a table are grouped by; the process of a call or range is that of its thread."""
 

@@ -14,6 +14,8 @@ from traceviz_dag.arrays import Int64
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.read.limits import LAST_INSTANT_NS
+from traceviz_dag.read.nsys.memory import TABLE as MEMORY_TABLE
+from traceviz_dag.read.nsys.memory import read_memory_events
 from traceviz_dag.read.nsys.nesting import DEEPEST, Launches, nest
 from traceviz_dag.read.nsys.open import open_nsys
 from traceviz_dag.read.nsys.operations import read_calls, read_operations, read_system_calls
@@ -28,7 +30,7 @@ from traceviz_dag.read.nsys.synchronizations import contexts_of, read_synchroniz
 
 _DAY_NS = 86_400_000_000_000
 _LONGEST_NS = 12 * _DAY_NS
-_COUNTED = ("CUPTI_ACTIVITY_KIND_", "NVTX_EVENTS", "GPU_METRICS", "OSRT_API", "COMPOSITE_EVENTS")
+_COUNTED = ("CUPTI_ACTIVITY_KIND_", "NVTX_EVENTS", "GPU_METRICS", "OSRT_API", "COMPOSITE_EVENTS", MEMORY_TABLE)
 
 
 def read_nsys(path: Path) -> NsysProfile:
@@ -70,6 +72,7 @@ def read_tables(path: Path, keep: Callable[[str, pa.Table], None]) -> NsysFacts:
         keep("operations", operations)
         del operations
         keep("synchronizations", read_synchronizations(schema, calls, contexts))
+        keep("memory", read_memory_events(schema, calls, own_numbers))
         keep("calls", calls)
         del calls
         keep("system_calls", read_system_calls(schema))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traceviz_dag.analyze.findings.gpu_memory import NO_EVENTS, RANKS, UNPREDICTED, mebibytes
+from traceviz_dag.analyze.findings.gpu_memory import RANKS, UNPREDICTED, mebibytes
 from traceviz_dag.analyze.findings.rule import Row, Rule, percent
 from traceviz_dag.vocabulary import FindingClass
 
@@ -31,7 +31,7 @@ WHERE value >= {LEAST_SHARE}
 
 def _sentence(row: Row) -> str:
     return (
-        f"{percent(row['value'])} or more of the GPU's memory is never reserved while the snapshots record: closest "
+        f"{percent(row['value'])} or more of the GPU's memory is never reserved while its memory is recorded: closest "
         f"comes rank {row['fullest']}, with {mebibytes(row['reserved_bytes'])} of "
         f"{mebibytes(row['device_memory_bytes'])}, {mebibytes(row['unused_bytes'])} unused; {row['ranks']} of "
         f"{row['of_ranks']} ranks are known, and what CUDA and NCCL take beside PyTorch is not"
@@ -47,15 +47,13 @@ RULE = Rule(
     sql=_SQL,
     measure="share of a GPU's memory",
     sentence=_sentence,
-    unable_sql=f"""
-{NO_EVENTS}
-UNION ALL
-SELECT 'the traces do not tell how much memory the GPUs of ranks with snapshots have'
-WHERE EXISTS (FROM memory_peaks WHERE run = $run AND iteration = $iteration AND moment = 'peak')
-    AND NOT EXISTS (
-        FROM traces JOIN memory_peaks USING (run, iteration, rank)
-        WHERE run = $run AND iteration = $iteration AND device_memory_bytes IS NOT NULL AND moment = 'peak'
-    )
+    unable_sql="""
+SELECT CASE WHEN count(reserved_bytes) = 0 THEN 'neither a snapshot of GPU memory with events nor a trace tells how '
+    || 'much is reserved (traceviz capture plan records snapshots)'
+    ELSE 'the traces do not tell how much memory the GPUs have' END AS reason
+FROM memory_events LEFT JOIN traces USING (run, iteration, rank)
+WHERE run = $run AND iteration = $iteration
+HAVING count(reserved_bytes) = 0 OR count(device_memory_bytes) FILTER (reserved_bytes IS NOT NULL) = 0
 """,
     unpredicted=UNPREDICTED,
 )
