@@ -14,7 +14,7 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -63,6 +63,14 @@ class Copies:
     def synchronizations(self, rank: int) -> pa.Table:
         """One rank's synchronisations."""
         return self.stored.synchronizations(rank % self.own)
+
+    def hidden_waits(self, rank: int) -> Sequence[int]:
+        """One rank's waits for its GPU that need not be."""
+        return self.stored.hidden_waits(rank % self.own)
+
+    def pauses(self, rank: int) -> Mapping[int, int]:
+        """One rank's known pauses."""
+        return self.stored.pauses(rank % self.own)
 
     def windows(self) -> pa.Table:
         """The windows of all ranks."""

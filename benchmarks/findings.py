@@ -96,6 +96,10 @@ def _faults() -> Iterator[tuple[str, JobSettings, Faults, Mapping[str, Mapping[s
         stalled = {_GRID: 0, _PIPELINE: 1, _DATA: 2}[layout]
         yield f"data stall {name}", layout, Faults(data_stall=stalled), {"data_stall": {"rank": stalled}}
         yield f"collection {name}", layout, Faults(garbage_collection=rank), {"gc_pause": {"rank": rank}}
+        yield f"hidden wait {name}", layout, Faults(hidden_synchronisation=rank), {"hidden_sync": {"rank": rank}}
+        yield f"pageable copy {name}", layout, Faults(pageable_copy=rank), {"hidden_sync": {"rank": rank}}
+        yield f"graph break {name}", layout, Faults(graph_break=rank), {"graph_break": {"rank": rank}}
+        yield f"tiny kernels {name}", layout, Faults(tiny_kernels=rank), {"launch_bound": {"rank": rank}}
     for layout, rank in ((_GRID, 1), (replace(_GRID, tp=2, dp=1, pp=4), 6), (replace(_GRID, tp=4, dp=2, pp=1), 2)):
         yield f"slow link {_words(layout)}", layout, Faults(slow_link=rank), {"slow_link": {"rank": rank}}
     for layout in (_GRID, _PIPELINE, replace(_PLAIN, pp=2, microbatches=6)):
@@ -119,6 +123,8 @@ def outcome(case: Case, folder: Path) -> Outcome:
     """Look for the faults of one case, and see what the job takes without them."""
     settings = replace(case.settings, faults=case.faults)
     mended = replace(case.settings, balanced_router=True) if case.faults.expert_imbalance else case.settings
+    if case.faults.tiny_kernels is not None:
+        mended = replace(mended, faults=replace(case.faults, tiny_kernels_captured=True))
     rows, step_ns = _found(settings, folder / "before")
     true_gain = step_ns - _found(mended, folder / "after")[1] if case.culprits else 0
     faults = [row for row in rows if row["class"] == "fault" and row["severity"] != "not_looked_at"]

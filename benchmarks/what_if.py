@@ -130,6 +130,12 @@ def _faults() -> Iterator[Case]:
     yield _mended("ep4 dp4 slow gpu 3", experts, Faults(slow_gpu=3), _fix(3), "fix rank 3")
     yield _mended("pp4 vpp2 slow gpu 1", replace(_PIPELINE, vpp=2), Faults(slow_gpu=1), _fix(1), "fix rank 1")
     yield _mended("combined ep2 pp2 slow gpu 1", _COMBINED, Faults(slow_gpu=1), _fix(1), "fix rank 1")
+    # A small model, whose host is hardly ahead of the GPU.
+    small = replace(_PLAIN, dp=2, microbatches=4, layers=4, hidden=1024, heads=8, feed_forward=4096)
+    for name, waits in (("wait", Faults(hidden_synchronisation=1)), ("pageable copy", Faults(pageable_copy=1))):
+        edit = _general("no_hidden_waits")
+        yield _mended(f"dp2 small hidden {name}", small, waits, edit, "no hidden waits")
+    yield _mended("dp4 graph break 1", data, Faults(graph_break=1), _fix(1), "fix rank 1")
     two = Faults(slow_gpu=1, garbage_collection=2)
     yield _mended("pp4 slow gpu 1, collection 2", _PIPELINE, two, _both(_fix(1), _general("no_pauses")), "both")
     two = Faults(slow_gpu=3, slow_link=4)

@@ -103,6 +103,7 @@ class HostWork(StrEnum):
     DATA_LOADING = "data_loading"
     GARBAGE_COLLECTION = "garbage_collection"
     COMPILATION = "compilation"
+    GRAPH_BREAK = "graph_break"
     ALLOCATION = "allocation"
     SYNCHRONISATION = "synchronisation"
 

@@ -98,6 +98,13 @@ class _OneRank:
     def synchronizations(self, rank: int) -> pa.Table:
         return self._tables["synchronizations"]
 
+    def hidden_waits(self, rank: int) -> Sequence[int]:
+        return self._tables["gpu_gaps"]["synchronization_id"].drop_null().to_pylist()
+
+    def pauses(self, rank: int) -> Mapping[int, int]:
+        gaps = self._tables["gpu_gaps"].select(["kernel_id", "starved_ns"]).drop_null()
+        return dict(zip(*(gaps[name].to_pylist() for name in gaps.column_names), strict=True))
+
     def windows(self) -> pa.Table:
         rows = self._tables["overlap"]
         return rows.append_column("rank", pa.array([1] * rows.num_rows, pa.int64()))

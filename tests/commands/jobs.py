@@ -106,7 +106,7 @@ JOBS: dict[str, Callable[[Path], None]] = {
     "blind_rank": _blind_rank,
     "missing_stage": _simulated(replace(_PLAIN, edges=Edges(missing_rank=2))),
     "without_topology": _without_topology,
-    "dp_only": _simulated(replace(_PLAIN, pp=1, dp=4)),
+    "dp_only": _simulated(replace(_PLAIN, pp=1, dp=4, faults=Faults(graph_break=1))),
     "without_stacks": _simulated(replace(_PLAIN, stacks=False)),
     "without_micro_batches": _without_micro_batches,
 }

@@ -112,6 +112,12 @@ class StoredSource:
     def synchronizations(self, rank):
         return self._shifted(self.stored.synchronizations(rank), rank, ("start_ns",))
 
+    def hidden_waits(self, rank):
+        return self.stored.hidden_waits(rank)
+
+    def pauses(self, rank):
+        return self.stored.pauses(rank)
+
     def windows(self):
         table = self.stored.windows()
         by = pa.array([self.shift[rank] for rank in table["rank"].to_pylist()], pa.int64())
@@ -156,7 +162,8 @@ def test_steps_that_run_into_each_other_on_two_streams_keep_their_waits_apart_wi
 @pytest.mark.parametrize(
     "name",
     [
-        *("tp2 dp2 pp2 slow gpu 3", "pp4 stall 0", "tp2 dp2 pp2 slow gpu 3, link 4", "pp4 vpp2 slow gpu 1"),
+        *("tp2 dp2 pp2 slow gpu 3", "pp4 stall 0", "tp2 dp2 pp2 slow gpu 3, link 4"),
+        *("dp2 small hidden wait", "dp4 graph break 1"),
         *("combined ep2 pp2 slow gpu 1", "combined ep2 pp2 uneven", "dp2 pp2 vpp2 to 1f1b", "pp2 split"),
     ],
 )

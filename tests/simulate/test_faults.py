@@ -32,6 +32,9 @@ FAULTS = {
     "data_stall": {"data_stall": 0, "data_stall_ms": 7.0},
     "garbage_collection": {"garbage_collection": 1, "garbage_collection_ms": 5.0},
     "hidden_synchronisation": {"hidden_synchronisation": 1},
+    "pageable_copy": {"pageable_copy": 0},
+    "graph_break": {"graph_break": 1, "graph_break_ms": 3.0},
+    "tiny_kernels": {"tiny_kernels": 0, "tiny_kernels_count": 20},
     "expert_imbalance": {"expert_imbalance": 0.4},
     "bad_stage_split": {"bad_stage_split": 1},
 }

@@ -135,6 +135,18 @@ def simulate(
     hidden_sync: Annotated[
         int | None, typer.Option(help="Rank that waits for its GPU in each forward step.", rich_help_panel=_FAULTS)
     ] = None,
+    pageable_copy: Annotated[
+        int | None,
+        typer.Option(help="Rank that copies from pageable memory in each forward step.", rich_help_panel=_FAULTS),
+    ] = None,
+    graph_break: Annotated[
+        int | None,
+        typer.Option(help="Rank whose compiled code breaks off in each forward step.", rich_help_panel=_FAULTS),
+    ] = None,
+    tiny_kernels: Annotated[
+        int | None,
+        typer.Option(help="Rank that launches many tiny kernels in each forward step.", rich_help_panel=_FAULTS),
+    ] = None,
     missing_launches: Annotated[
         float,
         typer.Option(help="Share of launch rows to leave out, as if the profiler lost them.", rich_help_panel=_EDGES),
@@ -212,6 +224,9 @@ def simulate(
             expert_imbalance=expert_imbalance,
             bad_stage_split=bad_stage_split,
             hidden_synchronisation=hidden_sync,
+            pageable_copy=pageable_copy,
+            graph_break=graph_break,
+            tiny_kernels=tiny_kernels,
         ),
         edges=Edges(
             missing_launches=missing_launches,

@@ -11,12 +11,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from traceviz_dag.analyze.causes.causes_tables import messages_table
 from traceviz_dag.analyze.clocks.clocks import solve_clocks
+from traceviz_dag.analyze.findings.fragments import HIDDEN_WAIT, PAUSES
+from traceviz_dag.analyze.findings.rules import launch_bound
 from traceviz_dag.analyze.matching.communications import (
     COMMUNICATION_COLUMNS,
     gather_communications,
@@ -78,6 +81,19 @@ ACROSS_RANKS_TABLES = (
     *("pipelines", "periods", "period_percentiles", "messages", *CAUSES_TABLES, "findings"),
 )
 """The tables across ranks, in the order in which they are made; ``pipeline.findings`` makes the last one of the others.
+"""
+
+_HOST_CLUES_SQL = f"""
+WITH clues AS (
+    SELECT rank, synchronization_id, kernel_id, doing_ns, {HIDDEN_WAIT} AS waits,
+        -- What loading data usually takes the graph tells itself.
+        host_work IN {PAUSES} AND host_work <> 'data_loading' AND kernel_id IS NOT NULL AS pauses
+    FROM gpu_gaps WHERE run = $run AND iteration = $iteration
+)
+SELECT
+    rank, list(DISTINCT synchronization_id) FILTER (waits) AS waits,
+    list({{'kernel_id': kernel_id, 'ns': doing_ns}}) FILTER (pauses) AS pauses
+FROM clues WHERE waits OR pauses GROUP BY rank
 """
 
 _STEP_COLUMNS = (
@@ -142,6 +158,19 @@ class StoredIteration:
             return SYNCHRONIZATIONS.schema.empty_table()
         return self.lake.table("synchronizations", self.run, self.iteration, rank).arrow()
 
+    def hidden_waits(self, rank: int) -> list[int]:
+        """``synchronization_id`` of a rank's waits that need not be, and after which its GPU starved."""
+        return self._host_clues.get(rank, {}).get("waits") or []
+
+    def pauses(self, rank: int) -> dict[int, int]:
+        """``kernel_id`` → how long a rank's host paused before its launch while the GPU starved, ns."""
+        return {row["kernel_id"]: row["ns"] for row in self._host_clues.get(rank, {}).get("pauses") or []}
+
+    def slow_hosts(self) -> list[int]:
+        """The rank that alone is bound by launches; none where no rank is, or several are."""
+        rows = self.lake.query_iteration(launch_bound.RULE.sql, run=self.run, iteration=self.iteration)
+        return [rank for rank in rows["rank"].to_pylist() if rank is not None]
+
     def windows(self) -> pa.Table:
         """The windows of the ranks that are counted; no rows where none is in the lake."""
         if not self.lake.partitions("overlap", self.run, self.iteration):
@@ -164,6 +193,11 @@ class StoredIteration:
         if name == FINDINGS.name:
             return iteration_findings(self.lake, self.run, self.iteration)
         return self._computed[name]
+
+    @cached_property
+    def _host_clues(self) -> Mapping[int, dict[str, Any]]:
+        rows = self.lake.query_iteration(_HOST_CLUES_SQL, run=self.run, iteration=self.iteration)
+        return {row["rank"]: row for row in rows.to_pylist()}
 
     @cached_property
     def _computed(self) -> Mapping[str, pa.Table]:
@@ -205,7 +239,7 @@ def analyse_across_ranks(iteration: StoredIteration) -> Mapping[str, pa.Table]:
         "periods": periods,
         "period_percentiles": PERIOD_PERCENTILES.from_rows(period_summary(periods)),
         "messages": messages,
-        **causes_tables(iteration, collectives, messages, _suspected_links(links)),
+        **causes_tables(iteration, collectives, messages, _suspected_links(links), iteration.slow_hosts()),
     }
 
 

@@ -60,6 +60,12 @@ class Source(Protocol):
     def synchronizations(self, rank: int) -> pa.Table:
         """One rank's synchronisations; no rows where its trace has none."""
 
+    def hidden_waits(self, rank: int) -> Sequence[int]:
+        """``synchronization_id`` of one rank's waits for its GPU that neither Megatron nor its data loader makes."""
+
+    def pauses(self, rank: int) -> Mapping[int, int]:
+        """``kernel_id`` → how long one rank's host is known to have paused before its launch, ns."""
+
     def windows(self) -> pa.Table:
         """The table ``overlap`` of the ranks that are counted, with a column ``rank``."""
 
@@ -79,13 +85,17 @@ class RankedStep:
 
 
 def causes_tables(
-    source: Source, collectives: pa.Table, messages: pa.Table, slow_links: Sequence[int] = ()
+    source: Source,
+    collectives: pa.Table,
+    messages: pa.Table,
+    slow_links: Sequence[int] = (),
+    slow_hosts: Sequence[int] = (),
 ) -> Mapping[str, pa.Table]:
     """Compute the tables of an iteration's causes.
 
     Args:
         collectives, messages: its tables of that name.
-        slow_links: ranks whose links are, or may be, slow.
+        slow_links: ranks whose links are, or may be, slow. slow_hosts: ranks whose hosts launch too slowly.
 
     Returns:
         Table name → rows, for each of ``CAUSES_TABLES``; where nothing can be said, ``what_if`` says why.
@@ -105,7 +115,7 @@ def causes_tables(
         parts["path_segments"].append(path_segments(step, path, stages, number, modules.__getitem__))
         parts["path_items"].append(path_items(step, what_if.times, path, stages, number))
         parts["critical_imbalance"].append(critical_imbalance(step, what_if.times, path, number))
-        parts["what_if"].append(what_if_table(what_if.standard(slow_links), number))
+        parts["what_if"].append(what_if_table(what_if.standard(slow_links, slow_hosts), number))
     return {
         table.name: pa.concat_tables([table.schema.empty_table(), *parts[table.name]]).unify_dictionaries()
         for table in (PATH_EDGES, PATH_SEGMENTS, PATH_ITEMS, CRITICAL_IMBALANCE, WHAT_IF)
@@ -139,7 +149,8 @@ def _ranked_step(
         waits = source.synchronizations(rank)
         edges = kernel_edges(mine, stream_waits(mine, waits, number))
         joined = np.unique(members.kernel[members.rank == place])
-        works.append(rank_work(mine, edges, joined, host_waits(mine, waits), windows[rank]))
+        held = host_waits(mine, waits, source.hidden_waits(rank))
+        works.append(rank_work(mine, edges, joined, held, windows[rank], source.pauses(rank)))
     known = (source.topology.stage_of(rank)[0] for rank in placed)
     stages = tuple(MISSING if stage is None else stage for stage in known)
     return RankedStep(number, step_work(list(placed), works, members), stages)

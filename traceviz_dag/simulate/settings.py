@@ -84,6 +84,10 @@ class Faults:
         expert_imbalance: share of all tokens that go to the experts of the first expert-parallel rank; 0 is balanced.
         bad_stage_split: layers moved from the other stages to the first.
         hidden_synchronisation: rank whose code waits for the GPU once in each forward step.
+        pageable_copy: rank whose code copies a tensor from pageable memory in each forward step, and waits for it.
+        graph_break: rank whose compiled code breaks off in each forward step, and goes on after ``graph_break_ms``.
+        tiny_kernels: rank whose code runs ``tiny_kernels_count`` tiny kernels, one by one, in each forward step;
+            ``tiny_kernels_captured``: as one CUDA graph, which mends this.
     """
 
     slow_gpu: int | None = None
@@ -97,6 +101,12 @@ class Faults:
     expert_imbalance: float = 0.0
     bad_stage_split: int = 0
     hidden_synchronisation: int | None = None
+    pageable_copy: int | None = None
+    graph_break: int | None = None
+    graph_break_ms: float = 10.0
+    tiny_kernels: int | None = None
+    tiny_kernels_count: int = 2000
+    tiny_kernels_captured: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,6 +377,8 @@ def _feature_faults(s: JobSettings) -> list[str]:
 def _rank_faults(s: JobSettings) -> list[str]:
     named = {"slow GPU": s.faults.slow_gpu, "slow link": s.faults.slow_link, "data stall": s.faults.data_stall}
     named |= {"GC pause": s.faults.garbage_collection, "hidden synchronisation": s.faults.hidden_synchronisation}
+    named |= {"pageable copy": s.faults.pageable_copy, "graph break": s.faults.graph_break}
+    named |= {"tiny kernels": s.faults.tiny_kernels}
     named |= {"missing rank": s.edges.missing_rank, "duplicate rank": s.edges.duplicate_rank}
     named |= {"truncated rank": s.edges.truncated_rank, "rank without header": s.edges.without_distributed_info}
     missing, truncated = s.edges.missing_rank, s.edges.truncated_rank

@@ -119,8 +119,8 @@ WHAT_IF = Table(
         Column(
             "edit",
             TEXT,
-            "fix_rank, fix_link, even_layers, equal_stages, no_jitter, no_pauses, balanced_experts, hide, faster or "
-            "host_free; NULL if refused.",
+            "fix_rank, fix_link, even_layers, equal_stages, no_jitter, no_pauses, no_hidden_waits, host_free, "
+            "balanced_experts, hide or faster; NULL if refused.",
         ),
         Column("rank", BIGINT, "The rank that is fixed, or whose links are; NULL for other edits."),
         Column("dimension", TEXT, "The dimension that is hidden or faster, or all; NULL for other edits."),

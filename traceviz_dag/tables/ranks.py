@@ -214,7 +214,9 @@ GPU_GAPS = Table(
         ),
         Column("blocked_ns", BIGINT, "Of it: what this operation, or its launch, waited for still ran, ns."),
         Column(
-            "starved_ns", BIGINT, "Of it, after that: until the host's call that launched the operation returned, ns."
+            "starved_ns",
+            BIGINT,
+            "Of it, after that: until the host had launched the operation and the launch had reached the GPU, ns.",
         ),
         Column("unexplained_ns", BIGINT, "The rest, ns; the three add up to duration_ns."),
         Column("producer_kernel_id", BIGINT, "Kernel or memory operation that blocked; NULL where nothing blocked."),
@@ -230,8 +232,8 @@ GPU_GAPS = Table(
         Column(
             "host_work",
             DICTIONARY,
-            "data_loading, garbage_collection, compilation, allocation or synchronisation, by the names of the rows "
-            "around doing; NULL where they tell none of these.",
+            "data_loading, garbage_collection, compilation, graph_break (what follows where compiled code broke off), "
+            "allocation or synchronisation, by the names of the rows around doing; NULL where they tell none of these.",
         ),
         Column(
             "caller", DICTIONARY, "The Python function around doing, those of torch left out; NULL without call stacks."

@@ -43,7 +43,8 @@ _EDIT_WORDS = """
         WHEN 'equal_stages' THEN 'equal pipeline stages'
         WHEN 'no_jitter' THEN 'no jitter between micro-batches'
         WHEN 'no_pauses' THEN 'no pauses of hosts'
-        WHEN 'host_free' THEN 'a host that takes no time'
+        WHEN 'no_hidden_waits' THEN 'no hidden waits of hosts'
+        WHEN 'host_free' THEN 'a host' || coalesce(' of rank ' || rank, '') || ' that takes no time'
         WHEN 'balanced_experts' THEN 'evenly loaded experts'
     END
 """

@@ -20,6 +20,7 @@ CULPRITS = {
     "slow_link": ("slow_link", {"rank": 3}),
     "slow_rank": ("slow_rank", {"rank": 5, "stage": 1}),
     "alone_in_stage": ("slow_rank", {"rank": 1, "stage": 1}),
+    "dp_only": ("graph_break", {"rank": 1}),
     "bad_split": ("slow_stage", {"stage": 0}),
     "uneven_experts": ("expert_load", None),
 }

@@ -155,6 +155,18 @@ class StepEdits:
         self._check_launches()
         return tuple(_without_pauses(*each) for each in zip(self.step.works, times, self.pauses, strict=True))
 
+    def no_hidden_waits(self, times: AllTimes) -> AllTimes:
+        """Let no host wait for its GPU where neither Megatron nor its data loader does.
+
+        Raises:
+            NoEvidenceError: no such wait is known.
+        """
+        if not any(work.section_hidden.any() for work in self.step.works):
+            raise NoEvidenceError(
+                "no host waits for its GPU but where Megatron does, or nothing tells where (capture call stacks)"
+            )
+        return tuple(replace(mine, waits=mine.waits & ~work.section_hidden) for work, mine in self._parts(times))
+
     def equal_stages(self, times: AllTimes) -> AllTimes:
         """Give every micro-batch's computation the mean of all stages, forward and backward apart.
 
@@ -207,15 +219,21 @@ class StepEdits:
         """Let tokens spread evenly over the experts; see ``balanced_experts``."""
         return balanced_experts(self.step, times, self._shortest(times))
 
-    def host_free(self, times: AllTimes) -> AllTimes:
-        """Let the host take no time, as if whole steps were captured in CUDA graphs. It still waits for the GPU.
+    def host_free(self, times: AllTimes, rank: int | None = None) -> AllTimes:
+        """Let the hosts take no time, as if whole steps were captured in CUDA graphs. They still wait for their GPUs.
+
+        Args:
+            rank: whose host; None: all.
 
         Raises:
             NoEvidenceError: no launches are known.
         """
         self._check_launches()
         result = []
-        for mine in times:
+        for place, mine in enumerate(times):
+            if rank is not None and self.step.ranks[place] != rank:
+                result.append(mine)
+                continue
             section = np.zeros_like(mine.section_ns)
             # When a rank begins is not the step's own doing.
             section[:1] = mine.section_ns[:1]

@@ -130,13 +130,18 @@ def named_edit(row: Mapping[str, Any]) -> str:
         "equal_stages": "equal pipeline stages",
         "no_jitter": "no jitter between micro-batches",
         "no_pauses": "no pauses of hosts",
-        "host_free": "a host that takes no time",
+        "no_hidden_waits": "no hidden waits of hosts",
+        "host_free": f"a host{_of_rank(row)} that takes no time",
         "balanced_experts": "evenly loaded experts",
         "microbatches": _named_order(row),
         "schedule": _named_order(row),
         TOGETHER: "all of these together",
     }
     return words[row["edit"]]
+
+
+def _of_rank(row: Mapping[str, Any]) -> str:
+    return "" if row["rank"] is None else f" of rank {row['rank']}"
 
 
 def _named_order(row: Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ synchronisation also has a *lag*: what passed between the latest of all it waite
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -58,12 +59,13 @@ class HostWaits:
     """Calls in which a rank's host waited for its GPU, in the order of their ends.
 
     Attributes:
-        start_ns, end_ns: of each call, on the rank's clock.
+        start_ns, end_ns: of each call, on the rank's clock. hidden: whether code waits there that need not.
         call: per piece of work that a call waited for, the number of the call; kernel: its place in ``RankKernels``.
     """
 
     start_ns: Int64
     end_ns: Int64
+    hidden: Bool
     call: Int64
     kernel: Int64
 
@@ -81,7 +83,9 @@ class RankWork:
         first: place of each segment's first kernel; segment: per kernel, its segment.
         joined: places of kernels that are part of a matched communication, in the order of the arrivals.
         section: per segment, its host section; ``NONE`` without a launch.
-        section_ns: per section, its begin on the rank's clock; section_lag_ns: the lag of the call that ends before it.
+        section_ns: per section, its begin on the rank's clock; section_lag_ns: the lag of the call that ends before it;
+            paused_ns: per kernel, how long its host is known to have paused before its launch.
+            section_hidden: whether that call is a hidden wait (``HostWaits.hidden``).
         start_ns, end_ns: the rank's step, on its clock.
         unknown: places of communications of which nothing tells what waited for them.
         untold: places of kernels that waited, by a call, for something that nothing tells.
@@ -97,6 +101,8 @@ class RankWork:
     section: Int64
     section_ns: Int64
     section_lag_ns: Int64
+    section_hidden: Bool
+    paused_ns: Int64
     start_ns: int
     end_ns: int
     unknown: Int64
@@ -140,7 +146,12 @@ class RankWork:
 
 
 def rank_work(
-    kernels: RankKernels, edges: KernelEdges, joined: Int64, waits: HostWaits, window: tuple[int, int]
+    kernels: RankKernels,
+    edges: KernelEdges,
+    joined: Int64,
+    waits: HostWaits,
+    window: tuple[int, int],
+    pauses: Mapping[int, int] | None = None,
 ) -> RankWork:
     """Lay one rank's step out.
 
@@ -148,6 +159,7 @@ def rank_work(
         edges: between its streams. joined: places of the kernels whose communication is matched, ascending.
         waits: calls in which its host waited. window: begin and end of the step on the host. One that ends with
             the last kernel was cut there, so of the host no more is known than its last wait for the GPU.
+        pauses: ``kernel_id`` → how long the host is known to have paused before its launch, ns.
     """
     is_joined = np.zeros(len(kernels), dtype=bool)
     is_joined[joined] = True
@@ -161,12 +173,16 @@ def rank_work(
     segment = np.zeros(len(kernels), np.int64)
     segment[first[1:]] = 1
     segment = np.cumsum(segment)
+    paused = np.zeros(len(kernels), np.int64)
+    for kernel_id, length in (pauses or {}).items():
+        paused[kernels.kernel_id == kernel_id] = length
     gpu_end = int(kernels.end_ns.max(initial=window[0]))
     host_end = window[1] if window[1] != gpu_end else int(section_ns[-1])
     end = max(window[1], gpu_end)
     work = RankWork(
         kernels, _lags(kernels, edges, np.where(launched, ready, MISSING), window[0]), launch, first, segment,
-        joined, section[first], section_ns, _section_lags(kernels, waits, section_ns), window[0], end,
+        joined, section[first], section_ns, _section_lags(kernels, waits, section_ns),
+        np.append(False, waits.hidden), paused, window[0], end,
         edges.unknown, edges.untold, *(np.empty(0, np.int64) for _ in range(5)),
     )  # fmt: skip
     return _with_edges(work, edges, waits, host_end)
@@ -180,7 +196,8 @@ def _within(waits: HostWaits, window: tuple[int, int], kernels: RankKernels) -> 
     number = np.full(len(waits.start_ns), NONE)
     number[kept] = np.arange(len(kept))
     mine = number[waits.call] >= 0
-    return HostWaits(waits.start_ns[kept], waits.end_ns[kept], number[waits.call[mine]], waits.kernel[mine])
+    call, kernel = number[waits.call[mine]], waits.kernel[mine]
+    return HostWaits(waits.start_ns[kept], waits.end_ns[kept], waits.hidden[kept], call, kernel)
 
 
 def _first_kernels(
@@ -246,5 +263,6 @@ def _with_edges(work: RankWork, edges: KernelEdges, waits: HostWaits, host_end: 
     ]
     return RankWork(
         kernels, work.lag_ns, work.launch_ns, first, segment, work.joined, work.section, work.section_ns,
-        work.section_lag_ns, work.start_ns, work.end_ns, work.unknown, work.untold, *columns,
+        work.section_lag_ns, work.section_hidden, work.paused_ns, work.start_ns, work.end_ns,
+        work.unknown, work.untold, *columns,
     )  # fmt: skip

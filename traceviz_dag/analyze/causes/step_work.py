@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from traceviz_dag.analyze.causes.graph import CircleError, Graph, graph_of
+from traceviz_dag.analyze.causes.graph import NEVER_LATE, CircleError, Graph, graph_of
 from traceviz_dag.analyze.causes.rank_offsets import rank_offsets
 from traceviz_dag.analyze.causes.rank_work import EVIDENCES, EdgeKind, RankWork
-from traceviz_dag.arrays import Int64
+from traceviz_dag.arrays import Bool, Int64
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.read.events import MISSING
 
@@ -47,6 +47,7 @@ class Times:
         section_ns: per section of the host, from the begin of the one before to the call that ends it; of the first,
             how long after the first rank's begin the rank begins.
         section_lag_ns: as ``RankWork.section_lag_ns``.
+        waits: per section, whether the call that ends before it waits for the GPU.
         host_end_ns: from the begin of the last section to the end of the step on the host.
     """
 
@@ -55,6 +56,7 @@ class Times:
     launch_ns: Int64
     section_ns: Int64
     section_lag_ns: Int64
+    waits: Bool
     host_end_ns: int
 
 
@@ -100,7 +102,9 @@ class StepWork:
             host = np.flatnonzero(work.kind == EdgeKind.HOST)
             own[work.waiting[host] - work.sections] = work.lag[host]
             host_end = work.lag[(work.kind == EdgeKind.END) & (work.waited_for >= work.sections)]
-            result.append(Times(duration, work.lag_ns, work.launch_ns, own, work.section_lag_ns, int(host_end[0])))
+            waits = np.ones(len(own), dtype=bool)
+            lags = work.section_lag_ns
+            result.append(Times(duration, work.lag_ns, work.launch_ns, own, lags, waits, int(host_end[0])))
         return tuple(result)
 
     def _transfers(self) -> Int64:
@@ -204,6 +208,8 @@ def _edge_lags(work: RankWork, times: Times) -> Int64:
         result[launch] = np.where(arrives, arrival[np.where(arrives, target - work.arrivals, 0)], through[segment])
     host = work.kind == EdgeKind.HOST
     result[host] = times.section_ns[work.waiting[host] - work.sections]
+    held = np.flatnonzero(work.kind == EdgeKind.SYNCHRONISATION)
+    result[held] = np.where(times.waits[work.waiting[held] - work.sections], 0, NEVER_LATE)
     result[(work.kind == EdgeKind.END) & (work.waited_for >= work.sections)] = times.host_end_ns
     return result
 

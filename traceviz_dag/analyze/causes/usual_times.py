@@ -82,6 +82,8 @@ def own_work(work: RankWork) -> Bool:
 def pauses(works: Sequence[RankWork]) -> list[Int64]:
     """Per rank and kernel, by how much its launch came later than launches of its kind usually follow the one before.
 
+    Where that tells nothing, for example since the host pauses there each time, what is known of pauses counts.
+
     Returns:
         Zero where it is no pause; the kinds are pairs of successive launches, over all ranks.
     """
@@ -115,4 +117,6 @@ def pauses(works: Sequence[RankWork]) -> list[Int64]:
     for place, each in enumerate(result):
         mine = owner == place
         each[spot[mine]] = late[mine]
+        known = works[place].paused_ns
+        each[(each == 0) & (known > PAUSE_NS)] = known[(each == 0) & (known > PAUSE_NS)]
     return result

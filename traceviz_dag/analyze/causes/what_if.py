@@ -131,7 +131,10 @@ class WhatIf:
             replace(mine, duration_ns=edited.duration_ns) for mine, edited in zip(self.times, times, strict=True)
         )
         same = all(
-            mine.launch_ns is edited.launch_ns and mine.section_ns is edited.section_ns and mine.lag_ns is edited.lag_ns
+            mine.launch_ns is edited.launch_ns
+            and mine.section_ns is edited.section_ns
+            and mine.lag_ns is edited.lag_ns
+            and mine.waits is edited.waits
             for mine, edited in zip(self.times, times, strict=True)
         )
         return 0 if same else gain - (self.step_ns - self._length(as_was))
@@ -177,18 +180,24 @@ class WhatIf:
 
     def general(self) -> Iterator[Edit]:
         """The edits that name neither a rank nor a dimension."""
-        for name in ("even_layers", "equal_stages", "no_jitter", "no_pauses", "host_free", "balanced_experts"):
+        hosts = ("no_pauses", "no_hidden_waits", "host_free")
+        for name in ("even_layers", "equal_stages", "no_jitter", *hosts, "balanced_experts"):
             yield Edit(name, getattr(self.edits, name))
 
-    def standard(self, slow_links: Sequence[int] = ()) -> list[Prediction]:
+    def host_free(self, rank: int) -> Edit:
+        """See ``StepEdits.host_free``."""
+        return Edit("host_free", lambda times: self.edits.host_free(times, rank), rank=rank)
+
+    def standard(self, slow_links: Sequence[int] = (), slow_hosts: Sequence[int] = ()) -> list[Prediction]:
         """What the usual edits would gain, the largest gain first; without those that the step tells nothing of.
 
         Args:
-            slow_links: ranks whose links are, or may be, slow.
+            slow_links: ranks whose links are, or may be, slow. slow_hosts: ranks whose hosts launch too slowly.
         """
         dimensions = self.dimensions()
         edits = [*map(self.fix_rank, self._suspects()), *self.general()]
         edits += [self.fix_link(rank) for rank in slow_links if rank in self.step.ranks]
+        edits += [self.host_free(rank) for rank in slow_hosts if rank in self.step.ranks]
         edits += [self.hide(dimension) for dimension in (*dimensions, *([ALL_DIMENSIONS] if dimensions else []))]
         edits += [self.faster(dimension, FASTER) for dimension in dimensions]
         found = []

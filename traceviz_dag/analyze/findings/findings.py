@@ -75,6 +75,7 @@ def findings_table(iteration: Iteration, judged: Sequence[Judged]) -> pa.Table:
             _ORDER.index(each["severity"]),
             each["class"] != FindingClass.FAULT,
             -(each["gain_ns"] if each["gain_ns"] is not None else -1),
+            -(each["at_most_ns"] or 0),
             *(str(each[name] or "") for name in ("rule", *CULPRIT_COLUMNS)),
         )
     )
@@ -112,6 +113,7 @@ def _finding(
         "gain_high_ns": gain["gain_high_ns"] if gain else None,
         "confidence": "inferred" if row.get("inferred") else "measured",
         "refusal": why,
+        "at_most_ns": at_most,
         "statement": f"{rule.sentence(row)}; {predicted}",
         "evidence_sql": evidence_sql(rule, iteration.run, iteration.iteration, row),
     }
@@ -124,6 +126,7 @@ def _unable(iteration: Iteration, rule: Rule, reason: str, step_ns: int | None) 
         "class": rule.of_class.value,
         "severity": Severity.NOT_LOOKED_AT.value,
         "refusal": reason,
+        "at_most_ns": None,
         "statement": reason,
         "evidence_sql": None,
     }

@@ -3,8 +3,9 @@
 A gap ends when a computation kernel starts. That waited for the operation before it on its stream, for a kernel of
 another stream, or for what its host waited for before launching it; take what ended last. Where that began within the
 gap, its beginning cuts the gap, and the piece before it is looked at in the same way. So each *piece* ends with the
-start of an operation X. It is *blocked* while what X waited for runs, then *starved* until the call that launched X
-returns: the GPU could have run X and had not been given it. The rest is *unexplained*. Everything adds up: the parts to
+start of an operation X. It is *blocked* while what X waited for runs, then *starved* until the call that launched X has
+returned and the launch has had the time that it takes to reach the GPU: this could have run X and had not been given
+it. The rest is *unexplained*. Everything adds up: the parts to
 the piece, the pieces to the gap, and the gaps of a window to the window less its computation.
 """
 
@@ -31,6 +32,12 @@ from traceviz_dag.vocabulary import CPU_DEVICE, HostWork, Kind, SynchronizationK
 JUST_BEFORE_NS = 20_000
 """A kernel that starts so soon after a communication or copy, and was not launched after its end, waited for it."""
 
+LATENCY_QUANTILE = 0.01
+"""Quantile of the time from the start of a launch to that of its kernel that the way to the GPU takes."""
+
+FEWEST_LAUNCHES = 100
+"""Launches that tell it; with fewer it counts as none."""
+
 LONGEST_CHAIN = 64
 """Operations that are followed back from the end of a gap, each of which waited for the one before."""
 
@@ -44,7 +51,12 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class _Operations:
-    """Kernels and memory operations of one device, by start."""
+    """Kernels and memory operations of one device, by start.
+
+    Attributes:
+        launch_ns, launched_ns: start and return of the call that launched each. arrived_ns: when the launch can have
+            reached the GPU. All three are MISSING without a launch row.
+    """
 
     kernel_id: Int64
     start_ns: Int64
@@ -53,6 +65,7 @@ class _Operations:
     computes: Bool
     launch_ns: Int64
     launched_ns: Int64
+    arrived_ns: Int64
     thread: Int64
 
 
@@ -138,6 +151,12 @@ def _operations(table: pa.Table) -> _Operations:
     table = table.sort_by([("start_ns", "ascending"), ("kernel_id", "ascending")])
     values = {name: optional_integers(table, name) for name in _COLUMNS if name not in ("device", "kind")}
     launch, length = values["launch_start_ns"], values["launch_duration_ns"]
+    known = np.flatnonzero((launch != MISSING) & (length != MISSING))
+    launched = np.where((launch == MISSING) | (length == MISSING), launch, launch + length)
+    latency = 0
+    if len(known) >= FEWEST_LAUNCHES:
+        least = np.quantile((values["start_ns"] - launch)[known], LATENCY_QUANTILE, method="lower")
+        latency = max(int(least), 0)
     return _Operations(
         values["kernel_id"],
         values["start_ns"],
@@ -145,7 +164,8 @@ def _operations(table: pa.Table) -> _Operations:
         values["stream"],
         np.asarray(pc.equal(table["kind"].cast(pa.string()), Kind.COMPUTATION.value).combine_chunks()).astype(bool),
         launch,
-        np.where((launch == MISSING) | (length == MISSING), launch, launch + length),
+        launched,
+        np.where(launch == MISSING, MISSING, np.maximum(launched, launch + latency)),
         values["launch_thread"],
     )
 
@@ -189,7 +209,7 @@ def _gaps(
     pieces = pieces.take(pieces.starts < window[1])
     starts, operation, waits = pieces.starts, pieces.operation, pieces.waits
     ends = np.minimum(pieces.ends, window[1])
-    launched = np.where(operation == NONE, ends, lookup(operations.launched_ns, operation, MISSING))
+    launched = np.where(operation == NONE, ends, lookup(operations.arrived_ns, operation, MISSING))
     blocked_until = np.clip(waits.until_ns, starts, ends)
     starved_until = np.where(launched != MISSING, np.clip(launched, blocked_until, ends), blocked_until)
     thread_id = np.where(operation == NONE, clues.main, lookup(operations.thread, operation, MISSING))

@@ -21,6 +21,7 @@ _NAMES: tuple[tuple[HostWork, str], ...] = (
         HostWork.COMPILATION,
         r"torch/_(dynamo|inductor|functorch)/.*: (_compile(_inner)?|convert_frame\w*|compile_(fx|inner)\w*)$",
     ),
+    (HostWork.GRAPH_BREAK, r": torch_dynamo_resume_in_\w+$"),
     (
         HostWork.ALLOCATION,
         r"^cuda(Malloc|Free|HostAlloc|FreeHost|MallocHost)(Async)?$|^cuMem(Alloc|Free|Create|Release)",

@@ -57,6 +57,9 @@ def what_if(
         bool, typer.Option("--no-jitter", help="Give all micro-batches of a stage the same computation.")
     ] = False,
     no_pauses: Annotated[bool, typer.Option("--no-pauses", help="Take the pauses of all hosts away.")] = False,
+    no_hidden_waits: Annotated[
+        bool, typer.Option("--no-hidden-waits", help="Let no host wait for its GPU where Megatron does not.")
+    ] = False,
     host_free: Annotated[bool, typer.Option("--host-free", help="Let the host take no time.")] = False,
     balanced_experts: Annotated[
         bool, typer.Option("--balanced-experts", help="Spread tokens evenly over the experts of each layer.")
@@ -84,7 +87,8 @@ def what_if(
     """
     flags = {
         **{"even_layers": even_layers, "equal_stages": equal_stages, "no_jitter": no_jitter},
-        **{"no_pauses": no_pauses, "host_free": host_free, "balanced_experts": balanced_experts},
+        **{"no_pauses": no_pauses, "no_hidden_waits": no_hidden_waits, "host_free": host_free},
+        "balanced_experts": balanced_experts,
     }
     wanted = Wanted(
         once(fix_rank or ()),

@@ -135,7 +135,7 @@ def items(step: StepSegments, action: Combined) -> Iterator[Item]:
         entry = (py(step.program.entry.forward_file, "forward_step"),)
         yield Open(entry)
         yield from step.batch(f_context)
-        yield from step.hidden_wait(f_context)
+        yield from step.project_code(f_context)
         yield Close(len(entry))
     if b_context and backward and step.program.has_head(backward.chunk):
         yield from _loss_backward(step, b_context)

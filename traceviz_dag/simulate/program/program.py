@@ -116,7 +116,7 @@ class StepProgram(StepSegments):
         yield from self.batch(context)
         model = stacks.model_frames(settings)
         yield Open(model, chunk)
-        yield from self.hidden_wait(context)
+        yield from self.project_code(context)
         if program.has_embedding(chunk):
             yield self.embedding(context)
         block = stacks.block_frames(settings, program.full)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 from traceviz_dag.simulate.items import NOWHERE, Context, Item, Segment
 from traceviz_dag.simulate.program.stage import StageProgram
@@ -63,11 +64,18 @@ class StepSegments:
         stall = faults.loader_stall_ns(self.settings, self.rank) if context.microbatch == 0 else 0
         yield self.plain(f"batch:{stall}", lambda: (ends.batch(job, program.entry, stall),), context, like="batch:0")
 
-    def hidden_wait(self, context: Context) -> Iterator[Item]:
-        """The hidden synchronisation of a forward step, on the rank that has one."""
-        hidden = faults.hidden_wait(self.settings, self.rank)
-        if hidden:
-            yield self.plain("hidden", lambda: (hidden,), context)
+    def project_code(self, context: Context) -> Iterator[Item]:
+        """What faults run at the begin of a forward step, on the ranks that have them."""
+        for key, fault in (
+            ("hidden", faults.hidden_wait),
+            ("pageable", faults.pageable_copy),
+            ("break", faults.graph_break),
+            ("tiny", faults.tiny_kernels),
+        ):
+            row = fault(self.settings, self.rank)
+            if row:
+                captured = key == "tiny" and self.settings.faults.tiny_kernels_captured
+                yield self.plain(key, partial(_alone, row), context, ghost=captured)
 
     def embedding(self, context: Context) -> Segment:
         """The embedding's forward."""
@@ -126,3 +134,7 @@ class StepSegments:
         return self.engine(
             f"embedding backward:{reduces}", lambda: ends.embedding_backward(self.job, nodes, reduces), context, owner
         )
+
+
+def _alone(row: Row) -> Rows:
+    return (row,)

@@ -12,6 +12,9 @@ from traceviz_dag.simulate.settings import Graphs, JobSettings
 from traceviz_dag.simulate.tree import Row, builtin, op, pause, py, synchronise
 from traceviz_dag.simulate.work import kernels
 
+_OWN_PROGRAM = ("garbage_collection", "hidden_synchronisation", "pageable_copy", "graph_break", "tiny_kernels")
+"""Faults whose rank runs something that it does not run without them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Culprit:
@@ -51,15 +54,41 @@ def hidden_wait(settings: JobSettings, rank: int) -> Row | None:
     )
 
 
+def pageable_copy(settings: JobSettings, rank: int) -> Row | None:
+    """A line of code that copies a tensor from memory that is not pinned in each forward step, and waits for it."""
+    if settings.faults.pageable_copy != rank:
+        return None
+    copied = op("aten::copy_", kernels.pageable_copy(1 << 14), synchronise("compute"))
+    moved = op("aten::to", op("aten::_to_copy", copied))
+    return py("my_project/hooks.py", "load_mask", builtin("method to of Tensor object at 0x", moved))
+
+
+def graph_break(settings: JobSettings, rank: int) -> Row | None:
+    """The rest of a compiled function behind what the compiler could not follow, in each forward step."""
+    if settings.faults.graph_break != rank:
+        return None
+    region = op("Torch-Compiled Region: 1/0", op("CompiledFunction", kernels.fused("swiglu", 4096)))
+    lost = pause("my_project/hooks.py(@): choose_scale", int(settings.faults.graph_break_ms * 1e6))
+    return py("my_project/hooks.py", "torch_dynamo_resume_in_scaled_at_41", lost, region)
+
+
+def tiny_kernels(settings: JobSettings, rank: int) -> Row | None:
+    """A loop over parameters that launches one tiny kernel for each, in each forward step."""
+    if settings.faults.tiny_kernels != rank:
+        return None
+    launches = (op("aten::add_", kernels.elementwise("add", 4096)) for _ in range(settings.faults.tiny_kernels_count))
+    return py("my_project/hooks.py", "decay_each", *launches)
+
+
 def undisturbed(settings: JobSettings) -> JobSettings:
     """The same job without the faults that change what a rank runs, and not only how long it takes."""
-    return settings.with_faults(garbage_collection=None, hidden_synchronisation=None, bad_stage_split=0)
+    return settings.with_faults(**dict.fromkeys(_OWN_PROGRAM), bad_stage_split=0)
 
 
 def runs_other_work(settings: JobSettings, rank: int) -> bool:
     """Whether a fault changes what a rank runs."""
     f = settings.faults
-    return bool(f.bad_stage_split) or rank in (f.garbage_collection, f.hidden_synchronisation)
+    return bool(f.bad_stage_split) or rank in (getattr(f, name) for name in _OWN_PROGRAM)
 
 
 def refuse_idle_faults(settings: JobSettings) -> None:
@@ -78,6 +107,9 @@ def _idle_faults(s: JobSettings) -> Iterator[str]:
         "data-stall": (f.data_stall, "the data loader"),
         "gc-pause": (f.garbage_collection, "a pause of the host"),
         "hidden-sync": (f.hidden_synchronisation, "a wait of the host"),
+        "pageable-copy": (f.pageable_copy, "a wait of the host"),
+        "graph-break": (f.graph_break, "work of the host"),
+        "tiny-kernels": (f.tiny_kernels, "launching one by one"),
     }
     for option, (rank, what) in hosts.items():
         if rank is not None and s.cuda_graphs is Graphs.ITERATION:
@@ -98,6 +130,8 @@ def _idle_faults(s: JobSettings) -> Iterator[str]:
         "slow link": (f.slow_link, f.slow_link_factor, 1),
         "data stall": (f.data_stall, f.data_stall_ms, 0),
         "GC pause": (f.garbage_collection, f.garbage_collection_ms, 0),
+        "graph break": (f.graph_break, f.graph_break_ms, 0),
+        "number of tiny kernels": (f.tiny_kernels, f.tiny_kernels_count, 0),
     }
     for name, (rank, strength, none) in strengths.items():
         if rank is not None and strength <= none:
@@ -122,6 +156,9 @@ def culprits(settings: JobSettings, stage_of: dict[int, int]) -> list[Culprit]:
         ("data_stall", f.data_stall, f.data_stall_ms, "ms"),
         ("garbage_collection", f.garbage_collection, f.garbage_collection_ms, "ms"),
         ("hidden_synchronisation", f.hidden_synchronisation, 1.0, "per forward step"),
+        ("pageable_copy", f.pageable_copy, 1.0, "per forward step"),
+        ("graph_break", f.graph_break, f.graph_break_ms, "ms per forward step"),
+        ("tiny_kernels", f.tiny_kernels, float(f.tiny_kernels_count), "per forward step"),
     ):
         if rank is not None:
             found.append(Culprit(name, rank, stage_of[rank], magnitude, unit))

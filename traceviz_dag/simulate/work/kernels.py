@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from traceviz_dag.simulate.durations import attention_ns, elementwise_ns, matmul_ns
 from traceviz_dag.simulate.tree import Kernel
 from traceviz_dag.vocabulary import Kind
@@ -169,6 +171,11 @@ def copy(direction: str, nbytes: int) -> Kernel:
     rate = {"HtoD": 25e9, "DtoH": 22e9, "DtoD": 1.3e12}[direction]
     duration = 1_100 + int(1e9 * nbytes / rate)
     return Kernel(ends[direction], Kind.MEMORY, duration, call="cudaMemcpyAsync", nbytes=max(nbytes, 1))
+
+
+def pageable_copy(nbytes: int) -> Kernel:
+    """A copy to the GPU from memory that is not pinned."""
+    return replace(copy("HtoD", nbytes), name="Memcpy HtoD (Pageable -> Device)", base_ns=1_100 + nbytes // 6)
 
 
 def fill(nbytes: int) -> Kernel:

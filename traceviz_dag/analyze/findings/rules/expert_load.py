@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from traceviz_dag.analyze.findings.rule import EditKey, Row, Rule
+from traceviz_dag.analyze.waits.experts import UNEVEN
 from traceviz_dag.vocabulary import FindingClass
-
-UNEVEN = 1.2
-"""Load from which experts count as unevenly loaded; 1 is even."""
 
 _SQL = f"""
 SELECT

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from traceviz_dag.analyze.findings.fragments import MEASURED, STAGES
-from traceviz_dag.analyze.findings.rule import Row, Rule, milliseconds, percent
+from traceviz_dag.analyze.findings.fragments import HIDDEN_WAIT, MEASURED, STAGES
+from traceviz_dag.analyze.findings.rule import EditKey, Row, Rule, milliseconds, percent
 from traceviz_dag.vocabulary import FindingClass
 
 _SQL = f"""
 WITH waits AS (
     SELECT rank, device, window_name, synchronization_caller AS operation, starved_ns
     FROM gpu_gaps
-    WHERE run = $run AND iteration = $iteration AND of_framework = false AND host_work IS DISTINCT FROM 'data_loading'
-        AND starved_ns > 0
+    WHERE run = $run AND iteration = $iteration AND {HIDDEN_WAIT}
 )
 -- One row for a line of code, whoever runs it; a rank is named where it alone does.
 SELECT
@@ -20,6 +19,7 @@ SELECT
     operation,
     count(DISTINCT rank) AS ranks,
     CAST(sum(starved_ns) AS BIGINT) AS starved_ns,
+    CAST(sum(starved_ns) AS BIGINT) AS at_most_ns,
     CAST(sum(waits) AS BIGINT) AS waits,
     sum(starved_ns) / sum(window_ns) AS value
 FROM (
@@ -52,6 +52,7 @@ RULE = Rule(
     sql=_SQL,
     measure="share of the time measured",
     sentence=_sentence,
+    edit=lambda _: EditKey("no_hidden_waits"),
     unable_sql="""
 SELECT 'without call stacks nothing tells who waits for the GPU (capture with stacks)' AS reason
 WHERE EXISTS (FROM gpu_gaps WHERE run = $run AND iteration = $iteration AND synchronization_id IS NOT NULL)

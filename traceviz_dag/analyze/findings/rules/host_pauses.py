@@ -12,7 +12,8 @@ LEAST_SHARE = 0.002
 """Share of the time measured from which it is told."""
 
 BEYOND_PEERS = 2
-"""A rank stands out where it loses so many times what the median rank does, the lower one of two; else it is all."""
+"""A rank stands out where it loses so many times what the median rank of its stage does, the lower one of two, or,
+alone in its stage, what that of all ranks does; else it is all."""
 
 _SQL = f"""
 WITH measured AS (
@@ -31,13 +32,16 @@ of_rank AS (
     GROUP BY rank, window_ns
 ),
 judged AS (
-    SELECT *, starved_ns > {BEYOND_PEERS} * quantile_disc(starved_ns, 0.5) OVER () OR count(*) OVER () = 1 AS stands_out
-    FROM of_rank
+    SELECT *, starved_ns > {BEYOND_PEERS} * CASE WHEN count(*) OVER same > 1
+        THEN quantile_disc(starved_ns, 0.5) OVER same ELSE quantile_disc(starved_ns, 0.5) OVER () END
+        OR count(*) OVER () = 1 AS stands_out
+    FROM of_rank LEFT JOIN {STAGES} USING (rank)
+    WINDOW same AS (PARTITION BY stage)
 )
 SELECT
     rank, stage, operation, starved_ns, longest_ns, gaps, starved_ns / window_ns AS value, 1 AS ranks,
     starved_ns AS at_most_ns
-FROM judged LEFT JOIN {STAGES} USING (rank)
+FROM judged
 WHERE stands_out AND starved_ns >= {LEAST_SHARE} * window_ns
 UNION ALL
 SELECT
@@ -45,6 +49,17 @@ SELECT
     CAST(sum(gaps) AS BIGINT), sum(starved_ns) / sum(window_ns), count(*),
     CAST(sum(starved_ns) AS BIGINT)
 FROM judged WHERE NOT stands_out HAVING sum(starved_ns) >= {LEAST_SHARE} * sum(window_ns)
+"""
+
+
+_WITHOUT_HOST = """
+SELECT 'the traces have no rows of the host' AS reason
+WHERE (SELECT bool_or(has_host_rows) FROM traces WHERE run = $run AND iteration = $iteration) IS DISTINCT FROM true
+"""
+
+_WITHOUT_STACKS = """
+SELECT 'without call stacks nothing tells where compiled code breaks off (capture with stacks)' AS reason
+WHERE (SELECT bool_or(has_stacks) FROM traces WHERE run = $run AND iteration = $iteration) IS DISTINCT FROM true
 """
 
 
@@ -83,6 +98,14 @@ _PAUSES = (
         "Find what changes (TORCH_LOGS=recompiles), and mark it dynamic or keep it constant.",
     ),
     _Pause(
+        "graph_break",
+        HostWork.GRAPH_BREAK,
+        "ran what follows where compiled code had broken off",
+        "Does compiled code break off and go on in Python?",
+        "Find the breaks (TORCH_LOGS=graph_breaks; fullgraph=True makes them errors), and keep what breaks, such as "
+        "prints, .item() and branches on values, out of compiled code.",
+    ),
+    _Pause(
         "allocation",
         HostWork.ALLOCATION,
         "allocated or freed GPU memory",
@@ -116,10 +139,7 @@ def _rule(pause: _Pause) -> Rule:
         measure="share of the time measured",
         sentence=sentence,
         edit=lambda row: EditKey("no_pauses") if row["rank"] is None else EditKey("fix_rank", rank=row["rank"]),
-        unable_sql="""
-SELECT 'the traces have no rows of the host' AS reason
-WHERE (SELECT bool_or(has_host_rows) FROM traces WHERE run = $run AND iteration = $iteration) IS DISTINCT FROM true
-""",
+        unable_sql=_WITHOUT_STACKS if pause.work == HostWork.GRAPH_BREAK else _WITHOUT_HOST,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traceviz_dag.analyze.findings.fragments import MEASURED, PAUSES
+from traceviz_dag.analyze.findings.fragments import MEASURED, PAUSES, STAGES
 from traceviz_dag.analyze.findings.rule import EditKey, Row, Rule, milliseconds, percent
 from traceviz_dag.vocabulary import FindingClass
 
@@ -15,13 +15,15 @@ SHORT_NS = 20_000
 MANY_A_MILLISECOND = 20
 """Launches a millisecond from which they can be, too."""
 
-_SQL = f"""
+SQL = f"""
 WITH starved AS (
     SELECT
-        rank, CAST(sum(starved_ns) AS BIGINT) AS starved_ns,
+        rank, CAST(sum(starved_ns) AS BIGINT) AS starved_ns, CAST(sum(lost_ns) AS BIGINT) AS lost_ns,
         arg_max(operation, operation_ns) AS operation, max(operation_ns) AS operation_ns
     FROM (
         SELECT rank, coalesce(caller, doing) AS operation, sum(starved_ns) AS starved_ns,
+            -- Of launches in quick succession some are on their way for longer than usual.
+            sum(starved_ns + unexplained_ns) AS lost_ns,
             CASE WHEN operation IS NULL THEN -1 ELSE sum(starved_ns) END AS operation_ns
         FROM gpu_gaps
         WHERE run = $run AND iteration = $iteration AND synchronization_id IS NULL
@@ -42,15 +44,17 @@ launches AS (
     GROUP BY rank
 )
 SELECT
+    CASE WHEN count(*) = 1 THEN min(rank) END AS rank,
+    CASE WHEN count(*) = 1 THEN min(stage) END AS stage,
     mode(operation) AS operation,
     CAST(round(avg(starved_ns)) AS BIGINT) AS starved_ns,
-    CAST(sum(starved_ns) AS BIGINT) AS at_most_ns,
+    CAST(sum(lost_ns) AS BIGINT) AS at_most_ns,
     max(median_ns) AS median_ns,
     max(kernels / window_ns * 1e6) AS launches_per_ms,
     count(*) AS ranks,
     (SELECT count(*) FROM measured) AS of_ranks,
     sum(starved_ns) / sum(window_ns) AS value
-FROM candidates JOIN launches USING (rank)
+FROM candidates JOIN launches USING (rank) LEFT JOIN {STAGES} USING (rank)
 WHERE median_ns < {SHORT_NS} OR kernels / window_ns * 1e6 > {MANY_A_MILLISECOND}
 HAVING count(*) > 0
 """
@@ -59,11 +63,14 @@ HAVING count(*) > 0
 def _sentence(row: Row) -> str:
     where = "" if row["operation"] is None else f", most often in {row['operation']}"
     many = row["ranks"] > 1
-    slower = "launch more slowly than their GPUs run" if many else "launches more slowly than its GPU runs"
+    who = f"{row['ranks']} of {row['of_ranks']} hosts launch" if many else f"the host of rank {row['rank']} launches"
+    whose = "them" if many else "it"
+    slower = "more slowly than their GPUs run" if many else "more slowly than its GPU runs"
     return (
-        f"{row['ranks']} of {row['of_ranks']} hosts {slower}: for {milliseconds(row['starved_ns'])}"
-        f"{' each' if many else ''}, {percent(row['value'])} of the time measured, nothing had been launched{where}; "
-        f"half of the computation kernels take {row['median_ns'] / 1e3:,.1f} us or less"
+        f"{who} {slower}: for {milliseconds(row['starved_ns'])}"
+        f"{' each' if many else ''}, {percent(row['value'])} of the time measured, "
+        f"no launch had reached {whose}{where}; half of the computation kernels take "
+        f"{row['median_ns'] / 1e3:,.1f} us or less"
     )
 
 
@@ -74,10 +81,10 @@ RULE = Rule(
     remedy="Capture the step in CUDA graphs (--cuda-graph-impl, --enable-cuda-graph), fuse small kernels "
     "(torch.compile, fused optimizers), and make micro-batches larger. The profiler itself slows launches, most with "
     "call stacks: take a trace without them before you act.",
-    sql=_SQL,
+    sql=SQL,
     measure="share of the time measured",
     sentence=_sentence,
-    edit=lambda _: EditKey("host_free"),
+    edit=lambda row: EditKey("host_free", rank=row["rank"]),
     unable_sql="""
 SELECT 'the traces have no rows of launches' AS reason
 WHERE (SELECT coalesce(sum(launched_kernels), 0) FROM traces WHERE run = $run AND iteration = $iteration) = 0

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from traceviz_dag.analyze.findings.fragments import PAUSES, STAGES
 from traceviz_dag.analyze.findings.rule import EditKey, Row, Rule, milliseconds, percent
+from traceviz_dag.analyze.findings.rules import launch_bound
 from traceviz_dag.analyze.slow_ranks import SLOWER_THAN_FEW
+from traceviz_dag.analyze.waits.experts import UNEVEN
 from traceviz_dag.vocabulary import FindingClass
 
 _SQL = f"""
@@ -22,6 +24,10 @@ WITH slow AS (
 named AS (
     SELECT rank, sum(starved_ns) AS starved_ns FROM gpu_gaps
     WHERE run = $run AND iteration = $iteration AND host_work IN {PAUSES} GROUP BY rank
+),
+-- And who computes late for the tokens that its experts take is a finding of another rule, too.
+crowded AS (
+    SELECT rank FROM expert_loads WHERE run = $run AND iteration = $iteration AND load >= {UNEVEN}
 )
 SELECT
     rank, stage, value, more_ns, peers, against, against = 'stages' AS inferred,
@@ -32,6 +38,8 @@ SELECT rank, stage, own_share, own_ns, NULL, 'late', false, late_category, last,
 FROM late_ranks LEFT JOIN named USING (rank) LEFT JOIN {STAGES} USING (rank)
 WHERE run = $run AND iteration = $iteration AND blamed
     AND rank NOT IN (SELECT rank FROM slow) AND coalesce(starved_ns, 0) < own_ns / 2
+    AND NOT (late_category = 'host' AND rank IN (SELECT rank FROM ({launch_bound.SQL}) WHERE rank IS NOT NULL))
+    AND NOT (rank IN (SELECT rank FROM crowded) AND late_category LIKE '%_computation')
 """
 
 
