@@ -22,9 +22,12 @@ from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.arrays import NONE, Bool, Float64, Int64
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.read.events import MISSING
-from traceviz_dag.vocabulary import Category
+from traceviz_dag.vocabulary import Category, Dimension
 
 AllTimes = tuple[Times, ...]
+
+_WITHIN_LAYERS = (Dimension.TP, Dimension.CP, Dimension.EP, Dimension.ETP)
+"""Dimensions whose communication layers run."""
 
 
 @dataclass(frozen=True)
@@ -115,8 +118,8 @@ class StepEdits:
     def even_layers(self, times: AllTimes) -> AllTimes:
         """Give every stage the same number of layers: what layers and their parameters take grows with their number.
 
-        Forward kernels name their layer. Of the others in backward steps those are a layer's whose kind every stage
-        runs so many times as it has layers, or a multiple. Of the rest see ``_of_a_layer``.
+        Forward kernels name their layer. Of the others in backward steps see ``_run_by_layer``, of the rest
+        ``_of_a_layer``.
 
         Raises:
             NoEvidenceError: the traces tell no layers (call stacks are needed), or there are not several stages.
@@ -130,10 +133,12 @@ class StepEdits:
             raise NoEvidenceError("layers are not known of every stage; capture call stacks, which tell them")
         share = of_stage.mean() / of_stage[group]
         named = [work.kernels.layer != MISSING for work in works]
-        backward = [_runs_backward(work) & ~told for work, told in zip(works, named, strict=True)]
+        backward = [
+            (_runs_backward(work) | _exchanges_backward(work)) & ~told for work, told in zip(works, named, strict=True)
+        ]
         by_layer = _run_by_layer(works, backward, of_stage[group])
         factor = [
-            np.where(told | each, share[place], 1.0)
+            np.where(told, share[place], 1 + each * (share[place] - 1))
             for place, (told, each) in enumerate(zip(named, by_layer, strict=True))
         ]
         found = any(each.any() for each in by_layer)
@@ -297,6 +302,9 @@ def _layers(work: RankWork) -> int:
     """How many transformer layers a rank runs, over all its chunks."""
     kernels = work.kernels
     there = kernels.layer != MISSING
+    # Work of a layer that is outside its micro-batches, such as gathering its parameters, may not tell the chunk.
+    if (kernels.chunk[there] != MISSING).any():
+        there &= kernels.chunk != MISSING
     return len(np.unique(np.stack([kernels.chunk[there], kernels.layer[there]]), axis=1).T) if there.any() else 0
 
 
@@ -317,8 +325,10 @@ def _of_a_layer(total: Int64, layers: Float64, stage: Int64) -> float:
     return slope if 0 < slope < least else least
 
 
-def _run_by_layer(works: Sequence[RankWork], masks: Sequence[Bool], layers: Float64) -> list[Bool]:
-    """Of some kernels, those whose kind each rank runs as often, or a multiple, as it has layers.
+def _run_by_layer(works: Sequence[RankWork], masks: Sequence[Bool], layers: Float64) -> list[Float64]:
+    """Of some kernels the share that layers run: of a kind, each layer runs as many in each micro-batch.
+
+    What a stage runs beyond that, such as the output layer's product of the same shape, no layer does.
 
     Args:
         masks: which kernels of each rank are asked about. layers: how many each rank has.
@@ -328,18 +338,27 @@ def _run_by_layer(works: Sequence[RankWork], masks: Sequence[Bool], layers: Floa
     owner = np.repeat(np.arange(len(works)), [int(mask.sum()) for mask in masks])
     counts = np.zeros((len(works), len(known)))
     np.add.at(counts, (owner, kind), 1)
-    each = counts / layers[:, None]
-    alike = (each > 0).all(axis=0) & (np.ptp(each, axis=0) == 0)
+    batches = max(
+        (len(np.unique(work.kernels.microbatch[mask])) for work, mask in zip(works, masks, strict=True)), default=0
+    )
+    each = counts / (layers[:, None] * max(batches, 1))
+    of_layers = np.floor(each.min(axis=0, initial=np.inf)) / np.maximum(each, 1e-9)
     result = []
     for place, mask in enumerate(masks):
-        found = np.zeros(len(mask), dtype=bool)
-        found[mask] = alike[kind[owner == place]]
+        found = np.zeros(len(mask))
+        found[mask] = of_layers[place, kind[owner == place]]
         result.append(found)
     return result
 
 
 def _runs_backward(work: RankWork) -> Bool:
     return np.asarray((direction(work) == 1) & (work.kernels.microbatch != MISSING) & own_work(work))
+
+
+def _exchanges_backward(work: RankWork) -> Bool:
+    """Mark communication within layers in backward steps."""
+    inside = np.logical_or.reduce([_of_dimension(work, dimension.value) for dimension in _WITHIN_LAYERS])
+    return np.asarray((direction(work) == 1) & (work.kernels.microbatch != MISSING) & inside)
 
 
 def _optimizes(work: RankWork) -> Bool:
