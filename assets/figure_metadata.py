@@ -23,6 +23,7 @@ SCOPES = {
     "pipeline_figures": (Scope.PIPELINE,),
     "replica_figures": (Scope.REPLICA, Scope.ALL_RANKS),
     "across_ranks_figures": (Scope.ACROSS_RANKS,),
+    "memory_figures": (Scope.MEMORY_OF_RANK, Scope.MEMORY),
 }
 """Asset → of what it draws figures."""
 

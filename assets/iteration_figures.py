@@ -1,4 +1,4 @@
-"""The pictures of an iteration: its pipelines, its model replicas, and what only all ranks together show."""
+"""The pictures of an iteration: its pipelines, its model replicas, what all ranks together show, and GPU memory."""
 
 from dataclasses import replace
 
@@ -51,4 +51,5 @@ def _figure_asset(name: str, condition: dg.AutomationCondition[dg.AssetKey]) -> 
 pipeline_figures = _figure_asset("pipeline_figures", ITERATION_NEEDED)
 replica_figures = _figure_asset("replica_figures", ITERATION_NEEDED)
 across_ranks_figures = _figure_asset("across_ranks_figures", PICTURES_NEEDED)
-iteration_figures = (pipeline_figures, replica_figures, across_ranks_figures)
+memory_figures = _figure_asset("memory_figures", PICTURES_NEEDED)
+iteration_figures = (pipeline_figures, replica_figures, across_ranks_figures, memory_figures)

@@ -8,7 +8,7 @@ import dagster as dg
 
 from traceviz_dag.lake.inputs import IterationInputs
 from traceviz_dag.lake.partition_keys import rank_key
-from traceviz_dag.tables import BY_RANK, all_tables
+from traceviz_dag.tables import BY_RANK, MEMORY_TABLES, all_tables
 
 iteration_partitions = dg.DynamicPartitionsDefinition(name="iteration")
 rank_partitions = dg.DynamicPartitionsDefinition(name="rank")
@@ -19,8 +19,8 @@ ranks_of_iteration = dg.MultiToSingleDimensionPartitionMapping("iteration")
 
 
 def is_by_rank(table: str) -> bool:
-    """Whether a table has a partition for each rank, and not one an iteration."""
-    return all_tables()[table].partitioned_by == BY_RANK
+    """Whether the asset of a table has a partition for each rank, and not one an iteration."""
+    return all_tables()[table].partitioned_by == BY_RANK and table not in MEMORY_TABLES
 
 
 def table_of_iteration(table: str) -> dg.AssetDep:

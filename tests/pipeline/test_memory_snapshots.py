@@ -7,6 +7,7 @@ import os
 import shutil
 from pathlib import Path
 
+import dagster as dg
 import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
@@ -15,9 +16,12 @@ from sensors.listing import LocalFolders, look_at
 from tests.analyze.across_ranks import SMALL
 from tests.assets.loop import Loop
 from traceviz_dag.analyze.memory.schedule import Model
+from traceviz_dag.commands.common.summary import iteration_summary
 from traceviz_dag.commands.main import app
 from traceviz_dag.lake.inputs import registered
 from traceviz_dag.lake.lake import Lake, open_lake
+from traceviz_dag.lake.memory_summary import memory_statement
+from traceviz_dag.orchestration.instance import open_instance
 from traceviz_dag.orchestration.orchestrate import AnalysisSettings, analyse
 from traceviz_dag.pipeline.discovery import inputs_below
 from traceviz_dag.pipeline.memory_schedule import memory_by_stage
@@ -72,6 +76,32 @@ def test_snapshots_of_all_ranks_are_stored_beside_their_kernels_and_are_the_trut
     drawn = (tmp_path / "stages.svg").read_text()
     assert f"{joined[0].memory.in_flight_bytes / (1 << 20):,.2f} MiB in {joined[0].memory.in_flight} chunks" in drawn
     assert "2 of 2 ranks keep as many as their schedule implies" in drawn
+
+    first = iteration_summary(home, results[1])["memory"]
+    wanted = max(of_step.values(), key=lambda row: (row["peak_bytes"], -row["rank"]))
+    assert (first["rank"], first["peak_requested_bytes"], first["ranks"]) == (wanted["rank"], wanted["peak_bytes"], 2)
+    assert first["category_bytes"] == wanted[first["category"]] == max(wanted[str(each)] for each in MemoryCategory)
+    sites = lake.query(
+        f"SELECT sum(requested_bytes) AS bytes FROM memory_blocks JOIN memory_stacks USING (iteration, rank, stack_id) "
+        f"WHERE iteration = 11 AND rank = {first['rank']} AND category = '{first['category']}' AND live_at_peak "
+        "GROUP BY site"
+    )["bytes"].to_pylist()
+    assert first["site_bytes"] == max(sites) and f"{max(sites) / (1 << 20):,.2f} MiB" in memory_statement(first)
+    kinds = ("memory_timeline", "memory_peak", "memory_segments", "memory_stages")
+    words = ["figures", "--home", str(home), "--iteration", "11", "--kind", ",".join(kinds), "--formats", "svg"]
+    titles = CliRunner().invoke(app, [*words, "--json"]).stdout
+    shown = {(row["kind"], row["number"]): row for row in json.loads(titles)}
+    assert set(shown) == {*((kind, rank) for kind in kinds[:3] for rank in (0, 1)), ("memory_stages", None)}
+    for rank in joined:
+        peak = f"{of_step[rank.rank]['peak_bytes'] / (1 << 20):,.2f} MiB requested"
+        assert shown["memory_timeline", rank.rank]["title"].startswith(f"Rank {rank.rank}: at most {peak}")
+        assert shown["memory_peak", rank.rank]["title"].startswith(f"Rank {rank.rank}: {peak} at the peak")
+        picture = Path(shown["memory_timeline", rank.rank]["files"]["svg"]).read_text()
+        assert all(word in picture for word in ("micro-batches", "clocks as recorded", "memory/forward-0"))
+    with open_instance(home, captures_output=False) as instance:
+        made = instance.get_latest_materialization_event(dg.AssetKey("memory_figures")).asset_materialization
+        assert (made.partition, made.metadata["figures"].value) == ("job@11", 7)
+        assert made.metadata["memory_peak_rank_1_title"].text == shown["memory_peak", 1]["title"]
 
     # One rank's snapshot is damaged, one is gone: the first costs its rank alone, the tables of the second stay.
     broken, gone = sorted((job / "iteration_11").glob("*.memory.pickle"))

@@ -31,7 +31,12 @@ MOST_DRAWN = 16
 
 _MOST_BLAMED = 3
 
+_MOST_PEAKS = 4
+
 _LEAST_FOR_POOL = 4
+
+OF_A_RANK = (Scope.RANK, Scope.MEMORY_OF_RANK)
+"""Scopes of which a figure is of a rank alone, and lies in a folder of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +75,10 @@ class FigureTask:
     @property
     def name(self) -> str:
         """Name of its files, without ending."""
-        if self.kind.scope in (Scope.RANK, Scope.ACROSS_RANKS):
+        if self.kind.scope in (Scope.RANK, Scope.ACROSS_RANKS, Scope.MEMORY):
             return self.kind.name
+        if self.kind.scope is Scope.MEMORY_OF_RANK:
+            return f"{self.kind.name}_rank_{self.number}"
         number = "" if self.number is None else f"_{self.number}"
         return f"{self.kind.name}{number}_{self.alignment.value}"
 
@@ -79,7 +86,7 @@ class FigureTask:
     def folder(self) -> Path:
         """Folder of its files."""
         folder = figures_folder(self.home, self.run, self.iteration)
-        return folder / f"rank_{self.number:04d}" if self.kind.scope is Scope.RANK else folder
+        return folder / f"rank_{self.number:04d}" if self.kind.scope in OF_A_RANK else folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +136,8 @@ def figure_tasks(
         for number in numbers.of(kind.scope)
     ]
     # A rank's figures belong together; the others stay in the order of their kinds.
-    of_ranks = [task for task in tasks if task.kind.scope is Scope.RANK]
-    others = [task for task in tasks if task.kind.scope is not Scope.RANK]
+    of_ranks = [task for task in tasks if task.kind.scope in OF_A_RANK]
+    others = [task for task in tasks if task.kind.scope not in OF_A_RANK]
     return sorted(of_ranks, key=lambda task: task.number or 0) + others
 
 
@@ -140,7 +147,7 @@ class _Numbers:
     def __init__(self, source: LakeSource, ranks: Sequence[int] | None, every: bool) -> None:
         self._source, self._ranks, self._every = source, ranks, every
 
-    def of(self, scope: Scope) -> Sequence[int | None]:
+    def of(self, scope: Scope) -> Sequence[int | None]:  # noqa: PLR0911 one a scope
         """The numbers of a scope; None is the one figure of an iteration."""
         match scope:
             case Scope.RANK:
@@ -153,8 +160,19 @@ class _Numbers:
                 return [None] if self._members and len(self._replicas) != 1 else []
             case Scope.ACROSS_RANKS:
                 return [None]
+            case Scope.MEMORY_OF_RANK:
+                return self._ranks_with_snapshot
+            case Scope.MEMORY:
+                return [None] if with_snapshot(self._source) else []
             case _:
                 assert_never(scope)
+
+    @cached_property
+    def _ranks_with_snapshot(self) -> list[int]:
+        known = with_snapshot(self._source)
+        if self._ranks is not None:
+            return sorted(set(self._ranks) & set(known))
+        return known if self._every or len(known) <= MOST_DRAWN else largest_peaks(self._source)
 
     @cached_property
     def _chosen_ranks(self) -> list[int]:
@@ -206,6 +224,24 @@ def notable_ranks(source: TableSource, ranks: Sequence[int], most: int = MOST_DR
     blamed = [row for row in rows(source, "late_ranks", LateRank) if row["blamed"] and row["rank"] in ranks]
     worst = sorted(blamed, key=lambda row: -row["own_ns"])[:_MOST_BLAMED]
     return sorted({row["rank"] for row in worst} | {max(found, key=measure) for measure in measures if found})
+
+
+def with_snapshot(source: LakeSource) -> list[int]:
+    """Ranks with tables of a snapshot of GPU memory."""
+    parts = source.lake.partitions("memory_segments", source.run, source.iteration)
+    return [part.rank for part in parts if part.rank is not None]
+
+
+def largest_peaks(source: TableSource) -> list[int]:
+    """The ranks that need most GPU memory at their peaks, a few."""
+    table = source.table("memory_peaks", ("rank", "device", "moment", "requested_bytes"))
+    peaks: dict[tuple[int, int], int] = {}
+    for row in table.to_pylist():
+        if row["moment"] == "peak":
+            key = (row["rank"], row["device"])
+            peaks[key] = peaks.get(key, 0) + row["requested_bytes"]
+    highest = sorted(peaks, key=lambda key: (-peaks[key], key))
+    return sorted(dict.fromkeys(rank for rank, _ in highest[:_MOST_PEAKS]))
 
 
 def draw_figures(tasks: Sequence[FigureTask], workers: int = 1) -> Iterator[DrawnFigure]:
@@ -269,11 +305,11 @@ def _fault_of(task: FigureTask, told: str) -> UsageError:
 def _drawn(source: TableSource, task: FigureTask) -> Figure | None:
     draw = task.kind.load()
     match task.kind.scope:
-        case Scope.RANK:
+        case Scope.RANK | Scope.MEMORY_OF_RANK:
             return draw(source, task.number)
         case Scope.PIPELINE | Scope.REPLICA | Scope.ALL_RANKS:
             return draw(source, task.number, task.alignment)
-        case Scope.ACROSS_RANKS:
+        case Scope.ACROSS_RANKS | Scope.MEMORY:
             return draw(source)
         case _:
             assert_never(task.kind.scope)

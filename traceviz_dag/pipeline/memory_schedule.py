@@ -128,13 +128,7 @@ def memory_by_stage(
     found = []
     for rank in by_rank(_RANKS):
         place = _only(stages[rank])
-        mine = [Span(*row.values()) for row in spans[rank]]
-        optimizer = _only(launches[rank])
-        clocks = alignment(
-            [Interval(row["start_ns"], row["end_ns"]) for row in steps[rank]],
-            Interval(optimizer["start_ns"], optimizer["end_ns"]) if optimizer else None,
-            min((span.end_ns - span.start_ns for span in mine), default=None),
-        )
+        mine, clocks = _aligned(spans[rank], launches[rank], steps[rank])
         peak = _only(peaks[rank])
         memory = None
         if clocks.refusal is None:
@@ -166,6 +160,51 @@ def memory_by_stage(
             )
         )
     return sorted(found, key=lambda one: (one.stage is None, one.stage or 0, one.rank))
+
+
+@dataclass(frozen=True, slots=True)
+class HostSteps:
+    """The host's steps of a rank beside its snapshot.
+
+    Attributes:
+        spans: forward and backward steps of the iteration; none where the clocks do not allow to join them.
+        window_ns: from the first of them to the end of the optimizer's step behind them; None without any.
+        refusal: why there are none.
+    """
+
+    spans: list[Span]
+    window_ns: tuple[int, int] | None
+    refusal: str | None
+
+
+def host_steps(lake: Lake, run: str, iteration: int, rank: int) -> HostSteps:
+    """The host's steps of one rank, on the clock of its snapshot."""
+
+    def of_rank(sql: str) -> list[dict[str, Any]]:
+        rows = lake.query_iteration(f"FROM ({sql}) WHERE rank = {int(rank)}", run=run, iteration=iteration).to_pylist()
+        return [{name: value for name, value in row.items() if name != "rank"} for row in rows]
+
+    steps = of_rank(_STEPS)
+    spans, clocks = _aligned(of_rank(_SPANS), of_rank(_LAUNCHES), steps)
+    if clocks.refusal is not None:
+        return HostSteps([], None, clocks.refusal)
+    first, last = min(span.start_ns for span in spans), max(span.end_ns for span in spans)
+    behind = sorted(row["end_ns"] for row in steps if row["end_ns"] >= last)
+    return HostSteps(spans, (first, behind[0] if behind else last), None)
+
+
+def _aligned(
+    spans: list[dict[str, Any]], launches: list[dict[str, Any]], steps: list[dict[str, Any]]
+) -> tuple[list[Span], Alignment]:
+    """The host's forward and backward steps of one rank, and how well its clocks agree."""
+    found = [Span(*row.values()) for row in spans]
+    optimizer = _only(launches)
+    clocks = alignment(
+        [Interval(row["start_ns"], row["end_ns"]) for row in steps],
+        Interval(optimizer["start_ns"], optimizer["end_ns"]) if optimizer else None,
+        min((span.end_ns - span.start_ns for span in found), default=None),
+    )
+    return found, clocks
 
 
 def _saved(model: Model | None) -> int | None:

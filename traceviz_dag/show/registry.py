@@ -33,6 +33,10 @@ class Scope(StrEnum):
     """Each model replica: its number, a ``TimeAlignment``."""
     ALL_RANKS = "all_ranks"
     """All ranks, where they are not one replica: None, a ``TimeAlignment``."""
+    MEMORY_OF_RANK = "memory_of_rank"
+    """Each rank with a snapshot of GPU memory: its number."""
+    MEMORY = "memory"
+    """An iteration with such snapshots: nothing more."""
     ACROSS_RANKS = "across_ranks"
     """An iteration, from tables across its ranks: nothing more."""
 
@@ -73,6 +77,9 @@ class FigureKind:
 
 
 _FIGURES = "traceviz_dag.show.figures"
+_MEMORY = "traceviz_dag.pipeline.memory_figures"
+# Micro-batches are drawn, too: once the iteration is aggregated, those of all ranks are there.
+_OF_SNAPSHOTS = ("memory_events", "memory_blocks", "iterations")
 OWN_KINDS = (
     FigureKind(
         "rank_timeline",
@@ -150,6 +157,34 @@ OWN_KINDS = (
         "how well the clocks agree",
         ("collectives", "rank_clocks"),
         f"{_FIGURES}.clock_residuals:draw_clock_residuals",
+    ),
+    FigureKind(
+        "memory_timeline",
+        Scope.MEMORY_OF_RANK,
+        "a rank's requested GPU memory by category, below its micro-batches",
+        (*_OF_SNAPSHOTS, "memory_stacks", "memory_steps"),
+        f"{_MEMORY}:draw_timeline",
+    ),
+    FigureKind(
+        "memory_peak",
+        Scope.MEMORY_OF_RANK,
+        "which call sites hold a rank's peak of GPU memory",
+        ("memory_events", "memory_blocks", "memory_stacks"),
+        f"{_MEMORY}:draw_peak",
+    ),
+    FigureKind(
+        "memory_segments",
+        Scope.MEMORY_OF_RANK,
+        "how a rank's segments of GPU memory are filled",
+        ("memory_segments", "memory_blocks"),
+        f"{_MEMORY}:draw_segments",
+    ),
+    FigureKind(
+        "memory_stages",
+        Scope.MEMORY,
+        "activations that each stage keeps, against its schedule",
+        (*_OF_SNAPSHOTS, "memory_steps"),
+        f"{_MEMORY}:draw_stages",
     ),
 )
 """The figures of this project, in the order in which help and documents name them."""

@@ -59,7 +59,8 @@ OF_OTHERS = ExtensionPoint("traceviz_dag.tables", "table", DerivedTable, "Derive
 NAMES_IN_USE = (
     *("kernels_aligned", "path_profiles", "raw_traces", "topology_files", "classification_rules"),
     *("nsys_profile", "memory_snapshots", "retention"),
-    *("rank_figures", "pipeline_figures", "replica_figures", "across_ranks_figures", "perfetto_trace"),
+    *("rank_figures", "pipeline_figures", "replica_figures", "across_ranks_figures", "memory_figures"),
+    "perfetto_trace",
 )
 """Views of the catalogue and assets that are no tables: a table of their name could not be beside them."""
 

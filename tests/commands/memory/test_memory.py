@@ -15,9 +15,12 @@ from typer.testing import CliRunner
 from tests.analyze.memory.plain_snapshots import loaded, read_here, requested_over_time
 from traceviz_dag.analyze.memory.categories import CATEGORIES
 from traceviz_dag.analyze.memory.examination import examined
+from traceviz_dag.analyze.memory.tables import memory_tables
 from traceviz_dag.commands.main import app
+from traceviz_dag.commands.memory.export import _Tables
 from traceviz_dag.errors import BadInputError, IncompleteError, NoEvidenceError, UsageError
-from traceviz_dag.show.memory.timeline import _segment_image
+from traceviz_dag.show.memory.recording import recording_of
+from traceviz_dag.show.memory.timeline import segment_image
 from traceviz_dag.simulate.memory.allocator import Allocator, OutOfMemoryError
 from traceviz_dag.simulate.memory.stage import Stage, StageSettings, one_forward_one_backward
 from traceviz_dag.tables import TABLES
@@ -157,7 +160,9 @@ def test_the_pictures_say_what_the_tables_say(snapshots, tmp_path):
     for name in ("inactive_bytes", "reserved_bytes", "largest_free_block_bytes"):
         assert f"{told[name] / MIB:,.2f}" in text
     plain = loaded(snapshots["sound"])
-    image, _, _ = _segment_image(examined(read_here(plain))[0])
+    content = read_here(plain)
+    recording = recording_of(_Tables("", memory_tables(content, examined(content))))
+    image, _, _ = segment_image(recording)
     shares = Counter(image.ravel().tolist())
     free = shares[len(CATEGORIES)] / image.size
     assert free == pytest.approx(told["inactive_bytes"] / told["reserved_bytes"], abs=0.01)

@@ -11,6 +11,7 @@ import typer
 from traceviz_dag.commands.common.across import blame_statement, slow_statements
 from traceviz_dag.commands.common.output import milliseconds, percent, print_table
 from traceviz_dag.lake.lake import Lake, open_lake
+from traceviz_dag.lake.memory_summary import memory_peak, memory_statement
 from traceviz_dag.lake.summaries import Windows, category_shares, communication_by_dimension, windows
 from traceviz_dag.tables.rows import IterationRow, rows_of
 
@@ -66,6 +67,7 @@ def iteration_summary(home: Path, result: IterationResult, completeness: Complet
     summary["slowest_stage"] = None if times.slowest is None else times.slowest.stage
     summary["slow_ranks"] = _slow_ranks(lake, result.run, result.iteration)
     summary["stage_statements"] = [slowest] if slowest else []
+    summary["memory"] = memory_peak(lake, result.run, result.iteration)
     summary["findings"] = first_findings(lake, result.run, result.iteration)
     summary["blamed"] = _blamed(lake, result.run, result.iteration)
     return summary
@@ -149,6 +151,7 @@ def _statements(summary: dict[str, Any]) -> list[str]:
     of = "of the ranks that were read, " if summary["mark"] else ""
     lines += [f"{of}{statement} (table microbatches)" for statement in summary["stage_statements"]]
     lines += slow_statements(summary["slow_ranks"])[:MOST_SLOW_RANKS]
+    lines += [memory_statement(summary["memory"])] if summary["memory"] else []
     return lines + [f"{blame_statement(row)} (traceviz waits)" for row in summary["blamed"][:MOST_SLOW_RANKS]]
 
 

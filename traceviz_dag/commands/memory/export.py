@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
+import pyarrow as pa
 import typer
 
 from traceviz_dag.analyze.memory.examination import Examined
+from traceviz_dag.analyze.memory.tables import memory_tables
 from traceviz_dag.commands.memory.common import DeviceOption, SnapshotArgument, end_partial, opened
 from traceviz_dag.errors import NoEvidenceError, UsageError
 from traceviz_dag.system.paths import real_path
@@ -19,6 +23,7 @@ class Picture(StrEnum):
     """What a picture shows."""
 
     TIMELINE = "timeline"
+    PEAK = "peak"
     SEGMENTS = "segments"
 
 
@@ -39,7 +44,8 @@ def export(
     """Write the tables of a snapshot, who holds its peak as a flame graph, or a picture.
 
     The flame graph is one HTML file that needs no network: each bar is a frame of the Python stacks, as wide as what
-    was requested below it. Pictures are the timeline by category, or the map of the segments at the end.
+    was requested below it. Pictures are the timeline by category, the peak as a tree map of who asked for it, or the
+    map of the segments at the end.
     """
     suffix = output.suffix.lower()
     if suffix not in ("", ".html", *(f".{each}" for each in FIGURE_FORMATS)):
@@ -63,23 +69,45 @@ def _write_page(file: Path, one: Examined, output: Path) -> None:
 
 
 def _write_picture(file: Path, one: Examined, picture: Picture, output: Path) -> None:
+    from traceviz_dag.show.memory.peak import draw_memory_peak
+    from traceviz_dag.show.memory.recording import recording_of
     from traceviz_dag.show.memory.timeline import draw_memory_segments, draw_memory_timeline
     from traceviz_dag.show.page.rendering import encode
     from traceviz_dag.system.whole_files import write_atomically
 
-    draw = {Picture.TIMELINE: draw_memory_timeline, Picture.SEGMENTS: draw_memory_segments}[picture]
-    figure = draw(file.name, one)
+    recording = recording_of(
+        _Tables(file.name, memory_tables(one.snapshot, [one])), place=file.name, warnings=_warnings(one)
+    )
+    draw = {Picture.PEAK: draw_memory_peak, Picture.SEGMENTS: draw_memory_segments}.get(picture, draw_memory_timeline)
+    figure = None if recording is None else draw(recording)
     if figure is None:
-        raise NoEvidenceError(f"{file} holds no {'events' if picture is Picture.TIMELINE else 'segments'} to draw")
+        raise NoEvidenceError(f"{file} holds no {'segments' if picture is Picture.SEGMENTS else 'events'} to draw")
     write_atomically(real_path(output), encode(figure, output.suffix.lower().removeprefix(".")))
     typer.echo(f"wrote {output}")
 
 
+@dataclass(frozen=True, slots=True)
+class _Tables:
+    """The tables of a file, as figures take them."""
+
+    run: str
+    tables: dict[str, pa.Table]
+    iteration: int = 0
+
+    def table(self, name: str, columns: Sequence[str], rank: int | None = None) -> pa.Table:
+        """The chosen columns of a table."""
+        return self.tables[name].select(list(columns))
+
+
+def _warnings(one: Examined) -> list[str]:
+    overflowed, _ = one.snapshot.ring
+    found = ["older events were overwritten: an earlier peak is unknown"] if overflowed else []
+    return [*found, *(f"{count:,} {what}" for what, count in one.replay.contradictions.items())]
+
+
 def _write_tables(devices: list[Examined], output: Path) -> None:
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from traceviz_dag.analyze.memory.tables import memory_tables
     from traceviz_dag.system.whole_files import write_atomically
 
     folder = real_path(output)

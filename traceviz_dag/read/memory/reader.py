@@ -80,7 +80,8 @@ def decoded(header: dict[str, Any], data: bytes, size: int) -> Snapshot:
     at = 0
     for table, name, code, count in header["columns"]:
         values = np.frombuffer(data, np.dtype(code), count, at)
-        tables[table][name] = values.astype(np.int64, copy=False)
+        # Arrow wants aligned buffers.
+        tables[table][name] = np.require(values.astype(np.int64, copy=False), requirements="A")
         at += values.nbytes
     return Snapshot(
         tables["events"],
