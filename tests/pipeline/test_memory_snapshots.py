@@ -67,6 +67,9 @@ def test_snapshots_of_all_ranks_are_stored_beside_their_kernels_and_are_the_trut
         assert rank.peak_requested_bytes == wanted["peak_bytes"] and rank.memory.peak_phase == "forward"
         assert rank.headroom_bytes == (8 << 30) - rank.reserved_bytes
         assert rank.headroom_microbatches == rank.headroom_bytes // rank.memory.chunk_bytes
+        # The formula without stored scores is proportional to the sequence.
+        fitting = JOB.sequence * (rank.memory.in_flight_bytes + rank.headroom_bytes) // rank.memory.in_flight_bytes
+        assert rank.longest_sequence == pytest.approx(fitting, abs=1)
         assert rank.alignment.refusal is None and 0 < rank.alignment.residue_ns < 100_000
     told = json.loads(CliRunner().invoke(app, ["memory", "schedule", "--home", str(home), "--json"]).output)
     assert [row["in_flight"] for row in told[1]["ranks"]] == [rank.memory.in_flight for rank in joined]

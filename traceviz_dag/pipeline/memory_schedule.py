@@ -14,6 +14,7 @@ from traceviz_dag.analyze.memory.schedule import (
     Span,
     StageMemory,
     alignment,
+    longest_sequence,
     stage_memory,
 )
 from traceviz_dag.lake.lake import Lake
@@ -81,7 +82,9 @@ class RankMemory:
         memory: None where the clocks do not allow to join; ``alignment`` says why.
         peak_requested_bytes, reserved_bytes: the most in the iteration's forward and backward steps.
         formula_bytes: what the formula says a layer keeps of a micro-batch; None without sizes of the model.
-        headroom_bytes: of the GPU's memory not reserved; headroom_microbatches: as many of one chunk fit there.
+        headroom_bytes: of the GPU's memory not reserved; headroom_microbatches: as many of one chunk fit there;
+            longest_sequence: tokens of a sample with which the activations in flight would fill it, growing as the
+            formula says; None without sizes of the model.
         recompute_ns: computation of recomputed forward passes in the iteration; None without any.
         saved_bytes: what recomputation keeps out of memory per layer and micro-batch, by the formula.
     """
@@ -96,6 +99,7 @@ class RankMemory:
     formula_bytes: int | None
     headroom_bytes: int | None
     headroom_microbatches: int | None
+    longest_sequence: int | None
     recompute_ns: int | None
     saved_bytes: int | None
 
@@ -155,6 +159,7 @@ def memory_by_stage(
                 model.layer_bytes if model else None,
                 headroom,
                 headroom // memory.chunk_bytes if headroom is not None and memory and memory.chunk_bytes else None,
+                longest_sequence(model, memory.in_flight_bytes, headroom) if model and memory and headroom else None,
                 recomputed,
                 _saved(model) if recomputed is not None else None,
             )

@@ -11,6 +11,7 @@ from traceviz_dag.analyze.memory.schedule import (
     Span,
     alignment,
     expected_in_flight,
+    longest_sequence,
     stage_memory,
 )
 from traceviz_dag.schedules import Backward, Forward, Order
@@ -70,3 +71,16 @@ def test_the_formula_of_a_known_model():
     assert Model(2048, 12288, 96, 1, 8, stored_scores=True).layer_bytes == unit * (34 + 5 * 96 * 2048 // 12288) // 8
     assert Model(2048, 12288, 96, 1, 8).layer_bytes == 34 * unit // 8
     assert Model(2048, 12288, 96, 1, 8, recompute=True).layer_bytes == 2 * unit // 8
+
+
+@pytest.mark.parametrize("scores", [False, True])
+def test_the_longest_sequence_fills_the_headroom_and_one_token_more_does_not_fit(scores):
+    model, in_flight, headroom = Model(2048, 4096, 32, stored_scores=scores), 10_000_000, 3_456_789
+    quadratic = 5 * 32 / 4096 if scores else 0
+
+    def held(sequence: int) -> float:
+        return in_flight * sequence * (34 + quadratic * sequence) / (2048 * (34 + quadratic * 2048))
+
+    found = longest_sequence(model, in_flight, headroom)
+    assert held(found) <= in_flight + headroom < held(found + 1) + 1
+    assert longest_sequence(model, 0, 5) is None

@@ -145,6 +145,12 @@ def test_the_export_holds_the_tables_and_a_page_without_a_network(snapshots, tmp
     assert f"{peak / MIB:,.2f} MiB requested" in text and "@@" not in text
     assert not re.search(r"(src|href)=|https?:|@import|url\(", text)
     _run("export", snapshots["sound"], "--output", tmp_path / "peak.txt", fails=UsageError)
+    told = json.loads(_run("export", snapshots["sound"], "--output", tmp_path / "tables", "--json"))
+    assert {Path(one["path"]).stem: one["rows"] for one in told["written"]} == {
+        name: table.num_rows for name, table in files.items()
+    }
+    (one,) = json.loads(_run("export", snapshots["sound"], "--output", page, "--json"))["written"]
+    assert one == {"path": str(page), "bytes": page.stat().st_size, "rows": None}
 
 
 def test_the_pictures_say_what_the_tables_say(snapshots, tmp_path):

@@ -69,6 +69,8 @@ HOSTILE = {
     "an index stored twice": b"]q\x00]q\x00.",
     "a million lists": b"]" * 1_000_000 + b"a" * 999_999 + b".",
     "a million marks": b"(" * 1_000_000,
+    "a million tuples": b")" + b"\x85" * 1_000_000 + b".",
+    "tuples in tuples by reference": b")\x94" + b"h\x00\x85\x94h\x01\x86" * 100 + b".",
     "an integer of 2 GiB": b"\x8b\xff\xff\xff\x7f",
     "digits without end": b"I" + b"9" * 100_000 + b"\n.",
     "a text longer than the file": b"\x8d" + b"\xff" * 7 + b"\x7fabc.",
@@ -157,3 +159,9 @@ _TIGHT = (
     "import sys; sys.path.insert(0, sys.argv[1]); from traceviz_dag.read.memory import child; "
     "child.BASE_BYTES = 1 << 28; child.main()"
 )
+
+
+def test_a_list_in_one_batch_is_read_however_long_it_is():
+    """As PyTorch's pickler in C++ writes it, where that of Python marks each thousand."""
+    event = b"}(X\x06\x00\x00\x00action" + b"X\x04\x00\x00\x00snap" + b"X\x04\x00\x00\x00sizeK\x05u"
+    assert read_plain(b"\x80\x02](" + event * 100_000 + b"e.") == [{"action": "snap", "size": 5}] * 100_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 LEAST_BYTES_SHARE = 0.01
@@ -140,6 +140,32 @@ def alignment(annotated: Sequence[Interval], launched: Interval | None, shortest
         fault = f"clocks may be {residue / 1e6:,.3f} ms apart, and the shortest step takes {shortest_ns / 1e6:,.3f} ms"
         return Alignment(residue, fault)
     return Alignment(residue, None)
+
+
+def longest_sequence(model: Model, in_flight_bytes: int, headroom_bytes: int) -> int | None:
+    """Tokens of a sample with which activations would fill the headroom, too, all else as it is.
+
+    Activations grow with the sequence as the formula does: in proportion, with stored scores faster.
+
+    Args:
+        in_flight_bytes: what activations hold at most at once, with the sequence of the model.
+
+    Returns:
+        None where nothing is in flight.
+    """
+    if in_flight_bytes <= 0:
+        return None
+
+    def held(sequence: int) -> int:
+        return in_flight_bytes * replace(model, sequence=sequence).layer_bytes // model.layer_bytes
+
+    fits, most = model.sequence, 2 * model.sequence
+    while held(most) <= in_flight_bytes + headroom_bytes:
+        fits, most = most, 2 * most
+    while most - fits > 1:
+        middle = (fits + most) // 2
+        fits, most = (middle, most) if held(middle) <= in_flight_bytes + headroom_bytes else (fits, middle)
+    return fits
 
 
 def stage_memory(

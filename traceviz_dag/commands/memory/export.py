@@ -6,14 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import pyarrow as pa
 import typer
 
 from traceviz_dag.analyze.memory.examination import Examined
 from traceviz_dag.analyze.memory.tables import memory_tables
-from traceviz_dag.commands.memory.common import DeviceOption, SnapshotArgument, end_partial, opened
+from traceviz_dag.commands.common.options import JsonOption
+from traceviz_dag.commands.common.output import print_json
+from traceviz_dag.commands.memory.common import DeviceOption, SnapshotArgument, end_partial, notes, opened
 from traceviz_dag.errors import NoEvidenceError, UsageError
 from traceviz_dag.system.paths import real_path
 from traceviz_dag.vocabulary import FIGURE_FORMATS
@@ -40,6 +42,7 @@ def export(
     ],
     picture: Annotated[Picture, typer.Option(help="What a picture shows.")] = Picture.TIMELINE,
     device: DeviceOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Write the tables of a snapshot, who holds its peak as a flame graph, or a picture.
 
@@ -52,23 +55,29 @@ def export(
         raise UsageError(f"--output {output}: give a folder, or a name that ends in .html, .png, .svg or .pdf")
     devices = opened(file, device)
     if suffix == ".html":
-        _write_page(file, devices[0], output)
+        written = _write_page(file, devices[0], output)
     elif suffix:
-        _write_picture(file, devices[0], picture, output)
+        written = _write_picture(file, devices[0], picture, output)
     else:
-        _write_tables(devices, output)
+        written = _write_tables(devices, output)
+    if json:
+        of = [one.device for one in (devices[:1] if suffix else devices)]
+        print_json({"file": str(file), "devices": of, "written": written, "notes": notes(devices[0])})
+    else:
+        rows = sum(one["rows"] or 0 for one in written)
+        typer.echo(f"wrote {output}" if suffix else f"wrote {len(written)} tables, {rows:,} rows, to {output}")
     end_partial(devices)
 
 
-def _write_page(file: Path, one: Examined, output: Path) -> None:
+def _write_page(file: Path, one: Examined, output: Path) -> list[dict[str, Any]]:
     from traceviz_dag.show.memory.flame_graph import flame_graph_page
     from traceviz_dag.system.whole_files import write_atomically
 
     write_atomically(real_path(output), flame_graph_page(file.name, one).encode())
-    typer.echo(f"wrote {output}")
+    return [_told(real_path(output))]
 
 
-def _write_picture(file: Path, one: Examined, picture: Picture, output: Path) -> None:
+def _write_picture(file: Path, one: Examined, picture: Picture, output: Path) -> list[dict[str, Any]]:
     from traceviz_dag.show.memory.peak import draw_memory_peak
     from traceviz_dag.show.memory.recording import recording_of
     from traceviz_dag.show.memory.timeline import draw_memory_segments, draw_memory_timeline
@@ -83,7 +92,7 @@ def _write_picture(file: Path, one: Examined, picture: Picture, output: Path) ->
     if figure is None:
         raise NoEvidenceError(f"{file} holds no {'segments' if picture is Picture.SEGMENTS else 'events'} to draw")
     write_atomically(real_path(output), encode(figure, output.suffix.lower().removeprefix(".")))
-    typer.echo(f"wrote {output}")
+    return [_told(real_path(output))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +114,7 @@ def _warnings(one: Examined) -> list[str]:
     return [*found, *(f"{count:,} {what}" for what, count in one.replay.contradictions.items())]
 
 
-def _write_tables(devices: list[Examined], output: Path) -> None:
+def _write_tables(devices: list[Examined], output: Path) -> list[dict[str, Any]]:
     import pyarrow.parquet as pq
 
     from traceviz_dag.system.whole_files import write_atomically
@@ -117,4 +126,9 @@ def _write_tables(devices: list[Examined], output: Path) -> None:
         sink = pa.BufferOutputStream()
         pq.write_table(table, sink)
         write_atomically(folder / f"{name}.parquet", sink.getvalue())
-    typer.echo(f"wrote {len(tables)} tables to {output}")
+    return [_told(folder / f"{name}.parquet", table.num_rows) for name, table in tables.items()]
+
+
+def _told(path: Path, rows: int | None = None) -> dict[str, Any]:
+    """A file that was written; ``rows`` of a table, else None."""
+    return {"path": str(path), "bytes": path.stat().st_size, "rows": rows}

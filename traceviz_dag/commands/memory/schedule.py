@@ -113,6 +113,7 @@ def _print(title: str, ranks: list[RankMemory]) -> None:
                 where,
                 mebibytes(one.headroom_bytes),
                 one.headroom_microbatches,
+                one.longest_sequence,
                 milliseconds(one.recompute_ns),
                 mebibytes(one.saved_bytes),
                 milliseconds(one.alignment.residue_ns),
@@ -129,7 +130,15 @@ def _print(title: str, ranks: list[RankMemory]) -> None:
 
 _COLUMNS = (
     *("rank", "stage", "in flight", "by schedule", "in flight MiB", "chunk MiB", "layer MiB", "formula MiB"),
-    *("peak MiB", "peak in", "headroom MiB", "chunks that fit", "recompute ms", "saved a layer MiB"),
+    *(
+        "peak MiB",
+        "peak in",
+        "headroom MiB",
+        "chunks that fit",
+        "longest sequence",
+        "recompute ms",
+        "saved a layer MiB",
+    ),
     "clocks within ms",
 )
 """Headings; a column of which nothing is known is left out."""

@@ -12,8 +12,10 @@ from typing import Any, NoReturn
 MOST_MARKS = 64
 """Containers that are open at once; a snapshot opens eight."""
 
-MOST_PENDING = 1 << 16
-"""Values on the stack while another container is opened; a pickler leaves a few thousand in between."""
+MOST_NESTED = 64
+"""Containers inside of each other that are filled without a mark, as tuples and lists of one item are; with marks in
+between, ``MOST_MARKS`` times as many. How many values a batch has is not bounded: PyTorch's own pickler, in C++,
+writes a list as one."""
 
 _LONGEST_INTEGER = 16
 """Bytes of an integer; an address takes eight."""
@@ -31,6 +33,7 @@ _INTEGERS = {0x4B: 1, 0x4D: 2, 0x4A: 4}
 _TUPLES = {0x29: 0, 0x85: 1, 0x86: 2, 0x87: 3}
 _LINES = b"ILFVpg"
 _KEYS = (str, int)
+_CONTAINERS = (list, dict, tuple)
 
 
 class NotPlainError(ValueError):
@@ -42,8 +45,9 @@ def read_plain(data: bytes) -> Any:
 
     Lists, dictionaries with texts or integers as keys, tuples, texts, bytes, numbers, truth values and None are built;
     any other opcode is refused before anything is done for it. Work and memory grow with the bytes, not with numbers in
-    them: an index is refused that lies beyond what can have been stored so far. Objects may contain each other, also in
-    circles: never walk the result without knowing where to.
+    them: an index is refused that lies beyond what can have been stored so far. Nesting is bounded by ``MOST_MARKS``
+    and ``MOST_NESTED``. What is referred to may contain what refers to it, however deeply, also
+    in circles: never walk the result without knowing where to.
 
     Args:
         data: the file; what follows its end mark is not looked at.
@@ -67,7 +71,8 @@ def _run(data: bytes) -> Any:  # noqa: PLR0912, PLR0915 one loop without calls i
     below: list[list[Any]] = []
     memo: dict[int, Any] = {}
     runs: dict[bytes, tuple[Any, ...]] = {}
-    remembered = at = pending = 0
+    nested: dict[int, tuple[int, Any]] = {}
+    remembered = at = 0
     while True:
         code = data[at]
         if code in b"hj":  # BINGET, LONG_BINGET; most of a snapshot, in long runs
@@ -121,15 +126,13 @@ def _run(data: bytes) -> Any:  # noqa: PLR0912, PLR0915 one loop without calls i
             stack.append(int.from_bytes(data[at + 2 : end], "little", signed=True))
             at = end
         elif code == 0x28:  # MARK
-            pending += len(stack)
-            if len(below) >= MOST_MARKS or pending > MOST_PENDING:
+            if len(below) >= MOST_MARKS:
                 _refuse("nesting without end", at)
             below.append(stack)
             stack = []
             at += 1
         elif code == 0x75:  # SETITEMS
             items, stack = stack, below.pop()
-            pending -= len(stack)
             target = stack[-1]
             keys = items[::2]
             if type(target) is not dict or len(items) % 2 or any(type(key) not in _KEYS for key in keys):
@@ -138,15 +141,12 @@ def _run(data: bytes) -> Any:  # noqa: PLR0912, PLR0915 one loop without calls i
             at += 1
         elif code == 0x65:  # APPENDS
             items, stack = stack, below.pop()
-            pending -= len(stack)
             target = stack[-1]
             if type(target) is not list:
                 _refuse("APPENDS", at)
             target.extend(items)
             at += 1
         elif code in b"}]":  # EMPTY_DICT, EMPTY_LIST
-            if len(stack) > MOST_PENDING:
-                _refuse("nesting without end", at)
             stack.append({} if code == 0x7D else [])
             at += 1
         elif code == 0x61:  # APPEND
@@ -154,12 +154,16 @@ def _run(data: bytes) -> Any:  # noqa: PLR0912, PLR0915 one loop without calls i
             if type(stack[-1]) is not list:
                 _refuse("APPEND", at)
             stack[-1].append(value)
+            if type(value) in _CONTAINERS:
+                _nest(stack[-1], [value], nested, at)
             at += 1
         elif code == 0x73:  # SETITEM
             value, key = stack.pop(), stack.pop()
             if type(stack[-1]) is not dict or type(key) not in _KEYS:
                 _refuse("SETITEM", at)
             stack[-1][key] = value
+            if type(value) in _CONTAINERS:
+                _nest(stack[-1], [value], nested, at)
             at += 1
         elif code in _SINGLETONS:
             stack.append(_SINGLETONS[code])
@@ -170,15 +174,14 @@ def _run(data: bytes) -> Any:  # noqa: PLR0912, PLR0915 one loop without calls i
                 raise IndexError
             items = stack[len(stack) - count :]
             del stack[len(stack) - count :]
-            stack.append(tuple(items))
+            stack.append(_tuple(items, nested, at))
             at += 1
         elif code in b"tld":  # TUPLE, LIST, DICT
             items, stack = stack, below.pop()
-            pending -= len(stack)
             if code == 0x64 and (len(items) % 2 or any(type(key) not in _KEYS for key in items[::2])):
                 _refuse("DICT", at)
             stack.append(
-                tuple(items)
+                _tuple(items, nested, at)
                 if code == 0x74
                 else items
                 if code == 0x6C
@@ -210,6 +213,26 @@ def _run(data: bytes) -> Any:  # noqa: PLR0912, PLR0915 one loop without calls i
             return stack[0]
         else:
             _refuse(_NAMES.get(code, f"opcode 0x{code:02x}"), at)
+
+
+def _tuple(items: list[Any], nested: dict[int, tuple[int, Any]], at: int) -> tuple[Any, ...]:
+    made = tuple(items)
+    if any(type(item) in _CONTAINERS for item in items):
+        _nest(made, items, nested, at)
+    return made
+
+
+def _nest(outer: Any, items: list[Any], nested: dict[int, tuple[int, Any]], at: int) -> None:
+    """Remember how many containers are inside of each other in one that was filled without a mark.
+
+    Args:
+        nested: id of a container → that number, and the container, so that its id stays its own.
+    """
+    depth = max(nested.get(id(one), (1, None))[0] for one in (outer, *items))
+    depth = max(depth, 1 + max(nested.get(id(one), (1, None))[0] for one in items))
+    if depth > MOST_NESTED:
+        _refuse("nesting without end", at)
+    nested[id(outer)] = (depth, outer)
 
 
 def _referred(run: bytes, memo: dict[int, Any]) -> tuple[Any, ...]:
