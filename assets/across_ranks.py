@@ -9,10 +9,12 @@ import dagster as dg
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from assets import groups
 from assets.automation import ITERATION_NEEDED
-from assets.conventions import INVARIANTS, PAIRS_VARIABLE, table_spec, written_metadata
+from assets.conventions import INVARIANTS, PAIRS_VARIABLE, served_page, table_spec, written_metadata
 from assets.lineage.recorded_files import file_tags
 from assets.partitions import iteration_partitions, ranks_of_iteration
+from assets.plotted import plotted
 from assets.resources import TracevizHome
 from assets.staleness import MADE_OF_TAG, made_of
 from assets.step_faults import refresh_catalogue, told_in_a_line
@@ -90,7 +92,7 @@ _MEMORY_DEPS = [*_DEPS, dg.AssetDep(lead_of("memory_peaks"))]
     specs=[
         table_spec(
             name,
-            group="across_ranks",
+            group=groups.ACROSS_RANKS,
             deps=_MEMORY_DEPS if name in (FINDINGS.name, lead_of(FINDINGS.name)) else _DEPS,
             condition=ITERATION_NEEDED,
         )
@@ -135,7 +137,11 @@ def _written(lake: Lake, name: str, table: pa.Table, place: tuple[str, int], ver
     written = lake.write(name, table, run=run, iteration=iteration)
     return dg.MaterializeResult(
         asset_key=name,
-        metadata=written_metadata(written.rows, written.bytes, Path(written.path).as_uri()),
+        metadata={
+            **written_metadata(written.rows, written.bytes, Path(written.path).as_uri()),
+            **plotted(name, table),
+            **served_page(run, iteration),
+        },
         data_version=dg.DataVersion(written.digest),
         tags={
             MADE_OF_TAG: version,

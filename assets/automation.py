@@ -15,16 +15,17 @@ from datetime import timedelta
 
 import dagster as dg
 
+from assets import groups
 from assets.conventions import ONLY_STALE_TAG
 from assets.settings import HomeSettings
 from assets.steps import LEADS, STEPS, lead_of
 
 _Condition = dg.AutomationCondition
 
-_SOURCES = dg.AssetSelection.groups("sources", include_sources=True)
+_SOURCES = dg.AssetSelection.groups(groups.SOURCES, include_sources=True)
 _RULES = dg.AssetSelection.assets("classification_rules")
 _TRACES = dg.AssetSelection.assets("raw_traces")
-_RANK_TABLES = dg.AssetSelection.groups("ranks")
+_RANK_TABLES = dg.AssetSelection.groups(groups.RANKS)
 _RANKS = dg.AssetSelection.assets(lead_of("kernels"))
 _MEMORY = dg.AssetSelection.assets(lead_of("memory_peaks"))
 _OTHER_TABLES = dg.AssetSelection.assets(*(name for tables in STEPS.values() for name in tables if name not in LEADS))
@@ -121,7 +122,7 @@ SNAPSHOTS_NEEDED = _once_settled(
 )
 """For what is made from snapshots alone."""
 
-FIGURES_GROUP = "figures"
+FIGURES_GROUP = groups.FIGURES
 
 
 def automation_sensor(settings: HomeSettings) -> dg.AutomationConditionSensorDefinition:

@@ -8,7 +8,9 @@ from typing import Any
 import dagster as dg
 import xxhash
 
+from assets.reading import table_description
 from assets.steps import lead_of
+from traceviz_dag.show.web.addresses import iteration_path, usual_address
 from traceviz_dag.tables import PARTITION_COLUMNS, all_tables, derived_tables
 
 OWNERS = ["team:performance"]
@@ -62,7 +64,7 @@ def table_spec(
         owners=OWNERS,
         kinds={"parquet", "duckdb"},
         code_version=code_version_of(name),
-        description=all_tables()[name].comment,
+        description=table_description(all_tables()[name]),
         metadata=_table_metadata(name),
         automation_condition=condition if name == lead_of(name) else None,
         skippable=skippable,
@@ -95,6 +97,11 @@ def _table_metadata(name: str) -> dict[str, Any]:
             ]
         ),
     }
+
+
+def served_page(run: str, iteration: int) -> dict[str, Any]:
+    """Metadata that leads to the page of an iteration, which ``traceviz serve`` shows on its usual port."""
+    return {"traceviz_serve": dg.MetadataValue.url(usual_address(iteration_path(run, iteration)))}
 
 
 def written_metadata(rows: int, size_bytes: int, uri: str) -> dict[str, Any]:

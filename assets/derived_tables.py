@@ -5,6 +5,7 @@ from pathlib import Path
 
 import dagster as dg
 
+from assets import groups
 from assets.automation import ITERATION_NEEDED, PICTURES_NEEDED
 from assets.conventions import table_spec, written_metadata
 from assets.lineage.recorded_files import file_tags
@@ -21,7 +22,7 @@ from traceviz_dag.tables import DerivedTable, derived_tables
 def _spec(table: DerivedTable) -> dg.AssetSpec:
     return table_spec(
         table.name,
-        group="derived",
+        group=groups.DERIVED,
         deps=[table_of_iteration(name) for name in with_leads(table.made_of)],
         condition=ITERATION_NEEDED if any(map(is_by_rank, table.made_of)) else PICTURES_NEEDED,
     )

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from assets.figure_metadata import asset_of, event, kinds_drawn_by
+from assets.figure_assets import asset_of, kinds_drawn_by
+from assets.figure_metadata import event
 from assets.iteration_figures import iteration_figures
 from assets.lineage.provenance import input_tags
 from assets.partitions import rank_trace_key

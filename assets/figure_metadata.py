@@ -9,39 +9,19 @@ import dagster as dg
 import xxhash
 from pydantic import Field
 
-from assets.conventions import CODE_VERSION, CODE_VERSION_TAG, DATA_VERSION_TAG
+from assets.conventions import CODE_VERSION, CODE_VERSION_TAG, DATA_VERSION_TAG, served_page
 from assets.settings import FigureSettings
-from traceviz_dag.show.registry import FigureKind, Scope, kinds_of
 
 if TYPE_CHECKING:
     from traceviz_dag.pipeline.figures import DrawnFigure
 
 KINDS = {"matplotlib", "png"}
 
-SCOPES = {
-    "rank_figures": (Scope.RANK,),
-    "pipeline_figures": (Scope.PIPELINE,),
-    "replica_figures": (Scope.REPLICA, Scope.ALL_RANKS),
-    "across_ranks_figures": (Scope.ACROSS_RANKS,),
-    "memory_figures": (Scope.MEMORY_OF_RANK, Scope.MEMORY),
-}
-"""Asset → of what it draws figures."""
-
 MOST_INLINE_TEXT = 999
 """Characters of a Markdown entry that the user interface shows in place; a longer one needs a click."""
 
 MOST_PREVIEWS = 24
 """Pictures in one event; the folder holds the others."""
-
-
-def kinds_drawn_by(asset: str) -> tuple[FigureKind, ...]:
-    """The kinds of figures that an asset draws."""
-    return kinds_of(*SCOPES[asset])
-
-
-def asset_of(kind: FigureKind) -> str:
-    """The asset that draws a kind of figure."""
-    return next(name for name, scopes in SCOPES.items() if kind.scope in scopes)
 
 
 class FigureConfig(dg.Config):
@@ -72,6 +52,8 @@ def figure_metadata(home: Path, drawn: Sequence["DrawnFigure"]) -> Mapping[str, 
                 shown = f"[{shown}]({quote(f'/{large}')})"
             if len(shown) <= MOST_INLINE_TEXT:
                 metadata[f"{name}_preview"] = dg.MetadataValue.md(shown)
+    if drawn:
+        metadata |= served_page(drawn[0].task.run, drawn[0].task.iteration)
     return metadata
 
 

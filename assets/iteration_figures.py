@@ -6,14 +6,16 @@ import dagster as dg
 
 from assets.automation import FIGURES_GROUP, ITERATION_NEEDED, PICTURES_NEEDED
 from assets.conventions import CODE_VERSION, OWNERS
-from assets.figure_metadata import KINDS, FigureConfig, data_version, figure_metadata, kinds_drawn_by
+from assets.figure_assets import kinds_drawn_by
+from assets.figure_metadata import KINDS, FigureConfig, data_version, figure_metadata
 from assets.partitions import iteration_partitions, table_of_iteration
+from assets.reading import figures_description
 from assets.resources import TracevizHome
 from assets.step_faults import told_in_a_line
 from assets.steps import with_leads
 from traceviz_dag.lake.partition_keys import parse_iteration_key
 from traceviz_dag.pipeline.workers import default_workers
-from traceviz_dag.show.registry import sentence_of, tables_of
+from traceviz_dag.show.registry import tables_of
 
 
 def _figure_asset(name: str, condition: dg.AutomationCondition[dg.AssetKey]) -> dg.AssetsDefinition:
@@ -24,7 +26,7 @@ def _figure_asset(name: str, condition: dg.AutomationCondition[dg.AssetKey]) -> 
         name=name,
         deps=[table_of_iteration(table) for table in with_leads(tables_of(kinds))],
         automation_condition=condition,
-        description=sentence_of(kinds),
+        description=figures_description(kinds),
         partitions_def=iteration_partitions,
         group_name=FIGURES_GROUP,
         owners=OWNERS,

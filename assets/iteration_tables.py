@@ -5,10 +5,12 @@ from pathlib import Path
 
 import dagster as dg
 
+from assets import groups
 from assets.automation import ITERATION_NEEDED
-from assets.conventions import INVARIANTS, table_spec, written_metadata
+from assets.conventions import INVARIANTS, served_page, table_spec, written_metadata
 from assets.lineage.recorded_files import file_tags
 from assets.partitions import iteration_partitions, ranks_of_iteration
+from assets.plotted import plotted
 from assets.resources import TracevizHome
 from assets.staleness import MADE_OF_TAG, made_of
 from assets.step_faults import refresh_catalogue, told_in_a_line
@@ -35,7 +37,7 @@ class PartialConfig(dg.Config):
     specs=[
         table_spec(
             name,
-            group="iterations",
+            group=groups.ITERATIONS,
             deps=[
                 *(dg.AssetDep(one, partition_mapping=ranks_of_iteration) for one in ("traces", "overlap")),
                 "topology",
@@ -86,6 +88,8 @@ def iteration_assets(
             metadata={
                 **written_metadata(written.rows, written.bytes, Path(written.path).as_uri()),
                 **{column: value for column, value in measures.items() if isinstance(value, int | float)},
+                **plotted(name, table),
+                **served_page(run, iteration),
             },
             data_version=dg.DataVersion(written.digest),
             tags={

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 import dagster as dg
 import xxhash
 
+from assets import groups
 from assets.automation import SNAPSHOTS_NEEDED
 from assets.conventions import CODE_VERSION, CODE_VERSION_TAG, table_spec, written_metadata
 from assets.partitions import iteration_partitions
@@ -29,7 +30,8 @@ _LEAD = lead_of(MEMORY_TABLES[0])
 @dg.multi_asset(
     name="memory_tables",
     specs=[
-        table_spec(name, group="memory", deps=[memory_snapshots], condition=SNAPSHOTS_NEEDED) for name in MEMORY_TABLES
+        table_spec(name, group=groups.MEMORY, deps=[memory_snapshots], condition=SNAPSHOTS_NEEDED)
+        for name in MEMORY_TABLES
     ],
     partitions_def=iteration_partitions,
     pool="rank_workers",

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
+from assets import groups
 from assets.conventions import table_spec
 from assets.resources import TracevizHome
 from assets.settings import NightlySettings
@@ -61,7 +62,7 @@ class _Judged:
     specs=[
         table_spec(
             name,
-            group="nightly",
+            group=groups.NIGHTLY,
             deps=[dg.AssetDep(one, partition_mapping=dg.AllPartitionMapping()) for one in ("iterations", "periods")],
         )
         for name in ("nights", "night_deltas")

@@ -2,6 +2,7 @@
 
 import dagster as dg
 
+from assets import groups
 from assets.conventions import OWNERS
 from assets.resources import TracevizHome
 from assets.step_faults import told_in_a_line
@@ -25,7 +26,7 @@ class NsysDownload(dg.Config):
 
 
 @dg.asset(
-    group_name="downloads",
+    group_name=groups.DOWNLOADS,
     owners=OWNERS,
     kinds={"huggingface"},
     description="A profile of Nsight Systems from a Hugging Face data set, pinned to a commit, below HOME/downloads.",

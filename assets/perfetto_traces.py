@@ -25,7 +25,9 @@ _TABLES = ("kernels", "microbatches", "topology", "rank_clocks", "path_segments"
     owners=OWNERS,
     kinds={"perfetto"},
     code_version=CODE_VERSION,
-    description="All ranks in one native Perfetto trace: streams, micro-batches, critical path, arrows, counters.",
+    description="All ranks in one native Perfetto trace: streams, micro-batches, critical path, arrows, counters. The "
+    "slice `about this trace` says on which clocks.\n\n"
+    "**Ask:** `traceviz perfetto open`, or open it from `traceviz serve`.",
 )
 @told_in_a_line
 def perfetto_trace(context: dg.AssetExecutionContext, traceviz: TracevizHome) -> dg.MaterializeResult:

@@ -9,7 +9,8 @@ from xxhash import xxh3_128_hexdigest
 
 from assets.automation import FIGURES_GROUP, RANKS_NEEDED
 from assets.conventions import CODE_VERSION, DATA_VERSION_TAG, ONLY_STALE_TAG, OWNERS
-from assets.figure_metadata import KINDS, FigureConfig, event, kinds_drawn_by
+from assets.figure_assets import kinds_drawn_by
+from assets.figure_metadata import KINDS, FigureConfig, event
 from assets.lineage.provenance import input_tags
 from assets.partitions import (
     is_by_rank,
@@ -19,6 +20,7 @@ from assets.partitions import (
     ranks_of_iteration,
     table_of_rank,
 )
+from assets.reading import figures_description
 from assets.resources import TracevizHome
 from assets.settings import FigureSettings
 from assets.staleness import latest_tags
@@ -26,7 +28,7 @@ from assets.step_faults import told_in_a_line
 from assets.steps import with_leads
 from traceviz_dag.lake.partition_keys import iteration_key, parse_iteration_key, parse_rank_key, rank_key
 from traceviz_dag.pipeline.workers import default_workers
-from traceviz_dag.show.registry import sentence_of, tables_of
+from traceviz_dag.show.registry import tables_of
 from traceviz_dag.tables import all_tables
 
 if TYPE_CHECKING:
@@ -53,7 +55,7 @@ _MADE_OF = "traceviz/made_of"
     owners=OWNERS,
     kinds=KINDS,
     code_version=CODE_VERSION,
-    description=sentence_of(_KINDS),
+    description=figures_description(_KINDS),
     output_required=False,
 )
 @told_in_a_line

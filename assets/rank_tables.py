@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import dagster as dg
 
+from assets import groups
 from assets.automation import RANKS_NEEDED
 from assets.conventions import (
     CODE_VERSION,
@@ -34,6 +35,10 @@ from traceviz_dag.pipeline.workers import IterationTask, RankOutcome, analyse_ra
 from traceviz_dag.tables import TOPOLOGY_TABLES
 
 COVERAGE = "coverage"
+NO_ROWS = "none"
+"""Data version of a table that traces of the rank's format do not have; there is no file of it."""
+NONE_TOLD = "Traces of this format have no such rows."
+
 UNCLASSIFIED_LIMIT = 0.01
 """Share of kernel time without a category from which the coverage check warns."""
 
@@ -43,7 +48,7 @@ UNCLASSIFIED_LIMIT = 0.01
     specs=[
         table_spec(
             name,
-            group="ranks",
+            group=groups.RANKS,
             deps=[
                 raw_traces,
                 *(dg.AssetDep(table, partition_mapping=ranks_of_iteration) for table in TOPOLOGY_TABLES),
@@ -67,9 +72,9 @@ UNCLASSIFIED_LIMIT = 0.01
 def rank_tables(context: dg.AssetExecutionContext, traceviz: TracevizHome) -> Iterator[dg.AssetCheckResult]:
     """Analyse every rank of the run's partitions that has a file.
 
-    A rank without a file is left unmaterialised, and so are the NVTX ranges of a PyTorch trace. No output is yielded:
-    each rank is recorded by an event of its own, so that it keeps its own data version, and what was done before a
-    crash stays done.
+    A rank without a file is left unmaterialised. No output is yielded: each rank is recorded by an event of its own, so
+    that it keeps its own data version, and what was done before a crash stays done. Of a table that a trace of its
+    format does not have (NVTX ranges of a PyTorch trace), the event says so: a backfill of the rank is then complete.
     """
     lake, rules = traceviz.lake(), traceviz.load_rules()
     outcomes: list[RankOutcome] = []
@@ -150,6 +155,11 @@ def _record(
         version = str(outcome.facts.get("digest") or version)
     digests = {name: table.digest for name, table in outcome.tables.items()}
     files = file_tags(lake, digests, inputs.run, inputs.iteration, outcome.rank)
+    for name in EXTRA_TABLES:
+        if name not in outcome.tables:
+            tags = {DATA_VERSION_TAG: NO_ROWS, CODE_VERSION_TAG: CODE_VERSION, **versions}
+            told = {"dagster/row_count": dg.MetadataValue.int(0), "none": dg.MetadataValue.text(NONE_TOLD)}
+            context.log_event(dg.AssetMaterialization(name, partition=str(partition), metadata=told, tags=tags))
     for name, table in sorted(outcome.tables.items(), key=lambda item: item[0] == LAST_RECORDED):
         path = lake.path(name, run=inputs.run, iteration=inputs.iteration, rank=outcome.rank)
         metadata = written_metadata(table.rows, table.bytes, path.as_uri())

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import dagster as dg
 
+from assets import groups
 from assets.conventions import DATA_VERSION_TAG
 from assets.partitions import iteration_partitions, rank_trace_key, rank_trace_partitions
 from assets.resources import TracevizHome
@@ -26,8 +27,9 @@ NO_FILE = "none"
 
 @dg.observable_source_asset(
     partitions_def=rank_trace_partitions,
-    group_name="sources",
-    description="Trace files of the registered iterations. A file whose content changes gets a new data version.",
+    group_name=groups.SOURCES,
+    description="Trace files of the registered iterations. A file whose content changes gets a new data version."
+    "\n\n**Ask:** `traceviz doctor` says what the traces of a folder can answer.",
     tags={"dagster/kind/json": "", "dagster/kind/pytorch": ""},
 )
 def raw_traces(traceviz: TracevizHome) -> dg.DataVersionsByPartition:
@@ -41,8 +43,9 @@ def raw_traces(traceviz: TracevizHome) -> dg.DataVersionsByPartition:
 
 @dg.observable_source_asset(
     partitions_def=iteration_partitions,
-    group_name="sources",
-    description="The run's newest unique_parallel_groups_* file, which says how ranks form groups.",
+    group_name=groups.SOURCES,
+    description="The run's newest unique_parallel_groups_* file, which says how ranks form groups."
+    "\n\n**Ask:** `traceviz topology`.",
     tags={"dagster/kind/text": ""},
 )
 def topology_files(traceviz: TracevizHome) -> dg.DataVersionsByPartition:
@@ -54,8 +57,9 @@ def topology_files(traceviz: TracevizHome) -> dg.DataVersionsByPartition:
 
 @dg.observable_source_asset(
     partitions_def=iteration_partitions,
-    group_name="sources",
-    description="Snapshots of GPU memory beside the traces of an iteration, of all ranks that have one.",
+    group_name=groups.SOURCES,
+    description="Snapshots of GPU memory beside the traces of an iteration, of all ranks that have one."
+    "\n\n**Ask:** `traceviz memory summary`.",
     tags={"dagster/kind/pytorch": ""},
 )
 def memory_snapshots(traceviz: TracevizHome) -> dg.DataVersionsByPartition:
@@ -65,8 +69,9 @@ def memory_snapshots(traceviz: TracevizHome) -> dg.DataVersionsByPartition:
 
 
 @dg.observable_source_asset(
-    group_name="sources",
-    description="The rules that classify kernels: the built-in table, and a file of one's own before it.",
+    group_name=groups.SOURCES,
+    description="The rules that classify kernels: the built-in table, and a file of one's own before it."
+    "\n\nColumns `phase_rule` and `dimension_rule` of the table `kernels` name the rule that decided.",
     tags={"dagster/kind/text": ""},
 )
 def classification_rules(traceviz: TracevizHome) -> dg.DataVersion:

@@ -8,6 +8,7 @@ from pathlib import Path
 import dagster as dg
 from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus
 
+from assets import groups
 from assets.conventions import CODE_VERSION, DATA_VERSION_TAG, IN_FLIGHT, OWNERS, RANGE_END_TAG, RANGE_START_TAG
 from assets.nightly import references
 from assets.partitions import iteration_partitions, rank_partitions, rank_trace_key
@@ -39,7 +40,7 @@ _PARTITION_TAGS = (
 
 @dg.asset(
     name="retention",
-    group_name="nightly",
+    group_name=groups.NIGHTLY,
     owners=OWNERS,
     kinds={"python"},
     code_version=CODE_VERSION,

@@ -6,6 +6,7 @@ from pathlib import Path
 import dagster as dg
 import xxhash
 
+from assets import groups
 from assets.automation import TOPOLOGY_NEEDED
 from assets.conventions import table_spec, written_metadata
 from assets.lineage.recorded_files import file_tags
@@ -37,7 +38,7 @@ def inputs_version(inputs: IterationInputs) -> str:
     specs=[
         table_spec(
             name,
-            group="topology",
+            group=groups.TOPOLOGY,
             deps=[dg.AssetDep(raw_traces, partition_mapping=ranks_of_iteration), topology_files],
             condition=TOPOLOGY_NEEDED,
         )

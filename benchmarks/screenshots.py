@@ -8,19 +8,26 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import socket
 import subprocess
 import sys
+import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import BytesIO
 from pathlib import Path
 
 from PIL import Image
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import FloatRect, Page, sync_playwright
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync"]
 COLOURS = 256
+_SETTLED = 5000
+"""Milliseconds in which Dagster's pages have drawn what they loaded."""
+
 _PROGRAM = [sys.executable, "-m", "traceviz_dag.commands.main"]
 
 
@@ -38,9 +45,42 @@ def serving(home: Path) -> Iterator[str]:
         process.wait()
 
 
-def save(page: Page, name: str, full: bool = False) -> None:
-    """A picture of the page as a small PNG."""
-    image = Image.open(BytesIO(page.screenshot(full_page=full))).convert("RGB")
+@contextmanager
+def dagster(home: Path) -> Iterator[str]:
+    """The address of ``traceviz dev``, once it has loaded our assets."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    address = f"http://127.0.0.1:{port}"
+    process = subprocess.Popen([*_PROGRAM, "dev", "--home", str(home), "--port", str(port)], start_new_session=True)
+    try:
+        while True:
+            with suppress(urllib.error.URLError, ConnectionError):
+                urllib.request.urlopen(f"{address}/server_info", timeout=5).close()
+                break
+            time.sleep(1)
+        yield address
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _name_no_place(page: Page, home: Path) -> None:
+    """The home as others call theirs, wherever this one is."""
+    page.evaluate(
+        """(place) => {
+            const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+            while (texts.nextNode()) {
+                texts.currentNode.data = texts.currentNode.data.replaceAll(place, "/data/traceviz_home");
+            }
+        }""",
+        str(home.resolve()),
+    )
+
+
+def save(page: Page, name: str, clip: FloatRect | None = None) -> None:
+    """A picture of the page, or of a part of it, as a small PNG."""
+    image = Image.open(BytesIO(page.screenshot(clip=clip))).convert("RGB")
     path = IMAGES / f"{name}.png"
     image.quantize(COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)
     print(f"{path}: {path.stat().st_size:,} bytes")
@@ -52,11 +92,34 @@ def shoot_serve(page: Page, home: Path) -> None:
         page.goto(address, wait_until="commit")
         page.wait_for_url("**/")
         page.wait_for_load_state("networkidle")
-        page.evaluate("document.querySelector('.quiet').textContent = 'traceviz_home, read-only'")
+        _name_no_place(page, home)
         save(page, "serve")
 
 
-SHOTS: dict[str, Callable[[Page, Path], None]] = {"serve": shoot_serve}
+def shoot_dagster(page: Page, home: Path) -> None:
+    """The asset graph by groups, the plots of iterations, and the page of the figures across ranks."""
+    with dagster(home) as address:
+        page.goto(f"{address}/asset-groups", wait_until="domcontentloaded")
+        page.get_by_text("5_iterations").last.wait_for(timeout=120_000)
+        page.wait_for_timeout(_SETTLED)
+        save(page, "dagster_graph", {"x": 0, "y": 0, "width": 1280, "height": 640})
+        page.set_viewport_size({"width": 1280, "height": 3000})
+        page.goto(f"{address}/assets/iterations", wait_until="domcontentloaded")
+        page.get_by_text("Plots", exact=True).click(timeout=120_000)
+        page.wait_for_timeout(_SETTLED)
+        heading = page.get_by_text("Metadata", exact=True).first.bounding_box()
+        assert heading is not None
+        save(page, "dagster_plots", {"x": 240, "y": heading["y"] - 12, "width": 720, "height": 1010})
+        page.set_viewport_size({"width": 1280, "height": 900})
+        page.goto(f"{address}/assets/across_ranks_figures?view=partitions", wait_until="domcontentloaded")
+        page.get_by_text("@12").first.click(timeout=120_000)
+        page.get_by_text("wait_map_preview").wait_for(timeout=120_000)
+        page.wait_for_timeout(_SETTLED)
+        _name_no_place(page, home)
+        save(page, "dagster_figures")
+
+
+SHOTS: dict[str, Callable[[Page, Path], None]] = {"serve": shoot_serve, "dagster": shoot_dagster}
 
 
 def main() -> None:

@@ -20,6 +20,20 @@ from traceviz_dag.simulate import JobSettings, simulate
 PAIRS = '[[pair]]\nname = "both"\nstages = [0, 1]\nthreshold = {}\n[[pair]]\nname = "far"\nstages = [8, 9]\n'
 
 
+BY_HAND = {
+    "pipelines": "SELECT 1 - sum(ideal_ns) / sum(span_ns) AS bubble_share,"
+    " sum(bubble_ns - imbalance_ns - jitter_ns - stall_ns) AS fill_drain_ns FROM pipelines",
+    "collectives": "SELECT avg((fault IS NULL)::INTEGER) AS matched_share,"
+    " sum(hidden_wait_ns + exposed_wait_ns) - sum(hidden_wait_ns) AS exposed_wait_ns FROM collectives",
+    "rank_clocks": "SELECT count(offset_ns) AS solved_ranks FROM rank_clocks",
+    "period_percentiles": "SELECT (SELECT score_p50 FROM period_percentiles WHERE kind = 'stages' ORDER BY 1 LIMIT 1)"
+    " AS overlap_score_stages, (SELECT score_p50 FROM period_percentiles WHERE pair = 'both') AS overlap_score_named",
+    "what_if": "SELECT gain_ns AS largest_gain_ns, 1 - predicted_step_ns / step_ns AS largest_gain_share FROM what_if"
+    " WHERE gain_ns IS NOT NULL ORDER BY gain_ns DESC LIMIT 1",
+}
+"""Numbers that Dagster plots, computed in another way."""
+
+
 @pytest.fixture
 def home(tmp_path, analysed_home) -> tuple[Path, IterationInputs]:
     source, inputs = analysed_home
@@ -68,6 +82,14 @@ def test_all_tables_are_written_and_every_check_passes(home, tmp_path):
         least = 0 if name in ("expert_loads", "links") else 1
         assert lake.table(name, inputs.run, inputs.iteration).arrow().num_rows >= least
         assert lake.query(f"SELECT count(*) AS rows FROM {name}")["rows"][0].as_py() >= least
+    plots = {
+        event.asset_key.to_user_string(): {name: each.value for name, each in event.materialization.metadata.items()}
+        for event in result.get_asset_materialization_events()
+    }
+    for table, sql in BY_HAND.items():
+        for name, value in lake.query(sql).to_pylist()[0].items():
+            assert plots[table][name] == pytest.approx(value, rel=1e-12), (table, name)
+    assert plots["findings"]["traceviz_serve"] == f"http://127.0.0.1:3210/runs/job/{inputs.iteration}"
     passed = checks(result)
     assert passed == dict.fromkeys(passed, True)
     assert {("collectives", MATCHED), ("rank_clocks", SOLVED), ("periods", GATE)} < set(passed)

@@ -44,7 +44,10 @@ def computed(tmp_path_factory):
     loop.settle()
     assert loop.automate() == [of_topology("job@7"), of_ranks("job@7", 0, 1, 2, 3), of_iterations("job@7")]
     assert loop.news() == ALL_OF_7 and loop.failures == []
-    assert loop.instance.get_materialized_partitions(dg.AssetKey("nvtx_ranges")) == set(), "of profiles only"
+    assert loop.instance.get_materialized_partitions(dg.AssetKey("nvtx_ranges")) == {
+        f"job@7|{rank:04d}" for rank in range(4)
+    }
+    assert open_lake(loop.home).partitions("nvtx_ranges") == [], "of profiles only"
     return loop
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
+from assets import groups
 from assets.conventions import DATA_VERSION_TAG, INPUT_VERSION_TAG
 from tests.assets.loop import PROFILE_ASSETS, Loop, of_iterations, of_ranks, of_topology
 from traceviz_dag.definitions import defs
@@ -94,7 +95,7 @@ def test_the_asset_of_nvtx_ranges_says_what_it_holds():
     (spec,) = [spec for spec in defs.resolve_all_asset_specs() if spec.key == dg.AssetKey("nvtx_ranges")]
     columns = [column.name for column in spec.metadata["dagster/column_schema"].columns]
     assert columns == ["run", "iteration", "rank", *(column.name for column in NVTX_RANGES.columns)]
-    assert spec.group_name == "ranks" and spec.skippable and "Nsight" in spec.description
+    assert spec.group_name == groups.RANKS and spec.skippable and "Nsight" in spec.description
     assert PROFILE_ASSETS == ("nvtx_ranges",)
 
 

@@ -232,9 +232,3 @@ def kinds_of(*scopes: Scope) -> tuple[FigureKind, ...]:
 def tables_of(kinds: Iterable[FigureKind]) -> tuple[str, ...]:
     """What some kinds are drawn from, each table once."""
     return tuple(dict.fromkeys(table for kind in kinds for table in kind.tables))
-
-
-def sentence_of(kinds: Iterable[FigureKind]) -> str:
-    """What some kinds show, as one sentence."""
-    shown = "; ".join(kind.shows for kind in kinds)
-    return f"{shown[:1].upper()}{shown[1:]}."

@@ -187,12 +187,15 @@ def _title(name: str, place: Path) -> str:
     kind = _kind_of(name)
     if kind is None:
         return name
-    of_what = [f"rank {place.name.removeprefix(_RANK_FOLDER).lstrip('0') or '0'}"] if _is_of_rank(place) else []
-    for word in filter(None, name.removeprefix(kind.name).split("_")):
-        if word.isdecimal():
-            of_what.append(f"{kind.scope.value} {word}")
-        elif word != TimeAlignment.GLOBAL:
-            of_what.append(f"time alignment {word}")
+    of_what = []
+    if _is_of_rank(place):
+        of_what.append(f"rank {place.name.removeprefix(_RANK_FOLDER).lstrip('0') or '0'}")
+    else:
+        for word in filter(None, name.removeprefix(kind.name).split("_")):
+            if word.isdecimal():
+                of_what.append(f"{kind.scope.value} {word}")
+            elif word != TimeAlignment.GLOBAL:
+                of_what.append(f"time alignment {word}")
     shows = f"{kind.shows[:1].upper()}{kind.shows[1:]}"
     return f"{shows} ({', '.join(of_what)})" if of_what else shows
 
