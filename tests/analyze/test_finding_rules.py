@@ -46,3 +46,33 @@ def test_a_line_of_code_that_waits_is_one_row_whoever_runs_it(monkeypatch):
     (row,) = asked(rule, {0: 2_000, 1: 4_000})
     assert (row["rank"], row["ranks"], row["waits"], row["value"]) == (None, 2, 2, 0.003)
     assert rule.sentence(row).startswith("2 ranks wait for their GPUs in hooks.py(1): log: after 2 waits there these")
+
+
+def test_a_tail_is_of_the_class_of_what_the_hosts_of_its_stage_did_in_the_long_units():
+    rule, here = rule_named("tail"), {"run": RUN, "iteration": 7}
+    home = duckdb.connect()
+    pair = {"kind": "stages", "pair": "stages 0 and 1", "stage": 0, "step": 3}
+    percentiles = {"units": 12, "period_p50_ns": 10_000, "period_p99_ns": 19_000}
+    # Of three units of rank 2 the second is long: for 6,000 of 9,000 ns its host freed memory; rank 3 is of no unit.
+    units = [{**here, **pair, "rank": 2, "start_ns": at, "period_ns": ns} for at, ns in ((0, 10_000), (10_000, 19_000))]
+    gap = {"host_work": "allocation", "of_framework": None}
+    gaps = [(2, 9_000, 5_000), (2, 12_000, 6_000), (2, 29_000, 9_000), (3, 12_000, 9_000)]
+    rows = [{**here, **gap, "rank": rank, "start_ns": at, "starved_ns": ns} for rank, at, ns in gaps]
+    for name, table in (
+        ("period_percentiles", [{**here, **pair, **percentiles}]),
+        ("periods", units),
+        ("gpu_gaps", rows),
+    ):
+        home.execute(f"CREATE TABLE {name} AS SELECT unnest($rows, recursive := true)", {"rows": table})
+    (row,) = home.sql(rule.sql, params=here).to_arrow_table().to_pylist()
+    assert (row["work"], row["work_ns"], row["long_units"], row["beyond_ns"]) == ("allocation", 6_000, 1, 9_000)
+    assert "had nothing to run for 0.006 ms while hosts allocated or freed GPU memory" in rule.sentence(row)
+    home.execute("UPDATE gpu_gaps SET starved_ns = starved_ns / 2")
+    (row,) = home.sql(rule.sql, params=here).to_arrow_table().to_pylist()
+    assert row["work"] is None and "nothing that hosts did" in rule.sentence(row)
+
+
+def test_communication_is_mended_in_the_way_of_its_dimension():
+    rule = rule_named("exposed_communication")
+    words = [rule.what_to_do({"dimension": name}) for name in ("dp", "tp", "pp", "control")]
+    assert "--overlap-grad-reduce" in words[0] and "--tp-comm-overlap" in words[1] and len(set(words)) == 4

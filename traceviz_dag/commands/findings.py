@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 ANY = "finding"
 """What ``--fail-on`` takes beside the names of rules."""
 
+APART = 0.02
+"""Share of the step by which the time measured differs from it before both are told."""
+
 SLIGHT = 0.001
 """Share of the step below which a note is only counted on the screen."""
 
@@ -172,11 +175,11 @@ def _print(iteration: StoredIteration, rows: list[dict[str, Any]], told: set[str
     """Print what was found in an iteration.
 
     Args:
-        told: rules whose remedies were printed already; this adds its own.
+        told: remedies that were printed already; this adds its own.
     """
     from traceviz_dag.analyze.findings.rules.registry import rule_named
 
-    step = f"step {milliseconds(rows[0]['step_ns'])} ms" if rows and rows[0]["step_ns"] is not None else "step unknown"
+    step = _step(rows[0]) if rows and rows[0]["step_ns"] is not None else "step unknown"
     ranks = f"{len(iteration.ranks)} rank{'' if len(iteration.ranks) == 1 else 's'}"
     mode = f" · {rows[0]['capture_mode']}" if rows else ""
     typer.echo(f"\n{heading(iteration, f'{step} on {ranks}{mode}')}")
@@ -192,15 +195,26 @@ def _print(iteration: StoredIteration, rows: list[dict[str, Any]], told: set[str
             number += 1
             lead = f"\n{number:3}. {row['class']} · " if severity == Severity.FINDING else "     "
             typer.echo(f"{lead}{row['rule']}: {row['statement']}")
-            if severity == Severity.FINDING and row["rule"] not in told:
-                told.add(row["rule"])
-                typer.echo(f"     → {rule_named(row['rule']).remedy}")
+            if severity == Severity.FINDING:
+                remedy = rule_named(row["rule"]).what_to_do(row)
+                if remedy not in told:
+                    typer.echo(f"     → {remedy}")
+                told.add(remedy)
             if sql and row["evidence_sql"]:
                 typer.echo("\n".join(f"       {line}" for line in row["evidence_sql"].splitlines()))
     slight = 0 if sql else sum(map(_is_slight, rows))
     if slight:
         more = f"{slight} more note{'s gain' if slight > 1 else ' gains'}"
         typer.echo(f"\n  {more} less than {SLIGHT:.1%} of the step (--json and --sql have them)")
+
+
+def _step(row: dict[str, Any]) -> str:
+    """How long the step takes, and what of it shares are of, where GPUs go on long after their hosts."""
+    step, measured = row["step_ns"], row["measured_ns"]
+    words = f"step {milliseconds(step)} ms"
+    if measured is None or abs(step - measured) < APART * step:
+        return words
+    return f"{words} to its last kernel, of which the time measured is the host's {milliseconds(measured)} ms,"
 
 
 def _by_reason(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -30,6 +30,12 @@ FINDINGS = Table(
         Column("value", DOUBLE, "How strong it is, by that measure."),
         Column("steps", BIGINT, "Training steps of the iteration that it speaks of."),
         Column("step_ns", BIGINT, "Those steps together, ns; NULL where not known."),
+        Column(
+            "measured_ns",
+            BIGINT,
+            "Windows of those steps on the host, of the rank where they are longest, ns: the time measured, of which "
+            "shares are; NULL without a ProfilerStep.",
+        ),
         Column("edit", TEXT, "Edit of table what_if that predicts the gain; NULL where none does."),
         Column("gain_ns", BIGINT, "What that edit saves, ns; NULL where nothing predicts it. Gains do not add up."),
         Column("gain_low_ns", BIGINT, "Lower end of the error bar, ns."),

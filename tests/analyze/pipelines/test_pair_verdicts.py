@@ -50,3 +50,9 @@ def test_units_without_measures_say_nothing():
 
 def test_nothing_is_claimed_of_a_stage_too_short_to_show_in_the_period():
     assert verdict(27_273, 27_078, 102) == "not told apart"
+
+
+def test_the_sides_of_computation_and_a_dimension_are_no_stages():
+    table = units((18, 10, 8), pair="computation + tp").to_pylist()
+    (one,) = pair_verdicts({7: pa.Table.from_pylist([{**table[0], "kind": "dimension"}], schema=PERIODS.schema)})
+    assert "period 18.000 ≈ computation 10.000 + tp 8.000, " in in_words(one)

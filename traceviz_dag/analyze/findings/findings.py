@@ -25,6 +25,9 @@ MORE = 1.25
 LEAST_GAIN = 0.01
 """Share of the step that a finding gains at least."""
 
+WIDE = 0.2
+"""Share of the step from which the width of an error bar is said."""
+
 _ORDER = (Severity.FINDING, Severity.NOTE, Severity.NOT_LOOKED_AT)
 
 
@@ -46,8 +49,8 @@ class Iteration:
     """What all findings of an iteration share.
 
     Attributes:
-        what_if: rows of the table of that name. step_ns: of its training steps together, where these are not known
-            there. steps: how many. capture_mode: what was recorded, in words.
+        what_if: rows of the table of that name. step_ns: of its training steps on the host together; None where no file
+            has a ProfilerStep. steps: how many. capture_mode: what was recorded, in words.
     """
 
     run: str
@@ -65,6 +68,7 @@ def findings_table(iteration: Iteration, judged: Sequence[Judged]) -> pa.Table:
     gains = {EditKey(row["edit"], row["rank"], row["dimension"]): row for row in over_steps(predicted)}
     known = {row["step"]: row["step_ns"] for row in predicted}
     step_ns = sum(known.values()) if known else iteration.step_ns
+    places = {one.rule.name: place for place, one in enumerate(judged)}
     found = []
     for one in judged:
         found += [_finding(iteration, one.rule, row, gains, step_ns, refusal) for row in one.rows]
@@ -75,8 +79,9 @@ def findings_table(iteration: Iteration, judged: Sequence[Judged]) -> pa.Table:
             _ORDER.index(each["severity"]),
             each["class"] != FindingClass.FAULT,
             -(each["gain_ns"] if each["gain_ns"] is not None else -1),
-            -(each["at_most_ns"] or 0),
-            *(str(each[name] or "") for name in ("rule", *CULPRIT_COLUMNS)),
+            -(each["at_most_ns"] or 0) if each["gain_ns"] is None else 0,
+            places[each["rule"]],
+            *(str(each[name] or "") for name in CULPRIT_COLUMNS),
         )
     )
     names = [column.name for column in FINDINGS.columns]
@@ -138,6 +143,7 @@ def _shared(iteration: Iteration, rule: Rule, step_ns: int | None) -> dict[str, 
         "rule": rule.name,
         "steps": iteration.steps,
         "step_ns": step_ns,
+        "measured_ns": iteration.step_ns,
         "capture_mode": iteration.capture_mode,
     }
 
@@ -159,6 +165,11 @@ def _gain_in_words(gain: Mapping[str, Any], steps: int, step_ns: int) -> str:
     return (
         f"mending it ({named_edit(gain)}) makes {together} {milliseconds(change)} {direction} "
         f"({percent(change / step_ns)}; {low / 1e6:,.3f} to {high / 1e6:,.3f}), the replay predicts"
+        + (
+            f"; with an error bar of {percent((high - low) / step_ns)} of the step"
+            if high - low > WIDE * step_ns
+            else ""
+        )
     )
 
 

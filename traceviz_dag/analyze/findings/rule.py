@@ -45,6 +45,7 @@ class Rule:
             always do.
         key: columns that tell rows apart beside those of the culprit.
         unpredicted: why nothing predicts a gain, of rules that have no edit.
+        remedy_of: what to do about one finding, where that differs between them.
     """
 
     name: str
@@ -58,6 +59,11 @@ class Rule:
     unable_sql: str | None = None
     key: tuple[str, ...] = ()
     unpredicted: str = "no edit of the step mends it"
+    remedy_of: Callable[[Row], str] | None = None
+
+    def what_to_do(self, finding: Row) -> str:
+        """The remedy of a row of table ``findings``."""
+        return self.remedy if self.remedy_of is None else self.remedy_of(finding)
 
 
 def culprit(row: Row) -> dict[str, Any]:

@@ -27,11 +27,12 @@ class OverlapVerdict:
     """What the periods of a pair come to.
 
     Attributes:
-        units: how many; iterations: of these iterations. ranks: of so many ranks.
+        kind: stages, dimension or named. units: how many; iterations: of these iterations. ranks: of so many ranks.
         period_ns: p50, p90 and p99. stage0_ns, stage1_ns, overlap_score: p50 of the units'; the score may be None.
         verdict: overlapped, serialized, not told apart, between, beyond the sum, or below the longer stage.
     """
 
+    kind: str
     pair: str
     stage: int | None
     units: int
@@ -90,6 +91,7 @@ def pair_verdicts(periods: Mapping[int, pa.Table]) -> list[OverlapVerdict]:
         busy0, busy1 = (round(float(np.percentile(values, 50))) for values in (stage0, stage1))
         found.append(
             OverlapVerdict(
+                kind=key[0],
                 pair=key[1],
                 stage=key[2],
                 units=mine.num_rows,
@@ -108,14 +110,17 @@ def pair_verdicts(periods: Mapping[int, pa.Table]) -> list[OverlapVerdict]:
 def in_words(one: OverlapVerdict) -> str:
     """The verdict as a clause with its numbers, ms."""
     both = one.stage0_ns + one.stage1_ns
-    period, stage0, stage1 = (f"{value / 1e6:,.3f}" for value in (one.period_ns[0], one.stage0_ns, one.stage1_ns))
+    period = f"{one.period_ns[0] / 1e6:,.3f}"
+    # Of computation and a dimension these are the two sides, and "stage" is the pipeline's.
+    names = one.pair.split(" + ") if one.kind == "dimension" else ("stage0", "stage1")
+    first, second = (f"{name} {ns / 1e6:,.3f}" for name, ns in zip(names, (one.stage0_ns, one.stage1_ns), strict=True))
     against = {
-        "overlapped": f"≈ max(stage0 {stage0}, stage1 {stage1})",
-        "serialized": f"≈ stage0 {stage0} + stage1 {stage1}",
-        "not told apart": f"≈ max and ≈ sum of stage0 {stage0} and stage1 {stage1}, too near to tell apart",
-        "between": f"between max and sum ({both / 1e6:,.3f}) of stage0 {stage0} and stage1 {stage1}",
-        "beyond the sum": f"beyond stage0 {stage0} + stage1 {stage1} = {both / 1e6:,.3f}",
-        "below the longer stage": f"below max(stage0 {stage0}, stage1 {stage1})",
+        "overlapped": f"≈ max({first}, {second})",
+        "serialized": f"≈ {first} + {second}",
+        "not told apart": f"≈ max and ≈ sum of {first} and {second}, too near to tell apart",
+        "between": f"between max and sum ({both / 1e6:,.3f}) of {first} and {second}",
+        "beyond the sum": f"beyond {first} + {second} = {both / 1e6:,.3f}",
+        "below the longer stage": f"below max({first}, {second})",
     }[one.verdict]
     score = "no OverlapScore" if one.overlap_score is None else f"OverlapScore {round(one.overlap_score, 2) + 0.0:.2f}"
     where = "" if one.stage is None else f", stage {one.stage}"

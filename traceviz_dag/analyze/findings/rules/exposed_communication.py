@@ -33,18 +33,29 @@ def _sentence(row: Row) -> str:
     )
 
 
-_REMEDIES = (
-    "dp: --overlap-grad-reduce and --overlap-param-gather; tp: --tp-comm-overlap with --sequence-parallel; pp: more "
-    "micro-batches, or --num-layers-per-virtual-pipeline-stage with --overlap-p2p-communication; ep: "
-    "--overlap-moe-expert-parallel-comm; cp: a ring exchange that overlaps. Waiting for late ranks stays: mend these "
-    "first."
-)
+_REMEDIES = {
+    "dp": "Overlap it with computation: --overlap-grad-reduce and --overlap-param-gather.",
+    "edp": "Overlap it with computation: --overlap-grad-reduce and --overlap-param-gather.",
+    "tp": "Overlap it with matrix products: --tp-comm-overlap with --sequence-parallel.",
+    "cp": "Use an exchange of keys and values that overlaps with attention: --cp-comm-type p2p.",
+    "ep": "Overlap it with another micro-batch: --overlap-moe-expert-parallel-comm.",
+    "pp": "Run more micro-batches, or chunks (--num-layers-per-virtual-pipeline-stage) with their messages overlapped.",
+    "embedding": "Do not tie the weights of embedding and output layer (--untie-embeddings-and-output-weights).",
+}
+
+_REMEDY = "Overlap it with computation, or communicate less often. Waiting for late ranks stays: mend these first."
+
+
+def _remedy(row: Row) -> str:
+    return f"{_REMEDIES[row['dimension']]} Waiting for late ranks stays: mend these first."
+
 
 RULE = Rule(
     name="exposed_communication",
     of_class=FindingClass.OPPORTUNITY,
     question="Which dimension's communication is not hidden behind computation?",
-    remedy=_REMEDIES,
+    remedy=_REMEDY,
+    remedy_of=lambda row: _remedy(row) if row["dimension"] in _REMEDIES else _REMEDY,
     sql=_SQL,
     measure="share of the time measured",
     sentence=_sentence,

@@ -53,6 +53,8 @@ SELECT
     max(kernels / window_ns * 1e6) AS launches_per_ms,
     count(*) AS ranks,
     (SELECT count(*) FROM measured) AS of_ranks,
+    -- Where most hosts are so, none deviates from its peers.
+    CASE WHEN 2 * count(*) > (SELECT count(*) FROM measured) THEN 'opportunity' ELSE 'fault' END AS class,
     sum(starved_ns) / sum(window_ns) AS value
 FROM candidates JOIN launches USING (rank) LEFT JOIN {STAGES} USING (rank)
 WHERE median_ns < {SHORT_NS} OR kernels / window_ns * 1e6 > {MANY_A_MILLISECOND}

@@ -11,24 +11,66 @@ LONG = 1.2
 FEWEST_UNITS = 8
 """Units that tell a tail from a single odd one."""
 
+MOST_OF_IT = 0.5
+"""Share of what long units take beyond p50 that one kind of work of the host makes up before it is named."""
+
 _SQL = f"""
+WITH tails AS (
+    SELECT pair, step, stage, units, period_p50_ns, period_p99_ns, period_p99_ns / period_p50_ns AS value
+    FROM period_percentiles
+    WHERE run = $run AND iteration = $iteration AND kind = 'stages' AND units >= {FEWEST_UNITS}
+        AND period_p99_ns > {LONG} * period_p50_ns
+    QUALIFY row_number() OVER (PARTITION BY stage ORDER BY value DESC, pair, step) = 1
+),
+long_units AS (
+    SELECT stage, rank, start_ns, start_ns + period_ns AS end_ns, period_ns - period_p50_ns AS beyond_ns
+    FROM periods JOIN tails USING (pair, stage)
+    WHERE run = $run AND iteration = $iteration AND kind = 'stages' AND periods.step IS NOT DISTINCT FROM tails.step
+        AND period_ns > {LONG} * period_p50_ns
+),
+beyond AS (
+    SELECT stage, count(*) AS long_units, CAST(sum(beyond_ns) AS BIGINT) AS beyond_ns FROM long_units GROUP BY stage
+),
+works AS (
+    SELECT stage, CASE WHEN of_framework = false THEN 'synchronisation' ELSE host_work END AS work,
+        CAST(sum(starved_ns) AS BIGINT) AS work_ns
+    FROM long_units JOIN (FROM gpu_gaps WHERE run = $run AND iteration = $iteration) AS gaps
+        ON gaps.rank = long_units.rank AND gaps.start_ns >= long_units.start_ns AND gaps.start_ns < end_ns
+    GROUP BY ALL
+)
 SELECT
-    stage, max(period_p99_ns / period_p50_ns) AS value,
-    arg_max(period_p50_ns, period_p99_ns / period_p50_ns) AS period_p50_ns,
-    arg_max(period_p99_ns, period_p99_ns / period_p50_ns) AS period_p99_ns,
-    arg_max(units, period_p99_ns / period_p50_ns) AS units
-FROM period_percentiles
-WHERE run = $run AND iteration = $iteration AND kind = 'stages' AND units >= {FEWEST_UNITS}
-    AND period_p99_ns > {LONG} * period_p50_ns
-GROUP BY stage
+    stage, value, period_p50_ns, period_p99_ns, units, long_units, beyond_ns,
+    max(work_ns) FILTER (work IS NOT NULL AND work_ns >= {MOST_OF_IT} * beyond_ns) AS work_ns,
+    arg_max(work, work_ns) FILTER (work IS NOT NULL AND work_ns >= {MOST_OF_IT} * beyond_ns) AS work
+FROM tails JOIN beyond USING (stage) LEFT JOIN works USING (stage)
+GROUP BY stage, value, period_p50_ns, period_p99_ns, units, long_units, beyond_ns
 """
+
+_DID = {
+    "allocation": "allocated or freed GPU memory",
+    "synchronisation": "came back from waits for them",
+    "compilation": "compiled",
+    "graph_break": "ran what follows where compiled code had broken off",
+    "garbage_collection": "collected garbage",
+    "data_loading": "loaded data",
+}
 
 
 def _sentence(row: Row) -> str:
+    many = row["long_units"] > 1
+    long = (
+        f"its {row['long_units']} long unit{'s take' if many else ' takes'} {milliseconds(row['beyond_ns'])} beyond p50"
+    )
+    if row["work"] is None:
+        long += ", and nothing that hosts did there while their GPUs had nothing to run makes up half of it"
+    else:
+        long += (
+            f", and there GPUs had nothing to run for {milliseconds(row['work_ns'])} while hosts {_DID[row['work']]}"
+        )
     return (
         f"the micro-batches of stage {row['stage']} have a tail: p50 of the period is "
         f"{milliseconds(row['period_p50_ns'])}, p99 {milliseconds(row['period_p99_ns'])} ({row['value']:.2f} times), "
-        f"over {row['units']} units"
+        f"over {row['units']} units; {long}"
     )
 
 
