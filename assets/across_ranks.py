@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from assets import groups
 from assets.automation import ITERATION_NEEDED
 from assets.conventions import INVARIANTS, PAIRS_VARIABLE, served_page, table_spec, written_metadata
+from assets.figure_metadata import pictures_of
 from assets.lineage.recorded_files import file_tags
 from assets.partitions import iteration_partitions, ranks_of_iteration
 from assets.plotted import plotted
@@ -140,6 +141,7 @@ def _written(lake: Lake, name: str, table: pa.Table, place: tuple[str, int], ver
         metadata={
             **written_metadata(written.rows, written.bytes, Path(written.path).as_uri()),
             **plotted(name, table),
+            **pictures_of(name, run, iteration),
             **served_page(run, iteration),
         },
         data_version=dg.DataVersion(written.digest),

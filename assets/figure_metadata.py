@@ -11,6 +11,9 @@ from pydantic import Field
 
 from assets.conventions import CODE_VERSION, CODE_VERSION_TAG, DATA_VERSION_TAG, served_page
 from assets.settings import FigureSettings
+from traceviz_dag.lake.partitions import escape
+from traceviz_dag.show.registry import Scope, kinds_of
+from traceviz_dag.vocabulary import FIGURES_FOLDER, PREVIEWS_FOLDER
 
 if TYPE_CHECKING:
     from traceviz_dag.pipeline.figures import DrawnFigure
@@ -55,6 +58,18 @@ def figure_metadata(home: Path, drawn: Sequence["DrawnFigure"]) -> Mapping[str, 
     if drawn:
         metadata |= served_page(drawn[0].task.run, drawn[0].task.iteration)
     return metadata
+
+
+def pictures_of(table: str, run: str, iteration: int) -> Mapping[str, Any]:
+    """What is drawn across ranks from this table first, as our web server shows it as soon as it is drawn."""
+    folder = f"/{FIGURES_FOLDER}/{escape(run)}/{iteration}"
+    return {
+        kind.name: dg.MetadataValue.md(
+            f"[![{kind.name}]({quote(f'{folder}/{PREVIEWS_FOLDER}/{kind.name}.png')})]({quote(f'{folder}/{kind.name}.png')})"
+        )
+        for kind in kinds_of(Scope.ACROSS_RANKS)
+        if kind.tables[0] == table
+    }
 
 
 def data_version(drawn: Sequence["DrawnFigure"]) -> str:

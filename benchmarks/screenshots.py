@@ -97,7 +97,7 @@ def shoot_serve(page: Page, home: Path) -> None:
 
 
 def shoot_dagster(page: Page, home: Path) -> None:
-    """The asset graph by groups, the plots of iterations, and the page of the figures across ranks."""
+    """The asset graph by groups, the plots of iterations, and a partition of pipelines."""
     with dagster(home) as address:
         page.goto(f"{address}/asset-groups", wait_until="domcontentloaded")
         page.get_by_text("5_iterations").last.wait_for(timeout=120_000)
@@ -110,13 +110,13 @@ def shoot_dagster(page: Page, home: Path) -> None:
         heading = page.get_by_text("Metadata", exact=True).first.bounding_box()
         assert heading is not None
         save(page, "dagster_plots", {"x": 240, "y": heading["y"] - 12, "width": 720, "height": 1010})
-        page.set_viewport_size({"width": 1280, "height": 900})
-        page.goto(f"{address}/assets/across_ranks_figures?view=partitions", wait_until="domcontentloaded")
+        page.set_viewport_size({"width": 1280, "height": 980})
+        page.goto(f"{address}/assets/pipelines?view=partitions", wait_until="domcontentloaded")
         page.get_by_text("@12").first.click(timeout=120_000)
-        page.get_by_text("wait_map_preview").wait_for(timeout=120_000)
+        page.get_by_text("bubble_waterfall").wait_for(timeout=120_000)
         page.wait_for_timeout(_SETTLED)
         _name_no_place(page, home)
-        save(page, "dagster_figures")
+        save(page, "dagster_table")
 
 
 SHOTS: dict[str, Callable[[Page, Path], None]] = {"serve": shoot_serve, "dagster": shoot_dagster}

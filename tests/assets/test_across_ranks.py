@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import dagster as dg
@@ -15,6 +16,8 @@ from traceviz_dag.lake.inputs import IterationInputs, register
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES, iterations_at
 from traceviz_dag.pipeline.discovery import inputs_below
+from traceviz_dag.pipeline.figures import FigureTask
+from traceviz_dag.show.registry import figure_kinds
 from traceviz_dag.simulate import JobSettings, simulate
 
 PAIRS = '[[pair]]\nname = "both"\nstages = [0, 1]\nthreshold = {}\n[[pair]]\nname = "far"\nstages = [8, 9]\n'
@@ -90,6 +93,12 @@ def test_all_tables_are_written_and_every_check_passes(home, tmp_path):
         for name, value in lake.query(sql).to_pylist()[0].items():
             assert plots[table][name] == pytest.approx(value, rel=1e-12), (table, name)
     assert plots["findings"]["traceviz_serve"] == f"http://127.0.0.1:3210/runs/job/{inputs.iteration}"
+    (small, large) = re.fullmatch(
+        r"\[!\[bubble_waterfall\]\(/(.*)\)\]\(/(.*)\)", plots["pipelines"]["bubble_waterfall"]
+    ).groups()
+    drawn = FigureTask(folder, inputs.run, inputs.iteration, figure_kinds()["bubble_waterfall"], None)
+    assert folder / large == drawn.folder / f"{drawn.name}.png"
+    assert folder / small == drawn.folder / "previews" / f"{drawn.name}.png"
     passed = checks(result)
     assert passed == dict.fromkeys(passed, True)
     assert {("collectives", MATCHED), ("rank_clocks", SOLVED), ("periods", GATE)} < set(passed)

@@ -15,14 +15,19 @@ from dagster_webserver.webserver import DagsterWebserver
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import FileResponse
+from starlette.responses import FileResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from traceviz_dag.show.web.guard import Guard
 from traceviz_dag.system.paths import real_path
-from traceviz_dag.vocabulary import FIGURES_FOLDER
+from traceviz_dag.vocabulary import FIGURES_FOLDER, PREVIEWS_FOLDER
 
 _POLL_MILLISECONDS = 2000
+_NOT_DRAWN = (
+    '<svg xmlns="http://www.w3.org/2000/svg" width="460" height="40"><text x="4" y="25" font-family="sans-serif" '
+    'font-size="14" fill="#68707a">Not drawn: materialize the asset of this figure.</text></svg>'
+)
+"""What a table's page shows in the place of its picture."""
 
 
 class GuardedWebserver(DagsterWebserver[WorkspaceProcessContext, WorkspaceRequestContext]):
@@ -45,16 +50,22 @@ class GuardedWebserver(DagsterWebserver[WorkspaceProcessContext, WorkspaceReques
         """The pictures, which the metadata of figures links to, before Dagster's own pages."""
         return [Route(f"/{FIGURES_FOLDER}/{{name:path}}", self._picture), *super().build_routes()]  # type: ignore[no-untyped-call]
 
-    def _picture(self, request: Request) -> FileResponse:
+    def _picture(self, request: Request) -> Response:
         try:
             path = real_path(self._pictures / request.path_params["name"])
             known = path.suffix == ".png" and path.is_relative_to(real_path(self._pictures)) and path.is_file()
         except (OSError, ValueError):
             # No name of a file: too long, or with a NUL.
             known = False
+        if not known and PREVIEWS_FOLDER in request.path_params["name"].split("/"):
+            # A browser shows it in the picture's place, whatever the status.
+            return Response(_NOT_DRAWN, HTTPStatus.NOT_FOUND, media_type="image/svg+xml")
         if not known:
             raise HTTPException(HTTPStatus.NOT_FOUND)
-        return FileResponse(path, media_type="image/png")
+        # Without a version in its address, the same address has another picture tomorrow.
+        return FileResponse(
+            path, media_type="image/png", headers={} if request.url.query else {"cache-control": "no-cache"}
+        )
 
 
 def serve_ui(
