@@ -96,7 +96,9 @@ PLOTS: Mapping[str, Mapping[str, Plot]] = {
     "critical_imbalance": {"imbalance_ns": Plot("sum(imbalance_ns)", "critical imbalance of all categories, ns")},
     "what_if": {
         "largest_gain_ns": Plot("max(gain_ns)", "the largest predicted gain of one edit, ns"),
-        "largest_gain_share": Plot("max(gain_ns / nullif(step_ns, 0))", "the same as a share of its step"),
+        "largest_gain_share": Plot(
+            "max(gain_ns / nullif(step_ns, 0))", "the largest predicted gain as a share of its step"
+        ),
     },
     "findings": {
         "findings": Plot("count(*) FILTER (WHERE severity = 'finding')", "findings that are no notes"),

@@ -203,6 +203,8 @@ def test_a_token_opens_no_other_host_and_nothing_can_be_changed(guest):
     for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"):
         refused = guest.ask("/", method, content_type="application/json")
         assert (refused.status, refused.headers["allow"]) == (405, "GET, HEAD")
+    handshake = {"connection": "Upgrade", "upgrade": "websocket", "sec_websocket_version": "13"}
+    assert guest.ask("/", **handshake, sec_websocket_key="AAAAAAAAAAAAAAAAAAAAAA==").status == 403
     head = guest.ask("/figures/job/7/wait_map.png", "HEAD")
     assert (head.status, head.content, head.headers["content-length"]) == (200, b"", str(len(PNG)))
 

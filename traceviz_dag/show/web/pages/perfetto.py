@@ -50,7 +50,9 @@ def trace_links(traces: Sequence[str], request: Request) -> str:
     if wasm_folder() is None:
         return f"<p>{len(traces)} traces; the Perfetto UI is not installed: install traceviz-dag[perfetto-offline].</p>"
     start = quote(json.dumps(list(PIPELINE_COMMANDS)))
-    origin = f"{request.url.scheme}://{request.headers['host']}"
+    # Behind a proxy that speaks https, the UI has to ask by https, too.
+    scheme = "https" if request.headers.get("x-forwarded-proto") == "https" else request.url.scheme
+    origin = f"{scheme}://{request.headers['host']}"
     items = []
     for name in traces:
         address = f"{_UI}#!/?url={origin}{_TRACES}{quote(quote(name))}&startupCommands={start}"
