@@ -29,6 +29,7 @@ from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import parse_iteration_key
 from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES, StoredIteration, analyse_across_ranks, named_periods
 from traceviz_dag.pipeline.findings import iteration_findings
+from traceviz_dag.pipeline.memory import drop_unreadable
 from traceviz_dag.read.pairs_file import read_pairs_file
 from traceviz_dag.tables import FINDINGS, PERIOD_PERCENTILES, TOPOLOGY_TABLES
 
@@ -115,6 +116,11 @@ def across_ranks_assets(
     lake = traceviz.lake()
     version = made_of(context.instance, lake, run, iteration)
     inputs = registered(traceviz.folder, context.partition_key)
+    dropped = drop_unreadable(lake, inputs)
+    if dropped:
+        context.log.warning(
+            "tables of memory of ranks %s cannot be read, and their snapshots are gone: removed", dropped
+        )
     stored = StoredIteration(lake, run, iteration, inputs, config.with_partial)
     if not lake.partitions("kernels", run, iteration):
         raise dg.Failure(description=f"no rank of {context.partition_key} has tables", allow_retries=False)

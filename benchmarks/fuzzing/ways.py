@@ -7,6 +7,7 @@ import io
 import json
 import random
 import re
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
@@ -291,6 +292,34 @@ _OF_MEMORY: tuple[tuple[str, dict[str, Any]], ...] = (
 )
 
 
+def _memory_pictures_and_rules(folder: Path, tables: dict[str, pa.Table]) -> None:
+    """Draw every picture of a snapshot, and ask every rule of GPU memory, whose sentences are lines."""
+    from traceviz_dag.analyze.findings.rules.registry import RULES
+    from traceviz_dag.lake.lake import open_lake
+    from traceviz_dag.lake.memory_summary import memory_peak, memory_statement
+    from traceviz_dag.pipeline.figures import LakeSource
+    from traceviz_dag.pipeline.memory_figures import draw_peak, draw_segments, draw_stages, draw_timeline
+    from traceviz_dag.show.page.rendering import preview
+
+    with tempfile.TemporaryDirectory(dir=folder) as home:
+        lake = open_lake(Path(home))
+        for name, table in tables.items():
+            lake.write(name, table, run="run", iteration=1, rank=0)
+        source = LakeSource(lake, "run", 1)
+        for figure in (*(draw(source, 0) for draw in (draw_timeline, draw_peak, draw_segments)), draw_stages(source)):
+            if figure is not None:
+                check_line(str(figure.get_label()))
+                preview(figure)
+        for rule in RULES:
+            if rule.name.startswith("memory_"):
+                for row in lake.query_iteration(rule.sql, run="run", iteration=1).to_pylist():
+                    check_line(rule.sentence(row))
+                lake.query_iteration(rule.unable_sql or "", run="run", iteration=1)
+        peak = memory_peak(lake, "run", 1)
+        if peak is not None:
+            check_line(memory_statement(peak))
+
+
 def memory(path: Path, chance: random.Random) -> str:
     """A snapshot: read in this process, as the child does; its tables; and one in forty through a command, too."""
     from traceviz_dag.analyze.memory.comparison import peak_changes
@@ -314,7 +343,10 @@ def memory(path: Path, chance: random.Random) -> str:
         raise BadInputError(path, str(error), "give another") from None
     snapshot = decoded(json.loads(header), b"".join(columns), path.stat().st_size)
     devices = examined(snapshot)
-    _check_tables(memory_tables(snapshot, devices).values(), chance)
+    tables = memory_tables(snapshot, devices)
+    _check_tables(tables.values(), chance)
+    if chance.random() < 1 / 40:
+        _memory_pictures_and_rules(path.parent, tables)
     for one in devices:
         changes = peak_changes(one, one)
         if sum(change.after_bytes for change in changes) != one.replay.peak_requested:

@@ -125,6 +125,13 @@ def test_snapshots_of_all_ranks_are_stored_beside_their_kernels_and_are_the_trut
     assert lake.exists("memory_peaks", run="job", iteration=11, rank=0)
     assert "; 2 of 2 ranks are known" in _headroom(lake)
 
+    # What an earlier version wrote of a snapshot that is gone keeps nothing else from being read.
+    older = lake.path("memory_events", run="job", iteration=11, rank=1)
+    pq.write_table(pq.read_table(older, partitioning=None).drop_columns(["source"]), older)
+    [result] = analyse(AnalysisSettings(home, workers=1, force=True), inputs_below([job / "iteration_11"], home=home))
+    assert result.aggregated and "tables of rank 1 were damaged, or of an earlier version" in result.failures[0]
+    assert "; 1 of 2 ranks are known" in _headroom(lake)
+
 
 def _headroom(lake: Lake) -> str:
     """What the findings of an iteration say of unused memory: they are made anew with the tables of snapshots."""

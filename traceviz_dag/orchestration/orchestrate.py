@@ -42,7 +42,7 @@ from traceviz_dag.orchestration.instance import open_instance
 from traceviz_dag.orchestration.step_runs import materialise
 from traceviz_dag.pipeline.completeness import ranks_in_words, stored_completeness
 from traceviz_dag.pipeline.iteration import stored_topology
-from traceviz_dag.pipeline.memory import memory_sources
+from traceviz_dag.pipeline.memory import drop_unreadable, memory_sources
 from traceviz_dag.tables.rows import TraceStatusRow, columns_of, rows_of
 
 if TYPE_CHECKING:
@@ -262,6 +262,13 @@ class _Analysis:
 
     def make_memory_tables(self, result: IterationResult) -> None:
         """Bring the tables of the snapshots of GPU memory up to date; those of snapshots that are gone stay."""
+        dropped = drop_unreadable(self.lake, self.inputs)
+        gone = sorted(set(dropped) - {one.rank for one in memory_sources(self.lake, self.inputs)})
+        if gone:
+            result.failures.append(
+                f"{self.inputs.key}, memory: tables of {ranks_in_words(gone)} were damaged, or of an earlier version, "
+                "and are removed, as the snapshots are gone; put these back, and analyse again"
+            )
         if not memory_sources(self.lake, self.inputs):
             return
         if self.settings.force or not memory_is_current(self.instance, self.lake, self.inputs):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import xxhash
 
 from traceviz_dag.analyze.memory.examination import Examined, examined
@@ -21,7 +22,7 @@ from traceviz_dag.pipeline.formats.registry import trace_format
 from traceviz_dag.pipeline.formats.trace_format import RankTrace
 from traceviz_dag.read.memory.reader import read_snapshot
 from traceviz_dag.system.processes import WorkerDiedError, spread
-from traceviz_dag.tables import MEMORY_TABLES
+from traceviz_dag.tables import MEMORY_TABLES, TABLES
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,35 @@ _TELLING = "SELECT rank FROM traces WHERE run = $run AND iteration = $iteration 
 _OF_SNAPSHOTS = """
     SELECT DISTINCT rank FROM memory_events WHERE run = $run AND iteration = $iteration AND source = 'snapshot'
 """
+
+
+def drop_unreadable(lake: Lake, inputs: IterationInputs) -> list[int]:
+    """Delete the tables of ranks without a snapshot that a version with other columns wrote, or that are damaged: they
+    keep everything else of the iteration from being read, and no snapshot makes them anew.
+
+    Returns:
+        Those ranks.
+    """
+    made_anew = {one.rank for one in inputs.snapshots}
+    place = (inputs.run, inputs.iteration)
+    unreadable = {
+        part.rank
+        for name in MEMORY_TABLES
+        for part in lake.partitions(name, *place)
+        if part.rank is not None and part.rank not in made_anew and not _is_readable(lake, name, *place, part.rank)
+    }
+    for rank in unreadable:
+        for name in MEMORY_TABLES:
+            lake.delete(name, run=inputs.run, iteration=inputs.iteration, rank=rank)
+    return sorted(unreadable)
+
+
+def _is_readable(lake: Lake, name: str, run: str, iteration: int, rank: int) -> bool:
+    try:
+        written = pq.read_schema(lake.path(name, run=run, iteration=iteration, rank=rank))
+    except pa.ArrowInvalid:
+        return False
+    return list(written.names) == [column.name for column in TABLES[name].columns]
 
 
 def sources_version(sources: Sequence[MemorySource]) -> str:

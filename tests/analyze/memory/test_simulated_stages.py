@@ -12,6 +12,7 @@ from traceviz_dag.analyze.memory.examination import Examined, examined
 from traceviz_dag.analyze.memory.layout import fragmentation_at, ranges_at
 from traceviz_dag.analyze.memory.leaks import leaks, step_ends
 from traceviz_dag.analyze.memory.out_of_memory import Verdict, out_of_memory
+from traceviz_dag.analyze.memory.tables import memory_tables
 from traceviz_dag.analyze.memory.timeline import pending_bytes
 from traceviz_dag.simulate.memory.allocator import Allocator, OutOfMemoryError
 from traceviz_dag.simulate.memory.stage import Stage, StageSettings, one_forward_one_backward
@@ -105,6 +106,16 @@ def test_steps_are_told_by_stacks_where_events_have_no_times_and_none_ended_befo
     allocator = Allocator(most_events=300)
     _, short = _stage(StageSettings(), allocator)
     assert 0 < len(short.steps) < 5 and (short.steps.last >= 0).all()
+
+
+def test_times_that_are_none_are_unknown():
+    allocator = Allocator()
+    _stage(StageSettings(), allocator, 1)
+    snapshot = allocator.snapshot()
+    snapshot["external_annotations"][-1]["time_us"] = snapshot["device_traces"][0][3]["time_us"] = (1 << 63) - 1
+    content = read_here(snapshot)
+    tables = memory_tables(content, examined(content))
+    assert tables["memory_events"]["time_ns"].null_count == 1 and content.unusable == {"external_annotations": 1}
 
 
 def test_a_leak_is_named_with_its_bytes_a_step_and_nothing_else_is():

@@ -119,6 +119,17 @@ def test_the_leak_and_the_failed_request_are_told(snapshots):
     _run("leak", snapshots["sound"], "--device", 3, fails=BadInputError)
 
 
+def test_the_peak_by_source_file_is_that_by_call_site_added_up(snapshots):
+    sites = json.loads(_run("peak", snapshots["sound"], "--json"))["devices"][0]["holders"]
+    wanted: Counter[tuple[str, str]] = Counter()
+    for row in sites:
+        wanted[re.sub(r":\d+ .*", "", row["text"]), row["category"]] += row["requested_bytes"]
+    found = json.loads(_run("peak", snapshots["sound"], "--modules", "--json"))["devices"][0]["holders"]
+    assert {(row["text"], row["category"]): row["requested_bytes"] for row in found} == wanted
+    assert ("~/Megatron-LM/megatron/core/transformer/mlp.py", "activation") in wanted
+    _run("peak", snapshots["sound"], "--modules", "--stacks", fails=UsageError)
+
+
 def test_a_diff_adds_up(snapshots):
     answer = json.loads(_run("diff", snapshots["sound"], snapshots["leaking"], "--json"))
     assert sum(change["change_bytes"] for change in answer["changes"]) == answer["change_bytes"]

@@ -12,7 +12,7 @@ import numpy as np
 from traceviz_dag.analyze.memory.categories import CATEGORIES, EVIDENCES, Categories, categorised
 from traceviz_dag.analyze.memory.layout import Fragmentation, fragmentation_at, fragmentation_at_end
 from traceviz_dag.analyze.memory.replay import Replay, replayed
-from traceviz_dag.analyze.memory.roles import Role, python_text, roles_of, site_of
+from traceviz_dag.analyze.memory.roles import Role, module_of, python_text, roles_of, site_of
 from traceviz_dag.analyze.memory.steps import Steps, optimizer_steps
 from traceviz_dag.arrays import Bool
 from traceviz_dag.read.memory.snapshot import UNKNOWN, Snapshot
@@ -90,9 +90,10 @@ class Examined:
                     found.append(Part(name, why, int(lives.requested[which].sum()), int(which.sum())))
         return sorted(found, key=lambda part: -part.requested_bytes)
 
-    def holders(self, event: int, *, whole_stacks: bool = False) -> list[Holder]:
-        """Who holds what after an event, by the site that asked for it or by its whole Python stack; largest first."""
-        texts = self.stack_texts if whole_stacks else self.sites
+    def holders(self, event: int, *, whole_stacks: bool = False, modules: bool = False) -> list[Holder]:
+        """Who holds what after an event, by the site that asked for it, by its whole Python stack, or by the source
+        file of the site; largest first."""
+        texts = self.stack_texts if whole_stacks else self.modules if modules else self.sites
         held: defaultdict[tuple[str, int], list[int]] = defaultdict(lambda: [0, 0])
         for stack, category, size in self.rows(self.replay.lifetimes.alive(event)):
             one = held[texts[stack] if stack != UNKNOWN else BEFORE, category]
@@ -112,6 +113,12 @@ class Examined:
         """Who asked, for each stack."""
         stacks = self.snapshot.stacks
         return [site_of(stacks.of(number)) for number in range(len(stacks))]
+
+    @cached_property
+    def modules(self) -> list[str]:
+        """The source file of who asked, for each stack."""
+        stacks = self.snapshot.stacks
+        return [module_of(stacks.of(number)) for number in range(len(stacks))]
 
     @cached_property
     def stack_texts(self) -> list[str]:

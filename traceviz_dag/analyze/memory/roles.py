@@ -97,14 +97,25 @@ def role_of(frames: Sequence[Frame]) -> Role:
 
 def site_of(frames: Sequence[Frame]) -> str:
     """Who asked for the memory: the innermost Python frame that is no library's, else the innermost of any."""
-    python = [frame for frame in frames if frame.is_python]
-    own = [frame for frame in python if frame.file.split("/")[0] not in _LIBRARIES | _PLUMBING]
-    if own or python:
-        return (own or python)[0].text
+    asking = _asking(frames)
+    if asking is not None:
+        return asking.text
     node = next((match[1] for frame in frames if (match := _NODE.search(frame.name))), None)
     if node is not None:
         return f"autograd: {node}"
     return "C++ code" if frames else "no frames"
+
+
+def module_of(frames: Sequence[Frame]) -> str:
+    """The source file of who asked for the memory; as :func:`site_of` where there is no Python frame."""
+    asking = _asking(frames)
+    return site_of(frames) if asking is None else asking.file
+
+
+def _asking(frames: Sequence[Frame]) -> Frame | None:
+    python = [frame for frame in frames if frame.is_python]
+    own = [frame for frame in python if frame.file.split("/")[0] not in _LIBRARIES | _PLUMBING]
+    return next(iter(own or python), None)
 
 
 def python_text(frames: Sequence[Frame]) -> str:

@@ -36,9 +36,8 @@ def leak(
         ends = step_ends(one.replay, one.steps)
         found = leaks(one.replay, ends)
         if found is None:
-            untold.append(
-                f"GPU {one.device}: the recording tells where {len(ends)} steps end; a leak takes {LEAST_STEPS + 1}"
-            )
+            known = f"{len(ends)} end{'' if len(ends) == 1 else 's'} of training steps"
+            untold.append(f"GPU {one.device}: the recording has {known}; telling a leak takes {LEAST_STEPS + 1}")
         answers.append(
             {
                 "device": one.device,

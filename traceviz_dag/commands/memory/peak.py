@@ -42,11 +42,14 @@ def peak(
     ),
     event: Annotated[int | None, typer.Option(min=0, help="Look after this event instead.", show_default=False)] = None,
     stacks: StacksOption = False,
+    modules: Annotated[bool, typer.Option("--modules", help="Tell only the source files of who asked apart.")] = False,
     device: DeviceOption = None,
     limit: LimitOption = 20,
     json: JsonOption = False,
 ) -> None:
     """Show who holds the memory at the peak, or at another time: by category with its evidence, and by who asked."""
+    if stacks and modules:
+        raise UsageError("give --stacks or --modules, not both")
     devices = opened(file, device)
     answers = []
     for one in devices:
@@ -59,7 +62,7 @@ def peak(
                 "requested_bytes": int(one.replay.requested[when + 1]),
                 "reserved_bytes": int(one.replay.reserved[when + 1]),
                 "categories": [asdict(part) for part in one.parts(when)],
-                "holders": [asdict(holder) for holder in one.holders(when, whole_stacks=stacks)],
+                "holders": [asdict(holder) for holder in one.holders(when, whole_stacks=stacks, modules=modules)],
             }
         )
     if json:

@@ -26,6 +26,8 @@ MOST_BYTES = 1 << 42
 """No block or segment is believed to be larger."""
 
 _LAST_ADDRESS = (1 << 63) - 1
+_LAST_MICROSECOND = (1 << 62) // 1000
+"""In nanoseconds, too, a time fits into an integer, and so does what is added to it."""
 _MOST_KEYS = 64
 _MOST_TEXT = 400
 _MOST_NAMES = 40
@@ -212,14 +214,14 @@ class Extraction:
             addresses.append(address)
             sizes.append(size)
             streams.append(_number(event.get("stream")))
-            times.append(_number(event.get("time_us")))
+            times.append(_time(event.get("time_us")))
             stacks.append(self._stack(event.get("frames")))
         self.traces += bool(rows)
 
     def _annotation(self, row: dict[Any, Any]) -> None:
         self._count_unknown("external_annotations", row, _KNOWN_OF_ANNOTATIONS)
-        time, stage = row.get("time_us"), _text(row.get("stage"))
-        if stage not in ("START", "END") or not _is_address(time):
+        time, stage = _time(row.get("time_us")), _text(row.get("stage"))
+        if stage not in ("START", "END") or time == UNKNOWN:
             self.unusable["external_annotations"] += 1
             return
         self.annotations.append((_text(row.get("name"))[:_MOST_TEXT], stage, _number(row.get("device")), time))
@@ -282,6 +284,10 @@ def _is_size(value: Any) -> TypeGuard[int]:
 
 def _number(value: Any) -> int:
     return value if type(value) is int and 0 <= value <= _LAST_ADDRESS else UNKNOWN
+
+
+def _time(value: Any) -> int:
+    return value if type(value) is int and 0 <= value <= _LAST_MICROSECOND else UNKNOWN
 
 
 def _text(value: Any) -> str:
