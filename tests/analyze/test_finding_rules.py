@@ -7,6 +7,7 @@ from typing import Any
 import duckdb
 
 from traceviz_dag.analyze.findings.rule import Rule, evidence_sql
+from traceviz_dag.analyze.findings.rules.environment import COMPARED
 from traceviz_dag.analyze.findings.rules.registry import rule_named
 
 RUN = "night's $iteration of $run"
@@ -76,3 +77,17 @@ def test_communication_is_mended_in_the_way_of_its_dimension():
     rule = rule_named("exposed_communication")
     words = [rule.what_to_do({"dimension": name}) for name in ("dp", "tp", "pp", "control")]
     assert "--overlap-grad-reduce" in words[0] and "--tp-comm-overlap" in words[1] and len(set(words)) == 4
+
+
+def test_a_rank_in_another_environment_is_named_and_what_no_rank_states_is_not_compared():
+    rule, here = rule_named("environment"), {"run": RUN, "iteration": 7}
+    home = duckdb.connect()
+    alike = {**dict.fromkeys(COMPARED), "status": "read", "device_name": "H100", "has_stacks": True}
+    rows = [{**here, **alike, "rank": rank, "driver_version": "CUDA 12.8"} for rank in range(4)]
+    rows[2] |= {"driver_version": "CUDA 12.4"}
+    rows[3] |= {"device_name": None}
+    home.execute("CREATE TABLE traces AS SELECT unnest($rows, recursive := true)", {"rows": rows})
+    (row,) = home.sql(rule.sql, params=here).to_arrow_table().to_pylist()
+    assert (row["rank"], row["operation"], row["value"]) == (2, "driver_version", 0.25)
+    what = "version that the driver serves (driver_version)"
+    assert rule.sentence(row) == f"ranks differ in the {what}: CUDA 12.8 on 3 ranks, CUDA 12.4 on rank 2"

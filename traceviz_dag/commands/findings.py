@@ -177,6 +177,7 @@ def _print(iteration: StoredIteration, rows: list[dict[str, Any]], told: set[str
     Args:
         told: remedies that were printed already; this adds its own.
     """
+    from traceviz_dag.analyze.findings.rules import environment
     from traceviz_dag.analyze.findings.rules.registry import rule_named
 
     step = _step(rows[0]) if rows and rows[0]["step_ns"] is not None else "step unknown"
@@ -184,6 +185,10 @@ def _print(iteration: StoredIteration, rows: list[dict[str, Any]], told: set[str
     mode = f" · {rows[0]['capture_mode']}" if rows else ""
     typer.echo(f"\n{heading(iteration, f'{step} on {ranks}{mode}')}")
     typer.echo(f"  {counted(rows)}; gains do not add up")
+    differing = [row for row in rows if row["rule"] == environment.RULE.name]
+    for row in differing:
+        typer.echo(f"  {row['rule']}: {row['statement']}")
+    rows = [row for row in rows if row not in differing]
     number = 0
     for severity, title in ((Severity.FINDING, None), (Severity.NOTE, "Notes"), (Severity.NOT_LOOKED_AT, "Not judged")):
         mine = [row for row in rows if row["severity"] == severity and (sql or not _is_slight(row))]

@@ -59,6 +59,8 @@ class TraceHeader:
     schema_version: int | None = None
     device_name: str | None = None
     nccl_version: str | None = None
+    runtime_version: str | None = None
+    driver_version: str | None = None
     device_memory_bytes: int | None = None
     profile_memory: bool | None = None
 

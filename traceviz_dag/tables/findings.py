@@ -12,7 +12,11 @@ FINDINGS = Table(
     "One finding: what is wrong, who is at fault, what mending it would win, and the query that yields its rows.",
     BY_ITERATION,
     (
-        Column("finding", BIGINT, "Its place, from 0: findings before notes, faults first, then by gain."),
+        Column(
+            "finding",
+            BIGINT,
+            "Its place, from 0: how environments differ; then findings before notes, faults first, by gain.",
+        ),
         Column("rule", TEXT, "Name of the rule that found it."),
         Column("class", TEXT, "fault (something deviates from peers or good practice) or opportunity (nothing does)."),
         Column(

@@ -38,6 +38,15 @@ def test_nothing_of_hosts_users_and_paths_is_kept():
     assert not any(word in kept for word in ("node17", "alice", "tw_job"))
 
 
+def test_versions_of_cuda_and_hip_are_told_in_their_own_words_and_no_version_is_made_up():
+    cuda = header_of(cuda_runtime_version=12080, cuda_driver_version=13000)
+    assert (cuda.runtime_version, cuda.driver_version) == ("CUDA 12.8", "CUDA 13.0")
+    hip = header_of(hip_runtime_version=60443483, hip_driver_version="60443483")
+    assert (hip.runtime_version, hip.driver_version) == ("HIP 6.4.43483", "HIP 6.4.43483")
+    odd = header_of(cuda_runtime_version=-1, cuda_driver_version=[10**40])
+    assert (odd.runtime_version, odd.driver_version) == (None, None)
+
+
 def test_odd_types_are_read_or_left_out():
     header = header_of(
         distributedInfo={"rank": "3", "world_size": 8.0, "nccl_version": [2, 27, 5], "pg_config": {"0": 1}},

@@ -15,6 +15,7 @@ import pyarrow as pa
 from traceviz_dag.analyze.causes.gains import named_edit, over_steps
 from traceviz_dag.analyze.causes.what_if import MOST_RANKS, WORTH
 from traceviz_dag.analyze.findings.rule import EditKey, Row, Rule, culprit, evidence_sql, milliseconds, percent
+from traceviz_dag.analyze.findings.rules import environment
 from traceviz_dag.tables import FINDINGS
 from traceviz_dag.tables.findings import CULPRIT_COLUMNS
 from traceviz_dag.vocabulary import FindingClass, Severity
@@ -62,7 +63,7 @@ class Iteration:
 
 
 def findings_table(iteration: Iteration, judged: Sequence[Judged]) -> pa.Table:
-    """The table ``findings``: the gravest first."""
+    """The table ``findings``: how environments differ, which all comparisons rest on; then the gravest first."""
     predicted = [row for row in iteration.what_if if row["refusal"] is None]
     refusal = next((row["refusal"] for row in iteration.what_if if row["refusal"] is not None), None)
     gains = {EditKey(row["edit"], row["rank"], row["dimension"]): row for row in over_steps(predicted)}
@@ -76,6 +77,7 @@ def findings_table(iteration: Iteration, judged: Sequence[Judged]) -> pa.Table:
             found.append(_unable(iteration, one.rule, one.unable, step_ns))
     found.sort(
         key=lambda each: (
+            each["rule"] != environment.RULE.name,
             _ORDER.index(each["severity"]),
             each["class"] != FindingClass.FAULT,
             -(each["gain_ns"] if each["gain_ns"] is not None else -1),

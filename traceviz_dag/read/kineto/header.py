@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -16,6 +17,8 @@ from traceviz_dag.read.secrets import masked
 _UNDEFINED = "undefined"
 _LAST_BASE_NS = LAST_INSTANT_NS // 2
 _MOST_SHOWN = 24
+
+_LAST_VERSION = 10**9
 
 MOST_DEVICE_BYTES = 1 << 48
 """No GPU is believed to have more memory."""
@@ -39,6 +42,10 @@ class _Header(msgspec.Struct):
     with_stack: Any = None
     record_shapes: Any = None
     profile_memory: Any = None
+    cuda_runtime_version: Any = None
+    cuda_driver_version: Any = None
+    hip_runtime_version: Any = None
+    hip_driver_version: Any = None
 
 
 def decode_header(before: bytes, after: bytes) -> tuple[TraceHeader, str | None]:
@@ -85,6 +92,8 @@ def _facts(first: _Header, last: _Header) -> tuple[TraceHeader, str | None]:
         schema_version=_number(parts["schema_version"]),
         device_name=_device_name(parts["device_properties"]),
         nccl_version=_text(distributed.nccl_version),
+        runtime_version=_version(parts, "runtime"),
+        driver_version=_version(parts, "driver"),
         device_memory_bytes=_device_memory(parts["device_properties"]),
         profile_memory=_flag(parts["profile_memory"]),
     )
@@ -189,6 +198,16 @@ def _device_name(properties: object) -> str | None:
     devices = properties if isinstance(properties, list) else []
     names = [device.get("name") for device in devices if isinstance(device, dict)]
     return next((_text(name) for name in names if isinstance(name, str) and name), None)
+
+
+def _version(parts: Mapping[str, object], of: str) -> str | None:
+    """A version of CUDA or HIP in words, from the number that these give it; None where there is none."""
+    cuda, hip = (_number(parts[f"{name}_{of}_version"]) for name in ("cuda", "hip"))
+    if cuda is not None and 0 < cuda <= _LAST_VERSION:
+        return f"CUDA {cuda // 1000}.{cuda % 1000 // 10}"
+    if hip is not None and 0 < hip <= _LAST_VERSION:
+        return f"HIP {hip // 10**7}.{hip // 10**5 % 100}.{hip % 10**5}"
+    return None
 
 
 def _device_memory(properties: object) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from traceviz_dag.analyze.findings.rule import Rule
 from traceviz_dag.analyze.findings.rules import (
+    environment,
     expert_load,
     exposed_communication,
     hidden_sync,
@@ -22,6 +23,7 @@ from traceviz_dag.analyze.findings.rules import (
 )
 
 RULES: tuple[Rule, ...] = (
+    environment.RULE,
     *(slow_rank.RULE, slow_stage.RULE, slow_link.RULE, expert_load.RULE),
     *host_pauses.RULES,
     *(hidden_sync.RULE, launch_bound.RULE, tail.RULE),

@@ -1,0 +1,71 @@
+"""Ranks whose traces state another environment than the others: what is compared with them compares that, too."""
+
+from __future__ import annotations
+
+from traceviz_dag.analyze.findings.rule import Row, Rule
+from traceviz_dag.vocabulary import FindingClass
+
+COMPARED = {
+    "device_name": "model of the GPU",
+    "device_memory_bytes": "bytes of GPU memory",
+    "backend": "communication backend",
+    "nccl_version": "version of NCCL",
+    "runtime_version": "version of the runtime",
+    "driver_version": "version that the driver serves",
+    "has_stacks": "recording of call stacks",
+    "has_shapes": "recording of shapes",
+    "has_memory_events": "recording of memory",
+    "has_host_rows": "recording of the host",
+}
+"""Columns of table ``traces`` that are compared: nothing else of an environment is kept. A rank that does not state one
+is not compared in it."""
+
+_STATED = ", ".join(f"CAST({column} AS TEXT) AS {column}" for column in COMPARED)
+
+_SQL = f"""
+WITH stated AS (
+    SELECT rank, what, said FROM (
+        SELECT rank, {_STATED} FROM traces WHERE run = $run AND iteration = $iteration AND status <> 'failed'
+    ) UNPIVOT (said FOR what IN ({", ".join(COMPARED)}))
+),
+of_value AS (
+    SELECT what, said, count(*) AS ranks, min(rank) AS first_rank
+    FROM stated GROUP BY what, said
+),
+ranked AS (
+    -- What most ranks have is usual; of equally many, what the lowest rank has.
+    SELECT *, row_number() OVER (PARTITION BY what ORDER BY ranks DESC, first_rank) = 1 AS usual
+    FROM of_value QUALIFY count(*) OVER (PARTITION BY what) > 1
+)
+SELECT
+    CASE WHEN sum(ranks) FILTER (NOT usual) = 1 AND sum(ranks) > 2 THEN any_value(first_rank) FILTER (NOT usual) END
+        AS rank,
+    what AS operation,
+    any_value(said) FILTER (usual) AS usual,
+    CAST(any_value(ranks) FILTER (usual) AS BIGINT) AS usual_ranks,
+    string_agg(
+        said || CASE WHEN ranks = 1 THEN ' on rank ' || first_rank
+            ELSE ' on ' || ranks || ' ranks, of which ' || first_rank || ' is the lowest' END,
+        '; ' ORDER BY first_rank
+    ) FILTER (NOT usual) AS others,
+    sum(ranks) FILTER (NOT usual) / sum(ranks) AS value
+FROM ranked GROUP BY what
+"""
+
+
+def _sentence(row: Row) -> str:
+    many = f"{row['usual_ranks']} rank{'s' if row['usual_ranks'] > 1 else ''}"
+    what = f"{COMPARED[row['operation']]} ({row['operation']})"
+    return f"ranks differ in the {what}: {row['usual']} on {many}, {row['others']}"
+
+
+RULE = Rule(
+    name="environment",
+    of_class=FindingClass.FAULT,
+    question="Do all ranks run in the same environment, and record the same?",
+    remedy="Make the ranks alike before you compare them: the same image, driver and GPU, and the same capture.",
+    sql=_SQL,
+    measure="share of ranks that differ",
+    sentence=_sentence,
+    unpredicted="nothing tells what other software or hardware would take",
+)
