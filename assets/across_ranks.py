@@ -14,7 +14,7 @@ from assets.automation import ITERATION_NEEDED
 from assets.conventions import INVARIANTS, PAIRS_VARIABLE, served_page, table_spec, written_metadata
 from assets.figure_metadata import pictures_of
 from assets.lineage.recorded_files import file_tags
-from assets.partitions import iteration_partitions, ranks_of_iteration
+from assets.partitions import iteration_partitions, one_iteration, ranks_of_iteration
 from assets.plotted import plotted
 from assets.resources import TracevizHome
 from assets.staleness import MADE_OF_TAG, made_of
@@ -26,7 +26,6 @@ from traceviz_dag.analyze.pipelines.period_summary import PairVerdict, judge_pai
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.inputs import registered
 from traceviz_dag.lake.lake import Lake
-from traceviz_dag.lake.partition_keys import parse_iteration_key
 from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES, StoredIteration, analyse_across_ranks, named_periods
 from traceviz_dag.pipeline.findings import iteration_findings
 from traceviz_dag.pipeline.memory import drop_unreadable
@@ -112,7 +111,7 @@ def across_ranks_assets(
     A rank that is missing is a missing member of its communications, and its pipeline has no bubble: both are counted
     and said in the rows, so no rank is waited for.
     """
-    run, iteration = parse_iteration_key(context.partition_key)
+    run, iteration = one_iteration(context)
     lake = traceviz.lake()
     version = made_of(context.instance, lake, run, iteration)
     inputs = registered(traceviz.folder, context.partition_key)

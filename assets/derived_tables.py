@@ -9,12 +9,11 @@ from assets import groups
 from assets.automation import ITERATION_NEEDED, PICTURES_NEEDED
 from assets.conventions import table_spec, written_metadata
 from assets.lineage.recorded_files import file_tags
-from assets.partitions import is_by_rank, iteration_partitions, table_of_iteration
+from assets.partitions import is_by_rank, iteration_partitions, one_iteration, table_of_iteration
 from assets.resources import TracevizHome
 from assets.staleness import MADE_OF_TAG, made_of
 from assets.step_faults import refresh_catalogue, told_in_a_line
 from assets.steps import with_leads
-from traceviz_dag.lake.partition_keys import parse_iteration_key
 from traceviz_dag.pipeline.derived import derive
 from traceviz_dag.tables import DerivedTable, derived_tables
 
@@ -33,7 +32,7 @@ def _derived_asset(table: DerivedTable) -> dg.AssetsDefinition:
     @told_in_a_line
     def derived(context: dg.AssetExecutionContext, traceviz: TracevizHome) -> Iterator[dg.MaterializeResult]:
         """Ask the query of the iteration, and keep what it says."""
-        run, iteration = parse_iteration_key(context.partition_key)
+        run, iteration = one_iteration(context)
         lake = traceviz.lake()
         version = made_of(context.instance, lake, run, iteration)
         written = lake.write(table.name, derive(lake, table, run, iteration), run=run, iteration=iteration)

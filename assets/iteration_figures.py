@@ -8,12 +8,11 @@ from assets.automation import FIGURES_GROUP, ITERATION_NEEDED, PICTURES_NEEDED
 from assets.conventions import CODE_VERSION, OWNERS
 from assets.figure_assets import kinds_drawn_by
 from assets.figure_metadata import KINDS, FigureConfig, data_version, figure_metadata
-from assets.partitions import iteration_partitions, table_of_iteration
+from assets.partitions import iteration_partitions, one_iteration, table_of_iteration
 from assets.reading import figures_description
 from assets.resources import TracevizHome
 from assets.step_faults import told_in_a_line
 from assets.steps import with_leads
-from traceviz_dag.lake.partition_keys import parse_iteration_key
 from traceviz_dag.pipeline.workers import default_workers
 from traceviz_dag.show.registry import tables_of
 
@@ -39,7 +38,7 @@ def _figure_asset(name: str, condition: dg.AutomationCondition[dg.AssetKey]) -> 
         # Imported here: matplotlib takes a second, and every run of every other asset would pay for it.
         from traceviz_dag.pipeline.figures import LakeSource, draw_figures, figure_tasks
 
-        run, iteration = parse_iteration_key(context.partition_key)
+        run, iteration = one_iteration(context)
         formats = config.chosen(traceviz.settings().figures)
         tasks = figure_tasks(LakeSource(traceviz.lake(), run, iteration), kinds)
         tasks = [replace(task, formats=formats, previewed=True) for task in tasks]

@@ -9,13 +9,12 @@ from assets import groups
 from assets.automation import ITERATION_NEEDED
 from assets.conventions import INVARIANTS, served_page, table_spec, written_metadata
 from assets.lineage.recorded_files import file_tags
-from assets.partitions import iteration_partitions, ranks_of_iteration
+from assets.partitions import iteration_partitions, one_iteration, ranks_of_iteration
 from assets.plotted import plotted
 from assets.resources import TracevizHome
 from assets.staleness import MADE_OF_TAG, made_of
 from assets.step_faults import refresh_catalogue, told_in_a_line
 from traceviz_dag.lake.inputs import registered
-from traceviz_dag.lake.partition_keys import parse_iteration_key
 from traceviz_dag.lake.queries import AGGREGATED_TABLES, aggregate
 from traceviz_dag.pipeline.iteration import ranks_that_break_invariants, unread_ranks
 
@@ -59,7 +58,7 @@ def iteration_assets(
 
     It fails in any case while the measures of a rank break an invariant: an average with them in it would mislead.
     """
-    run, iteration = parse_iteration_key(context.partition_key)
+    run, iteration = one_iteration(context)
     lake = traceviz.lake()
     version = made_of(context.instance, lake, run, iteration)
     unread = unread_ranks(lake, registered(traceviz.folder, context.partition_key))

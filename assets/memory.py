@@ -8,7 +8,7 @@ import xxhash
 from assets import groups
 from assets.automation import SNAPSHOTS_NEEDED
 from assets.conventions import CODE_VERSION, CODE_VERSION_TAG, table_spec, written_metadata
-from assets.partitions import iteration_partitions
+from assets.partitions import iteration_partitions, one_iteration
 from assets.raw_traces import memory_snapshots
 from assets.resources import TracevizHome
 from assets.staleness import SNAPSHOTS_TAG, latest_tags
@@ -16,7 +16,6 @@ from assets.step_faults import refresh_catalogue, told_in_a_line
 from assets.steps import lead_of
 from traceviz_dag.lake.inputs import IterationInputs, registered
 from traceviz_dag.lake.lake import Lake
-from traceviz_dag.lake.partition_keys import parse_iteration_key
 from traceviz_dag.pipeline.memory import SnapshotOutcome, memory_sources, sources_version, store_memory
 from traceviz_dag.pipeline.workers import default_workers
 from traceviz_dag.tables import MEMORY_TABLES
@@ -47,7 +46,7 @@ def memory_tables(
 
     What cannot be read costs its rank alone, and the check says why. Automation asks for it where there are snapshots.
     """
-    run, iteration = parse_iteration_key(context.partition_key)
+    run, iteration = one_iteration(context)
     lake, inputs = traceviz.lake(), registered(traceviz.folder, context.partition_key)
     sources = memory_sources(lake, inputs)
     outcomes: list[SnapshotOutcome] = []

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 
 import dagster as dg
 
+from traceviz_dag.errors import UsageError
 from traceviz_dag.lake.inputs import IterationInputs
-from traceviz_dag.lake.partition_keys import rank_key
+from traceviz_dag.lake.partition_keys import parse_iteration_key, rank_key
 from traceviz_dag.tables import BY_RANK, MEMORY_TABLES, all_tables
 
 iteration_partitions = dg.DynamicPartitionsDefinition(name="iteration")
@@ -16,6 +17,21 @@ rank_trace_partitions = dg.MultiPartitionsDefinition({"iteration": iteration_par
 
 ranks_of_iteration = dg.MultiToSingleDimensionPartitionMapping("iteration")
 """An iteration depends on all its ranks, and a rank on its iteration."""
+
+
+def one_iteration(context: dg.AssetExecutionContext) -> tuple[str, int]:
+    """(run, iteration) of a run that makes what has a partition for each iteration.
+
+    Raises:
+        UsageError: the run is over a range of them, as nobody but a caller by hand asks for.
+    """
+    if not context.has_partition_key:
+        keys = context.partition_keys
+        raise UsageError(
+            f"a run makes one iteration, not {len(keys)} ({keys[0]} to {keys[-1]}): choose them in the dialog "
+            "Materialize, which launches a run for each"
+        )
+    return parse_iteration_key(context.partition_key)
 
 
 def is_by_rank(table: str) -> bool:

@@ -6,12 +6,11 @@ import dagster as dg
 
 from assets.automation import FIGURES_GROUP, ITERATION_NEEDED
 from assets.conventions import CODE_VERSION, OWNERS
-from assets.partitions import iteration_partitions, table_of_iteration
+from assets.partitions import iteration_partitions, one_iteration, table_of_iteration
 from assets.resources import TracevizHome
 from assets.step_faults import told_in_a_line
 from assets.steps import with_leads
 from traceviz_dag.lake.digests import digest_of
-from traceviz_dag.lake.partition_keys import parse_iteration_key
 
 _TABLES = ("kernels", "microbatches", "topology", "rank_clocks", "path_segments")
 
@@ -35,7 +34,7 @@ def perfetto_trace(context: dg.AssetExecutionContext, traceviz: TracevizHome) ->
     from traceviz_dag.pipeline.figures import LakeSource
     from traceviz_dag.pipeline.perfetto_export import export_iteration
 
-    run, iteration = parse_iteration_key(context.partition_key)
+    run, iteration = one_iteration(context)
     written = export_iteration(LakeSource(traceviz.lake(), run, iteration))
     command = f"traceviz perfetto open {shlex.quote(str(written.path))}"
     return dg.MaterializeResult(

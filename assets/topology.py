@@ -10,14 +10,13 @@ from assets import groups
 from assets.automation import TOPOLOGY_NEEDED
 from assets.conventions import table_spec, written_metadata
 from assets.lineage.recorded_files import file_tags
-from assets.partitions import iteration_partitions, ranks_of_iteration
+from assets.partitions import iteration_partitions, one_iteration, ranks_of_iteration
 from assets.raw_traces import raw_traces, topology_files
 from assets.resources import TracevizHome
 from assets.step_faults import refresh_catalogue, told_in_a_line
 from traceviz_dag.classify.topology.unite import topology_tables
 from traceviz_dag.lake.digests import digest_of
 from traceviz_dag.lake.inputs import IterationInputs, registered
-from traceviz_dag.lake.partition_keys import parse_iteration_key
 from traceviz_dag.pipeline.iteration import read_topology
 from traceviz_dag.tables import TOPOLOGY_TABLES
 
@@ -54,7 +53,7 @@ def topology_assets(
     context: dg.AssetExecutionContext, traceviz: TracevizHome
 ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:
     """Read all headers of the iteration and the text file, unite them, and write both tables."""
-    run, iteration = parse_iteration_key(context.partition_key)
+    run, iteration = one_iteration(context)
     inputs = registered(traceviz.folder, context.partition_key)
     # Before anything is read: what changes meanwhile makes the tables stale.
     version = inputs_version(inputs)

@@ -10,6 +10,7 @@ import pytest
 
 from assets.across_ranks import GATE, MATCHED, SOLVED, across_ranks_assets
 from assets.conventions import INVARIANTS
+from assets.iteration_figures import iteration_figures
 from assets.resources import TracevizHome
 from tests.analyze.across_ranks import SMALL
 from traceviz_dag.lake.inputs import IterationInputs, register
@@ -131,3 +132,14 @@ def test_without_a_rank_its_peers_are_measured_and_the_checks_say_what_is_missin
     assert all(passed[asset, INVARIANTS] for asset in ("collectives", "pipelines", "periods"))
     pipelines = open_lake(folder).table("pipelines", inputs.run, inputs.iteration).df()
     assert pipelines.refusal.notna().tolist() == [False, False, True]
+
+
+def test_a_run_over_several_iterations_is_refused_with_what_to_do():
+    instance = dg.DagsterInstance.ephemeral()
+    instance.add_dynamic_partitions("iteration", ["job@1", "job@2"])
+    ends = {"dagster/asset_partition_range_start": "job@1", "dagster/asset_partition_range_end": "job@2"}
+    for asset in (across_ranks_assets, *iteration_figures):
+        resources = {"traceviz": TracevizHome(home="nowhere")}
+        result = dg.materialize([asset], instance=instance, resources=resources, tags=ends, raise_on_error=False)
+        (failure,) = (event for event in result.all_events if event.is_step_failure)
+        assert "not 2 (job@1 to job@2): choose them in the dialog" in str(failure.event_specific_data)
