@@ -5,7 +5,7 @@ CAPTURE_VENV ?= .venv-capture
 BIN := $(VENV)/bin
 HOME_FOLDER ?= traceviz_home
 
-.PHONY: help setup demo dev test lint types imports dependencies check release-check lock clean capture-environment
+.PHONY: help setup demo dev test lint types imports scripts dependencies check release-check lock clean capture-environment
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -37,13 +37,16 @@ types: setup ## type checker
 imports: setup ## the rules on which module may import which
 	$(BIN)/lint-imports
 
+scripts: setup ## types, lint and layout of the report's own scripts (installs the tools with npm)
+	$(BIN)/python .ci/page/check.py
+
 dependencies: setup ## licences and known vulnerabilities of the locked packages
 	$(BIN)/python .ci/dependencies.py
 
 release-check: check ## what a release needs besides the tests
 	$(BIN)/python .ci/dependencies.py --release
 
-check: lint types imports dependencies ## everything but the tests
+check: lint types imports scripts dependencies ## everything but the tests
 	$(BIN)/dagster definitions validate -w workspace.yaml
 
 capture-environment: ## torch and Megatron-core for the tests of the capture plugin in real training
@@ -54,4 +57,4 @@ lock: ## pin the dependencies anew (needs uv)
 		pyproject.toml --group dev --group build -o requirements.lock
 
 clean: ## remove what was built
-	rm -rf $(VENV) $(CAPTURE_VENV) dist build .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(CAPTURE_VENV) .ci/page/node_modules dist build .mypy_cache .ruff_cache .hypothesis

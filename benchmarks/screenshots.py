@@ -119,7 +119,22 @@ def shoot_dagster(page: Page, home: Path) -> None:
         save(page, "dagster_table")
 
 
-SHOTS: dict[str, Callable[[Page, Path], None]] = {"serve": shoot_serve, "dagster": shoot_dagster}
+def shoot_report(page: Page, home: Path) -> None:
+    """The first screen and the timeline of the report of the demo's last iteration."""
+    reports = sorted((home / "reports" / "demo").glob("*.html"))
+    page.goto(reports[-1].as_uri())
+    page.wait_for_selector("body[data-ready=yes]")
+    save(page, "report_overview")
+    page.click("#tab-timeline")
+    page.wait_for_timeout(500)
+    save(page, "report_timeline")
+
+
+SHOTS: dict[str, Callable[[Page, Path], None]] = {
+    "serve": shoot_serve,
+    "dagster": shoot_dagster,
+    "report": shoot_report,
+}
 
 
 def main() -> None:

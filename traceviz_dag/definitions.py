@@ -16,6 +16,7 @@ from assets.perfetto_traces import perfetto_trace
 from assets.rank_figures import rank_figures
 from assets.rank_tables import rank_tables
 from assets.raw_traces import classification_rules, memory_snapshots, raw_traces, topology_files
+from assets.report import report
 from assets.resources import TracevizHome
 from assets.retention import retention
 from assets.topology import topology_assets
@@ -31,7 +32,7 @@ ASSETS: tuple[dg.AssetsDefinition | dg.SourceAsset, ...] = (
     *(topology_assets, rank_tables, iteration_assets, across_ranks_assets, nightly_gate),
     *derived_assets,
     memory_tables,
-    *(rank_figures, *iteration_figures, perfetto_trace, retention, nsys_profile),
+    *(rank_figures, *iteration_figures, perfetto_trace, report, retention, nsys_profile),
 )
 
 _HOME = TracevizHome()

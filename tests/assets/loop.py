@@ -29,7 +29,7 @@ PROFILE_ASSETS = ("nvtx_ranges",)
 COMPUTED = (*TOPOLOGY_ASSETS, *RANK_ASSETS, *ITERATION_ASSETS)
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
-PICTURES = ("pipeline_figures", "replica_figures", "across_ranks_figures", "perfetto_trace")
+PICTURES = ("pipeline_figures", "replica_figures", "across_ranks_figures", "perfetto_trace", "report")
 FIGURE_ASSETS = (*PICTURES, "rank_figures")
 
 Partitions = set[tuple[str, str]]

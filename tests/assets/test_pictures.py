@@ -9,7 +9,7 @@ from dagster._core.definitions.data_version import CachingStaleStatusResolver
 from dagster._core.loader import LoadingContextForTest
 from typer.testing import CliRunner
 
-from tests.assets.loop import Loop, of_figures, of_iterations, of_ranks, of_topology
+from tests.assets.loop import FIGURE_ASSETS, Loop, of_figures, of_iterations, of_ranks, of_topology
 from tests.small_run import rank_file, write_run
 from traceviz_dag.commands.main import app
 from traceviz_dag.definitions import defs
@@ -58,7 +58,7 @@ def test_of_a_changed_rank_only_its_own_figures_and_those_of_the_iteration_are_d
     rank_file(2, 4, scale=3).write(drawn.root / "job/iteration_7/rank_0002_iter_7.pt.trace.json")
     drawn.settle()
     drawn.automate()
-    figures = {(asset, partition) for asset, partition in drawn.news() if "figures" in asset or "perfetto" in asset}
+    figures = {(asset, partition) for asset, partition in drawn.news() if asset in FIGURE_ASSETS}
     assert figures == of_figures("job@7", 2)
 
 

@@ -24,7 +24,7 @@ from tests.end_to_end.daemon import (
 )
 from traceviz_dag.orchestration.instance import open_instance
 
-PICTURES = ("pipeline_figures", "replica_figures", "across_ranks_figures", "perfetto_trace")
+PICTURES = ("pipeline_figures", "replica_figures", "across_ranks_figures", "perfetto_trace", "report")
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from traceviz_dag.system.semaphores import remove_orphaned_semaphores
 BAD_INPUT = 2
 
 _COMMANDS = (
-    *("demo", "simulate", "analyze", "classify", "batch", "aggregate", "figures"),
+    *("demo", "simulate", "analyze", "classify", "batch", "aggregate", "figures", "report"),
     *("iterations", "topology", "overlap", "clocks", "waits", "pipelines", "periods"),
     *("critical-path", "what-if", "findings", "statement", "gate"),
     *("accuracy", "sql", "serve", "dev", "doctor", "capture"),

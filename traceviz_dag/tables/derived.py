@@ -60,7 +60,7 @@ NAMES_IN_USE = (
     *("kernels_aligned", "path_profiles", "raw_traces", "topology_files", "classification_rules"),
     *("nsys_profile", "memory_snapshots", "retention"),
     *("rank_figures", "pipeline_figures", "replica_figures", "across_ranks_figures", "memory_figures"),
-    "perfetto_trace",
+    *("perfetto_trace", "report"),
 )
 """Views of the catalogue and assets that are no tables: a table of their name could not be beside them."""
 

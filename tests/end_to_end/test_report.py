@@ -1,0 +1,227 @@
+"""The report in Chromium, opened from disk with the network off: numbers, timeline, keys, links, dark, print."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.commands.jobs import home_of
+from traceviz_dag.analyze.overlap import window_overlap
+from traceviz_dag.lake.lake import Lake, open_lake
+from traceviz_dag.pipeline.report import write_report
+
+AXE = Path(__file__).parents[2] / ".ci/page/node_modules/axe-core/axe.min.js"
+
+
+@pytest.fixture(scope="module")
+def place() -> tuple[Lake, str, int]:
+    lake = open_lake(home_of("slow_rank"))
+    (part,) = lake.partitions("topology")
+    return lake, part.run, part.iteration
+
+
+@pytest.fixture(scope="module")
+def file(place, tmp_path_factory) -> Path:
+    return write_report(*place, tmp_path_factory.mktemp("report") / "job.html")
+
+
+class Shown:
+    """A page, and what went wrong on it."""
+
+    def __init__(self, browser: Any, file: Path, fragment: str = "", **context: Any) -> None:
+        self.context = browser.new_context(offline=True, viewport={"width": 1280, "height": 800}, **context)
+        self.page = self.context.new_page()
+        self.faults: list[str] = []
+        self.requests: list[str] = []
+        self.page.on("pageerror", lambda error: self.faults.append(str(error)))
+        self.page.on("console", lambda message: self.faults.append(message.text))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.goto(file.as_uri() + fragment)
+        self.page.wait_for_selector("body[data-ready=yes]")
+
+    def look(self) -> tuple[float, float]:
+        return tuple(self.page.evaluate("[traceviz.timeline.looking.from, traceviz.timeline.looking.to]"))
+
+    def pixels(self) -> int:
+        """How many colours the canvas shows."""
+        return self.page.evaluate(
+            "(() => { const c = traceviz.timeline.canvas, p = new Uint32Array(c.getContext('2d').getImageData(0, 0, "
+            "c.width, c.height).data.buffer); return new Set(p).size; })()"
+        )
+
+    def settle(self) -> None:
+        self.page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
+@pytest.fixture
+def shown(browser: Any, file: Path) -> Iterator[Shown]:
+    found = Shown(browser, file, "#part=timeline")
+    yield found
+    assert found.faults == []
+    assert [url for url in found.requests if not url.startswith(("file:", "data:", "blob:"))] == []
+    found.context.close()
+
+
+def test_windows_are_measured_as_the_command_does(shown: Shown, place) -> None:
+    lake, run, iteration = place
+    draw = random.Random(5)
+    shown.settle()
+    for rank in shown.page.evaluate("traceviz.model.ranks.map((rank) => rank.rank)"):
+        kernels = lake.table("kernels", run, iteration, rank).arrow()
+        starts = kernels["start_ns"].to_pylist()
+        low, high = min(starts), max(starts)
+        for _ in range(6):
+            start = draw.randint(low, high)
+            end = start + draw.choice([1, 1_000, 77_777, 3_000_000, high - low])
+            row = next(
+                row for row in window_overlap(kernels, "clip", start, end).to_pylist() if row["dimension"] == "all"
+            )
+            got = shown.page.evaluate(
+                "([rank, start, end]) => { const r = traceviz.model.byRank.get(rank); const at = (t) => "
+                "Number(BigInt(t) - r.firstNs); const { dimensions, kernels, ...rest } = "
+                "traceviz.measured(traceviz.model, r, at(start), at(end)); return rest; }",
+                [rank, str(start), str(end)],
+            )
+            names = ("compute", "communication", "hidden", "exposed", "memory", "idle")
+            assert {name: got[name] for name in names} == {name: row[f"{name}_ns"] for name in names}, (start, end)
+
+
+def test_keys_move_zoom_undo_and_reach_everything(shown: Shown) -> None:
+    page = shown.page
+    page.focus("#timeline-canvas")
+    whole = shown.look()
+    page.keyboard.press("w")
+    zoomed = shown.look()
+    assert zoomed[1] - zoomed[0] == pytest.approx((whole[1] - whole[0]) * 0.7, rel=1e-6)
+    page.keyboard.press("ArrowRight")
+    assert shown.look()[0] > zoomed[0]
+    page.keyboard.press("u")
+    assert shown.look() == zoomed
+    page.keyboard.press("u")
+    assert shown.look() == whole
+    page.keyboard.press("U")
+    assert shown.look() == zoomed
+    page.keyboard.press("0")
+    assert shown.look() == whole
+    page.keyboard.press("Tab")
+    first = page.inner_text("#details h3")
+    assert "micro-batch" in first
+    page.keyboard.press("Tab")
+    assert page.inner_text("#details h3") != first
+    page.keyboard.press("z")
+    assert shown.look()[1] - shown.look()[0] < (whole[1] - whole[0]) / 2
+    page.keyboard.press("g")
+    assert "gap without computation" in page.inner_text("#details h3")
+    page.keyboard.press("m")
+    assert "Window of" in page.inner_text("#details h3")
+    assert "traceviz overlap --run" in page.inner_text("#details code")
+    page.keyboard.press("c")
+    assert page.get_attribute("#path-button", "aria-pressed") == "true"
+    page.keyboard.press("?")
+    assert page.locator("#help[open] kbd").count() > 20
+    page.keyboard.press("Escape")
+    assert page.locator("dialog[open]").count() == 0
+    page.keyboard.press("f")
+    assert page.is_visible("#part-findings")
+    page.keyboard.press("t")
+    assert page.is_visible("#part-timeline")
+
+
+def test_search_filter_hover_and_click(shown: Shown, place) -> None:
+    lake, run, iteration = place
+    (name,) = lake.query(
+        "SELECT mode(name) AS name FROM kernels WHERE run = $run AND iteration = $iteration AND kind = 'communication'",
+        {"run": run, "iteration": iteration},
+    ).to_pylist()
+    count = lake.query(
+        "SELECT count(*) AS n FROM kernels WHERE run = $run AND iteration = $iteration AND contains(name, $name)",
+        {"run": run, "iteration": iteration, **name},
+    ).to_pylist()[0]["n"]
+    page = shown.page
+    page.keyboard.press("/")
+    page.keyboard.type(name["name"])
+    assert page.inner_text("#matches") == f"{count:,} found"
+    page.keyboard.press("Enter")
+    assert page.inner_text("#matches") == f"1 of {count:,}"
+    shown.settle()
+    assert name["name"] in page.inner_text("#details")
+    assert "told by" in page.inner_text("#details")
+    sql = page.inner_text("#details code")
+    (row,) = lake.query(sql).to_pylist()
+    assert row["name"] == name["name"]
+    page.keyboard.press("Escape")
+    page.keyboard.press("Escape")
+    box = page.locator("#timeline-canvas").bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + 60)
+    page.mouse.wheel(0, -2000)
+    shown.settle()
+    page.uncheck("#filters input >> nth=0")
+    left = page.evaluate(
+        "(() => { const { model, timeline } = traceviz, rank = model.ranks[0]; return timeline.rows.lanesOf(rank)"
+        ".flatMap(({ lane }) => [...lane.chosen]).filter((k) => model.category[rank.signature[k]] === 0).length; })()"
+    )
+    assert left == 0
+
+
+def test_a_link_shows_the_same(browser: Any, file: Path, shown: Shown) -> None:
+    shown.page.focus("#timeline-canvas")
+    shown.page.keyboard.press("w")
+    shown.page.keyboard.press("w")
+    shown.page.evaluate("traceviz.timeline.fold(traceviz.timeline.rows.rows.find((row) => row.rank?.rank === 2))")
+    shown.settle()
+    shown.page.wait_for_timeout(300)
+    fragment = shown.page.evaluate("location.hash")
+    other = Shown(browser, file, fragment)
+    assert other.look() == pytest.approx(shown.look(), abs=1)
+    assert other.page.evaluate("[...traceviz.timeline.rows.open]") == [2]
+    assert other.page.is_visible("#part-timeline")
+    assert other.faults == []
+    other.context.close()
+
+
+def test_numbers_lead_to_their_rows_and_query(browser: Any, file: Path, place) -> None:
+    shown = Shown(browser, file)
+    page = shown.page
+    assert page.is_visible("#part-overview")
+    page.click("#part-overview .step .fact >> nth=0")
+    assert page.locator("dialog[open] table tbody tr").count() == 1
+    sql = page.inner_text("dialog[open] code")
+    assert place[0].query(sql).num_rows == 1
+    page.keyboard.press("Escape")
+    page.click("#tab-findings")
+    page.click("#part-findings [data-rank] >> nth=0")
+    assert page.is_visible("#part-timeline")
+    assert page.evaluate("traceviz.timeline.rows.open.size") == 1
+    assert shown.faults == []
+    shown.context.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_is_drawn_and_accessible_light_and_dark(browser: Any, file: Path, scheme: str) -> None:
+    shown = Shown(browser, file, "#part=timeline", color_scheme=scheme)
+    shown.settle()
+    assert shown.pixels() > 20
+    if AXE.is_file():
+        shown.page.evaluate(AXE.read_text())
+        for part in shown.page.evaluate("[...document.querySelectorAll('[role=tab]')].map((tab) => tab.dataset.part)"):
+            shown.page.click(f"#tab-{part}")
+            found = shown.page.evaluate("axe.run()")
+            grave = [each for each in found["violations"] if each["impact"] in ("serious", "critical")]
+            told = [(each["id"], [node["html"][:200] for node in each["nodes"]][:3]) for each in grave]
+            assert not told, json.dumps(told, indent=1)
+    shown.context.close()
+
+
+def test_it_prints_every_part(browser: Any, file: Path) -> None:
+    shown = Shown(browser, file)
+    shown.page.emulate_media(media="print")
+    for part in shown.page.locator("[role=tabpanel]").all():
+        assert part.is_visible()
+    assert not shown.page.is_visible("[role=tablist]")
+    assert len(shown.page.pdf()) > 20_000
+    shown.context.close()

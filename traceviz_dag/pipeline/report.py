@@ -1,0 +1,55 @@
+"""The report of an iteration, from the lake to a file: ``HOME/reports/RUN/ITERATION.html`` unless a path is given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from traceviz_dag.lake.inputs import registered_if_any
+from traceviz_dag.lake.lake import Lake
+from traceviz_dag.lake.partition_keys import iteration_key
+from traceviz_dag.lake.partitions import escape
+from traceviz_dag.pipeline.completeness import stored_completeness
+from traceviz_dag.pipeline.figures import LakeSource
+from traceviz_dag.show.report.report import report_page
+from traceviz_dag.show.report.timeline import MOST_KERNELS
+from traceviz_dag.system.whole_files import write_atomically
+from traceviz_dag.vocabulary import REPORTS_FOLDER
+
+
+@dataclass(frozen=True, slots=True)
+class StoredReportSource(LakeSource):
+    """The tables of one iteration in the lake, and answers to queries."""
+
+    def ask(self, sql: str) -> pa.Table:
+        """The rows of a query about the iteration, with ``$run`` and ``$iteration`` bound."""
+        return self.lake.query_iteration(sql, run=self.run, iteration=self.iteration)
+
+    def ask_run(self, sql: str) -> pa.Table:
+        """The rows of a query about all iterations of the run, with ``$run`` bound."""
+        return self.lake.query(sql, {"run": self.run})
+
+
+def report_path(home: Path, run: str, iteration: int) -> Path:
+    """HOME/reports/RUN/ITERATION.html, the run's name escaped as in the lake."""
+    return home / REPORTS_FOLDER / escape(run) / f"{iteration}.html"
+
+
+def write_report(
+    lake: Lake, run: str, iteration: int, path: Path | None = None, most_kernels: int = MOST_KERNELS
+) -> Path:
+    """Write the report of an iteration; returns its file.
+
+    Args:
+        path: by default where the home keeps reports.
+        most_kernels: that its timeline carries.
+    """
+    inputs = registered_if_any(lake.home, iteration_key(run, iteration))
+    completeness = stored_completeness(lake, run, iteration, inputs)
+    page = report_page(StoredReportSource(lake, run, iteration), mark=completeness.mark, most_kernels=most_kernels)
+    path = path or report_path(lake.home, run, iteration)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, page.encode())
+    return path

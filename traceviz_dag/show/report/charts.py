@@ -1,0 +1,148 @@
+"""Charts as inline SVG: rows of stacked bars, a line over iterations, a map of pairs. Colours never speak alone.
+
+Widths are in a unit of the chart's own and scale with the page; every piece has a title that a mouse and a screen
+reader find, and stands beside a table of the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from traceviz_dag.printable import printable
+from traceviz_dag.show.page.facts import duration
+from traceviz_dag.show.page.palette import text_on
+
+_WIDTH, _LABEL, _ROW = 1000, 190, 26
+_LETTER = 6.4
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A piece of a bar.
+
+    Attributes:
+        ns: its length; pieces of no length are not drawn.
+        name: in the legend and its title.
+    """
+
+    name: str
+    ns: float
+    colour: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A row: its label, its pieces from left to right, and words at its end."""
+
+    label: str
+    pieces: Sequence[Piece]
+    end: str = ""
+
+
+def stacked_bars(title: str, bars: Sequence[Bar], whole: float | None = None) -> Markup:
+    """Rows of pieces that lie one behind the other, on one scale from 0.
+
+    Args:
+        whole: what the full width stands for; by default the longest row.
+    """
+    longest = whole or max((sum(max(piece.ns, 0) for piece in bar.pieces) for bar in bars), default=0) or 1
+    room = _WIDTH - _LABEL - (150 if any(bar.end for bar in bars) else 10)
+    drawn = Markup("").join(_bar(bar, place, longest, room) for place, bar in enumerate(bars))
+    return _svg(title, len(bars) * _ROW + 4, drawn)
+
+
+def _bar(bar: Bar, place: int, longest: float, room: float) -> Markup:
+    top = place * _ROW + 3
+    parts = [
+        Markup('<text x="{}" y="{}" class="label" text-anchor="end">{}</text>').format(
+            _LABEL - 8, top + 15, _cut(bar.label, _LABEL - 12)
+        )
+    ]
+    left = float(_LABEL)
+    for piece in bar.pieces:
+        if piece.ns <= 0:
+            continue
+        width = piece.ns / longest * room
+        told = f"{piece.name}: {duration(piece.ns)}"
+        inside = f"{duration(piece.ns)}" if width > len(duration(piece.ns)) * _LETTER + 8 else ""
+        parts.append(
+            Markup('<g><title>{}</title><rect x="{:.2f}" y="{}" width="{:.2f}" height="{}" fill="{}"/>{}</g>').format(
+                told,
+                left,
+                top,
+                max(width, 0.4),
+                _ROW - 6,
+                piece.colour,
+                Markup('<text x="{:.1f}" y="{}" class="inside" fill="{}">{}</text>').format(
+                    left + 4, top + 14, text_on(piece.colour), inside
+                )
+                if inside
+                else "",
+            )
+        )
+        left += width
+    if bar.end:
+        parts.append(Markup('<text x="{:.1f}" y="{}" class="label">{}</text>').format(left + 6, top + 15, bar.end))
+    return Markup("").join(parts)
+
+
+def legend(entries: Mapping[str, str]) -> Markup:
+    """Names with their colours."""
+    return Markup('<p class="legend">{}</p>').format(
+        Markup("").join(Markup("<span>{} {}</span>").format(swatch(colour), name) for name, colour in entries.items())
+    )
+
+
+def swatch(colour: str) -> Markup:
+    """A small square of a colour."""
+    square = Markup('<svg width="12" height="12" aria-hidden="true"><rect width="12" height="12" fill="{}"/></svg>')
+    return square.format(colour)
+
+
+def trend(title: str, points: Sequence[tuple[int, float]], chosen: int) -> Markup:
+    """A line over iterations with the chosen one marked; points are (iteration, ns)."""
+    if len(points) < 2:
+        return Markup("")
+    first, last = points[0][0], points[-1][0]
+    low, high = 0.0, max(value for _, value in points) * 1.1 or 1
+    height = 120
+
+    def place(iteration: int, value: float) -> tuple[float, float]:
+        x = 60 + (iteration - first) / max(last - first, 1) * (_WIDTH - 130)
+        return x, height - 24 - (value - low) / (high - low) * (height - 40)
+
+    line = " ".join(f"{x:.1f},{y:.1f}" for x, y in (place(*point) for point in points))
+    dots = Markup("").join(
+        Markup('<circle cx="{:.1f}" cy="{:.1f}" r="{}" class="{}"><title>{}</title></circle>').format(
+            *place(*point),
+            5 if point[0] == chosen else 2.5,
+            "chosen" if point[0] == chosen else "point",
+            f"iteration {point[0]}: {duration(point[1])}",
+        )
+        for point in points
+    )
+    ends = Markup('<text x="60" y="{0}" class="label" text-anchor="middle">{1}</text>').format(height - 6, first)
+    ends += Markup('<text x="{2}" y="{0}" class="label" text-anchor="middle">{1}</text>').format(
+        height - 6, last, _WIDTH - 70
+    )
+    x, y = place(*next(point for point in points if point[0] == chosen))
+    value = dict(points)[chosen]
+    ends += Markup('<text x="{:.1f}" y="{:.1f}" class="label" text-anchor="middle">{}</text>').format(
+        x, y - 10, duration(value)
+    )
+    base = Markup('<line x1="40" x2="{1}" y1="{0}" y2="{0}" class="rule"/>').format(height - 24, _WIDTH - 50)
+    return _svg(title, height, base + Markup('<polyline points="{}" class="line"/>').format(line) + dots + ends)
+
+
+def _svg(title: str, height: float, content: Markup) -> Markup:
+    return Markup(
+        '<svg class="chart" viewBox="0 0 {} {:.0f}" role="img" aria-label="{}" preserveAspectRatio="xMinYMin">{}</svg>'
+    ).format(_WIDTH, height, printable(title), content)
+
+
+def _cut(text: str, room: float) -> str:
+    most = int(room / _LETTER)
+    return text if len(text) <= most else text[: most - 1] + "…"

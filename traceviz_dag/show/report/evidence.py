@@ -1,0 +1,106 @@
+"""Numbers of a page with the query and the rows that they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import pyarrow as pa
+from markupsafe import Markup, escape
+
+from traceviz_dag.lake.catalogue import quoted_text
+from traceviz_dag.printable import printable
+from traceviz_dag.show.source import TableSource
+
+MOST_ROWS = 40
+"""Rows that a page shows of a query; the query itself gives all."""
+
+
+class ReportSource(TableSource, Protocol):
+    """The tables of one iteration, and answers to queries about it."""
+
+    def ask(self, sql: str) -> pa.Table:
+        """The rows of a query, with ``$run`` and ``$iteration`` bound."""
+
+    def ask_run(self, sql: str) -> pa.Table:
+        """The same over all iterations of the run."""
+
+
+@dataclass(slots=True)
+class Book:
+    """The evidence of a page, as it is written.
+
+    Attributes:
+        entries: per entry its title, its query as one can paste it, and its rows.
+    """
+
+    source: ReportSource
+    entries: list[tuple[str, str, pa.Table]] = field(default_factory=list)
+
+    def ask(self, title: str, sql: str) -> Asked:
+        """Ask the iteration; numbers of the answer can be shown with what they rest on."""
+        return self._asked(title, sql, self.source.ask(sql))
+
+    def ask_run(self, title: str, sql: str) -> Asked:
+        """Ask all iterations of the run."""
+        return self._asked(title, sql, self.source.ask_run(sql))
+
+    def quote(self, title: str, sql: str) -> str:
+        """Keep a query that somebody else wrote, with its rows; returns its name on the page."""
+        return self._asked(title, sql, self.source.ask(sql)).name
+
+    def _asked(self, title: str, sql: str, rows: pa.Table) -> Asked:
+        bound = sql.replace("$run", quoted_text(self.source.run)).replace("$iteration", str(self.source.iteration))
+        self.entries.append((title, bound.strip(), rows.slice(0, MOST_ROWS)))
+        return Asked(f"evidence-{len(self.entries) - 1}", rows.to_pylist(), rows.num_rows)
+
+    def markup(self) -> Markup:
+        """All entries, each a template that the page's script shows when somebody asks for it."""
+        return Markup("").join(
+            Markup('<template id="evidence-{}"><h2>{}</h2>{}{}<pre class="query">{}</pre></template>').format(
+                number, title, rows_table(rows), _left_out(rows), sql
+            )
+            for number, (title, sql, rows) in enumerate(self.entries)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Rows of a query, and the name of its evidence on the page."""
+
+    name: str
+    rows: Sequence[Mapping[str, Any]]
+    count: int
+
+    def fact(self, text: str) -> Markup:
+        """A number, or a few words with one, that leads to its rows and its query."""
+        return Markup('<a href="#" class="fact" data-evidence="{}">{}</a>').format(self.name, printable(text))
+
+
+def rows_table(table: pa.Table) -> Markup:
+    """Rows as a table, with the names of their columns."""
+    head = Markup("").join(Markup('<th scope="col">{}</th>').format(name) for name in table.column_names)
+    body = Markup("").join(
+        Markup("<tr>{}</tr>").format(
+            Markup("").join(Markup("<td>{}</td>").format(_cell(value)) for value in row.values())
+        )
+        for row in table.to_pylist()
+    )
+    return Markup('<div class="scroll"><table><thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>').format(
+        head, body
+    )
+
+
+def _left_out(table: pa.Table) -> Markup:
+    return (
+        Markup("<p class=quiet>The first {} rows.</p>").format(MOST_ROWS) if table.num_rows == MOST_ROWS else Markup("")
+    )
+
+
+def _cell(value: object) -> Markup:
+    if value is None:
+        return Markup('<span class="quiet">NULL</span>')
+    if isinstance(value, int) and not isinstance(value, bool):
+        return escape(f"{value:,}")
+    return escape(printable(str(value)))

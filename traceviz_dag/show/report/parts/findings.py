@@ -1,0 +1,90 @@
+"""What is wrong with the step: every finding with its gain, its culprit, what to do, and its evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from markupsafe import Markup
+
+from traceviz_dag.printable import printable
+from traceviz_dag.show.page.facts import duration, share
+from traceviz_dag.show.report.parts.part import Part, Told, paragraph, section
+from traceviz_dag.vocabulary import Severity
+
+_SECTIONS = (
+    (Severity.FINDING, "Findings"),
+    (Severity.NOTE, "Notes: gains of less than 1 % of the step, or perhaps of nothing, or not predicted"),
+    (Severity.NOT_LOOKED_AT, "Not judged"),
+)
+
+
+def findings(told: Told) -> Markup | None:
+    """The part."""
+    parts = []
+    number = 0
+    for severity, title in _SECTIONS:
+        rows = [row for row in told.findings if row["severity"] == severity]
+        cards = []
+        for row in rows:
+            number += 1
+            cards.append(finding_card(told, row, number, whole=True))
+        if cards:
+            parts.append(section(title, Markup('<div class="cards">{}</div>').format(Markup("").join(cards))))
+    if not parts:
+        return None
+    return paragraph(
+        "Faults first, then opportunities, by what mending them gains. Gains do not add up.", quiet=True
+    ) + Markup("").join(parts)
+
+
+def finding_card(told: Told, row: Mapping[str, Any], number: int, *, whole: bool = False) -> Markup:
+    """One finding.
+
+    Args:
+        number: its place among those that are shown.
+        whole: with what to do about it.
+    """
+    evidence = Markup("")
+    if row["evidence_sql"]:
+        name = told.book.quote(printable(row["statement"]), row["evidence_sql"])
+        evidence = Markup('<button type="button" class="chip" data-evidence="{}">rows and SQL</button>').format(name)
+    place = Markup("")
+    if row["rank"] is not None:
+        place = Markup(
+            '<a href="#part=timeline&amp;rank={0}" class="chip" data-rank="{0}" data-finding="{1}">'
+            "rank {0} in the timeline</a>"
+        ).format(row["rank"], row["finding"])
+    remedy = told.remedies.get(row["rule"], "") if whole and row["severity"] == Severity.FINDING else ""
+    return Markup(
+        '<article class="card {}" tabindex="0"><header><b>{}. {}</b> '
+        '<span class="quiet">{}</span><span class="gain">{}</span></header>'
+        "<p>{}</p>{}<footer>{}{}</footer></article>"
+    ).format(
+        row["severity"],
+        number,
+        row["rule"].replace("_", " "),
+        row["class"],
+        _gain(row),
+        printable(row["statement"]),
+        Markup('<p class="remedy">{}</p>').format(remedy) if remedy else "",
+        place,
+        evidence,
+    )
+
+
+def _gain(row: Mapping[str, Any]) -> str:
+    if row["severity"] == Severity.NOT_LOOKED_AT:
+        return ""
+    if row["gain_ns"] is None:
+        return "gain not predicted"
+    of_step = f", {share(row['gain_ns'], row['step_ns'])} of the step" if row["step_ns"] else ""
+    bar = (
+        f" ({duration(row['gain_low_ns'])} to {duration(row['gain_high_ns'])})"
+        if row["gain_low_ns"] is not None
+        else ""
+    )
+    return f"gains {duration(row['gain_ns'])}{bar}{of_step}"
+
+
+PART = Part("findings", "Findings", ("findings",), findings)

@@ -1,0 +1,146 @@
+"""The first screen: what was measured, what the step was spent on, the first findings, and how steps went before."""
+
+from __future__ import annotations
+
+from markupsafe import Markup
+
+from traceviz_dag.printable import printable
+from traceviz_dag.show.page import palette
+from traceviz_dag.show.page.facts import duration, ranks_named, share
+from traceviz_dag.show.report.charts import Bar, Piece, legend, stacked_bars, trend
+from traceviz_dag.show.report.evidence import Asked
+from traceviz_dag.show.report.parts.findings import finding_card
+from traceviz_dag.show.report.parts.part import Part, Told, paragraph, section
+from traceviz_dag.vocabulary import Severity
+
+FIRST = 3
+"""Findings on the first screen."""
+
+MEASURED_SQL = """
+SELECT ranks, expected_ranks, failed_ranks, partial_ranks, missing_ranks, device_name, backend,
+    has_stacks, has_shapes, has_groups
+FROM runs WHERE run = $run AND iteration = $iteration
+"""
+
+STEP_SQL = """
+WITH measured AS (
+    SELECT *, window_end_ns - window_start_ns AS window_ns,
+        count(*) FILTER (window_name = 'step') OVER (PARTITION BY rank, device) > 0 AS has_steps
+    FROM overlap
+    WHERE run = $run AND iteration = $iteration AND dimension = 'all' AND window_name IN ('step', 'kernels')
+        AND list_contains((SELECT covered_ranks FROM iterations WHERE run = $run AND iteration = $iteration), rank)
+    QUALIFY (window_name = 'step') = has_steps
+), each AS (
+    SELECT rank, any_value(has_steps) AS has_steps, max(window_ns) AS longest_ns, avg(window_ns) AS window_ns,
+        avg(compute_ns - hidden_ns) AS computation_alone_ns, avg(hidden_ns) AS hidden_ns,
+        avg(exposed_ns) AS exposed_ns,
+        avg(busy_ns - compute_ns - exposed_ns) AS memory_alone_ns, avg(idle_ns) AS idle_ns
+    FROM measured GROUP BY rank
+)
+SELECT count(*) AS ranks, bool_and(has_steps) AS has_steps, max(longest_ns) AS longest_ns,
+    round(avg(window_ns))::BIGINT AS window_ns,
+    round(avg(computation_alone_ns))::BIGINT AS computation_alone_ns, round(avg(hidden_ns))::BIGINT AS hidden_ns,
+    round(avg(exposed_ns))::BIGINT AS exposed_ns, round(avg(memory_alone_ns))::BIGINT AS memory_alone_ns,
+    round(avg(idle_ns))::BIGINT AS idle_ns
+FROM each
+"""
+
+TREND_SQL = "SELECT iteration, step_ns, exposed_ns, ranks, partial FROM iterations WHERE run = $run ORDER BY iteration"
+
+_PARTS = {
+    "computation_alone_ns": ("computation alone", palette.COMPUTATION_ONLY),
+    "hidden_ns": ("computation that hides communication", palette.HIDDEN),
+    "exposed_ns": ("exposed communication", palette.EXPOSED),
+    "memory_alone_ns": ("memory operations alone", palette.MEMORY_ONLY),
+    "idle_ns": ("idle", palette.IDLE),
+}
+
+
+def overview(told: Told) -> Markup:
+    """The part."""
+    return Markup("").join([_measured(told), _step(told), _findings(told), _trend(told)])
+
+
+def _measured(told: Told) -> Markup:
+    asked = told.book.ask("What was measured", MEASURED_SQL)
+    if not asked.rows:
+        return paragraph("Nothing is known of how this run was captured.", quiet=True)
+    row = asked.rows[0]
+    expected = f" of {row['expected_ranks']}" if row["expected_ranks"] else ""
+    facts = [asked.fact(f"{row['ranks']}{expected} ranks")]
+    facts += [asked.fact(row[name]) for name in ("device_name", "backend") if row[name]]
+    mode = [word for name, word in _MODES.items() if row[name]]
+    facts.append(asked.fact(f"recorded with {', '.join(mode)}" if mode else "kernels alone"))
+    words = Markup(" · ").join(facts)
+    lost = [
+        f"{ranks_named(row[name])} {word}"
+        for name, word in (
+            ("failed_ranks", "could not be read"),
+            ("partial_ranks", "read in part"),
+            ("missing_ranks", "without a trace"),
+        )
+        if row[name]
+    ]
+    mark = Markup('<p class="attention">{}</p>').format(f"PARTIAL: {', '.join(lost)}") if lost else ""
+    return Markup('<p class="measured">{}</p>{}').format(words, mark)
+
+
+_MODES = {"has_stacks": "call stacks", "has_shapes": "shapes", "has_groups": "process groups"}
+
+
+def _step(told: Told) -> Markup:
+    asked = told.book.ask("What the step was spent on, mean of the ranks", STEP_SQL)
+    row = asked.rows[0] if asked.rows else {}
+    if not row.get("ranks"):
+        return section("The step", paragraph("No rank was read whole, so that nothing is measured over the ranks."))
+    what = "step" if row["has_steps"] else "first to last kernel"
+    longest = asked.fact(duration(row["longest_ns"]))
+    pieces = [Piece(name, row[column], colour) for column, (name, colour) in _PARTS.items()]
+    shares = Markup(" · ").join(
+        Markup("{} {}").format(name, asked.fact(share(row[column], row["window_ns"])))
+        for column, (name, _) in _PARTS.items()
+        if row[column]
+    )
+    ranks = f"{row['ranks']} rank{'' if row['ranks'] == 1 else 's'}"
+    bar = stacked_bars(f"What the {what} was spent on", [Bar(f"mean of {ranks}", pieces)])
+    return Markup('<section class="step"><h2>{} {}</h2>{}{}<p class="shares">{}</p></section>').format(
+        "Longest step" if row["has_steps"] else "Longest time from first to last kernel",
+        longest,
+        bar,
+        legend(dict(_PARTS.values())),
+        shares,
+    )
+
+
+def _findings(told: Told) -> Markup:
+    graves = [row for row in told.findings if row["severity"] == Severity.FINDING]
+    notes = sum(row["severity"] == Severity.NOTE for row in told.findings)
+    if not told.findings:
+        return section("Findings", paragraph("This iteration was not looked through for findings."))
+    if not graves:
+        return section("Findings", paragraph(f"No finding; {notes} notes are in the tab Findings."))
+    cards = Markup("").join(finding_card(told, row, number) for number, row in enumerate(graves[:FIRST], 1))
+    more = f"The first {min(FIRST, len(graves))} of {len(graves)}" if len(graves) > FIRST else f"{len(graves)}"
+    count = f"{more} finding{'' if len(graves) == 1 else 's'}, {notes} note{'' if notes == 1 else 's'}"
+    return section(
+        "What is wrong, and what mending it would win",
+        Markup('<div class="cards">{}</div>').format(cards),
+        paragraph(f"{count}. Gains are what the replay of the step predicts; they do not add up.", quiet=True),
+    )
+
+
+def _trend(told: Told) -> Markup:
+    asked: Asked = told.book.ask_run("Steps of this run", TREND_SQL)
+    points = [(row["iteration"], float(row["step_ns"])) for row in asked.rows if row["step_ns"] is not None]
+    chosen = told.book.source.iteration
+    if len(points) < 2 or chosen not in dict(points):
+        return Markup("")
+    name = printable(told.book.source.run)
+    return section(
+        "Longest step by iteration",
+        trend(f"Longest step of {name} by iteration", points, chosen),
+        paragraph(asked.fact(f"{len(points)} iterations"), quiet=True),
+    )
+
+
+PART = Part("overview", "Overview", (), overview)

@@ -1,0 +1,8 @@
+"""The parts that a report has, in the order of their tabs. A part is a file here and a line below."""
+
+from __future__ import annotations
+
+from traceviz_dag.show.report.parts import findings, overlap, overview, timeline
+from traceviz_dag.show.report.parts.part import Part
+
+PARTS: tuple[Part, ...] = (overview.PART, timeline.PART, findings.PART, overlap.PART)

@@ -1,0 +1,77 @@
+"""The timeline's place on the page; the page's script fills it."""
+
+from __future__ import annotations
+
+from markupsafe import Markup
+
+from traceviz_dag.show.page import palette
+from traceviz_dag.show.report.charts import legend, swatch
+from traceviz_dag.show.report.parts.part import Part, Told, paragraph
+
+
+def timeline(told: Told) -> Markup:
+    """The part."""
+    document = told.timeline.document
+    clocks = Markup("").join(
+        Markup('<option value="{}"{}>{}</option>').format(
+            axis["name"],
+            Markup(" disabled") if "refusal" in axis else "",
+            _CLOCKS[axis["name"]],
+        )
+        for axis in document["axes"]
+    )
+    sentence = next((axis["sentence"] for axis in document["axes"] if "sentence" in axis), "")
+    refusals = Markup("").join(paragraph(axis["refusal"], quiet=True) for axis in document["axes"] if "refusal" in axis)
+    filters = Markup("").join(
+        Markup('<label><input type="checkbox" value="{}" checked>{} {}</label>').format(
+            place, swatch(category["colour"]), category["label"]
+        )
+        for place, category in enumerate(document["categories"])
+    )
+    parts = legend(
+        {part["label"]: part["colour"] for part in document["parts"] if part["name"] not in palette.CATEGORY}
+    )
+    notes = Markup("").join(paragraph(note, quiet=True) for note in told.timeline.notes)
+    return Markup(_MARKUP).format(
+        clocks=clocks,
+        sentence=sentence,
+        filters=filters,
+        parts=parts,
+        notes=refusals + notes,
+        kernels=f"{told.timeline.kept:,}",
+    )
+
+
+_CLOCKS = {
+    "solved": "clocks solved from communications",
+    "global": "clocks as recorded",
+    "individual": "each rank from its first kernel",
+}
+
+_MARKUP = """
+<div class="bar">
+<label>Clocks <select id="clocks">{clocks}</select></label>
+<label>Search <input id="search" type="search" placeholder="name, module, dimension, /regular expression/"></label>
+<span id="matches" role="status"></span>
+<label>At least <input id="shortest" type="number" min="0" step="any" placeholder="0"> µs</label>
+<button type="button" id="all-button">all</button>
+<button type="button" id="measure-button">measure</button>
+<button type="button" id="path-button" aria-pressed="false">critical path</button>
+<button type="button" id="help-button">keys</button>
+<span id="bookmarks"></span>
+</div>
+<p class="quiet" id="clocks-sentence">{sentence}</p>
+<div class="stage">
+<canvas id="timeline-canvas" tabindex="0" role="img"
+ aria-label="Timeline of all ranks; the tables of the other tabs have its numbers. Keys: question mark."></canvas>
+<aside id="details" aria-live="polite"><p class="quiet">Click a kernel, a micro-batch or a gap to see all that is known
+of it. Drag moves, the wheel zooms, Shift and drag measure a window, a click on a label opens a rank or folds a
+pipeline.</p></aside>
+</div>
+<details id="filters" open>
+<summary>Categories of {kernels} kernels</summary><div class="legend">{filters}</div></details>
+{parts}
+{notes}
+"""
+
+PART = Part("timeline", "Timeline", (), timeline)

@@ -1,0 +1,1 @@
+"""The page's own scripts and style sheet: data of this package, joined by ``bundle``."""

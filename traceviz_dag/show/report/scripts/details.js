@@ -1,0 +1,137 @@
+/** Everything that the page knows of a kernel, a micro-batch or a gap, as names and values. */
+
+import { duration, exact, share } from "./words.js";
+
+/** @typedef {import("./model.js").Model} Model */
+/** @typedef {import("./model.js").Rank} Rank */
+/** @typedef {{kind: "kernel" | "step" | "gap", rank: Rank, index: number}} Chosen */
+
+const LABELS = new Map([
+  ["kind", "kind"],
+  ["category", "category"],
+  ["phase", "phase"],
+  ["dimension", "dimension"],
+  ["dimension_candidates", "may be of dimension"],
+  ["role", "carries"],
+  ["chunk", "chunk"],
+  ["layer", "layer"],
+  ["module", "module"],
+  ["operator", "operator"],
+  ["device", "device"],
+  ["stream", "stream"],
+  ["collective", "collective"],
+  ["group_name", "process group"],
+  ["group_description", "group description"],
+  ["group_size", "group size"],
+  ["dtype", "element type"],
+  ["in_elements", "input elements"],
+  ["bytes", "bytes"],
+  ["registers_per_thread", "registers a thread"],
+  ["shared_memory_bytes", "shared memory, bytes"],
+]);
+
+/** @param {Chosen} chosen @returns {{start: number, length: number}} ns from the rank's first kernel */
+export function extent({ kind, rank, index }) {
+  const slices = kind === "kernel" ? rank.kernels : kind === "step" ? rank.steps : rank.gaps;
+  return { start: slices.start[index], length: slices.length[index] };
+}
+
+/** A line about it. @param {Model} model @param {Chosen} chosen */
+export function title(model, { kind, rank, index }) {
+  if (kind === "kernel") return String(model.value(rank.signature[index], "name"));
+  if (kind === "gap") return `gap without computation on rank ${rank.rank}`;
+  const chunk = rank.stepChunk[index] ? `, chunk ${rank.stepChunk[index] - 1}` : "";
+  return `${rank.stepBackward[index] ? "backward" : "forward"} of micro-batch ${rank.stepMicrobatch[index] - 1}${chunk}`;
+}
+
+/** @param {Model} model @param {Chosen} chosen @returns {[string, string][]} */
+export function described(model, chosen) {
+  const { kind, rank, index } = chosen;
+  const { start, length } = extent(chosen);
+  /** @type {[string, string][]} */
+  const entries = [
+    ["rank", rank.stage === null ? String(rank.rank) : `${rank.rank}, stage ${rank.stage}`],
+    ["duration", `${duration(length)} (${exact(length)})`],
+    ["start on its clock", `${rank.clock(start).toLocaleString("en-US")} ns`],
+  ];
+  if (kind === "gap") return [...entries, ...gap(rank, index, length)];
+  if (kind === "step") return entries;
+  return [...entries, ...kernel(model, rank, index, length)];
+}
+
+/** @param {Rank} rank @param {number} index @param {number} length @returns {[string, string][]} */
+function gap(rank, index, length) {
+  const blocked = rank.gapBlocked[index];
+  const starved = rank.gapStarved[index];
+  /** @param {number} part */
+  const of = (part) => `${duration(part)}, ${share(part, length)}`;
+  return [
+    ["blocked by other GPU work", of(blocked)],
+    ["starved by the host", of(starved)],
+    ["unexplained", of(length - blocked - starved)],
+  ];
+}
+
+/** @param {Model} model @param {Rank} rank @param {number} index @param {number} length @returns {[string, string][]} */
+function kernel(model, rank, index, length) {
+  const signature = rank.signature[index];
+  /** @param {string} field */
+  const value = (field) => model.value(signature, field);
+  /** @type {[string, string][]} */
+  const entries = [
+    ["full name", String(value("name"))],
+    ["kernel_id", String(rank.kernelId[index])],
+  ];
+  if (rank.microbatch[index]) entries.push(["micro-batch", String(rank.microbatch[index] - 1)]);
+  for (const [field, label] of LABELS) {
+    const found = value(field);
+    if (found !== null) entries.push([label, typeof found === "number" ? found.toLocaleString("en-US") : found]);
+  }
+  for (const what of ["phase", "dimension"]) {
+    const evidence = value(`${what}_evidence`);
+    const rule = value(`${what}_rule`);
+    if (evidence !== null)
+      entries.push([`${what} told by`, rule === null ? String(evidence) : `${evidence} (rule ${rule})`]);
+  }
+  const size = ["x", "y", "z"].map((axis) => value(`grid_${axis}`));
+  const block = ["x", "y", "z"].map((axis) => value(`block_${axis}`));
+  if (size[0] !== null) entries.push(["grid × block", `${size.join(" × ")} of ${block.join(" × ")}`]);
+  const place = rank.waitOf(index);
+  if (place !== undefined) {
+    const wait = rank.waitLength[place] - 1;
+    const last = rank.waitLastRank[place] - 1;
+    if (rank.waitCommunication[place]) entries.push(["communication", String(rank.waitCommunication[place] - 1)]);
+    if (wait < 0) entries.push(["wait", "not known"]);
+    else {
+      entries.push(["wait for the last member", `${duration(wait)}${last >= 0 ? `, which is rank ${last}` : ""}`]);
+      entries.push(["transfer", duration(Math.max(length - wait, 0))]);
+    }
+  }
+  const launch = launched(rank, index);
+  if (launch !== null) {
+    const called = value("launch_name");
+    entries.push(["launched", `${duration(launch.before)} before its start${called === null ? "" : `, by ${called}`}`]);
+    entries.push(["launch took", duration(launch.length)]);
+  }
+  return entries;
+}
+
+/** When a kernel was launched; null where that is not known. @param {Rank} rank @param {number} index */
+export function launched(rank, index) {
+  if (rank.launch === null || rank.launchLength === null || rank.launch[index] === 0) return null;
+  const value = rank.launch[index];
+  return { before: value > 0 ? value - 1 : value, length: rank.launchLength[index] };
+}
+
+/** The query that has a chosen thing's row. @param {Model} model @param {Chosen} chosen */
+export function query(model, chosen) {
+  const { run, iteration } = model.document;
+  const table = { kernel: "kernels", step: "microbatches", gap: "gpu_gaps" }[chosen.kind];
+  const where = `run = '${run.replaceAll("'", "''")}' AND iteration = ${iteration} AND rank = ${chosen.rank.rank}`;
+  const { start } = extent(chosen);
+  if (chosen.kind === "kernel") {
+    return `SELECT * FROM kernels WHERE ${where} AND kernel_id = ${chosen.rank.kernelId[chosen.index]}`;
+  }
+  const column = chosen.kind === "step" ? "span_start_ns" : "start_ns";
+  return `SELECT * FROM ${table} WHERE ${where} AND ${column} = ${chosen.rank.clock(start)}`;
+}

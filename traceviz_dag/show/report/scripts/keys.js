@@ -1,0 +1,48 @@
+/** The keys, the same in the report, the terminal and the live page. */
+
+/** @type {[string[], string, string][]} keys, name of what they do, and its words */
+export const KEYS = [
+  [["ArrowLeft", "a"], "left", "move left"],
+  [["ArrowRight", "d"], "right", "move right"],
+  [["ArrowUp", "w"], "in", "zoom in"],
+  [["ArrowDown", "s"], "out", "zoom out"],
+  [["0"], "all", "show all"],
+  [["z"], "selection", "zoom to the selection"],
+  [["u"], "undo", "undo a move"],
+  [["U"], "redo", "redo it"],
+  [["Tab"], "next", "next slice"],
+  [["Shift+Tab"], "previous", "previous slice"],
+  [["g"], "gap", "next gap"],
+  [["G"], "gapBefore", "previous gap"],
+  [["i"], "step", "next training step"],
+  [["x"], "launch", "go to the launch"],
+  [["m"], "measure", "measure what is shown or selected"],
+  [["/"], "search", "search"],
+  [["n"], "nextMatch", "next match"],
+  [["N"], "previousMatch", "previous match"],
+  [["b"], "bookmark", "bookmark this view"],
+  [["y"], "copy", "copy the SQL"],
+  [["c"], "path", "show or hide the critical path"],
+  [["f"], "findings", "findings"],
+  [["t"], "timeline", "timeline"],
+  [["?"], "help", "help"],
+  [["q", "Escape"], "back", "back"],
+];
+
+const BY_KEY = new Map(
+  KEYS.flatMap(([keys, action]) => keys.map((key) => /** @type {[string, string]} */ ([key, action]))),
+);
+
+/** The action of a key; undefined for others, and while a field is typed into. @param {KeyboardEvent} event */
+export function actionOf(event) {
+  const target = /** @type {HTMLElement} */ (event.target);
+  if (event.ctrlKey || event.metaKey || event.altKey) return undefined;
+  if (target.matches("input, textarea, select")) return event.key === "Escape" ? "back" : undefined;
+  const key = event.key === "Tab" && event.shiftKey ? "Shift+Tab" : event.key;
+  return BY_KEY.get(key);
+}
+
+/** @param {string} key as a keyboard shows it */
+export function keyName(key) {
+  return key.replace("Arrow", "").replace("Left", "←").replace("Right", "→").replace("Up", "↑").replace("Down", "↓");
+}

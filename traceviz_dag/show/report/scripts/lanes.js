@@ -1,0 +1,205 @@
+/** The rows of the timeline: pipelines that fold, ranks that open into lanes, and what lies where. */
+
+import { Slices } from "./model.js";
+
+/** @typedef {import("./model.js").Model} Model */
+/** @typedef {import("./model.js").Rank} Rank */
+/** @typedef {"group" | "rank" | "steps" | "kernels" | "gaps"} RowKind */
+
+/**
+ * @typedef {object} Row
+ * @property {RowKind} kind
+ * @property {string} label
+ * @property {number} top
+ * @property {number} height
+ * @property {Rank | null} rank
+ * @property {Rank[]} ranks of a group
+ * @property {Lane | null} lane of a row of kernels
+ * @property {string} key what tells it from other rows
+ */
+
+/** Some kernels of a rank, in the order of their starts. */
+export class Lane {
+  /**
+   * @param {Rank} rank
+   * @param {Uint32Array | null} chosen kernels; null takes all
+   */
+  constructor(rank, chosen) {
+    this.rank = rank;
+    this.chosen = chosen;
+    this.slices =
+      chosen === null
+        ? rank.kernels
+        : new Slices(
+            Float64Array.from(chosen, (kernel) => rank.kernels.start[kernel]),
+            Float64Array.from(chosen, (kernel) => rank.kernels.length[kernel]),
+          );
+  }
+
+  /** @param {number} slice @returns {number} its kernel */
+  kernel(slice) {
+    return this.chosen === null ? slice : this.chosen[slice];
+  }
+}
+
+/** @typedef {{top: string, label: string}} LaneName */
+
+const HEADER = 18;
+const LANE = 15;
+const SMALLEST = 5;
+const LARGEST = 56;
+
+/** Which rows there are, and how high each is. */
+export class Rows {
+  /** @param {Model} model */
+  constructor(model) {
+    this.model = model;
+    /** @type {Set<string>} */
+    this.folded = new Set();
+    /** @type {Set<number>} ranks that are open */
+    this.open = new Set();
+    /** @type {Map<number, {label: string, lane: Lane}[]>} */
+    this.lanes = new Map();
+    /** @type {Map<number, {computation: Lane, communication: Lane}>} */
+    this.halves = new Map();
+    /** @type {(kernel: number, rank: Rank) => boolean} */
+    this.shows = () => true;
+    /** @type {Row[]} */
+    this.rows = [];
+    this.height = 0;
+    this.groups = this.grouped();
+    if (model.ranks.length > 256) for (const group of this.groups) this.folded.add(group.key);
+  }
+
+  /** @returns {{key: string, label: string, ranks: Rank[]}[]} */
+  grouped() {
+    const numbers = new Set(this.model.ranks.map((rank) => rank.pipeline));
+    if (numbers.size <= 1 && !(numbers.size === 1 && this.model.ranks.length > 1 && !numbers.has(null))) {
+      return [{ key: "", label: "", ranks: this.model.ranks }];
+    }
+    const sorted = [...numbers].sort((a, b) => (a ?? Infinity) - (b ?? Infinity));
+    return sorted.map((number) => {
+      const ranks = this.model.ranks.filter((rank) => rank.pipeline === number);
+      ranks.sort((a, b) => (a.stage ?? 0) - (b.stage ?? 0) || a.rank - b.rank);
+      return { key: `p${number}`, label: number === null ? "no pipeline known" : `pipeline ${number}`, ranks };
+    });
+  }
+
+  /**
+   * Lay the rows out anew.
+   * @param {number} room pixels; ranks share what is there
+   */
+  layOut(room) {
+    const headers = this.groups.filter((group) => group.key).length;
+    const shown = this.groups.filter((group) => !this.folded.has(group.key)).flatMap((group) => group.ranks);
+    const lanes = shown.reduce((sum, rank) => sum + (this.open.has(rank.rank) ? this.lanesOf(rank).length + 2 : 0), 0);
+    const left = room - headers * HEADER - lanes * LANE;
+    const each = Math.floor(left / Math.max(shown.length, 1));
+    const height = Math.min(Math.max(each, SMALLEST), LARGEST);
+    this.rows = [];
+    let top = 0;
+    /** @param {Partial<Row> & {kind: RowKind, label: string, height: number, key: string}} row */
+    const add = (row) => {
+      this.rows.push({ rank: null, ranks: [], lane: null, ...row, top });
+      top += row.height;
+    };
+    for (const group of this.groups) {
+      if (group.key) {
+        add({ kind: "group", label: group.label, height: HEADER, ranks: group.ranks, key: group.key });
+        if (this.folded.has(group.key)) continue;
+      }
+      for (const rank of group.ranks) {
+        const name = rank.stage === null ? `rank ${rank.rank}` : `rank ${rank.rank} · stage ${rank.stage}`;
+        const key = `r${rank.rank}`;
+        if (!this.open.has(rank.rank)) {
+          add({ kind: "rank", label: name, height, rank, key });
+          continue;
+        }
+        add({ kind: "rank", label: name, height: LANE, rank, key });
+        if (rank.steps.start.length) {
+          add({ kind: "steps", label: "micro-batches", height: LANE, rank, key: `${key}/steps` });
+        }
+        for (const { label, lane } of this.lanesOf(rank)) {
+          add({ kind: "kernels", label, height: LANE, rank, lane, key: `${key}/${label}` });
+        }
+        if (rank.gaps.start.length) {
+          add({ kind: "gaps", label: "gaps without computation", height: LANE, rank, key: `${key}/gaps` });
+        }
+      }
+    }
+    this.height = top;
+  }
+
+  /** @param {Rank} rank @returns {{label: string, lane: Lane}[]} */
+  lanesOf(rank) {
+    let found = this.lanes.get(rank.rank);
+    if (found === undefined) {
+      /** @type {Map<string, number[]>} */
+      const parts = new Map();
+      for (let kernel = 0; kernel < rank.signature.length; kernel++) {
+        if (!this.shows(kernel, rank)) continue;
+        const signature = rank.signature[kernel];
+        const kind = this.model.kind[signature];
+        const stream = this.model.value(signature, "stream");
+        const dimension = this.model.value(signature, "dimension") ?? "unknown";
+        const label =
+          kind === 1 ? `communication · ${dimension}` : `${kind === 2 ? "memory" : "computation"} · stream ${stream}`;
+        const part = parts.get(label);
+        if (part === undefined) parts.set(label, [kernel]);
+        else part.push(kernel);
+      }
+      const order = ["computation", "memory"];
+      /** @param {string} label */
+      const rankOf = (label) => (order.findIndex((word) => label.startsWith(word)) + 3) % 3;
+      found = [...parts]
+        .sort(([a], [b]) => rankOf(a) - rankOf(b) || (a < b ? -1 : 1))
+        .map(([label, kernels]) => ({ label, lane: new Lane(rank, Uint32Array.from(kernels)) }));
+      this.lanes.set(rank.rank, found);
+    }
+    return found;
+  }
+
+  /** A rank's computation (with memory operations) and its communication. @param {Rank} rank */
+  halvesOf(rank) {
+    let found = this.halves.get(rank.rank);
+    if (found === undefined) {
+      /** @type {number[]} */
+      const computation = [];
+      /** @type {number[]} */
+      const communication = [];
+      for (let kernel = 0; kernel < rank.signature.length; kernel++) {
+        if (!this.shows(kernel, rank)) continue;
+        (this.model.kind[rank.signature[kernel]] === 1 ? communication : computation).push(kernel);
+      }
+      found = {
+        computation: new Lane(rank, Uint32Array.from(computation)),
+        communication: new Lane(rank, Uint32Array.from(communication)),
+      };
+      this.halves.set(rank.rank, found);
+    }
+    return found;
+  }
+
+  /**
+   * Show only some kernels.
+   * @param {(kernel: number, rank: Rank) => boolean} shows
+   */
+  filter(shows) {
+    this.shows = shows;
+    this.lanes.clear();
+    this.halves.clear();
+  }
+
+  /** @param {number} y pixels from the first row @returns {Row | undefined} */
+  rowAt(y) {
+    let low = 0;
+    let high = this.rows.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (this.rows[middle].top + this.rows[middle].height > y) high = middle;
+      else low = middle + 1;
+    }
+    const row = this.rows[low];
+    return row && row.top <= y ? row : undefined;
+  }
+}

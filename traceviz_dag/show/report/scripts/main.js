@@ -1,0 +1,148 @@
+/** The page: its tabs, keys, facts with their queries, and the timeline once its data are unpacked. */
+
+import { inflated, unpacked } from "./columns.js";
+import { actionOf, KEYS, keyName } from "./keys.js";
+import { measured } from "./measure.js";
+import { Model } from "./model.js";
+import { address, changeAddress, readAddress } from "./state.js";
+import { copyable, Timeline } from "./timeline.js";
+import { byId, element } from "./words.js";
+
+/** @type {Timeline | null} */
+let timeline = null;
+
+/** @returns {HTMLElement[]} */
+function tabs() {
+  return [...document.querySelectorAll("[role=tab]")].map((tab) => /** @type {HTMLElement} */ (tab));
+}
+
+/** Show a part of the page. @param {string} name @param {boolean} focus */
+function show(name, focus = false) {
+  const known = tabs();
+  if (!known.some((tab) => tab.dataset.part === name)) return;
+  for (const tab of known) {
+    const chosen = tab.dataset.part === name;
+    tab.setAttribute("aria-selected", String(chosen));
+    tab.tabIndex = chosen ? 0 : -1;
+    if (chosen && focus) tab.focus();
+    byId(`part-${tab.dataset.part}`).hidden = !chosen;
+  }
+  changeAddress({ part: name });
+  if (name === "timeline") timeline?.draw();
+}
+
+function listenToTabs() {
+  const known = tabs();
+  known.forEach((tab, place) => {
+    tab.addEventListener("click", () => show(tab.dataset.part ?? ""));
+    tab.addEventListener("keydown", (event) => {
+      const step = event.key === "ArrowRight" ? 1 : event.key === "ArrowLeft" ? -1 : 0;
+      if (!step) return;
+      event.preventDefault();
+      event.stopPropagation();
+      show(known[(place + step + known.length) % known.length].dataset.part ?? "", true);
+    });
+  });
+}
+
+/** A number's query and rows, shown beneath what it stands in. */
+function listenToFacts() {
+  document.addEventListener("click", (event) => {
+    const fact = /** @type {HTMLElement} */ (event.target).closest("[data-evidence]");
+    if (!(fact instanceof HTMLElement)) return;
+    event.preventDefault();
+    const source = byId(fact.dataset.evidence ?? "");
+    const panel = /** @type {HTMLDialogElement} */ (byId("evidence"));
+    const body = byId("evidence-body");
+    const copy = /** @type {HTMLTemplateElement} */ (source).content.cloneNode(true);
+    body.replaceChildren(copy);
+    for (const code of body.querySelectorAll("pre.query")) code.replaceWith(copyable(code.textContent ?? ""));
+    panel.showModal();
+  });
+  byId("evidence-close").addEventListener("click", () => /** @type {HTMLDialogElement} */ (byId("evidence")).close());
+}
+
+/** Links of findings: to the rank at fault. */
+function listenToFindings() {
+  for (const link of document.querySelectorAll("[data-rank]")) {
+    link.addEventListener("click", (event) => {
+      event.preventDefault();
+      const target = /** @type {HTMLElement} */ (link);
+      const rank = timeline?.model.byRank.get(Number(target.dataset.rank));
+      show("timeline", true);
+      if (!timeline || !rank) return;
+      changeAddress({ finding: target.dataset.finding ?? null, rank: String(rank.rank) });
+      timeline.openRank(rank);
+      timeline.act("all");
+    });
+  }
+}
+
+/** @param {string} action */
+function act(action) {
+  const dialogs = [...document.querySelectorAll("dialog[open]")];
+  if (action === "back") {
+    for (const dialog of dialogs) /** @type {HTMLDialogElement} */ (dialog).close();
+    if (dialogs.length) return true;
+    if (document.activeElement instanceof HTMLInputElement) {
+      document.activeElement.blur();
+      return true;
+    }
+    if (!timeline?.back()) show(tabs()[0].dataset.part ?? "", true);
+    return true;
+  }
+  if (action === "help") {
+    /** @type {HTMLDialogElement} */ (byId("help")).showModal();
+    return true;
+  }
+  if (action === "findings" || action === "timeline") {
+    show(action, true);
+    return true;
+  }
+  if (timeline === null || byId("part-timeline").hidden) return false;
+  if (["next", "previous"].includes(action) && document.activeElement !== timeline.canvas) return false;
+  return timeline.act(action);
+}
+
+function listenToKeys() {
+  document.addEventListener("keydown", (event) => {
+    const action = actionOf(event);
+    if (action !== undefined && act(action)) event.preventDefault();
+  });
+  const list = byId("keys");
+  for (const [keys, , words] of KEYS) {
+    const names = element("dt");
+    for (const key of keys) names.append(element("kbd", {}, keyName(key)), " ");
+    list.append(names, element("dd", {}, words));
+  }
+  for (const button of document.querySelectorAll("[data-close]")) {
+    button.addEventListener("click", () => button.closest("dialog")?.close());
+  }
+  byId("help-button").addEventListener("click", () => act("help"));
+}
+
+async function begin() {
+  listenToTabs();
+  listenToFacts();
+  listenToKeys();
+  show(address().get("part") ?? tabs()[0].dataset.part ?? "");
+  const { document: described, columns } = unpacked(await inflated(byId("data").textContent ?? ""));
+  const model = new Model(described, columns);
+  timeline = new Timeline(model);
+  Object.assign(window, { traceviz: { model, timeline, measured } });
+  listenToFindings();
+  window.addEventListener("hashchange", () => {
+    readAddress();
+    show(address().get("part") ?? "overview");
+    timeline?.fromAddress();
+  });
+  window.addEventListener("beforeprint", () => document.body.classList.add("printing"));
+  document.body.dataset.ready = "yes";
+}
+
+begin().catch((error) => {
+  document.body.dataset.ready = "failed";
+  const words = byId("failure");
+  words.hidden = false;
+  words.textContent = `This page could not read its own data (${error}). Use a newer browser, or make the report again.`;
+});

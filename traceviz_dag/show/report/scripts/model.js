@@ -1,0 +1,292 @@
+/** The timeline's data: ranks with their kernels, micro-batches, bins, waits and gaps, and where each lies on the axis. */
+
+/**
+ * @typedef {object} Axis where ranks lie for one choice of clocks
+ * @property {string} name
+ * @property {string} [label]
+ * @property {string} [sentence]
+ * @property {string} [refusal] why this choice is not possible
+ * @property {number[]} [at] per rank, where its first kernel lies, ns
+ * @property {number} [length] ns
+ */
+
+/**
+ * @typedef {object} Step a training step of a rank, from its first kernel
+ * @property {number | null} step
+ * @property {number} start
+ * @property {number} end
+ */
+
+/**
+ * @typedef {object} RankDocument
+ * @property {number} rank
+ * @property {number | null} stage
+ * @property {number | null} pipeline
+ * @property {number | null} replica
+ * @property {string} first_ns
+ * @property {number} length
+ * @property {Step[]} windows
+ * @property {number} steps
+ * @property {number} kernels
+ * @property {number} bins
+ * @property {number} waits
+ * @property {number} gaps
+ */
+
+/**
+ * @typedef {object} Word
+ * @property {string} name
+ * @property {string} label
+ * @property {string} colour
+ */
+
+/**
+ * @typedef {object} Finding
+ * @property {number} finding
+ * @property {string} rule
+ * @property {string} class
+ * @property {string} severity
+ * @property {string} statement
+ * @property {number | null} rank
+ * @property {number | null} stage
+ * @property {string | null} dimension
+ */
+
+/**
+ * @typedef {object} TimelineDocument
+ * @property {RankDocument[]} ranks
+ * @property {Axis[]} axes
+ * @property {number} bin_ns
+ * @property {Word[]} parts
+ * @property {Word[]} categories
+ * @property {{fields: string[], values: (string | number | null)[][], rows: number[][]}} signatures
+ * @property {{causes: (string | null)[], count: number}} path
+ * @property {boolean} launches
+ * @property {Finding[]} findings
+ * @property {string} run
+ * @property {number} iteration
+ * @property {boolean} whole whether the page carries every kernel
+ * @property {string} overlap_command the command that measures a window, without its window
+ */
+
+/** Slices of one kind in the order of their starts, and how far any before each reaches. */
+export class Slices {
+  /**
+   * @param {Float64Array} start ns from the rank's first kernel
+   * @param {Float64Array} length ns
+   */
+  constructor(start, length) {
+    this.start = start;
+    this.length = length;
+    /** @type {Float64Array | null} */
+    this.reached = null;
+  }
+
+  /** @returns {Float64Array} per slice, the latest end of it and all before */
+  get reach() {
+    if (this.reached === null) {
+      const reach = new Float64Array(this.start.length);
+      let last = -Infinity;
+      for (let i = 0; i < reach.length; i++) {
+        last = Math.max(last, this.start[i] + this.length[i]);
+        reach[i] = last;
+      }
+      this.reached = reach;
+    }
+    return this.reached;
+  }
+
+  /**
+   * First slice that may run after an instant.
+   * @param {number} instant
+   */
+  firstAfter(instant) {
+    return firstAbove(this.reach, instant);
+  }
+
+  /**
+   * Number of slices that start before an instant.
+   * @param {number} instant
+   */
+  startingBefore(instant) {
+    return firstAtLeast(this.start, instant);
+  }
+}
+
+/**
+ * @param {Float64Array} sorted
+ * @param {number} value
+ */
+function firstAbove(sorted, value) {
+  let low = 0;
+  let high = sorted.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (sorted[middle] > value) high = middle;
+    else low = middle + 1;
+  }
+  return low;
+}
+
+/**
+ * @param {Float64Array} sorted
+ * @param {number} value
+ */
+function firstAtLeast(sorted, value) {
+  let low = 0;
+  let high = sorted.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (sorted[middle] >= value) high = middle;
+    else low = middle + 1;
+  }
+  return low;
+}
+
+/** One rank. */
+export class Rank {
+  /**
+   * @param {RankDocument} document
+   * @param {number} place among the ranks of the page
+   * @param {(name: string, count: number) => Float64Array} take hands out the next values of a column
+   * @param {TimelineDocument} all
+   */
+  constructor(document, place, take, all) {
+    this.place = place;
+    this.rank = document.rank;
+    this.stage = document.stage;
+    this.pipeline = document.pipeline;
+    this.replica = document.replica;
+    this.firstNs = BigInt(document.first_ns);
+    this.length = document.length;
+    this.windows = document.windows;
+    const { steps, kernels, waits, gaps } = document;
+    this.steps = new Slices(take("step.start", steps), take("step.length", steps));
+    this.stepBackward = take("step.backward", steps);
+    this.stepChunk = take("step.chunk", steps);
+    this.stepMicrobatch = take("step.microbatch", steps);
+    this.bins = take("bins", document.bins * all.parts.length);
+    this.kernels = new Slices(take("kernel.start", kernels), take("kernel.length", kernels));
+    this.kernelId = take("kernel.id", kernels);
+    this.signature = take("kernel.signature", kernels);
+    this.microbatch = take("kernel.microbatch", kernels);
+    this.launch = all.launches ? take("kernel.launch", kernels) : null;
+    this.launchLength = all.launches ? take("kernel.launch_length", kernels) : null;
+    this.waitKernel = take("wait.kernel", waits);
+    this.waitLength = take("wait.length", waits);
+    this.waitCommunication = take("wait.communication", waits);
+    this.waitLastRank = take("wait.last_rank", waits);
+    this.gaps = new Slices(take("gap.start", gaps), take("gap.length", gaps));
+    this.gapBlocked = take("gap.blocked", gaps);
+    this.gapStarved = take("gap.starved", gaps);
+    /** @type {Map<number, number> | null} kernel → its place in the waits */
+    this.waitsByKernel = null;
+  }
+
+  /**
+   * The place of a kernel's wait; undefined where none is known.
+   * @param {number} kernel
+   */
+  waitOf(kernel) {
+    if (this.waitsByKernel === null) {
+      this.waitsByKernel = new Map();
+      for (let i = 0; i < this.waitKernel.length; i++) this.waitsByKernel.set(this.waitKernel[i], i);
+    }
+    return this.waitsByKernel.get(kernel);
+  }
+
+  /** @param {number} at ns from the rank's first kernel @returns {bigint} the same on the rank's own clock */
+  clock(at) {
+    return this.firstNs + BigInt(Math.round(at));
+  }
+}
+
+/** All ranks, and what they have in common. */
+export class Model {
+  /**
+   * @param {TimelineDocument} document
+   * @param {Map<string, Float64Array>} columns
+   */
+  constructor(document, columns) {
+    this.document = document;
+    const used = new Map();
+    /** @type {(name: string, count: number) => Float64Array} */
+    const take = (name, count) => {
+      const at = used.get(name) ?? 0;
+      used.set(name, at + count);
+      return (columns.get(name) ?? new Float64Array(0)).subarray(at, at + count);
+    };
+    this.ranks = document.ranks.map((each, place) => new Rank(each, place, take, document));
+    this.byRank = new Map(this.ranks.map((rank) => [rank.rank, rank]));
+    const { fields, values, rows } = document.signatures;
+    this.fields = fields;
+    this.fieldOf = new Map(fields.map((name, place) => [name, place]));
+    this.values = values;
+    this.rows = rows;
+    const place = new Map(document.categories.map((word, index) => [word.name, index]));
+    /** per signature, its category's place; that of unclassified ones where it has none */
+    this.category = Uint8Array.from(rows, (_, signature) => {
+      return place.get(String(this.value(signature, "category"))) ?? place.get("unclassified") ?? 0;
+    });
+    /** per signature: 0 computation, 1 communication, 2 memory */
+    this.kind = Uint8Array.from(rows, (_, signature) =>
+      Math.max(["computation", "communication", "memory"].indexOf(String(this.value(signature, "kind"))), 0),
+    );
+    this.path = {
+      rank: columns.get("path.rank") ?? new Float64Array(0),
+      start: columns.get("path.start") ?? new Float64Array(0),
+      length: columns.get("path.length") ?? new Float64Array(0),
+      cause: columns.get("path.cause") ?? new Float64Array(0),
+    };
+    this.axis = document.axes.find((axis) => axis.at) ?? { name: "global", at: [], length: 1 };
+    /** what the view reaches from 0 to */
+    this.end = this.axis.length ?? 1;
+  }
+
+  /**
+   * Lay the ranks by another choice of clocks; false where it is refused.
+   * @param {string} name
+   */
+  align(name) {
+    const axis = this.document.axes.find((each) => each.name === name);
+    if (!axis?.at) return false;
+    this.axis = axis;
+    this.end = axis.length ?? 1;
+    return true;
+  }
+
+  /**
+   * The kernels of the communication that a kernel is part of: rank → kernel; none where it is not matched.
+   * @param {Rank} rank
+   * @param {number} kernel
+   * @returns {Map<Rank, number>}
+   */
+  membersOf(rank, kernel) {
+    const place = rank.waitOf(kernel);
+    const number = place === undefined ? 0 : rank.waitCommunication[place];
+    const found = new Map();
+    if (!number) return found;
+    for (const other of this.ranks) {
+      const at = other.waitCommunication.indexOf(number);
+      if (at >= 0) found.set(other, other.waitKernel[at]);
+    }
+    return found;
+  }
+
+  /** @param {Rank} rank where its first kernel lies on the axis, ns */
+  at(rank) {
+    return this.axis.at?.[rank.place] ?? 0;
+  }
+
+  /**
+   * A value that kernels with a signature share.
+   * @param {number} signature
+   * @param {string} field
+   * @returns {string | number | null}
+   */
+  value(signature, field) {
+    const place = this.fieldOf.get(field);
+    if (place === undefined) return null;
+    return this.values[place][this.rows[signature][place]];
+  }
+}

@@ -1,0 +1,832 @@
+/** The timeline on the page: draws it, and moves it with mouse and keys. */
+
+import { described, extent, launched, query, title } from "./details.js";
+import { Rows } from "./lanes.js";
+import { measured } from "./measure.js";
+import { Colours, Painter, STEPS_SHARE } from "./painter.js";
+import { Raster } from "./raster.js";
+import { hits, matching } from "./search.js";
+import { address, changeAddress, Looking } from "./state.js";
+import { byId, copied, duration, element, exact, facts, share, shortened } from "./words.js";
+
+/** @typedef {import("./model.js").Model} Model */
+/** @typedef {import("./model.js").Rank} Rank */
+/** @typedef {import("./details.js").Chosen} Chosen */
+/** @typedef {import("./lanes.js").Row} Row */
+/** @typedef {import("./painter.js").View} View */
+
+const LABELS = 168;
+const RULER = 22;
+const OVERVIEW = 30;
+const NEAR = 3;
+const ZOOM = 0.7;
+const MOST_MEASURED = 64;
+
+export class Timeline {
+  /** @param {Model} model */
+  constructor(model) {
+    this.model = model;
+    this.rows = new Rows(model);
+    this.looking = new Looking(model.end);
+    /** @type {HTMLCanvasElement} */
+    this.canvas = byId("timeline-canvas");
+    this.context = /** @type {CanvasRenderingContext2D} */ (this.canvas.getContext("2d", { alpha: false }));
+    this.scroll = 0;
+    /** @type {Chosen | null} */
+    this.chosen = null;
+    /** @type {{from: number, to: number} | null} a window on the axis */
+    this.selection = null;
+    /** @type {{rank: Rank, kernel: number}[]} */
+    this.matches = [];
+    this.match = -1;
+    this.showsPath = false;
+    /** @type {Set<number>} categories that are left out, by place */
+    this.hiddenCategories = new Set();
+    this.shortest = 0;
+    this.dark = matchMedia("(prefers-color-scheme: dark)");
+    this.waitsForFrame = false;
+    /** @type {number[]} milliseconds of the last frames, for whoever measures */
+    this.frames = [];
+    this.painter = new Painter(model, this.rows, new Colours(model, this.dark.matches));
+    this.raster = new Raster(1, 1);
+    this.marks = marksOf(model);
+    this.listen();
+    this.fromAddress();
+  }
+
+  listen() {
+    const { canvas } = this;
+    new ResizeObserver(() => this.draw()).observe(canvas);
+    this.dark.addEventListener("change", () => {
+      this.painter.colours = new Colours(this.model, this.dark.matches);
+      this.draw();
+    });
+    canvas.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
+    canvas.addEventListener("pointerdown", (event) => this.press(event));
+    canvas.addEventListener("pointermove", (event) => this.hover(event));
+    canvas.addEventListener("pointerleave", () => this.tip(null));
+    canvas.addEventListener("dblclick", (event) => this.open(event));
+    const search = /** @type {HTMLInputElement} */ (byId("search"));
+    search.addEventListener("input", () => this.search(search.value));
+    search.addEventListener("keydown", (event) => {
+      if (event.key === "Enter") this.toMatch(event.shiftKey ? -1 : 1);
+    });
+    /** @type {HTMLSelectElement} */ (byId("clocks")).addEventListener("change", (event) => {
+      this.align(/** @type {HTMLSelectElement} */ (event.target).value);
+    });
+    for (const box of document.querySelectorAll("#filters input[type=checkbox]")) {
+      box.addEventListener("change", () => this.filter());
+    }
+    byId("shortest").addEventListener("input", () => this.filter());
+    byId("path-button").addEventListener("click", () => this.act("path"));
+    byId("measure-button").addEventListener("click", () => this.act("measure"));
+    byId("all-button").addEventListener("click", () => this.act("all"));
+  }
+
+  /** Take clocks, window, rank and selection from the page's address. */
+  fromAddress() {
+    const known = address();
+    const clocks = known.get("clocks");
+    if (clocks !== undefined && this.model.align(clocks))
+      /** @type {HTMLSelectElement} */ (byId("clocks")).value = clocks;
+    this.looking.end = this.model.end;
+    const from = Number(known.get("t0") ?? "0");
+    const to = Number(known.get("t1") ?? String(this.model.end));
+    if (Number.isFinite(from) && Number.isFinite(to) && to > from) this.looking.show(from, to, false);
+    const rank = this.model.byRank.get(Number(known.get("rank") ?? "-1"));
+    if (rank) this.openRank(rank);
+    this.draw();
+  }
+
+  /** @param {string} name */
+  align(name) {
+    if (!this.model.align(name)) return;
+    this.looking.end = this.model.end;
+    this.looking.show(this.looking.from, this.looking.to, false);
+    changeAddress({ clocks: name });
+    byId("clocks-sentence").textContent = this.model.axis.sentence ?? "";
+    this.draw();
+  }
+
+  /** Draw once before the next frame is shown. */
+  draw() {
+    if (this.waitsForFrame) return;
+    this.waitsForFrame = true;
+    requestAnimationFrame(() => {
+      this.waitsForFrame = false;
+      const started = performance.now();
+      this.paint();
+      this.frames.push(performance.now() - started);
+      if (this.frames.length > 500) this.frames.shift();
+    });
+  }
+
+  get scale() {
+    return window.devicePixelRatio || 1;
+  }
+
+  /** @returns {View} */
+  get view() {
+    const { scale } = this;
+    return {
+      from: this.looking.from,
+      to: this.looking.to,
+      left: Math.round(LABELS * scale),
+      width: Math.max(this.canvas.width - Math.round(LABELS * scale), 1),
+      scale,
+    };
+  }
+
+  paint() {
+    const { canvas, context, scale } = this;
+    const width = Math.round(canvas.clientWidth * scale);
+    const height = Math.round(canvas.clientHeight * scale);
+    if (!width || !height) return;
+    if (canvas.width !== width || canvas.height !== height) {
+      canvas.width = width;
+      canvas.height = height;
+    }
+    if (this.raster.width !== width || this.raster.height !== height) this.raster = new Raster(width, height);
+    const { raster, view } = this;
+    const { colours } = this.painter;
+    raster.clear(colours.paper);
+    const room = canvas.clientHeight - RULER - OVERVIEW;
+    this.rows.layOut(room);
+    this.scroll = Math.min(this.scroll, Math.max(this.rows.height - room, 0));
+    const above = RULER + OVERVIEW;
+    /** @type {Map<number, [number, number]>} */
+    const bands = new Map();
+    const visible = this.rows.rows.filter((row) => row.top + row.height > this.scroll && row.top < this.scroll + room);
+    for (const row of visible) {
+      const top = Math.round((row.top - this.scroll + above) * scale);
+      const bottom = Math.round((row.top + row.height - this.scroll + above) * scale);
+      this.painter.row(raster, view, row, top, bottom);
+      if (row.kind === "rank" && row.rank) bands.set(row.rank.place, [top, bottom]);
+    }
+    if (this.showsPath) this.painter.path(raster, view, bands);
+    raster.fill(0, 0, raster.width, above * scale, colours.paper);
+    const whole = { ...view, from: 0, to: this.model.end };
+    this.painter.shares(raster, whole, this.model.ranks, Math.round(2 * scale), Math.round((OVERVIEW - 2) * scale));
+    context.putImageData(raster.image, 0, 0);
+    this.write(visible, above, whole);
+    changeAddress({ t0: String(Math.round(this.looking.from)), t1: String(Math.round(this.looking.to)) });
+  }
+
+  /**
+   * Texts, ruler, selection and marks, above what was filled.
+   * @param {Row[]} visible
+   * @param {number} above
+   * @param {View} whole
+   */
+  write(visible, above, whole) {
+    const { context, scale, view } = this;
+    const style = getComputedStyle(document.documentElement);
+    const ink = style.getPropertyValue("--ink");
+    const quiet = style.getPropertyValue("--quiet");
+    const attention = style.getPropertyValue("--attention");
+    context.setTransform(scale, 0, 0, scale, 0, 0);
+    context.textBaseline = "middle";
+    context.lineWidth = 1;
+    const left = view.left / scale;
+    const width = view.width / scale;
+    this.frame(whole, left, width, ink);
+    this.ruler(left, width, quiet);
+    context.save();
+    context.beginPath();
+    context.rect(0, above, left + width, this.canvas.clientHeight);
+    context.clip();
+    for (const row of visible) {
+      const top = row.top - this.scroll + above;
+      const middle = top + row.height / 2;
+      context.fillStyle = row.kind === "rank" || row.kind === "group" ? ink : quiet;
+      const size = Math.min(row.kind === "rank" || row.kind === "group" ? 12 : 11, row.height - 1);
+      if (size >= 7) {
+        context.font = `${row.kind === "group" ? "600 " : ""}${size}px system-ui, sans-serif`;
+        const sign = row.kind === "group" ? (this.rows.folded.has(row.key) ? "▸ " : "▾ ") : "";
+        const mark = row.kind === "rank" && row.rank ? this.marks.get(row.rank.rank) : undefined;
+        const indent = row.kind === "group" ? 6 : row.kind === "rank" ? 14 : 26;
+        context.fillText(sign + row.label, indent, middle, left - indent - 8);
+        if (mark) {
+          context.fillStyle = attention;
+          context.fillText("▲", left - 12, middle);
+        }
+      }
+      if (row.rank && (row.kind === "steps" || row.kind === "rank")) this.numbers(row, top);
+    }
+    this.joined(visible, above, attention);
+    this.chosenFrame(visible, above, ink);
+    if (this.selection) {
+      const from = left + ((this.selection.from - view.from) / (view.to - view.from)) * width;
+      const to = left + ((this.selection.to - view.from) / (view.to - view.from)) * width;
+      context.globalAlpha = 0.18;
+      context.fillStyle = attention;
+      context.fillRect(Math.max(from, left), above, Math.max(to - Math.max(from, left), 1), this.canvas.clientHeight);
+      context.globalAlpha = 1;
+    }
+    context.restore();
+    context.setTransform(1, 0, 0, 1, 0, 0);
+  }
+
+  /**
+   * Which part of the whole is shown.
+   * @param {View} whole
+   * @param {number} left
+   * @param {number} width
+   * @param {string} ink
+   */
+  frame(whole, left, width, ink) {
+    const from = left + (this.looking.from / whole.to) * width;
+    const to = left + (this.looking.to / whole.to) * width;
+    this.context.strokeStyle = ink;
+    this.context.strokeRect(
+      Math.max(from, left) + 0.5,
+      1.5,
+      Math.max(Math.min(to, left + width) - Math.max(from, left) - 1, 1),
+      OVERVIEW - 3,
+    );
+    this.context.fillStyle = ink;
+    this.context.font = "11px system-ui, sans-serif";
+    this.context.fillText("mean of all ranks", 6, OVERVIEW / 2, left - 12);
+  }
+
+  /** @param {number} left @param {number} width @param {string} colour */
+  ruler(left, width, colour) {
+    const { context, looking } = this;
+    const length = looking.to - looking.from;
+    const wanted = length / Math.max(Math.floor(width / 110), 1);
+    const power = 10 ** Math.floor(Math.log10(wanted));
+    const step = [1, 2, 5, 10].map((factor) => factor * power).find((each) => each >= wanted) ?? wanted;
+    context.fillStyle = colour;
+    context.strokeStyle = colour;
+    context.font = "11px system-ui, sans-serif";
+    for (let at = Math.ceil(looking.from / step) * step; at <= looking.to; at += step) {
+      const x = left + ((at - looking.from) / length) * width;
+      context.fillRect(Math.round(x), OVERVIEW + RULER - 5, 1, 5);
+      context.fillText(duration(at), x + 3, OVERVIEW + RULER / 2 - 1);
+    }
+  }
+
+  /** Numbers of micro-batches where they fit. @param {Row} row @param {number} top */
+  numbers(row, top) {
+    const rank = /** @type {Rank} */ (row.rank);
+    const { view, scale, context } = this;
+    if (!rank.steps.start.length || (this.rows.open.has(rank.rank) && row.kind === "rank")) return;
+    const height = row.kind === "steps" || !rank.bins.length ? row.height : row.height * STEPS_SHARE;
+    if (height < 9) return;
+    const at = this.model.at(rank);
+    const last = rank.steps.startingBefore(view.to - at);
+    context.font = `${Math.min(height - 2, 11)}px system-ui, sans-serif`;
+    context.fillStyle = "#22262B";
+    for (let i = rank.steps.firstAfter(view.from - at); i < last; i++) {
+      const [from, to] = this.painter.dots(
+        view,
+        rank.steps.start[i] + at,
+        rank.steps.start[i] + at + rank.steps.length[i],
+      );
+      const text = String(rank.stepMicrobatch[i] - 1);
+      if ((to - from) / scale < 7 * text.length + 5 || from < view.left) continue;
+      context.fillText(text, (from + to) / 2 / scale - 3.2 * text.length, top + height / 2 + 0.5);
+    }
+  }
+
+  /** A frame around what is chosen. @param {Row[]} visible @param {number} above @param {string} ink */
+  chosenFrame(visible, above, ink) {
+    const { chosen, context, view, scale } = this;
+    if (chosen === null) return;
+    const { start, length } = extent(chosen);
+    const at = this.model.at(chosen.rank);
+    const [from, to] = this.painter.dots(view, start + at, start + at + length);
+    context.strokeStyle = ink;
+    context.lineWidth = 2;
+    for (const row of visible) {
+      if (row.rank !== chosen.rank || !this.holds(row, chosen)) continue;
+      const left = Math.max(from, view.left) / scale;
+      context.strokeRect(
+        left - 1,
+        row.top - this.scroll + above,
+        Math.max((to - Math.max(from, view.left)) / scale + 2, 3),
+        row.height,
+      );
+    }
+    context.lineWidth = 1;
+  }
+
+  /**
+   * The members of the chosen communication on all ranks, framed.
+   * @param {Row[]} visible
+   * @param {number} above
+   * @param {string} colour
+   */
+  joined(visible, above, colour) {
+    const { chosen, context, view, scale } = this;
+    if (chosen?.kind !== "kernel") return;
+    const members = this.model.membersOf(chosen.rank, chosen.index);
+    if (members.size < 2) return;
+    context.strokeStyle = colour;
+    context.lineWidth = 1.5;
+    for (const row of visible) {
+      const kernel = row.rank ? members.get(row.rank) : undefined;
+      if (!row.rank || kernel === undefined) continue;
+      if (!this.holds(row, { kind: "kernel", rank: row.rank, index: kernel })) continue;
+      const at = this.model.at(row.rank) + row.rank.kernels.start[kernel];
+      const [from, to] = this.painter.dots(view, at, at + row.rank.kernels.length[kernel]);
+      const left = Math.max(from, view.left) / scale;
+      const top = row.top - this.scroll + above;
+      if (to >= view.left) context.strokeRect(left, top + 1, Math.max(to / scale - left, 2), row.height - 2);
+    }
+    context.lineWidth = 1;
+  }
+
+  /** Whether a row shows what is chosen. @param {Row} row @param {Chosen} chosen */
+  holds(row, chosen) {
+    if (row.kind === "rank") return !this.rows.open.has(chosen.rank.rank);
+    if (chosen.kind === "step") return row.kind === "steps";
+    if (chosen.kind === "gap") return row.kind === "gaps";
+    if (!row.lane) return false;
+    const slice = row.lane.chosen?.indexOf(chosen.index) ?? chosen.index;
+    return slice >= 0;
+  }
+
+  /** @param {MouseEvent} event @returns {{at: number, row: Row | undefined, x: number, y: number}} */
+  under(event) {
+    const box = this.canvas.getBoundingClientRect();
+    const x = event.clientX - box.left;
+    const y = event.clientY - box.top;
+    const width = this.canvas.clientWidth - LABELS;
+    const { from, to } = y < OVERVIEW ? { from: 0, to: this.model.end } : this.looking;
+    const at = from + ((x - LABELS) / width) * (to - from);
+    const row = y >= OVERVIEW + RULER ? this.rows.rowAt(y - OVERVIEW - RULER + this.scroll) : undefined;
+    return { at, row, x, y };
+  }
+
+  /**
+   * What lies under the mouse.
+   * @param {Row | undefined} row
+   * @param {number} at ns on the axis
+   * @param {number} y
+   * @returns {Chosen | null}
+   */
+  pick(row, at, y) {
+    if (!row?.rank) return null;
+    const { rank } = row;
+    const own = at - this.model.at(rank);
+    const slack = (NEAR * (this.looking.to - this.looking.from)) / (this.canvas.clientWidth - LABELS);
+    if (row.kind === "gaps") return this.nearest(rank, rank.gaps, own, slack, "gap", (i) => i);
+    const { lane } = row;
+    if (lane) return this.nearest(rank, lane.slices, own, slack, "kernel", (i) => lane.kernel(i));
+    const upper = y - OVERVIEW - RULER + this.scroll - row.top < row.height * STEPS_SHARE;
+    const steps = row.kind === "steps" || !rank.kernels.start.length || (row.height >= 14 && upper);
+    if (steps) {
+      const step = this.nearest(rank, rank.steps, own, slack, "step", (i) => i);
+      if (step !== null || row.kind === "steps") return step;
+    }
+    const wide =
+      ((this.canvas.clientWidth - LABELS) * this.model.document.bin_ns) / (this.looking.to - this.looking.from);
+    if (wide <= NEAR) return null;
+    const { computation, communication } = this.rows.halvesOf(rank);
+    const found = this.nearest(rank, communication.slices, own, 0, "kernel", (i) => communication.kernel(i));
+    const other = this.nearest(rank, computation.slices, own, slack, "kernel", (i) => computation.kernel(i));
+    const lower = y - OVERVIEW - RULER + this.scroll - row.top > row.height * 0.78;
+    return lower ? (found ?? other) : (other ?? found);
+  }
+
+  /**
+   * The slice at an instant, or the nearest one within some slack.
+   * @param {Rank} rank
+   * @param {import("./model.js").Slices} slices
+   * @param {number} at
+   * @param {number} slack
+   * @param {Chosen["kind"]} kind
+   * @param {(slice: number) => number} index
+   * @returns {Chosen | null}
+   */
+  nearest(rank, slices, at, slack, kind, index) {
+    let best = -1;
+    let distance = slack + 1e-9;
+    const last = slices.startingBefore(at + slack);
+    for (let i = slices.firstAfter(at - slack); i < last; i++) {
+      const away = Math.max(slices.start[i] - at, at - slices.start[i] - slices.length[i], 0);
+      if (away <= distance) {
+        best = i;
+        distance = away;
+      }
+    }
+    return best < 0 ? null : { kind, rank, index: index(best) };
+  }
+
+  /** @param {PointerEvent} event */
+  hover(event) {
+    if (event.buttons) return;
+    const { at, row, x, y } = this.under(event);
+    this.canvas.classList.toggle("points", x < LABELS && row !== undefined);
+    this.tip(x < LABELS ? null : this.pick(row, at, y), event);
+  }
+
+  /** @param {Chosen | null} chosen @param {PointerEvent} [event] */
+  tip(chosen, event) {
+    const tip = byId("tip");
+    tip.hidden = chosen === null;
+    if (chosen === null || event === undefined) return;
+    tip.replaceChildren(
+      element("b", {}, shortened(title(this.model, chosen))),
+      facts(described(this.model, chosen).slice(0, 9)),
+    );
+    const width = tip.offsetWidth;
+    tip.style.left = `${Math.min(event.clientX + 14, innerWidth - width - 8)}px`;
+    tip.style.top = `${Math.min(event.clientY + 16, innerHeight - tip.offsetHeight - 8)}px`;
+  }
+
+  /** @param {PointerEvent} event */
+  press(event) {
+    this.canvas.focus();
+    const begun = this.under(event);
+    if (begun.x < LABELS) {
+      if (begun.row) this.fold(begun.row);
+      return;
+    }
+    this.canvas.setPointerCapture(event.pointerId);
+    const measuring = event.shiftKey || document.body.classList.contains("measuring");
+    const start = { ...this.looking };
+    let moved = false;
+    this.tip(null);
+    /** @param {PointerEvent} next */
+    const move = (next) => {
+      const now = this.under(next);
+      if (Math.abs(now.x - begun.x) > 2 || Math.abs(now.y - begun.y) > 2) moved = true;
+      if (!moved) return;
+      if (begun.y < OVERVIEW) {
+        const half = (this.looking.to - this.looking.from) / 2;
+        this.looking.show(now.at - half, now.at + half, false);
+      } else if (measuring) {
+        this.selection = { from: Math.min(begun.at, now.at), to: Math.max(begun.at, now.at) };
+      } else {
+        const shift = ((begun.x - now.x) / (this.canvas.clientWidth - LABELS)) * (start.to - start.from);
+        this.looking.show(start.from + shift, start.to + shift, false);
+        this.scroll = Math.max(this.scroll + (begun.y - now.y), 0);
+        begun.y = now.y;
+      }
+      this.draw();
+    };
+    /** @param {PointerEvent} next */
+    const end = (next) => {
+      this.canvas.removeEventListener("pointermove", move);
+      this.canvas.removeEventListener("pointerup", end);
+      if (!moved) {
+        if (begun.y < OVERVIEW)
+          this.looking.show(begun.at - (start.to - start.from) / 2, begun.at + (start.to - start.from) / 2);
+        else this.choose(this.pick(begun.row, begun.at, begun.y));
+      } else if (measuring) this.measure(begun.row?.rank ?? null);
+      else if (start.from !== this.looking.from) {
+        this.looking.before.push({ from: start.from, to: start.to });
+        this.looking.after.length = 0;
+      }
+      this.hover(next);
+      this.draw();
+    };
+    this.canvas.addEventListener("pointermove", move);
+    this.canvas.addEventListener("pointerup", end);
+  }
+
+  /** @param {MouseEvent} event */
+  open(event) {
+    const { row, x } = this.under(event);
+    if (x >= LABELS && row?.rank) this.fold(row);
+  }
+
+  /** Fold or unfold a pipeline; open or close a rank. @param {Row} row */
+  fold(row) {
+    if (row.kind === "group") {
+      if (!this.rows.folded.delete(row.key)) this.rows.folded.add(row.key);
+    } else if (row.rank) {
+      if (!this.rows.open.delete(row.rank.rank)) this.rows.open.add(row.rank.rank);
+      changeAddress({ rank: this.rows.open.has(row.rank.rank) ? String(row.rank.rank) : null });
+    }
+    this.draw();
+  }
+
+  /** Open a rank's lanes and bring them into sight. @param {Rank} rank */
+  openRank(rank) {
+    this.rows.open.add(rank.rank);
+    for (const group of this.rows.groups) if (group.ranks.includes(rank)) this.rows.folded.delete(group.key);
+    this.reveal(rank);
+  }
+
+  /** @param {Rank} rank */
+  reveal(rank) {
+    const room = this.canvas.clientHeight - RULER - OVERVIEW;
+    this.rows.layOut(room);
+    const row = this.rows.rows.find((each) => each.rank === rank);
+    if (row && (row.top < this.scroll || row.top + row.height > this.scroll + room))
+      this.scroll = Math.max(row.top - room / 3, 0);
+  }
+
+  /** @param {WheelEvent} event */
+  wheel(event) {
+    event.preventDefault();
+    const { at, x } = this.under(event);
+    if (event.ctrlKey || event.metaKey || (!event.shiftKey && x >= LABELS && !this.scrolls(event))) {
+      this.looking.zoom(1.0018 ** event.deltaY, at);
+    } else if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
+      this.looking.move((event.deltaX || event.deltaY) / 1000);
+    } else this.scroll = Math.max(this.scroll + event.deltaY, 0);
+    this.draw();
+  }
+
+  /** Whether a wheel moves the rows: over their labels, or sideways. @param {WheelEvent} event */
+  scrolls(event) {
+    return Math.abs(event.deltaX) > Math.abs(event.deltaY);
+  }
+
+  /** @param {Chosen | null} chosen */
+  choose(chosen) {
+    this.chosen = chosen;
+    const panel = byId("details");
+    if (chosen === null) {
+      panel.replaceChildren(
+        element("p", { class: "quiet" }, "Click a kernel, a micro-batch or a gap to see all that is known of it."),
+      );
+      this.draw();
+      return;
+    }
+    const sql = query(this.model, chosen);
+    panel.replaceChildren(
+      element("h3", { title: title(this.model, chosen) }, shortened(title(this.model, chosen))),
+      facts(described(this.model, chosen)),
+      copyable(sql),
+    );
+    this.draw();
+  }
+
+  /** Measure the selection, else what is shown. @param {Rank | null} first the rank whose numbers come first */
+  measure(first) {
+    const window = this.selection ?? {
+      from: Math.max(this.looking.from, 0),
+      to: Math.min(this.looking.to, this.model.end),
+    };
+    const from = Math.round(window.from);
+    const to = Math.round(window.to);
+    this.selection = { from, to };
+    const panel = byId("details");
+    const heading = element("h3", {}, `Window of ${duration(to - from)} (${exact(to - from)})`);
+    if (!this.model.document.whole) {
+      panel.replaceChildren(
+        heading,
+        element(
+          "p",
+          {},
+          "This page leaves kernels out, so a window cannot be measured to the nanosecond here. Measure it from the traces:",
+        ),
+        copyable(this.command(first ?? this.model.ranks[0], from, to)),
+      );
+      return;
+    }
+    const rank = first ?? this.chosen?.rank ?? this.model.ranks[0];
+    if (rank === undefined) return;
+    const at = this.model.at(rank);
+    const own = measured(this.model, rank, from - at, to - at);
+    /** @param {number} part */
+    const line = (part) => `${exact(part)} · ${share(part, own.window)}`;
+    /** @type {[string, string][]} */
+    const entries = [
+      ["computation", line(own.compute)],
+      ["communication", line(own.communication)],
+      ["hidden", line(own.hidden)],
+      ["exposed", line(own.exposed)],
+      ["memory operations", line(own.memory)],
+      ["idle", line(own.idle)],
+    ];
+    for (const [name, each] of own.dimensions)
+      entries.push([`${name}, exposed`, `${exact(each.exposed)} of ${exact(each.communication)}`]);
+    panel.replaceChildren(
+      heading,
+      element("h4", {}, `rank ${rank.rank}, unions of its kernels`),
+      facts(entries),
+      this.allRanks(from, to),
+      copyable(this.command(rank, from, to)),
+    );
+  }
+
+  /** A table of all ranks, the exposed ones first. @param {number} from @param {number} to */
+  allRanks(from, to) {
+    const found = this.model.ranks.slice(0, MOST_MEASURED).map((rank) => {
+      const at = this.model.at(rank);
+      return { rank, own: measured(this.model, rank, from - at, to - at) };
+    });
+    found.sort((a, b) => b.own.exposed - a.own.exposed);
+    const table = element("table", {}, element("caption", {}, "all ranks, most exposed first"));
+    const header = element("tr");
+    for (const name of ["rank", "computation", "exposed", "idle"]) header.append(element("th", { scope: "col" }, name));
+    table.append(header);
+    for (const { rank, own } of found) {
+      const row = element("tr");
+      for (const text of [String(rank.rank), duration(own.compute), duration(own.exposed), duration(own.idle)])
+        row.append(element("td", {}, text));
+      table.append(row);
+    }
+    return table;
+  }
+
+  /** The command that measures the same. @param {Rank} rank @param {number} from @param {number} to */
+  command(rank, from, to) {
+    const at = this.model.at(rank);
+    return `${this.model.document.overlap_command} --rank ${rank.rank} --start-ns ${rank.clock(from - at)} --end-ns ${rank.clock(to - at)}`;
+  }
+
+  /** @param {string} text */
+  search(text) {
+    const words = byId("matches");
+    const found = text ? matching(this.model, text) : new Uint8Array(0);
+    if (found === null) {
+      words.textContent = "no such expression";
+      return;
+    }
+    this.painter.found = text ? found : null;
+    this.matches = text ? hits(this.model, found, this.rows.shows) : [];
+    this.match = -1;
+    words.textContent = text ? `${this.matches.length.toLocaleString("en-US")} found` : "";
+    this.draw();
+  }
+
+  /** @param {number} step */
+  toMatch(step) {
+    if (!this.matches.length) return;
+    this.match = (this.match + step + this.matches.length) % this.matches.length;
+    const { rank, kernel } = this.matches[this.match];
+    byId("matches").textContent =
+      `${(this.match + 1).toLocaleString("en-US")} of ${this.matches.length.toLocaleString("en-US")}`;
+    this.goTo({ kind: "kernel", rank, index: kernel });
+  }
+
+  /** Choose something and bring it into sight. @param {Chosen} chosen */
+  goTo(chosen) {
+    const { start, length } = extent(chosen);
+    const at = start + this.model.at(chosen.rank);
+    const { from, to } = this.looking;
+    if (at < from || at + length > to || length < (to - from) / 400) {
+      const half = Math.max(length * 10, Math.min((to - from) / 2, this.model.end / 50));
+      this.looking.show(at + length / 2 - half, at + length / 2 + half);
+    }
+    this.openRank(chosen.rank);
+    this.choose(chosen);
+  }
+
+  /** Show the categories that are ticked, and what is long enough. */
+  filter() {
+    this.hiddenCategories.clear();
+    for (const box of /** @type {NodeListOf<HTMLInputElement>} */ (
+      document.querySelectorAll("#filters input[type=checkbox]")
+    )) {
+      if (!box.checked) this.hiddenCategories.add(Number(box.value));
+    }
+    this.shortest = Number(/** @type {HTMLInputElement} */ (byId("shortest")).value) * 1000 || 0;
+    this.rows.filter((kernel, rank) => {
+      if (this.hiddenCategories.has(this.model.category[rank.signature[kernel]])) return false;
+      return rank.kernels.length[kernel] >= this.shortest;
+    });
+    this.draw();
+  }
+
+  /** The next slice of what is chosen, in its lane. @param {number} step */
+  next(step) {
+    const rank = this.chosen?.rank ?? this.model.ranks[0];
+    if (!rank) return;
+    if (this.chosen === null || this.chosen.kind !== "kernel") {
+      const slices = this.chosen?.kind === "gap" ? rank.gaps : rank.steps.start.length ? rank.steps : rank.kernels;
+      const kind = this.chosen?.kind ?? (rank.steps.start.length ? "step" : "kernel");
+      const index = (this.chosen?.index ?? (step > 0 ? -1 : slices.start.length)) + step;
+      if (index >= 0 && index < slices.start.length) this.goTo({ kind, rank, index });
+      return;
+    }
+    const { index } = this.chosen;
+    const lane = this.rows.lanesOf(rank).find((each) => each.lane.chosen?.includes(index))?.lane;
+    const place = (lane?.chosen?.indexOf(index) ?? -1) + step;
+    if (lane?.chosen && place >= 0 && place < lane.chosen.length)
+      this.goTo({ kind: "kernel", rank, index: lane.chosen[place] });
+  }
+
+  /** The next gap of a rank. @param {number} step */
+  gap(step) {
+    const rank = this.chosen?.rank ?? this.model.ranks[0];
+    if (!rank?.gaps.start.length) return;
+    const here = this.chosen ? extent(this.chosen).start : this.looking.from - this.model.at(rank);
+    const { start } = rank.gaps;
+    let index = step > 0 ? start.findIndex((each) => each > here) : start.findLastIndex((each) => each < here);
+    if (index < 0) index = step > 0 ? 0 : start.length - 1;
+    this.goTo({ kind: "gap", rank, index });
+  }
+
+  /** Show the next training step. */
+  step() {
+    const rank = this.chosen?.rank ?? this.model.ranks[0];
+    if (!rank?.windows.length) return;
+    const at = this.model.at(rank);
+    const next = rank.windows.find((each) => each.start + at > this.looking.from + 1) ?? rank.windows[0];
+    this.looking.show(next.start + at, next.end + at);
+  }
+
+  /** Move to where the chosen kernel was launched. */
+  launch() {
+    if (this.chosen?.kind !== "kernel") return;
+    const { rank, index } = this.chosen;
+    const launch = launched(rank, index);
+    if (launch === null) return;
+    const at = rank.kernels.start[index] - launch.before + this.model.at(rank);
+    const half = (this.looking.to - this.looking.from) / 2;
+    this.looking.show(at - half, at + half);
+    this.selection = { from: at, to: at + Math.max(launch.length, 1) };
+  }
+
+  /** Bookmark what is shown. */
+  bookmark() {
+    const { from, to } = this.looking;
+    const rank = this.chosen ? `, rank ${this.chosen.rank.rank}` : "";
+    const button = element(
+      "button",
+      { type: "button", class: "chip" },
+      `${duration(Math.max(from, 0))} + ${duration(to - from)}${rank}`,
+    );
+    button.addEventListener("click", () => {
+      this.looking.show(from, to);
+      this.draw();
+    });
+    byId("bookmarks").append(button);
+  }
+
+  /**
+   * Do what a key asks for; false where it is not the timeline's.
+   * @param {string} action
+   */
+  act(action) {
+    const { looking } = this;
+    const middle = (looking.from + looking.to) / 2;
+    /** @type {Record<string, () => void>} */
+    const actions = {
+      left: () => looking.move(-0.2),
+      right: () => looking.move(0.2),
+      in: () => looking.zoom(ZOOM, middle),
+      out: () => looking.zoom(1 / ZOOM, middle),
+      all: () => looking.show(0, looking.end),
+      selection: () => this.zoomToSelection(),
+      undo: () => looking.undo(),
+      redo: () => looking.redo(),
+      next: () => this.next(1),
+      previous: () => this.next(-1),
+      gap: () => this.gap(1),
+      gapBefore: () => this.gap(-1),
+      step: () => this.step(),
+      launch: () => this.launch(),
+      measure: () => this.measure(null),
+      search: () => byId("search").focus(),
+      nextMatch: () => this.toMatch(1),
+      previousMatch: () => this.toMatch(-1),
+      bookmark: () => this.bookmark(),
+      copy: () => void (this.chosen && copied(query(this.model, this.chosen))),
+      path: () => this.togglePath(),
+    };
+    const found = actions[action];
+    if (found === undefined) return false;
+    found();
+    this.draw();
+    return true;
+  }
+
+  togglePath() {
+    this.showsPath = !this.showsPath;
+    byId("path-button").setAttribute("aria-pressed", String(this.showsPath));
+  }
+
+  zoomToSelection() {
+    if (this.selection) this.looking.show(this.selection.from, this.selection.to);
+    else if (this.chosen) {
+      const { start, length } = extent(this.chosen);
+      const at = start + this.model.at(this.chosen.rank);
+      this.looking.show(at - length * 0.1, at + length * 1.1);
+    }
+  }
+
+  /** Forget selection and choice; whether there were any. */
+  back() {
+    const had = this.selection !== null || this.chosen !== null;
+    this.selection = null;
+    this.choose(null);
+    return had;
+  }
+}
+
+/** Ranks that a finding names. @param {Model} model */
+function marksOf(model) {
+  const marks = new Map();
+  for (const finding of model.document.findings) {
+    if (finding.rank !== null && finding.severity === "finding") marks.set(finding.rank, finding);
+  }
+  return marks;
+}
+
+/** A text with a button that copies it. @param {string} text */
+export function copyable(text) {
+  const button = element("button", { type: "button", class: "copy" }, "copy");
+  button.addEventListener("click", async () => {
+    button.textContent = (await copied(text)) ? "copied" : "select and copy";
+  });
+  return element("div", { class: "sql" }, element("pre", {}, element("code", {}, text)), button);
+}

@@ -1,0 +1,115 @@
+"""What many kernels have in common, kept once: name, category, evidence, module, stream, size of the grid and so on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from traceviz_dag.analyze.intervals import number_groups
+from traceviz_dag.analyze.kernel_intervals import codes
+from traceviz_dag.arrays import Int64
+from traceviz_dag.printable import printable
+
+COLUMNS = (
+    "name",
+    "kind",
+    "phase",
+    "dimension",
+    "category",
+    "phase_evidence",
+    "phase_rule",
+    "dimension_evidence",
+    "dimension_rule",
+    "dimension_candidates",
+    "role",
+    "chunk",
+    "layer",
+    "module",
+    "operator",
+    "launch_name",
+    "device",
+    "stream",
+    "collective",
+    "group_name",
+    "group_description",
+    "group_size",
+    "dtype",
+    "in_elements",
+    "bytes",
+    "grid_x",
+    "grid_y",
+    "grid_z",
+    "block_x",
+    "block_y",
+    "block_z",
+    "registers_per_thread",
+    "shared_memory_bytes",
+)
+"""Columns of table ``kernels`` that a signature is made of."""
+
+LONGEST_TEXT = 400
+"""Characters of a name that a page keeps; what is longer ends in an ellipsis."""
+
+
+@dataclass(slots=True)
+class Signatures:
+    """All combinations of these columns that occurred, numbered as they came.
+
+    Attributes:
+        values: per column its distinct values, as they came; None is a value.
+        rows: per signature and column the place in ``values``.
+    """
+
+    values: dict[str, list[str | int | None]] = field(default_factory=lambda: {name: [] for name in COLUMNS})
+    rows: list[tuple[int, ...]] = field(default_factory=list)
+    _places: dict[str, dict[str | int | None, int]] = field(default_factory=lambda: {name: {} for name in COLUMNS})
+    _numbers: dict[tuple[int, ...], int] = field(default_factory=dict)
+
+    def of(self, kernels: pa.Table) -> Int64:
+        """The number of each kernel's signature."""
+        if not kernels.num_rows:
+            return np.empty(0, np.int64)
+        keys, tables = [], []
+        for name in COLUMNS:
+            code, values = _coded(kernels, name)
+            keys.append(code)
+            tables.append([*(self._place(name, value) for value in values), self._place(name, None)])
+        first, group = number_groups(*keys)
+        numbers = np.empty(len(first), np.int64)
+        for place, row in enumerate(first.tolist()):
+            signature = tuple(table[int(key[row])] for key, table in zip(keys, tables, strict=True))
+            numbers[place] = self._numbers.setdefault(signature, len(self._numbers))
+            if len(self._numbers) > len(self.rows):
+                self.rows.append(signature)
+        return numbers[group]
+
+    def document(self) -> dict[str, Any]:
+        """As the page's script reads them: ``fields``, ``values`` by field, ``rows``."""
+        return {"fields": COLUMNS, "values": [self.values[name] for name in COLUMNS], "rows": self.rows}
+
+    def _place(self, name: str, value: str | int | None) -> int:
+        known = self._places[name]
+        if value not in known:
+            known[value] = len(known)
+            self.values[name].append(value)
+        return known[value]
+
+
+def _coded(kernels: pa.Table, name: str) -> tuple[Int64, list[Any]]:
+    """A column as codes into its distinct values; NULL is -1, which picks the last entry of what follows them."""
+    column = kernels[name]
+    if pa.types.is_integer(column.type):
+        text = column.cast(pa.int64()).combine_chunks().dictionary_encode()
+        return np.asarray(
+            text.indices.fill_null(-1).to_numpy(zero_copy_only=False), np.int64
+        ), text.dictionary.to_pylist()
+    code, words = codes(kernels, name)
+    return code.astype(np.int64), [shortened(printable(word)) for word in words]
+
+
+def shortened(text: str) -> str:
+    """A name of at most ``LONGEST_TEXT`` characters."""
+    return text if len(text) <= LONGEST_TEXT else text[: LONGEST_TEXT - 1] + "…"
