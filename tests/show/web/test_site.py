@@ -241,10 +241,11 @@ def test_every_answer_says_what_a_browser_may_do_with_it(guest):
 
 
 def test_a_damaged_file_of_the_lake_is_named_and_costs_nothing_else(guest, home):
-    Lake(home).path("iterations", run="job", iteration=7).write_bytes(b"PAR1 no")
-    for path in ("/", "/runs/job/7"):
+    for table in ("iterations", "findings"):
+        Lake(home).path(table, run="job", iteration=7).write_bytes(b"PAR1 no")
+    for path, faults in (("/", 1), ("/runs/job/7", 2)):
         text = guest.ask(path).text
-        assert "is damaged" in text and "/figures/job/7/wait_map.png" in text
+        assert text.count("is damaged") == faults and "/figures/job/7/wait_map.png" in text
 
 
 def test_names_that_nobody_can_have_written_are_left_out(guest, home):

@@ -95,14 +95,15 @@ def measures_of(home: Path, iteration: Partition) -> Measures:
 
 
 def statements_of(home: Path, iteration: Partition) -> list[str]:
-    """The first findings of an iteration, each a sentence; none where the table ``findings`` cannot be read."""
+    """The first findings of an iteration, each a sentence; none where there is no table ``findings`` of it.
+
+    Raises:
+        BadInputError: the table cannot be read.
+    """
     lake = Lake(home)
     if not lake.partitions("findings", iteration.run, iteration.iteration):
         return []
-    try:
-        found = lake.table("findings", iteration.run, iteration.iteration).arrow(["severity", "statement"])
-    except BadInputError:
-        return []
+    found = lake.table("findings", iteration.run, iteration.iteration).arrow(["severity", "statement"])
     return [row["statement"] for row in found.to_pylist() if row["severity"] == "finding"][:MOST_FINDINGS]
 
 

@@ -27,7 +27,8 @@ def link(address: str, text: str) -> str:
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table; the cells are HTML already, the head is text."""
     lines = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>\n" for row in rows)
-    return f"<table><thead><tr>{''.join(f'<th>{markup(each)}</th>' for each in head)}</tr></thead>\n{lines}</table>"
+    heads = "".join(f'<th scope="col">{markup(each)}</th>' for each in head)
+    return f"<table><thead><tr>{heads}</tr></thead>\n{lines}</table>"
 
 
 def page(title: str, *parts: str, above: str = "") -> HTMLResponse:

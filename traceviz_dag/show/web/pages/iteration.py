@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.partitions import Partition, escape
 from traceviz_dag.show.page.facts import duration, share
 from traceviz_dag.show.web.addresses import report_path, run_path
@@ -44,11 +45,7 @@ def routes(home: Path) -> Sequence[BaseRoute]:
 def _page(home: Path, iteration: Partition, request: Request) -> Response:
     named = f"--run {shlex.quote(iteration.run)} --iteration {iteration.iteration} --home {shlex.quote(str(home))}"
     parts = [f"<p>{_measures_line(home, iteration)}</p>"]
-    if statements := statements_of(home, iteration):
-        parts.append(f"<ol>{''.join(f'<li>{markup(each)}</li>' for each in statements)}</ol>")
-        parts.append(
-            f'<p class="quiet">The first findings; all: <code>{markup(f"traceviz findings {named}")}</code></p>'
-        )
+    parts += _first_findings(home, iteration, f"traceviz findings {named}")
     if report_of(home, iteration):
         parts.append(f"<p>{link(report_path(iteration.run, iteration.iteration), 'Report')}</p>")
     parts.append("<h2>Figures</h2>")
@@ -59,6 +56,17 @@ def _page(home: Path, iteration: Partition, request: Request) -> Response:
     parts.append(trace_links(traces, request) if traces else _none_yet(f"traceviz perfetto export {named}"))
     above = f"{link('/', 'all runs')} · {link(run_path(iteration.run), iteration.run)}"
     return page(f"{iteration.run}, iteration {iteration.iteration}", *parts, above=above)
+
+
+def _first_findings(home: Path, iteration: Partition, command: str) -> list[str]:
+    try:
+        statements = statements_of(home, iteration)
+    except BadInputError as error:
+        return [f'<p class="warn">Findings: {markup(str(error))}</p>']
+    if not statements:
+        return []
+    items = "".join(f"<li>{markup(each)}</li>" for each in statements)
+    return [f"<ol>{items}</ol>", f'<p class="quiet">The first findings; all: <code>{markup(command)}</code></p>']
 
 
 def _measures_line(home: Path, iteration: Partition) -> str:
