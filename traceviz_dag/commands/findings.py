@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -22,7 +23,10 @@ from traceviz_dag.tables.findings import CULPRIT_COLUMNS
 from traceviz_dag.vocabulary import FindingClass, Severity
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from traceviz_dag.pipeline.across_ranks import StoredIteration
+    from traceviz_dag.read.training_log import LoggedSteps
 
 ANY = "finding"
 """What ``--fail-on`` takes beside the names of rules."""
@@ -46,6 +50,12 @@ def findings(
         ),
     ] = None,
     sql: Annotated[bool, typer.Option("--sql", help="Print with each finding the query that yields its row.")] = False,
+    log: Annotated[
+        Path | None,
+        typer.Option(
+            help="Log of the training (Megatron-LM): say how much longer the profiled steps take than others."
+        ),
+    ] = None,
     rank: Annotated[int | None, typer.Option(help="Rank of a single file that does not name its rank.")] = None,
     run: RunOption = None,
     iteration: IterationOption = None,
@@ -59,21 +69,26 @@ def findings(
     predicts; gains do not add up. A note gains less than 1 % of the step, or perhaps nothing, or is not predicted.
     """
     from traceviz_dag.analyze.findings.rules.registry import RULE_NAMES
+    from traceviz_dag.read.training_log import read_training_log
 
     for name in fail_on or ():
         if name not in (ANY, *RULE_NAMES):
             raise UsageError(f"--fail-on {name}: there are {', '.join((ANY, *RULE_NAMES))}")
+    logged = read_training_log(log) if log is not None else []
     with chosen_iterations(path, home, run, iteration, rules, rank) as iterations:
         unread = [line for each in iterations if path is not None for line in _read_snapshots(each)]
         answers = [
             {**place(each), "iteration_findings": stored_findings(each, given=path is not None)} for each in iterations
         ]
+        if logged:
+            for each, told_of in zip(iterations, answers, strict=True):
+                told_of.update(_perturbation(each, told_of["iteration_findings"], logged))
         if json:
             print_json([row for answer in answers for row in _flat(answer)])
         else:
             told: set[str] = set()
             for each, answer in zip(iterations, answers, strict=True):
-                _print(each, answer["iteration_findings"], told, sql=sql)
+                _print(each, answer, told, sql=sql)
         untold = [why for each in answers for why in _untold(each["iteration_findings"], fail_on or ())]
         if fail_on:
             untold += [f"nothing is predicted: {why}" for each in iterations if (why := _unpredicted(each)) is not None]
@@ -171,20 +186,54 @@ def _flat(answer: dict[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
-def _print(iteration: StoredIteration, rows: list[dict[str, Any]], told: set[str], *, sql: bool) -> None:
+def _perturbation(
+    iteration: StoredIteration, rows: list[dict[str, Any]], logged: Sequence[LoggedSteps]
+) -> dict[str, Any]:
+    """Median time of steps without the profiler, over how many lines of the log, and the share that others are longer.
+
+    Raises:
+        NoEvidenceError: the log tells too few such steps, or the traces do not tell how long a step takes.
+    """
+    from traceviz_dag.analyze.unprofiled import unprofiled_step
+
+    profiled = {part.iteration for part in iteration.lake.partitions("kernels", iteration.run)}
+    usual = unprofiled_step(logged, profiled | {iteration.iteration})
+    times = [row["measured_ns"] or row["step_ns"] for row in rows[:1]]
+    if not times or times[0] is None or not usual.step_ns:
+        raise NoEvidenceError("the traces or the log do not tell how long a step takes")
+    share = times[0] / rows[0]["steps"] / usual.step_ns - 1
+    return {"unprofiled_step_ns": usual.step_ns, "unprofiled_lines": usual.lines, "perturbed_by": share}
+
+
+def _said_of_log(answer: dict[str, Any]) -> str:
+    from traceviz_dag.analyze.unprofiled import PERTURBED
+
+    share = answer["perturbed_by"]
+    direction = "longer" if share >= 0 else "shorter"
+    usual = f"{milliseconds(answer['unprofiled_step_ns'])} ms"
+    lines = f"the median of {answer['unprofiled_lines']} lines of the log"
+    perturbed = "; perturbed: rely on shares, not on times" if share >= PERTURBED else ""
+    return f"profiled steps take {abs(share):.1%} {direction} on the host than others ({usual}, {lines}){perturbed}"
+
+
+def _print(iteration: StoredIteration, answer: dict[str, Any], told: set[str], *, sql: bool) -> None:
     """Print what was found in an iteration.
 
     Args:
+        answer: its findings, and what a log tells.
         told: remedies that were printed already; this adds its own.
     """
     from traceviz_dag.analyze.findings.rules import environment
     from traceviz_dag.analyze.findings.rules.registry import rule_named
 
+    rows = answer["iteration_findings"]
     step = _step(rows[0]) if rows and rows[0]["step_ns"] is not None else "step unknown"
     ranks = f"{len(iteration.ranks)} rank{'' if len(iteration.ranks) == 1 else 's'}"
     mode = f" · {rows[0]['capture_mode']}" if rows else ""
     typer.echo(f"\n{heading(iteration, f'{step} on {ranks}{mode}')}")
     typer.echo(f"  {counted(rows)}; gains do not add up")
+    if "perturbed_by" in answer:
+        typer.echo(f"  {_said_of_log(answer)}")
     differing = [row for row in rows if row["rule"] == environment.RULE.name]
     for row in differing:
         typer.echo(f"  {row['rule']}: {row['statement']}")

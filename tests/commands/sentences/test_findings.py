@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from tests.commands.jobs import JOBS, analysed_at, home_of, traces_of
 from tests.commands.sentences.printed import Home
 from traceviz_dag.commands.main import app
-from traceviz_dag.errors import NoEvidenceError, UsageError
+from traceviz_dag.errors import BadInputError, NoEvidenceError, UsageError
 
 _NUMBER = re.compile(r"(?<![\w.])-?\d[\d,]*(?:\.\d+)?%?")
 
@@ -115,3 +115,23 @@ def test_an_exit_code_tells_whether_there_is_a_finding_of_a_rule():
     # One dimension has no transfers to be compared: a gate must not pass for want of evidence.
     alone = CliRunner().invoke(app, ["findings", "--home", str(home_of("dp_only")), "--fail-on", "slow_link"])
     assert isinstance(alone.exception, NoEvidenceError)
+
+
+def test_a_log_tells_how_much_longer_profiled_steps_take_than_others(tmp_path):
+    home = home_of("healthy")
+    (row,) = Home(home).query("SELECT measured_ns AS ns, steps AS n FROM findings LIMIT 1", {}).to_pylist()
+    step_ms = row["ns"] / row["n"] / 1e6
+    line = " iteration {:8d}/     500 | consumed samples: 8 | elapsed time per iteration (ms): {:.3f} | lr: 1.0 |"
+    # The first is slow; 9 to 11 are the profiled one and its neighbours; 12 was logged twice, around a restart.
+    times = {**dict.fromkeys(range(2, 30), step_ms / 1.05), 1: 9e5, **dict.fromkeys((9, 10, 11), 9e4)}
+    lines = [line.format(12, 1e5), *(line.format(number, ms) for number, ms in sorted(times.items())), "iteration 3"]
+    log = tmp_path / "train.log"
+    log.write_text("\n".join(lines))
+    said = CliRunner().invoke(app, ["findings", "--home", str(home), "--log", str(log)])
+    usual = f"({step_ms / 1.05:,.3f} ms, the median of 25 lines of the log); perturbed: rely on shares, not on times"
+    assert f"  profiled steps take 5.0% longer on the host than others {usual}\n" in said.stdout
+    log.write_text("\n".join(lines[:5]))
+    few = CliRunner().invoke(app, ["findings", "--home", str(home), "--log", str(log)])
+    assert isinstance(few.exception, NoEvidenceError)
+    log.write_text("loss 3.2")
+    assert isinstance(CliRunner().invoke(app, ["findings", "--log", str(log)]).exception, BadInputError)
