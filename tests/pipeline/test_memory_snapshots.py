@@ -116,21 +116,21 @@ def test_snapshots_of_all_ranks_are_stored_beside_their_kernels_and_are_the_trut
     assert "memory of rank 0" in result.failures[0] and "cut off or broken" in result.failures[0]
     assert result.aggregated and result.skipped == [0, 1]
     assert not lake.exists("memory_peaks", run="job", iteration=11, rank=0)
-    assert "; 1 of 2 ranks are known" in _headroom(lake)
+    assert "; known of 1 of 2 ranks" in _headroom(lake)
     assert lake.exists("memory_blocks", run="job", iteration=11, rank=1)
     assert lake.path("memory_peaks", run="job", iteration=10, rank=0).stat().st_mtime_ns == before
     shutil.copyfile(run / "iteration_11" / broken.name, broken)
     [result] = analyse(AnalysisSettings(home, workers=1), inputs_below([job / "iteration_11"], home=home))
     assert result.failures == []
     assert lake.exists("memory_peaks", run="job", iteration=11, rank=0)
-    assert "; 2 of 2 ranks are known" in _headroom(lake)
+    assert "; known of 2 of 2 ranks" in _headroom(lake)
 
     # What an earlier version wrote of a snapshot that is gone keeps nothing else from being read.
     older = lake.path("memory_events", run="job", iteration=11, rank=1)
     pq.write_table(pq.read_table(older, partitioning=None).drop_columns(["source"]), older)
     [result] = analyse(AnalysisSettings(home, workers=1, force=True), inputs_below([job / "iteration_11"], home=home))
     assert result.aggregated and "tables of rank 1 were damaged, or of an earlier version" in result.failures[0]
-    assert "; 1 of 2 ranks are known" in _headroom(lake)
+    assert "; known of 1 of 2 ranks" in _headroom(lake)
 
 
 def _headroom(lake: Lake) -> str:

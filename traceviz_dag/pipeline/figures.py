@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import assert_never
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from matplotlib.figure import Figure
 
 from traceviz_dag.analyze.waits.blame import LateRank
@@ -226,10 +227,10 @@ def notable_ranks(source: TableSource, ranks: Sequence[int], most: int = MOST_DR
     return sorted({row["rank"] for row in worst} | {max(found, key=measure) for measure in measures if found})
 
 
-def with_snapshot(source: LakeSource) -> list[int]:
-    """Ranks with tables of a snapshot of GPU memory."""
-    parts = source.lake.partitions("memory_segments", source.run, source.iteration)
-    return [part.rank for part in parts if part.rank is not None]
+def with_snapshot(source: TableSource) -> list[int]:
+    """Ranks with a snapshot of GPU memory; what traces alone tell of it is not drawn."""
+    tables = (source.table(name, ("rank",)) for name in ("memory_segments", "memory_peaks"))
+    return sorted({rank for table in tables for rank in pc.unique(table["rank"]).to_pylist()})
 
 
 def largest_peaks(source: TableSource) -> list[int]:

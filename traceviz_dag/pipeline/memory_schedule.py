@@ -159,7 +159,9 @@ def memory_by_stage(
                 model.layer_bytes if model else None,
                 headroom,
                 headroom // memory.chunk_bytes if headroom is not None and memory and memory.chunk_bytes else None,
-                longest_sequence(model, memory.in_flight_bytes, headroom) if model and memory and headroom else None,
+                longest_sequence(model, memory.in_flight_bytes, headroom)
+                if model and memory and headroom is not None
+                else None,
                 recomputed,
                 _saved(model) if recomputed is not None else None,
             )

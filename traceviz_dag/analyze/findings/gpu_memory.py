@@ -18,6 +18,11 @@ LEAST_BYTES = 256 << 20
 """Less memory than that is not worth a line."""
 
 
+def known(ranks: int, of_ranks: int) -> str:
+    """Of how many ranks a rule knows the memory, in words."""
+    return f"known of {ranks} of {of_ranks} rank{'' if of_ranks == 1 else 's'}"
+
+
 def mebibytes(count: int) -> str:
     """Bytes as sentences write them."""
     return f"{count / (1 << 20):,.2f} MiB"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traceviz_dag.analyze.findings.gpu_memory import LEAST_BYTES, NO_EVENTS, RANKS, UNPREDICTED, mebibytes
+from traceviz_dag.analyze.findings.gpu_memory import LEAST_BYTES, NO_EVENTS, RANKS, UNPREDICTED, known, mebibytes
 from traceviz_dag.analyze.findings.rule import Row, Rule, percent
 from traceviz_dag.vocabulary import FindingClass
 
@@ -34,7 +34,7 @@ def _sentence(row: Row) -> str:
     return (
         f"{many if row['rank'] is None else ''}when most is requested on rank {row['worst']}, "
         f"{mebibytes(row['lost_bytes'])} of the {mebibytes(row['reserved_bytes'])} reserved "
-        f"({percent(row['value'])}) serve no request; {row['known']} of {row['of_ranks']} ranks are known"
+        f"({percent(row['value'])}) serve no request; {known(row['known'], row['of_ranks'])}"
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traceviz_dag.analyze.findings.gpu_memory import RANKS, UNPREDICTED, mebibytes
+from traceviz_dag.analyze.findings.gpu_memory import RANKS, UNPREDICTED, known, mebibytes
 from traceviz_dag.analyze.findings.rule import Row, Rule, percent
 from traceviz_dag.vocabulary import FindingClass
 
@@ -31,10 +31,10 @@ WHERE value >= {LEAST_SHARE}
 
 def _sentence(row: Row) -> str:
     return (
-        f"{percent(row['value'])} or more of the GPU's memory is never reserved while its memory is recorded: closest "
-        f"comes rank {row['fullest']}, with {mebibytes(row['reserved_bytes'])} of "
-        f"{mebibytes(row['device_memory_bytes'])}, {mebibytes(row['unused_bytes'])} unused; {row['ranks']} of "
-        f"{row['of_ranks']} ranks are known, and what CUDA and NCCL take beside PyTorch is not"
+        f"at least {percent(row['value'])} of the GPU's memory is never reserved, as far as it was recorded: rank "
+        f"{row['fullest']} comes closest, with {mebibytes(row['reserved_bytes'])} of "
+        f"{mebibytes(row['device_memory_bytes'])}, {mebibytes(row['unused_bytes'])} unused; "
+        f"{known(row['ranks'], row['of_ranks'])}; what CUDA and NCCL take beside PyTorch is not counted"
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traceviz_dag.analyze.findings.gpu_memory import NO_EVENTS, RANKS, UNPREDICTED, mebibytes
+from traceviz_dag.analyze.findings.gpu_memory import NO_EVENTS, RANKS, UNPREDICTED, known, mebibytes
 from traceviz_dag.analyze.findings.rule import Row, Rule
 from traceviz_dag.vocabulary import FindingClass
 
@@ -78,7 +78,7 @@ def _sentence(row: Row) -> str:
     return (
         f"{many}memory that {row['operation']} asks for grows with every step: on rank {row['worst']} by "
         f"{mebibytes(row['value'])} a step, to {mebibytes(row['bytes'])} at the last of {row['ends']} ends of steps; "
-        f"{row['known']} of {row['of_ranks']} ranks are known"
+        f"{known(row['known'], row['of_ranks'])}"
     )
 
 
