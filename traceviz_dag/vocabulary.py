@@ -149,9 +149,6 @@ CPU_DEVICE = "cpu"
 DEFAULT_HOME = "traceviz_home"
 """Name of the home where none is given, in the folder that one works in."""
 
-REPORTS_FOLDER = "reports"
-"""Where reports are written in a home."""
-
 FIGURES_FOLDER = "figures"
 """Where figures are written in a home, and the path under which the web server shows them."""
 

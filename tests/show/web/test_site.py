@@ -12,6 +12,7 @@ from urllib.parse import unquote
 
 import pytest
 
+from tests.test_docs import test_every_command_of_a_page_exists_with_its_options as commands_exist
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partitions import escape
 from traceviz_dag.show.web.listen import LoopbackServer, listen
@@ -141,7 +142,7 @@ def reached(guest) -> dict[str, str]:
     return pages
 
 
-def test_every_link_leads_somewhere_and_the_pages_say_what_the_tables_do(guest):
+def test_every_link_leads_somewhere_and_the_pages_say_what_the_tables_do(guest, tmp_path):
     pages = reached(guest)
     shown = {path: " ".join(re.sub("<[^>]+>", " ", text_of(text)).split()) for path, text in pages.items()}
     assert "7 379 ms 155 ms (41 %) 16 (partial) 3 report 1" in shown["/"]
@@ -154,7 +155,12 @@ def test_every_link_leads_somewhere_and_the_pages_say_what_the_tables_do(guest):
     assert "rank 9 &lt;is&gt; slow" in pages["/runs/job/7"]
     assert "How much of a rank's communication computation hides, by dimension (rank 3)" in one
     assert "communication (pipeline 0)" in one
-    assert "traceviz figures --run job --iteration 6" in shown["/runs/job/6"]
+    for command in ("figures", "report", "perfetto export"):
+        assert f"None yet: traceviz {command} --run job --iteration 6 --home" in shown["/runs/job/6"]
+        assert f"None yet: traceviz {command} " not in one
+    shown_commands = re.findall("<code>(.*?)</code>", pages["/runs/job/6"] + pages["/runs/job/7"])
+    (tmp_path / "page.md").write_text("\n".join(f"`{text_of(command)}`" for command in shown_commands))
+    commands_exist(tmp_path / "page.md")
 
 
 def test_a_hostile_name_is_text_and_its_files_are_found(guest):

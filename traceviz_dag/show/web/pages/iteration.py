@@ -46,8 +46,9 @@ def _page(home: Path, iteration: Partition, request: Request) -> Response:
     named = f"--run {shlex.quote(iteration.run)} --iteration {iteration.iteration} --home {shlex.quote(str(home))}"
     parts = [f"<p>{_measures_line(home, iteration)}</p>"]
     parts += _first_findings(home, iteration, f"traceviz findings {named}")
-    if report_of(home, iteration):
-        parts.append(f"<p>{link(report_path(iteration.run, iteration.iteration), 'Report')}</p>")
+    parts.append("<h2>Report</h2>")
+    shown = f"<p>{link(report_path(iteration.run, iteration.iteration), 'The report')}, one page with the timeline</p>"
+    parts.append(shown if report_of(home, iteration) else _none_yet(f"traceviz report {named}"))
     parts.append("<h2>Figures</h2>")
     figures = figures_of(home, iteration)
     parts.append(gallery(figures) if figures else _none_yet(f"traceviz figures {named}"))
