@@ -110,7 +110,7 @@ def shoot_dagster(page: Page, home: Path) -> None:
         heading = page.get_by_text("Metadata", exact=True).first.bounding_box()
         assert heading is not None
         save(page, "dagster_plots", {"x": 240, "y": heading["y"] - 12, "width": 720, "height": 1010})
-        page.set_viewport_size({"width": 1280, "height": 980})
+        page.set_viewport_size({"width": 1280, "height": 1120})
         page.goto(f"{address}/assets/pipelines?view=partitions", wait_until="domcontentloaded")
         page.get_by_text("@12").first.click(timeout=120_000)
         page.get_by_text("bubble_waterfall").wait_for(timeout=120_000)
