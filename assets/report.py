@@ -15,8 +15,11 @@ from traceviz_dag.lake.partition_keys import parse_iteration_key
 
 _TABLES = (
     *("traces", "kernels", "microbatches", "gpu_gaps", "overlap", "topology", "runs", "iterations"),
-    *("collectives", "rank_clocks", "path_segments", "findings"),
+    *("collectives", "rank_clocks", "late_ranks", "blame", "links", "expert_loads", "rank_speeds", "stage_speeds"),
+    *("pipelines", "period_percentiles", "path_segments", "path_items", "path_edges", "critical_imbalance", "what_if"),
+    *("findings",),
 )
+# Tables of memory come by way of findings, which read them where there are any.
 
 
 @dg.asset(

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from traceviz_dag.lake.lake import Lake
 
-_COVERED = """rank IN (
+COVERED = """rank IN (
         SELECT rank FROM traces
         WHERE run = $run AND iteration = $iteration AND CASE
             WHEN EXISTS (FROM iterations WHERE run = $run AND iteration = $iteration) THEN rank IN (
@@ -18,7 +18,7 @@ _COVERED = """rank IN (
             ELSE status = 'read'
         END
     )"""
-# The ranks that the row of ``iterations`` covers, so that all measures of an iteration speak of the same ranks.
+"""Condition on the ranks that the row of ``iterations`` covers: all measures of an iteration are of these."""
 
 CATEGORY_SHARES_SQL = f"""
 SELECT
@@ -27,7 +27,7 @@ SELECT
     CAST(sum(duration_ns) AS BIGINT) AS time_ns,
     sum(duration_ns) / nullif(sum(sum(duration_ns)) OVER (), 0) AS share
 FROM kernels
-WHERE run = $run AND iteration = $iteration AND {_COVERED}
+WHERE run = $run AND iteration = $iteration AND {COVERED}
 GROUP BY category
 ORDER BY time_ns DESC, category
 """
@@ -38,7 +38,7 @@ WITH measured AS (
         window_end_ns - window_start_ns AS window_ns,
         count(*) FILTER (window_name = 'step') OVER (PARTITION BY rank, device) > 0 AS has_steps
     FROM overlap
-    WHERE run = $run AND iteration = $iteration AND window_name IN ('step', 'kernels') AND {_COVERED}
+    WHERE run = $run AND iteration = $iteration AND window_name IN ('step', 'kernels') AND {COVERED}
     QUALIFY (window_name = 'step') = has_steps
 )
 """
@@ -147,7 +147,7 @@ def computation_by_kernel(lake: Lake, run: str, iteration: int, ranks: Sequence[
 
     Columns: rank, stage, step, phase, name, kernels, time_ns (a sum of durations).
     """
-    sql = COMPUTATION_SQL.format(covered=_COVERED if ranks is None else _one_of(ranks))
+    sql = COMPUTATION_SQL.format(covered=COVERED if ranks is None else _one_of(ranks))
     return lake.query_iteration(sql, run=run, iteration=iteration)
 
 

@@ -38,18 +38,34 @@ def report_path(home: Path, run: str, iteration: int) -> Path:
 
 
 def write_report(
-    lake: Lake, run: str, iteration: int, path: Path | None = None, most_kernels: int = MOST_KERNELS
+    lake: Lake,
+    run: str,
+    iteration: int,
+    path: Path | None = None,
+    most_kernels: int = MOST_KERNELS,
+    against: tuple[str, int] | None = None,
 ) -> Path:
     """Write the report of an iteration; returns its file.
 
     Args:
         path: by default where the home keeps reports.
         most_kernels: that its timeline carries.
+        against: run and iteration in the same lake to compare with.
     """
-    inputs = registered_if_any(lake.home, iteration_key(run, iteration))
-    completeness = stored_completeness(lake, run, iteration, inputs)
-    page = report_page(StoredReportSource(lake, run, iteration), mark=completeness.mark, most_kernels=most_kernels)
+    page = report_page(
+        StoredReportSource(lake, run, iteration),
+        mark=_mark(lake, run, iteration),
+        most_kernels=most_kernels,
+        against=StoredReportSource(lake, *against) if against else None,
+        against_mark=_mark(lake, *against) if against else "",
+    )
     path = path or report_path(lake.home, run, iteration)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, page.encode())
     return path
+
+
+def _mark(lake: Lake, run: str, iteration: int) -> str:
+    """What of an iteration was not read, in words."""
+    inputs = registered_if_any(lake.home, iteration_key(run, iteration))
+    return stored_completeness(lake, run, iteration, inputs).mark

@@ -11,7 +11,7 @@ import pytest
 from tests.show.across_ranks import MS, WAITS, clock_rows, period_job, pipeline_job, waiting_job
 from tests.show.drawn import collections, texts, title
 from tests.show.job import MemorySource, job
-from traceviz_dag.show.figures.bubble_waterfall import MOST_ROWS, PARTS, draw_bubble_waterfall
+from traceviz_dag.show.figures.bubble_waterfall import draw_bubble_waterfall
 from traceviz_dag.show.figures.clock_residuals import draw_clock_residuals
 from traceviz_dag.show.figures.model_replica import draw_model_replica
 from traceviz_dag.show.figures.period_distribution import draw_period_distribution, period_spreads, score_spreads
@@ -20,6 +20,7 @@ from traceviz_dag.show.figures.wait_map import draw_wait_map
 from traceviz_dag.show.figures.wait_panels import CLASSES, WaitPanel, class_edges, class_names
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.alignment import SENTENCE, TimeAlignment
+from traceviz_dag.show.page.bubbles import MOST_ROWS, PARTS
 
 
 def cells(figure, dimension: str) -> dict[tuple[int, int], int]:

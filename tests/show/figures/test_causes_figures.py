@@ -11,8 +11,9 @@ from tests.show.drawn import collections, numbers, texts, title
 from tests.show.job import MemorySource
 from traceviz_dag.show.figures.critical_path import draw_critical_path
 from traceviz_dag.show.figures.path_lanes import MOST_LANES
-from traceviz_dag.show.figures.predicted_gains import MOST_ROWS, draw_predicted_gains
+from traceviz_dag.show.figures.predicted_gains import draw_predicted_gains
 from traceviz_dag.show.page import palette
+from traceviz_dag.show.page.gain_rows import MOST_ROWS
 
 PIPELINE = [
     (0, None, "host", None, 2 * MS),

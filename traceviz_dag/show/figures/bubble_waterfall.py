@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, get_args
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,6 +11,7 @@ from matplotlib.figure import Figure
 from traceviz_dag.analyze.stage_times import STAGE_COLUMNS, StageTime, stage_times
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.blocks import Band, draw_boxes
+from traceviz_dag.show.page.bubbles import PARTS, DrawnPipeline, Waterfall, bubble_finding, chosen_pipelines
 from traceviz_dag.show.page.facts import duration, lost_ranks, place, share
 from traceviz_dag.show.page.page import (
     DATA_WIDTH,
@@ -28,68 +27,7 @@ from traceviz_dag.show.page.typography import LABEL, POINTS_PER_INCH, SMALL, TIN
 from traceviz_dag.show.source import TableSource, rows
 from traceviz_dag.tables.rows import PartedPipelineRow, PipelineRow, is_parted
 
-MOST_ROWS = 32
-"""Stages that a page can show; of more, alike pipelines fold, and then those with the longest span are drawn."""
-
-ALIKE = 0.02
-"""Pipelines are alike where no part of a stage differs by more than this share of what the stage takes."""
-
-_Part = Literal["fill_drain_ns", "imbalance_ns", "jitter_ns", "stall_ns"]
-_Length = Literal["ideal_ns", "fill_drain_ns", "imbalance_ns", "jitter_ns", "stall_ns"]
-_LENGTHS: tuple[_Length, ...] = get_args(_Length)
-
-PARTS: tuple[tuple[_Part, str, str], ...] = (
-    ("fill_drain_ns", "fill and drain", palette.FILL_DRAIN),
-    ("imbalance_ns", "imbalance", palette.IMBALANCE),
-    ("jitter_ns", "jitter", palette.JITTER),
-    ("stall_ns", "stall and transfer", palette.STALL),
-)
-"""Column of each part, its name and its colour, in the order of the replays that tell them apart."""
-
 _PAGE_HEIGHT, _HIGHEST_ROW, _LOWEST_ROW, _HEADING = 5.6, 0.62, 0.17, 0.2
-
-
-@dataclass(frozen=True, slots=True)
-class _Pipeline:
-    """A pipeline that is drawn, its stages in order; ``alike`` are those that it is drawn for, with itself."""
-
-    stages: Sequence[PartedPipelineRow]
-    alike: Sequence[int]
-
-    @property
-    def number(self) -> int:
-        return self.stages[0]["pipeline"]
-
-    @property
-    def heading(self) -> str:
-        others = len(self.alike) - 1
-        return f"pipeline {self.number}" + (f" + {others} alike" if others else "")
-
-    def is_like(self, stages: Sequence[PartedPipelineRow]) -> bool:
-        return [row["stage"] for row in self.stages] == [row["stage"] for row in stages] and all(
-            abs(own[part] - other[part]) <= ALIKE * own["span_ns"]
-            for own, other in zip(self.stages, stages, strict=True)
-            for part in _LENGTHS
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Waterfall:
-    """One stage: the pieces from 0 to its span.
-
-    Attributes:
-        row: its row of the table ``pipelines``.
-        edges_ns: 0, the ideal, and the sum after each part; the last one is the span.
-    """
-
-    row: PartedPipelineRow
-    edges_ns: Sequence[int]
-
-    @classmethod
-    def of(cls, row: PartedPipelineRow) -> Waterfall:
-        """The pieces of a row whose bubble is known."""
-        edges = np.cumsum([0, row["ideal_ns"], *(row[name] for name, _, _ in PARTS)]).tolist()
-        return cls(row, edges)
 
 
 def draw_bubble_waterfall(source: TableSource) -> Figure | None:
@@ -104,7 +42,7 @@ def draw_bubble_waterfall(source: TableSource) -> Figure | None:
         return None
     step = max(known, key=lambda row: row["span_ns"])["step"]
     of_step = [row for row in known if row["step"] == step]
-    groups = _chosen(of_step)
+    groups = chosen_pipelines(of_step)
     slowest = stage_times(source.table("microbatches", STAGE_COLUMNS)).slowest
     drawn = [row for group in groups for row in group.stages]
     headings = _HEADING * (len(groups) if len(of_step) > len(groups[0].stages) else 0)
@@ -124,26 +62,6 @@ def draw_bubble_waterfall(source: TableSource) -> Figure | None:
                 _draw_row(page, axes, Waterfall.of(row), Band(y, y + height), scale)
                 y += height
     return page.figure
-
-
-def _chosen(known: Sequence[PartedPipelineRow]) -> list[_Pipeline]:
-    """The pipelines to draw: of too many, the longest of those that are alike, and of too many such, the longest."""
-    groups: dict[int, list[PartedPipelineRow]] = {}
-    for row in sorted(known, key=lambda row: row["stage"]):
-        groups.setdefault(row["pipeline"], []).append(row)
-    longest = sorted(groups.items(), key=lambda item: (-max(row["span_ns"] for row in item[1]), item[0]))
-    folded: list[_Pipeline] = []
-    for number, stages in longest:
-        place = next((at for at, one in enumerate(folded) if len(known) > MOST_ROWS and one.is_like(stages)), None)
-        if place is None:
-            folded.append(_Pipeline(stages, [number]))
-        else:
-            folded[place] = _Pipeline(folded[place].stages, [*folded[place].alike, number])
-    chosen: list[_Pipeline] = []
-    for pipeline in folded:
-        if not chosen or sum(len(one.stages) for one in chosen) + len(pipeline.stages) <= MOST_ROWS:
-            chosen.append(pipeline)
-    return sorted(chosen, key=lambda pipeline: pipeline.number)
 
 
 def _draw_row(page: Page, axes: Axes, waterfall: Waterfall, band: Band, scale: TimeScale) -> None:
@@ -188,7 +106,7 @@ def _caption(
     source: TableSource,
     table: Sequence[PipelineRow],
     known: Sequence[PartedPipelineRow],
-    drawn: Sequence[_Pipeline],
+    drawn: Sequence[DrawnPipeline],
     slowest: StageTime | None,
 ) -> Caption:
     pipelines = len({row["pipeline"] for row in known})
@@ -207,32 +125,10 @@ def _caption(
     refused = sorted({row["refusal"] for row in table if row["refusal"] is not None})
     entries = [LegendEntry("ideal: micro-batches × mean stage", palette.COMPUTATION_ONLY)]
     return Caption(
-        title=_finding(known, slowest),
+        title=bubble_finding(known, slowest),
         facts=facts,
         warnings=[*lost_ranks(source), *(f"a pipeline is left out: {reason}" for reason in refused)],
         legend=[LegendGroup("", [*entries, *(LegendEntry(word, colour) for _, word, colour in PARTS)])],
         footer="tables pipelines, microbatches",
         note="black line: time that the stage took; a negative part points back",
     )
-
-
-def _finding(known: Sequence[PartedPipelineRow], slowest: StageTime | None) -> str:
-    span = sum(row["span_ns"] for row in known)
-    totals = {word: sum(row[name] for row in known) for name, word, _ in PARTS}
-    largest = max(totals, key=lambda word: totals[word])
-    bubble = sum(row["bubble_ns"] for row in known)
-    if bubble <= 0:
-        text = "The pipelines' time is no longer than their mean stages need: no bubble"
-    else:
-        most = "most of it" if 2 * totals[largest] > bubble else "its largest part"
-        text = f"{share(bubble, span)} of the pipelines' time is bubble, {most} {largest}"
-        text += f" ({share(totals[largest], span)})"
-    if slowest is not None:
-        who = (
-            f"stage {slowest.stage}"
-            if slowest.rank is None
-            else f"rank {slowest.rank}, the only one measured of stage {slowest.stage},"
-        )
-        excess = share(round(slowest.excess * 1e6), 1_000_000)
-        text += f"; {who} computes {excess} longer than the mean stage"
-    return text

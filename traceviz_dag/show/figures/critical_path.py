@@ -11,8 +11,7 @@ from matplotlib.figure import Figure
 from traceviz_dag.analyze.causes.gains import named_edit, over_steps
 from traceviz_dag.analyze.intervals import Intervals
 from traceviz_dag.analyze.matching.communications import optional_integers
-from traceviz_dag.arrays import Bool, Int64
-from traceviz_dag.read.events import MISSING
+from traceviz_dag.arrays import Int64
 from traceviz_dag.show.figures.path_lanes import (
     SEGMENT_COLUMNS,
     Lane,
@@ -21,6 +20,7 @@ from traceviz_dag.show.figures.path_lanes import (
     lanes_of_path,
     longest_path,
     microbatch_runs,
+    path_finding,
     profile_of,
 )
 from traceviz_dag.show.page import palette
@@ -50,7 +50,6 @@ _COLUMNS = 520
 _PAGE_HEIGHT, _HIGHEST_LANE, _LOWEST_LANE, _PROFILE_ROW = 3.6, 0.62, 0.2, 0.22
 _PROFILE, _PROFILE_LABELS, _PROFILE_NUMBERS, _SHARES = 3.45, 1.55, 1.15, 0.6
 _AXIS, _LEAST_NUMBERED = 0.66, 0.08
-_SPREAD = 0.2
 
 
 def draw_critical_path(source: TableSource) -> Figure | None:
@@ -192,7 +191,7 @@ def _caption(
         of = f"of the {total} ranks read" if warnings else f"of {total} ranks"
         on = f"on {crossed} {of}, moves between ranks {moves:,} times"
     return Caption(
-        title=_finding(path, stage_of, profile),
+        title=path_finding(path, stage_of, profile),
         facts=[
             place(source),
             f"{step_name(path.step)}{which}: {duration(path.step_ns)} in {len(path.rank):,} segments",
@@ -212,42 +211,3 @@ def _largest_gain(rows: Sequence[dict[str, int]]) -> Iterator[str]:
     if best is not None and best["gain_ns"] > 0 and best["gain_low_ns"] > 0:
         gain = f"{duration(best['gain_ns'])} ({share(best['gain_ns'], best['step_ns'])})"
         yield f"largest predicted gain: {named_edit(best)}, {gain}"
-
-
-def _finding(path: StepPath, stage_of: Mapping[int, int], profile: Sequence[tuple[PathPart, int]]) -> str:
-    part, length = profile[0]
-    mostly = f"{share(length, path.step_ns)} of the path is {part.word}"
-    whole = duration(path.step_ns)
-    if len(stage_of) <= 1:
-        return f"Of rank {path.rank[0]}'s step of {whole}, {share(length, path.step_ns)} is {part.word}"
-    several = len({*stage_of.values()} - {MISSING}) > 1
-    transferred = int(path.duration_ns[path.transfers].sum())
-    if 2 * transferred > path.step_ns:
-        # A transfer is of all that take part in it, wherever the path is drawn.
-        who, own = _largest(path, path.stage if several else path.rank, ~path.transfers, "stage" if several else "rank")
-        said = f"; of the rest most is on {who} ({share(own, path.step_ns)})" if own else ""
-        mostly = f"mostly {_communication(path)}"
-        return f"{share(transferred, path.step_ns)} of the step's {whole} hang on communication, {mostly}{said}"
-    if several:
-        who, of_stage = _largest(path, path.stage, None, "stage")
-        inside = path.stage == next(iter(path.sums(path.stage)))
-        rank, of_rank = next(iter(path.sums(path.rank, inside).items()))
-        if 2 * of_rank > of_stage:
-            who += f" ({'' if of_rank == of_stage else 'mostly '}rank {rank})"
-        return f"The step hangs on {who} for {share(of_stage, path.step_ns)} of its {whole}; {mostly}"
-    who, of_rank = _largest(path, path.rank, None, "rank")
-    if of_rank < _SPREAD * path.step_ns:
-        ranks, most = len(np.unique(path.rank)), share(of_rank, path.step_ns)
-        return f"The critical path spreads over {ranks} ranks, none with more than {most} of the {whole}; {mostly}"
-    return f"The step hangs on {who} for {share(of_rank, path.step_ns)} of its {whole}; {mostly}"
-
-
-def _largest(path: StepPath, keys: Int64, chosen: Bool | None, word: str) -> tuple[str, int]:
-    """The stage or rank with the most of the path, in words, and its time, ns."""
-    key, length = next(iter(path.sums(keys, chosen).items()))
-    return ("ranks of no known stage" if key == MISSING else f"{word} {key}"), length
-
-
-def _communication(path: StepPath) -> str:
-    """The kind of communication that has the most of the path."""
-    return path.parts[next(iter(path.sums(path.part, path.transfers)))].word

@@ -16,6 +16,7 @@ from traceviz_dag.analyze.matching.communications import optional_integers
 from traceviz_dag.arrays import Bool, Int64
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.show.page import palette
+from traceviz_dag.show.page.facts import duration, share
 from traceviz_dag.vocabulary import Category, Phase
 
 MOST_LANES = 20
@@ -25,7 +26,7 @@ SEGMENT_COLUMNS = (
     *("step", "segment", "rank", "stage", "cause", "category", "phase", "chunk", "microbatch", "duration_ns"),
 )
 
-_OTHERS, _ONE_COLOUR = -2, 0.75
+_OTHERS, _ONE_COLOUR, _SPREAD = -2, 0.75, 0.2
 _BACKWARD = pa.array([Phase.BACKWARD.value, Phase.RECOMPUTE.value])
 
 _WORDS = {
@@ -143,11 +144,12 @@ def _parts(segments: pa.Table) -> tuple[Int64, tuple[PathPart, ...]]:
     runs = pc.is_in(cause, pa.array([cause.value for cause in RUN_CAUSES]))
     told = pc.if_else(runs, pc.fill_null(category, Category.UNCLASSIFIED.value), cause)
     told = told.combine_chunks().dictionary_encode() if isinstance(told, pa.ChunkedArray) else told.dictionary_encode()
-    parts = tuple(_named(name) for name in told.dictionary.to_pylist())
+    parts = tuple(part_named(name) for name in told.dictionary.to_pylist())
     return np.asarray(told.indices, np.int64), parts
 
 
-def _named(name: str) -> PathPart:
+def part_named(name: str) -> PathPart:
+    """A part of the path by its category or cause."""
     if name in palette.CATEGORY:
         return PathPart(_WORDS.get(Category(name)) or palette.LABEL[name], palette.CATEGORY[name])
     return PathPart(_CAUSE_WORDS.get(PathCause(name), name), _COLOURS[PathCause(name)])
@@ -232,3 +234,47 @@ def profile_of(path: StepPath, most: int) -> Sequence[tuple[PathPart, int]]:
         return rows
     rest = rows[most - 1 :]
     return [*rows[: most - 1], (PathPart(f"{len(rest)} others", palette.QUIET_INK), sum(length for _, length in rest))]
+
+
+def path_finding(path: StepPath, stage_of: Mapping[int, int], profile: Sequence[tuple[PathPart, int]]) -> str:
+    """What the step hangs on most, in a sentence.
+
+    Args:
+        stage_of: stage of each rank, ``MISSING`` where unknown. profile: as ``profile_of`` gives it.
+    """
+    part, length = profile[0]
+    mostly = f"{share(length, path.step_ns)} of the path is {part.word}"
+    whole = duration(path.step_ns)
+    if len(stage_of) <= 1:
+        return f"Of rank {path.rank[0]}'s step of {whole}, {share(length, path.step_ns)} is {part.word}"
+    several = len({*stage_of.values()} - {MISSING}) > 1
+    transferred = int(path.duration_ns[path.transfers].sum())
+    if 2 * transferred > path.step_ns:
+        # A transfer is of all that take part in it, wherever the path is drawn.
+        who, own = _largest(path, path.stage if several else path.rank, ~path.transfers, "stage" if several else "rank")
+        said = f"; of the rest most is on {who} ({share(own, path.step_ns)})" if own else ""
+        mostly = f"mostly {_communication(path)}"
+        return f"{share(transferred, path.step_ns)} of the step's {whole} hang on communication, {mostly}{said}"
+    if several:
+        who, of_stage = _largest(path, path.stage, None, "stage")
+        inside = path.stage == next(iter(path.sums(path.stage)))
+        rank, of_rank = next(iter(path.sums(path.rank, inside).items()))
+        if 2 * of_rank > of_stage:
+            who += f" ({'' if of_rank == of_stage else 'mostly '}rank {rank})"
+        return f"The step hangs on {who} for {share(of_stage, path.step_ns)} of its {whole}; {mostly}"
+    who, of_rank = _largest(path, path.rank, None, "rank")
+    if of_rank < _SPREAD * path.step_ns:
+        ranks, most = len(np.unique(path.rank)), share(of_rank, path.step_ns)
+        return f"The critical path spreads over {ranks} ranks, none with more than {most} of the {whole}; {mostly}"
+    return f"The step hangs on {who} for {share(of_rank, path.step_ns)} of its {whole}; {mostly}"
+
+
+def _largest(path: StepPath, keys: Int64, chosen: Bool | None, word: str) -> tuple[str, int]:
+    """The stage or rank with the most of the path, in words, and its time, ns."""
+    key, length = next(iter(path.sums(keys, chosen).items()))
+    return ("ranks of no known stage" if key == MISSING else f"{word} {key}"), length
+
+
+def _communication(path: StepPath) -> str:
+    """The kind of communication that has the most of the path."""
+    return path.parts[next(iter(path.sums(path.part, path.transfers)))].word

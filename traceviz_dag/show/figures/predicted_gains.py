@@ -14,6 +14,7 @@ from traceviz_dag.analyze.causes.gains import named_edit, over_steps
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.blocks import Band, draw_boxes
 from traceviz_dag.show.page.facts import duration, lost_ranks, place, share, steps_left_out
+from traceviz_dag.show.page.gain_rows import MOST_ROWS, changes_step, gain_finding, is_gain, refused_edits
 from traceviz_dag.show.page.page import (
     MARGIN,
     WIDTH,
@@ -26,9 +27,6 @@ from traceviz_dag.show.page.page import (
 )
 from traceviz_dag.show.page.typography import LABEL, SMALL, typography, width
 from traceviz_dag.show.source import TableSource
-
-MOST_ROWS = 20
-"""Edits that a page shows; those that gain less are in the table."""
 
 _COLUMNS = (
     *("step", "edit", "rank", "dimension", "factor", "step_ns", "predicted_step_ns"),
@@ -49,9 +47,9 @@ def draw_predicted_gains(source: TableSource) -> Figure | None:
     told = over_steps([row for row in table if row["refusal"] is None])
     if not told:
         return None
-    refused = _refused_edits(table)
+    refused = refused_edits(table)
     steps = max(row["steps"] for row in told)
-    changing = [row for row in told if _changes(row)] or told
+    changing = [row for row in told if changes_step(row)] or told
     shown = [{**row, "refusal": None} for row in changing[: MOST_ROWS - len(refused)]]
     low = min([0, *(row["gain_low_ns"] for row in shown)])
     high = max([1, *(row["gain_high_ns"] for row in shown)])
@@ -74,17 +72,8 @@ def draw_predicted_gains(source: TableSource) -> Figure | None:
                 continue
             _draw_row(axes, row, band, scale)
             for x, word in zip(_COLUMN_ENDS, _measures(row), strict=True):
-                page.text(x, y, word, SMALL, palette.INK if _is_gain(row) else palette.QUIET_INK, "right")
+                page.text(x, y, word, SMALL, palette.INK if is_gain(row) else palette.QUIET_INK, "right")
     return page.figure
-
-
-def _refused_edits(table: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The edits that cannot be predicted in some step, each once."""
-    found: dict[str, dict[str, Any]] = {}
-    for row in table:
-        if row["refusal"] is not None and row["edit"] is not None:
-            found.setdefault(named_edit(row), dict(row))
-    return list(found.values())[: MOST_ROWS // 2]
 
 
 def _prepare(axes: Axes, limits: tuple[float, float], height: float, unit: str) -> None:
@@ -98,24 +87,14 @@ def _prepare(axes: Axes, limits: tuple[float, float], height: float, unit: str) 
     axes.axvline(0, color=palette.QUIET_INK, linewidth=0.8, zorder=1.5)
 
 
-def _is_gain(row: Mapping[str, Any]) -> bool:
-    """Whether all of the error bar is a gain."""
-    return bool(row["gain_low_ns"] > 0)
-
-
 def _draw_row(axes: Axes, row: Mapping[str, Any], band: Band, scale: TimeScale) -> None:
     gain, low, high = (row[name] / scale.per_unit for name in ("gain_ns", "gain_low_ns", "gain_high_ns"))
-    colour = palette.HIDDEN if _is_gain(row) else palette.COMPUTATION_ONLY
+    colour = palette.HIDDEN if is_gain(row) else palette.COMPUTATION_ONLY
     bar = Stretches(np.array([min(gain, 0.0)]), np.array([max(gain, 0.0)]))
     draw_boxes(axes, bar, band.part(0.16, 0.84), colour, f"gain/{named_edit(row)}")
     line = axes.hlines(band.middle, low, high, colors=palette.INK, linewidths=1.0, zorder=3)
     line.set_gid(f"bar/{named_edit(row)}")
     axes.vlines([low, high], band.middle - _CAP, band.middle + _CAP, colors=palette.INK, linewidths=1.0, zorder=3)
-
-
-def _changes(row: Mapping[str, Any]) -> bool:
-    """Whether the edit changes the step, with or without the host's lags."""
-    return any(row[name] for name in ("gain_ns", "gain_low_ns", "gain_high_ns"))
 
 
 def _label(row: Mapping[str, Any], steps: int) -> str:
@@ -148,14 +127,14 @@ def _caption(
     errors = [row["replay_error"] for row in table if row["refusal"] is None]
     low, high = (f"{100 * error:+.1f} %".replace("-", "−") for error in (min(errors), max(errors)))
     error = low if low == high else f"{low} to {high}"
-    idle = [named_edit(row) for row in told if not _changes(row)]
+    idle = [named_edit(row) for row in told if not changes_step(row)]
     fewer = f"{len(rest)} more gain {duration(rest[0]['gain_ns'])} or less each" if rest else ""
     none = f"no effect: {', '.join(idle)}" if idle else ""
     entries = [LegendEntry("gain", palette.HIDDEN)]
-    if not all(_is_gain(row) for row in told if _changes(row)):
+    if not all(is_gain(row) for row in told if changes_step(row)):
         entries.append(LegendEntry("its error bar is not above 0: it may be no gain", palette.COMPUTATION_ONLY))
     return Caption(
-        title=_finding(told),
+        title=gain_finding(told),
         facts=[
             place(source),
             f"{steps} steps, {duration(step_ns)} together, gains are sums"
@@ -170,14 +149,3 @@ def _caption(
         note="error bar: host as it was and free, unmatched transfers in and out, widened by the replay's error "
         f"({error} of the step)",
     )
-
-
-def _finding(told: Sequence[Mapping[str, Any]]) -> str:
-    certain = [row for row in told if _is_gain(row)]
-    if not certain:
-        return "No usual edit would surely gain: no error bar is above 0"
-    best = certain[0]
-    steps = "the step" if best["steps"] == 1 else f"{best['steps']} steps"
-    low, high = duration(best["gain_low_ns"]), duration(best["gain_high_ns"])
-    gain = f"{duration(best['gain_ns'])} ({share(best['gain_ns'], best['step_ns'])} of {steps}), {low} to {high}"
-    return f"The largest predicted gain is {gain}: {named_edit(best)}"

@@ -6,7 +6,7 @@ reader find, and stands beside a table of the same numbers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
@@ -15,8 +15,10 @@ from traceviz_dag.printable import printable
 from traceviz_dag.show.page.facts import duration
 from traceviz_dag.show.page.palette import text_on
 
-_WIDTH, _LABEL, _ROW = 1000, 190, 26
-_LETTER = 6.4
+WIDTH, LABEL, ROW = 1000, 190, 26
+"""Of a chart, of the labels left of its rows, and the height of a row."""
+
+_LETTER, _LABEL_LETTER, _END = 6.4, 7.0, 150
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,39 +44,43 @@ class Bar:
     end: str = ""
 
 
-def stacked_bars(title: str, bars: Sequence[Bar], whole: float | None = None) -> Markup:
+def stacked_bars(
+    title: str, bars: Sequence[Bar], whole: float | None = None, words: Callable[[float], str] = duration
+) -> Markup:
     """Rows of pieces that lie one behind the other, on one scale from 0.
 
     Args:
         whole: what the full width stands for; by default the longest row.
+        words: how a length is written.
     """
     longest = whole or max((sum(max(piece.ns, 0) for piece in bar.pieces) for bar in bars), default=0) or 1
-    room = _WIDTH - _LABEL - (150 if any(bar.end for bar in bars) else 10)
-    drawn = Markup("").join(_bar(bar, place, longest, room) for place, bar in enumerate(bars))
-    return _svg(title, len(bars) * _ROW + 4, drawn)
+    room = WIDTH - LABEL - (_END if any(bar.end for bar in bars) else 10)
+    drawn = Markup("").join(_bar(bar, place, longest, room, words) for place, bar in enumerate(bars))
+    return svg(title, len(bars) * ROW + 4, drawn)
 
 
-def _bar(bar: Bar, place: int, longest: float, room: float) -> Markup:
-    top = place * _ROW + 3
+def _bar(bar: Bar, place: int, longest: float, room: float, words: Callable[[float], str]) -> Markup:
+    top = place * ROW + 3
     parts = [
         Markup('<text x="{}" y="{}" class="label" text-anchor="end">{}</text>').format(
-            _LABEL - 8, top + 15, _cut(bar.label, _LABEL - 12)
+            LABEL - 8, top + 15, cut(bar.label, LABEL - 12)
         )
     ]
-    left = float(_LABEL)
+    left = float(LABEL)
     for piece in bar.pieces:
         if piece.ns <= 0:
             continue
         width = piece.ns / longest * room
-        told = f"{piece.name}: {duration(piece.ns)}"
-        inside = f"{duration(piece.ns)}" if width > len(duration(piece.ns)) * _LETTER + 8 else ""
+        length = words(piece.ns)
+        told = f"{printable(piece.name)}: {length}"
+        inside = length if width > len(length) * _LETTER + 8 else ""
         parts.append(
             Markup('<g><title>{}</title><rect x="{:.2f}" y="{}" width="{:.2f}" height="{}" fill="{}"/>{}</g>').format(
                 told,
                 left,
                 top,
                 max(width, 0.4),
-                _ROW - 6,
+                ROW - 6,
                 piece.colour,
                 Markup('<text x="{:.1f}" y="{}" class="inside" fill="{}">{}</text>').format(
                     left + 4, top + 14, text_on(piece.colour), inside
@@ -85,7 +91,9 @@ def _bar(bar: Bar, place: int, longest: float, room: float) -> Markup:
         )
         left += width
     if bar.end:
-        parts.append(Markup('<text x="{:.1f}" y="{}" class="label">{}</text>').format(left + 6, top + 15, bar.end))
+        parts.append(
+            Markup('<text x="{:.1f}" y="{}" class="label">{}</text>').format(left + 6, top + 15, cut(bar.end, _END))
+        )
     return Markup("").join(parts)
 
 
@@ -111,7 +119,7 @@ def trend(title: str, points: Sequence[tuple[int, float]], chosen: int) -> Marku
     height = 120
 
     def place(iteration: int, value: float) -> tuple[float, float]:
-        x = 60 + (iteration - first) / max(last - first, 1) * (_WIDTH - 130)
+        x = 60 + (iteration - first) / max(last - first, 1) * (WIDTH - 130)
         return x, height - 24 - (value - low) / (high - low) * (height - 40)
 
     line = " ".join(f"{x:.1f},{y:.1f}" for x, y in (place(*point) for point in points))
@@ -126,23 +134,30 @@ def trend(title: str, points: Sequence[tuple[int, float]], chosen: int) -> Marku
     )
     ends = Markup('<text x="60" y="{0}" class="label" text-anchor="middle">{1}</text>').format(height - 6, first)
     ends += Markup('<text x="{2}" y="{0}" class="label" text-anchor="middle">{1}</text>').format(
-        height - 6, last, _WIDTH - 70
+        height - 6, last, WIDTH - 70
     )
     x, y = place(*next(point for point in points if point[0] == chosen))
     value = dict(points)[chosen]
     ends += Markup('<text x="{:.1f}" y="{:.1f}" class="label" text-anchor="middle">{}</text>').format(
         x, y - 10, duration(value)
     )
-    base = Markup('<line x1="40" x2="{1}" y1="{0}" y2="{0}" class="rule"/>').format(height - 24, _WIDTH - 50)
-    return _svg(title, height, base + Markup('<polyline points="{}" class="line"/>').format(line) + dots + ends)
+    base = Markup('<line x1="40" x2="{1}" y1="{0}" y2="{0}" class="rule"/>').format(height - 24, WIDTH - 50)
+    return svg(title, height, base + Markup('<polyline points="{}" class="line"/>').format(line) + dots + ends)
 
 
-def _svg(title: str, height: float, content: Markup) -> Markup:
+def svg(title: str, height: float, content: Markup, role: str = "img") -> Markup:
+    """A chart, which scrolls sideways where the window is narrower than it can be read.
+
+    Args:
+        role: group where it has links in it, which a picture hides from screen readers.
+    """
     return Markup(
-        '<svg class="chart" viewBox="0 0 {} {:.0f}" role="img" aria-label="{}" preserveAspectRatio="xMinYMin">{}</svg>'
-    ).format(_WIDTH, height, printable(title), content)
+        '<div class="scroll"><svg class="chart" viewBox="0 0 {} {:.0f}" role="{}" aria-label="{}" '
+        'preserveAspectRatio="xMinYMin">{}</svg></div>'
+    ).format(WIDTH, height, role, printable(title), content)
 
 
-def _cut(text: str, room: float) -> str:
-    most = int(room / _LETTER)
+def cut(text: str, room: float) -> str:
+    """A text as it fits into so many units of a chart."""
+    text, most = printable(text), int(room / _LABEL_LETTER)
     return text if len(text) <= most else text[: most - 1] + "…"

@@ -16,6 +16,9 @@ from traceviz_dag.show.source import TableSource
 MOST_ROWS = 40
 """Rows that a page shows of a query; the query itself gives all."""
 
+_SHORT = 28
+"""Letters of a fact that stays in one line."""
+
 
 class ReportSource(TableSource, Protocol):
     """The tables of one iteration, and answers to queries about it."""
@@ -50,9 +53,17 @@ class Book:
         """Keep a query that somebody else wrote, with its rows; returns its name on the page."""
         return self._asked(title, sql, self.source.ask(sql)).name
 
-    def _asked(self, title: str, sql: str, rows: pa.Table) -> Asked:
+    def of(self, source: ReportSource) -> Book:
+        """A book on the same pages about another iteration."""
+        return Book(source, self.entries)
+
+    def bound(self, sql: str) -> str:
+        """A query as one can paste it."""
         bound = sql.replace("$run", quoted_text(self.source.run)).replace("$iteration", str(self.source.iteration))
-        self.entries.append((title, bound.strip(), rows.slice(0, MOST_ROWS)))
+        return bound.strip()
+
+    def _asked(self, title: str, sql: str, rows: pa.Table) -> Asked:
+        self.entries.append((title, self.bound(sql), rows.slice(0, MOST_ROWS)))
         return Asked(f"evidence-{len(self.entries) - 1}", rows.to_pylist(), rows.num_rows)
 
     def markup(self) -> Markup:
@@ -75,7 +86,14 @@ class Asked:
 
     def fact(self, text: str) -> Markup:
         """A number, or a few words with one, that leads to its rows and its query."""
-        return Markup('<a href="#" class="fact" data-evidence="{}">{}</a>').format(self.name, printable(text))
+        short = Markup(" data-short") if len(text) <= _SHORT else ""
+        fact = '<a href="#" class="fact"{} data-evidence="{}">{}</a>'
+        return Markup(fact).format(short, self.name, printable(text))
+
+    def statement(self, text: str) -> Markup:
+        """A sentence about all rows together, with a button that shows them."""
+        button = '{} <button type="button" class="chip" data-evidence="{}">rows and SQL</button>'
+        return Markup(button).format(printable(text), self.name)
 
 
 def rows_table(table: pa.Table) -> Markup:

@@ -18,12 +18,20 @@ from traceviz_dag.tables import all_tables
 from traceviz_dag.vocabulary import FindingClass
 
 
-def report_page(source: ReportSource, *, mark: str = "", most_kernels: int = MOST_KERNELS) -> str:
+def report_page(
+    source: ReportSource,
+    *,
+    mark: str = "",
+    most_kernels: int = MOST_KERNELS,
+    against: ReportSource | None = None,
+    against_mark: str = "",
+) -> str:
     """The page, as HTML.
 
     Args:
         mark: what of the iteration was not read, in words; empty where all of it was.
         most_kernels: that the timeline carries.
+        against: another iteration to compare with. against_mark: what of that was not read.
     """
     book = Book(source)
     timeline = read_timeline(source, most_kernels)
@@ -42,11 +50,13 @@ def report_page(source: ReportSource, *, mark: str = "", most_kernels: int = MOS
             for row in findings
         ],
     }
-    told = Told(book, timeline, mark, {rule.name: rule.remedy for rule in RULES}, findings)
+    told = Told(book, timeline, mark, {rule.name: rule.remedy for rule in RULES}, findings, against, against_mark)
     parts = []
     for part in PARTS:
         markup = part.markup(told)
         if markup is None:
+            if not part.expected:
+                continue
             markup = paragraph(f"Nothing to show: table {', '.join(part.tables)} holds no rows of this iteration.")
         parts.append({"name": part.name, "title": part.title, "markup": markup})
     script, styles = bundle.script(), bundle.styles()

@@ -25,7 +25,7 @@ SELECT dimension, count(*) AS ranks_with, any_value(ranks) AS ranks,
     round(sum(communication_ns) / any_value(ranks))::BIGINT AS communication_ns,
     round(sum(hidden_ns) / any_value(ranks))::BIGINT AS hidden_ns,
     round(sum(exposed_ns) / any_value(ranks))::BIGINT AS exposed_ns,
-    max(exposed_ns)::BIGINT AS most_exposed_ns, arg_max(rank, exposed_ns) AS most_exposed_rank
+    max(exposed_ns)::BIGINT AS most_exposed_ns, arg_max(rank, (exposed_ns, -rank)) AS most_exposed_rank
 FROM each, ranks GROUP BY dimension ORDER BY exposed_ns DESC, dimension
 """
 

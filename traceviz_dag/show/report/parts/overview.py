@@ -47,7 +47,7 @@ FROM each
 
 TREND_SQL = "SELECT iteration, step_ns, exposed_ns, ranks, partial FROM iterations WHERE run = $run ORDER BY iteration"
 
-_PARTS = {
+STEP_PARTS = {
     "computation_alone_ns": ("computation alone", palette.COMPUTATION_ONLY),
     "hidden_ns": ("computation that hides communication", palette.HIDDEN),
     "exposed_ns": ("exposed communication", palette.EXPOSED),
@@ -95,10 +95,10 @@ def _step(told: Told) -> Markup:
         return section("The step", paragraph("No rank was read whole, so that nothing is measured over the ranks."))
     what = "step" if row["has_steps"] else "first to last kernel"
     longest = asked.fact(duration(row["longest_ns"]))
-    pieces = [Piece(name, row[column], colour) for column, (name, colour) in _PARTS.items()]
+    pieces = [Piece(name, row[column], colour) for column, (name, colour) in STEP_PARTS.items()]
     shares = Markup(" · ").join(
         Markup("{} {}").format(name, asked.fact(share(row[column], row["window_ns"])))
-        for column, (name, _) in _PARTS.items()
+        for column, (name, _) in STEP_PARTS.items()
         if row[column]
     )
     ranks = f"{row['ranks']} rank{'' if row['ranks'] == 1 else 's'}"
@@ -107,7 +107,7 @@ def _step(told: Told) -> Markup:
         "Longest step" if row["has_steps"] else "Longest time from first to last kernel",
         longest,
         bar,
-        legend(dict(_PARTS.values())),
+        legend(dict(STEP_PARTS.values())),
         shares,
     )
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from markupsafe import Markup
 
-from traceviz_dag.show.report.evidence import Book
+from traceviz_dag.printable import printable
+from traceviz_dag.show.page.facts import share
+from traceviz_dag.show.report.evidence import Book, ReportSource
 from traceviz_dag.show.report.timeline import Timeline
 
 
@@ -22,6 +24,7 @@ class Told:
         mark: what of the iteration was not read, in words; empty where all of it was.
         remedies: rule → what to do about its findings.
         findings: rows of table ``findings``.
+        against: another iteration to compare with, and what of it was not read; None without one.
     """
 
     book: Book
@@ -29,7 +32,8 @@ class Told:
     mark: str
     remedies: Mapping[str, str]
     findings: Sequence[Mapping[str, Any]]
-    has_rows: Callable[[str], bool] = field(default=lambda table: True)
+    against: ReportSource | None = None
+    against_mark: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +42,16 @@ class Part:
 
     Attributes:
         name: in the page's address. title: on its tab.
-        tables: it is left out, with a word about it, where one of these has no rows.
+        tables: what it is made from.
         markup: makes it; None where the tables tell nothing.
+        expected: where they tell nothing, its tab says so; else there is no tab.
     """
 
     name: str
     title: str
     tables: tuple[str, ...]
     markup: Callable[[Told], Markup | None]
+    expected: bool = True
 
 
 def section(title: str, *content: Markup | str) -> Markup:
@@ -55,17 +61,68 @@ def section(title: str, *content: Markup | str) -> Markup:
 
 def paragraph(*content: Markup | str, quiet: bool = False) -> Markup:
     """A paragraph; texts in it are escaped."""
-    return Markup("<p{}>{}</p>").format(Markup(' class="quiet"') if quiet else "", Markup("").join(content))
+    return Markup("<p{}>{}</p>").format(
+        Markup(' class="quiet"') if quiet else "", Markup("").join(map(_shown, content))
+    )
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[Markup | str]], caption: str = "") -> Markup:
     """A table; cells that hold digits alone are aligned as numbers by the style sheet's tabular figures."""
     head = Markup("").join(Markup('<th scope="col">{}</th>').format(column) for column in columns)
     body = Markup("").join(
-        Markup("<tr>{}</tr>").format(Markup("").join(Markup("<td>{}</td>").format(cell) for cell in row))
+        Markup("<tr>{}</tr>").format(Markup("").join(Markup("<td>{}</td>").format(_shown(cell)) for cell in row))
         for row in rows
     )
-    told = Markup("<caption>{}</caption>").format(caption) if caption else ""
+    told = Markup("<caption>{}</caption>").format(_shown(caption)) if caption else ""
     return Markup('<div class="scroll"><table>{}<thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>').format(
         told, head, body
     )
+
+
+def _shown(text: Markup | str) -> Markup | str:
+    """Markup as it is; of other texts what can be shown, whatever a trace calls a thing."""
+    return text if isinstance(text, Markup) else printable(text)
+
+
+MOST_SHOWN = 32
+"""Rows that a part shows of a long list."""
+
+_Row = TypeVar("_Row")
+
+
+def top(rows: Sequence[_Row], words: str, most: int = MOST_SHOWN) -> tuple[Sequence[_Row], Markup]:
+    """The first rows, and a paragraph that says how many are left out; empty where none is."""
+    if len(rows) <= most:
+        return rows, Markup("")
+    return rows[:most], paragraph(f"The first {most} of {len(rows):,} {words}.", quiet=True)
+
+
+def percent(share_of_one: float) -> str:
+    """A share of one in percent, as ``share`` writes it, below 0 with a minus."""
+    return f"{'−' * (share_of_one < 0)}{share(round(abs(share_of_one) * 1e6), 1_000_000)}"
+
+
+def data_rows(name: str, document: str) -> Markup:
+    """JSON that the page's script reads; no text in it can end the element."""
+    kept = document.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    return Markup('<template id="{}-rows">{}</template>').format(name, Markup(kept))
+
+
+def sentence(text: str) -> Markup:
+    """A sentence in a table, which stays wide enough to be read."""
+    return Markup('<span class="words">{}</span>').format(printable(text))
+
+
+LONGEST_NAME = 160
+
+
+def shortened(name: str | None) -> Markup:
+    """A name as a table shows it: the first letters of a long one, all of it to be read on hover."""
+    text = printable(name or "unknown")
+    if len(text) <= LONGEST_NAME:
+        return Markup('<span class="name">{}</span>').format(text)
+    hint = text if len(text) <= _LONGEST_HINT else f"{text[:_LONGEST_HINT]}…"
+    return Markup('<span class="name" title="{}">{}…</span>').format(hint, text[:LONGEST_NAME])
+
+
+_LONGEST_HINT = 1_000

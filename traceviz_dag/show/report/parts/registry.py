@@ -2,7 +2,23 @@
 
 from __future__ import annotations
 
-from traceviz_dag.show.report.parts import findings, overlap, overview, timeline
+from traceviz_dag.show.report.parts import (
+    against,
+    clocks,
+    coverage,
+    findings,
+    kernels,
+    memory,
+    overlap,
+    overview,
+    path,
+    pipelines,
+    timeline,
+    waits,
+)
 from traceviz_dag.show.report.parts.part import Part
 
-PARTS: tuple[Part, ...] = (overview.PART, timeline.PART, findings.PART, overlap.PART)
+PARTS: tuple[Part, ...] = (
+    *(overview.PART, timeline.PART, findings.PART, overlap.PART),
+    *(waits.PART, pipelines.PART, path.PART, kernels.PART, memory.PART, clocks.PART, coverage.PART, against.PART),
+)

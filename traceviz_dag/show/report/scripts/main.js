@@ -1,6 +1,7 @@
 /** The page: its tabs, keys, facts with their queries, and the timeline once its data are unpacked. */
 
 import { inflated, unpacked } from "./columns.js";
+import { listenToPairs } from "./drill.js";
 import { actionOf, KEYS, keyName } from "./keys.js";
 import { measured } from "./measure.js";
 import { Model } from "./model.js";
@@ -125,6 +126,7 @@ async function begin() {
   listenToTabs();
   listenToFacts();
   listenToKeys();
+  listenToPairs();
   show(address().get("part") ?? tabs()[0].dataset.part ?? "");
   const { document: described, columns } = unpacked(await inflated(byId("data").textContent ?? ""));
   const model = new Model(described, columns);

@@ -1,0 +1,206 @@
+"""Tabs of the report against independent sums: parts add up, cells are all waits, and what lacks is named."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from typer.testing import CliRunner
+
+from tests.commands.jobs import home_of
+from traceviz_dag.analyze.step_parts import step_parts
+from traceviz_dag.commands.main import app
+from traceviz_dag.errors import IncompleteError, UsageError
+from traceviz_dag.lake.lake import Lake, open_lake
+from traceviz_dag.pipeline.report import StoredReportSource, write_report
+from traceviz_dag.show.figures import wait_rows
+from traceviz_dag.show.report.evidence import Book
+from traceviz_dag.show.report.parts import against, memory, waits
+from traceviz_dag.show.report.parts.part import Told
+from traceviz_dag.show.report.report import report_page
+from traceviz_dag.show.report.timeline import Timeline
+
+
+def source_of(lake: Lake, iteration: int | None = None) -> StoredReportSource:
+    parts = [part for part in lake.partitions("topology") if iteration in (None, part.iteration)]
+    return StoredReportSource(lake, parts[-1].run, parts[-1].iteration)
+
+
+def told_of(source: StoredReportSource, other: StoredReportSource | None = None) -> Told:
+    return Told(Book(source), Timeline(), "", {}, [], other)
+
+
+def pairs_of(page: str) -> dict[str, Any]:
+    (document,) = re.findall(r'<template id="pairs-rows">(.*?)</template>', page, re.DOTALL)
+    return json.loads(document)
+
+
+@pytest.mark.parametrize("most", [wait_rows.MOST_ROWS, 2])
+def test_the_cells_of_the_map_are_all_waits_also_where_ranks_share_rows(most: int, monkeypatch) -> None:
+    monkeypatch.setattr(wait_rows, "MOST_ROWS", most)
+    lake = open_lake(home_of("slow_rank"))
+    source = source_of(lake)
+    page = str(waits.waits(told_of(source)))
+    pairs = pairs_of(page)
+    ((total, rows),) = (
+        row.values() for row in lake.query("SELECT sum(wait_ns)::BIGINT, count(*) FROM blame").to_pylist()
+    )
+    assert sum(wait[4] for wait in pairs["waits"]) == total
+    assert len({tuple(wait[:2]) for wait in pairs["waits"]}) == page.count('class="cell"')
+    assert len(pairs["waits"]) == rows if most > 2 else len(pairs["rows"]) < len(source_ranks(lake))
+    # What the page hands out for a cell gives the rows of this cell.
+    row, column = pairs["waits"][0][:2]
+    sql = (
+        pairs["sql"]
+        .replace("{row}", str(pairs["row_keys"][row]))
+        .replace("{column}", str(pairs["column_keys"][column]))
+    )
+    of_cell = [wait[4] for wait in pairs["waits"] if wait[:2] == [row, column]]
+    assert sorted(lake.query(sql)["wait_ns"].to_pylist()) == sorted(of_cell)
+
+
+def source_ranks(lake: Lake) -> list[int]:
+    return lake.query("SELECT DISTINCT rank FROM blame")["rank"].to_pylist()
+
+
+@pytest.mark.parametrize("job", ["two_iterations", "without_micro_batches"])
+def test_a_step_taken_apart_by_sql_is_that_of_the_nights(job: str) -> None:
+    lake = open_lake(home_of(job))
+    source = source_of(lake)
+    (step,) = lake.table("iterations", source.run, source.iteration).arrow().to_pylist()
+    for rank in step["covered_ranks"]:
+        found = source.ask(against.STEP_PARTS_SQL.format(rank=rank)).to_pylist()
+        windows = lake.table("overlap", source.run, source.iteration, rank).arrow().to_pylist()
+        windows = [row for row in windows if row["dimension"] == "all"]
+        windows = [row for row in windows if row["window_name"] == "step"] or windows
+        longest = max(windows, key=lambda row: row["window_end_ns"] - row["window_start_ns"])
+        kernels = lake.table("kernels", source.run, source.iteration, rank).arrow()
+        kernels = kernels.filter(pc.equal(kernels["device"].cast(pa.string()), longest["device"]))
+        wanted = step_parts(kernels, longest["window_start_ns"], longest["window_end_ns"])
+        own = {row["part"]: row["ns"] for row in found if row["part"] != "other_ranks"}
+        assert {part: ns for part, ns in own.items() if ns} == {part: ns for part, ns in wanted.items() if ns}
+        assert sum(row["ns"] for row in found) == step["step_ns"]
+
+
+def test_differences_of_two_iterations_add_up_to_that_of_their_steps(tmp_path) -> None:
+    lake = open_lake(home_of("two_iterations"))
+    here, there = source_of(lake), source_of(lake, lake.partitions("topology")[0].iteration)
+    assert here.iteration != there.iteration
+    steps = dict(lake.query("SELECT iteration, step_ns FROM iterations").to_pandas().itertuples(index=False))
+    page = str(against.against(told_of(here, there)))
+    change = int(steps[here.iteration] - steps[there.iteration])
+    assert f"({change:+,} ns)" in page
+    assert f"Iteration {here.iteration} against iteration {there.iteration}" in page
+    path = write_report(lake, here.run, here.iteration, tmp_path / "page.html", against=(there.run, there.iteration))
+    assert 'id="part-against"' in path.read_text()
+
+
+def test_a_comparison_that_does_not_hold_says_why() -> None:
+    here, there = (source_of(open_lake(home_of(job))) for job in ("healthy", "without_stacks"))
+    page = str(against.against(told_of(here, there)))
+    assert "Captured in different modes (call stacks" in page
+    page = str(against.against(told_of(here, source_of(open_lake(home_of("one_rank"))))))
+    assert "ranks were read: longest and mean are not of the same ranks" in page
+    page = str(against.against(told_of(here, source_of(open_lake(home_of("slow_link"))))))
+    assert "Other parallel sizes (tp 1 and 2" in page
+
+
+@pytest.mark.parametrize(
+    ("wanted", "told"),
+    [
+        ("elsewhere", "the home holds no run elsewhere"),
+        ("two_iterations:x", "x is no number of an iteration"),
+        (":11", "it would be compared with itself"),
+        (":99", "has no iteration 99"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_in_a_line(wanted: str, told: str) -> None:
+    home = str(home_of("two_iterations"))
+    result = CliRunner().invoke(app, ["report", "--home", home, "--iteration", "11", "--against", wanted])
+    assert isinstance(result.exception, UsageError)
+    assert told in str(result.exception)
+
+
+def test_a_comparison_with_a_partial_iteration_ends_with_2(tmp_path) -> None:
+    home = tmp_path / "home"
+    shutil.copytree(home_of("two_iterations"), home)
+    shutil.rmtree(next((home / "lake" / "traces").glob("run=*/iteration=10/rank=1")))
+    arguments = ["report", "--home", str(home), "--iteration", "11", "--against", ":10", "-o", str(tmp_path / "x.html")]
+    result = CliRunner().invoke(app, arguments)
+    assert isinstance(result.exception, IncompleteError)
+    assert "PARTIAL: rank 1 of 4 without a trace" in (tmp_path / "x.html").read_text()
+
+
+def test_tabs_without_tables_say_so_and_memory_has_none(tmp_path) -> None:
+    home = tmp_path / "home"
+    shutil.copytree(home_of("slow_rank"), home)
+    kept = {"traces", "kernels", "overlap", "topology", "runs", "iterations", "process_groups"}
+    for folder in (home / "lake").iterdir():
+        if folder.name not in kept:
+            shutil.rmtree(folder)
+    lake = open_lake(home)
+    lake.refresh_catalogue()
+    page = report_page(source_of(lake))
+    for name in ("waits", "pipelines", "path", "clocks", "kernels", "coverage"):
+        assert f'id="part-{name}"' in page
+    assert "Nothing to show: table rank_clocks holds no rows" in page
+    assert "the critical path (table path_segments" in page
+    assert 'id="part-memory"' not in page
+    assert 'id="part-against"' not in page
+    assert memory.memory(told_of(source_of(lake))) is None
+
+
+def test_hostile_texts_of_every_query_stay_text() -> None:
+    hostile = "</template></script><b>x</b>\x1b[31m" + "A" * 10_000
+    told = {
+        "name",
+        "file",
+        "fault",
+        "statement",
+        "refusal",
+        "without",
+        "modes",
+        "device_name",
+        "backend",
+        "pair",
+        "doing",
+    }
+    told |= {
+        "dimension",
+        "collective",
+        "group_description",
+        "dimension_candidates",
+        "schedule",
+        "format",
+        "late_category",
+    }
+
+    class Hostile(StoredReportSource):
+        def ask(self, sql: str) -> pa.Table:
+            rows = super().ask(sql)
+            for place, name in enumerate(rows.column_names):
+                if name in told and rows.num_rows:
+                    rows = rows.set_column(place, name, pa.array([hostile] * rows.num_rows))
+            return rows
+
+    source = source_of(open_lake(home_of("slow_rank")))
+    page = report_page(
+        Hostile(source.lake, source.run, source.iteration), against=Hostile(source.lake, source.run, source.iteration)
+    )
+    assert "<b>x</b>" not in page
+    assert "\x1b" not in page
+    assert page.count("<template") == page.count("</template>")
+    assert page.count("</script>") == 2
+    assert not re.search(r"<[^>]* style=", page)
+
+
+def test_the_same_tables_give_the_same_page(tmp_path) -> None:
+    lake = open_lake(home_of("slow_rank"))
+    source = source_of(lake)
+    pages = [write_report(lake, source.run, source.iteration, tmp_path / name).read_bytes() for name in ("a", "b")]
+    assert pages[0] == pages[1]

@@ -1,0 +1,284 @@
+"""What the report rests on: how it was captured, how much is classified by what evidence, and what cannot be said."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from markupsafe import Markup
+
+from traceviz_dag.lake.summaries import COVERED
+from traceviz_dag.printable import printable
+from traceviz_dag.show.page import palette
+from traceviz_dag.show.page.facts import duration, share
+from traceviz_dag.show.report.charts import Bar, Piece, legend, stacked_bars
+from traceviz_dag.show.report.parts.part import Part, Told, paragraph, section, sentence, shortened, table, top
+from traceviz_dag.vocabulary import Severity
+
+TRACES_SQL = """
+SELECT count(*) AS ranks, count(*) FILTER (status = 'read') AS whole, sum(rows_read)::BIGINT AS rows_read,
+    sum(rows_dropped)::BIGINT AS rows_dropped, sum(kernels)::BIGINT AS kernels,
+    sum(launched_kernels)::BIGINT AS launched_kernels, sum(kernel_ns)::BIGINT AS kernel_ns,
+    sum(classified_ns)::BIGINT AS classified_ns, sum(phase_known_ns)::BIGINT AS phase_known_ns,
+    sum(microbatch_known_ns)::BIGINT AS microbatch_known_ns, sum(communication_ns)::BIGINT AS communication_ns,
+    sum(dimension_known_ns)::BIGINT AS dimension_known_ns
+FROM traces WHERE run = $run AND iteration = $iteration
+"""
+
+MODES_SQL = """
+SELECT format, device_name, backend, has_stacks, has_shapes, has_groups, has_host_rows, count(*) AS ranks,
+    min(rank) AS lowest_rank
+FROM traces WHERE run = $run AND iteration = $iteration AND status <> 'failed'
+GROUP BY format, device_name, backend, has_stacks, has_shapes, has_groups, has_host_rows
+ORDER BY ranks DESC, lowest_rank
+"""
+
+RUN_SQL = """
+SELECT ranks, expected_ranks, failed_ranks, partial_ranks, missing_ranks, complete, parity FROM runs
+WHERE run = $run AND iteration = $iteration
+"""
+
+FAULTS_SQL = """
+SELECT rank, file, status, fault, rows_read, rows_dropped, drop_reasons FROM traces
+WHERE run = $run AND iteration = $iteration AND (status <> 'read' OR fault IS NOT NULL OR rows_dropped > 0)
+ORDER BY status = 'read', rank
+"""
+
+EVIDENCE_SQL = f"""
+WITH parts AS (
+    SELECT 'phase' AS what, coalesce(phase_evidence, 'none') AS evidence, phase = 'unknown' AS unknown,
+        count(*) AS kernels, sum(duration_ns)::BIGINT AS time_ns
+    FROM kernels WHERE run = $run AND iteration = $iteration AND {COVERED} GROUP BY ALL
+    UNION ALL
+    SELECT 'dimension', coalesce(dimension_evidence, 'none'), coalesce(dimension = 'unknown', true), count(*),
+        sum(duration_ns)::BIGINT
+    FROM kernels WHERE run = $run AND iteration = $iteration AND kind = 'communication' AND {COVERED} GROUP BY ALL
+)
+SELECT what, evidence, unknown, kernels, time_ns, (sum(time_ns) OVER (PARTITION BY what))::BIGINT AS of_ns FROM parts
+ORDER BY what DESC, time_ns DESC, evidence
+"""
+
+CANDIDATES_SQL = f"""
+SELECT dimension_candidates, collective, group_description, count(*) AS kernels, sum(duration_ns)::BIGINT AS time_ns
+FROM kernels
+WHERE run = $run AND iteration = $iteration AND kind = 'communication' AND coalesce(dimension = 'unknown', true)
+    AND {COVERED}
+GROUP BY dimension_candidates, collective, group_description
+ORDER BY time_ns DESC, dimension_candidates, collective, group_description
+"""
+
+UNCLASSIFIED_SQL = f"""
+SELECT name, count(*) AS kernels, sum(duration_ns)::BIGINT AS time_ns, count(*) OVER () AS names
+FROM kernels WHERE run = $run AND iteration = $iteration AND category = 'unclassified' AND {COVERED}
+GROUP BY name ORDER BY time_ns DESC, name LIMIT 40
+"""
+
+_LACKING = {
+    "topology": "which rank is in which parallel group",
+    "microbatches": "micro-batches",
+    "collectives": "waits: no kernel communicates",
+    "rank_clocks": "clocks against each other",
+    "pipelines": "bubbles of pipeline stages",
+    "period_percentiles": "periods and OverlapScores",
+    "path_segments": "the critical path",
+    "findings": "findings: nothing was looked through",
+    "gpu_gaps": "why the GPU idles between kernels",
+    "memory_peaks": "GPU memory: no snapshot lies beside the traces",
+}
+ROWS_SQL = "\nUNION ALL\n".join(
+    f"SELECT '{name}' AS \"table\", count(*) AS rows FROM {name} WHERE run = $run AND iteration = $iteration"
+    for name in _LACKING
+)
+
+_MODES = {
+    "has_stacks": "call stacks",
+    "has_shapes": "shapes",
+    "has_groups": "process groups",
+    "has_host_rows": "the host's operations",
+}
+_COVERED = (
+    ("classified_ns", "kernel_ns", "category"),
+    ("phase_known_ns", "kernel_ns", "phase"),
+    ("microbatch_known_ns", "kernel_ns", "micro-batch"),
+    ("dimension_known_ns", "communication_ns", "dimension"),
+)
+
+_NOT_KNOWN = "not known, or none"
+_CLASSIFIED = (
+    "Sums of the durations of kernels over all ranks read; dimensions of those that communicate. The optimizer, and "
+    "what belongs to the whole step, are of no micro-batch."
+)
+
+
+def coverage(told: Told) -> Markup | None:
+    """The part."""
+    parts = [_unsaid(told), _capture(told), _classified(told), _evidence(told), _unknown(told), _faults(told)]
+    return Markup("").join(parts)
+
+
+def _unsaid(told: Told) -> Markup:
+    """What this iteration does not tell, and why."""
+    asked = told.book.ask("Rows of each table", ROWS_SQL)
+    lacking = [row["table"] for row in asked.rows if not row["rows"]]
+    lines: list[Markup | str] = [Markup("{}").format(told.mark)] if told.mark else []
+    lines += [Markup("{} (table {} {})").format(_LACKING[name], name, asked.fact("has no rows")) for name in lacking]
+    for row in told.findings:
+        if row["severity"] == Severity.NOT_LOOKED_AT:
+            lines.append(f"{row['rule'].replace('_', ' ')}: {printable(row['statement'])}")
+    if not lines:
+        return section("What cannot be said", paragraph("Nothing that was looked for is lacking.", quiet=True))
+    items = Markup("").join(Markup("<li>{}</li>").format(line) for line in lines)
+    return section("What cannot be said", Markup("<ul>{}</ul>").format(items))
+
+
+def _capture(told: Told) -> Markup:
+    modes = told.book.ask("How each rank was captured", MODES_SQL)
+    run = told.book.ask("Whether ranks agree", RUN_SQL)
+    if not modes.rows:
+        return section("Capture", paragraph("No trace of this iteration could be read."))
+    rows = [
+        [
+            modes.fact(f"{row['ranks']:,}"),
+            f"rank {row['lowest_rank']}" + (" …" if row["ranks"] > 1 else ""),
+            printable(row["format"] or "not known"),
+            printable(row["device_name"] or "not known"),
+            printable(row["backend"] or "not known"),
+            ", ".join(word for name, word in _MODES.items() if row[name]) or "kernels alone",
+            ", ".join(word for name, word in _MODES.items() if row[name] is None) or "–",
+        ]
+        for row in modes.rows[:16]
+    ]
+    said = Markup("")
+    if run.rows and run.rows[0]["parity"] is False:
+        words = "Ranks were captured in different modes or hold different steps: compare their times with care."
+        said = Markup('<p class="attention">{}</p>').format(run.fact(words))
+    elif run.rows and run.rows[0]["parity"]:
+        said = paragraph(run.fact("All ranks were captured in the same mode."))
+    return section(
+        "Capture",
+        said,
+        table(
+            ["ranks", "from", "format", "GPU", "backend", "recorded", "not known whether"],
+            rows,
+            "How ranks were captured",
+        ),
+    )
+
+
+def _classified(told: Told) -> Markup:
+    asked = told.book.ask("What was read, and how much of it is classified", TRACES_SQL)
+    row = asked.rows[0]
+    if not row["kernels"]:
+        return section("Classified", paragraph("No kernel was read."))
+    known = [(words, row[part] or 0, row[whole]) for part, whole, words in _COVERED if row[whole]]
+    bars = [
+        Bar(
+            words,
+            [
+                Piece("known", part / whole * 100, palette.HIDDEN),
+                Piece(_NOT_KNOWN, 100 - part / whole * 100, palette.IDLE),
+            ],
+            share(part, whole),
+        )
+        for words, part, whole in known
+    ]
+    rows = [
+        [words, asked.fact(duration(part)), asked.fact(duration(whole)), asked.fact(share(part, whole))]
+        for words, part, whole in known
+    ]
+    return section(
+        "How much of the kernel time is classified",
+        paragraph(
+            asked.fact(f"{row['rows_read']:,} events read"),
+            ", ",
+            asked.fact(f"{row['rows_dropped'] or 0:,} dropped"),
+            "; ",
+            asked.fact(f"{row['launched_kernels'] or 0:,} of {row['kernels']:,} kernels"),
+            " with the call that launched them.",
+        ),
+        stacked_bars("Share of the kernel time of all ranks that is known", bars, words=lambda value: f"{value:.0f} %"),
+        legend({"known": palette.HIDDEN, _NOT_KNOWN: palette.IDLE}),
+        table(["of", "known", "of all", "share"], rows, _CLASSIFIED),
+    )
+
+
+def _evidence(told: Told) -> Markup:
+    asked = told.book.ask("By what evidence phases and dimensions are known", EVIDENCE_SQL)
+    if not asked.rows:
+        return Markup("")
+    rows = [
+        [
+            f"{row['what']}, unknown" if row["unknown"] else row["what"],
+            row["evidence"].replace("_", " "),
+            asked.fact(f"{row['kernels']:,}"),
+            asked.fact(duration(row["time_ns"])),
+            asked.fact(share(row["time_ns"], row["of_ns"])),
+        ]
+        for row in asked.rows
+    ]
+    caption = "What decided: phases of all kernels, dimensions of those that communicate, of all ranks that are covered"
+    return section("Evidence", table(["of", "evidence", "kernels", "time", "share"], rows, caption))
+
+
+def _unknown(told: Told) -> Markup:
+    candidates = told.book.ask("Communication of no known dimension", CANDIDATES_SQL)
+    unclassified = told.book.ask("Kernels without a category", UNCLASSIFIED_SQL)
+    parts = []
+    if candidates.rows:
+        shown, left = top(candidates.rows, "kinds", 12)
+        rows = [
+            [
+                printable(row["dimension_candidates"] or "nothing tells"),
+                shortened(row["collective"]),
+                shortened(row["group_description"] or "not described"),
+                candidates.fact(f"{row['kernels']:,}"),
+                candidates.fact(duration(row["time_ns"])),
+            ]
+            for row in shown
+        ]
+        columns = ["may be of", "operation", "group", "kernels", "time"]
+        parts += [table(columns, rows, "Communication of no known dimension, and which it may be of"), left]
+    if unclassified.rows:
+        shown, names = unclassified.rows[:12], unclassified.rows[0]["names"]
+        left = (
+            paragraph(f"The first {len(shown)} of {names:,} names.", quiet=True) if names > len(shown) else Markup("")
+        )
+        rows = [
+            [
+                shortened(row["name"]),
+                unclassified.fact(f"{row['kernels']:,}"),
+                unclassified.fact(duration(row["time_ns"])),
+            ]
+            for row in shown
+        ]
+        parts += [table(["name", "kernels", "time"], rows, "Kernels without a category"), left]
+    return section("Unknown", *parts) if parts else Markup("")
+
+
+def _faults(told: Told) -> Markup:
+    asked = told.book.ask("Files with faults, and events that were dropped", FAULTS_SQL)
+    if not asked.rows:
+        return section("Files", paragraph("Every file was read whole; no event was dropped.", quiet=True))
+    shown, left = top(asked.rows, "files", 16)
+    rows = [
+        [
+            f"{row['rank']}",
+            shortened(row["file"]),
+            row["status"],
+            sentence(row["fault"] or ""),
+            asked.fact(f"{row['rows_dropped'] or 0:,} of {row['rows_read'] or 0:,}"),
+            _reasons(row),
+        ]
+        for row in shown
+    ]
+    caption = "Files with a fault or with events that could not be used"
+    return section("Files", table(["rank", "file", "status", "fault", "events dropped", "why"], rows, caption), left)
+
+
+def _reasons(row: Mapping[str, Any]) -> str:
+    reasons = json.loads(row["drop_reasons"] or "{}")
+    return "; ".join(f"{printable(str(reason)).replace('_', ' ')}: {count:,}" for reason, count in reasons.items())
+
+
+PART = Part("coverage", "Coverage", ("traces",), coverage)

@@ -1,0 +1,173 @@
+"""Kernels: which take the time, by category and by dimension, and which ranks run the same ones slowly."""
+
+from __future__ import annotations
+
+from markupsafe import Markup
+
+from traceviz_dag.analyze.slow_ranks import slow_statement
+from traceviz_dag.lake.summaries import CATEGORY_SHARES_SQL, COVERED
+from traceviz_dag.printable import printable
+from traceviz_dag.show.figures.path_lanes import part_named
+from traceviz_dag.show.page.facts import duration
+from traceviz_dag.show.report.charts import Bar, Piece, stacked_bars
+from traceviz_dag.show.report.evidence import Asked
+from traceviz_dag.show.report.parts.part import Part, Told, paragraph, percent, section, shortened, table, top
+from traceviz_dag.show.report.ranges import signed
+
+KERNELS_SQL = f"""
+SELECT name, category, count(*) AS kernels, count(DISTINCT rank) AS ranks, sum(duration_ns)::BIGINT AS time_ns,
+    sum(duration_ns) / nullif(sum(sum(duration_ns)) OVER (), 0) AS share,
+    quantile_disc(duration_ns, 0.5) AS median_ns, max(duration_ns) AS longest_ns,
+    arg_max(rank, (duration_ns, -rank)) AS longest_rank, count(*) OVER () AS rows
+FROM kernels WHERE run = $run AND iteration = $iteration AND {COVERED}
+GROUP BY name, category ORDER BY time_ns DESC, name, category LIMIT 40
+"""
+
+COMMUNICATION_SQL = f"""
+SELECT dimension, count(*) AS kernels, count(DISTINCT rank) AS ranks, sum(duration_ns)::BIGINT AS time_ns,
+    quantile_disc(duration_ns, 0.5) AS median_ns, max(duration_ns) AS longest_ns,
+    arg_max(rank, (duration_ns, -rank)) AS longest_rank
+FROM kernels WHERE run = $run AND iteration = $iteration AND kind = 'communication' AND {COVERED}
+GROUP BY dimension ORDER BY time_ns DESC, dimension
+"""
+
+SPEEDS_SQL = """
+SELECT rank, stage, peers, items, slower_items, ratio, more_ns, slow FROM rank_speeds
+WHERE run = $run AND iteration = $iteration ORDER BY slow DESC NULLS LAST, ratio DESC NULLS LAST, rank
+"""
+
+
+def kernels(told: Told) -> Markup | None:
+    """The part."""
+    asked = told.book.ask("Kernels by name and category", KERNELS_SQL)
+    if not asked.rows:
+        return None
+    return Markup("").join([_categories(told), _names(asked), _dimensions(told), _speeds(told)])
+
+
+def _categories(told: Told) -> Markup:
+    asked = told.book.ask("Kernel time by category", CATEGORY_SHARES_SQL)
+    bars = [
+        Bar(
+            part_named(row["category"]).word,
+            [Piece(part_named(row["category"]).word, row["time_ns"], part_named(row["category"]).colour)],
+            percent(row["share"] or 0),
+        )
+        for row in asked.rows
+    ]
+    rows = [
+        [
+            part_named(row["category"]).word,
+            asked.fact(f"{row['kernels']:,}"),
+            asked.fact(duration(row["time_ns"])),
+            asked.fact(percent(row["share"] or 0)),
+        ]
+        for row in asked.rows
+    ]
+    return section(
+        "Kernel time by category",
+        stacked_bars("Kernel time by category, sum over the ranks", bars),
+        table(
+            ["category", "kernels", "time", "share"],
+            rows,
+            "Sums of durations over all ranks that are covered, what runs side by side counted each; kernels of "
+            "communication include their waits.",
+        ),
+    )
+
+
+def _names(asked: Asked) -> Markup:
+    shown, _ = top(asked.rows, "kernels", 25)
+    rows = [
+        [
+            shortened(row["name"]),
+            part_named(row["category"]).word,
+            asked.fact(f"{row['kernels']:,}"),
+            asked.fact(duration(row["time_ns"])),
+            asked.fact(percent(row["share"] or 0)),
+            asked.fact(duration(row["median_ns"])),
+            Markup("{} (rank {})").format(asked.fact(duration(row["longest_ns"])), row["longest_rank"]),
+        ]
+        for row in shown
+    ]
+    names = asked.rows[0]["rows"]
+    left = f"The first {len(shown)} of {names:,}. " if names > len(shown) else ""
+    return section(
+        "Kernels that take most of the time",
+        table(
+            ["name", "category", "count", "time", "share", "median", "longest"],
+            rows,
+            "By name and category, sums over all ranks that are covered; share: of all kernel time",
+        ),
+        paragraph(left, quiet=True) if left else "",
+    )
+
+
+def _dimensions(told: Told) -> Markup:
+    asked = told.book.ask("Kernels of communication by dimension", COMMUNICATION_SQL)
+    if not asked.rows:
+        return Markup("")
+    rows = [
+        [
+            printable(row["dimension"] or "unknown"),
+            asked.fact(f"{row['kernels']:,}"),
+            f"{row['ranks']:,}",
+            asked.fact(duration(row["time_ns"])),
+            asked.fact(duration(row["median_ns"])),
+            Markup("{} (rank {})").format(asked.fact(duration(row["longest_ns"])), row["longest_rank"]),
+        ]
+        for row in asked.rows
+    ]
+    return section(
+        "Communication by dimension",
+        table(
+            ["dimension", "count", "ranks", "time", "median", "longest"],
+            rows,
+            "Kernels of communication, waits included, sums over all ranks that are covered",
+        ),
+    )
+
+
+def _speeds(told: Told) -> Markup:
+    asked = told.book.ask("The same kernels on the peers of a stage", SPEEDS_SQL)
+    if not asked.rows:
+        return Markup("")
+    compared = [row for row in asked.rows if row["items"]]
+    slow = [row for row in asked.rows if row["slow"]]
+    if not compared:
+        why = "there is one rank" if len(asked.rows) == 1 else "no two ranks run the same kernels"
+        return section("Slow ranks", paragraph(f"Whose GPU is slow cannot be told: {why}.", quiet=True))
+    told_slow, more = top(slow, "slow ranks", 5)
+    lines = [paragraph(asked.statement(_sentence(slow_statement(row)))) for row in told_slow]  # type: ignore[arg-type]
+    lines = lines or [paragraph(asked.fact(f"None of {len(compared)} ranks with peers computes slowly."))]
+    shown, left = top(compared, "ranks", 16)
+    rows = [
+        [
+            f"{row['rank']}",
+            "not known" if row["stage"] is None else f"{row['stage']}",
+            asked.fact(f"{row['ratio']:.3f}"),
+            asked.fact(signed(row["more_ns"])),
+            asked.fact(f"{percent(row['slower_items'])} of {row['items']:,}"),
+            "yes" if row["slow"] else "no",
+        ]
+        for row in shown
+    ]
+    return section(
+        "Slow ranks",
+        *lines,
+        more,
+        table(
+            ["rank", "stage", "time, to the median peer", "more", "slower items", "slow"],
+            rows,
+            "Computation, kernel by kernel, against the peers of the rank's stage; an item is a kernel name in a "
+            "phase of a step that all of them ran equally often. No clock is needed.",
+        ),
+        left,
+    )
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
+
+
+PART = Part("kernels", "Kernels", ("kernels",), kernels)

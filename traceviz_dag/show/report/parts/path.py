@@ -1,0 +1,305 @@
+"""What the step hangs on: its critical path in parts that add up, imbalance on it, and what edits would gain."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+from traceviz_dag.analyze.causes.gains import named_edit, over_steps
+from traceviz_dag.analyze.matching.communications import optional_integers
+from traceviz_dag.printable import printable
+from traceviz_dag.show.figures.path_lanes import (
+    SEGMENT_COLUMNS,
+    StepPath,
+    longest_path,
+    part_named,
+    path_finding,
+    profile_of,
+)
+from traceviz_dag.show.page import palette
+from traceviz_dag.show.page.facts import duration, share, step_name, steps_left_out
+from traceviz_dag.show.page.gain_rows import MOST_ROWS, changes_step, gain_finding, is_gain, refused_edits
+from traceviz_dag.show.report.charts import Bar, Piece, legend, stacked_bars
+from traceviz_dag.show.report.evidence import Asked
+from traceviz_dag.show.report.parts.part import Part, Told, paragraph, section, table, top
+from traceviz_dag.show.report.ranges import Range, gains, signed
+from traceviz_dag.vocabulary import Category
+
+SEGMENTS_SQL = """
+WITH longest AS (
+    SELECT step, sum(duration_ns) AS step_ns FROM path_segments WHERE run = $run AND iteration = $iteration
+    GROUP BY step ORDER BY step_ns DESC, step NULLS FIRST LIMIT 1
+)
+SELECT {place}, {part} AS part, sum(duration_ns)::BIGINT AS path_ns, count(*) AS segments,
+    sum(sum(duration_ns)) OVER ()::BIGINT AS step_ns
+FROM path_segments WHERE run = $run AND iteration = $iteration AND step IS NOT DISTINCT FROM (SELECT step FROM longest)
+GROUP BY ALL ORDER BY path_ns DESC, part
+"""
+
+WHAT_SQL = "CASE WHEN cause IN ('work', 'transfer', 'unmatched') THEN coalesce(category, 'unclassified') ELSE cause END"
+
+IMBALANCE_SQL = """
+SELECT category, sum(path_ns)::BIGINT AS path_ns, sum(mean_ns)::BIGINT AS mean_ns, max(ranks) AS ranks,
+    sum(imbalance_ns)::BIGINT AS imbalance_ns
+FROM critical_imbalance WHERE run = $run AND iteration = $iteration
+GROUP BY category ORDER BY imbalance_ns DESC, category
+"""
+
+GAINS_SQL = """
+SELECT step, edit, rank, dimension, factor, step_ns, predicted_step_ns, gain_ns, gain_low_ns, gain_high_ns,
+    replay_error, refusal
+FROM what_if WHERE run = $run AND iteration = $iteration
+ORDER BY gain_ns DESC NULLS LAST, edit, rank, dimension
+"""
+
+SUMMED_SQL = """
+SELECT edit, rank, dimension, factor, count(*) AS steps, sum(step_ns)::BIGINT AS step_ns,
+    sum(predicted_step_ns)::BIGINT AS predicted_step_ns, sum(gain_ns)::BIGINT AS gain_ns,
+    least(sum(gain_low_ns), min(gain_ns) * count(*))::BIGINT AS gain_low_ns,
+    greatest(sum(gain_high_ns), max(gain_ns) * count(*))::BIGINT AS gain_high_ns
+FROM what_if WHERE run = $run AND iteration = $iteration AND refusal IS NULL
+GROUP BY edit, rank, dimension, factor ORDER BY gain_ns DESC, edit, rank, dimension
+"""
+"""Over the steps, as ``analyze.causes.gains.over_steps`` sums them."""
+
+ITEMS_SQL = """
+SELECT count(*) AS items, count(*) FILTER (critical) AS critical FROM path_items
+WHERE run = $run AND iteration = $iteration
+"""
+
+EDGES_SQL = """
+SELECT kind, edge_evidence, count(*) AS edges FROM path_edges
+WHERE run = $run AND iteration = $iteration GROUP BY ALL ORDER BY edges DESC, kind, edge_evidence
+"""
+
+_CAUSES = {
+    "work": "kernels run",
+    "transfer": "communication for which all have arrived",
+    "unmatched": "communication whose wait and transfer cannot be told apart",
+    "host": "the host's own time",
+    "launch": "lag from launch to start",
+    "synchronisation": "lag of the host after what it waited for",
+    "unexplained": "a start later than all that is known to be waited for",
+    "late_begin": "the rank began its step late",
+}
+
+
+def path(told: Told) -> Markup | None:
+    """The part."""
+    gain_rows = told.book.ask("What edits would gain", GAINS_SQL)
+    step = longest_path(told.book.source.table("path_segments", SEGMENT_COLUMNS))
+    refused = [f"{text[0].upper()}{text[1:]}." for text in steps_left_out(gain_rows.rows)]
+    notes = Markup("").join(
+        Markup('<p class="attention">{}</p>').format(gain_rows.statement(printable(line))) for line in refused
+    )
+    if step is None:
+        return section("Critical path", notes) if notes else None
+    return Markup("").join([_path(told, step, notes), _imbalance(told), _gains(told, gain_rows), _known(told)])
+
+
+def _path(told: Told, step: StepPath, notes: Markup) -> Markup:
+    items = told.book.source.table("path_items", ("rank", "stage"))
+    ranks, stages = (optional_integers(items, name).tolist() for name in ("rank", "stage"))
+    stage_of = dict(zip(ranks, stages, strict=True))
+    by = "stage" if len(set(step.stage.tolist())) > 1 else "rank"
+    placed = told.book.ask(f"The critical path by {by} and what it is", SEGMENTS_SQL.format(place=by, part=WHAT_SQL))
+    whole = told.book.ask(
+        "What the critical path is made of", SEGMENTS_SQL.format(place="NULL AS place", part=WHAT_SQL)
+    )
+    cause = told.book.ask("The critical path by cause", SEGMENTS_SQL.format(place="NULL AS place", part="cause"))
+    which = f", the longest of {step.steps}" if step.steps > 1 else ""
+    on = "Each nanosecond of the step is one segment's: a kernel's run, a transfer, the host's, or a lag; never a wait."
+    if len(stage_of) == 1:
+        on += " Of one rank alone, what it communicates with others counts whole, waits included."
+    return section(
+        f"Critical path of {step_name(step.step)}{which}",
+        paragraph(whole.statement(f"{path_finding(step, stage_of, profile_of(step, 14))}.")),
+        notes,
+        _bars(placed, by, step.step_ns),
+        table(
+            ["what", "on the path", "of the step", "segments"],
+            [*_lines(whole, step.step_ns, lambda name: part_named(name).word), _sum(whole)],
+            f"What the path is made of. {on} Being on the path is not yet a gain.",
+        ),
+        table(
+            ["cause", "on the path", "of the step", "segments"],
+            [*_lines(cause, step.step_ns, lambda name: _CAUSES.get(name, name)), _sum(cause)],
+            "The same by cause",
+        ),
+    )
+
+
+def _bars(asked: Asked, by: str, step_ns: int) -> Markup:
+    """A bar a stage or rank, the longest first; its pieces in the order of the vocabulary."""
+    of_place: dict[int | None, list[Mapping[str, Any]]] = {}
+    for row in asked.rows:
+        of_place.setdefault(row[by], []).append(row)
+    totals = {place: sum(row["path_ns"] for row in rows) for place, rows in of_place.items()}
+    order = [str(category) for category in Category]
+    places = sorted(of_place, key=lambda place: (-totals[place], place is None, place))
+    if by == "stage":
+        places.sort(key=lambda place: (place is None, place))
+    shown, left = top(places, f"{by}s", 20)
+    bars = []
+    for place in shown:
+        rows = sorted(of_place[place], key=lambda row: order.index(row["part"]) if row["part"] in order else len(order))
+        pieces = [Piece(part_named(row["part"]).word, row["path_ns"], part_named(row["part"]).colour) for row in rows]
+        label = f"{by} {place}" if place is not None else f"no {by} known"
+        bars.append(Bar(label, pieces, share(totals[place], step_ns)))
+    present = sorted(
+        {row["part"] for row in asked.rows}, key=lambda name: order.index(name) if name in order else len(order)
+    )
+    colours: dict[str, str] = {}
+    for name in present:
+        part = part_named(name)
+        colours[part.word] = part.colour
+    return Markup("").join(
+        [stacked_bars(f"The critical path by {by}; the bars add up to the step", bars), legend(colours), left]
+    )
+
+
+def _lines(asked: Asked, step_ns: int, named: Any) -> list[list[Markup | str]]:
+    return [
+        [
+            named(row["part"]),
+            asked.fact(duration(row["path_ns"])),
+            asked.fact(share(row["path_ns"], step_ns)),
+            asked.fact(f"{row['segments']:,}"),
+        ]
+        for row in asked.rows
+    ]
+
+
+def _sum(asked: Asked) -> list[Markup | str]:
+    total = sum(row["path_ns"] for row in asked.rows)
+    exact = Markup("<b>{}</b> ({:,} ns)").format(duration(total), total)
+    return [Markup("<b>the step</b>"), exact, "100 %", f"{sum(row['segments'] for row in asked.rows):,}"]
+
+
+def _imbalance(told: Told) -> Markup:
+    asked = told.book.ask("Critical imbalance by category", IMBALANCE_SQL)
+    uneven = [row for row in asked.rows if row["imbalance_ns"]]
+    if not uneven:
+        return Markup("")
+    bars = [
+        Bar(
+            part_named(row["category"]).word,
+            [
+                Piece("of the mean rank", min(row["mean_ns"], row["path_ns"]), palette.COMPUTATION_ONLY),
+                Piece("imbalance: beyond the mean rank", row["imbalance_ns"], palette.IMBALANCE),
+            ],
+        )
+        for row in uneven
+    ]
+    rows = [
+        [
+            part_named(row["category"]).word,
+            *(asked.fact(duration(row[f"{name}_ns"])) for name in ("path", "mean", "imbalance")),
+        ]
+        for row in uneven
+    ]
+    return section(
+        "Imbalance on the critical path",
+        stacked_bars("What the critical path has of a category, and how much of it is beyond the mean rank", bars),
+        legend({"of the mean rank": palette.COMPUTATION_ONLY, "imbalance: beyond the mean rank": palette.IMBALANCE}),
+        table(
+            ["category", "on the path", "mean rank", "imbalance"],
+            rows,
+            f"Mean of {max(row['ranks'] for row in uneven)} ranks, without what they wait for others.",
+        ),
+    )
+
+
+def _gains(told: Told, by_step: Asked) -> Markup:
+    known = over_steps([row for row in by_step.rows if row["refusal"] is None])
+    refused = refused_edits(by_step.rows)
+    if not known:
+        return section("Predicted gains", paragraph("Nothing can be predicted."))
+    asked = told.book.ask("What edits would gain, over the steps", SUMMED_SQL)
+    changing = [row for row in known if changes_step(row)] or known
+    shown, left = top(changing, "edits that change the step", MOST_ROWS)
+    ranges = [
+        Range(
+            named_edit(row),
+            row["gain_ns"],
+            row["gain_low_ns"],
+            row["gain_high_ns"],
+            palette.HIDDEN if is_gain(row) else palette.COMPUTATION_ONLY,
+            signed(row["gain_ns"]),
+        )
+        for row in shown
+    ]
+    rows = [
+        [
+            named_edit(row) + (f" ({row['steps']} steps)" if row["steps"] > 1 else ""),
+            asked.fact(signed(row["gain_ns"])),
+            asked.fact(_share(row["gain_ns"], row["step_ns"])),
+            asked.fact(f"{signed(row['gain_low_ns'])} to {signed(row['gain_high_ns'])}"),
+            asked.fact(duration(row["predicted_step_ns"])),
+        ]
+        for row in shown
+    ]
+    idle = [named_edit(row) for row in known if not changes_step(row)]
+    errors = [row["replay_error"] for row in by_step.rows if row["refusal"] is None and row["replay_error"] is not None]
+    worst = max(errors, key=abs, default=None)
+    return section(
+        "Predicted gains",
+        paragraph(asked.fact(f"{gain_finding(known)}.")),
+        gains("What each edit alone would gain, with its error bar", ranges),
+        legend({"gain": palette.HIDDEN, "its error bar is not above 0: it may be no gain": palette.COMPUTATION_ONLY}),
+        table(
+            ["edit", "gain", "of the step", "error bar", "step then"],
+            rows,
+            "Ceilings that the replay of the step predicts, each edit alone: gains do not add up.",
+        ),
+        left,
+        paragraph(f"Without effect: {', '.join(idle)}.", quiet=True) if idle else "",
+        paragraph(
+            by_step.statement(
+                f"Replayed without lags, the step is off by {100 * worst:+.1f} %".replace("-", "−") + "."
+            ),
+            quiet=True,
+        )
+        if worst is not None
+        else "",
+        _refused(by_step, refused),
+    )
+
+
+def _refused(asked: Asked, refused: Sequence[Mapping[str, Any]]) -> Markup:
+    if not refused:
+        return Markup("")
+    rows = [[named_edit(row), asked.fact(printable(row["refusal"]))] for row in refused]
+    return table(["edit", "why it is not predicted"], rows, "Edits that are refused")
+
+
+def _share(part: int, whole: int) -> str:
+    return f"−{share(-part, whole)}" if part < 0 else share(part, whole)
+
+
+def _known(told: Told) -> Markup:
+    """What the graph rests on."""
+    items = told.book.ask("Critical items", ITEMS_SQL)
+    edges = told.book.ask("Waits between streams and of hosts", EDGES_SQL)
+    streams = {row["edge_evidence"]: row["edges"] for row in edges.rows if row["kind"] == "event"}
+    hosts = sum(row["edges"] for row in edges.rows if row["kind"] == "synchronisation")
+    row = items.rows[0]
+    waits = (
+        f"{streams.get('recorded', 0):,} waits between streams are recorded, {streams.get('inferred', 0):,} "
+        f"inferred, of {streams.get('unknown', 0):,} the other end is not known; hosts waited {hosts:,} times"
+    )
+    return section(
+        "What this rests on",
+        paragraph(
+            items.fact(f"{row['critical']:,} of {row['items']:,} items"),
+            " (a micro-batch's steps by rank and phase, and work outside of them) are critical: their slack is "
+            "within 1 % of the step. ",
+            edges.statement(f"{waits}."),
+            quiet=True,
+        ),
+    )
+
+
+PART = Part("path", "Critical path", ("path_segments", "what_if"), path)

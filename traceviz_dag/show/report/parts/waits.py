@@ -1,0 +1,407 @@
+"""Who waits for whom in communication: late ranks, the map of pairs with what is behind each, slow links."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+
+from traceviz_dag.analyze.clocks.clock_summary import clock_facts, clock_statement
+from traceviz_dag.analyze.matching.communications import optional_integers
+from traceviz_dag.analyze.step_time import WINDOW_COLUMNS, step_time
+from traceviz_dag.analyze.waits.blame import JUDGED_COLUMNS, judged_waits, nobody_blamed, uncertain_waits, wait_basis
+from traceviz_dag.analyze.wording import numbered
+from traceviz_dag.printable import printable
+from traceviz_dag.show.figures.wait_rows import MOST_ROWS, MapRow, map_rows
+from traceviz_dag.show.page import palette
+from traceviz_dag.show.page.facts import delay_finding, duration, share
+from traceviz_dag.show.report.charts import Bar, Piece, legend, stacked_bars
+from traceviz_dag.show.report.evidence import Asked
+from traceviz_dag.show.report.heat_map import heat_map
+from traceviz_dag.show.report.parts.part import Part, Told, data_rows, paragraph, percent, section, table, top
+from traceviz_dag.show.report.ranges import signed
+from traceviz_dag.tables.rows import RankClockRow, columns_of
+
+LATE_SQL = """
+SELECT rank, communications, last, delay_ns, own_ns, own_share, late_category, blamed
+FROM late_ranks WHERE run = $run AND iteration = $iteration
+ORDER BY blamed DESC NULLS LAST, own_ns DESC, rank
+"""
+
+PAIRS_SQL = """
+SELECT rank, late_rank, dimension, waits, wait_ns, late_compute_ns, late_communication_ns, late_memory_ns, late_host_ns,
+    late_idle_ns, clocks_solved
+FROM blame WHERE run = $run AND iteration = $iteration
+ORDER BY wait_ns DESC, rank, late_rank, dimension
+"""
+
+GROUPED_PAIRS_SQL = """
+WITH place AS (SELECT unnest({ranks}) AS rank, unnest({places}) AS place)
+SELECT waiting.place AS waiting, late.place AS late, dimension, sum(waits)::BIGINT AS waits,
+    sum(wait_ns)::BIGINT AS wait_ns, sum(late_compute_ns)::BIGINT AS late_compute_ns,
+    sum(late_communication_ns)::BIGINT AS late_communication_ns, sum(late_memory_ns)::BIGINT AS late_memory_ns,
+    sum(late_host_ns)::BIGINT AS late_host_ns, sum(late_idle_ns)::BIGINT AS late_idle_ns,
+    bool_and(clocks_solved) AS clocks_solved
+FROM blame JOIN place AS waiting ON blame.rank = waiting.rank JOIN place AS late ON blame.late_rank = late.rank
+WHERE run = $run AND iteration = $iteration
+GROUP BY waiting.place, late.place, dimension
+ORDER BY wait_ns DESC, waiting, late, dimension
+"""
+
+PARTS_SQL = """
+SELECT dimension, count(*) AS kernels, sum(hidden_wait_ns)::BIGINT AS hidden_wait_ns,
+    sum(exposed_wait_ns)::BIGINT AS exposed_wait_ns, sum(hidden_transfer_ns)::BIGINT AS hidden_transfer_ns,
+    sum(exposed_transfer_ns)::BIGINT AS exposed_transfer_ns
+FROM collectives
+WHERE run = $run AND iteration = $iteration AND coalesce(wait_aligned_ns, wait_by_duration_ns) IS NOT NULL
+GROUP BY dimension ORDER BY exposed_wait_ns DESC, dimension
+"""
+
+MATCHED_SQL = """
+SELECT dimension, matched_by, fault, coalesce(aligned_refusal, recorded_refusal) AS refusal, count(*) AS kernels
+FROM collectives WHERE run = $run AND iteration = $iteration
+GROUP BY ALL ORDER BY kernels DESC, dimension, matched_by, fault, refusal
+"""
+
+FAULTS_SQL = """
+SELECT fault, count(*) AS kernels, (sum(count(*)) OVER ())::BIGINT AS of_kernels FROM collectives
+WHERE run = $run AND iteration = $iteration GROUP BY fault ORDER BY kernels DESC, fault
+"""
+
+LINKS_SQL = """
+SELECT rank, scope, dimensions, best_ratio, worst_ratio, slow, or_of
+FROM links WHERE run = $run AND iteration = $iteration
+ORDER BY slow DESC NULLS LAST, best_ratio DESC, rank
+"""
+
+EXPERTS_SQL = """
+SELECT rank, exchanges, elements, load FROM expert_loads
+WHERE run = $run AND iteration = $iteration ORDER BY load DESC, rank
+"""
+
+_SCOPES = {"intra_node": "inside its node", "inter_node": "to other nodes"}
+_DID = {
+    "late_compute_ns": "computation",
+    "late_communication_ns": "other communication",
+    "late_memory_ns": "memory operations",
+    "late_host_ns": "its host",
+    "late_idle_ns": "idle",
+}
+_DID_WORDS = (
+    "What the late rank did adds up to the wait. Of ranks of one stage it is what the late one did more of than the "
+    "one that waited, since the two met last: so a part may be below 0, and other communication holds what it was "
+    "late with before. Of other ranks it is what the late one did during the wait. Its host: it had not launched "
+    "yet; idle: it had."
+)
+_LEAST_PART = 0.01
+_WAITS = (
+    ("exposed_wait_ns", "exposed wait", palette.EXPOSED),
+    ("exposed_transfer_ns", "exposed transfer", palette.STALL),
+    ("hidden_wait_ns", "hidden wait", palette.COMPUTATION_ONLY),
+    ("hidden_transfer_ns", "hidden transfer", palette.HIDDEN),
+)
+_UNEVEN = 1.2
+
+
+def waits(told: Told) -> Markup | None:
+    """The part."""
+    collectives = told.book.source.table("collectives", JUDGED_COLUMNS)
+    if not collectives.num_rows:
+        return None
+    late = told.book.ask("Ranks that others of their stage waited for", LATE_SQL)
+    matched = told.book.ask("How communications were matched", MATCHED_SQL)
+    said = _said(told, late, matched)
+    judged = judged_waits(collectives)
+    if not judged.num_rows:
+        lacks = paragraph("No wait is told: neither solved clocks nor durations tell one.")
+        return Markup("").join([said, lacks, _matching(told)])
+    ranks = np.unique(optional_integers(collectives, "rank"))
+    rows = map_rows(judged, ranks, [row["rank"] for row in late.rows if row["blamed"]])
+    parts = [
+        said,
+        _late(late),
+        _pairs(told, rows),
+        _by_dimension(told),
+        _links(told),
+        _experts(told),
+        _matching(told),
+    ]
+    return Markup("").join(parts)
+
+
+def _said(told: Told, late: Asked, matched: Asked) -> Markup:
+    """Who is to blame, and what the clocks allow to say."""
+    source = told.book.source
+    collectives = source.table("collectives", JUDGED_COLUMNS)
+    step_ns = step_time(source.table("overlap", WINDOW_COLUMNS))
+    blamed = [row for row in late.rows if row["blamed"]]
+    uncertain = uncertain_waits(collectives)
+    if blamed:
+        lines = [f"{delay_finding(row)}." for row in blamed[:3]]  # type: ignore[arg-type]
+        lines += [f"{len(blamed) - 3} more ranks are to blame."] if len(blamed) > 3 else []
+    else:
+        nobody = nobody_blamed(late.rows, step_ns, uncertain, collectives.num_rows)  # type: ignore[arg-type]
+        lines = [f"{nobody[0].upper()}{nobody[1:]}."]
+    words = Markup("").join(paragraph(late.statement(line)) for line in lines)
+    facts = clock_facts(source.table("rank_clocks", columns_of(RankClockRow)))
+    basis = wait_basis(collectives)
+    notes = []
+    if facts["solved"] < facts["ranks"]:
+        text = clock_statement(facts).replace(" us ", " µs ")
+        notes.append(
+            f"{text[0].upper()}{text[1:]}. So waits that only clocks could tell are left out, and so is "
+            "who came last in them."
+        )
+    if basis["durations"]:
+        notes.append(
+            f"Waits of {basis['durations']:,} communication kernels come from durations, which need no clock: members "
+            "end together, so the last to arrive has the shortest kernel."
+        )
+    if basis["untold"]:
+        notes.append(
+            f"Of {basis['untold']:,} matched communication kernels no wait is told: neither solved clocks nor "
+            "durations tell it."
+        )
+    marked = Markup("").join(Markup('<p class="attention">{}</p>').format(matched.statement(note)) for note in notes)
+    return Markup("<section><h2>{}</h2>{}{}</section>").format("Who is late", words, marked)
+
+
+def _late(late: Asked) -> Markup:
+    told = [row for row in late.rows if row["communications"]]
+    if not told:
+        return paragraph("No wait among peers of one stage is told.", quiet=True)
+    shown, left = top(told, "ranks")
+    bars = [
+        Bar(
+            f"rank {row['rank']}" + (" · blamed" if row["blamed"] else ""),
+            [
+                Piece("its own doing", row["own_ns"], palette.EXPOSED if row["blamed"] else palette.COMPUTATION_ONLY),
+                Piece("handed on by others", max(row["delay_ns"] - row["own_ns"], 0), palette.IDLE),
+            ],
+            str(row["late_category"] or "").replace("_", " "),
+        )
+        for row in shown[:16]
+    ]
+    rows = [
+        [
+            f"{row['rank']}",
+            "yes" if row["blamed"] else "no" if row["blamed"] is not None else "not known",
+            late.fact(f"{row['last']} of {row['communications']}"),
+            late.fact(duration(row["delay_ns"])),
+            late.fact(duration(row["own_ns"])),
+            late.fact(percent(row["own_share"])) if row["own_share"] is not None else "not known",
+            str(row["late_category"] or "").replace("_", " "),
+        ]
+        for row in shown
+    ]
+    return section(
+        "Late ranks, the blamed ones first",
+        stacked_bars("How long each rank delayed the peers of its stage", bars),
+        legend(
+            {
+                "its own doing, blamed": palette.EXPOSED,
+                "its own doing": palette.COMPUTATION_ONLY,
+                "handed on: it was in other communication": palette.IDLE,
+            }
+        ),
+        table(
+            ["rank", "blamed", "last in", "delay", "own", "own, of step", "doing meanwhile"],
+            rows,
+            "Delay among the peers of a rank's stage: the longest wait of each communication, summed. A delay is not a "
+            "saving.",
+        ),
+        left,
+    )
+
+
+def _pairs(told: Told, rows: Sequence[MapRow]) -> Markup:
+    """The map of who waited for whom, and its rows for the page's script, which shows those behind a cell."""
+    shared = any(len(row.ranks) > 1 for row in rows)
+    place = {rank: number for number, row in enumerate(rows) for rank in row.ranks}
+    if shared:
+        listed = sorted(place)
+        sql = GROUPED_PAIRS_SQL.format(ranks=listed, places=[place[rank] for rank in listed])
+        asked = told.book.ask("Who waited for whom, by rows of the map", sql)
+        known = [{**row, "at": (row["waiting"], row["late"])} for row in asked.rows]
+        of_cell = "waiting.place = {row} AND late.place = {column}"
+        of_cell = sql.replace("GROUP BY", f"    AND {of_cell}\nGROUP BY")
+    else:
+        asked = told.book.ask("Who waited for whom", PAIRS_SQL)
+        known = [
+            {**row, "at": (place[row["rank"]], place[row["late_rank"]])}
+            for row in asked.rows
+            if row["rank"] in place and row["late_rank"] in place
+        ]
+        of_cell = PAIRS_SQL.replace("ORDER BY", "    AND rank = {row} AND late_rank = {column}\nORDER BY")
+    if not known:
+        return section("Who waited for whom", paragraph("No rank waited, as far as waits are told."))
+    cells: dict[tuple[int, int], int] = {}
+    for row in known:
+        cells[row["at"]] = cells.get(row["at"], 0) + row["wait_ns"]
+    waiting, late = (sorted({at[side] for at in cells}) for side in (0, 1))
+    row_of, column_of = ({place: number for number, place in enumerate(places)} for places in (waiting, late))
+    placed = {(row_of[row], column_of[column]): value for (row, column), value in cells.items()}
+    names = ([rows[number].label for number in waiting], [rows[number].label for number in late])
+    title = "Who waited for whom: a row waits for a column"
+    document = {
+        "sql": told.book.bound(of_cell),
+        "rows": names[0],
+        "columns": names[1],
+        "row_keys": waiting if shared else [rows[number].ranks[0] for number in waiting],
+        "column_keys": late if shared else [rows[number].ranks[0] for number in late],
+        "did": list(_DID.values()),
+        "waits": [
+            [row_of[row["at"][0]], column_of[row["at"][1]], row["dimension"], row["waits"], row["wait_ns"]]
+            + [row[name] for name in _DID]
+            for row in known
+        ],
+    }
+    note = (
+        f"Of {MOST_ROWS} ranks and more, those of a stage that wait alike share a row and a column: sums over all "
+        "their pairs; ranks that stand out or are blamed have their own."
+        if shared
+        else ""
+    )
+    return section(
+        "Who waited for whom",
+        paragraph(
+            "Choose a cell to see its dimensions, and what the late rank did. ", _DID_WORDS, " ", note, quiet=True
+        ),
+        heat_map(title, *names, placed, "{row} waited for {column}: {time}", ("waits", "late")),
+        Markup('<div id="pair" class="panel" role="status" hidden></div>'),
+        data_rows("pairs", json.dumps(document)),
+        _pair_table(asked, known, rows),
+    )
+
+
+def _pair_table(asked: Asked, known: Sequence[Mapping[str, Any]], rows: Sequence[MapRow]) -> Markup:
+    shown, left = top(known, "pairs by dimension", 20)
+    return Markup("").join(
+        [
+            table(
+                ["waits", "late", "dimension", "waits", "wait", "what made the late rank late"],
+                [
+                    [
+                        rows[row["at"][0]].label,
+                        rows[row["at"][1]].label,
+                        printable(row["dimension"] or "unknown"),
+                        asked.fact(f"{row['waits']:,}"),
+                        asked.fact(duration(row["wait_ns"])),
+                        _did(asked, row),
+                    ]
+                    for row in shown
+                ],
+                "The longest waits, by who waited, for whom and in which dimension",
+            ),
+            left,
+        ]
+    )
+
+
+def _did(asked: Asked, row: Mapping[str, Any]) -> Markup:
+    lengths = sorted(((row[name] or 0, words) for name, words in _DID.items()), reverse=True)
+    return Markup("; ").join(
+        Markup("{} {}").format(words, asked.fact(signed(length)))
+        for length, words in lengths
+        if abs(length) >= _LEAST_PART * row["wait_ns"]
+    )
+
+
+def _by_dimension(told: Told) -> Markup:
+    asked = told.book.ask("Waits and transfers by dimension, sums over kernels", PARTS_SQL)
+    bars = [
+        Bar(
+            printable(row["dimension"] or "unknown"),
+            [Piece(word, row[name] or 0, colour) for name, word, colour in _WAITS],
+        )
+        for row in asked.rows
+    ]
+    rows = [
+        [
+            printable(row["dimension"] or "unknown"),
+            asked.fact(f"{row['kernels']:,}"),
+            *(asked.fact(duration(row[name] or 0)) for name, _, _ in _WAITS),
+        ]
+        for row in asked.rows
+    ]
+    return section(
+        "Wait and transfer by dimension",
+        stacked_bars("Wait and transfer by dimension, sums over the kernels of all ranks", bars),
+        legend({word: colour for _, word, colour in _WAITS}),
+        table(
+            ["dimension", "kernels", *(word for _, word, _ in _WAITS)],
+            rows,
+            "Sums over kernels of all ranks whose waits are told; kernels that run side by side each count.",
+        ),
+    )
+
+
+def _links(told: Told) -> Markup:
+    asked = told.book.ask("Links of each rank against the usual transfer", LINKS_SQL)
+    if not asked.rows:
+        return section("Links", paragraph("No transfers could be compared, so nothing is said of links.", quiet=True))
+    suspected = [row for row in asked.rows if row["slow"] or row["or_of"]]
+    if not suspected:
+        worst = max(asked.rows, key=lambda row: row["best_ratio"] or 0)
+        ranks = len({row["rank"] for row in asked.rows})
+        fact = asked.fact(f"{worst['best_ratio']:.2f} times as long as usual")
+        return section(
+            "Links",
+            paragraph(
+                f"No slow link among those of {ranks} rank{'s' if ranks > 1 else ''} that could be compared: the "
+                f"transfers of rank {worst['rank']} take longest, ",
+                fact,
+                ".",
+            ),
+        )
+    shown, left = top(suspected, "ranks")
+    rows = [
+        [
+            f"{row['rank']}",
+            _SCOPES.get(row["scope"] or "", "not known where"),
+            "slow" if row["slow"] else f"slow, or those of {numbered('rank', list(row['or_of']))}",
+            asked.fact(f"{row['best_ratio']:.2f}"),
+            asked.fact(f"{row['worst_ratio']:.2f}"),
+        ]
+        for row in shown
+    ]
+    columns = ["rank", "links", "verdict", "least of the usual", "most of the usual"]
+    caption = (
+        "Slow links: transfers against those of other ranks; least and most over the dimensions that were compared."
+    )
+    return section("Slow links", table(columns, rows, caption), left)
+
+
+def _experts(told: Told) -> Markup:
+    asked = told.book.ask("Tokens that each rank's experts took", EXPERTS_SQL)
+    if not asked.rows:
+        return Markup("")
+    worst = asked.rows[0]
+    even = "Experts are loaded unevenly" if worst["load"] >= _UNEVEN else "Experts are loaded about evenly"
+    fact = asked.fact(f"{worst['load']:.2f} times the mean of their peers")
+    return section("Experts", paragraph(f"{even}: those of rank {worst['rank']} take ", fact, "."))
+
+
+def _matching(told: Told) -> Markup:
+    asked = told.book.ask("Communication that is not matched, or not wholly", FAULTS_SQL)
+    total = asked.rows[0]["of_kernels"]
+    faults = [row for row in asked.rows if row["fault"] is not None]
+    if not faults:
+        matched = asked.fact(f"All {total:,} communication kernels")
+        return section("Matching", paragraph(matched, " are matched with all their members.", quiet=True))
+    rows = [
+        [
+            printable(row["fault"]).replace("_", " "),
+            asked.fact(f"{row['kernels']:,}"),
+            asked.fact(share(row["kernels"], total)),
+        ]
+        for row in faults
+    ]
+    caption = f"Of {total:,} communication kernels, those that are not matched with all their members"
+    return section("Not matched, or not wholly", table(["why", "kernels", "share"], rows, caption))
+
+
+PART = Part("waits", "Waits", ("collectives",), waits)
