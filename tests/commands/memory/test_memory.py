@@ -164,6 +164,27 @@ def test_the_export_holds_the_tables_and_a_page_without_a_network(snapshots, tmp
     assert one == {"path": str(page), "bytes": page.stat().st_size, "rows": None}
 
 
+def test_of_several_gpus_the_one_that_is_named_is_exported(snapshots, tmp_path):
+    plain = loaded(snapshots["sound"])
+    other = loaded(snapshots["leaking"])
+    for segment in other["segments"]:
+        segment["device"] = 1
+    both = tmp_path / "both.pickle"
+    both.write_bytes(
+        pickle.dumps(
+            {**plain, "segments": plain["segments"] + other["segments"]}
+            | {"device_traces": [*plain["device_traces"], *other["device_traces"]]}
+        )
+    )
+    for device, one in enumerate((plain, other)):
+        _run("export", both, "-o", tmp_path / "tables", "--device", device)
+        segments = pq.read_table(tmp_path / "tables" / "memory_segments.parquet").to_pylist()
+        assert [row["bytes"] for row in segments] == [segment["total_size"] for segment in one["segments"]]
+        _run("export", both, "-o", tmp_path / "one.svg", "--device", device)
+        peak = max(requested_over_time(one)) / MIB
+        assert f"GPU {device}: at most {peak:,.2f} MiB requested" in (tmp_path / "one.svg").read_text()
+
+
 def test_the_pictures_say_what_the_tables_say(snapshots, tmp_path):
     told = json.loads(_run("summary", snapshots["sound"], "--json"))
     path = tmp_path / "picture.svg"

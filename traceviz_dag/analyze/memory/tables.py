@@ -26,11 +26,11 @@ from traceviz_dag.tables import (
 
 
 def memory_tables(snapshot: Snapshot, devices: Sequence[Examined]) -> dict[str, pa.Table]:
-    """The tables of a snapshot, by name."""
+    """The tables of some devices of a snapshot, by name; call stacks are those of all."""
     return {
         MEMORY_EVENTS.name: _joined(MEMORY_EVENTS, map(_events, devices)),
         MEMORY_BLOCKS.name: _joined(MEMORY_BLOCKS, map(_blocks, devices)),
-        MEMORY_SEGMENTS.name: _segments(snapshot),
+        MEMORY_SEGMENTS.name: _segments(snapshot, [one.device for one in devices]),
         MEMORY_STACKS.name: _stacks(snapshot),
         MEMORY_STEPS.name: _joined(MEMORY_STEPS, map(_steps, devices)),
         MEMORY_PEAKS.name: _joined(MEMORY_PEAKS, map(_peaks, devices)),
@@ -122,7 +122,7 @@ def _blocks(one: Examined) -> pa.Table:
     )
 
 
-def _segments(snapshot: Snapshot) -> pa.Table:
+def _segments(snapshot: Snapshot, devices: Sequence[int]) -> pa.Table:
     segments, blocks = snapshot.segments, snapshot.blocks
     count = len(segments["bytes"])
     live = blocks["state"] != INACTIVE
@@ -138,7 +138,7 @@ def _segments(snapshot: Snapshot) -> pa.Table:
         np.add.at(sums[name], blocks["segment"][which], values[which])
     largest = np.zeros(count, np.int64)
     np.maximum.at(largest, blocks["segment"][~live], blocks["bytes"][~live])
-    return MEMORY_SEGMENTS.from_columns(
+    table = MEMORY_SEGMENTS.from_columns(
         {
             "segment_id": np.arange(count),
             "device": segments["device"],
@@ -152,6 +152,7 @@ def _segments(snapshot: Snapshot) -> pa.Table:
             "stack_id": _known(segments["stack"]),
         }
     )
+    return table.filter(pa.array(np.isin(segments["device"], devices)))
 
 
 def _stacks(snapshot: Snapshot) -> pa.Table:
