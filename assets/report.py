@@ -6,12 +6,11 @@ import dagster as dg
 
 from assets.automation import FIGURES_GROUP, ITERATION_NEEDED
 from assets.conventions import CODE_VERSION, OWNERS
-from assets.partitions import iteration_partitions, table_of_iteration
+from assets.partitions import iteration_partitions, one_iteration, table_of_iteration
 from assets.resources import TracevizHome
 from assets.step_faults import told_in_a_line
 from assets.steps import with_leads
 from traceviz_dag.lake.digests import digest_of
-from traceviz_dag.lake.partition_keys import parse_iteration_key
 
 _TABLES = (
     *("traces", "kernels", "microbatches", "gpu_gaps", "overlap", "topology", "runs", "iterations"),
@@ -39,7 +38,7 @@ def report(context: dg.AssetExecutionContext, traceviz: TracevizHome) -> dg.Mate
     """Write the page of the iteration; its metadata says how to open it."""
     from traceviz_dag.pipeline.report import write_report
 
-    run, iteration = parse_iteration_key(context.partition_key)
+    run, iteration = one_iteration(context)
     path = write_report(traceviz.lake(), run, iteration)
     command = f"traceviz serve --home {shlex.quote(str(traceviz.folder))}"
     return dg.MaterializeResult(
