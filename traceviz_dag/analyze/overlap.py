@@ -56,6 +56,10 @@ class _Windows:
     last_included: bool = False
 
 
+WINDOW_COLUMNS = ("start_ns", "duration_ns", "device", "kind", "dimension")
+"""What measuring a window needs of table ``kernels``."""
+
+
 def overlap_table(
     kernels: pa.Table,
     steps: Sequence[tuple[int, int, int]] = (),

@@ -21,6 +21,7 @@ from traceviz_dag.vocabulary import ALL_DIMENSIONS
 
 if TYPE_CHECKING:
     from traceviz_dag.lake.inputs import IterationInputs
+    from traceviz_dag.lake.lake import Lake
     from traceviz_dag.pipeline.completeness import Completeness
     from traceviz_dag.pipeline.formats.trace_format import RankTrace
 
@@ -52,8 +53,11 @@ def overlap(
             help="Window to measure: file, step (each ProfilerStep), or kernels (first start to last end, per device)."
         ),
     ] = "step",
-    start_ns: Annotated[int | None, typer.Option(help="Start of a window of your own, in ns; needs a path.")] = None,
-    end_ns: Annotated[int | None, typer.Option(help="End of a window of your own, in ns; needs a path.")] = None,
+    start_ns: Annotated[
+        int | None, typer.Option(help="Start of a window of your own, in ns on the clock of each rank.")
+    ] = None,
+    end_ns: Annotated[int | None, typer.Option(help="End of a window of your own, in ns.")] = None,
+    rank: Annotated[int | None, typer.Option(help="Measure only this rank of what the home holds.")] = None,
     dimension: Annotated[
         str | None, typer.Option(help="Show only this dimension of communication, for example tp; all = all together.")
     ] = None,
@@ -74,11 +78,17 @@ def overlap(
     if window not in _WINDOWS:
         raise UsageError(f"no window {window!r}; there are {', '.join(_WINDOWS)}")
     explicit = start_ns is not None or end_ns is not None
-    if path is None and (explicit or rules is not None):
-        raise UsageError("--start-ns, --end-ns and --rules are for traces: give their path")
+    if start_ns is not None and end_ns is not None and end_ns < start_ns:
+        raise UsageError(f"--end-ns {end_ns} is before --start-ns {start_ns}")
+    if path is None and rules is not None:
+        raise UsageError("--rules is for traces: give their path")
+    if path is not None and rank is not None:
+        raise UsageError("--rank chooses from what a home holds; name the trace of that rank instead")
     chosen = _Chosen(run, iteration)
-    if path is None:
-        rows, found = _from_lake(home, window, chosen)
+    if path is None and explicit:
+        rows, found = _windows_of_lake(home, start_ns, end_ns, rank, chosen)
+    elif path is None:
+        rows, found = _from_lake(home, window, rank, chosen)
     else:
         rows, found = _from_path(path, window, start_ns, end_ns, rules, real_path(home), chosen)
     rows = _of_dimension(rows, dimension) if rows else rows
@@ -141,7 +151,9 @@ def _of_dimension(rows: Sequence[dict[str, Any]], dimension: str | None) -> Sequ
     return [row for row in rows if row["dimension"] == dimension]
 
 
-def _from_lake(home: Path, window: str, chosen: _Chosen) -> tuple[Sequence[dict[str, Any]], list[Completeness]]:
+def _from_lake(
+    home: Path, window: str, rank: int | None, chosen: _Chosen
+) -> tuple[Sequence[dict[str, Any]], list[Completeness]]:
     """The rows, and what of their iterations was not read."""
     from traceviz_dag.commands.common.shown import completeness_of
     from traceviz_dag.pipeline.figures import LakeSource
@@ -149,8 +161,9 @@ def _from_lake(home: Path, window: str, chosen: _Chosen) -> tuple[Sequence[dict[
     if window == "file":
         raise UsageError("the lake keeps the windows step and kernels; give a path for --window file")
     lake = open_lake(home)
-    rows = lake.query(_STORED_SQL, {"window": window, **chosen._asdict()}).to_pylist()
+    rows = lake.query(_STORED_SQL, {"window": window, "rank": rank, **chosen._asdict()}).to_pylist()
     if not rows:
+        _refuse_rank(lake, rank, chosen)
         there = sorted({(part.run, part.iteration) for part in lake.partitions("overlap")})
         _refuse(there, chosen, window)
     # Of an iteration whose ranks all failed there is no row to show, but that to say.
@@ -159,10 +172,44 @@ def _from_lake(home: Path, window: str, chosen: _Chosen) -> tuple[Sequence[dict[
     return rows, completeness_of([LakeSource(lake, *place) for place in places], [])
 
 
+def _windows_of_lake(
+    home: Path, start_ns: int | None, end_ns: int | None, rank: int | None, chosen: _Chosen
+) -> tuple[Sequence[dict[str, Any]], list[Completeness]]:
+    """The rows of a window of the user's own, and what of the iterations was not read."""
+    from traceviz_dag.analyze.overlap import WINDOW_COLUMNS, window_overlap
+    from traceviz_dag.commands.common.shown import completeness_of
+    from traceviz_dag.pipeline.figures import LakeSource
+
+    lake = open_lake(home)
+    parts = lake.partitions("kernels", chosen.run, chosen.iteration, rank)
+    if not parts:
+        _refuse_rank(lake, rank, chosen)
+        _refuse(sorted({(part.run, part.iteration) for part in lake.partitions("kernels")}), chosen, "kernels")
+    places = sorted({(part.run, part.iteration) for part in parts})
+    found = completeness_of([LakeSource(lake, *place) for place in places], [])
+    partial = {(one.run, one.iteration): {fault.rank for fault in one.faults} for one in found}
+    rows = []
+    for part in parts:
+        kernels = lake.table("kernels", part.run, part.iteration, part.rank).arrow(WINDOW_COLUMNS)
+        place = {"run": part.run, "iteration": part.iteration, "rank": part.rank}
+        mark = part.rank in partial[part.run, part.iteration]
+        measured = window_overlap(kernels, "clip", start_ns, end_ns).to_pylist()
+        rows += [{**place, **row, "partial": mark} for row in measured]
+    return rows, found
+
+
+def _refuse_rank(lake: Lake, rank: int | None, chosen: _Chosen) -> None:
+    """Say so where there is such an iteration, without that rank."""
+    there = lake.partitions("kernels", chosen.run, chosen.iteration)
+    if rank is not None and there and all(part.rank != rank for part in there):
+        raise UsageError(f"no kernels of rank {rank} there; see traceviz topology")
+
+
 _STORED_SQL = """
 SELECT overlap.*, coalesce(status <> 'read', false) AS partial
 FROM overlap LEFT JOIN traces USING (run, iteration, rank)
-WHERE window_name = $window AND ($run IS NULL OR run = $run) AND ($iteration IS NULL OR iteration = $iteration)
+WHERE window_name = $window AND ($rank IS NULL OR rank = $rank)
+    AND ($run IS NULL OR run = $run) AND ($iteration IS NULL OR iteration = $iteration)
 ORDER BY run, iteration, rank, device, step, dimension
 """
 

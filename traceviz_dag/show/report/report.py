@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from importlib import resources
 
 import jinja2
@@ -41,7 +42,7 @@ def report_page(
         "run": source.run,
         "iteration": source.iteration,
         "whole": timeline.kept == timeline.kernels,
-        "overlap_command": f"traceviz overlap --run {source.run} --iteration {source.iteration}",
+        "overlap_command": f"traceviz overlap --run {shlex.quote(source.run)} --iteration {source.iteration}",
         "findings": [
             {
                 **{name: row[name] for name in _OF_FINDING},
