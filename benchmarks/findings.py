@@ -66,6 +66,11 @@ class Outcome:
     findings: int
 
     @property
+    def costs(self) -> bool:
+        """Whether the step takes longer for the faults."""
+        return abs(self.true_gain_ns) > STEP_SHARE * self.step_ns
+
+    @property
     def gain_right(self) -> bool:
         """Whether the first fault's gain is near enough; one that is not predicted must be worth nothing."""
         gain = self.first["gain_ns"] if self.first is not None and self.first["gain_ns"] is not None else 0
@@ -154,7 +159,8 @@ def markdown(found: Sequence[Outcome], seconds: float) -> str:
         "Each job is simulated from one seed with its fault and without. The first fault of `traceviz findings` must",
         "name the rule and the culprit (of two faults, both among the first three), and its gain be what the job gains",
         f"without the fault, within {GAIN_SHARE:.0%} of that or {STEP_SHARE:.1%} of the step. A healthy job must have",
-        "no fault above note.",
+        f"no fault above note. A fault that costs less than {STEP_SHARE:.1%} of the step need not be named, such as a",
+        f"pause behind which the GPU still has work: {sum(not one.costs for one in faulty)} of the jobs are so.",
         "",
         f"Made by `{COMMAND}` ({seconds:.0f} s on this machine): of {len(faulty)} jobs with faults "
         f"{sum(one.named for one in faulty)} are named right; of {len(one_fault)} gains "

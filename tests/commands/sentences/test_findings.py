@@ -68,6 +68,8 @@ def test_every_number_of_a_statement_is_in_the_row_that_its_query_yields(job):
             assert (" longer (" in gain) == (sign < 0)
             numbers = set(_NUMBER.findall(gain.split(") makes ")[1]))
             assert {share, *bar} <= numbers | {"-0.0%", "-0.000"}, gain
+            width = (row["gain_high_ns"] - row["gain_low_ns"]) / row["step_ns"]
+            assert (f"the error bar is {width:.1%} of the step wide" in gain) == (width > 0.2), gain
             assert row["refusal"] is None
         else:
             assert row["refusal"] and row["severity"] == "note"

@@ -164,14 +164,12 @@ def _gain_in_words(gain: Mapping[str, Any], steps: int, step_ns: int) -> str:
     direction = "shorter"
     if change < 0:
         change, low, high, direction = -change, -high, -low, "longer"
+    wide = (
+        f"; the error bar is {percent((high - low) / step_ns)} of the step wide" if high - low > WIDE * step_ns else ""
+    )
     return (
         f"mending it ({named_edit(gain)}) makes {together} {milliseconds(change)} {direction} "
-        f"({percent(change / step_ns)}; {low / 1e6:,.3f} to {high / 1e6:,.3f}), the replay predicts"
-        + (
-            f"; with an error bar of {percent((high - low) / step_ns)} of the step"
-            if high - low > WIDE * step_ns
-            else ""
-        )
+        f"({percent(change / step_ns)}; {low / 1e6:,.3f} to {high / 1e6:,.3f}), the replay predicts{wide}"
     )
 
 
