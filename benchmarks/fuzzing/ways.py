@@ -322,7 +322,7 @@ def _memory_pictures_and_rules(folder: Path, tables: dict[str, pa.Table]) -> Non
 
 def memory(path: Path, chance: random.Random) -> str:
     """A snapshot: read in this process, as the child does; its tables; and one in forty through a command, too."""
-    from traceviz_dag.analyze.memory.comparison import peak_changes
+    from traceviz_dag.analyze.memory.comparison import held_at_peak, peak_changes
     from traceviz_dag.analyze.memory.examination import examined
     from traceviz_dag.analyze.memory.leaks import leaks, step_ends
     from traceviz_dag.analyze.memory.out_of_memory import out_of_memory
@@ -348,7 +348,7 @@ def memory(path: Path, chance: random.Random) -> str:
     if chance.random() < 1 / 40:
         _memory_pictures_and_rules(path.parent, tables)
     for one in devices:
-        changes = peak_changes(one, one)
+        changes = peak_changes(held_at_peak(one), held_at_peak(one))
         if sum(change.after_bytes for change in changes) != one.replay.peak_requested:
             raise UnclearError("parts that do not add up to the peak")
         for state in (one.at_end, one.at_peak):

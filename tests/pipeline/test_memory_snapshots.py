@@ -18,6 +18,7 @@ from tests.assets.loop import Loop
 from traceviz_dag.analyze.memory.schedule import Model
 from traceviz_dag.commands.common.summary import iteration_summary
 from traceviz_dag.commands.main import app
+from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.lake.inputs import registered
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.lake.memory_summary import memory_statement
@@ -105,6 +106,16 @@ def test_snapshots_of_all_ranks_are_stored_beside_their_kernels_and_are_the_trut
         made = instance.get_latest_materialization_event(dg.AssetKey("memory_figures")).asset_materialization
         assert (made.partition, made.metadata["figures"].value) == ("job@11", 7)
         assert made.metadata["memory_peak_rank_1_title"].text == shown["memory_peak", 1]["title"]
+
+    keys = ["memory", "diff", "job@10", "job@11", "--home", str(home), "--rank", "1"]
+    stored = json.loads(CliRunner().invoke(app, [*keys, "--json"]).stdout)
+    files = [str(one) for one in sorted(job.glob("iteration_1?/rank_0001*.memory.pickle"))]
+    given = json.loads(CliRunner().invoke(app, ["memory", "diff", *files, "--json"]).stdout)
+    for name in ("peak_requested_bytes", "change_bytes", "categories"):
+        assert stored[name] == given[name]
+    assert sorted(map(str, stored["changes"])) == sorted(map(str, given["changes"])) and stored["changes"]
+    nobody = CliRunner().invoke(app, [*keys[:-1], "9"])
+    assert isinstance(nobody.exception, NoEvidenceError)
 
     # One rank's snapshot is damaged, one is gone: the first costs its rank alone, the tables of the second stay.
     broken, gone = sorted((job / "iteration_11").glob("*.memory.pickle"))

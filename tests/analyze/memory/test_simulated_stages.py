@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from tests.analyze.memory.plain_snapshots import read_here
-from traceviz_dag.analyze.memory.comparison import peak_changes
+from traceviz_dag.analyze.memory.comparison import held_at_peak, peak_changes
 from traceviz_dag.analyze.memory.examination import Examined, examined
 from traceviz_dag.analyze.memory.layout import fragmentation_at, ranges_at
 from traceviz_dag.analyze.memory.leaks import leaks, step_ends
@@ -214,8 +214,8 @@ def test_the_layout_at_any_event_is_the_one_of_a_snapshot_taken_then(expandable)
 def test_the_parts_of_a_diff_are_the_change_of_the_peak():
     _, before = _stage(StageSettings(), Allocator())
     _, after = _stage(StageSettings(leak_bytes=MIB, recompute=True), Allocator())
-    changes = peak_changes(before, after)
+    changes = peak_changes(held_at_peak(before), held_at_peak(after))
     assert sum(change.change_bytes for change in changes) == after.replay.peak_requested - before.replay.peak_requested
     leaked = next(change for change in changes if "metrics.py" in change.text)
     assert (leaked.before_bytes, leaked.after_bytes) == (0, 40 * MIB)
-    assert all(change.change_bytes == 0 for change in peak_changes(before, before))
+    assert all(change.change_bytes == 0 for change in peak_changes(held_at_peak(before), held_at_peak(before)))

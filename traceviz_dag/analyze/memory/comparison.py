@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from traceviz_dag.analyze.memory.examination import Examined
@@ -25,21 +26,22 @@ class Change:
         return self.after_bytes - self.before_bytes
 
 
-def peak_changes(before: Examined, after: Examined, *, whole_stacks: bool = True) -> list[Change]:
+Held = Mapping[tuple[str, str], tuple[int, int]]
+"""(stack, category) → requested bytes and blocks at a peak."""
+
+
+def held_at_peak(one: Examined, *, whole_stacks: bool = True) -> Held:
+    """What each stack holds of each category when most is requested; without events, at the end."""
+    holders = one.holders(one.replay.peak_event, whole_stacks=whole_stacks)
+    return {(holder.text, holder.category): (holder.requested_bytes, holder.blocks) for holder in holders}
+
+
+def peak_changes(before: Held, after: Held) -> list[Change]:
     """The change of the peak by stack and category, the largest first; together they are the change of the peak."""
-    sides = [
-        {
-            (holder.text, holder.category): holder
-            for holder in one.holders(one.replay.peak_event, whole_stacks=whole_stacks)
-        }
-        for one in (before, after)
-    ]
     found = []
-    for key in dict.fromkeys([*sides[0], *sides[1]]):
-        held = [side.get(key) for side in sides]
-        sizes = [one.requested_bytes if one else 0 for one in held]
-        blocks = [one.blocks if one else 0 for one in held]
-        found.append(Change(*key, *sizes, *blocks))
+    for key in dict.fromkeys([*before, *after]):
+        (size, blocks), (later_size, later_blocks) = before.get(key, (0, 0)), after.get(key, (0, 0))
+        found.append(Change(*key, size, later_size, blocks, later_blocks))
     return sorted(found, key=lambda change: (-abs(change.change_bytes), change.text))
 
 
