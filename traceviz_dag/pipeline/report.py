@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 
+from traceviz_dag.analyze.causes.what_if import WhatIf
 from traceviz_dag.lake.inputs import registered_if_any
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import iteration_key
 from traceviz_dag.lake.partitions import escape
+from traceviz_dag.pipeline.across_ranks import StoredIteration
+from traceviz_dag.pipeline.causes import ranked_steps
 from traceviz_dag.pipeline.completeness import stored_completeness
 from traceviz_dag.pipeline.figures import LakeSource
+from traceviz_dag.read.events import MISSING
 from traceviz_dag.show.report.report import report_page
 from traceviz_dag.show.report.timeline import MOST_KERNELS
 from traceviz_dag.system.whole_files import write_atomically
@@ -30,6 +35,17 @@ class StoredReportSource(LakeSource):
     def ask_run(self, sql: str) -> pa.Table:
         """The rows of a query about all iterations of the run, with ``$run`` bound."""
         return self.lake.query(sql, {"run": self.run})
+
+    def replays(self) -> Iterator[tuple[int | None, WhatIf]]:
+        """The training steps, ready to be replayed: the number of each, None without one.
+
+        Raises:
+            NoEvidenceError: nothing can be replayed, with the reason.
+        """
+        stored = StoredIteration(self.lake, self.run, self.iteration)
+        for ranked in ranked_steps(stored, stored.table("collectives"), stored.table("messages")):
+            number = None if ranked.number == MISSING else ranked.number
+            yield number, WhatIf(ranked.step, ranked.stages)
 
 
 def report_path(home: Path, run: str, iteration: int) -> Path:

@@ -65,6 +65,7 @@ def numbers_of(rows: list[dict]) -> set[str]:
     """Every way in which a page may write the numbers of some rows."""
     said = {str(len(rows))}
     for row in rows:
+        said |= {duration(value) for value in row.values() if isinstance(value, int)}
         integers = [abs(value) for value in row.values() if isinstance(value, int)]
         said |= {duration(value) for value in integers} | {f"{value:,}" for value in integers} | set(map(str, integers))
         said |= {share(part, whole) for part in integers for whole in integers if whole > 0 and part <= whole}

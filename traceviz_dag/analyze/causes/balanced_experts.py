@@ -8,7 +8,7 @@ in the forward and in the backward step, and without call stacks.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,13 +16,41 @@ from traceviz_dag.analyze.causes.measured_items import direction
 from traceviz_dag.analyze.causes.step_work import StepWork, Times
 from traceviz_dag.analyze.causes.usual_times import own_work
 from traceviz_dag.analyze.intervals import number_groups
-from traceviz_dag.arrays import NONE, Bool, Int64
+from traceviz_dag.arrays import NONE, Bool, Float64, Int64
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.vocabulary import Dimension
 
 
-def balanced_experts(step: StepWork, times: Sequence[Times], shortest_ns: int) -> tuple[Times, ...]:
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """The work of a step's experts.
+
+    Attributes:
+        exchanges: places, in the step's ``Members``, of those of all-to-alls that carry an uneven load.
+        share: per such member, the mean number of tokens over that of the busiest member of its meeting.
+        meeting: per rank and kernel, the meeting that brought the tokens that it works on; ``NONE`` outside experts.
+    """
+
+    exchanges: Int64
+    share: Float64
+    meeting: Sequence[Int64]
+
+
+def experts_of(step: StepWork) -> Experts:
+    """Find the experts' work.
+
+    Raises:
+        NoEvidenceError: no messages tell experts whose load differs.
+    """
+    side, share = _exchanges(step)
+    exchanges = np.flatnonzero(side != _EVEN)
+    if not len(exchanges):
+        raise NoEvidenceError("no all-to-alls tell of experts whose load differs")
+    return Experts(exchanges, share[exchanges], [_windows(step, place, side) for place in range(len(step.works))])
+
+
+def balanced_experts(step: StepWork, experts: Experts, times: Sequence[Times], shortest_ns: int) -> tuple[Times, ...]:
     """Give every rank's experts the mean of their expert-parallel group, by micro-batch and layer.
 
     The all-to-alls that carry the tokens take as much less, above the shortest transfer, as their busiest member has
@@ -30,18 +58,11 @@ def balanced_experts(step: StepWork, times: Sequence[Times], shortest_ns: int) -
 
     Args:
         shortest_ns: the shortest transfer of the step.
-
-    Raises:
-        NoEvidenceError: no messages tell experts whose load differs.
     """
-    side, share = _exchanges(step)
-    if (side == _EVEN).all():
-        raise NoEvidenceError("no all-to-alls tell of experts whose load differs")
     members = step.members
-    window = [_windows(step, place, side) for place in range(len(step.works))]
     total = np.zeros(int(members.meeting.max(initial=-1)) + 2)
     taken = []
-    for mine, meeting in zip(times, window, strict=True):
+    for mine, meeting in zip(times, experts.meeting, strict=True):
         inside = np.flatnonzero(meeting != NONE)
         own = np.bincount(meeting[inside], weights=mine.duration_ns[inside], minlength=len(total))
         taken.append(own)
@@ -49,13 +70,13 @@ def balanced_experts(step: StepWork, times: Sequence[Times], shortest_ns: int) -
     count = np.sum([each > 0 for each in taken], axis=0)
     mean = total / np.maximum(count, 1)
     result = []
-    for place, (mine, meeting) in enumerate(zip(times, window, strict=True)):
+    for place, (mine, meeting) in enumerate(zip(times, experts.meeting, strict=True)):
         factor = np.where(meeting != NONE, mean[meeting] / np.maximum(taken[place][meeting], 1), 1.0)
         duration = np.rint(mine.duration_ns * factor).astype(np.int64)
-        carried = np.flatnonzero((members.rank == place) & (side != _EVEN))
-        kernel = members.kernel[carried]
+        carried = members.rank[experts.exchanges] == place
+        kernel = members.kernel[experts.exchanges[carried]]
         above = np.maximum(duration[kernel] - shortest_ns, 0)
-        duration[kernel] -= np.rint(above * (1 - share[carried])).astype(np.int64)
+        duration[kernel] -= np.rint(above * (1 - experts.share[carried])).astype(np.int64)
         result.append(replace(mine, duration_ns=duration))
     return tuple(result)
 

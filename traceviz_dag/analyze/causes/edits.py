@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from traceviz_dag.analyze.causes.balanced_experts import balanced_experts
+from traceviz_dag.analyze.causes.balanced_experts import Experts, balanced_experts, experts_of
 from traceviz_dag.analyze.causes.measured_items import direction
 from traceviz_dag.analyze.causes.medians import lower_medians
 from traceviz_dag.analyze.causes.rank_work import RankWork
@@ -28,6 +28,23 @@ AllTimes = tuple[Times, ...]
 
 _WITHIN_LAYERS = (Dimension.TP, Dimension.CP, Dimension.EP, Dimension.ETP)
 """Dimensions whose communication layers run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """What of a step's work grows with the layers of a stage.
+
+    Attributes:
+        of_stage: how many layers each stage has. group: of each rank, the place of its stage in ``of_stage``.
+        factor: per rank and kernel, where layers run it, what it takes with even layers over what it takes now.
+        others: sets of kernels, per rank, each of which as a whole takes longer for each layer; the last set counts
+            where several hold a kernel, and before ``factor``.
+    """
+
+    of_stage: Float64
+    group: Int64
+    factor: Sequence[Float64]
+    others: Sequence[Sequence[Bool]]
 
 
 @dataclass(frozen=True)
@@ -124,6 +141,25 @@ class StepEdits:
         Raises:
             NoEvidenceError: the traces tell no layers (call stacks are needed), or there are not several stages.
         """
+        layers = self.layers
+        group = layers.group
+        mean = layers.of_stage.mean()
+        factor = list(layers.factor)
+        for masks in layers.others:
+            total = np.array([mine.duration_ns[mask].sum() for mask, mine in zip(masks, times, strict=True)])
+            longer = (mean - layers.of_stage[group]) * _of_a_layer(total, layers.of_stage, group)
+            for place, mask in enumerate(masks):
+                if total[place]:
+                    factor[place] = np.where(mask, max(1 + longer[place] / total[place], 0.0), factor[place])
+        return tuple(_scaled(mine, each) for mine, each in zip(times, factor, strict=True))
+
+    @cached_property
+    def layers(self) -> Layers:
+        """Which kernels take as much longer as their stage has more layers, and which share what more layers take.
+
+        Raises:
+            NoEvidenceError: the traces tell no layers, or there are not several stages.
+        """
         self._check_stages()
         works = self.step.works
         counts = np.array([_layers(work) for work in works], np.float64)
@@ -131,25 +167,22 @@ class StepEdits:
         of_stage = np.array([counts[group == number].max() for number in range(len(stages))])
         if (of_stage == 0).any():
             raise NoEvidenceError("layers are not known of every stage; capture call stacks, which tell them")
-        share = of_stage.mean() / of_stage[group]
         named = [work.kernels.layer != MISSING for work in works]
         backward = [
             (_runs_backward(work) | _exchanges_backward(work)) & ~told for work, told in zip(works, named, strict=True)
         ]
         by_layer = _run_by_layer(works, backward, of_stage[group])
+        found = any(each.any() for each in by_layer)
+        others = [
+            [chosen(work) & ~told for work, told in zip(works, named, strict=True)]
+            for chosen in (*([] if found else [_runs_backward]), _optimizes, _synchronises, _runs_outside)
+        ]
+        share = of_stage.mean() / of_stage[group]
         factor = [
             np.where(told, share[place], 1 + each * (share[place] - 1))
             for place, (told, each) in enumerate(zip(named, by_layer, strict=True))
         ]
-        found = any(each.any() for each in by_layer)
-        for chosen in (*([] if found else [_runs_backward]), _optimizes, _synchronises, _runs_outside):
-            masks = [chosen(work) & ~told for work, told in zip(works, named, strict=True)]
-            total = np.array([mine.duration_ns[mask].sum() for mask, mine in zip(masks, times, strict=True)])
-            longer = (of_stage.mean() - of_stage[group]) * _of_a_layer(total, of_stage, group)
-            for place, mask in enumerate(masks):
-                if total[place]:
-                    factor[place] = np.where(mask, max(1 + longer[place] / total[place], 0.0), factor[place])
-        return tuple(_scaled(mine, each) for mine, each in zip(times, factor, strict=True))
+        return Layers(of_stage, np.asarray(group, np.int64), factor, others)
 
     def no_pauses(self, times: AllTimes) -> AllTimes:
         """Take the pauses of all hosts away.
@@ -222,7 +255,16 @@ class StepEdits:
 
     def balanced_experts(self, times: AllTimes) -> AllTimes:
         """Let tokens spread evenly over the experts; see ``balanced_experts``."""
-        return balanced_experts(self.step, times, self._shortest(times))
+        return balanced_experts(self.step, self.experts, times, self._shortest(times))
+
+    @cached_property
+    def experts(self) -> Experts:
+        """The experts' work.
+
+        Raises:
+            NoEvidenceError: no messages tell experts whose load differs.
+        """
+        return experts_of(self.step)
 
     def host_free(self, times: AllTimes, rank: int | None = None) -> AllTimes:
         """Let the hosts take no time, as if whole steps were captured in CUDA graphs. They still wait for their GPUs.
@@ -274,7 +316,7 @@ class StepEdits:
     def _scaled_items(self, times: AllTimes, by_stage: bool) -> AllTimes:
         """Scale the computation of forward and backward steps to a mean."""
         keys, totals, sizes = [], [], []
-        items = [_items(work) for work in self.step.works]
+        items = [step_items(work) for work in self.step.works]
         for place, ((work, mine), (first, number)) in enumerate(zip(self._parts(times), items, strict=True)):
             own = own_work(work) & (number >= 0)
             total = np.bincount(number[own], weights=mine.duration_ns[own], minlength=len(first))
@@ -393,7 +435,7 @@ def _of_dimension(work: RankWork, dimension: str) -> Bool:
     return np.asarray(kernels.communicates & (kernels.dimension == kernels.dimensions.index(dimension)))
 
 
-def _items(work: RankWork) -> tuple[Int64, Int64]:
+def step_items(work: RankWork) -> tuple[Int64, Int64]:
     """Forward and backward steps of micro-batches: a kernel of each, and each kernel's number; -1 outside."""
     kernels, steps = work.kernels, direction(work)
     inside = np.flatnonzero((steps != MISSING) & (kernels.microbatch != MISSING))
@@ -405,7 +447,12 @@ def _items(work: RankWork) -> tuple[Int64, Int64]:
 
 
 def _without_pauses(work: RankWork, times: Times, late: Int64) -> Times:
-    """Bring forward what the host launches after each pause, within its section; and the call that ends the section."""
+    """Bring forward what the host launches after each pause, within its section; and the call that ends the section.
+
+    Where another edit has changed the launches, the pauses are gone already.
+    """
+    if times.launch_ns is not work.launch_ns:
+        return times
     section = work.section[work.segment]
     launch, own = times.launch_ns.copy(), times.section_ns.copy()
     host_end = times.host_end_ns

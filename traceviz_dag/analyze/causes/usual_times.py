@@ -55,6 +55,8 @@ class Usual:
         A kind that no peer runs counts as the others of the rank do on average.
         """
         mine = np.flatnonzero(self._rank == place)
+        if not len(mine):
+            return np.ones(len(signatures))
         peers = (self._stage == self._stage[place]) & (np.arange(len(self._stage)) != place)
         if not peers.any():
             peers = np.arange(len(self._stage)) != place
@@ -67,11 +69,12 @@ class Usual:
         own = np.maximum(self._middle[mine], 1)
         ratio = np.where(found, usual[np.minimum(where, max(len(known) - 1, 0))] / own if len(known) else 1.0, np.nan)
         weight = np.where(found, self._total[mine], 0)
-        rest = float((np.nan_to_num(ratio) * weight).sum() / weight.sum()) if weight.sum() else 1.0
+        # One after the other: the page of a report adds them up in this order, too.
+        rest = float(np.cumsum(np.nan_to_num(ratio) * weight)[-1] / weight.sum()) if weight.sum() else 1.0
         ratio = np.where(found, ratio, rest)
         order = np.argsort(self._signature[mine])
-        place_of = order[np.minimum(np.searchsorted(self._signature[mine][order], signatures), max(len(order) - 1, 0))]
-        return np.asarray(ratio[place_of]) if len(mine) else np.ones(len(signatures))
+        place_of = order[np.minimum(np.searchsorted(self._signature[mine][order], signatures), len(order) - 1)]
+        return np.asarray(ratio[place_of])
 
 
 def own_work(work: RankWork) -> Bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import pyarrow as pa
 from markupsafe import Markup, escape
 
+from traceviz_dag.analyze.causes.what_if import WhatIf
 from traceviz_dag.lake.catalogue import quoted_text
 from traceviz_dag.printable import printable
 from traceviz_dag.show.source import TableSource
@@ -28,6 +29,13 @@ class ReportSource(TableSource, Protocol):
 
     def ask_run(self, sql: str) -> pa.Table:
         """The same over all iterations of the run."""
+
+    def replays(self) -> Iterator[tuple[int | None, WhatIf]]:
+        """The training steps, ready to be replayed: the number of each, None without one.
+
+        Raises:
+            NoEvidenceError: nothing can be replayed, with the reason.
+        """
 
 
 @dataclass(slots=True)

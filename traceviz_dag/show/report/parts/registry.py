@@ -15,10 +15,12 @@ from traceviz_dag.show.report.parts import (
     pipelines,
     timeline,
     waits,
+    what_if,
 )
 from traceviz_dag.show.report.parts.part import Part
 
 PARTS: tuple[Part, ...] = (
     *(overview.PART, timeline.PART, findings.PART, overlap.PART),
     *(waits.PART, pipelines.PART, path.PART, kernels.PART, memory.PART, clocks.PART, coverage.PART, against.PART),
+    what_if.PART,
 )

@@ -7,10 +7,16 @@ import { measured } from "./measure.js";
 import { Model } from "./model.js";
 import { address, changeAddress, readAddress } from "./state.js";
 import { copyable, Timeline } from "./timeline.js";
+import { WhatIf } from "./what_if.js";
 import { byId, element } from "./words.js";
 
 /** @type {Timeline | null} */
 let timeline = null;
+
+/** @type {{what: import("./what_if.js").Described, columns: Map<string, Float64Array>} | null} */
+let replayed = null;
+/** @type {WhatIf | null} */
+let whatIf = null;
 
 /** @returns {HTMLElement[]} */
 function tabs() {
@@ -30,6 +36,14 @@ function show(name, focus = false) {
   }
   changeAddress({ part: name });
   if (name === "timeline") timeline?.draw();
+  if (name === "what-if") openWhatIf();
+}
+
+/** Lay the steps out to be replayed, once somebody looks. */
+function openWhatIf() {
+  if (replayed === null || whatIf !== null) return;
+  whatIf = new WhatIf(replayed.what, replayed.columns);
+  whatIf.show();
 }
 
 function listenToTabs() {
@@ -133,10 +147,13 @@ async function begin() {
   timeline = new Timeline(model);
   Object.assign(window, { traceviz: { model, timeline, measured } });
   listenToFindings();
+  if (described.what_if) replayed = { what: described.what_if, columns };
+  if (address().get("part") === "what-if") openWhatIf();
   window.addEventListener("hashchange", () => {
     readAddress();
     show(address().get("part") ?? "overview");
     timeline?.fromAddress();
+    whatIf?.fromAddress();
   });
   window.addEventListener("beforeprint", () => document.body.classList.add("printing"));
   document.body.dataset.ready = "yes";

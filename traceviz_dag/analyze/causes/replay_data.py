@@ -1,0 +1,200 @@
+"""All that a script needs to replay a step and to edit it as ``edits.py`` does: columns of integers, and few facts.
+
+Nodes of the graph are numbered: segments of all ranks, arrivals, sections of all ranks, the end of each rank's step,
+meetings. Most edges follow from the columns; the others are in ``waiting`` and ``waited_for``:
+
+- stream: a segment that ``follows`` waits for the one before it; one that another follows, or that is the last of its
+  rank, does not; every other one ends its stream, and the end of the rank's step waits for it;
+- launch: a segment with a ``section`` waits for it; the end of the step and each section wait for the section before;
+- arrival, transfer: each member of a meeting.
+
+A segment waits by its arrival if its kernel is a member of a meeting, and then has no other kernel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from traceviz_dag.analyze.causes.contraction import contracted
+from traceviz_dag.analyze.causes.edits import step_items
+from traceviz_dag.analyze.causes.measured_items import direction
+from traceviz_dag.analyze.causes.rank_work import EVIDENCES, EdgeKind, RankWork
+from traceviz_dag.analyze.causes.step_work import StepWork
+from traceviz_dag.analyze.causes.what_if import WhatIf
+from traceviz_dag.analyze.intervals import number_groups
+from traceviz_dag.arrays import NONE, Int64
+from traceviz_dag.errors import NoEvidenceError
+from traceviz_dag.read.events import MISSING
+
+DIFFERENCES = frozenset(
+    {"launch_ns", "member_kernel", "member_meeting", "waiting", "waited_for", "pause_kernel", "section_ns"}
+)
+"""Columns whose values differ little from the one before."""
+
+_ORDER = EVIDENCES.index("order")
+_OTHER_EDGES = (EdgeKind.EVENT, EdgeKind.SYNCHRONISATION)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayData:
+    """One step for a script.
+
+    Attributes:
+        facts: of each rank ``ranks``, ``stages`` (None where unknown), ``kernels``, ``segments`` and ``sections`` (how
+            many), ``late_begin_ns``, ``host_end_ns``; ``dimensions``: word for each code of column ``dimension`` from 1
+            on (None where unknown); ``refusals``: edit → why the step tells nothing of it; ``layers``: None where not
+            known, else as ``edits.Layers`` ``of_stage`` and ``group``, the distinct ``factors``, how many other
+            ``sets``; ``expert_shares``: of each ``expert_member``.
+        columns: numbers of kernels, segments, sections and items count on from rank to rank.
+            Per kernel ``duration_ns`` (of a member of a meeting: the transfer), ``lag_ns``, ``launch_ns`` (-1: none),
+            ``kind`` (number of its signature, in the signatures' order), ``item`` (from 1; 0 outside), ``dimension``
+            (0: no communication), ``layer_factor`` (place in ``factors``), ``layer_set`` (a bit for each of ``sets``),
+            ``expert_meeting`` (from 1; 0 outside).
+            Per segment ``length`` (kernels), ``section`` (in its rank; -1: none), ``follows``.
+            Per section ``section_ns``, ``section_lag_ns``, ``section_hidden`` (the call before it is a hidden wait).
+            Per item ``chunk``, ``direction``. Per member ``member_kernel``, ``member_meeting``.
+            ``expert_member``: places of members. ``pause_kernel``, ``pause_ns``. ``waiting``, ``waited_for``: nodes.
+    """
+
+    facts: dict[str, Any]
+    columns: dict[str, Int64]
+
+
+def replay_data(what_if: WhatIf) -> ReplayData:
+    """Everything for a script; the graph is contracted first."""
+    step, edits, times = contracted(what_if.step), what_if.edits, what_if.times
+    works = step.works
+    signatures = np.concatenate([work.kernels.signature for work in works])
+    base = np.cumsum([0, *(len(work.kernels) for work in works)])
+    items, chunk, way = _items(works)
+    dimensions = _dimensions(works)
+    refusals = _refusals(what_if)
+    columns = {
+        "duration_ns": np.concatenate([mine.duration_ns for mine in times]),
+        "lag_ns": np.concatenate([mine.lag_ns for mine in times]),
+        "launch_ns": np.concatenate([np.where(mine.launch_ns == MISSING, -1, mine.launch_ns) for mine in times]),
+        "kind": number_groups(signatures)[1].astype(np.int64),
+        "item": items,
+        "dimension": np.concatenate([_codes(work, dimensions) for work in works]),
+        "length": np.concatenate([np.diff(np.append(work.first, len(work.kernels))) for work in works]),
+        "section": np.concatenate([work.section for work in works]),
+        "follows": np.concatenate([_follows(work) for work in works]),
+        "section_ns": np.concatenate([mine.section_ns for mine in times]),
+        "section_lag_ns": np.concatenate([mine.section_lag_ns for mine in times]),
+        "section_hidden": np.concatenate([work.section_hidden for work in works]),
+        "chunk": chunk,
+        "direction": way,
+        "member_kernel": base[step.members.rank] + step.members.kernel,
+        "member_meeting": step.members.meeting,
+    }
+    late = np.concatenate(list(edits.pauses))
+    columns["pause_kernel"] = np.flatnonzero(late)
+    columns["pause_ns"] = late[columns["pause_kernel"]]
+    columns["waiting"], columns["waited_for"] = _other_edges(step)
+    layers: dict[str, Any] | None = None
+    if "even_layers" not in refusals:
+        found = edits.layers
+        factors, which = np.unique(np.concatenate(list(found.factor)), return_inverse=True)
+        layers = {"of_stage": found.of_stage.tolist(), "group": found.group.tolist(), "factors": factors.tolist()}
+        columns["layer_factor"] = which
+        columns["layer_set"] = np.zeros(len(signatures), np.int64)
+        for bit, masks in enumerate(found.others):
+            columns["layer_set"] += np.concatenate(list(masks)).astype(np.int64) << bit
+        layers["sets"] = len(found.others)
+    shares: list[float] = []
+    if "balanced_experts" not in refusals:
+        experts = edits.experts
+        shares = experts.share.tolist()
+        columns["expert_member"] = experts.exchanges.astype(np.int64)
+        columns["expert_meeting"] = np.concatenate(
+            [np.where(meeting == NONE, 0, meeting + 1) for meeting in experts.meeting]
+        )
+    facts = {
+        "ranks": list(step.ranks),
+        "stages": [None if stage == MISSING else stage for stage in edits.stages],
+        "kernels": [len(work.kernels) for work in works],
+        "segments": [work.segments for work in works],
+        "sections": [len(work.section_ns) for work in works],
+        "dimensions": dimensions,
+        "refusals": refusals,
+        "late_begin_ns": [edits.late_begin(place) for place in range(len(works))],
+        "host_end_ns": [mine.host_end_ns for mine in times],
+        "layers": layers,
+        "expert_shares": shares,
+    }
+    return ReplayData(facts, {name: np.asarray(column, np.int64) for name, column in columns.items()})
+
+
+def _refusals(what_if: WhatIf) -> dict[str, str]:
+    """Of the edits that name neither a rank nor a dimension, those that the step tells nothing of, and why."""
+    result = {}
+    for edit in what_if.general():
+        try:
+            edit.apply(what_if.times)
+        except NoEvidenceError as error:
+            result[edit.name] = str(error)
+    return result
+
+
+def _items(works: tuple[RankWork, ...]) -> tuple[Int64, Int64, Int64]:
+    """Per kernel its item, from 1; per item its chunk and direction."""
+    numbers, chunks, ways = [], [], []
+    before = 1
+    for work in works:
+        first, number = step_items(work)
+        numbers.append(np.where(number >= 0, number + before, 0))
+        chunks.append(work.kernels.chunk[first])
+        ways.append(direction(work)[first])
+        before += len(first)
+    chunk = np.concatenate(chunks)
+    return np.concatenate(numbers), np.where(chunk == MISSING, -1, chunk), np.concatenate(ways)
+
+
+def _dimensions(works: tuple[RankWork, ...]) -> list[str | None]:
+    """All dimensions of kernels that communicate; None last where some have no known one."""
+    found: set[str] = set()
+    unknown = False
+    for work in works:
+        used = np.unique(work.kernels.dimension[work.kernels.communicates]).tolist()
+        found |= {work.kernels.dimensions[code] for code in used if code >= 0}
+        unknown |= any(code < 0 for code in used)
+    return [*sorted(found), *([None] if unknown else [])]
+
+
+def _codes(work: RankWork, dimensions: list[str | None]) -> Int64:
+    own = [dimensions.index(word) + 1 if word in dimensions else 0 for word in work.kernels.dimensions]
+    table = np.array([*own, len(dimensions)], np.int64)
+    return np.where(work.kernels.communicates, table[work.kernels.dimension], 0)
+
+
+def _follows(work: RankWork) -> Int64:
+    """Per segment, whether it waits for the one before it on its stream."""
+    result = np.zeros(work.segments, np.int64)
+    entered = work.waiting[work.kind == EdgeKind.STREAM]
+    arrives = entered >= work.arrivals
+    result[entered[~arrives]] = 1
+    result[work.segment[work.joined[entered[arrives] - work.arrivals]]] = 1
+    return result
+
+
+def _other_edges(step: StepWork) -> tuple[Int64, Int64]:
+    """The edges that follow from no column: events, synchronisations, and the step's begin where nothing else leads."""
+    segments = np.cumsum([0, *(work.segments for work in step.works)])
+    arrivals = segments[-1] + np.cumsum([0, *(len(work.joined) for work in step.works)])
+    sections = arrivals[-1] + np.cumsum([0, *(len(work.section_ns) for work in step.works)])
+    waiting, waited_for = [], []
+    for place, work in enumerate(step.works):
+        chosen = np.isin(work.kind, _OTHER_EDGES) | ((work.kind == EdgeKind.LAUNCH) & (work.evidence != _ORDER))
+        number = np.concatenate(
+            [
+                segments[place] + np.arange(work.segments),
+                arrivals[place] + np.arange(len(work.joined)),
+                sections[place] + np.arange(len(work.section_ns)),
+            ]
+        )
+        waiting.append(number[work.waiting[chosen]])
+        waited_for.append(number[work.waited_for[chosen]])
+    return np.concatenate(waiting), np.concatenate(waited_for)

@@ -1,0 +1,128 @@
+"""What would a mended fault win: edits to choose from, whose gain the page's script replays at once."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from markupsafe import Markup
+
+from traceviz_dag.analyze.causes.gains import named_edit
+from traceviz_dag.analyze.causes.replay_data import DIFFERENCES, replay_data
+from traceviz_dag.errors import NoEvidenceError
+from traceviz_dag.printable import printable
+from traceviz_dag.show.page.facts import duration, share
+from traceviz_dag.show.report.evidence import Asked
+from traceviz_dag.show.report.parts.part import Part, Told, paragraph, section, table
+
+MOST_KERNELS = 300_000
+"""Kernels of an iteration whose steps a page replays: some 1.5 MB, and a tenth of a second for an edit."""
+
+USUAL_SQL = """
+SELECT edit, rank, dimension, factor, count(*) AS steps, sum(step_ns)::BIGINT AS step_ns,
+    sum(predicted_step_ns)::BIGINT AS predicted_step_ns, sum(gain_ns)::BIGINT AS gain_ns,
+    least(sum(gain_low_ns), min(gain_ns) * count(*))::BIGINT AS gain_low_ns,
+    greatest(sum(gain_high_ns), max(gain_ns) * count(*))::BIGINT AS gain_high_ns
+FROM what_if WHERE run = $run AND iteration = $iteration AND refusal IS NULL
+GROUP BY edit, rank, dimension, factor
+ORDER BY gain_ns DESC, edit, rank NULLS FIRST, dimension NULLS FIRST
+"""
+
+_EDIT = ("edit", "rank", "dimension", "factor")
+
+
+def what_if(told: Told) -> Markup:
+    """The part; the replay of the iteration's steps goes into the page's data."""
+    source = told.book.source
+    command = f"traceviz what-if --run {shlex.quote(printable(source.run))} --iteration {source.iteration}"
+    asked = told.book.ask("What single edits gain", USUAL_SQL)
+    try:
+        steps = _replayed(told)
+    except NoEvidenceError as error:
+        return Markup("").join([paragraph(f"The page replays nothing: {error}."), _single_edits(asked, live=False)])
+    told.timeline.document["what_if"] = {
+        "steps": steps,
+        "usual": [{name: row[name] for name in _EDIT} for row in asked.rows],
+        "command": command,
+    }
+    several = f" All {len(steps)} training steps of the iteration are counted." if len(steps) > 1 else ""
+    return Markup(_MARKUP).format(
+        several=several, single=_single_edits(asked, live=True), command=f"{command} --microbatches 16"
+    )
+
+
+def _replayed(told: Told) -> list[dict[str, Any]]:
+    """Put the steps into the page's data.
+
+    Raises:
+        NoEvidenceError: the page has none, with the reason.
+    """
+    if told.timeline.kernels > MOST_KERNELS:
+        raise NoEvidenceError(
+            f"this iteration has {told.timeline.kernels:,} kernels, and a page carries at most {MOST_KERNELS:,}; "
+            "traceviz what-if takes any number"
+        )
+    steps = []
+    # All are made before any is kept: a step that tells nothing leaves none in the page.
+    replays = [(number, replay_data(predictions)) for number, predictions in told.book.source.replays()]
+    for place, (number, data) in enumerate(replays):
+        steps.append({"number": number, **data.facts, "columns": list(data.columns)})
+        for name, column in data.columns.items():
+            told.timeline.columns.add(f"what_if/{place}/{name}", column, differences=name in DIFFERENCES)
+    if not steps:
+        raise NoEvidenceError("no training step is known")
+    return steps
+
+
+def _single_edits(asked: Asked, *, live: bool) -> Markup:
+    """The usual edits, each by itself; with buttons that choose them."""
+    if not asked.rows:
+        return Markup("")
+    rows = []
+    for row in asked.rows:
+        words = named_edit(row)
+        times = [asked.fact(duration(row[f"gain{end}_ns"])) for end in ("", "_low", "_high")]
+        then = asked.fact(duration(row["predicted_step_ns"]))
+        button = Markup(
+            '<button type="button" data-edit="{}" aria-pressed="false" aria-label="choose {}" disabled>choose</button>'
+        ).format(_written(row), words)
+        # The command mends the hosts of all ranks or of none.
+        chooses = row["edit"] != "host_free" or row["rank"] is None
+        gained = share(row["gain_ns"], row["step_ns"])
+        rows.append([words, times[0], gained, *times[1:], then, *([button if chooses else ""] if live else [])])
+    columns = ["edit", "gain", "of the step", "at least", "at most", "step then", *(["choose"] if live else [])]
+    return section("Single edits, the largest gain first", table(columns, rows))
+
+
+def _written(row: Mapping[str, Any]) -> str:
+    """An edit as the page's address has it."""
+    what = row["dimension"] if row["rank"] is None else row["rank"]
+    factor = "" if row["factor"] is None else f"={row['factor']:g}"
+    return str(row["edit"]) if what is None else f"{row['edit']}:{what}{factor}"
+
+
+_MARKUP = """
+<section>
+<h2>What would the step take if …</h2>
+<p class="quiet">Choose what is mended; the page replays every kernel, message and launch of the step with it.{several}
+Gains are ceilings: nothing else gets slower. They do not add up, so choose together what you would do together.</p>
+<div class="what-if">
+<form id="what-if-choices" aria-label="Edits"></form>
+<div class="answer">
+<svg id="what-if-bars" class="chart" viewBox="0 0 600 58" role="img" aria-label="The step"
+ data-left="96" data-room="496">
+<text class="label" x="88" y="19" text-anchor="end">as it was</text><rect class="before" x="96" y="4" height="20"/>
+<text class="label" x="88" y="47" text-anchor="end">with these</text><rect class="after" x="96" y="32" height="20"/>
+<path class="whisker"/>
+</svg>
+<div id="what-if-answer" role="status" aria-live="polite" aria-label="Prediction"></div>
+</div>
+</div>
+</section>
+{single}
+<p class="quiet">Another number of micro-batches or another schedule makes the order of the work anew, and this page has
+no items for that: <code>{command}</code></p>
+"""
+
+PART = Part("what-if", "What if", ("what_if",), what_if)

@@ -1,0 +1,393 @@
+/** Edits of a step: the same changes of its times as in analyze/causes/edits.py, with the same rounding. */
+
+/** @typedef {import("./replay.js").Step} Step */
+/** @typedef {import("./replay.js").Times} Times */
+
+/**
+ * One edit.
+ * @typedef {object} Edit
+ * @property {string} name
+ * @property {number} [rank]
+ * @property {string} [dimension]
+ * @property {number} [factor]
+ */
+
+/** Edits that name neither a rank nor a dimension, in the order in which they are applied. */
+export const GENERAL = [
+  ...["even_layers", "equal_stages", "no_jitter"],
+  ...["no_pauses", "no_hidden_waits", "host_free", "balanced_experts"],
+];
+
+/** Why a step tells nothing of an edit. */
+export class Refusal extends Error {}
+
+/** The integer nearest to a number; of two the even one. @param {number} value */
+export function rounded(value) {
+  const up = Math.round(value);
+  return up - value === 0.5 && up % 2 !== 0 ? up - 1 : up;
+}
+
+/**
+ * The times with an edit.
+ * @param {Step} step
+ * @param {Times} times
+ * @param {Edit} edit
+ * @param {boolean} unmatched take communications that are not matched as transfers, too
+ * @returns {Times}
+ */
+export function edited(step, times, edit, unmatched = false) {
+  const refusal = step.facts.refusals[edit.name];
+  if (refusal !== undefined) throw new Refusal(refusal);
+  const dimension = edit.dimension ?? "";
+  switch (edit.name) {
+    case "fix_rank":
+      return fixedRank(step, times, edit.rank ?? -1);
+    case "fix_link":
+      return fixedLink(step, times, edit.rank ?? -1);
+    case "even_layers":
+      return evenLayers(step, times);
+    case "equal_stages":
+      return alikeItems(step, times, false);
+    case "no_jitter":
+      return alikeItems(step, times, true);
+    case "no_pauses":
+      return step.facts.ranks.reduce((known, _, rank) => withoutPauses(step, known, rank), times);
+    case "no_hidden_waits":
+      return withoutHiddenWaits(step, times);
+    case "host_free":
+      return withoutHost(step, times);
+    case "balanced_experts":
+      return balancedExperts(step, times);
+    case "hide":
+      return hidden(step, times, dimension, unmatched);
+    case "faster":
+      return faster(step, times, dimension, edit.factor ?? 1, unmatched);
+    default:
+      throw new Error(`no edit ${edit.name}`);
+  }
+}
+
+/** Whether communications of a dimension are not matched. @param {Step} step @param {string} dimension */
+export function hasUnmatched(step, dimension) {
+  const chosen = ofDimension(step, dimension, true);
+  return chosen.some((one, kernel) => one === 1 && !step.joined[kernel]);
+}
+
+/** @param {Step} step @param {Times} times @param {number} rank */
+function fixedRank(step, times, rank) {
+  const place = placeOf(step, rank);
+  if (step.facts.ranks.length === 1) {
+    throw new Refusal(`rank ${rank} is the only one that was read, so nothing tells what is usual`);
+  }
+  const factor = usualFactors(step, times, place);
+  const duration = times.duration.slice();
+  for (let kernel = step.kernelBegins[place]; kernel < step.kernelBegins[place + 1]; kernel++) {
+    if (step.own[kernel]) duration[kernel] = rounded(duration[kernel] * factor[step.columns.kind[kernel]]);
+  }
+  const result = withoutPauses(step, { ...times, duration }, place);
+  const late = step.facts.late_begin_ns[place];
+  if (!late) return result;
+  const section = result.section.slice();
+  section[step.sectionBegins[place]] -= late;
+  return { ...result, section };
+}
+
+/**
+ * Per kind of kernel, what it takes on a rank's peers over what it takes on the rank.
+ * @param {Step} step @param {Times} times @param {number} place of the rank
+ */
+function usualFactors(step, times, place) {
+  const { stages } = step.facts;
+  const others = stages.map((stage, rank) => rank !== place && stage === stages[place]);
+  const peers = others.some((one) => one) ? others : stages.map((_, rank) => rank !== place);
+  const mine = byKind(step, times, place);
+  const theirs = new Map();
+  peers.forEach((chosen, rank) => {
+    if (!chosen) return;
+    for (const [kind, values] of byKind(step, times, rank)) {
+      const known = theirs.get(kind);
+      if (known) known.push(middle(values));
+      else theirs.set(kind, [middle(values)]);
+    }
+  });
+  const kinds = [...mine.keys()].sort((one, other) => one - other);
+  const factor = new Map();
+  let [shared, weights] = [0, 0];
+  for (const kind of kinds) {
+    const values = mine.get(kind) ?? [];
+    const usual = theirs.get(kind);
+    if (usual === undefined) continue;
+    const ratio = middle(usual) / Math.max(middle(values), 1);
+    const weight = values.reduce((sum, one) => sum + one, 0);
+    factor.set(kind, ratio);
+    shared += ratio * weight;
+    weights += weight;
+  }
+  const rest = weights ? shared / weights : 1;
+  const result = new Float64Array(1 + Math.max(0, ...kinds));
+  for (const kind of kinds) result[kind] = factor.get(kind) ?? rest;
+  return result;
+}
+
+/** What a rank's own kernels take, by kind. @param {Step} step @param {Times} times @param {number} place */
+function byKind(step, times, place) {
+  /** @type {Map<number, number[]>} */
+  const result = new Map();
+  for (let kernel = step.kernelBegins[place]; kernel < step.kernelBegins[place + 1]; kernel++) {
+    if (!step.own[kernel]) continue;
+    const kind = step.columns.kind[kernel];
+    const known = result.get(kind);
+    if (known) known.push(times.duration[kernel]);
+    else result.set(kind, [times.duration[kernel]]);
+  }
+  return result;
+}
+
+/** The lower median. @param {number[]} values */
+function middle(values) {
+  return values.slice().sort((one, other) => one - other)[(values.length - 1) >> 1];
+}
+
+/** Bring forward what a rank's host launches after each pause. @param {Step} step @param {Times} times @param {number} place */
+function withoutPauses(step, times, place) {
+  if (!times.launched[place]) return times;
+  const { pause_kernel: kernels, pause_ns: late } = step.columns;
+  const [low, high] = [step.kernelBegins[place], step.kernelBegins[place + 1]];
+  /** @type {Map<number, number>} */
+  const paused = new Map();
+  const sections = new Set();
+  kernels.forEach((kernel, number) => {
+    if (kernel < low || kernel >= high || times.launch[kernel] === -Infinity) return;
+    paused.set(kernel, late[number]);
+    sections.add(step.sectionOf[kernel]);
+  });
+  const [launch, section, hostEnd] = [times.launch.slice(), times.section.slice(), times.hostEnd.slice()];
+  /** @type {Map<number, number[]>} */
+  const launches = new Map([...sections].map((one) => [one, []]));
+  for (let kernel = low; kernel < high; kernel++) {
+    if (launch[kernel] !== -Infinity) launches.get(step.sectionOf[kernel])?.push(kernel);
+  }
+  for (const [number, mine] of launches) {
+    mine.sort((one, other) => times.launch[one] - times.launch[other] || one - other);
+    let total = 0;
+    for (const kernel of mine) {
+      total += paused.get(kernel) ?? 0;
+      launch[kernel] -= total;
+    }
+    if (number + 1 < step.sectionBegins[place + 1]) section[number + 1] -= total;
+    else hostEnd[place] -= total;
+  }
+  return { ...times, launch, section, hostEnd, launched: times.launched.map((one, rank) => one && rank !== place) };
+}
+
+/** @param {Step} step @param {Times} times @param {number} rank */
+function fixedLink(step, times, rank) {
+  const place = placeOf(step, rank);
+  const { member_kernel: kernels, member_meeting: meetings, kind } = step.columns;
+  const [low, high] = [step.kernelBegins[place], step.kernelBegins[place + 1]];
+  const withIt = new Set();
+  kernels.forEach((kernel, member) => {
+    if (kernel >= low && kernel < high) withIt.add(meetings[member]);
+  });
+  /** @type {Map<number, number[]>} */
+  const others = new Map();
+  kernels.forEach((kernel, member) => {
+    if (withIt.has(meetings[member])) return;
+    const known = others.get(kind[kernel]);
+    if (known) known.push(times.duration[kernel]);
+    else others.set(kind[kernel], [times.duration[kernel]]);
+  });
+  const usual = new Map([...others].map(([one, values]) => [one, middle(values)]));
+  const duration = times.duration.slice();
+  let alike = false;
+  kernels.forEach((kernel, member) => {
+    const taken = usual.get(kind[kernel]);
+    if (taken === undefined || !withIt.has(meetings[member])) return;
+    alike = true;
+    duration[kernel] = Math.min(times.duration[kernel], taken);
+  });
+  if (!alike) throw new Refusal(`no transfer without rank ${rank} is like one of its own`);
+  return { ...times, duration };
+}
+
+/** @param {Step} step @param {Times} times */
+function evenLayers(step, times) {
+  const { layers, ranks } = step.facts;
+  if (layers === null) throw new Refusal("the traces tell no layers");
+  const { of_stage: ofStage, group, factors, sets } = layers;
+  const mean = ofStage.reduce((sum, one) => sum + one, 0) / ofStage.length;
+  const { layer_factor: which, layer_set: flags } = step.columns;
+  const factor = which.map((place) => factors[place]);
+  for (let set = 0; set < sets; set++) {
+    const bit = 1 << set;
+    const total = ranks.map((_, rank) => {
+      let sum = 0;
+      for (let kernel = step.kernelBegins[rank]; kernel < step.kernelBegins[rank + 1]; kernel++) {
+        if (flags[kernel] & bit) sum += times.duration[kernel];
+      }
+      return sum;
+    });
+    const one = ofALayer(total, ofStage, group);
+    ranks.forEach((_, rank) => {
+      if (!total[rank]) return;
+      const longer = (mean - ofStage[group[rank]]) * one;
+      const own = Math.max(1 + longer / total[rank], 0);
+      for (let kernel = step.kernelBegins[rank]; kernel < step.kernelBegins[rank + 1]; kernel++) {
+        if (flags[kernel] & bit) factor[kernel] = own;
+      }
+    });
+  }
+  return { ...times, duration: times.duration.map((taken, kernel) => rounded(taken * factor[kernel])) };
+}
+
+/**
+ * What one layer takes of work that grows with the layers of a stage.
+ * @param {number[]} total of each rank @param {number[]} layers of each stage @param {number[]} stage of each rank
+ */
+function ofALayer(total, layers, stage) {
+  const least = Math.min(...total.map((one, rank) => one / layers[stage[rank]]));
+  if (layers.length > 2 || layers[0] === layers[1]) return least;
+  const [first, last] = [0, 1].map((number) => {
+    const own = total.filter((_, rank) => stage[rank] === number);
+    return own.reduce((sum, one) => sum + one, 0) / own.length;
+  });
+  const slope = (first - last) / (layers[0] - layers[1]);
+  return slope > 0 && slope < least ? slope : least;
+}
+
+/**
+ * Give every micro-batch's computation a mean.
+ * @param {Step} step @param {Times} times @param {boolean} byStage of its stage and chunk, else of all stages
+ */
+function alikeItems(step, times, byStage) {
+  const { item, chunk, direction } = step.columns;
+  const { ranks, stages } = step.facts;
+  const total = new Float64Array(chunk.length);
+  const stage = new Float64Array(chunk.length);
+  ranks.forEach((_, rank) => {
+    for (let kernel = step.kernelBegins[rank]; kernel < step.kernelBegins[rank + 1]; kernel++) {
+      if (!item[kernel]) continue;
+      stage[item[kernel] - 1] = stages[rank] ?? -1;
+      if (step.own[kernel]) total[item[kernel] - 1] += times.duration[kernel];
+    }
+  });
+  /** @type {Map<string, {sum: number, count: number}>} */
+  const groups = new Map();
+  const keys = Array.from(total, (_, number) =>
+    byStage ? `${stage[number]} ${chunk[number]} ${direction[number]}` : `${direction[number]}`,
+  );
+  keys.forEach((key, number) => {
+    const group = groups.get(key) ?? { sum: 0, count: 0 };
+    group.sum += total[number];
+    group.count++;
+    groups.set(key, group);
+  });
+  const factor = total.map((taken, number) => {
+    const group = groups.get(keys[number]);
+    return taken > 0 && group ? group.sum / group.count / Math.max(taken, 1) : 1;
+  });
+  const scaled = (/** @type {number} */ taken, /** @type {number} */ kernel) =>
+    step.own[kernel] && item[kernel] ? rounded(taken * factor[item[kernel] - 1]) : taken;
+  return { ...times, duration: times.duration.map(scaled) };
+}
+
+/** @param {Step} step @param {Times} times */
+function withoutHiddenWaits(step, times) {
+  const hidden = step.columns.section_hidden;
+  return { ...times, waits: times.waits.map((waits, section) => (hidden[section] ? 0 : waits)) };
+}
+
+/** @param {Step} step @param {Times} times */
+function withoutHost(step, times) {
+  const section = new Float64Array(times.section.length);
+  // When a rank begins is not the step's own doing.
+  for (const begin of step.sectionBegins.subarray(0, -1)) section[begin] = times.section[begin];
+  return {
+    ...times,
+    section,
+    lag: times.lag.map((lag) => Math.min(lag, 0)),
+    launch: new Float64Array(times.launch.length).fill(-Infinity),
+    hostEnd: times.hostEnd.map((end) => Math.min(end, 0)),
+    launched: times.launched.map(() => false),
+  };
+}
+
+/** @param {Step} step @param {Times} times */
+function balancedExperts(step, times) {
+  const { expert_meeting: meeting, expert_member: exchanges, member_kernel: kernels } = step.columns;
+  const shares = step.facts.expert_shares;
+  const shortest = shortestTransfer(step, times);
+  /** @type {Map<number, number>[]} */
+  const taken = step.facts.ranks.map((_, rank) => {
+    const own = new Map();
+    for (let kernel = step.kernelBegins[rank]; kernel < step.kernelBegins[rank + 1]; kernel++) {
+      const number = meeting[kernel];
+      if (number) own.set(number, (own.get(number) ?? 0) + times.duration[kernel]);
+    }
+    return own;
+  });
+  /** @type {Map<number, {sum: number, count: number}>} */
+  const all = new Map();
+  for (const own of taken) {
+    for (const [number, sum] of own) {
+      const known = all.get(number) ?? { sum: 0, count: 0 };
+      all.set(number, { sum: known.sum + sum, count: known.count + (sum > 0 ? 1 : 0) });
+    }
+  }
+  const duration = times.duration.slice();
+  step.facts.ranks.forEach((_, rank) => {
+    for (let kernel = step.kernelBegins[rank]; kernel < step.kernelBegins[rank + 1]; kernel++) {
+      const known = all.get(meeting[kernel]);
+      if (!known) continue;
+      const mean = known.sum / Math.max(known.count, 1);
+      duration[kernel] = rounded(duration[kernel] * (mean / Math.max(taken[rank].get(meeting[kernel]) ?? 0, 1)));
+    }
+  });
+  const before = duration.slice();
+  exchanges.forEach((member, number) => {
+    const kernel = kernels[member];
+    const above = Math.max(before[kernel] - shortest, 0);
+    duration[kernel] = before[kernel] - rounded(above * (1 - shares[number]));
+  });
+  return { ...times, duration };
+}
+
+/** @param {Step} step @param {Times} times @param {string} dimension @param {boolean} unmatched */
+function hidden(step, times, dimension, unmatched) {
+  const chosen = ofDimension(step, dimension, unmatched);
+  return { ...times, duration: times.duration.map((taken, kernel) => (chosen[kernel] ? 0 : taken)) };
+}
+
+/** @param {Step} step @param {Times} times @param {string} dimension @param {number} factor @param {boolean} unmatched */
+function faster(step, times, dimension, factor, unmatched) {
+  const floor = shortestTransfer(step, times);
+  const chosen = ofDimension(step, dimension, unmatched);
+  const less = 1 - 1 / factor;
+  const shorter = (/** @type {number} */ taken, /** @type {number} */ kernel) =>
+    chosen[kernel] ? taken - rounded(Math.max(taken - floor, 0) * less) : taken;
+  return { ...times, duration: times.duration.map(shorter) };
+}
+
+/** The shortest transfer of the step. @param {Step} step @param {Times} times */
+function shortestTransfer(step, times) {
+  let shortest = Infinity;
+  for (const kernel of step.columns.member_kernel) shortest = Math.min(shortest, times.duration[kernel]);
+  return shortest === Infinity ? 0 : Math.max(shortest, 0);
+}
+
+/** Mark the communication of a dimension. @param {Step} step @param {string} dimension @param {boolean} unmatched */
+function ofDimension(step, dimension, unmatched) {
+  const code = dimension === "all" ? 0 : step.facts.dimensions.indexOf(dimension) + 1;
+  const known = step.columns.dimension;
+  return Uint8Array.from(known, (one, kernel) => {
+    const fits = dimension === "all" ? one > 0 : code > 0 && one === code;
+    return fits && (unmatched || step.joined[kernel]) ? 1 : 0;
+  });
+}
+
+/** @param {Step} step @param {number} rank */
+function placeOf(step, rank) {
+  const place = step.facts.ranks.indexOf(rank);
+  if (place < 0) throw new Refusal(`rank ${rank} has no kernels in the training step`);
+  return place;
+}
