@@ -46,7 +46,7 @@ export class Lane {
 
 const HEADER = 18;
 const LANE = 15;
-const SMALLEST = 5;
+const SMALLEST = 11;
 const LARGEST = 56;
 
 /** Which rows there are, and how high each is. */
