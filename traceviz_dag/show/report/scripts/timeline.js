@@ -15,7 +15,8 @@ import { byId, copied, duration, element, exact, facts, share, shortened } from 
 /** @typedef {import("./lanes.js").Row} Row */
 /** @typedef {import("./painter.js").View} View */
 
-const LABELS = 168;
+const WIDEST_LABELS = 168;
+const LABELS_SHARE = 0.3;
 const RULER = 22;
 const OVERVIEW = 30;
 const NEAR = 3;
@@ -121,6 +122,11 @@ export class Timeline {
     });
   }
 
+  /** Width of the labels, in pixels of the page. */
+  get labels() {
+    return Math.min(WIDEST_LABELS, Math.round(this.canvas.clientWidth * LABELS_SHARE));
+  }
+
   get scale() {
     return window.devicePixelRatio || 1;
   }
@@ -131,8 +137,8 @@ export class Timeline {
     return {
       from: this.looking.from,
       to: this.looking.to,
-      left: Math.round(LABELS * scale),
-      width: Math.max(this.canvas.width - Math.round(LABELS * scale), 1),
+      left: Math.round(this.labels * scale),
+      width: Math.max(this.canvas.width - Math.round(this.labels * scale), 1),
       scale,
     };
   }
@@ -352,9 +358,9 @@ export class Timeline {
     const box = this.canvas.getBoundingClientRect();
     const x = event.clientX - box.left;
     const y = event.clientY - box.top;
-    const width = this.canvas.clientWidth - LABELS;
+    const width = this.canvas.clientWidth - this.labels;
     const { from, to } = y < OVERVIEW ? { from: 0, to: this.model.end } : this.looking;
-    const at = from + ((x - LABELS) / width) * (to - from);
+    const at = from + ((x - this.labels) / width) * (to - from);
     const row = y >= OVERVIEW + RULER ? this.rows.rowAt(y - OVERVIEW - RULER + this.scroll) : undefined;
     return { at, row, x, y };
   }
@@ -370,7 +376,7 @@ export class Timeline {
     if (!row?.rank) return null;
     const { rank } = row;
     const own = at - this.model.at(rank);
-    const slack = (NEAR * (this.looking.to - this.looking.from)) / (this.canvas.clientWidth - LABELS);
+    const slack = (NEAR * (this.looking.to - this.looking.from)) / (this.canvas.clientWidth - this.labels);
     if (row.kind === "gaps") return this.nearest(rank, rank.gaps, own, slack, "gap", (i) => i);
     const { lane } = row;
     if (lane) return this.nearest(rank, lane.slices, own, slack, "kernel", (i) => lane.kernel(i));
@@ -381,7 +387,7 @@ export class Timeline {
       if (step !== null || row.kind === "steps") return step;
     }
     const wide =
-      ((this.canvas.clientWidth - LABELS) * this.model.document.bin_ns) / (this.looking.to - this.looking.from);
+      ((this.canvas.clientWidth - this.labels) * this.model.document.bin_ns) / (this.looking.to - this.looking.from);
     if (wide <= NEAR) return null;
     const { computation, communication } = this.rows.halvesOf(rank);
     const found = this.nearest(rank, communication.slices, own, 0, "kernel", (i) => communication.kernel(i));
@@ -418,8 +424,8 @@ export class Timeline {
   hover(event) {
     if (event.buttons) return;
     const { at, row, x, y } = this.under(event);
-    this.canvas.classList.toggle("points", x < LABELS && row !== undefined);
-    this.tip(x < LABELS ? null : this.pick(row, at, y), event);
+    this.canvas.classList.toggle("points", x < this.labels && row !== undefined);
+    this.tip(x < this.labels ? null : this.pick(row, at, y), event);
   }
 
   /** @param {Chosen | null} chosen @param {PointerEvent} [event] */
@@ -440,7 +446,7 @@ export class Timeline {
   press(event) {
     this.canvas.focus();
     const begun = this.under(event);
-    if (begun.x < LABELS) {
+    if (begun.x < this.labels) {
       if (begun.row) this.fold(begun.row);
       return;
     }
@@ -460,7 +466,7 @@ export class Timeline {
       } else if (measuring) {
         this.selection = { from: Math.min(begun.at, now.at), to: Math.max(begun.at, now.at) };
       } else {
-        const shift = ((begun.x - now.x) / (this.canvas.clientWidth - LABELS)) * (start.to - start.from);
+        const shift = ((begun.x - now.x) / (this.canvas.clientWidth - this.labels)) * (start.to - start.from);
         this.looking.show(start.from + shift, start.to + shift, false);
         this.scroll = Math.max(this.scroll + (begun.y - now.y), 0);
         begun.y = now.y;
@@ -490,7 +496,7 @@ export class Timeline {
   /** @param {MouseEvent} event */
   open(event) {
     const { row, x } = this.under(event);
-    if (x >= LABELS && row?.rank) this.fold(row);
+    if (x >= this.labels && row?.rank) this.fold(row);
   }
 
   /** Fold or unfold a pipeline; open or close a rank. @param {Row} row */
@@ -524,7 +530,7 @@ export class Timeline {
   wheel(event) {
     event.preventDefault();
     const { at, x } = this.under(event);
-    if (event.ctrlKey || event.metaKey || (!event.shiftKey && x >= LABELS && !this.scrolls(event))) {
+    if (event.ctrlKey || event.metaKey || (!event.shiftKey && x >= this.labels && !this.scrolls(event))) {
       this.looking.zoom(1.0018 ** event.deltaY, at);
     } else if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
       this.looking.move((event.deltaX || event.deltaY) / 1000);
