@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -242,3 +243,33 @@ def test_it_prints_every_part(browser: Any, file: Path) -> None:
     assert not shown.page.is_visible("[role=tablist]")
     assert len(shown.page.pdf()) > 20_000
     shown.context.close()
+
+
+def test_a_cell_of_the_map_shows_its_waits_and_narrow_windows_scroll_by_keys(browser: Any, file: Path, place) -> None:
+    lake, run, iteration = place
+    found = Shown(browser, file, "#part=waits")
+    cells = found.page.locator("a.cell")
+    cells.first.focus()
+    found.page.keyboard.press("ArrowRight")
+    found.page.keyboard.press("Enter")
+    panel = found.page.locator("#pair")
+    waiting, late = (int(word) for word in re.findall(r"rank (\d+)", panel.locator("h3").inner_text()))
+    rows = panel.locator("tbody tr")
+    wanted = lake.query_iteration(
+        "SELECT dimension, waits FROM blame WHERE run = $run AND iteration = $iteration "
+        f"AND rank = {waiting} AND late_rank = {late} ORDER BY wait_ns DESC, dimension",
+        run=run,
+        iteration=iteration,
+    ).to_pylist()
+    shown = [[cell.inner_text() for cell in row.locator("td").all()[:2]] for row in rows.all()]
+    assert shown == [[row["dimension"], f"{row['waits']:,}"] for row in wanted]
+    assert shown
+    found.page.set_viewport_size({"width": 400, "height": 800})
+    found.settle()
+    assert found.page.evaluate("document.documentElement.scrollWidth") <= 400
+    assert found.page.evaluate(
+        "[...document.querySelectorAll('#part-waits .scroll')].every((each) => each.scrollWidth <= each.clientWidth"
+        " || each.tabIndex === 0)"
+    )
+    assert found.faults == []
+    found.context.close()

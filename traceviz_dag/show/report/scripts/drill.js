@@ -29,7 +29,7 @@ function shown(pairs, row, column) {
   thead.append(head);
   const table = element("table");
   table.append(thead, body);
-  const scroll = element("div", { class: "scroll" });
+  const scroll = element("div", { class: "scroll", tabindex: "0" });
   scroll.append(table);
   const sql = pairs.sql
     .replace("{row}", String(pairs.row_keys[row]))

@@ -5,6 +5,7 @@ import { listenToPairs } from "./drill.js";
 import { actionOf, KEYS, keyName } from "./keys.js";
 import { measured } from "./measure.js";
 import { Model } from "./model.js";
+import { watchScrolling } from "./scrolling.js";
 import { address, changeAddress, readAddress } from "./state.js";
 import { copyable, Timeline } from "./timeline.js";
 import { WhatIf } from "./what_if.js";
@@ -141,6 +142,7 @@ async function begin() {
   listenToFacts();
   listenToKeys();
   listenToPairs();
+  watchScrolling();
   show(address().get("part") ?? tabs()[0].dataset.part ?? "");
   const { document: described, columns } = unpacked(await inflated(byId("data").textContent ?? ""));
   const model = new Model(described, columns);
