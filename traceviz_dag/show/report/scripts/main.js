@@ -157,7 +157,11 @@ async function begin() {
     timeline?.fromAddress();
     whatIf?.fromAddress();
   });
-  window.addEventListener("beforeprint", () => document.body.classList.add("printing"));
+  window.addEventListener("beforeprint", () => {
+    document.body.classList.add("printing");
+    openWhatIf();
+    whatIf?.draw();
+  });
   document.body.dataset.ready = "yes";
 }
 

@@ -168,7 +168,7 @@ export class WhatIf {
     return element(
       "div",
       { class: "choice" },
-      element("span", {}, words),
+      element("span", {}, dimension),
       this.box({ name: "hide", dimension }, "hide"),
       this.box({ name: "faster", dimension }, "faster"),
       slider,
