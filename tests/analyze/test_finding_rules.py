@@ -85,9 +85,15 @@ def test_a_rank_in_another_environment_is_named_and_what_no_rank_states_is_not_c
     alike = {**dict.fromkeys(COMPARED), "status": "read", "device_name": "H100", "has_stacks": True}
     rows = [{**here, **alike, "rank": rank, "driver_version": "CUDA 12.8"} for rank in range(4)]
     rows[2] |= {"driver_version": "CUDA 12.4"}
+    for row in rows[:3]:
+        row["settings"] = '{"NCCL_ALGO": "Ring", "tp_comm_overlap": "True"}'
+    rows[1]["settings"] = '{"NCCL_ALGO": "Tree", "bf16": "True"}'
+    rows[3]["settings"] = None
     rows[3] |= {"device_name": None}
     home.execute("CREATE TABLE traces AS SELECT unnest($rows, recursive := true)", {"rows": rows})
-    (row,) = home.sql(rule.sql, params=here).to_arrow_table().to_pylist()
+    found = home.sql(rule.sql, params=here).to_arrow_table().to_pylist()
+    row, setting = sorted(found, key=lambda each: each["operation"], reverse=True)
+    assert rule.sentence(setting) == "ranks differ in the setting NCCL_ALGO: Ring on 2 ranks, Tree on rank 1"
     assert (row["rank"], row["operation"], row["value"]) == (2, "driver_version", 0.25)
     what = "version that the driver serves (driver_version)"
     assert rule.sentence(row) == f"ranks differ in the {what}: CUDA 12.8 on 3 ranks, CUDA 12.4 on rank 2"

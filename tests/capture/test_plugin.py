@@ -314,3 +314,17 @@ def test_allocator_history_is_a_snapshot_beside_each_trace_with_finitely_many_en
         assert (folder / f"rank_0000_iter_{iteration}.pt.trace.json.gz").is_file()
     [run] = discover([tmp_path])
     assert [file.iteration for file in run.files] == [3, 4]
+
+
+def test_settings_are_those_of_the_lists_and_nothing_else_of_the_environment(monkeypatch):
+    arguments = type("Arguments", (), {"seq_length": 4096, "bf16": True, "load": "/home/alice/checkpoint", "fp8": None})
+    monkeypatch.setattr(plugin, "_megatrons_arguments", lambda: arguments)
+    environment = {
+        "NCCL_ALGO": "Ring",
+        "HF_TOKEN": "hf_secret",
+        "NCCL_PROTO": "/tmp/x",
+        "CUDA_DEVICE_MAX_CONNECTIONS": "1",
+    }
+    found = plugin._settings(environment)
+    found.pop("torch", None)
+    assert found == {"NCCL_ALGO": "Ring", "CUDA_DEVICE_MAX_CONNECTIONS": "1", "seq_length": "4096", "bf16": "True"}

@@ -198,6 +198,7 @@ def test_the_header_carries_iteration_topology_and_a_clock_pair(newest, oldest):
     assert (found["rank"], found["iteration"], found["iteration_from"]) == (3, 4, "megatron.training.training")
     assert found["coordinates"] == {"tp": 0, "cp": 0, "dp": 1, "pp": 1, "ep": 0, "etp": 0, "edp": 1}
     assert (found["sizes"]["vpp"], found["microbatches"], found["order"]) == (2, 4, "tp-cp-ep-dp-pp")
+    assert found["settings"]["torch"]
     start, end = found["clock"]["start"], found["clock"]["end"]
     assert 0 < end["monotonic_ns"] - start["monotonic_ns"] < 60e9
     monotonic, utc = (end[name] - start[name] for name in ("monotonic_ns", "utc_ns"))

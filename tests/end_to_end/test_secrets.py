@@ -44,6 +44,7 @@ def _run(folder: Path) -> Path:
             "hostname": "planted-host", "username": "planteduser", "environment": {"HF_TOKEN": TOKEN},
             "traceName": f"{HOME}/{TOKEN}", "deviceProperties": [{"id": 0, "name": f"H100 {TOKEN}"}],
             "command": f"python --token={KEY}",
+            "traceviz_capture": {"settings": {"HF_TOKEN": TOKEN, "NCCL_ALGO": TOKEN, "user": "planteduser"}},
         }  # fmt: skip
         file.header["distributedInfo"]["pg_config"][1]["pg_desc"] = f"GROUP {TOKEN}"
         file.write(folder / f"iteration_7/rank_{rank:04d}_iter_7.pt.trace.json")

@@ -64,6 +64,30 @@ _RECORDED_PARTS = {
     "/torch/autograd/": "a function of autograd",
 }
 """Parts of torch that call Python from inside a function that they record from C++."""
+_KEPT_VARIABLES = (
+    *("CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_LAUNCH_BLOCKING", "CUDA_MODULE_LOADING", "OMP_NUM_THREADS"),
+    *("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "TORCH_NCCL_AVOID_RECORD_STREAMS", "TORCH_NCCL_BLOCKING_WAIT"),
+    *("TORCH_NCCL_HIGH_PRIORITY", "NCCL_ALGO", "NCCL_PROTO", "NCCL_BUFFSIZE", "NCCL_CUMEM_ENABLE", "NCCL_IB_DISABLE"),
+    *("NCCL_MAX_NCHANNELS", "NCCL_MIN_NCHANNELS", "NCCL_NVLS_ENABLE", "NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE"),
+    *("NVTE_BWD_LAYERNORM_SM_MARGIN", "NVTE_FLASH_ATTN", "NVTE_FUSED_ATTN", "NVTE_FWD_LAYERNORM_SM_MARGIN"),
+    *("NVTE_UNFUSED_ATTN", "UB_SKIPMC"),
+)
+"""Variables of the environment whose values are in a trace's header; no other variable is."""
+
+_KEPT_ARGUMENTS = (
+    *("micro_batch_size", "global_batch_size", "seq_length", "num_layers", "hidden_size", "num_attention_heads"),
+    *("ffn_hidden_size", "num_experts", "moe_router_topk", "moe_token_dispatcher_type", "moe_grouped_gemm"),
+    *("bf16", "fp16", "fp8", "transformer_impl", "attention_backend", "use_flash_attn", "sequence_parallel"),
+    *("recompute_granularity", "recompute_method", "recompute_num_layers", "use_distributed_optimizer"),
+    *("overlap_grad_reduce", "overlap_param_gather", "overlap_p2p_comm", "tp_comm_overlap", "delay_wgrad_compute"),
+    *("gradient_accumulation_fusion", "ddp_bucket_size", "num_distributed_optimizer_instances", "external_cuda_graph"),
+    *("enable_cuda_graph", "manual_gc", "manual_gc_interval", "num_workers", "data_parallel_sharding_strategy"),
+)
+"""Arguments of Megatron-LM whose values are in a trace's header; no other argument is."""
+
+_SETTING = re.compile(r"[\w.,:=+\-\[\]]{1,100}", re.ASCII)
+"""What a setting's value may look like; others, such as paths, are left out."""
+
 _GLOO_THREADS = "pt_gloo_runloop"
 _SECONDS_GLOO = 1.0
 """How long a window waits at the most for gloo's threads to note the end of what the job has waited for already."""
@@ -989,6 +1013,7 @@ class Capture:
         own = [group for group in topology.groups if rank in group["ranks"]]
         return {
             "version": 1,
+            "settings": _settings(),
             "iteration": iteration,
             "iteration_from": self._how,
             "ended_by": ended_by,
@@ -1462,6 +1487,16 @@ def _megatrons_arguments() -> Any:
         return None if get is None else get()
     except (AssertionError, AttributeError):
         return None
+
+
+def _settings(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Settings that a job's speed may hang on, by name: of the environment, of Megatron-LM, and torch's version."""
+    arguments = _megatrons_arguments()
+    given: dict[str, Any] = {name: environment[name] for name in _KEPT_VARIABLES if name in environment}
+    given |= {name: getattr(arguments, name) for name in _KEPT_ARGUMENTS if getattr(arguments, name, None) is not None}
+    given["torch"] = getattr(sys.modules.get("torch"), "__version__", None)
+    plain = {name: str(value) for name, value in given.items() if isinstance(value, bool | int | float | str)}
+    return {name: value for name, value in plain.items() if _SETTING.fullmatch(value)}
 
 
 def _from_environment(*names: str) -> int | None:

@@ -63,6 +63,7 @@ class TraceHeader:
     driver_version: str | None = None
     device_memory_bytes: int | None = None
     profile_memory: bool | None = None
+    settings: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

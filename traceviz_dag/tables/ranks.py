@@ -32,6 +32,12 @@ TRACES = Table(
         Column("nccl_version", TEXT, "Version of NCCL or RCCL that the trace states."),
         Column("runtime_version", TEXT, "Version of the runtime, CUDA or HIP, that the trace states."),
         Column("driver_version", TEXT, "Newest version of CUDA or HIP that the driver serves, as the trace states."),
+        Column(
+            "settings",
+            TEXT,
+            "JSON object of the settings that the capture plugin kept: variables of the environment and arguments of "
+            "Megatron-LM, those of its lists alone; NULL without.",
+        ),
         Column("devices", pa.list_(pa.string()), "Devices with kernels: gpu:N, or cpu."),
         Column("device_name", TEXT, "Model of the GPU."),
         Column("device_memory_bytes", BIGINT, "Memory of the GPU; NULL where the trace does not tell."),

@@ -47,6 +47,20 @@ def test_versions_of_cuda_and_hip_are_told_in_their_own_words_and_no_version_is_
     assert (odd.runtime_version, odd.driver_version) == (None, None)
 
 
+def test_settings_of_the_job_are_kept_and_what_may_be_a_secret_is_not():
+    settings = {
+        "NCCL_ALGO": "Ring",
+        "tp_comm_overlap": "True",
+        "HF_TOKEN": "hf_" + "a" * 34,
+        "API_KEY": "abcdefgh12345678",
+    }
+    odd = {"path": "/home/alice/x", "a b": "1", "number": 5, "long": "x" * 101, "login": "u:p@h"}
+    header = header_of(traceviz_capture={"settings": settings | odd})
+    assert header.settings == (("NCCL_ALGO", "Ring"), ("tp_comm_overlap", "True"))
+    for wrong in ("text", ["list"], {"settings": [1]}, {"settings": None}, None):
+        assert header_of(traceviz_capture=wrong).settings == ()
+
+
 def test_odd_types_are_read_or_left_out():
     header = header_of(
         distributedInfo={"rank": "3", "world_size": 8.0, "nccl_version": [2, 27, 5], "pg_config": {"0": 1}},

@@ -11,6 +11,7 @@ import msgspec
 from traceviz_dag.read.events import MISSING, ProcessGroup, TraceHeader
 from traceviz_dag.read.kineto.repair import repair
 from traceviz_dag.read.kineto.schema import as_integer, as_text
+from traceviz_dag.read.kineto.settings import kept_settings
 from traceviz_dag.read.limits import LAST_INSTANT_NS, MOST_RANKS
 from traceviz_dag.read.secrets import masked
 
@@ -46,6 +47,7 @@ class _Header(msgspec.Struct):
     cuda_driver_version: Any = None
     hip_runtime_version: Any = None
     hip_driver_version: Any = None
+    capture: Any = msgspec.field(name="traceviz_capture", default=None)
 
 
 def decode_header(before: bytes, after: bytes) -> tuple[TraceHeader, str | None]:
@@ -96,6 +98,7 @@ def _facts(first: _Header, last: _Header) -> tuple[TraceHeader, str | None]:
         driver_version=_version(parts, "driver"),
         device_memory_bytes=_device_memory(parts["device_properties"]),
         profile_memory=_flag(parts["profile_memory"]),
+        settings=kept_settings(parts["capture"]),
     )
     return facts, " and ".join(faults) or None
 

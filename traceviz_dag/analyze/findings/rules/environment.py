@@ -17,8 +17,8 @@ COMPARED = {
     "has_memory_events": "recording of memory",
     "has_host_rows": "recording of the host",
 }
-"""Columns of table ``traces`` that are compared: nothing else of an environment is kept. A rank that does not state one
-is not compared in it."""
+"""Columns of table ``traces`` that are compared, beside each entry of its column settings: nothing else of an
+environment is kept. A rank that does not state one is not compared in it."""
 
 _STATED = ", ".join(f"CAST({column} AS TEXT) AS {column}" for column in COMPARED)
 
@@ -27,6 +27,11 @@ WITH stated AS (
     SELECT rank, what, said FROM (
         SELECT rank, {_STATED} FROM traces WHERE run = $run AND iteration = $iteration AND status <> 'failed'
     ) UNPIVOT (said FOR what IN ({", ".join(COMPARED)}))
+    UNION ALL
+    SELECT rank, setting.key AS what, setting.value AS said FROM (
+        SELECT rank, unnest(map_entries(json_transform(settings, '"MAP(VARCHAR, VARCHAR)"'))) AS setting
+        FROM traces WHERE run = $run AND iteration = $iteration AND status <> 'failed' AND settings IS NOT NULL
+    )
 ),
 of_value AS (
     SELECT what, said, count(*) AS ranks, min(rank) AS first_rank
@@ -55,7 +60,8 @@ FROM ranked GROUP BY what
 
 def _sentence(row: Row) -> str:
     many = f"{row['usual_ranks']} rank{'s' if row['usual_ranks'] > 1 else ''}"
-    what = f"{COMPARED[row['operation']]} ({row['operation']})"
+    name = row["operation"]
+    what = f"{COMPARED[name]} ({name})" if name in COMPARED else f"setting {name}"
     return f"ranks differ in the {what}: {row['usual']} on {many}, {row['others']}"
 
 

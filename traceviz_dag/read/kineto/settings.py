@@ -1,0 +1,42 @@
+"""Settings of a job that its capture kept: only names that the capture plugin lists are believed."""
+
+from __future__ import annotations
+
+import re
+
+from traceviz_dag.read.secrets import masked
+
+VARIABLES = (
+    *("CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_LAUNCH_BLOCKING", "CUDA_MODULE_LOADING", "OMP_NUM_THREADS"),
+    *("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "TORCH_NCCL_AVOID_RECORD_STREAMS", "TORCH_NCCL_BLOCKING_WAIT"),
+    *("TORCH_NCCL_HIGH_PRIORITY", "NCCL_ALGO", "NCCL_PROTO", "NCCL_BUFFSIZE", "NCCL_CUMEM_ENABLE", "NCCL_IB_DISABLE"),
+    *("NCCL_MAX_NCHANNELS", "NCCL_MIN_NCHANNELS", "NCCL_NVLS_ENABLE", "NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE"),
+    *("NVTE_BWD_LAYERNORM_SM_MARGIN", "NVTE_FLASH_ATTN", "NVTE_FUSED_ATTN", "NVTE_FWD_LAYERNORM_SM_MARGIN"),
+    *("NVTE_UNFUSED_ATTN", "UB_SKIPMC"),
+)
+"""Variables of the environment. The plugin, which imports nothing of ours, has the same list; a test compares them."""
+
+ARGUMENTS = (
+    *("micro_batch_size", "global_batch_size", "seq_length", "num_layers", "hidden_size", "num_attention_heads"),
+    *("ffn_hidden_size", "num_experts", "moe_router_topk", "moe_token_dispatcher_type", "moe_grouped_gemm"),
+    *("bf16", "fp16", "fp8", "transformer_impl", "attention_backend", "use_flash_attn", "sequence_parallel"),
+    *("recompute_granularity", "recompute_method", "recompute_num_layers", "use_distributed_optimizer"),
+    *("overlap_grad_reduce", "overlap_param_gather", "overlap_p2p_comm", "tp_comm_overlap", "delay_wgrad_compute"),
+    *("gradient_accumulation_fusion", "ddp_bucket_size", "num_distributed_optimizer_instances", "external_cuda_graph"),
+    *("enable_cuda_graph", "manual_gc", "manual_gc_interval", "num_workers", "data_parallel_sharding_strategy"),
+)
+"""Arguments of Megatron-LM, as above."""
+
+_NAMES = {*VARIABLES, *ARGUMENTS, "torch"}
+_VALUE = re.compile(r"[\w.,:=+\-\[\]]{1,100}", re.ASCII)
+
+
+def kept_settings(capture: object) -> tuple[tuple[str, str], ...]:
+    """Name and value of each, by name, from a header's entry of the plugin; others are left out."""
+    given = capture.get("settings") if isinstance(capture, dict) else None
+    found = {
+        name: masked(value)
+        for name, value in (given.items() if isinstance(given, dict) else ())
+        if name in _NAMES and isinstance(value, str) and _VALUE.fullmatch(value)
+    }
+    return tuple(sorted(found.items()))
