@@ -11,22 +11,25 @@ WITH devices AS (
     SELECT arg_max(device, (reserved_bytes, -device)) AS device
     FROM memory_peaks WHERE run = $run AND iteration = $iteration AND rank = {rank}
 )
-SELECT coalesce({text}, '{absent}') AS text, category, CAST(sum(requested_bytes) AS BIGINT) AS bytes, count(*) AS blocks
+SELECT
+    coalesce({text}, CASE WHEN alloc_event_id IS NULL THEN '{before}' ELSE '{frameless}' END) AS text,
+    category, CAST(sum(requested_bytes) AS BIGINT) AS bytes, count(*) AS blocks
 FROM memory_blocks JOIN devices USING (device) LEFT JOIN (
     SELECT stack_id, {text} FROM memory_stacks WHERE run = $run AND iteration = $iteration AND rank = {rank}
 ) USING (stack_id)
 WHERE run = $run AND iteration = $iteration AND rank = {rank} AND live_at_peak
-GROUP BY text, category
+GROUP BY ALL
 """
 
 
 def stored_at_peak(
-    lake: Lake, run: str, iteration: int, rank: int, *, whole_stacks: bool, absent: str
+    lake: Lake, run: str, iteration: int, rank: int, *, whole_stacks: bool, before: str, frameless: str
 ) -> Mapping[tuple[str, str], tuple[int, int]] | None:
     """Requested bytes and blocks that are live when most is requested, on the GPU with most reserved memory.
 
     Args:
-        whole_stacks: tell Python stacks apart, not only who asked. absent: stands for blocks without a stack.
+        whole_stacks: tell Python stacks apart, not only who asked.
+        before, frameless: stand for the stacks of blocks without one, from before the recording and since.
 
     Returns:
         (stack, category) → bytes and blocks; None where the rank has no snapshot.
@@ -34,6 +37,6 @@ def stored_at_peak(
     text = "python_text" if whole_stacks else "site"
     if not lake.partitions("memory_peaks", run, iteration, rank):
         return None
-    sql = _HELD.format(rank=int(rank), text=text, absent=absent)
+    sql = _HELD.format(rank=int(rank), text=text, before=before, frameless=frameless)
     rows = lake.query_iteration(sql, run=run, iteration=iteration).to_pylist()
     return {(row["text"], str(row["category"])): (row["bytes"], row["blocks"]) for row in rows} or None

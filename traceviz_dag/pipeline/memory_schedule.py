@@ -133,6 +133,8 @@ def memory_by_stage(
     for rank in by_rank(_RANKS):
         place = _only(stages[rank])
         mine, clocks = _aligned(spans[rank], launches[rank], steps[rank])
+        if not lake.partitions("traces", run, iteration, rank):
+            clocks = Alignment(None, "it has no trace in this iteration")
         peak = _only(peaks[rank])
         memory = None
         if clocks.refusal is None:

@@ -219,6 +219,7 @@ def test_snapshots_that_tell_little_say_what_they_do_not_tell(snapshots, tmp_pat
     assert "at the end" in _run("peak", path)
     _run("timeline", path, fails=NoEvidenceError)
     _run("leak", path, fails=NoEvidenceError)
+    _run("oom", path, fails=NoEvidenceError)
     path.write_bytes(pickle.dumps({"segments": [], "device_traces": [], "allocator_settings": {}}))
     _run("summary", path, fails=BadInputError)
     path.write_bytes(pickle.dumps(plain["segments"]))
@@ -241,3 +242,62 @@ def test_what_is_unknown_is_counted_and_what_is_broken_makes_the_answer_partial(
     del plain["device_traces"][0][-2:], plain["device_traces"][0][-40:-4:4]
     path.write_bytes(pickle.dumps(plain))
     _run("summary", path, fails=IncompleteError)
+
+
+@pytest.mark.parametrize(
+    ("part", "change", "told"),
+    [
+        ("segment", {"device": "0"}, "1 rows of segments could not be used"),
+        ("block", {"requested_size": -5}, "1 rows of requested sizes could not be used"),
+        ("block", {"requested_size": 1 << 40}, "1 rows of requested sizes could not be used"),
+        ("block", {"size": 1 << 40}, "1 segments smaller than their blocks together"),
+        ("segment", {"total_size": 1 << 40}, "segments that reach into the next one"),
+    ],
+)
+def test_an_end_that_cannot_be_is_partial(part, change, told, snapshots, tmp_path):
+    plain = loaded(snapshots["sound"])
+    segment = min(plain["segments"], key=lambda one: one["address"])
+    block = next(one for one in segment["blocks"] if one["state"] != "inactive")
+    {"segment": segment, "block": block}[part].update(change)
+    path = tmp_path / "s.pickle"
+    path.write_bytes(pickle.dumps(plain))
+    assert told in _run("summary", path, fails=IncompleteError)
+
+
+def test_blocks_of_the_recording_without_frames_are_not_said_to_be_older(snapshots, tmp_path):
+    plain = loaded(snapshots["sound"])
+    for row in (*plain["device_traces"][0], *(block for one in plain["segments"] for block in one["blocks"])):
+        row["frames"] = []
+    path, page = tmp_path / "s.pickle", tmp_path / "s.html"
+    path.write_bytes(pickle.dumps(plain))
+    held = Counter()
+    for row in json.loads(_run("peak", path, "--json"))["devices"][0]["holders"]:
+        held[row["text"]] += row["requested_bytes"]
+    over_time = requested_over_time(plain)
+    early = over_time[0]
+    assert held["no call stack recorded"] == max(over_time) - early > 0
+    assert held["allocated before the recording"] == early
+    _run("export", path, "-o", page)
+    assert "no call stack recorded" in page.read_text()
+
+
+def test_names_that_are_not_utf8_and_few_profiler_steps_cost_nothing(snapshots, tmp_path):
+    plain = loaded(snapshots["sound"])
+    frame = {"filename": "job/m\udce4rz.py", "name": "load", "line": 3}
+    plain["device_traces"] = [[]]
+    blocks = [{"address": 512 * place, "size": 512, "requested_size": 500} for place in range(6)]
+    blocks = [{**block, "state": "active_allocated", "frames": [frame]} for block in blocks]
+    plain["segments"] = [{"device": 0, "address": 0, "total_size": 3072, "stream": 0, "blocks": blocks}]
+    plain["external_annotations"] = []
+    for place, block in enumerate(blocks):
+        event = {"action": "alloc", "addr": block["address"], "size": 500, "time_us": 100 * place + 50}
+        plain["device_traces"][0].append({**event, "stream": 0, "frames": [frame]})
+        for name in ("Optimizer.step#A", *(["ProfilerStep#1"] if place < 3 else [])):
+            for stage, time in (("START", 100 * place + 10), ("END", 100 * place + 90)):
+                plain["external_annotations"].append({"name": name, "stage": stage, "device": 0, "time_us": time})
+    path = tmp_path / "s.pickle"
+    path.write_bytes(pickle.dumps(plain))
+    answer = json.loads(_run("leak", path, "--json"))["devices"][0]
+    assert answer["step_end_events"] == list(range(6))
+    (leak,) = answer["leaks"]
+    assert (leak["bytes_per_step"], leak["site"]) == (500, "job/m\ufffdrz.py:3 load")

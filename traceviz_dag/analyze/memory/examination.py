@@ -20,6 +20,9 @@ from traceviz_dag.read.memory.snapshot import UNKNOWN, Snapshot
 BEFORE = "allocated before the recording"
 """What stands for the stack of a block that has none, since it was allocated before the recording."""
 
+FRAMELESS = "no call stack recorded"
+"""What stands for the stack of a block that was allocated during the recording, but has none."""
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -95,18 +98,20 @@ class Examined:
         file of the site; largest first."""
         texts = self.stack_texts if whole_stacks else self.modules if modules else self.sites
         held: defaultdict[tuple[str, int], list[int]] = defaultdict(lambda: [0, 0])
-        for stack, category, size in self.rows(self.replay.lifetimes.alive(event)):
-            one = held[texts[stack] if stack != UNKNOWN else BEFORE, category]
+        for stack, category, size, absent in self.rows(self.replay.lifetimes.alive(event)):
+            one = held[absent or texts[stack], category]
             one[0] += size
             one[1] += 1
         found = [Holder(text, CATEGORIES[category], *one) for (text, category), one in held.items()]
         return sorted(found, key=lambda holder: (-holder.requested_bytes, holder.text))
 
-    def rows(self, which: Bool) -> Iterator[tuple[int, int, int]]:
-        """Stack, category and requested bytes of some blocks."""
+    def rows(self, which: Bool) -> Iterator[tuple[int, int, int, str]]:
+        """Stack, category and requested bytes of some blocks, and what stands for the stack of one without; else ""."""
         lives = self.replay.lifetimes
-        columns = (lives.stack[which], self.categories.category[which], lives.requested[which])
-        return zip(*(column.tolist() for column in columns), strict=True)
+        columns = (lives.stack[which], self.categories.category[which], lives.requested[which], lives.begin[which])
+        for stack, category, size, begin in zip(*(column.tolist() for column in columns), strict=True):
+            absent = BEFORE if begin == UNKNOWN else FRAMELESS
+            yield stack, category, size, absent if stack == UNKNOWN else ""
 
     @cached_property
     def sites(self) -> list[str]:

@@ -34,10 +34,11 @@ class Leak:
 
 
 def step_ends(replay: Replay, steps: Steps) -> Int64:
-    """The event after which each training step has ended: profiler steps where the recording names them, else steps of
-    the optimizer; at most the last 64."""
+    """The event after which each training step has ended: profiler steps where the recording names four, else steps
+    of the optimizer; at most the last 64."""
     named = [last for _, _, last in step_names(replay)]
-    ends = np.array(named, np.int64) if len(named) >= LEAST_STEPS else steps.boundaries
+    enough = len(named) > LEAST_STEPS or len(named) >= len(steps)
+    ends = np.array(named, np.int64) if enough else steps.boundaries
     return np.unique(ends[ends >= 0])[-_MOST_STEPS:]
 
 

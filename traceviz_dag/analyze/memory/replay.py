@@ -119,6 +119,7 @@ def replayed(snapshot: Snapshot, device: int) -> Replay:
     segments = np.flatnonzero(snapshot.segments["device"] == device)
     contradictions: Counter[str] = Counter()
     lifetimes = _lifetimes(snapshot, segments, columns, contradictions)
+    _check_places(snapshot, segments, contradictions)
     changes = np.zeros(len(events) + 1, np.int64)
     known = lifetimes.begin != UNKNOWN
     np.add.at(changes, lifetimes.begin[known] + 1, lifetimes.requested[known])
@@ -149,6 +150,21 @@ def replayed(snapshot: Snapshot, device: int) -> Replay:
         segments=segments,
         contradictions=dict(contradictions),
     )
+
+
+def _check_places(snapshot: Snapshot, segments: Int64, contradictions: Counter[str]) -> None:
+    """Segments do not overlap, and the blocks of each fit into it."""
+    of_segments, blocks = snapshot.segments, snapshot.blocks
+    taken = np.zeros(len(of_segments["bytes"]), np.int64)
+    np.add.at(taken, blocks["segment"], blocks["bytes"])
+    too_full = int((taken > of_segments["bytes"])[segments].sum())
+    if too_full:
+        contradictions["segments smaller than their blocks together"] += too_full
+    address, size = of_segments["address"][segments], of_segments["bytes"][segments]
+    order = np.argsort(address, kind="stable")
+    overlapping = int((np.diff(address[order]) < size[order][:-1]).sum())
+    if overlapping:
+        contradictions["segments that reach into the next one"] += overlapping
 
 
 def _lifetimes(

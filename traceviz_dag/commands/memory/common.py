@@ -54,6 +54,13 @@ def notes(one: Examined) -> list[str]:
     return found + losses([one])
 
 
+def all_notes(devices: Sequence[Examined]) -> list[str]:
+    """:func:`notes` of every device, in order; of several each names its GPU."""
+    if len(devices) == 1:
+        return notes(devices[0])
+    return [f"GPU {one.device}: {note}" for one in devices for note in notes(one)]
+
+
 def end_partial(devices: Sequence[Examined]) -> None:
     """End a command, after its answer, where parts of the snapshot could not be used or contradict each other.
 
@@ -67,7 +74,7 @@ def end_partial(devices: Sequence[Examined]) -> None:
 
 def print_devices(path: Path, devices: Sequence[Examined], answers: Sequence[dict[str, Any]]) -> None:
     """Print an answer for each device as JSON."""
-    print_json({"file": str(path), "devices": list(answers), "notes": notes(devices[0])})
+    print_json({"file": str(path), "devices": list(answers), "notes": all_notes(devices)})
 
 
 def print_notes(one: Examined) -> None:
@@ -94,7 +101,10 @@ def since_first(one: Examined, event: int) -> str:
 
 def _of_recording(one: Examined) -> str:
     if not len(one.replay.action):
-        return "it holds no events: what was allocated before, and the peak, are unknown; the state at its end is whole"
+        known = "known in part" if losses([one]) else "whole"
+        return (
+            f"it holds no events: what was allocated before, and the peak, are unknown; the state at its end is {known}"
+        )
     overflowed, most = one.snapshot.ring
     early = int(one.replay.requested[0])
     begin = f"{mebibytes(early)} MiB were requested before the first of {len(one.replay.action):,} events"

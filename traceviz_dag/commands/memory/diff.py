@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from traceviz_dag.analyze.memory.comparison import Held, by_category, held_at_peak, peak_changes
-from traceviz_dag.analyze.memory.examination import BEFORE, Examined
+from traceviz_dag.analyze.memory.examination import BEFORE, FRAMELESS, Examined
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import print_json, print_table
 from traceviz_dag.commands.memory.common import DeviceOption, LimitOption, end_partial, mebibytes, notes, opened
@@ -120,7 +120,8 @@ def _of_home(home: Path, key: str, rank: int, *, sites: bool) -> _Side:
     from traceviz_dag.lake.partition_keys import parse_iteration_key
 
     run, iteration = parse_iteration_key(key)
-    held = stored_at_peak(open_lake(home), run, iteration, rank, whole_stacks=not sites, absent=BEFORE)
+    absent = {"before": BEFORE, "frameless": FRAMELESS}
+    held = stored_at_peak(open_lake(home), run, iteration, rank, whole_stacks=not sites, **absent)
     if held is None:
         raise NoEvidenceError(f"{home} holds no snapshot of GPU memory of rank {rank} in {key}; analyze takes those")
     return _Side(held, None, [])

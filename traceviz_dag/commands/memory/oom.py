@@ -18,6 +18,7 @@ from traceviz_dag.commands.memory.common import (
     print_devices,
     print_notes,
 )
+from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.read.memory.snapshot import UNKNOWN
 
 
@@ -27,6 +28,8 @@ def oom(file: SnapshotArgument, device: DeviceOption = None, json: JsonOption = 
     Fragmentation: enough was free, on the device and inside the segments together. Really full: not even together.
     """
     devices = opened(file, device)
+    if not any(len(one.replay.action) for one in devices):
+        raise NoEvidenceError(f"{file} holds no events; only they tell of requests that failed")
     found = {one.device: out_of_memory(one.replay) for one in devices}
     if json:
         print_devices(

@@ -13,9 +13,9 @@ from traceviz_dag.commands.common.output import percent, print_json, print_table
 from traceviz_dag.commands.memory.common import (
     DeviceOption,
     SnapshotArgument,
+    all_notes,
     end_partial,
     mebibytes,
-    notes,
     opened,
     print_notes,
     share,
@@ -30,7 +30,7 @@ def summary(file: SnapshotArgument, device: DeviceOption = None, json: JsonOptio
     devices = opened(file, device)
     answers = [_answer(one) for one in devices]
     if json:
-        print_json({"file": str(file), **answers[0], "devices": answers, "notes": notes(devices[0])})
+        print_json({"file": str(file), **answers[0], "devices": answers, "notes": all_notes(devices)})
     else:
         for one, answer in zip(devices, answers, strict=True):
             _print(one, answer)

@@ -26,6 +26,7 @@ MOST_BYTES = 1 << 42
 """No block or segment is believed to be larger."""
 
 _LAST_ADDRESS = (1 << 63) - 1
+_LAST_DEVICE = (1 << 15) - 1
 _LAST_MICROSECOND = (1 << 62) // 1000
 """In nanoseconds, too, a time fits into an integer, and so does what is added to it."""
 _MOST_KEYS = 64
@@ -122,10 +123,12 @@ class Extraction:
         settings = value.get("allocator_settings")
         if type(settings) is dict and len(settings) <= _MOST_KEYS:
             scalars = {
-                str(key)[:_MOST_TEXT]: one for key, one in settings.items() if type(one) in (bool, int, float, str)
+                _writable(str(key))[:_MOST_TEXT]: one
+                for key, one in settings.items()
+                if type(one) in (bool, int, float, str)
             }
             self.settings = {
-                key: one[:_MOST_TEXT] if isinstance(one, str) else one
+                key: _writable(one)[:_MOST_TEXT] if isinstance(one, str) else one
                 for key, one in scalars.items()
                 if not isinstance(one, int) or abs(one) <= _LAST_ADDRESS
             }
@@ -151,13 +154,13 @@ class Extraction:
     def _segment(self, segment: dict[Any, Any]) -> None:
         self._count_unknown("segments", segment, _KNOWN_OF_SEGMENTS)
         address, size = segment.get("address"), segment.get("total_size")
-        if not (_is_address(address) and _is_size(size)):
+        device = segment.get("device", 0)
+        if not (_is_address(address) and _is_size(size) and type(device) is int and 0 <= device <= _LAST_DEVICE):
             self.unusable["segments"] += 1
             return
         columns = self.columns["segments"]
         number = len(columns["device"])
-        device = segment.get("device", 0)
-        columns["device"].append(device if type(device) is int and 0 <= device < 1 << 15 else 0)
+        columns["device"].append(device)
         columns["address"].append(address)
         columns["bytes"].append(size)
         columns["stream"].append(_number(segment.get("stream")))
@@ -181,11 +184,14 @@ class Extraction:
         if type(history) is list and history and type(history[0]) is dict:
             requested = history[0].get("real_size") if requested is None else requested
             frames = history[0].get("frames") if frames is None else frames
+        if state and requested is not None and not (_is_size(requested) and requested <= size):
+            self.unusable["requested sizes"] += 1
+            requested = None
         columns = self.columns["blocks"]
         columns["segment"].append(segment)
         columns["address"].append(address)
         columns["bytes"].append(size)
-        columns["requested"].append((requested if _is_size(requested) else UNKNOWN) if state else 0)
+        columns["requested"].append((UNKNOWN if requested is None else requested) if state else 0)
         columns["state"].append(state)
         columns["stack"].append(self._stack(frames))
         return address + size
@@ -224,7 +230,7 @@ class Extraction:
         if stage not in ("START", "END") or time == UNKNOWN:
             self.unusable["external_annotations"] += 1
             return
-        self.annotations.append((_text(row.get("name"))[:_MOST_TEXT], stage, _number(row.get("device")), time))
+        self.annotations.append((_writable(row.get("name"))[:_MOST_TEXT], stage, _number(row.get("device")), time))
 
     def _count_unknown(self, where: str, row: dict[Any, Any], known: frozenset[str]) -> None:
         """Count the keys that nothing is known of; rows have few shapes, so each is looked at once."""
@@ -259,8 +265,8 @@ class Extraction:
         if type(frame) is dict:
             line = frame.get("line")
             content = (
-                _text(frame.get("name"))[:_MOST_TEXT],
-                _text(frame.get("filename"))[-_MOST_TEXT:],
+                _writable(frame.get("name"))[:_MOST_TEXT],
+                _writable(frame.get("filename"))[-_MOST_TEXT:],
                 line if type(line) is int and 0 <= line < 1 << 31 else 0,
             )
         else:
@@ -292,6 +298,12 @@ def _time(value: Any) -> int:
 
 def _text(value: Any) -> str:
     return value if type(value) is str else ""
+
+
+def _writable(value: Any) -> str:
+    """A text as UTF-8 can hold it: what is of no character, as in some names of files, becomes the replacement one."""
+    text = _text(value)
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _shown(value: Any) -> str:

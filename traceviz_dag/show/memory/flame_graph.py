@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 from html import escape
 from importlib import resources
 
-from traceviz_dag.analyze.memory.examination import BEFORE, Examined
+from traceviz_dag.analyze.memory.examination import Examined
 from traceviz_dag.analyze.memory.roles import site_of
 from traceviz_dag.printable import printable
-from traceviz_dag.read.memory.snapshot import UNKNOWN
 from traceviz_dag.show.memory.colours import COLOUR, label
 
 NARROWEST = 0.0005
@@ -60,10 +59,10 @@ def flame_graph_page(name: str, one: Examined) -> str:
 def _tree(one: Examined) -> _Node:
     root = _Node()
     stacks = one.snapshot.stacks
-    for stack, category, size in one.rows(one.replay.lifetimes.alive(one.replay.peak_event)):
+    for stack, category, size, absent in one.rows(one.replay.lifetimes.alive(one.replay.peak_event)):
         frames = stacks.of(stack)
         python = [frame.text for frame in reversed(frames) if frame.is_python]
-        ending = python or [BEFORE if stack == UNKNOWN else site_of(frames)]
+        ending = python or [absent or site_of(frames)]
         name = str(one.category_names[category])
         node = root
         node.bytes += size

@@ -6,7 +6,7 @@ from traceviz_dag.analyze.findings.gpu_memory import NO_EVENTS, RANKS, UNPREDICT
 from traceviz_dag.analyze.findings.rule import Row, Rule
 from traceviz_dag.vocabulary import FindingClass
 
-# As analyze.memory.leaks: ends of profiler steps where three or more are named, else of the optimizer's; the last 64.
+# As analyze.memory.leaks: ends of profiler steps where four or more are named, else of the optimizer's; the last 64.
 _ENDS = """
 named AS (
     SELECT rank, device, last_event_id AS event, starts_with(name, 'ProfilerStep#') AS of_profiler
@@ -19,7 +19,7 @@ ends AS (
         count(*) OVER (PARTITION BY rank, device) AS ends
     FROM (
         SELECT DISTINCT rank, device, event FROM named JOIN (
-            SELECT rank, device, count(*) FILTER (of_profiler) >= 3 AS by_profiler FROM named GROUP BY rank, device
+            SELECT rank, device, count(*) FILTER (of_profiler) > 3 AS by_profiler FROM named GROUP BY rank, device
         ) USING (rank, device)
         WHERE of_profiler = by_profiler
         QUALIFY dense_rank() OVER (PARTITION BY rank, device ORDER BY event DESC) <= 64
