@@ -6,6 +6,7 @@ from typing import Any
 
 import duckdb
 
+from traceviz_dag.analyze.findings.findings import Iteration, Judged, findings_table
 from traceviz_dag.analyze.findings.rule import Rule, evidence_sql
 from traceviz_dag.analyze.findings.rules.environment import COMPARED
 from traceviz_dag.analyze.findings.rules.registry import rule_named
@@ -47,6 +48,22 @@ def test_a_line_of_code_that_waits_is_one_row_whoever_runs_it(monkeypatch):
     (row,) = asked(rule, {0: 2_000, 1: 4_000})
     assert (row["rank"], row["ranks"], row["waits"], row["value"]) == (None, 2, 2, 0.003)
     assert rule.sentence(row).startswith("2 ranks wait for their GPUs in hooks.py(1): log: after 2 waits there these")
+
+
+def test_findings_that_one_edit_mends_say_so(monkeypatch):
+    monkeypatch.setitem(GAP, "host_work", "synchronisation")
+    rule = rule_named("hidden_sync")
+    (row,) = asked(rule, {3: 2_000})
+    gain = {"gain_ns": 1_900, "gain_low_ns": 1_900, "gain_high_ns": 1_900, "predicted_step_ns": 98_100}
+    gain |= dict.fromkeys(("rank", "dimension", "factor", "refusal")) | {"edit": "no_hidden_waits", "step": 1}
+    here = Iteration("a", 7, [gain | {"step_ns": 100_000}], 100_000, 1, "none")
+    said = [
+        findings_table(here, [Judged(rule, [row | {"operation": f"line {number}"} for number in range(lines)])])
+        for lines in (1, 2, 3)
+    ]
+    told = [{text.as_py().rpartition("the replay predicts")[2] for text in each["statement"]} for each in said]
+    ends = ["", "; that mends the other hidden_sync, too", "; that mends the 2 others of hidden_sync, too"]
+    assert told == [{end} for end in ends]
 
 
 def test_a_tail_is_of_the_class_of_what_the_hosts_of_its_stage_did_in_the_long_units():
@@ -92,8 +109,14 @@ def test_a_rank_in_another_environment_is_named_and_what_no_rank_states_is_not_c
     rows[3] |= {"device_name": None}
     home.execute("CREATE TABLE traces AS SELECT unnest($rows, recursive := true)", {"rows": rows})
     found = home.sql(rule.sql, params=here).to_arrow_table().to_pylist()
-    row, setting = sorted(found, key=lambda each: each["operation"], reverse=True)
-    assert rule.sentence(setting) == "ranks differ in the setting NCCL_ALGO: Ring on 2 ranks, Tree on rank 1"
+    said = {each["operation"]: rule.sentence(each) for each in found}
+    row = next(each for each in found if each["operation"] == "driver_version")
+    assert said["NCCL_ALGO"] == "ranks differ in the setting NCCL_ALGO: Ring on 2 ranks, Tree on rank 1"
+    # Rank 1 keeps settings, so that what it does not keep is another; rank 3 keeps none, and is not compared.
+    missing = "ranks differ in the setting tp_comm_overlap: True on 2 ranks, none kept on rank 1"
+    assert said["tp_comm_overlap"] == missing
+    assert said["bf16"] == "ranks differ in the setting bf16: none kept on 2 ranks, True on rank 1"
+    assert len(found) == 4
     assert (row["rank"], row["operation"], row["value"]) == (2, "driver_version", 0.25)
     what = "version that the driver serves (driver_version)"
     assert rule.sentence(row) == f"ranks differ in the {what}: CUDA 12.8 on 3 ranks, CUDA 12.4 on rank 2"

@@ -237,6 +237,7 @@ def _print(iteration: StoredIteration, answer: dict[str, Any], told: set[str], *
     differing = [row for row in rows if row["rule"] == environment.RULE.name]
     for row in differing:
         typer.echo(f"  {row['rule']}: {row['statement']}")
+        _print_query(row, sql=sql)
     rows = [row for row in rows if row not in differing]
     number = 0
     for severity, title in ((Severity.FINDING, None), (Severity.NOTE, "Notes"), (Severity.NOT_LOOKED_AT, "Not judged")):
@@ -254,12 +255,16 @@ def _print(iteration: StoredIteration, answer: dict[str, Any], told: set[str], *
                 if remedy not in told:
                     typer.echo(f"     → {remedy}")
                 told.add(remedy)
-            if sql and row["evidence_sql"]:
-                typer.echo("\n".join(f"       {line}" for line in row["evidence_sql"].splitlines()))
+            _print_query(row, sql=sql)
     slight = 0 if sql else sum(map(_is_slight, rows))
     if slight:
         more = f"{slight} more note{'s gain' if slight > 1 else ' gains'}"
         typer.echo(f"\n  {more} less than {SLIGHT:.1%} of the step (--json and --sql have them)")
+
+
+def _print_query(row: dict[str, Any], *, sql: bool) -> None:
+    if sql and row["evidence_sql"]:
+        typer.echo("\n".join(f"       {line}" for line in row["evidence_sql"].splitlines()))
 
 
 def _step(row: dict[str, Any]) -> str:

@@ -6,6 +6,7 @@ predicts. Gains are those of table ``what_if``, summed over the training steps o
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -72,7 +73,11 @@ def findings_table(iteration: Iteration, judged: Sequence[Judged]) -> pa.Table:
     places = {one.rule.name: place for place, one in enumerate(judged)}
     found = []
     for one in judged:
-        found += [_finding(iteration, one.rule, row, gains, step_ns, refusal) for row in one.rows]
+        alike = Counter(map(one.rule.edit, one.rows))
+        found += [
+            _finding(iteration, one.rule, row, gains, step_ns, refusal, others=alike[one.rule.edit(row)] - 1)
+            for row in one.rows
+        ]
         if one.unable is not None:
             found.append(_unable(iteration, one.rule, one.unable, step_ns))
     found.sort(
@@ -98,7 +103,14 @@ def _finding(
     gains: Mapping[EditKey, Mapping[str, Any]],
     step_ns: int | None,
     refusal: str | None,
+    *,
+    others: int,
 ) -> dict[str, Any]:
+    """A row of table ``findings``.
+
+    Args:
+        others: rows of this rule that the same edit mends.
+    """
     edit = rule.edit(row)
     gain = gains.get(edit) if edit is not None else None
     why = None if gain is not None else _why_unpredicted(rule, edit, refusal, known=bool(gains))
@@ -107,6 +119,9 @@ def _finding(
         why = f"the edit that mends it ({named_edit(gain)}) mends more than this"
         gain = None
     predicted = _gain_in_words(gain, iteration.steps, step_ns) if gain and step_ns else f"no gain is predicted: {why}"
+    if gain and step_ns and others:
+        what = f"other {rule.name}" if others == 1 else f"{others} others of {rule.name}"
+        predicted += f"; that mends the {what}, too"
     return {
         **_shared(iteration, rule, step_ns),
         **culprit(row),

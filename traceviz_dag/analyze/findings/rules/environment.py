@@ -18,20 +18,29 @@ COMPARED = {
     "has_host_rows": "recording of the host",
 }
 """Columns of table ``traces`` that are compared, beside each entry of its column settings: nothing else of an
-environment is kept. A rank that does not state one is not compared in it."""
+environment is kept. A rank that does not state one is not compared in it; one that states other settings was recorded
+by the plugin, which keeps all of its lists that are set, so that a setting missing there is told."""
+
+NOT_KEPT = "none kept"
+"""What is said of a rank that keeps settings, but not this one."""
 
 _STATED = ", ".join(f"CAST({column} AS TEXT) AS {column}" for column in COMPARED)
 
 _SQL = f"""
-WITH stated AS (
-    SELECT rank, what, said FROM (
-        SELECT rank, {_STATED} FROM traces WHERE run = $run AND iteration = $iteration AND status <> 'failed'
-    ) UNPIVOT (said FOR what IN ({", ".join(COMPARED)}))
-    UNION ALL
+WITH kept AS (
     SELECT rank, setting.key AS what, setting.value AS said FROM (
         SELECT rank, unnest(map_entries(json_transform(settings, '"MAP(VARCHAR, VARCHAR)"'))) AS setting
         FROM traces WHERE run = $run AND iteration = $iteration AND status <> 'failed' AND settings IS NOT NULL
     )
+),
+stated AS (
+    SELECT rank, what, said FROM (
+        SELECT rank, {_STATED} FROM traces WHERE run = $run AND iteration = $iteration AND status <> 'failed'
+    ) UNPIVOT (said FOR what IN ({", ".join(COMPARED)}))
+    UNION ALL
+    SELECT keeping.rank, what, coalesce(said, '{NOT_KEPT}')
+    FROM (SELECT DISTINCT rank FROM kept) AS keeping CROSS JOIN (SELECT DISTINCT what FROM kept) LEFT JOIN kept
+        USING (rank, what)
 ),
 of_value AS (
     SELECT what, said, count(*) AS ranks, min(rank) AS first_rank
