@@ -16,10 +16,12 @@ GAP = {"device": "gpu:0", "window_name": "step", "doing": "get_batch", "caller":
 GAP |= {"host_work": "data_loading", "synchronization_caller": "hooks.py(1): log", "of_framework": False}
 
 
-def asked(rule: Rule, starved_ns: dict[int, int]) -> list[dict[str, Any]]:
+def asked(rule: Rule, starved_ns: dict[int, int], callers: tuple[str, ...] = ()) -> list[dict[str, Any]]:
     """The rows of a rule where each rank has a gap, with the query that is shown for each."""
     home = duckdb.connect()
     gaps = [{"run": RUN, "iteration": 7, "rank": rank, "starved_ns": ns, **GAP} for rank, ns in starved_ns.items()]
+    for gap, caller in zip(gaps, callers, strict=False):
+        gap["synchronization_caller"] = caller
     windows = "window_name, 'all' AS dimension, device, 0 AS window_start_ns, 1_000_000 AS window_end_ns"
     home.execute("CREATE TABLE gpu_gaps AS SELECT unnest($rows, recursive := true)", {"rows": gaps})
     home.execute(f"CREATE TABLE overlap AS SELECT run, iteration, rank, {windows} FROM gpu_gaps")
@@ -53,6 +55,9 @@ def test_a_line_of_code_that_waits_is_one_row_whoever_runs_it(monkeypatch):
 def test_findings_that_one_edit_mends_say_so(monkeypatch):
     monkeypatch.setitem(GAP, "host_work", "synchronisation")
     rule = rule_named("hidden_sync")
+    # The second line waits long enough to be judged with the first; the third is not what the gain is of.
+    rows = asked(rule, {3: 20_000, 4: 12_000, 5: 300}, ("line 0", "line 1", "line 2"))
+    assert {row["operation"]: row["at_most_ns"] for row in rows} == {"line 0": 32_300, "line 1": 32_300, "line 2": 300}
     (row,) = asked(rule, {3: 2_000})
     gain = {"gain_ns": 1_900, "gain_low_ns": 1_900, "gain_high_ns": 1_900, "predicted_step_ns": 98_100}
     gain |= dict.fromkeys(("rank", "dimension", "factor", "refusal")) | {"edit": "no_hidden_waits", "step": 1}

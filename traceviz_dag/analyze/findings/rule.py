@@ -36,8 +36,8 @@ class Rule:
         name: as users name it. question: what it asks, in a few words; remedy: what to do about what it finds.
         sql: its query over the tables of an iteration, with ``$run`` and ``$iteration``; each row is a finding. It has
             those of ``CULPRIT_COLUMNS`` that apply; ``class`` where it differs from ``of_class``; ``inferred``, whether
-            rows behind it are; ``at_most_ns``, where mending it alone cannot gain more; ``value``; and every other
-            number that the sentence has.
+            rows behind it are; ``at_most_ns``, where mending it, with its like that one edit mends, cannot gain more;
+            ``value``; and every other number that the sentence has.
         measure: what ``value`` is.
         sentence: what a row says; its numbers are those of the row.
         edit: the edit of table ``what_if`` that mends what a row says; None: nothing predicts it.

@@ -6,6 +6,9 @@ from traceviz_dag.analyze.findings.fragments import HIDDEN_WAIT, MEASURED, STAGE
 from traceviz_dag.analyze.findings.rule import EditKey, Row, Rule, milliseconds, percent
 from traceviz_dag.vocabulary import FindingClass
 
+LEAST_SHARE = 0.01
+"""Share of the time measured from which a line of code is judged with the others: one edit mends them all."""
+
 _SQL = f"""
 WITH waits AS (
     SELECT rank, device, window_name, synchronization_caller AS operation, starved_ns
@@ -19,7 +22,8 @@ SELECT
     operation,
     count(DISTINCT rank) AS ranks,
     CAST(sum(starved_ns) AS BIGINT) AS starved_ns,
-    CAST(sum(starved_ns) AS BIGINT) AS at_most_ns,
+    CAST(CASE WHEN sum(starved_ns) >= {LEAST_SHARE} * sum(window_ns) THEN sum(sum(starved_ns)) OVER ()
+        ELSE sum(starved_ns) END AS BIGINT) AS at_most_ns,
     CAST(sum(waits) AS BIGINT) AS waits,
     sum(starved_ns) / sum(window_ns) AS value
 FROM (
