@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import shutil
 from pathlib import Path
 
@@ -72,6 +73,10 @@ def test_snapshots_of_all_ranks_are_stored_beside_their_kernels_and_are_the_trut
         fitting = JOB.sequence * (rank.memory.in_flight_bytes + rank.headroom_bytes) // rank.memory.in_flight_bytes
         assert rank.longest_sequence == pytest.approx(fitting, abs=1)
         assert rank.alignment.refusal is None and 0 < rank.alignment.residue_ns < 100_000
+    for rank in memory_by_stage(lake, "job", 10):
+        # The simulated allocator gives no segment back: most is reserved at the end, behind the optimizer's first step.
+        (path,) = (run / "iteration_10").glob(f"rank_{rank.rank:04d}_*.memory.pickle")
+        assert rank.reserved_bytes == sum(one["total_size"] for one in pickle.loads(path.read_bytes())["segments"])
     told = json.loads(CliRunner().invoke(app, ["memory", "schedule", "--home", str(home), "--json"]).output)
     assert [row["in_flight"] for row in told[1]["ranks"]] == [rank.memory.in_flight for rank in joined]
     picture = ["-o", str(tmp_path / "stages.svg"), "--iteration", "11", "--sequence", str(JOB.sequence)]

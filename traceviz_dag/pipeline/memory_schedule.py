@@ -54,10 +54,13 @@ _PEAKS = """
         SELECT rank, min(host_start_ns) AS a, max(host_end_ns) AS b FROM microbatches
         WHERE run = $run AND iteration = $iteration GROUP BY rank
     )
-    SELECT rank, max(requested_bytes) AS requested_bytes, min_by(time_ns, (-requested_bytes, event_id)) AS time_ns,
-        max(reserved_bytes) AS reserved_bytes
-    FROM memory_events JOIN windows USING (rank)
-    WHERE run = $run AND iteration = $iteration AND time_ns BETWEEN a AND b GROUP BY rank
+    SELECT rank, max(requested_bytes) FILTER (within) AS requested_bytes,
+        min_by(time_ns, (-requested_bytes, event_id)) FILTER (within) AS time_ns, max(reserved_bytes) AS reserved_bytes
+    FROM (
+        SELECT rank, event_id, time_ns, requested_bytes, reserved_bytes,
+            coalesce(time_ns BETWEEN a AND b, FALSE) AS within
+        FROM memory_events JOIN windows USING (rank) WHERE run = $run AND iteration = $iteration
+    ) GROUP BY rank
 """
 _LAYERS = """
     SELECT rank, CASE WHEN min(layers) = max(layers) THEN min(layers) END AS layers FROM (
@@ -80,7 +83,8 @@ class RankMemory:
 
     Attributes:
         memory: None where the clocks do not allow to join; ``alignment`` says why.
-        peak_requested_bytes, reserved_bytes: the most in the iteration's forward and backward steps.
+        peak_requested_bytes: the most in the iteration's forward and backward steps.
+        reserved_bytes: the most in the recording, the optimizer's steps included.
         formula_bytes: what the formula says a layer keeps of a micro-batch; None without sizes of the model.
         headroom_bytes: of the GPU's memory not reserved; headroom_microbatches: as many of one chunk fit there;
             longest_sequence: tokens of a sample with which the activations in flight would fill it, growing as the
