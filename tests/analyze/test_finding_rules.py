@@ -93,6 +93,10 @@ def test_a_tail_is_of_the_class_of_what_the_hosts_of_its_stage_did_in_the_long_u
     home.execute("UPDATE gpu_gaps SET starved_ns = starved_ns / 2")
     (row,) = home.sql(rule.sql, params=here).to_arrow_table().to_pylist()
     assert row["work"] is None and "nothing that hosts did" in rule.sentence(row)
+    # A gate on tails must not pass for want of units.
+    assert home.sql(rule.unable_sql, params=here).fetchall() == []
+    home.execute("UPDATE period_percentiles SET units = 7")
+    assert len(home.sql(rule.unable_sql, params=here).fetchall()) == 1
 
 
 def test_communication_is_mended_in_the_way_of_its_dimension():

@@ -83,4 +83,11 @@ RULE = Rule(
     sql=_SQL,
     measure="p99 over p50",
     sentence=_sentence,
+    unable_sql=f"""
+SELECT 'no stage of a pipeline has {FEWEST_UNITS} units or more with a known period' AS reason
+WHERE NOT EXISTS (
+    FROM period_percentiles
+    WHERE run = $run AND iteration = $iteration AND kind = 'stages' AND units >= {FEWEST_UNITS}
+)
+""",
 )
