@@ -29,6 +29,8 @@ LEFT_OUT = {
     "traceviz what-if --records": "needs the records of a real job",
     # tests/show/perfetto/test_ui.py and tests/end_to_end/test_perfetto_ui.py run it.
     "traceviz perfetto open": "serves until Ctrl-C",
+    # tests/end_to_end/test_serve.py runs it.
+    "traceviz serve": "serves until Ctrl-C",
 }
 """Beginnings of commands that no test here runs, and why."""
 
