@@ -81,12 +81,12 @@ def _single_edits(asked: Asked, *, live: bool) -> Markup:
         return Markup("")
     rows = []
     for row in asked.rows:
-        words = named_edit(row)
+        words = printable(named_edit(row))
         times = [asked.fact(duration(row[f"gain{end}_ns"])) for end in ("", "_low", "_high")]
         then = asked.fact(duration(row["predicted_step_ns"]))
         button = Markup(
             '<button type="button" data-edit="{}" aria-pressed="false" aria-label="choose {}" disabled>choose</button>'
-        ).format(_written(row), words)
+        ).format(printable(_written(row)), words)
         # The command mends the hosts of all ranks or of none.
         chooses = row["edit"] != "host_free" or row["rank"] is None
         gained = share(row["gain_ns"], row["step_ns"])
