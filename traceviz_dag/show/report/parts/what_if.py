@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from traceviz_dag.analyze.causes.gains import named_edit
 from traceviz_dag.analyze.causes.replay_data import DIFFERENCES, replay_data
-from traceviz_dag.errors import NoEvidenceError
+from traceviz_dag.errors import BadInputError, NoEvidenceError
 from traceviz_dag.printable import printable
 from traceviz_dag.show.page.facts import duration, share
 from traceviz_dag.show.report.evidence import Asked
@@ -39,8 +39,9 @@ def what_if(told: Told) -> Markup:
     asked = told.book.ask("What single edits gain", USUAL_SQL)
     try:
         steps = _replayed(told)
-    except NoEvidenceError as error:
-        return Markup("").join([paragraph(f"The page replays nothing: {error}."), _single_edits(asked, live=False)])
+    # A table that was never written leaves nothing to replay; the other parts hold what they hold.
+    except (NoEvidenceError, BadInputError) as error:
+        return Markup("").join([paragraph(f"The page replays nothing: {printable(str(error))}."), _single_edits(asked, live=False)])
     told.timeline.document["what_if"] = {
         "steps": steps,
         "usual": [{name: row[name] for name in _EDIT} for row in asked.rows],
