@@ -51,10 +51,12 @@ def test_a_browser_sees_figures_and_reports_and_other_pages_see_nothing(tmp_path
         page.wait_for_url(f"{own}/")
         page.get_by_role("link", name="7", exact=True).first.click()
         page.wait_for_url("**/runs/**")
-        page.wait_for_function("[...document.images].filter((image) => image.naturalWidth > 0).length === 3")
+        page.wait_for_load_state("networkidle")
+        loaded = "[...document.images].filter((image) => image.naturalWidth > 0).length"
+        assert page.evaluate(loaded) == 3
         assert told == []
         page.goto(f"{own}/reports/job/7.html")
-        page.wait_for_function("document.getElementById('told').textContent !== 'not run'")
+        page.wait_for_load_state("networkidle")
         assert (page.title(), page.inner_text("#told")) == ("run", "refused")
         # A page of another origin in the same browser, which has the cookie.
         other = context.new_page()

@@ -41,7 +41,8 @@ def what_if(told: Told) -> Markup:
         steps = _replayed(told)
     # A table that was never written leaves nothing to replay; the other parts hold what they hold.
     except (NoEvidenceError, BadInputError) as error:
-        return Markup("").join([paragraph(f"The page replays nothing: {printable(str(error))}."), _single_edits(asked, live=False)])
+        why = paragraph(f"The page replays nothing: {printable(str(error))}.")
+        return Markup("").join([why, _single_edits(asked, live=False)])
     told.timeline.document["what_if"] = {
         "steps": steps,
         "usual": [{name: row[name] for name in _EDIT} for row in asked.rows],
