@@ -40,10 +40,12 @@ OF_PERFETTO = ("traceviz perfetto query", "traceviz perfetto compare", "traceviz
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory) -> Path:
-    """A folder in the place of /traces, /profiles and /tmp: runs job-7, the first with iteration 120."""
+    """A folder in the place of /traces, /profiles and /tmp: runs job-7, the first with iteration 120, and one job-6."""
     folder = tmp_path_factory.mktemp("places")
     small = {**SMALL, "layers": 4}
-    simulate(JobSettings(tp=2, pp=2, microbatches=4, first_iteration=120, **small), folder / "traces/job-7", workers=1)
+    for run in ("job-6", "job-7"):
+        job = JobSettings(tp=2, pp=2, microbatches=4, first_iteration=120, **small)
+        simulate(job, folder / "traces" / run, workers=1)
     for number, name in enumerate(("snapshot", "before", "after")):
         allocator = Allocator()
         stage = Stage(StageSettings(leak_bytes=number << 20), allocator)
@@ -92,7 +94,9 @@ def test_every_command_of_the_page_succeeds(page, places, tmp_path, monkeypatch,
     monkeypatch.setenv("TRACEVIZ_HOME", str(tmp_path / "home"))
     monkeypatch.setattr("sys.stdin", StringIO())
     monkeypatch.chdir(tmp_path)
-    assert call("analyze", places / "traces/job-7").code == 0
+    for run in ("job-6", "job-7"):
+        if run == "job-7" or run in page.read_text(encoding="utf-8"):
+            assert call("analyze", places / "traces" / run).code == 0
     for line in _lines(page):
         if _is_left_out(line):
             continue

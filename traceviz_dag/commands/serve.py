@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import signal
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -33,12 +34,12 @@ def serve(
     from traceviz_dag.show.web.site import site
 
     token = secrets.token_urlsafe(24)
-    try:
+    # Whether Ctrl-C raises once the server has ended hangs on who started it: a background job ignores it.
+    with suppress(KeyboardInterrupt):
         end_on(signal.SIGTERM)
         with listen(port) as listening:
             chosen = listening.getsockname()[1]
             app = site(folder, token, chosen, hosts_of_environment())
             told = f"Home {folder}, read-only: http://{LOOPBACK}:{chosen}/?{TOKEN}={token}\nCtrl-C ends it."
             answer(app, listening, lambda: typer.echo(told))
-    except KeyboardInterrupt:
-        typer.echo("Ended.", err=True)
+    typer.echo("Ended.", err=True)
