@@ -4,15 +4,13 @@ from dataclasses import replace
 
 import dagster as dg
 
-from assets.automation import FIGURES_GROUP, ITERATION_NEEDED, PICTURES_NEEDED
-from assets.conventions import CODE_VERSION, OWNERS
+from assets.automation import ITERATION_NEEDED, PICTURES_NEEDED
 from assets.figure_assets import kinds_drawn_by
 from assets.figure_metadata import KINDS, FigureConfig, data_version, figure_metadata
-from assets.partitions import iteration_partitions, one_iteration, table_of_iteration
+from assets.partitions import one_iteration
 from assets.reading import figures_description
 from assets.resources import TracevizHome
-from assets.step_faults import told_in_a_line
-from assets.steps import with_leads
+from assets.shown import shows_iteration
 from traceviz_dag.pipeline.workers import default_workers
 from traceviz_dag.show.registry import tables_of
 
@@ -21,18 +19,7 @@ def _figure_asset(name: str, condition: dg.AutomationCondition[dg.AssetKey]) -> 
     """The asset that draws an iteration's figures of some kinds."""
     kinds = kinds_drawn_by(name)
 
-    @dg.asset(
-        name=name,
-        deps=[table_of_iteration(table) for table in with_leads(tables_of(kinds))],
-        automation_condition=condition,
-        description=figures_description(kinds),
-        partitions_def=iteration_partitions,
-        group_name=FIGURES_GROUP,
-        owners=OWNERS,
-        kinds=KINDS,
-        code_version=CODE_VERSION,
-    )
-    @told_in_a_line
+    @shows_iteration(name, tables_of(kinds), figures_description(kinds), KINDS, condition)
     def draw(context: dg.AssetExecutionContext, config: FigureConfig, traceviz: TracevizHome) -> dg.MaterializeResult:
         """Draw what there is to draw; of very many pipelines or replicas, those of the ranks that stand out."""
         # Imported here: matplotlib takes a second, and every run of every other asset would pay for it.

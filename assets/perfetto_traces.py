@@ -4,31 +4,22 @@ import shlex
 
 import dagster as dg
 
-from assets.automation import FIGURES_GROUP, ITERATION_NEEDED
-from assets.conventions import CODE_VERSION, OWNERS
-from assets.partitions import iteration_partitions, one_iteration, table_of_iteration
+from assets.partitions import one_iteration
 from assets.resources import TracevizHome
-from assets.step_faults import told_in_a_line
-from assets.steps import with_leads
+from assets.shown import shows_iteration
 from traceviz_dag.lake.digests import digest_of
 
 _TABLES = ("kernels", "microbatches", "topology", "rank_clocks", "path_segments")
 
 
-@dg.asset(
-    name="perfetto_trace",
-    deps=[table_of_iteration(name) for name in with_leads(_TABLES)],
-    partitions_def=iteration_partitions,
-    group_name=FIGURES_GROUP,
-    automation_condition=ITERATION_NEEDED,
-    owners=OWNERS,
+@shows_iteration(
+    "perfetto_trace",
+    _TABLES,
     kinds={"perfetto"},
-    code_version=CODE_VERSION,
     description="All ranks in one native Perfetto trace: streams, micro-batches, critical path, arrows, counters. The "
     "slice `about this trace` says on which clocks.\n\n"
     "**Ask:** `traceviz perfetto open`, or open it from `traceviz serve`.",
 )
-@told_in_a_line
 def perfetto_trace(context: dg.AssetExecutionContext, traceviz: TracevizHome) -> dg.MaterializeResult:
     """Write the trace of the iteration; its metadata says how to open it."""
     from traceviz_dag.pipeline.figures import LakeSource

@@ -4,12 +4,9 @@ import shlex
 
 import dagster as dg
 
-from assets.automation import FIGURES_GROUP, ITERATION_NEEDED
-from assets.conventions import CODE_VERSION, OWNERS
-from assets.partitions import iteration_partitions, one_iteration, table_of_iteration
+from assets.partitions import one_iteration
 from assets.resources import TracevizHome
-from assets.step_faults import told_in_a_line
-from assets.steps import with_leads
+from assets.shown import shows_iteration
 from traceviz_dag.lake.digests import digest_of
 
 _TABLES = (
@@ -21,19 +18,13 @@ _TABLES = (
 # Tables of memory come by way of findings, which read them where there are any.
 
 
-@dg.asset(
-    name="report",
-    deps=[table_of_iteration(name) for name in with_leads(_TABLES)],
-    partitions_def=iteration_partitions,
-    group_name=FIGURES_GROUP,
-    automation_condition=ITERATION_NEEDED,
-    owners=OWNERS,
+@shows_iteration(
+    "report",
+    _TABLES,
     kinds={"html"},
-    code_version=CODE_VERSION,
     description="One offline HTML page: the step, the findings, a timeline of all ranks, and the measures with their "
     "queries. Its metadata names the file; `traceviz serve` shows it in a browser.",
 )
-@told_in_a_line
 def report(context: dg.AssetExecutionContext, traceviz: TracevizHome) -> dg.MaterializeResult:
     """Write the page of the iteration; its metadata says how to open it."""
     from traceviz_dag.pipeline.report import write_report

@@ -235,7 +235,7 @@ def test_an_edit_that_the_traces_tell_nothing_of_is_not_offered_and_says_why(bro
 
 def test_a_page_says_why_it_replays_nothing(monkeypatch, tmp_path: Path) -> None:
     known = replayed("two_steps").source
-    monkeypatch.setattr(part, "MOST_KERNELS", 100)
+    monkeypatch.setattr(part, "MOST_REPLAYED", 100)
     text = write_report(known.lake, known.run, known.iteration, tmp_path / "job.html").read_text()
     assert "kernels, and a page carries at most 100; traceviz what-if takes any number" in text
     assert "Single edits, the largest gain first" in text

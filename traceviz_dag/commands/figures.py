@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,7 +11,13 @@ import typer
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import print_json, terminal
 from traceviz_dag.commands.common.partial import end_partial
-from traceviz_dag.commands.common.shown import AlignmentOption, ProcessesOption, completeness_of, iterations_of
+from traceviz_dag.commands.common.shown import (
+    AlignmentOption,
+    ProcessesOption,
+    ShownPathsArgument,
+    completeness_of,
+    iterations_of,
+)
 from traceviz_dag.errors import NoEvidenceError, UsageError
 from traceviz_dag.show.page.alignment import TimeAlignment
 from traceviz_dag.show.registry import FigureKind, figure_kinds
@@ -25,10 +30,7 @@ _SEVERAL = "separated by commas"
 
 
 def figures(
-    paths: Annotated[
-        list[Path] | None,
-        typer.Argument(help="Run folders, iteration folders or trace files; default: what the home holds."),
-    ] = None,
+    paths: ShownPathsArgument = None,
     run: Annotated[str | None, typer.Option(help="Draw only this run.")] = None,
     iteration: Annotated[int | None, typer.Option(help="Draw only this iteration.")] = None,
     kind: Annotated[

@@ -17,7 +17,7 @@ from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonO
 from traceviz_dag.commands.common.output import print_json, print_table, terminal
 from traceviz_dag.commands.common.partial import end_partial, tell_partial
 from traceviz_dag.commands.common.rows import as_json, print_rows
-from traceviz_dag.commands.common.shown import completeness_of, iterations_of
+from traceviz_dag.commands.common.shown import ShownPathsArgument, completeness_of, iterations_of
 from traceviz_dag.errors import BadInputError, IncompleteError, UsageError
 from traceviz_dag.system.paths import real_path
 
@@ -34,10 +34,6 @@ perfetto = typer.Typer(
     no_args_is_help=True,
 )
 
-PathsArgument = Annotated[
-    list[Path] | None,
-    typer.Argument(help="Run folders, iteration folders or trace files; default: what the home holds."),
-]
 RunOption = Annotated[str | None, typer.Option(help="Take only this run.")]
 IterationOption = Annotated[int | None, typer.Option(help="Take only this iteration.")]
 PipelineOption = Annotated[int | None, typer.Option(min=0, help="Take only the pipeline group with this number.")]
@@ -49,7 +45,7 @@ RecordedOption = Annotated[
 
 @perfetto.command()
 def export(
-    paths: PathsArgument = None,
+    paths: ShownPathsArgument = None,
     run: RunOption = None,
     iteration: IterationOption = None,
     pipeline: PipelineOption = None,

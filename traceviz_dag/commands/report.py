@@ -11,8 +11,9 @@ import typer
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import print_json
 from traceviz_dag.commands.common.partial import end_partial
-from traceviz_dag.commands.common.shown import completeness_of, iterations_of
+from traceviz_dag.commands.common.shown import ShownPathsArgument, completeness_of, iterations_of
 from traceviz_dag.errors import UsageError
+from traceviz_dag.show.report.limits import MOST_KERNELS
 from traceviz_dag.system.paths import real_path
 
 if TYPE_CHECKING:
@@ -20,10 +21,7 @@ if TYPE_CHECKING:
 
 
 def report(
-    paths: Annotated[
-        list[Path] | None,
-        typer.Argument(help="Run folders, iteration folders or trace files; default: what the home holds."),
-    ] = None,
+    paths: ShownPathsArgument = None,
     run: Annotated[str | None, typer.Option(help="Report on this run.")] = None,
     iteration: Annotated[int | None, typer.Option(help="Report on this iteration; default: the last.")] = None,
     out: Annotated[
@@ -31,7 +29,7 @@ def report(
     ] = None,
     most_kernels: Annotated[
         int, typer.Option(min=0, help="Kernels that the timeline carries; of more, the shortest are left out.")
-    ] = 1_000_000,
+    ] = MOST_KERNELS,
     against: Annotated[
         str | None,
         typer.Option(

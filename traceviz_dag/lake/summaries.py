@@ -32,7 +32,7 @@ GROUP BY category
 ORDER BY time_ns DESC, category
 """
 
-_MEASURED_SQL = f"""
+MEASURED_SQL = f"""
 WITH measured AS (
     SELECT *,
         window_end_ns - window_start_ns AS window_ns,
@@ -42,9 +42,10 @@ WITH measured AS (
     QUALIFY (window_name = 'step') = has_steps
 )
 """
+"""The windows that measures over ranks speak of: the training steps of ranks that have any, else all kernels."""
 
 DIMENSIONS_SQL = f"""
-{_MEASURED_SQL},
+{MEASURED_SQL},
 by_rank AS (
     -- A rank with several training steps or devices enters with their mean, as in the table iterations.
     SELECT rank, dimension, avg(communication_ns) AS communication_ns, avg(hidden_ns) AS hidden_ns,
@@ -64,7 +65,7 @@ ORDER BY exposed_ns DESC, dimension
 """
 
 WINDOWS_SQL = f"""
-{_MEASURED_SQL},
+{MEASURED_SQL},
 by_rank AS (
     SELECT rank, avg(exposed_ns / nullif(window_ns, 0)) AS exposed_share
     FROM measured WHERE dimension = 'all' GROUP BY rank

@@ -18,8 +18,8 @@ from traceviz_dag.pipeline.causes import ranked_steps
 from traceviz_dag.pipeline.completeness import stored_completeness
 from traceviz_dag.pipeline.figures import LakeSource
 from traceviz_dag.read.events import MISSING
+from traceviz_dag.show.report.limits import MOST_KERNELS
 from traceviz_dag.show.report.report import report_page
-from traceviz_dag.show.report.timeline import MOST_KERNELS
 from traceviz_dag.system.whole_files import write_atomically
 from traceviz_dag.vocabulary import REPORTS_FOLDER
 

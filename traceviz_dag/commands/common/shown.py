@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from traceviz_dag.pipeline.completeness import Completeness
     from traceviz_dag.pipeline.figures import LakeSource
 
+ShownPathsArgument = Annotated[
+    list[Path] | None,
+    typer.Argument(help="Run folders, iteration folders or trace files; default: what the home holds."),
+]
 AlignmentOption = Annotated[
     TimeAlignment,
     typer.Option(

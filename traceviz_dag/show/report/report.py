@@ -12,9 +12,10 @@ from traceviz_dag.analyze.findings.rules.registry import RULES
 from traceviz_dag.printable import printable
 from traceviz_dag.show.report import bundle
 from traceviz_dag.show.report.evidence import Book, ReportSource
+from traceviz_dag.show.report.limits import MOST_KERNELS
 from traceviz_dag.show.report.parts.part import Told, paragraph
 from traceviz_dag.show.report.parts.registry import PARTS
-from traceviz_dag.show.report.timeline import MOST_KERNELS, read_timeline
+from traceviz_dag.show.report.timeline import read_timeline
 from traceviz_dag.tables import all_tables
 from traceviz_dag.vocabulary import FindingClass
 

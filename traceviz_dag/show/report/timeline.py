@@ -20,11 +20,9 @@ from traceviz_dag.show.page.alignment import TimeAlignment, align, read_clocks
 from traceviz_dag.show.page.members import Member, read_members
 from traceviz_dag.show.report import bins
 from traceviz_dag.show.report.columns import PageColumns
+from traceviz_dag.show.report.limits import MOST_KERNELS
 from traceviz_dag.show.report.tracks import Tracks, integers_of
 from traceviz_dag.show.source import TableSource
-
-MOST_KERNELS = 1_000_000
-"""Kernels that a page carries at the most; the shortest are left out first, and the page says so."""
 
 MOST_READ = 20_000_000
 """Of an iteration with more kernels none is read: its timeline shows micro-batches alone."""

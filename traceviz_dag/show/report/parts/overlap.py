@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
+from traceviz_dag.lake.summaries import MEASURED_SQL
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.facts import duration, share
 from traceviz_dag.show.report.charts import Bar, Piece, legend, stacked_bars
 from traceviz_dag.show.report.parts.part import Part, Told, paragraph, section, table
 
-DIMENSIONS_SQL = """
-WITH measured AS (
-    SELECT *, count(*) FILTER (window_name = 'step') OVER (PARTITION BY rank, device) > 0 AS has_steps
-    FROM overlap
-    WHERE run = $run AND iteration = $iteration AND window_name IN ('step', 'kernels')
-        AND list_contains((SELECT covered_ranks FROM iterations WHERE run = $run AND iteration = $iteration), rank)
-    QUALIFY (window_name = 'step') = has_steps
-), ranks AS (SELECT count(DISTINCT rank) AS ranks FROM measured), each AS (
+DIMENSIONS_SQL = f"""
+{MEASURED_SQL},
+ranks AS (SELECT count(DISTINCT rank) AS ranks FROM measured), each AS (
     SELECT rank, dimension, avg(communication_ns) AS communication_ns, avg(hidden_ns) AS hidden_ns,
         avg(exposed_ns) AS exposed_ns
     FROM measured WHERE dimension <> 'all' GROUP BY rank, dimension

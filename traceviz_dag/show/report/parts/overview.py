@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
+from traceviz_dag.lake.summaries import MEASURED_SQL
 from traceviz_dag.printable import printable
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.facts import duration, ranks_named, share
@@ -16,26 +17,20 @@ from traceviz_dag.vocabulary import Severity
 FIRST = 3
 """Findings on the first screen."""
 
-MEASURED_SQL = """
+CAPTURE_SQL = """
 SELECT ranks, expected_ranks, failed_ranks, partial_ranks, missing_ranks, device_name, backend,
     has_stacks, has_shapes, has_groups
 FROM runs WHERE run = $run AND iteration = $iteration
 """
 
-STEP_SQL = """
-WITH measured AS (
-    SELECT *, window_end_ns - window_start_ns AS window_ns,
-        count(*) FILTER (window_name = 'step') OVER (PARTITION BY rank, device) > 0 AS has_steps
-    FROM overlap
-    WHERE run = $run AND iteration = $iteration AND dimension = 'all' AND window_name IN ('step', 'kernels')
-        AND list_contains((SELECT covered_ranks FROM iterations WHERE run = $run AND iteration = $iteration), rank)
-    QUALIFY (window_name = 'step') = has_steps
-), each AS (
+STEP_SQL = f"""
+{MEASURED_SQL},
+each AS (
     SELECT rank, any_value(has_steps) AS has_steps, max(window_ns) AS longest_ns, avg(window_ns) AS window_ns,
         avg(compute_ns - hidden_ns) AS computation_alone_ns, avg(hidden_ns) AS hidden_ns,
         avg(exposed_ns) AS exposed_ns,
         avg(busy_ns - compute_ns - exposed_ns) AS memory_alone_ns, avg(idle_ns) AS idle_ns
-    FROM measured GROUP BY rank
+    FROM measured WHERE dimension = 'all' GROUP BY rank
 )
 SELECT count(*) AS ranks, bool_and(has_steps) AS has_steps, max(longest_ns) AS longest_ns,
     round(avg(window_ns))::BIGINT AS window_ns,
@@ -62,7 +57,7 @@ def overview(told: Told) -> Markup:
 
 
 def _measured(told: Told) -> Markup:
-    asked = told.book.ask("What was measured", MEASURED_SQL)
+    asked = told.book.ask("What was measured", CAPTURE_SQL)
     if not asked.rows:
         return paragraph("Nothing is known of how this run was captured.", quiet=True)
     row = asked.rows[0]

@@ -24,6 +24,7 @@ from traceviz_dag.show.page.gain_rows import MOST_ROWS, changes_step, gain_findi
 from traceviz_dag.show.report.charts import Bar, Piece, legend, stacked_bars
 from traceviz_dag.show.report.evidence import Asked
 from traceviz_dag.show.report.parts.part import Part, Told, paragraph, section, table, top
+from traceviz_dag.show.report.parts.what_if import USUAL_SQL
 from traceviz_dag.show.report.ranges import Range, gains, signed
 from traceviz_dag.vocabulary import Category
 
@@ -53,16 +54,6 @@ SELECT step, edit, rank, dimension, factor, step_ns, predicted_step_ns, gain_ns,
 FROM what_if WHERE run = $run AND iteration = $iteration
 ORDER BY gain_ns DESC NULLS LAST, edit, rank, dimension
 """
-
-SUMMED_SQL = """
-SELECT edit, rank, dimension, factor, count(*) AS steps, sum(step_ns)::BIGINT AS step_ns,
-    sum(predicted_step_ns)::BIGINT AS predicted_step_ns, sum(gain_ns)::BIGINT AS gain_ns,
-    least(sum(gain_low_ns), min(gain_ns) * count(*))::BIGINT AS gain_low_ns,
-    greatest(sum(gain_high_ns), max(gain_ns) * count(*))::BIGINT AS gain_high_ns
-FROM what_if WHERE run = $run AND iteration = $iteration AND refusal IS NULL
-GROUP BY edit, rank, dimension, factor ORDER BY gain_ns DESC, edit, rank, dimension
-"""
-"""Over the steps, as ``analyze.causes.gains.over_steps`` sums them."""
 
 ITEMS_SQL = """
 SELECT count(*) AS items, count(*) FILTER (critical) AS critical FROM path_items
@@ -217,7 +208,7 @@ def _gains(told: Told, by_step: Asked) -> Markup:
     refused = refused_edits(by_step.rows)
     if not known:
         return section("Predicted gains", paragraph("Nothing can be predicted."))
-    asked = told.book.ask("What edits would gain, over the steps", SUMMED_SQL)
+    asked = told.book.ask("What edits would gain, over the steps", USUAL_SQL)
     changing = [row for row in known if changes_step(row)] or known
     shown, left = top(changing, "edits that change the step", MOST_ROWS)
     ranges = [

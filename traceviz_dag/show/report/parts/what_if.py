@@ -14,10 +14,8 @@ from traceviz_dag.errors import BadInputError, NoEvidenceError
 from traceviz_dag.printable import printable
 from traceviz_dag.show.page.facts import duration, share
 from traceviz_dag.show.report.evidence import Asked
+from traceviz_dag.show.report.limits import MOST_REPLAYED
 from traceviz_dag.show.report.parts.part import Part, Told, paragraph, section, table
-
-MOST_KERNELS = 300_000
-"""Kernels of an iteration whose steps a page replays: some 1.5 MB, and a tenth of a second for an edit."""
 
 USUAL_SQL = """
 SELECT edit, rank, dimension, factor, count(*) AS steps, sum(step_ns)::BIGINT AS step_ns,
@@ -28,6 +26,7 @@ FROM what_if WHERE run = $run AND iteration = $iteration AND refusal IS NULL
 GROUP BY edit, rank, dimension, factor
 ORDER BY gain_ns DESC, edit, rank NULLS FIRST, dimension NULLS FIRST
 """
+"""Over the steps, as ``analyze.causes.gains.over_steps`` sums them."""
 
 _EDIT = ("edit", "rank", "dimension", "factor")
 
@@ -60,9 +59,9 @@ def _replayed(told: Told) -> list[dict[str, Any]]:
     Raises:
         NoEvidenceError: the page has none, with the reason.
     """
-    if told.timeline.kernels > MOST_KERNELS:
+    if told.timeline.kernels > MOST_REPLAYED:
         raise NoEvidenceError(
-            f"this iteration has {told.timeline.kernels:,} kernels, and a page carries at most {MOST_KERNELS:,}; "
+            f"this iteration has {told.timeline.kernels:,} kernels, and a page carries at most {MOST_REPLAYED:,}; "
             "traceviz what-if takes any number"
         )
     steps = []
