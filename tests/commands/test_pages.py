@@ -31,6 +31,9 @@ LEFT_OUT = {
     "traceviz perfetto open": "serves until Ctrl-C",
     # tests/end_to_end/test_serve.py runs it.
     "traceviz serve": "serves until Ctrl-C",
+    # tests/show/terminal drives them.
+    "traceviz top": "draws on a terminal",
+    "traceviz nsys tui": "draws on a terminal",
 }
 """Beginnings of commands that no test here runs, and why."""
 

@@ -11,6 +11,7 @@ import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from traceviz_dag.lake.inputs import FOLDER
@@ -45,12 +46,41 @@ def was_left_half_renewed(home: Path, key: str) -> bool:
     return any(not _is_held(mark) for mark in _marks(home, key))
 
 
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """An analysis that did not come to its end, or not yet.
+
+    Attributes:
+        key: of its iteration.
+        since_ns: when it began, ns since the epoch.
+        cut_off: whether the process that did it is gone.
+    """
+
+    key: str
+    since_ns: int
+    cut_off: bool
+
+
+def analyses(home: Path) -> list[Analysis]:
+    """What is being analysed in a home, and what was cut off and not done since; one entry an iteration, by key."""
+    found: dict[str, Analysis] = {}
+    for mark in _marks(home, ""):
+        # The key ends before the mark's own number and its suffix.
+        key = mark.name.removesuffix(_SUFFIX).rpartition(".")[0]
+        with suppress(FileNotFoundError):
+            one = Analysis(key, mark.stat().st_mtime_ns, not _is_held(mark))
+            before = found.get(key)
+            if before is None or (before.cut_off, -before.since_ns) > (one.cut_off, -one.since_ns):
+                found[key] = one
+    return [found[key] for key in sorted(found)]
+
+
 def _marks(home: Path, key: str) -> list[Path]:
-    """The marks of an iteration that say something."""
+    """The marks of an iteration that say something; without a key those of all."""
     found = []
     with suppress(FileNotFoundError), os.scandir(home / FOLDER) as entries:
         for entry in entries:
-            if entry.name.startswith(f"{key}.") and entry.name.endswith(_SUFFIX):
+            if entry.name.startswith(f"{key}." if key else "") and entry.name.endswith(_SUFFIX):
                 with suppress(FileNotFoundError):
                     if entry.stat().st_size:
                         found.append(Path(entry.path))

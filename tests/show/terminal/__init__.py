@@ -1,0 +1,1 @@
+"""Screens in a terminal, driven by keys."""

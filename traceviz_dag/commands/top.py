@@ -1,0 +1,26 @@
+"""``traceviz top``: a home while runs arrive, on the terminal."""
+
+from __future__ import annotations
+
+import os
+
+from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption
+from traceviz_dag.errors import BadInputError
+from traceviz_dag.system.paths import real_path
+
+
+def top(home: HomeOption = DEFAULT_HOME) -> None:
+    """Watch a home on the terminal: trend and iterations, what is being analysed, verdicts and findings.
+
+    The screen looks at the home once a second and changes nothing there. Press ? for the keys.
+    """
+    from traceviz_dag.show.terminal.look import look_of_terminal
+
+    folder = real_path(home)
+    if not folder.is_dir():
+        raise BadInputError(folder, "there is no such folder", "run traceviz analyze first, or name a home with --home")
+    look = look_of_terminal(os.environ, "traceviz top")
+    from traceviz_dag.show.terminal.home.screen import HomeApp
+    from traceviz_dag.show.terminal.home.watch import HomeWatch
+
+    HomeApp(HomeWatch(folder), look).run()

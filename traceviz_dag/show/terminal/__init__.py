@@ -1,0 +1,1 @@
+"""Screens in a terminal: a home while runs arrive, the tree of a profile, and the timeline."""

@@ -1,0 +1,97 @@
+"""What all screens share: the line of keys, help, messages, leaving, and the colours of a dark page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from rich.text import Text
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.filter import LineFilter
+from textual.screen import ModalScreen
+from textual.widgets import Static
+
+from traceviz_dag.show.terminal.glyphs import cut, padded
+from traceviz_dag.show.terminal.lines import LinesView
+from traceviz_dag.show.terminal.look import Look, filters_of
+
+PAPER, INK, QUIET, RULE, ATTENTION = "#16191d", "#e6e8eb", "#a3abb5", "#3a4048", "#f48fb1"
+"""As the report's dark page has them."""
+
+Keys = Sequence[tuple[str, str]]
+"""Keys as a keyboard shows them, and what they do."""
+
+COMMON_KEYS: Keys = (("?", "help"), ("q Esc", "back; on the first screen, end"))
+
+
+class TerminalApp(App[None]):
+    """A screen with a title above, and keys and messages below."""
+
+    ENABLE_COMMAND_PALETTE = False
+    CSS = f"""
+    Screen {{ background: {PAPER}; color: {INK}; }}
+    .title {{ height: 1; background: {RULE}; text-style: bold; }}
+    .quiet {{ height: 1; color: {QUIET}; }}
+    #foot {{ height: 1; dock: bottom; color: {QUIET}; }}
+    Help {{ align: center middle; background: {PAPER}; }}
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("question_mark", "help", "help", show=False),
+        Binding("q,escape", "back", "back", show=False),
+        Binding("ctrl+c", "quit", "end", show=False, priority=True),
+    ]
+    KEYS: ClassVar[Keys] = ()
+    FOOT: ClassVar[str] = ""
+
+    def __init__(self, look: Look) -> None:
+        self.look = look
+        self._look_filters = filters_of(look)
+        # Colours of the palette need no conversion; without colours those of the terminal stay as they are.
+        super().__init__(ansi_color=not look.colour)
+        self.animation_level = "none"
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """Textual's filters, and ours."""
+        return [*super().get_line_filters(), *self._look_filters]
+
+    def say(self, text: str) -> None:
+        """Show a message in place of the keys, until the next one."""
+        self.query_one("#foot", Static).update(Text(cut(text or self.FOOT, self.size.width), no_wrap=True))
+
+    def action_help(self) -> None:
+        """Show what the keys do."""
+        self.push_screen(Help((*self.KEYS, *COMMON_KEYS)))
+
+    async def action_back(self) -> None:
+        """Close what was opened last, or end."""
+        if len(self.screen_stack) > 1:
+            self.pop_screen()
+        else:
+            self.exit()
+
+
+class Help(ModalScreen[None]):
+    """The keys and what they do."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("q,escape,question_mark,enter", "dismiss", "back", show=False)]
+
+    def __init__(self, keys: Keys) -> None:
+        super().__init__()
+        self.keys = keys
+
+    def compose(self) -> ComposeResult:
+        """A heading, and a line for each key."""
+        yield Static(Text(" Keys"), classes="title")
+        yield LinesView(_KeyLines(self.keys))
+        yield Static(Text(" q back"), classes="quiet")
+
+
+class _KeyLines:
+    def __init__(self, keys: Keys) -> None:
+        self.keys = keys
+        self.count = len(keys)
+
+    def line(self, index: int, width: int) -> Text:
+        key, words = self.keys[index]
+        return Text.assemble((padded(f" {key}", 20), "bold"), cut(words, width - 20), no_wrap=True)

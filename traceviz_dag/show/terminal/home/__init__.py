@@ -1,0 +1,1 @@
+"""``traceviz top``: a home while runs arrive."""

@@ -1,0 +1,1 @@
+"""The timeline of a run or a profile in a terminal."""

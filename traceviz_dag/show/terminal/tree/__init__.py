@@ -1,0 +1,1 @@
+"""``traceviz nsys tui``: the NVTX ranges of a profile as a tree."""
