@@ -81,20 +81,30 @@ def launches(profile: NsysProfile, activity: Activity, window: Clip | None = Non
     return [measured(None, everything), *sorted(streams, key=lambda one: -one.operations)]
 
 
+def queue_depth(launched_ns: Int64, started_ns: Int64) -> tuple[Int64, Int64]:
+    """How many operations are launched and have not started: instants, ascending, and the number from each on.
+
+    Several entries may be of one instant, at which what starts goes before what is launched; the last one holds.
+
+    Args:
+        launched_ns: end of each launching call. started_ns: start on the GPU; where it is earlier, nothing waited.
+    """
+    waits: Bool = started_ns > launched_ns
+    begin, end = np.sort(launched_ns[waits]), np.sort(started_ns[waits])
+    times = np.concatenate([begin, end])
+    steps = np.concatenate([np.ones(len(begin), np.int64), np.full(len(end), -1, np.int64)])
+    order = np.lexsort((steps, times))
+    return times[order], np.cumsum(steps[order])
+
+
 def _depth(launched_ns: Int64, started_ns: Int64, window: Clip) -> tuple[int, float, int]:
     """Most and mean number of those that wait, and the time in which none does."""
     begin, end = (np.clip(times, window.start_ns, window.end_ns) for times in (launched_ns, started_ns))
-    waits: Bool = end > begin
-    begin, end = np.sort(begin[waits]), np.sort(end[waits])
     span = window.end_ns - window.start_ns
-    if not len(begin):
+    times, depth = queue_depth(begin, end)
+    if not len(times):
         return 0, 0.0, span
-    times = np.concatenate([begin, end])
-    steps = np.concatenate([np.ones(len(begin), np.int64), np.full(len(end), -1, np.int64)])
-    # At one instant what starts goes before what is launched.
-    order = np.lexsort((steps, times))
-    depth = np.cumsum(steps[order])
-    length = np.diff(times[order], append=times[order[-1:]])
+    length = np.diff(times, append=times[-1:])
     covered = int(length[depth > 0].sum())
     mean = int((depth * length).sum()) / span if span else 0.0
     return int(depth.max()), mean, span - covered

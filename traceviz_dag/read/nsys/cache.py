@@ -141,6 +141,18 @@ class KeptStore:
             self._words[name] = msgspec.json.decode(data, type=dict[str, Words])
         return self._words[name][column]
 
+    def row(self, name: str, columns: Sequence[str], row: int) -> dict[str, int]:
+        """Some columns of one row; a text is its place in the column's words, NULL comes after the last."""
+        file = self._file(name)
+        first = np.cumsum([0, *(file.metadata.row_group(place).num_rows for place in range(file.num_row_groups))])
+        group = int(np.searchsorted(first, row, side="right")) - 1
+        table = file.read_row_group(group, columns=list(columns))
+        found = {column: array_of(table[column])[row - first[group]].item() for column in columns}
+        return {
+            column: len(self.words(name, column)) if is_text(name, column) and value < 0 else value
+            for column, value in found.items()
+        }
+
     def _file(self, name: str) -> pq.ParquetFile:
         try:
             return pq.ParquetFile(self.folder / f"{name}.parquet")

@@ -170,6 +170,9 @@ class Store(Protocol):
     def words(self, name: str, column: str) -> Words:
         """What the codes of a text column stand for."""
 
+    def row(self, name: str, columns: Sequence[str], row: int) -> dict[str, int]:
+        """Some columns of one row; a text is its place in the column's words, NULL comes after the last."""
+
 
 @dataclass(slots=True)
 class NsysProfile:
@@ -219,6 +222,15 @@ class NsysProfile:
             for field in schema
         ]
         return pa.Table.from_arrays(arrays, schema=schema), int(rows.runs.first[0]) if len(rows.runs.first) else 0
+
+    def row(self, name: str, row: int, *columns: str) -> dict[str, int | str | None]:
+        """One row of one of ``SCHEMAS``, or some of its columns, texts as texts."""
+        chosen = columns or tuple(SCHEMAS[name].names)
+        found: dict[str, int | str | None] = {}
+        for column, value in self.store.row(name, chosen, row).items():
+            words = self.store.words(name, column) if pa.types.is_dictionary(SCHEMAS[name].field(column).type) else None
+            found[column] = value if words is None else words[value] if 0 <= value < len(words) else None
+        return found
 
     def keys(self, name: str) -> list[int]:
         """The processes or GPUs that a table has rows of, ascending."""

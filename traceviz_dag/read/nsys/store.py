@@ -36,6 +36,11 @@ class MemoryStore:
         """What the codes of a text column stand for."""
         return words_of(self.tables[name][column])
 
+    def row(self, name: str, columns: Sequence[str], row: int) -> dict[str, int]:
+        """Some columns of one row; a text is its place in the column's words, NULL comes after the last."""
+        table = self.tables[name]
+        return {column: codes_of(table[column])[row].item() for column in columns}
+
 
 def runs_of(name: str, table: pa.Table) -> Runs:
     """Where the keys of a table begin; of ``launch_ranges``, whose rows are those of ``operations``, of that table."""

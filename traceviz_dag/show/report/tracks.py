@@ -26,7 +26,7 @@ from traceviz_dag.vocabulary import Category, Kind
 
 _OF_A_KERNEL = ("kernel_id", "start_ns", "duration_ns", "microbatch")
 _OF_A_LAUNCH = ("launch_start_ns", "launch_duration_ns")
-_OF_A_WAIT = (
+OF_A_WAIT = (
     *("rank", "kernel_id", "communication", "clocks", "wait_aligned_ns", "wait_by_duration_ns"),
     *("last_rank_aligned", "last_rank_by_duration"),
 )
@@ -91,7 +91,7 @@ class Tracks:
         table = self.source.table("kernels", wanted, rank).sort_by(order)
         waits = self._waits.of(rank, integers_of(table, "kernel_id"))
         count = -(-(last - first) // self.bin_ns) or 1
-        values = bins.binned(_parted(table, waits), first, self.bin_ns, count)
+        values = bins.binned(parted(table, waits), first, self.bin_ns, count)
         self._add("bins", values.reshape(-1))
         kept = integers_of(table, "duration_ns") >= self.shortest_ns
         table = table.filter(pa.array(kept))
@@ -137,8 +137,8 @@ class Tracks:
         return self._add("gap.starved", integers_of(table, "starved_ns"))
 
     @cached_property
-    def _waits(self) -> _AllWaits:
-        return _AllWaits(self.source.table("collectives", _OF_A_WAIT))
+    def _waits(self) -> AllWaits:
+        return AllWaits(self.source.table("collectives", OF_A_WAIT))
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ class Waits:
 
 
 @dataclass(frozen=True, slots=True)
-class _AllWaits:
+class AllWaits:
     """Rows of table ``collectives``."""
 
     table: pa.Table
@@ -192,7 +192,7 @@ def integers_of(table: pa.Table, column: str, absent: int = NONE) -> Int64:
     return np.asarray(table[column].cast(pa.int64()).fill_null(absent).to_numpy(), np.int64)
 
 
-def _parted(table: pa.Table, waits: Waits) -> Mapping[str, Intervals]:
+def parted(table: pa.Table, waits: Waits) -> Mapping[str, Intervals]:
     """What a rank did, as ``bins.parts_of`` parts it."""
     starts = integers_of(table, "start_ns")
     lengths = integers_of(table, "duration_ns")

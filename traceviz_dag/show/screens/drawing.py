@@ -1,0 +1,184 @@
+"""What a lane shows in a window at so many pixels: boxes from the tiles of the level that fits, or from the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from traceviz_dag.analyze.intervals import measure_within, union
+from traceviz_dag.arrays import Bool, Int64
+from traceviz_dag.show.screens.levels import Level, coarser, level_of, longest_of_groups
+from traceviz_dag.show.screens.model import ALL, Filter, Slices, Window
+from traceviz_dag.show.screens.rows import LaneRows
+
+_BY_THEMSELVES = 4
+"""So many slices a pixel are drawn by themselves."""
+
+_MOST_LONG = 8
+"""So many slices a pixel that are longer than a pixel are drawn; they overlap, and those that others cover are left."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Drawn:
+    """A lane as it is drawn: its rows, its levels from the finest on, words of kinds and names."""
+
+    key: str
+    rows: LaneRows
+    levels: Sequence[Level]
+    kinds: Sequence[str]
+    names: Sequence[str]
+
+
+def draw(lane: Drawn, window: Window, pixels: int, only: Filter = ALL) -> Slices:
+    """The boxes of a lane."""
+    pixels = max(pixels, 1)
+    low, high = lane.rows.reaching(*window)
+    exponent = max(max(window.length_ns, 1) // pixels, 1).bit_length() - 1
+    if high - low <= _BY_THEMSELVES * pixels:
+        rows = np.arange(low, high)
+        return _by_themselves(lane, _touching(lane.rows, rows, window), only)
+    return _boxes(lane, _level(lane, window, exponent, low, high), pixels, only)
+
+
+def time_by_kind(lane: Drawn, window: Window, pixels: int) -> tuple[int, int, Int64]:
+    """Own time of each kind in each cell of a window: exact, and adding up to the union of the slices.
+
+    Returns:
+        Start of the first cell; length of a cell, at most a pixel; time, ns, cells × kinds.
+    """
+    exponent = max(max(window.length_ns, 1) // max(pixels, 1), 1).bit_length() - 1
+    first = window.start_ns >> exponent
+    number = max(-(-window.end_ns >> exponent) - first, 0)
+    whole = Window(first << exponent, (first + number) << exponent)
+    level = _level(lane, whole, exponent, *lane.rows.reaching(*whole))
+    found = np.zeros((number, max(len(lane.kinds), 1)), np.int64)
+    cell, busy = level.cell - first, level.busy_ns
+    inside = (cell >= 0) & (cell < number)
+    np.add.at(found, (cell[inside], level.kind[inside]), busy[inside])
+    long = np.asarray(level.long, np.int64)
+    edges = (first + np.arange(number + 1, dtype=np.int64)) << exponent
+    start, end = lane.rows.own_of(long)
+    kinds = lane.rows.kind[long]
+    for kind in np.unique(kinds).tolist():
+        mine = kinds == kind
+        found[:, kind] += measure_within(union(start[mine], end[mine]), edges[:-1], edges[1:])
+    return first << exponent, 1 << exponent, found
+
+
+def _level(lane: Drawn, window: Window, exponent: int, low: int, high: int) -> Level:
+    """What touches a window, in cells of an exponent."""
+    fitting = [level for level in lane.levels if level.exponent <= exponent]
+    if not fitting:
+        return level_of(lane.rows, exponent, low, high)
+    level = _inside(fitting[-1], lane.rows, window, low, high)
+    return coarser(lane.rows, level, exponent - level.exponent) if exponent > level.exponent else level
+
+
+def _inside(level: Level, rows: LaneRows, window: Window, low: int, high: int) -> Level:
+    """The part of a level that touches a window."""
+    first = int(np.searchsorted(level.cell, window.start_ns >> level.exponent, side="left"))
+    last = int(np.searchsorted(level.cell, -(-window.end_ns >> level.exponent), side="left"))
+    begin, end = np.searchsorted(level.long, [low, high])
+    long = np.asarray(level.long[begin:end], np.int64)
+    return replace(level.take(slice(first, last)), long=_touching(rows, long, window).astype(np.int32))
+
+
+def _touching(rows: LaneRows, chosen: Int64, window: Window) -> Int64:
+    start, end = rows.start_ns[chosen], rows.end_ns[chosen]
+    return chosen[((end > window.start_ns) | (start >= window.start_ns)) & (start < window.end_ns)]
+
+
+def _wanted(lane: Drawn, chosen: Int64, only: Filter) -> Int64:
+    if only.least_ns:
+        chosen = chosen[lane.rows.end_ns[chosen] - lane.rows.start_ns[chosen] >= only.least_ns]
+    if only.kinds:
+        chosen = chosen[_of_kinds(lane, lane.rows.kind[chosen], only)]
+    return chosen
+
+
+def _of_kinds(lane: Drawn, kind: np.ndarray, only: Filter) -> Bool:
+    return np.array([word in only.kinds for word in lane.kinds] or [False], dtype=bool)[kind]
+
+
+def _by_themselves(lane: Drawn, chosen: Int64, only: Filter) -> Slices:
+    chosen = _wanted(lane, chosen, only)
+    rows = lane.rows.take(chosen)
+    return Slices(
+        lane.key,
+        rows.start_ns,
+        rows.end_ns,
+        np.ones(len(chosen), np.int64),
+        rows.end_ns - rows.start_ns,
+        rows.kind,
+        rows.name,
+        chosen,
+        0,
+        lane.kinds,
+        lane.names,
+    )
+
+
+def _boxes(lane: Drawn, level: Level, pixels: int, only: Filter) -> Slices:
+    """Cells, all kinds of one together, and the long slices, by start."""
+    rows = lane.rows
+    long, left_out = _not_too_many(rows, _wanted(lane, np.asarray(level.long, np.int64), only), _MOST_LONG * pixels)
+    if only.kinds:
+        level = level.take(_of_kinds(lane, level.kind, only))
+    if only.least_ns:
+        level = level.take(rows.end_ns[level.longest] - rows.start_ns[level.longest] >= only.least_ns)
+    first = np.flatnonzero(np.diff(level.cell, prepend=level.cell[:1] - 1))
+    if len(first):
+        touching = np.add.reduceat((level.count + level.reaching).astype(np.int64), first)
+        busy = np.add.reduceat(level.busy_ns, first)
+        kind = level.kind[_most_busy(level.busy_ns, first)]
+        row = np.asarray(level.longest, np.int64)[longest_of_groups(rows, level.longest, first)]
+        start = level.cell[first] << level.exponent
+        end = start + (1 << level.exponent)
+        # A slice that is alone in its cell is drawn as itself; one that is alone in two cells, once.
+        alone = touching == 1
+        start, end = np.where(alone, rows.start_ns[row], start), np.where(alone, rows.end_ns[row], end)
+        busy = np.where(alone, end - start, busy)
+        again = np.zeros(len(row), dtype=bool)
+        again[1:] = alone[1:] & alone[:-1] & (row[1:] == row[:-1])
+        cells = (start[~again], end[~again], touching[~again], busy[~again], kind[~again], row[~again])
+    else:
+        none = np.empty(0, np.int64)
+        cells = (none, none, none, none, none.astype(np.int8), none)
+    own_length = rows.end_ns[long] - rows.start_ns[long]
+    slices = (rows.start_ns[long], rows.end_ns[long], np.ones(len(long), np.int64), own_length, rows.kind[long], long)
+    start, end, count, busy, kind, row = (np.concatenate(pair) for pair in zip(cells, slices, strict=True))
+    order = np.lexsort((start - end, start))
+    return Slices(
+        lane.key,
+        start[order],
+        end[order],
+        count[order],
+        busy[order],
+        kind[order].astype(np.int8, copy=False),
+        rows.name[row[order]],
+        row[order],
+        1 << level.exponent,
+        lane.kinds,
+        lane.names,
+        left_out,
+    )
+
+
+def _most_busy(busy_ns: Int64, first: Int64) -> Int64:
+    """Of entries in groups, the place of the one that ran longest, the first among equals."""
+    most = np.repeat(np.maximum.reduceat(busy_ns, first), np.diff(first, append=len(busy_ns)))
+    place = np.flatnonzero(busy_ns == most)
+    group = np.searchsorted(first, place, side="right") - 1
+    return place[np.flatnonzero(np.diff(group, prepend=-1))]
+
+
+def _not_too_many(rows: LaneRows, long: Int64, most: int) -> tuple[Int64, int]:
+    """Long slices; of too many, those that others do not cover, and of these the longest."""
+    if len(long) <= most:
+        return long, 0
+    before = np.where(long > 0, rows.reached[np.maximum(long - 1, 0)], rows.start_ns[long])
+    own = np.maximum(rows.end_ns[long] - np.maximum(rows.start_ns[long], before), 0)
+    kept = np.sort(np.argsort(-own, kind="stable")[:most])
+    return long[kept], len(long) - most

@@ -1,0 +1,409 @@
+"""What both sources have in common: lanes by bundle, boxes, counters, the strip, moving, searching."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from threading import RLock
+
+import numpy as np
+
+from traceviz_dag.arrays import Bool, Int64
+from traceviz_dag.errors import UsageError
+from traceviz_dag.printable import printable
+from traceviz_dag.show.report import bins
+from traceviz_dag.show.screens import colours
+from traceviz_dag.show.screens.bundles import EXPOSED_PARTS, PARTS, Bundle, Content
+from traceviz_dag.show.screens.counters import DrawnCounter, draw_counter
+from traceviz_dag.show.screens.drawing import Drawn, draw, time_by_kind
+from traceviz_dag.show.screens.model import (
+    ALL,
+    HITS_A_PAGE,
+    Counter,
+    Direction,
+    Filter,
+    Hit,
+    Hits,
+    Lane,
+    LaneKind,
+    Mark,
+    Overview,
+    SliceId,
+    Slices,
+    Window,
+)
+from traceviz_dag.show.screens.names import NO_NAME, ShownNames
+from traceviz_dag.show.screens.rows import LaneRows
+
+_SCANNED = 4096
+
+
+class LanesModel(ABC):
+    """Lanes by bundle: the outermost bundle holds lanes alone, each further one those of a GPU, process or rank."""
+
+    def __init__(self) -> None:
+        self._lock = RLock()
+        self._bundles: dict[str, Bundle] = {}
+        self._names: dict[tuple[str, str], ShownNames] = {}
+
+    @abstractmethod
+    def _make_root(self) -> Bundle:
+        """The outermost lanes, and those whose slices are in bundles of their own."""
+
+    @abstractmethod
+    def _make(self, group: str) -> Bundle:
+        """The bundle that a lane of the root names."""
+
+    @abstractmethod
+    def _words(self, group: str, words: str) -> Sequence[str | None]:
+        """A list of names as the source gives them."""
+
+    @abstractmethod
+    def _shorten(self, words: str) -> Callable[[str], str]:
+        """What makes a name of that list ready to be shown."""
+
+    def _shift(self, group: str) -> int:
+        """What is added to a time of the axis to make it the own clock of a bundle."""
+        del group
+        return 0
+
+    @property
+    def colours(self) -> Mapping[str, str]:
+        """As ``ScreenModel`` says."""
+        return colours.COLOURS
+
+    def lanes(self, parent: str | None = None) -> Sequence[Lane]:
+        """As ``ScreenModel`` says."""
+        root = self._root
+        if parent is None:
+            return [lane for lane in root.lanes if lane.parent is None]
+        own = self.lane(parent)
+        below = [lane for lane in self._bundle(_group(parent)).lanes if lane.parent == parent]
+        return [*below, *(lane for lane in root.lanes if lane.parent == own.key)]
+
+    def lane(self, key: str) -> Lane:
+        """As ``ScreenModel`` says."""
+        group = _group(key)
+        of_root = next((lane for lane in self._root.lanes if lane.key == key), None)
+        if of_root is not None:
+            return of_root
+        if any(lane.key == group for lane in self._root.lanes):
+            for lane in self._bundle(group).lanes:
+                if lane.key == key:
+                    return lane
+        raise UsageError(f"there is no lane {printable(key)}")
+
+    def own_time(self, lane: str, time_ns: int) -> int:
+        """As ``ScreenModel`` says."""
+        return time_ns + self._shift(_group(lane))
+
+    def slices(self, lane: str, window: Window, pixels: int, only: Filter = ALL) -> Slices:
+        """As ``ScreenModel`` says."""
+        with self._lock:
+            drawn = self._drawn(lane)
+            if drawn is None:
+                empty = np.empty(0, np.int64)
+                codes = empty.astype(np.int8), empty.astype(np.int32)
+                return Slices(lane, empty, empty, empty, empty, *codes, empty, 0, (), ShownNames((), printable))
+            shift = self._shift(_group(lane))
+            found = draw(drawn, _moved(window, shift), pixels, only)
+            if not shift:
+                return found
+            return Slices(
+                lane,
+                found.start_ns - shift,
+                found.end_ns - shift,
+                found.count,
+                found.busy_ns,
+                found.kind,
+                found.name,
+                found.row,
+                found.cell_ns,
+                found.kinds,
+                found.names,
+                found.left_out,
+            )
+
+    def counter(self, lane: str, window: Window, pixels: int) -> Counter:
+        """As ``ScreenModel`` says."""
+        with self._lock:
+            known = self.lane(lane)
+            if known.kind is not LaneKind.COUNTER:
+                raise UsageError(f"lane {printable(lane)} is no counter")
+            changes, levels = self._bundle(_group(lane)).counters[lane]
+            shift = self._shift(_group(lane))
+            found = draw_counter(DrawnCounter(lane, changes, levels, known.unit), _moved(window, shift), pixels)
+            start, end = found.start_ns - shift, found.end_ns - shift
+            return Counter(lane, start, end, found.least, found.most, found.last, found.unit)
+
+    def overview(self, window: Window, pixels: int, lanes: Sequence[str] = ()) -> Overview:
+        """As ``ScreenModel`` says."""
+        with self._lock:
+            groups = self._busy_groups(lanes)
+            exponent = max(max(window.length_ns, 1) // max(pixels, 1), 1).bit_length() - 1
+            first = window.start_ns >> exponent
+            number = max(-(-window.end_ns >> exponent) - first, 0)
+            edges = (first + np.arange(number + 1, dtype=np.int64)) << exponent
+            time = np.zeros((number, len(PARTS)), np.int64)
+            for group in groups:
+                # Cells of one rank need not lie on those of another, whose clock is moved: each fills its own.
+                drawn, shift = self._drawn(group), self._shift(group)
+                if drawn is None or not number:
+                    continue
+                own = Window(int(edges[0]) + shift, int(edges[-1]) + shift)
+                start, width, found = time_by_kind(drawn, own, number)
+                _add_cells(time, found, (start - shift - int(edges[0]) + width // 2) >> exponent)
+            exposed = time[:, [PARTS.index(part) for part in EXPOSED_PARTS]].sum(axis=1)
+            busy = time.sum(axis=1)
+            return Overview(
+                edges[:-1],
+                edges[1:],
+                len(groups),
+                busy,
+                exposed,
+                time[:, PARTS.index(bins.HIDDEN)],
+                np.maximum((np.diff(edges)) * len(groups) - busy, 0),
+            )
+
+    def at(self, lane: str, time_ns: int) -> SliceId | None:
+        """As ``ScreenModel`` says."""
+        with self._lock:
+            rows = self._rows(lane)
+            time = self.own_time(lane, time_ns)
+            place = int(np.searchsorted(rows.start_ns, time, side="right")) - 1
+            while place >= 0 and rows.reached[place] > time:
+                if rows.end_ns[place] > time:
+                    return SliceId(lane, place)
+                place -= 1
+            return None
+
+    def neighbour(self, slice_id: SliceId, direction: Direction) -> SliceId | None:
+        """As ``ScreenModel`` says."""
+        rows = self._rows(slice_id.lane)
+        place = slice_id.row + (1 if direction is Direction.NEXT else -1)
+        return SliceId(slice_id.lane, place) if 0 <= place < len(rows) else None
+
+    def bounds(self, slice_id: SliceId) -> Window:
+        """As ``ScreenModel`` says."""
+        rows = self._rows(slice_id.lane)
+        if not 0 <= slice_id.row < len(rows):
+            raise UsageError(f"there is no slice {printable(str(slice_id))}")
+        shift = self._shift(_group(slice_id.lane))
+        return Window(int(rows.start_ns[slice_id.row]) - shift, int(rows.end_ns[slice_id.row]) - shift)
+
+    def gap(self, lane: str, time_ns: int, direction: Direction) -> Window | None:
+        """As ``ScreenModel`` says."""
+        with self._lock:
+            rows, shift = self._rows(lane), self._shift(_group(lane))
+            time = time_ns + shift
+            found = _gap_after(rows, time) if direction is Direction.NEXT else _gap_before(rows, time)
+            return None if found is None else _moved(found, -shift)
+
+    def iteration(self, time_ns: int, direction: Direction) -> Mark | None:
+        """As ``ScreenModel`` says."""
+        found = sorted(self._iterations(), key=lambda mark: mark.start_ns)
+        if direction is Direction.NEXT:
+            return next((mark for mark in found if mark.start_ns > time_ns), None)
+        return next((mark for mark in reversed(found) if mark.start_ns < time_ns), None)
+
+    def search(self, pattern: str, only: Filter = ALL, window: Window | None = None, page: int = 0) -> Hits:
+        """As ``ScreenModel`` says."""
+        try:
+            expression = re.compile(pattern, re.IGNORECASE)
+        except re.error as error:
+            raise UsageError(f"{printable(pattern)!r} is no regular expression: {error}") from None
+        with self._lock:
+            return self._searched(lambda name: expression.search(name) is not None, only, window, max(page, 0))
+
+    def _searched(self, matches: Callable[[str], bool], only: Filter, window: Window | None, page: int) -> Hits:
+        keys: list[str] = []
+        found: list[Int64] = []
+        starts: list[Int64] = []
+        wanted: dict[tuple[str, str], Bool] = {}
+        for lane in self._searchable(only):
+            group, content = _group(lane.key), self._content(lane.key)
+            if content is None or not content.words:
+                continue
+            names = (group if self._own_words(content.words) else "", content.words)
+            if names not in wanted:
+                words = self._words(group, content.words)
+                wanted[names] = np.array([*(word is not None and matches(word) for word in words), False, False])
+            shift, rows = self._shift(group), content.rows
+            low, high = (0, len(rows)) if window is None else rows.reaching(*_moved(window, shift))
+            # A place beyond the words, and that of no name, are at the end and match nothing.
+            place = low + np.flatnonzero(wanted[names][rows.name[low:high]])
+            place = place[self._kept(lane, content, place, only)]
+            if window is not None:
+                own = _moved(window, shift)
+                touches = (rows.end_ns[place] > own.start_ns) | (rows.start_ns[place] >= own.start_ns)
+                place = place[touches]
+            if len(place):
+                keys.append(lane.key)
+                found.append(place)
+                starts.append(rows.start_ns[place] - shift)
+        return self._page(keys, found, starts, page)
+
+    def _page(self, keys: list[str], found: list[Int64], starts: list[Int64], page: int) -> Hits:
+        total = sum(map(len, found))
+        pages = max(-(-total // HITS_A_PAGE), 1)
+        page = min(page, pages - 1)
+        if not total:
+            return Hits((), 0, 0, 1)
+        which = np.repeat(np.arange(len(keys)), [len(rows) for rows in found])
+        row, start = np.concatenate(found), np.concatenate(starts)
+        first, last = page * HITS_A_PAGE, min((page + 1) * HITS_A_PAGE, total)
+        # Only what the page shows is put into order.
+        order = np.argpartition(start, last - 1)[:last] if last < total else np.arange(total)
+        order = order[np.lexsort((row[order], which[order], start[order]))][first:last]
+        chosen = [SliceId(keys[which[place]], int(row[place])) for place in order.tolist()]
+        return Hits(tuple(self._hit(one) for one in chosen), total, page, pages)
+
+    def _hit(self, slice_id: SliceId) -> Hit:
+        content = self._content(slice_id.lane)
+        assert content is not None
+        window = self.bounds(slice_id)
+        kind = content.kinds[content.rows.kind[slice_id.row]] if content.kinds else ""
+        return Hit(slice_id, self._name(slice_id), kind, window.start_ns, window.length_ns)
+
+    def _kept(self, lane: Lane, content: Content, place: Int64, only: Filter) -> Bool:
+        """Which of some rows a filter keeps."""
+        del lane
+        rows = content.rows
+        kept = np.ones(len(place), dtype=bool)
+        if only.least_ns:
+            kept &= rows.end_ns[place] - rows.start_ns[place] >= only.least_ns
+        if only.kinds:
+            kept &= np.array([word in only.kinds for word in content.kinds], dtype=bool)[rows.kind[place]]
+        return kept
+
+    def _searchable(self, only: Filter) -> list[Lane]:
+        """Lanes of a filter and those below them that have names; no lane repeats slices of another one."""
+        found = []
+        pending = list(only.lanes) or [lane.key for lane in self._root.lanes if lane.parent is None]
+        seen = set()
+        while pending:
+            key = pending.pop(0)
+            if key in seen:
+                continue
+            seen.add(key)
+            lane = self.lane(key)
+            if lane.kind is not LaneKind.DIMENSION or key in only.lanes:
+                found.append(lane)
+            if lane.holds_lanes:
+                pending += [below.key for below in self.lanes(key)]
+        return found
+
+    def _own_words(self, words: str) -> bool:
+        """Whether each bundle has a list of names of its own of that name."""
+        del words
+        return False
+
+    def _name(self, slice_id: SliceId) -> str:
+        content = self._content(slice_id.lane)
+        if content is None or not content.words:
+            return NO_NAME
+        return self._shown(_group(slice_id.lane), content.words)[int(content.rows.name[slice_id.row])]
+
+    def _full_name(self, slice_id: SliceId) -> str:
+        content = self._content(slice_id.lane)
+        if content is None or not content.words:
+            return ""
+        words, place = self._words(_group(slice_id.lane), content.words), int(content.rows.name[slice_id.row])
+        return printable((words[place] if 0 <= place < len(words) else None) or NO_NAME)
+
+    def _busy_groups(self, lanes: Sequence[str]) -> list[str]:
+        """The ranks or GPUs that some lanes belong to, in the order of the lanes of the root; all for none."""
+        wanted = {self._busy_group(lane) for lane in lanes}
+        kinds = (LaneKind.GPU, LaneKind.RANK)
+        return [lane.key for lane in self._root.lanes if lane.kind in kinds and (not lanes or lane.key in wanted)]
+
+    def _busy_group(self, lane: str) -> str:
+        group = _group(lane)
+        found = self.lane(group)
+        return group if found.parent is None else found.parent
+
+    def _iterations(self) -> Sequence[Mark]:
+        """The iterations of the first rank or GPU."""
+        groups = self._busy_groups(())
+        return [_moved_mark(mark, -self._shift(groups[0])) for mark in self._bundle(groups[0]).marks] if groups else []
+
+    @property
+    def _root(self) -> Bundle:
+        with self._lock:
+            if "" not in self._bundles:
+                self._bundles[""] = self._make_root()
+            return self._bundles[""]
+
+    def _bundle(self, group: str) -> Bundle:
+        with self._lock:
+            if group not in self._bundles:
+                self._bundles[group] = self._make(group)
+            return self._bundles[group]
+
+    def _content(self, lane: str) -> Content | None:
+        self.lane(lane)
+        return self._bundle(_group(lane)).contents.get(lane)
+
+    def _rows(self, lane: str) -> LaneRows:
+        content = self._content(lane)
+        return content.rows if content is not None else LaneRows.of(*([np.empty(0, np.int64)] * 2))
+
+    def _drawn(self, lane: str) -> Drawn | None:
+        content = self._content(lane)
+        if content is None:
+            return None
+        names = self._shown(_group(lane), content.words)
+        return Drawn(lane, content.rows, content.levels, content.kinds, names)
+
+    def _shown(self, group: str, words: str) -> ShownNames:
+        key = (group if self._own_words(words) else "", words)
+        if key not in self._names:
+            self._names[key] = ShownNames(self._words(group, words) if words else (), self._shorten(words))
+        return self._names[key]
+
+
+def _group(lane: str) -> str:
+    """The bundle of a lane."""
+    return lane.partition("/")[0]
+
+
+def _moved(window: Window, shift: int) -> Window:
+    return Window(window.start_ns + shift, window.end_ns + shift)
+
+
+def _moved_mark(mark: Mark, shift: int) -> Mark:
+    return replace(mark, start_ns=mark.start_ns + shift, end_ns=mark.end_ns + shift) if shift else mark
+
+
+def _add_cells(time: Int64, found: Int64, first: int) -> None:
+    """Add the times of cells to bins of the same length, the first cell to bin ``first``."""
+    low, high = max(first, 0), min(first + len(found), len(time))
+    time[low:high] += found[low - first : high - first]
+
+
+def _gap_after(rows: LaneRows, time: int) -> Window | None:
+    """The first time without a slice that starts after a time, between two slices."""
+    low = max(int(np.searchsorted(rows.reached, time, side="right")), 0)
+    while low < len(rows) - 1:
+        high = min(low + _SCANNED, len(rows) - 1)
+        ends, starts = rows.reached[low:high], rows.start_ns[low + 1 : high + 1]
+        place = np.flatnonzero((starts > ends) & (ends > time))
+        if len(place):
+            return Window(int(ends[place[0]]), int(starts[place[0]]))
+        low = high
+    return None
+
+
+def _gap_before(rows: LaneRows, time: int) -> Window | None:
+    """The last time without a slice that ends before a time, between two slices."""
+    high = int(np.searchsorted(rows.start_ns, time, side="left")) - 1
+    while high > 0:
+        low = max(high - _SCANNED, 0)
+        ends, starts = rows.reached[low:high], rows.start_ns[low + 1 : high + 1]
+        place = np.flatnonzero(starts > ends)
+        if len(place):
+            return Window(int(ends[place[-1]]), int(starts[place[-1]]))
+        high = low
+    return None

@@ -1,0 +1,253 @@
+"""The lanes of a profile of Nsight Systems: of each GPU, and of each process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from traceviz_dag.analyze.intervals import Intervals, subtract, union
+from traceviz_dag.analyze.kernel_intervals import KINDS, KernelIntervals
+from traceviz_dag.analyze.nsys.activity import Activity, activities, processes_of
+from traceviz_dag.analyze.nsys.iterations import iterations_of
+from traceviz_dag.analyze.nsys.launches import queue_depth
+from traceviz_dag.arrays import NONE, Int64, lookup
+from traceviz_dag.classify.rules import Rules
+from traceviz_dag.printable import printable
+from traceviz_dag.read.events import MISSING
+from traceviz_dag.read.nsys.profile import MARK, PROCESS_BITS, NsysProfile
+from traceviz_dag.show.page.activity import NOTHING
+from traceviz_dag.show.report import bins
+from traceviz_dag.show.screens.bundles import PARTS, Bundle, everything, part_rows
+from traceviz_dag.show.screens.counters import Changes
+from traceviz_dag.show.screens.model import Lane, LaneKind, Mark, MarkKind
+from traceviz_dag.show.screens.rows import LaneRows
+from traceviz_dag.vocabulary import Category
+
+GAP_KINDS = ("starved", "not_started", "unexplained")
+"""Why a GPU does nothing: the operation that ends the gap was launched in the gap; before it; or nothing tells when."""
+
+RANGE_KINDS = ("range", "operator", "mark")
+CALL_KINDS = ("call", "launch", "synchronization", "memory")
+MOST_LEVELS = 24
+"""Ranges that are nested deeper share one lane."""
+
+OPERATION_NAMES, RANGE_NAMES, CALL_NAMES, SYSTEM_CALL_NAMES = "operations", "ranges", "calls", "system_calls"
+
+
+def gpu_key(device: int) -> str:
+    """Key of the lane of a GPU."""
+    return f"gpu:{device}"
+
+
+def process_key(process: int) -> str:
+    """Key of the lane of a process."""
+    return f"process:{process}"
+
+
+def root_bundle(profile: NsysProfile) -> Bundle:
+    """The lanes of GPUs and processes alone, without their slices; a process that drives one GPU lies below it."""
+    names = {gpu.device: gpu.name for gpu in profile.facts.gpus}
+    devices = profile.keys("operations")
+    gpus_of: dict[int, set[int]] = {}
+    for device in devices:
+        for number in _distinct(profile.rows("operations", "process", of=[device]).integers("process")):
+            gpus_of.setdefault(number, set()).add(device)
+    tables = ("ranges", "calls", "system_calls")
+    processes = sorted({key for table in tables for key in profile.keys(table)})
+    bundle = Bundle()
+    for device in devices:
+        name = names.get(device)
+        label = f"GPU {device}" + (f" {printable(name)}" if name else "")
+        bundle.lanes.append(Lane(gpu_key(device), label, None, LaneKind.GPU, holds_lanes=True))
+    for process in processes:
+        own = gpus_of.get(process, set())
+        parent = gpu_key(next(iter(own))) if len(own) == 1 else None
+        label = f"process {process & ((1 << PROCESS_BITS) - 1)}"
+        bundle.lanes.append(Lane(process_key(process), label, parent, LaneKind.PROCESS, holds_lanes=True))
+    return bundle
+
+
+def gpu_bundle(profile: NsysProfile, rules: Rules, device: int) -> Bundle:
+    """The lanes of one GPU: parts of its time, streams, gaps, how much is queued and allocated; its iterations."""
+    activity = activities(profile, rules, [device])[0]
+    bundle, key = Bundle(), gpu_key(device)
+    parts = parts_of(activity.intervals)
+    bundle.add(Lane(key, f"GPU {device}", None, LaneKind.GPU, holds_lanes=True), part_rows(parts), PARTS)
+    for stream in _distinct(activity.stream):
+        rows = np.flatnonzero(activity.stream == stream)
+        label = "stream unknown" if stream == MISSING else f"stream {stream}"
+        found = LaneRows.of(
+            activity.starts[rows],
+            activity.ends[rows],
+            activity.intervals.kind[rows],
+            activity.name[rows],
+            activity.row[rows],
+        )
+        lane = Lane(f"{key}/stream:{stream}", label, key, LaneKind.STREAM, len(rows))
+        bundle.add(lane, found, KINDS, OPERATION_NAMES)
+    launched, returned = _launches(profile, activity)
+    gaps = _gaps(activity, everything(parts), launched)
+    bundle.add(Lane(f"{key}/gaps", "gaps", key, LaneKind.GAPS, len(gaps)), gaps, GAP_KINDS)
+    known = launched != MISSING
+    if known.any():
+        changes = Changes.of(*queue_depth(returned[known], activity.starts[known]))
+        lane = Lane(f"{key}/queue", "launched, waiting", key, LaneKind.COUNTER, len(changes), unit="operations")
+        bundle.add_counter(lane, changes)
+    memory = _memory(profile, device)
+    if len(memory):
+        lane = Lane(f"{key}/memory", "memory allocated", key, LaneKind.COUNTER, len(memory), unit="bytes")
+        bundle.add_counter(lane, memory)
+    bundle.marks = _iterations(profile, activity, rules, key)
+    return bundle
+
+
+def process_bundle(profile: NsysProfile, process: int) -> Bundle:
+    """The lanes of one process: per thread its NVTX ranges by level, its calls of CUDA, and of the operating system."""
+    bundle, key = Bundle(), process_key(process)
+    bundle.lanes.append(Lane(key, f"process {process & ((1 << PROCESS_BITS) - 1)}", None, LaneKind.PROCESS))
+    by_thread: dict[int, list[tuple[Lane, LaneRows, tuple[str, ...], str]]] = {}
+    for thread, lane, rows in _range_lanes(profile, process, key):
+        by_thread.setdefault(thread, []).append((lane, rows, RANGE_KINDS, RANGE_NAMES))
+    for table, kind, label in (
+        (CALL_NAMES, LaneKind.CALLS, "CUDA calls"),
+        (SYSTEM_CALL_NAMES, LaneKind.SYSTEM_CALLS, "system calls"),
+    ):
+        for thread, rows in _calls(profile, table, process):
+            above = _thread_key(key, thread)
+            lane = Lane(f"{above}/{kind.value}", label, above, kind, len(rows))
+            by_thread.setdefault(thread, []).append((lane, rows, CALL_KINDS, table))
+    names = _thread_names(profile)
+    for thread, lanes in sorted(by_thread.items()):
+        number = thread & ((1 << PROCESS_BITS) - 1)
+        name = names.get(thread)
+        label = f"thread {number}" + (f" {printable(name)}" if name else "")
+        bundle.lanes.append(Lane(_thread_key(key, thread), label, key, LaneKind.THREAD, holds_lanes=True))
+        for lane, rows, kinds, words in lanes:
+            bundle.add(lane, rows, kinds, words)
+    return bundle
+
+
+def parts_of(intervals: KernelIntervals) -> Mapping[str, Intervals]:
+    """What a GPU did, parted; without phases all computation is one part."""
+    unions = [
+        union(intervals.time.starts[mask], intervals.time.ends[mask])
+        for mask in (intervals.computes(), intervals.communicates(), intervals.moves_memory())
+    ]
+    computation = {Category.OTHER_COMPUTATION.value: unions[0]}
+    return bins.parts_of(computation, unions[1], unions[2], NOTHING, NOTHING)
+
+
+def _launches(profile: NsysProfile, activity: Activity) -> tuple[Int64, Int64]:
+    """Start and end of the call that launched each operation; MISSING where none is recorded."""
+    calls = profile.rows("calls", "start_ns", "duration_ns", of=processes_of([activity]))
+    call = calls.place(activity.launch)
+    start = lookup(calls.integers("start_ns"), call, MISSING)
+    return start, np.where(call == NONE, MISSING, start + lookup(calls.integers("duration_ns"), call, 0))
+
+
+def _gaps(activity: Activity, busy: Intervals, launched: Int64) -> LaneRows:
+    """Times from the first to the last operation in which none ran; ``source`` is the row of the one that ends it."""
+    if not len(busy.starts):
+        return LaneRows.of(*NOTHING)
+    whole = Intervals(busy.starts[:1], busy.ends[-1:])
+    idle = subtract(whole, busy)
+    # Of the operations that start where a gap ends, the first one in the table.
+    ends = np.searchsorted(activity.starts, idle.ends, side="left")
+    call = launched[ends]
+    kind = np.where(call == MISSING, 2, np.where(call >= idle.starts, 0, 1))
+    return LaneRows.of(idle.starts, idle.ends, kind, source=activity.row[ends])
+
+
+def _memory(profile: NsysProfile, device: int) -> Changes:
+    """What the driver holds on a GPU since the capture began."""
+    rows = profile.rows("memory", "time_ns", "device", "bytes", "released")
+    mine = rows["device"] == device
+    step = np.where(rows["released"][mine] != 0, -rows.integers("bytes")[mine], rows.integers("bytes")[mine])
+    return Changes.of_steps(rows.integers("time_ns")[mine], step)
+
+
+def _iterations(profile: NsysProfile, activity: Activity, rules: Rules, lane: str) -> list[Mark]:
+    found = iterations_of(profile, activity, rules)
+    return [
+        Mark(MarkKind.ITERATION, start, end, f"iteration {number}", lane, number=number, evidence=found.source)
+        for number, start, end in zip(
+            found.number.tolist(), found.start_ns.tolist(), found.end_ns.tolist(), strict=True
+        )
+    ]
+
+
+def _range_lanes(profile: NsysProfile, process: int, key: str) -> list[tuple[int, Lane, LaneRows]]:
+    rows = profile.rows("ranges", "name", "kind", "start_ns", "end_ns", "thread", "operator", "path", of=[process])
+    if not len(rows):
+        return []
+    depths = profile.rows("paths", "depth").integers("depth")
+    path, thread, is_mark = rows.integers("path"), rows.integers("thread"), rows["kind"] == MARK
+    level = np.minimum(lookup(depths, path, NONE), MOST_LEVELS)
+    kind = np.where(is_mark, 2, rows["operator"].astype(np.int8))
+    source, starts, ends = rows.runs.rows(), rows.integers("start_ns"), rows.integers("end_ns")
+    found = []
+    for one in _distinct(thread):
+        above = _thread_key(key, one)
+        mine = np.flatnonzero(thread == one)
+        for depth in _distinct(level[mine]):
+            for marks in (False, True):
+                chosen = mine[(level[mine] == depth) & (is_mark[mine] == marks)]
+                if not len(chosen):
+                    continue
+                name, label = _range_lane(depth, marks)
+                made = LaneRows.of(starts[chosen], ends[chosen], kind[chosen], rows["name"][chosen], source[chosen])
+                lane = Lane(f"{above}/{name}", label, above, LaneKind.RANGES, len(chosen), level=max(depth, 0))
+                found.append((one, lane, made))
+    return found
+
+
+def _range_lane(depth: int, marks: bool) -> tuple[str, str]:
+    if marks:
+        return "marks", "NVTX marks"
+    if depth == NONE:
+        return "ranges:across", "NVTX across threads"
+    if depth == MOST_LEVELS:
+        return f"ranges:{depth}", f"NVTX {depth} and deeper"
+    return f"ranges:{depth}", f"NVTX {depth}" if depth else "NVTX"
+
+
+def _calls(profile: NsysProfile, table: str, process: int) -> list[tuple[int, LaneRows]]:
+    rows = profile.rows(table, "name", "start_ns", "duration_ns", "thread", of=[process])
+    if not len(rows):
+        return []
+    kinds = np.array([_call_kind(name) for name in profile.names(table, "name")], np.int8)
+    thread, start, source = rows.integers("thread"), rows.integers("start_ns"), rows.runs.rows()
+    end = start + rows.integers("duration_ns")
+    found = []
+    for one in _distinct(thread):
+        mine = np.flatnonzero(thread == one)
+        name = rows["name"][mine]
+        found.append((one, LaneRows.of(start[mine], end[mine], kinds[name], name, source[mine])))
+    return found
+
+
+def _call_kind(name: str) -> int:
+    if "Launch" in name:
+        return CALL_KINDS.index("launch")
+    if "Synchronize" in name or "Wait" in name:
+        return CALL_KINDS.index("synchronization")
+    return CALL_KINDS.index("memory" if "Mem" in name or "Alloc" in name or "Free" in name else "call")
+
+
+def _thread_key(process: str, thread: int) -> str:
+    return f"{process}/thread:{thread}"
+
+
+def _thread_names(profile: NsysProfile) -> dict[int, str | None]:
+    rows = profile.rows("threads", "thread", "name")
+    words = profile.store.words("threads", "name")
+    return {
+        thread: words[code] if code < len(words) else None
+        for thread, code in zip(rows.integers("thread").tolist(), rows["name"].tolist(), strict=True)
+    }
+
+
+def _distinct(values: npt.NDArray[np.integer]) -> Sequence[int]:
+    return np.unique(values).tolist()

@@ -1,0 +1,92 @@
+"""The rows of one lane: slices by start, and which part of each is not covered by those before it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from traceviz_dag.arrays import Int64
+
+NO_NAME = -1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LaneRows:
+    """Slices of a lane, by start.
+
+    Attributes:
+        start_ns, end_ns: the end is not before the start.
+        kind: place among the kinds of the lane.
+        name: place among the names of the lane, ``NO_NAME`` for none.
+        source: the row of the table, or the id, that it was made of.
+        reached: end of the time that this slice and those before it cover: the largest end so far.
+    """
+
+    start_ns: Int64
+    end_ns: Int64
+    kind: npt.NDArray[np.int8]
+    name: npt.NDArray[np.int32]
+    source: Int64
+    reached: Int64
+
+    @classmethod
+    def of(
+        cls,
+        start_ns: Int64,
+        end_ns: Int64,
+        kind: npt.ArrayLike = 0,
+        name: npt.ArrayLike = NO_NAME,
+        source: Int64 | None = None,
+    ) -> LaneRows:
+        """Rows that are sorted here, where they are not by start."""
+        start = np.asarray(start_ns, np.int64)
+        end = np.maximum(np.asarray(end_ns, np.int64), start)
+        count = len(start)
+        kinds = np.broadcast_to(np.asarray(kind, np.int8), count)
+        names = np.broadcast_to(np.asarray(name, np.int32), count)
+        sources = np.arange(count, dtype=np.int64) if source is None else np.asarray(source, np.int64)
+        if (start[1:] < start[:-1]).any():
+            order = np.argsort(start, kind="stable")
+            start, end, kinds, names, sources = start[order], end[order], kinds[order], names[order], sources[order]
+        return cls(start, end, kinds, names, sources, np.maximum.accumulate(end))
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    def take(self, rows: slice | Int64) -> LaneRows:
+        """Some of the rows; ``reached`` stays that of all."""
+        return LaneRows(
+            self.start_ns[rows],
+            self.end_ns[rows],
+            self.kind[rows],
+            self.name[rows],
+            self.source[rows],
+            self.reached[rows],
+        )
+
+    def reaching(self, start_ns: int, end_ns: int) -> tuple[int, int]:
+        """First and last (excluded) of the rows among which are all that touch a window."""
+        high = int(np.searchsorted(self.start_ns, end_ns, side="left"))
+        low = int(np.searchsorted(self.reached, start_ns, side="right"))
+        # A slice without length at the very start covers nothing, and yet is there.
+        return min(low, int(np.searchsorted(self.start_ns, start_ns, side="left"))), high
+
+    def own(self, low: int = 0, high: int | None = None) -> tuple[Int64, Int64]:
+        """Start and end of the part of each of some rows that no row before covers: disjoint, together the union."""
+        last = len(self) if high is None else high
+        start, end = self.start_ns[low:last], self.end_ns[low:last]
+        before = np.empty(len(start), np.int64)
+        if len(before):
+            before[0] = self.reached[low - 1] if low else start[0]
+            before[1:] = self.reached[low : last - 1]
+        begin = np.maximum(start, before)
+        return begin, np.maximum(end, begin)
+
+    def own_of(self, rows: Int64) -> tuple[Int64, Int64]:
+        """``own`` of rows that need not follow one another."""
+        start = self.start_ns[rows]
+        before = np.where(rows > 0, self.reached[np.maximum(rows - 1, 0)], start)
+        begin = np.maximum(start, before)
+        return begin, np.maximum(self.end_ns[rows], begin)
