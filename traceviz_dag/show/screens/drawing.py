@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from traceviz_dag.analyze.intervals import measure_within, union
 from traceviz_dag.arrays import Bool, Int64
@@ -128,35 +129,18 @@ def _boxes(lane: Drawn, level: Level, pixels: int, only: Filter) -> Slices:
         level = level.take(_of_kinds(lane, level.kind, only))
     if only.least_ns:
         level = level.take(rows.end_ns[level.longest] - rows.start_ns[level.longest] >= only.least_ns)
-    first = np.flatnonzero(np.diff(level.cell, prepend=level.cell[:1] - 1))
-    if len(first):
-        touching = np.add.reduceat((level.count + level.reaching).astype(np.int64), first)
-        busy = np.add.reduceat(level.busy_ns, first)
-        kind = level.kind[_most_busy(level.busy_ns, first)]
-        row = np.asarray(level.longest, np.int64)[longest_of_groups(rows, level.longest, first)]
-        start = level.cell[first] << level.exponent
-        end = start + (1 << level.exponent)
-        # A slice that is alone in its cell is drawn as itself; one that is alone in two cells, once.
-        alone = touching == 1
-        start, end = np.where(alone, rows.start_ns[row], start), np.where(alone, rows.end_ns[row], end)
-        busy = np.where(alone, end - start, busy)
-        again = np.zeros(len(row), dtype=bool)
-        again[1:] = alone[1:] & alone[:-1] & (row[1:] == row[:-1])
-        cells = (start[~again], end[~again], touching[~again], busy[~again], kind[~again], row[~again])
-    else:
-        none = np.empty(0, np.int64)
-        cells = (none, none, none, none, none.astype(np.int8), none)
-    own_length = rows.end_ns[long] - rows.start_ns[long]
-    slices = (rows.start_ns[long], rows.end_ns[long], np.ones(len(long), np.int64), own_length, rows.kind[long], long)
-    start, end, count, busy, kind, row = (np.concatenate(pair) for pair in zip(cells, slices, strict=True))
+    found = _cells(rows, level)
+    singles = rows.take(long)
+    start, end = np.concatenate([found.start, singles.start_ns]), np.concatenate([found.end, singles.end_ns])
+    row = np.concatenate([found.row, long])
     order = np.lexsort((start - end, start))
     return Slices(
         lane.key,
         start[order],
         end[order],
-        count[order],
-        busy[order],
-        kind[order].astype(np.int8, copy=False),
+        np.concatenate([found.touching, np.ones(len(long), np.int64)])[order],
+        np.concatenate([found.busy, singles.end_ns - singles.start_ns])[order],
+        np.concatenate([found.kind, singles.kind])[order],
         rows.name[row[order]],
         row[order],
         1 << level.exponent,
@@ -164,6 +148,38 @@ def _boxes(lane: Drawn, level: Level, pixels: int, only: Filter) -> Slices:
         lane.names,
         left_out,
     )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Cells:
+    """Cells as boxes: all kinds of one together."""
+
+    start: Int64
+    end: Int64
+    touching: Int64
+    busy: Int64
+    kind: npt.NDArray[np.int8]
+    row: Int64
+
+
+def _cells(rows: LaneRows, level: Level) -> _Cells:
+    first = np.flatnonzero(np.diff(level.cell, prepend=level.cell[:1] - 1))
+    none = np.empty(0, np.int64)
+    if not len(first):
+        return _Cells(none, none, none, none, none.astype(np.int8), none)
+    touching = np.add.reduceat((level.count + level.reaching).astype(np.int64), first)
+    row = level.longest[longest_of_groups(rows, level.longest, first)].astype(np.int64)
+    start = level.cell[first] << level.exponent
+    # A slice that is alone in its cell is drawn as itself; one that is alone in two cells, once.
+    alone = touching == 1
+    again = np.zeros(len(row), dtype=bool)
+    again[1:] = alone[1:] & alone[:-1] & (row[1:] == row[:-1])
+    start = np.where(alone, rows.start_ns[row], start)
+    end = np.where(alone, rows.end_ns[row], (level.cell[first] + 1) << level.exponent)
+    busy = np.where(alone, end - start, np.add.reduceat(level.busy_ns, first))
+    kind = level.kind[_most_busy(level.busy_ns, first)]
+    kept = ~again
+    return _Cells(start[kept], end[kept], touching[kept], busy[kept], kind[kept], row[kept])
 
 
 def _most_busy(busy_ns: Int64, first: Int64) -> Int64:
