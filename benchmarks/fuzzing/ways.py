@@ -360,7 +360,8 @@ def memory(path: Path, chance: random.Random) -> str:
         check_output(flame_graph_page("name", one))
         for note in notes(one):
             check_line(note)
-    return PARTIAL if snapshot.unusable or any(one.replay.contradictions for one in devices) else WHOLE
+    lost = snapshot.unusable or snapshot.unusable_values
+    return PARTIAL if lost or any(one.replay.contradictions for one in devices) else WHOLE
 
 
 def _memory_command(path: Path, chance: random.Random) -> None:

@@ -20,6 +20,7 @@ from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.write import Written
 from traceviz_dag.pipeline.formats.registry import trace_format
 from traceviz_dag.pipeline.formats.trace_format import RankTrace
+from traceviz_dag.printable import counted
 from traceviz_dag.read.memory.reader import read_snapshot
 from traceviz_dag.system.processes import WorkerDiedError, spread
 from traceviz_dag.tables import MEMORY_TABLES, TABLES
@@ -122,8 +123,13 @@ def store_memory(
 
 def losses(devices: Sequence[Examined]) -> list[str]:
     """What could not be used of a snapshot, and what contradicts itself, a phrase each."""
-    rows = [f"{count:,} rows of {part} could not be used" for part, count in devices[0].snapshot.unusable.items()]
-    return rows + [f"{count:,} {what}" for one in devices for what, count in one.replay.contradictions.items()]
+    snapshot = devices[0].snapshot
+    rows = [f"{counted(count, 'row', 'rows')} of {part} could not be used" for part, count in snapshot.unusable.items()]
+    values = [
+        f"{counted(count, 'value', 'values')} of {name} could not be used"
+        for name, count in snapshot.unusable_values.items()
+    ]
+    return rows + values + [words for one in devices for words in one.replay.contradictions_in_words]
 
 
 def _store(lake: Lake, run: str, iteration: int, source: MemorySource) -> SnapshotOutcome:

@@ -247,21 +247,38 @@ def test_what_is_unknown_is_counted_and_what_is_broken_makes_the_answer_partial(
 @pytest.mark.parametrize(
     ("part", "change", "told"),
     [
-        ("segment", {"device": "0"}, "1 rows of segments could not be used"),
-        ("block", {"requested_size": -5}, "1 rows of requested sizes could not be used"),
-        ("block", {"requested_size": 1 << 40}, "1 rows of requested sizes could not be used"),
-        ("block", {"size": 1 << 40}, "1 segments smaller than their blocks together"),
-        ("segment", {"total_size": 1 << 40}, "segments that reach into the next one"),
+        ("segment", {"device": "0"}, "1 row of segments could not be used"),
+        ("block", {"requested_size": -5}, "1 value of requested_size in blocks could not be used"),
+        ("block", {"requested_size": 1 << 40}, "1 value of requested_size in blocks could not be used"),
+        ("block", {"size": 1 << 40}, "1 segment smaller than its blocks together"),
+        ("segment", {"total_size": 1 << 40}, "1 segment that reaches into the next one"),
+        (
+            "segment",
+            {"stream": "0", "is_expandable": 1},
+            "1 value of stream in segments could",
+        ),
+        ("event", {"stream": -1.5}, "1 value of stream in device_traces could not be used"),
+        ("event", {"time_us": "now"}, "1 value of time_us in device_traces could not be used"),
+        ("event", {"frames": "main"}, "1 value of frames in device_traces could not be used"),
+        (
+            "file",
+            {"allocator_settings": {"trace_alloc_overflowed": "no"}},
+            "1 value of 'trace_alloc_overflowed' in ",
+        ),
+        ("file", {"allocator_settings": [1]}, "1 value of allocator_settings could not be used"),
     ],
 )
 def test_an_end_that_cannot_be_is_partial(part, change, told, snapshots, tmp_path):
     plain = loaded(snapshots["sound"])
     segment = min(plain["segments"], key=lambda one: one["address"])
     block = next(one for one in segment["blocks"] if one["state"] != "inactive")
-    {"segment": segment, "block": block}[part].update(change)
+    parts = {"segment": segment, "block": block, "event": plain["device_traces"][0][-1], "file": plain}
+    parts[part].update(change)
     path = tmp_path / "s.pickle"
     path.write_bytes(pickle.dumps(plain))
     assert told in _run("summary", path, fails=IncompleteError)
+    notes = json.loads(_run("summary", path, "--json", fails=IncompleteError))["notes"]
+    assert any(told in note for note in notes)
 
 
 def test_blocks_of_the_recording_without_frames_are_not_said_to_be_older(snapshots, tmp_path):

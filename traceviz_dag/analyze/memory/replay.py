@@ -12,9 +12,31 @@ from functools import cached_property
 import numpy as np
 
 from traceviz_dag.arrays import Bool, Int64
+from traceviz_dag.printable import counted
 from traceviz_dag.read.memory.snapshot import INACTIVE, UNKNOWN, Action, Snapshot
 
 _GROWS = {Action.SEGMENT_ALLOC: 1, Action.SEGMENT_MAP: 1, Action.SEGMENT_FREE: -1, Action.SEGMENT_UNMAP: -1}
+
+_BEYOND = "bytes of segments were allocated beyond those that there are"
+_TOO_FULL = "segments smaller than their blocks together"
+_OVERLAPPING = "segments that reach into the next one"
+_TWICE = "live blocks at the address of another"
+_LOST = "allocations that were neither freed nor are live at the end"
+_RESIZED = "blocks freed with another size than they were allocated with"
+_STILL_LIVE = "frees of a block that is live after them"
+_OF_NOTHING = "frees that were requested of no live block"
+
+CONTRADICTIONS = {
+    _BEYOND: "byte of segments was allocated beyond those that there are",
+    _TOO_FULL: "segment smaller than its blocks together",
+    _OVERLAPPING: "segment that reaches into the next one",
+    _TWICE: "live block at the address of another",
+    _LOST: "allocation that was neither freed nor is live at the end",
+    _RESIZED: "block freed with another size than it was allocated with",
+    _STILL_LIVE: "free of a block that is live after it",
+    _OF_NOTHING: "free that was requested of no live block",
+}
+"""What can contradict itself in a snapshot, of several → of one."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +81,7 @@ class Replay:
             each.
         reserved: bytes of segments, alike.
         segments: places of its segments in the snapshot.
-        contradictions: what does not fit together → how often.
+        contradictions: what does not fit together, one of ``CONTRADICTIONS`` → how often.
     """
 
     snapshot: Snapshot
@@ -92,6 +114,11 @@ class Replay:
         """Places of the blocks in the snapshot that are not inactive."""
         of_device = np.isin(self.snapshot.blocks["segment"], self.segments)
         return np.flatnonzero(of_device & (self.snapshot.blocks["state"] != INACTIVE))
+
+    @property
+    def contradictions_in_words(self) -> list[str]:
+        """Each contradiction with its number."""
+        return [counted(count, CONTRADICTIONS[what], what) for what, count in self.contradictions.items()]
 
     def time_ns(self, event: int) -> int | None:
         """The time of an event, nanoseconds of the epoch; None where it is not recorded."""
@@ -133,7 +160,7 @@ def replayed(snapshot: Snapshot, device: int) -> Replay:
     grown[0] = reserved - int(grown.sum())
     over_time = np.cumsum(grown)
     if over_time.size and over_time.min() < 0:
-        contradictions["more segments were allocated than there are"] += 1
+        contradictions[_BEYOND] += -int(over_time.min())
     return Replay(
         snapshot=snapshot,
         device=device,
@@ -159,12 +186,12 @@ def _check_places(snapshot: Snapshot, segments: Int64, contradictions: Counter[s
     np.add.at(taken, blocks["segment"], blocks["bytes"])
     too_full = int((taken > of_segments["bytes"])[segments].sum())
     if too_full:
-        contradictions["segments smaller than their blocks together"] += too_full
+        contradictions[_TOO_FULL] += too_full
     address, size = of_segments["address"][segments], of_segments["bytes"][segments]
     order = np.argsort(address, kind="stable")
     overlapping = int((np.diff(address[order]) < size[order][:-1]).sum())
     if overlapping:
-        contradictions["segments that reach into the next one"] += overlapping
+        contradictions[_OVERLAPPING] += overlapping
 
 
 def _lifetimes(
@@ -182,7 +209,7 @@ def _lifetimes(
         row = [address, size if asked == UNKNOWN else asked, size, stream, int(blocks["stack"][place])]
         row += [UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN]
         if address in live:
-            contradictions["two live blocks at one address"] += 1
+            contradictions[_TWICE] += 1
             continue
         rows.append(row)
         live[address] = row
@@ -193,17 +220,17 @@ def _lifetimes(
         if action == Action.ALLOC:
             row_or_none = live.pop(address, None)
             if row_or_none is None:
-                contradictions["allocations that were neither freed nor are live at the end"] += 1
+                contradictions[_LOST] += 1
                 continue
             if row_or_none[1] != size:
-                contradictions["blocks freed with another size than they were allocated with"] += 1
+                contradictions[_RESIZED] += 1
             row_or_none[1] = size
             row_or_none[6] = place
             if stack != UNKNOWN:
                 row_or_none[4] = stack
         elif action == Action.FREE_COMPLETED:
             if address in live:
-                contradictions["frees of a block that is live after them"] += 1
+                contradictions[_STILL_LIVE] += 1
                 continue
             row = [address, size, UNKNOWN, stream, UNKNOWN, stack, UNKNOWN, UNKNOWN, place]
             rows.append(row)
@@ -211,7 +238,7 @@ def _lifetimes(
         elif action == Action.FREE_REQUESTED:
             row_or_none = live.get(address)
             if row_or_none is None:
-                contradictions["frees that were requested of no live block"] += 1
+                contradictions[_OF_NOTHING] += 1
                 continue
             row_or_none[7] = place
             if stack != UNKNOWN:

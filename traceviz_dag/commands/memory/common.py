@@ -12,6 +12,7 @@ from traceviz_dag.analyze.memory.examination import Examined, examined
 from traceviz_dag.commands.common.output import ABSENT, print_json
 from traceviz_dag.errors import BadInputError, IncompleteError
 from traceviz_dag.pipeline.memory import losses
+from traceviz_dag.printable import counted
 from traceviz_dag.read.memory.reader import read_snapshot
 
 SnapshotArgument = Annotated[
@@ -50,7 +51,8 @@ def notes(one: Examined) -> list[str]:
     unknown = one.snapshot.unknown
     if unknown:
         names = ", ".join(list(unknown)[:3])
-        found.append(f"not understood and left out: {sum(unknown.values()):,} keys or actions ({names})")
+        told = counted(sum(unknown.values()), "key or action", "keys or actions")
+        found.append(f"not understood and left out: {told} ({names})")
     return found + losses([one])
 
 
@@ -99,6 +101,10 @@ def since_first(one: Examined, event: int) -> str:
     return ABSENT if first is None or time is None else f"{(time - first) / 1e6:,.3f}"
 
 
+def _the_first_of(events: int) -> str:
+    return "the only event" if events == 1 else f"the first of {events:,} events"
+
+
 def _of_recording(one: Examined) -> str:
     if not len(one.replay.action):
         known = "known in part" if losses([one]) else "whole"
@@ -107,7 +113,7 @@ def _of_recording(one: Examined) -> str:
         )
     overflowed, most = one.snapshot.ring
     early = int(one.replay.requested[0])
-    begin = f"{mebibytes(early)} MiB were requested before the first of {len(one.replay.action):,} events"
+    begin = f"{mebibytes(early)} MiB were requested before {_the_first_of(len(one.replay.action))}"
     kept = f" of which the recording keeps {most:,}" if most is not None else ""
     if overflowed is None:
         full = ", and its events may be all that it keeps" if most == len(one.replay.action) else ""

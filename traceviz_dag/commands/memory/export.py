@@ -17,6 +17,7 @@ from traceviz_dag.commands.common.options import JsonOption
 from traceviz_dag.commands.common.output import print_json
 from traceviz_dag.commands.memory.common import DeviceOption, SnapshotArgument, end_partial, notes, opened
 from traceviz_dag.errors import NoEvidenceError, UsageError
+from traceviz_dag.printable import counted
 from traceviz_dag.system.paths import real_path
 from traceviz_dag.vocabulary import FIGURE_FORMATS
 
@@ -65,7 +66,9 @@ def export(
         print_json({"file": str(file), "devices": of, "written": written, "notes": notes(devices[0])})
     else:
         rows = sum(one["rows"] or 0 for one in written)
-        typer.echo(f"wrote {output}" if suffix else f"wrote {len(written)} tables, {rows:,} rows, to {output}")
+        typer.echo(
+            f"wrote {output}" if suffix else f"wrote {len(written)} tables, {counted(rows, 'row', 'rows')}, to {output}"
+        )
     end_partial(devices)
 
 
@@ -111,7 +114,7 @@ class _Tables:
 def _warnings(one: Examined) -> list[str]:
     overflowed, _ = one.snapshot.ring
     found = ["older events were overwritten: an earlier peak is unknown"] if overflowed else []
-    return [*found, *(f"{count:,} {what}" for what, count in one.replay.contradictions.items())]
+    return [*found, *one.replay.contradictions_in_words]
 
 
 def _write_tables(devices: list[Examined], output: Path) -> list[dict[str, Any]]:

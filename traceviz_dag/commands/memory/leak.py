@@ -20,6 +20,7 @@ from traceviz_dag.commands.memory.common import (
     print_notes,
 )
 from traceviz_dag.errors import NoEvidenceError
+from traceviz_dag.printable import counted
 
 
 def leak(
@@ -36,7 +37,7 @@ def leak(
         ends = step_ends(one.replay, one.steps)
         found = leaks(one.replay, ends)
         if found is None:
-            known = f"{len(ends)} end{'' if len(ends) == 1 else 's'} of training steps"
+            known = counted(len(ends), "end of a training step", "ends of training steps")
             untold.append(f"GPU {one.device}: the recording has {known}; telling a leak takes {LEAST_STEPS + 1}")
         answers.append(
             {
@@ -64,7 +65,7 @@ def leak(
             else:
                 total = sum(row["bytes_per_step"] for row in rows)
                 typer.echo(
-                    f"GPU {one.device}: {len(rows)} call {_holding(rows)} more at each "
+                    f"GPU {one.device}: {counted(len(rows), 'call stack holds', 'call stacks hold')} more at each "
                     f"of {count} ends of steps, the first left out; together {mebibytes(total)} MiB more a step"
                 )
                 print_table(
@@ -79,7 +80,3 @@ def leak(
     if untold:
         raise NoEvidenceError("; ".join(untold))
     end_partial(devices)
-
-
-def _holding(rows: list[object]) -> str:
-    return "stack holds" if len(rows) == 1 else "stacks hold"

@@ -25,6 +25,7 @@ from traceviz_dag.commands.memory.common import (
     share,
 )
 from traceviz_dag.errors import UsageError
+from traceviz_dag.printable import counted
 
 
 class Moment(StrEnum):
@@ -77,7 +78,9 @@ def _event(one: Examined, at: Moment, event: int | None) -> int:
     last = len(one.replay.action) - 1
     if event is not None:
         if event > last:
-            raise UsageError(f"--event {event}: device {one.device} has {last + 1:,} events, from 0 on")
+            raise UsageError(
+                f"--event {event}: device {one.device} has {counted(last + 1, 'event', 'events')}, from 0 on"
+            )
         return event
     if last < 0:
         return last
@@ -128,4 +131,4 @@ def _print(one: Examined, answer: Mapping[str, object], limit: int) -> None:
         ],
     )
     if len(holders) > limit:
-        typer.echo(f"{len(holders) - limit:,} more rows; --limit shows more, --json all")
+        typer.echo(f"{counted(len(holders) - limit, 'more row', 'more rows')}; --limit shows more, --json all")

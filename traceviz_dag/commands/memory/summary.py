@@ -20,6 +20,7 @@ from traceviz_dag.commands.memory.common import (
     print_notes,
     share,
 )
+from traceviz_dag.printable import counted
 
 
 def summary(file: SnapshotArgument, device: DeviceOption = None, json: JsonOption = False) -> None:
@@ -71,18 +72,20 @@ def _failed(one: Examined) -> list[int]:
 
 def _print(one: Examined, answer: dict[str, Any]) -> None:
     peak = answer["peak_requested_bytes"]
+    blocks = counted(answer["live_blocks"], "live block", "live blocks")
+    segments = counted(answer["segments"], "segment", "segments")
     typer.echo(
-        f"GPU {one.device}: {mebibytes(answer['live_requested_bytes'])} MiB requested in {answer['live_blocks']:,} "
-        f"live blocks of {mebibytes(answer['live_bytes'])} MiB; {mebibytes(answer['reserved_bytes'])} MiB reserved in "
-        f"{answer['segments']:,} segments, of which {mebibytes(answer['inactive_bytes'])} MiB are free; the largest "
-        f"free block has {mebibytes(answer['largest_free_block_bytes'])} MiB"
+        f"GPU {one.device}: {mebibytes(answer['live_requested_bytes'])} MiB requested in {blocks} of "
+        f"{mebibytes(answer['live_bytes'])} MiB; {mebibytes(answer['reserved_bytes'])} MiB reserved in {segments}, of "
+        f"which {mebibytes(answer['inactive_bytes'])} MiB are free; the largest free block has "
+        f"{mebibytes(answer['largest_free_block_bytes'])} MiB"
     )
     if peak is not None:
         where = "before the first event" if one.replay.peak_event < 0 else f"after event {one.replay.peak_event:,}"
         typer.echo(f"most was requested {where}: {mebibytes(peak)} MiB")
     if answer["out_of_memory_events"]:
         failed = answer["out_of_memory_events"]
-        typer.echo(f"{failed:,} {'request' if failed == 1 else 'requests'} failed; traceviz memory oom says why")
+        typer.echo(f"{counted(failed, 'request', 'requests')} failed; traceviz memory oom says why")
     print_notes(one)
     moments = {"at the end": len(one.replay.action) - 1}
     if peak is not None:

@@ -21,6 +21,7 @@ from traceviz_dag.commands.memory.common import (
     since_first,
 )
 from traceviz_dag.errors import NoEvidenceError
+from traceviz_dag.printable import counted
 
 
 def timeline(
@@ -75,7 +76,7 @@ def _print(one: Examined, parts: list[Interval]) -> None:
     print_notes(one)
     names = list(dict.fromkeys(name for part in parts for name, size in part.categories.items() if size))
     print_table(
-        f"GPU {one.device}: the highest of {len(parts)} parts of the recording, MiB",
+        f"GPU {one.device}: the highest of {counted(len(parts), 'part', 'parts')} of the recording, MiB",
         ["from event", "from ms", "requested", "pending", "reserved", *names],
         [
             [

@@ -47,6 +47,9 @@ _KNOWN_OF_SEGMENTS = frozenset(
 )
 _KNOWN_OF_BLOCKS = frozenset({"address", "size", "requested_size", "state", "frames", "history", "user_metadata"})
 _KNOWN_OF_ANNOTATIONS = frozenset({"name", "stage", "device", "time_us"})
+_TYPES_OF_SETTINGS = {"trace_alloc_overflowed": bool, "trace_alloc_max_entries": int}
+"""Settings that answers rest on."""
+
 _KNOWN_AT_TOP = frozenset({"segments", "device_traces", "allocator_settings", "external_annotations"})
 
 COLUMNS = {
@@ -84,6 +87,7 @@ class Extraction:
         self.settings: dict[str, Any] = {}
         self.unknown: Counter[str] = Counter()
         self.unusable: Counter[str] = Counter()
+        self.unusable_values: Counter[str] = Counter()
         self.traces = 0
         self._rows_left = size // _LEAST_ROW_BYTES
         self._shapes: dict[tuple[Any, ...], tuple[str, ...]] = {}
@@ -103,6 +107,7 @@ class Extraction:
             "traces": self.traces,
             "unknown": dict(self.unknown.most_common(_MOST_NAMES)),
             "unusable": dict(self.unusable.most_common(_MOST_NAMES)),
+            "unusable_values": dict(self.unusable_values.most_common(_MOST_NAMES)),
         }
 
     def _take(self, value: Any) -> None:
@@ -120,18 +125,21 @@ class Extraction:
             self._trace(device, trace)
         for row in self._rows("external_annotations", value.get("external_annotations")):
             self._annotation(row)
-        settings = value.get("allocator_settings")
-        if type(settings) is dict and len(settings) <= _MOST_KEYS:
-            scalars = {
-                _writable(str(key))[:_MOST_TEXT]: one
-                for key, one in settings.items()
-                if type(one) in (bool, int, float, str)
-            }
-            self.settings = {
-                key: _writable(one)[:_MOST_TEXT] if isinstance(one, str) else one
-                for key, one in scalars.items()
-                if not isinstance(one, int) or abs(one) <= _LAST_ADDRESS
-            }
+        self._take_settings(value.get("allocator_settings"))
+
+    def _take_settings(self, settings: Any) -> None:
+        """Keep those that are one value; containers, of which PyTorch writes some, are of no use here."""
+        if settings is None:
+            return
+        if type(settings) is not dict or len(settings) > _MOST_KEYS:
+            self.unusable_values["allocator_settings"] += 1
+            return
+        for key, one in settings.items():
+            if type(key) is not str or not _is_setting(key, one):
+                self._lose(_shown(key), "allocator_settings")
+            elif type(one) in (bool, int, float, str):
+                name = _writable(key)[:_MOST_TEXT]
+                self.settings[name] = _writable(one)[:_MOST_TEXT] if isinstance(one, str) else one
 
     def _entries(self, name: str, value: Any) -> Iterable[Any]:
         """A list of no more entries than the file has room for."""
@@ -163,10 +171,13 @@ class Extraction:
         columns["device"].append(device)
         columns["address"].append(address)
         columns["bytes"].append(size)
-        columns["stream"].append(_number(segment.get("stream")))
-        columns["small"].append({"small": 1, "large": 0}.get(_text(segment.get("segment_type")), UNKNOWN))
-        columns["expandable"].append(1 if segment.get("is_expandable") is True else 0)
-        columns["stack"].append(self._stack(segment.get("frames")))
+        columns["stream"].append(self._number(segment, "stream", "segments"))
+        columns["small"].append(self._size_class(segment.get("segment_type")))
+        expandable = segment.get("is_expandable")
+        if expandable is not None and type(expandable) is not bool:
+            self._lose("is_expandable", "segments")
+        columns["expandable"].append(1 if expandable is True else 0)
+        columns["stack"].append(self._stack(segment.get("frames"), "segments"))
         following = address
         for block in self._rows("blocks", segment.get("blocks")):
             following = self._block(number, following, block)
@@ -185,7 +196,7 @@ class Extraction:
             requested = history[0].get("real_size") if requested is None else requested
             frames = history[0].get("frames") if frames is None else frames
         if state and requested is not None and not (_is_size(requested) and requested <= size):
-            self.unusable["requested sizes"] += 1
+            self._lose("requested_size", "blocks")
             requested = None
         columns = self.columns["blocks"]
         columns["segment"].append(segment)
@@ -193,7 +204,7 @@ class Extraction:
         columns["bytes"].append(size)
         columns["requested"].append((UNKNOWN if requested is None else requested) if state else 0)
         columns["state"].append(state)
-        columns["stack"].append(self._stack(frames))
+        columns["stack"].append(self._stack(frames, "blocks"))
         return address + size
 
     def _trace(self, device: int, trace: Any) -> None:
@@ -214,23 +225,55 @@ class Extraction:
                 self.unusable["device_traces"] += 1
                 continue
             if action == _OOM:
-                self.ooms.append((len(devices), _number(event.get("device_free"))))
+                self.ooms.append((len(devices), self._number(event, "device_free", "device_traces")))
             devices.append(device)
             actions.append(action)
             addresses.append(address)
             sizes.append(size)
-            streams.append(_number(event.get("stream")))
-            times.append(_time(event.get("time_us")))
-            stacks.append(self._stack(event.get("frames")))
+            streams.append(self._number(event, "stream", "device_traces"))
+            times.append(self._time(event.get("time_us")))
+            stacks.append(self._stack(event.get("frames"), "device_traces"))
         self.traces += bool(rows)
 
     def _annotation(self, row: dict[Any, Any]) -> None:
         self._count_unknown("external_annotations", row, _KNOWN_OF_ANNOTATIONS)
-        time, stage = _time(row.get("time_us")), _text(row.get("stage"))
-        if stage not in ("START", "END") or time == UNKNOWN:
+        time, stage = row.get("time_us"), _text(row.get("stage"))
+        if stage not in ("START", "END") or not _is_time(time):
             self.unusable["external_annotations"] += 1
             return
-        self.annotations.append((_writable(row.get("name"))[:_MOST_TEXT], stage, _number(row.get("device")), time))
+        if type(row.get("name")) is not str:
+            self._lose("name", "external_annotations")
+        device = UNKNOWN if row.get("device") == UNKNOWN else self._number(row, "device", "external_annotations")
+        self.annotations.append((_writable(row.get("name"))[:_MOST_TEXT], stage, device, time))
+
+    def _lose(self, name: str, where: str) -> None:
+        """Count a value that is not of its type, and so unknown, in a row that is of use without it."""
+        self.unusable_values[f"{name} in {where}"] += 1
+
+    def _number(self, row: dict[Any, Any], name: str, where: str) -> int:
+        value = row.get(name)
+        if _is_address(value):
+            return value
+        if value is not None:
+            self._lose(name, where)
+        return UNKNOWN
+
+    def _time(self, value: Any) -> int:
+        if _is_time(value):
+            return value
+        if value is not None:
+            self._lose("time_us", "device_traces")
+        return UNKNOWN
+
+    def _size_class(self, value: Any) -> int:
+        """Whether a segment is for small blocks; the word is known, or counted."""
+        if value in (None, "small", "large"):
+            return UNKNOWN if value is None else int(value == "small")
+        if type(value) is str:
+            self.unknown[f"segment_type {_shown(value)}"] += 1
+        else:
+            self._lose("segment_type", "segments")
+        return UNKNOWN
 
     def _count_unknown(self, where: str, row: dict[Any, Any], known: frozenset[str]) -> None:
         """Count the keys that nothing is known of; rows have few shapes, so each is looked at once."""
@@ -244,9 +287,11 @@ class Extraction:
         for name in unknown:
             self.unknown[name] += 1
 
-    def _stack(self, frames: Any) -> int:
+    def _stack(self, frames: Any, where: str) -> int:
         """The number of a stack, by content; UNKNOWN where it has no frames."""
         if type(frames) is not list or not frames:
+            if frames is not None and type(frames) is not list:
+                self._lose("frames", where)
             return UNKNOWN
         known = self._stack_of.get(id(frames))
         if known is not None:
@@ -264,6 +309,11 @@ class Extraction:
     def _frame(self, frame: Any) -> int:
         if type(frame) is dict:
             line = frame.get("line")
+            if line is not None and not (type(line) is int and 0 <= line < 1 << 31):
+                self._lose("line", "frames")
+            for name in ("name", "filename"):
+                if type(frame.get(name, "")) is not str:
+                    self._lose(name, "frames")
             content = (
                 _writable(frame.get("name"))[:_MOST_TEXT],
                 _writable(frame.get("filename"))[-_MOST_TEXT:],
@@ -288,12 +338,17 @@ def _is_size(value: Any) -> TypeGuard[int]:
     return type(value) is int and 0 <= value <= MOST_BYTES
 
 
-def _number(value: Any) -> int:
-    return value if type(value) is int and 0 <= value <= _LAST_ADDRESS else UNKNOWN
+def _is_setting(key: str, value: Any) -> bool:
+    """Whether a setting is of its type, or of one that settings have."""
+    if value is None or type(value) in (dict, list, tuple):
+        return value is None or key not in _TYPES_OF_SETTINGS
+    if type(value) is int and abs(value) > _LAST_ADDRESS:
+        return False
+    return type(value) in ((_TYPES_OF_SETTINGS[key],) if key in _TYPES_OF_SETTINGS else (bool, int, float, str))
 
 
-def _time(value: Any) -> int:
-    return value if type(value) is int and 0 <= value <= _LAST_MICROSECOND else UNKNOWN
+def _is_time(value: Any) -> TypeGuard[int]:
+    return type(value) is int and 0 <= value <= _LAST_MICROSECOND
 
 
 def _text(value: Any) -> str:

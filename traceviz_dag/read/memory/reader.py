@@ -94,6 +94,7 @@ def decoded(header: dict[str, Any], data: bytes, size: int) -> Snapshot:
         header["traces"],
         header["unknown"],
         header["unusable"],
+        header["unusable_values"],
         size,
     )
 

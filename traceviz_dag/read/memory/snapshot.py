@@ -90,6 +90,7 @@ class Snapshot:
         traces: devices with events.
         unknown: keys and actions that nothing is known of → how often they occur.
         unusable: part of the snapshot → rows in it that could not be used.
+        unusable_values: "name in part" → values of a wrong type in rows that were used without them.
         file_bytes: size of the file.
     """
 
@@ -103,6 +104,7 @@ class Snapshot:
     traces: int
     unknown: Mapping[str, int]
     unusable: Mapping[str, int]
+    unusable_values: Mapping[str, int]
     file_bytes: int
 
     @cached_property

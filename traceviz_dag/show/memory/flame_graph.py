@@ -8,7 +8,7 @@ from importlib import resources
 
 from traceviz_dag.analyze.memory.examination import Examined
 from traceviz_dag.analyze.memory.roles import site_of
-from traceviz_dag.printable import printable
+from traceviz_dag.printable import counted, printable
 from traceviz_dag.show.memory.colours import COLOUR, label
 
 NARROWEST = 0.0005
@@ -38,7 +38,9 @@ def flame_graph_page(name: str, one: Examined) -> str:
     lost = [0]
     depth = _draw(root, 0.0, 0, max(root.bytes, 1), bars, lost)
     when = "at the peak" if len(one.replay.action) else "at the end"
-    peak = f"GPU {one.device} {when}: {root.bytes / _MIB:,.2f} MiB requested in {root.blocks:,} blocks"
+    peak = (
+        f"GPU {one.device} {when}: {root.bytes / _MIB:,.2f} MiB requested in {counted(root.blocks, 'block', 'blocks')}"
+    )
     note = f"{lost[0] / _MIB:,.2f} MiB are in bars too narrow to draw" if lost[0] else "every bar is drawn"
     page = resources.files("traceviz_dag.show.memory").joinpath("flame_graph.html").read_text(encoding="utf-8")
     legend = "".join(
@@ -84,7 +86,7 @@ def _draw(node: _Node, left: float, depth: int, whole: int, bars: list[str], los
             lost[0] += below.bytes
             continue
         shown = escape(printable(text))
-        count = "1 block" if below.blocks == 1 else f"{below.blocks:,} blocks"
+        count = counted(below.blocks, "block", "blocks")
         facts = f"{below.bytes / _MIB:,.2f} MiB, {width:.1%} of the peak, {count}"
         bars.append(
             f'<div class="bar" data-x="{left:.6f}" data-w="{width:.6f}" data-d="{depth}" title="{shown}&#10;{facts}" '

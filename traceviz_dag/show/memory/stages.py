@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from traceviz_dag.analyze.memory.schedule import StageMemory
-from traceviz_dag.printable import printable
+from traceviz_dag.printable import counted, printable
 from traceviz_dag.show.memory.colours import COLOUR
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.page import Caption, LegendEntry, LegendGroup, open_page
@@ -43,7 +43,9 @@ def draw_stage_memory(
     kept = sorted(sorted(ranks, key=lambda row: -row[2].in_flight_bytes)[:MOST_ROWS], key=ranks.index)
     most = max(kept, key=lambda row: row[2].in_flight_bytes)
     agreeing = sum(memory.in_flight == memory.expected_in_flight for _, _, memory in ranks)
-    left = [f"{len(ranks) - len(kept)} ranks that hold less are left out"] if len(kept) < len(ranks) else []
+    beyond = counted(len(ranks) - len(kept), "rank that holds less is", "ranks that hold less are")
+    left = [f"{beyond} left out"] if len(kept) < len(ranks) else []
+    schedule = "keeps as many as its schedule implies" if agreeing == 1 else "keep as many as their schedule implies"
     formula = formula_bytes is not None and any(memory.layer_bytes for _, _, memory in kept)
     legend = [
         LegendEntry("activations, most at once", COLOUR[MemoryCategory.ACTIVATION]),
@@ -51,10 +53,10 @@ def draw_stage_memory(
         *([LegendEntry("by schedule and formula", palette.ATTENTION)] if formula else []),
     ]
     held = f"{most[2].in_flight_bytes / _MIB:,.2f} MiB"
-    chunks = f"{most[2].in_flight} {'chunk' if most[2].in_flight == 1 else 'chunks'}"
+    chunks = counted(most[2].in_flight, "chunk", "chunks")
     caption = Caption(
         f"Rank {most[0]} keeps most activations at once: {held} in {chunks} of micro-batches",
-        [printable(title), f"{agreeing} of {len(ranks)} ranks keep as many as their schedule implies", *left],
+        [printable(title), f"{agreeing} of {counted(len(ranks), 'rank', 'ranks')} {schedule}", *left],
         [],
         [LegendGroup("", legend)],
         "tables memory_blocks, microbatches",

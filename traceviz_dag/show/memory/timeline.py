@@ -13,7 +13,7 @@ from traceviz_dag.analyze.intervals import Intervals
 from traceviz_dag.analyze.memory.roles import Role
 from traceviz_dag.analyze.memory.schedule import Span
 from traceviz_dag.arrays import Float64, Int64
-from traceviz_dag.printable import printable
+from traceviz_dag.printable import counted, printable
 from traceviz_dag.show.figures.step_blocks import StepStyle, draw_steps, step_legend
 from traceviz_dag.show.memory.colours import COLOUR, FREE, label
 from traceviz_dag.show.memory.recording import CATEGORIES, Recording
@@ -91,7 +91,12 @@ def draw_memory_timeline(
     caption = Caption(
         f"{recording.subject}: at most {peak / _MIB:,.2f} MiB requested, of "
         f"{int(reserved.max()) / _MIB:,.2f} MiB reserved at most",
-        [printable(recording.place), f"{last - first:,} events", "each column shows its highest state", *facts],
+        [
+            printable(recording.place),
+            counted(last - first, "event", "events"),
+            "each column shows its highest state",
+            *facts,
+        ],
         list(recording.warnings),
         legend,
         f"tables memory_events, memory_blocks{', microbatches' if steps is not None and len(steps) else ''}",
@@ -136,7 +141,7 @@ def draw_memory_segments(recording: Recording) -> Figure | None:
         f"{max(row['largest_free_block_bytes'] for row in segments) / _MIB:,.2f} MiB",
         [
             printable(recording.place),
-            f"{len(segments):,} segments in the order of their addresses",
+            counted(len(segments), "segment", "segments") + " in the order of their addresses",
             f"a row is {reserved / rows / _MIB:,.2f} MiB",
         ],
         [],
