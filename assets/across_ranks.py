@@ -28,7 +28,7 @@ from traceviz_dag.lake.inputs import registered
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES, StoredIteration, analyse_across_ranks, named_periods
 from traceviz_dag.pipeline.findings import iteration_findings
-from traceviz_dag.pipeline.memory import drop_unreadable
+from traceviz_dag.pipeline.memory import drop_mismatched, drop_unreadable
 from traceviz_dag.read.pairs_file import read_pairs_file
 from traceviz_dag.tables import FINDINGS, PERIOD_PERCENTILES, TOPOLOGY_TABLES
 
@@ -120,6 +120,8 @@ def across_ranks_assets(
         context.log.warning(
             "tables of memory of ranks %s cannot be read, and their snapshots are gone: removed", dropped
         )
+    for rank, why in drop_mismatched(lake, inputs).items():
+        context.log.warning("the snapshot of rank %d is not taken: %s", rank, why)
     stored = StoredIteration(lake, run, iteration, inputs, config.with_partial)
     if not lake.partitions("kernels", run, iteration):
         raise dg.Failure(description=f"no rank of {context.partition_key} has tables", allow_retries=False)

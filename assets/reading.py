@@ -193,6 +193,11 @@ TABLES = {
         "Join with `memory_events` between `first_event_id` and `last_event_id`.",
         ("memory leak",),
     ),
+    "memory_recordings": Reading(
+        "`matched_by` says what tells that the snapshot is of its rank's trace; `unknown` and `lost` count what of it "
+        "was not understood or used.",
+        ("memory summary",),
+    ),
     "memory_peaks": Reading(
         "Take one `device` and `moment`: the categories add up to what is requested then.",
         ("memory summary", "memory peak"),

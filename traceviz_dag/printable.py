@@ -1,4 +1,4 @@
-"""Text made fit to show: what a terminal would obey becomes a visible escape, and one thing is told in the singular."""
+"""Text of others made safe to show: what a terminal would obey becomes a visible escape."""
 
 from __future__ import annotations
 
@@ -27,11 +27,6 @@ def printable(text: str, *, lines: bool = False) -> str:
     """
     pattern = _NOT_SHOWN_BUT_LINES if lines else _NOT_SHOWN
     return pattern.sub(_escape, text)
-
-
-def counted(count: int, one: str, many: str) -> str:
-    """A number with its noun: "1 row", "1,200 rows"."""
-    return f"{count:,} {one if count == 1 else many}"
 
 
 def _escape(match: re.Match[str]) -> str:

@@ -178,6 +178,15 @@ class MemoryCategory(StrEnum):
     UNKNOWN = "unknown"
 
 
+class MatchEvidence(StrEnum):
+    """What tells that a snapshot of GPU memory is of the trace of its rank."""
+
+    TIME = "time"
+    """Its name tells the rank, its events are of the time of the trace, and its GPU is that of the trace."""
+    NAME = "name"
+    """Its name tells the rank; times cannot be compared, since the one or the other tells none."""
+
+
 class MemoryEvidence(StrEnum):
     """Which observation decided the category of a block."""
 

@@ -7,6 +7,7 @@ import os
 import pickle
 import shutil
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pyarrow.parquet as pq
@@ -147,6 +148,54 @@ def test_snapshots_of_all_ranks_are_stored_beside_their_kernels_and_are_the_trut
     [result] = analyse(AnalysisSettings(home, workers=1, force=True), inputs_below([job / "iteration_11"], home=home))
     assert result.aggregated and "tables of rank 1 were damaged, or of an earlier version" in result.failures[0]
     assert "; known of 1 of 2 ranks" in _headroom(lake)
+
+    # A snapshot of another time, of another GPU, or of a rank without a trace tells nothing of this step.
+    folder = job / "iteration_11"
+    _changed(run / "iteration_11" / gone.name, gone, later_us=3_600_000_000)
+    _changed(broken, broken, device=5)
+    shutil.copyfile(gone, folder / "rank_0007_iter_11.memory.pickle")
+    inputs = inputs_below([folder], home=home)
+    assert [
+        line for line in inputs[0].warnings if "snapshot of rank 7, of which no trace is taken in iteration 11" in line
+    ]
+    assert [one.rank for one in inputs[0].snapshots] == [0, 1]
+    [result] = analyse(AnalysisSettings(home, workers=1), inputs)
+    assert result.aggregated and len(result.failures) == 2
+    assert "not taken: it is of GPU 5, and the trace of its rank of GPU 0; put that of this" in result.failures[0]
+    assert "it is of another time or job; put that of this trace in its place" in result.failures[1]
+    assert iteration_summary(home, result)["memory"] is None
+    assert not [name for name in MEMORY_TABLES for rank in (0, 1, 7) if lake.partitions(name, "job", 11, rank)]
+    # Without times the name alone tells, which the summary says.
+    _changed(run / "iteration_11" / gone.name, gone, later_us=None)
+    broken.unlink()
+    [result] = analyse(AnalysisSettings(home, workers=1), inputs_below([folder], home=home))
+    assert result.failures == []
+    told = iteration_summary(home, result)["memory"]
+    assert (told["rank"], told["ranks"], told["matched_by"]) == (1, 1, "name")
+    assert "the only rank with a snapshot, matched to its trace by its name alone: " in memory_statement(told)
+    (row,) = lake.table("memory_recordings", "job", 11, 1).arrow().to_pylist()
+    assert (row["events"], row["first_ns"], row["unknown"], row["lost"]) == (len(_events(gone)), None, 0, 0)
+
+
+def _events(path: Path) -> list[dict[str, Any]]:
+    return [event for trace in pickle.loads(path.read_bytes())["device_traces"] for event in trace]
+
+
+def _changed(path: Path, out: Path, later_us: int | None = 0, device: int | None = None) -> None:
+    """Write a snapshot with other times (None: without any), or of another GPU."""
+    plain = pickle.loads(path.read_bytes())
+    for row in (*(event for trace in plain["device_traces"] for event in trace), *plain["external_annotations"]):
+        if later_us is None:
+            del row["time_us"]
+        else:
+            row["time_us"] += later_us
+    if later_us is None:
+        plain["external_annotations"] = []
+    if device is not None:
+        plain["device_traces"] = [*([] for _ in range(device)), next(one for one in plain["device_traces"] if one)]
+        for segment in plain["segments"]:
+            segment["device"] = device
+    out.write_bytes(pickle.dumps(plain))
 
 
 def _headroom(lake: Lake) -> str:

@@ -16,3 +16,8 @@ def numbered(word: str, numbers: Iterable[int]) -> str:
             spans.append([number, number])
     words = ", ".join(str(first) if first == last else f"{first}–{last}" for first, last in spans)
     return f"{word}{'s' if len(ordered) > 1 else ''} {words}"
+
+
+def counted(count: int, one: str, many: str) -> str:
+    """A number with its noun: "1 row", "1,200 rows"."""
+    return f"{count:,} {one if count == 1 else many}"

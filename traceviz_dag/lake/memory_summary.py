@@ -5,11 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from traceviz_dag.lake.lake import Lake
+from traceviz_dag.vocabulary import MatchEvidence
 
 _PEAK = """
 WITH peaks AS (
     SELECT rank, device, CAST(sum(requested_bytes) AS BIGINT) AS peak_requested_bytes
-    FROM memory_peaks WHERE run = $run AND iteration = $iteration AND moment = 'peak' GROUP BY rank, device
+    FROM memory_peaks WHERE run = $run AND iteration = $iteration AND moment = 'peak' AND rank IN (
+        SELECT rank FROM traces WHERE run = $run AND iteration = $iteration AND status IN ('read', 'partial')
+    )
+    GROUP BY rank, device
 ),
 highest AS (SELECT * FROM peaks ORDER BY peak_requested_bytes DESC, rank, device LIMIT 1),
 held AS (
@@ -24,7 +28,11 @@ held AS (
 )
 SELECT
     rank, device, peak_requested_bytes, category, category_bytes, site, bytes AS site_bytes,
-    (SELECT count(DISTINCT rank) FROM peaks) AS ranks
+    (SELECT count(DISTINCT rank) FROM peaks) AS ranks,
+    (
+        SELECT any_value(matched_by) FROM memory_recordings
+        WHERE run = $run AND iteration = $iteration AND rank = highest.rank
+    ) AS matched_by
 FROM highest LEFT JOIN (SELECT * FROM held ORDER BY category_bytes DESC, category, bytes DESC, site LIMIT 1) ON true
 """
 
@@ -33,8 +41,9 @@ def memory_peak(lake: Lake, run: str, iteration: int) -> dict[str, Any] | None:
     """The rank whose GPU has most requested at its peak, the category that has most of it, and in this the call site.
 
     Returns:
-        rank, device, peak_requested_bytes, category, category_bytes, site (None without call stacks), site_bytes, and
-        ranks: how many have a snapshot with events; None where no rank has, or nothing is requested.
+        rank, device, peak_requested_bytes, category, category_bytes, site (None without call stacks), site_bytes,
+        ranks: how many have a trace that was read and a snapshot with events, and matched_by: what tells that this
+        snapshot is of its trace; None where no rank has, or nothing is requested.
     """
     if not lake.partitions("memory_peaks", run, iteration):
         return None
@@ -48,8 +57,9 @@ def memory_statement(peak: dict[str, Any]) -> str:
     share = peak["category_bytes"] / peak["peak_requested_bytes"]
     site = "without call stacks" if peak["site"] is None else f"of {peak['site']}"
     alone = "the only rank" if peak["ranks"] == 1 else f"most of the {peak['ranks']} ranks"
+    alike = ", matched to its trace by its name alone" if peak["matched_by"] == MatchEvidence.NAME else ""
     return (
-        f"GPU memory of rank {peak['rank']}, {alone} with a snapshot: {mebibytes['peak_requested_bytes']} MiB "
+        f"GPU memory of rank {peak['rank']}, {alone} with a snapshot{alike}: {mebibytes['peak_requested_bytes']} MiB "
         f"requested at the peak, {share:.1%} of it {str(peak['category']).replace('_', ' ')}, in that most {site}: "
         f"{mebibytes['site_bytes']} MiB (tables memory_peaks, memory_blocks)"
     )

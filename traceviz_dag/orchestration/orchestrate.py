@@ -42,7 +42,7 @@ from traceviz_dag.orchestration.instance import open_instance
 from traceviz_dag.orchestration.step_runs import materialise
 from traceviz_dag.pipeline.completeness import ranks_in_words, stored_completeness
 from traceviz_dag.pipeline.iteration import stored_topology
-from traceviz_dag.pipeline.memory import drop_unreadable, memory_sources
+from traceviz_dag.pipeline.memory import drop_mismatched, drop_unreadable, memory_sources
 from traceviz_dag.tables.rows import TraceStatusRow, columns_of, rows_of
 
 if TYPE_CHECKING:
@@ -269,7 +269,12 @@ class _Analysis:
                 f"{self.inputs.key}, memory: tables of {ranks_in_words(gone)} were damaged, or of an earlier version, "
                 "and are removed, as the snapshots are gone; put these back, and analyse again"
             )
-        if not memory_sources(self.lake, self.inputs):
+        sources = memory_sources(self.lake, self.inputs)
+        for number, why in drop_mismatched(self.lake, self.inputs).items():
+            if number not in {one.rank for one in sources}:
+                told = f"its snapshot is gone, and its tables are removed: {why}"
+                result.failures.append(f"{self.inputs.key}, memory of rank {number}: {told}")
+        if not sources:
             return
         if self.settings.force or not memory_is_current(self.instance, self.lake, self.inputs):
             result.failures += self.materialise("memory", [memory_tables], partition_key=self.inputs.key)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from traceviz_dag.analyze.wording import numbered
 from traceviz_dag.classify.topology.job_identity import TraceIdentity, ranks_of_other_jobs
 from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.lake.digests import look_of
@@ -54,7 +55,8 @@ def inputs_below(
     files = [file for run in runs for file in run.files]
     if rank is not None and len(files) != 1:
         raise UsageError(f"--rank is for one file, and {len(files)} were found")
-    iterations = _iterations(runs, rank, {}, home)
+    named = any(path.is_file() for path in paths)
+    iterations = _iterations(runs, rank, {}, home, named)
     if home is None or not with_known:
         return iterations
     found = {str(file.path) for file in files}
@@ -62,15 +64,15 @@ def inputs_below(
     if not beside:
         return iterations
     runs = discover([*paths, *beside], pattern=pattern, registered=partial(_registered_folder, home))
-    named = {one.key for one in iterations}
-    return [one for one in _iterations(runs, rank, beside, home) if one.key in named]
+    keys = {one.key for one in iterations}
+    return [one for one in _iterations(runs, rank, beside, home, named) if one.key in keys]
 
 
 def _iterations(
-    runs: Sequence[RunFolder], rank: int | None, ranks: Mapping[Path, int], home: Path | None
+    runs: Sequence[RunFolder], rank: int | None, ranks: Mapping[Path, int], home: Path | None, named: bool
 ) -> list[IterationInputs]:
     iterations: list[IterationInputs] = []
-    snapshots = _Snapshots()
+    snapshots = _Snapshots(named=named)
     unplaced: list[BadInputError] = []
     for run in runs:
         placement = _placement(run, rank, ranks, home)
@@ -113,9 +115,14 @@ def _iterations(
 
 
 class _Snapshots:
-    """Snapshots of GPU memory in the folders of traces; each folder is listed once."""
+    """Snapshots of GPU memory in the folders of traces; each folder is listed once.
 
-    def __init__(self) -> None:
+    Args:
+        named: files were named, so that the other ranks of their folders are left out on purpose.
+    """
+
+    def __init__(self, *, named: bool) -> None:
+        self._named = named
         self._in: dict[Path, list[FoundSnapshot]] = {}
         self._iterations: defaultdict[Path, set[int]] = defaultdict(set)
 
@@ -134,10 +141,14 @@ class _Snapshots:
         """The snapshots of an iteration, one a rank, and a line for each that is left out."""
         taken: dict[int, SnapshotInput] = {}
         left_out = []
+        traced, lonely = {trace.rank for trace in traces}, dict[int, Path]()
         for folder in sorted({trace.path.parent for trace in traces}):
             for one in of_iteration(self._in.get(folder, []), iteration, self._iterations[folder]):
                 if one.rank is None:
                     left_out.append(_left_out(one.path, "names no rank", "put its rank into its name, as rank_3"))
+                    continue
+                if one.rank not in traced:
+                    lonely[one.rank] = one.path
                     continue
                 try:
                     size, changed = look_of(one.path)
@@ -151,7 +162,17 @@ class _Snapshots:
                     fault = f"rank {one.rank} has a later snapshot, {Path(entry.path).name}, which is taken"
                     left_out.append(_left_out(Path(other.path), fault, "move it away"))
                 taken[one.rank] = entry
+        if lonely and not self._named:
+            left_out.append(_without_traces(lonely, iteration))
         return tuple(taken[rank] for rank in sorted(taken)), tuple(left_out)
+
+
+def _without_traces(lonely: Mapping[int, Path], iteration: int) -> str:
+    """That snapshots are of ranks without a trace: one line, however many they are."""
+    ranks = sorted(lonely)
+    which = "a snapshot" if len(ranks) == 1 else "and others: snapshots"
+    fault = f"{which} of {numbered('rank', ranks)}, of which no trace is taken in iteration {iteration}"
+    return _left_out(lonely[ranks[0]], fault, "put the trace beside it; traceviz memory summary reads it alone")
 
 
 def _left_out(path: Path, fault: str, remedy: str) -> str:

@@ -13,17 +13,18 @@ import pyarrow.parquet as pq
 import xxhash
 
 from traceviz_dag.analyze.memory.examination import Examined, examined
+from traceviz_dag.analyze.memory.matching import Seen, matched, seen_by_snapshot, seen_by_trace
 from traceviz_dag.analyze.memory.tables import memory_tables, tables_of_trace
+from traceviz_dag.analyze.wording import counted
 from traceviz_dag.errors import BadInputError, file_system_line
 from traceviz_dag.lake.inputs import IterationInputs, RankInput, SnapshotInput
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.write import Written
 from traceviz_dag.pipeline.formats.registry import trace_format
 from traceviz_dag.pipeline.formats.trace_format import RankTrace
-from traceviz_dag.printable import counted
 from traceviz_dag.read.memory.reader import read_snapshot
 from traceviz_dag.system.processes import WorkerDiedError, spread
-from traceviz_dag.tables import MEMORY_TABLES, TABLES
+from traceviz_dag.tables import MEMORY_RECORDINGS, MEMORY_TABLES, TABLES
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,39 @@ _TELLING = "SELECT rank FROM traces WHERE run = $run AND iteration = $iteration 
 _OF_SNAPSHOTS = """
     SELECT DISTINCT rank FROM memory_events WHERE run = $run AND iteration = $iteration AND source = 'snapshot'
 """
+
+
+NOT_TAKEN_REMEDY = "put that of this trace in its place; traceviz memory summary reads a snapshot alone"
+"""What to do with a snapshot that is not of the trace beside it."""
+
+
+def drop_mismatched(lake: Lake, inputs: IterationInputs) -> dict[int, str]:
+    """Delete the tables of snapshots that are not of their rank's trace as it is now; tell what the others match by.
+
+    Automation may read snapshots before traces, and traces change: whoever asks the tables calls this first.
+
+    Returns:
+        Rank → why.
+    """
+    place = (inputs.run, inputs.iteration)
+    found = {}
+    for part in lake.partitions(MEMORY_RECORDINGS.name, *place):
+        if part.rank is None:
+            continue
+        rows = lake.table(MEMORY_RECORDINGS.name, *place, part.rank).arrow().to_pylist()
+        first = min((row["first_ns"] for row in rows if row["first_ns"] is not None), default=None)
+        last = max((row["last_ns"] for row in rows if row["last_ns"] is not None), default=None)
+        seen = Seen(first, last, frozenset(row["device"] for row in rows))
+        evidence, refusal = matched(seen, _seen_by_trace(lake, *place, part.rank))
+        if refusal:
+            found[part.rank] = refusal
+            for name in MEMORY_TABLES:
+                lake.delete(name, run=inputs.run, iteration=inputs.iteration, rank=part.rank)
+        elif any(row["matched_by"] != evidence for row in rows):
+            told = [{**row, "matched_by": str(evidence)} for row in rows]
+            table = pa.Table.from_pylist(told, MEMORY_RECORDINGS.schema)
+            lake.write(MEMORY_RECORDINGS.name, table, run=inputs.run, iteration=inputs.iteration, rank=part.rank)
+    return found
 
 
 def drop_unreadable(lake: Lake, inputs: IterationInputs) -> list[int]:
@@ -146,6 +180,15 @@ def _store(lake: Lake, run: str, iteration: int, source: MemorySource) -> Snapsh
         return SnapshotOutcome(source.rank, fault=line)
 
 
+def _seen_by_trace(lake: Lake, run: str, iteration: int, rank: int) -> Seen:
+    """When and where the trace of a rank was recorded; nothing where it was not read, or not yet."""
+    if not lake.partitions("traces", run, iteration, rank):
+        return Seen(None, None, frozenset())
+    columns = ["first_ns", "last_ns", "devices", "format"]
+    (row,) = lake.table("traces", run, iteration, rank).arrow(columns).to_pylist()
+    return seen_by_trace(row["first_ns"], row["last_ns"], row["devices"] or (), row["format"] or "")
+
+
 def _of_trace(lake: Lake, run: str, iteration: int, entry: RankInput) -> pa.Table:
     """What a rank's trace tells of memory; of a file of several steps only during the iteration's own."""
     trace = RankTrace(Path(entry.path), entry.name, entry.rank, entry.step, entry.part, lake.home)
@@ -166,7 +209,10 @@ def _store_snapshot(lake: Lake, run: str, iteration: int, snapshot: SnapshotInpu
     path = Path(snapshot.path)
     content = read_snapshot(path)
     devices = examined(content)
-    tables = _written(lake, run, iteration, snapshot.rank, memory_tables(content, devices))
+    evidence, refusal = matched(seen_by_snapshot(devices), _seen_by_trace(lake, run, iteration, snapshot.rank))
+    if refusal:
+        raise BadInputError(path, f"not taken: {refusal}", NOT_TAKEN_REMEDY)
+    tables = _written(lake, run, iteration, snapshot.rank, memory_tables(content, devices, snapshot.name, evidence))
     lost = losses(devices) if devices else ["holds neither a segment nor an event of a GPU"]
     fault = str(BadInputError(path, f"read in part: {'; '.join(lost)}", "record it again")) if lost else ""
     return SnapshotOutcome(snapshot.rank, tables, fault, devices[0].peak_requested_bytes if devices else None)

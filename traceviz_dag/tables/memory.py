@@ -88,6 +88,32 @@ MEMORY_STEPS = Table(
     ),
 )
 
+MEMORY_RECORDINGS = Table(
+    "memory_recordings",
+    "One GPU of a memory snapshot: what tells that it is of its rank's trace, and what of it was not understood.",
+    BY_RANK,
+    (
+        Column("device", INTEGER, "Number of the GPU in its process."),
+        Column("file", TEXT, "Path of the snapshot, relative to the run's folder."),
+        Column(
+            "matched_by",
+            DICTIONARY,
+            "time (its events are of the time of its rank's trace) or name (times cannot be compared); NULL of a file "
+            "alone.",
+        ),
+        Column("events", BIGINT, "Events of the GPU."),
+        Column("first_ns", BIGINT, "The first of them that has a time, ns of the epoch; NULL where none has."),
+        Column("last_ns", BIGINT, "The last of them, alike."),
+        Column("most_events", BIGINT, "How many the recording keeps; NULL where the snapshot does not tell."),
+        Column("overwritten", BOOLEAN, "Whether older events were overwritten; NULL where it does not tell."),
+        Column("unknown", BIGINT, "Keys and actions of the file that nothing is known of, and that were left out."),
+        Column("unknown_names", TEXT, "JSON object: the most frequent of them → how often."),
+        Column("lost", BIGINT, "Rows and values of the file that could not be used."),
+        Column("lost_names", TEXT, "JSON object: part of the file → how many."),
+        Column("contradictions", TEXT, "JSON object: what does not fit together → how often."),
+    ),
+)
+
 MEMORY_SEGMENTS = Table(
     "memory_segments",
     "One segment that the CUDA caching allocator held when the snapshot was taken.",

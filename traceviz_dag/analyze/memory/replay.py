@@ -11,8 +11,8 @@ from functools import cached_property
 
 import numpy as np
 
+from traceviz_dag.analyze.wording import counted
 from traceviz_dag.arrays import Bool, Int64
-from traceviz_dag.printable import counted
 from traceviz_dag.read.memory.snapshot import INACTIVE, UNKNOWN, Action, Snapshot
 
 _GROWS = {Action.SEGMENT_ALLOC: 1, Action.SEGMENT_MAP: 1, Action.SEGMENT_FREE: -1, Action.SEGMENT_UNMAP: -1}

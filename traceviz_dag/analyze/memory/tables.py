@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,15 +19,23 @@ from traceviz_dag.tables import (
     MEMORY_BLOCKS,
     MEMORY_EVENTS,
     MEMORY_PEAKS,
+    MEMORY_RECORDINGS,
     MEMORY_SEGMENTS,
     MEMORY_STACKS,
     MEMORY_STEPS,
     Table,
 )
+from traceviz_dag.vocabulary import MatchEvidence
 
 
-def memory_tables(snapshot: Snapshot, devices: Sequence[Examined]) -> dict[str, pa.Table]:
-    """The tables of some devices of a snapshot, by name; call stacks are those of all."""
+def memory_tables(
+    snapshot: Snapshot, devices: Sequence[Examined], file: str = "", matched_by: MatchEvidence | None = None
+) -> dict[str, pa.Table]:
+    """The tables of some devices of a snapshot, by name; call stacks are those of all.
+
+    Args:
+        file: its path, for people. matched_by: what tells that it is of its rank's trace; None of a file alone.
+    """
     return {
         MEMORY_EVENTS.name: _joined(MEMORY_EVENTS, map(_events, devices)),
         MEMORY_BLOCKS.name: _joined(MEMORY_BLOCKS, map(_blocks, devices)),
@@ -34,6 +43,7 @@ def memory_tables(snapshot: Snapshot, devices: Sequence[Examined]) -> dict[str, 
         MEMORY_STACKS.name: _stacks(snapshot),
         MEMORY_STEPS.name: _joined(MEMORY_STEPS, map(_steps, devices)),
         MEMORY_PEAKS.name: _joined(MEMORY_PEAKS, map(_peaks, devices)),
+        MEMORY_RECORDINGS.name: _recordings(snapshot, devices, file, matched_by),
     }
 
 
@@ -64,7 +74,7 @@ def tables_of_trace(rows: pa.Table, source: str) -> dict[str, pa.Table]:
             "device_free_bytes": nothing,
         }
     )
-    empty = (MEMORY_BLOCKS, MEMORY_SEGMENTS, MEMORY_STACKS, MEMORY_STEPS, MEMORY_PEAKS)
+    empty = (MEMORY_BLOCKS, MEMORY_SEGMENTS, MEMORY_STACKS, MEMORY_STEPS, MEMORY_PEAKS, MEMORY_RECORDINGS)
     return {MEMORY_EVENTS.name: events, **{table.name: table.schema.empty_table() for table in empty}}
 
 
@@ -212,6 +222,34 @@ def _peaks(one: Examined) -> pa.Table:
         for part in one.parts(event)
     ]
     return pa.Table.from_pylist(rows, MEMORY_PEAKS.schema)
+
+
+def _recordings(
+    snapshot: Snapshot, devices: Sequence[Examined], file: str, matched_by: MatchEvidence | None
+) -> pa.Table:
+    overwritten, most = snapshot.ring
+    lost = {**snapshot.unusable, **snapshot.unusable_values}
+    rows = []
+    for one in devices:
+        times = one.replay.time_us[one.replay.time_us > 0]
+        rows.append(
+            {
+                "device": one.device,
+                "file": file,
+                "matched_by": None if matched_by is None else str(matched_by),
+                "events": len(one.replay.action),
+                "first_ns": int(times.min()) * 1000 if len(times) else None,
+                "last_ns": int(times.max()) * 1000 if len(times) else None,
+                "most_events": most,
+                "overwritten": overwritten,
+                "unknown": sum(snapshot.unknown.values()),
+                "unknown_names": json.dumps(dict(snapshot.unknown)),
+                "lost": sum(lost.values()),
+                "lost_names": json.dumps(lost),
+                "contradictions": json.dumps(one.replay.contradictions),
+            }
+        )
+    return pa.Table.from_pylist(rows, MEMORY_RECORDINGS.schema)
 
 
 def _known(values: Int64) -> pa.Array:

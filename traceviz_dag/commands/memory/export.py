@@ -13,11 +13,11 @@ import typer
 
 from traceviz_dag.analyze.memory.examination import Examined
 from traceviz_dag.analyze.memory.tables import memory_tables
+from traceviz_dag.analyze.wording import counted
 from traceviz_dag.commands.common.options import JsonOption
 from traceviz_dag.commands.common.output import print_json
 from traceviz_dag.commands.memory.common import DeviceOption, SnapshotArgument, end_partial, notes, opened
 from traceviz_dag.errors import NoEvidenceError, UsageError
-from traceviz_dag.printable import counted
 from traceviz_dag.system.paths import real_path
 from traceviz_dag.vocabulary import FIGURE_FORMATS
 

@@ -7,6 +7,7 @@ from dataclasses import asdict
 import typer
 
 from traceviz_dag.analyze.memory.leaks import LEAST_STEPS, leaks, step_ends
+from traceviz_dag.analyze.wording import counted
 from traceviz_dag.commands.common.options import JsonOption
 from traceviz_dag.commands.common.output import print_table
 from traceviz_dag.commands.memory.common import (
@@ -20,7 +21,6 @@ from traceviz_dag.commands.memory.common import (
     print_notes,
 )
 from traceviz_dag.errors import NoEvidenceError
-from traceviz_dag.printable import counted
 
 
 def leak(

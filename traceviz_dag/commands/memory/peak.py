@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from traceviz_dag.analyze.memory.examination import Examined
+from traceviz_dag.analyze.wording import counted
 from traceviz_dag.commands.common.options import JsonOption
 from traceviz_dag.commands.common.output import percent, print_table
 from traceviz_dag.commands.memory.common import (
@@ -25,7 +26,6 @@ from traceviz_dag.commands.memory.common import (
     share,
 )
 from traceviz_dag.errors import UsageError
-from traceviz_dag.printable import counted
 
 
 class Moment(StrEnum):

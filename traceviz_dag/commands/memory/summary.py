@@ -8,6 +8,7 @@ from typing import Any
 import typer
 
 from traceviz_dag.analyze.memory.examination import Examined
+from traceviz_dag.analyze.wording import counted
 from traceviz_dag.commands.common.options import JsonOption
 from traceviz_dag.commands.common.output import percent, print_json, print_table
 from traceviz_dag.commands.memory.common import (
@@ -20,7 +21,6 @@ from traceviz_dag.commands.memory.common import (
     print_notes,
     share,
 )
-from traceviz_dag.printable import counted
 
 
 def summary(file: SnapshotArgument, device: DeviceOption = None, json: JsonOption = False) -> None:

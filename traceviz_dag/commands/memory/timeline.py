@@ -8,6 +8,7 @@ import typer
 
 from traceviz_dag.analyze.memory.examination import Examined
 from traceviz_dag.analyze.memory.timeline import Interval, intervals
+from traceviz_dag.analyze.wording import counted
 from traceviz_dag.commands.common.options import JsonOption
 from traceviz_dag.commands.common.output import print_table
 from traceviz_dag.commands.memory.common import (
@@ -21,7 +22,6 @@ from traceviz_dag.commands.memory.common import (
     since_first,
 )
 from traceviz_dag.errors import NoEvidenceError
-from traceviz_dag.printable import counted
 
 
 def timeline(

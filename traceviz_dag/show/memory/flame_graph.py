@@ -8,7 +8,8 @@ from importlib import resources
 
 from traceviz_dag.analyze.memory.examination import Examined
 from traceviz_dag.analyze.memory.roles import site_of
-from traceviz_dag.printable import counted, printable
+from traceviz_dag.analyze.wording import counted
+from traceviz_dag.printable import printable
 from traceviz_dag.show.memory.colours import COLOUR, label
 
 NARROWEST = 0.0005

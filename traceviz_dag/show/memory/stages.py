@@ -8,7 +8,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from traceviz_dag.analyze.memory.schedule import StageMemory
-from traceviz_dag.printable import counted, printable
+from traceviz_dag.analyze.wording import counted
+from traceviz_dag.printable import printable
 from traceviz_dag.show.memory.colours import COLOUR
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.page import Caption, LegendEntry, LegendGroup, open_page

@@ -12,8 +12,9 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from traceviz_dag.analyze.intervals import Intervals
 from traceviz_dag.analyze.memory.roles import Role
 from traceviz_dag.analyze.memory.schedule import Span
+from traceviz_dag.analyze.wording import counted
 from traceviz_dag.arrays import Float64, Int64
-from traceviz_dag.printable import counted, printable
+from traceviz_dag.printable import printable
 from traceviz_dag.show.figures.step_blocks import StepStyle, draw_steps, step_legend
 from traceviz_dag.show.memory.colours import COLOUR, FREE, label
 from traceviz_dag.show.memory.recording import CATEGORIES, Recording

@@ -51,6 +51,7 @@ class Allocator:
         expandable: one growing segment per stream and pool instead of many of a fixed size.
         most_events: the ring of events keeps so many; None: all.
         tells_overflow: whether snapshots say if the ring overflowed, as those of 2026 do.
+        device: number of the GPU in its process.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Allocator:
         expandable: bool = False,
         most_events: int | None = None,
         tells_overflow: bool = False,
+        device: int = 0,
     ) -> None:
         self.device_bytes = device_bytes
         self.now_us = 1_780_000_000_000_000
@@ -71,6 +73,7 @@ class Allocator:
         self._next = _FIRST_ADDRESS
         self._where: dict[int, tuple[Segment, Block]] = {}
         self._overflowed = False
+        self._device = device
 
     def reserved(self) -> int:
         """Bytes taken from the driver."""
@@ -123,7 +126,7 @@ class Allocator:
 
     def annotate(self, name: str, stage: str) -> None:
         """Record the START or END of a named interval."""
-        self.annotations.append({"name": name, "stage": stage, "device": 0, "time_us": self.now_us})
+        self.annotations.append({"name": name, "stage": stage, "device": self._device, "time_us": self.now_us})
 
     def snapshot(self) -> dict[str, Any]:
         """The state and the events, as ``torch.cuda.memory._snapshot`` returns them."""
@@ -132,7 +135,7 @@ class Allocator:
             settings |= {"trace_alloc_overflowed": self._overflowed, "trace_alloc_max_entries": self._most or 1 << 20}
         return {
             "segments": [self._as_dictionary(one) for one in sorted(self._segments, key=lambda each: each.address)],
-            "device_traces": [list(self._events)],
+            "device_traces": [*([] for _ in range(self._device)), list(self._events)],
             "allocator_settings": settings,
             "external_annotations": list(self.annotations),
         }
@@ -204,11 +207,10 @@ class Allocator:
             del self._events[: len(self._events) - self._most]
             self._overflowed = True
 
-    @staticmethod
-    def _as_dictionary(segment: Segment) -> dict[str, Any]:
+    def _as_dictionary(self, segment: Segment) -> dict[str, Any]:
         live = [block for block in segment.blocks if block.state != "inactive"]
         return {
-            "device": 0,
+            "device": self._device,
             "address": segment.address,
             "total_size": segment.size,
             "allocated_size": sum(block.size for block in live if block.state == "active_allocated"),

@@ -70,7 +70,7 @@ def _write_rank(settings: JobSettings, rank: int, place: int, spans: pa.Table, o
         recompute=settings.recompute is Recompute.FULL,
         cpp=False,
     )
-    allocator = Allocator()
+    allocator = Allocator(device=rank % settings.node_size)
     first = settings.first_iteration
     allocator.now_us = int(_epoch(settings, rank, spans["host_start_ns"].to_numpy()).min()) // 1000 - 10_000
     stage = Stage(of_stage, allocator, layers)

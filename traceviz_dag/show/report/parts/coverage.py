@@ -91,6 +91,14 @@ ROWS_SQL = "\nUNION ALL\n".join(
     for name in _LACKING
 )
 
+SNAPSHOTS_SQL = """
+SELECT rank, device, file, matched_by, events, overwritten, unknown, unknown_names, lost, lost_names, contradictions
+FROM memory_recordings WHERE run = $run AND iteration = $iteration ORDER BY rank, device
+"""
+
+_MATCHED = {"time": "rank and time", "name": "its name alone"}
+_OVERWRITTEN = {True: "overwritten", False: "all kept", None: "not told"}
+
 _MODES = {
     "has_stacks": "call stacks",
     "has_shapes": "shapes",
@@ -114,6 +122,7 @@ _CLASSIFIED = (
 def coverage(told: Told) -> Markup | None:
     """The part."""
     parts = [_unsaid(told), _capture(told), _classified(told), _evidence(told), _unknown(told), _faults(told)]
+    parts.append(_snapshots(told))
     return Markup("").join(parts)
 
 
@@ -274,6 +283,39 @@ def _faults(told: Told) -> Markup:
     ]
     caption = "Files with a fault or with events that could not be used"
     return section("Files", table(["rank", "file", "status", "fault", "events dropped", "why"], rows, caption), left)
+
+
+def _snapshots(told: Told) -> Markup:
+    """How the snapshots of GPU memory are known to be of their traces, and what of them was not understood."""
+    asked = told.book.ask("Snapshots of GPU memory", SNAPSHOTS_SQL)
+    if not asked.rows:
+        return Markup("")
+    shown, left = top(asked.rows, "GPUs with snapshots", 16)
+    rows = [
+        [
+            f"{row['rank']}",
+            f"{row['device']}",
+            shortened(row["file"]),
+            _MATCHED.get(row["matched_by"], "not told"),
+            asked.fact(f"{row['events']:,}"),
+            _OVERWRITTEN[row["overwritten"]],
+            _named(asked.fact(f"{row['unknown']:,}"), row["unknown_names"]),
+            _named(asked.fact(f"{row['lost']:,}"), row["lost_names"]),
+            _named(None, row["contradictions"]),
+        ]
+        for row in shown
+    ]
+    columns = ["rank", "GPU", "snapshot", "matched to its trace by", "events", "older events"]
+    columns += ["keys and actions not understood", "rows and values not used", "contradictions"]
+    return section("Snapshots of GPU memory", table(columns, rows, "Snapshots that were read, by rank"), left)
+
+
+def _named(count: Markup | None, names: str) -> Markup:
+    """A number, and what it is made of."""
+    told = json.loads(names or "{}")
+    words = "; ".join(f"{printable(str(name))}: {number:,}" for name, number in told.items())
+    parts = [part for part in (count, words and shortened(words)) if part]
+    return Markup(" · ").join(parts) if parts else Markup("–")
 
 
 def _reasons(row: Mapping[str, Any]) -> str:
