@@ -122,6 +122,22 @@ def test_snapshots_of_all_ranks_are_stored_beside_their_kernels_and_are_the_trut
     assert sorted(map(str, stored["changes"])) == sorted(map(str, given["changes"])) and stored["changes"]
     nobody = CliRunner().invoke(app, [*keys[:-1], "9"])
     assert isinstance(nobody.exception, NoEvidenceError)
+    # Of runs every rank counts, each at its own peak; "job" is its last iteration.
+    words = ["memory", "diff", "job@10", "job", "--home", str(home)]
+    told = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
+    peaks = {(row["rank"], row["step"]): row["peak_bytes"] for row in truth}
+    assert [row["peak_requested_bytes"] for row in told["ranks"]] == [[peaks[r, 10], peaks[r, 11]] for r in (0, 1)]
+    assert [row["stages"] for row in told["stages"]] == [[0, 0], [1, 1]]
+    change = sum(size if step == 11 else -size for (_, step), size in peaks.items())
+    assert change == told["change_bytes"] == sum(told["categories"].values()) != 0
+    for parts in (told["ranks"], told["stages"], told["changes"]):
+        assert sum(part["change_bytes"] for part in parts) == change
+    others = lake.path("memory_peaks", run="job", iteration=10, rank=1)
+    others.rename(others.with_suffix(".away"))
+    shown = CliRunner().invoke(app, words).output
+    assert "job@11 alone has a snapshot of rank 1: in none of these numbers" in shown
+    assert f"peak {peaks[0, 10] / (1 << 20):,.2f} MiB → {peaks[0, 11] / (1 << 20):,.2f} MiB" in shown
+    others.with_suffix(".away").rename(others)
 
     # One rank's snapshot is damaged, one is gone: the first costs its rank alone, the tables of the second stay.
     broken, gone = sorted((job / "iteration_11").glob("*.memory.pickle"))

@@ -1,9 +1,9 @@
-"""What changed the peak from one snapshot to another: by call stack, whatever the addresses."""
+"""What changed the peak from one snapshot or run to another: by call stack, whatever the addresses."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from traceviz_dag.analyze.memory.examination import Examined
@@ -34,6 +34,16 @@ def held_at_peak(one: Examined, *, whole_stacks: bool = True) -> Held:
     """What each stack holds of each category when most is requested; without events, at the end."""
     holders = one.holders(one.replay.peak_event, whole_stacks=whole_stacks)
     return {(holder.text, holder.category): (holder.requested_bytes, holder.blocks) for holder in holders}
+
+
+def together(peaks: Iterable[Held]) -> Held:
+    """What each stack holds at the peaks of several ranks, each at its own time."""
+    found: defaultdict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
+    for held in peaks:
+        for key, (size, blocks) in held.items():
+            found[key][0] += size
+            found[key][1] += blocks
+    return {key: (size, blocks) for key, (size, blocks) in found.items()}
 
 
 def peak_changes(before: Held, after: Held) -> list[Change]:

@@ -1,46 +1,50 @@
-"""``traceviz memory diff``: what changed the peak from one snapshot to another, or from one iteration to another."""
+"""``traceviz memory diff``: what changed the peak from one snapshot to another, or from one run to another."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from traceviz_dag.analyze.memory.comparison import Held, by_category, held_at_peak, peak_changes
-from traceviz_dag.analyze.memory.examination import BEFORE, FRAMELESS, Examined
+from traceviz_dag.analyze.memory.comparison import Change, Held, by_category, held_at_peak, peak_changes, together
+from traceviz_dag.analyze.memory.examination import BEFORE, FRAMELESS
+from traceviz_dag.analyze.wording import counted, numbered
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import print_json, print_table
 from traceviz_dag.commands.memory.common import DeviceOption, LimitOption, end_partial, mebibytes, notes, opened
-from traceviz_dag.errors import NoEvidenceError, UsageError
+from traceviz_dag.errors import IncompleteError, NoEvidenceError, UsageError
+from traceviz_dag.lake.lake import Lake, open_lake
+from traceviz_dag.lake.memory_peaks import StoredPeak, stored_at_peaks
+from traceviz_dag.lake.partition_keys import parse_iteration_key
 
 
 @dataclass(frozen=True, slots=True)
-class _Side:
-    """One of the two: what holds its peak, and what a reader must know of it."""
+class _Iteration:
+    """The peaks of an iteration's ranks: of all that have a snapshot, or of the one that was asked for."""
 
-    held: Held
-    device: int | None
-    notes: Sequence[str]
-    snapshot: Examined | None = None
+    key: str
+    peaks: Mapping[int, StoredPeak]
 
-    @property
-    def peak_bytes(self) -> int:
-        return sum(size for size, _ in self.held.values())
+    def peak_bytes(self, ranks: Sequence[int]) -> int:
+        return sum(self.peaks[rank].peak_bytes for rank in ranks)
 
 
 def diff(
     file: Annotated[
         Path,
-        typer.Argument(help="Snapshot; with --rank an iteration of the home, as RUN@ITERATION.", show_default=False),
+        typer.Argument(
+            help="Snapshot; or an iteration of the home as RUN@ITERATION, or a RUN, whose last one is taken.",
+            show_default=False,
+        ),
     ],
     other: Annotated[Path, typer.Argument(help="What to compare with it, alike.", show_default=False)],
     sites: Annotated[bool, typer.Option("--sites", help="Tell apart who asked, not whole Python stacks.")] = False,
     device: DeviceOption = None,
     rank: Annotated[
-        int | None, typer.Option(min=0, help="Compare this rank of two iterations of the home.", show_default=False)
+        int | None, typer.Option(min=0, help="Compare this rank alone of two runs or iterations.", show_default=False)
     ] = None,
     home: HomeOption = DEFAULT_HOME,
     limit: LimitOption = 20,
@@ -49,79 +53,244 @@ def diff(
     """Show what changed the peak, by call stack; addresses do not matter, and the changes add up to that of the peak.
 
     Of each snapshot the GPU with most reserved memory is taken, or the one that --device names. Without events, the
-    state at the end counts as the peak.
+    state at the end counts as the peak. Of runs, the ranks that both have are compared, each at its own peak.
     """
     if rank is not None and device is not None:
-        raise UsageError("give --device with snapshots, or --rank with iterations of a home")
-    sides = [
-        _of_file(each, device, sites=sites) if rank is None else _of_home(home, str(each), rank, sites=sites)
-        for each in (file, other)
-    ]
-    before, after = sides
-    changes = peak_changes(before.held, after.held)
-    peaks = [side.peak_bytes for side in sides]
-    changed = peaks[1] - peaks[0]
+        raise UsageError("give --device with snapshots, or --rank with runs or iterations of a home")
+    of_home = [rank is not None or _is_of_home(home, each) for each in (file, other)]
+    if all(of_home):
+        if device is not None:
+            raise UsageError("--device is for snapshots; of runs each rank's GPU with most reserved memory is taken")
+        _diff_iterations(home, [str(file), str(other)], rank, sites=sites, limit=limit, json=json)
+    elif any(of_home):
+        raise UsageError(f"{file} and {other}: give two snapshots, or two runs or iterations of a home")
+    else:
+        _diff_files(file, other, device, sites=sites, limit=limit, json=json)
+
+
+def _is_of_home(home: Path, given: Path) -> bool:
+    if given.exists():
+        return False
+    return "@" in given.name or bool(home.is_dir() and len(given.parts) == 1 and _runs(open_lake(home), str(given)))
+
+
+def _runs(lake: Lake, run: str) -> list[int]:
+    """Iterations of a run with snapshots."""
+    found = {part.iteration for part in lake.partitions("memory_peaks", run)}
+    return sorted(number for number in found if number is not None)
+
+
+def _diff_files(file: Path, other: Path, device: int | None, *, sites: bool, limit: int, json: bool) -> None:
+    sides = [opened(each, device)[0] for each in (file, other)]
+    changes = peak_changes(*(held_at_peak(one, whole_stacks=not sites) for one in sides))
+    peaks = [sum(one.before_bytes for one in changes), sum(one.after_bytes for one in changes)]
     if json:
         print_json(
             {
                 "files": [str(file), str(other)],
-                "devices": [before.device, after.device],
-                "rank": rank,
-                "peak_requested_bytes": peaks,
-                "change_bytes": changed,
-                "categories": by_category(changes),
-                "changes": [{**asdict(one), "change_bytes": one.change_bytes} for one in changes],
-                "notes": [list(before.notes), list(after.notes)],
+                "devices": [one.device for one in sides],
+                **_answer(changes, peaks),
+                "notes": [notes(one) for one in sides],
             }
         )
     else:
-        typer.echo(f"peak {mebibytes(peaks[0])} MiB → {mebibytes(peaks[1])} MiB, a change of {mebibytes(changed)} MiB")
-        print_table(
-            "By category",
-            ["category", "change MiB"],
-            [[category, mebibytes(size)] for category, size in by_category(changes).items()],
+        _print_peaks("peak", peaks)
+        _print_changes(changes, sites=sites, limit=limit)
+        for path, one in zip((file, other), sides, strict=True):
+            for note in notes(one):
+                typer.echo(f"{path.name}: {note}")
+    end_partial(sides)
+
+
+def _diff_iterations(home: Path, keys: list[str], rank: int | None, *, sites: bool, limit: int, json: bool) -> None:
+    lake = open_lake(home)
+    before, after = (_of_home(lake, key, rank, sites=sites) for key in keys)
+    both = sorted(set(before.peaks) & set(after.peaks))
+    if not both:
+        raise NoEvidenceError(
+            f"no rank has a snapshot of GPU memory in both: {before.key} has {numbered('rank', before.peaks)}, "
+            f"{after.key} {numbered('rank', after.peaks)}"
         )
-        moved = [one for one in changes if one.change_bytes or one.before_blocks != one.after_blocks]
+    changes = peak_changes(*_held(before, after, both))
+    peaks = [before.peak_bytes(both), after.peak_bytes(both)]
+    alone = [sorted(set(one.peaks) - set(both)) for one in (before, after)]
+    told = [_notes(one, both) for one in (before, after)]
+    rows = [_row(before, after, each) for each in both]
+    if json:
+        print_json(
+            {
+                "iterations": [before.key, after.key],
+                "rank": rank,
+                **_answer(changes, peaks),
+                "ranks": rows,
+                "stages": _stages(rows),
+                "ranks_of_one_alone": alone,
+                "notes": told,
+            }
+        )
+    else:
+        _print_peaks("peak" if len(both) == 1 else f"peaks of {counted(len(both), 'rank', 'ranks')} together", peaks)
+        if rank is None:
+            _print_ranks(rows, limit)
+        _print_changes(changes, sites=sites, limit=limit)
+        for one, ranks, lines in zip((before, after), alone, told, strict=True):
+            if ranks:
+                typer.echo(f"{one.key} alone has a snapshot of {numbered('rank', ranks)}: in none of these numbers")
+            for line in lines:
+                typer.echo(f"{one.key}: {line}")
+    in_part = [
+        f"{one.key}, {numbered('rank', ranks)}"
+        for one in (before, after)
+        if (ranks := [each for each in both if one.peaks[each].in_part])
+    ]
+    if in_part:
+        raise IncompleteError(f"the answer is partial: snapshots were read in part: {'; '.join(in_part)}")
+
+
+def _of_home(lake: Lake, given: str, rank: int | None, *, sites: bool) -> _Iteration:
+    if "@" in given:
+        run, iteration = parse_iteration_key(given)
+    else:
+        run, iterations = given, _runs(lake, given)
+        if not iterations:
+            raise NoEvidenceError(f"{lake.home} holds no snapshot of GPU memory of run {given}; analyze takes those")
+        iteration = iterations[-1]
+    key = f"{run}@{iteration}"
+    peaks = stored_at_peaks(lake, run, iteration, whole_stacks=not sites, before=BEFORE, frameless=FRAMELESS)
+    if rank is not None:
+        peaks = {number: one for number, one in peaks.items() if number == rank}
+    if not peaks:
+        of = "" if rank is None else f" of rank {rank}"
+        raise NoEvidenceError(f"{lake.home} holds no snapshot of GPU memory{of} in {key}; analyze takes those")
+    return _Iteration(key, peaks)
+
+
+def _held(before: _Iteration, after: _Iteration, ranks: Sequence[int]) -> tuple[Held, Held]:
+    return together(before.peaks[rank].held for rank in ranks), together(after.peaks[rank].held for rank in ranks)
+
+
+def _row(before: _Iteration, after: _Iteration, rank: int) -> dict[str, Any]:
+    sides = (before.peaks[rank], after.peaks[rank])
+    peaks = [one.peak_bytes for one in sides]
+    return {
+        "rank": rank,
+        "stages": [one.stage for one in sides],
+        "devices": [one.device for one in sides],
+        "peak_requested_bytes": peaks,
+        "change_bytes": peaks[1] - peaks[0],
+    }
+
+
+def _stages(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The changes of ranks by their stage in either run; together they are the change of the peaks."""
+    found: dict[tuple[int | None, ...], dict[str, Any]] = {}
+    for row in rows:
+        at = tuple(row["stages"])
+        one = found.setdefault(at, {"stages": list(at), "ranks": 0, "peak_requested_bytes": [0, 0], "change_bytes": 0})
+        one["ranks"] += 1
+        one["peak_requested_bytes"] = [
+            held + more for held, more in zip(one["peak_requested_bytes"], row["peak_requested_bytes"], strict=True)
+        ]
+        one["change_bytes"] += row["change_bytes"]
+    return [found[at] for at in sorted(found, key=lambda at: [(each is None, each or 0) for each in at])]
+
+
+def _notes(one: _Iteration, ranks: Sequence[int]) -> list[str]:
+    """What a reader must know of the limits of an iteration's recordings."""
+
+    def of(which: list[int]) -> str:
+        return f"the {'snapshot' if len(which) == 1 else 'snapshots'} of {numbered('rank', which)}"
+
+    peaks = one.peaks
+    silent = [rank for rank in ranks if peaks[rank].events == 0]
+    others = [rank for rank in ranks if peaks[rank].events != 0]
+    overwritten = [rank for rank in others if peaks[rank].overwritten]
+    untold = [rank for rank in others if peaks[rank].overwritten is None]
+    found = []
+    if silent:
+        found.append(f"{of(silent)} {_verb(silent, 'holds', 'hold')} no events: the end counts as the peak")
+    if overwritten:
+        found.append(f"older events were overwritten in {of(overwritten)}: an earlier peak is unknown")
+    if untold:
+        found.append(f"whether older events were overwritten, {of(untold)} {_verb(untold, 'does', 'do')} not tell")
+    return found
+
+
+def _verb(ranks: Sequence[int], one: str, many: str) -> str:
+    return one if len(ranks) == 1 else many
+
+
+def _answer(changes: list[Change], peaks: list[int]) -> dict[str, Any]:
+    return {
+        "peak_requested_bytes": peaks,
+        "change_bytes": peaks[1] - peaks[0],
+        "categories": by_category(changes),
+        "changes": [{**asdict(one), "change_bytes": one.change_bytes} for one in changes],
+    }
+
+
+def _print_peaks(what: str, peaks: list[int]) -> None:
+    changed = mebibytes(peaks[1] - peaks[0])
+    typer.echo(f"{what} {mebibytes(peaks[0])} MiB → {mebibytes(peaks[1])} MiB, a change of {changed} MiB")
+
+
+def _print_ranks(rows: list[dict[str, Any]], limit: int) -> None:
+    def cells(row: Mapping[str, Any]) -> list[object]:
+        return [mebibytes(row["change_bytes"]), *map(mebibytes, row["peak_requested_bytes"])]
+
+    stages = _stages(rows)
+    if len(stages) > 1:
         print_table(
-            "By who asked for it" if sites else "By call stack",
-            ["change MiB", "before MiB", "after MiB", "blocks before", "blocks after", "category", "who"],
+            "By pipeline stage",
+            ["stage", "ranks", "change MiB", "before MiB", "after MiB"],
+            [[_stage(row["stages"]), row["ranks"], *cells(row)] for row in stages],
+        )
+    largest = sorted(rows, key=lambda row: (-abs(row["change_bytes"]), row["rank"]))
+    print_table(
+        "By rank",
+        ["rank", "stage", "change MiB", "before MiB", "after MiB"],
+        [[row["rank"], _stage(row["stages"]), *cells(row)] for row in largest[:limit]],
+    )
+    if len(rows) > limit:
+        rest = sum(row["change_bytes"] for row in largest[limit:])
+        typer.echo(_left(len(rows) - limit, rest, "rank", "ranks"))
+
+
+def _stage(stages: Sequence[int | None]) -> str | None:
+    """A rank's stage; of other layouts both."""
+    before, after = ("?" if each is None else str(each) for each in stages)
+    if stages[0] is None and stages[1] is None:
+        return None
+    return before if before == after else f"{before} → {after}"
+
+
+def _print_changes(changes: list[Change], *, sites: bool, limit: int) -> None:
+    print_table(
+        "By category",
+        ["category", "change MiB"],
+        [[category, mebibytes(size)] for category, size in by_category(changes).items()],
+    )
+    moved = [one for one in changes if one.change_bytes or one.before_blocks != one.after_blocks]
+    print_table(
+        "By who asked for it" if sites else "By call stack",
+        ["change MiB", "before MiB", "after MiB", "blocks before", "blocks after", "category", "who"],
+        [
             [
-                [
-                    mebibytes(one.change_bytes),
-                    mebibytes(one.before_bytes),
-                    mebibytes(one.after_bytes),
-                    one.before_blocks,
-                    one.after_blocks,
-                    one.category,
-                    one.text,
-                ]
-                for one in moved[:limit]
-            ],
-        )
-        if len(moved) > limit:
-            rest = sum(one.change_bytes for one in moved[limit:])
-            typer.echo(
-                f"{len(moved) - limit:,} more rows change it by {mebibytes(rest)} MiB; --limit shows more, --json all"
-            )
-        for name, side in zip((file, other), sides, strict=True):
-            for note in side.notes:
-                typer.echo(f"{name.name}: {note}")
-    end_partial([side.snapshot for side in sides if side.snapshot is not None])
+                mebibytes(one.change_bytes),
+                mebibytes(one.before_bytes),
+                mebibytes(one.after_bytes),
+                one.before_blocks,
+                one.after_blocks,
+                one.category,
+                one.text,
+            ]
+            for one in moved[:limit]
+        ],
+    )
+    if len(moved) > limit:
+        typer.echo(_left(len(moved) - limit, sum(one.change_bytes for one in moved[limit:]), "row", "rows"))
 
 
-def _of_file(path: Path, device: int | None, *, sites: bool) -> _Side:
-    one = opened(path, device)[0]
-    return _Side(held_at_peak(one, whole_stacks=not sites), one.device, notes(one), one)
-
-
-def _of_home(home: Path, key: str, rank: int, *, sites: bool) -> _Side:
-    from traceviz_dag.lake.lake import open_lake
-    from traceviz_dag.lake.memory_peaks import stored_at_peak
-    from traceviz_dag.lake.partition_keys import parse_iteration_key
-
-    run, iteration = parse_iteration_key(key)
-    absent = {"before": BEFORE, "frameless": FRAMELESS}
-    held = stored_at_peak(open_lake(home), run, iteration, rank, whole_stacks=not sites, **absent)
-    if held is None:
-        raise NoEvidenceError(f"{home} holds no snapshot of GPU memory of rank {rank} in {key}; analyze takes those")
-    return _Side(held, None, [])
+def _left(count: int, size: int, one: str, many: str) -> str:
+    words = counted(count, f"more {one} changes", f"more {many} change")
+    return f"{words} it by {mebibytes(size)} MiB; --limit shows more, --json all"
