@@ -6,8 +6,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
+from tests.analyze.across_ranks import SMALL
 from tests.kineto_file import KinetoFile
 from tests.nsys_file import PROCESS, small_export
 from tests.small_run import GEMM
@@ -15,6 +17,9 @@ from traceviz_dag.analyze.findings.rules.registry import rule_named
 from traceviz_dag.pipeline.across_ranks import StoredIteration, iterations_at
 from traceviz_dag.pipeline.memory import memory_sources, store_memory
 from traceviz_dag.read.kineto.memory import read_memory
+from traceviz_dag.read.nsys.reader import read_nsys
+from traceviz_dag.simulate import JobSettings, simulate
+from traceviz_dag.simulate.settings import Format
 from traceviz_dag.tables import MEMORY_TABLES
 
 GPU_BYTES = 1 << 36
@@ -83,6 +88,37 @@ def test_allocations_of_the_driver_are_segments_of_the_rank_whose_process_and_gp
         (5, 0, "segment_alloc", "nsys", 4096, 1 << 21, 7, None, None),
         (9, 0, "segment_free", "nsys", 4096, 1 << 21, None, None, None),
     ]
+
+
+def test_what_the_driver_allocates_in_a_simulated_job_is_the_truth_of_each_rank(tmp_path):
+    """Segments, a module's variables and a buffer of the communication library; not the host's page-locked memory."""
+    memory = JobSettings(pp=2, dp=2, microbatches=4, node_size=2, format=Format.NSYS, memory=True, **SMALL)
+    run = simulate(memory, tmp_path / "job", workers=1)
+    truth = pq.read_table(run / "truth" / "driver_memory.parquet").to_pylist()
+    reserved = {row["rank"]: row["reserved_bytes"] for row in pq.read_table(run / "truth/memory.parquet").to_pylist()}
+    with iterations_at(run, tmp_path / "home") as (one,):
+        rows = _stored(one)
+        segments = one.lake.table("memory_segments", one.run, one.iteration).arrow()
+    assert segments.num_rows == 0 and {row["source"] for row in rows} == {"nsys"}
+    names = ("rank", "time_ns", "action", "address", "bytes")
+    actions = ("segment_alloc", "segment_free")
+    wanted = [tuple(({**row, "action": actions[row["released"]]})[name] for name in names) for row in truth]
+    assert [tuple(row[name] for name in names) for row in rows] == wanted and len(reserved) == 4
+    for rank, size in reserved.items():
+        mine = [row for row in rows if row["rank"] == rank]
+        held = [row["bytes"] if row["action"] == "segment_alloc" else -row["bytes"] for row in mine]
+        # At the end what PyTorch reserved is left, and the module's variables: the buffer is given back.
+        assert sum(held) == size + 3 * (1 << 20)
+        assert {row["device"] for row in mine} == {rank % 2}
+
+
+def test_operations_that_nothing_is_known_of_are_left_out_and_said(tmp_path):
+    export = small_export()
+    export.allocation(5, 1 << 21)
+    export.allocation(6, 1 << 22, memoryOperationType=2)
+    profile = read_nsys(export.write(tmp_path / "node0.sqlite"))
+    assert profile.table("memory")["bytes"].to_pylist() == [1 << 21]
+    assert [line for line in profile.facts.missing if "neither an allocation nor a release" in line]
 
 
 @pytest.mark.parametrize(("name", "events"), [("h100_qwen05b", 2250), ("mi300_qwen05b", 2588)])

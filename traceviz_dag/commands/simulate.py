@@ -104,7 +104,11 @@ def simulate(
         ),
     ] = False,
     memory: Annotated[
-        bool, typer.Option(help="Write a snapshot of GPU memory beside each trace.", rich_help_panel=_CAPTURE)
+        bool,
+        typer.Option(
+            help="Write a snapshot of GPU memory beside each trace; with --format nsys what the driver allocates.",
+            rich_help_panel=_CAPTURE,
+        ),
     ] = False,
     layout: Annotated[
         Layout, typer.Option(help="Layout of folders and file names.", rich_help_panel=_CAPTURE)

@@ -24,7 +24,8 @@ from traceviz_dag.simulate.files.nsys_export import write_exports
 from traceviz_dag.simulate.files.spans import pipeline_table, stage_measures, stage_steps
 from traceviz_dag.simulate.files.truth import KERNEL_SCHEMA, MICROBATCH_SCHEMA, PIPELINE_SCHEMA
 from traceviz_dag.simulate.layouts import text_file, trace_path
-from traceviz_dag.simulate.memory.files import write_snapshots
+from traceviz_dag.simulate.memory.driver import write_driver_truth
+from traceviz_dag.simulate.memory.files import snapshots_of_ranks, write_snapshots
 from traceviz_dag.simulate.rank_grids import RankGrids, dense_grid
 from traceviz_dag.simulate.settings import Format, JobSettings, Layout
 from traceviz_dag.simulate.templates import Library
@@ -75,12 +76,15 @@ def simulate(settings: JobSettings, out: Path, *, workers: int = 2, progress: Pr
     if settings.format is Format.KINETO:
         _write_traces(settings, out, out / "truth", workers, progress)
         if settings.memory:
-            write_snapshots(settings, out)
+            write_snapshots(settings, out, out / "truth")
         return out
     # In a folder that nobody searches for traces.
     with scratch_folder(out / "truth") as traces:
         recorded = replace(settings, layout=Layout.TORCH_PROFILE, gzip=False)
         _write_traces(recorded, traces, out / "truth", workers, progress)
+        if settings.memory:
+            write_snapshots(recorded, traces, out / "truth")
+            write_driver_truth(snapshots_of_ranks(recorded, traces), out / "truth" / "driver_memory.parquet")
         write_exports(traces, out / "truth", settings.node_size, out, progress)
     return out
 

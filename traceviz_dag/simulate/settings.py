@@ -152,7 +152,8 @@ class JobSettings:
         node_size: GPUs per node.
         cuda_sync: whether Kineto traces have rows of synchronisation (``enable_cuda_sync_events``), and the records and
             calls that record events and wait for them. No time of any kernel changes: the job is the same without.
-        memory: whether a snapshot of GPU memory lies beside each Kineto trace.
+        memory: whether a snapshot of GPU memory lies beside each Kineto trace, or exports of Nsight Systems hold
+            what the driver allocates.
         iterations: profiled steps; first_iteration: number of the first.
         clock_skew_ms: node clocks differ by up to this much; clock_drift_ppm: and drift by up to this.
         seed: decides every random choice.
@@ -279,8 +280,6 @@ def _faults_of(s: JobSettings) -> list[str]:
     sizes |= {"microbatches": s.microbatches, "layers": s.layers, "iterations": s.iterations, "node-size": s.node_size}
     sizes |= {"hidden": s.hidden, "sequence": s.sequence}
     found = [f"--{name} is {size}; it must be at least 1" for name, size in sizes.items() if size < 1]
-    if s.memory and s.format is not Format.KINETO:
-        found.append("--memory: snapshots lie beside Kineto traces; leave --format out")
     if s.memory and (s.edges.truncated_rank is not None or s.expert_count):
         found.append("--memory: snapshots are of dense models whose traces are whole; leave experts and oddities out")
     if not found and sorted(s.order.split("-")) != ["cp", "dp", "ep", "pp", "tp"]:

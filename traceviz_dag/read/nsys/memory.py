@@ -20,8 +20,8 @@ TABLE = "CUDA_GPU_MEMORY_USAGE_EVENTS"
 _ON_DEVICE = (2, 3, 5)
 """Codes of ``ENUM_CUDA_MEM_KIND``: device, array, device static. Other kinds are the host's, or move."""
 
-_RELEASED = 1
-"""Code of ``ENUM_CUDA_DEV_MEM_EVENT_OPER``."""
+_ALLOCATED, _RELEASED = 0, 1
+"""Codes of ``ENUM_CUDA_DEV_MEM_EVENT_OPER``."""
 
 
 def read_memory_events(schema: NsysSchema, calls: pa.Table, devices: Mapping[tuple[int, int], int]) -> pa.Table:
@@ -46,6 +46,10 @@ def read_memory_events(schema: NsysSchema, calls: pa.Table, devices: Mapping[tup
     wanted = SCHEMAS["memory"]
     if rows is None or not rows.num_rows:
         return wanted.empty_table()
+    known = pc.is_in(rows["released"], pa.array((_ALLOCATED, _RELEASED)))
+    if not pc.all(known).as_py():
+        schema.note(f"table {TABLE} has operations that are neither an allocation nor a release: they are left out")
+        rows = rows.filter(known)
     # Older exports do not tell the kind, and have memory of GPUs alone.
     if "memKind" in schema.tables.get(schema.table(TABLE) or "", ()):
         rows = rows.filter(pc.is_in(rows["kind"], pa.array(_ON_DEVICE)))

@@ -21,6 +21,7 @@ import msgspec
 import pyarrow.parquet as pq
 
 from traceviz_dag.simulate.files.identity import BASE_NS
+from traceviz_dag.simulate.memory.driver import DriverEvent, driver_events_of
 from traceviz_dag.system.whole_files import temporary_of
 
 _LEAD_NS = 1_000_000_000
@@ -43,6 +44,7 @@ _CALLS = {
     "reduce": "ncclReduce",
     "barrier": "ncclAllReduce",
 }
+_ALLOCATIONS = "CUDA_GPU_MEMORY_USAGE_EVENTS"
 _TABLES = {
     "StringIds": "id INTEGER PRIMARY KEY, value TEXT NOT NULL",
     "CUPTI_ACTIVITY_KIND_KERNEL": "start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER NOT NULL, "
@@ -60,6 +62,12 @@ _TABLES = {
     "globalTid INTEGER, correlationId INTEGER, nameId INTEGER NOT NULL, returnValue INTEGER",
     "NVTX_EVENTS": "start INTEGER NOT NULL, end INTEGER, eventType INTEGER NOT NULL, text TEXT, globalTid INTEGER, "
     "textId INTEGER, domainId INTEGER, jsonText TEXT",
+    _ALLOCATIONS: "start INTEGER NOT NULL, globalPid INTEGER NOT NULL, deviceId INTEGER NOT NULL, "
+    "contextId INTEGER NOT NULL, address INTEGER NOT NULL, pc INTEGER NOT NULL, bytes INTEGER NOT NULL, "
+    "memKind INTEGER NOT NULL, memoryOperationType INTEGER NOT NULL, name TEXT, correlationId INTEGER, "
+    "streamId INTEGER, localMemoryPoolAddress INTEGER, localMemoryPoolReleaseThreshold INTEGER, "
+    "localMemoryPoolSize INTEGER, localMemoryPoolUtilizedSize INTEGER, importedMemoryPoolAddress INTEGER, "
+    "importedMemoryPoolProcessId INTEGER",
     "ThreadNames": "nameId INTEGER NOT NULL, priority INTEGER, globalTid INTEGER",
     "TARGET_INFO_GPU": "id INTEGER, name TEXT",
     "TARGET_INFO_SESSION_START_TIME": "utcEpochNs INTEGER",
@@ -184,7 +192,8 @@ def _fill_node(connection: sqlite3.Connection, traces: Sequence[Path], truth: Pa
     connection.execute("PRAGMA journal_mode = OFF")
     connection.execute("PRAGMA synchronous = OFF")
     for table, columns in _TABLES.items():
-        connection.execute(f"CREATE TABLE {table} ({columns})")
+        if table != _ALLOCATIONS:
+            connection.execute(f"CREATE TABLE {table} ({columns})")
     export: _Export | None = None
     for device, trace in enumerate(traces):
         decoded = _decoded(trace)
@@ -192,6 +201,9 @@ def _fill_node(connection: sqlite3.Connection, traces: Sequence[Path], truth: Pa
         if export is None:
             export = _Export(connection, min(_nanoseconds(event.ts) for event in events) - _LEAD_NS)
         _add_rank(export, events, device, _messages(truth, decoded.info))
+        snapshot = trace.parent / f"rank-{decoded.info.rank}.memory.pickle"
+        if snapshot.is_file():
+            _add_allocations(export, driver_events_of(snapshot), events, device)
         export.add("TARGET_INFO_GPU", device, "NVIDIA H200")
         export.flush()
     assert export is not None
@@ -271,6 +283,17 @@ def _add_rank(export: _Export, events: Sequence[_Event], device: int, messages: 
 
 def _range(export: _Export, start: int, end: int, text: str, process: int, event: _Event) -> None:
     export.add("NVTX_EVENTS", start, end, 59, text, _thread(process, int(event.tid)), None, 0, None)
+
+
+def _add_allocations(
+    export: _Export, allocations: Sequence[DriverEvent], events: Sequence[_Event], device: int
+) -> None:
+    """What the driver allocates and gets back; calls that are of no stream tell none."""
+    export.connection.execute(f"CREATE TABLE IF NOT EXISTS {_ALLOCATIONS} ({_TABLES[_ALLOCATIONS]})")
+    process = _process(next(int(event.pid) for event in events if event.cat == "cuda_runtime"))
+    for one in allocations:
+        place = (one.time_ns - BASE_NS - export.zero_ns, process, device, 1, one.address, 0, one.bytes)
+        export.add(_ALLOCATIONS, *place, one.kind, int(one.released), *(None,) * 9)
 
 
 def _kernel(

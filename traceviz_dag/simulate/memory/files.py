@@ -25,30 +25,35 @@ MEMORY_SCHEMA = pa.schema(
     [
         *((name, pa.int64()) for name in ("rank", "step", "stage", "in_flight", "layer_bytes", "peak_bytes")),
         *((str(category), pa.int64()) for category in MemoryCategory),
+        ("reserved_bytes", pa.int64()),
     ]
 )
 """The truth: the peak of requested bytes since the job began, by category, and the most chunks of micro-batches at once
-whose activations were kept; layer_bytes: what a layer keeps of a micro-batch."""
+whose activations were kept; layer_bytes: what a layer keeps of a micro-batch; reserved_bytes: all segments at the end
+of the step, since none is given back."""
 
 _OPTIMIZER = re.compile(
     r'"cat": "user_annotation", "name": "Optimizer\.step[^"]*"[^\n]*\n?\s*"ts": ([\d.]+), "dur": ([\d.]+)'
 )
 
 
-def write_snapshots(settings: JobSettings, out: Path) -> None:
+def write_snapshots(settings: JobSettings, out: Path, truth: Path) -> None:
     """Write a snapshot per trace, of a dense model, and the truth of all, from the truth of the traces.
+
+    Args:
+        out: the folder of the traces. truth: that of the truth.
 
     The recording begins with the job, with Python stacks alone; each snapshot holds all events up to the end of its
     trace.
     """
     grids = RankGrids.of(settings)
-    spans = pq.read_table(out / "truth" / "microbatches.parquet")
+    spans = pq.read_table(truth / "microbatches.parquet")
     rows: list[dict[str, int]] = []
     for rank in range(settings.world):
         if rank != settings.edges.missing_rank:
             mine = spans.filter(pc.equal(spans["rank"], rank))
             rows += _write_rank(settings, rank, grids.coordinates(rank)["pp"], mine, out)
-    with whole_file(out / "truth" / "memory.parquet") as file:
+    with whole_file(truth / "memory.parquet") as file:
         pq.write_table(pa.Table.from_pylist(rows, MEMORY_SCHEMA), file)
 
 
@@ -57,6 +62,16 @@ def snapshot_name(settings: JobSettings, rank: int, step: int) -> str:
     if settings.layout is Layout.ITERATION:
         return f"rank_{rank:04d}_iter_{step}.memory.pickle"
     return f"rank-{rank}.memory.pickle"
+
+
+def snapshots_of_ranks(settings: JobSettings, out: Path) -> dict[int, Path]:
+    """Rank → its last snapshot, where all steps of a rank share a trace."""
+    first, last = settings.first_iteration, settings.first_iteration + settings.iterations - 1
+    return {
+        rank: (out / trace_path(settings, rank, first)).with_name(snapshot_name(settings, rank, last))
+        for rank in range(settings.world)
+        if rank != settings.edges.missing_rank
+    }
 
 
 def _write_rank(settings: JobSettings, rank: int, place: int, spans: pa.Table, out: Path) -> list[dict[str, int]]:
@@ -83,6 +98,7 @@ def _write_rank(settings: JobSettings, rank: int, place: int, spans: pa.Table, o
             {
                 **{"rank": rank, "step": step, "stage": place, "in_flight": stage.truth.in_flight},
                 **{"layer_bytes": of_stage.layer_bytes, "peak_bytes": stage.truth.peak_bytes},
+                "reserved_bytes": allocator.reserved(),
                 **{str(category): stage.truth.peak[category] for category in MemoryCategory},
             }
         )
