@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.simulate.bubbles import Spans
+from traceviz_dag.simulate.files.driver_memory import write_driver_truth
 from traceviz_dag.simulate.files.edges import EDGE_SCHEMA
 from traceviz_dag.simulate.files.emit import RankWriter, Written
 from traceviz_dag.simulate.files.identity import Clock
@@ -24,7 +25,6 @@ from traceviz_dag.simulate.files.nsys_export import write_exports
 from traceviz_dag.simulate.files.spans import pipeline_table, stage_measures, stage_steps
 from traceviz_dag.simulate.files.truth import KERNEL_SCHEMA, MICROBATCH_SCHEMA, PIPELINE_SCHEMA
 from traceviz_dag.simulate.layouts import text_file, trace_path
-from traceviz_dag.simulate.memory.driver import write_driver_truth
 from traceviz_dag.simulate.memory.files import snapshots_of_ranks, write_snapshots
 from traceviz_dag.simulate.rank_grids import RankGrids, dense_grid
 from traceviz_dag.simulate.settings import Format, JobSettings, Layout

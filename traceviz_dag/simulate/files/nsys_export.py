@@ -20,8 +20,8 @@ from zlib import crc32
 import msgspec
 import pyarrow.parquet as pq
 
+from traceviz_dag.simulate.files.driver_memory import DriverEvent, driver_events_of
 from traceviz_dag.simulate.files.identity import BASE_NS
-from traceviz_dag.simulate.memory.driver import DriverEvent, driver_events_of
 from traceviz_dag.system.whole_files import temporary_of
 
 _LEAD_NS = 1_000_000_000
