@@ -1,56 +1,133 @@
-"""The HTML viewer of Nsight Systems profiles in Chromium, with the network off."""
+"""The HTML viewer of Nsight Systems profiles in Chromium, with the network off: what it shows equals the export."""
 
 from __future__ import annotations
 
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from tests.analyze.across_ranks import SMALL
+from tests.damage import call
+from tests.end_to_end.test_report import Shown
 from tests.nsys_file import small_export
-from traceviz_dag.analyze.nsys.activity import activities
+from traceviz_dag.analyze.nsys.activity import Clip, activities
 from traceviz_dag.classify.rules import load_rules
 from traceviz_dag.read.nsys.reader import read_nsys
 from traceviz_dag.show.nsys.viewer import viewer_page
+from traceviz_dag.simulate import JobSettings, simulate
+from traceviz_dag.simulate.settings import Format
 
 
-def _page(tmp_path, most=1000):
+@pytest.fixture(scope="module")
+def export(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("job")
+    settings = {**SMALL, "layers": 4, "node_size": 4, "format": Format.NSYS}
+    simulate(JobSettings(tp=2, pp=2, microbatches=2, **settings), folder, workers=1)
+    return folder / "node0.sqlite"
+
+
+@pytest.fixture(scope="module")
+def page(export, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("viewer")
+    answer = call("nsys", "viewer", export, "-o", folder / "job.html", "--home", folder / "home")
+    assert answer.code == 0, answer.err
+    return folder / "job.html"
+
+
+def test_the_page_finds_follows_and_measures_what_the_export_holds(browser, export, page, tmp_path):
+    shown = Shown(browser, page)
+    look = shown.page
+    assert [url for url in shown.requests if not url.startswith(("file:", "blob:", "data:"))] == []
+    with sqlite3.connect(export) as database:
+
+        def one(sql, *values):
+            return database.execute(sql, values).fetchone()[0]
+
+        kernels = one("SELECT count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE deviceId = 0")
+        moved = one(
+            "SELECT (SELECT count(*) FROM CUPTI_ACTIVITY_KIND_MEMCPY WHERE deviceId = 0)"
+            " + (SELECT count(*) FROM CUPTI_ACTIVITY_KIND_MEMSET WHERE deviceId = 0)"
+        )
+        assert look.evaluate("traceviz.model.byRank.get(0).kernels.start.length") == kernels + moved
+        # A search finds kernels, ranges and calls; x leads from a kernel to its call, and back.
+        look.fill("#search", "cuLaunchKernel")
+        look.press("#search", "Enter")
+        said = "SELECT count(*) FROM CUPTI_ACTIVITY_KIND_RUNTIME JOIN StringIds ON id = nameId WHERE value LIKE ?"
+        assert look.inner_text("#matches") == f"1 of {one(said, 'cuLaunchKernel%'):,}"
+        call_sql = look.inner_text("#details code")
+        correlation = database.execute(call_sql.replace("*", "correlationId")).fetchone()[0]
+        look.focus("#timeline-canvas")
+        look.keyboard.press("x")
+        kernel_sql = look.inner_text("#details code")
+        assert database.execute(kernel_sql.replace("*", "correlationId")).fetchone()[0] == correlation
+        look.keyboard.press("x")
+        assert look.inner_text("#details code") == call_sql
+    # A window that is measured is what the command says.
+    look.evaluate("traceviz.timeline.selection = { from: 1234567, to: 9876543 }")
+    look.keyboard.press("m")
+    command = look.inner_text("#details code").split()
+    home = page.parent / "home"
+    (told,) = json.loads(call(*command[1:], "--home", home, "--json").out)
+    text = look.inner_text("#details")
+    for name, key in (("computation", "compute"), ("exposed", "exposed"), ("idle", "idle")):
+        assert f"{name}\n{told[f'{key}_ns']:,} ns ·" in text
+    assert told["window_start_ns"] - int(look.evaluate("String(traceviz.model.ranks[0].firstNs)")) == 1234567
+    assert shown.faults == []
+    shown.context.close()
+
+
+def test_tables_lead_to_the_timeline_and_an_address_shows_the_same_again(browser, page):
+    shown = Shown(browser, page, color_scheme="dark")
+    look = shown.page
+    look.click("#tab-kernels")
+    name = look.locator("#part-kernels .finder").first
+    wanted = name.get_attribute("data-find")
+    name.click()
+    assert look.is_visible("#timeline-canvas")
+    assert wanted in look.inner_text("#details").replace("\n", "") or look.inner_text("#matches").startswith("1 of")
+    look.click("#tab-tree")
+    folded = look.locator("#part-tree details:not([open]) > summary").first
+    before = look.locator("#part-tree .tree-row:visible").count()
+    folded.click(position={"x": 4, "y": 8})
+    assert look.locator("#part-tree .tree-row:visible").count() > before
+    look.click("#tab-timeline")
+    look.focus("#timeline-canvas")
+    look.keyboard.press("w")
+    look.wait_for_timeout(300)
+    seen, address = shown.look(), look.evaluate("location.hash")
+    again = Shown(browser, page, address)
+    assert [round(each) for each in again.look()] == [round(each) for each in seen]
+    assert shown.faults == again.faults == []
+    shown.context.close()
+    again.context.close()
+
+
+def _small_page(tmp_path, most=1000, window=None):
     export = small_export()
     export.range(50, 60, "</script><b>not markup</b>")
-    profile = read_nsys(export.write(tmp_path / "small.sqlite"))
-    page = tmp_path / "report.html"
-    page.write_text(viewer_page(profile, activities(profile, load_rules()), most=most))
-    return page
+    profile = read_nsys(export.write(tmp_path / f"small{most}.sqlite"))
+    rules = load_rules()
+    return viewer_page(profile, activities(profile, rules), rules, window, most)
 
 
-def test_the_page_shows_searches_and_zooms_without_a_network(browser, tmp_path):
-    context = browser.new_context(offline=True, viewport={"width": 1200, "height": 900})
-    shown = context.new_page()
-    faults, requests = [], []
-    shown.on("pageerror", lambda error: faults.append(str(error)))
-    shown.on("request", lambda request: requests.append(request.url))
-    shown.goto(_page(tmp_path).as_uri())
-    shown.wait_for_selector("body[data-ready=yes]")
-    assert [url for url in requests if not url.startswith(("file:", "blob:", "data:"))] == []
-    assert shown.locator("#overlap tbody tr").count() == 1
-    assert shown.locator("#overlap tbody td").nth(1).inner_text() == "3"
-    before = shown.evaluate("[from, to]")
-    shown.click("#in")
-    after = shown.evaluate("[from, to]")
-    assert after[1] - after[0] < before[1] - before[0]
-    shown.fill("#search", "GEMM")
-    shown.press("#search", "Enter")
-    assert shown.inner_text("#matches") == "1 of 2"
-    assert "gemm" in shown.inner_text("#chosen")
-    shown.click("text=NVTX tree")
-    assert shown.locator("#tree tbody tr:visible").count() == 1
-    shown.locator("#tree .twist").first.click()
-    assert "<b>not markup</b>" in shown.text_content("#tree")
-    pixels = shown.evaluate(
-        "[...g.getImageData(0, 0, canvas.width, canvas.height).data].some((v, i) => i % 4 < 3 && v < 120)"
-    )
-    assert pixels
-    assert faults == []
-    context.close()
+def test_names_stay_texts(browser, tmp_path):
+    (tmp_path / "page.html").write_text(_small_page(tmp_path))
+    shown = Shown(browser, tmp_path / "page.html")
+    shown.page.click("#tab-tree")
+    assert "<b>not markup</b>" in shown.page.text_content("#part-tree")
+    assert shown.faults == []
+    shown.context.close()
 
 
 def test_a_page_that_leaves_slices_out_says_so(tmp_path):
-    text = _page(tmp_path, most=3).read_text()
-    assert "slices shorter than" in text
-    assert "http://" not in text
+    text = _small_page(tmp_path, most=3)
+    assert "are left out of the close view" in text
+    assert "http://" not in text.replace("http://www.w3.org", "")
     assert "https://" not in text
+    assert "are left out of the close view" not in _small_page(tmp_path)
+
+
+def test_a_window_without_anything_in_it_is_an_empty_page(tmp_path):
+    assert "GPU 0" in _small_page(tmp_path, window=Clip(10**6, 10**6 + 5))

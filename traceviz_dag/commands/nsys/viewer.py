@@ -27,13 +27,13 @@ def viewer(
     rules: RulesOption = None,
     home: HomeOption = DEFAULT_HOME,
 ) -> None:
-    """Write one self-contained HTML file: timeline with zoom and search, overlap, kernels, NVTX tree.
+    """Write one self-contained HTML file: timeline with search and measures, overlap, kernels, NVTX tree.
 
     It needs no server and no network. If there are more slices than --most, the timeline leaves out the shortest, and
     the page says so; its numbers cover all of them.
     """
     given = opened(path, home, trim, rules)
-    page = viewer_page(given.profile, given.gpus(gpu), given.window, most)
+    page = viewer_page(given.profile, given.gpus(gpu), given.rules, given.window, most)
     write_atomically(real_path(output), pa.py_buffer(page.encode()))
     typer.echo(f"{len(page) / 1e6:.1f} MB: {output}")
     if show:

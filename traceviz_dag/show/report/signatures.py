@@ -59,21 +59,27 @@ class Signatures:
     """All combinations of these columns that occurred, numbered as they came.
 
     Attributes:
+        columns: what a signature is made of.
         values: per column its distinct values, as they came; None is a value.
         rows: per signature and column the place in ``values``.
     """
 
-    values: dict[str, list[str | int | None]] = field(default_factory=lambda: {name: [] for name in COLUMNS})
+    columns: tuple[str, ...] = COLUMNS
+    values: dict[str, list[str | int | None]] = field(init=False)
     rows: list[tuple[int, ...]] = field(default_factory=list)
-    _places: dict[str, dict[str | int | None, int]] = field(default_factory=lambda: {name: {} for name in COLUMNS})
+    _places: dict[str, dict[str | int | None, int]] = field(init=False)
     _numbers: dict[tuple[int, ...], int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.values = {name: [] for name in self.columns}
+        self._places = {name: {} for name in self.columns}
 
     def of(self, kernels: pa.Table) -> Int64:
         """The number of each kernel's signature."""
         if not kernels.num_rows:
             return np.empty(0, np.int64)
         keys, tables = [], []
-        for name in COLUMNS:
+        for name in self.columns:
             code, values = _coded(kernels, name)
             keys.append(code)
             tables.append([*(self._place(name, value) for value in values), self._place(name, None)])
@@ -88,7 +94,8 @@ class Signatures:
 
     def document(self) -> dict[str, Any]:
         """As the page's script reads them: ``fields``, ``values`` by field, ``rows``."""
-        return {"fields": COLUMNS, "values": [self.values[name] for name in COLUMNS], "rows": self.rows}
+        values = [self.values[name] for name in self.columns]
+        return {"fields": self.columns, "values": values, "rows": self.rows}
 
     def _place(self, name: str, value: str | int | None) -> int:
         known = self._places[name]

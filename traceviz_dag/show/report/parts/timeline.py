@@ -7,11 +7,21 @@ from markupsafe import Markup
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.report.charts import legend, swatch
 from traceviz_dag.show.report.parts.part import Part, Told, paragraph
+from traceviz_dag.show.report.timeline import Timeline
 
 
 def timeline(told: Told) -> Markup:
     """The part."""
-    document = told.timeline.document
+    return timeline_markup(told.timeline)
+
+
+def timeline_markup(gathered: Timeline, bare: bool = False) -> Markup:
+    """A timeline's place on a page, its bar and its legends.
+
+    Args:
+        bare: without a choice of clocks, and without a critical path.
+    """
+    document = gathered.document
     clocks = Markup("").join(
         Markup('<option value="{}"{}>{}</option>').format(
             axis["name"],
@@ -31,14 +41,15 @@ def timeline(told: Told) -> Markup:
     parts = legend(
         {part["label"]: part["colour"] for part in document["parts"] if part["name"] not in palette.CATEGORY}
     )
-    notes = Markup("").join(paragraph(note, quiet=True) for note in told.timeline.notes)
+    notes = Markup("").join(paragraph(note, quiet=True) for note in gathered.notes)
     return Markup(_MARKUP).format(
         clocks=clocks,
         sentence=sentence,
         filters=filters,
         parts=parts,
         notes=refusals + notes,
-        kernels=f"{told.timeline.kept:,}",
+        kernels=f"{gathered.kept:,}",
+        bare=Markup(" hidden") if bare else "",
     )
 
 
@@ -50,13 +61,13 @@ _CLOCKS = {
 
 _MARKUP = """
 <div class="bar">
-<label>Clocks <select id="clocks">{clocks}</select></label>
+<label{bare}>Clocks <select id="clocks">{clocks}</select></label>
 <label>Search <input id="search" type="search" placeholder="name, module, dimension, /regular expression/"></label>
 <span id="matches" role="status"></span>
 <label>At least <input id="shortest" type="number" min="0" step="any" placeholder="0"> µs</label>
 <button type="button" id="all-button">all</button>
 <button type="button" id="measure-button">measure</button>
-<button type="button" id="path-button" aria-pressed="false">critical path</button>
+<button type="button" id="path-button" aria-pressed="false"{bare}>critical path</button>
 <button type="button" id="help-button">keys</button>
 <span id="bookmarks"></span>
 </div>
@@ -64,9 +75,8 @@ _MARKUP = """
 <div class="stage">
 <canvas id="timeline-canvas" tabindex="0" role="img"
  aria-label="Timeline of all ranks; the tables of the other tabs have its numbers. Keys: question mark."></canvas>
-<aside id="details" aria-live="polite"><p class="quiet">Click a kernel, a micro-batch or a gap to see all that is known
-of it. Drag moves, the wheel zooms, Shift and drag measure a window, a click on a label opens a rank or folds a
-pipeline.</p></aside>
+<aside id="details" aria-live="polite"><p class="quiet">Click anything on the timeline to see all that is known of
+it. Drag moves, the wheel zooms, Shift and drag measure a window, a click on a label opens or folds its row.</p></aside>
 </div>
 <details id="filters" open>
 <summary>Categories of {kernels} kernels</summary><div class="legend">{filters}</div></details>

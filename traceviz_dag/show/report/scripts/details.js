@@ -1,14 +1,17 @@
-/** Everything that the page knows of a kernel, a micro-batch or a gap, as names and values. */
+/** Everything that the page knows of a kernel, a micro-batch, a gap, a range or a call, as names and values. */
 
 import { duration, exact, share } from "./words.js";
 
 /** @typedef {import("./model.js").Model} Model */
 /** @typedef {import("./model.js").Rank} Rank */
-/** @typedef {{kind: "kernel" | "step" | "gap", rank: Rank, index: number}} Chosen */
+/** @typedef {import("./model.js").Host} Host */
+/** @typedef {{kind: "kernel" | "step" | "gap" | "host", rank: Rank, index: number, host?: Host}} Chosen */
 
 const LABELS = new Map([
   ["kind", "kind"],
   ["category", "category"],
+  ["context", "context"],
+  ["graph_id", "CUDA graph"],
   ["phase", "phase"],
   ["dimension", "dimension"],
   ["dimension_candidates", "may be of dimension"],
@@ -30,14 +33,21 @@ const LABELS = new Map([
   ["shared_memory_bytes", "shared memory, bytes"],
 ]);
 
+/** The slices that something is one of. @param {Chosen} chosen */
+export function slicesOf({ kind, rank, host }) {
+  if (host) return host.slices;
+  return kind === "kernel" ? rank.kernels : kind === "step" ? rank.steps : rank.gaps;
+}
+
 /** @param {Chosen} chosen @returns {{start: number, length: number}} ns from the rank's first kernel */
-export function extent({ kind, rank, index }) {
-  const slices = kind === "kernel" ? rank.kernels : kind === "step" ? rank.steps : rank.gaps;
-  return { start: slices.start[index], length: slices.length[index] };
+export function extent(chosen) {
+  const slices = slicesOf(chosen);
+  return { start: slices.start[chosen.index], length: slices.length[chosen.index] };
 }
 
 /** A line about it. @param {Model} model @param {Chosen} chosen */
-export function title(model, { kind, rank, index }) {
+export function title(model, { kind, rank, index, host }) {
+  if (host) return model.document.host_names?.[host.name[index]] ?? "";
   if (kind === "kernel") return String(model.value(rank.signature[index], "name"));
   if (kind === "gap") return `gap without computation on rank ${rank.rank}`;
   const chunk = rank.stepChunk[index] ? `, chunk ${rank.stepChunk[index] - 1}` : "";
@@ -46,16 +56,17 @@ export function title(model, { kind, rank, index }) {
 
 /** @param {Model} model @param {Chosen} chosen @returns {[string, string][]} */
 export function described(model, chosen) {
-  const { kind, rank, index } = chosen;
+  const { kind, rank, index, host } = chosen;
   const { start, length } = extent(chosen);
   /** @type {[string, string][]} */
   const entries = [
-    ["rank", rank.stage === null ? String(rank.rank) : `${rank.rank}, stage ${rank.stage}`],
+    [rank.member, rank.stage === null ? String(rank.rank) : `${rank.rank}, stage ${rank.stage}`],
     ["duration", `${duration(length)} (${exact(length)})`],
     ["start on its clock", `${rank.clock(start).toLocaleString("en-US")} ns`],
   ];
   if (kind === "gap") return [...entries, ...gap(rank, index, length)];
   if (kind === "step") return entries;
+  if (host) return [...entries, ...hosted(model, rank, host, index, start)];
   return [...entries, ...kernel(model, rank, index, length)];
 }
 
@@ -72,6 +83,36 @@ function gap(rank, index, length) {
   ];
 }
 
+/**
+ * @param {Model} model
+ * @param {Rank} rank
+ * @param {Host} host
+ * @param {number} index
+ * @param {number} start
+ * @returns {[string, string][]}
+ */
+function hosted(model, rank, host, index, start) {
+  const launched = host.launched[index];
+  /** @type {[string, string][]} */
+  const entries = [["thread", host.thread]];
+  if (host.kind === "call") {
+    if (!launched) return [...entries, ["launched", "nothing on this GPU that the page carries"]];
+    const kernel = launched - 1;
+    return [
+      ...entries,
+      ["launched", String(model.value(rank.signature[kernel], "name"))],
+      ["which started", `${duration(rank.kernels.start[kernel] - start)} after this call`],
+    ];
+  }
+  entries.push(["launched on this GPU", `${launched.toLocaleString("en-US")} kernels and memory operations`]);
+  if (launched) {
+    const length = host.gpuLength[index];
+    entries.push(["their time, first start to last end", `${duration(length)} (${exact(length)})`]);
+    entries.push(["which began", `${duration(host.gpuStart[index] - start)} after the range`]);
+  }
+  return entries;
+}
+
 /** @param {Model} model @param {Rank} rank @param {number} index @param {number} length @returns {[string, string][]} */
 function kernel(model, rank, index, length) {
   const signature = rank.signature[index];
@@ -85,6 +126,7 @@ function kernel(model, rank, index, length) {
   if (rank.microbatch[index]) entries.push(["micro-batch", String(rank.microbatch[index] - 1)]);
   for (const [field, label] of LABELS) {
     const found = value(field);
+    if (field === "category" && found === value("kind")) continue;
     if (found !== null) entries.push([label, typeof found === "number" ? found.toLocaleString("en-US") : found]);
   }
   for (const what of ["phase", "dimension"]) {
@@ -93,9 +135,10 @@ function kernel(model, rank, index, length) {
     if (evidence !== null)
       entries.push([`${what} told by`, rule === null ? String(evidence) : `${evidence} (rule ${rule})`]);
   }
-  const size = ["x", "y", "z"].map((axis) => value(`grid_${axis}`));
-  const block = ["x", "y", "z"].map((axis) => value(`block_${axis}`));
-  if (size[0] !== null) entries.push(["grid × block", `${size.join(" × ")} of ${block.join(" × ")}`]);
+  /** @param {string} what */
+  const sides = (what) => ["x", "y", "z"].map((axis) => value(`${what}_${axis}`)).filter((side) => side !== null);
+  if (sides("grid").length)
+    entries.push(["grid × block", `${sides("grid").join(" × ")} of ${sides("block").join(" × ")}`]);
   const place = rank.waitOf(index);
   if (place !== undefined) {
     const wait = rank.waitLength[place] - 1;
@@ -125,8 +168,9 @@ export function launched(rank, index) {
 
 /** The query that has a chosen thing's row. @param {Model} model @param {Chosen} chosen */
 export function query(model, chosen) {
-  const { run, iteration } = model.document;
-  const table = { kernel: "kernels", step: "microbatches", gap: "gpu_gaps" }[chosen.kind];
+  const { run, iteration, queries } = model.document;
+  if (queries) return filled(queries[chosen.host?.kind ?? chosen.kind], valuesOf(model, chosen));
+  const table = chosen.kind === "step" ? "microbatches" : "gpu_gaps";
   const where = `run = '${run.replaceAll("'", "''")}' AND iteration = ${iteration} AND rank = ${chosen.rank.rank}`;
   const { start } = extent(chosen);
   if (chosen.kind === "kernel") {
@@ -134,4 +178,25 @@ export function query(model, chosen) {
   }
   const column = chosen.kind === "step" ? "span_start_ns" : "start_ns";
   return `SELECT * FROM ${table} WHERE ${where} AND ${column} = ${chosen.rank.clock(start)}`;
+}
+
+/** What a query of a profile asks for. @param {Model} model @param {Chosen} chosen @returns {Record<string, string>} */
+function valuesOf(model, chosen) {
+  const { rank, index, host } = chosen;
+  const table = host ? null : model.value(rank.signature[index], "table");
+  return {
+    table: String(table),
+    rank: String(rank.rank),
+    thread: host?.threadId ?? "",
+    start_ns: String(rank.clock(extent(chosen).start)),
+  };
+}
+
+/**
+ * A text with values in the place of names in braces.
+ * @param {string} text
+ * @param {Record<string, string>} values
+ */
+export function filled(text, values) {
+  return text.replace(/\{(\w+)\}/g, (whole, name) => values[name] ?? whole);
 }

@@ -4,7 +4,8 @@ import { Slices } from "./model.js";
 
 /** @typedef {import("./model.js").Model} Model */
 /** @typedef {import("./model.js").Rank} Rank */
-/** @typedef {"group" | "rank" | "steps" | "kernels" | "gaps"} RowKind */
+/** @typedef {import("./model.js").Host} Host */
+/** @typedef {"group" | "rank" | "steps" | "kernels" | "gaps" | "host"} RowKind */
 
 /**
  * @typedef {object} Row
@@ -15,6 +16,7 @@ import { Slices } from "./model.js";
  * @property {Rank | null} rank
  * @property {Rank[]} ranks of a group
  * @property {Lane | null} lane of a row of kernels
+ * @property {Host | null} host of a row of ranges or calls
  * @property {string} key what tells it from other rows
  */
 
@@ -57,7 +59,7 @@ export class Rows {
     /** @type {Set<string>} */
     this.folded = new Set();
     /** @type {Set<number>} ranks that are open */
-    this.open = new Set();
+    this.open = new Set(model.document.ranks.filter((each) => each.open).map((each) => each.rank));
     /** @type {Map<number, {label: string, lane: Lane}[]>} */
     this.lanes = new Map();
     /** @type {Map<number, {computation: Lane, communication: Lane}>} */
@@ -92,7 +94,10 @@ export class Rows {
   layOut(room) {
     const headers = this.groups.filter((group) => group.key).length;
     const shown = this.groups.filter((group) => !this.folded.has(group.key)).flatMap((group) => group.ranks);
-    const lanes = shown.reduce((sum, rank) => sum + (this.open.has(rank.rank) ? this.lanesOf(rank).length + 2 : 0), 0);
+    const lanes = shown.reduce(
+      (sum, rank) => sum + (this.open.has(rank.rank) ? this.lanesOf(rank).length + rank.hosts.length + 2 : 0),
+      0,
+    );
     const left = room - headers * HEADER - lanes * LANE;
     const each = Math.floor(left / Math.max(shown.length, 1));
     const height = Math.min(Math.max(each, SMALLEST), LARGEST);
@@ -100,7 +105,7 @@ export class Rows {
     let top = 0;
     /** @param {Partial<Row> & {kind: RowKind, label: string, height: number, key: string}} row */
     const add = (row) => {
-      this.rows.push({ rank: null, ranks: [], lane: null, ...row, top });
+      this.rows.push({ rank: null, ranks: [], lane: null, host: null, ...row, top });
       top += row.height;
     };
     for (const group of this.groups) {
@@ -109,7 +114,7 @@ export class Rows {
         if (this.folded.has(group.key)) continue;
       }
       for (const rank of group.ranks) {
-        const name = rank.stage === null ? `rank ${rank.rank}` : `rank ${rank.rank} · stage ${rank.stage}`;
+        const name = rank.label;
         const key = `r${rank.rank}`;
         if (!this.open.has(rank.rank)) {
           add({ kind: "rank", label: name, height, rank, key });
@@ -125,6 +130,9 @@ export class Rows {
         if (rank.gaps.start.length) {
           add({ kind: "gaps", label: "gaps without computation", height: LANE, rank, key: `${key}/gaps` });
         }
+        rank.hosts.forEach((host, place) => {
+          add({ kind: "host", label: host.label, height: LANE, rank, host, key: `${key}/host${place}` });
+        });
       }
     }
     this.height = top;
@@ -142,8 +150,9 @@ export class Rows {
         const kind = this.model.kind[signature];
         const stream = this.model.value(signature, "stream");
         const dimension = this.model.value(signature, "dimension") ?? "unknown";
+        const of = this.model.fieldOf.has("dimension") ? dimension : `stream ${stream}`;
         const label =
-          kind === 1 ? `communication · ${dimension}` : `${kind === 2 ? "memory" : "computation"} · stream ${stream}`;
+          kind === 1 ? `communication · ${of}` : `${kind === 2 ? "memory" : "computation"} · stream ${stream}`;
         const part = parts.get(label);
         if (part === undefined) parts.set(label, [kernel]);
         else part.push(kernel);

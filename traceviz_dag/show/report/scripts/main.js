@@ -94,6 +94,19 @@ function listenToFindings() {
   }
 }
 
+/** Names in tables: to where they are on the timeline. */
+function listenToNames() {
+  for (const name of document.querySelectorAll("[data-find]")) {
+    name.addEventListener("click", () => {
+      const field = /** @type {HTMLInputElement} */ (byId("search"));
+      field.value = /** @type {HTMLElement} */ (name).dataset.find ?? "";
+      show("timeline");
+      timeline?.search(field.value);
+      timeline?.toMatch(1);
+    });
+  }
+}
+
 /** @param {string} action */
 function act(action) {
   const dialogs = [...document.querySelectorAll("dialog[open]")];
@@ -149,6 +162,7 @@ async function begin() {
   timeline = new Timeline(model);
   Object.assign(window, { traceviz: { model, timeline, measured } });
   listenToFindings();
+  listenToNames();
   if (described.what_if) replayed = { what: described.what_if, columns };
   if (address().get("part") === "what-if") openWhatIf();
   window.addEventListener("hashchange", () => {

@@ -1,4 +1,7 @@
-/** The timeline's data: ranks with their kernels, micro-batches, bins, waits and gaps, and where each lies on the axis. */
+/**
+ * The timeline's data: ranks (or GPUs) with their kernels, micro-batches, bins, waits, gaps and what their hosts did, and
+ * where each lies on the axis.
+ */
 
 /**
  * @typedef {object} Axis where ranks lie for one choice of clocks
@@ -31,6 +34,17 @@
  * @property {number} bins
  * @property {number} waits
  * @property {number} gaps
+ * @property {HostDocument[]} [hosts]
+ * @property {boolean} [open] whether its lanes are shown from the start
+ */
+
+/**
+ * @typedef {object} HostDocument a row of what a thread did, none of it beside another
+ * @property {string} label
+ * @property {string} thread what it is called
+ * @property {string} thread_id
+ * @property {"range" | "call"} kind
+ * @property {number} count
  */
 
 /**
@@ -66,7 +80,11 @@
  * @property {string} run
  * @property {number} iteration
  * @property {boolean} whole whether the page carries every kernel
- * @property {string} overlap_command the command that measures a window, without its window
+ * @property {string} overlap_command the command that measures a window, without its rank and window
+ * @property {string} overlap_options these, with {rank}, {start_ns}, {end_ns}, {start_s} and {end_s} in them
+ * @property {"rank" | "GPU"} member what the ranks are
+ * @property {Record<string, string>} [queries] of a profile: what has the row of a kernel, range or call
+ * @property {string[]} [host_names] names of ranges and calls
  */
 
 /** Slices of one kind in the order of their starts, and how far any before each reaches. */
@@ -143,7 +161,28 @@ function firstAtLeast(sorted, value) {
   return low;
 }
 
-/** One rank. */
+/** A row of what a thread of the host did: NVTX ranges of one depth, or CUDA calls. */
+export class Host {
+  /**
+   * @param {HostDocument} document
+   * @param {(name: string, count: number) => Float64Array} take
+   */
+  constructor({ label, thread, thread_id, kind, count }, take) {
+    this.label = label;
+    this.thread = thread;
+    this.threadId = thread_id;
+    this.kind = kind;
+    this.slices = new Slices(take("host.start", count), take("host.length", count));
+    this.name = take("host.name", count);
+    /** of a call, the kernel that it launched, and of a range how many, from 1; 0 for none */
+    this.launched = take("host.launched", count);
+    /** of a range, from the first start to the last end of what it launched, from the rank's first kernel */
+    this.gpuStart = take("host.gpu_start", count);
+    this.gpuLength = take("host.gpu_length", count);
+  }
+}
+
+/** One rank, or one GPU of a profile. */
 export class Rank {
   /**
    * @param {RankDocument} document
@@ -179,6 +218,10 @@ export class Rank {
     this.gaps = new Slices(take("gap.start", gaps), take("gap.length", gaps));
     this.gapBlocked = take("gap.blocked", gaps);
     this.gapStarved = take("gap.starved", gaps);
+    this.member = all.member;
+    this.label =
+      this.stage === null ? `${all.member} ${this.rank}` : `${all.member} ${this.rank} · stage ${this.stage}`;
+    this.hosts = (document.hosts ?? []).map((each) => new Host(each, take));
     /** @type {Map<number, number> | null} kernel → its place in the waits */
     this.waitsByKernel = null;
   }
@@ -193,6 +236,19 @@ export class Rank {
       for (let i = 0; i < this.waitKernel.length; i++) this.waitsByKernel.set(this.waitKernel[i], i);
     }
     return this.waitsByKernel.get(kernel);
+  }
+
+  /**
+   * The call that launched a kernel, where the page has it.
+   * @param {number} kernel
+   * @returns {{host: Host, index: number} | null}
+   */
+  callOf(kernel) {
+    for (const host of this.hosts) {
+      const index = host.kind === "call" ? host.launched.indexOf(kernel + 1) : -1;
+      if (index >= 0) return { host, index };
+    }
+    return null;
   }
 
   /** @param {number} at ns from the rank's first kernel @returns {bigint} the same on the rank's own clock */

@@ -8,6 +8,7 @@ import { mixed, pixel } from "./raster.js";
 /** @typedef {import("./lanes.js").Row} Row */
 /** @typedef {import("./lanes.js").Rows} Rows */
 /** @typedef {import("./lanes.js").Lane} Lane */
+/** @typedef {import("./model.js").Host} Host */
 /** @typedef {import("./raster.js").Raster} Raster */
 
 /**
@@ -18,6 +19,11 @@ import { mixed, pixel } from "./raster.js";
  * @property {number} width dots of the plot
  * @property {number} scale dots a CSS pixel
  */
+
+/** Ranges and calls of hosts: tones that are none of the kernels'. */
+const RANGES = ["#8FBF9F", "#A9B8E0", "#D9C58B", "#C7A9D9", "#8FC7CF", "#D9A98F"];
+const CALLS = { usual: "#B9C0C8", launching: "#7FA7D1", waiting: "#D98C8C" };
+const WAITING = /Synchronize|StreamWait|EventQuery|StreamQuery/;
 
 /** Dots a bin may be wide before kernels are drawn instead. */
 const WIDEST_BIN = 3;
@@ -50,6 +56,11 @@ export class Colours {
     this.path = pixel(dark ? "#FFFFFF" : "#000000");
     this.turn = pixel(dark ? "#8A9099" : "#68707A");
     this.match = pixel("#C2185B");
+    /** per name of a range or call: how it is painted as either */
+    this.ranges = (model.document.host_names ?? []).map((_, place) => pixel(RANGES[place % RANGES.length]));
+    this.calls = (model.document.host_names ?? []).map((name) =>
+      pixel(WAITING.test(name) ? CALLS.waiting : /Launch/.test(name) ? CALLS.launching : CALLS.usual),
+    );
   }
 }
 
@@ -65,6 +76,8 @@ export class Painter {
     this.colours = colours;
     /** @type {Uint8Array | null} per signature, whether a search found it */
     this.found = null;
+    /** @type {Uint8Array | null} per name of a range or call, likewise */
+    this.foundHosts = null;
     this.cover = new Float64Array(256);
   }
 
@@ -89,6 +102,7 @@ export class Painter {
     this.ground(raster, view, at, rank.length, top, edge);
     if (row.kind === "steps") this.steps(raster, view, rank, top, edge);
     else if (row.kind === "gaps") this.gaps(raster, view, rank, top, edge);
+    else if (row.host) this.host(raster, view, rank, row.host, top, edge);
     else if (row.lane) this.kernels(raster, view, row.lane, top, edge);
     else this.rank(raster, view, rank, top, edge);
   }
@@ -320,6 +334,39 @@ export class Painter {
           raster.fill(Math.max(from, view.left), top, Math.min(to, right), bottom, colour);
         start += length;
       }
+    }
+  }
+
+  /**
+   * Ranges or calls of a host; those thinner than a dot share it, and the last one's colour wins.
+   * @param {Raster} raster
+   * @param {View} view
+   * @param {Rank} rank
+   * @param {Host} host
+   * @param {number} top
+   * @param {number} bottom
+   */
+  host(raster, view, rank, host, top, bottom) {
+    const at = this.model.at(rank);
+    const colours = host.kind === "range" ? this.colours.ranges : this.colours.calls;
+    const right = view.left + view.width;
+    const last = host.slices.startingBefore(view.to - at);
+    let dot = -1;
+    for (let i = host.slices.firstAfter(view.from - at); i < last; i++) {
+      const start = host.slices.start[i] + at;
+      const [from, to] = this.dots(view, start, start + host.slices.length[i]);
+      const found = this.foundHosts?.[host.name[i]];
+      if (to - from < 1) {
+        const here = Math.floor(from);
+        if (here === dot && !found) continue;
+        dot = here;
+      }
+      if (to <= view.left || from >= right) continue;
+      const left = Math.max(from, view.left);
+      raster.fill(left, top, Math.min(to, right), bottom, colours[host.name[i]]);
+      if (to - from > 3) raster.fill(Math.min(to, right) - 1, top, Math.min(to, right), bottom, this.colours.paper);
+      if (found)
+        raster.fill(left, bottom - 3 * view.scale, Math.min(Math.max(to, from + 1), right), bottom, this.colours.match);
     }
   }
 

@@ -1,6 +1,6 @@
 /** The timeline on the page: draws it, and moves it with mouse and keys. */
 
-import { described, extent, launched, query, title } from "./details.js";
+import { described, extent, filled, launched, query, slicesOf, title } from "./details.js";
 import { Rows } from "./lanes.js";
 import { measured } from "./measure.js";
 import { Colours, Painter, STEPS_SHARE } from "./painter.js";
@@ -22,6 +22,8 @@ const OVERVIEW = 30;
 const NEAR = 3;
 const ZOOM = 0.7;
 const MOST_MEASURED = 64;
+/** Pixels of the narrowest slice that shows its name. */
+const LEAST_NAMED = 26;
 
 export class Timeline {
   /** @param {Model} model */
@@ -37,7 +39,7 @@ export class Timeline {
     this.chosen = null;
     /** @type {{from: number, to: number} | null} a window on the axis */
     this.selection = null;
-    /** @type {{rank: Rank, kernel: number}[]} */
+    /** @type {Chosen[]} */
     this.matches = [];
     this.match = -1;
     this.showsPath = false;
@@ -218,8 +220,10 @@ export class Timeline {
         }
       }
       if (row.rank && (row.kind === "steps" || row.kind === "rank")) this.numbers(row, top);
+      if (row.host || row.lane) this.names(row, top);
     }
     this.joined(visible, above, attention);
+    this.arrow(visible, above, ink);
     this.chosenFrame(visible, above, ink);
     if (this.selection) {
       const from = left + ((this.selection.from - view.from) / (view.to - view.from)) * width;
@@ -252,7 +256,7 @@ export class Timeline {
     );
     this.context.fillStyle = ink;
     this.context.font = "11px system-ui, sans-serif";
-    this.context.fillText("mean of all ranks", 6, OVERVIEW / 2, left - 12);
+    this.context.fillText(`mean of all ${this.model.document.member}s`, 6, OVERVIEW / 2, left - 12);
   }
 
   /** @param {number} left @param {number} width @param {string} colour */
@@ -270,6 +274,94 @@ export class Timeline {
       context.fillRect(Math.round(x), OVERVIEW + RULER - 5, 1, 5);
       context.fillText(duration(at), x + 3, OVERVIEW + RULER / 2 - 1);
     }
+    this.starts(left, width, colour);
+  }
+
+  /** Where training steps of the first rank, or of the chosen one, start. @param {number} left @param {number} width @param {string} colour */
+  starts(left, width, colour) {
+    const rank = this.chosen?.rank ?? this.model.ranks[0];
+    if (!rank) return;
+    const { context, looking } = this;
+    context.fillStyle = colour;
+    for (const { start } of rank.windows) {
+      const x = left + ((start + this.model.at(rank) - looking.from) / (looking.to - looking.from)) * width;
+      if (x < left || x > left + width) continue;
+      context.fillRect(Math.round(x), OVERVIEW, 2, RULER);
+    }
+  }
+
+  /** Names of what is wide enough to hold them. @param {Row} row @param {number} top */
+  names(row, top) {
+    const { view, scale, context } = this;
+    const rank = /** @type {Rank} */ (row.rank);
+    const at = this.model.at(rank);
+    const { host, lane } = row;
+    const slices = host?.slices ?? lane?.slices;
+    if (!slices || row.height < 11) return;
+    context.font = `${Math.min(row.height - 4, 10)}px system-ui, sans-serif`;
+    context.fillStyle = "#22262B";
+    const last = slices.startingBefore(view.to - at);
+    // As many as fit side by side, so that a frame stays short.
+    let room = view.width / scale / LEAST_NAMED;
+    for (let i = slices.firstAfter(view.from - at); i < last && room > 0; i++) {
+      const [from, to] = this.painter.dots(view, slices.start[i] + at, slices.start[i] + at + slices.length[i]);
+      const left = Math.max(from, view.left) / scale;
+      const width = Math.min(to, view.left + view.width) / scale - left;
+      if (width < LEAST_NAMED) continue;
+      room--;
+      const name = host
+        ? this.model.document.host_names?.[host.name[i]]
+        : this.model.value(rank.signature[/** @type {import("./lanes.js").Lane} */ (lane).kernel(i)], "name");
+      const letters = Math.floor((width - 4) / 5.4);
+      const text = shortened(String(name ?? ""));
+      if (letters >= 3) {
+        const shown = text.length > letters ? `${text.slice(0, letters - 1)}…` : text;
+        context.fillText(shown, left + 2, top + row.height / 2 + 0.5, width - 3);
+      }
+    }
+  }
+
+  /** From a call to the kernel that it launched, where one of them is chosen. @param {Row[]} visible @param {number} above @param {string} ink */
+  arrow(visible, above, ink) {
+    const { chosen, view, scale, context } = this;
+    const pair = chosen && this.pairOf(chosen);
+    if (!pair) return;
+    const { call, kernel } = pair;
+    const at = this.model.at(call.rank);
+    /** @param {Chosen} end @param {boolean} after */
+    const point = (end, after) => {
+      const row = visible.find((each) => each.rank === end.rank && each.kind !== "rank" && this.holds(each, end));
+      if (row === undefined) return null;
+      const { start, length } = extent(end);
+      const [x] = this.painter.dots(view, start + at + (after ? length : 0), 0);
+      return { x: x / scale, y: row.top - this.scroll + above + row.height / 2 };
+    };
+    const from = point(call, true);
+    const to = point(kernel, false);
+    if (from === null || to === null) return;
+    context.strokeStyle = ink;
+    context.lineWidth = 1.5;
+    context.beginPath();
+    context.moveTo(from.x, from.y);
+    context.lineTo(to.x, to.y);
+    context.moveTo(to.x - 5, to.y + (from.y > to.y ? 6 : -6));
+    context.lineTo(to.x, to.y);
+    context.lineTo(to.x + 3, to.y + (from.y > to.y ? 7 : -7));
+    context.stroke();
+    context.lineWidth = 1;
+  }
+
+  /**
+   * A call and what it launched, of which one is chosen.
+   * @param {Chosen} chosen
+   * @returns {{call: Chosen, kernel: Chosen} | null}
+   */
+  pairOf(chosen) {
+    const { rank, index, host } = chosen;
+    if (host?.kind === "call" && host.launched[index])
+      return { call: chosen, kernel: { kind: "kernel", rank, index: host.launched[index] - 1 } };
+    const found = chosen.kind === "kernel" ? rank.callOf(index) : null;
+    return found && { call: { kind: "host", rank, ...found }, kernel: chosen };
   }
 
   /** Numbers of micro-batches where they fit. @param {Row} row @param {number} top */
@@ -348,6 +440,7 @@ export class Timeline {
     if (row.kind === "rank") return !this.rows.open.has(chosen.rank.rank);
     if (chosen.kind === "step") return row.kind === "steps";
     if (chosen.kind === "gap") return row.kind === "gaps";
+    if (chosen.host || row.host) return row.host === chosen.host;
     if (!row.lane) return false;
     const slice = row.lane.chosen?.indexOf(chosen.index) ?? chosen.index;
     return slice >= 0;
@@ -378,6 +471,11 @@ export class Timeline {
     const own = at - this.model.at(rank);
     const slack = (NEAR * (this.looking.to - this.looking.from)) / (this.canvas.clientWidth - this.labels);
     if (row.kind === "gaps") return this.nearest(rank, rank.gaps, own, slack, "gap", (i) => i);
+    const { host } = row;
+    if (host) {
+      const found = this.nearest(rank, host.slices, own, slack, "host", (i) => i);
+      return found && { ...found, host };
+    }
     const { lane } = row;
     if (lane) return this.nearest(rank, lane.slices, own, slack, "kernel", (i) => lane.kernel(i));
     const upper = y - OVERVIEW - RULER + this.scroll - row.top < row.height * STEPS_SHARE;
@@ -549,7 +647,7 @@ export class Timeline {
     const panel = byId("details");
     if (chosen === null) {
       panel.replaceChildren(
-        element("p", { class: "quiet" }, "Click a kernel, a micro-batch or a gap to see all that is known of it."),
+        element("p", { class: "quiet" }, "Click anything on the timeline to see all that is known of it."),
       );
       this.draw();
       return;
@@ -565,12 +663,10 @@ export class Timeline {
 
   /** Measure the selection, else what is shown. @param {Rank | null} first the rank whose numbers come first */
   measure(first) {
-    const window = this.selection ?? {
-      from: Math.max(this.looking.from, 0),
-      to: Math.min(this.looking.to, this.model.end),
-    };
-    const from = Math.round(window.from);
-    const to = Math.round(window.to);
+    const window = this.selection ?? this.looking;
+    // Nothing is known of the time before and after.
+    const from = Math.round(Math.min(Math.max(window.from, 0), this.model.end));
+    const to = Math.round(Math.max(Math.min(window.to, this.model.end), from));
     this.selection = { from, to };
     const panel = byId("details");
     const heading = element("h3", {}, `Window of ${duration(to - from)} (${exact(to - from)})`);
@@ -601,11 +697,11 @@ export class Timeline {
       ["memory operations", line(own.memory)],
       ["idle", line(own.idle)],
     ];
-    for (const [name, each] of own.dimensions)
+    for (const [name, each] of this.model.fieldOf.has("dimension") ? own.dimensions : [])
       entries.push([`${name}, exposed`, `${exact(each.exposed)} of ${exact(each.communication)}`]);
     panel.replaceChildren(
       heading,
-      element("h4", {}, `rank ${rank.rank}, unions of its kernels`),
+      element("h4", {}, `${rank.member} ${rank.rank}, unions of its kernels`),
       facts(entries),
       this.allRanks(from, to),
       copyable(this.command(rank, from, to)),
@@ -619,9 +715,14 @@ export class Timeline {
       return { rank, own: measured(this.model, rank, from - at, to - at) };
     });
     found.sort((a, b) => b.own.exposed - a.own.exposed);
-    const table = element("table", {}, element("caption", {}, "all ranks, most exposed first"));
+    const table = element(
+      "table",
+      {},
+      element("caption", {}, `all ${this.model.document.member}s, most exposed first`),
+    );
     const header = element("tr");
-    for (const name of ["rank", "computation", "exposed", "idle"]) header.append(element("th", { scope: "col" }, name));
+    for (const name of [this.model.document.member, "computation", "exposed", "idle"])
+      header.append(element("th", { scope: "col" }, name));
     table.append(header);
     for (const { rank, own } of found) {
       const row = element("tr");
@@ -635,18 +736,26 @@ export class Timeline {
   /** The command that measures the same. @param {Rank} rank @param {number} from @param {number} to */
   command(rank, from, to) {
     const at = this.model.at(rank);
-    return `${this.model.document.overlap_command} --rank ${rank.rank} --start-ns ${rank.clock(from - at)} --end-ns ${rank.clock(to - at)}`;
+    const [start, end] = [rank.clock(from - at), rank.clock(to - at)];
+    return `${this.model.document.overlap_command} ${filled(this.model.document.overlap_options, {
+      rank: String(rank.rank),
+      start_ns: String(start),
+      end_ns: String(end),
+      start_s: seconds(start),
+      end_s: seconds(end),
+    })}`;
   }
 
   /** @param {string} text */
   search(text) {
     const words = byId("matches");
-    const found = text ? matching(this.model, text) : new Uint8Array(0);
+    const found = matching(this.model, text);
     if (found === null) {
       words.textContent = "no such expression";
       return;
     }
-    this.painter.found = text ? found : null;
+    this.painter.found = text ? found.signatures : null;
+    this.painter.foundHosts = text ? found.hosts : null;
     this.matches = text ? hits(this.model, found, this.rows.shows) : [];
     this.match = -1;
     words.textContent = text ? `${this.matches.length.toLocaleString("en-US")} found` : "";
@@ -657,10 +766,9 @@ export class Timeline {
   toMatch(step) {
     if (!this.matches.length) return;
     this.match = (this.match + step + this.matches.length) % this.matches.length;
-    const { rank, kernel } = this.matches[this.match];
     byId("matches").textContent =
       `${(this.match + 1).toLocaleString("en-US")} of ${this.matches.length.toLocaleString("en-US")}`;
-    this.goTo({ kind: "kernel", rank, index: kernel });
+    this.goTo(this.matches[this.match]);
   }
 
   /** Choose something and bring it into sight. @param {Chosen} chosen */
@@ -697,10 +805,11 @@ export class Timeline {
     const rank = this.chosen?.rank ?? this.model.ranks[0];
     if (!rank) return;
     if (this.chosen === null || this.chosen.kind !== "kernel") {
-      const slices = this.chosen?.kind === "gap" ? rank.gaps : rank.steps.start.length ? rank.steps : rank.kernels;
-      const kind = this.chosen?.kind ?? (rank.steps.start.length ? "step" : "kernel");
-      const index = (this.chosen?.index ?? (step > 0 ? -1 : slices.start.length)) + step;
-      if (index >= 0 && index < slices.start.length) this.goTo({ kind, rank, index });
+      /** @type {Chosen} */
+      const like = this.chosen ?? { kind: rank.steps.start.length ? "step" : "kernel", rank, index: -1 };
+      const count = slicesOf(like).start.length;
+      const index = (this.chosen?.index ?? (step > 0 ? -1 : count)) + step;
+      if (index >= 0 && index < count) this.goTo({ ...like, index });
       return;
     }
     const { index } = this.chosen;
@@ -730,9 +839,12 @@ export class Timeline {
     this.looking.show(next.start + at, next.end + at);
   }
 
-  /** Move to where the chosen kernel was launched. */
+  /** Move to where the chosen kernel was launched, or to what the chosen call launched. */
   launch() {
-    if (this.chosen?.kind !== "kernel") return;
+    if (this.chosen === null) return;
+    const pair = this.pairOf(this.chosen);
+    if (pair) return this.goTo(this.chosen.host ? pair.kernel : pair.call);
+    if (this.chosen.kind !== "kernel") return;
     const { rank, index } = this.chosen;
     const launch = launched(rank, index);
     if (launch === null) return;
@@ -826,6 +938,12 @@ function marksOf(model) {
     if (finding.rank !== null && finding.severity === "finding") marks.set(finding.rank, finding);
   }
   return marks;
+}
+
+/** An instant in seconds, exact to the nanosecond. @param {bigint} ns */
+function seconds(ns) {
+  const size = ns < 0n ? -ns : ns;
+  return `${ns < 0n ? "-" : ""}${size / 1_000_000_000n}.${String(size % 1_000_000_000n).padStart(9, "0")}`;
 }
 
 /** A text with a button that copies it. @param {string} text */
