@@ -111,7 +111,7 @@ def expired(
 
 
 def prune(instance: dg.DagsterInstance, lake: Lake, inputs: IterationInputs, own_run: str = "") -> bool:
-    """Remove an iteration: partition, lake files, figures, report, Perfetto traces, copies; last its list of inputs.
+    """Remove an iteration: partition, lake files, figures, report, Perfetto traces, tiles; last its list of inputs.
 
     The partition goes first, so that nothing new is asked for, and comes back where a run was quicker. A crash in the
     middle leaves the list of inputs, and the next night goes on. The watched folder counts as done still: the
@@ -133,10 +133,11 @@ def prune(instance: dg.DagsterInstance, lake: Lake, inputs: IterationInputs, own
     from traceviz_dag.pipeline.figures import figures_folder
     from traceviz_dag.pipeline.perfetto_export import export_folder
     from traceviz_dag.pipeline.report import report_path
+    from traceviz_dag.pipeline.screens import screens_folder
 
     for name in all_tables():
         lake.delete(name, run=inputs.run, iteration=inputs.iteration)
-    for made_of_it in (figures_folder, export_folder):
+    for made_of_it in (figures_folder, export_folder, screens_folder):
         shutil.rmtree(made_of_it(lake.home, inputs.run, inputs.iteration), ignore_errors=True)
     report_path(lake.home, inputs.run, inputs.iteration).unlink(missing_ok=True)
     for entry in inputs.files:

@@ -164,6 +164,9 @@ PERFETTO_FOLDER = "perfetto"
 REPORTS_FOLDER = "reports"
 """Where the reports of a home are, as RUN/ITERATION.html."""
 
+SCREENS_FOLDER = "screens"
+"""Where a home keeps what screens show of iterations, as RUN/ITERATION, and the bookmarks of people."""
+
 
 class MemoryCategory(StrEnum):
     """What a block of GPU memory holds; ``unknown`` where the evidence does not say."""

@@ -1,17 +1,25 @@
-"""Opening what screens walk through: an iteration of a home, or a profile of Nsight Systems."""
+"""Opening what screens walk through, an iteration of a home or a profile of Nsight Systems; where tiles are kept."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from traceviz_dag.classify.rules import load_rules
+from traceviz_dag.lake.digests import look_of
 from traceviz_dag.lake.lake import Lake
+from traceviz_dag.lake.partitions import escape
 from traceviz_dag.pipeline.report import StoredReportSource
-from traceviz_dag.read.nsys.cache import open_profile
+from traceviz_dag.read.nsys.cache import made_of_kept, open_profile
 from traceviz_dag.show.page.alignment import TimeAlignment
 from traceviz_dag.show.screens.iteration_model import IterationModel
+from traceviz_dag.show.screens.kept import digest_of, place_of
 from traceviz_dag.show.screens.model import ScreenModel
 from traceviz_dag.show.screens.profile_model import ProfileModel
+from traceviz_dag.vocabulary import SCREENS_FOLDER
+
+_OF_A_RANK = ("kernels", "microbatches", "gpu_gaps", "overlap", "nvtx_ranges")
+_OF_THE_ITERATION = ("collectives", "path_segments")
 
 
 def iteration_model(
@@ -22,7 +30,8 @@ def iteration_model(
     Raises:
         UsageError: the iteration has no kernels.
     """
-    return IterationModel(StoredReportSource(lake, run, iteration), alignment)
+    source = StoredReportSource(lake, run, iteration)
+    return IterationModel(source, alignment, _kept_of_iteration(lake, run, iteration))
 
 
 def profile_model(path: Path, home: Path | None, rules: Path | None = None) -> ScreenModel:
@@ -35,4 +44,31 @@ def profile_model(path: Path, home: Path | None, rules: Path | None = None) -> S
     Raises:
         BadInputError: the export or the rules cannot be used.
     """
-    return ProfileModel(open_profile(path, home), load_rules(rules))
+    profile, used = open_profile(path, home), load_rules(rules)
+    made = made_of_kept(profile)
+    if made is None:
+        return ProfileModel(profile, used)
+    folder, digest = made[0], digest_of(made[1], used.digest)
+    return ProfileModel(profile, used, kept=lambda group: place_of(folder, group, digest))
+
+
+def screens_folder(home: Path, run: str, iteration: int) -> Path:
+    """HOME/screens/RUN/ITERATION, the run's name escaped as in the lake."""
+    return home / SCREENS_FOLDER / escape(run) / str(iteration)
+
+
+def _kept_of_iteration(lake: Lake, run: str, iteration: int) -> Callable[[str], Path | None]:
+    """Where the lanes of each rank are kept; named by how the files look that they are made of."""
+    folder = screens_folder(lake.home, run, iteration)
+
+    def kept(group: str) -> Path | None:
+        if not group:
+            # The lanes of ranks are quickly made, and depend on all of them.
+            return None
+        rank = int(group.partition(":")[2])
+        paths = [lake.path(name, run=run, iteration=iteration, rank=rank) for name in _OF_A_RANK]
+        paths += [lake.path(name, run=run, iteration=iteration) for name in _OF_THE_ITERATION]
+        looks = [(path.parent.parent.name, look_of(path)) if path.is_file() else None for path in paths]
+        return place_of(folder, group, digest_of(*looks))
+
+    return kept

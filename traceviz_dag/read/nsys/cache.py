@@ -27,7 +27,7 @@ from traceviz_dag.system.paths import real_path
 from traceviz_dag.system.whole_files import exclusive_lock, write_atomically
 
 FOLDER = "nsys"
-_FACTS, _WORDS, _EXPORT = "facts.json", "words.json", "export.sqlite"
+_FACTS, _WORDS, _EXPORT, _MADE = "facts.json", "words.json", "export.sqlite", "screens"
 _FORMAT = 6
 """Raised whenever what the tables hold changes."""
 
@@ -88,6 +88,21 @@ def cache_folder(path: Path, home: Path) -> Path:
 def tables_folder(path: Path, home: Path, look: tuple[int, int]) -> Path:
     """Where the tables of an export are kept that looks so: (bytes, time of change in ns)."""
     return cache_folder(path, home) / xxhash.xxh3_64_hexdigest(repr(look).encode())
+
+
+def made_of_kept(profile: NsysProfile) -> tuple[Path, str] | None:
+    """A folder for what is made of a kept profile, which goes with it, and a digest that changes with what is kept.
+
+    None where the profile is not kept.
+    """
+    store = profile.store
+    if not isinstance(store, KeptStore):
+        return None
+    try:
+        facts = (store.folder / _FACTS).read_bytes()
+    except FileNotFoundError:
+        return None
+    return store.folder / _MADE, xxhash.xxh3_64_hexdigest(facts)
 
 
 class KeptStore:

@@ -50,6 +50,13 @@ class Bundle:
     counters: dict[str, tuple[Changes, Sequence[CounterLevel]]] = field(default_factory=dict)
     words: dict[str, list[str | None]] = field(default_factory=dict)
     marks: list[Mark] = field(default_factory=list)
+    _by_key: dict[str, Lane] = field(default_factory=dict)
+
+    def lane(self, key: str) -> Lane | None:
+        """A lane of the bundle; None where it has none of that key."""
+        if len(self._by_key) != len(self.lanes):
+            self._by_key = {lane.key: lane for lane in self.lanes}
+        return self._by_key.get(key)
 
     def add(self, lane: Lane, rows: LaneRows, kinds: tuple[str, ...], words: str = "") -> None:
         """Add a lane with its slices."""

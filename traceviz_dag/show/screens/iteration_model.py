@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -65,13 +66,19 @@ class IterationModel(LanesModel):
 
     Args:
         alignment: how the clocks of the ranks are laid on one another; as recorded where solved ones are refused.
+        kept: as ``LanesModel`` takes it; by default nothing is kept.
 
     Raises:
         UsageError: the iteration has no kernels.
     """
 
-    def __init__(self, source: IterationSource, alignment: TimeAlignment = TimeAlignment.SOLVED) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        source: IterationSource,
+        alignment: TimeAlignment = TimeAlignment.SOLVED,
+        kept: Callable[[str], Path | None] = lambda _: None,
+    ) -> None:
+        super().__init__(kept)
         self._source = source
         self._spans = spans_of(source)
         if not self._spans:

@@ -6,6 +6,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from threading import RLock
 
 import numpy as np
@@ -18,6 +19,7 @@ from traceviz_dag.show.screens import colours
 from traceviz_dag.show.screens.bundles import EXPOSED_PARTS, PARTS, Bundle, Content
 from traceviz_dag.show.screens.counters import DrawnCounter, draw_counter
 from traceviz_dag.show.screens.drawing import Drawn, draw, time_by_kind
+from traceviz_dag.show.screens.kept import keep_bundle, read_bundle
 from traceviz_dag.show.screens.model import (
     ALL,
     HITS_A_PAGE,
@@ -41,10 +43,15 @@ _SCANNED = 4096
 
 
 class LanesModel(ABC):
-    """Lanes by bundle: the outermost bundle holds lanes alone, each further one those of a GPU, process or rank."""
+    """Lanes by bundle: the outermost bundle holds lanes alone, each further one those of a GPU, process or rank.
 
-    def __init__(self) -> None:
+    Args:
+        kept: where the bundle of a lane of the root is kept, "" being the root; None where it is not kept.
+    """
+
+    def __init__(self, kept: Callable[[str], Path | None]) -> None:
         self._lock = RLock()
+        self._kept_at = kept
         self._bundles: dict[str, Bundle] = {}
         self._names: dict[tuple[str, str], ShownNames] = {}
 
@@ -86,13 +93,11 @@ class LanesModel(ABC):
     def lane(self, key: str) -> Lane:
         """As ``ScreenModel`` says."""
         group = _group(key)
-        of_root = next((lane for lane in self._root.lanes if lane.key == key), None)
-        if of_root is not None:
-            return of_root
-        if any(lane.key == group for lane in self._root.lanes):
-            for lane in self._bundle(group).lanes:
-                if lane.key == key:
-                    return lane
+        found = self._root.lane(key)
+        if found is None and self._root.lane(group) is not None:
+            found = self._bundle(group).lane(key)
+        if found is not None:
+            return found
         raise UsageError(f"there is no lane {printable(key)}")
 
     def own_time(self, lane: str, time_ns: int) -> int:
@@ -331,15 +336,20 @@ class LanesModel(ABC):
 
     @property
     def _root(self) -> Bundle:
-        with self._lock:
-            if "" not in self._bundles:
-                self._bundles[""] = self._make_root()
-            return self._bundles[""]
+        return self._bundle("")
 
     def _bundle(self, group: str) -> Bundle:
         with self._lock:
             if group not in self._bundles:
-                self._bundles[group] = self._make(group)
+                path = self._kept_at(group)
+                found = read_bundle(path) if path is not None else None
+                if found is None:
+                    found = self._make(group) if group else self._make_root()
+                    if path is not None:
+                        keep_bundle(path, found)
+                        # What is mapped can leave memory again.
+                        found = read_bundle(path) or found
+                self._bundles[group] = found
             return self._bundles[group]
 
     def _content(self, lane: str) -> Content | None:
@@ -397,8 +407,8 @@ def _gap_after(rows: LaneRows, time: int) -> Window | None:
 
 
 def _gap_before(rows: LaneRows, time: int) -> Window | None:
-    """The last time without a slice that ends before a time, between two slices."""
-    high = int(np.searchsorted(rows.start_ns, time, side="left")) - 1
+    """The last time without a slice that ends at a time or before it, between two slices."""
+    high = int(np.searchsorted(rows.start_ns, time, side="right")) - 1
     while high > 0:
         low = max(high - _SCANNED, 0)
         ends, starts = rows.reached[low:high], rows.start_ns[low + 1 : high + 1]

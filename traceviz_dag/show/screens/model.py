@@ -426,7 +426,7 @@ class ScreenModel(Protocol):
         """
 
     def gap(self, lane: str, time_ns: int, direction: Direction) -> Window | None:
-        """The next time in which a lane shows nothing that starts after a time; the last that ends before it."""
+        """The next time in which a lane shows nothing that starts after a time; the last that ends by then."""
 
     def follow(self, slice_id: SliceId) -> SliceId | None:
         """From an operation to the call that launched it, from a call to the first operation that it launched."""

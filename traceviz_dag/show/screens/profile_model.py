@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from pathlib import Path
 
 import numpy as np
 
@@ -59,10 +60,17 @@ class ProfileModel(LanesModel):
         profile: opened, from a home or from memory.
         rules: which kernels communicate.
         title: words for the head of the screen; the name of the file by default.
+        kept: as ``LanesModel`` takes it; by default nothing is kept.
     """
 
-    def __init__(self, profile: NsysProfile, rules: Rules, title: str = "") -> None:
-        super().__init__()
+    def __init__(
+        self,
+        profile: NsysProfile,
+        rules: Rules,
+        title: str = "",
+        kept: Callable[[str], Path | None] = lambda _: None,
+    ) -> None:
+        super().__init__(kept)
         self._profile, self._rules = profile, rules
         self._title = title or printable(profile.path.name)
 

@@ -20,15 +20,15 @@ class LaneRows:
         start_ns, end_ns: the end is not before the start.
         kind: place among the kinds of the lane.
         name: place among the names of the lane, ``NO_NAME`` for none.
-        source: the row of the table, or the id, that it was made of.
+        source: the row of the table, or the id, that it was made of. It and the name are of the least type that fits.
         reached: end of the time that this slice and those before it cover: the largest end so far.
     """
 
     start_ns: Int64
     end_ns: Int64
     kind: npt.NDArray[np.int8]
-    name: npt.NDArray[np.int32]
-    source: Int64
+    name: npt.NDArray[np.signedinteger]
+    source: npt.NDArray[np.signedinteger]
     reached: Int64
 
     @classmethod
@@ -50,7 +50,9 @@ class LaneRows:
         if (start[1:] < start[:-1]).any():
             order = np.argsort(start, kind="stable")
             start, end, kinds, names, sources = start[order], end[order], kinds[order], names[order], sources[order]
-        return cls(start, end, kinds, names, sources, np.maximum.accumulate(end))
+        # Rows that do not overlap are reached by their own ends.
+        reached = end if (end[1:] >= end[:-1]).all() else np.maximum.accumulate(end)
+        return cls(start, end, kinds, _narrow(names), _narrow(sources), reached)
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -90,3 +92,12 @@ class LaneRows:
         before = np.where(rows > 0, self.reached[np.maximum(rows - 1, 0)], start)
         begin = np.maximum(start, before)
         return begin, np.maximum(self.end_ns[rows], begin)
+
+
+def _narrow(values: npt.NDArray[np.signedinteger]) -> npt.NDArray[np.signedinteger]:
+    """The same values in as few bytes as hold them all."""
+    low, high = (int(values.min()), int(values.max())) if len(values) else (0, 0)
+    for kind in (np.int16, np.int32):
+        if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max:
+            return values.astype(kind)
+    return values
