@@ -33,6 +33,8 @@ LEFT_OUT = {
     "traceviz serve": "serves until Ctrl-C",
     # tests/show/terminal drives them.
     "traceviz top": "draws on a terminal",
+    "traceviz timeline": "draws on a terminal",
+    "traceviz nsys timeline": "draws on a terminal",
     "traceviz nsys tui": "draws on a terminal",
 }
 """Beginnings of commands that no test here runs, and why."""

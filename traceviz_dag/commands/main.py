@@ -24,7 +24,7 @@ _COMMANDS = (
     *("demo", "simulate", "analyze", "classify", "batch", "aggregate", "figures", "report"),
     *("iterations", "topology", "overlap", "clocks", "waits", "pipelines", "periods"),
     *("critical-path", "what-if", "findings", "statement", "gate"),
-    *("top", "accuracy", "sql", "serve", "dev", "doctor", "capture"),
+    *("timeline", "top", "accuracy", "sql", "serve", "dev", "doctor", "capture"),
 )
 
 

@@ -20,7 +20,19 @@ def top(home: HomeOption = DEFAULT_HOME) -> None:
     if not folder.is_dir():
         raise BadInputError(folder, "there is no such folder", "run traceviz analyze first, or name a home with --home")
     look = look_of_terminal(os.environ, "traceviz top")
+    from traceviz_dag.lake.lake import open_lake
+    from traceviz_dag.lake.partitions import Partition
+    from traceviz_dag.pipeline.screens import iteration_model
     from traceviz_dag.show.terminal.home.screen import HomeApp
     from traceviz_dag.show.terminal.home.watch import HomeWatch
+    from traceviz_dag.show.terminal.timeline.screen import TimelineApp
 
-    HomeApp(HomeWatch(folder), look).run()
+    watch = HomeWatch(folder)
+    at: Partition | None = None
+    while True:
+        screen = HomeApp(watch, look, at=at)
+        screen.run()
+        at = screen.wanted
+        if at is None:
+            return
+        TimelineApp(iteration_model(open_lake(folder), at.run, at.iteration), look).run()

@@ -12,7 +12,7 @@ from traceviz_dag.commands.common.lazy import LazyGroup
 _PANELS = {
     "What is in it": ("info", "suggest", "search", "diff"),
     "GPUs": ("summary", "overlap", "map", "gaps", "nccl", "copies", "launches", "flops"),
-    "Host, NVTX ranges and iterations": ("tui", "tree", "ranges", "pace", "iterations", "calls", "stalls"),
+    "Host, NVTX ranges and iterations": ("timeline", "tui", "tree", "ranges", "pace", "iterations", "calls", "stalls"),
     "Files": ("viewer", "perfetto", "export-csv", "export-json", "download"),
 }
 """Heading in the help → its commands."""

@@ -63,8 +63,8 @@ _ASCII = str.maketrans(
         **dict(zip("▁▂▃▄▅▆▇█", "._-=+*%#", strict=True)),
         **dict(zip("▏▎▍▌▋▊▉", ":::||##", strict=True)),
         **dict(zip("░▒▓", "oO@", strict=True)),
-        **dict(zip("─│┌┐└┘├┤┬┴┼━┃", "-|+++++++++-|", strict=True)),
-        **dict(zip("▸▾◂▴▲▼←→↑↓·…–×≤≥∑µ█", ">v<^^v<>^v.~-x<>Su#", strict=True)),
+        **dict(zip("─│┌┐└┘├┤┬┴┼━┃▬", "-|+++++++++=|=", strict=True)),
+        **dict(zip("▸▾◂▴▲△▼←→↑↓·…–×≤≥∑µ•", "+-<^^^v<>^v.~-x<>Su*", strict=True)),
     }
 )
 

@@ -11,6 +11,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import Static
 
+from traceviz_dag.lake.partitions import Partition
 from traceviz_dag.show.terminal.app import ATTENTION, QUIET, Keys, TerminalApp
 from traceviz_dag.show.terminal.glyphs import bar, curve, cut, flat, padded, wrapped
 from traceviz_dag.show.terminal.home.watch import Facts, HomeWatch, Iteration, Row, Running
@@ -24,7 +25,14 @@ _STEP_BAR = 6
 
 
 class HomeApp(TerminalApp):
-    """A home while runs arrive."""
+    """A home while runs arrive.
+
+    Args:
+        at: the iteration that the cursor begins on; the newest by default.
+
+    Attributes:
+        wanted: the iteration whose timeline the user asked for when the screen ended; None where for none.
+    """
 
     CSS = (
         TerminalApp.CSS
@@ -37,6 +45,7 @@ class HomeApp(TerminalApp):
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("f", "findings", "findings", show=False),
+        Binding("t", "timeline", "timeline", show=False),
         Binding("i", "iterations", "iterations", show=False),
         Binding("tab", "other", "the other list", show=False, priority=True),
     ]
@@ -45,19 +54,24 @@ class HomeApp(TerminalApp):
         ("Tab", "the other list"),
         ("i", "iterations"),
         ("f", "findings of the iteration"),
+        ("t Enter", "timeline of the iteration; q comes back"),
         ("step", "the longest over the ranks; the bar compares the steps of a run"),
         ("change", "against the iteration before it, where both cover the same ranks"),
         ("exposed, idle", "mean over the ranks, of the step"),
         ("hidden", "of the communication"),
     )
-    FOOT: ClassVar[str] = " ↑↓ move  Tab other list  i iterations  f findings  ? help  q end"
+    FOOT: ClassVar[str] = " ↑↓ move  Tab other list  i iterations  f findings  t timeline  ? help  q end"
 
-    def __init__(self, watch: HomeWatch, look: Look, now_ns: Callable[[], int] = time.time_ns) -> None:
+    def __init__(
+        self, watch: HomeWatch, look: Look, now_ns: Callable[[], int] = time.time_ns, at: Partition | None = None
+    ) -> None:
         super().__init__(look)
         self.watch_home = watch
         self.now_ns = now_ns
         self.facts = Facts()
-        self._follows = True
+        self.wanted: Partition | None = None
+        self._at = at
+        self._follows = at is None
 
     def compose(self) -> ComposeResult:
         """A title and the trend, the iterations, what runs, and the findings."""
@@ -94,8 +108,11 @@ class HomeApp(TerminalApp):
         if changed:
             iterations = self.query_one("#iterations", LinesView)
             # Who looks at the newest one sees the next one come.
-            last = len(facts.iterations) - 1
-            iterations.show(_IterationLines(facts.iterations), last if self._follows else None)
+            places = [Partition(one.run, one.iteration) for one in facts.iterations]
+            begin = places.index(self._at) if self._at in places else None
+            last = len(places) - 1
+            iterations.show(_IterationLines(facts.iterations), last if self._follows else begin)
+            self._at = None
         self._of_iteration()
 
     def on_resize(self) -> None:
@@ -110,6 +127,17 @@ class HomeApp(TerminalApp):
             self._follows = event.index == len(self.facts.iterations) - 1
             self._head()
             self._of_iteration(first=True)
+
+    def on_lines_view_chosen(self, event: LinesView.Chosen) -> None:
+        """Enter on an iteration, or on one of its findings."""
+        self.action_timeline()
+
+    def action_timeline(self) -> None:
+        """End with a wish for the timeline of this iteration."""
+        one = self._chosen()
+        if one is not None:
+            self.wanted = Partition(one.run, one.iteration)
+            self.exit()
 
     def action_findings(self) -> None:
         """Go to the findings."""

@@ -1,0 +1,336 @@
+"""The timeline on the terminal: keys on analysed jobs and profiles, and what they tell against SQL and the commands."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from tests.commands.jobs import home_of
+from tests.commands.sentences.test_nsys import export
+from tests.show.terminal.driven import drive, held, press, settled, text_of
+from tests.show.terminal.test_tree import hostile
+from traceviz_dag.commands.main import app
+from traceviz_dag.lake.lake import Lake
+from traceviz_dag.pipeline.screens import iteration_model, profile_model
+from traceviz_dag.show.screens.model import Slices, Window
+from traceviz_dag.show.terminal.look import Look
+from traceviz_dag.show.terminal.timeline.cells import cells_of
+from traceviz_dag.show.terminal.timeline.screen import TimelineApp
+from traceviz_dag.show.terminal.timeline.view import ABOVE
+
+JOB = "two_iterations"
+WIDE = (140, 45)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return iteration_model(Lake(home_of(JOB)), JOB, 10)
+
+
+@pytest.fixture(scope="module")
+def profiles(tmp_path_factory):
+    return tmp_path_factory.mktemp("profiles")
+
+
+def screen(model, look: Look = Look(), **more) -> TimelineApp:  # noqa: B008
+    return TimelineApp(model, look, **more)
+
+
+def sql(query: str) -> list[dict]:
+    return Lake(home_of(JOB)).query(query).to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "look"),
+    [
+        ("timeline_80x24", (80, 24), Look()),
+        ("timeline_140x45", WIDE, Look()),
+        ("timeline_ascii", (80, 24), Look(unicode=False, colour=False)),
+    ],
+)
+def test_screen(model, name, size, look):
+    async def walk(pilot):
+        return await press(pilot, "space", "j", "j", "tab")
+
+    text = drive(screen(model, look), walk, size)
+    held(name, text)
+    assert text.isascii() or look.unicode
+
+
+@pytest.mark.parametrize("rank", [0, 3])
+def test_a_window_is_measured_to_the_nanosecond(model, rank):
+    """By the command, and by a sweep over the kernels' rows."""
+
+    async def measure(pilot):
+        await press(pilot, *["j"] * rank, "colon", *"1234567ns 5.678901ms", "enter")
+        window = pilot.app.looking.window
+        return window, await press(pilot, "m"), pilot.app.measured
+
+    window, text, found = drive(screen(model), measure, WIDE)
+    assert window == Window(1_234_567, 5_678_901)
+    [whole] = [one for one in found.measures if one.dimension == "all"]
+    start, end = whole.window_start_ns, whole.window_end_ns
+    assert end - start == window.length_ns == 4_444_334
+    words = ["overlap", "--home", str(home_of(JOB)), "--run", JOB, "--iteration", "10", "--rank", str(rank)]
+    words += ["--start-ns", str(start), "--end-ns", str(end), "--json"]
+    rows = json.loads(CliRunner().invoke(app, words).stdout)
+    parts = ("compute", "communication", "hidden", "exposed", "memory", "busy", "idle")
+    for one in found.measures:
+        [row] = [row for row in rows if row["dimension"] == one.dimension and row["device"] == one.device]
+        assert [getattr(one, f"{part}_ns") for part in parts] == [row[f"{part}_ns"] for part in parts]
+    kernels = sql(
+        f"SELECT kind, start_ns AS a, start_ns + duration_ns AS b FROM kernels WHERE iteration = 10 AND rank = {rank}"
+    )
+    edges = sorted({start, end, *(min(max(time, start), end) for row in kernels for time in (row["a"], row["b"]))})
+    compute = exposed = 0
+    for low, high in pairwise(edges):
+        kinds = {row["kind"] for row in kernels if row["a"] <= low and row["b"] >= high}
+        compute += (high - low) * ("computation" in kinds)
+        exposed += (high - low) * ("communication" in kinds and "computation" not in kinds)
+    assert (whole.compute_ns, whole.exposed_ns) == (compute, exposed)
+    assert f"{compute:,} ns" in text and f"{exposed:,} ns" in text
+    assert f"--start-ns {start} --end-ns {end}" in " ".join(text.split())
+
+
+def test_a_profile_is_measured_as_its_command_does(profiles):
+    path = export("b")
+
+    async def measure(pilot):
+        await press(pilot, "i", "z", "up", "m")
+        return pilot.app.measured
+
+    found = drive(screen(profile_model(path, profiles)), measure)
+    [whole] = [one for one in found.measures if one.dimension == "all"]
+    trim = [f"{time / 1e9:.9f}" for time in (whole.window_start_ns, whole.window_end_ns)]
+    words = ["nsys", "overlap", str(path), "--gpu", "0", "--trim", *trim, "--home", str(profiles), "--json"]
+    [row] = json.loads(CliRunner().invoke(app, words).stdout)
+    for part in ("compute", "communication", "hidden", "exposed", "memory", "busy", "idle"):
+        assert getattr(whole, f"{part}_ns") == row[f"{part}_ns"], part
+    assert whole.kernels == row["kernels"]
+
+
+def test_slices_tell_their_row_and_lead_to_launch_and_peers(model):
+    async def walk(pilot):
+        timeline = pilot.app
+        await press(pilot, "space")
+        while timeline._lane.label != "stream 7":
+            await press(pilot, "j")
+        await press(pilot, "tab", "tab", "tab")
+        first, detail = timeline.scene.chosen, timeline.detail
+        [row] = sql(detail.sql)
+        assert row["name"] == detail.full_name
+        assert row["duration_ns"] == first[1].length_ns
+        assert f"{row['duration_ns']:,} ns" in text_of(timeline)
+        await press(pilot, "x")
+        assert "calls" in timeline.chosen.lane
+        launch = timeline.scene.chosen[1]
+        assert launch.length_ns == row["launch_duration_ns"]
+        await press(pilot, "x")
+        assert timeline.chosen == first[0]
+        await press(pilot, "shift+tab")
+        assert timeline.chosen.row == first[0].row - 1
+        whole = await press(pilot, "enter")
+        assert "evidence: phase evidence" in whole and "SELECT * FROM kernels" in whole
+        await press(pilot, "q", "slash", *"AllReduce", "enter", "enter")
+        one = timeline.chosen
+        [found] = sql(timeline.detail.sql)
+        await press(pilot, "o")
+        [other] = sql(timeline.detail.sql)
+        ids = " OR ".join(f"rank = {one['rank']} AND kernel_id = {one['kernel_id']}" for one in (found, other))
+        pair = f"SELECT communication FROM collectives WHERE iteration = 10 AND ({ids})"
+        assert len({row["communication"] for row in sql(pair)}) == 1
+        assert other["rank"] != found["rank"] and timeline.chosen != one
+
+    drive(screen(model), walk, WIDE)
+
+
+def test_moves_are_undone_and_cost_what_is_in_sight(model):
+    async def walk(pilot):
+        timeline = pilot.app
+        whole = timeline.looking.window
+        asked = timeline.asked.queries
+        await press(pilot, "up", "right")
+        lanes = len(timeline.lanes.rows)
+        assert lanes == 4 and timeline.asked.queries - asked == 2 * lanes
+        moved, asked = timeline.looking.window, timeline.asked.queries
+        assert moved.length_ns == whole.length_ns * 7 // 10
+        # What was drawn before is kept, and the cursor costs nothing.
+        await press(pilot, "u", "u", "j", "k", "end", "home")
+        assert timeline.looking.window == whole
+        assert "there is no view before this one" in await press(pilot, "u")
+        await press(pilot, "U", "U")
+        assert timeline.looking.window == moved and timeline.asked.queries == asked
+        await press(pilot, "0")
+        assert timeline.looking.window == whole
+        await press(pilot, "i")
+        query = "SELECT max(window_end_ns) AS b FROM overlap WHERE rank = 0 AND iteration = 10 AND window_name = 'step'"
+        [step] = sql(query)
+        # It begins before the first kernel, where nothing is to be seen.
+        zero = model.own_time("rank:0", 0)
+        assert timeline.looking.window == Window(0, step["b"] - zero)
+
+    drive(screen(model), walk)
+
+
+def test_gaps_are_the_times_between_slices(model):
+    async def walk(pilot):
+        timeline = pilot.app
+        await press(pilot, "space")
+        while timeline._lane.label != "stream 7":
+            await press(pilot, "j")
+        found = []
+        for _ in range(3):
+            await press(pilot, "g")
+            found.append(timeline.looking.selection)
+        await press(pilot, "G")
+        assert timeline.looking.selection == found[1]
+        return found
+
+    found = drive(screen(model), walk)
+    rows = sql(
+        """
+        SELECT gap FROM (
+            SELECT start_ns - max(start_ns + duration_ns) OVER (
+                ORDER BY start_ns, kernel_id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+            ) AS gap, start_ns
+            FROM kernels WHERE iteration = 10 AND rank = 0 AND stream = 7
+        ) WHERE gap > 0 ORDER BY start_ns LIMIT 3
+        """
+    )
+    assert [window.length_ns for window in found] == [row["gap"] for row in rows]
+
+
+def test_search_finds_what_sql_finds_and_filters_leave_out(model):
+    async def walk(pilot):
+        timeline = pilot.app
+        listed = await press(pilot, "slash", *"ncclDev", "enter")
+        total = timeline.hits.total
+        assert f"of {total:,}" in listed
+        await press(pilot, "down", "enter")
+        assert timeline.chosen == timeline.hits.hits[1].slice
+        await press(pilot, "n")
+        assert timeline.chosen == timeline.hits.hits[2].slice
+        await press(pilot, "N", "N")
+        assert timeline.chosen == timeline.hits.hits[0].slice
+        await press(pilot, "N")
+        assert timeline.chosen == timeline.hits.hits[-1].slice  # Around, and to the last page.
+        await press(pilot, "escape", "F", *"memory >5us", "enter")
+        assert "filter >5µs memory" in text_of(timeline)
+        kinds = {
+            drawn.kinds[kind]
+            for drawn in timeline.scene.drawn.values()
+            if isinstance(drawn, Slices) and drawn.lane.count("/")
+            for kind in drawn.kind.tolist()
+        }
+        assert kinds <= {"memory", "memory_alone"}
+        assert "no kind is named" in await press(pilot, "F", *"nonsense", "enter")
+        return total
+
+    total = drive(screen(model), walk)
+    [row] = sql("SELECT count(*) AS n FROM kernels WHERE iteration = 10 AND name ILIKE '%ncclDev%'")
+    assert total == row["n"]
+
+
+def test_findings_lead_to_their_place_and_bookmarks_back(model):
+    kept: list = []
+
+    async def walk(pilot):
+        timeline = pilot.app
+        listed = await press(pilot, "f")
+        assert "exposed_communication" in listed
+        await press(pilot, "q", "up", "up", "f", "down", "down", "enter", "z")
+        assert timeline.looking.window == timeline.looking.selection
+        await press(pilot, "up", "b", *"here", "enter")
+        window = timeline.looking.window
+        await press(pilot, "0")
+        assert timeline.looking.window != window
+        assert "here" in await press(pilot, "B")
+        await press(pilot, "enter")
+        assert timeline.looking.window == window
+
+    drive(screen(model, kept=kept.append), walk)
+    assert [[note for _, _, note in views] for views in kept] == [["here"]]
+
+
+def test_lanes_fold_pin_and_move(model):
+    async def walk(pilot):
+        timeline = pilot.app
+
+        def labels() -> list[str]:
+            return [row.lane.label for row in timeline.lanes.rows]
+
+        before = labels()
+        await press(pilot, "space")
+        opened = labels()
+        assert opened[0] == before[0] and len(opened) > len(before) + 5
+        await press(pilot, "j", "p")
+        assert labels()[0] == opened[1]
+        await press(pilot, "p", "home", "space")
+        assert labels() == before
+        await press(pilot, "J")
+        assert labels() == [before[1], before[0], *before[2:]]
+
+    drive(screen(model), walk)
+
+
+def test_the_mouse_chooses_selects_and_scrolls(model):
+    async def walk(pilot):
+        timeline = pilot.app
+        view = timeline.query_one("TimelineView")
+        await press(pilot, "space", "colon", *"4ms 7ms", "enter")
+        row = next(place for place, row in enumerate(timeline.lanes.rows) if row.lane.label == "stream 7")
+        drawn = timeline.scene.drawn[timeline.lanes.rows[row].lane.key]
+        cell = int(np.flatnonzero(cells_of(drawn, timeline.looking.window, view.columns).eighths == 8)[4])
+        await pilot.click(view, offset=(view.labels + cell, ABOVE + row))
+        await settled(pilot)
+        first, last = (timeline.looking.time_of(place, view.columns) for place in (cell, cell + 1))
+        window = timeline.scene.chosen[1]
+        assert timeline.chosen.lane.endswith("stream:7") and window.start_ns < last and window.end_ns > first
+        await pilot.mouse_down(view, offset=(view.labels + 10, ABOVE))
+        await pilot.hover(view, offset=(view.labels + 19, ABOVE))
+        await pilot.mouse_up(view, offset=(view.labels + 19, ABOVE))
+        await settled(pilot)
+        chosen = timeline.looking.selection
+        assert chosen == Window(*(timeline.looking.time_of(cell, view.columns) for cell in (10, 20)))
+
+    drive(screen(model), walk, WIDE)
+
+
+@pytest.mark.parametrize("change", ["escapes", "no ranges", "open ends"])
+def test_hostile_profiles_open(tmp_path, change):
+    path = hostile(change).write(tmp_path / "export.sqlite")
+
+    async def walk(pilot):
+        texts = [text_of(pilot.app)]
+        for keys in ("end space end space end tab tab enter q", "home j tab i m q", "slash full_stop enter enter M"):
+            texts += [await press(pilot, *keys.split())]
+        return "".join(texts)
+
+    text = drive(screen(profile_model(path, tmp_path / "home")), walk)
+    assert "\x1b" not in text and "\u202e" not in text and "\x07" not in text
+
+
+def test_columns_show_the_share_that_is_busy_and_what_most_of_it_is():
+    """Held against a count of every nanosecond; slices touch the edges, overlap columns, and have no length."""
+    random = np.random.default_rng(7)
+    window, width = Window(100, 1_060), 60
+    edge = np.sort(random.choice(np.arange(0, 1_200), 80, replace=False)).astype(np.int64)
+    start, end = edge[0::2], edge[1::2]
+    kind = random.integers(0, 3, len(start)).astype(np.int8)
+    one = np.ones(len(start), np.int64)
+    names = np.zeros(len(start), np.int32)
+    slices = Slices("x", start, end, one, end - start, kind, names, names, 0, ("a", "b", "c"), ("",))
+    cells = cells_of(slices, window, width)
+    time = np.zeros((3, 1_200), dtype=np.int64)
+    for begin, stop, which in zip(start, end, kind, strict=True):
+        time[which, begin:stop] = 1
+    of_cells = time[:, 100:1_060].reshape(3, width, 16).sum(axis=2)
+    total = of_cells.sum(axis=0)
+    assert cells.eighths.tolist() == [-(-each * 8 // 16) for each in total.tolist()]
+    seen = cells.kind >= 0
+    assert (seen == (total > 0)).all()
+    assert (of_cells[cells.kind[seen], np.flatnonzero(seen)] == of_cells.max(axis=0)[seen]).all()

@@ -1,0 +1,22 @@
+"""``traceviz nsys timeline``: the GPUs, threads and ranges of a profile over time, on the terminal."""
+
+from __future__ import annotations
+
+import os
+
+from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption
+from traceviz_dag.commands.nsys.common import ProfileArgument, RulesOption
+
+
+def timeline(path: ProfileArgument, rules: RulesOption = None, home: HomeOption = DEFAULT_HOME) -> None:
+    """Walk through a profile on the terminal: its GPUs, streams, gaps, NVTX ranges and calls over time.
+
+    Any window can be measured, every slice tells all that is known of it. Press ? for the keys.
+    """
+    from traceviz_dag.show.terminal.look import look_of_terminal
+
+    look = look_of_terminal(os.environ, "traceviz nsys timeline")
+    from traceviz_dag.pipeline.screens import profile_model
+    from traceviz_dag.show.terminal.timeline.screen import TimelineApp
+
+    TimelineApp(profile_model(path, home, rules), look).run()

@@ -1,0 +1,61 @@
+"""``traceviz timeline``: all ranks of an iteration over time, on the terminal."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption
+from traceviz_dag.commands.common.partial import end_partial
+from traceviz_dag.commands.common.shown import completeness_of, iterations_of
+from traceviz_dag.errors import UsageError
+from traceviz_dag.lake.lake import open_lake
+from traceviz_dag.show.page.alignment import TimeAlignment
+from traceviz_dag.system.paths import real_path
+
+
+def timeline(
+    what: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[RUN|PATH]",
+            help="A run of the home, or traces, which are analysed first where they are new; default: what the home "
+            "holds.",
+            show_default=False,
+        ),
+    ] = None,
+    run: Annotated[str | None, typer.Option(help="Show this run.")] = None,
+    iteration: Annotated[int | None, typer.Option(help="Show this iteration; default: the last.")] = None,
+    time_alignment: Annotated[
+        TimeAlignment, typer.Option(help="How the clocks of the ranks are laid on one another.")
+    ] = TimeAlignment.SOLVED,
+    home: HomeOption = DEFAULT_HOME,
+) -> None:
+    """Walk through an iteration on the terminal: its ranks, streams, micro-batches, gaps and findings over time.
+
+    Any window can be measured, every slice tells all that is known of it. Press ? for the keys.
+    """
+    from traceviz_dag.show.terminal.look import look_of_terminal
+
+    look = look_of_terminal(os.environ, "traceviz timeline")
+    from traceviz_dag.pipeline.screens import iteration_model
+    from traceviz_dag.show.terminal.timeline.screen import TimelineApp
+
+    folder = real_path(home)
+    paths = []
+    if what is not None:
+        held = folder.is_dir() and not Path(what).exists()
+        if held and any(part.run == what for part in open_lake(folder).partitions("topology")):
+            run = what
+        else:
+            paths = [Path(what)]
+    with iterations_of(folder, paths, run, iteration) as found:
+        runs = sorted({source.run for source in found})
+        if len(runs) > 1:
+            raise UsageError(f"there are {len(runs)} runs; name one: {', '.join(runs[:5])}")
+        chosen = max(found, key=lambda source: source.iteration)
+        TimelineApp(iteration_model(chosen.lake, chosen.run, chosen.iteration, time_alignment), look).run()
+        end_partial(completeness_of([chosen], paths))
