@@ -184,6 +184,8 @@ class Export:
     def secrets(self) -> None:
         """Rows as a real export has them, with a token in each place that can hold one."""
         self.add("TARGET_INFO_SYSTEM_ENV", {"name": "ProcessEnvironment", "value": f"HF_TOKEN={SECRET}"})
+        self.add("TARGET_INFO_SYSTEM_ENV", {"name": "CudaDriverVersion", "value": "13000"})
+        self.add("TARGET_INFO_SYSTEM_ENV", {"name": "NvDriverVersion", "value": "580.95.05"})
         self.add("META_DATA_CAPTURE", {"name": "PROCESS_0:ENVIRONMENT_VARIABLE", "value": f"HF_TOKEN={SECRET}"})
         self.add("META_DATA_EXPORT", {"name": "EXPORT_SCHEMA_VERSION", "value": "3.24.0"})
         self.add("META_DATA_EXPORT", {"name": "EXPORT_COMMAND", "value": f"nsys --token {SECRET}"})

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import duckdb
+import pytest
 
 from traceviz_dag.analyze.findings.findings import Iteration, Judged, findings_table
 from traceviz_dag.analyze.findings.rule import Rule, evidence_sql
 from traceviz_dag.analyze.findings.rules.environment import COMPARED
-from traceviz_dag.analyze.findings.rules.registry import rule_named
+from traceviz_dag.analyze.findings.rules.registry import RULES, rule_named
+from traceviz_dag.lake.lake import open_lake
 
 RUN = "night's $iteration of $run"
 GAP = {"device": "gpu:0", "window_name": "step", "doing": "get_batch", "caller": None, "synchronization_id": None}
@@ -99,6 +101,26 @@ def test_a_tail_is_of_the_class_of_what_the_hosts_of_its_stage_did_in_the_long_u
     assert len(home.sql(rule.unable_sql, params=here).fetchall()) == 1
 
 
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_no_rule_judges_what_has_no_evidence(rule, tmp_path):
+    """Else a gate on it would pass for want of traces; table findings then says why, with no remedy."""
+    lake = open_lake(tmp_path)
+    (row,) = lake.query_iteration(rule.unable_sql, run=RUN, iteration=7).to_pylist()
+    assert row["reason"]
+    assert lake.query_iteration(rule.partly_sql or "SELECT 1 WHERE false", run=RUN, iteration=7).num_rows == 0
+
+
+def test_a_late_rank_is_mended_where_its_lateness_comes_from():
+    rule = rule_named("slow_rank")
+    kinds = ("host", "idle", "memory", "fwd_computation", "bwd_communication", "unclassified", None)
+    late = [rule.what_to_do({"against": "late", "late_category": kind}) for kind in kinds]
+    of_gpu = rule.what_to_do({"against": "peers", "late_category": None})
+    assert len({*late, of_gpu}) == 7 and late[-1] == late[-2]
+    assert "clocks" in of_gpu and not any("PERFORMANCE,CLOCK" in remedy for remedy in late)
+    stage = rule_named("slow_stage")
+    assert "clocks" in stage.what_to_do({"because": "slower"}) and "layers" in stage.what_to_do({"because": "more"})
+
+
 def test_communication_is_mended_in_the_way_of_its_dimension():
     rule = rule_named("exposed_communication")
     words = [rule.what_to_do({"dimension": name}) for name in ("dp", "tp", "pp", "control")]
@@ -129,3 +151,13 @@ def test_a_rank_in_another_environment_is_named_and_what_no_rank_states_is_not_c
     assert (row["rank"], row["operation"], row["value"]) == (2, "driver_version", 0.25)
     what = "version that the driver serves (driver_version)"
     assert rule.sentence(row) == f"ranks differ in the {what}: CUDA 12.8 on 3 ranks, CUDA 12.4 on rank 2"
+    # What some ranks do not state is not compared on them, and what one rank alone states not at all: both are said.
+    assert home.sql(rule.unable_sql, params=here).fetchall() == []
+    what = "model of the GPU (3 of 4 ranks do), settings of the job (3 of 4 ranks do)"
+    said = f"some ranks do not state what others do: {what}"
+    assert home.sql(rule.partly_sql or "", params=here).fetchall() == [(said,)]
+    home.execute("UPDATE traces SET driver_version = NULL, settings = NULL")
+    home.execute("UPDATE traces SET device_name = NULL WHERE rank > 0")
+    (reason,) = home.sql(rule.unable_sql, params=here).fetchall()[0]
+    assert reason == "no two ranks state anything of their GPUs, software or settings"
+    assert home.sql(rule.partly_sql or "", params=here).fetchall() == []

@@ -46,7 +46,8 @@ def findings(
         list[str] | None,
         typer.Option(
             help="Exit with 1 if there is a finding (finding), one of this rule, or a note of this rule where nothing "
-            "predicts its gains; with 2 if that cannot be told. Repeatable."
+            "predicts its gains; with 2 if that cannot be told, as where a rule that is named judges only some ranks. "
+            "Repeatable."
         ),
     ] = None,
     sql: Annotated[bool, typer.Option("--sql", help="Print with each finding the query that yields its row.")] = False,
@@ -77,9 +78,7 @@ def findings(
     logged = read_training_log(log) if log is not None else []
     with chosen_iterations(path, home, run, iteration, rules, rank) as iterations:
         unread = [line for each in iterations if path is not None for line in _read_snapshots(each)]
-        answers = [
-            {**place(each), "iteration_findings": stored_findings(each, given=path is not None)} for each in iterations
-        ]
+        answers = [_answer(each, given=path is not None) for each in iterations]
         if logged:
             for each, told_of in zip(iterations, answers, strict=True):
                 told_of.update(_perturbation(each, told_of["iteration_findings"], logged))
@@ -89,9 +88,10 @@ def findings(
             told: set[str] = set()
             for each, answer in zip(iterations, answers, strict=True):
                 _print(each, answer, told, sql=sql)
-        untold = [why for each in answers for why in _untold(each["iteration_findings"], fail_on or ())]
+        untold = []
         if fail_on:
             untold += [f"nothing is predicted: {why}" for each in iterations if (why := _unpredicted(each)) is not None]
+        untold += [why for each in answers for why in _untold(each["iteration_findings"], fail_on or ())]
         failing = [row for answer in answers for row in answer["iteration_findings"] if _fails(row, fail_on or ())]
         for line in unread:
             typer.echo(f"traceviz: {line}", err=True)
@@ -102,6 +102,14 @@ def findings(
         raise typer.Exit(1)
     if untold:
         raise NoEvidenceError(f"--fail-on cannot be answered: {untold[0]}")
+
+
+def _answer(iteration: StoredIteration, *, given: bool) -> dict[str, Any]:
+    from traceviz_dag.pipeline.findings import compared_environment
+
+    rows = stored_findings(iteration, given=given)
+    environment = compared_environment(iteration.lake, iteration.run, iteration.iteration)
+    return {**place(iteration), "environment": environment, "iteration_findings": rows}
 
 
 def stored_findings(iteration: StoredIteration, *, given: bool) -> list[dict[str, Any]]:
@@ -158,12 +166,25 @@ def _fails(row: dict[str, Any], names: list[str] | tuple[()]) -> bool:
 
 
 def _untold(rows: list[dict[str, Any]], names: list[str] | tuple[()]) -> list[str]:
-    """Why rules that were named could not judge an iteration."""
-    return [
-        f"{row['rule']}: {row['statement']}"
-        for row in rows
-        if row["severity"] == Severity.NOT_LOOKED_AT and row["rule"] in names
-    ]
+    """Why it cannot be told whether an iteration has what ``--fail-on`` names.
+
+    Of a rule that is named all must be judged. Where any finding counts, too, a row whose gain is refused leaves it
+    open whether it is one; unless what it can gain at most is too little for a finding.
+    """
+    from traceviz_dag.analyze.findings.findings import LEAST_GAIN, MORE
+    from traceviz_dag.analyze.findings.rule import nothing_mends
+    from traceviz_dag.analyze.findings.rules.registry import rule_named
+
+    told = []
+    for row in rows:
+        if row["severity"] == Severity.NOT_LOOKED_AT and row["rule"] in names:
+            told.append(f"{row['rule']}: {row['statement']}")
+        elif row["severity"] == Severity.NOTE and row["gain_ns"] is None and {ANY, row["rule"]} & set(names):
+            known = row["at_most_ns"] is not None and row["step_ns"] is not None
+            slight = known and MORE * row["at_most_ns"] < LEAST_GAIN * row["step_ns"]
+            if rule_named(row["rule"]).edit is not nothing_mends and not slight:
+                told.append(f"{row['rule']}: {row['statement']}")
+    return told
 
 
 def _unpredicted(iteration: StoredIteration) -> str | None:
@@ -224,7 +245,6 @@ def _print(iteration: StoredIteration, answer: dict[str, Any], told: set[str], *
         told: remedies that were printed already; this adds its own.
     """
     from traceviz_dag.analyze.findings.rules import environment
-    from traceviz_dag.analyze.findings.rules.registry import rule_named
 
     rows = answer["iteration_findings"]
     step = _step(rows[0]) if rows and rows[0]["step_ns"] is not None else "step unknown"
@@ -234,10 +254,15 @@ def _print(iteration: StoredIteration, answer: dict[str, Any], told: set[str], *
     typer.echo(f"  {counted(rows)}; gains do not add up")
     if "perturbed_by" in answer:
         typer.echo(f"  {_said_of_log(answer)}")
-    differing = [row for row in rows if row["rule"] == environment.RULE.name]
+    differing = [
+        row for row in rows if row["rule"] == environment.RULE.name and row["severity"] != Severity.NOT_LOOKED_AT
+    ]
     for row in differing:
         typer.echo(f"  {row['rule']}: {row['statement']}")
+        _print_remedy(row, told)
         _print_query(row, sql=sql)
+    if line := _said_of_environment(answer["environment"]):
+        typer.echo(f"  {line}")
     rows = [row for row in rows if row not in differing]
     number = 0
     for severity, title in ((Severity.FINDING, None), (Severity.NOTE, "Notes"), (Severity.NOT_LOOKED_AT, "Not judged")):
@@ -250,16 +275,29 @@ def _print(iteration: StoredIteration, answer: dict[str, Any], told: set[str], *
             number += 1
             lead = f"\n{number:3}. {row['class']} · " if severity == Severity.FINDING else "     "
             typer.echo(f"{lead}{row['rule']}: {row['statement']}")
-            if severity == Severity.FINDING:
-                remedy = rule_named(row["rule"]).what_to_do(row)
-                if remedy not in told:
-                    typer.echo(f"     → {remedy}")
-                told.add(remedy)
+            _print_remedy(row, told)
             _print_query(row, sql=sql)
     slight = 0 if sql else sum(map(_is_slight, rows))
     if slight:
         more = f"{slight} more note{'s gain' if slight > 1 else ' gains'}"
         typer.echo(f"\n  {more} less than {SLIGHT:.1%} of the step (--json and --sql have them)")
+
+
+def _print_remedy(row: dict[str, Any], told: set[str]) -> None:
+    """Print what to do about a row, once."""
+    if row["remedy"] is not None and row["remedy"] not in told:
+        typer.echo(f"     → {row['remedy']}")
+        told.add(row["remedy"])
+
+
+def _said_of_environment(environment: dict[str, list[str]]) -> str | None:
+    """What all ranks state alike of their environment, and what none states; None where nothing can be compared."""
+    if not environment["alike"]:
+        return None
+    unknown = (
+        f"; unknown, since no rank states it: {', '.join(environment['unknown'])}" if environment["unknown"] else ""
+    )
+    return f"all ranks state the same {', '.join(environment['alike'])}{unknown}"
 
 
 def _print_query(row: dict[str, Any], *, sql: bool) -> None:

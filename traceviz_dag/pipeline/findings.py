@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from traceviz_dag.analyze.findings.findings import Iteration, Judged, findings_table
+from traceviz_dag.analyze.findings.rules.environment import KNOWN_SQL
 from traceviz_dag.analyze.findings.rules.registry import RULES
 from traceviz_dag.lake.lake import Lake
 
@@ -46,15 +47,36 @@ def iteration_findings(lake: Lake, run: str, iteration: int) -> pa.Table:
     def ask(*queries: str) -> list[list[dict[str, Any]]]:
         return [rows.to_pylist() for rows in lake.query_iteration_each(queries, run=run, iteration=iteration)]
 
-    doubtful = [rule for rule in RULES if rule.unable_sql is not None]
-    told = ask(*(rule.unable_sql for rule in doubtful if rule.unable_sql is not None))
-    unable = {rule.name: str(rows[0]["reason"]) for rule, rows in zip(doubtful, told, strict=True) if rows}
-    able = [rule for rule in RULES if rule.name not in unable]
+    in_part = [rule for rule in RULES if rule.partly_sql is not None]
+    told = ask(*(rule.unable_sql for rule in RULES), *(rule.partly_sql for rule in in_part if rule.partly_sql))
+    reasons = [str(rows[0]["reason"]) if rows else None for rows in told]
+    unable = dict(zip((rule.name for rule in RULES), reasons, strict=False))
+    partly = dict(zip((rule.name for rule in in_part), reasons[len(RULES) :], strict=True))
+    able = [rule for rule in RULES if unable[rule.name] is None]
     what_if, (steps,), *found = ask(_WHAT_IF_SQL, _STEPS_SQL, *(rule.sql for rule in able))
     rows_of = {rule.name: rows for rule, rows in zip(able, found, strict=True)}
-    judged = [Judged(rule, rows_of.get(rule.name, []), unable.get(rule.name)) for rule in RULES]
+    judged = [
+        Judged(rule, rows_of[rule.name], partly=partly.get(rule.name))
+        if rule.name in rows_of
+        else Judged(rule, [], unable[rule.name])
+        for rule in RULES
+    ]
     mode = capture_mode(lake, run, iteration)
     return findings_table(Iteration(run, iteration, what_if, steps["step_ns"], max(steps["steps"], 1), mode), judged)
+
+
+def compared_environment(lake: Lake, run: str, iteration: int) -> dict[str, list[str]]:
+    """What the ranks state of their environment, in words.
+
+    Returns:
+        ``alike``: what all ranks state alike; ``unknown``: what no rank states. What ranks state differently, or only
+        some of them state, is in neither: rule environment tells it.
+    """
+    rows = lake.query_iteration(KNOWN_SQL, run=run, iteration=iteration).sort_by("place").to_pylist()
+    return {
+        "alike": [row["what"] for row in rows if row["ranks"] == row["of_ranks"] > 1 and row["said"] == 1],
+        "unknown": [row["what"] for row in rows if row["ranks"] == 0],
+    }
 
 
 def capture_mode(lake: Lake, run: str, iteration: int) -> str:

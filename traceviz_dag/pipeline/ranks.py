@@ -176,6 +176,8 @@ def _traces_row(
         "nccl_version": header.nccl_version,
         "runtime_version": header.runtime_version,
         "driver_version": header.driver_version,
+        "driver_release": header.driver_release,
+        "profiler_version": header.profiler_version,
         "settings": json.dumps(dict(header.settings)) if header.settings else None,
         "devices": sorted(pc.unique(kernels["device"]).to_pylist()),
         "device_name": header.device_name,

@@ -61,6 +61,8 @@ class TraceHeader:
     nccl_version: str | None = None
     runtime_version: str | None = None
     driver_version: str | None = None
+    driver_release: str | None = None
+    profiler_version: str | None = None
     device_memory_bytes: int | None = None
     profile_memory: bool | None = None
     settings: tuple[tuple[str, str], ...] = ()

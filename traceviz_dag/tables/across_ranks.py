@@ -15,6 +15,9 @@ from traceviz_dag.tables.schema import (
     Table,
 )
 
+_BEYOND = "against its peers longer than these since they met, ns; negative where shorter"
+"""The late parts of a wait compare two ranks: they add up to it, and one of them may be negative."""
+
 COLLECTIVES = Table(
     "collectives",
     "One rank's part in one communication: when it came, how long it waited for the last one, how long it transferred.",
@@ -56,11 +59,21 @@ COLLECTIVES = Table(
         Column("exposed_wait_ns", BIGINT, "The rest of the wait, ns."),
         Column("hidden_transfer_ns", BIGINT, "Part of the transfer beside computation of the rank, ns."),
         Column("exposed_transfer_ns", BIGINT, "The rest of the transfer, ns."),
-        Column("late_compute_ns", BIGINT, "Of the wait: the last rank computed, ns."),
-        Column("late_communication_ns", BIGINT, "Of the wait: the last rank was in other communication only, ns."),
-        Column("late_memory_ns", BIGINT, "Of the wait: the last rank did memory operations only, ns."),
-        Column("late_host_ns", BIGINT, "Of the wait: the last rank's GPU idled and its host had not launched yet, ns."),
-        Column("late_idle_ns", BIGINT, "Of the wait: the last rank's GPU idled although the host had launched, ns."),
+        Column("late_compute_ns", BIGINT, f"Of the wait: the last rank computed, {_BEYOND}."),
+        Column(
+            "late_communication_ns",
+            BIGINT,
+            f"Of the wait: the last rank was in other communication only, {_BEYOND}. And what no part explains.",
+        ),
+        Column("late_memory_ns", BIGINT, f"Of the wait: the last rank did memory operations only, {_BEYOND}."),
+        Column(
+            "late_host_ns",
+            BIGINT,
+            f"Of the wait: the last rank's GPU idled and its host had not launched yet, {_BEYOND}.",
+        ),
+        Column(
+            "late_idle_ns", BIGINT, f"Of the wait: the last rank's GPU idled although the host had launched, {_BEYOND}."
+        ),
         Column("late_category", DICTIONARY, "What the last rank did longest: a kernel category, host or idle."),
     ),
 )
@@ -177,11 +190,17 @@ BLAME = Table(
         Column("dimension", TEXT, "Parallel dimension of the communications."),
         Column("waits", BIGINT, "In how many communications the rank waited for it."),
         Column("wait_ns", BIGINT, "For how long in all, ns."),
-        Column("late_compute_ns", BIGINT, "Of it: the late rank computed, ns."),
-        Column("late_communication_ns", BIGINT, "Of it: the late rank was in other communication only, ns."),
-        Column("late_memory_ns", BIGINT, "Of it: the late rank did memory operations only, ns."),
-        Column("late_host_ns", BIGINT, "Of it: the late rank's GPU idled and its host had not launched yet, ns."),
-        Column("late_idle_ns", BIGINT, "Of it: the late rank's GPU idled although the host had launched, ns."),
+        Column("late_compute_ns", BIGINT, f"Of it: the late rank computed, {_BEYOND}."),
+        Column(
+            "late_communication_ns",
+            BIGINT,
+            f"Of it: the late rank was in other communication only, {_BEYOND}. And what no part explains.",
+        ),
+        Column("late_memory_ns", BIGINT, f"Of it: the late rank did memory operations only, {_BEYOND}."),
+        Column(
+            "late_host_ns", BIGINT, f"Of it: the late rank's GPU idled and its host had not launched yet, {_BEYOND}."
+        ),
+        Column("late_idle_ns", BIGINT, f"Of it: the late rank's GPU idled although the host had launched, {_BEYOND}."),
         Column("clocks_solved", BOOLEAN, "Whether all of it rests on solved clocks; if not, some rests on durations."),
     ),
 )

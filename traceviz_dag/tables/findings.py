@@ -23,7 +23,7 @@ FINDINGS = Table(
             "severity",
             TEXT,
             "finding: its gain is at least 1 % of the step, its error bar above 0; note: less, or not predicted; "
-            "not_looked_at: the rule cannot judge this iteration, and the statement says why.",
+            "not_looked_at: the rule cannot judge this iteration, or a part of it, and the statement says why.",
         ),
         Column("rank", BIGINT, "The rank at fault; NULL where it is no rank's."),
         Column("stage", INTEGER, "The pipeline stage at fault, or that of the rank; NULL where neither."),
@@ -44,10 +44,16 @@ FINDINGS = Table(
         Column("gain_ns", BIGINT, "What that edit saves, ns; NULL where nothing predicts it. Gains do not add up."),
         Column("gain_low_ns", BIGINT, "Lower end of the error bar, ns."),
         Column("gain_high_ns", BIGINT, "Upper end of the error bar, ns."),
+        Column(
+            "at_most_ns",
+            BIGINT,
+            "What mending it, with others that its edit mends, can gain at most, ns; NULL where nothing bounds it.",
+        ),
         Column("confidence", TEXT, "measured, or inferred where rows behind it are inferred."),
         Column("capture_mode", TEXT, "What was recorded beside the kernels, which slows a step."),
         Column("refusal", TEXT, "Why no gain is predicted; NULL where one is."),
         Column("statement", TEXT, "It in words."),
+        Column("remedy", TEXT, "What to do about it; NULL where not judged."),
         Column("evidence_sql", TEXT, "The query whose one row has every number of it but the gain's."),
     ),
 )

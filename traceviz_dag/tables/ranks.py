@@ -32,6 +32,12 @@ TRACES = Table(
         Column("nccl_version", TEXT, "Version of NCCL or RCCL that the trace states."),
         Column("runtime_version", TEXT, "Version of the runtime, CUDA or HIP, that the trace states."),
         Column("driver_version", TEXT, "Newest version of CUDA or HIP that the driver serves, as the trace states."),
+        Column("driver_release", TEXT, "Release of the driver of the GPU that the trace states."),
+        Column(
+            "profiler_version",
+            TEXT,
+            "Version of CUPTI, roctracer or Nsight Systems that recorded it; NULL where the trace does not tell.",
+        ),
         Column(
             "settings",
             TEXT,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
 import pytest
-from click.testing import Result
 from typer.testing import CliRunner
 
 from tests.commands.jobs import JOBS, analysed_at, home_of, traces_of
@@ -90,7 +90,8 @@ def test_gains_are_those_of_the_predictions_and_findings_are_worth_it(job):
             if row["severity"] == "finding":
                 assert row["gain_ns"] >= 0.01 * row["step_ns"] and row["gain_low_ns"] > 0
         places = ("environment", "finding", "note", "not_looked_at")
-        order = [places.index(row["rule"] if row["rule"] in places else row["severity"]) for row in rows]
+        told_first = [row["rule"] == "environment" and row["severity"] != "not_looked_at" for row in rows]
+        order = [0 if first else places.index(row["severity"]) for row, first in zip(rows, told_first, strict=True)]
         assert order == sorted(order) and [row["finding"] for row in rows] == list(range(len(rows)))
         faults = [row["gain_ns"] for row in rows if row["severity"] == "finding" and row["class"] == "fault"]
         assert faults == sorted(faults, reverse=True)
@@ -107,16 +108,38 @@ def test_a_fault_is_found_with_its_culprit_and_nobody_else_is_named(job):
     assert culprit is None or named <= {culprit.get("rank")}
 
 
-def test_an_exit_code_tells_whether_there_is_a_finding_of_a_rule():
-    def asked(rule: str) -> Result:
-        return CliRunner().invoke(app, ["findings", "--home", str(home_of("slow_link")), "--fail-on", rule])
+@pytest.mark.parametrize(
+    ("job", "rule", "code"),
+    [
+        *(("slow_link", "slow_link", 1), ("slow_link", "finding", 1), ("slow_link", "slow_rank", 0)),
+        *(("healthy", "environment", 0), ("blind_rank", "environment", 1)),
+        # A gate must not pass for want of evidence: of anything that is compared, of call stacks on one of four ranks,
+        # of stages; nor where a gain is refused that may be one of a finding.
+        *(("dp_only", "slow_link", 2), ("dp_only", "memory_leak", 2), ("blind_rank", "gc_pause", 2)),
+        *(("without_topology", "slow_stage", 2), ("without_topology", "expert_load", 2)),
+        *(("without_stacks", "slow_stage", 2), ("blind_rank", "finding", 2)),
+    ],
+)
+def test_an_exit_code_tells_whether_there_is_a_finding_of_a_rule(job, rule, code):
+    asked = CliRunner().invoke(app, ["findings", "--home", str(home_of(job)), "--fail-on", rule])
+    assert isinstance(asked.exception, NoEvidenceError) if code == 2 else asked.exit_code == code
+    if code == 2:
+        assert str(asked.exception).startswith("--fail-on cannot be answered: ") and "\n" not in str(asked.exception)
 
-    assert asked("slow_link").exit_code == asked("finding").exit_code == 1
-    assert asked("slow_rank").exit_code == 0
-    assert isinstance(asked("slow").exception, UsageError)
-    # One dimension has no transfers to be compared: a gate must not pass for want of evidence.
-    alone = CliRunner().invoke(app, ["findings", "--home", str(home_of("dp_only")), "--fail-on", "slow_link"])
-    assert isinstance(alone.exception, NoEvidenceError)
+
+def test_each_row_says_what_to_do_once_and_the_environment_what_is_alike_and_what_unknown():
+    home = ["findings", "--home", str(home_of("blind_rank"))]
+    rows = json.loads(CliRunner().invoke(app, [*home, "--json"]).stdout)
+    assert all((row["remedy"] is None) == (row["severity"] == "not_looked_at") for row in rows)
+    text = CliRunner().invoke(app, home).stdout
+    shown = {row["remedy"] for row in rows if row["remedy"] and f"{row['rule']}: {row['statement']}" in text}
+    assert len(shown) >= 3 and all(text.count(f"→ {remedy}\n") == 1 for remedy in shown)
+    stated = Home(home_of("blind_rank")).query("SELECT count(nccl_version) AS n, count(settings) AS s FROM traces", {})
+    assert stated.to_pylist() == [{"n": 4, "s": 0}]
+    assert "version of NCCL" in rows[0]["environment"]["alike"]
+    assert "settings of the job" in rows[0]["environment"]["unknown"]
+    assert re.search(r"all ranks state the same .*version of NCCL.*; unknown, .* settings of the job\n", text)
+    assert isinstance(CliRunner().invoke(app, [*home, "--fail-on", "slow"]).exception, UsageError)
 
 
 def test_a_log_tells_how_much_longer_profiled_steps_take_than_others(tmp_path):

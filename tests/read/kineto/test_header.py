@@ -45,6 +45,9 @@ def test_versions_of_cuda_and_hip_are_told_in_their_own_words_and_no_version_is_
     assert (hip.runtime_version, hip.driver_version) == ("HIP 6.4.43483", "HIP 6.4.43483")
     odd = header_of(cuda_runtime_version=-1, cuda_driver_version=[10**40])
     assert (odd.runtime_version, odd.driver_version) == (None, None)
+    assert header_of(cupti_version=28).profiler_version == "CUPTI 28"
+    assert header_of(roctracer_version=4.1).profiler_version == "roctracer 4.1"
+    assert header_of(cupti_version="/home/alice", roctracer_version=[1]).profiler_version is None
 
 
 def test_settings_of_the_job_are_kept_and_what_may_be_a_secret_is_not():

@@ -151,6 +151,7 @@ def test_secret_rows_are_never_read_or_kept(tmp_path):
     home = tmp_path / "home"
     profile = open_profile(export.write(tmp_path / "secret.sqlite"), home)
     assert profile.facts.schema_version == "3.24.0"
+    assert (profile.facts.driver_version, profile.facts.driver_release) == ("CUDA 13.0", "580.95.05")
     kept = [path for path in home.rglob("*") if path.is_file()]
     assert len(kept) > 5
     for path in kept:

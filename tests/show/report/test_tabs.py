@@ -32,7 +32,7 @@ def source_of(lake: Lake, iteration: int | None = None) -> StoredReportSource:
 
 
 def told_of(source: StoredReportSource, other: StoredReportSource | None = None) -> Told:
-    return Told(Book(source), Timeline(), "", {}, [], other)
+    return Told(Book(source), Timeline(), "", [], other)
 
 
 def pairs_of(page: str) -> dict[str, Any]:

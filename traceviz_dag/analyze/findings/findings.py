@@ -38,12 +38,14 @@ class Judged:
     """What one rule says of an iteration.
 
     Attributes:
-        rows: of its query. unable: why it cannot judge; None where it can.
+        rows: of its query. unable: why it cannot judge; None where it can. partly: what it cannot judge beside what
+            it does; None where it judges all.
     """
 
     rule: Rule
     rows: Sequence[Row]
     unable: str | None = None
+    partly: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +80,12 @@ def findings_table(iteration: Iteration, judged: Sequence[Judged]) -> pa.Table:
             _finding(iteration, one.rule, row, gains, step_ns, refusal, others=alike[one.rule.edit(row)] - 1)
             for row in one.rows
         ]
-        if one.unable is not None:
-            found.append(_unable(iteration, one.rule, one.unable, step_ns))
+        found += [
+            _unable(iteration, one.rule, reason, step_ns) for reason in (one.unable, one.partly) if reason is not None
+        ]
     found.sort(
         key=lambda each: (
-            each["rule"] != environment.RULE.name,
+            each["rule"] != environment.RULE.name or each["severity"] == Severity.NOT_LOOKED_AT,
             _ORDER.index(each["severity"]),
             each["class"] != FindingClass.FAULT,
             -(each["gain_ns"] if each["gain_ns"] is not None else -1),
@@ -113,7 +116,7 @@ def _finding(
     """
     edit = rule.edit(row)
     gain = gains.get(edit) if edit is not None else None
-    why = None if gain is not None else _why_unpredicted(rule, edit, refusal, known=bool(gains))
+    why = None if gain is not None else _why_unpredicted(rule, edit, refusal, gains)
     at_most = row.get("at_most_ns")
     if gain is not None and at_most is not None and gain["gain_ns"] > MORE * at_most:
         why = f"the edit that mends it ({named_edit(gain)}) mends more than this"
@@ -137,6 +140,7 @@ def _finding(
         "refusal": why,
         "at_most_ns": at_most,
         "statement": f"{rule.sentence(row)}; {predicted}",
+        "remedy": rule.what_to_do(row),
         "evidence_sql": evidence_sql(rule, iteration.run, iteration.iteration, row),
     }
 
@@ -150,6 +154,7 @@ def _unable(iteration: Iteration, rule: Rule, reason: str, step_ns: int | None) 
         "refusal": reason,
         "at_most_ns": None,
         "statement": reason,
+        "remedy": None,
         "evidence_sql": None,
     }
 
@@ -188,11 +193,15 @@ def _gain_in_words(gain: Mapping[str, Any], steps: int, step_ns: int) -> str:
     )
 
 
-def _why_unpredicted(rule: Rule, edit: EditKey | None, refusal: str | None, *, known: bool) -> str:
+def _why_unpredicted(
+    rule: Rule, edit: EditKey | None, refusal: str | None, gains: Mapping[EditKey, Mapping[str, Any]]
+) -> str:
     if edit is None:
         return rule.unpredicted
-    if not known:
+    if not gains:
         return refusal or "no training step could be replayed"
     if edit.edit == "fix_rank":
-        return f"its excess is below {WORTH:.1%} of the step, or {MOST_RANKS} other ranks have a larger one"
+        slight = f"what it takes beyond its peers is below {WORTH:.1%} of the step in the replay"
+        many = sum(each.edit == "fix_rank" for each in gains) >= MOST_RANKS
+        return f"{slight}, or {MOST_RANKS} other ranks take more" if many else slight
     return f"the step has nothing that {named_edit({**edit._asdict(), 'factor': None})!r} would change"

@@ -20,3 +20,23 @@ PAUSES = "('data_loading', 'garbage_collection', 'compilation', 'graph_break', '
 
 HIDDEN_WAIT = "of_framework = false AND host_work IS DISTINCT FROM 'data_loading' AND starved_ns > 0"
 """Rows of ``gpu_gaps`` in which the GPU starved after its host had waited for it, and need not have."""
+
+WITHOUT_GAPS = """
+SELECT 'no time is known in which a GPU could have computed: the traces have no kernels of GPUs' AS reason
+WHERE NOT EXISTS (FROM gpu_gaps WHERE run = $run AND iteration = $iteration)
+"""
+"""One row where no rank's gaps are known."""
+
+
+def lacking(column: str, what: str) -> str:
+    """A query that gives one row where the traces of some ranks lack what a rule needs, and others have it.
+
+    Args:
+        column: of table ``traces``, an expression that tells whether a trace has it.
+    """
+    return f"""
+SELECT 'not judged on ' || count(*) FILTER (NOT coalesce({column}, false)) || ' of ' || count(*)
+    || ' ranks, for want of {what}' AS reason
+FROM traces WHERE run = $run AND iteration = $iteration AND status <> 'failed'
+HAVING bool_or({column}) AND NOT bool_and(coalesce({column}, false))
+"""

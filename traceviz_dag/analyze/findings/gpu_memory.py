@@ -11,6 +11,16 @@ WHERE NOT EXISTS (FROM memory_peaks WHERE run = $run AND iteration = $iteration 
 """
 """One row where no rank's memory over time is known."""
 
+PARTLY = """
+SELECT 'not judged on ' || (ranks - known) || ' of ' || ranks || ' ranks, for want of snapshots with events' AS reason
+FROM (SELECT count(*) AS ranks FROM traces WHERE run = $run AND iteration = $iteration) CROSS JOIN (
+    SELECT count(DISTINCT rank) AS known FROM memory_peaks
+    WHERE run = $run AND iteration = $iteration AND moment = 'peak'
+)
+WHERE known > 0 AND known < ranks
+"""
+"""One row where the memory of some ranks is known over time, and that of others is not."""
+
 RANKS = "(SELECT count(*) FROM traces WHERE run = $run AND iteration = $iteration)"
 """How many ranks of the iteration have a trace."""
 

@@ -41,11 +41,12 @@ class Rule:
         measure: what ``value`` is.
         sentence: what a row says; its numbers are those of the row.
         edit: the edit of table ``what_if`` that mends what a row says; None: nothing predicts it.
-        unable_sql: gives one row with a text where the tables of an iteration do not let the rule judge; None: they
-            always do.
+        unable_sql: gives one row with a text (``reason``) where the tables of an iteration do not let the rule judge,
+            so that finding nothing would say nothing: also where they are empty.
+        partly_sql: alike, where they let it judge a part, such as some of the ranks; None: it judges all or nothing.
         key: columns that tell rows apart beside those of the culprit.
         unpredicted: why nothing predicts a gain, of rules that have no edit.
-        remedy_of: what to do about one finding, where that differs between them.
+        remedy_of: what to do about one row, where that differs between them.
     """
 
     name: str
@@ -55,15 +56,16 @@ class Rule:
     sql: str
     measure: str
     sentence: Callable[[Row], str]
+    unable_sql: str
     edit: Callable[[Row], EditKey | None] = nothing_mends
-    unable_sql: str | None = None
+    partly_sql: str | None = None
     key: tuple[str, ...] = ()
     unpredicted: str = "no edit of the step mends it"
     remedy_of: Callable[[Row], str] | None = None
 
-    def what_to_do(self, finding: Row) -> str:
-        """The remedy of a row of table ``findings``."""
-        return self.remedy if self.remedy_of is None else self.remedy_of(finding)
+    def what_to_do(self, row: Row) -> str:
+        """The remedy of a row of the query."""
+        return self.remedy if self.remedy_of is None else self.remedy_of(row)
 
 
 def culprit(row: Row) -> dict[str, Any]:

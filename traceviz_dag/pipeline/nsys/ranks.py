@@ -70,7 +70,6 @@ def export_headers(entries: Iterable[tuple[int, Path, str]], home: Path | None) 
         headers |= {
             rank: TraceHeader(
                 rank=rank,
-                backend="nccl",
                 base_time_ns=profile.facts.utc_start_ns or 0,
                 device_name=names.get(part.device),
             )
@@ -118,11 +117,13 @@ def export_events(
     header = TraceHeader(
         rank=rank,
         world_size=topology.world_size,
-        backend="nccl",
         process_groups=groups,
         base_time_ns=profile.facts.utc_start_ns or 0,
         device_name=gpu.name if gpu else None,
         device_memory_bytes=gpu.memory_bytes if gpu else None,
+        driver_version=profile.facts.driver_version,
+        driver_release=profile.facts.driver_release,
+        profiler_version=profile.facts.product_version and f"Nsight Systems {profile.facts.product_version}",
         profile_memory=bool(profile.facts.tables.get(MEMORY_TABLE)),
     )
     return trace_events(profile, part, header, found, None if every_annotation else rules)

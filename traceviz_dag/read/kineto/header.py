@@ -14,12 +14,13 @@ from traceviz_dag.read.kineto.schema import as_integer, as_text
 from traceviz_dag.read.kineto.settings import kept_settings
 from traceviz_dag.read.limits import LAST_INSTANT_NS, MOST_RANKS
 from traceviz_dag.read.secrets import masked
+from traceviz_dag.read.versions import cuda_version, hip_version
 
 _UNDEFINED = "undefined"
 _LAST_BASE_NS = LAST_INSTANT_NS // 2
 _MOST_SHOWN = 24
 
-_LAST_VERSION = 10**9
+_VERSION = re.compile(r"\d{1,9}(\.\d{1,9}){0,3}", re.ASCII)
 
 MOST_DEVICE_BYTES = 1 << 48
 """No GPU is believed to have more memory."""
@@ -47,6 +48,8 @@ class _Header(msgspec.Struct):
     cuda_driver_version: Any = None
     hip_runtime_version: Any = None
     hip_driver_version: Any = None
+    cupti_version: Any = None
+    roctracer_version: Any = None
     capture: Any = msgspec.field(name="traceviz_capture", default=None)
 
 
@@ -96,6 +99,7 @@ def _facts(first: _Header, last: _Header) -> tuple[TraceHeader, str | None]:
         nccl_version=_text(distributed.nccl_version),
         runtime_version=_version(parts, "runtime"),
         driver_version=_version(parts, "driver"),
+        profiler_version=_profiler_version(parts),
         device_memory_bytes=_device_memory(parts["device_properties"]),
         profile_memory=_flag(parts["profile_memory"]),
         settings=kept_settings(parts["capture"]),
@@ -206,10 +210,15 @@ def _device_name(properties: object) -> str | None:
 def _version(parts: Mapping[str, object], of: str) -> str | None:
     """A version of CUDA or HIP in words, from the number that these give it; None where there is none."""
     cuda, hip = (_number(parts[f"{name}_{of}_version"]) for name in ("cuda", "hip"))
-    if cuda is not None and 0 < cuda <= _LAST_VERSION:
-        return f"CUDA {cuda // 1000}.{cuda % 1000 // 10}"
-    if hip is not None and 0 < hip <= _LAST_VERSION:
-        return f"HIP {hip // 10**7}.{hip // 10**5 % 100}.{hip % 10**5}"
+    return cuda_version(cuda) or hip_version(hip)
+
+
+def _profiler_version(parts: Mapping[str, object]) -> str | None:
+    """The version of the library under the profiler, which says what it can record; None where there is none."""
+    for name, words in (("cupti_version", "CUPTI"), ("roctracer_version", "roctracer")):
+        # The number of CUPTI is whole, that of roctracer is not: 4.1.
+        if _VERSION.fullmatch(told := as_text(parts[name])):
+            return f"{words} {told}"
     return None
 
 

@@ -135,6 +135,7 @@ class NsysFacts(msgspec.Struct, frozen=True):
 
     Attributes:
         schema_version, product_version: of the export and of the nsys that wrote it; None where not stated.
+        driver_version, driver_release: newest CUDA that the driver serves, and its own number; None where not stated.
         utc_start_ns: UTC at which the capture's clock read 0; None where not stated.
         duration_ns: length of the capture; None where not stated.
         first_ns, last_ns: first start and last end of all operations, calls and ranges: what the export covers; None
@@ -146,6 +147,8 @@ class NsysFacts(msgspec.Struct, frozen=True):
 
     schema_version: str | None = None
     product_version: str | None = None
+    driver_version: str | None = None
+    driver_release: str | None = None
     utc_start_ns: int | None = None
     duration_ns: int | None = None
     first_ns: int | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,11 +24,15 @@ from traceviz_dag.read.nsys.profile import PROCESS_BITS, SCHEMAS, Gpu, NsysFacts
 from traceviz_dag.read.nsys.ranges import nesting_columns, read_ranges
 from traceviz_dag.read.nsys.rows import Runs
 from traceviz_dag.read.nsys.schema import NsysSchema, number, required, text
-from traceviz_dag.read.nsys.source import EXPORT_FACTS
+from traceviz_dag.read.nsys.source import EXPORT_FACTS, SYSTEM_FACTS
 from traceviz_dag.read.nsys.store import MemoryStore
 from traceviz_dag.read.nsys.strings import strings_of
 from traceviz_dag.read.nsys.synchronizations import contexts_of, read_synchronizations
+from traceviz_dag.read.versions import cuda_version
 
+_CUDA_OF_DRIVER, _DRIVER = "CudaDriverVersion", "NvDriverVersion"
+_NUMBER = re.compile(r"\d{1,9}", re.ASCII)
+_RELEASE = re.compile(r"\d{1,9}(\.\d{1,9}){0,3}", re.ASCII)
 _DAY_NS = 86_400_000_000_000
 _LONGEST_NS = 12 * _DAY_NS
 _COUNTED = ("CUPTI_ACTIVITY_KIND_", "NVTX_EVENTS", "GPU_METRICS", "OSRT_API", "COMPOSITE_EVENTS", MEMORY_TABLE)
@@ -230,7 +235,9 @@ def _metrics(schema: NsysSchema) -> pa.Table:
 
 
 def _facts(schema: NsysSchema, active: set[int], stated_gpus: list[Gpu], span: _Span) -> NsysFacts:
-    stated = _stated(schema)
+    stated = _stated(schema, EXPORT_FACTS, ("EXPORT_SCHEMA_VERSION", "EXPORT_PRODUCT_VERSION"))
+    system = _stated(schema, SYSTEM_FACTS, (_CUDA_OF_DRIVER, _DRIVER))
+    cuda, driver = system.get(_CUDA_OF_DRIVER, ""), system.get(_DRIVER, "")
     session = schema.select(
         "TARGET_INFO_SESSION_START_TIME",
         {"utc": number("utcEpochNs")},
@@ -245,6 +252,8 @@ def _facts(schema: NsysSchema, active: set[int], stated_gpus: list[Gpu], span: _
     return NsysFacts(
         schema_version=stated.get("EXPORT_SCHEMA_VERSION"),
         product_version=stated.get("EXPORT_PRODUCT_VERSION"),
+        driver_version=cuda_version(int(cuda)) if _NUMBER.fullmatch(cuda) else None,
+        driver_release=driver if _RELEASE.fullmatch(driver) else None,
         utc_start_ns=utc,
         duration_ns=_first(analysis, "duration"),
         first_ns=span.first_ns,
@@ -255,16 +264,16 @@ def _facts(schema: NsysSchema, active: set[int], stated_gpus: list[Gpu], span: _
     )
 
 
-def _stated(schema: NsysSchema) -> dict[str, str]:
-    """The versions, asked for by name: other rows of that table hold paths."""
-    if "name" not in schema.tables.get(EXPORT_FACTS, ()):
+def _stated(schema: NsysSchema, table: str, names: tuple[str, ...]) -> dict[str, str]:
+    """What a table states once, asked for by name: its other rows hold paths and environments."""
+    if not {"name", "value"} <= set(schema.tables.get(table, ())):
         return {}
-    rows = schema.select(
-        EXPORT_FACTS,
-        {"name": text("name"), "value": text("value")},
-        where="name IN ('EXPORT_SCHEMA_VERSION', 'EXPORT_PRODUCT_VERSION')",
-    )
-    return {row["name"]: row["value"] for row in rows.to_pylist()} if rows is not None else {}
+    wanted = ", ".join(f"'{name}'" for name in names)
+    rows = schema.select(table, {"name": text("name"), "value": text("value")}, where=f"name IN ({wanted})")
+    stated: dict[str, set[str]] = {}
+    for row in rows.to_pylist() if rows is not None else ():
+        stated.setdefault(row["name"], set()).add(row["value"])
+    return {name: values.pop() for name, values in stated.items() if len(values) == 1}
 
 
 def _first(rows: pa.Table | None, column: str) -> int | None:

@@ -20,12 +20,13 @@ from traceviz_dag.system.duckdb_memory import connect_in_memory
 from traceviz_dag.system.paths import real_path
 
 _ROWS_PER_BATCH = 1 << 16
-_SECRET_TABLES = frozenset(
-    {"TARGET_INFO_SYSTEM_ENV", "PROCESSSTREAMS", "ANALYSIS_FILE", "PROCESSES", "DIAGNOSTIC_EVENT"}
-)
+_SECRET_TABLES = frozenset({"PROCESSSTREAMS", "ANALYSIS_FILE", "PROCESSES", "DIAGNOSTIC_EVENT"})
 _SECRET_PREFIXES = ("META_DATA_",)
 EXPORT_FACTS = "META_DATA_EXPORT"
 """Holds the versions of schema and product beside command lines; only those named rows may be asked for."""
+
+SYSTEM_FACTS = "TARGET_INFO_SYSTEM_ENV"
+"""Holds versions of the driver beside the host's name and whole environments; as above."""
 
 _EXPORT_AGAIN = "export it again: nsys export --type sqlite REPORT.nsys-rep"
 _WRITTEN_STILL = "wait until nsys export has ended, or export it again"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 
-from traceviz_dag.analyze.findings.rules.registry import RULES
 from traceviz_dag.show.report.evidence import Book, ReportSource
 from traceviz_dag.show.report.limits import MOST_KERNELS
 from traceviz_dag.show.report.parts.part import Told, paragraph
@@ -49,7 +48,7 @@ def report_page(
             for row in findings
         ],
     }
-    told = Told(book, timeline, mark, {rule.name: rule.remedy for rule in RULES}, findings, against, against_mark)
+    told = Told(book, timeline, mark, findings, against, against_mark)
     tabs = []
     for part in PARTS:
         markup = part.markup(told)

@@ -5,13 +5,20 @@ from __future__ import annotations
 from traceviz_dag.analyze.findings.rule import Row, Rule
 from traceviz_dag.vocabulary import FindingClass
 
-COMPARED = {
+STATED = {
+    "world_size": "world size",
     "device_name": "model of the GPU",
     "device_memory_bytes": "bytes of GPU memory",
     "backend": "communication backend",
     "nccl_version": "version of NCCL",
     "runtime_version": "version of the runtime",
     "driver_version": "version that the driver serves",
+    "driver_release": "release of the driver",
+    "profiler_version": "version of the profiler",
+}
+"""Columns of table ``traces`` that say what a rank ran on and with; NULL is unknown, and compared with nothing."""
+
+COMPARED = STATED | {
     "has_stacks": "recording of call stacks",
     "has_shapes": "recording of shapes",
     "has_memory_events": "recording of memory",
@@ -21,10 +28,13 @@ COMPARED = {
 environment is kept. A rank that does not state one is not compared in it; one that states other settings was recorded
 by the plugin, which keeps all of its lists that are set, so that a setting missing there is told."""
 
+SETTINGS = "settings of the job"
+"""What the entries of column settings are called together."""
+
 NOT_KEPT = "none kept"
 """What is said of a rank that keeps settings, but not this one."""
 
-_STATED = ", ".join(f"CAST({column} AS TEXT) AS {column}" for column in COMPARED)
+_COLUMNS = ", ".join(f"CAST({column} AS TEXT) AS {column}" for column in COMPARED)
 
 _SQL = f"""
 WITH kept AS (
@@ -35,7 +45,7 @@ WITH kept AS (
 ),
 stated AS (
     SELECT rank, what, said FROM (
-        SELECT rank, {_STATED} FROM traces WHERE run = $run AND iteration = $iteration AND status <> 'failed'
+        SELECT rank, {_COLUMNS} FROM traces WHERE run = $run AND iteration = $iteration AND status <> 'failed'
     ) UNPIVOT (said FOR what IN ({", ".join(COMPARED)}))
     UNION ALL
     SELECT keeping.rank, what, coalesce(said, '{NOT_KEPT}')
@@ -67,6 +77,30 @@ FROM ranked GROUP BY what
 """
 
 
+_TRACES = "FROM traces WHERE run = $run AND iteration = $iteration AND status <> 'failed'"
+
+KNOWN_SQL = "\nUNION ALL\n".join(
+    f"SELECT '{words}' AS what, {place} AS place, count({column}) AS ranks, count(*) AS of_ranks, "
+    f"count(DISTINCT {column}) AS said {_TRACES}"
+    for place, (column, words) in enumerate([*STATED.items(), ("settings", SETTINGS)])
+)
+"""How many ranks state each thing, and how many different values: columns what, place, ranks, of_ranks, said."""
+
+_UNABLE_SQL = f"""
+SELECT CASE WHEN max(of_ranks) > 1 THEN 'no two ranks state anything of their GPUs, software or settings'
+    ELSE 'one rank alone has none to be compared with' END AS reason
+FROM ({KNOWN_SQL}) HAVING coalesce(max(ranks), 0) < 2
+"""
+
+_PARTLY_SQL = f"""
+SELECT 'some ranks do not state what others do: ' || string_agg(
+    what || ' (' || ranks || ' of ' || of_ranks || ' ranks do)', ', ' ORDER BY place
+) AS reason
+FROM ({KNOWN_SQL}) WHERE ranks > 0 AND ranks < of_ranks
+HAVING count(*) > 0 AND (SELECT max(ranks) FROM ({KNOWN_SQL})) > 1
+"""
+
+
 def _sentence(row: Row) -> str:
     many = f"{row['usual_ranks']} rank{'s' if row['usual_ranks'] > 1 else ''}"
     name = row["operation"]
@@ -82,5 +116,7 @@ RULE = Rule(
     sql=_SQL,
     measure="share of ranks that differ",
     sentence=_sentence,
+    unable_sql=_UNABLE_SQL,
+    partly_sql=_PARTLY_SQL,
     unpredicted="nothing tells what other software or hardware would take",
 )

@@ -60,4 +60,8 @@ RULE = Rule(
     measure="share of the time measured",
     sentence=_sentence,
     edit=lambda row: EditKey("hide", dimension=row["dimension"]),
+    unable_sql="""
+SELECT 'no kernels were measured' AS reason
+WHERE NOT EXISTS (FROM overlap WHERE run = $run AND iteration = $iteration)
+""",
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traceviz_dag.analyze.findings.fragments import HIDDEN_WAIT, MEASURED, STAGES
+from traceviz_dag.analyze.findings.fragments import HIDDEN_WAIT, MEASURED, STAGES, lacking
 from traceviz_dag.analyze.findings.rule import EditKey, Row, Rule, milliseconds, percent
 from traceviz_dag.vocabulary import FindingClass
 
@@ -59,7 +59,9 @@ RULE = Rule(
     edit=lambda _: EditKey("no_hidden_waits"),
     unable_sql="""
 SELECT 'without call stacks nothing tells who waits for the GPU (capture with stacks)' AS reason
-WHERE EXISTS (FROM gpu_gaps WHERE run = $run AND iteration = $iteration AND synchronization_id IS NOT NULL)
-    AND NOT EXISTS (FROM gpu_gaps WHERE run = $run AND iteration = $iteration AND of_framework IS NOT NULL)
+WHERE NOT EXISTS (FROM gpu_gaps WHERE run = $run AND iteration = $iteration AND of_framework IS NOT NULL)
+    AND (EXISTS (FROM gpu_gaps WHERE run = $run AND iteration = $iteration AND synchronization_id IS NOT NULL)
+    OR (SELECT bool_or(has_stacks) FROM traces WHERE run = $run AND iteration = $iteration) IS DISTINCT FROM true)
 """,
+    partly_sql=lacking("has_stacks", "call stacks"),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from traceviz_dag.analyze.findings.fragments import MEASURED, STAGES
+from traceviz_dag.analyze.findings.fragments import MEASURED, STAGES, WITHOUT_GAPS, lacking
 from traceviz_dag.analyze.findings.rule import EditKey, Row, Rule, milliseconds, percent
 from traceviz_dag.vocabulary import FindingClass, HostWork
 
@@ -58,20 +58,25 @@ WHERE (SELECT bool_or(has_host_rows) FROM traces WHERE run = $run AND iteration 
 """
 
 _WITHOUT_STACKS = """
-SELECT 'without call stacks nothing tells where compiled code breaks off (capture with stacks)' AS reason
+SELECT 'without call stacks nothing tells {what} (capture with stacks)' AS reason
 WHERE (SELECT bool_or(has_stacks) FROM traces WHERE run = $run AND iteration = $iteration) IS DISTINCT FROM true
 """
 
 
 @dataclass(frozen=True, slots=True)
 class _Pause:
-    """A kind of pause: the rule's name, the host's work, what the host did in words, and what to ask and do."""
+    """A kind of pause: the rule's name, the host's work, what the host did in words, and what to ask and do.
+
+    Attributes:
+        by_stacks: what only call stacks tell of it, in words; None where rows of the host without them do.
+    """
 
     name: str
     work: HostWork
     did: str
     question: str
     remedy: str
+    by_stacks: str | None = None
 
 
 _PAUSES = (
@@ -89,6 +94,7 @@ _PAUSES = (
         "collected garbage",
         "Does Python collect garbage while a GPU waits?",
         "Collect between steps on all ranks at once (--manual-gc with --manual-gc-interval).",
+        by_stacks="when Python collects garbage",
     ),
     _Pause(
         "recompilation",
@@ -96,6 +102,7 @@ _PAUSES = (
         "compiled",
         "Does the compiler run in a steady step?",
         "Find what changes (TORCH_LOGS=recompiles), and mark it dynamic or keep it constant.",
+        by_stacks="when the compiler runs",
     ),
     _Pause(
         "graph_break",
@@ -104,6 +111,7 @@ _PAUSES = (
         "Does compiled code break off and go on in Python?",
         "Find the breaks (TORCH_LOGS=graph_breaks; fullgraph=True makes them errors), and keep what breaks, such as "
         "prints, .item() and branches on values, out of compiled code.",
+        by_stacks="where compiled code breaks off",
     ),
     _Pause(
         "allocation",
@@ -130,6 +138,7 @@ def _rule(pause: _Pause) -> Rule:
         lost = f"{percent(row['value'])} of the time measured; {gaps}{longest}"
         return f"{who} ({lost}) while {whose} {pause.did}, mostly in {row['operation']}"
 
+    needs = _WITHOUT_HOST if pause.by_stacks is None else _WITHOUT_STACKS.format(what=pause.by_stacks)
     return Rule(
         name=pause.name,
         of_class=FindingClass.FAULT,
@@ -139,7 +148,10 @@ def _rule(pause: _Pause) -> Rule:
         measure="share of the time measured",
         sentence=sentence,
         edit=lambda row: EditKey("no_pauses") if row["rank"] is None else EditKey("fix_rank", rank=row["rank"]),
-        unable_sql=_WITHOUT_STACKS if pause.work == HostWork.GRAPH_BREAK else _WITHOUT_HOST,
+        unable_sql=f"{needs} UNION ALL {WITHOUT_GAPS} LIMIT 1",
+        partly_sql=lacking("has_host_rows", "rows of the host")
+        if pause.by_stacks is None
+        else lacking("has_stacks", "call stacks"),
     )
 
 

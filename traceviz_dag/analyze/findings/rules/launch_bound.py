@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traceviz_dag.analyze.findings.fragments import MEASURED, PAUSES, STAGES
+from traceviz_dag.analyze.findings.fragments import MEASURED, PAUSES, STAGES, lacking
 from traceviz_dag.analyze.findings.rule import EditKey, Row, Rule, milliseconds, percent
 from traceviz_dag.vocabulary import FindingClass
 
@@ -88,7 +88,9 @@ RULE = Rule(
     sentence=_sentence,
     edit=lambda row: EditKey("host_free", rank=row["rank"]),
     unable_sql="""
-SELECT 'the traces have no rows of launches' AS reason
+SELECT 'the traces have no rows of launches of kernels' AS reason
 WHERE (SELECT coalesce(sum(launched_kernels), 0) FROM traces WHERE run = $run AND iteration = $iteration) = 0
+    OR NOT EXISTS (FROM gpu_gaps WHERE run = $run AND iteration = $iteration)
 """,
+    partly_sql=lacking("launched_kernels > 0", "rows of launches"),
 )

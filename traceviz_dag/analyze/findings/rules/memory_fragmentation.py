@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from traceviz_dag.analyze.findings.gpu_memory import LEAST_BYTES, NO_EVENTS, RANKS, UNPREDICTED, known, mebibytes
+from traceviz_dag.analyze.findings.gpu_memory import (
+    LEAST_BYTES,
+    NO_EVENTS,
+    PARTLY,
+    RANKS,
+    UNPREDICTED,
+    known,
+    mebibytes,
+)
 from traceviz_dag.analyze.findings.rule import Row, Rule, percent
 from traceviz_dag.vocabulary import FindingClass
 
@@ -48,5 +56,6 @@ RULE = Rule(
     measure="share of the reserved memory",
     sentence=_sentence,
     unable_sql=NO_EVENTS,
+    partly_sql=PARTLY,
     unpredicted=UNPREDICTED,
 )

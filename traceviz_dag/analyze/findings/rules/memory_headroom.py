@@ -55,5 +55,17 @@ FROM memory_events LEFT JOIN traces USING (run, iteration, rank)
 WHERE run = $run AND iteration = $iteration
 HAVING count(reserved_bytes) = 0 OR count(device_memory_bytes) FILTER (reserved_bytes IS NOT NULL) = 0
 """,
+    partly_sql="""
+SELECT 'not judged on ' || (ranks - known) || ' of ' || ranks || ' ranks, for want of what is reserved there, or of '
+    || 'the memory of the GPU' AS reason
+FROM (
+    SELECT count(*) AS ranks, count(*) FILTER (device_memory_bytes IS NOT NULL AND rank IN (
+        SELECT rank FROM memory_events
+        WHERE run = $run AND iteration = $iteration AND reserved_bytes IS NOT NULL
+    )) AS known
+    FROM traces WHERE run = $run AND iteration = $iteration
+)
+WHERE known > 0 AND known < ranks
+""",
     unpredicted=UNPREDICTED,
 )

@@ -75,5 +75,12 @@ FROM memory_peaks LEFT JOIN topology USING (run, iteration, rank)
 WHERE run = $run AND iteration = $iteration AND moment = 'peak'
 HAVING count(*) > 0 AND (max(stages) IS NULL OR (max(stages) > 1 AND count(DISTINCT stage) < 2))
 """,
+    partly_sql="""
+SELECT 'not judged on ' || (max(stages) - count(DISTINCT stage)) || ' of ' || max(stages)
+    || ' stages, for want of snapshots with events' AS reason
+FROM memory_peaks JOIN topology USING (run, iteration, rank)
+WHERE run = $run AND iteration = $iteration AND moment = 'peak'
+HAVING count(DISTINCT stage) BETWEEN 2 AND max(stages) - 1
+""",
     unpredicted=UNPREDICTED,
 )

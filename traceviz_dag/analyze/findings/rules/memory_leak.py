@@ -98,5 +98,13 @@ SELECT 'no snapshot of GPU memory knows the ends of four training steps'
 FROM (WITH {_ENDS} SELECT coalesce(max(ends), 0) AS most FROM ends)
 WHERE most <= 3 AND EXISTS (FROM memory_peaks WHERE run = $run AND iteration = $iteration AND moment = 'peak')
 """,
+    partly_sql=f"""
+SELECT 'not judged on ' || (ranks - known) || ' of ' || ranks
+    || ' ranks, for want of snapshots with the ends of four steps' AS reason
+FROM (SELECT {RANKS} AS ranks) CROSS JOIN (
+    WITH {_ENDS} SELECT count(DISTINCT rank) AS known FROM ends WHERE ends > 3
+)
+WHERE known > 0 AND known < ranks
+""",
     unpredicted=UNPREDICTED,
 )

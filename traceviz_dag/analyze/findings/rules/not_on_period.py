@@ -23,7 +23,6 @@ SELECT
     CAST(coalesce(path_ns, 0) AS BIGINT) AS path_ns
 FROM work LEFT JOIN path USING (category)
 WHERE value >= {LARGE} AND coalesce(path_ns, 0) < {SMALL} * time_ns
-    AND EXISTS (FROM path_segments WHERE run = $run AND iteration = $iteration)
 """
 
 
@@ -43,4 +42,8 @@ RULE = Rule(
     sql=_SQL,
     measure="share of computation",
     sentence=_sentence,
+    unable_sql="""
+SELECT 'no critical path is known (traceviz critical-path says why)' AS reason
+WHERE NOT EXISTS (FROM path_segments WHERE run = $run AND iteration = $iteration)
+""",
 )

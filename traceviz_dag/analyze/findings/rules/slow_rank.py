@@ -60,12 +60,39 @@ def _sentence(row: Row) -> str:
     return f"{who} computes slowly: the same kernels take {row['value']:.2f} times as long {than}"
 
 
+_REMEDY = (
+    "Compare the clocks, power limit and temperature of that GPU with its neighbours' (nvidia-smi -q -d "
+    "PERFORMANCE,CLOCK), look for another process on it, and take it out of the job if it stays slow."
+)
+
+_OF_LATE = {
+    "host": "Look at that rank's host, not its GPU: what it runs while its peers have launched already (table "
+    "gpu_gaps, caller and doing), other processes on its cores, and where it is pinned (numactl, taskset).",
+    "idle": "Its work had been launched and its GPU did not run it: look for waits between streams (capture with "
+    "cuda_sync rows) and for another process on that GPU (nvidia-smi).",
+    "memory": "Look at that rank's copies: pageable memory, and the width and rate of its PCIe link (nvidia-smi -q).",
+    "computation": "The same kernels were not found slow there: see whether it has more of them, such as longer "
+    "sequences or packing that differs, or work of its own such as logging or checkpoints.",
+    "communication": "It comes late out of other communication: traceviz waits says whom it waited for there.",
+    "unclassified": "See what that rank runs before its peers wait for it (traceviz waits, table kernels): the trace "
+    "does not tell what that work is for.",
+}
+"""What to do about a rank that comes late, by the last word of what it did meanwhile."""
+
+
+def _remedy(row: Row) -> str:
+    if row["against"] != "late":
+        return _REMEDY
+    kinds = [kind for kind in _OF_LATE if kind in (row["late_category"] or "unclassified")]
+    return _OF_LATE[kinds[0]]
+
+
 RULE = Rule(
     name="slow_rank",
     of_class=FindingClass.FAULT,
     question="Which rank is slow, by its kernels or by coming late?",
-    remedy="Compare the clocks, power limit and temperature of that GPU with its neighbours' (nvidia-smi -q -d "
-    "PERFORMANCE,CLOCK), look for another process on it, and take it out of the job if it stays slow.",
+    remedy=_REMEDY,
+    remedy_of=_remedy,
     sql=_SQL,
     measure="times as long; of a late rank, share of the step",
     sentence=_sentence,

@@ -47,12 +47,23 @@ def _edit(row: Row) -> EditKey:
     return EditKey("even_layers" if row["because"] == "more" else "equal_stages")
 
 
+_MOVE = (
+    "Move layers to other stages (--decoder-first-pipeline-num-layers, --decoder-last-pipeline-num-layers, or "
+    "--pipeline-model-parallel-layout)."
+)
+
+_LOOK = (
+    "Compare the clocks, power limit and temperature of that stage's GPUs with the others' (nvidia-smi -q -d "
+    "PERFORMANCE,CLOCK): moving layers would only hide that they are slow."
+)
+
+
 RULE = Rule(
     name="slow_stage",
     of_class=FindingClass.FAULT,
     question="Does a pipeline stage compute longer than the others?",
-    remedy="Move layers to other stages (--decoder-first-pipeline-num-layers, --decoder-last-pipeline-num-layers, or "
-    "--pipeline-model-parallel-layout); where its GPUs are slow, look at these.",
+    remedy=_MOVE,
+    remedy_of=lambda row: _LOOK if row["because"] == "slower" else _MOVE,
     sql=_SQL,
     measure="above the mean stage",
     sentence=_sentence,
@@ -60,6 +71,6 @@ RULE = Rule(
     unable_sql="""
 SELECT 'no micro-batches of two or more pipeline stages are known' AS reason
 WHERE NOT EXISTS (FROM stage_speeds WHERE run = $run AND iteration = $iteration)
-    AND (SELECT count(DISTINCT stage) FROM topology WHERE run = $run AND iteration = $iteration) > 1
+    AND (SELECT coalesce(max(stages), 2) FROM topology WHERE run = $run AND iteration = $iteration) > 1
 """,
 )

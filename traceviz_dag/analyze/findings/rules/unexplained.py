@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traceviz_dag.analyze.findings.fragments import MEASURED
+from traceviz_dag.analyze.findings.fragments import MEASURED, WITHOUT_GAPS
 from traceviz_dag.analyze.findings.rule import Row, Rule, milliseconds, percent
 from traceviz_dag.vocabulary import FindingClass
 
@@ -39,4 +39,5 @@ RULE = Rule(
     sql=_SQL,
     measure="share of the time measured",
     sentence=_sentence,
+    unable_sql=WITHOUT_GAPS,
 )

@@ -55,7 +55,7 @@ def finding_card(told: Told, row: Mapping[str, Any], number: int, *, whole: bool
             '<a href="#part=timeline&amp;rank={0}" class="chip" data-rank="{0}" data-finding="{1}">'
             "rank {0} in the timeline</a>"
         ).format(row["rank"], row["finding"])
-    remedy = told.remedies.get(row["rule"], "") if whole and row["severity"] == Severity.FINDING else ""
+    remedy = row["remedy"] if whole else None
     return Markup(
         '<article class="card {}" tabindex="0"><header><b>{}. {}</b> '
         '<span class="quiet">{}</span><span class="gain">{}</span></header>'

@@ -22,7 +22,6 @@ class Told:
         book: asks queries, and keeps them as evidence.
         timeline: what the timeline shows and leaves out.
         mark: what of the iteration was not read, in words; empty where all of it was.
-        remedies: rule → what to do about its findings.
         findings: rows of table ``findings``.
         against: another iteration to compare with, and what of it was not read; None without one.
     """
@@ -30,7 +29,6 @@ class Told:
     book: Book
     timeline: Timeline
     mark: str
-    remedies: Mapping[str, str]
     findings: Sequence[Mapping[str, Any]]
     against: ReportSource | None = None
     against_mark: str = ""
