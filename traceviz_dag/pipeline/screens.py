@@ -5,20 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import xxhash
+
 from traceviz_dag.classify.rules import load_rules
 from traceviz_dag.lake.digests import look_of
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partitions import escape
 from traceviz_dag.pipeline.report import StoredReportSource
+from traceviz_dag.printable import without_surrogates
 from traceviz_dag.read.nsys.cache import made_of_kept, open_profile
 from traceviz_dag.show.page.alignment import TimeAlignment
+from traceviz_dag.show.screens.bookmarks import Bookmarks
 from traceviz_dag.show.screens.iteration_model import IterationModel
 from traceviz_dag.show.screens.kept import digest_of, place_of
 from traceviz_dag.show.screens.model import ScreenModel
 from traceviz_dag.show.screens.profile_model import ProfileModel
+from traceviz_dag.system.paths import real_path
 from traceviz_dag.vocabulary import SCREENS_FOLDER
 
-_OF_A_RANK = ("kernels", "microbatches", "gpu_gaps", "overlap", "nvtx_ranges")
+_OF_A_RANK = ("kernels", "microbatches", "gpu_gaps", "overlap", "nvtx_ranges", "memory_events")
 _OF_THE_ITERATION = ("collectives", "path_segments")
 
 
@@ -50,6 +55,21 @@ def profile_model(path: Path, home: Path | None, rules: Path | None = None) -> S
         return ProfileModel(profile, used)
     folder, digest = made[0], digest_of(made[1], used.digest)
     return ProfileModel(profile, used, kept=lambda group: place_of(folder, group, digest))
+
+
+def bookmarks_of_profile(home: Path, path: Path) -> Bookmarks:
+    """The bookmarks of a profile, by where it lies."""
+    return _bookmarks(home, f"profile {real_path(path)}")
+
+
+def bookmarks_of_iteration(home: Path, run: str, iteration: int) -> Bookmarks:
+    """The bookmarks of an iteration."""
+    return _bookmarks(home, f"iteration {iteration} of run {run}")
+
+
+def _bookmarks(home: Path, source: str) -> Bookmarks:
+    digest = xxhash.xxh3_64_hexdigest(source.encode("utf-8", "surrogateescape"))
+    return Bookmarks(home / SCREENS_FOLDER / f"{digest}.json", without_surrogates(source))
 
 
 def screens_folder(home: Path, run: str, iteration: int) -> Path:

@@ -186,6 +186,8 @@ def test_short_names_are_those_of_the_export(asked):
     )
     assert len(pairs) > 20
     assert [(function_name(long), short) for long, short in pairs] == [(short, short) for _, short in pairs]
+    for name in ("Memcpy HtoD (Host -> Device)", "aten::mm (x -> y)", "cudaLaunchKernel_v7000"):
+        assert function_name(name) in (name, "mm")
 
 
 def test_tiles_are_made_once_and_go_with_their_source(tmp_path, monkeypatch):

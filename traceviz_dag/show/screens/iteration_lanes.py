@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +25,7 @@ CATEGORIES = tuple(category.value for category in Category)
 STEP_KINDS = (Phase.FORWARD.value, Phase.BACKWARD.value)
 GAP_KINDS = ("blocked", "starved", "unexplained")
 RANGE_KINDS = ("range", "nccl")
-CALL_KINDS = ("launch",)
+CALL_KINDS = ("launch call",)
 KERNEL_NAMES, CALL_NAMES, RANGE_NAMES = "kernels", "launches", "nvtx_ranges"
 
 _KERNELS = ("kernel_id", "name", "start_ns", "duration_ns", "device", "stream", "kind", "category", "dimension")
@@ -64,12 +65,29 @@ def root_bundle(source: TableSource, spans: Spans) -> Bundle:
     return bundle
 
 
-def rank_bundle(source: TableSource, rank: int) -> Bundle:
+class OfAllRanks:
+    """Tables of the whole iteration, read once for all of its ranks."""
+
+    def __init__(self, source: TableSource) -> None:
+        self.source = source
+
+    @cached_property
+    def waits(self) -> AllWaits:
+        """What is known of the waits of communications."""
+        return AllWaits(self.source.table("collectives", OF_A_WAIT))
+
+    @cached_property
+    def path(self) -> pa.Table:
+        """The critical paths of the training steps."""
+        return self.source.table("path_segments", ("rank", "segment", "cause", "start_ns", "duration_ns"))
+
+
+def rank_bundle(every: OfAllRanks, rank: int) -> Bundle:
     """The lanes of one rank: parts of its time, micro-batches, streams, dimensions, gaps, path, NVTX, launches."""
+    source = every.source
     order = [("start_ns", "ascending"), ("kernel_id", "ascending")]
-    # ``parted`` needs what waits are told of, too; the table of collectives is of the iteration.
     kernels = source.table("kernels", (*_KERNELS, *_LAUNCHES), rank).sort_by(order)
-    waits = AllWaits(source.table("collectives", OF_A_WAIT)).of(rank, integers_of(kernels, "kernel_id"))
+    waits = every.waits.of(rank, integers_of(kernels, "kernel_id"))
     bundle, key = Bundle(), rank_key(rank)
     parts = part_rows(parted(kernels, waits))
     bundle.add(Lane(key, f"rank {rank}", None, LaneKind.RANK, len(parts), holds_lanes=True), parts, PARTS)
@@ -95,11 +113,13 @@ def rank_bundle(source: TableSource, rank: int) -> Bundle:
     dimension, dimensions = codes(kernels, "dimension")
     for place, word in enumerate(dimensions):
         rows = np.flatnonzero(dimension == place)
-        add(Lane(f"{key}/dimension:{word}", f"{word} communication", key, LaneKind.DIMENSION, len(rows)), rows)
+        lane_key, label = f"{key}/dimension:{word}", f"{word} communication"
+        add(Lane(lane_key, label, key, LaneKind.DIMENSION, len(rows), dimension=word), rows)
     _add_gaps(bundle, source, rank, key)
-    _add_path(bundle, source, rank, key)
+    _add_path(bundle, every.path, rank, key)
     _add_ranges(bundle, source, rank, key)
     _add_launches(bundle, kernels, key)
+    _add_memory(bundle, source, rank, key)
     bundle.marks = _steps(source, rank, key)
     return bundle
 
@@ -141,8 +161,7 @@ def _add_gaps(bundle: Bundle, source: TableSource, rank: int, key: str) -> None:
     bundle.add(lane, rows, GAP_KINDS)
 
 
-def _add_path(bundle: Bundle, source: TableSource, rank: int, key: str) -> None:
-    table = source.table("path_segments", ("rank", "segment", "cause", "start_ns", "duration_ns"))
+def _add_path(bundle: Bundle, table: pa.Table, rank: int, key: str) -> None:
     table = table.filter(pc.equal(table["rank"], rank))
     if not table.num_rows:
         return
@@ -196,6 +215,37 @@ def _add_launches(bundle: Bundle, kernels: pa.Table, key: str) -> None:
         bundle.add(lane, found, CALL_KINDS, CALL_NAMES)
     changes = Changes.of(*queue_depth(end, integers_of(kernels, "start_ns")[known]))
     lane = Lane(f"{key}/queue", "launched, waiting", key, LaneKind.COUNTER, len(changes), unit="operations")
+    bundle.add_counter(lane, changes)
+
+
+def _add_memory(bundle: Bundle, source: TableSource, rank: int, key: str) -> None:
+    """What the allocator holds and has reserved; of nsys what the driver gave since the recording began."""
+    columns = ("device", "action", "time_ns", "bytes", "requested_bytes", "allocated_bytes", "reserved_bytes")
+    table = source.table("memory_events", columns, rank)
+    table = table.filter(pc.is_valid(table["time_ns"])).sort_by([("time_ns", "ascending")])
+    for device in pc.unique(table["device"]).to_pylist():
+        mine = table.filter(pc.equal(table["device"], device)) if device is not None else table.slice(0, 0)
+        held = pc.coalesce(mine["allocated_bytes"], mine["requested_bytes"])
+        for name, label, values in (
+            ("allocated", "memory allocated", held),
+            ("reserved", "memory reserved", mine["reserved_bytes"]),
+        ):
+            rows = mine.append_column("value", values).filter(pc.is_valid(values))
+            if rows.num_rows:
+                changes = Changes.of(integers_of(rows, "time_ns"), integers_of(rows, "value"))
+                _add_bytes(bundle, f"{key}/memory:{name}:{device}", label, key, changes)
+        action = mine["action"].cast(pa.string())
+        given = mine.filter(pc.and_(pc.is_in(action, pa.array(["segment_alloc", "segment_free"])), pc.is_null(held)))
+        given = given.filter(pc.is_null(given["reserved_bytes"]))
+        if given.num_rows:
+            gone = pc.equal(given["action"].cast(pa.string()), "segment_free").to_numpy(zero_copy_only=False)
+            step = integers_of(given, "bytes") * np.where(gone, -1, 1)
+            changes = Changes.of_steps(integers_of(given, "time_ns"), step)
+            _add_bytes(bundle, f"{key}/memory:driver:{device}", "memory from the driver", key, changes)
+
+
+def _add_bytes(bundle: Bundle, key: str, label: str, parent: str, changes: Changes) -> None:
+    lane = Lane(key, label, parent, LaneKind.COUNTER, len(changes), unit="bytes")
     bundle.add_counter(lane, changes)
 
 

@@ -22,7 +22,9 @@ from traceviz_dag.show.page.alignment import TimeAlignment, align, read_clocks
 from traceviz_dag.show.screens import names
 from traceviz_dag.show.screens.bundles import Bundle
 from traceviz_dag.show.screens.iteration_lanes import (
+    CATEGORIES,
     KERNEL_NAMES,
+    OfAllRanks,
     rank_bundle,
     rank_key,
     root_bundle,
@@ -50,6 +52,9 @@ _EVIDENCE = (
     *("phase_evidence", "phase_rule", "dimension_evidence", "dimension_rule", "dimension_candidates"),
     *("step_evidence", "producer_evidence", "matched_by"),
 )
+KERNEL_KINDS = CATEGORIES
+"""Kinds of lanes of streams and dimensions."""
+
 _TIMES = ("start_ns", "duration_ns", "run", "iteration", "rank", "name")
 _FINDING = ("finding", "rule", "severity", *CULPRIT_COLUMNS, "statement", "evidence_sql")
 
@@ -79,7 +84,7 @@ class IterationModel(LanesModel):
         kept: Callable[[str], Path | None] = lambda _: None,
     ) -> None:
         super().__init__(kept)
-        self._source = source
+        self._source, self._of_all_ranks = source, OfAllRanks(source)
         self._spans = spans_of(source)
         if not self._spans:
             raise UsageError(f"iteration {source.iteration} of run {source.run} has no kernels to show")
@@ -210,7 +215,7 @@ class IterationModel(LanesModel):
         return root_bundle(self._source, self._spans)
 
     def _make(self, group: str) -> Bundle:
-        return rank_bundle(self._source, _rank(group))
+        return rank_bundle(self._of_all_ranks, _rank(group))
 
     def _words(self, group: str, words: str) -> Sequence[str | None]:
         return self._bundle(group).words[words]

@@ -25,7 +25,7 @@ from traceviz_dag.show.screens.model import Lane, Mark
 from traceviz_dag.show.screens.rows import LaneRows
 from traceviz_dag.system.whole_files import whole_file
 
-FORMAT = 1
+FORMAT = 2
 """Raised whenever what a bundle holds changes."""
 
 ENDING = ".lanes"

@@ -102,6 +102,8 @@ class LanesModel(ABC):
 
     def own_time(self, lane: str, time_ns: int) -> int:
         """As ``ScreenModel`` says."""
+        if self._root.lane(_group(lane)) is None:
+            raise UsageError(f"there is no lane {printable(lane)}")
         return time_ns + self._shift(_group(lane))
 
     def slices(self, lane: str, window: Window, pixels: int, only: Filter = ALL) -> Slices:
@@ -284,7 +286,7 @@ class LanesModel(ABC):
         return kept
 
     def _searchable(self, only: Filter) -> list[Lane]:
-        """Lanes of a filter and those below them that have names; no lane repeats slices of another one."""
+        """Lanes of a filter and those below them; no lane repeats slices of another one."""
         found = []
         pending = list(only.lanes) or [lane.key for lane in self._root.lanes if lane.parent is None]
         seen = set()
@@ -294,7 +296,9 @@ class LanesModel(ABC):
                 continue
             seen.add(key)
             lane = self.lane(key)
-            if lane.kind is not LaneKind.DIMENSION or key in only.lanes:
+            # Lanes of dimensions repeat slices of streams, so they are searched instead of those.
+            wanted = lane.dimension in only.dimensions if only.dimensions else lane.kind is not LaneKind.DIMENSION
+            if wanted or key in only.lanes:
                 found.append(lane)
             if lane.holds_lanes:
                 pending += [below.key for below in self.lanes(key)]

@@ -86,6 +86,7 @@ class Lane:
         rows: slices, or changes of a counter; 0 of lanes that only hold others.
         holds_lanes: whether there are lanes below it.
         level: of NVTX ranges how many are around them; 0 otherwise.
+        dimension: of communication, of a lane of one dimension; empty otherwise.
         unit: of a counter: ``bytes`` or ``operations``; empty otherwise.
     """
 
@@ -96,6 +97,7 @@ class Lane:
     rows: int = 0
     holds_lanes: bool = False
     level: int = 0
+    dimension: str = ""
     unit: str = ""
 
 
@@ -311,7 +313,7 @@ class Filter:
 
     Attributes:
         kinds: words of ``Slices.kinds``.
-        dimensions: of communication; for search alone, since every dimension has a lane.
+        dimensions: of communication; for search alone, since every dimension has a lane. Profiles tell none.
         lanes: keys; a lane stands for all lanes below it, too.
         least_ns: shortest slice. Boxes of several are left out where their longest is shorter.
     """
@@ -387,7 +389,11 @@ class ScreenModel(Protocol):
         """
 
     def own_time(self, lane: str, time_ns: int) -> int:
-        """A time of the axis on the own clock of the lane's rank."""
+        """A time of the axis on the own clock of the lane's rank.
+
+        Raises:
+            UsageError: there is no such rank or GPU.
+        """
 
     def slices(self, lane: str, window: Window, pixels: int, only: Filter = ALL) -> Slices:
         """What a lane shows in a window that is so many pixels (or letters) wide; its cost does not grow with the rows.

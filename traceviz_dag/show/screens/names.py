@@ -13,6 +13,7 @@ NO_NAME = "(no name)"
 
 _OPENING, _CLOSING = "<([{", ">)]}"
 _SPECIAL = re.compile(r"\(anonymous namespace\)|<unnamed>|\(anonymous class\)")
+_SIGNATURE = re.compile(r"\w[<(]")
 _WHITE = re.compile(r"\s+")
 
 
@@ -55,8 +56,8 @@ def function_name(name: str) -> str:
     ``void at::native::vectorized_elementwise_kernel<4, F>(int, F)`` is ``vectorized_elementwise_kernel``. A name that
     is no C++ signature stays as it is.
     """
-    plain = _SPECIAL.sub("", name)
-    if "::" not in plain and "<" not in plain and "(" not in plain:
+    plain = _SPECIAL.sub("", name).replace("->", "  ")
+    if "::" not in plain and not _SIGNATURE.search(plain):
         return shown(name)
     kept, depth = [], 0
     for letter in plain:

@@ -29,7 +29,7 @@ GAP_KINDS = ("starved", "not_started", "unexplained")
 """Why a GPU does nothing: the operation that ends the gap was launched in the gap; before it; or nothing tells when."""
 
 RANGE_KINDS = ("range", "operator", "mark")
-CALL_KINDS = ("call", "launch", "synchronization", "memory")
+CALL_KINDS = ("call", "launch call", "synchronization", "memory")
 MOST_LEVELS = 24
 """Ranges that are nested deeper share one lane."""
 
@@ -230,7 +230,7 @@ def _calls(profile: NsysProfile, table: str, process: int) -> list[tuple[int, La
 
 def _call_kind(name: str) -> int:
     if "Launch" in name:
-        return CALL_KINDS.index("launch")
+        return CALL_KINDS.index("launch call")
     if "Synchronize" in name or "Wait" in name:
         return CALL_KINDS.index("synchronization")
     return CALL_KINDS.index("memory" if "Mem" in name or "Alloc" in name or "Free" in name else "call")
