@@ -31,6 +31,7 @@ from traceviz_dag.show.screens.model import (
 )
 from traceviz_dag.show.screens.names import function_name
 from traceviz_dag.show.screens.profile_model import ProfileModel
+from traceviz_dag.show.screens.side_by_side import SideBySide
 
 OPERATIONS = " UNION ALL ".join(
     f'SELECT start, "end", deviceId AS gpu, streamId AS stream, {kernel} AS kernel FROM CUPTI_ACTIVITY_KIND_{name}'
@@ -271,6 +272,42 @@ def test_ranges_nested_20_000_deep_have_a_bounded_number_of_lanes(tmp_path):
     assert sum(lane.rows for lane in lanes) == 20_002
     assert walked(model) > 0
     assert any("levels deep" in note for note in model.notes)
+
+
+def _steps(path: Path, starts: dict[int, int]) -> ProfileModel:
+    """A profile of iterations that begin at some times, a kernel each after 10 ns; longer ones of higher numbers."""
+    export = Export()
+    for number, start in starts.items():
+        export.range(start, start + 900, f"Iteration {number}")
+        export.kernel(start + 10, start + 10 + number, f"gemm{number}")
+    return ProfileModel(open_profile(export.write(path), None), load_rules(None))
+
+
+def test_two_profiles_lie_side_by_side_by_iteration(tmp_path):
+    first = _steps(tmp_path / "a.sqlite", {1: 1000, 2: 2000, 3: 3000})
+    second = _steps(tmp_path / "b.sqlite", {2: 52_000, 3: 53_500})
+    both = SideBySide(first, second)
+    lanes = [lane.key for lane in every_lane(both) if lane.kind is LaneKind.STREAM]
+    assert lanes == ["A/gpu:0/stream:7", "B/gpu:0/stream:7"]
+    assert both.slices(lanes[0], both.span, 80).start_ns.tolist() == [1010, 2010, 3010]
+    # Iteration 2 of both begins at 2000; the next one of B took longer.
+    assert both.slices(lanes[1], both.span, 80).start_ns.tolist() == [2010, 3510]
+    third = both.at(lanes[1], 3510)
+    assert both.bounds(third) == (3510, 3513)
+    assert both.detail(third).title == "gemm3"
+    assert both.own_time(lanes[1], 3510) == 53_510
+    measured = both.aggregate(Window(3000, 3600))
+    assert [(one.lane, one.compute_ns) for one in measured.measures] == [("A/gpu:0", 3), ("B/gpu:0", 3)]
+    assert [hit.start_ns for hit in both.search("gemm3").hits] == [3010]
+    assert [hit.start_ns for hit in both.search("gemm3", page=1).hits] == [3510]
+    assert [(mark.label, mark.start_ns) for mark in both.marks(Window(3400, 3600))] == [
+        ("A iteration 3", 3000),
+        ("B iteration 3", 3500),
+    ]
+    assert SideBySide(first, second, 3).slices(lanes[1], both.span, 80).start_ns.tolist() == [1510, 3010]
+    assert walked(both) > 0
+    with pytest.raises(UsageError, match=r"b\.sqlite has no iteration 1; it has 2, 3"):
+        SideBySide(first, second, 1)
 
 
 def test_a_slice_has_a_name_as_text_and_back():
