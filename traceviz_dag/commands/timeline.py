@@ -57,5 +57,5 @@ def timeline(
         if len(runs) > 1:
             raise UsageError(f"there are {len(runs)} runs; name one: {', '.join(runs[:5])}")
         chosen = max(found, key=lambda source: source.iteration)
-        TimelineApp(iteration_model(chosen.lake, chosen.run, chosen.iteration, time_alignment), look).run()
+        TimelineApp(iteration_model(chosen.lake, chosen.run, chosen.iteration, time_alignment), look).walk()
         end_partial(completeness_of([chosen], paths))

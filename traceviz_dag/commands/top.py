@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption
-from traceviz_dag.errors import BadInputError
+from traceviz_dag.errors import BadInputError, TracevizError
 from traceviz_dag.system.paths import real_path
 
 
@@ -29,10 +29,18 @@ def top(home: HomeOption = DEFAULT_HOME) -> None:
 
     watch = HomeWatch(folder)
     at: Partition | None = None
+    said = ""
     while True:
-        screen = HomeApp(watch, look, at=at)
-        screen.run()
+        screen = HomeApp(watch, look, at=at, said=said)
+        screen.walk()
         at = screen.wanted
         if at is None:
             return
-        TimelineApp(iteration_model(open_lake(folder), at.run, at.iteration), look).run()
+        try:
+            model = iteration_model(open_lake(folder), at.run, at.iteration)
+        except TracevizError as error:
+            # Of an iteration that is being analysed there may be nothing to show yet.
+            said = str(error)
+        else:
+            said = ""
+            TimelineApp(model, look).walk()

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
+from importlib import resources
 from itertools import pairwise
 
 import numpy as np
 import pytest
+from textual.worker import WorkerFailed
 from typer.testing import CliRunner
 
 from tests.commands.jobs import home_of
@@ -16,9 +19,11 @@ from tests.show.terminal.test_tree import hostile
 from traceviz_dag.commands.main import app
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.pipeline.screens import iteration_model, profile_model
-from traceviz_dag.show.screens.model import Slices, Window
+from traceviz_dag.show.screens.model import LaneKind, Slices, Window
+from traceviz_dag.show.terminal.app import TerminalApp
 from traceviz_dag.show.terminal.look import Look
 from traceviz_dag.show.terminal.timeline.cells import cells_of
+from traceviz_dag.show.terminal.timeline.pairs import PairScreen
 from traceviz_dag.show.terminal.timeline.screen import TimelineApp
 from traceviz_dag.show.terminal.timeline.view import ABOVE
 
@@ -174,6 +179,44 @@ def test_moves_are_undone_and_cost_what_is_in_sight(model):
         assert timeline.looking.window == Window(0, step["b"] - zero)
 
     drive(screen(model), walk)
+
+
+def test_every_key_of_the_report_does_something_here():
+    source = resources.files("traceviz_dag.show.report.scripts").joinpath("keys.js").read_text()
+    listed = re.findall(r'^  \[\[(.+?)\], "', source, re.MULTILINE)
+    words = {"ArrowLeft": "left", "ArrowRight": "right", "ArrowUp": "up", "ArrowDown": "down", "/": "slash"}
+    words |= {"Shift+Tab": "shift+tab", "Tab": "tab", "?": "question_mark", "Escape": "escape"}
+    keys = {words.get(key, key) for keys in listed for key in json.loads(f"[{keys}]")}
+    bound = {key for one in (*TerminalApp.BINDINGS, *TimelineApp.BINDINGS) for key in one.key.split(",")}
+    assert len(keys) > 25
+    # The timeline is where one is already; in its lists, t leads back to it.
+    assert keys - bound == {"t"} and "t" in {key for one in PairScreen.BINDINGS for key in one.key.split(",")}
+
+
+def test_the_critical_path_is_found_from_any_lane(model):
+    async def walk(pilot):
+        timeline = pilot.app
+        await press(pilot, "end", "c")
+        first = timeline._lane
+        await press(pilot, "c")
+        return first, timeline._lane
+
+    first, second = drive(screen(model), walk)
+    assert first.kind is second.kind is LaneKind.PATH and first != second
+
+
+def test_a_fault_of_the_model_ends_in_the_error_itself(model):
+    class Broken:
+        def __getattr__(self, name):
+            return getattr(model, name)
+
+        def aggregate(self, window, lanes=()):
+            raise ZeroDivisionError("of the model")
+
+    broken = screen(Broken())
+    with pytest.raises(WorkerFailed):
+        drive(broken, lambda pilot: press(pilot, "m"))
+    assert isinstance(broken.fault, ZeroDivisionError)
 
 
 def test_gaps_are_the_times_between_slices(model):

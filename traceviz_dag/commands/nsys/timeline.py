@@ -19,4 +19,4 @@ def timeline(path: ProfileArgument, rules: RulesOption = None, home: HomeOption 
     from traceviz_dag.pipeline.screens import profile_model
     from traceviz_dag.show.terminal.timeline.screen import TimelineApp
 
-    TimelineApp(profile_model(path, home, rules), look).run()
+    TimelineApp(profile_model(path, home, rules), look).walk()

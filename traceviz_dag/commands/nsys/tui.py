@@ -37,4 +37,4 @@ def tui(
         words = ["traceviz", "nsys", listed[0], str(path), *listed[1:], "--gpu", str(device)]
         return shlex.join([*words, *(["--trim", *map(str, trim)] if trim is not None else [])])
 
-    TreeApp(path.name, outlines, command, look).run()
+    TreeApp(path.name, outlines, command, look).walk()

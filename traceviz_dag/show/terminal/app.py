@@ -46,6 +46,7 @@ class TerminalApp(App[None]):
 
     def __init__(self, look: Look) -> None:
         self.look = look
+        self.fault: Exception | None = None
         self._look_filters = filters_of(look)
         # Colours of the palette need no conversion; without colours those of the terminal stay as they are.
         super().__init__(ansi_color=not look.colour)
@@ -54,6 +55,22 @@ class TerminalApp(App[None]):
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Textual's filters, and ours."""
         return [*super().get_line_filters(), *self._look_filters]
+
+    def walk(self) -> None:
+        """Draw until the user ends it.
+
+        Raises:
+            Exception: what went wrong, as it was raised.
+        """
+        self.run()
+        if self.fault is not None:
+            raise self.fault
+
+    def _handle_exception(self, error: Exception) -> None:
+        # Textual would print pages of it; the command line makes it a line.
+        self.fault = self.fault or getattr(error, "error", error)
+        super()._handle_exception(error)
+        self._exit_renderables.clear()
 
     def say(self, text: str) -> None:
         """Show a message in place of the keys, until the next one."""

@@ -29,6 +29,7 @@ class HomeApp(TerminalApp):
 
     Args:
         at: the iteration that the cursor begins on; the newest by default.
+        said: a message to begin with.
 
     Attributes:
         wanted: the iteration whose timeline the user asked for when the screen ended; None where for none.
@@ -63,7 +64,12 @@ class HomeApp(TerminalApp):
     FOOT: ClassVar[str] = " ↑↓ move  Tab other list  i iterations  f findings  t timeline  ? help  q end"
 
     def __init__(
-        self, watch: HomeWatch, look: Look, now_ns: Callable[[], int] = time.time_ns, at: Partition | None = None
+        self,
+        watch: HomeWatch,
+        look: Look,
+        now_ns: Callable[[], int] = time.time_ns,
+        at: Partition | None = None,
+        said: str = "",
     ) -> None:
         super().__init__(look)
         self.watch_home = watch
@@ -71,6 +77,7 @@ class HomeApp(TerminalApp):
         self.facts = Facts()
         self.wanted: Partition | None = None
         self._at = at
+        self._said = said
         self._follows = at is None
 
     def compose(self) -> ComposeResult:
@@ -86,7 +93,7 @@ class HomeApp(TerminalApp):
 
     def on_mount(self) -> None:
         """Look at once, and then again and again."""
-        self.say("")
+        self.say(f" {flat(self._said)}" if self._said else "")
         self.query_one("#iterations", LinesView).focus()
         self.look_again()
         self.set_interval(SECONDS_BETWEEN_LOOKS, self.look_again)
@@ -119,7 +126,7 @@ class HomeApp(TerminalApp):
         """Texts are cut to the width."""
         if self.query("#foot"):
             self._head()
-            self.say("")
+            self.say(f" {flat(self._said)}" if self._said else "")
 
     def on_lines_view_moved(self, event: LinesView.Moved) -> None:
         """Show the findings of the iteration under the cursor."""

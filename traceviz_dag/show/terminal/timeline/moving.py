@@ -9,6 +9,7 @@ from traceviz_dag.show.screens.model import (
     Detail,
     Direction,
     Lane,
+    LaneKind,
     MarkKind,
     SliceId,
     Slices,
@@ -241,6 +242,29 @@ class Moving(Asking):
         if detail.slice == self.chosen:
             self.detail = detail
             self._tell()
+
+    def action_path(self) -> None:
+        """Go to the critical path of this rank; from there to that of the next rank that has one."""
+        lane = self._lane
+
+        def ask() -> int | None:
+            ranks = [one.key for one in self.model.lanes(None)]
+            here = lane.key.partition("/")[0] if lane is not None else ""
+            first = ranks.index(here) if here in ranks else 0
+            first += lane is not None and lane.kind is LaneKind.PATH
+            for rank in [*ranks[first:], *ranks[:first]]:
+                for one in self.model.lanes(rank):
+                    if one.kind is LaneKind.PATH:
+                        return self.lanes.reveal(one.key)
+            return None
+
+        def go(row: int | None) -> None:
+            if row is None:
+                self.say(" no critical path is known here")
+            else:
+                self._to_row(row)
+
+        self._ask(ask, go)
 
     def action_select(self, side: int) -> None:
         """Begin or end the selection at the slice, or at the edge of what is shown."""
