@@ -41,7 +41,7 @@ def timeline(
     from traceviz_dag.show.terminal.look import look_of_terminal
 
     look = look_of_terminal(os.environ, "traceviz timeline")
-    from traceviz_dag.pipeline.screens import iteration_model
+    from traceviz_dag.pipeline.screens import bookmarks_of_iteration, iteration_model
     from traceviz_dag.show.terminal.timeline.screen import TimelineApp
 
     folder = real_path(home)
@@ -57,5 +57,6 @@ def timeline(
         if len(runs) > 1:
             raise UsageError(f"there are {len(runs)} runs; name one: {', '.join(runs[:5])}")
         chosen = max(found, key=lambda source: source.iteration)
-        TimelineApp(iteration_model(chosen.lake, chosen.run, chosen.iteration, time_alignment), look).walk()
+        model = iteration_model(chosen.lake, chosen.run, chosen.iteration, time_alignment)
+        TimelineApp(model, look, bookmarks_of_iteration(folder, chosen.run, chosen.iteration)).walk()
         end_partial(completeness_of([chosen], paths))

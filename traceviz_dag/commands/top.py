@@ -22,7 +22,7 @@ def top(home: HomeOption = DEFAULT_HOME) -> None:
     look = look_of_terminal(os.environ, "traceviz top")
     from traceviz_dag.lake.lake import open_lake
     from traceviz_dag.lake.partitions import Partition
-    from traceviz_dag.pipeline.screens import iteration_model
+    from traceviz_dag.pipeline.screens import bookmarks_of_iteration, iteration_model
     from traceviz_dag.show.terminal.home.screen import HomeApp
     from traceviz_dag.show.terminal.home.watch import HomeWatch
     from traceviz_dag.show.terminal.timeline.screen import TimelineApp
@@ -43,4 +43,4 @@ def top(home: HomeOption = DEFAULT_HOME) -> None:
             said = str(error)
         else:
             said = ""
-            TimelineApp(model, look).walk()
+            TimelineApp(model, look, bookmarks_of_iteration(folder, at.run, at.iteration)).walk()

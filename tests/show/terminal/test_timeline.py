@@ -17,8 +17,9 @@ from tests.commands.sentences.test_nsys import export
 from tests.show.terminal.driven import drive, held, press, settled, text_of
 from tests.show.terminal.test_tree import hostile
 from traceviz_dag.commands.main import app
+from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.lake import Lake
-from traceviz_dag.pipeline.screens import iteration_model, profile_model
+from traceviz_dag.pipeline.screens import bookmarks_of_iteration, iteration_model, profile_model
 from traceviz_dag.show.screens.model import LaneKind, Slices, Window
 from traceviz_dag.show.terminal.app import TerminalApp
 from traceviz_dag.show.terminal.look import Look
@@ -205,14 +206,22 @@ def test_the_critical_path_is_found_from_any_lane(model):
     assert first.kind is second.kind is LaneKind.PATH and first != second
 
 
-def test_a_fault_of_the_model_ends_in_the_error_itself(model):
+def test_what_cannot_be_read_is_said_and_a_fault_ends_in_the_error_itself(model):
     class Broken:
         def __getattr__(self, name):
             return getattr(model, name)
 
+        def marks(self, window):
+            raise BadInputError("findings", "is damaged", "analyse again")
+
         def aggregate(self, window, lanes=()):
             raise ZeroDivisionError("of the model")
 
+    async def lanes_without_marks(pilot):
+        text = text_of(pilot.app)
+        assert "findings: is damaged; analyse again" in text and "rank 3" in text
+
+    drive(screen(Broken()), lanes_without_marks)
     broken = screen(Broken())
     with pytest.raises(WorkerFailed):
         drive(broken, lambda pilot: press(pilot, "m"))
@@ -261,7 +270,7 @@ def test_search_finds_what_sql_finds_and_filters_leave_out(model):
         assert timeline.chosen == timeline.hits.hits[0].slice
         await press(pilot, "N")
         assert timeline.chosen == timeline.hits.hits[-1].slice  # Around, and to the last page.
-        await press(pilot, "escape", "F", *"memory >5us", "enter")
+        await press(pilot, "escape", "F", *"memory >5us dim:pp", "enter")
         assert "filter >5µs memory" in text_of(timeline)
         kinds = {
             drawn.kinds[kind]
@@ -278,8 +287,8 @@ def test_search_finds_what_sql_finds_and_filters_leave_out(model):
     assert total == row["n"]
 
 
-def test_findings_lead_to_their_place_and_bookmarks_back(model):
-    kept: list = []
+def test_findings_lead_to_their_place_and_bookmarks_back(model, tmp_path):
+    bookmarks = bookmarks_of_iteration(tmp_path, JOB, 10)
 
     async def walk(pilot):
         timeline = pilot.app
@@ -294,9 +303,12 @@ def test_findings_lead_to_their_place_and_bookmarks_back(model):
         assert "here" in await press(pilot, "B")
         await press(pilot, "enter")
         assert timeline.looking.window == window
+        [kept] = bookmarks.all(model)
+        assert (kept.window, kept.note) == (window, "here")
+        assert "there are no bookmarks" in await press(pilot, "B", "delete")
 
-    drive(screen(model, kept=kept.append), walk)
-    assert [[note for _, _, note in views] for views in kept] == [["here"]]
+    drive(screen(model, bookmarks=bookmarks), walk)
+    assert bookmarks.all(model) == ()
 
 
 def test_lanes_fold_pin_and_move(model):

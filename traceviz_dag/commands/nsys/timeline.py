@@ -6,6 +6,7 @@ import os
 
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption
 from traceviz_dag.commands.nsys.common import ProfileArgument, RulesOption
+from traceviz_dag.system.paths import real_path
 
 
 def timeline(path: ProfileArgument, rules: RulesOption = None, home: HomeOption = DEFAULT_HOME) -> None:
@@ -16,7 +17,7 @@ def timeline(path: ProfileArgument, rules: RulesOption = None, home: HomeOption 
     from traceviz_dag.show.terminal.look import look_of_terminal
 
     look = look_of_terminal(os.environ, "traceviz nsys timeline")
-    from traceviz_dag.pipeline.screens import profile_model
+    from traceviz_dag.pipeline.screens import bookmarks_of_profile, profile_model
     from traceviz_dag.show.terminal.timeline.screen import TimelineApp
 
-    TimelineApp(profile_model(path, home, rules), look).walk()
+    TimelineApp(profile_model(path, home, rules), look, bookmarks_of_profile(real_path(home), path)).walk()

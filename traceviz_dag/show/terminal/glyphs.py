@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from rich.cells import cell_len, chop_cells
@@ -72,17 +71,3 @@ def wrapped(text: str, width: int) -> list[str]:
                 lines.append(line)
                 line = part
     return [*lines, line] if line or not lines else lines
-
-
-_TEMPLATE = re.compile(r"<[^<>]*>")
-_ANONYMOUS = "(anonymous namespace)::"
-
-
-def short_name(name: str) -> str:
-    """A kernel's name without the arguments of templates and functions, and without what is the same for all."""
-    shown = flat(name).replace(_ANONYMOUS, "").removeprefix("void ")
-    before = None
-    while before != shown:
-        before, shown = shown, _TEMPLATE.sub("", shown)
-    head = shown.split("(", 1)[0].strip()
-    return head or shown

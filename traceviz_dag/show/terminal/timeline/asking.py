@@ -13,6 +13,7 @@ from textual.app import ComposeResult
 from textual.widgets import Static
 
 from traceviz_dag.errors import TracevizError
+from traceviz_dag.show.screens.bookmarks import Bookmarks
 from traceviz_dag.show.screens.colours import OTHER
 from traceviz_dag.show.screens.model import (
     ALL,
@@ -25,7 +26,6 @@ from traceviz_dag.show.screens.model import (
     Mark,
     ScreenModel,
     SliceId,
-    Window,
 )
 from traceviz_dag.show.terminal.app import TerminalApp
 from traceviz_dag.show.terminal.glyphs import cut, flat, wrapped
@@ -50,8 +50,7 @@ class Asking(TerminalApp):
     """Lanes over time, drawn; what keys do is in the classes that build on it.
 
     Args:
-        mine: views that the user kept: (window, lane, note).
-        kept: called with all of them when they change.
+        bookmarks: where views are kept; None keeps none.
     """
 
     CSS = (
@@ -65,16 +64,14 @@ class Asking(TerminalApp):
         self,
         model: ScreenModel,
         look: Look,
-        mine: Sequence[tuple[Window, str, str]] = (),
-        kept: Callable[[Sequence[tuple[Window, str, str]]], None] | None = None,
+        bookmarks: Bookmarks | None = None,
     ) -> None:
         super().__init__(look)
         self.model = model
         self.lanes = ShownLanes(model)
         self.asked = Asked(model)
         self.only: Filter = ALL
-        self.bookmarks = list(mine)
-        self.keep_bookmarks = kept
+        self.bookmarks = bookmarks
         self.scene = Scene(Looking(model.span), model.colours, OTHER, look.colour)
         self.marks: Sequence[Mark] = ()
         self.detail: Detail | None = None
@@ -112,17 +109,20 @@ class Asking(TerminalApp):
         self._view.focus()
         self._ask(self._begin, self._begun)
 
-    def _begin(self) -> Sequence[Mark]:
-        outermost = self.model.lanes(None)
-        busy = [lane for lane in outermost if lane.kind in (LaneKind.RANK, LaneKind.GPU)]
+    def _begin(self) -> None:
+        busy = [lane for lane in self.model.lanes(None) if lane.kind in (LaneKind.RANK, LaneKind.GPU)]
         if len(busy) <= _FEW_LANES:
             self.lanes.open |= {lane.key for lane in busy if lane.holds_lanes}
         self.lanes.lay_out()
-        return self.model.marks(self.model.span)
 
-    def _begun(self, marks: Sequence[Mark]) -> None:
-        self.marks = self.scene.marks = marks
+    def _begun(self, _: object) -> None:
         self._renew()
+        # Where marks cannot be read, the lanes are there all the same.
+        self._ask(lambda: self.model.marks(self.model.span), self._marked)
+
+    def _marked(self, marks: Sequence[Mark]) -> None:
+        self.marks = self.scene.marks = marks
+        self._view.renew()
 
     def on_resize(self) -> None:
         """Everything is made for a size."""
@@ -238,10 +238,9 @@ class Asking(TerminalApp):
 
     def _refused(self, call: Callable[[], Any]) -> None:
         """What cannot be drawn is not asked again."""
-        request = self._request
-        if isinstance(call, partial) and request is not None:
-            asked, lane = call.args
-            self.asked.kept[asked.key(lane)] = None
+        if isinstance(call, partial) and call.func == self.asked.ask:
+            request, lane = call.args
+            self.asked.kept[request.key(lane)] = None
 
     def _drawn(self, _: object) -> None:
         request, scene = self._request, self.scene

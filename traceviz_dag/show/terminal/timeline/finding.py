@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from traceviz_dag.errors import TracevizError
+from traceviz_dag.show.screens.bookmarks import Bookmark
 from traceviz_dag.show.screens.model import (
     Aggregate,
     Hits,
@@ -192,42 +192,49 @@ class Finding(Moving):
 
     def action_bookmark(self) -> None:
         """Keep this view with a note."""
+        if self.bookmarks is None:
+            self.say(" there is no home to keep bookmarks in")
+            return
         self.push_screen(Prompt("Bookmark this view; a note, or nothing:"), self._bookmark)
 
     def _bookmark(self, note: str | None) -> None:
-        if note is None:
+        bookmarks, lane = self.bookmarks, self._lane
+        if note is None or bookmarks is None:
             return
-        lane = self._lane
-        self.bookmarks.append((self.looking.window, lane.key if lane else "", note))
-        try:
-            if self.keep_bookmarks is not None:
-                self.keep_bookmarks(self.bookmarks)
-        except TracevizError as error:
-            self.say(f" kept until you leave, and not in the home: {error}")
-            return
-        self.say(
-            f" bookmark {len(self.bookmarks)} {'is kept in the home' if self.keep_bookmarks else 'until you leave'}"
-        )
+        one = Bookmark(self.looking.window, lane.key if lane else "", note)
+        self._ask(lambda: bookmarks.add(self.model, one), lambda _: self.say(" kept in the home; B lists bookmarks"))
 
     def action_bookmarks(self) -> None:
         """List bookmarks; Enter goes there."""
-        if not self.bookmarks:
+        bookmarks = self.bookmarks
+        if bookmarks is None:
+            self.say(" there is no home that keeps bookmarks")
+            return
+        self._ask(lambda: bookmarks.all(self.model), self._list_bookmarks)
+
+    def _list_bookmarks(self, found: Sequence[Bookmark]) -> None:
+        bookmarks = self.bookmarks
+        if not found or bookmarks is None:
             self.say(" there are no bookmarks: b makes one")
             return
         zero = self.looking.span.start_ns
-        pairs = [(window_text(window, zero), flat(note or lane)) for window, lane, note in self.bookmarks]
+        pairs = [(window_text(one.window, zero), flat(f"{one.note}  {one.lane}")) for one in found]
 
         def go(place: int | None) -> None:
             if place is None:
                 return
-            window, lane, _ = self.bookmarks[place]
+            one = found[place]
 
             def there(row: int | None) -> None:
                 if row is not None:
                     self.scene.cursor = row
-                self.looking.show(*window)
+                self.looking.show(*one.window)
                 self._renew()
 
-            self._ask(lambda: self.lanes.reveal(lane) if lane else None, there)
+            self._ask(lambda: self.lanes.reveal(one.lane) if one.lane else None, there)
 
-        self.push_screen(PairScreen("bookmarks", pairs, "Enter go there  q back"), go)
+        def remove(place: int) -> None:
+            self._ask(lambda: bookmarks.remove(self.model, found[place]), lambda _: self.action_bookmarks())
+
+        foot = "Enter go there  Delete forget it  q back"
+        self.push_screen(PairScreen("bookmarks", pairs, foot, removed=remove), go)

@@ -46,11 +46,13 @@ class PairScreen(ModalScreen[int | None]):
         title: above the list.
         foot: what the keys do here.
         copied: what ``y`` copies of a place; None where there is nothing to copy.
+        removed: called with the place that ``Delete`` is pressed on; None where nothing can be removed.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q,escape,t", "dismiss(None)", "back", show=False),
         Binding("y", "copy", "copy", show=False),
+        Binding("delete", "remove", "forget", show=False),
     ]
 
     def __init__(
@@ -59,9 +61,11 @@ class PairScreen(ModalScreen[int | None]):
         pairs: Sequence[tuple[str, str]],
         foot: str,
         copied: Callable[[int], str] | None = None,
+        removed: Callable[[int], None] | None = None,
     ) -> None:
         super().__init__()
-        self.named, self.pairs, self.foot, self.copied = title, pairs, foot, copied
+        self.named, self.pairs, self.foot = title, pairs, foot
+        self.copied, self.removed = copied, removed
 
     def compose(self) -> ComposeResult:
         """Title, list, keys."""
@@ -95,6 +99,13 @@ class PairScreen(ModalScreen[int | None]):
             self.app.copy_to_clipboard(text)
         words = f" copied: {flat(text)}" if text else " there is nothing to copy here"
         self.query_one("#pairs_foot", Static).update(Text(cut(words, self.app.size.width), no_wrap=True))
+
+    def action_remove(self) -> None:
+        """Remove what the line is of, and close the list."""
+        place = self._place()
+        if self.removed is not None and place is not None:
+            self.dismiss(None)
+            self.removed(place)
 
     def _place(self) -> int | None:
         view = self.query_one(LinesView)

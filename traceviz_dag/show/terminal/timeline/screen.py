@@ -87,7 +87,7 @@ class TimelineApp(Finding):
         (":", "show a window: START END in ns of the time above, or in s, ms, us"),
         ("/", "search names by a regular expression; h lists what was found"),
         ("n N", "next and previous match"),
-        ("F", "filter: kinds, >20us, here for this lane"),
+        ("F", "filter: kinds, >20us; hits: here for this lane, dim:tp"),
         ("f", "findings; Enter goes there"),
         ("b B", "bookmark this view with a note; list bookmarks"),
         ("u U", "undo and redo a move"),

@@ -108,17 +108,20 @@ def filter_text(only: Filter) -> str:
     """A filter as one types it; empty for none."""
     unit, word = next((unit, word) for unit, word in _UNITS if only.least_ns % unit == 0)
     least = [f">{only.least_ns // unit}{word}"] if only.least_ns else []
-    return " ".join([*least, *sorted(only.kinds), *(f"lane:{lane}" for lane in only.lanes)])
+    dimensions = [f"dim:{dimension}" for dimension in sorted(only.dimensions)]
+    return " ".join([*least, *sorted(only.kinds), *dimensions, *(f"lane:{lane}" for lane in only.lanes)])
 
 
 def filter_of(text: str, kinds: Sequence[str], lane: str | None) -> Filter | str:
     """The filter that a user typed, or what is wrong with it.
 
     Args:
-        text: words of kinds or their beginnings, ``>20us`` for the shortest slice, ``here`` for the lane of the cursor.
+        text: words of kinds or their beginnings, ``>20us`` for the shortest slice, ``here`` for the lane of the cursor,
+            ``dim:tp`` for hits of a dimension.
         kinds: all words of kinds.
     """
     chosen: set[str] = set()
+    dimensions: set[str] = set()
     least, lanes = 0, []
     for word in text.split():
         if word.startswith(">"):
@@ -126,6 +129,8 @@ def filter_of(text: str, kinds: Sequence[str], lane: str | None) -> Filter | str
             if found is None:
                 return f"{flat(word)} is no shortest duration; write >20us, >3ms or >500"
             least = found
+        elif word.startswith("dim:"):
+            dimensions.add(word.removeprefix("dim:"))
         elif word == "here" and lane is not None:
             lanes.append(lane)
         elif word.startswith("lane:"):
@@ -135,12 +140,12 @@ def filter_of(text: str, kinds: Sequence[str], lane: str | None) -> Filter | str
             if not matching:
                 return f"no kind is named {flat(word)}; there are {', '.join(kinds)}"
             chosen.update(matching)
-    return Filter(kinds=frozenset(chosen), lanes=tuple(lanes), least_ns=least)
+    return Filter(frozenset(chosen), frozenset(dimensions), tuple(lanes), least)
 
 
 def _nanoseconds(text: str) -> int | None:
     """A whole number of a unit, nanoseconds by default."""
-    for unit, word in _UNITS:
+    for unit, word in sorted(_UNITS, key=lambda each: -len(each[1])):
         plain = {"µs": ("us", "µs")}.get(word, (word,))
         for ending in plain:
             if text.endswith(ending) and text.removesuffix(ending).isdecimal():

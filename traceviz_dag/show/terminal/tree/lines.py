@@ -8,8 +8,9 @@ from rich.text import Text
 
 from traceviz_dag.analyze.nsys.outline import Entry, Of, Order, Outline
 from traceviz_dag.arrays import NONE
+from traceviz_dag.show.screens.names import function_name
 from traceviz_dag.show.terminal.app import QUIET
-from traceviz_dag.show.terminal.glyphs import bar, cut, cut_inside, flat, padded, short_name
+from traceviz_dag.show.terminal.glyphs import bar, cut, cut_inside, flat, padded
 
 MOST_INSIDE = 5_000
 """Entries of one range that are listed; a line says how many are left out."""
@@ -127,7 +128,7 @@ class TreeLines:
         entry = line.entry
         sign = ("▾ " if line.expanded else "▸ ") if entry.holds else "  "
         ranges = entry.of in (Of.PATH, Of.RANGE, Of.OUTSIDE)
-        name = flat(entry.name) if ranges else short_name(entry.name)
+        name = flat(entry.name) if ranges else function_name(entry.name)
         text = Text(no_wrap=True)
         head = f" {indent}{sign}"
         text.append(padded(head + cut_inside(name, name_width - len(head) - 1), name_width), "" if ranges else QUIET)
