@@ -87,6 +87,22 @@ def test_boxes_hold_each_slice_of_the_window_and_cells_its_time(found, start, le
     assert width <= max(length / pixels, 1)
 
 
+def test_what_one_long_slice_covers_is_drawn_without_looking_at_all_of_it(monkeypatch):
+    count = 50_000
+    start = np.arange(count, dtype=np.int64) * 1000
+    rows = LaneRows.of(np.append(0, start), np.append(count * 1000, start + 400), np.append(0, np.full(count, 1)))
+    lane = Drawn("lane", rows, levels_of(rows), KINDS, [""])
+    looked = []
+    real = LaneRows.own_of
+    monkeypatch.setattr(LaneRows, "own_of", lambda self, chosen: looked.append(len(chosen)) or real(self, chosen))
+    for length in (300, 30_000, 3_000_000):
+        window = Window(40_000_000, 40_000_000 + length)
+        drawn = draw(lane, window, 10)
+        assert 0 in drawn.row.tolist()
+        assert len(drawn) >= min(length // 1000, 10)
+    assert max(looked) < 1000
+
+
 def test_a_filter_leaves_kinds_and_short_slices_out():
     rows = _rows([(0, 10, 0), (20, 500, 1), (600, 30, 1)])
     lane = Drawn("lane", rows, [], KINDS, [""])

@@ -36,11 +36,10 @@ def draw(lane: Drawn, window: Window, pixels: int, only: Filter = ALL) -> Slices
     """The boxes of a lane."""
     pixels = max(pixels, 1)
     low, high = lane.rows.reaching(*window)
-    exponent = max(max(window.length_ns, 1) // pixels, 1).bit_length() - 1
-    if high - low <= _BY_THEMSELVES * pixels:
-        rows = np.arange(low, high)
-        return _by_themselves(lane, _touching(lane.rows, rows, window), only)
-    return _boxes(lane, _level(lane, window, exponent, low, high), pixels, only)
+    exponent = _exponent(window, pixels)
+    if high - low > _BY_THEMSELVES * pixels:
+        return _boxes(lane, _level(lane, window, exponent), pixels, only)
+    return _by_themselves(lane, _touching(lane.rows, np.arange(low, high), window), only)
 
 
 def time_by_kind(lane: Drawn, window: Window, pixels: int) -> tuple[int, int, Int64]:
@@ -49,11 +48,11 @@ def time_by_kind(lane: Drawn, window: Window, pixels: int) -> tuple[int, int, In
     Returns:
         Start of the first cell; length of a cell, at most a pixel; time, ns, cells × kinds.
     """
-    exponent = max(max(window.length_ns, 1) // max(pixels, 1), 1).bit_length() - 1
+    exponent = _exponent(window, pixels)
     first = window.start_ns >> exponent
     number = max(-(-window.end_ns >> exponent) - first, 0)
     whole = Window(first << exponent, (first + number) << exponent)
-    level = _level(lane, whole, exponent, *lane.rows.reaching(*whole))
+    level = _level(lane, whole, exponent)
     found = np.zeros((number, max(len(lane.kinds), 1)), np.int64)
     cell, busy = level.cell - first, level.busy_ns
     inside = (cell >= 0) & (cell < number)
@@ -68,22 +67,54 @@ def time_by_kind(lane: Drawn, window: Window, pixels: int) -> tuple[int, int, In
     return first << exponent, 1 << exponent, found
 
 
-def _level(lane: Drawn, window: Window, exponent: int, low: int, high: int) -> Level:
+def _exponent(window: Window, pixels: int) -> int:
+    """Of the longest cells that are not longer than a pixel."""
+    return max(max(window.length_ns, 1) // max(pixels, 1), 1).bit_length() - 1
+
+
+def _level(lane: Drawn, window: Window, exponent: int) -> Level:
     """What touches a window, in cells of an exponent."""
-    fitting = [level for level in lane.levels if level.exponent <= exponent]
+    rows, levels = lane.rows, lane.levels
+    fitting = [place for place, level in enumerate(levels) if level.exponent <= exponent]
     if not fitting:
-        return level_of(lane.rows, exponent, low, high)
-    level = _inside(fitting[-1], lane.rows, window, low, high)
-    return coarser(lane.rows, level, exponent - level.exponent) if exponent > level.exponent else level
-
-
-def _inside(level: Level, rows: LaneRows, window: Window, low: int, high: int) -> Level:
-    """The part of a level that touches a window."""
+        return level_of(rows, exponent, _rows_touching(rows, levels, window))
+    level = levels[fitting[-1]]
     first = int(np.searchsorted(level.cell, window.start_ns >> level.exponent, side="left"))
     last = int(np.searchsorted(level.cell, -(-window.end_ns >> level.exponent), side="left"))
-    begin, end = np.searchsorted(level.long, [low, high])
-    long = np.asarray(level.long[begin:end], np.int64)
-    return replace(level.take(slice(first, last)), long=_touching(rows, long, window).astype(np.int32))
+    long = _long_touching(rows, levels[fitting[-1] :], window)
+    found = replace(level.take(slice(first, last)), long=long.astype(np.int32))
+    return coarser(rows, found, exponent - level.exponent) if exponent > level.exponent else found
+
+
+def _rows_touching(rows: LaneRows, levels: Sequence[Level], window: Window) -> Int64:
+    """The rows that touch a window, ascending."""
+    low, high = rows.reaching(*window)
+    if not levels:
+        return _touching(rows, np.arange(low, high), window)
+    # A slice that is shorter than the finest cells does not begin earlier than that before the window.
+    near = max(int(np.searchsorted(rows.start_ns, window.start_ns - (1 << levels[0].exponent))), low)
+    far = _long_touching(rows, levels, window)
+    return np.concatenate([far[far < near], _touching(rows, np.arange(near, high), window)])
+
+
+def _long_touching(rows: LaneRows, levels: Sequence[Level], window: Window) -> Int64:
+    """Those of the long slices of the first level that touch a window, ascending.
+
+    What begins longer before the window than cells of a level are long, and touches it, is among the long slices of
+    that level: so few are looked at, however many slices another one covers.
+    """
+    low, high = rows.reaching(*window)
+    found = []
+    for place, level in enumerate(levels):
+        first = low
+        if place + 1 < len(levels):
+            first = max(int(np.searchsorted(rows.start_ns, window.start_ns - (1 << levels[place + 1].exponent))), low)
+        begin, end = np.searchsorted(level.long, [first, high])
+        found.append(_touching(rows, np.asarray(level.long[begin:end], np.int64), window))
+        high = min(first, high)
+        if first == low:
+            break
+    return np.concatenate(found[::-1])
 
 
 def _touching(rows: LaneRows, chosen: Int64, window: Window) -> Int64:

@@ -14,6 +14,7 @@ import numpy as np
 from traceviz_dag.arrays import Bool, Int64
 from traceviz_dag.errors import UsageError
 from traceviz_dag.printable import printable
+from traceviz_dag.read.limits import LAST_INSTANT_NS
 from traceviz_dag.show.report import bins
 from traceviz_dag.show.screens import colours
 from traceviz_dag.show.screens.bundles import EXPOSED_PARTS, PARTS, Bundle, Content
@@ -40,6 +41,9 @@ from traceviz_dag.show.screens.names import NO_NAME, ShownNames
 from traceviz_dag.show.screens.rows import LaneRows
 
 _SCANNED = 4096
+
+MOST_PIXELS = 1 << 14
+"""More are not drawn: no screen has them."""
 
 
 class LanesModel(ABC):
@@ -115,7 +119,7 @@ class LanesModel(ABC):
                 codes = empty.astype(np.int8), empty.astype(np.int32)
                 return Slices(lane, empty, empty, empty, empty, *codes, empty, 0, (), ShownNames((), printable))
             shift = self._shift(_group(lane))
-            found = draw(drawn, _moved(window, shift), pixels, only)
+            found = draw(drawn, _moved(_bounded(window), shift), min(pixels, MOST_PIXELS), only)
             if not shift:
                 return found
             return Slices(
@@ -141,14 +145,15 @@ class LanesModel(ABC):
                 raise UsageError(f"lane {printable(lane)} is no counter")
             changes, levels = self._bundle(_group(lane)).counters[lane]
             shift = self._shift(_group(lane))
-            found = draw_counter(DrawnCounter(lane, changes, levels, known.unit), _moved(window, shift), pixels)
+            own, pixels = _moved(_bounded(window), shift), min(pixels, MOST_PIXELS)
+            found = draw_counter(DrawnCounter(lane, changes, levels, known.unit), own, pixels)
             start, end = found.start_ns - shift, found.end_ns - shift
             return Counter(lane, start, end, found.least, found.most, found.last, found.unit)
 
     def overview(self, window: Window, pixels: int, lanes: Sequence[str] = ()) -> Overview:
         """As ``ScreenModel`` says."""
         with self._lock:
-            groups = self._busy_groups(lanes)
+            groups, window, pixels = self._busy_groups(lanes), _bounded(window), min(pixels, MOST_PIXELS)
             exponent = max(max(window.length_ns, 1) // max(pixels, 1), 1).bit_length() - 1
             first = window.start_ns >> exponent
             number = max(-(-window.end_ns >> exponent) - first, 0)
@@ -178,12 +183,15 @@ class LanesModel(ABC):
         """As ``ScreenModel`` says."""
         with self._lock:
             rows = self._rows(lane)
-            time = self.own_time(lane, time_ns)
-            place = int(np.searchsorted(rows.start_ns, time, side="right")) - 1
-            while place >= 0 and rows.reached[place] > time:
-                if rows.end_ns[place] > time:
-                    return SliceId(lane, place)
-                place -= 1
+            time = self.own_time(lane, _believed(time_ns))
+            high = int(np.searchsorted(rows.start_ns, time, side="right"))
+            least = int(np.searchsorted(rows.reached, time, side="right"))
+            while high > least:
+                low = max(high - _SCANNED, least)
+                running = np.flatnonzero(rows.end_ns[low:high] > time)
+                if len(running):
+                    return SliceId(lane, low + int(running[-1]))
+                high = low
             return None
 
     def neighbour(self, slice_id: SliceId, direction: Direction) -> SliceId | None:
@@ -204,7 +212,7 @@ class LanesModel(ABC):
         """As ``ScreenModel`` says."""
         with self._lock:
             rows, shift = self._rows(lane), self._shift(_group(lane))
-            time = time_ns + shift
+            time = _believed(time_ns) + shift
             found = _gap_after(rows, time) if direction is Direction.NEXT else _gap_before(rows, time)
             return None if found is None else _moved(found, -shift)
 
@@ -238,12 +246,12 @@ class LanesModel(ABC):
                 words = self._words(group, content.words)
                 wanted[names] = np.array([*(word is not None and matches(word) for word in words), False, False])
             shift, rows = self._shift(group), content.rows
-            low, high = (0, len(rows)) if window is None else rows.reaching(*_moved(window, shift))
+            low, high = (0, len(rows)) if window is None else rows.reaching(*_moved(_bounded(window), shift))
             # A place beyond the words, and that of no name, are at the end and match nothing.
             place = low + np.flatnonzero(wanted[names][rows.name[low:high]])
             place = place[self._kept(lane, content, place, only)]
             if window is not None:
-                own = _moved(window, shift)
+                own = _moved(_bounded(window), shift)
                 touches = (rows.end_ns[place] > own.start_ns) | (rows.start_ns[place] >= own.start_ns)
                 place = place[touches]
             if len(place):
@@ -381,6 +389,16 @@ class LanesModel(ABC):
 def _group(lane: str) -> str:
     """The bundle of a lane."""
     return lane.partition("/")[0]
+
+
+def _bounded(window: Window) -> Window:
+    """The part of a window in which times are believed."""
+    start = _believed(window.start_ns)
+    return Window(start, max(_believed(window.end_ns), start))
+
+
+def _believed(time_ns: int) -> int:
+    return min(max(time_ns, -LAST_INSTANT_NS), LAST_INSTANT_NS)
 
 
 def _moved(window: Window, shift: int) -> Window:

@@ -78,12 +78,16 @@ def levels_of(rows: LaneRows) -> list[Level]:
     return found
 
 
-def level_of(rows: LaneRows, exponent: int, low: int = 0, high: int | None = None) -> Level:
-    """One level of some rows of a lane, made from the rows themselves."""
-    last = len(rows) if high is None else high
-    length = rows.end_ns[low:last] - rows.start_ns[low:last]
-    is_long = length >= 1 << exponent
-    return _grouped(rows, exponent, [_short(rows, exponent, low, last, ~is_long)], np.flatnonzero(is_long) + low)
+def level_of(rows: LaneRows, exponent: int, chosen: Int64 | None = None) -> Level:
+    """One level of some rows of a lane, of all for None, made from the rows themselves."""
+    if chosen is None:
+        is_long = rows.end_ns - rows.start_ns >= 1 << exponent
+        own_start, own_end = rows.own()
+        short = np.flatnonzero(~is_long)
+        entries = _split(rows, exponent, short, own_start[short], own_end[short])
+        return _grouped(rows, exponent, [entries], np.flatnonzero(is_long))
+    is_long = rows.end_ns[chosen] - rows.start_ns[chosen] >= 1 << exponent
+    return _grouped(rows, exponent, [_of_rows(rows, exponent, chosen[~is_long])], chosen[is_long])
 
 
 def coarser(rows: LaneRows, level: Level, step: int) -> Level:
@@ -116,11 +120,6 @@ class _Entries:
     longest: npt.NDArray[np.int32]
 
 
-def _short(rows: LaneRows, exponent: int, low: int, high: int, chosen: Bool) -> _Entries:
-    own_start, own_end = rows.own(low, high)
-    return _split(rows, exponent, np.flatnonzero(chosen) + low, own_start[chosen], own_end[chosen])
-
-
 def _of_rows(rows: LaneRows, exponent: int, chosen: Int64) -> _Entries:
     return _split(rows, exponent, chosen, *rows.own_of(chosen))
 
@@ -151,7 +150,7 @@ def _grouped(rows: LaneRows, exponent: int, parts: list[_Entries], long: Int64) 
         for name in ("cell", "kind", "count", "reaching", "busy_ns", "longest")
     ]
     cell, kind, count, reaching, busy, longest = joined
-    key = cell * _KINDS + kind
+    key = (cell - (cell.min() if len(cell) else 0)) * _KINDS + kind
     if (key[1:] < key[:-1]).any():
         order = np.argsort(key, kind="stable")
         key, cell, kind, count, reaching, busy, longest = (

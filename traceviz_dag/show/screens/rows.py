@@ -75,16 +75,12 @@ class LaneRows:
         # A slice without length at the very start covers nothing, and yet is there.
         return min(low, int(np.searchsorted(self.start_ns, start_ns, side="left"))), high
 
-    def own(self, low: int = 0, high: int | None = None) -> tuple[Int64, Int64]:
-        """Start and end of the part of each of some rows that no row before covers: disjoint, together the union."""
-        last = len(self) if high is None else high
-        start, end = self.start_ns[low:last], self.end_ns[low:last]
-        before = np.empty(len(start), np.int64)
-        if len(before):
-            before[0] = self.reached[low - 1] if low else start[0]
-            before[1:] = self.reached[low : last - 1]
-        begin = np.maximum(start, before)
-        return begin, np.maximum(end, begin)
+    def own(self) -> tuple[Int64, Int64]:
+        """Start and end of the part of each row that no row before covers: disjoint, together the union."""
+        before = np.empty(len(self), np.int64)
+        before[:1], before[1:] = self.start_ns[:1], self.reached[:-1]
+        begin = np.maximum(self.start_ns, before)
+        return begin, np.maximum(self.end_ns, begin)
 
     def own_of(self, rows: Int64) -> tuple[Int64, Int64]:
         """``own`` of rows that need not follow one another."""
