@@ -8,6 +8,7 @@ from assets.partitions import one_iteration
 from assets.resources import TracevizHome
 from assets.shown import shows_iteration
 from traceviz_dag.lake.digests import digest_of
+from traceviz_dag.show.web.addresses import report_path, usual_address
 
 _TABLES = (
     *("traces", "kernels", "microbatches", "gpu_gaps", "overlap", "topology", "runs", "iterations"),
@@ -23,7 +24,9 @@ _TABLES = (
     _TABLES,
     kinds={"html"},
     description="One offline HTML page: the step, the findings, a timeline of all ranks, and the measures with their "
-    "queries. Its metadata names the file; `traceviz serve` shows it in a browser.",
+    "queries. **How to read it.** Open the link under Metadata while `traceviz serve` runs, or the file itself: the "
+    "step and its first findings are on the first screen, and every number there leads to its rows.\n\n"
+    "**Ask:** `traceviz report`.",
 )
 def report(context: dg.AssetExecutionContext, traceviz: TracevizHome) -> dg.MaterializeResult:
     """Write the page of the iteration; its metadata says how to open it."""
@@ -35,7 +38,11 @@ def report(context: dg.AssetExecutionContext, traceviz: TracevizHome) -> dg.Mate
     return dg.MaterializeResult(
         metadata={
             "report": dg.MetadataValue.path(str(path)),
-            "open": dg.MetadataValue.md(f"Opens from disk, without a network; or in a browser:\n\n```\n{command}\n```"),
+            "traceviz_serve": dg.MetadataValue.url(usual_address(report_path(run, iteration))),
+            "open": dg.MetadataValue.md(
+                "The file opens from disk, without a network; the link opens while this runs, in a browser in which "
+                f"the address that it prints was opened before:\n\n```\n{command}\n```"
+            ),
             "bytes": path.stat().st_size,
         },
         data_version=dg.DataVersion(digest_of(path)),

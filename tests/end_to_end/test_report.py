@@ -18,6 +18,8 @@ from traceviz_dag.analyze.overlap import window_overlap
 from traceviz_dag.commands.main import app
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.pipeline.report import write_report
+from traceviz_dag.show.page import palette
+from traceviz_dag.vocabulary import Category
 
 AXE = Path(__file__).parents[2] / ".ci/page/node_modules/axe-core/axe.min.js"
 
@@ -57,6 +59,17 @@ class Shown:
             "(() => { const c = traceviz.timeline.canvas, p = new Uint32Array(c.getContext('2d').getImageData(0, 0, "
             "c.width, c.height).data.buffer); return new Set(p).size; })()"
         )
+
+    def colours(self) -> set[str]:
+        """Those of the canvas."""
+        text = (
+            "(() => { const { canvas } = traceviz.timeline, { width, height } = canvas, found = new Set(), "
+            "copy = new OffscreenCanvas(width, height).getContext('2d'); copy.drawImage(canvas, 0, 0); "
+            "const p = copy.getImageData(0, 0, width, height).data; "
+            "for (let i = 0; i < p.length; i += 4) found.add((p[i] << 16) | (p[i + 1] << 8) | p[i + 2]); "
+            "return [...found]; })()"
+        )
+        return {f"#{colour:06X}" for colour in self.page.evaluate(text)}
 
     def settle(self) -> None:
         self.page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
@@ -146,8 +159,39 @@ def test_keys_move_zoom_undo_and_reach_everything(shown: Shown) -> None:
     assert page.locator("dialog[open]").count() == 0
     page.keyboard.press("f")
     assert page.is_visible("#part-findings")
+    assert page.evaluate("document.activeElement.matches('#part-findings .card')")
     page.keyboard.press("t")
     assert page.is_visible("#part-timeline")
+    before = shown.look()
+    page.keyboard.press("ArrowLeft")
+    assert shown.look()[0] < before[0], "the keys after t are the timeline's"
+    page.keyboard.press("Shift+W")
+    assert shown.look()[1] - shown.look()[0] < before[1] - before[0], "a capital that means nothing is its small letter"
+
+
+def test_a_dialog_keeps_its_keys_and_the_last_slice_lets_tab_go_on(browser: Any, file: Path) -> None:
+    shown = Shown(browser, file, "#part=findings")
+    shown.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page = shown.page
+    before = shown.look()
+    page.click("#part-findings [data-evidence] >> nth=0")
+    for key in ("w", "y", "t"):
+        page.keyboard.press(key)
+    assert shown.look() == before
+    assert page.evaluate("navigator.clipboard.readText()") == page.inner_text("dialog[open] code")
+    page.keyboard.press("q")
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.id") == "search", "from any part"
+    page.keyboard.press("Escape")
+    page.keyboard.press("t")
+    page.evaluate(
+        "(() => { const rank = traceviz.model.ranks[0]; "
+        "traceviz.timeline.goTo({ kind: 'step', rank, index: rank.steps.start.length - 1 }); })()"
+    )
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.id") != "timeline-canvas"
+    assert shown.faults == []
+    shown.context.close()
 
 
 def test_search_filter_hover_and_click(shown: Shown, place) -> None:
@@ -184,19 +228,41 @@ def test_search_filter_hover_and_click(shown: Shown, place) -> None:
         ".flatMap(({ lane }) => [...lane.chosen]).filter((k) => model.category[rank.signature[k]] === 0).length; })()"
     )
     assert left == 0
+    page.keyboard.press("0")
+    shown.settle()
+    optimizer = palette.CATEGORY[Category.OPTIMIZER_COMPUTATION]
+    assert optimizer in shown.colours()
+    page.uncheck("#filters label:has-text('optimizer') input")
+    shown.settle()
+    assert optimizer not in shown.colours(), "left out far away, too"
 
 
 def test_a_link_shows_the_same(browser: Any, file: Path, shown: Shown) -> None:
     shown.page.focus("#timeline-canvas")
     shown.page.keyboard.press("w")
     shown.page.keyboard.press("w")
-    shown.page.evaluate("traceviz.timeline.fold(traceviz.timeline.rows.rows.find((row) => row.rank?.rank === 2))")
+    for rank in (2, 5):
+        shown.page.evaluate(
+            "(rank) => traceviz.timeline.fold(traceviz.timeline.rows.rows.find((row) => row.rank?.rank === rank))", rank
+        )
+    shown.page.select_option("#clocks", "individual")
+    shown.page.fill("#search", "nccl")
+    shown.page.press("#search", "Enter")
+    shown.page.press("#search", "Escape")
+    shown.page.keyboard.press("c")
     shown.settle()
     shown.page.wait_for_timeout(300)
     fragment = shown.page.evaluate("location.hash")
     other = Shown(browser, file, fragment)
     assert other.look() == pytest.approx(shown.look(), abs=1)
-    assert other.page.evaluate("[...traceviz.timeline.rows.open]") == [2]
+    same = (
+        "({ open: [...traceviz.timeline.rows.open].sort(), clocks: document.getElementById('clocks').value, "
+        "sentence: document.getElementById('clocks-sentence').textContent, path: traceviz.timeline.showsPath, "
+        "title: document.querySelector('#details h3').textContent, found: traceviz.timeline.matches.length })"
+    )
+    assert other.page.evaluate(same) == shown.page.evaluate(same)
+    assert {2, 5} <= set(other.page.evaluate(same)["open"])
+    assert "first kernel" in other.page.evaluate(same)["sentence"]
     assert other.page.is_visible("#part-timeline")
     assert other.faults == []
     other.context.close()
@@ -212,7 +278,7 @@ def test_numbers_lead_to_their_rows_and_query(browser: Any, file: Path, place) -
     assert place[0].query(sql).num_rows == 1
     page.keyboard.press("Escape")
     page.click("#tab-findings")
-    page.click("#part-findings [data-rank] >> nth=0")
+    page.click("#part-findings [data-finding] >> nth=0")
     assert page.is_visible("#part-timeline")
     assert page.evaluate("traceviz.timeline.rows.open.size") == 1
     assert shown.faults == []
@@ -236,12 +302,15 @@ def test_it_is_drawn_and_accessible_light_and_dark(browser: Any, file: Path, sch
 
 
 def test_it_prints_every_part(browser: Any, file: Path) -> None:
-    shown = Shown(browser, file)
+    shown = Shown(browser, file, color_scheme="dark")
+    assert len(shown.colours()) == 1, "nobody has looked at the timeline"
+    assert len(shown.page.pdf()) > 20_000
+    assert len(shown.colours()) > 20
+    assert "#16191D" not in shown.colours(), "dark screens print on white paper"
     shown.page.emulate_media(media="print")
     for part in shown.page.locator("[role=tabpanel]").all():
         assert part.is_visible()
     assert not shown.page.is_visible("[role=tablist]")
-    assert len(shown.page.pdf()) > 20_000
     shown.context.close()
 
 

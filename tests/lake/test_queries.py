@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from traceviz_dag.errors import BadInputError
-from traceviz_dag.lake import queries
+from traceviz_dag.lake import catalogue, queries
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.tables import ITERATIONS, RUNS
 
@@ -213,3 +213,12 @@ def test_a_damaged_file_is_named(two_ranks: Lake):
     (folder / "rank=1" / "part.parquet").write_bytes(b"damaged")
     with pytest.raises(BadInputError, match=r"rank=1/part\.parquet"):
         queries.iterations(two_ranks, RUN, 7)
+
+
+def test_dollar_signs_in_texts_names_and_comments_name_no_parameter(two_ranks: Lake):
+    sql = """SELECT '$run isn''t $iteration' AS "$run", $iteration AS n -- rank's $run
+        /* $run */"""
+    assert catalogue.named_parameters(sql) == {"iteration"}
+    assert catalogue.with_values(sql, {"run": "1", "iteration": "2"}) == sql.replace("$iteration AS n", "2 AS n")
+    (row,) = two_ranks.query_iteration(sql, run="$iteration 'of' $run", iteration=7).to_pylist()
+    assert row == {"$run": "$run isn't $iteration", "n": 7}

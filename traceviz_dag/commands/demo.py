@@ -55,6 +55,7 @@ def demo(
         typer.echo("\nWhere to look next:")
         for command, question in _NEXT:
             typer.echo(f"  traceviz {command} {last}  {question}")
+        typer.echo(f"  traceviz serve {home_option(home)}  reports and figures of this home in a browser")
         typer.echo(
             f"  traceviz accuracy {shlex.quote(str(folder))} {home_option(home)}  "
             "how right all of this is, against the job's truth"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import duckdb
@@ -159,6 +159,26 @@ def view_columns(table: Table) -> tuple[Column, ...]:
 def quoted_text(text: str) -> str:
     """A text as an SQL literal."""
     return "'" + text.replace("'", "''") + "'"
+
+
+def named_parameters(sql: str) -> set[str]:
+    """The parameters (``$name``) of a statement; a dollar sign in a text, a quoted name or a comment names none."""
+    return {found["name"] for found in _WORDS.finditer(sql) if found["name"]}
+
+
+def with_values(sql: str, values: Mapping[str, str]) -> str:
+    """A statement with SQL in place of its parameters.
+
+    Args:
+        values: parameter, without its dollar sign → SQL; others stay.
+    """
+    return _WORDS.sub(lambda found: values.get(found["name"] or "", found[0]), sql)
+
+
+_WORDS = re.compile(
+    r"""'(?:[^']|'')*' | "(?:[^"]|"")*" | --[^\n]* | /\*.*?\*/ | \$(?P<name>[A-Za-z_]\w*)""", re.VERBOSE | re.DOTALL
+)
+"""What may hold a dollar sign that names no parameter; else a parameter."""
 
 
 def quoted_name(name: str) -> str:

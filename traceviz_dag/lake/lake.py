@@ -274,7 +274,8 @@ class Lake:
 
 def _named(sql: str, run: str, iteration: int) -> dict[str, object]:
     """The values that a query names; DuckDB refuses others."""
-    return {name: value for name, value in (("run", run), ("iteration", iteration)) if f"${name}" in sql}
+    values: dict[str, object] = {"run": run, "iteration": iteration}
+    return {name: values[name] for name in values.keys() & catalogue.named_parameters(sql)}
 
 
 def _asked_again(ask: Callable[[], Rows]) -> Rows:

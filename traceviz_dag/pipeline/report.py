@@ -28,6 +28,10 @@ from traceviz_dag.vocabulary import REPORTS_FOLDER
 class StoredReportSource(LakeSource):
     """The tables of one iteration in the lake, and answers to queries."""
 
+    def holds(self, table: str) -> bool:
+        """Whether a table of the iteration was written, with or without rows."""
+        return bool(self.lake.partitions(table, self.run, self.iteration))
+
     def ask(self, sql: str) -> pa.Table:
         """The rows of a query about the iteration, with ``$run`` and ``$iteration`` bound."""
         return self.lake.query_iteration(sql, run=self.run, iteration=self.iteration)

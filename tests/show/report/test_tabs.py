@@ -10,9 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from markupsafe import escape
 from typer.testing import CliRunner
 
 from tests.commands.jobs import home_of
+from traceviz_dag.analyze.findings.rules.registry import rule_named
 from traceviz_dag.analyze.step_parts import step_parts
 from traceviz_dag.commands.main import app
 from traceviz_dag.errors import IncompleteError, UsageError
@@ -22,8 +24,10 @@ from traceviz_dag.show.figures import wait_rows
 from traceviz_dag.show.report.evidence import Book
 from traceviz_dag.show.report.parts import against, memory, waits
 from traceviz_dag.show.report.parts.part import Told
+from traceviz_dag.show.report.places import places_of
 from traceviz_dag.show.report.report import report_page
-from traceviz_dag.show.report.timeline import Timeline
+from traceviz_dag.show.report.timeline import Timeline, read_timeline
+from traceviz_dag.tables.findings import FINDINGS
 
 
 def source_of(lake: Lake, iteration: int | None = None) -> StoredReportSource:
@@ -204,3 +208,71 @@ def test_the_same_tables_give_the_same_page(tmp_path) -> None:
     source = source_of(lake)
     pages = [write_report(lake, source.run, source.iteration, tmp_path / name).read_bytes() for name in ("a", "b")]
     assert pages[0] == pages[1]
+
+
+def test_the_first_screen_says_what_some_ranks_lack_and_what_is_not_told(tmp_path) -> None:
+    lake = open_lake(home_of("blind_rank"))
+    (part,) = lake.partitions("topology")
+    page = write_report(lake, part.run, part.iteration, tmp_path / "page.html").read_text()
+    first = page[page.index('id="part-overview"') : page.index('id="part-timeline"')]
+    assert "call stacks (3 of 4 ranks)" in first
+    assert "the host&#39;s operations (3 of 4 ranks)" in first
+    silent = lake.query("SELECT rule FROM findings WHERE severity = 'not_looked_at' ORDER BY finding")["rule"]
+    assert f"not judged: {', '.join(rule.replace('_', ' ') for rule in silent.to_pylist())}" in first
+
+
+def test_findings_that_were_looked_for_in_vain_are_none_and_not_unknown(tmp_path) -> None:
+    home = tmp_path / "home"
+    shutil.copytree(home_of("healthy"), home)
+    lake = open_lake(home)
+    (part,) = lake.partitions("findings")
+    lake.write("findings", FINDINGS.schema.empty_table(), run=part.run, iteration=part.iteration)
+    page = write_report(lake, part.run, part.iteration, tmp_path / "page.html").read_text()
+    assert "No finding." in page
+    assert "looked through" not in page
+    shutil.rmtree(home / "lake" / "findings")
+    page = write_report(lake, part.run, part.iteration, tmp_path / "page.html").read_text()
+    assert page.count("looked through") == 2
+
+
+def test_the_page_tells_the_remedy_of_each_finding_as_the_command_does(tmp_path) -> None:
+    lake = open_lake(home_of("slow_rank"))
+    (part,) = lake.partitions("findings")
+    page = write_report(lake, part.run, part.iteration, tmp_path / "page.html").read_text()
+    found = [row for row in lake.query("FROM findings").to_pylist() if row["severity"] == "finding"]
+    assert "exposed_communication" in {row["rule"] for row in found}
+    for row in found:
+        assert str(escape(rule_named(row["rule"]).what_to_do(row))) in page, row
+
+
+@pytest.mark.parametrize("job", ["slow_rank", "dp_only", "without_clocks"])
+def test_findings_are_marked_where_they_are(job: str) -> None:
+    lake = open_lake(home_of(job))
+    (part,) = lake.partitions("findings")
+    source = StoredReportSource(lake, part.run, part.iteration)
+    ranks = read_timeline(source).document["ranks"]
+    first = {row["rank"]: int(row["first_ns"]) for row in ranks}
+    findings = lake.query("FROM findings ORDER BY finding").to_pylist()
+    marked = set()
+    for finding in findings:
+        places = [
+            (rank, first[rank] + start, length) for rank, start, length in places_of(source, finding, findings, ranks)
+        ]
+        marked |= {finding["rule"]} if places else set()
+        assert finding["rank"] is None or {rank for rank, _, _ in places} <= {finding["rank"]}
+        for rank, start, length in places:
+            at = f"rank = {rank} AND start_ns = {start} AND duration_ns = {length}"
+            of_dimension = f"kind = 'communication' AND dimension = '{finding['dimension']}'"
+            last = f"""kernel_id IN (
+                SELECT own.kernel_id FROM collectives AS own JOIN collectives AS waiting USING (communication)
+                WHERE own.rank = {rank} AND waiting.rank <> {rank}
+                    AND {rank} IN (waiting.last_rank_aligned, waiting.last_rank_by_duration))"""
+            table, known = {
+                "exposed_communication": ("kernels", of_dimension),
+                "slow_rank": ("kernels", last),
+                "tail": ("periods", "true"),
+            }.get(finding["rule"], ("gpu_gaps", "starved_ns + unexplained_ns > 0"))
+            length_of = "period_ns" if table == "periods" else "duration_ns"
+            rows = lake.query(f"SELECT 1 FROM {table} WHERE {at.replace('duration_ns', length_of)} AND {known}")
+            assert rows.num_rows, (finding, at)
+    assert "exposed_communication" in marked

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from traceviz_dag.lake.catalogue import quoted_text
+from traceviz_dag.lake.catalogue import quoted_text, with_values
 from traceviz_dag.tables.findings import CULPRIT_COLUMNS
 from traceviz_dag.vocabulary import FindingClass
 
@@ -29,6 +28,20 @@ def nothing_mends(_: Row) -> EditKey | None:
 
 
 @dataclass(frozen=True, slots=True)
+class Places:
+    """Where findings of a rule show in time.
+
+    Attributes:
+        sql: with $run and $iteration; its rows have rank, start_ns and duration_ns on the rank's clock, weight (how
+            much of the finding lies there), and the columns of ``keys``.
+        keys: columns that name who or what is at fault, by which the places of one finding are chosen.
+    """
+
+    sql: str
+    keys: tuple[str, ...] = ("rank",)
+
+
+@dataclass(frozen=True, slots=True)
 class Rule:
     """A rule.
 
@@ -47,6 +60,7 @@ class Rule:
         key: columns that tell rows apart beside those of the culprit.
         unpredicted: why nothing predicts a gain, of rules that have no edit.
         remedy_of: what to do about one row, where that differs between them.
+        places: where its findings show in time; None where they are of no particular time.
     """
 
     name: str
@@ -62,6 +76,7 @@ class Rule:
     key: tuple[str, ...] = ()
     unpredicted: str = "no edit of the step mends it"
     remedy_of: Callable[[Row], str] | None = None
+    places: Places | None = None
 
     def what_to_do(self, row: Row) -> str:
         """The remedy of a row of the query."""
@@ -77,9 +92,29 @@ def evidence_sql(rule: Rule, run: str, iteration: int, row: Row) -> str:
     """The query that yields this row alone, ready to be asked."""
     keys = [name for name in (*CULPRIT_COLUMNS, *rule.key) if name in row]
     wanted = " AND ".join(f"{name} IS NOT DISTINCT FROM {_literal(row[name])}" for name in keys)
-    given = {"$run": _literal(run), "$iteration": _literal(int(iteration))}
-    asked = re.sub(r"\$(run|iteration)\b", lambda found: given[found[0]], rule.sql).strip()
+    asked = with_values(rule.sql, {"run": _literal(run), "iteration": _literal(int(iteration))}).strip()
     return f"SELECT * FROM (\n{asked}\n) WHERE {wanted or 'true'}"
+
+
+def places_sql(rule: Rule, finding: Row, others: Collection[Row], most: int) -> str | None:
+    """The query for the places of a finding in time, the weightiest first; None where its rule tells of none.
+
+    Args:
+        finding: a row of table ``findings``. others: all of them; a rank that has a finding of its own is not in one of
+            the same rule that names no rank.
+        most: places.
+    """
+    if rule.places is None:
+        return None
+    chosen = [f"{key} = {_literal(finding[key])}" for key in rule.places.keys if finding[key] is not None]
+    alone = {row["rank"] for row in others if row["rule"] == rule.name and row["rank"] is not None}
+    if finding["rank"] is None and alone:
+        chosen.append(f"rank NOT IN ({', '.join(map(str, sorted(alone)))})")
+    return (
+        f"SELECT rank, start_ns, duration_ns, weight FROM (\n{rule.places.sql.strip()}\n)\n"
+        f"WHERE weight > 0 AND {' AND '.join(chosen) or 'true'}\n"
+        f"ORDER BY weight DESC, rank, start_ns LIMIT {most}"
+    )
 
 
 def milliseconds(nanoseconds: float) -> str:

@@ -45,6 +45,9 @@ AXIS = {
 """The label of the time axis."""
 
 
+_MOST_REASONS = 3
+
+
 @dataclass(frozen=True, slots=True)
 class Clocks:
     """The clocks of a figure.
@@ -126,7 +129,12 @@ def _fault(ranks: list[int], known: Mapping[int, RankClockRow]) -> str:
         return f"no table rank_clocks has {ranks_named(absent)}"
     refused = [rank for rank in ranks if known[rank]["refusal"] is not None]
     if refused:
-        return f"{ranks_named(refused)}: {known[refused[0]]['refusal']}"
+        reasons: dict[str, list[int]] = {}
+        for rank in refused:
+            reasons.setdefault(str(known[rank]["refusal"]), []).append(rank)
+        told = [f"{ranks_named(found)}: {reason}" for reason, found in list(reasons.items())[:_MOST_REASONS]]
+        left = len(reasons) - len(told)
+        return "; ".join([*told, f"{left} more reason{'s' if left > 1 else ''}"] if left else told)
     parts = {known[rank]["component"] for rank in ranks}
     return f"nothing connects {len(parts)} groups of these ranks" if len(parts) > 1 else ""
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 from markupsafe import Markup, escape
 
 from traceviz_dag.analyze.causes.what_if import WhatIf
-from traceviz_dag.lake.catalogue import quoted_text
+from traceviz_dag.lake.catalogue import quoted_text, with_values
 from traceviz_dag.printable import printable
 from traceviz_dag.show.source import TableSource
 
@@ -23,6 +23,9 @@ _SHORT = 28
 
 class ReportSource(TableSource, Protocol):
     """The tables of one iteration, and answers to queries about it."""
+
+    def holds(self, table: str) -> bool:
+        """Whether a table of the iteration was written, with or without rows."""
 
     def ask(self, sql: str) -> pa.Table:
         """The rows of a query, with ``$run`` and ``$iteration`` bound."""
@@ -67,18 +70,18 @@ class Book:
 
     def bound(self, sql: str) -> str:
         """A query as one can paste it."""
-        bound = sql.replace("$run", quoted_text(self.source.run)).replace("$iteration", str(self.source.iteration))
-        return bound.strip()
+        source = self.source
+        return with_values(sql, {"run": quoted_text(source.run), "iteration": str(source.iteration)}).strip()
 
     def _asked(self, title: str, sql: str, rows: pa.Table) -> Asked:
-        self.entries.append((title, self.bound(sql), rows.slice(0, MOST_ROWS)))
+        self.entries.append((title, self.bound(sql), rows))
         return Asked(f"evidence-{len(self.entries) - 1}", rows.to_pylist(), rows.num_rows)
 
     def markup(self) -> Markup:
         """All entries, each a template that the page's script shows when somebody asks for it."""
         return Markup("").join(
             Markup('<template id="evidence-{}"><h2>{}</h2>{}{}<pre class="query">{}</pre></template>').format(
-                number, title, rows_table(rows), _left_out(rows), sql
+                number, title, rows_table(rows.slice(0, MOST_ROWS)), _left_out(rows), sql
             )
             for number, (title, sql, rows) in enumerate(self.entries)
         )
@@ -119,9 +122,9 @@ def rows_table(table: pa.Table) -> Markup:
 
 
 def _left_out(table: pa.Table) -> Markup:
-    return (
-        Markup("<p class=quiet>The first {} rows.</p>").format(MOST_ROWS) if table.num_rows == MOST_ROWS else Markup("")
-    )
+    if table.num_rows <= MOST_ROWS:
+        return Markup("")
+    return Markup('<p class="quiet">The first {} of {:,} rows.</p>').format(MOST_ROWS, table.num_rows)
 
 
 def _cell(value: object) -> Markup:

@@ -8,6 +8,7 @@ from traceviz_dag.show.report.evidence import Book, ReportSource
 from traceviz_dag.show.report.limits import MOST_KERNELS
 from traceviz_dag.show.report.parts.part import Told, paragraph
 from traceviz_dag.show.report.parts.registry import PARTS
+from traceviz_dag.show.report.places import places_of
 from traceviz_dag.show.report.shell import Tab, page
 from traceviz_dag.show.report.timeline import read_timeline
 from traceviz_dag.tables import all_tables
@@ -44,6 +45,7 @@ def report_page(
             {
                 **{name: row[name] for name in _OF_FINDING},
                 "class": FindingClass(row["class"]).value if row["class"] else None,
+                "places": places_of(source, row, findings, timeline.document["ranks"]),
             }
             for row in findings
         ],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traceviz_dag.analyze.findings.rule import EditKey, Row, Rule, milliseconds, percent
+from traceviz_dag.analyze.findings.rule import EditKey, Places, Row, Rule, milliseconds, percent
 from traceviz_dag.vocabulary import FindingClass
 
 LEAST_SHARE = 0.001
@@ -22,6 +22,14 @@ SELECT
     CAST(round(sum(communication_ns) / count(DISTINCT rank)) AS BIGINT) AS communication_ns,
     count(DISTINCT rank) AS ranks
 FROM measured GROUP BY dimension HAVING sum(exposed_ns) >= {LEAST_SHARE} * sum(window_end_ns - window_start_ns)
+"""
+
+
+_PLACES = """
+SELECT kernels.rank, kernels.dimension, kernels.start_ns, kernels.duration_ns,
+    coalesce(exposed_wait_ns + exposed_transfer_ns, kernels.duration_ns) AS weight
+FROM (FROM kernels WHERE run = $run AND iteration = $iteration AND kind = 'communication') AS kernels
+LEFT JOIN (FROM collectives WHERE run = $run AND iteration = $iteration) AS collectives USING (rank, kernel_id)
 """
 
 
@@ -60,6 +68,7 @@ RULE = Rule(
     measure="share of the time measured",
     sentence=_sentence,
     edit=lambda row: EditKey("hide", dimension=row["dimension"]),
+    places=Places(_PLACES, ("dimension",)),
     unable_sql="""
 SELECT 'no kernels were measured' AS reason
 WHERE NOT EXISTS (FROM overlap WHERE run = $run AND iteration = $iteration)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from traceviz_dag.analyze.findings.fragments import HIDDEN_WAIT, MEASURED, STAGES, lacking
-from traceviz_dag.analyze.findings.rule import EditKey, Row, Rule, milliseconds, percent
+from traceviz_dag.analyze.findings.rule import EditKey, Places, Row, Rule, milliseconds, percent
 from traceviz_dag.vocabulary import FindingClass
 
 LEAST_SHARE = 0.01
@@ -34,6 +34,12 @@ GROUP BY operation
 """
 
 
+_PLACES = f"""
+SELECT rank, synchronization_caller AS operation, start_ns, duration_ns, starved_ns AS weight FROM gpu_gaps
+WHERE run = $run AND iteration = $iteration AND {HIDDEN_WAIT}
+"""
+
+
 def _sentence(row: Row) -> str:
     waits = f"{row['waits']} wait{'s' if row['waits'] > 1 else ''}"
     if row["rank"] is None:
@@ -57,6 +63,7 @@ RULE = Rule(
     measure="share of the time measured",
     sentence=_sentence,
     edit=lambda _: EditKey("no_hidden_waits"),
+    places=Places(_PLACES, ("rank", "operation")),
     unable_sql="""
 SELECT 'without call stacks nothing tells who waits for the GPU (capture with stacks)' AS reason
 WHERE NOT EXISTS (FROM gpu_gaps WHERE run = $run AND iteration = $iteration AND of_framework IS NOT NULL)

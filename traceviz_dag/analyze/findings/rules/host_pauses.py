@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from traceviz_dag.analyze.findings.fragments import MEASURED, STAGES, WITHOUT_GAPS, lacking
-from traceviz_dag.analyze.findings.rule import EditKey, Row, Rule, milliseconds, percent
+from traceviz_dag.analyze.findings.rule import EditKey, Places, Row, Rule, milliseconds, percent
 from traceviz_dag.vocabulary import FindingClass, HostWork
 
 LEAST_SHARE = 0.002
@@ -51,6 +51,11 @@ SELECT
 FROM judged WHERE NOT stands_out HAVING sum(starved_ns) >= {LEAST_SHARE} * sum(window_ns)
 """
 
+
+_PLACES = """
+SELECT rank, start_ns, duration_ns, starved_ns AS weight FROM gpu_gaps
+WHERE run = $run AND iteration = $iteration AND host_work = '{work}'
+"""
 
 _WITHOUT_HOST = """
 SELECT 'the traces have no rows of the host' AS reason
@@ -148,6 +153,7 @@ def _rule(pause: _Pause) -> Rule:
         measure="share of the time measured",
         sentence=sentence,
         edit=lambda row: EditKey("no_pauses") if row["rank"] is None else EditKey("fix_rank", rank=row["rank"]),
+        places=Places(_PLACES.format(work=pause.work.value)),
         unable_sql=f"{needs} UNION ALL {WITHOUT_GAPS} LIMIT 1",
         partly_sql=lacking("has_host_rows", "rows of the host")
         if pause.by_stacks is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from traceviz_dag.analyze.findings.fragments import MEASURED, PAUSES, STAGES, lacking
-from traceviz_dag.analyze.findings.rule import EditKey, Row, Rule, milliseconds, percent
+from traceviz_dag.analyze.findings.rule import EditKey, Places, Row, Rule, milliseconds, percent
 from traceviz_dag.vocabulary import FindingClass
 
 LEAST_SHARE = 0.05
@@ -15,7 +15,9 @@ SHORT_NS = 20_000
 MANY_A_MILLISECOND = 20
 """Launches a millisecond from which they can be, too."""
 
-SQL = f"""
+_OF_LAUNCHES = f"synchronization_id IS NULL AND coalesce(host_work NOT IN {PAUSES}, true)"
+
+_BOUND = f"""
 WITH starved AS (
     SELECT
         rank, CAST(sum(starved_ns) AS BIGINT) AS starved_ns, CAST(sum(lost_ns) AS BIGINT) AS lost_ns,
@@ -25,9 +27,7 @@ WITH starved AS (
             -- Of launches in quick succession some are on their way for longer than usual.
             sum(starved_ns + unexplained_ns) AS lost_ns,
             CASE WHEN operation IS NULL THEN -1 ELSE sum(starved_ns) END AS operation_ns
-        FROM gpu_gaps
-        WHERE run = $run AND iteration = $iteration AND synchronization_id IS NULL
-            AND coalesce(host_work NOT IN {PAUSES}, true)
+        FROM gpu_gaps WHERE run = $run AND iteration = $iteration AND {_OF_LAUNCHES}
         GROUP BY rank, operation
     ) GROUP BY rank
 ),
@@ -42,7 +42,15 @@ launches AS (
     FROM kernels
     WHERE run = $run AND iteration = $iteration AND kind = 'computation' AND rank IN (SELECT rank FROM candidates)
     GROUP BY rank
+),
+bound AS (
+    SELECT * FROM candidates JOIN launches USING (rank)
+    WHERE median_ns < {SHORT_NS} OR kernels / window_ns * 1e6 > {MANY_A_MILLISECOND}
 )
+"""
+
+SQL = f"""
+{_BOUND}
 SELECT
     CASE WHEN count(*) = 1 THEN min(rank) END AS rank,
     CASE WHEN count(*) = 1 THEN min(stage) END AS stage,
@@ -56,9 +64,14 @@ SELECT
     -- Where most hosts are so, none deviates from its peers.
     CASE WHEN 2 * count(*) > (SELECT count(*) FROM measured) THEN 'opportunity' ELSE 'fault' END AS class,
     sum(starved_ns) / sum(window_ns) AS value
-FROM candidates JOIN launches USING (rank) LEFT JOIN {STAGES} USING (rank)
-WHERE median_ns < {SHORT_NS} OR kernels / window_ns * 1e6 > {MANY_A_MILLISECOND}
+FROM bound LEFT JOIN {STAGES} USING (rank)
 HAVING count(*) > 0
+"""
+
+_PLACES = f"""
+{_BOUND}
+SELECT rank, start_ns, duration_ns, gpu_gaps.starved_ns AS weight FROM gpu_gaps
+WHERE run = $run AND iteration = $iteration AND {_OF_LAUNCHES} AND rank IN (SELECT rank FROM bound)
 """
 
 
@@ -84,6 +97,7 @@ RULE = Rule(
     "(torch.compile, fused optimizers), and make micro-batches larger. The profiler itself slows launches, most with "
     "call stacks: take a trace without them before you act.",
     sql=SQL,
+    places=Places(_PLACES),
     measure="share of the time measured",
     sentence=_sentence,
     edit=lambda row: EditKey("host_free", rank=row["rank"]),

@@ -41,3 +41,8 @@ def rule_named(name: str) -> Rule:
         KeyError: there is none.
     """
     return {rule.name: rule for rule in RULES}[name]
+
+
+def rule_if_known(name: str) -> Rule | None:
+    """The rule of that name; None where a table names one that this version does not have."""
+    return next((rule for rule in RULES if rule.name == name), None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from traceviz_dag.analyze.findings.fragments import PAUSES, STAGES
-from traceviz_dag.analyze.findings.rule import EditKey, Row, Rule, milliseconds, percent
+from traceviz_dag.analyze.findings.rule import EditKey, Places, Row, Rule, milliseconds, percent
 from traceviz_dag.analyze.findings.rules import launch_bound
 from traceviz_dag.analyze.slow_ranks import SLOWER_THAN_FEW
 from traceviz_dag.analyze.waits.experts import UNEVEN
@@ -40,6 +40,23 @@ WHERE run = $run AND iteration = $iteration AND blamed
     AND rank NOT IN (SELECT rank FROM slow) AND coalesce(starved_ns, 0) < own_ns / 2
     AND NOT (late_category = 'host' AND rank IN (SELECT rank FROM ({launch_bound.SQL}) WHERE rank IS NOT NULL))
     AND NOT (rank IN (SELECT rank FROM crowded) AND late_category LIKE '%_computation')
+"""
+
+
+_PLACES = """
+-- Its communications for which others waited, as long as they waited together.
+WITH judged AS (
+    SELECT rank, kernel_id, communication,
+        CASE WHEN clocks = 'solved' THEN last_rank_aligned ELSE last_rank_by_duration END AS last_rank,
+        CASE WHEN clocks = 'solved' THEN wait_aligned_ns ELSE wait_by_duration_ns END AS wait_ns
+    FROM collectives WHERE run = $run AND iteration = $iteration AND clocks IS NOT NULL
+), waited AS (
+    SELECT communication, last_rank AS rank, sum(wait_ns) AS weight FROM judged
+    WHERE rank <> last_rank GROUP BY ALL
+)
+SELECT rank, start_ns, duration_ns, weight
+FROM waited JOIN judged USING (communication, rank)
+    JOIN (FROM kernels WHERE run = $run AND iteration = $iteration) AS kernels USING (rank, kernel_id)
 """
 
 
@@ -97,6 +114,7 @@ RULE = Rule(
     measure="times as long; of a late rank, share of the step",
     sentence=_sentence,
     edit=lambda row: EditKey("fix_rank", rank=row["rank"]),
+    places=Places(_PLACES),
     unable_sql="""
 SELECT 'no two ranks run the same kernels' AS reason
 WHERE NOT EXISTS (FROM rank_speeds WHERE run = $run AND iteration = $iteration AND items > 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traceviz_dag.analyze.findings.rule import Row, Rule, milliseconds
+from traceviz_dag.analyze.findings.rule import Places, Row, Rule, milliseconds
 from traceviz_dag.vocabulary import FindingClass
 
 LONG = 1.2
@@ -14,7 +14,7 @@ FEWEST_UNITS = 8
 MOST_OF_IT = 0.5
 """Share of what long units take beyond p50 that one kind of work of the host makes up before it is named."""
 
-_SQL = f"""
+_LONG_UNITS = f"""
 WITH tails AS (
     SELECT pair, step, stage, units, period_p50_ns, period_p99_ns, period_p99_ns / period_p50_ns AS value
     FROM period_percentiles
@@ -27,7 +27,11 @@ long_units AS (
     FROM periods JOIN tails USING (pair, stage)
     WHERE run = $run AND iteration = $iteration AND kind = 'stages' AND periods.step IS NOT DISTINCT FROM tails.step
         AND period_ns > {LONG} * period_p50_ns
-),
+)
+"""
+
+_SQL = f"""
+{_LONG_UNITS},
 beyond AS (
     SELECT stage, count(*) AS long_units, CAST(sum(beyond_ns) AS BIGINT) AS beyond_ns FROM long_units GROUP BY stage
 ),
@@ -44,6 +48,11 @@ SELECT
     arg_max(work, work_ns) FILTER (work IS NOT NULL AND work_ns >= {MOST_OF_IT} * beyond_ns) AS work
 FROM tails JOIN beyond USING (stage) LEFT JOIN works USING (stage)
 GROUP BY stage, value, period_p50_ns, period_p99_ns, units, long_units, beyond_ns
+"""
+
+_PLACES = f"""
+{_LONG_UNITS}
+SELECT rank, stage, start_ns, end_ns - start_ns AS duration_ns, beyond_ns AS weight FROM long_units
 """
 
 _DID = {
@@ -83,6 +92,7 @@ RULE = Rule(
     sql=_SQL,
     measure="p99 over p50",
     sentence=_sentence,
+    places=Places(_PLACES, ("stage",)),
     unable_sql=f"""
 SELECT 'no stage of a pipeline has {FEWEST_UNITS} units or more with a known period' AS reason
 WHERE NOT EXISTS (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from traceviz_dag.analyze.findings.fragments import MEASURED, WITHOUT_GAPS
-from traceviz_dag.analyze.findings.rule import Row, Rule, milliseconds, percent
+from traceviz_dag.analyze.findings.rule import Places, Row, Rule, milliseconds, percent
 from traceviz_dag.vocabulary import FindingClass
 
 LEAST_SHARE = 0.05
@@ -19,6 +19,12 @@ SELECT
     sum(unexplained_ns) / sum(window_ns) AS value
 FROM unexplained JOIN {MEASURED} USING (rank, device, window_name)
 HAVING sum(unexplained_ns) >= {LEAST_SHARE} * sum(window_ns)
+"""
+
+
+_PLACES = """
+SELECT rank, start_ns, duration_ns, unexplained_ns AS weight FROM gpu_gaps
+WHERE run = $run AND iteration = $iteration
 """
 
 
@@ -39,5 +45,6 @@ RULE = Rule(
     sql=_SQL,
     measure="share of the time measured",
     sentence=_sentence,
+    places=Places(_PLACES),
     unable_sql=WITHOUT_GAPS,
 )

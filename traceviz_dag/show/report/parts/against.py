@@ -16,11 +16,17 @@ from traceviz_dag.show.page.facts import duration, share
 from traceviz_dag.show.report.charts import Bar, Piece, legend, stacked_bars, trend
 from traceviz_dag.show.report.evidence import Asked, Book
 from traceviz_dag.show.report.parts.overlap import DIMENSIONS_SQL
-from traceviz_dag.show.report.parts.overview import CAPTURE_SQL, STEP_PARTS, STEP_SQL, TREND_SQL
+from traceviz_dag.show.report.parts.overview import STEP_PARTS, STEP_SQL, TREND_SQL
 from traceviz_dag.show.report.parts.part import Part, Told, paragraph, section, sentence, table, top
 from traceviz_dag.show.report.ranges import signed
 from traceviz_dag.tables.findings import CULPRIT_COLUMNS
 from traceviz_dag.vocabulary import Category, Kind, Severity
+
+CAPTURE_SQL = """
+SELECT ranks, expected_ranks, failed_ranks, partial_ranks, missing_ranks, device_name, backend,
+    has_stacks, has_shapes, has_groups
+FROM runs WHERE run = $run AND iteration = $iteration
+"""
 
 MEASURED_SQL = """
 SELECT ranks, covered_ranks, partial, step_ns, exposed_ns, longest_computation_rank FROM iterations

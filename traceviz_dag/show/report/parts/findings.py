@@ -50,11 +50,13 @@ def finding_card(told: Told, row: Mapping[str, Any], number: int, *, whole: bool
         name = told.book.quote(printable(row["statement"]), row["evidence_sql"])
         evidence = Markup('<button type="button" class="chip" data-evidence="{}">rows and SQL</button>').format(name)
     place = Markup("")
-    if row["rank"] is not None:
-        place = Markup(
-            '<a href="#part=timeline&amp;rank={0}" class="chip" data-rank="{0}" data-finding="{1}">'
-            "rank {0} in the timeline</a>"
-        ).format(row["rank"], row["finding"])
+    in_time = any(each["finding"] == row["finding"] and each["places"] for each in told.timeline.document["findings"])
+    if row["rank"] is not None or in_time:
+        rank = "" if row["rank"] is None else f"&rank={row['rank']}"
+        what = "in the timeline" if row["rank"] is None else f"rank {row['rank']} in the timeline"
+        place = Markup('<a href="#part=timeline&finding={0}{1}" class="chip" data-finding="{0}">{2}</a>').format(
+            row["finding"], rank, what
+        )
     remedy = row["remedy"] if whole else None
     return Markup(
         '<article class="card {}" tabindex="0"><header><b>{}. {}</b> '

@@ -17,10 +17,21 @@ from traceviz_dag.vocabulary import Severity
 FIRST = 3
 """Findings on the first screen."""
 
-CAPTURE_SQL = """
-SELECT ranks, expected_ranks, failed_ranks, partial_ranks, missing_ranks, device_name, backend,
-    has_stacks, has_shapes, has_groups
-FROM runs WHERE run = $run AND iteration = $iteration
+RECORDED_SQL = """
+WITH modes AS (
+    SELECT count(*) AS files, count(*) FILTER (has_stacks) AS with_stacks, count(*) FILTER (has_shapes) AS with_shapes,
+        count(*) FILTER (has_groups) AS with_groups, count(*) FILTER (has_host_rows) AS with_host_rows,
+        list(DISTINCT device_name ORDER BY device_name) FILTER (device_name IS NOT NULL) AS devices,
+        list(DISTINCT backend ORDER BY backend) FILTER (backend IS NOT NULL) AS backends
+    FROM traces WHERE run = $run AND iteration = $iteration AND status <> 'failed'
+)
+SELECT ranks, expected_ranks, failed_ranks, partial_ranks, missing_ranks, modes.*
+FROM runs, modes WHERE run = $run AND iteration = $iteration
+"""
+
+CLASSIFIED_SQL = """
+SELECT sum(kernel_ns)::BIGINT AS kernel_ns, sum(kernel_ns)::BIGINT - sum(classified_ns)::BIGINT AS without_category_ns
+FROM traces WHERE run = $run AND iteration = $iteration
 """
 
 STEP_SQL = f"""
@@ -57,14 +68,19 @@ def overview(told: Told) -> Markup:
 
 
 def _measured(told: Told) -> Markup:
-    asked = told.book.ask("What was measured", CAPTURE_SQL)
+    asked = told.book.ask("What was measured", RECORDED_SQL)
     if not asked.rows:
         return paragraph("Nothing is known of how this run was captured.", quiet=True)
     row = asked.rows[0]
     expected = f" of {row['expected_ranks']}" if row["expected_ranks"] else ""
-    facts = [asked.fact(f"{row['ranks']}{expected} ranks")]
-    facts += [asked.fact(row[name]) for name in ("device_name", "backend") if row[name]]
-    mode = [word for name, word in _MODES.items() if row[name]]
+    one = row["ranks"] == 1 and not row["expected_ranks"]
+    facts = [asked.fact(f"{row['ranks']}{expected} rank{'' if one else 's'}")]
+    facts += [asked.fact(", ".join(row[name])) for name in ("devices", "backends") if row[name]]
+    mode = [
+        word if row[name] == row["files"] else f"{word} ({row[name]} of {row['files']} ranks)"
+        for name, word in _MODES.items()
+        if row[name]
+    ]
     facts.append(asked.fact(f"recorded with {', '.join(mode)}" if mode else "kernels alone"))
     words = Markup(" · ").join(facts)
     lost = [
@@ -76,11 +92,35 @@ def _measured(told: Told) -> Markup:
         )
         if row[name]
     ]
-    mark = Markup('<p class="attention">{}</p>').format(f"PARTIAL: {', '.join(lost)}") if lost else ""
-    return Markup('<p class="measured">{}</p>{}').format(words, mark)
+    # The page's head has the mark already where the files are known that it was made from.
+    told_above = told.mark.startswith("PARTIAL")
+    mark = "" if told_above or not lost else Markup('<p class="attention">{}</p>').format(f"PARTIAL: {', '.join(lost)}")
+    return Markup('<p class="measured">{}</p>{}{}').format(words, mark, _unsaid(told))
 
 
-_MODES = {"has_stacks": "call stacks", "has_shapes": "shapes", "has_groups": "process groups"}
+_MODES = {
+    "with_stacks": "call stacks",
+    "with_shapes": "shapes",
+    "with_groups": "process groups",
+    "with_host_rows": "the host's operations",
+}
+
+
+def _unsaid(told: Told) -> Markup:
+    """What cannot be said of this iteration, in a line that leads to the whole."""
+    lines: list[Markup | str] = []
+    silent = [row["rule"].replace("_", " ") for row in told.findings if row["severity"] == Severity.NOT_LOOKED_AT]
+    if silent:
+        lines.append(f"not judged: {', '.join(silent)}")
+    asked = told.book.ask("Kernel time without a category", CLASSIFIED_SQL)
+    row = asked.rows[0] if asked.rows else {}
+    if row.get("without_category_ns"):
+        part = asked.fact(share(row["without_category_ns"], row["kernel_ns"]))
+        lines.insert(0, Markup("{} of the kernel time has no category").format(part))
+    if not lines:
+        return Markup("")
+    whole = Markup('<a href="#part=coverage" class="chip" data-goto="coverage">what cannot be said</a>')
+    return paragraph("Not told: ", Markup("; ").join(lines), ". ", whole, quiet=True)
 
 
 def _step(told: Told) -> Markup:
@@ -111,9 +151,12 @@ def _findings(told: Told) -> Markup:
     graves = [row for row in told.findings if row["severity"] == Severity.FINDING]
     notes = sum(row["severity"] == Severity.NOTE for row in told.findings)
     if not told.findings:
-        return section("Findings", paragraph("This iteration was not looked through for findings."))
+        known = told.book.source.holds("findings")
+        words = "No finding." if known else "This iteration was not looked through for findings."
+        return section("Findings", paragraph(words))
     if not graves:
-        return section("Findings", paragraph(f"No finding; {notes} notes are in the tab Findings."))
+        left = f"; {notes} note{' is' if notes == 1 else 's are'} in the tab Findings" if notes else ", and no note"
+        return section("Findings", paragraph(f"No finding{left}."))
     cards = Markup("").join(finding_card(told, row, number) for number, row in enumerate(graves[:FIRST], 1))
     more = f"The first {min(FIRST, len(graves))} of {len(graves)}" if len(graves) > FIRST else f"{len(graves)}"
     count = f"{more} finding{'' if len(graves) == 1 else 's'}, {notes} note{'' if notes == 1 else 's'}"

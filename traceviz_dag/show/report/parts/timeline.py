@@ -7,7 +7,9 @@ from markupsafe import Markup
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.report.charts import legend, swatch
 from traceviz_dag.show.report.parts.part import Part, Told, paragraph
+from traceviz_dag.show.report.places import MOST_PLACES
 from traceviz_dag.show.report.timeline import Timeline
+from traceviz_dag.vocabulary import Severity
 
 
 def timeline(told: Told) -> Markup:
@@ -42,6 +44,9 @@ def timeline_markup(gathered: Timeline, bare: bool = False) -> Markup:
         {part["label"]: part["colour"] for part in document["parts"] if part["name"] not in palette.CATEGORY}
     )
     notes = Markup("").join(paragraph(note, quiet=True) for note in gathered.notes)
+    if any(finding["places"] for finding in document["findings"] if finding["severity"] == Severity.FINDING):
+        marks = f"Brackets above rows: findings, each in the places that hold most of it, at most {MOST_PLACES}."
+        notes = paragraph(marks, quiet=True) + notes
     return Markup(_MARKUP).format(
         clocks=clocks,
         sentence=sentence,
@@ -70,6 +75,7 @@ _MARKUP = """
 <button type="button" id="path-button" aria-pressed="false"{bare}>critical path</button>
 <button type="button" id="help-button">keys</button>
 <span id="bookmarks"></span>
+<span id="said" class="quiet" role="status"></span>
 </div>
 <p class="quiet" id="clocks-sentence">{sentence}</p>
 <div class="stage">

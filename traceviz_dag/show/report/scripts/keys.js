@@ -38,8 +38,19 @@ export function actionOf(event) {
   const target = /** @type {HTMLElement} */ (event.target);
   if (event.ctrlKey || event.metaKey || event.altKey) return undefined;
   if (target.matches("input, textarea, select")) return event.key === "Escape" ? "back" : undefined;
-  const key = event.key === "Tab" && event.shiftKey ? "Shift+Tab" : event.key;
-  return BY_KEY.get(key);
+  if (event.key === "Tab") return BY_KEY.get(event.shiftKey ? "Shift+Tab" : "Tab");
+  return BY_KEY.get(cased(event));
+}
+
+/**
+ * A letter as it would be without Caps Lock; a capital that means nothing is its small letter.
+ * @param {KeyboardEvent} event
+ */
+function cased(event) {
+  const small = event.key.toLowerCase();
+  if (event.key.length > 1 || small === event.key.toUpperCase()) return event.key;
+  const capital = (event.key !== small) !== event.getModifierState("CapsLock");
+  return capital && BY_KEY.has(small.toUpperCase()) ? small.toUpperCase() : small;
 }
 
 /** @param {string} key as a keyboard shows it */

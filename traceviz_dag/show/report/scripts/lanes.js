@@ -50,6 +50,7 @@ const HEADER = 18;
 const LANE = 15;
 const SMALLEST = 11;
 const LARGEST = 56;
+const MOST_UNFOLDED = 256;
 
 /** Which rows there are, and how high each is. */
 export class Rows {
@@ -70,7 +71,12 @@ export class Rows {
     this.rows = [];
     this.height = 0;
     this.groups = this.grouped();
-    if (model.ranks.length > 256) for (const group of this.groups) this.folded.add(group.key);
+    this.folded = this.usuallyFolded();
+  }
+
+  /** @returns {Set<string>} the pipelines that a page folds by itself: all of them, of very many ranks */
+  usuallyFolded() {
+    return new Set(this.model.ranks.length > MOST_UNFOLDED ? this.groups.map((group) => group.key) : []);
   }
 
   /** @returns {{key: string, label: string, ranks: Rank[]}[]} */

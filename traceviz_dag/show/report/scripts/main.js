@@ -9,7 +9,7 @@ import { watchScrolling } from "./scrolling.js";
 import { address, changeAddress, readAddress } from "./state.js";
 import { copyable, Timeline } from "./timeline.js";
 import { WhatIf } from "./what_if.js";
-import { byId, element } from "./words.js";
+import { byId, copied, element } from "./words.js";
 
 /** @type {Timeline | null} */
 let timeline = null;
@@ -78,18 +78,20 @@ function listenToFacts() {
   byId("evidence-close").addEventListener("click", () => /** @type {HTMLDialogElement} */ (byId("evidence")).close());
 }
 
-/** Links of findings: to the rank at fault. */
+/** Links of findings: to the rank at fault, and to where it shows in time; and links to other parts. */
 function listenToFindings() {
-  for (const link of document.querySelectorAll("[data-rank]")) {
+  for (const link of document.querySelectorAll("[data-finding]")) {
     link.addEventListener("click", (event) => {
       event.preventDefault();
       const target = /** @type {HTMLElement} */ (link);
-      const rank = timeline?.model.byRank.get(Number(target.dataset.rank));
-      show("timeline", true);
-      if (!timeline || !rank) return;
-      changeAddress({ finding: target.dataset.finding ?? null, rank: String(rank.rank) });
-      timeline.openRank(rank);
-      timeline.act("all");
+      toTimeline();
+      timeline?.toFinding(target.dataset.finding ?? "");
+    });
+  }
+  for (const link of document.querySelectorAll("[data-goto]")) {
+    link.addEventListener("click", (event) => {
+      event.preventDefault();
+      show(/** @type {HTMLElement} */ (link).dataset.goto ?? "", true);
     });
   }
 }
@@ -107,12 +109,30 @@ function listenToNames() {
   }
 }
 
+/** Show the timeline, so that the keys that follow are its own. */
+function toTimeline() {
+  show("timeline");
+  timeline?.canvas.focus({ preventScroll: true });
+}
+
+/**
+ * What a key does while a dialog lies above the page; false where nothing.
+ * @param {HTMLDialogElement} dialog
+ * @param {string} action
+ */
+function actOnDialog(dialog, action) {
+  const sql = dialog.querySelector("code")?.textContent;
+  if (action === "back") dialog.close();
+  else if (action === "copy" && sql) void copied(sql);
+  else return false;
+  return true;
+}
+
 /** @param {string} action */
 function act(action) {
-  const dialogs = [...document.querySelectorAll("dialog[open]")];
+  const dialog = /** @type {HTMLDialogElement | null} */ (document.querySelector("dialog[open]"));
+  if (dialog !== null) return actOnDialog(dialog, action);
   if (action === "back") {
-    for (const dialog of dialogs) /** @type {HTMLDialogElement} */ (dialog).close();
-    if (dialogs.length) return true;
     if (document.activeElement instanceof HTMLInputElement) {
       document.activeElement.blur();
       return true;
@@ -124,9 +144,15 @@ function act(action) {
     /** @type {HTMLDialogElement} */ (byId("help")).showModal();
     return true;
   }
-  if (action === "findings" || action === "timeline") {
-    show(action, true);
+  if (action === "findings") {
+    show(action);
+    const card = document.querySelector("#part-findings .card");
+    (card instanceof HTMLElement ? card : byId("tab-findings")).focus();
     return true;
+  }
+  if (action === "timeline" || action === "search") {
+    toTimeline();
+    return action === "timeline" || (timeline?.act(action) ?? false);
   }
   if (timeline === null || byId("part-timeline").hidden) return false;
   if (["next", "previous"].includes(action) && document.activeElement !== timeline.canvas) return false;
@@ -172,9 +198,15 @@ async function begin() {
     whatIf?.fromAddress();
   });
   window.addEventListener("beforeprint", () => {
+    // All parts are laid out before they are drawn: what was never shown has no size.
     document.body.classList.add("printing");
     openWhatIf();
     whatIf?.draw();
+    timeline?.print(true);
+  });
+  window.addEventListener("afterprint", () => {
+    document.body.classList.remove("printing");
+    timeline?.print(false);
   });
   document.body.dataset.ready = "yes";
 }

@@ -19,14 +19,16 @@
 /** @typedef {[number[], number[]]} Intervals starts and ends, sorted and disjoint */
 
 /**
- * What a rank did in a window.
+ * What a rank did in a window, on one device.
  * @param {Model} model
  * @param {Rank} rank
  * @param {number} from ns from the rank's first kernel
  * @param {number} to
+ * @param {string} device
  * @returns {Measures}
  */
-export function measured(model, rank, from, to) {
+export function measured(model, rank, from, to, device = model.devicesOf(rank)[0]) {
+  const alone = model.devicesOf(rank).length < 2;
   /** @type {Intervals[]} */
   const kinds = [
     [[], []],
@@ -42,8 +44,9 @@ export function measured(model, rank, from, to) {
     const low = Math.max(start[i], from);
     const high = Math.min(start[i] + length[i], to);
     if (high <= low) continue;
-    kernels++;
     const signature = rank.signature[i];
+    if (!alone && String(model.value(signature, "device")) !== device) continue;
+    kernels++;
     const kind = model.kind[signature];
     cover(kinds[kind], low, high);
     if (kind === 1) {

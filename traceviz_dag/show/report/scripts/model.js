@@ -64,6 +64,7 @@
  * @property {number | null} rank
  * @property {number | null} stage
  * @property {string | null} dimension
+ * @property {[number, number, number][]} places where it shows in time: rank, start from its first kernel, length; ns
  */
 
 /**
@@ -224,6 +225,8 @@ export class Rank {
     this.hosts = (document.hosts ?? []).map((each) => new Host(each, take));
     /** @type {Map<number, number> | null} kernel → its place in the waits */
     this.waitsByKernel = null;
+    /** @type {string[] | null} */
+    this.knownDevices = null;
   }
 
   /**
@@ -295,6 +298,8 @@ export class Model {
       cause: columns.get("path.cause") ?? new Float64Array(0),
     };
     this.axis = document.axes.find((axis) => axis.at) ?? { name: "global", at: [], length: 1 };
+    /** the choice of clocks of a page that nobody has touched */
+    this.usual = this.axis.name;
     /** what the view reaches from 0 to */
     this.end = this.axis.length ?? 1;
   }
@@ -332,6 +337,14 @@ export class Model {
   /** @param {Rank} rank where its first kernel lies on the axis, ns */
   at(rank) {
     return this.axis.at?.[rank.place] ?? 0;
+  }
+
+  /** @param {Rank} rank @returns {string[]} the devices that its kernels ran on */
+  devicesOf(rank) {
+    rank.knownDevices ??= [
+      ...new Set(Array.from(new Set(rank.signature), (signature) => String(this.value(signature, "device")))),
+    ].sort();
+    return rank.knownDevices;
   }
 
   /**

@@ -79,6 +79,8 @@ export class Painter {
     /** @type {Uint8Array | null} per name of a range or call, likewise */
     this.foundHosts = null;
     this.cover = new Float64Array(256);
+    /** per part of a bin, whether it is left out */
+    this.hiddenParts = new Uint8Array(model.document.parts.length);
   }
 
   /**
@@ -187,13 +189,13 @@ export class Painter {
       let y = bottom;
       let done = 0;
       for (let part = 0; part < count - 1; part++) {
-        if (!sums[part]) continue;
+        if (!sums[part] || this.hiddenParts[part]) continue;
         done += sums[part];
         const next = bottom - Math.round((done / whole) * (height - strip));
         for (let line = next; line < y; line++) pixels[line * width + view.left + x] = this.colours.parts[part];
         y = Math.min(y, next);
       }
-      if (strip && sums[count - 1]) {
+      if (strip && sums[count - 1] && !this.hiddenParts[count - 1]) {
         const colour = mixed(this.colours.idle, this.colours.parts[count - 1], Math.min(sums[count - 1] / whole, 1));
         for (let line = top; line < top + strip; line++) pixels[line * width + view.left + x] = colour;
       }

@@ -2,6 +2,7 @@
 
 import { described, extent, filled, launched, query, slicesOf, title } from "./details.js";
 import { Rows } from "./lanes.js";
+import { Marks, statementOf } from "./marks.js";
 import { measured } from "./measure.js";
 import { Colours, Painter, STEPS_SHARE } from "./painter.js";
 import { Raster } from "./raster.js";
@@ -24,6 +25,8 @@ const ZOOM = 0.7;
 const MOST_MEASURED = 64;
 /** Pixels of the narrowest slice that shows its name. */
 const LEAST_NAMED = 26;
+const MARKED = 6;
+const ONE_TURN = 400;
 
 export class Timeline {
   /** @param {Model} model */
@@ -47,12 +50,15 @@ export class Timeline {
     this.hiddenCategories = new Set();
     this.shortest = 0;
     this.dark = matchMedia("(prefers-color-scheme: dark)");
+    this.onPaper = false;
     this.waitsForFrame = false;
     /** @type {number[]} milliseconds of the last frames, for whoever measures */
     this.frames = [];
     this.painter = new Painter(model, this.rows, new Colours(model, this.dark.matches));
     this.raster = new Raster(1, 1);
-    this.marks = marksOf(model);
+    this.marks = new Marks(model);
+    /** when the wheel was last turned: what follows at once is one move, to be undone at once */
+    this.turned = -Infinity;
     this.listen();
     this.fromAddress();
   }
@@ -86,29 +92,90 @@ export class Timeline {
     byId("all-button").addEventListener("click", () => this.act("all"));
   }
 
-  /** Take clocks, window, rank and selection from the page's address. */
+  /** Take what is looked at from the page's address: clocks, window, open ranks, what is searched, chosen and so on. */
   fromAddress() {
     const known = address();
-    const clocks = known.get("clocks");
-    if (clocks !== undefined && this.model.align(clocks))
-      /** @type {HTMLSelectElement} */ (byId("clocks")).value = clocks;
-    this.looking.end = this.model.end;
+    this.selection = null;
+    this.lay(known.get("clocks") ?? "");
     const from = Number(known.get("t0") ?? "0");
     const to = Number(known.get("t1") ?? String(this.model.end));
     if (Number.isFinite(from) && Number.isFinite(to) && to > from) this.looking.show(from, to, false);
-    const rank = this.model.byRank.get(Number(known.get("rank") ?? "-1"));
-    if (rank) this.openRank(rank);
+    const ranks = (known.get("rank") ?? "").split(",").flatMap((word) => this.rankNamed(word) ?? []);
+    const folded = known.get("folded");
+    this.rows.folded = folded === undefined ? this.rows.usuallyFolded() : new Set(folded.split(",").filter(Boolean));
+    this.rows.open = new Set(ranks.map((rank) => rank.rank));
+    this.pathShown(known.get("path") === "yes");
+    this.marks.only(known.get("finding"));
+    const search = /** @type {HTMLInputElement} */ (byId("search"));
+    search.value = known.get("search") ?? "";
+    this.search(search.value);
+    const chosen = this.chosenNamed(known.get("chosen") ?? "");
+    if (chosen !== null || this.chosen !== null || this.marks.chosen !== null) this.choose(chosen);
+    if (ranks.length) this.openRank(ranks[0]);
+    // What of it meant nothing here leaves the address.
+    this.keepRows();
+    this.keepClocks();
+    changeAddress({
+      finding: this.marks.chosen && String(this.marks.chosen.finding),
+      ...(this.chosen === null && { chosen: null }),
+    });
     this.draw();
+  }
+
+  /** @param {string} word @returns {Rank | undefined} */
+  rankNamed(word) {
+    return /^\d+$/.test(word) ? this.model.byRank.get(Number(word)) : undefined;
+  }
+
+  /** What an address names as chosen: its kind, rank and place. @param {string} text @returns {Chosen | null} */
+  chosenNamed(text) {
+    const [, kind, word, place] = /^(kernel|step|gap)\.(\d+)\.(\d+)$/.exec(text) ?? [];
+    const rank = this.rankNamed(word ?? "");
+    if (rank === undefined) return null;
+    const chosen = { kind: /** @type {Chosen["kind"]} */ (kind), rank, index: Number(place) };
+    return Number.isFinite(extent(chosen).start) ? chosen : null;
+  }
+
+  /** Lay the ranks on some clocks, or on the usual ones. @param {string} name */
+  lay(name) {
+    if (!this.model.align(name)) this.model.align(this.model.usual);
+    this.looking.end = this.model.end;
+    /** @type {HTMLSelectElement} */ (byId("clocks")).value = this.model.axis.name;
+    byId("clocks-sentence").textContent = this.model.axis.sentence ?? "";
   }
 
   /** @param {string} name */
   align(name) {
-    if (!this.model.align(name)) return;
-    this.looking.end = this.model.end;
+    this.lay(name);
+    // Where it was on the axis is another time of each rank now.
+    this.selection = null;
     this.looking.show(this.looking.from, this.looking.to, false);
-    changeAddress({ clocks: name });
-    byId("clocks-sentence").textContent = this.model.axis.sentence ?? "";
+    this.keepClocks();
     this.draw();
+  }
+
+  keepClocks() {
+    const { axis, usual } = this.model;
+    changeAddress({ clocks: axis.name === usual ? null : axis.name });
+  }
+
+  /** Keep in the address which ranks are open and which pipelines are folded. */
+  keepRows() {
+    const open = [...this.rows.open].sort((a, b) => a - b).join(",");
+    const folded = [...this.rows.folded].sort().join(",");
+    const usual = [...this.rows.usuallyFolded()].sort().join(",");
+    changeAddress({ rank: open || null, folded: folded === usual ? null : folded });
+  }
+
+  /**
+   * Draw for paper, at once and in light colours, or for the screen again.
+   * @param {boolean} onPaper
+   */
+  print(onPaper) {
+    this.painter.colours = new Colours(this.model, this.dark.matches && !onPaper);
+    this.onPaper = onPaper;
+    if (onPaper) this.paint();
+    else this.draw();
   }
 
   /** Draw once before the next frame is shown. */
@@ -189,9 +256,9 @@ export class Timeline {
   write(visible, above, whole) {
     const { context, scale, view } = this;
     const style = getComputedStyle(document.documentElement);
-    const ink = style.getPropertyValue("--ink");
-    const quiet = style.getPropertyValue("--quiet");
-    const attention = style.getPropertyValue("--attention");
+    const ink = this.onPaper ? "#000000" : style.getPropertyValue("--ink");
+    const quiet = this.onPaper ? "#444444" : style.getPropertyValue("--quiet");
+    const attention = this.onPaper ? "#c2185b" : style.getPropertyValue("--attention");
     context.setTransform(scale, 0, 0, scale, 0, 0);
     context.textBaseline = "middle";
     context.lineWidth = 1;
@@ -211,7 +278,7 @@ export class Timeline {
       if (size >= 7) {
         context.font = `${row.kind === "group" ? "600 " : ""}${size}px system-ui, sans-serif`;
         const sign = row.kind === "group" ? (this.rows.folded.has(row.key) ? "▸ " : "▾ ") : "";
-        const mark = row.kind === "rank" && row.rank ? this.marks.get(row.rank.rank) : undefined;
+        const mark = row.kind === "rank" && row.rank !== null && this.marks.blames(row.rank);
         const indent = row.kind === "group" ? 6 : row.kind === "rank" ? 14 : 26;
         context.fillText(sign + row.label, indent, middle, left - indent - 8);
         if (mark) {
@@ -222,6 +289,7 @@ export class Timeline {
       if (row.rank && (row.kind === "steps" || row.kind === "rank")) this.numbers(row, top);
       if (row.host || row.lane) this.names(row, top);
     }
+    this.marks.draw(context, this.model, view, visible, above - this.scroll, ink, attention);
     this.joined(visible, above, attention);
     this.arrow(visible, above, ink);
     this.chosenFrame(visible, above, ink);
@@ -523,21 +591,31 @@ export class Timeline {
     if (event.buttons) return;
     const { at, row, x, y } = this.under(event);
     this.canvas.classList.toggle("points", x < this.labels && row !== undefined);
-    this.tip(x < this.labels ? null : this.pick(row, at, y), event);
+    const perPixel = (this.looking.to - this.looking.from) / (this.canvas.clientWidth - this.labels);
+    const near = row !== undefined && y - OVERVIEW - RULER + this.scroll - row.top <= MARKED;
+    const marked = near && x >= this.labels ? this.marks.at(this.model, row.rank, at, NEAR * perPixel) : [];
+    this.tip(x < this.labels ? null : this.pick(row, at, y), event, marked);
   }
 
-  /** @param {Chosen | null} chosen @param {PointerEvent} [event] */
-  tip(chosen, event) {
+  /**
+   * Show what lies under the mouse.
+   * @param {Chosen | null} chosen
+   * @param {PointerEvent} [event]
+   * @param {import("./model.js").Finding[]} marked findings that are marked there
+   */
+  tip(chosen, event, marked = []) {
     const tip = byId("tip");
-    tip.hidden = chosen === null;
-    if (chosen === null || event === undefined) return;
-    tip.replaceChildren(
-      element("b", {}, shortened(title(this.model, chosen))),
-      facts(described(this.model, chosen).slice(0, 9)),
-    );
+    tip.hidden = chosen === null && !marked.length;
+    if (tip.hidden || event === undefined) return;
+    tip.replaceChildren(...marked.map((finding) => element("p", { class: "attention" }, statementOf(finding))));
+    if (chosen !== null) {
+      // The name is in the heading; all of it is in the panel once it is chosen.
+      const known = described(this.model, chosen).filter(([name]) => name !== "full name");
+      tip.append(element("b", {}, shortened(title(this.model, chosen))), facts(known));
+    }
     const width = tip.offsetWidth;
-    tip.style.left = `${Math.min(event.clientX + 14, innerWidth - width - 8)}px`;
-    tip.style.top = `${Math.min(event.clientY + 16, innerHeight - tip.offsetHeight - 8)}px`;
+    tip.style.left = `${Math.max(Math.min(event.clientX + 14, innerWidth - width - 8), 0)}px`;
+    tip.style.top = `${Math.max(Math.min(event.clientY + 16, innerHeight - tip.offsetHeight - 8), 0)}px`;
   }
 
   /** @param {PointerEvent} event */
@@ -603,8 +681,8 @@ export class Timeline {
       if (!this.rows.folded.delete(row.key)) this.rows.folded.add(row.key);
     } else if (row.rank) {
       if (!this.rows.open.delete(row.rank.rank)) this.rows.open.add(row.rank.rank);
-      changeAddress({ rank: this.rows.open.has(row.rank.rank) ? String(row.rank.rank) : null });
     }
+    this.keepRows();
     this.draw();
   }
 
@@ -612,6 +690,7 @@ export class Timeline {
   openRank(rank) {
     this.rows.open.add(rank.rank);
     for (const group of this.rows.groups) if (group.ranks.includes(rank)) this.rows.folded.delete(group.key);
+    this.keepRows();
     this.reveal(rank);
   }
 
@@ -628,10 +707,12 @@ export class Timeline {
   wheel(event) {
     event.preventDefault();
     const { at, x } = this.under(event);
+    const begins = event.timeStamp - this.turned > ONE_TURN;
+    this.turned = event.timeStamp;
     if (event.ctrlKey || event.metaKey || (!event.shiftKey && x >= this.labels && !this.scrolls(event))) {
-      this.looking.zoom(1.0018 ** event.deltaY, at);
+      this.looking.zoom(1.0018 ** event.deltaY, at, begins);
     } else if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
-      this.looking.move((event.deltaX || event.deltaY) / 1000);
+      this.looking.move((event.deltaX || event.deltaY) / 1000, begins);
     } else this.scroll = Math.max(this.scroll + event.deltaY, 0);
     this.draw();
   }
@@ -644,9 +725,12 @@ export class Timeline {
   /** @param {Chosen | null} chosen */
   choose(chosen) {
     this.chosen = chosen;
+    changeAddress({ chosen: chosen && !chosen.host ? `${chosen.kind}.${chosen.rank.rank}.${chosen.index}` : null });
     const panel = byId("details");
     if (chosen === null) {
+      const finding = this.marks.chosen;
       panel.replaceChildren(
+        ...(finding ? [element("p", {}, statementOf(finding))] : []),
         element("p", { class: "quiet" }, "Click anything on the timeline to see all that is known of it."),
       );
       this.draw();
@@ -665,8 +749,8 @@ export class Timeline {
   measure(first) {
     const window = this.selection ?? this.looking;
     // Nothing is known of the time before and after.
-    const from = Math.round(Math.min(Math.max(window.from, 0), this.model.end));
-    const to = Math.round(Math.max(Math.min(window.to, this.model.end), from));
+    const from = Math.round(Math.min(Math.max(window.from, 0), this.model.end - 1));
+    const to = Math.round(Math.max(Math.min(window.to, this.model.end), from + 1));
     this.selection = { from, to };
     const panel = byId("details");
     const heading = element("h3", {}, `Window of ${duration(to - from)} (${exact(to - from)})`);
@@ -684,49 +768,71 @@ export class Timeline {
     }
     const rank = first ?? this.chosen?.rank ?? this.model.ranks[0];
     if (rank === undefined) return;
+    const devices = this.model.devicesOf(rank);
+    const found = devices.flatMap((device) => [
+      element(
+        "h4",
+        {},
+        `${rank.member} ${rank.rank}${devices.length > 1 ? `, device ${device}` : ""}, unions of its kernels`,
+      ),
+      facts(this.entries(rank, from, to, device)),
+    ]);
+    panel.replaceChildren(heading, ...found, this.allRanks(from, to), copyable(this.command(rank, from, to)));
+  }
+
+  /**
+   * The measures of a window, as names and values.
+   * @param {Rank} rank
+   * @param {number} from
+   * @param {number} to
+   * @param {string} device
+   * @returns {[string, string][]}
+   */
+  entries(rank, from, to, device) {
     const at = this.model.at(rank);
-    const own = measured(this.model, rank, from - at, to - at);
+    const own = measured(this.model, rank, from - at, to - at, device);
     /** @param {number} part */
     const line = (part) => `${exact(part)} · ${share(part, own.window)}`;
-    /** @type {[string, string][]} */
-    const entries = [
+    return [
       ["computation", line(own.compute)],
       ["communication", line(own.communication)],
       ["hidden", line(own.hidden)],
       ["exposed", line(own.exposed)],
       ["memory operations", line(own.memory)],
       ["idle", line(own.idle)],
+      ...(this.model.fieldOf.has("dimension") ? [...own.dimensions] : []).map(
+        ([name, each]) =>
+          /** @type {[string, string]} */ ([
+            `${name}, exposed`,
+            `${exact(each.exposed)} of ${exact(each.communication)}`,
+          ]),
+      ),
     ];
-    for (const [name, each] of this.model.fieldOf.has("dimension") ? own.dimensions : [])
-      entries.push([`${name}, exposed`, `${exact(each.exposed)} of ${exact(each.communication)}`]);
-    panel.replaceChildren(
-      heading,
-      element("h4", {}, `${rank.member} ${rank.rank}, unions of its kernels`),
-      facts(entries),
-      this.allRanks(from, to),
-      copyable(this.command(rank, from, to)),
-    );
   }
 
   /** A table of all ranks, the exposed ones first. @param {number} from @param {number} to */
   allRanks(from, to) {
-    const found = this.model.ranks.slice(0, MOST_MEASURED).map((rank) => {
+    const shown = this.model.ranks.slice(0, MOST_MEASURED);
+    const found = shown.flatMap((rank) => {
       const at = this.model.at(rank);
-      return { rank, own: measured(this.model, rank, from - at, to - at) };
+      const devices = this.model.devicesOf(rank);
+      return devices.map((device) => ({
+        name: devices.length > 1 ? `${rank.rank}, ${device}` : String(rank.rank),
+        own: measured(this.model, rank, from - at, to - at, device),
+      }));
     });
     found.sort((a, b) => b.own.exposed - a.own.exposed);
-    const table = element(
-      "table",
-      {},
-      element("caption", {}, `all ${this.model.document.member}s, most exposed first`),
-    );
+    const member = `${this.model.document.member}s`;
+    const of =
+      this.model.ranks.length > shown.length ? `the first ${shown.length} of ${this.model.ranks.length}` : "all";
+    const table = element("table", {}, element("caption", {}, `${of} ${member}, most exposed first`));
     const header = element("tr");
     for (const name of [this.model.document.member, "computation", "exposed", "idle"])
       header.append(element("th", { scope: "col" }, name));
     table.append(header);
-    for (const { rank, own } of found) {
+    for (const { name, own } of found) {
       const row = element("tr");
-      for (const text of [String(rank.rank), duration(own.compute), duration(own.exposed), duration(own.idle)])
+      for (const text of [name, duration(own.compute), duration(own.exposed), duration(own.idle)])
         row.append(element("td", {}, text));
       table.append(row);
     }
@@ -749,16 +855,15 @@ export class Timeline {
   /** @param {string} text */
   search(text) {
     const words = byId("matches");
+    changeAddress({ search: text || null });
     const found = matching(this.model, text);
-    if (found === null) {
-      words.textContent = "no such expression";
-      return;
-    }
-    this.painter.found = text ? found.signatures : null;
-    this.painter.foundHosts = text ? found.hosts : null;
-    this.matches = text ? hits(this.model, found, this.rows.shows) : [];
+    this.painter.found = text && found ? found.signatures : null;
+    this.painter.foundHosts = text && found ? found.hosts : null;
+    this.matches = text && found ? hits(this.model, found, this.rows.shows) : [];
     this.match = -1;
-    words.textContent = text ? `${this.matches.length.toLocaleString("en-US")} found` : "";
+    const where = this.model.document.whole ? "" : " of the kernels on this page";
+    words.textContent = text ? `${this.matches.length.toLocaleString("en-US")} found${where}` : "";
+    if (found === null) words.textContent = "no such expression";
     this.draw();
   }
 
@@ -797,26 +902,57 @@ export class Timeline {
       if (this.hiddenCategories.has(this.model.category[rank.signature[kernel]])) return false;
       return rank.kernels.length[kernel] >= this.shortest;
     });
-    this.draw();
+    this.filterShares();
+    this.search(/** @type {HTMLInputElement} */ (byId("search")).value);
   }
 
-  /** The next slice of what is chosen, in its lane. @param {number} step */
+  /** Shares know computation by category, and communication and memory operations as a whole; the page says so. */
+  filterShares() {
+    const { categories, parts } = this.model.document;
+    /** @param {(name: string) => boolean} of @returns {"all" | "none" | "some"} how many of these are shown */
+    const shown = (of) => {
+      const places = categories.flatMap((word, place) => (of(word.name) ? [place] : []));
+      const left = places.filter((place) => !this.hiddenCategories.has(place)).length;
+      return left === places.length ? "all" : left ? "some" : "none";
+    };
+    const communication = shown((name) => name.includes("communication"));
+    /** @param {string} part */
+    const hides = (part) => {
+      if (categories.some((word) => word.name === part)) return shown((name) => name === part) === "none";
+      if (part === "memory_alone") return shown((name) => name.startsWith("memory")) === "none";
+      return communication === "none";
+    };
+    this.painter.hiddenParts = Uint8Array.from(parts, (part) => (hides(part.name) ? 1 : 0));
+    const notes = [];
+    if (communication === "some") notes.push("communication of all categories");
+    if (this.shortest > 0) notes.push("kernels of any length");
+    this.say(notes.length ? `From afar, shares count ${notes.join(" and ")}: zoom in to see kernels alone.` : "");
+  }
+
+  /** A line beside the buttons. @param {string} text */
+  say(text) {
+    byId("said").textContent = text;
+  }
+
+  /** The next slice of what is chosen, in its lane; whether there is one. @param {number} step */
   next(step) {
     const rank = this.chosen?.rank ?? this.model.ranks[0];
-    if (!rank) return;
+    if (!rank) return false;
     if (this.chosen === null || this.chosen.kind !== "kernel") {
       /** @type {Chosen} */
       const like = this.chosen ?? { kind: rank.steps.start.length ? "step" : "kernel", rank, index: -1 };
       const count = slicesOf(like).start.length;
       const index = (this.chosen?.index ?? (step > 0 ? -1 : count)) + step;
-      if (index >= 0 && index < count) this.goTo({ ...like, index });
-      return;
+      if (index < 0 || index >= count) return false;
+      this.goTo({ ...like, index });
+      return true;
     }
     const { index } = this.chosen;
     const lane = this.rows.lanesOf(rank).find((each) => each.lane.chosen?.includes(index))?.lane;
     const place = (lane?.chosen?.indexOf(index) ?? -1) + step;
-    if (lane?.chosen && place >= 0 && place < lane.chosen.length)
-      this.goTo({ kind: "kernel", rank, index: lane.chosen[place] });
+    if (!lane?.chosen || place < 0 || place >= lane.chosen.length) return false;
+    this.goTo({ kind: "kernel", rank, index: lane.chosen[place] });
+    return true;
   }
 
   /** The next gap of a rank. @param {number} step */
@@ -837,6 +973,21 @@ export class Timeline {
     const at = this.model.at(rank);
     const next = rank.windows.find((each) => each.start + at > this.looking.from + 1) ?? rank.windows[0];
     this.looking.show(next.start + at, next.end + at);
+  }
+
+  /**
+   * Show where a finding is: its marks alone, the rank at fault, and the place that holds most of it.
+   * @param {string} number as an address has it
+   */
+  toFinding(number) {
+    this.marks.only(number);
+    const found = this.marks.chosen;
+    if (found === null) return;
+    changeAddress({ finding: number });
+    const rank = this.model.byRank.get(found.rank ?? found.places[0]?.[0] ?? -1);
+    if (rank) this.openRank(rank);
+    this.choose(null);
+    this.act("all");
   }
 
   /** Move to where the chosen kernel was launched, or to what the chosen call launched. */
@@ -871,13 +1022,13 @@ export class Timeline {
   }
 
   /**
-   * Do what a key asks for; false where it is not the timeline's.
+   * Do what a key asks for; false where it is not the timeline's, or there is no further slice.
    * @param {string} action
    */
   act(action) {
     const { looking } = this;
     const middle = (looking.from + looking.to) / 2;
-    /** @type {Record<string, () => void>} */
+    /** @type {Record<string, () => unknown>} */
     const actions = {
       left: () => looking.move(-0.2),
       right: () => looking.move(0.2),
@@ -898,19 +1049,31 @@ export class Timeline {
       nextMatch: () => this.toMatch(1),
       previousMatch: () => this.toMatch(-1),
       bookmark: () => this.bookmark(),
-      copy: () => void (this.chosen && copied(query(this.model, this.chosen))),
+      copy: () => this.copy(),
       path: () => this.togglePath(),
     };
     const found = actions[action];
     if (found === undefined) return false;
-    found();
+    const done = found() !== false;
     this.draw();
-    return true;
+    return done;
+  }
+
+  /** Copy the query of what is chosen. */
+  copy() {
+    if (this.chosen === null) this.say("Choose a kernel, a micro-batch or a gap first, to copy its SQL.");
+    else void copied(query(this.model, this.chosen)).then((done) => this.say(done ? "SQL copied" : ""));
   }
 
   togglePath() {
-    this.showsPath = !this.showsPath;
-    byId("path-button").setAttribute("aria-pressed", String(this.showsPath));
+    this.pathShown(!this.showsPath);
+  }
+
+  /** @param {boolean} shown */
+  pathShown(shown) {
+    this.showsPath = shown;
+    byId("path-button").setAttribute("aria-pressed", String(shown));
+    changeAddress({ path: shown ? "yes" : null });
   }
 
   zoomToSelection() {
@@ -924,20 +1087,13 @@ export class Timeline {
 
   /** Forget selection and choice; whether there were any. */
   back() {
-    const had = this.selection !== null || this.chosen !== null;
+    const had = this.selection !== null || this.chosen !== null || this.marks.chosen !== null;
     this.selection = null;
+    this.marks.only(undefined);
+    changeAddress({ finding: null });
     this.choose(null);
     return had;
   }
-}
-
-/** Ranks that a finding names. @param {Model} model */
-function marksOf(model) {
-  const marks = new Map();
-  for (const finding of model.document.findings) {
-    if (finding.rank !== null && finding.severity === "finding") marks.set(finding.rank, finding);
-  }
-  return marks;
 }
 
 /** An instant in seconds, exact to the nanosecond. @param {bigint} ns */
