@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 ANY = "finding"
 """What ``--fail-on`` takes beside the names of rules."""
 
-APART = 0.02
-"""Share of the step by which the time measured differs from it before both are told."""
-
 SLIGHT = 0.001
 """Share of the step below which a note is only counted on the screen."""
 
@@ -307,9 +304,11 @@ def _print_query(row: dict[str, Any], *, sql: bool) -> None:
 
 def _step(row: dict[str, Any]) -> str:
     """How long the step takes, and what of it shares are of, where GPUs go on long after their hosts."""
+    from traceviz_dag.analyze.findings.findings import are_apart
+
     step, measured = row["step_ns"], row["measured_ns"]
     words = f"step {milliseconds(step)} ms"
-    if measured is None or abs(step - measured) < APART * step:
+    if not are_apart(step, measured):
         return words
     return f"{words} to its last kernel, of which the time measured is the host's {milliseconds(measured)} ms,"
 

@@ -70,6 +70,8 @@ def test_every_number_of_a_statement_is_in_the_row_that_its_query_yields(job):
             assert {share, *bar} <= numbers | {"-0.0%", "-0.000"}, gain
             width = (row["gain_high_ns"] - row["gain_low_ns"]) / row["step_ns"]
             assert (f"the error bar is {width:.1%} of the step wide" in gain) == (width > 0.2), gain
+            apart = row["measured_ns"] is not None and abs(1 - row["measured_ns"] / row["step_ns"]) >= 0.02
+            assert (f"% of {row['step_ns'] / 1e6:,.3f} ms to the last kernel; " in gain) == apart, gain
             assert row["refusal"] is None
         else:
             assert row["refusal"] and row["severity"] == "note"

@@ -30,6 +30,9 @@ LEAST_GAIN = 0.01
 WIDE = 0.2
 """Share of the step from which the width of an error bar is said."""
 
+APART = 0.02
+"""Share of the step by which the time that its host measured differs from it before both are told."""
+
 _ORDER = (Severity.FINDING, Severity.NOTE, Severity.NOT_LOOKED_AT)
 
 
@@ -121,7 +124,7 @@ def _finding(
     if gain is not None and at_most is not None and gain["gain_ns"] > MORE * at_most:
         why = f"the edit that mends it ({named_edit(gain)}) mends more than this"
         gain = None
-    predicted = _gain_in_words(gain, iteration.steps, step_ns) if gain and step_ns else f"no gain is predicted: {why}"
+    predicted = _gain_in_words(gain, iteration, step_ns) if gain and step_ns else f"no gain is predicted: {why}"
     if gain and step_ns and others:
         what = f"other {rule.name}" if others == 1 else f"{others} others of {rule.name}"
         predicted += f"; that mends the {what}, too"
@@ -177,9 +180,16 @@ def _severity(gain: Mapping[str, Any] | None, step_ns: int | None) -> Severity:
     return Severity.FINDING if enough else Severity.NOTE
 
 
-def _gain_in_words(gain: Mapping[str, Any], steps: int, step_ns: int) -> str:
+def are_apart(step_ns: int, measured_ns: int | None) -> bool:
+    """Whether GPUs go on so long after their hosts that the step has two lengths."""
+    return measured_ns is not None and abs(step_ns - measured_ns) >= APART * step_ns
+
+
+def _gain_in_words(gain: Mapping[str, Any], iteration: Iteration, step_ns: int) -> str:
     """What an edit gains, of all steps; it may be predicted in some of them only."""
-    together = f"the {steps} steps together" if steps > 1 else "the step"
+    together = f"the {iteration.steps} steps together" if iteration.steps > 1 else "the step"
+    # Elsewhere on the screen is the length that the host measured.
+    of = f" of {milliseconds(step_ns)} to the last kernel" if are_apart(step_ns, iteration.step_ns) else ""
     change, low, high = gain["gain_ns"], gain["gain_low_ns"], gain["gain_high_ns"]
     direction = "shorter"
     if change < 0:
@@ -189,7 +199,7 @@ def _gain_in_words(gain: Mapping[str, Any], steps: int, step_ns: int) -> str:
     )
     return (
         f"mending it ({named_edit(gain)}) makes {together} {milliseconds(change)} {direction} "
-        f"({percent(change / step_ns)}; {low / 1e6:,.3f} to {high / 1e6:,.3f}), the replay predicts{wide}"
+        f"({percent(change / step_ns)}{of}; {low / 1e6:,.3f} to {high / 1e6:,.3f}), the replay predicts{wide}"
     )
 
 
