@@ -83,13 +83,14 @@ def any_job() -> None:
 
 def test_what_is_old_goes_with_its_files_and_comes_back_only_when_its_trace_changes(loop):
     other = {path: path.read_bytes() for path in files_of(loop, 2)}
-    exports = [loop.home / f"perfetto/job/{iteration}/iteration.pftrace.gz" for iteration in (1, 2)]
+    made = ("perfetto/job/{}/iteration.pftrace.gz", "screens/job/{}/rank_0-0.lanes")
+    exports = [loop.home / name.format(iteration) for iteration in (1, 2) for name in made]
     for export in exports:
         export.parent.mkdir(parents=True)
         export.touch()
     assert files_of(loop, 1)
     assert keep_house(loop).success
-    assert [export.exists() for export in exports] == [False, True]
+    assert [export.exists() for export in exports] == [False, False, True, True]
     assert iterations_left(loop) == ["job@2"]
     assert not files_of(loop, 1) and registered_if_any(loop.home, "job@1") is None
     assert {path: path.read_bytes() for path in files_of(loop, 2)} == other

@@ -142,6 +142,32 @@ def test_following_a_launch_goes_to_its_call_and_back(model, asked):
     assert followed > 20
 
 
+def test_paths_of_ranges_and_hosts_in_gaps_are_those_of_the_commands(model, home, export):
+    given = [str(export), "--gpu", "0", "--home", str(home), "--json"]
+    rows = {
+        row["start_ns"]: row for row in json.loads(CliRunner().invoke(app, ["nsys", "gaps", *given]).stdout)[0]["gaps"]
+    }
+    gaps = next(lane for lane in model.lanes("gpu:0") if lane.kind is LaneKind.GAPS)
+    told = 0
+    for row in range(gaps.rows):
+        gap = SliceId(gaps.key, row)
+        expected = rows.get(model.bounds(gap).start_ns)
+        # The command begins and ends with kernels, the lane with any operation.
+        if expected is None or model.bounds(gap).length_ns != expected["duration_ns"]:
+            continue
+        told += 1
+        facts = {fact.label: fact.value for fact in model.detail(gap).facts}
+        assert facts["ended by"] == function_name(expected["before"])
+        path = facts.get("the host was in")
+        assert (path.split(" / ")[-1] if path else None) == expected["host_range"]
+        launched = expected["launched_before_end_ns"]
+        assert (facts["kind"] == "unexplained") == (launched is None)
+        if launched is not None:
+            assert (facts["kind"] == "starved") == (launched <= expected["duration_ns"])
+            assert facts["which was launched at"] == model.bounds(gap).end_ns - launched
+    assert told > 10
+
+
 def test_search_finds_what_sql_finds_by_page(model, asked):
     [(count,)] = asked(
         """SELECT count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL k JOIN StringIds s ON s.id = k.demangledName

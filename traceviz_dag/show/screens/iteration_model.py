@@ -85,6 +85,7 @@ class IterationModel(LanesModel):
     ) -> None:
         super().__init__(kept)
         self._source, self._of_all_ranks = source, OfAllRanks(source)
+        self._found: list[Mark] | None = None
         self._spans = spans_of(source)
         if not self._spans:
             raise UsageError(f"iteration {source.iteration} of run {source.run} has no kernels to show")
@@ -110,7 +111,9 @@ class IterationModel(LanesModel):
     def marks(self, window: Window) -> Sequence[Mark]:
         """As ``ScreenModel`` says: a finding lies where the steps of the rank at fault do, or all of them."""
         with self._lock:
-            every = [*self._iterations(), *self._findings()]
+            if self._found is None:
+                self._found = self._findings()
+            every = [*self._iterations(), *self._found]
         touching = [mark for mark in every if mark.start_ns < window.end_ns and mark.end_ns > window.start_ns]
         return sorted(touching, key=lambda mark: (mark.start_ns, mark.kind, mark.number or 0))
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from traceviz_dag.analyze.nsys.activity import Activity, Clip, activities
 from traceviz_dag.analyze.nsys.overlap import gpu_overlap
+from traceviz_dag.analyze.nsys.rows import SEPARATOR
 from traceviz_dag.analyze.nsys.summary import by_name
 from traceviz_dag.arrays import NONE
 from traceviz_dag.classify.rules import Rules
@@ -130,10 +131,13 @@ class ProfileModel(LanesModel):
             table = _TABLE.get(kind)
             if table is not None:
                 facts += self._facts(table, source)
-            if kind is LaneKind.STREAM and launch is not None:
-                facts += self._launch_facts(launch, window)
+            if kind is LaneKind.STREAM:
+                facts += self._launch_facts(launch, window) if launch is not None else []
+                facts += self._path_facts(self._profile.row("launch_ranges", source, "range")["range"])
+            if kind is LaneKind.RANGES:
+                facts += self._path_facts(source)
             if kind is LaneKind.GAPS:
-                facts += self._gap_facts(source)
+                facts += self._gap_facts(source, window)
                 name = content.kinds[content.rows.kind[slice_id.row]]
             if kind is LaneKind.GPU:
                 name = content.kinds[content.rows.kind[slice_id.row]]
@@ -246,14 +250,45 @@ class ProfileModel(LanesModel):
             Fact("waited since the call returned", max(window.start_ns - call.end_ns, 0), "ns"),
         ]
 
-    def _gap_facts(self, source: int) -> list[Fact]:
+    def _path_facts(self, row: int | str | None) -> list[Fact]:
+        """The names of the ranges around a range, and its own, outermost first."""
+        if not isinstance(row, int) or row == NONE:
+            return []
+        path = self._profile.row("ranges", row, "path")["path"]
+        paths = self._profile.rows("paths", "name", "parent")
+        words = self._profile.names("ranges", "name")
+        found: list[str] = []
+        while isinstance(path, int) and path != NONE:
+            found.append(names.shown(words[int(paths["name"][path])]))
+            path = int(paths["parent"][path])
+        return [Fact("NVTX path", SEPARATOR.join(reversed(found)))] if found else []
+
+    def _gap_facts(self, source: int, window: Window) -> list[Fact]:
+        """What ends a gap, when it was launched, and what the launching thread was in, in the middle of the gap."""
         found = self._profile.row("operations", source, "name", "launch")
         facts = [Fact("ended by", names.function_name(str(found["name"] or names.NO_NAME)))]
         launch = found["launch"]
         if isinstance(launch, int) and launch != NONE:
-            call = self._profile.row("calls", launch, "name", "start_ns")
-            facts.append(Fact("which was launched at", int(call["start_ns"] or 0), "ns"))
+            call = self._profile.row("calls", launch, "start_ns", "thread")
+            start, thread = int(call["start_ns"] or 0), int(call["thread"] or 0)
+            facts.append(Fact("which was launched at", start, "ns"))
+            middle = (window.start_ns + window.end_ns) // 2
+            facts += [Fact("the host was in", one.value) for one in self._path_facts(self._range_at(thread, middle))]
         return facts
+
+    def _range_at(self, thread: int, time_ns: int) -> int | None:
+        """The innermost range that is open on a thread at a time."""
+        above = f"{process_key(thread >> PROCESS_BITS)}/thread:{thread}"
+        if self._root.lane(process_key(thread >> PROCESS_BITS)) is None:
+            return None
+        levels = [
+            lane for lane in self.lanes(above) if lane.kind is LaneKind.RANGES and not lane.key.endswith("across")
+        ]
+        for lane in sorted(levels, key=lambda lane: -lane.level):
+            found = self.at(lane.key, time_ns)
+            if found is not None:
+                return int(self._rows(lane.key).source[found.row])
+        return None
 
     def _command(self, group: str, window: Window) -> str:
         words = ["traceviz", "nsys", "overlap", str(self._profile.path), "--gpu", group.partition(":")[2]]
