@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from tests.commands.jobs import home_of
 from tests.commands.sentences.test_nsys import export
+from tests.nsys_file import small_export
 from tests.show.terminal.driven import drive, held, press, settled, text_of
 from tests.show.terminal.test_tree import hostile
 from traceviz_dag.commands.main import app
@@ -280,6 +281,12 @@ def test_search_finds_what_sql_finds_and_filters_leave_out(model):
         }
         assert kinds <= {"memory", "memory_alone"}
         assert "no kind is named" in await press(pilot, "F", *"nonsense", "enter")
+        await press(pilot, "F", "delete", "enter", "slash", *"a", "enter")
+        every = timeline.hits.total
+        assert f"101 to 200 of {every:,}" in await press(pilot, "n")
+        await press(pilot, "N", "N", "end", "enter")
+        assert timeline.chosen == timeline.hits.hits[-1].slice
+        assert (timeline.hits.page + 1) * 100 >= every > 200
         return total
 
     total = drive(screen(model), walk)
@@ -367,6 +374,22 @@ def test_hostile_profiles_open(tmp_path, change):
 
     text = drive(screen(profile_model(path, tmp_path / "home")), walk)
     assert "\x1b" not in text and "\u202e" not in text and "\x07" not in text
+
+
+def test_names_of_wide_letters_keep_the_columns(tmp_path):
+    built = small_export()
+    built.call(45, 46, correlation=9)
+    built.kernel(710, 790, "矩阵乘法" * 9, correlation=9)
+    path = built.write(tmp_path / "export.sqlite")
+
+    async def walk(pilot):
+        text = await press(pilot, *"j/", *"矩", "enter", "z")
+        strips = [pilot.app.query_one("TimelineView").render_line(y) for y in range(12)]
+        assert {strip.cell_length for strip in strips} == {80}
+        return text
+
+    text = drive(screen(profile_model(path, tmp_path / "home")), walk)
+    assert "矩阵" in text.replace(" ", "")
 
 
 def test_columns_show_the_share_that_is_busy_and_what_most_of_it_is():

@@ -86,7 +86,7 @@ def _place(one) -> tuple[str, int]:
     return one.run, one.iteration
 
 
-def test_a_home_that_grows_is_followed_and_only_what_is_new_is_read(home):
+def test_a_home_that_grows_is_followed_and_only_what_is_new_is_read(home, monkeypatch):
     lake = Lake(home)
     [first, second] = lake.partitions("iterations")
     folder = lake.path("iterations", run=second.run, iteration=second.iteration)
@@ -95,6 +95,8 @@ def test_a_home_that_grows_is_followed_and_only_what_is_new_is_read(home):
 
     async def grows(pilot):
         watch, shown = pilot.app.watch_home, [text_of(pilot.app)]
+        monkeypatch.setattr("traceviz_dag.show.terminal.home.screen._REST", 0)
+        pilot.app._next_ns = 0
         pilot.app.look_again()
         await settled(pilot)
         before = watch.reads

@@ -22,6 +22,9 @@ from traceviz_dag.vocabulary import Severity
 SECONDS_BETWEEN_LOOKS = 1.0
 _MOST_RUNNING = 3
 _STEP_BAR = 6
+_WIDE = 110
+_REST = 10
+"""So many times as long as a look takes, the next one waits: a large home is not looked at all the time."""
 
 
 class HomeApp(TerminalApp):
@@ -76,6 +79,7 @@ class HomeApp(TerminalApp):
         self.now_ns = now_ns
         self.facts = Facts()
         self.wanted: Partition | None = None
+        self._next_ns = 0
         self._at = at
         self._said = said
         self._follows = at is None
@@ -99,12 +103,16 @@ class HomeApp(TerminalApp):
         self.set_interval(SECONDS_BETWEEN_LOOKS, self.look_again)
 
     def look_again(self) -> None:
-        """Look at the home beside the screen; a look that takes longer than a second is not followed by a second."""
-        if not any(worker.group == "look" and worker.is_running for worker in self.workers):
+        """Look at the home beside the screen, unless a look is under way or was a long one a short time ago."""
+        looking = any(worker.group == "look" and worker.is_running for worker in self.workers)
+        if not looking and time.monotonic_ns() >= self._next_ns:
             self.run_worker(self._look, group="look", thread=True)
 
     def _look(self) -> None:
+        begun_ns = time.monotonic_ns()
         facts = self.watch_home.look()
+        ended_ns = time.monotonic_ns()
+        self._next_ns = ended_ns + _REST * (ended_ns - begun_ns)
         self.call_from_thread(self.take, facts)
 
     def take(self, facts: Facts) -> None:
@@ -243,7 +251,7 @@ class _IterationLines:
             f"{change:>7}",
             f"{_share(row['exposed_ns'], row['step_ns']):>7}",
         ]
-        if width >= 100:
+        if width >= _WIDE:
             cells += [f"{_share(row['idle_ns'], row['step_ns']):>6}", f"{_percent(row['hidden_share']):>6}"]
         text = Text(no_wrap=True)
         text.append(head + " ".join(cells))
@@ -275,17 +283,17 @@ class _FindingLines:
 
 def _heading(width: int) -> str:
     columns = f" {'run':<{_name_width(width)}} iteration   ranks    step ms         change exposed"
-    return f"{columns}{'   idle hidden' if width >= 100 else ''}  night"
+    return f"{columns}{'   idle hidden' if width >= _WIDE else ''}  night"
 
 
 def _name_width(width: int) -> int:
-    return max(min(width - 66, 40), 8)
+    return max(min(width - (66 if width < _WIDE else 92), 40), 8)
 
 
 def _night(one: Iteration, width: int) -> str:
     if one.night is None:
         return ""
-    moved = f": {flat(one.night['moved'] or 'step')}" if width >= 100 else ""
+    moved = f": {flat(one.night['moved'] or 'step')}" if width >= _WIDE else ""
     return "accepted" if one.night["accepted"] else f"worse{moved}"
 
 

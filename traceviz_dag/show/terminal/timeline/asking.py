@@ -42,6 +42,8 @@ from traceviz_dag.show.terminal.timeline.words import (
 )
 
 _FEW_LANES = 2
+_MOST_IN_STRIP = 128
+"""Ranks that the overview is made of; of more, the first."""
 
 Job = tuple[Callable[[], Any], Callable[[Any], None]]
 
@@ -153,7 +155,9 @@ class Asking(TerminalApp):
         with self._lock:
             self._request = request
             if (self.strip is None or self.strip.width != view.columns) and scene.rows:
-                self.strip = Strip(self.model, view.columns, busy_lanes(self.model.lanes(None)))
+                busy = busy_lanes(self.model.lanes(None))
+                scene.busy_lanes = len(busy)
+                self.strip = Strip(self.model, view.columns, busy[:_MOST_IN_STRIP])
         view.renew()
         self._head()
         self._tell()

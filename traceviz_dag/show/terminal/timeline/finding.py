@@ -7,6 +7,7 @@ from functools import partial
 
 from traceviz_dag.show.screens.bookmarks import Bookmark
 from traceviz_dag.show.screens.model import (
+    HITS_A_PAGE,
     Aggregate,
     Hits,
     Mark,
@@ -109,7 +110,7 @@ class Finding(Moving):
             (duration(hit.start_ns - zero), f"{duration(hit.duration_ns)}  {flat(hit.name)}  {hit.slice.lane}")
             for hit in hits.hits
         ]
-        first = hits.page * 100 + 1
+        first = hits.page * HITS_A_PAGE + 1
         title = f"/{flat(self.pattern)}: {first:,} to {first + len(hits.hits) - 1:,} of {hits.total:,}"
 
         def go(place: int | None) -> None:
@@ -117,7 +118,18 @@ class Finding(Moving):
                 self.match = place
                 self._go_or_say(lambda: hits.hits[place].slice, "")
 
-        self.push_screen(PairScreen(title, pairs, "Enter go there  q back  n N next and previous in the timeline"), go)
+        def turn(by: int) -> None:
+            self._ask(
+                lambda: self.model.search(self.pattern, self.only, None, (hits.page + by) % hits.pages), self._turned
+            )
+
+        pages = f"  n N page {hits.page + 1:,} of {hits.pages:,}" if hits.pages > 1 else ""
+        foot = f"Enter go there, then n N for the next and previous{pages}  q back"
+        self.push_screen(PairScreen(title, pairs, foot, turned=turn if hits.pages > 1 else None), go)
+
+    def _turned(self, hits: Hits) -> None:
+        self.hits, self.match = hits, -1
+        self.action_hits()
 
     def action_match(self, by: int) -> None:
         """Go to the next match, or the one before; further pages are asked for."""
@@ -128,7 +140,7 @@ class Finding(Moving):
         place = self.match + by if self.match >= 0 or by > 0 else -1
         if 0 <= place < len(hits.hits):
             self.match = place
-            number = hits.page * 100 + place + 1
+            number = hits.page * HITS_A_PAGE + place + 1
             self.say(f" match {number:,} of {hits.total:,}: {flat(hits.hits[place].name)}")
             self._go_or_say(lambda: hits.hits[place].slice, "")
             return

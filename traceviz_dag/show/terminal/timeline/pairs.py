@@ -47,12 +47,15 @@ class PairScreen(ModalScreen[int | None]):
         foot: what the keys do here.
         copied: what ``y`` copies of a place; None where there is nothing to copy.
         removed: called with the place that ``Delete`` is pressed on; None where nothing can be removed.
+        turned: called with 1 or -1 for the next page or the one before; None where there is one page.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q,escape,t", "dismiss(None)", "back", show=False),
         Binding("y", "copy", "copy", show=False),
         Binding("delete", "remove", "forget", show=False),
+        Binding("n", "turn(1)", "next page", show=False),
+        Binding("N", "turn(-1)", "previous page", show=False),
     ]
 
     def __init__(
@@ -62,10 +65,11 @@ class PairScreen(ModalScreen[int | None]):
         foot: str,
         copied: Callable[[int], str] | None = None,
         removed: Callable[[int], None] | None = None,
+        turned: Callable[[int], None] | None = None,
     ) -> None:
         super().__init__()
         self.named, self.pairs, self.foot = title, pairs, foot
-        self.copied, self.removed = copied, removed
+        self.copied, self.removed, self.turned = copied, removed, turned
 
     def compose(self) -> ComposeResult:
         """Title, list, keys."""
@@ -106,6 +110,12 @@ class PairScreen(ModalScreen[int | None]):
         if self.removed is not None and place is not None:
             self.dismiss(None)
             self.removed(place)
+
+    def action_turn(self, by: int) -> None:
+        """Close the list for another page of it."""
+        if self.turned is not None:
+            self.dismiss(None)
+            self.turned(by)
 
     def _place(self) -> int | None:
         view = self.query_one(LinesView)

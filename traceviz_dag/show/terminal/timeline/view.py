@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
+from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 from textual.events import Click, MouseDown, MouseMove, MouseScrollDown, MouseScrollUp, MouseUp
@@ -46,6 +47,7 @@ class Scene:
         top: row of the first lane in sight. cursor: row of the chosen lane.
         drawn: lane → its answer for this window; lanes that are not in it are being asked for.
         chosen: the chosen slice and where it lies.
+        overview: of all the time, over as many ranks or GPUs as it says. busy_lanes: how many there are.
     """
 
     looking: Looking
@@ -57,6 +59,7 @@ class Scene:
     cursor: int = 0
     drawn: dict[str, Drawn] = field(default_factory=dict)
     overview: Overview | None = None
+    busy_lanes: int = 0
     marks: Sequence[Mark] = ()
     chosen: tuple[SliceId, Window] | None = None
 
@@ -151,7 +154,9 @@ class TimelineView(Widget, can_focus=True):
 
     def _strip(self, label: str, part: str, colour: str) -> Line:
         overview, width = self.scene.overview, self.columns
-        segments = [Segment(padded(f" {label}", self.labels), _style(QUIET))]
+        done = overview.lanes if overview is not None else 0
+        told = "" if done == self.scene.busy_lanes else f" {done:,} of {self.scene.busy_lanes:,}"
+        segments = [Segment(padded(f" {label}{told}", self.labels), _style(QUIET))]
         if overview is not None:
             values = strip_eighths(getattr(overview, f"{part}_ns"), overview, width)
             segments.append(Segment("".join(HEIGHTS[value] for value in values.tolist()), _style(colour, _IDLE)))
@@ -267,12 +272,9 @@ class TimelineView(Widget, can_focus=True):
             word = slices.kinds[int(cells.kind[first])] if cells.kind[first] >= 0 else ""
             colour = _seen(scene.colours.get(word, scene.other))
             style = Style(color=text_on(colour), bgcolor=colour) if scene.colour else Style(reverse=True)
-            place = first
-            for letter in text:
-                letters[place], styles[place] = letter, style
-                place += 1
-                if place >= len(letters):
-                    break
+            for place, letter in _by_column(first, text):
+                if place < len(letters):
+                    letters[place], styles[place] = letter, style
         return [Segment(letter, style) for letter, style in zip(letters, styles, strict=True)]
 
     def _chosen(self, line: Line, row: ShownLane) -> Line:
@@ -336,6 +338,18 @@ class TimelineView(Widget, can_focus=True):
     def on_mouse_scroll_up(self, event: MouseScrollUp) -> None:
         """Lanes further up; with Ctrl less time."""
         self.post_message(self.Wheeled(-1, self._time_at(event.x) if event.ctrl else None))
+
+
+def _by_column(first: int, text: str) -> Iterator[tuple[int, str]]:
+    """The letters of a text with their columns; of a wide letter the second column holds nothing."""
+    place = first
+    for letter in text:
+        width = cell_len(letter)
+        if width:
+            yield place, letter
+        for more in range(1, width):
+            yield place + more, ""
+        place += width
 
 
 def _of_chosen(letter: str, colour: bool, style: Style) -> Style:
