@@ -13,7 +13,7 @@ from traceviz_dag.analyze.memory.layout import fragmentation_at, ranges_at
 from traceviz_dag.analyze.memory.leaks import leaks, step_ends
 from traceviz_dag.analyze.memory.out_of_memory import Verdict, out_of_memory
 from traceviz_dag.analyze.memory.tables import memory_tables
-from traceviz_dag.analyze.memory.timeline import pending_bytes
+from traceviz_dag.analyze.memory.timeline import intervals, pending_bytes
 from traceviz_dag.simulate.memory.allocator import Allocator, OutOfMemoryError
 from traceviz_dag.simulate.memory.stage import Stage, StageSettings, one_forward_one_backward
 
@@ -91,6 +91,38 @@ def test_pending_frees_count_until_the_other_stream_is_done():
         0,
         20 * MIB,
     )
+
+
+def test_the_timeline_is_what_a_walk_through_the_events_gives():
+    allocator = Allocator()
+    _stage(StageSettings(streams=True), allocator, 2)
+    one = _examined(allocator)
+    plain = allocator.snapshot()
+    blocks = [block for segment in plain["segments"] for block in segment["blocks"] if block["state"] != "inactive"]
+    live = {block["address"]: block["size"] for block in blocks}
+    events = plain["device_traces"][0]
+    last = {event["addr"]: place for place, event in enumerate(events) if event["action"] == "alloc"}
+    active: dict[int, int] = {}
+    allocated: dict[int, int] = {}
+    parts = intervals(one, len(events))
+    for place, (event, part) in enumerate(zip(events, parts, strict=True)):
+        address, size = event["addr"], -(-event["size"] // 512) * 512
+        if event["action"] == "alloc":
+            stays = last[address] == place and address in live
+            allocated[address] = active[address] = live[address] if stays else size
+        elif event["action"] == "free_requested":
+            del allocated[address]
+        elif event["action"] == "free_completed":
+            del active[address]
+        assert (part.allocated_bytes, part.active_bytes) == (sum(allocated.values()), sum(active.values()))
+        # A step has the events of its first and last microsecond, too.
+        names = [
+            row["name"]
+            for row in plain["external_annotations"]
+            if row["time_us"] < event["time_us"] + (row["stage"] == "START")
+        ]
+        assert set(part.steps) == {name for name in names if names.count(name) % 2}
+    assert sum(active.values()) == sum(live.values()) and any(part.pending_bytes for part in parts)
 
 
 def test_steps_are_told_by_stacks_where_events_have_no_times_and_none_ended_before_the_first_event():
@@ -186,6 +218,16 @@ def test_free_memory_of_another_stream_and_a_limit_are_told():
     snapshot["device_traces"][0][-1]["size"] = 90 * MIB
     [found] = out_of_memory(examined(read_here(snapshot))[0].replay)
     assert found.verdict is Verdict.UNKNOWN and found.device_free_bytes is None
+
+
+def test_an_expandable_segment_that_lacks_a_whole_page_meets_no_limit():
+    allocator = Allocator(116 * MIB, expandable=True)
+    allocator.allocate(100 * MIB, FRAMES)
+    with pytest.raises(OutOfMemoryError):
+        allocator.allocate(15 * MIB, FRAMES)
+    [found] = out_of_memory(_examined(allocator).replay)
+    assert (found.device_free_bytes, found.segment_bytes) == (16 * MIB, 20 * MIB)
+    assert found.verdict is Verdict.FRAGMENTATION
 
 
 @pytest.mark.parametrize("expandable", [False, True])

@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
-from traceviz_dag.analyze.memory.replay import Replay
+from traceviz_dag.analyze.memory.replay import Lifetimes, Replay
+from traceviz_dag.arrays import Int64
 from traceviz_dag.read.memory.snapshot import INACTIVE, UNKNOWN, Action
 
 ROUNDING = 512
@@ -112,6 +113,12 @@ def fragmentation_at(replay: Replay, event: int) -> Fragmentation:
     )
 
 
+def block_sizes(lives: Lifetimes) -> Int64:
+    """Bytes of each block: those of the end where it is live then, else what was requested, rounded up."""
+    rounded = np.maximum((lives.requested + ROUNDING - 1) // ROUNDING * ROUNDING, ROUNDING)
+    return np.where(lives.block_bytes == UNKNOWN, rounded, lives.block_bytes)
+
+
 def gaps_at(replay: Replay, event: int) -> list[Gap]:
     """The free parts of segments after an event."""
     return _layout(replay, event)[1]
@@ -183,8 +190,7 @@ def _layout(replay: Replay, event: int) -> tuple[int, list[Gap], int, int]:
     ranges = ranges_at(replay, event)
     lives = replay.lifetimes
     alive = lives.alive(event)
-    rounded = np.maximum((lives.requested + ROUNDING - 1) // ROUNDING * ROUNDING, ROUNDING)
-    sizes = np.where(lives.block_bytes == UNKNOWN, rounded, lives.block_bytes)[alive]
+    sizes = block_sizes(lives)[alive]
     order = np.argsort(lives.address[alive], kind="stable")
     begins, ends = lives.address[alive][order].tolist(), (lives.address[alive] + sizes)[order].tolist()
     gaps: list[Gap] = []

@@ -66,14 +66,13 @@ def out_of_memory(replay: Replay) -> list[OutOfMemory]:
     return [_explained(replay, int(event)) for event in np.flatnonzero(replay.action == Action.OOM)]
 
 
-def segment_bytes_for(asked: int) -> int:
+def segment_bytes_for(asked: int, *, expandable: bool) -> int:
     """What the allocator asks the driver for: 2 MiB for requests up to 1 MiB, 20 MiB for those below 10 MiB, and above
-    the request itself, rounded up to a multiple of 2 MiB."""
+    the request itself, rounded up to a multiple of 2 MiB; expandable segments grow by 20 MiB at a time."""
     if asked <= SMALL:
         return 2 * _MIB
-    if asked < 10 * _MIB:
-        return 20 * _MIB
-    return -(-asked // (2 * _MIB)) * 2 * _MIB
+    page = 20 * _MIB if expandable or asked < 10 * _MIB else 2 * _MIB
+    return -(-asked // page) * page
 
 
 def _explained(replay: Replay, event: int) -> OutOfMemory:
@@ -83,7 +82,9 @@ def _explained(replay: Replay, event: int) -> OutOfMemory:
     gaps = gaps_at(replay, event)
     usable = [gap.bytes for gap in gaps if _usable(gap, asked, stream)]
     inactive = state.inactive_bytes
-    segment = segment_bytes_for(asked)
+    segments = replay.snapshot.segments["expandable"][replay.segments]
+    grows = replay.snapshot.settings.get("expandable_segments") is True or bool((segments == 1).any())
+    segment = segment_bytes_for(asked, expandable=grows)
     missing = max(asked - inactive - (free or 0), 0)
     if free is not None and free >= segment:
         verdict = Verdict.LIMIT

@@ -32,7 +32,8 @@ def timeline(
 ) -> None:
     """Show requested and reserved memory over the recording: each row has the highest of its part, by category.
 
-    Parts have equally many events. Active memory is what is requested, pending frees included.
+    Parts have equally many events. Allocated are the blocks in use; active, and requested, are those too that were
+    given back while a stream still used them. Sizes of blocks that are gone at the end are as requested, rounded up.
     """
     devices = opened(file, device)
     if not any(len(one.replay.action) for one in devices):
@@ -64,7 +65,10 @@ def _answer(one: Examined, parts: list[Interval]) -> dict[str, Any]:
                 "highest_event": part.highest,
                 "requested_bytes": part.requested_bytes,
                 "pending_bytes": part.pending_bytes,
+                "allocated_bytes": part.allocated_bytes,
+                "active_bytes": part.active_bytes,
                 "reserved_bytes": part.reserved_bytes,
+                "steps": list(part.steps),
                 "categories": part.categories,
             }
             for part in parts
@@ -77,13 +81,15 @@ def _print(one: Examined, parts: list[Interval]) -> None:
     names = list(dict.fromkeys(name for part in parts for name, size in part.categories.items() if size))
     print_table(
         f"GPU {one.device}: the highest of {counted(len(parts), 'part', 'parts')} of the recording, MiB",
-        ["from event", "from ms", "requested", "pending", "reserved", *names],
+        ["from event", "from ms", "in step", "requested", "allocated", "active", "reserved", *names],
         [
             [
                 part.first,
                 since_first(one, part.first),
+                " › ".join(part.steps) or None,
                 mebibytes(part.requested_bytes),
-                mebibytes(part.pending_bytes),
+                mebibytes(part.allocated_bytes),
+                mebibytes(part.active_bytes),
                 mebibytes(part.reserved_bytes),
                 *(mebibytes(part.categories[name]) for name in names),
             ]
