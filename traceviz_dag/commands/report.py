@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from traceviz_dag.commands.common.compared import AgainstOption, compared_with
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import print_json
 from traceviz_dag.commands.common.partial import end_partial
@@ -15,9 +15,6 @@ from traceviz_dag.commands.common.shown import ShownPathsArgument, completeness_
 from traceviz_dag.errors import UsageError
 from traceviz_dag.show.report.limits import MOST_KERNELS
 from traceviz_dag.system.paths import real_path
-
-if TYPE_CHECKING:
-    from traceviz_dag.pipeline.figures import LakeSource
 
 
 def report(
@@ -30,13 +27,7 @@ def report(
     most_kernels: Annotated[
         int, typer.Option(min=0, help="Kernels that the timeline carries; of more, the shortest are left out.")
     ] = MOST_KERNELS,
-    against: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RUN[:ITERATION]",
-            help="Compare with another iteration of the home: its last by default; :ITERATION is one of the same run.",
-        ),
-    ] = None,
+    against: AgainstOption = None,
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
 ) -> None:
@@ -51,7 +42,7 @@ def report(
         if len(runs) > 1:
             raise UsageError(f"there are {len(runs)} runs; name one with --run: {', '.join(runs[:5])}")
         chosen = max(found, key=lambda source: source.iteration)
-        other = None if against is None else _compared(chosen, against)
+        other = None if against is None else compared_with(chosen, against)
         place = None if other is None else (other.run, other.iteration)
         path = write_report(chosen.lake, chosen.run, chosen.iteration, out and real_path(out), most_kernels, place)
         size = path.stat().st_size
@@ -64,30 +55,3 @@ def report(
             beside = "" if other is None else f", against {other.run}, iteration {other.iteration}"
             typer.echo(f"{chosen.run}, iteration {chosen.iteration}{which}{beside}: {path} ({size / 1e6:,.1f} MB)")
         end_partial(completeness_of([chosen, *([other] if other else [])], paths or []))
-
-
-def _compared(chosen: LakeSource, text: str) -> LakeSource:
-    """The iteration that an option names; of the run that is reported on, the last but the chosen one.
-
-    Raises:
-        UsageError: the home does not hold it, or it is the chosen one.
-    """
-    lake = chosen.lake
-    held: dict[str, list[int]] = {}
-    for each in lake.partitions("topology"):
-        held.setdefault(each.run, []).append(each.iteration)
-    run, _, number = (text, "", "") if text in held or ":" not in text else text.rpartition(":")
-    run = run or chosen.run
-    if run not in held:
-        raise UsageError(f"--against {text}: the home holds no run {run}; it holds {', '.join(sorted(held)[:5])}")
-    if number and not (number.isascii() and number.isdigit()):
-        raise UsageError(f"--against {text}: {number} is no number of an iteration")
-    others = sorted(set(held[run]) - ({chosen.iteration} if run == chosen.run else set()))
-    if number and int(number) not in others:
-        same = run == chosen.run and int(number) == chosen.iteration
-        known = ", ".join(map(str, others[-5:])) or "none other"
-        fault = "it would be compared with itself" if same else f"run {run} has no iteration {number}"
-        raise UsageError(f"--against {text}: {fault}; there is {known}")
-    if not others:
-        raise UsageError(f"--against {text}: run {run} has no other iteration")
-    return replace(chosen, run=run, iteration=int(number) if number else others[-1])

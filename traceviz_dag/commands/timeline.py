@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from traceviz_dag.commands.common.compared import AgainstOption, compared_with
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption
 from traceviz_dag.commands.common.partial import end_partial
 from traceviz_dag.commands.common.shown import completeness_of, iterations_of
@@ -15,6 +16,10 @@ from traceviz_dag.errors import UsageError
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.show.page.alignment import TimeAlignment
 from traceviz_dag.system.paths import real_path
+
+if TYPE_CHECKING:
+    from traceviz_dag.show.screens.bookmarks import Bookmarks
+    from traceviz_dag.show.screens.model import ScreenModel
 
 
 def timeline(
@@ -29,6 +34,7 @@ def timeline(
     ] = None,
     run: Annotated[str | None, typer.Option(help="Show this run.")] = None,
     iteration: Annotated[int | None, typer.Option(help="Show this iteration; default: the last.")] = None,
+    against: AgainstOption = None,
     time_alignment: Annotated[
         TimeAlignment, typer.Option(help="How the clocks of the ranks are laid on one another.")
     ] = TimeAlignment.SOLVED,
@@ -36,12 +42,14 @@ def timeline(
 ) -> None:
     """Walk through an iteration on the terminal: its ranks, streams, micro-batches, gaps and findings over time.
 
-    Any window can be measured, every slice tells all that is known of it. Press ? for the keys.
+    Any window can be measured, every slice tells all that is known of it. With --against, two iterations lie on one
+    axis, so that a step of both begins at one instant. Press ? for the keys.
     """
     from traceviz_dag.show.terminal.look import look_of_terminal
 
     look = look_of_terminal(os.environ, "traceviz timeline")
     from traceviz_dag.pipeline.screens import bookmarks_of_iteration, iteration_model
+    from traceviz_dag.show.screens.side_by_side import SideBySide
     from traceviz_dag.show.terminal.timeline.screen import TimelineApp
 
     folder = real_path(home)
@@ -57,6 +65,11 @@ def timeline(
         if len(runs) > 1:
             raise UsageError(f"there are {len(runs)} runs; name one: {', '.join(runs[:5])}")
         chosen = max(found, key=lambda source: source.iteration)
-        model = iteration_model(chosen.lake, chosen.run, chosen.iteration, time_alignment)
-        TimelineApp(model, look, bookmarks_of_iteration(folder, chosen.run, chosen.iteration)).walk()
-        end_partial(completeness_of([chosen], paths))
+        model: ScreenModel = iteration_model(chosen.lake, chosen.run, chosen.iteration, time_alignment)
+        bookmarks: Bookmarks | None = bookmarks_of_iteration(folder, chosen.run, chosen.iteration)
+        other = None if against is None else compared_with(chosen, against)
+        if other is not None:
+            beside = iteration_model(other.lake, other.run, other.iteration, time_alignment)
+            model, bookmarks = SideBySide(model, beside), None
+        TimelineApp(model, look, bookmarks).walk()
+        end_partial(completeness_of([chosen, *([other] if other else [])], paths))

@@ -22,6 +22,7 @@ from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.pipeline.screens import bookmarks_of_iteration, iteration_model, profile_model
 from traceviz_dag.show.screens.model import LaneKind, Slices, Window
+from traceviz_dag.show.screens.side_by_side import SideBySide
 from traceviz_dag.show.terminal.app import TerminalApp
 from traceviz_dag.show.terminal.look import Look
 from traceviz_dag.show.terminal.timeline.cells import cells_of
@@ -205,6 +206,26 @@ def test_the_critical_path_is_found_from_any_lane(model):
 
     first, second = drive(screen(model), walk)
     assert first.kind is second.kind is LaneKind.PATH and first != second
+
+
+def test_two_iterations_lie_side_by_side(model):
+    both = SideBySide(model, iteration_model(Lake(home_of(JOB)), JOB, 11))
+
+    async def walk(pilot):
+        timeline = pilot.app
+        labels = [row.lane.label for row in timeline.lanes.rows]
+        assert [label[0] for label in labels] == ["A"] * 4 + ["B"] * 4
+        await press(pilot, "end", "c")
+        assert timeline._lane.key.startswith("B/rank:3/") and timeline._lane.kind is LaneKind.PATH
+        await press(pilot, "home", "slash", *"AllReduce", "enter", "enter")
+        here = timeline.chosen.lane
+        await press(pilot, "o")
+        assert timeline.chosen.lane != here and timeline.chosen.lane[0] == here[0]
+        await press(pilot, "m")
+        return timeline.measured
+
+    found = drive(screen(both), walk, WIDE)
+    assert len({one.lane for one in found.measures}) == 1
 
 
 def test_what_cannot_be_read_is_said_and_a_fault_ends_in_the_error_itself(model):

@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption
 from traceviz_dag.commands.nsys.common import ProfileArgument, RulesOption
+from traceviz_dag.errors import UsageError
 from traceviz_dag.system.paths import real_path
 
 
-def timeline(path: ProfileArgument, rules: RulesOption = None, home: HomeOption = DEFAULT_HOME) -> None:
+def timeline(
+    path: ProfileArgument,
+    against: Annotated[
+        Path | None, typer.Option(help="Another profile to lie beside it, aligned by iteration.", show_default=False)
+    ] = None,
+    iteration: Annotated[
+        int | None, typer.Option(help="With --against: the iteration of both that begins at one instant.")
+    ] = None,
+    rules: RulesOption = None,
+    home: HomeOption = DEFAULT_HOME,
+) -> None:
     """Walk through a profile on the terminal: its GPUs, streams, gaps, NVTX ranges and calls over time.
 
     Any window can be measured, every slice tells all that is known of it. Press ? for the keys.
@@ -18,6 +33,13 @@ def timeline(path: ProfileArgument, rules: RulesOption = None, home: HomeOption 
 
     look = look_of_terminal(os.environ, "traceviz nsys timeline")
     from traceviz_dag.pipeline.screens import bookmarks_of_profile, profile_model
+    from traceviz_dag.show.screens.side_by_side import SideBySide
     from traceviz_dag.show.terminal.timeline.screen import TimelineApp
 
-    TimelineApp(profile_model(path, home, rules), look, bookmarks_of_profile(real_path(home), path)).walk()
+    if against is None and iteration is not None:
+        raise UsageError("--iteration says how two profiles are aligned: give --against, too")
+    model = profile_model(path, home, rules)
+    if against is None:
+        TimelineApp(model, look, bookmarks_of_profile(real_path(home), path)).walk()
+    else:
+        TimelineApp(SideBySide(model, profile_model(against, home, rules), iteration), look).walk()

@@ -52,7 +52,7 @@ class Asking(TerminalApp):
     """Lanes over time, drawn; what keys do is in the classes that build on it.
 
     Args:
-        bookmarks: where views are kept; None keeps none.
+        bookmarks: where views are kept; None of two sources side by side, of which none are kept.
     """
 
     CSS = (

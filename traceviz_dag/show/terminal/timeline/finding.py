@@ -205,7 +205,7 @@ class Finding(Moving):
     def action_bookmark(self) -> None:
         """Keep this view with a note."""
         if self.bookmarks is None:
-            self.say(" there is no home to keep bookmarks in")
+            self.say(" no bookmarks are kept of two side by side")
             return
         self.push_screen(Prompt("Bookmark this view; a note, or nothing:"), self._bookmark)
 
@@ -220,7 +220,7 @@ class Finding(Moving):
         """List bookmarks; Enter goes there."""
         bookmarks = self.bookmarks
         if bookmarks is None:
-            self.say(" there is no home that keeps bookmarks")
+            self.say(" no bookmarks are kept of two side by side")
             return
         self._ask(lambda: bookmarks.all(self.model), self._list_bookmarks)
 

@@ -206,15 +206,17 @@ class Moving(Asking):
             return
 
         def ask() -> SliceId | None:
-            members = list(self.model.members(chosen))
-            places = [place for place, one in enumerate(members) if self._rank_of(one) == self._rank_of(chosen)]
+            members, here = list(self.model.members(chosen)), self._outermost(chosen.lane)
+            places = [place for place, one in enumerate(members) if self._outermost(one.lane) == here]
             return members[(places[0] + 1) % len(members)] if places and len(members) > 1 else None
 
         self._go_or_say(ask, " it is no communication that is matched across ranks")
 
-    @staticmethod
-    def _rank_of(one: SliceId) -> str:
-        return one.lane.partition("/")[0]
+    def _outermost(self, key: str) -> str:
+        """Key of the rank, GPU or process that a lane belongs to."""
+        while (above := self.model.lane(key).parent) is not None:
+            key = above
+        return key
 
     def _go_or_say(self, ask: Callable[[], SliceId | None], otherwise: str) -> None:
         def found() -> tuple[SliceId, Window, int] | None:
@@ -249,7 +251,7 @@ class Moving(Asking):
 
         def ask() -> int | None:
             ranks = [one.key for one in self.model.lanes(None)]
-            here = lane.key.partition("/")[0] if lane is not None else ""
+            here = self._outermost(lane.key) if lane is not None else ""
             first = ranks.index(here) if here in ranks else 0
             first += lane is not None and lane.kind is LaneKind.PATH
             for rank in [*ranks[first:], *ranks[:first]]:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
+from traceviz_dag.arrays import Int64
 from traceviz_dag.show.screens.model import Counter, Filter, Lane, LaneKind, Overview, ScreenModel, Slices, Window
 
 _MOST_KEPT = 600
@@ -79,17 +82,27 @@ class Strip:
         """Add the next rank or GPU."""
         one = self.model.overview(self.model.span, self.width, [self.left.pop(0)])
         before = self.found
-        if before is None:
+        if before is None or not len(before.start_ns):
             self.found = one
             return
+        # Of two sources side by side, bins of one may lie beside those of the other: each counts where it is nearest.
+        width = max(int(before.end_ns[0] - before.start_ns[0]), 1)
+        place = (one.start_ns - before.start_ns[0] + width // 2) // width
+        inside = (place >= 0) & (place < len(before.start_ns))
+
+        def added(mine: Int64, more: Int64) -> Int64:
+            total = mine.copy()
+            np.add.at(total, place[inside], more[inside])
+            return total
+
         self.found = Overview(
-            one.start_ns,
-            one.end_ns,
+            before.start_ns,
+            before.end_ns,
             before.lanes + one.lanes,
-            before.busy_ns + one.busy_ns,
-            before.exposed_ns + one.exposed_ns,
-            before.hidden_ns + one.hidden_ns,
-            before.idle_ns + one.idle_ns,
+            added(before.busy_ns, one.busy_ns),
+            added(before.exposed_ns, one.exposed_ns),
+            added(before.hidden_ns, one.hidden_ns),
+            added(before.idle_ns, one.idle_ns),
         )
 
 
