@@ -1,12 +1,13 @@
 """The report of large jobs: build time, size of the file, time to be ready, and time a frame while zooming.
 
 python benchmarks/report.py HOME [--only 64] [--keep FOLDER]
+python benchmarks/report.py --only export
 
 HOME holds an analysed job (`traceviz demo --home HOME`). Its last iteration is laid side by side, and one after the
 other, until there are as many ranks and kernels as wanted, durations scattered by up to 30 %; the page is made of these
 by the product itself. Frames are those of its own drawing in headless Chromium at 1280 × 800, of 40 steps of zoom
 around the middle, beside as many of an empty canvas of that size. Times of a loaded machine compare rows of
-one run, no more.
+one run, no more. `export` is an Nsight Systems export of a simulated node of 8 GPUs, analysed as it is.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from __future__ import annotations
 import argparse
 import shutil
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -27,10 +30,14 @@ from playwright.sync_api import Browser, sync_playwright
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.pipeline.report import StoredReportSource
 from traceviz_dag.show.report.report import report_page
+from traceviz_dag.simulate import JobSettings, simulate
+from traceviz_dag.simulate.settings import Format
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync"]
 JOBS = {"16": (16, 1), "64": (64, 25), "1024": (1024, 1)}
 """Name → ranks, and how often the kernels of each are repeated: about 2,000, 50,000 and 2,000 a rank."""
+
+EXPORT = "export"
 
 _TIMES = ("start_ns", "launch_start_ns", "span_start_ns", "span_end_ns", "host_start_ns", "host_end_ns")
 _FRAMES = """async ([empty]) => {
@@ -119,35 +126,76 @@ def shown(browser: Browser, path: Path) -> tuple[float, list[float], list[float]
     return ready, frames, empty
 
 
+def exported(folder: Path) -> StoredReportSource:
+    """Make and analyse the export: tensor, pipeline and data 2, 24 layers, 32 micro-batches, one iteration."""
+    job = JobSettings(
+        layers=24,
+        microbatches=32,
+        hidden=4096,
+        heads=32,
+        feed_forward=16384,
+        sequence=4096,
+        vocabulary=32768,
+        node_size=8,
+        tp=2,
+        pp=2,
+        dp=2,
+        format=Format.NSYS,
+    )
+    export = simulate(job, folder / "job", workers=2) / "node0.sqlite"
+    analyse = [
+        sys.executable,
+        "-m",
+        "traceviz_dag.commands.main",
+        "analyze",
+        str(export),
+        "--home",
+        str(folder / "home"),
+    ]
+    subprocess.run(analyse, check=True, stdout=subprocess.DEVNULL)
+    lake = open_lake(folder / "home")
+    (part,) = lake.partitions("topology")
+    return StoredReportSource(lake, part.run, part.iteration)
+
+
+def sources(home: Path | None, only: str | None, folder: Path) -> Iterator[tuple[str, StoredReportSource, int]]:
+    """Each job that is asked for: its name, its source, and how many kernels it has."""
+    if home is not None:
+        lake = open_lake(home)
+        last = max(lake.partitions("topology"), key=lambda part: part.iteration)
+        own = tuple(part.rank for part in lake.partitions("kernels", last.run, last.iteration) if part.rank is not None)
+        source = Enlarged(lake, last.run, last.iteration, own=own)
+        kernels = sum(source.table("traces", ["rank", "kernels"])["kernels"].to_pylist())
+        for name, (ranks, times) in JOBS.items():
+            if only in (None, name):
+                yield name, replace(source, ranks=ranks, times=times), kernels * times * ranks // len(own)
+    if only in (None, EXPORT):
+        source = exported(folder)
+        yield EXPORT, source, sum(source.table("traces", ["kernels"])["kernels"].to_pylist())
+
+
 def main() -> None:
     """Measure each job."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("home", type=Path)
-    parser.add_argument("--only", choices=JOBS)
+    parser.add_argument("home", type=Path, nargs="?")
+    parser.add_argument("--only", choices=[*JOBS, EXPORT])
     parser.add_argument("--keep", type=Path, help="folder in which the pages stay")
     given = parser.parse_args()
-    lake = open_lake(given.home)
-    last = max(lake.partitions("topology"), key=lambda part: part.iteration)
-    own = tuple(part.rank for part in lake.partitions("kernels", last.run, last.iteration) if part.rank is not None)
-    source = Enlarged(lake, last.run, last.iteration, own=own)
+    if given.home is None and given.only != EXPORT:
+        parser.error("name a home, or --only export")
     folder = given.keep or Path(tempfile.mkdtemp())
-    print("ranks  kernels     kept  build s  MB     ready s  frame ms  empty ms")
+    print("job      kernels     kept  build s  MB     ready s  frame ms  empty ms")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
-        for name, (ranks, times) in JOBS.items():
-            if given.only not in (None, name):
-                continue
+        for name, source, kernels in sources(given.home, given.only, folder):
             started = time.process_time()
-            page = report_page(replace(source, ranks=ranks, times=times))
+            page = report_page(source)
             build = time.process_time() - started
             path = folder / f"{name}.html"
             path.write_text(page)
             ready, frames, empty = shown(browser, path)
-            kernels = (
-                sum(source.table("traces", ["rank", "kernels"])["kernels"].to_pylist()) * times * ranks // len(own)
-            )
             print(
-                f"{ranks:5} {kernels:9,} {min(kernels, 1_000_000):8,} {build:8.1f} {len(page) / 1e6:5.1f} {ready:8.1f} "
+                f"{name:6} {kernels:9,} {min(kernels, 1_000_000):8,} {build:8.1f} {len(page) / 1e6:5.1f} {ready:8.1f} "
                 f"{statistics.median(frames):9.0f} {statistics.median(empty):9.0f}"
             )
         browser.close()

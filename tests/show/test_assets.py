@@ -14,10 +14,13 @@ from assets.partitions import register_partitions
 from assets.perfetto_traces import perfetto_trace
 from assets.rank_figures import rank_figures
 from assets.rank_tables import rank_tables
+from assets.report import report
 from assets.resources import TracevizHome
 from tests.show.home import fill_home
 from tests.small_run import write_run
 from traceviz_dag.pipeline.figures import figures_folder
+from traceviz_dag.show.web.contents import REPORT_ENDING, held_file
+from traceviz_dag.vocabulary import REPORTS_FOLDER
 
 FEW = {"config": {"formats": ["png"]}}
 
@@ -109,3 +112,13 @@ def test_the_perfetto_trace_says_how_to_open_it(home, instance):
     assert f"traceviz perfetto open {path}" in record.metadata["open"].value
     assert record.metadata["slices"].value > 20
     assert versions[0] == versions[1]
+
+
+def test_the_report_links_to_its_page_on_the_server(home, instance):
+    assert materialise(home, instance, [report], partition_key="job@8").success
+    metadata = events(instance, "report")["job@8"].metadata
+    address = urlsplit(metadata["traceviz_serve"].value)
+    assert address.path == f"/{REPORTS_FOLDER}/job/8.html"
+    served = held_file(home, REPORTS_FOLDER, "job/8.html", (REPORT_ENDING,))
+    assert str(served) == metadata["report"].value
+    assert f"traceviz serve --home {home}" in metadata["open"].value

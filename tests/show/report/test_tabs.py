@@ -218,7 +218,7 @@ def test_the_first_screen_says_what_some_ranks_lack_and_what_is_not_told(tmp_pat
     assert "call stacks (3 of 4 ranks)" in first
     assert "the host&#39;s operations (3 of 4 ranks)" in first
     silent = lake.query("SELECT rule FROM findings WHERE severity = 'not_looked_at' ORDER BY finding")["rule"]
-    assert f"not judged: {', '.join(rule.replace('_', ' ') for rule in silent.to_pylist())}" in first
+    assert f"Not judged: {', '.join(rule.replace('_', ' ') for rule in silent.to_pylist())}" in first
 
 
 def test_findings_that_were_looked_for_in_vain_are_none_and_not_unknown(tmp_path) -> None:

@@ -111,7 +111,7 @@ def _unsaid(told: Told) -> Markup:
     lines: list[Markup | str] = []
     silent = [row["rule"].replace("_", " ") for row in told.findings if row["severity"] == Severity.NOT_LOOKED_AT]
     if silent:
-        lines.append(f"not judged: {', '.join(silent)}")
+        lines.append(f"Not judged: {', '.join(silent)}")
     asked = told.book.ask("Kernel time without a category", CLASSIFIED_SQL)
     row = asked.rows[0] if asked.rows else {}
     if row.get("without_category_ns"):
@@ -120,7 +120,7 @@ def _unsaid(told: Told) -> Markup:
     if not lines:
         return Markup("")
     whole = Markup('<a href="#part=coverage" class="chip" data-goto="coverage">what cannot be said</a>')
-    return paragraph("Not told: ", Markup("; ").join(lines), ". ", whole, quiet=True)
+    return paragraph(Markup(". ").join(lines), ". ", whole, quiet=True)
 
 
 def _step(told: Told) -> Markup:

@@ -111,12 +111,12 @@ Gains are ceilings: nothing else gets slower. They do not add up, so choose toge
 <div class="what-if">
 <form id="what-if-choices" aria-label="Edits"></form>
 <div class="answer">
-<svg id="what-if-bars" class="chart" viewBox="0 0 600 58" role="img" aria-label="The step"
+<div class="scroll"><svg id="what-if-bars" class="chart" viewBox="0 0 600 58" role="img" aria-label="The step"
  data-left="96" data-room="496">
 <text class="label" x="88" y="19" text-anchor="end">as it was</text><rect class="before" x="96" y="4" height="20"/>
 <text class="label" x="88" y="47" text-anchor="end">with these</text><rect class="after" x="96" y="32" height="20"/>
 <path class="whisker"/>
-</svg>
+</svg></div>
 <div id="what-if-answer" role="status" aria-live="polite" aria-label="Prediction"></div>
 </div>
 </div>
