@@ -288,6 +288,23 @@ def test_bent_profiles_open_and_show_plain_text(tmp_path, bent, change):
     assert kernels == 5
 
 
+def test_a_home_that_cannot_be_written_shows_everything_all_the_same(tmp_path):
+    path, home = small_export().write(tmp_path / "export.sqlite"), tmp_path / "home"
+    profile = open_profile(path, home)
+    (profile.store.folder / "screens").write_text("a file where the folder of tiles belongs")
+    assert walked(profile_model(path, home)) == walked(ProfileModel(open_profile(path, None), load_rules(None))) > 0
+
+
+def test_a_profile_without_a_gpu_has_the_lanes_of_its_processes(tmp_path):
+    export = Export()
+    export.range(100, 200, "train\x1b[2J.iteration")
+    model = ProfileModel(open_profile(export.write(tmp_path / "export.sqlite"), None), load_rules(None))
+    assert [lane.kind for lane in model.lanes()] == [LaneKind.PROCESS]
+    assert walked(model) > 0
+    assert model.overview(model.span, 10).lanes == 0
+    assert model.aggregate(model.span).measures == ()
+
+
 def test_ranges_nested_20_000_deep_have_a_bounded_number_of_lanes(tmp_path):
     export = small_export()
     for index in range(20_000):

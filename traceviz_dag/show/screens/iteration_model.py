@@ -86,6 +86,7 @@ class IterationModel(LanesModel):
         super().__init__(kept)
         self._source, self._of_all_ranks = source, OfAllRanks(source)
         self._found: list[Mark] | None = None
+        self._asked: tuple[SliceId, dict[str, Any]] | None = None
         self._spans = spans_of(source)
         if not self._spans:
             raise UsageError(f"iteration {source.iteration} of run {source.run} has no kernels to show")
@@ -186,7 +187,7 @@ class IterationModel(LanesModel):
                 tuple(evidence),
                 tuple(one for one in self.members(slice_id) if one.lane.partition("/")[0] != rank_key(_rank(lane.key))),
                 launch,
-                sql,
+                printable(sql),
                 self._command(_rank(lane.key), window),
             )
 
@@ -255,7 +256,7 @@ class IterationModel(LanesModel):
                     printable(row["statement"]),
                     row["finding"],
                     printable(culprit),
-                    sql=row["evidence_sql"] or "",
+                    sql=printable(row["evidence_sql"] or "", lines=True),
                 )
             )
         return found
@@ -288,8 +289,11 @@ class IterationModel(LanesModel):
 
     def _row(self, slice_id: SliceId) -> dict[str, Any]:
         """The row of a slice."""
-        found = self._source.ask(self._sql(slice_id)).to_pylist()
-        return found[0] if found else {}
+        # A detail asks for it more than once.
+        if self._asked is None or self._asked[0] != slice_id:
+            found = self._source.ask(self._sql(slice_id)).to_pylist()
+            self._asked = (slice_id, found[0] if found else {})
+        return self._asked[1]
 
     def _evidence_of_step(self, rank: int, row: Mapping[str, Any]) -> list[Fact]:
         """What decided that kernels belong to a micro-batch: how many by each observation."""

@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from traceviz_dag.errors import OutputError
 from traceviz_dag.show.screens.bundles import Bundle, Content
 from traceviz_dag.show.screens.counters import Changes, CounterLevel
 from traceviz_dag.show.screens.levels import Level
@@ -78,7 +77,7 @@ def read_bundle(path: Path) -> Bundle | None:
     try:
         # A plain array over the map: one of numpy's own class costs as much again with every cut.
         data = np.asarray(np.memmap(path, np.uint8, "r"))
-    except (FileNotFoundError, NotADirectoryError, ValueError, PermissionError):
+    except (OSError, ValueError):
         # An empty file cannot be mapped.
         return None
     start = len(_MARK) + _LENGTH_BYTES
@@ -120,7 +119,8 @@ def keep_bundle(path: Path, bundle: Bundle) -> None:
     }
     head = msgspec.json.encode(_Head(bundle.lanes, contents, counters, bundle.words, bundle.marks, arrays.size))
     start = len(_MARK) + _LENGTH_BYTES
-    with suppress(OutputError, FileNotFoundError):
+    # A home that this user may only read, or whose disk is full, still shows everything.
+    with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as file:
             file.write(_MARK + len(head).to_bytes(_LENGTH_BYTES, "little") + head)

@@ -170,11 +170,12 @@ def _memory(profile: NsysProfile, device: int) -> Changes:
 
 def _iterations(profile: NsysProfile, activity: Activity, rules: Rules, lane: str) -> list[Mark]:
     found = iterations_of(profile, activity, rules)
+    # It may hold the name of a range.
+    source = printable(found.source)
+    columns = zip(found.number.tolist(), found.start_ns.tolist(), found.end_ns.tolist(), strict=True)
     return [
-        Mark(MarkKind.ITERATION, start, end, f"iteration {number}", lane, number=number, evidence=found.source)
-        for number, start, end in zip(
-            found.number.tolist(), found.start_ns.tolist(), found.end_ns.tolist(), strict=True
-        )
+        Mark(MarkKind.ITERATION, start, end, f"iteration {number}", lane, number=number, evidence=source)
+        for number, start, end in columns
     ]
 
 
