@@ -6,6 +6,7 @@ import json
 import random
 import re
 import shlex
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from tests.commands.jobs import home_of
+from tests.commands.jobs import analysed_at, home_of, traces_of
 from traceviz_dag.analyze.overlap import window_overlap
 from traceviz_dag.commands.main import app
 from traceviz_dag.lake.lake import Lake, open_lake
@@ -106,6 +107,36 @@ def test_windows_are_measured_as_the_command_does(shown: Shown, place) -> None:
             )
             names = ("compute", "communication", "hidden", "exposed", "memory", "idle")
             assert {name: got[name] for name in names} == {name: row[f"{name}_ns"] for name in names}, (start, end)
+
+
+def test_each_gpu_of_a_rank_is_measured_by_itself(browser: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "two_gpus"
+    shutil.copytree(traces_of("one_rank"), folder)
+    (path,) = folder.glob("iteration_*/rank_0000*")
+    trace = json.loads(path.read_text())
+    on_gpus = [event for event in trace["traceEvents"] if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
+    for event in on_gpus[::2]:
+        event["args"]["device"] = 1
+    path.write_text(json.dumps(trace))
+    (stored,) = analysed_at(folder)
+    shown = Shown(
+        browser, write_report(stored.lake, stored.run, stored.iteration, tmp_path / "page.html"), "#part=timeline"
+    )
+    shown.page.focus("#timeline-canvas")
+    shown.page.keyboard.press("w")
+    shown.page.keyboard.press("m")
+    command = shlex.split(shown.page.inner_text("#details code"))
+    result = CliRunner().invoke(app, [*command[1:], "--home", str(stored.lake.home), "--json"])
+    rows = [row for row in json.loads(result.stdout) if row["dimension"] == "all"]
+    assert len({row["device"] for row in rows}) == 2
+    for number, row in enumerate(rows):
+        assert row["device"] in shown.page.inner_text(f"#details h4 >> nth={number}")
+        said = shown.page.locator("#details dl").nth(number).locator("dd").all_inner_texts()
+        names = ("compute", "communication", "hidden", "exposed", "memory", "idle")
+        assert [text.split(" ns")[0].replace(",", "") for text in said[:6]] == [
+            str(row[f"{name}_ns"]) for name in names
+        ]
+    shown.context.close()
 
 
 def test_the_command_on_the_page_measures_the_same(shown: Shown, place) -> None:
