@@ -11,6 +11,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from tests.made_once import begin
 from tests.memory_folder import folder_in_memory
 from traceviz_dag.errors import UsageError
 from traceviz_dag.read.perfetto.engines import Engine, find_engine
@@ -44,6 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["TMPDIR"], tempfile.tempdir = str(folder), None
         # Behind what multiprocessing itself removes there in the end.
         Finalize(None, shutil.rmtree, (folder, True), exitpriority=-200)
+    begin()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

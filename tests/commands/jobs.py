@@ -1,4 +1,4 @@
-"""Small jobs of every kind that people bring, analysed once a process, to hold what commands say against SQL."""
+"""Small jobs of every kind that people bring, analysed once for all tests, to hold what commands say against SQL."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
-from tempfile import TemporaryDirectory
+
+import pyarrow as pa
 
 from tests.adversarial import one_clock_ahead, too_few_matches, unsolvable_clocks
 from tests.analyze.across_ranks import SMALL
 from tests.kineto_file import KinetoFile
+from tests.made_once import made_once
 from tests.small_run import GEMM, groups_of
 from traceviz_dag.classify.rules import load_rules
 from traceviz_dag.classify.topology.unite import topology_tables
@@ -27,7 +30,6 @@ from traceviz_dag.simulate import JobSettings, simulate
 from traceviz_dag.simulate.settings import Edges, Era, Faults, Layout
 
 _PLAIN = JobSettings(pp=2, dp=2, microbatches=4, node_size=2, gzip=False, **{**SMALL, "layers": 4, "hidden": 1024})
-_OPEN: list[object] = []
 
 
 def _simulated(settings: JobSettings) -> Callable[[Path], None]:
@@ -115,11 +117,20 @@ JOBS: dict[str, Callable[[Path], None]] = {
 @cache
 def traces_of(name: str) -> Path:
     """The job's run folder."""
-    context = TemporaryDirectory(prefix=f"traceviz_{name}_")
-    _OPEN.append(context)
-    folder = Path(context.name) / name
-    JOBS[name](folder)
-    return folder
+    return made_once(f"traces_{name}", lambda folder: _in(folder / name, JOBS[name])) / name
+
+
+def _in(folder: Path, make: Callable[[Path], None]) -> None:
+    folder.mkdir()
+    make(folder)
+
+
+class Analysed(StoredIteration):
+    """An iteration whose tables are all in its lake."""
+
+    def table(self, name: str) -> pa.Table:
+        """A stored table."""
+        return self.lake.table(name, self.run, self.iteration).arrow()
 
 
 def _with_ranks(lake: Lake, inputs: IterationInputs) -> StoredIteration:
@@ -134,11 +145,15 @@ def _with_ranks(lake: Lake, inputs: IterationInputs) -> StoredIteration:
 
 
 @cache
-def analysed_at(path: Path) -> tuple[StoredIteration, ...]:
+def analysed_at(path: Path) -> tuple[Analysed, ...]:
     """The iterations of a path, with every table that ``traceviz analyze`` writes of them, in a home of their own."""
-    context = TemporaryDirectory(prefix="traceviz_home_")
-    _OPEN.append(context)
-    found = tuple(_with_ranks(open_lake(Path(context.name)), inputs) for inputs in inputs_below([path]))
+    home = made_once(f"home_{sha256(str(path).encode()).hexdigest()[:16]}", lambda folder: _analyse(path, folder))
+    found = [(inputs.run, inputs.iteration, inputs) for inputs in inputs_below([path])]
+    return tuple(Analysed(open_lake(home), *each) for each in found)
+
+
+def _analyse(path: Path, home: Path) -> None:
+    found = [_with_ranks(open_lake(home), inputs) for inputs in inputs_below([path])]
     for each in found:
         lake, place = each.lake, {"run": each.run, "iteration": each.iteration}
         for table in ACROSS_RANKS_TABLES:
@@ -147,7 +162,6 @@ def analysed_at(path: Path) -> tuple[StoredIteration, ...]:
             lake.write(table, query(lake, each.run, each.iteration), **place)
     for lake in {each.lake for each in found}:
         lake.refresh_catalogue()
-    return found
 
 
 def home_of(name: str) -> Path:

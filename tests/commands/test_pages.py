@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import re
 import shlex
+import shutil
 from io import StringIO
 from pathlib import Path
 
@@ -29,6 +30,8 @@ LEFT_OUT = {
     "traceviz what-if --records": "needs the records of a real job",
     # tests/show/perfetto/test_ui.py and tests/end_to_end/test_perfetto_ui.py run it.
     "traceviz perfetto open": "serves until Ctrl-C",
+    # tests/commands/memory/test_diff.py runs it.
+    "traceviz memory diff before after ": "needs two runs with snapshots of GPU memory",
     # tests/end_to_end/test_serve.py runs it.
     "traceviz serve": "serves until Ctrl-C",
     # tests/show/terminal drives them.
@@ -45,7 +48,10 @@ OF_PERFETTO = ("traceviz perfetto query", "traceviz perfetto compare", "traceviz
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory) -> Path:
-    """A folder in the place of /traces, /profiles and /tmp: runs job-7, the first with iteration 120, and one job-6."""
+    """A folder in the place of /traces, /profiles and /tmp: runs job-7, the first with iteration 120, and one job-6.
+
+    Its home holds the first of them.
+    """
     folder = tmp_path_factory.mktemp("places")
     small = {**SMALL, "layers": 4}
     for run in ("job-6", "job-7"):
@@ -59,6 +65,7 @@ def places(tmp_path_factory) -> Path:
         (folder / f"{name}.pickle").write_bytes(pickle.dumps(allocator.snapshot()))
     profiled = JobSettings(tp=2, pp=2, microbatches=2, node_size=4, format=Format.NSYS, **small)
     simulate(profiled, folder / "profiles/job-7", workers=1)
+    assert call("analyze", folder / "traces/job-7", "--home", folder / "home").code == 0
     return folder
 
 
@@ -99,9 +106,9 @@ def test_every_command_of_the_page_succeeds(page, places, tmp_path, monkeypatch,
     monkeypatch.setenv("TRACEVIZ_HOME", str(tmp_path / "home"))
     monkeypatch.setattr("sys.stdin", StringIO())
     monkeypatch.chdir(tmp_path)
-    for run in ("job-6", "job-7"):
-        if run == "job-7" or run in page.read_text(encoding="utf-8"):
-            assert call("analyze", places / "traces" / run).code == 0
+    shutil.copytree(places / "home", tmp_path / "home")
+    if "job-6" in page.read_text(encoding="utf-8"):
+        assert call("analyze", places / "traces/job-6").code == 0
     for line in _lines(page):
         if _is_left_out(line):
             continue

