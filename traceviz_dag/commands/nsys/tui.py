@@ -19,8 +19,8 @@ def tui(
 ) -> None:
     """Walk through the NVTX ranges on the terminal: host time, span on the GPU, busy and idle time inside.
 
-    Paths or single ranges, the heaviest first or in order of time; what is inside is measured when it is opened. Press
-    ? for the keys.
+    Paths or single ranges, the heaviest first or in order of time; what is inside is measured when it is opened. --trim
+    takes the ranges that start in a window, with all that they launched, uncut. Press ? for the keys.
     """
     from traceviz_dag.show.terminal.look import look_of_terminal
 
