@@ -14,9 +14,10 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
-from tests.commands.jobs import _OPEN, _PLAIN
+from tests.commands.jobs import _PLAIN
 from tests.commands.sentences.of_commands import MS, PERCENT
 from tests.commands.sentences.printed import PrintedTable, Reader, Sentence
+from tests.made_once import made_once
 from traceviz_dag.commands.main import app
 from traceviz_dag.simulate import simulate
 from traceviz_dag.simulate.settings import Faults, Format
@@ -223,13 +224,9 @@ TABLES = (
 @cache
 def export(name: str) -> Path:
     """The export of one node of a small job; b has a slow GPU, c another schedule of the same work."""
-    from tempfile import TemporaryDirectory
-
-    context = TemporaryDirectory(prefix="traceviz_export_")
-    _OPEN.append(context)
-    folder = Path(context.name)
     faults = Faults(slow_gpu=1) if name == "b" else Faults(data_stall=0) if name == "c" else Faults()
-    simulate(replace(_PLAIN, iterations=2, format=Format.NSYS, node_size=2, faults=faults), folder, workers=1)
+    settings = replace(_PLAIN, iterations=2, format=Format.NSYS, node_size=2, faults=faults)
+    folder = made_once(f"export_{name}", lambda place: simulate(settings, place, workers=1) and None)
     return folder / "node0.sqlite"
 
 

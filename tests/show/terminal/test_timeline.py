@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from importlib import resources
 from itertools import pairwise
 
@@ -35,8 +36,16 @@ WIDE = (140, 45)
 
 
 @pytest.fixture(scope="module")
-def model():
-    return iteration_model(Lake(home_of(JOB)), JOB, 10)
+def home(tmp_path_factory):
+    """A copy: screens keep what makes them draw fast in the home, and others read the one that is shared."""
+    place = tmp_path_factory.mktemp("job") / "home"
+    shutil.copytree(home_of(JOB), place, symlinks=True)
+    return place
+
+
+@pytest.fixture(scope="module")
+def model(home):
+    return iteration_model(Lake(home), JOB, 10)
 
 
 @pytest.fixture(scope="module")
@@ -208,8 +217,8 @@ def test_the_critical_path_is_found_from_any_lane(model):
     assert first.kind is second.kind is LaneKind.PATH and first != second
 
 
-def test_two_iterations_lie_side_by_side(model):
-    both = SideBySide(model, iteration_model(Lake(home_of(JOB)), JOB, 11))
+def test_two_iterations_lie_side_by_side(model, home):
+    both = SideBySide(model, iteration_model(Lake(home), JOB, 11))
 
     async def walk(pilot):
         timeline = pilot.app
