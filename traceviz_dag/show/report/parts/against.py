@@ -166,7 +166,9 @@ def _holds(told: Told, here: Book, there: Book, names: tuple[str, str]) -> Marku
         said.append(Markup("Other parallel sizes ({}): ranks of one number do other work.").format(layout))
     lines = Markup("").join(Markup('<p class="attention">{}</p>').format(line) for line in said)
     verdict = paragraph("Both were captured in the same mode, with as many ranks.", quiet=True) if not said else lines
-    return section(f"{names[0][0].upper()}{names[0][1:]} against {names[1]}", verdict)
+    same = here.source.run == there.source.run
+    first = names[0].replace("iteration", "Iteration", 1) if same else f"Run {names[0]}"
+    return section(f"{first} against {names[1]}", verdict)
 
 
 def _step(here: Book, there: Book, names: tuple[str, str]) -> Markup:
