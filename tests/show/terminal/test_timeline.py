@@ -359,7 +359,12 @@ def test_lanes_fold_pin_and_move(model):
         await press(pilot, "space")
         opened = labels()
         assert opened[0] == before[0] and len(opened) > len(before) + 5
-        await press(pilot, "j", "p")
+        # Keys that are typed before a lane is open go where they were typed.
+        await press(pilot, "space")
+        await pilot.press("space", "j", "j")
+        await settled(pilot)
+        assert labels() == opened and timeline._lane.label in (before[2], opened[2])
+        await press(pilot, "home", "j", "p")
         assert labels()[0] == opened[1]
         await press(pilot, "p", "home", "space")
         assert labels() == before

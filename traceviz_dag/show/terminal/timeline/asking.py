@@ -143,7 +143,7 @@ class Asking(TerminalApp):
         if not self.query(TimelineView):
             return
         view, scene = self._view, self.scene
-        scene.rows = self.lanes.rows
+        self._adopt()
         scene.cursor = max(min(scene.cursor, len(scene.rows) - 1), 0)
         high = view.lanes_high
         scene.top = max(min(scene.top, scene.cursor, len(scene.rows) - high), scene.cursor - high + 1, 0)
@@ -162,6 +162,19 @@ class Asking(TerminalApp):
         self._head()
         self._tell()
         self._answer_beside()
+
+    def _adopt(self) -> None:
+        """Take rows that were laid out anew; the cursor stays on its lane, or goes to the one that hides it."""
+        before, rows = self.scene.rows, self.lanes.rows
+        if before is rows:
+            return
+        lane, known = self._lane, {row.lane.key: row.lane for row in before}
+        self.scene.rows = rows
+        places = {row.lane.key: place for place, row in enumerate(rows)}
+        while lane is not None and lane.key not in places:
+            lane = known.get(lane.parent or "")
+        if lane is not None:
+            self.scene.cursor = places[lane.key]
 
     def _head(self) -> None:
         width, looking = self.size.width, self.looking
@@ -194,7 +207,7 @@ class Asking(TerminalApp):
 
     @property
     def _lane(self) -> Lane | None:
-        rows = self.lanes.rows
+        rows = self.scene.rows
         return rows[self.scene.cursor].lane if self.scene.cursor < len(rows) else None
 
     def _ask(self, call: Callable[[], Any], then: Callable[[Any], None]) -> None:

@@ -192,6 +192,7 @@ class Finding(Moving):
     def _to_mark(self, mark: Mark) -> None:
         def go(row: int | None) -> None:
             self.scene.chosen = self.detail = None
+            self._adopt()
             if row is not None:
                 self.scene.cursor = row
             self.looking.selection = Window(mark.start_ns, max(mark.end_ns, mark.start_ns + 1))
@@ -238,6 +239,7 @@ class Finding(Moving):
             one = found[place]
 
             def there(row: int | None) -> None:
+                self._adopt()
                 if row is not None:
                     self.scene.cursor = row
                 self.looking.show(*one.window)

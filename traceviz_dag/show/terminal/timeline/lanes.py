@@ -35,14 +35,16 @@ class ShownLanes:
 
     def lay_out(self) -> None:
         """Make the rows anew."""
-        self.rows = [ShownLane(self.model.lane(key), 0, pinned=True) for key in self.pinned]
-        self._add(None, 0)
+        rows = [ShownLane(self.model.lane(key), 0, pinned=True) for key in self.pinned]
+        self._add(rows, None, 0)
+        # A screen that is drawn meanwhile sees the rows before, or all of the new ones.
+        self.rows = rows
 
-    def _add(self, parent: str | None, depth: int) -> None:
+    def _add(self, rows: list[ShownLane], parent: str | None, depth: int) -> None:
         for lane in self._ordered(parent):
-            self.rows.append(ShownLane(lane, depth))
+            rows.append(ShownLane(lane, depth))
             if lane.key in self.open:
-                self._add(lane.key, depth + 1)
+                self._add(rows, lane.key, depth + 1)
 
     def _ordered(self, parent: str | None) -> list[Lane]:
         if parent not in self._below:

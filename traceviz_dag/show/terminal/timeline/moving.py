@@ -110,18 +110,21 @@ class Moving(Asking):
 
     def action_lane(self, by: int) -> None:
         """The lane below or above."""
+        self._adopt()
         self._to_row(self.scene.cursor + by)
 
     def action_page(self, by: int) -> None:
         """A page of lanes down or up."""
+        self._adopt()
         self._to_row(self.scene.cursor + by * self._view.lanes_high)
 
     def action_edge(self, to: int) -> None:
         """The first or last lane."""
-        self._to_row(0 if to < 0 else len(self.lanes.rows) - 1)
+        self._adopt()
+        self._to_row(0 if to < 0 else len(self.scene.rows) - 1)
 
     def _to_row(self, row: int) -> None:
-        self.scene.cursor = max(min(row, len(self.lanes.rows) - 1), 0)
+        self.scene.cursor = max(min(row, len(self.scene.rows) - 1), 0)
         self._renew()
 
     def action_fold(self) -> None:
@@ -142,11 +145,7 @@ class Moving(Asking):
         if lane is None:
             return
 
-        def changed(_: object) -> None:
-            self.scene.cursor = self.lanes.row_of(lane.key)
-            self._renew()
-
-        self._ask(lambda: change(lane), changed)
+        self._ask(lambda: change(lane), lambda _: self._renew())
 
     def action_slice(self, by: int) -> None:
         """The next slice of the lane, or the one before."""
@@ -234,6 +233,7 @@ class Moving(Asking):
 
     def choose(self, one: SliceId, window: Window, row: int) -> None:
         """Choose a slice: bring it into sight and tell what is known of it."""
+        self._adopt()
         self.scene.chosen, self.scene.cursor = (one, window), row
         self.looking.selection = None
         self.looking.bring(window)
@@ -264,6 +264,7 @@ class Moving(Asking):
             if row is None:
                 self.say(" no critical path is known here")
             else:
+                self._adopt()
                 self._to_row(row)
 
         self._ask(ask, go)
