@@ -30,8 +30,9 @@ LEFT_OUT = {
     "traceviz what-if --records": "needs the records of a real job",
     # tests/show/perfetto/test_ui.py and tests/end_to_end/test_perfetto_ui.py run it.
     "traceviz perfetto open": "serves until Ctrl-C",
-    # tests/commands/memory/test_diff.py runs it.
+    # tests/commands/memory/test_memory.py runs them.
     "traceviz memory diff before after ": "needs two runs with snapshots of GPU memory",
+    "traceviz memory diff before@100": "needs two runs with snapshots of GPU memory",
     # tests/end_to_end/test_serve.py runs it.
     "traceviz serve": "serves until Ctrl-C",
     # tests/show/terminal drives them.

@@ -32,7 +32,7 @@ def held(name: str, width: int, *words: object) -> None:
     result = CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": str(width)})
     assert result.exit_code in (0, 2), result.output
     text = "".join(f"{line.rstrip()}\n" for line in result.stdout.splitlines())
-    text = re.sub(r"/\S*?traceviz_\w+/(\S+)", r"…/\1", text)
+    text = re.sub(r"/\S*?traceviz_\w+/(?:traces_\w+/)?(\S+)", r"…/\1", text)
     path = SHOWN / f"{name}_{width}.txt"
     if os.environ.get("TRACEVIZ_WRITE_TERMINALS"):
         path.parent.mkdir(exist_ok=True)
