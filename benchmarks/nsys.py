@@ -119,26 +119,10 @@ def run(command: list[str], environment: dict[str, str], rounds: int) -> Run:
 
 def simulated(folder: Path) -> Path:
     """Make the export of a simulated job: tensor, pipeline and data 2, 48 layers, 90 micro-batches, 3 iterations."""
-    from traceviz_dag.simulate import JobSettings, simulate
-    from traceviz_dag.simulate.settings import Format
+    from eight_gpus import eight_gpus
 
-    job = JobSettings(
-        layers=48,
-        microbatches=90,
-        hidden=4096,
-        heads=32,
-        feed_forward=16384,
-        sequence=4096,
-        vocabulary=32768,
-        node_size=8,
-        tp=2,
-        pp=2,
-        dp=2,
-        iterations=3,
-        format=Format.NSYS,
-    )
     started = time.perf_counter()
-    export = simulate(job, folder / "job", workers=2) / "node0.sqlite"
+    export = eight_gpus(folder / "job", layers=48, microbatches=90, iterations=3)
     print(f"{export}: {export.stat().st_size / 1e6:,.0f} MB, made in {time.perf_counter() - started:,.0f} s")
     return export
 

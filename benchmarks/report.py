@@ -25,13 +25,12 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from eight_gpus import eight_gpus
 from playwright.sync_api import Browser, sync_playwright
 
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.pipeline.report import StoredReportSource
 from traceviz_dag.show.report.report import report_page
-from traceviz_dag.simulate import JobSettings, simulate
-from traceviz_dag.simulate.settings import Format
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync"]
 JOBS = {"16": (16, 1), "64": (64, 25), "1024": (1024, 1)}
@@ -128,21 +127,7 @@ def shown(browser: Browser, path: Path) -> tuple[float, list[float], list[float]
 
 def exported(folder: Path) -> StoredReportSource:
     """Make and analyse the export: tensor, pipeline and data 2, 24 layers, 32 micro-batches, one iteration."""
-    job = JobSettings(
-        layers=24,
-        microbatches=32,
-        hidden=4096,
-        heads=32,
-        feed_forward=16384,
-        sequence=4096,
-        vocabulary=32768,
-        node_size=8,
-        tp=2,
-        pp=2,
-        dp=2,
-        format=Format.NSYS,
-    )
-    export = simulate(job, folder / "job", workers=2) / "node0.sqlite"
+    export = eight_gpus(folder / "job", layers=24, microbatches=32, iterations=1)
     analyse = [
         sys.executable,
         "-m",

@@ -53,7 +53,7 @@ def timeline_markup(gathered: Timeline, bare: bool = False) -> Markup:
         filters=filters,
         parts=parts,
         notes=refusals + notes,
-        kernels=f"{gathered.kept:,}",
+        kernels=f"{gathered.kept:,} kernel{'s' if gathered.kept != 1 else ''}",
         bare=Markup(" hidden") if bare else "",
     )
 
@@ -85,7 +85,7 @@ _MARKUP = """
 it. Drag moves, the wheel zooms, Shift and drag measure a window, a click on a label opens or folds its row.</p></aside>
 </div>
 <details id="filters" open>
-<summary>Categories of {kernels} kernels</summary><div class="legend">{filters}</div></details>
+<summary>Categories of {kernels}</summary><div class="legend">{filters}</div></details>
 {parts}
 {notes}
 """
