@@ -11,15 +11,20 @@ import typer
 from traceviz_dag.commands.common.compared import AgainstOption, compared_with
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption
 from traceviz_dag.commands.common.partial import end_partial
+from traceviz_dag.commands.common.serving import OpenOption, PortOption, serve_pages
 from traceviz_dag.commands.common.shown import completeness_of, iterations_of
 from traceviz_dag.errors import UsageError
 from traceviz_dag.lake.lake import open_lake
+from traceviz_dag.printable import printable
 from traceviz_dag.show.page.alignment import TimeAlignment
+from traceviz_dag.show.web.addresses import PORT, opened_path, timeline_path
 from traceviz_dag.system.paths import real_path
 
 if TYPE_CHECKING:
+    from traceviz_dag.pipeline.figures import LakeSource
     from traceviz_dag.show.screens.bookmarks import Bookmarks
     from traceviz_dag.show.screens.model import ScreenModel
+    from traceviz_dag.show.terminal.look import Look
 
 
 def timeline(
@@ -38,20 +43,21 @@ def timeline(
     time_alignment: Annotated[
         TimeAlignment, typer.Option(help="How the clocks of the ranks are laid on one another.")
     ] = TimeAlignment.SOLVED,
+    web: Annotated[bool, typer.Option("--web", help="Show it in a browser instead, until Ctrl-C.")] = False,
+    port: PortOption = PORT,
+    browser: OpenOption = False,
     home: HomeOption = DEFAULT_HOME,
 ) -> None:
-    """Walk through an iteration on the terminal: its ranks, streams, micro-batches, gaps and findings over time.
+    """Walk through an iteration on the terminal, or in a browser: its ranks, streams, micro-batches, gaps, findings.
 
     Any window can be measured, every slice tells all that is known of it. With --against, two iterations lie on one
     axis, so that a step of both begins at one instant. Press ? for the keys.
     """
-    from traceviz_dag.show.terminal.look import look_of_terminal
+    look = None
+    if not web:
+        from traceviz_dag.show.terminal.look import look_of_terminal
 
-    look = look_of_terminal(os.environ, "traceviz timeline")
-    from traceviz_dag.pipeline.screens import bookmarks_of_iteration, iteration_model
-    from traceviz_dag.show.screens.side_by_side import SideBySide
-    from traceviz_dag.show.terminal.timeline.screen import TimelineApp
-
+        look = look_of_terminal(os.environ, "traceviz timeline")
     folder = real_path(home)
     paths = []
     if what is not None:
@@ -65,11 +71,38 @@ def timeline(
         if len(runs) > 1:
             raise UsageError(f"there are {len(runs)} runs; name one: {', '.join(runs[:5])}")
         chosen = max(found, key=lambda source: source.iteration)
-        model: ScreenModel = iteration_model(chosen.lake, chosen.run, chosen.iteration, time_alignment)
-        bookmarks: Bookmarks | None = bookmarks_of_iteration(folder, chosen.run, chosen.iteration)
         other = None if against is None else compared_with(chosen, against)
-        if other is not None:
-            beside = iteration_model(other.lake, other.run, other.iteration, time_alignment)
-            model, bookmarks = SideBySide(model, beside), None
-        TimelineApp(model, look, bookmarks).walk()
+        if look is None:
+            _serve(folder, chosen, other, time_alignment, port, browser)
+        else:
+            _walk(look, folder, chosen, other, time_alignment)
         end_partial(completeness_of([chosen, *([other] if other else [])], paths))
+
+
+def _walk(look: Look, folder: Path, chosen: LakeSource, other: LakeSource | None, alignment: TimeAlignment) -> None:
+    """On the terminal."""
+    from traceviz_dag.pipeline.screens import bookmarks_of_iteration, iteration_model
+    from traceviz_dag.show.screens.side_by_side import SideBySide
+    from traceviz_dag.show.terminal.timeline.screen import TimelineApp
+
+    model: ScreenModel = iteration_model(chosen.lake, chosen.run, chosen.iteration, alignment)
+    bookmarks: Bookmarks | None = bookmarks_of_iteration(folder, chosen.run, chosen.iteration)
+    if other is not None:
+        model, bookmarks = SideBySide(model, iteration_model(other.lake, other.run, other.iteration, alignment)), None
+    TimelineApp(model, look, bookmarks).walk()
+
+
+def _serve(
+    folder: Path, chosen: LakeSource, other: LakeSource | None, alignment: TimeAlignment, port: int, browser: bool
+) -> None:
+    """In a browser; a comparison and other clocks have a page beside those of the home."""
+    from traceviz_dag.pipeline.live_pages import iteration_source, pair_source
+
+    source = iteration_source(folder, chosen.run, chosen.iteration, alignment)
+    if other is not None:
+        source = pair_source(source, iteration_source(folder, other.run, other.iteration, alignment))
+    # What cannot be shown is said here, and not on a page.
+    source.open()
+    usual = other is None and alignment is TimeAlignment.SOLVED
+    path = timeline_path(chosen.run, chosen.iteration) if usual else opened_path(0)
+    serve_pages(folder, port, [] if usual else [source], path, f"Timeline of {printable(source.title)}", browser)

@@ -25,6 +25,8 @@ from traceviz_dag.vocabulary import SCREENS_FOLDER
 
 _OF_A_RANK = ("kernels", "microbatches", "gpu_gaps", "overlap", "nvtx_ranges", "memory_events")
 _OF_THE_ITERATION = ("collectives", "path_segments")
+TABLES = (*_OF_A_RANK, *_OF_THE_ITERATION, "rank_clocks", "findings", "topology")
+"""What is shown of an iteration."""
 
 
 def iteration_model(

@@ -12,8 +12,18 @@ from traceviz_dag.commands.common.lazy import LazyGroup
 _PANELS = {
     "What is in it": ("info", "suggest", "search", "diff"),
     "GPUs": ("summary", "overlap", "map", "gaps", "nccl", "copies", "launches", "flops"),
-    "Host, NVTX ranges and iterations": ("timeline", "tui", "tree", "ranges", "pace", "iterations", "calls", "stalls"),
-    "Files": ("viewer", "perfetto", "export-csv", "export-json", "download"),
+    "Host, NVTX ranges and iterations": (
+        "timeline",
+        "timeline-web",
+        "tui",
+        "tree",
+        "ranges",
+        "pace",
+        "iterations",
+        "calls",
+        "stalls",
+    ),
+    "Files": ("viewer", "web", "perfetto", "export-csv", "export-json", "download"),
 }
 """Heading in the help → its commands."""
 
@@ -23,6 +33,7 @@ _ELSEWHERE = {
     "map": "map:utilization_map",
     "pace": "ranges:pace",
     "stalls": "calls:stalls",
+    "timeline-web": "web:timeline_web",
 }
 """Commands that are in no module or function of their name."""
 

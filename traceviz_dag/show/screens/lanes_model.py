@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -10,10 +9,12 @@ from pathlib import Path
 from threading import RLock
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from traceviz_dag.arrays import Bool, Int64
 from traceviz_dag.errors import UsageError
-from traceviz_dag.printable import printable
+from traceviz_dag.printable import printable, without_surrogates
 from traceviz_dag.read.limits import LAST_INSTANT_NS
 from traceviz_dag.show.report import bins
 from traceviz_dag.show.screens import colours
@@ -225,14 +226,13 @@ class LanesModel(ABC):
 
     def search(self, pattern: str, only: Filter = ALL, window: Window | None = None, page: int = 0) -> Hits:
         """As ``ScreenModel`` says."""
-        try:
-            expression = re.compile(pattern, re.IGNORECASE)
-        except re.error as error:
-            raise UsageError(f"{printable(pattern)!r} is no regular expression: {error}") from None
+        _matching((), pattern)
         with self._lock:
-            return self._searched(lambda name: expression.search(name) is not None, only, window, max(page, 0))
+            return self._searched(lambda words: _matching(words, pattern), only, window, max(page, 0))
 
-    def _searched(self, matches: Callable[[str], bool], only: Filter, window: Window | None, page: int) -> Hits:
+    def _searched(
+        self, matches: Callable[[Sequence[str | None]], Bool], only: Filter, window: Window | None, page: int
+    ) -> Hits:
         keys: list[str] = []
         found: list[Int64] = []
         starts: list[Int64] = []
@@ -243,8 +243,7 @@ class LanesModel(ABC):
                 continue
             names = (group if self._own_words(content.words) else "", content.words)
             if names not in wanted:
-                words = self._words(group, content.words)
-                wanted[names] = np.array([*(word is not None and matches(word) for word in words), False, False])
+                wanted[names] = np.append(matches(self._words(group, content.words)), (False, False))
             shift, rows = self._shift(group), content.rows
             low, high = (0, len(rows)) if window is None else rows.reaching(*_moved(_bounded(window), shift))
             # A place beyond the words, and that of no name, are at the end and match nothing.
@@ -389,6 +388,21 @@ class LanesModel(ABC):
 def _group(lane: str) -> str:
     """The bundle of a lane."""
     return lane.partition("/")[0]
+
+
+def _matching(words: Sequence[str | None], pattern: str) -> Bool:
+    """Which words a regular expression matches somewhere, whatever their case; in time that grows with their length.
+
+    Raises:
+        UsageError: it is no regular expression of RE2, which goes back over nothing.
+    """
+    texts = pa.array([None if word is None else without_surrogates(word) for word in words], pa.string())
+    try:
+        found = pc.match_substring_regex(texts, without_surrogates(pattern), ignore_case=True)
+    except pa.ArrowInvalid as error:
+        fault = printable(str(error)).removeprefix("Invalid regular expression: ")
+        raise UsageError(f"{printable(pattern)!r} is no regular expression of RE2: {fault}") from None
+    return np.asarray(pc.fill_null(found, fill_value=False), dtype=bool)
 
 
 def _bounded(window: Window) -> Window:

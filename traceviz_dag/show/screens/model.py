@@ -451,8 +451,10 @@ class ScreenModel(Protocol):
         """The exact measures of a window, of the ranks or GPUs that some lanes belong to; of all for none."""
 
     def search(self, pattern: str, only: Filter = ALL, window: Window | None = None, page: int = 0) -> Hits:
-        """Slices whose full name matches a regular expression somewhere, whatever its case.
+        """Slices whose full name matches a regular expression of RE2 somewhere, whatever its case.
+
+        RE2 knows no look-ahead and no back references, so that no expression takes long.
 
         Raises:
-            UsageError: it is no regular expression.
+            UsageError: it is no such expression.
         """

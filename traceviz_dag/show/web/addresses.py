@@ -7,6 +7,10 @@ from urllib.parse import quote
 from traceviz_dag.lake.partitions import escape
 from traceviz_dag.vocabulary import REPORTS_FOLDER
 
+TIMELINE = "timeline"
+"""First part of the addresses of live timelines of iterations."""
+OPENED = "opened"
+"""First part of those of what the command was given."""
 LOOPBACK = "127.0.0.1"
 PORT = 3210
 """Of ``traceviz serve`` unless another is named."""
@@ -25,6 +29,16 @@ def iteration_path(run: str, iteration: int) -> str:
 def report_path(run: str, iteration: int) -> str:
     """Path of an iteration's report."""
     return f"/{REPORTS_FOLDER}/{quote(escape(run))}/{iteration}.html"
+
+
+def timeline_path(run: str, iteration: int) -> str:
+    """Path of the live timeline of an iteration."""
+    return f"/{TIMELINE}/{quote(escape(run))}/{iteration}"
+
+
+def opened_path(number: int) -> str:
+    """Path of the live timeline of what the command was given."""
+    return f"/{OPENED}/{number}"
 
 
 def usual_address(path: str) -> str:

@@ -107,6 +107,11 @@ def statements_of(home: Path, iteration: Partition) -> list[str]:
     return [row["statement"] for row in found.to_pylist() if row["severity"] == "finding"][:MOST_FINDINGS]
 
 
+def has_kernels(home: Path, iteration: Partition) -> bool:
+    """Whether a timeline of it can be drawn: the lake has kernels of one of its ranks."""
+    return bool(Lake(home).partitions("kernels", iteration.run, iteration.iteration))
+
+
 def figures_of(home: Path, iteration: Partition) -> list[HeldFigure]:
     """The figures of an iteration: those of all ranks, pipelines and replicas, then those of single ranks."""
     folder = Path(escape(iteration.run)) / str(iteration.iteration)

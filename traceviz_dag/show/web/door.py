@@ -7,7 +7,7 @@ other users of the machine, who reach loopback as well, know neither.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlencode
@@ -50,16 +50,20 @@ class ReadOnly:
     """ASGI middleware, the outermost: refuses everything but GET and HEAD, and gives every answer its headers.
 
     An answer that brings one of these headers itself keeps its own.
+
+    Args:
+        written: the paths that take POST, too.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, written: Callable[[str], bool] = lambda _: False) -> None:
         self._app = app
+        self._written = written
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on who reads."""
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008, "reason": "this server is read-only"})
-        elif scope["type"] == "http" and scope["method"] not in _READING:
+        elif scope["type"] == "http" and scope["method"] not in _READING and not self._takes(scope):
             refused = PlainTextResponse(
                 "This server is read-only: it answers GET and HEAD.\n",
                 HTTPStatus.METHOD_NOT_ALLOWED,
@@ -68,6 +72,9 @@ class ReadOnly:
             await refused(scope, receive, _with_headers(send))
         elif scope["type"] == "http":
             await self._app(scope, receive, _with_headers(send))
+
+    def _takes(self, scope: Scope) -> bool:
+        return scope["method"] == "POST" and self._written(scope["path"])
 
 
 class Door:

@@ -1,6 +1,7 @@
 """The application of ``traceviz serve``: the pages of a home behind guard and door.
 
-A page is a file in ``pages/`` with a function ``routes``, and its line in ``_PAGES``.
+A page is a file in ``pages/`` with a function ``routes``, and its line in ``_PAGES``, or in ``site`` where it takes more
+than the home.
 """
 
 from __future__ import annotations
@@ -20,28 +21,33 @@ from traceviz_dag.errors import TracevizError
 from traceviz_dag.show.web.door import Door, ReadOnly
 from traceviz_dag.show.web.guard import Guard, known_hosts
 from traceviz_dag.show.web.layout import style_routes
-from traceviz_dag.show.web.pages import figures, iteration, perfetto, reports, runs
+from traceviz_dag.show.web.live.sources import Sources
+from traceviz_dag.show.web.pages import figures, iteration, perfetto, reports, runs, timeline
 
 _PAGES: tuple[Callable[[Path], Sequence[BaseRoute]], ...] = (
-    runs.routes,
-    iteration.routes,
     figures.routes,
     reports.routes,
     perfetto.routes,
 )
 
 
-def site(home: Path, token: str, port: int, further_hosts: Sequence[str] = ()) -> Starlette:
+def site(
+    home: Path, token: str, port: int, further_hosts: Sequence[str] = (), sources: Sources | None = None
+) -> Starlette:
     """The application.
 
     Args:
+        sources: what live timelines walk through; without them there are no such pages.
         home: what it shows, absolute. token: who shows it is let in.
         port: that it listens on. further_hosts: names of a proxy in front.
     """
+    live = [*runs.routes(home, sources is not None), *iteration.routes(home, sources is not None)]
+    if sources is not None:
+        live += timeline.routes(home, sources)
     return Starlette(
-        routes=[*style_routes(), *(route for routes in _PAGES for route in routes(home))],
+        routes=[*style_routes(), *(route for routes in _PAGES for route in routes(home)), *live],
         middleware=[
-            Middleware(ReadOnly),
+            Middleware(ReadOnly, written=timeline.is_written),
             Middleware(Guard, hosts=known_hosts(port, further_hosts)),
             Middleware(Door, token=token, port=port),
         ],

@@ -1,7 +1,6 @@
 /** The map of who waited for whom: a cell shows its dimensions, and what the late rank did meanwhile. */
 
-import { copyable } from "./timeline.js";
-import { byId, duration, element } from "./words.js";
+import { byId, copyable, duration, element } from "./words.js";
 
 /**
  * @typedef {[number, number, string | null, number, number, ...number[]]} Wait row and column of the map, dimension, how

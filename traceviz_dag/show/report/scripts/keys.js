@@ -33,13 +33,17 @@ const BY_KEY = new Map(
   KEYS.flatMap(([keys, action]) => keys.map((key) => /** @type {[string, string]} */ ([key, action]))),
 );
 
-/** The action of a key; undefined for others, and while a field is typed into. @param {KeyboardEvent} event */
-export function actionOf(event) {
+/**
+ * The action of a key; undefined for others, and while a field is typed into.
+ * @param {KeyboardEvent} event
+ * @param {Map<string, string>} further keys that a page has beside those of all, and their actions
+ */
+export function actionOf(event, further = new Map()) {
   const target = /** @type {HTMLElement} */ (event.target);
   if (event.ctrlKey || event.metaKey || event.altKey) return undefined;
   if (target.matches("input, textarea, select")) return event.key === "Escape" ? "back" : undefined;
   if (event.key === "Tab") return BY_KEY.get(event.shiftKey ? "Shift+Tab" : "Tab");
-  return BY_KEY.get(cased(event));
+  return further.get(event.key) ?? BY_KEY.get(cased(event));
 }
 
 /**

@@ -7,9 +7,9 @@ import { measured } from "./measure.js";
 import { Model } from "./model.js";
 import { watchScrolling } from "./scrolling.js";
 import { address, changeAddress, readAddress } from "./state.js";
-import { copyable, Timeline } from "./timeline.js";
+import { Timeline } from "./timeline.js";
 import { WhatIf } from "./what_if.js";
-import { byId, copied, element } from "./words.js";
+import { byId, copied, copyable, element } from "./words.js";
 
 /** @type {Timeline | null} */
 let timeline = null;

@@ -6,9 +6,10 @@ import { Marks, statementOf } from "./marks.js";
 import { measured } from "./measure.js";
 import { Colours, Painter, STEPS_SHARE } from "./painter.js";
 import { Raster } from "./raster.js";
+import { drawRuler } from "./ruler.js";
 import { hits, matching } from "./search.js";
 import { address, changeAddress, Looking } from "./state.js";
-import { byId, copied, duration, element, exact, facts, share, shortened } from "./words.js";
+import { byId, copied, copyable, duration, element, exact, facts, share, shortened } from "./words.js";
 
 /** @typedef {import("./model.js").Model} Model */
 /** @typedef {import("./model.js").Rank} Rank */
@@ -329,19 +330,7 @@ export class Timeline {
 
   /** @param {number} left @param {number} width @param {string} colour */
   ruler(left, width, colour) {
-    const { context, looking } = this;
-    const length = looking.to - looking.from;
-    const wanted = length / Math.max(Math.floor(width / 110), 1);
-    const power = 10 ** Math.floor(Math.log10(wanted));
-    const step = [1, 2, 5, 10].map((factor) => factor * power).find((each) => each >= wanted) ?? wanted;
-    context.fillStyle = colour;
-    context.strokeStyle = colour;
-    context.font = "11px system-ui, sans-serif";
-    for (let at = Math.ceil(looking.from / step) * step; at <= looking.to; at += step) {
-      const x = left + ((at - looking.from) / length) * width;
-      context.fillRect(Math.round(x), OVERVIEW + RULER - 5, 1, 5);
-      context.fillText(duration(at), x + 3, OVERVIEW + RULER / 2 - 1);
-    }
+    drawRuler(this.context, this.looking, { left, width, top: OVERVIEW, height: RULER }, colour);
     this.starts(left, width, colour);
   }
 
@@ -1100,13 +1089,4 @@ export class Timeline {
 function seconds(ns) {
   const size = ns < 0n ? -ns : ns;
   return `${ns < 0n ? "-" : ""}${size / 1_000_000_000n}.${String(size % 1_000_000_000n).padStart(9, "0")}`;
-}
-
-/** A text with a button that copies it. @param {string} text */
-export function copyable(text) {
-  const button = element("button", { type: "button", class: "copy" }, "copy");
-  button.addEventListener("click", async () => {
-    button.textContent = (await copied(text)) ? "copied" : "select and copy";
-  });
-  return element("div", { class: "sql" }, element("pre", {}, element("code", {}, text)), button);
 }

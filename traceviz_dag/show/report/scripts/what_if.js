@@ -4,8 +4,7 @@ import { GENERAL, hasUnmatched } from "./edits.js";
 import { Predictions } from "./predictions.js";
 import { Step } from "./replay.js";
 import { address, changeAddress } from "./state.js";
-import { copyable } from "./timeline.js";
-import { byId, element, exact, share } from "./words.js";
+import { byId, copyable, element, exact, share } from "./words.js";
 
 /** @typedef {import("./edits.js").Edit} Edit */
 /** @typedef {import("./predictions.js").Gain} Gain */

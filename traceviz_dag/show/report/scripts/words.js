@@ -96,3 +96,12 @@ export async function copied(text) {
     return done;
   }
 }
+
+/** A text with a button that copies it. @param {string} text */
+export function copyable(text) {
+  const button = element("button", { type: "button", class: "copy" }, "copy");
+  button.addEventListener("click", async () => {
+    button.textContent = (await copied(text)) ? "copied" : "select and copy";
+  });
+  return element("div", { class: "sql" }, element("pre", {}, element("code", {}, text)), button);
+}

@@ -15,9 +15,10 @@ from starlette.routing import BaseRoute, Route
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.partitions import Partition, escape
 from traceviz_dag.show.page.facts import duration, share
-from traceviz_dag.show.web.addresses import report_path, run_path
+from traceviz_dag.show.web.addresses import report_path, run_path, timeline_path
 from traceviz_dag.show.web.contents import (
     figures_of,
+    has_kernels,
     held_iterations,
     measures_of,
     report_of,
@@ -29,23 +30,30 @@ from traceviz_dag.show.web.pages.figures import gallery
 from traceviz_dag.show.web.pages.perfetto import trace_links
 
 
-def routes(home: Path) -> Sequence[BaseRoute]:
-    """``/runs/RUN/ITERATION``."""
+def routes(home: Path, timelines: bool = False) -> Sequence[BaseRoute]:
+    """``/runs/RUN/ITERATION``.
+
+    Args:
+        timelines: whether there are live timelines to link to.
+    """
 
     def of_iteration(request: Request) -> Response:
         folder, number = request.path_params["run"], request.path_params["iteration"]
         for each in held_iterations(home):
             if (escape(each.run), str(each.iteration)) == (folder, number):
-                return _page(home, each, request)
+                return _page(home, each, request, timelines)
         raise HTTPException(HTTPStatus.NOT_FOUND, "This home holds no such iteration; / lists those that it holds.")
 
     return [Route("/runs/{run}/{iteration}", of_iteration)]
 
 
-def _page(home: Path, iteration: Partition, request: Request) -> Response:
+def _page(home: Path, iteration: Partition, request: Request, timelines: bool) -> Response:
     named = f"--run {shlex.quote(iteration.run)} --iteration {iteration.iteration} --home {shlex.quote(str(home))}"
     parts = [f"<p>{_measures_line(home, iteration)}</p>"]
     parts += _first_findings(home, iteration, f"traceviz findings {named}")
+    if timelines and has_kernels(home, iteration):
+        live = link(timeline_path(iteration.run, iteration.iteration), "The timeline")
+        parts.append(f"<h2>Timeline</h2><p>{live}, drawn as you move</p>")
     parts.append("<h2>Report</h2>")
     shown = f"<p>{link(report_path(iteration.run, iteration.iteration), 'The report')}, one page with the timeline</p>"
     parts.append(shown if report_of(home, iteration) else _none_yet(f"traceviz report {named}"))

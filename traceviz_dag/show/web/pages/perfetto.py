@@ -49,12 +49,20 @@ def trace_links(traces: Sequence[str], request: Request) -> str:
     """A list of traces, each a link that opens it in the UI; where the UI is not installed, how to open them."""
     if wasm_folder() is None:
         return f"<p>{len(traces)} traces; the Perfetto UI is not installed: install traceviz-dag[perfetto-offline].</p>"
+    items = (f"<li>{link(trace_address(name, request) or '', name.rpartition('/')[2])}</li>" for name in traces)
+    return f"<ul>{''.join(items)}</ul>"
+
+
+def trace_address(name: str, request: Request) -> str | None:
+    """The address that opens a trace in the UI; None where the UI is not installed.
+
+    Args:
+        name: its path below the folder of traces.
+    """
+    if wasm_folder() is None:
+        return None
     start = quote(json.dumps(list(PIPELINE_COMMANDS)))
     # Behind a proxy that speaks https, the UI has to ask by https, too.
     scheme = "https" if request.headers.get("x-forwarded-proto") == "https" else request.url.scheme
     origin = f"{scheme}://{request.headers['host']}"
-    items = []
-    for name in traces:
-        address = f"{_UI}#!/?url={origin}{_TRACES}{quote(quote(name))}&startupCommands={start}"
-        items.append(f"<li>{link(address, name.rpartition('/')[2])}</li>")
-    return f"<ul>{''.join(items)}</ul>"
+    return f"{_UI}#!/?url={origin}{_TRACES}{quote(quote(name))}&startupCommands={start}"

@@ -13,8 +13,8 @@ from starlette.routing import BaseRoute, Route
 
 from traceviz_dag.lake.partitions import Partition, escape
 from traceviz_dag.show.page.facts import duration, share
-from traceviz_dag.show.web.addresses import iteration_path, report_path, run_path
-from traceviz_dag.show.web.contents import figures_of, measures_of, report_of, runs_by_age, traces_of
+from traceviz_dag.show.web.addresses import iteration_path, report_path, run_path, timeline_path
+from traceviz_dag.show.web.contents import figures_of, has_kernels, measures_of, report_of, runs_by_age, traces_of
 from traceviz_dag.show.web.layout import link, markup, page, table
 from traceviz_dag.show.web.pages.figures import gallery
 
@@ -23,11 +23,15 @@ _MOST_ITERATIONS = 5
 _MOST_FIGURES = 6
 _MOST_OF_A_RUN = 200
 """Iterations of a run with their measures; each costs some reading."""
-_HEAD = ("iteration", "step", "exposed communication", "ranks", "figures", "report", "Perfetto")
+_HEAD = ("iteration", "step", "exposed communication", "ranks", "figures", "timeline", "report", "Perfetto")
 
 
-def routes(home: Path) -> Sequence[BaseRoute]:
-    """``/`` and ``/runs/RUN``."""
+def routes(home: Path, timelines: bool = False) -> Sequence[BaseRoute]:
+    """``/`` and ``/runs/RUN``.
+
+    Args:
+        timelines: whether there are live timelines to link to.
+    """
 
     def first(_: Request) -> Response:
         by_run = runs_by_age(home)
@@ -37,7 +41,7 @@ def routes(home: Path) -> Sequence[BaseRoute]:
             )
         parts = [f'<p class="quiet">{markup(str(home))}, read-only</p>']
         for run in list(by_run)[:_MOST_RUNS]:
-            parts += _run_parts(home, run, by_run[run])
+            parts += _run_parts(home, run, by_run[run], timelines)
         if older := list(by_run)[_MOST_RUNS:]:
             names = ", ".join(link(run_path(run), run) for run in older)
             parts.append(f"<h2>{len(older)} runs that changed longer ago</h2><p>{names}</p>")
@@ -45,7 +49,7 @@ def routes(home: Path) -> Sequence[BaseRoute]:
 
     def of_run(request: Request) -> Response:
         run, iterations = _known_run(home, request.path_params["run"])
-        parts = [_iterations_table(home, iterations[:_MOST_OF_A_RUN])]
+        parts = [_iterations_table(home, iterations[:_MOST_OF_A_RUN], timelines)]
         if older := iterations[_MOST_OF_A_RUN:]:
             numbers = ", ".join(link(iteration_path(run, each.iteration), str(each.iteration)) for each in older)
             parts.append(f"<h2>{len(older)} earlier iterations</h2><p>{numbers}</p>")
@@ -62,9 +66,9 @@ def _known_run(home: Path, folder: str) -> tuple[str, list[Partition]]:
     raise HTTPException(HTTPStatus.NOT_FOUND, "This home holds no such run; / lists those that it holds.")
 
 
-def _run_parts(home: Path, run: str, iterations: Sequence[Partition]) -> list[str]:
+def _run_parts(home: Path, run: str, iterations: Sequence[Partition], timelines: bool) -> list[str]:
     shown = iterations[:_MOST_ITERATIONS]
-    parts = [f"<h2>{link(run_path(run), run)}</h2>", _iterations_table(home, shown)]
+    parts = [f"<h2>{link(run_path(run), run)}</h2>", _iterations_table(home, shown, timelines)]
     if len(iterations) > len(shown):
         parts.append(f"<p>{link(run_path(run), f'all {len(iterations)} iterations')}</p>")
     drawn = ((each, figures) for each in shown if (figures := figures_of(home, each)))
@@ -78,11 +82,11 @@ def _run_parts(home: Path, run: str, iterations: Sequence[Partition]) -> list[st
     return parts
 
 
-def _iterations_table(home: Path, iterations: Sequence[Partition]) -> str:
-    return f'<div class="wide">{table(_HEAD, [_row(home, each) for each in iterations])}</div>'
+def _iterations_table(home: Path, iterations: Sequence[Partition], timelines: bool) -> str:
+    return f'<div class="wide">{table(_HEAD, [_row(home, each, timelines) for each in iterations])}</div>'
 
 
-def _row(home: Path, iteration: Partition) -> list[str]:
+def _row(home: Path, iteration: Partition, timelines: bool) -> list[str]:
     measures = measures_of(home, iteration)
     number = link(iteration_path(iteration.run, iteration.iteration), str(iteration.iteration))
     step = "" if measures.step_ns is None else duration(measures.step_ns)
@@ -90,13 +94,14 @@ def _row(home: Path, iteration: Partition) -> list[str]:
     if measures.exposed_ns is not None and measures.step_ns:
         exposed = f"{duration(measures.exposed_ns)} ({share(measures.exposed_ns, measures.step_ns)})"
     ranks = "" if measures.ranks is None else f"{measures.ranks}{' (partial)' if measures.partial else ''}"
-    report = report_of(home, iteration)
+    report, shown = report_of(home, iteration), has_kernels(home, iteration)
     return [
         number,
         f'<span class="warn">{markup(measures.fault)}</span>' if measures.fault else step,
         exposed,
         ranks,
         str(len(figures_of(home, iteration)) or ""),
+        link(timeline_path(iteration.run, iteration.iteration), "timeline") if timelines and shown else "",
         link(report_path(iteration.run, iteration.iteration), "report") if report else "",
         str(len(traces_of(home, iteration)) or ""),
     ]

@@ -1,0 +1,75 @@
+"""``traceviz nsys web`` and ``traceviz nsys timeline-web``: a profile over time in a browser, drawn as it is asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption
+from traceviz_dag.commands.common.serving import OpenOption, PortOption, serve_pages
+from traceviz_dag.commands.nsys.common import ProfileArgument, RulesOption
+from traceviz_dag.errors import UsageError
+from traceviz_dag.printable import printable
+from traceviz_dag.show.web.addresses import PORT, opened_path
+from traceviz_dag.system.paths import real_path
+
+
+def timeline_web(
+    path: ProfileArgument,
+    against: Annotated[
+        Path | None, typer.Option(help="Another profile to lie beside it, aligned by iteration.", show_default=False)
+    ] = None,
+    iteration: Annotated[
+        int | None, typer.Option(help="With --against: the iteration of both that begins at one instant.")
+    ] = None,
+    rules: RulesOption = None,
+    port: PortOption = PORT,
+    browser: OpenOption = False,
+    home: HomeOption = DEFAULT_HOME,
+) -> None:
+    """Walk through a profile of any size in a browser: its GPUs, streams, gaps, NVTX ranges and calls over time.
+
+    The page asks this server for what it draws. The server listens on this machine alone, and the printed address
+    holds a token. Ctrl-C ends it.
+    """
+    _serve(path, against, iteration, rules, port, browser, home)
+
+
+def web(
+    path: ProfileArgument,
+    rules: RulesOption = None,
+    port: PortOption = PORT,
+    browser: OpenOption = False,
+    home: HomeOption = DEFAULT_HOME,
+) -> None:
+    """Open a profile in a browser: the page of timeline-web, with measures and the names that took most time.
+
+    Ctrl-C ends it.
+    """
+    _serve(path, None, None, rules, port, browser, home, "measure=yes")
+
+
+def _serve(
+    path: Path,
+    against: Path | None,
+    iteration: int | None,
+    rules: Path | None,
+    port: int,
+    browser: bool,
+    home: Path,
+    shown: str = "",
+) -> None:
+    if against is None and iteration is not None:
+        raise UsageError("--iteration says how two profiles are aligned: give --against, too")
+    from traceviz_dag.pipeline.live_pages import pair_source, profile_source
+
+    folder = real_path(home)
+    source = profile_source(path, folder, rules)
+    # What cannot be read is said here, and not on a page.
+    source.open()
+    if against is not None:
+        source = pair_source(source, profile_source(against, folder, rules), iteration)
+        source.open()
+    serve_pages(folder, port, [source], opened_path(0), f"Timeline of {printable(source.title)}", browser, shown)

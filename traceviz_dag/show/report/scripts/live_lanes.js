@@ -1,0 +1,125 @@
+/** The lanes of a live page: a tree that is asked for as it is opened, and the rows that it makes. */
+
+/** @typedef {import("./live_source.js").Lane} Lane */
+/** @typedef {import("./live_source.js").Source} Source */
+
+/**
+ * @typedef {object} LiveRow
+ * @property {Lane} lane
+ * @property {number} depth
+ * @property {number} top pixels from the first row
+ * @property {number} height
+ * @property {boolean} pinned
+ */
+
+/** @type {Record<string, number>} pixels */
+const HEIGHTS = { rank: 26, gpu: 26, counter: 30, microbatches: 18 };
+const HEIGHT = 16;
+const HEAD = 20;
+
+export class Lanes {
+  /** @param {Source} source */
+  constructor(source) {
+    this.source = source;
+    /** @type {Map<string, Lane>} */
+    this.known = new Map();
+    /** @type {Map<string, string[]>} key of a lane, "" for none → those below it, in their order */
+    this.below = new Map();
+    /** @type {Set<string>} */
+    this.open = new Set();
+    /** @type {string[]} */
+    this.pinned = [];
+    /** @type {LiveRow[]} */
+    this.rows = [];
+    this.height = 0;
+  }
+
+  /** @param {string} parent @param {Lane[]} lanes */
+  take(parent, lanes) {
+    for (const lane of lanes) this.known.set(lane.key, lane);
+    this.below.set(
+      parent,
+      lanes.map((lane) => lane.key),
+    );
+    this.layOut();
+  }
+
+  /** Open a lane; what is below it is asked for the first time. @param {string} key */
+  async unfold(key) {
+    if (!this.known.get(key)?.holds) return;
+    if (!this.below.has(key)) this.take(key, await this.source.ask("lanes", { lane: key }));
+    this.open.add(key);
+    this.layOut();
+  }
+
+  /** @param {string} key */
+  fold(key) {
+    this.open.delete(key);
+    this.layOut();
+  }
+
+  /** @param {string} key */
+  pin(key) {
+    if (this.pinned.includes(key)) this.pinned = this.pinned.filter((each) => each !== key);
+    else this.pinned.push(key);
+    this.layOut();
+  }
+
+  /** Move a lane among those beside it. @param {string} key @param {number} step */
+  shift(key, step) {
+    const lane = this.known.get(key);
+    const beside = lane && this.below.get(lane.parent ?? "");
+    if (!beside) return;
+    const from = beside.indexOf(key);
+    const to = from + step;
+    if (to < 0 || to >= beside.length) return;
+    [beside[from], beside[to]] = [beside[to], beside[from]];
+    this.layOut();
+  }
+
+  /** The rank or GPU that a lane belongs to, or its outermost lane. @param {string} key */
+  rootOf(key) {
+    let lane = this.known.get(key);
+    while (lane?.parent && lane.kind !== "rank" && lane.kind !== "gpu") lane = this.known.get(lane.parent);
+    return lane?.key ?? key;
+  }
+
+  layOut() {
+    this.rows = [];
+    this.height = 0;
+    for (const key of this.pinned) this.add(key, 0, true);
+    this.addBelow("", 0);
+  }
+
+  /** @param {string} parent @param {number} depth */
+  addBelow(parent, depth) {
+    for (const key of this.below.get(parent) ?? []) {
+      if (!this.pinned.includes(key)) this.add(key, depth, false);
+      if (this.open.has(key)) this.addBelow(key, depth + 1);
+    }
+  }
+
+  /** @param {string} key @param {number} depth @param {boolean} pinned */
+  add(key, depth, pinned) {
+    const lane = this.known.get(key);
+    if (lane === undefined) return;
+    const height = HEIGHTS[lane.kind] ?? (lane.rows ? HEIGHT : HEAD);
+    this.rows.push({ lane, depth, top: this.height, height, pinned });
+    this.height += height + 1;
+  }
+
+  /** @param {number} y pixels from the first row @returns {LiveRow | undefined} */
+  rowAt(y) {
+    return this.rows.find((row) => y >= row.top && y <= row.top + row.height);
+  }
+
+  /** @param {string} key @returns {LiveRow | undefined} */
+  rowOf(key) {
+    return this.rows.find((row) => row.lane.key === key);
+  }
+}
+
+/** Whether a lane shows something of its own. @param {Lane} lane */
+export function isDrawn(lane) {
+  return lane.rows > 0 || lane.kind === "rank" || lane.kind === "gpu";
+}

@@ -1,0 +1,178 @@
+/** The panel of a live page: details, measures, hits, findings, bookmarks. All texts of others stay text. */
+
+import { copyable, duration, element, facts } from "./words.js";
+
+/** @typedef {{from: number, to: number, slice: string, lane: string, around: string[], label: string}} Place */
+
+const LETTERS = 24;
+
+/** A whole number that may be a text, because it is too large for a number. @param {number | string} value */
+export function exactly(value) {
+  return BigInt(value).toLocaleString("en-US");
+}
+
+/** @param {{label: string, value: string | number, unit: string}} fact @returns {[string, string]} */
+function line(fact) {
+  if (fact.unit === "ns" && Number.isInteger(Number(fact.value))) {
+    const size = Number(fact.value);
+    const words = Math.abs(size) < 1e12 ? ` (${duration(size)})` : "";
+    return [fact.label, `${exactly(fact.value)} ns${words}`];
+  }
+  const whole = typeof fact.value === "number" && Number.isInteger(fact.value) && Math.abs(fact.value) >= 1e5;
+  const value = whole ? exactly(fact.value) : String(fact.value);
+  return [fact.label, fact.unit ? `${value} ${fact.unit}` : value];
+}
+
+/** A button that does something. @param {string} text @param {() => unknown} act */
+export function chip(text, act) {
+  const made = element("button", { type: "button", class: "chip" }, text);
+  made.addEventListener("click", () => act());
+  return made;
+}
+
+/**
+ * Everything known of a slice.
+ * @param {any} found as the server tells it
+ * @param {(place: Place) => unknown} go
+ */
+export function detailParts(found, go) {
+  const parts = [element("h3", {}, found.title)];
+  parts.push(facts(found.facts.map(line)));
+  if (found.full_name !== found.title) parts.push(facts([["full name", found.full_name]]));
+  if (found.evidence.length) parts.push(element("h4", {}, "Evidence"), facts(found.evidence.map(line)));
+  if (found.launch)
+    parts.push(
+      element(
+        "p",
+        {},
+        chip("launch (x)", () => go(found.launch)),
+      ),
+    );
+  if (found.peers.length) {
+    const peers = found.peers.map((/** @type {Place} */ peer) => chip(rootName(peer), () => go(peer)));
+    parts.push(element("h4", {}, "The same communication"), element("p", { class: "legend" }, ...peers));
+  }
+  if (found.sql) parts.push(element("h4", {}, "Its row"), copyable(found.sql));
+  if (found.command) parts.push(element("h4", {}, "Its window"), copyable(found.command));
+  return parts;
+}
+
+/** @param {Place} place */
+function rootName(place) {
+  return (place.around[0] ?? place.lane).replace(":", " ");
+}
+
+const MEASURED = /** @type {[string, string][]} */ ([
+  ["computation", "compute_ns"],
+  ["communication", "communication_ns"],
+  ["hidden", "hidden_ns"],
+  ["exposed", "exposed_ns"],
+  ["memory", "memory_ns"],
+  ["busy", "busy_ns"],
+  ["idle", "idle_ns"],
+]);
+
+/** The exact measures of a window. @param {any} found as the server tells it */
+export function measureParts(found) {
+  const parts = [
+    element("h3", {}, `Window of ${duration(found.to - found.from)}`),
+    facts([
+      ["from", `${exactly(found.from)} ns`],
+      ["to", `${exactly(found.to)} ns`],
+      ["length", `${exactly(found.to - found.from)} ns`],
+    ]),
+  ];
+  for (const one of found.measures) {
+    const which = one.dimension === "all" ? "" : `, dimension ${one.dimension}`;
+    const lines = MEASURED.filter(([, key]) => one.dimension === "all" || /communication|hidden|exposed/.test(key));
+    const entries = /** @type {[string, string][]} */ (
+      lines.map(([words, key]) => [words, `${exactly(one[key])} ns (${duration(Number(one[key]))})`])
+    );
+    if (one.kernels !== null) entries.unshift(["kernels", exactly(one.kernels)]);
+    const list = facts(entries);
+    list.dataset.measured = `${one.lane} ${one.dimension}`;
+    parts.push(element("h4", {}, `${one.label}, ${one.device}${which}`), list);
+  }
+  if (!found.measures.length) parts.push(element("p", {}, "No GPU and no rank to measure."));
+  if (found.top.length) {
+    parts.push(element("h4", {}, "Most time by name, sums of durations"));
+    const lanes = new Set(found.top.map((/** @type {any} */ one) => one.lane));
+    for (const one of found.top) {
+      const head = lanes.size > 1 ? `${one.lane} ${one.name}` : one.name;
+      parts.push(facts([[`${one.count}×`, `${duration(one.total_ns)} (${(100 * one.share).toFixed(1)} %) ${head}`]]));
+    }
+  }
+  for (const command of found.commands) parts.push(copyable(command));
+  return parts;
+}
+
+/**
+ * What a search found.
+ * @param {any} found a page of hits
+ * @param {(place: any) => unknown} go
+ * @param {(page: number) => unknown} turn
+ */
+export function hitParts(found, go, turn) {
+  const parts = [element("h3", {}, `${exactly(found.total)} found`)];
+  if (found.pages > 1) {
+    const bar = element("p", {}, `page ${found.page + 1} of ${found.pages} `);
+    if (found.page > 0) bar.append(chip("before", () => turn(found.page - 1)));
+    if (found.page + 1 < found.pages) bar.append(chip("next", () => turn(found.page + 1)));
+    parts.push(bar);
+  }
+  for (const hit of found.hits) {
+    const name = element("button", { type: "button", class: "finder" }, hit.name);
+    name.addEventListener("click", () => go(hit));
+    parts.push(element("p", {}, name, ` ${duration(hit.duration)} at ${duration(hit.from)}, ${hit.label}`));
+  }
+  return parts;
+}
+
+/**
+ * Findings and notes.
+ * @param {any[]} marks
+ * @param {(mark: any) => unknown} go
+ */
+export function findingParts(marks, go) {
+  const found = marks.filter((mark) => mark.kind === "finding" || mark.kind === "note");
+  const parts = [element("h3", {}, found.length ? "Findings" : "No findings are known of this.")];
+  for (const mark of found) {
+    const head = chip(`${mark.kind === "finding" ? "▲" : "△"} ${mark.label}`, () => go(mark));
+    parts.push(element("p", {}, head), element("p", {}, mark.statement));
+    if (mark.culprit) parts.push(element("p", { class: "quiet" }, mark.culprit));
+    if (mark.sql) parts.push(copyable(mark.sql));
+  }
+  return parts;
+}
+
+/**
+ * A field for the note of a new bookmark.
+ * @param {string} words what is kept
+ * @param {(note: string) => unknown} keep
+ */
+export function bookmarkParts(words, keep) {
+  const field = /** @type {HTMLInputElement} */ (
+    element("input", { type: "text", maxlength: "500", "aria-label": "note", placeholder: "note" })
+  );
+  field.addEventListener("keydown", (event) => {
+    if (event.key === "Enter") keep(field.value);
+  });
+  const save = chip("keep", () => keep(field.value));
+  return { field, parts: [element("h3", {}, "Bookmark"), element("p", {}, words), field, " ", save] };
+}
+
+/**
+ * Bookmarks as buttons.
+ * @param {any[]} kept
+ * @param {(one: any) => unknown} go
+ * @param {(one: any) => unknown} forget
+ */
+export function bookmarkChips(kept, go, forget) {
+  return kept.flatMap((one) => {
+    const whole = one.note || `${duration(one.from)} + ${duration(one.to - one.from)}`;
+    const text = whole.length > LETTERS ? `${whole.slice(0, LETTERS - 1)}…` : whole;
+    const cross = chip("×", () => forget(one));
+    cross.setAttribute("aria-label", `forget ${whole}`);
+    return [chip(`△ ${text}`, () => go(one)), cross];
+  });
+}
