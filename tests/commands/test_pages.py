@@ -35,6 +35,10 @@ LEFT_OUT = {
     "traceviz memory diff before@100": "needs two runs with snapshots of GPU memory",
     # tests/end_to_end/test_serve.py runs it.
     "traceviz serve": "serves until Ctrl-C",
+    # tests/end_to_end/test_live_page.py opens their pages.
+    "traceviz timeline --web": "serves until Ctrl-C",
+    "traceviz nsys timeline-web": "serves until Ctrl-C",
+    "traceviz nsys web": "serves until Ctrl-C",
     # tests/show/terminal drives them.
     "traceviz top": "draws on a terminal",
     "traceviz timeline": "draws on a terminal",

@@ -29,7 +29,7 @@ def serving(home, log):
     with log.open("wb") as errors:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
     try:
-        yield process, process.stdout.readline().split("read-only: ")[1].strip()
+        yield process, process.stdout.readline().partition(": ")[2].strip()
     finally:
         process.kill()
         process.wait()

@@ -86,10 +86,10 @@ class Client:
     port: int
     cookie: str = ""
 
-    def ask(self, path: str, method: str = "GET", **headers: str) -> Answer:
+    def ask(self, path: str, method: str = "GET", body: bytes | None = None, **headers: str) -> Answer:
         connection = HTTPConnection("127.0.0.1", self.port, timeout=20)
         named = {name.replace("_", "-"): value for name, value in headers.items()}
-        connection.request(method, path, headers={**({"cookie": self.cookie} if self.cookie else {}), **named})
+        connection.request(method, path, body, headers={**({"cookie": self.cookie} if self.cookie else {}), **named})
         response = connection.getresponse()
         found = {name.lower(): value for name, value in response.getheaders()}
         answer = Answer(response.status, found, response.read())

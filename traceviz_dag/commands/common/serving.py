@@ -52,7 +52,7 @@ def serve_pages(
             address = f"http://{LOOPBACK}:{chosen}{path}?{f'{shown}&' if shown else ''}{TOKEN}={token}"
 
             def started() -> None:
-                typer.echo(f"{what or f'Home {home}, read-only'}: {address}\nCtrl-C ends it.")
+                typer.echo(f"{what or f'Home {home}'}: {address}\nCtrl-C ends it.")
                 if browser:
                     webbrowser.open(address)
 

@@ -65,7 +65,7 @@ class ReadOnly:
             await send({"type": "websocket.close", "code": 1008, "reason": "this server is read-only"})
         elif scope["type"] == "http" and scope["method"] not in _READING and not self._takes(scope):
             refused = PlainTextResponse(
-                "This server is read-only: it answers GET and HEAD.\n",
+                "This address is only read: it answers GET and HEAD.\n",
                 HTTPStatus.METHOD_NOT_ALLOWED,
                 {"allow": ", ".join(_READING)},
             )

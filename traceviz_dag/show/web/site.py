@@ -1,7 +1,7 @@
 """The application of ``traceviz serve``: the pages of a home behind guard and door.
 
-A page is a file in ``pages/`` with a function ``routes``, and its line in ``_PAGES``, or in ``site`` where it takes more
-than the home.
+A page is a file in ``pages/`` with a function ``routes``, and its line in ``_PAGES``, or in ``site`` where it takes
+more than the home.
 """
 
 from __future__ import annotations

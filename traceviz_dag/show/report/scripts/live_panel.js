@@ -18,9 +18,9 @@ function line(fact) {
     const words = Math.abs(size) < 1e12 ? ` (${duration(size)})` : "";
     return [fact.label, `${exactly(fact.value)} ns${words}`];
   }
-  const whole = typeof fact.value === "number" && Number.isInteger(fact.value) && Math.abs(fact.value) >= 1e5;
-  const value = whole ? exactly(fact.value) : String(fact.value);
-  return [fact.label, fact.unit ? `${value} ${fact.unit}` : value];
+  if (fact.unit === "") return [fact.label, String(fact.value)];
+  const value = Number.isInteger(fact.value) ? exactly(fact.value) : String(fact.value);
+  return [fact.label, `${value} ${fact.unit}`];
 }
 
 /** A button that does something. @param {string} text @param {() => unknown} act */
@@ -88,7 +88,7 @@ export function measureParts(found) {
     const entries = /** @type {[string, string][]} */ (
       lines.map(([words, key]) => [words, `${exactly(one[key])} ns (${duration(Number(one[key]))})`])
     );
-    if (one.kernels !== null) entries.unshift(["kernels", exactly(one.kernels)]);
+    if (one.kernels !== null && one.dimension === "all") entries.unshift(["kernels", exactly(one.kernels)]);
     const list = facts(entries);
     list.dataset.measured = `${one.lane} ${one.dimension}`;
     parts.push(element("h4", {}, `${one.label}, ${one.device}${which}`), list);

@@ -237,7 +237,7 @@ export class LiveTimeline {
         const place = { from: from - length / 2, to: to + length / 2, dot, filter };
         this.tiles.delete(shown.lane);
         this.tiles.set(shown.lane, { ...shown, ...place });
-        for (const kind of shown.boxes?.kinds ?? []) this.kinds.add(kind);
+        for (const kind of new Set(shown.boxes?.kind)) this.kinds.add(shown.boxes?.kinds[kind] ?? "");
       }
       for (const key of [...this.tiles.keys()].slice(0, Math.max(this.tiles.size - MOST_TILES, 0)))
         this.tiles.delete(key);

@@ -16,10 +16,16 @@ SCRIPT = "live"
 
 @dataclass(frozen=True, slots=True)
 class TraceLink:
-    """A Perfetto trace of what is shown, and the address that opens it in the Perfetto UI."""
+    """A Perfetto trace of what is shown.
+
+    Attributes:
+        address: opens it in the Perfetto UI.
+        whole: whether it holds all ranks, so that a window is found in it.
+    """
 
     name: str
     address: str
+    whole: bool
 
 
 def live_page(title: str, links: Sequence[tuple[str, str]], traces: Sequence[TraceLink]) -> HTMLResponse:
@@ -37,14 +43,17 @@ def live_page(title: str, links: Sequence[tuple[str, str]], traces: Sequence[Tra
         )
     )
     above = " · ".join(link(address, text) for address, text in links)
-    opened = " ".join(
-        f'<a class="chip perfetto" href="{markup(one.address)}">{markup(one.name)} in the Perfetto UI</a>'
-        for one in traces
-    )
+    opened = " ".join(map(_trace_link, traces))
     text = _PAGE.format(
         title=markup(title), above=f"<nav>{above}</nav>" if above else "", traces=opened, script=script, styles=styles
     )
     return HTMLResponse(text, headers={"content-security-policy": policy})
+
+
+def _trace_link(one: TraceLink) -> str:
+    # Only those of class perfetto are opened at the window that is shown.
+    kind = "chip perfetto" if one.whole else "chip"
+    return f'<a class="{kind}" href="{markup(one.address)}">{markup(one.name)} in the Perfetto UI</a>'
 
 
 _PAGE = """<!doctype html>

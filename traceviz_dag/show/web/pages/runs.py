@@ -39,7 +39,7 @@ def routes(home: Path, timelines: bool = False) -> Sequence[BaseRoute]:
             return page(
                 "Nothing here yet", f"<p>{markup(str(home))} holds no iteration: run traceviz analyze first.</p>"
             )
-        parts = [f'<p class="quiet">{markup(str(home))}, read-only</p>']
+        parts = [f'<p class="quiet">{markup(str(home))}</p>']
         for run in list(by_run)[:_MOST_RUNS]:
             parts += _run_parts(home, run, by_run[run], timelines)
         if older := list(by_run)[_MOST_RUNS:]:

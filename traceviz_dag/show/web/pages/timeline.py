@@ -33,6 +33,8 @@ LONGEST_BODY = 16 << 10
 
 _BOOKMARKS = "bookmarks"
 _TILES = "tiles"
+_WHOLE = "iteration."
+"""Begin of the name of the trace of all ranks."""
 _NOT_THERE = "There is no such timeline; / lists what this home holds."
 _CHANGED = "What is shown has changed since this page was opened: reload it."
 # The state of a source is in its ETag; what is asked is in the address.
@@ -78,7 +80,8 @@ def routes(home: Path, sources: Sources, desk: Desk | None = None) -> Sequence[B
         if report_of(home, each):
             links.append((report_path(*_key(each)), "report"))
         found = ((name, trace_address(name, request)) for name in traces_of(home, each))
-        traces = [TraceLink(name.rpartition("/")[2], address) for name, address in found if address is not None]
+        named = [(name.rpartition("/")[2], address) for name, address in found if address is not None]
+        traces = [TraceLink(name, address, name.startswith(_WHOLE)) for name, address in named]
         return live_page(f"{each.run}, iteration {each.iteration}", links, traces)
 
     def page_of_opened(request: Request) -> Response:
