@@ -23,6 +23,13 @@ function line(fact) {
   return [fact.label, `${value} ${fact.unit}`];
 }
 
+/** Names and values, the names no wider than the panel allows. @param {[string, string][]} entries */
+function told(entries) {
+  const list = facts(entries);
+  list.classList.add("told");
+  return list;
+}
+
 /** A button that does something. @param {string} text @param {() => unknown} act */
 export function chip(text, act) {
   const made = element("button", { type: "button", class: "chip" }, text);
@@ -37,9 +44,10 @@ export function chip(text, act) {
  */
 export function detailParts(found, go) {
   const parts = [element("h3", {}, found.title)];
-  parts.push(facts(found.facts.map(line)));
-  if (found.full_name !== found.title) parts.push(facts([["full name", found.full_name]]));
-  if (found.evidence.length) parts.push(element("h4", {}, "Evidence"), facts(found.evidence.map(line)));
+  const known = found.facts.map(line);
+  if (found.full_name !== found.title) known.push(["full name", found.full_name]);
+  parts.push(told(known));
+  if (found.evidence.length) parts.push(element("h4", {}, "Evidence"), told(found.evidence.map(line)));
   if (found.launch)
     parts.push(
       element(
