@@ -133,6 +133,13 @@ def test_a_profile_is_walked_through_by_keys_and_measured_as_its_command_does(br
         (told,) = printed(*command[1:], home=home)
         found = live.measured("gpu:0")
         assert found == {word: told[key] for word, key in WORDS.items()} and 0 < found["busy"] < found["idle"]
+        # A name of the table leads to its first slice.
+        live.press("Escape", "0", "m")
+        page.locator("#details .finder", has_text="AllReduce_Sum").click()
+        live.settle()
+        assert page.evaluate(chosen) == 200
+        page.focus("#timeline-canvas")
+        live.press("Escape", "0", "w", "w", "d")
         before = live.window()
         live.press("a", "u")
         assert live.window() == before

@@ -80,8 +80,12 @@ const MEASURED = /** @type {[string, string][]} */ ([
   ["idle", "idle_ns"],
 ]);
 
-/** The exact measures of a window. @param {any} found as the server tells it */
-export function measureParts(found) {
+/**
+ * The exact measures of a window.
+ * @param {any} found as the server tells it
+ * @param {(name: string) => unknown} find leads to the first slice of a name
+ */
+export function measureParts(found, find) {
   const parts = [
     element("h3", {}, `Window of ${duration(found.to - found.from)}`),
     facts([
@@ -106,8 +110,11 @@ export function measureParts(found) {
     parts.push(element("h4", {}, "Most time by name, sums of durations"));
     const lanes = new Set(found.top.map((/** @type {any} */ one) => one.lane));
     for (const one of found.top) {
-      const head = lanes.size > 1 ? `${one.lane} ${one.name}` : one.name;
-      parts.push(facts([[`${one.count}×`, `${duration(one.total_ns)} (${(100 * one.share).toFixed(1)} %) ${head}`]]));
+      const name = element("button", { type: "button", class: "finder" }, one.name);
+      name.addEventListener("click", () => find(one.name));
+      const of = lanes.size > 1 ? `, ${one.lane.replace(":", " ")}` : "";
+      const words = ` ${one.count}× ${duration(one.total_ns)} (${(100 * one.share).toFixed(1)} %)${of}`;
+      parts.push(element("p", {}, name, words));
     }
   }
   for (const command of found.commands) parts.push(copyable(command));

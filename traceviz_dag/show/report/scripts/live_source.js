@@ -37,7 +37,8 @@
 
 /**
  * @typedef {object} Strip
- * @property {number} lanes
+ * @property {number} lanes it is the mean of
+ * @property {number} of all that there are
  * @property {Float64Array} start
  * @property {Float64Array} end
  * @property {Float64Array} busy
@@ -127,7 +128,7 @@ export function decoded(buffer) {
   let strip = null;
   if (head.overview) {
     const [start, end, busy, exposed, hidden, idle] = Array.from({ length: 6 }, () => wide(head.overview));
-    strip = { lanes: head.overview_lanes, start, end, busy, exposed, hidden, idle };
+    strip = { lanes: head.overview_lanes, of: head.overview_of, start, end, busy, exposed, hidden, idle };
   }
   const shown = head.lanes.map((/** @type {any} */ told) => {
     if (told.counter !== undefined) {

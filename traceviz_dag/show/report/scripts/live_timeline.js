@@ -324,7 +324,8 @@ export class LiveTimeline {
     context.strokeRect(from + 0.5, 1.5, Math.max(to - from - 1, 1), OVERVIEW - 3);
     context.fillStyle = ink;
     context.font = "11px system-ui, sans-serif";
-    const mean = this.strip ? `mean of ${this.strip.lanes}: busy, exposed` : "";
+    const first = this.strip && this.strip.lanes < this.strip.of ? "the first " : "";
+    const mean = this.strip ? `mean of ${first}${this.strip.lanes}: busy, exposed` : "";
     context.fillText(mean, 6, OVERVIEW / 2, left - 12);
     drawRuler(context, looking, { left, width, top: OVERVIEW, height: RULER }, quiet);
     for (const mark of this.about.marks) {
@@ -625,7 +626,7 @@ export class LiveTimeline {
     const lane = one ? [root.key] : [];
     this.measured = await this.source.ask("measure", { from: whole(from), to: whole(to), lane });
     this.say("");
-    this.panel(measureParts(this.measured));
+    this.panel(measureParts(this.measured, (name) => this.soon(() => this.find(name))));
     document.body.dataset.measured = `${exactly(from)} ${exactly(to)}`;
   }
 
@@ -641,6 +642,16 @@ export class LiveTimeline {
     this.hit = -1;
     byId("matches").textContent = `${exactly(found.total)} found`;
     this.listHits();
+  }
+
+  /** Search for a name of a table. @param {string} name */
+  async find(name) {
+    // What is shown as an escape or cut off is any sign; ASCII signs that mean something to an expression are themselves.
+    const plain = name.replace(/\\u[0-9a-f]{4}|…/g, " ");
+    const pattern = plain.replace(/[!-/:-@[-^`{-~]/g, "\\$&").replace(/\s+/g, ".+");
+    /** @type {HTMLInputElement} */ (byId("search")).value = pattern;
+    await this.search(pattern, 0);
+    if (this.hits.total) await this.toHit(1);
   }
 
   listHits() {

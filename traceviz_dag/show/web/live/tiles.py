@@ -21,6 +21,9 @@ from traceviz_dag.show.screens.model import Counter, Filter, LaneKind, Overview,
 MOST_BYTES = 8 << 20
 """Of the columns of an answer. Once they are more, no further lane is answered: the page asks for the rest again."""
 
+MOST_SUMMED = 128
+"""Ranks or GPUs that the strip above the lanes is the mean of: the first ones. Each has to be opened for it."""
+
 MOST_NAMES = 300
 """Names that a lane's answer holds: those of its longest boxes. The others are told by their detail."""
 
@@ -44,9 +47,9 @@ def tiles(
     head: dict[str, Any] = {"digest": digest, "lanes": [], "left": [], "overview": 0}
     columns: list[bytes] = []
     if overview:
-        strip = model.overview(model.span, pixels)
-        head["overview"] = len(strip.start_ns)
-        head["overview_lanes"] = strip.lanes
+        busy = [lane.key for lane in model.lanes() if lane.kind in (LaneKind.GPU, LaneKind.RANK)]
+        strip = model.overview(model.span, pixels, busy[:MOST_SUMMED] if len(busy) > MOST_SUMMED else ())
+        head |= {"overview": len(strip.start_ns), "overview_lanes": strip.lanes, "overview_of": len(busy)}
         columns += _overview(strip, origin)
     for place, key in enumerate(lanes):
         if sum(map(len, columns)) > MOST_BYTES:
