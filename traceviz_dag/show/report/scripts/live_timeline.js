@@ -436,8 +436,9 @@ export class LiveTimeline {
     let distance = slack + 1e-9;
     for (let i = 0; i < boxes.start.length; i++) {
       const away = Math.max(boxes.start[i] - at, at - boxes.end[i], 0);
-      // Of those that lie there the last one begun, as it is drawn above the others.
-      if (away <= distance) {
+      // As they are drawn above each other: slices above cells, of slices the last one begun.
+      const below = away === distance && boxes.count[i] > 1 && best >= 0 && boxes.count[best] === 1;
+      if (away <= distance && !below) {
         best = i;
         distance = away;
       }
