@@ -19,7 +19,9 @@ from traceviz_dag.errors import BadInputError, TracevizError
 from traceviz_dag.pipeline.formats.trace_format import RankTrace
 from traceviz_dag.pipeline.nsys.placement import place_exports
 from traceviz_dag.pipeline.ranks import analyse_rank
+from traceviz_dag.pipeline.screens import profile_model
 from traceviz_dag.read.layouts import TraceFile
+from traceviz_dag.show.screens.model import ScreenModel
 
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]")
 NAME = "gemm\x1b]0;owned\x07\x1b[2J\u009b31m\u202e[/red]"
@@ -181,7 +183,7 @@ def test_every_command_answers_or_refuses_in_one_line(tmp_path, change):
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript(_HOSTILE[change])
     answered = 0
-    for name in set(_NsysGroup.places) - {"download"}:
+    for name in set(_NsysGroup.places) - {"download", *_SCREENS}:
         more = [word.format(out=tmp_path / "out") for word in _OPTIONS.get(name, ())]
         arguments = ["nsys", name, str(path), *([str(path)] if name == "diff" else []), *more]
         if "--output" not in more:
@@ -198,6 +200,25 @@ def test_every_command_answers_or_refuses_in_one_line(tmp_path, change):
             assert "\n" not in str(result.exception)
     # Calls, ranges and tables are there without operations.
     assert answered > 15 if change not in _REFUSED else answered <= 6
+    try:
+        _walk(profile_model(path, tmp_path / "home"))
+    except TracevizError as error:
+        assert change in _REFUSED and "\n" not in str(error)
+
+
+def _walk(model: ScreenModel) -> None:
+    """What screens ask for at first: every lane, its slices, and all that is known of one of each."""
+    waiting: list[str | None] = [None]
+    while waiting:
+        for lane in model.lanes(waiting.pop()):
+            waiting.append(lane.key)
+            slices = model.slices(lane.key, model.span, 100)
+            if len(slices):
+                model.detail(slices.slice_id(len(slices) // 2))
+
+
+_SCREENS = {"timeline", "tui", "web", "timeline-web"}
+"""Commands that run until they are left; what they draw is of the model."""
 
 
 _SUMS = {"total_ns", "busy_ns", "mean_ns", "bytes", "bytes_per_s", "count", "operations", "compute_ns", "idle_ns"}
