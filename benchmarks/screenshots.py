@@ -7,6 +7,7 @@ python benchmarks/screenshots.py HOME [--only serve]
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import socket
 import subprocess
@@ -39,7 +40,7 @@ def serving(home: Path) -> Iterator[str]:
     )
     try:
         assert process.stdout is not None
-        yield process.stdout.readline().split("read-only: ")[1].strip()
+        yield re.search(r"http://\S+", process.stdout.readline())[0]
     finally:
         process.terminate()
         process.wait()
