@@ -34,6 +34,12 @@ TrimOption = Annotated[
 RulesOption = Annotated[
     Path | None, typer.Option(help="TOML file of rules that are tried before the built-in ones.", show_default=False)
 ]
+AgainstOption = Annotated[
+    Path | None, typer.Option(help="Another profile to lie beside it, aligned by iteration.", show_default=False)
+]
+IterationOption = Annotated[
+    int | None, typer.Option(help="With --against: the iteration of both that begins at one instant.")
+]
 LimitOption = Annotated[int, typer.Option("--limit", min=1, help="Most rows to show; JSON has all of them.")]
 
 MEASURES = ("span", "compute", "communication", "hidden", "exposed", "memory", "busy", "idle")
@@ -68,6 +74,16 @@ def opened(path: Path, home: Path, trim: tuple[float, float] | None = None, rule
         covered = f"{seconds(window.start_ns)} to {seconds(window.end_ns)} s"
         typer.echo(f"traceviz: {path.name} covers only a part of the window: the answer is about {covered}", err=True)
     return Opened(profile, load_rules(rules), window)
+
+
+def check_alignment(against: Path | None, iteration: int | None) -> None:
+    """Refuse an iteration to align by where nothing lies beside the profile.
+
+    Raises:
+        UsageError: an iteration is named, and no other profile.
+    """
+    if against is None and iteration is not None:
+        raise UsageError("--iteration says how two profiles are aligned: give --against, too")
 
 
 def gpu_numbers(wanted: Sequence[str]) -> list[int]:

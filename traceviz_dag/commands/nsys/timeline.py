@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption
-from traceviz_dag.commands.nsys.common import ProfileArgument, RulesOption
-from traceviz_dag.errors import UsageError
+from traceviz_dag.commands.nsys.common import (
+    AgainstOption,
+    IterationOption,
+    ProfileArgument,
+    RulesOption,
+    check_alignment,
+)
 from traceviz_dag.system.paths import real_path
 
 
 def timeline(
     path: ProfileArgument,
-    against: Annotated[
-        Path | None, typer.Option(help="Another profile to lie beside it, aligned by iteration.", show_default=False)
-    ] = None,
-    iteration: Annotated[
-        int | None, typer.Option(help="With --against: the iteration of both that begins at one instant.")
-    ] = None,
+    against: AgainstOption = None,
+    iteration: IterationOption = None,
     rules: RulesOption = None,
     home: HomeOption = DEFAULT_HOME,
 ) -> None:
@@ -36,8 +33,7 @@ def timeline(
     from traceviz_dag.show.screens.side_by_side import SideBySide
     from traceviz_dag.show.terminal.timeline.screen import TimelineApp
 
-    if against is None and iteration is not None:
-        raise UsageError("--iteration says how two profiles are aligned: give --against, too")
+    check_alignment(against, iteration)
     model = profile_model(path, home, rules)
     if against is None:
         TimelineApp(model, look, bookmarks_of_profile(real_path(home), path)).walk()

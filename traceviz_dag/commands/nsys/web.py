@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption
 from traceviz_dag.commands.common.serving import OpenOption, PortOption, serve_pages
-from traceviz_dag.commands.nsys.common import ProfileArgument, RulesOption
-from traceviz_dag.errors import UsageError
+from traceviz_dag.commands.nsys.common import (
+    AgainstOption,
+    IterationOption,
+    ProfileArgument,
+    RulesOption,
+    check_alignment,
+)
 from traceviz_dag.printable import printable
 from traceviz_dag.show.web.addresses import PORT, opened_path
 from traceviz_dag.system.paths import real_path
@@ -18,12 +20,8 @@ from traceviz_dag.system.paths import real_path
 
 def timeline_web(
     path: ProfileArgument,
-    against: Annotated[
-        Path | None, typer.Option(help="Another profile to lie beside it, aligned by iteration.", show_default=False)
-    ] = None,
-    iteration: Annotated[
-        int | None, typer.Option(help="With --against: the iteration of both that begins at one instant.")
-    ] = None,
+    against: AgainstOption = None,
+    iteration: IterationOption = None,
     rules: RulesOption = None,
     port: PortOption = PORT,
     browser: OpenOption = False,
@@ -61,8 +59,7 @@ def _serve(
     home: Path,
     shown: str = "",
 ) -> None:
-    if against is None and iteration is not None:
-        raise UsageError("--iteration says how two profiles are aligned: give --against, too")
+    check_alignment(against, iteration)
     from traceviz_dag.pipeline.live_pages import pair_source, profile_source
 
     folder = real_path(home)

@@ -12,9 +12,9 @@ import {
   measureParts,
 } from "./live_panel.js";
 import { whole } from "./live_source.js";
-import { Raster } from "./raster.js";
 import { drawRuler } from "./ruler.js";
-import { address, changeAddress, Looking } from "./state.js";
+import { ABOVE, fitted, LEAST_NAMED, NEAR, OVERVIEW, RULER, Stage, ZOOM } from "./stage.js";
+import { address, changeAddress } from "./state.js";
 import { byId, copied, duration, element, facts } from "./words.js";
 
 /** @typedef {import("./live_lanes.js").LiveRow} LiveRow */
@@ -27,37 +27,24 @@ import { byId, copied, duration, element, facts } from "./words.js";
 /** @typedef {Shown & {from: number, to: number, dot: number, filter: string}} Tile */
 
 const LABELS = 210;
-const LABELS_SHARE = 0.3;
-const OVERVIEW = 30;
-const RULER = 22;
-const ABOVE = OVERVIEW + RULER;
-const NEAR = 3;
-const ZOOM = 0.7;
-const LEAST_NAMED = 26;
 const MOST_PIXELS = 4096;
 const LANES_A_QUESTION = 48;
 const MOST_TILES = 400;
 const FEW = 2;
 
-export class LiveTimeline {
+export class LiveTimeline extends Stage {
   /**
    * @param {Source} source
    * @param {any} about as the server tells it
    */
   constructor(source, about) {
+    super(Math.max(Number(about.length), 1), LABELS);
     this.source = source;
     this.about = about;
-    this.end = Math.max(Number(about.length), 1);
-    this.looking = new Looking(this.end);
+    this.end = this.looking.end;
     this.lanes = new Lanes(source);
     this.lanes.take("", about.lanes);
-    /** @type {HTMLCanvasElement} */
-    this.canvas = byId("timeline-canvas");
-    this.context = /** @type {CanvasRenderingContext2D} */ (this.canvas.getContext("2d", { alpha: false }));
-    this.raster = new Raster(1, 1);
-    this.dark = matchMedia("(prefers-color-scheme: dark)");
     this.colours = new LiveColours(about.colours, about.other, this.dark.matches);
-    this.scroll = 0;
     /** @type {Map<string, Tile>} */
     this.tiles = new Map();
     /** @type {Strip | null} */
@@ -70,8 +57,6 @@ export class LiveTimeline {
     this.measured = null;
     /** @type {string} key of the lane that keys act on */
     this.lane = about.lanes[0]?.key ?? "";
-    /** @type {{from: number, to: number} | null} */
-    this.selection = null;
     /** @type {any} the page of hits that is open */
     this.hits = null;
     this.hit = -1;
@@ -83,8 +68,6 @@ export class LiveTimeline {
     this.asking = false;
     /** the question that was refused: it is not asked again */
     this.refused = "";
-    this.waitsForFrame = false;
-    this.turned = -Infinity;
     /** what is asked after a move, in the order of the keys */
     this.queue = Promise.resolve();
     source.say = (words) => this.say(words);
@@ -151,36 +134,9 @@ export class LiveTimeline {
     changeAddress({ open: [...this.lanes.open].join(" ") });
   }
 
-  /** Draw once before the next frame is shown. */
-  draw() {
-    if (this.waitsForFrame) return;
-    this.waitsForFrame = true;
-    requestAnimationFrame(() => {
-      this.waitsForFrame = false;
-      this.paint();
-      void this.fetchTiles();
-    });
-  }
-
-  get labels() {
-    return Math.min(LABELS, Math.round(this.canvas.clientWidth * LABELS_SHARE));
-  }
-
-  get scale() {
-    return window.devicePixelRatio || 1;
-  }
-
-  /** @returns {View} */
-  get view() {
-    const { scale } = this;
-    const left = Math.round(this.labels * scale);
-    return {
-      from: this.looking.from,
-      to: this.looking.to,
-      left,
-      width: Math.max(this.canvas.width - left, 1),
-      scale,
-    };
+  repaint() {
+    this.paint();
+    void this.fetchTiles();
   }
 
   get room() {
@@ -272,17 +228,10 @@ export class LiveTimeline {
   }
 
   paint() {
-    const { canvas, context, scale, colours } = this;
-    const width = Math.round(canvas.clientWidth * scale);
-    const height = Math.round(canvas.clientHeight * scale);
-    if (!width || !height) return;
-    if (canvas.width !== width || canvas.height !== height) {
-      canvas.width = width;
-      canvas.height = height;
-    }
-    if (this.raster.width !== width || this.raster.height !== height) this.raster = new Raster(width, height);
+    if (!this.fit()) return;
+    const { context, scale, colours } = this;
     const { raster, view } = this;
-    this.scroll = Math.max(Math.min(this.scroll, this.lanes.height - this.room), 0);
+    this.scrollWithin(this.lanes.height - this.room);
     raster.clear(colours.paper);
     const visible = this.visible;
     for (const row of visible) {
@@ -317,16 +266,9 @@ export class LiveTimeline {
     context.textBaseline = "middle";
     const left = view.left / scale;
     const width = view.width / scale;
-    context.strokeStyle = ink;
-    context.lineWidth = 1;
-    const from = Math.max(left + (looking.from / this.end) * width, left);
-    const to = Math.min(left + (looking.to / this.end) * width, left + width);
-    context.strokeRect(from + 0.5, 1.5, Math.max(to - from - 1, 1), OVERVIEW - 3);
-    context.fillStyle = ink;
-    context.font = "11px system-ui, sans-serif";
     const first = this.strip && this.strip.lanes < this.strip.of ? "the first " : "";
     const mean = this.strip ? `mean of ${first}${this.strip.lanes}: busy, exposed` : "";
-    context.fillText(mean, 6, OVERVIEW / 2, left - 12);
+    this.writeOverview(left, width, ink, mean);
     drawRuler(context, looking, { left, width, top: OVERVIEW, height: RULER }, quiet);
     for (const mark of this.about.marks) {
       const at = this.x(mark.from);
@@ -363,13 +305,7 @@ export class LiveTimeline {
       this.names(row, top, left, width);
     }
     this.frames(visible, ink, left, width);
-    if (this.selection) {
-      const low = Math.max(this.x(this.selection.from), left);
-      context.globalAlpha = 0.18;
-      context.fillStyle = attention;
-      context.fillRect(low, ABOVE, Math.max(this.x(this.selection.to) - low, 1), this.canvas.clientHeight);
-      context.globalAlpha = 1;
-    }
+    this.writeSelection(left, width, attention);
     context.restore();
     context.setTransform(1, 0, 0, 1, 0, 0);
   }
@@ -388,9 +324,7 @@ export class LiveTimeline {
       const wide = Math.min(this.x(boxes.end[i]), left + width) - low;
       if (wide < LEAST_NAMED) continue;
       room--;
-      const letters = Math.floor((wide - 4) / 5.4);
-      const name = boxes.names[boxes.name[i]];
-      const shown = name.length > letters ? `${name.slice(0, letters - 1)}…` : name;
+      const shown = fitted(boxes.names[boxes.name[i]], wide);
       context.fillText(shown, low + 2, top + row.height / 2 + 0.5, wide - 3);
     }
   }
@@ -414,11 +348,7 @@ export class LiveTimeline {
 
   /** @param {MouseEvent} event */
   under(event) {
-    const box = this.canvas.getBoundingClientRect();
-    const x = event.clientX - box.left;
-    const y = event.clientY - box.top;
-    const { from, to } = y < OVERVIEW ? { from: 0, to: this.end } : this.looking;
-    const at = from + ((x - this.labels) / (this.canvas.clientWidth - this.labels)) * (to - from);
+    const { at, x, y } = this.timeUnder(event);
     return { at, x, y, row: y >= ABOVE ? this.lanes.rowAt(y - ABOVE + this.scroll) : undefined };
   }
 
@@ -431,7 +361,7 @@ export class LiveTimeline {
   pick(row, at) {
     const boxes = row && this.tiles.get(row.lane.key)?.boxes;
     if (!boxes) return -1;
-    const slack = (NEAR * (this.looking.to - this.looking.from)) / (this.canvas.clientWidth - this.labels);
+    const slack = NEAR * this.perPixel;
     let best = -1;
     let distance = slack + 1e-9;
     for (let i = 0; i < boxes.start.length; i++) {
@@ -479,15 +409,13 @@ export class LiveTimeline {
     tip.hidden = parts === null;
     if (parts === null || event === undefined) return;
     tip.replaceChildren(...parts);
-    tip.style.left = `${Math.max(Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 8), 0)}px`;
-    tip.style.top = `${Math.max(Math.min(event.clientY + 16, innerHeight - tip.offsetHeight - 8), 0)}px`;
+    this.placeTip(tip, event);
   }
 
   /** @param {WheelEvent} event */
   wheel(event) {
     event.preventDefault();
-    const remembered = event.timeStamp - this.turned > 400;
-    this.turned = event.timeStamp;
+    const remembered = this.begins(event);
     if (event.shiftKey) this.scroll += event.deltaY || event.deltaX;
     else if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) this.looking.move(event.deltaX / 1000, remembered);
     else this.looking.zoom(Math.exp(event.deltaY * 0.0015), this.under(event).at, remembered);
@@ -503,44 +431,11 @@ export class LiveTimeline {
       if (begun.row) void this.soon(() => this.toggle(this.lane));
       return;
     }
-    this.canvas.setPointerCapture(event.pointerId);
-    const measuring = event.shiftKey;
-    const start = { ...this.looking };
-    let moved = false;
     this.tip(null);
-    /** @param {PointerEvent} next */
-    const move = (next) => {
-      const now = this.under(next);
-      if (Math.abs(now.x - begun.x) > 2 || Math.abs(now.y - begun.y) > 2) moved = true;
-      if (!moved) return;
-      if (begun.y < OVERVIEW) {
-        const half = (this.looking.to - this.looking.from) / 2;
-        this.looking.show(now.at - half, now.at + half, false);
-      } else if (measuring) {
-        this.selection = { from: Math.min(begun.at, now.at), to: Math.max(begun.at, now.at) };
-      } else {
-        const shift = ((begun.x - now.x) / (this.canvas.clientWidth - this.labels)) * (start.to - start.from);
-        this.looking.show(start.from + shift, start.to + shift, false);
-        this.scroll += begun.y - now.y;
-        begun.y = now.y;
-      }
-      this.draw();
-    };
-    const end = () => {
-      this.canvas.removeEventListener("pointermove", move);
-      this.canvas.removeEventListener("pointerup", end);
-      const half = (start.to - start.from) / 2;
-      if (!moved && begun.y < OVERVIEW) this.looking.show(begun.at - half, begun.at + half);
-      else if (!moved) void this.soon(() => this.chooseAt(begun.row, begun.at));
-      else if (measuring && begun.y >= OVERVIEW) void this.soon(() => this.measure(false));
-      else if (start.from !== this.looking.from) {
-        this.looking.before.push({ from: start.from, to: start.to });
-        this.looking.after.length = 0;
-      }
-      this.draw();
-    };
-    this.canvas.addEventListener("pointermove", move);
-    this.canvas.addEventListener("pointerup", end);
+    this.drag(event, event.shiftKey && begun.y >= OVERVIEW, {
+      clicked: () => void this.soon(() => this.chooseAt(begun.row, begun.at)),
+      selected: () => void this.soon(() => this.measure(false)),
+    });
   }
 
   /** @param {string} key */
@@ -587,8 +482,8 @@ export class LiveTimeline {
   reveal(key) {
     const row = this.lanes.rowOf(key);
     if (row === undefined) return;
-    if (row.top < this.scroll) this.scroll = row.top;
-    if (row.top + row.height > this.scroll + this.room) this.scroll = row.top + row.height - this.room;
+    if (row.top < this.scroll) this.scrollTo(row.top);
+    if (row.top + row.height > this.scroll + this.room) this.scrollTo(row.top + row.height - this.room);
   }
 
   /** Bring a time into sight; what is too short to be seen is shown larger. @param {number} from @param {number} to */
@@ -697,7 +592,7 @@ export class LiveTimeline {
     const time = whole(way === "next" ? here.from : here.from);
     const found = await this.source.ask("gap", { lane: this.lane, time, way });
     if (!found) return this.say("There is no further gap in this lane.");
-    this.selection = { from: found.from, to: found.to };
+    this.select(found.from, found.to);
     this.say(`gap of ${duration(found.to - found.from)}`);
     return this.show(found.from, found.to);
   }
@@ -812,7 +707,7 @@ export class LiveTimeline {
   /** Set an edge of the selection at the slice, or at the edge of what is shown. @param {"from" | "to"} edge */
   edge(edge) {
     const selection = { ...(this.selection ?? this.looking), [edge]: (this.chosen ?? this.looking)[edge] };
-    this.selection = { from: Math.min(selection.from, selection.to), to: Math.max(selection.from, selection.to) };
+    this.select(selection.from, selection.to);
   }
 
   zoomToSelection() {

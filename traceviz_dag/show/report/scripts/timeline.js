@@ -5,10 +5,10 @@ import { Rows } from "./lanes.js";
 import { Marks, statementOf } from "./marks.js";
 import { measured } from "./measure.js";
 import { Colours, Painter, STEPS_SHARE } from "./painter.js";
-import { Raster } from "./raster.js";
 import { drawRuler } from "./ruler.js";
 import { hits, matching } from "./search.js";
-import { address, changeAddress, Looking } from "./state.js";
+import { ABOVE, fitted, LEAST_NAMED, NEAR, OVERVIEW, RULER, Stage, ZOOM } from "./stage.js";
+import { address, changeAddress } from "./state.js";
 import { byId, copied, copyable, duration, element, exact, facts, share, shortened } from "./words.js";
 
 /** @typedef {import("./model.js").Model} Model */
@@ -18,31 +18,17 @@ import { byId, copied, copyable, duration, element, exact, facts, share, shorten
 /** @typedef {import("./painter.js").View} View */
 
 const WIDEST_LABELS = 168;
-const LABELS_SHARE = 0.3;
-const RULER = 22;
-const OVERVIEW = 30;
-const NEAR = 3;
-const ZOOM = 0.7;
 const MOST_MEASURED = 64;
-/** Pixels of the narrowest slice that shows its name. */
-const LEAST_NAMED = 26;
 const MARKED = 6;
-const ONE_TURN = 400;
 
-export class Timeline {
+export class Timeline extends Stage {
   /** @param {Model} model */
   constructor(model) {
+    super(model.end, WIDEST_LABELS);
     this.model = model;
     this.rows = new Rows(model);
-    this.looking = new Looking(model.end);
-    /** @type {HTMLCanvasElement} */
-    this.canvas = byId("timeline-canvas");
-    this.context = /** @type {CanvasRenderingContext2D} */ (this.canvas.getContext("2d", { alpha: false }));
-    this.scroll = 0;
     /** @type {Chosen | null} */
     this.chosen = null;
-    /** @type {{from: number, to: number} | null} a window on the axis */
-    this.selection = null;
     /** @type {Chosen[]} */
     this.matches = [];
     this.match = -1;
@@ -50,16 +36,11 @@ export class Timeline {
     /** @type {Set<number>} categories that are left out, by place */
     this.hiddenCategories = new Set();
     this.shortest = 0;
-    this.dark = matchMedia("(prefers-color-scheme: dark)");
     this.onPaper = false;
-    this.waitsForFrame = false;
     /** @type {number[]} milliseconds of the last frames, for whoever measures */
     this.frames = [];
     this.painter = new Painter(model, this.rows, new Colours(model, this.dark.matches));
-    this.raster = new Raster(1, 1);
     this.marks = new Marks(model);
-    /** when the wheel was last turned: what follows at once is one move, to be undone at once */
-    this.turned = -Infinity;
     this.listen();
     this.fromAddress();
   }
@@ -179,57 +160,23 @@ export class Timeline {
     else this.draw();
   }
 
-  /** Draw once before the next frame is shown. */
-  draw() {
-    if (this.waitsForFrame) return;
-    this.waitsForFrame = true;
-    requestAnimationFrame(() => {
-      this.waitsForFrame = false;
-      const started = performance.now();
-      this.paint();
-      this.frames.push(performance.now() - started);
-      if (this.frames.length > 500) this.frames.shift();
-    });
-  }
-
-  /** Width of the labels, in pixels of the page. */
-  get labels() {
-    return Math.min(WIDEST_LABELS, Math.round(this.canvas.clientWidth * LABELS_SHARE));
-  }
-
-  get scale() {
-    return window.devicePixelRatio || 1;
-  }
-
-  /** @returns {View} */
-  get view() {
-    const { scale } = this;
-    return {
-      from: this.looking.from,
-      to: this.looking.to,
-      left: Math.round(this.labels * scale),
-      width: Math.max(this.canvas.width - Math.round(this.labels * scale), 1),
-      scale,
-    };
+  repaint() {
+    const started = performance.now();
+    this.paint();
+    this.frames.push(performance.now() - started);
+    if (this.frames.length > 500) this.frames.shift();
   }
 
   paint() {
+    if (!this.fit()) return;
     const { canvas, context, scale } = this;
-    const width = Math.round(canvas.clientWidth * scale);
-    const height = Math.round(canvas.clientHeight * scale);
-    if (!width || !height) return;
-    if (canvas.width !== width || canvas.height !== height) {
-      canvas.width = width;
-      canvas.height = height;
-    }
-    if (this.raster.width !== width || this.raster.height !== height) this.raster = new Raster(width, height);
     const { raster, view } = this;
     const { colours } = this.painter;
     raster.clear(colours.paper);
-    const room = canvas.clientHeight - RULER - OVERVIEW;
+    const room = canvas.clientHeight - ABOVE;
     this.rows.layOut(room);
-    this.scroll = Math.min(this.scroll, Math.max(this.rows.height - room, 0));
-    const above = RULER + OVERVIEW;
+    this.scrollWithin(this.rows.height - room);
+    const above = ABOVE;
     /** @type {Map<number, [number, number]>} */
     const bands = new Map();
     const visible = this.rows.rows.filter((row) => row.top + row.height > this.scroll && row.top < this.scroll + room);
@@ -244,7 +191,7 @@ export class Timeline {
     const whole = { ...view, from: 0, to: this.model.end };
     this.painter.shares(raster, whole, this.model.ranks, Math.round(2 * scale), Math.round((OVERVIEW - 2) * scale));
     context.putImageData(raster.image, 0, 0);
-    this.write(visible, above, whole);
+    this.write(visible, above);
     changeAddress({ t0: String(Math.round(this.looking.from)), t1: String(Math.round(this.looking.to)) });
   }
 
@@ -252,9 +199,8 @@ export class Timeline {
    * Texts, ruler, selection and marks, above what was filled.
    * @param {Row[]} visible
    * @param {number} above
-   * @param {View} whole
    */
-  write(visible, above, whole) {
+  write(visible, above) {
     const { context, scale, view } = this;
     const style = getComputedStyle(document.documentElement);
     const ink = this.onPaper ? "#000000" : style.getPropertyValue("--ink");
@@ -265,7 +211,7 @@ export class Timeline {
     context.lineWidth = 1;
     const left = view.left / scale;
     const width = view.width / scale;
-    this.frame(whole, left, width, ink);
+    this.writeOverview(left, width, ink, `mean of all ${this.model.document.member}s`);
     this.ruler(left, width, quiet);
     context.save();
     context.beginPath();
@@ -294,38 +240,9 @@ export class Timeline {
     this.joined(visible, above, attention);
     this.arrow(visible, above, ink);
     this.chosenFrame(visible, above, ink);
-    if (this.selection) {
-      const from = left + ((this.selection.from - view.from) / (view.to - view.from)) * width;
-      const to = left + ((this.selection.to - view.from) / (view.to - view.from)) * width;
-      context.globalAlpha = 0.18;
-      context.fillStyle = attention;
-      context.fillRect(Math.max(from, left), above, Math.max(to - Math.max(from, left), 1), this.canvas.clientHeight);
-      context.globalAlpha = 1;
-    }
+    this.writeSelection(left, width, attention);
     context.restore();
     context.setTransform(1, 0, 0, 1, 0, 0);
-  }
-
-  /**
-   * Which part of the whole is shown.
-   * @param {View} whole
-   * @param {number} left
-   * @param {number} width
-   * @param {string} ink
-   */
-  frame(whole, left, width, ink) {
-    const from = left + (this.looking.from / whole.to) * width;
-    const to = left + (this.looking.to / whole.to) * width;
-    this.context.strokeStyle = ink;
-    this.context.strokeRect(
-      Math.max(from, left) + 0.5,
-      1.5,
-      Math.max(Math.min(to, left + width) - Math.max(from, left) - 1, 1),
-      OVERVIEW - 3,
-    );
-    this.context.fillStyle = ink;
-    this.context.font = "11px system-ui, sans-serif";
-    this.context.fillText(`mean of all ${this.model.document.member}s`, 6, OVERVIEW / 2, left - 12);
   }
 
   /** @param {number} left @param {number} width @param {string} colour */
@@ -369,12 +286,8 @@ export class Timeline {
       const name = host
         ? this.model.document.host_names?.[host.name[i]]
         : this.model.value(rank.signature[/** @type {import("./lanes.js").Lane} */ (lane).kernel(i)], "name");
-      const letters = Math.floor((width - 4) / 5.4);
-      const text = shortened(String(name ?? ""));
-      if (letters >= 3) {
-        const shown = text.length > letters ? `${text.slice(0, letters - 1)}…` : text;
-        context.fillText(shown, left + 2, top + row.height / 2 + 0.5, width - 3);
-      }
+      const shown = fitted(shortened(String(name ?? "")), width);
+      context.fillText(shown, left + 2, top + row.height / 2 + 0.5, width - 3);
     }
   }
 
@@ -505,13 +418,8 @@ export class Timeline {
 
   /** @param {MouseEvent} event @returns {{at: number, row: Row | undefined, x: number, y: number}} */
   under(event) {
-    const box = this.canvas.getBoundingClientRect();
-    const x = event.clientX - box.left;
-    const y = event.clientY - box.top;
-    const width = this.canvas.clientWidth - this.labels;
-    const { from, to } = y < OVERVIEW ? { from: 0, to: this.model.end } : this.looking;
-    const at = from + ((x - this.labels) / width) * (to - from);
-    const row = y >= OVERVIEW + RULER ? this.rows.rowAt(y - OVERVIEW - RULER + this.scroll) : undefined;
+    const { at, x, y } = this.timeUnder(event);
+    const row = y >= ABOVE ? this.rows.rowAt(y - ABOVE + this.scroll) : undefined;
     return { at, row, x, y };
   }
 
@@ -526,7 +434,7 @@ export class Timeline {
     if (!row?.rank) return null;
     const { rank } = row;
     const own = at - this.model.at(rank);
-    const slack = (NEAR * (this.looking.to - this.looking.from)) / (this.canvas.clientWidth - this.labels);
+    const slack = NEAR * this.perPixel;
     if (row.kind === "gaps") return this.nearest(rank, rank.gaps, own, slack, "gap", (i) => i);
     const { host } = row;
     if (host) {
@@ -535,7 +443,7 @@ export class Timeline {
     }
     const { lane } = row;
     if (lane) return this.nearest(rank, lane.slices, own, slack, "kernel", (i) => lane.kernel(i));
-    const upper = y - OVERVIEW - RULER + this.scroll - row.top < row.height * STEPS_SHARE;
+    const upper = y - ABOVE + this.scroll - row.top < row.height * STEPS_SHARE;
     const steps = row.kind === "steps" || !rank.kernels.start.length || (row.height >= 14 && upper);
     if (steps) {
       const step = this.nearest(rank, rank.steps, own, slack, "step", (i) => i);
@@ -547,7 +455,7 @@ export class Timeline {
     const { computation, communication } = this.rows.halvesOf(rank);
     const found = this.nearest(rank, communication.slices, own, 0, "kernel", (i) => communication.kernel(i));
     const other = this.nearest(rank, computation.slices, own, slack, "kernel", (i) => computation.kernel(i));
-    const lower = y - OVERVIEW - RULER + this.scroll - row.top > row.height * 0.78;
+    const lower = y - ABOVE + this.scroll - row.top > row.height * 0.78;
     return lower ? (found ?? other) : (other ?? found);
   }
 
@@ -580,9 +488,8 @@ export class Timeline {
     if (event.buttons) return;
     const { at, row, x, y } = this.under(event);
     this.canvas.classList.toggle("points", x < this.labels && row !== undefined);
-    const perPixel = (this.looking.to - this.looking.from) / (this.canvas.clientWidth - this.labels);
-    const near = row !== undefined && y - OVERVIEW - RULER + this.scroll - row.top <= MARKED;
-    const marked = near && x >= this.labels ? this.marks.at(this.model, row.rank, at, NEAR * perPixel) : [];
+    const near = row !== undefined && y - ABOVE + this.scroll - row.top <= MARKED;
+    const marked = near && x >= this.labels ? this.marks.at(this.model, row.rank, at, NEAR * this.perPixel) : [];
     this.tip(x < this.labels ? null : this.pick(row, at, y), event, marked);
   }
 
@@ -602,9 +509,7 @@ export class Timeline {
       const known = described(this.model, chosen).filter(([name]) => name !== "full name");
       tip.append(element("b", {}, shortened(title(this.model, chosen))), facts(known));
     }
-    const width = tip.offsetWidth;
-    tip.style.left = `${Math.max(Math.min(event.clientX + 14, innerWidth - width - 8), 0)}px`;
-    tip.style.top = `${Math.max(Math.min(event.clientY + 16, innerHeight - tip.offsetHeight - 8), 0)}px`;
+    this.placeTip(tip, event);
   }
 
   /** @param {PointerEvent} event */
@@ -615,47 +520,12 @@ export class Timeline {
       if (begun.row) this.fold(begun.row);
       return;
     }
-    this.canvas.setPointerCapture(event.pointerId);
-    const measuring = event.shiftKey || document.body.classList.contains("measuring");
-    const start = { ...this.looking };
-    let moved = false;
     this.tip(null);
-    /** @param {PointerEvent} next */
-    const move = (next) => {
-      const now = this.under(next);
-      if (Math.abs(now.x - begun.x) > 2 || Math.abs(now.y - begun.y) > 2) moved = true;
-      if (!moved) return;
-      if (begun.y < OVERVIEW) {
-        const half = (this.looking.to - this.looking.from) / 2;
-        this.looking.show(now.at - half, now.at + half, false);
-      } else if (measuring) {
-        this.selection = { from: Math.min(begun.at, now.at), to: Math.max(begun.at, now.at) };
-      } else {
-        const shift = ((begun.x - now.x) / (this.canvas.clientWidth - this.labels)) * (start.to - start.from);
-        this.looking.show(start.from + shift, start.to + shift, false);
-        this.scroll = Math.max(this.scroll + (begun.y - now.y), 0);
-        begun.y = now.y;
-      }
-      this.draw();
-    };
-    /** @param {PointerEvent} next */
-    const end = (next) => {
-      this.canvas.removeEventListener("pointermove", move);
-      this.canvas.removeEventListener("pointerup", end);
-      if (!moved) {
-        if (begun.y < OVERVIEW)
-          this.looking.show(begun.at - (start.to - start.from) / 2, begun.at + (start.to - start.from) / 2);
-        else this.choose(this.pick(begun.row, begun.at, begun.y));
-      } else if (measuring) this.measure(begun.row?.rank ?? null);
-      else if (start.from !== this.looking.from) {
-        this.looking.before.push({ from: start.from, to: start.to });
-        this.looking.after.length = 0;
-      }
-      this.hover(next);
-      this.draw();
-    };
-    this.canvas.addEventListener("pointermove", move);
-    this.canvas.addEventListener("pointerup", end);
+    this.drag(event, event.shiftKey || document.body.classList.contains("measuring"), {
+      clicked: () => this.choose(this.pick(begun.row, begun.at, begun.y)),
+      selected: () => this.measure(begun.row?.rank ?? null),
+      ended: (next) => this.hover(next),
+    });
   }
 
   /** @param {MouseEvent} event */
@@ -685,24 +555,22 @@ export class Timeline {
 
   /** @param {Rank} rank */
   reveal(rank) {
-    const room = this.canvas.clientHeight - RULER - OVERVIEW;
+    const room = this.canvas.clientHeight - ABOVE;
     this.rows.layOut(room);
     const row = this.rows.rows.find((each) => each.rank === rank);
-    if (row && (row.top < this.scroll || row.top + row.height > this.scroll + room))
-      this.scroll = Math.max(row.top - room / 3, 0);
+    if (row && (row.top < this.scroll || row.top + row.height > this.scroll + room)) this.scrollTo(row.top - room / 3);
   }
 
   /** @param {WheelEvent} event */
   wheel(event) {
     event.preventDefault();
     const { at, x } = this.under(event);
-    const begins = event.timeStamp - this.turned > ONE_TURN;
-    this.turned = event.timeStamp;
+    const begins = this.begins(event);
     if (event.ctrlKey || event.metaKey || (!event.shiftKey && x >= this.labels && !this.scrolls(event))) {
       this.looking.zoom(1.0018 ** event.deltaY, at, begins);
     } else if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
       this.looking.move((event.deltaX || event.deltaY) / 1000, begins);
-    } else this.scroll = Math.max(this.scroll + event.deltaY, 0);
+    } else this.scrollTo(this.scroll + event.deltaY);
     this.draw();
   }
 
@@ -740,7 +608,7 @@ export class Timeline {
     // Nothing is known of the time before and after.
     const from = Math.round(Math.min(Math.max(window.from, 0), this.model.end - 1));
     const to = Math.round(Math.max(Math.min(window.to, this.model.end), from + 1));
-    this.selection = { from, to };
+    this.select(from, to);
     const panel = byId("details");
     const heading = element("h3", {}, `Window of ${duration(to - from)} (${exact(to - from)})`);
     if (!this.model.document.whole) {
@@ -991,7 +859,7 @@ export class Timeline {
     const at = rank.kernels.start[index] - launch.before + this.model.at(rank);
     const half = (this.looking.to - this.looking.from) / 2;
     this.looking.show(at - half, at + half);
-    this.selection = { from: at, to: at + Math.max(launch.length, 1) };
+    this.select(at, at + Math.max(launch.length, 1));
   }
 
   /** Bookmark what is shown. */
