@@ -1,15 +1,16 @@
 /** The timeline on the page: draws it, and moves it with mouse and keys. */
 
-import { described, extent, filled, launched, query, slicesOf, title } from "./details.js";
+import { described, extent, launched, query, slicesOf, title } from "./details.js";
 import { Rows } from "./lanes.js";
 import { Marks, statementOf } from "./marks.js";
-import { measured } from "./measure.js";
-import { Colours, Painter, STEPS_SHARE } from "./painter.js";
-import { drawRuler } from "./ruler.js";
+import { measuredPanel } from "./measuring.js";
+import { Colours, Painter } from "./painter.js";
+import { picked } from "./picking.js";
 import { hits, matching } from "./search.js";
-import { ABOVE, fitted, LEAST_NAMED, NEAR, OVERVIEW, RULER, Stage, ZOOM } from "./stage.js";
+import { ABOVE, NEAR, OVERVIEW, Stage, ZOOM } from "./stage.js";
 import { address, changeAddress } from "./state.js";
-import { byId, copied, copyable, duration, element, exact, facts, share, shortened } from "./words.js";
+import { byId, copied, copyable, duration, element, facts, shortened } from "./words.js";
+import { Writer } from "./writer.js";
 
 /** @typedef {import("./model.js").Model} Model */
 /** @typedef {import("./model.js").Rank} Rank */
@@ -18,7 +19,6 @@ import { byId, copied, copyable, duration, element, exact, facts, share, shorten
 /** @typedef {import("./painter.js").View} View */
 
 const WIDEST_LABELS = 168;
-const MOST_MEASURED = 64;
 const MARKED = 6;
 
 export class Timeline extends Stage {
@@ -41,6 +41,7 @@ export class Timeline extends Stage {
     this.frames = [];
     this.painter = new Painter(model, this.rows, new Colours(model, this.dark.matches));
     this.marks = new Marks(model);
+    this.writer = new Writer(this);
     this.listen();
     this.fromAddress();
   }
@@ -176,149 +177,22 @@ export class Timeline extends Stage {
     const room = canvas.clientHeight - ABOVE;
     this.rows.layOut(room);
     this.scrollWithin(this.rows.height - room);
-    const above = ABOVE;
     /** @type {Map<number, [number, number]>} */
     const bands = new Map();
     const visible = this.rows.rows.filter((row) => row.top + row.height > this.scroll && row.top < this.scroll + room);
     for (const row of visible) {
-      const top = Math.round((row.top - this.scroll + above) * scale);
-      const bottom = Math.round((row.top + row.height - this.scroll + above) * scale);
+      const top = Math.round((row.top - this.scroll + ABOVE) * scale);
+      const bottom = Math.round((row.top + row.height - this.scroll + ABOVE) * scale);
       this.painter.row(raster, view, row, top, bottom);
       if (row.kind === "rank" && row.rank) bands.set(row.rank.place, [top, bottom]);
     }
     if (this.showsPath) this.painter.path(raster, view, bands);
-    raster.fill(0, 0, raster.width, above * scale, colours.paper);
+    raster.fill(0, 0, raster.width, ABOVE * scale, colours.paper);
     const whole = { ...view, from: 0, to: this.model.end };
     this.painter.shares(raster, whole, this.model.ranks, Math.round(2 * scale), Math.round((OVERVIEW - 2) * scale));
     context.putImageData(raster.image, 0, 0);
-    this.write(visible, above);
+    this.writer.write(visible);
     changeAddress({ t0: String(Math.round(this.looking.from)), t1: String(Math.round(this.looking.to)) });
-  }
-
-  /**
-   * Texts, ruler, selection and marks, above what was filled.
-   * @param {Row[]} visible
-   * @param {number} above
-   */
-  write(visible, above) {
-    const { context, scale, view } = this;
-    const style = getComputedStyle(document.documentElement);
-    const ink = this.onPaper ? "#000000" : style.getPropertyValue("--ink");
-    const quiet = this.onPaper ? "#444444" : style.getPropertyValue("--quiet");
-    const attention = this.onPaper ? "#c2185b" : style.getPropertyValue("--attention");
-    context.setTransform(scale, 0, 0, scale, 0, 0);
-    context.textBaseline = "middle";
-    context.lineWidth = 1;
-    const left = view.left / scale;
-    const width = view.width / scale;
-    this.writeOverview(left, width, ink, `mean of all ${this.model.document.member}s`);
-    this.ruler(left, width, quiet);
-    context.save();
-    context.beginPath();
-    context.rect(0, above, left + width, this.canvas.clientHeight);
-    context.clip();
-    for (const row of visible) {
-      const top = row.top - this.scroll + above;
-      const middle = top + row.height / 2;
-      context.fillStyle = row.kind === "rank" || row.kind === "group" ? ink : quiet;
-      const size = Math.min(row.kind === "rank" || row.kind === "group" ? 12 : 11, row.height - 1);
-      if (size >= 7) {
-        context.font = `${row.kind === "group" ? "600 " : ""}${size}px system-ui, sans-serif`;
-        const sign = row.kind === "group" ? (this.rows.folded.has(row.key) ? "▸ " : "▾ ") : "";
-        const mark = row.kind === "rank" && row.rank !== null && this.marks.blames(row.rank);
-        const indent = row.kind === "group" ? 6 : row.kind === "rank" ? 14 : 26;
-        context.fillText(sign + row.label, indent, middle, left - indent - 8);
-        if (mark) {
-          context.fillStyle = attention;
-          context.fillText("▲", left - 12, middle);
-        }
-      }
-      if (row.rank && (row.kind === "steps" || row.kind === "rank")) this.numbers(row, top);
-      if (row.host || row.lane) this.names(row, top);
-    }
-    this.marks.draw(context, this.model, view, visible, above - this.scroll, ink, attention);
-    this.joined(visible, above, attention);
-    this.arrow(visible, above, ink);
-    this.chosenFrame(visible, above, ink);
-    this.writeSelection(left, width, attention);
-    context.restore();
-    context.setTransform(1, 0, 0, 1, 0, 0);
-  }
-
-  /** @param {number} left @param {number} width @param {string} colour */
-  ruler(left, width, colour) {
-    drawRuler(this.context, this.looking, { left, width, top: OVERVIEW, height: RULER }, colour);
-    this.starts(left, width, colour);
-  }
-
-  /** Where training steps of the first rank, or of the chosen one, start. @param {number} left @param {number} width @param {string} colour */
-  starts(left, width, colour) {
-    const rank = this.chosen?.rank ?? this.model.ranks[0];
-    if (!rank) return;
-    const { context, looking } = this;
-    context.fillStyle = colour;
-    for (const { start } of rank.windows) {
-      const x = left + ((start + this.model.at(rank) - looking.from) / (looking.to - looking.from)) * width;
-      if (x < left || x > left + width) continue;
-      context.fillRect(Math.round(x), OVERVIEW, 2, RULER);
-    }
-  }
-
-  /** Names of what is wide enough to hold them. @param {Row} row @param {number} top */
-  names(row, top) {
-    const { view, scale, context } = this;
-    const rank = /** @type {Rank} */ (row.rank);
-    const at = this.model.at(rank);
-    const { host, lane } = row;
-    const slices = host?.slices ?? lane?.slices;
-    if (!slices || row.height < 11) return;
-    context.font = `${Math.min(row.height - 4, 10)}px system-ui, sans-serif`;
-    context.fillStyle = "#22262B";
-    const last = slices.startingBefore(view.to - at);
-    // As many as fit side by side, so that a frame stays short.
-    let room = view.width / scale / LEAST_NAMED;
-    for (let i = slices.firstAfter(view.from - at); i < last && room > 0; i++) {
-      const [from, to] = this.painter.dots(view, slices.start[i] + at, slices.start[i] + at + slices.length[i]);
-      const left = Math.max(from, view.left) / scale;
-      const width = Math.min(to, view.left + view.width) / scale - left;
-      if (width < LEAST_NAMED) continue;
-      room--;
-      const name = host
-        ? this.model.document.host_names?.[host.name[i]]
-        : this.model.value(rank.signature[/** @type {import("./lanes.js").Lane} */ (lane).kernel(i)], "name");
-      const shown = fitted(shortened(String(name ?? "")), width);
-      context.fillText(shown, left + 2, top + row.height / 2 + 0.5, width - 3);
-    }
-  }
-
-  /** From a call to the kernel that it launched, where one of them is chosen. @param {Row[]} visible @param {number} above @param {string} ink */
-  arrow(visible, above, ink) {
-    const { chosen, view, scale, context } = this;
-    const pair = chosen && this.pairOf(chosen);
-    if (!pair) return;
-    const { call, kernel } = pair;
-    const at = this.model.at(call.rank);
-    /** @param {Chosen} end @param {boolean} after */
-    const point = (end, after) => {
-      const row = visible.find((each) => each.rank === end.rank && each.kind !== "rank" && this.holds(each, end));
-      if (row === undefined) return null;
-      const { start, length } = extent(end);
-      const [x] = this.painter.dots(view, start + at + (after ? length : 0), 0);
-      return { x: x / scale, y: row.top - this.scroll + above + row.height / 2 };
-    };
-    const from = point(call, true);
-    const to = point(kernel, false);
-    if (from === null || to === null) return;
-    context.strokeStyle = ink;
-    context.lineWidth = 1.5;
-    context.beginPath();
-    context.moveTo(from.x, from.y);
-    context.lineTo(to.x, to.y);
-    context.moveTo(to.x - 5, to.y + (from.y > to.y ? 6 : -6));
-    context.lineTo(to.x, to.y);
-    context.lineTo(to.x + 3, to.y + (from.y > to.y ? 7 : -7));
-    context.stroke();
-    context.lineWidth = 1;
   }
 
   /**
@@ -332,77 +206,6 @@ export class Timeline extends Stage {
       return { call: chosen, kernel: { kind: "kernel", rank, index: host.launched[index] - 1 } };
     const found = chosen.kind === "kernel" ? rank.callOf(index) : null;
     return found && { call: { kind: "host", rank, ...found }, kernel: chosen };
-  }
-
-  /** Numbers of micro-batches where they fit. @param {Row} row @param {number} top */
-  numbers(row, top) {
-    const rank = /** @type {Rank} */ (row.rank);
-    const { view, scale, context } = this;
-    if (!rank.steps.start.length || (this.rows.open.has(rank.rank) && row.kind === "rank")) return;
-    const height = row.kind === "steps" || !rank.bins.length ? row.height : row.height * STEPS_SHARE;
-    if (height < 9) return;
-    const at = this.model.at(rank);
-    const last = rank.steps.startingBefore(view.to - at);
-    context.font = `${Math.min(height - 2, 11)}px system-ui, sans-serif`;
-    context.fillStyle = "#22262B";
-    for (let i = rank.steps.firstAfter(view.from - at); i < last; i++) {
-      const [from, to] = this.painter.dots(
-        view,
-        rank.steps.start[i] + at,
-        rank.steps.start[i] + at + rank.steps.length[i],
-      );
-      const text = String(rank.stepMicrobatch[i] - 1);
-      if ((to - from) / scale < 7 * text.length + 5 || from < view.left) continue;
-      context.fillText(text, (from + to) / 2 / scale - 3.2 * text.length, top + height / 2 + 0.5);
-    }
-  }
-
-  /** A frame around what is chosen. @param {Row[]} visible @param {number} above @param {string} ink */
-  chosenFrame(visible, above, ink) {
-    const { chosen, context, view, scale } = this;
-    if (chosen === null) return;
-    const { start, length } = extent(chosen);
-    const at = this.model.at(chosen.rank);
-    const [from, to] = this.painter.dots(view, start + at, start + at + length);
-    context.strokeStyle = ink;
-    context.lineWidth = 2;
-    for (const row of visible) {
-      if (row.rank !== chosen.rank || !this.holds(row, chosen)) continue;
-      const left = Math.max(from, view.left) / scale;
-      context.strokeRect(
-        left - 1,
-        row.top - this.scroll + above,
-        Math.max((to - Math.max(from, view.left)) / scale + 2, 3),
-        row.height,
-      );
-    }
-    context.lineWidth = 1;
-  }
-
-  /**
-   * The members of the chosen communication on all ranks, framed.
-   * @param {Row[]} visible
-   * @param {number} above
-   * @param {string} colour
-   */
-  joined(visible, above, colour) {
-    const { chosen, context, view, scale } = this;
-    if (chosen?.kind !== "kernel") return;
-    const members = this.model.membersOf(chosen.rank, chosen.index);
-    if (members.size < 2) return;
-    context.strokeStyle = colour;
-    context.lineWidth = 1.5;
-    for (const row of visible) {
-      const kernel = row.rank ? members.get(row.rank) : undefined;
-      if (!row.rank || kernel === undefined) continue;
-      if (!this.holds(row, { kind: "kernel", rank: row.rank, index: kernel })) continue;
-      const at = this.model.at(row.rank) + row.rank.kernels.start[kernel];
-      const [from, to] = this.painter.dots(view, at, at + row.rank.kernels.length[kernel]);
-      const left = Math.max(from, view.left) / scale;
-      const top = row.top - this.scroll + above;
-      if (to >= view.left) context.strokeRect(left, top + 1, Math.max(to / scale - left, 2), row.height - 2);
-    }
-    context.lineWidth = 1;
   }
 
   /** Whether a row shows what is chosen. @param {Row} row @param {Chosen} chosen */
@@ -423,66 +226,6 @@ export class Timeline extends Stage {
     return { at, row, x, y };
   }
 
-  /**
-   * What lies under the mouse.
-   * @param {Row | undefined} row
-   * @param {number} at ns on the axis
-   * @param {number} y
-   * @returns {Chosen | null}
-   */
-  pick(row, at, y) {
-    if (!row?.rank) return null;
-    const { rank } = row;
-    const own = at - this.model.at(rank);
-    const slack = NEAR * this.perPixel;
-    if (row.kind === "gaps") return this.nearest(rank, rank.gaps, own, slack, "gap", (i) => i);
-    const { host } = row;
-    if (host) {
-      const found = this.nearest(rank, host.slices, own, slack, "host", (i) => i);
-      return found && { ...found, host };
-    }
-    const { lane } = row;
-    if (lane) return this.nearest(rank, lane.slices, own, slack, "kernel", (i) => lane.kernel(i));
-    const upper = y - ABOVE + this.scroll - row.top < row.height * STEPS_SHARE;
-    const steps = row.kind === "steps" || !rank.kernels.start.length || (row.height >= 14 && upper);
-    if (steps) {
-      const step = this.nearest(rank, rank.steps, own, slack, "step", (i) => i);
-      if (step !== null || row.kind === "steps") return step;
-    }
-    const wide =
-      ((this.canvas.clientWidth - this.labels) * this.model.document.bin_ns) / (this.looking.to - this.looking.from);
-    if (wide <= NEAR) return null;
-    const { computation, communication } = this.rows.halvesOf(rank);
-    const found = this.nearest(rank, communication.slices, own, 0, "kernel", (i) => communication.kernel(i));
-    const other = this.nearest(rank, computation.slices, own, slack, "kernel", (i) => computation.kernel(i));
-    const lower = y - ABOVE + this.scroll - row.top > row.height * 0.78;
-    return lower ? (found ?? other) : (other ?? found);
-  }
-
-  /**
-   * The slice at an instant, or the nearest one within some slack.
-   * @param {Rank} rank
-   * @param {import("./model.js").Slices} slices
-   * @param {number} at
-   * @param {number} slack
-   * @param {Chosen["kind"]} kind
-   * @param {(slice: number) => number} index
-   * @returns {Chosen | null}
-   */
-  nearest(rank, slices, at, slack, kind, index) {
-    let best = -1;
-    let distance = slack + 1e-9;
-    const last = slices.startingBefore(at + slack);
-    for (let i = slices.firstAfter(at - slack); i < last; i++) {
-      const away = Math.max(slices.start[i] - at, at - slices.start[i] - slices.length[i], 0);
-      if (away <= distance) {
-        best = i;
-        distance = away;
-      }
-    }
-    return best < 0 ? null : { kind, rank, index: index(best) };
-  }
-
   /** @param {PointerEvent} event */
   hover(event) {
     if (event.buttons) return;
@@ -490,7 +233,7 @@ export class Timeline extends Stage {
     this.canvas.classList.toggle("points", x < this.labels && row !== undefined);
     const near = row !== undefined && y - ABOVE + this.scroll - row.top <= MARKED;
     const marked = near && x >= this.labels ? this.marks.at(this.model, row.rank, at, NEAR * this.perPixel) : [];
-    this.tip(x < this.labels ? null : this.pick(row, at, y), event, marked);
+    this.tip(x < this.labels ? null : picked(this, row, at, y), event, marked);
   }
 
   /**
@@ -522,7 +265,7 @@ export class Timeline extends Stage {
     }
     this.tip(null);
     this.drag(event, event.shiftKey || document.body.classList.contains("measuring"), {
-      clicked: () => this.choose(this.pick(begun.row, begun.at, begun.y)),
+      clicked: () => this.choose(picked(this, begun.row, begun.at, begun.y)),
       selected: () => this.measure(begun.row?.rank ?? null),
       ended: (next) => this.hover(next),
     });
@@ -609,104 +352,8 @@ export class Timeline extends Stage {
     const from = Math.round(Math.min(Math.max(window.from, 0), this.model.end - 1));
     const to = Math.round(Math.max(Math.min(window.to, this.model.end), from + 1));
     this.select(from, to);
-    const panel = byId("details");
-    const heading = element("h3", {}, `Window of ${duration(to - from)} (${exact(to - from)})`);
-    if (!this.model.document.whole) {
-      panel.replaceChildren(
-        heading,
-        element(
-          "p",
-          {},
-          "This page leaves kernels out, so a window cannot be measured to the nanosecond here. Measure it from the traces:",
-        ),
-        copyable(this.command(first ?? this.model.ranks[0], from, to)),
-      );
-      return;
-    }
     const rank = first ?? this.chosen?.rank ?? this.model.ranks[0];
-    if (rank === undefined) return;
-    const devices = this.model.devicesOf(rank);
-    const found = devices.flatMap((device) => [
-      element(
-        "h4",
-        {},
-        `${rank.member} ${rank.rank}${devices.length > 1 ? `, device ${device}` : ""}, unions of its kernels`,
-      ),
-      facts(this.entries(rank, from, to, device)),
-    ]);
-    panel.replaceChildren(heading, ...found, this.allRanks(from, to), copyable(this.command(rank, from, to)));
-  }
-
-  /**
-   * The measures of a window, as names and values.
-   * @param {Rank} rank
-   * @param {number} from
-   * @param {number} to
-   * @param {string} device
-   * @returns {[string, string][]}
-   */
-  entries(rank, from, to, device) {
-    const at = this.model.at(rank);
-    const own = measured(this.model, rank, from - at, to - at, device);
-    /** @param {number} part */
-    const line = (part) => `${exact(part)} · ${share(part, own.window)}`;
-    return [
-      ["computation", line(own.compute)],
-      ["communication", line(own.communication)],
-      ["hidden", line(own.hidden)],
-      ["exposed", line(own.exposed)],
-      ["memory operations", line(own.memory)],
-      ["idle", line(own.idle)],
-      ...(this.model.fieldOf.has("dimension") ? [...own.dimensions] : []).map(
-        ([name, each]) =>
-          /** @type {[string, string]} */ ([
-            `${name}, exposed`,
-            `${exact(each.exposed)} of ${exact(each.communication)}`,
-          ]),
-      ),
-    ];
-  }
-
-  /** A table of all ranks, the exposed ones first. @param {number} from @param {number} to */
-  allRanks(from, to) {
-    const shown = this.model.ranks.slice(0, MOST_MEASURED);
-    const found = shown.flatMap((rank) => {
-      const at = this.model.at(rank);
-      const devices = this.model.devicesOf(rank);
-      return devices.map((device) => ({
-        name: devices.length > 1 ? `${rank.rank}, ${device}` : String(rank.rank),
-        own: measured(this.model, rank, from - at, to - at, device),
-      }));
-    });
-    found.sort((a, b) => b.own.exposed - a.own.exposed);
-    const member = `${this.model.document.member}s`;
-    const of =
-      this.model.ranks.length > shown.length ? `the first ${shown.length} of ${this.model.ranks.length}` : "all";
-    const table = element("table", {}, element("caption", {}, `${of} ${member}, most exposed first`));
-    const header = element("tr");
-    for (const name of [this.model.document.member, "computation", "exposed", "idle"])
-      header.append(element("th", { scope: "col" }, name));
-    table.append(header);
-    for (const { name, own } of found) {
-      const row = element("tr");
-      for (const text of [name, duration(own.compute), duration(own.exposed), duration(own.idle)])
-        row.append(element("td", {}, text));
-      table.append(row);
-    }
-    return table;
-  }
-
-  /** The command that measures the same. @param {Rank} rank @param {number} from @param {number} to */
-  command(rank, from, to) {
-    const at = this.model.at(rank);
-    const [start, end] = [rank.clock(from - at), rank.clock(to - at)];
-    return `${this.model.document.overlap_command} ${filled(this.model.document.overlap_options, {
-      rank: String(rank.rank),
-      start_ns: String(start),
-      end_ns: String(end),
-      start_s: seconds(start),
-      end_s: seconds(end),
-    })}`;
+    if (rank !== undefined) byId("details").replaceChildren(...measuredPanel(this.model, rank, from, to));
   }
 
   /** @param {string} text */
@@ -951,10 +598,4 @@ export class Timeline extends Stage {
     this.choose(null);
     return had;
   }
-}
-
-/** An instant in seconds, exact to the nanosecond. @param {bigint} ns */
-function seconds(ns) {
-  const size = ns < 0n ? -ns : ns;
-  return `${ns < 0n ? "-" : ""}${size / 1_000_000_000n}.${String(size % 1_000_000_000n).padStart(9, "0")}`;
 }
