@@ -122,6 +122,9 @@ def main() -> None:
     With ``--json`` the same error is an object on stdout, too, unless the command printed its answer already.
     """
     outlive_readers()
+    # OpenBLAS starts a thread for each core when numpy is imported, and they wait busily: a third of the processor time
+    # of a small command. The few small systems that are solved here need one. Workers and Dagster inherit it.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     sys.exit(_run(sys.argv[1:]))
 
 
