@@ -17,6 +17,7 @@ import { Writer } from "./writer.js";
 /** @typedef {import("./details.js").Chosen} Chosen */
 /** @typedef {import("./lanes.js").Row} Row */
 /** @typedef {import("./painter.js").View} View */
+/** @typedef {import("./raster.js").Raster} Raster */
 
 const WIDEST_LABELS = 168;
 const MARKED = 6;
@@ -42,6 +43,8 @@ export class Timeline extends Stage {
     this.painter = new Painter(model, this.rows, new Colours(model, this.dark.matches));
     this.marks = new Marks(model);
     this.writer = new Writer(this);
+    /** The strip above, and what it was made of. */
+    this.strip = { made: /** @type {unknown[]} */ ([]), pixels: new Uint32Array(0) };
     this.listen();
     this.fromAddress();
   }
@@ -187,9 +190,7 @@ export class Timeline extends Stage {
       if (row.kind === "rank" && row.rank) bands.set(row.rank.place, [top, bottom]);
     }
     if (this.showsPath) this.painter.path(raster, view, bands);
-    raster.fill(0, 0, raster.width, ABOVE * scale, colours.paper);
-    const whole = { ...view, from: 0, to: this.model.end };
-    this.painter.shares(raster, whole, this.model.ranks, Math.round(2 * scale), Math.round((OVERVIEW - 2) * scale));
+    this.overview(raster, view);
     context.putImageData(raster.image, 0, 0);
     this.writer.write(visible);
     changeAddress({ t0: String(Math.round(this.looking.from)), t1: String(Math.round(this.looking.to)) });
@@ -217,6 +218,25 @@ export class Timeline extends Stage {
     if (!row.lane) return false;
     const slice = row.lane.chosen?.indexOf(chosen.index) ?? chosen.index;
     return slice >= 0;
+  }
+
+  /**
+   * The strip above: the mean of all ranks over the whole axis. It is the same at each move and costs the most of all
+   * rows where there are many ranks, so it is kept.
+   * @param {Raster} raster
+   * @param {View} view
+   */
+  overview(raster, view) {
+    const { scale, strip } = this;
+    const { colours, hiddenParts } = this.painter;
+    const { axis, end, ranks } = this.model;
+    const made = [raster, colours, axis, hiddenParts];
+    if (made.some((each, place) => each !== strip.made[place])) {
+      raster.fill(0, 0, raster.width, ABOVE * scale, colours.paper);
+      const [top, bottom] = [Math.round(2 * scale), Math.round((OVERVIEW - 2) * scale)];
+      this.painter.shares(raster, { ...view, from: 0, to: end }, ranks, top, bottom);
+      this.strip = { made, pixels: raster.pixels.slice(0, raster.width * Math.round(ABOVE * scale)) };
+    } else raster.pixels.set(strip.pixels);
   }
 
   /** @param {MouseEvent} event @returns {{at: number, row: Row | undefined, x: number, y: number}} */
