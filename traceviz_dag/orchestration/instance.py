@@ -27,6 +27,7 @@ from yaml import YAMLError  # type: ignore[import-untyped]
 
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.orchestration.run_launcher import HOST_TAG, PROCESS_TAG, is_gone, start_mark
+from traceviz_dag.orchestration.sqlite_records import spare_repetition
 from traceviz_dag.system.whole_files import exclusive_lock, write_atomically
 
 INSTANCE_FOLDER = "dagster"
@@ -82,6 +83,7 @@ def open_instance(home: Path, *, captures_output: bool = True) -> Iterator[dg.Da
         BadInputError: the records or their settings are damaged, or out of reach, also within the block.
         OutputError: the folder cannot be written.
     """
+    spare_repetition()
     folder = prepare_instance(home)
     overrides = {} if captures_output else _NO_OUTPUT
     try:

@@ -19,6 +19,9 @@ from dagster import DagsterEventType, DagsterRun, DagsterRunStatus, DefaultRunLa
 from dagster._core.execution.retries import auto_reexecution_should_retry_run
 from dagster._core.launcher.base import CheckRunHealthResult, WorkerStatus
 from dagster._core.storage.tags import WILL_RETRY_TAG
+from dagster._serdes import ConfigurableClassData
+
+from traceviz_dag.orchestration.sqlite_records import spare_repetition
 
 HOST_TAG = "traceviz/host"
 """Host of a run that a process executes itself, as ``traceviz analyze`` does."""
@@ -35,6 +38,11 @@ _MARK_SEPARATOR = ":"
 
 class CheckedRunLauncher(DefaultRunLauncher):
     """Launches runs in processes of the code server, and finds out which of them are gone."""
+
+    def __init__(self, inst_data: ConfigurableClassData | None = None) -> None:
+        # For the processes that hold an instance and not our code: the daemon and the web server.
+        spare_repetition()
+        super().__init__(inst_data)
 
     @property
     def supports_check_run_worker_health(self) -> bool:
