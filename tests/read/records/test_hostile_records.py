@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import resource
+import subprocess
+import sys
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -108,3 +110,31 @@ def test_steps_that_take_no_time_are_compared_with_nothing(tmp_path):
     records = _read(tmp_path, {**ROWS, "duration": [0.0, 0.0]})
     with pytest.raises(NoEvidenceError, match="take no time"):
         slowdowns(records_work(records))
+
+
+_DAMAGED = """
+import sys
+from pathlib import Path
+from traceviz_dag.errors import BadInputError
+from traceviz_dag.read.records.pipeline_records import read_pipeline_records
+trace = Path(sys.argv[1])
+whole = trace.read_bytes()
+footer = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
+for at in range(footer, footer + 64):
+    for value in (0x00, 0x7F):
+        damaged = bytearray(whole)
+        damaged[at] = value
+        trace.write_bytes(damaged)
+        try:
+            read_pipeline_records(trace)
+        except BadInputError:
+            pass
+"""
+
+
+def test_a_damaged_footer_does_not_end_the_process(tmp_path):
+    _read(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", _DAMAGED, tmp_path / "trace-x.parquet"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
