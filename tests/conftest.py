@@ -27,13 +27,15 @@ hypothesis.settings.load_profile("without deadlines")
 os.environ.pop("COLUMNS", None)
 
 _LONGEST = (
-    "test_main_job.py",
     "test_automation_on_sqlite.py",
+    "test_perfetto_ui.py",
+    "test_main_job.py",
     "test_training.py",
     "test_sentences.py",
     "test_failures.py",
     "test_real_traces.py",
     "test_pictures_by_themselves.py",
+    "test_faulty_places.py",
 )
 
 

@@ -128,6 +128,10 @@ class Loop:
                 else:
                     self._materialise(stages[stage], partition_key=inputs.key)
 
+    def draw_ranks(self, key: str, *ranks: int) -> None:
+        """What a tick executes that asks for the figures of these ranks."""
+        self._execute_ranks([f"{key}|{rank:04d}" for rank in ranks], ("rank_figures",))
+
     def evaluate(self) -> Partitions:
         """What the conditions ask for at one tick."""
         defs = dg.Definitions(assets=self.assets, resources={"traceviz": self.traceviz})

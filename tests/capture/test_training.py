@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.capture.conftest import HERE, WORLD, Trained, train
-from tests.end_to_end.conftest import traceviz
+from tests.end_to_end.conftest import program
 from traceviz_dag.classify.topology.unite import unite
 from traceviz_dag.pipeline.discovery import inputs_below
 from traceviz_dag.pipeline.iteration import read_topology
@@ -221,18 +221,18 @@ def header(trained: Trained, scenario: str, iteration: int, rank: int) -> dict[s
 def test_the_capture_goes_through_the_pipeline(newest, tmp_path):
     folder = newest.out("windows") / "iteration_4"
     home = tmp_path / "home"
-    traceviz("analyze", folder, "--home", home)
+    program("analyze", folder, "--home", home)
     sql = (
         "SELECT rank, max(microbatch) + 1 AS microbatches, count(DISTINCT chunk) AS chunks, "
         "count(DISTINCT phase) FILTER (phase IN ('forward', 'backward', 'optimizer')) AS phases, "
         "avg((phase = 'unknown')::INT) AS unknown FROM kernels WHERE iteration = 4 GROUP BY rank ORDER BY rank"
     )
-    rows = json.loads(traceviz("sql", sql, "--home", home, "--json").stdout)
+    rows = json.loads(program("sql", sql, "--home", home, "--json").stdout)
     assert [(row["rank"], row["microbatches"], row["chunks"], row["phases"]) for row in rows] == [
         (rank, 4, 2, 3) for rank in range(WORLD)
     ]
     assert all(row["unknown"] < 0.05 for row in rows)
-    stages = json.loads(traceviz("sql", "SELECT * FROM topology", "--home", home, "--json").stdout)
+    stages = json.loads(program("sql", "SELECT * FROM topology", "--home", home, "--json").stdout)
     assert {row["rank"]: row["pp"] for row in stages} == {0: 0, 1: 0, 2: 1, 3: 1}
 
 

@@ -9,7 +9,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from tests.end_to_end.conftest import traceviz
+from tests.end_to_end.conftest import program, traceviz
 from tests.kineto_file import KinetoFile
 from tests.small_run import rank_file, write_run
 
@@ -152,7 +152,7 @@ def test_each_bad_file_is_one_line_that_names_it_and_the_others_go_on(tmp_path):
         (folder / f"iteration_7/{name}.json").unlink()
         (folder / f"iteration_7/{name}{suffix}").write_bytes(content)
         bad.append(f"{name}{suffix}")
-    result = traceviz("analyze", folder, "--home", tmp_path / "home", "--json", code=2)
+    result = program("analyze", folder, "--home", tmp_path / "home", "--json", code=2)
     (summary,) = json.loads(result.stdout)
     assert summary["ranks_failed"] == list(BAD_FILES) and summary["ranks_computed"] == 4
     for name in bad:

@@ -21,6 +21,7 @@ import dagster as dg
 import pytest
 
 from assets.staleness import ITERATION_TABLES
+from tests.damage import call
 from traceviz_dag.orchestration.instance import open_instance
 
 RANK_ASSETS = ("traces", "kernels", "microbatches", "synchronizations", "gpu_gaps", "overlap")
@@ -38,9 +39,18 @@ CHROMIUM_FLAGS = [
 
 
 def traceviz(*arguments: str | Path, code: int | None = 0) -> subprocess.CompletedProcess[str]:
-    """Run the program in a process of its own and check its exit code; None takes any."""
+    """Run the program in this process, which saves its imports, and check its exit code; None takes any."""
+    answer = call(*arguments)
+    return _checked(subprocess.CompletedProcess(arguments, answer.code, answer.out, answer.err), code)
+
+
+def program(*arguments: str | Path, code: int | None = 0) -> subprocess.CompletedProcess[str]:
+    """As :func:`traceviz`, in a process of its own: for what else reaches its output, and for its environment."""
     command = [sys.executable, "-m", "traceviz_dag.commands.main", *map(str, arguments)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)
+    return _checked(subprocess.run(command, capture_output=True, text=True, check=False, timeout=900), code)
+
+
+def _checked(result: subprocess.CompletedProcess[str], code: int | None) -> subprocess.CompletedProcess[str]:
     assert code in (None, result.returncode), f"exit {result.returncode}\n{result.stdout}\n{result.stderr}"
     return result
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.end_to_end.conftest import running_dagster, traceviz
+from tests.end_to_end.conftest import program, running_dagster
 from tests.small_run import write_run
 
 pytestmark = pytest.mark.slow
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 
 def test_the_ui_shows_the_asset_graph_and_the_partitions(tmp_path, home, browser):
     run = write_run(tmp_path / "job")
-    traceviz("analyze", run, "--home", home)
+    program("analyze", run, "--home", home)
     with running_dagster(home, tmp_path / "dagster.log") as server:
         # The UI leaves out what is off the screen, so the screen holds the whole group.
         page = browser.new_page(viewport={"width": 3000, "height": 10000})

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.damage import call
-from tests.end_to_end.conftest import traceviz
+from tests.end_to_end.conftest import program
 from tests.small_run import rank_file, write_run
 from traceviz_dag.classify.rules import load_rules
 from traceviz_dag.errors import BadInputError, OutputError
@@ -34,7 +34,7 @@ def analysed(tmp_path_factory) -> tuple[Path, Path]:
     """A run, and a home that holds it."""
     folder = tmp_path_factory.mktemp("analysed")
     run = write_run(folder / "job", {7: 2}, 2)
-    traceviz("analyze", run, "--home", folder / "home")
+    program("analyze", run, "--home", folder / "home")
     return run, folder / "home"
 
 
@@ -80,7 +80,7 @@ def test_a_full_disk_and_one_that_can_only_be_read_cost_nothing_that_is_there(tm
         home = Path(shutil.copytree(ready, disk / "home"))
         before = tables(home)
         filler = fill(disk, leave=4096)
-        told = traceviz(*ONE_FIGURE, "--home", home, code=2).stderr
+        told = program(*ONE_FIGURE, "--home", home, code=2).stderr
         # Dagster's records are opened first, and may be what finds no room.
         assert re.search(
             r"cannot be written \((No space left on device|disk I/O error|.*disk is full)\); free space", told
@@ -98,7 +98,7 @@ def test_a_full_disk_and_one_that_can_only_be_read_cost_nothing_that_is_there(tm
         filler.unlink()
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
         assert open_lake(home).query("SELECT count(*) AS n FROM traces")["n"].to_pylist() == [2]
-        told = traceviz(*ONE_FIGURE, "--home", home, code=2).stderr
+        told = program(*ONE_FIGURE, "--home", home, code=2).stderr
         assert "cannot be written (Read-only file system); choose a place that can be written" in told
         assert "Traceback" not in told
 
@@ -123,7 +123,7 @@ def test_a_home_that_moved_is_whole_and_time_that_goes_back_is_no_change(tmp_pat
     for path in home.rglob("*"):
         os.utime(path, (hours_ahead, hours_ahead))
     assert open_lake(home).query("SELECT count(*) AS n FROM traces")["n"].to_pylist() == [2]
-    first = json.loads(traceviz("analyze", run, "--home", home, "--json").stdout)
+    first = json.loads(program("analyze", run, "--home", home, "--json").stdout)
     assert (first[0]["ranks_computed"], first[0]["ranks_skipped"]) == (0, 2)
     mine = Path(shutil.copytree(run, tmp_path / "job"))
     changed = mine / "iteration_7/rank_0001_iter_7.pt.trace.json"
@@ -132,7 +132,7 @@ def test_a_home_that_moved_is_whole_and_time_that_goes_back_is_no_change(tmp_pat
     shutil.rmtree(run)
     mine.rename(run)
     try:
-        again = json.loads(traceviz("analyze", run, "--home", home, "--json").stdout)
+        again = json.loads(program("analyze", run, "--home", home, "--json").stdout)
         assert (again[0]["ranks_computed"], again[0]["ranks_skipped"]) == (1, 1), "the changed file is the older one"
     finally:
         write_run(run, {7: 2}, 2)

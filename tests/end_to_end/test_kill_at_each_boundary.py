@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.end_to_end.conftest import traceviz
+from tests.end_to_end.conftest import program
 from tests.small_run import rank_file, write_run
 
 STEP = 13
@@ -25,7 +25,7 @@ def try_boundaries(folder: Path, step: int) -> tuple[list[str], list[str]]:
     """Names of all boundaries, and a line for each that was tried."""
     home, copies = folder / "home", folder / "copies"
     run = write_run(folder / "job", world=2)
-    traceviz("analyze", run, "--home", home)
+    program("analyze", run, "--home", home)
     rank_file(1, 2, scale=2).write(run / "iteration_7/rank_0001_iter_7.pt.trace.json")
     copies.mkdir()
     _boundaries("record", run, home, copies)

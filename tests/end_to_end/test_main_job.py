@@ -16,6 +16,7 @@ from tests.end_to_end.conftest import (
     TOPOLOGY_ASSETS,
     expected,
     materialised,
+    program,
     running_dagster,
     traceviz,
 )
@@ -29,13 +30,30 @@ TWO_ITERATIONS = {7: 4, 8: 3}
 BOTH = {"job@7": [0, 1, 2, 3], "job@8": [0, 1, 2]}
 
 
+@pytest.fixture(scope="module")
+def analysed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Four ranks of an iteration, and a home that holds what they show: nobody may change either."""
+    folder = tmp_path_factory.mktemp("analysed")
+    run = write_run(folder / "job")
+    traceviz("analyze", run, "--home", folder / "home")
+    return run, folder / "home"
+
+
+@pytest.fixture(scope="module")
+def partial(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Two iterations, one of which lacks the file of a rank, and a home that holds both."""
+    folder = tmp_path_factory.mktemp("partial")
+    run = write_run(folder / "job", TWO_ITERATIONS)
+    traceviz("analyze", run, "--home", folder / "home", code=2)
+    return run, folder / "home"
+
+
 def lake_files(home: Path) -> dict[str, bytes]:
     return {str(path.relative_to(home)): path.read_bytes() for path in sorted((home / "lake").rglob("*.parquet"))}
 
 
-def test_analyze_records_each_rank_and_no_phantom(tmp_path, home):
-    run = write_run(tmp_path / "job", TWO_ITERATIONS)
-    traceviz("analyze", run, "--home", home, code=2)
+def test_analyze_records_each_rank_and_no_phantom(partial):
+    _, home = partial
     assert materialised(home) == expected(BOTH)
     lake = open_lake(home)
     counts = lake.query("SELECT iteration, count(DISTINCT rank) AS ranks FROM kernels GROUP BY ALL ORDER BY iteration")
@@ -58,9 +76,8 @@ def test_unchanged_traces_are_skipped_and_a_changed_rank_alone_is_computed_again
     assert {path.parent.name for path in changed} == {"rank=2"}
 
 
-def test_the_same_input_gives_the_same_bytes(tmp_path, home):
-    run = write_run(tmp_path / "job")
-    traceviz("analyze", run, "--home", home)
+def test_the_same_input_gives_the_same_bytes(analysed, tmp_path):
+    run, home = analysed
     traceviz("analyze", run, "--home", tmp_path / "other", "--workers", 1)
     assert lake_files(home) == lake_files(tmp_path / "other")
 
@@ -69,7 +86,7 @@ def test_a_bad_rank_lets_the_others_be_recorded_and_the_aggregates_wait(tmp_path
     run = write_run(tmp_path / "job")
     bad = run / "iteration_7/rank_0001_iter_7.pt.trace.json"
     bad.write_text("this is no trace")
-    result = traceviz("analyze", run, "--home", home, code=2)
+    result = program("analyze", run, "--home", home, code=2)
     assert str(bad.name) in result.stderr and "Traceback" not in result.stderr
     recorded = materialised(home)
     kernels = {partition for asset, partition in recorded if asset == "kernels"}
@@ -92,10 +109,8 @@ def test_a_bad_rank_lets_the_others_be_recorded_and_the_aggregates_wait(tmp_path
 
 
 @pytest.mark.slow
-def test_a_launch_from_the_ui_and_a_backfill_give_what_the_command_line_gives(tmp_path, home):
-    run = write_run(tmp_path / "job", TWO_ITERATIONS)
-    reference = tmp_path / "reference"
-    traceviz("analyze", run, "--home", reference, code=2)
+def test_a_launch_from_the_ui_and_a_backfill_give_what_the_command_line_gives(partial, tmp_path, home):
+    run, reference = partial
     inputs = inputs_below([run])
     for entry in inputs:
         register(home, entry)
@@ -118,18 +133,17 @@ def test_a_launch_from_the_ui_and_a_backfill_give_what_the_command_line_gives(tm
     assert lake_files(home) == lake_files(reference)
 
 
-def test_a_lost_partition_of_the_lake_is_made_again(tmp_path, home):
-    run = write_run(tmp_path / "job")
-    traceviz("analyze", run, "--home", home)
+def test_a_lost_partition_of_the_lake_is_made_again(analysed, home):
+    run = analysed[0]
+    shutil.copytree(analysed[1], home)
     before = lake_files(home)
     shutil.rmtree(home / "lake/kernels/run=job/iteration=7/rank=3")
     traceviz("analyze", run, "--home", home)
     assert lake_files(home) == before
 
 
-def test_a_tables_file_opens_in_any_parquet_reader(tmp_path, home):
-    run = write_run(tmp_path / "job")
-    traceviz("analyze", run, "--home", home)
+def test_a_tables_file_opens_in_any_parquet_reader(analysed):
+    _, home = analysed
     table = pq.read_table(home / "lake/kernels/run=job/iteration=7/rank=0/part.parquet", partitioning=None)
     assert table.num_rows == 10
     assert set(table["category"].to_pylist()) == {

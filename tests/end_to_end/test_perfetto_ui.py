@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.end_to_end.conftest import traceviz
+from tests.end_to_end.conftest import program
 from traceviz_dag.read.perfetto.engines import wasm_folder
 from traceviz_dag.show.perfetto.ui import PIPELINE_COMMANDS, serve_trace
 
@@ -28,12 +28,12 @@ QUERY = """async (sql) => {
 def exports(tmp_path_factory: pytest.TempPathFactory, shared_data: Path) -> list[Path]:
     """Exports of a simulated job, of real GPU traces and of real CPU traces of Megatron's schedules."""
     folder = tmp_path_factory.mktemp("ui")
-    traceviz("simulate", folder / "job", "--pp", "2", "--dp", "2", "--microbatches", "4", "--layers", "4")
+    program("simulate", folder / "job", "--pp", "2", "--dp", "2", "--microbatches", "4", "--layers", "4")
     places = (folder / "job", shared_data / "kineto/dlrm8", shared_data / "megatron_cpu/pp4_1f1b")
     found = []
     for number, place in enumerate(places):
         found.append(folder / f"{number}.pftrace.gz")
-        traceviz("perfetto", "export", place, "--home", folder / f"home_{number}", "--out", found[-1])
+        program("perfetto", "export", place, "--home", folder / f"home_{number}", "--out", found[-1])
     return found
 
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.end_to_end.conftest import traceviz
+from tests.end_to_end.conftest import program
 from traceviz_dag.lake.lake import open_lake
 
 FILES = (
@@ -35,7 +35,7 @@ KNOWN_OVERLAP = {
 @pytest.mark.slow
 def test_every_real_trace_goes_the_whole_way(shared_data, home):
     paths = [shared_data / name for name in (*FILES, *FOLDERS)]
-    summaries = json.loads(traceviz("analyze", *paths, "--home", home, "--json").stdout)
+    summaries = json.loads(program("analyze", *paths, "--home", home, "--json").stdout)
     assert not [entry for entry in summaries if entry["ranks_failed"]]
     assert all(entry["aggregated"] for entry in summaries)
     lake = open_lake(home)
@@ -55,7 +55,7 @@ def test_every_real_trace_goes_the_whole_way(shared_data, home):
 
 @pytest.mark.parametrize("name", KNOWN_OVERLAP)
 def test_overlap_of_a_file_equals_the_known_values(shared_data, name):
-    rows = json.loads(traceviz("overlap", shared_data / name, "--window", "file", "--json").stdout)
+    rows = json.loads(program("overlap", shared_data / name, "--window", "file", "--json").stdout)
     found = {
         row["rank"]: (round(100 * row["hidden_share"], 2), round(row["hidden_over_min"], 3))
         for row in rows

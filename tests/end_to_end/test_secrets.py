@@ -8,7 +8,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from tests.end_to_end.conftest import traceviz
+from tests.end_to_end.conftest import program
 from tests.nsys_file import small_export
 from tests.small_run import SCHEDULES, rank_file
 
@@ -99,7 +99,7 @@ def test_no_planted_secret_leaves_a_profile(tmp_path):
         ("nsys", "export-json", export, "-o", out / "job.json", "--home", home),
         ("nsys", "viewer", export, "-o", out / "job.html", "--home", home),
     ):
-        done = traceviz(*arguments, code=None)
+        done = program(*arguments, code=None)
         assert done.returncode in (0, 2), (arguments, done.stderr)
         assert "Traceback" not in done.stderr, (arguments, done.stderr)
         shown += done.stdout + done.stderr

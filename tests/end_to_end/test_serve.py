@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.end_to_end.conftest import traceviz
+from tests.end_to_end.conftest import program
 from tests.show.web.test_site import HOSTILE, fill, written
 
 pytestmark = pytest.mark.slow
@@ -77,7 +77,7 @@ def test_ctrl_c_ends_it_and_a_taken_port_is_one_line(tmp_path, home):
     home.mkdir()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        refused = traceviz("serve", "--home", home, "--port", str(port), code=2)
+        refused = program("serve", "--home", home, "--port", str(port), code=2)
     assert re.fullmatch(
         rf"traceviz: cannot listen on 127.0.0.1 port {port}: .*; name another with --port, .*\n", refused.stderr
     )
@@ -85,4 +85,4 @@ def test_ctrl_c_ends_it_and_a_taken_port_is_one_line(tmp_path, home):
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 0
     assert (tmp_path / "log").read_text() == "Ended.\n"
-    assert "no such folder; run traceviz analyze first" in traceviz("serve", "--home", tmp_path / "no", code=2).stderr
+    assert "no such folder; run traceviz analyze first" in program("serve", "--home", tmp_path / "no", code=2).stderr
