@@ -1,4 +1,4 @@
-"""The model behind the screens on a large profile: first paint, pan, zoom, search, a detail, a measured window.
+"""Screens on a large profile: the model behind them, the terminal and the page as they are seen, and nsys-ai beside.
 
 Run: ``python benchmarks/screens.py EXPORT --rows 10000000 --keep FOLDER``. It repeats a small export, one behind the
 other in time, until operations, calls and ranges together are so many rows, reads that into a home below FOLDER, and
@@ -11,15 +11,30 @@ time:
 - search: a regular expression over all lanes; detail: of what it found; measured: ``aggregate`` of a tenth of the time.
 
 The middle and the most of many are printed, with the peak of memory, beside the limits that they must keep.
+
+Then `screens_shown.py` drives the terminal's timeline and the live page on that profile, each in a process of its own,
+and on every profile given by ``--beside``, once with nothing kept and once more with what the first look kept. With
+``--nsys-ai PYTHON`` the timeline and timeline-web of nsys-ai 0.3.0 are driven on these in the same run::
+
+    python -m venv OTHER && OTHER/bin/pip install nsys-ai==0.3.0 duckdb==1.5.5 duckdb-extensions \
+        duckdb-extension-sqlite-scanner==1.5.5
+    OTHER/bin/python -c "import duckdb_extensions as e; e.import_extension('sqlite_scanner')"
+
+(Its cache needs that extension of DuckDB; without it, it reads SQLite directly.) It gets copies of the profiles, as it
+writes beside them. A process that takes longer than ``--most-seconds`` of processor time is ended and told as such.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import resource
 import shutil
 import sqlite3
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -145,11 +160,72 @@ def measure(export: Path, home: Path) -> list[tuple[str, list[float]]]:
     return found
 
 
+SCREENS = (("terminal", 80, 24), ("terminal", 200, 50), ("page", 1280, 800))
+_SHOWN = Path(__file__).parent / "screens_shown.py"
+
+
+def shown(words: list[str], most_seconds: int) -> dict[str, float] | None:
+    """What `screens_shown.py` measures; None where that took too long."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_CPU, (most_seconds, most_seconds))
+
+    done = subprocess.run(words, capture_output=True, text=True, preexec_fn=limit, check=False)
+    if done.returncode < 0:
+        return None
+    if done.returncode:
+        raise SystemExit(f"{' '.join(words)}\n{done.stderr[-2000:]}")
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def driven(export: Path, kept: Path | None, nsys_ai: str | None, most_seconds: int) -> None:
+    """Print a row a screen and program; where a program takes too long for a profile, its further screens are left out.
+
+    Args:
+        kept: a home that holds the profile, which is looked at once; None begins with nothing kept, and looks twice.
+    """
+    programs = [("traceviz", sys.executable), *([("nsys-ai", nsys_ai)] if nsys_ai else [])]
+    late: set[str] = set()
+    for screen, width, height in SCREENS:
+        for of, python in programs:
+            if of in late:
+                continue
+            with tempfile.TemporaryDirectory() as folder:
+                home, copy = kept, export
+                if home is None or of == "nsys-ai":
+                    home = Path(folder) / "kept"
+                    copy = Path(shutil.copy(export, folder))
+                    copy.chmod(0o644)
+                run = python if screen == "terminal" else sys.executable
+                words = [run, str(_SHOWN), screen, str(copy), str(home), str(width), str(height), "--of", of]
+                looks = [shown([*words, "--server", python], most_seconds)]
+                if home != kept and looks[0] is not None:
+                    looks.append(shown([*words, "--server", python], most_seconds))
+            cells = _cells(looks, known=home == kept)
+            if None in looks:
+                late.add(of)
+                cells = [f"over {most_seconds:,} s", "", "", "", "", ""]
+            print(f"| {export.stem} | {screen} {width} × {height} | {of} | {' | '.join(cells)} |", flush=True)
+
+
+def _cells(looks: list[dict[str, float] | None], *, known: bool) -> list[str]:
+    """First look, and the last one: again, pan, zoom, search in ms, peak in MiB."""
+    first, again = looks[0] or {}, looks[-1] or {}
+    times = [{} if known else first, again]
+    told = [f"{one['first'] * 1e3:,.0f}" if "first" in one else "" for one in times]
+    told += [f"{again[name] * 1e3:,.0f}" if name in again else "" for name in ("pan", "zoom", "search")]
+    return [*told, f"{again.get('peak', 0):,.0f}"]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("export", type=Path)
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--keep", type=Path, required=True, help="folder in which the large export and its home stay")
+    parser.add_argument("--beside", type=Path, nargs="*", default=[], help="further profiles to drive screens on")
+    parser.add_argument("--nsys-ai", metavar="PYTHON", help="of an environment with nsys-ai 0.3.0")
+    parser.add_argument("--most-seconds", type=int, default=600, help="processor seconds of one process")
     given = parser.parse_args()
     given.keep.mkdir(parents=True, exist_ok=True)
     large = given.keep / f"{given.export.stem}_{given.rows}.sqlite"
@@ -173,6 +249,11 @@ def main() -> None:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"\nPeak memory, with making tiles, and with the first read where that was now: {peak:,.0f} MiB.")
     print(f"Beyond its limit: {', '.join(missed)}." if missed else "Nothing is beyond its limit.")
+    print("\n| profile | screen | of | first look, ms | again | pan | zoom | search | peak, MiB |")
+    print("| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+    driven(large, given.keep / "home", given.nsys_ai, given.most_seconds)
+    for export in given.beside:
+        driven(export, None, given.nsys_ai, given.most_seconds)
 
 
 if __name__ == "__main__":

@@ -208,7 +208,35 @@ def test_an_iteration_is_opened_from_the_first_page_and_its_window_found_in_perf
             counted = CliRunner().invoke(app, ["perfetto", "query", str(trace), query, "--json"])
             assert json.loads(counted.stdout)[0]["n"] >= 1
             assert int(window["visEnd"]) - int(window["visStart"]) == row["duration_ns"]
+        copied_link_shows_the_same(live, second)
         page.goto(f"{origin}/")
         page.get_by_role("link", name="timeline", exact=True).click()
         page.wait_for_url(f"**/timeline/{place}**")
         assert live.faults == []
+
+
+def copied_link_shows_the_same(live, rank):
+    """Pins, filters and the search come back with the address."""
+    page = live.page
+    page.focus("#timeline-canvas")
+    page.evaluate(f"traceviz.timeline.lane = '{rank}/gpu:0/stream:7'")
+    page.focus("#timeline-canvas")
+    live.press("Escape", "0", "p")
+    page.fill("#shortest", "2")
+    page.select_option("#dimension", "pp")
+    page.locator("#legend input").first.uncheck()
+    live.search("SendRecv")
+    state = """(() => { const { lanes, hits, matched, filter } = traceviz.timeline;
+        const rows = lanes.rows.map((row) => row.lane.key);
+        return [lanes.pinned, lanes.dimension, filter, hits.total, rows, matched.found];
+    })()"""
+    before = page.evaluate(state)
+    assert before[0] == [f"{rank}/gpu:0/stream:7"] and before[2]["least"] == 2000 and len(before[2]["without"]) == 1
+    assert before[3] > 0 and any(len(starts) for starts, _ in before[5].values())
+    dimensions = {key.partition("dimension:")[2] for key in before[4] if "dimension:" in key}
+    assert dimensions <= {"pp"}
+    page.wait_for_timeout(200)
+    page.reload(wait_until="commit")
+    page.wait_for_selector("body[data-ready=yes]")
+    live.settle()
+    assert page.evaluate(state) == before

@@ -21,7 +21,7 @@ from traceviz_dag.show.screens.kept import digest_of, place_of
 from traceviz_dag.show.screens.model import ScreenModel
 from traceviz_dag.show.screens.profile_model import ProfileModel
 from traceviz_dag.system.paths import real_path
-from traceviz_dag.vocabulary import SCREENS_FOLDER
+from traceviz_dag.vocabulary import DEFAULT_HOME, SCREENS_FOLDER
 
 _OF_A_RANK = ("kernels", "microbatches", "gpu_gaps", "overlap", "nvtx_ranges", "memory_events")
 _OF_THE_ITERATION = ("collectives", "path_segments")
@@ -38,7 +38,7 @@ def iteration_model(
         UsageError: the iteration has no kernels.
     """
     source = StoredReportSource(lake, run, iteration)
-    return IterationModel(source, alignment, _kept_of_iteration(lake, run, iteration))
+    return IterationModel(source, alignment, _kept_of_iteration(lake, run, iteration), _home_option(lake.home))
 
 
 def profile_model(path: Path, home: Path | None, rules: Path | None = None) -> ScreenModel:
@@ -52,11 +52,12 @@ def profile_model(path: Path, home: Path | None, rules: Path | None = None) -> S
         BadInputError: the export or the rules cannot be used.
     """
     profile, used = open_profile(path, home), load_rules(rules)
+    options = [*(["--rules", str(real_path(rules))] if rules else []), *(_home_option(home) if home else [])]
     made = made_of_kept(profile)
     if made is None:
-        return ProfileModel(profile, used)
+        return ProfileModel(profile, used, options=options)
     folder, digest = made[0], digest_of(made[1], used.digest)
-    return ProfileModel(profile, used, kept=lambda group: place_of(folder, group, digest))
+    return ProfileModel(profile, used, kept=lambda group: place_of(folder, group, digest), options=options)
 
 
 def bookmarks_of_profile(home: Path, path: Path) -> Bookmarks:
@@ -67,6 +68,11 @@ def bookmarks_of_profile(home: Path, path: Path) -> Bookmarks:
 def bookmarks_of_iteration(home: Path, run: str, iteration: int) -> Bookmarks:
     """The bookmarks of an iteration."""
     return _bookmarks(home, f"iteration {iteration} of run {run}")
+
+
+def _home_option(home: Path) -> list[str]:
+    """``--home`` for commands that are shown, where the home is not the default one of this folder."""
+    return [] if real_path(home) == real_path(Path(DEFAULT_HOME)) else ["--home", str(real_path(home))]
 
 
 def _bookmarks(home: Path, source: str) -> Bookmarks:

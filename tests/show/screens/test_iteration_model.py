@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from tests.commands.jobs import home_of
 from tests.show.home import fill_home
 from traceviz_dag.analyze.clocks.clocks import solved_clocks
 from traceviz_dag.commands.main import app
@@ -88,12 +89,26 @@ def test_clocks_of_ranks_are_laid_on_one_another(model, lake, place):
     assert recorded.own_time("rank:1", 0) == min(own.values())
 
 
+def test_findings_lie_where_their_kernels_do():
+    lake = open_lake(home_of("dp_only"))
+    (part,) = lake.partitions("findings")
+    model = iteration_model(lake, part.run, part.iteration)
+    placed = {
+        (lane, model.own_time(lane, window.start_ns), window.length_ns)
+        for mark in model.marks(model.span)
+        for lane, window in mark.places
+        if mark.label == "exposed_communication"
+    }
+    kernels = lake.query("SELECT rank, start_ns, duration_ns FROM kernels WHERE kind = 'communication'").to_pylist()
+    assert placed and placed <= {(f"rank:{row['rank']}", row["start_ns"], row["duration_ns"]) for row in kernels}
+
+
 def test_a_measured_window_is_what_its_command_prints(model, home):
     window = Window(model.span.length_ns // 5, model.span.length_ns // 2)
     found = model.aggregate(window, ["rank:2/gpu:0"])
     assert {measures.lane for measures in found.measures} == {"rank:2"}
     (command,) = found.commands
-    printed = CliRunner().invoke(app, [*shlex.split(command)[1:], "--home", str(home), "--json"])
+    printed = CliRunner().invoke(app, [*shlex.split(command)[1:], "--json"])
     rows = json.loads(printed.stdout)
     assert len(rows) == len(found.measures) > 1
     for row, measures in zip(rows, found.measures, strict=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 import struct
 import threading
 import time
@@ -115,7 +116,28 @@ def test_a_slice_a_measure_and_a_search_are_those_of_the_model(guest, model):
     assert [hit["name"] for hit in hits["hits"]] == ["ncclDevKernel_AllReduce_Sum"]
 
 
+def test_matches_in_sight_are_those_of_the_rows_and_kinds_are_left_out(guest, export, model):
+    lane = "gpu:0/stream:7"
+    with sqlite3.connect(export) as database:
+        names = "JOIN StringIds ON StringIds.id = demangledName"
+        sql = f"SELECT start, end FROM CUPTI_ACTIVITY_KIND_KERNEL {names} WHERE value LIKE '%MANY%' ORDER BY start"
+        rows = [(start - model.span.start_ns, end - model.span.start_ns) for start, end in database.execute(sql)]
+    rows = [row for row in rows if row[0] < 4000]
+    question = f"/opened/0/matched?lane={quote(lane)}&pattern=MANY&from=0&to=4000"
+    apart = json.loads(guest.ask(f"{question}&pixels=4000").content)[lane]
+    assert list(zip(*apart, strict=True)) == rows and len(rows) > 700
+    # What lies less than a pixel apart is one stretch; what is too short is none.
+    assert json.loads(guest.ask(f"{question}&pixels=80").content)[lane] == [[rows[0][0]], [rows[-1][1]]]
+    assert json.loads(guest.ask(f"{question}&pixels=80&least=4").content)[lane] == [[], []]
+    tiles = f"/opened/0/tiles?lane={quote(lane)}&from=0&to=9000&pixels=50"
+    head, _ = unpacked(guest.ask(tiles).content)
+    kinds = "".join(f"&without={kind}" for kind in head["lanes"][0]["kinds"])
+    none, _ = unpacked(guest.ask(tiles + kinds).content)
+    assert (head["lanes"][0]["slices"] > 0, none["lanes"][0]["slices"]) == (True, 0)
+
+
 REFUSED = (
+    *("matched?lane=gpu:0&pattern=(&from=0&to=9&pixels=9", "matched?lane=no&pattern=a&from=0&to=9&pixels=9"),
     *("tiles?lane=gpu:0&from=0&to=9&pixels=0", "tiles?lane=gpu:0&from=0&to=9&pixels=99999", "tiles?from=0&to=9"),
     *("tiles?lane=gpu:0&from=9&to=9&pixels=9", "tiles?lane=gpu:0&from=x&to=9&pixels=9", "tiles?lane=no&from=0&to=9"),
     f"tiles?from=0&to=9&pixels=9{'&lane=gpu:0' * 65}",

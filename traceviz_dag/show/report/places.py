@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
+
+import pyarrow as pa
 
 from traceviz_dag.analyze.findings.rule import places_sql
 from traceviz_dag.analyze.findings.rules.registry import rule_if_known
-from traceviz_dag.show.report.evidence import ReportSource
 from traceviz_dag.vocabulary import Severity
+
+
+class Asked(Protocol):
+    """Answers queries about one iteration."""
+
+    def ask(self, sql: str) -> pa.Table:
+        """The rows of a query, with ``$run`` and ``$iteration`` bound."""
+
 
 MOST_PLACES = 32
 """Places of a finding that the timeline marks, the weightiest."""
 
 
 def places_of(
-    source: ReportSource,
+    source: Asked,
     finding: Mapping[str, Any],
     findings: Sequence[Mapping[str, Any]],
     ranks: Sequence[Mapping[str, Any]],

@@ -125,13 +125,13 @@ def _touching(rows: LaneRows, chosen: Int64, window: Window) -> Int64:
 def _wanted(lane: Drawn, chosen: Int64, only: Filter) -> Int64:
     if only.least_ns:
         chosen = chosen[lane.rows.end_ns[chosen] - lane.rows.start_ns[chosen] >= only.least_ns]
-    if only.kinds:
+    if only.kinds or only.without:
         chosen = chosen[_of_kinds(lane, lane.rows.kind[chosen], only)]
     return chosen
 
 
 def _of_kinds(lane: Drawn, kind: np.ndarray, only: Filter) -> Bool:
-    return np.array([word in only.kinds for word in lane.kinds] or [False], dtype=bool)[kind]
+    return np.array([only.keeps(word) for word in lane.kinds] or [not only.kinds], dtype=bool)[kind]
 
 
 def _by_themselves(lane: Drawn, chosen: Int64, only: Filter) -> Slices:
@@ -156,7 +156,7 @@ def _boxes(lane: Drawn, level: Level, pixels: int, only: Filter) -> Slices:
     """Cells, all kinds of one together, and the long slices, by start."""
     rows = lane.rows
     long, left_out = _not_too_many(rows, _wanted(lane, np.asarray(level.long, np.int64), only), _MOST_LONG * pixels)
-    if only.kinds:
+    if only.kinds or only.without:
         level = level.take(_of_kinds(lane, level.kind, only))
     if only.least_ns:
         level = level.take(rows.end_ns[level.longest] - rows.start_ns[level.longest] >= only.least_ns)

@@ -19,6 +19,7 @@ from traceviz_dag.arrays import NONE
 from traceviz_dag.errors import UsageError
 from traceviz_dag.printable import printable
 from traceviz_dag.show.page.alignment import TimeAlignment, align, read_clocks
+from traceviz_dag.show.report.places import places_of
 from traceviz_dag.show.screens import names
 from traceviz_dag.show.screens.bundles import Bundle
 from traceviz_dag.show.screens.iteration_lanes import (
@@ -56,6 +57,9 @@ KERNEL_KINDS = CATEGORIES
 """Kinds of lanes of streams and dimensions."""
 
 _TIMES = ("start_ns", "duration_ns", "run", "iteration", "rank", "name")
+MOST_PLACED = 64
+"""Findings whose places in time are asked for: the first ones."""
+
 _FINDING = ("finding", "rule", "severity", *CULPRIT_COLUMNS, "statement", "evidence_sql")
 
 
@@ -72,6 +76,7 @@ class IterationModel(LanesModel):
     Args:
         alignment: how the clocks of the ranks are laid on one another; as recorded where solved ones are refused.
         kept: as ``LanesModel`` takes it; by default nothing is kept.
+        options: what commands that it names end with, such as ``--home``.
 
     Raises:
         UsageError: the iteration has no kernels.
@@ -82,8 +87,10 @@ class IterationModel(LanesModel):
         source: IterationSource,
         alignment: TimeAlignment = TimeAlignment.SOLVED,
         kept: Callable[[str], Path | None] = lambda _: None,
+        options: Sequence[str] = (),
     ) -> None:
         super().__init__(kept)
+        self._options = options
         self._source, self._of_all_ranks = source, OfAllRanks(source)
         self._found: list[Mark] | None = None
         self._asked: tuple[SliceId, dict[str, Any]] | None = None
@@ -235,8 +242,10 @@ class IterationModel(LanesModel):
         return self._aligned.zero_ns[_rank(group)]
 
     def _findings(self) -> list[Mark]:
-        found = []
-        for row in self._source.table("findings", _FINDING).sort_by("finding").to_pylist():
+        found: list[Mark] = []
+        rows = self._source.table("findings", _FINDING).sort_by("finding").to_pylist()
+        ranks = [{"rank": rank, "first_ns": first} for rank, (first, _) in self._spans.items()]
+        for row in rows:
             if row["severity"] == Severity.NOT_LOOKED_AT:
                 continue
             rank = row["rank"]
@@ -245,6 +254,7 @@ class IterationModel(LanesModel):
             if lane is not None:
                 first, last = self._spans[rank]
                 window = Window(first - self._shift(lane), last - self._shift(lane))
+            placed = places_of(self._source, row, rows, ranks) if len(found) < MOST_PLACED else []
             culprit = ", ".join(f"{name} {row[name]}" for name in CULPRIT_COLUMNS if row[name] is not None)
             found.append(
                 Mark(
@@ -257,9 +267,16 @@ class IterationModel(LanesModel):
                     row["finding"],
                     printable(culprit),
                     sql=printable(row["evidence_sql"] or "", lines=True),
+                    places=tuple(self._place(*place) for place in placed),
                 )
             )
         return found
+
+    def _place(self, rank: int, since_first_ns: int, duration_ns: int) -> tuple[str, Window]:
+        """The lane of a rank, and a window that is told from its first kernel."""
+        lane = rank_key(rank)
+        start = self._spans[rank][0] + since_first_ns - self._shift(lane)
+        return lane, Window(start, start + duration_ns)
 
     def _sql(self, slice_id: SliceId) -> str:
         """A query whose one row is a slice; empty for parts of time, which are of no row."""
@@ -328,7 +345,8 @@ class IterationModel(LanesModel):
     def _command(self, rank: int, window: Window) -> str:
         start, end = (self.own_time(rank_key(rank), time) for time in window)
         words = ["traceviz", "overlap", "--run", self._source.run, "--iteration", str(self._source.iteration)]
-        return printable(shlex.join([*words, "--rank", str(rank), "--start-ns", str(start), "--end-ns", str(end)]))
+        words += ["--rank", str(rank), "--start-ns", str(start), "--end-ns", str(end)]
+        return printable(shlex.join([*words, *self._options]))
 
 
 def _rank(lane: str) -> int:

@@ -59,6 +59,7 @@ class LanesModel(ABC):
         self._kept_at = kept
         self._bundles: dict[str, Bundle] = {}
         self._names: dict[tuple[str, str], ShownNames] = {}
+        self._matched: tuple[str, dict[tuple[str, str], Bool]] = ("", {})
 
     @abstractmethod
     def _make_root(self) -> Bundle:
@@ -226,7 +227,7 @@ class LanesModel(ABC):
 
     def search(self, pattern: str, only: Filter = ALL, window: Window | None = None, page: int = 0) -> Hits:
         """As ``ScreenModel`` says."""
-        _matching((), pattern)
+        _matching(("",), pattern)
         with self._lock:
             return self._searched(lambda words: _matching(words, pattern), only, window, max(page, 0))
 
@@ -259,6 +260,39 @@ class LanesModel(ABC):
                 starts.append(rows.start_ns[place] - shift)
         return self._page(keys, found, starts, page)
 
+    def matched(self, pattern: str, lane: str, window: Window, pixels: int, only: Filter = ALL) -> tuple[Int64, Int64]:
+        """As ``ScreenModel`` says."""
+        _matching(("",), pattern)
+        with self._lock:
+            known, content, group = self.lane(lane), self._content(lane), _group(lane)
+            none = np.empty(0, np.int64)
+            if content is None or not content.words:
+                return none, none
+            shift, rows = self._shift(group), content.rows
+            own = _moved(_bounded(window), shift)
+            low, high = rows.reaching(*own)
+            wanted = np.append(self._matching_words(group, content.words, pattern), (False, False))
+            place = low + np.flatnonzero(wanted[rows.name[low:high]])
+            place = place[self._kept(known, content, place, only)]
+            start, end = rows.start_ns[place], np.maximum.accumulate(rows.end_ns[place])
+            if not len(place):
+                return none, none
+            apart = max(own.length_ns // max(min(pixels, MOST_PIXELS), 1), 1)
+            first = np.flatnonzero(np.append(True, start[1:] - end[:-1] >= apart))
+            start, end = start[first], end[np.append(first[1:], len(end)) - 1]
+            inside = (end > own.start_ns) | (start >= own.start_ns)
+            return start[inside] - shift, end[inside] - shift
+
+    def _matching_words(self, group: str, words: str, pattern: str) -> Bool:
+        """Which names of a list an expression matches; the last expression's are kept."""
+        key = (group if self._own_words(words) else "", words)
+        if self._matched[0] != pattern:
+            self._matched = (pattern, {})
+        found = self._matched[1]
+        if key not in found:
+            found[key] = _matching(self._words(group, words), pattern)
+        return found[key]
+
     def _page(self, keys: list[str], found: list[Int64], starts: list[Int64], page: int) -> Hits:
         total = sum(map(len, found))
         pages = max(-(-total // HITS_A_PAGE), 1)
@@ -288,8 +322,8 @@ class LanesModel(ABC):
         kept = np.ones(len(place), dtype=bool)
         if only.least_ns:
             kept &= rows.end_ns[place] - rows.start_ns[place] >= only.least_ns
-        if only.kinds:
-            kept &= np.array([word in only.kinds for word in content.kinds], dtype=bool)[rows.kind[place]]
+        if only.kinds or only.without:
+            kept &= np.array([only.keeps(word) for word in content.kinds], dtype=bool)[rows.kind[place]]
         return kept
 
     def _searchable(self, only: Filter) -> list[Lane]:

@@ -199,6 +199,8 @@ class Mark:
         label: a few words. statement: a sentence; empty where the label says it all.
         number: of an iteration or finding.
         culprit: of a finding, who or what is at fault, such as "rank 3, dimension tp".
+        places: of a finding, the lanes and windows that hold most of it, the weightiest first; none where it is of no
+            particular time.
         evidence: what it was read from.
         sql: the query of a finding.
     """
@@ -213,6 +215,7 @@ class Mark:
     culprit: str = ""
     evidence: str = ""
     sql: str = ""
+    places: tuple[tuple[str, Window], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +315,7 @@ class Filter:
     """Which slices are wanted; what is empty, 0 or None takes all.
 
     Attributes:
-        kinds: words of ``Slices.kinds``.
+        kinds: words of ``Slices.kinds``. without: such words that are left out.
         dimensions: of communication; for search alone, since every dimension has a lane. Profiles tell none.
         lanes: keys; a lane stands for all lanes below it, too.
         least_ns: shortest slice. Boxes of several are left out where their longest is shorter.
@@ -322,6 +325,11 @@ class Filter:
     dimensions: frozenset[str] = frozenset()
     lanes: tuple[str, ...] = ()
     least_ns: int = 0
+    without: frozenset[str] = frozenset()
+
+    def keeps(self, kind: str) -> bool:
+        """Whether slices of a kind are wanted."""
+        return (not self.kinds or kind in self.kinds) and kind not in self.without
 
 
 ALL = Filter()
@@ -457,4 +465,13 @@ class ScreenModel(Protocol):
 
         Raises:
             UsageError: it is no such expression.
+        """
+
+    def matched(self, pattern: str, lane: str, window: Window, pixels: int, only: Filter = ALL) -> tuple[Int64, Int64]:
+        """Where slices of one lane lie that ``search`` finds: start and end of disjoint stretches of a window.
+
+        Matches that lie less than a pixel apart are one stretch.
+
+        Raises:
+            UsageError: there is no such lane, or it is no such expression.
         """

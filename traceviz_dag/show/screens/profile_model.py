@@ -62,6 +62,7 @@ class ProfileModel(LanesModel):
         rules: which kernels communicate.
         title: words for the head of the screen; the name of the file by default.
         kept: as ``LanesModel`` takes it; by default nothing is kept.
+        options: what commands that it names end with, such as ``--home``.
     """
 
     def __init__(
@@ -70,8 +71,10 @@ class ProfileModel(LanesModel):
         rules: Rules,
         title: str = "",
         kept: Callable[[str], Path | None] = lambda _: None,
+        options: Sequence[str] = (),
     ) -> None:
         super().__init__(kept)
+        self._options = options
         self._profile, self._rules = profile, rules
         self._title = title or printable(profile.path.name)
 
@@ -292,7 +295,8 @@ class ProfileModel(LanesModel):
 
     def _command(self, group: str, window: Window) -> str:
         words = ["traceviz", "nsys", "overlap", str(self._profile.path), "--gpu", group.partition(":")[2]]
-        return printable(shlex.join([*words, "--trim", _seconds(window.start_ns), _seconds(window.end_ns)]))
+        trim = ["--trim", _seconds(window.start_ns), _seconds(window.end_ns)]
+        return printable(shlex.join([*words, *trim, *self._options]))
 
 
 def _measure(found: dict[str, int], name: str) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from traceviz_dag.arrays import Int64
 from traceviz_dag.errors import UsageError
 from traceviz_dag.printable import printable
 from traceviz_dag.show.screens.model import (
@@ -61,7 +62,9 @@ class _Side:
     def mark(self, mark: Mark) -> Mark:
         start, end = self.shown(Window(mark.start_ns, mark.end_ns))
         lane = None if mark.lane is None else self.key(mark.lane)
-        return replace(mark, start_ns=start, end_ns=end, lane=lane, label=f"{self.prefix} {mark.label}")
+        places = tuple((self.key(key), self.shown(window)) for key, window in mark.places)
+        label = f"{self.prefix} {mark.label}"
+        return replace(mark, start_ns=start, end_ns=end, lane=lane, label=label, places=places)
 
 
 def iterations_of(model: ScreenModel) -> list[Mark]:
@@ -223,6 +226,12 @@ class SideBySide:
             total += found.total
             pages += found.pages if found.total else 0
         return Hits(shown or (), total, min(max(page, 0), max(pages - 1, 0)), max(pages, 1))
+
+    def matched(self, pattern: str, lane: str, window: Window, pixels: int, only: Filter = ALL) -> tuple[Int64, Int64]:
+        """As ``ScreenModel`` says."""
+        side, key = self._of(lane)
+        start, end = side.model.matched(pattern, key, side.window(window), pixels, self._filter(side, only))
+        return start - side.shift, end - side.shift
 
     def _hit(self, side: _Side, hit: Hit) -> Hit:
         return replace(hit, slice=side.slice_id(hit.slice), start_ns=hit.start_ns - side.shift)

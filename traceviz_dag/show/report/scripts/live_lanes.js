@@ -29,6 +29,8 @@ export class Lanes {
     this.open = new Set();
     /** @type {string[]} */
     this.pinned = [];
+    /** of communication: its lanes alone are shown of all dimensions; empty for all */
+    this.dimension = "";
     /** @type {LiveRow[]} */
     this.rows = [];
     this.height = 0;
@@ -63,6 +65,16 @@ export class Lanes {
     if (this.pinned.includes(key)) this.pinned = this.pinned.filter((each) => each !== key);
     else this.pinned.push(key);
     this.layOut();
+  }
+
+  /** Show some lanes that are asked for where they are not known, such as those that an address pins. @param {string} key */
+  async reach(key) {
+    const parts = key.split("/");
+    for (let many = 1; many < parts.length && !this.known.has(key); many++) {
+      const around = parts.slice(0, many).join("/");
+      if (this.known.get(around)?.holds && !this.below.has(around))
+        this.take(around, await this.source.ask("lanes", { lane: around }));
+    }
   }
 
   /** Move a lane among those beside it. @param {string} key @param {number} step */
@@ -102,7 +114,7 @@ export class Lanes {
   /** @param {string} key @param {number} depth @param {boolean} pinned */
   add(key, depth, pinned) {
     const lane = this.known.get(key);
-    if (lane === undefined) return;
+    if (lane === undefined || (this.dimension && lane.dimension && lane.dimension !== this.dimension)) return;
     const height = HEIGHTS[lane.kind] ?? (lane.rows ? HEIGHT : HEAD);
     this.rows.push({ lane, depth, top: this.height, height, pinned });
     this.height += height + 1;

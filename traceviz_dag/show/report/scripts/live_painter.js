@@ -25,6 +25,7 @@ export class LiveColours {
     this.idle = pixel(dark ? "#4B525B" : "#ECEAE6");
     this.header = pixel(dark ? "#1E2227" : "#F3F4F6");
     this.busy = pixel(words.computation ?? other);
+    this.ink = pixel(dark ? "#FFFFFF" : "#000000");
     this.exposed = pixel(words.exposed_wait ?? words.communication ?? other);
     /** @type {Map<string, number>} */
     this.made = new Map();
@@ -116,6 +117,26 @@ export function paintCounter(raster, view, changes, colour, top, bottom) {
     const next = i + 1 < start.length ? start[i + 1] : view.to;
     const [hold, until] = dots(view, end[i], next);
     if (until > hold && last[i] !== low) raster.fill(hold, y(last[i]), until, bottom, colour);
+  }
+}
+
+const BRACKET = 2;
+
+/**
+ * Where something is, as a line along one edge of a lane.
+ * @param {Raster} raster
+ * @param {View} view
+ * @param {ArrayLike<number>} starts
+ * @param {ArrayLike<number>} ends
+ * @param {number} colour
+ * @param {number} top of the line
+ */
+export function paintPlaces(raster, view, starts, ends, colour, top) {
+  const right = view.left + view.width;
+  for (let i = 0; i < starts.length; i++) {
+    const [from, to] = dots(view, starts[i], ends[i]);
+    if (from < right && ends[i] >= view.from)
+      raster.fill(from, top, Math.max(to, from + 2 * view.scale), top + BRACKET * view.scale, colour);
   }
 }
 

@@ -4,6 +4,9 @@ import { copyable, duration, element, facts } from "./words.js";
 
 /** @typedef {{from: number, to: number, slice: string, lane: string, around: string[], label: string}} Place */
 
+/** Findings, notes and bookmarks as they lie in time. @type {Record<string, string>} */
+export const SIGNS = { finding: "▲", note: "△", bookmark: "△" };
+
 const LETTERS = 24;
 
 /** A whole number that may be a text, because it is too large for a number. @param {number | string} value */
@@ -152,7 +155,7 @@ export function findingParts(marks, go) {
   const found = marks.filter((mark) => mark.kind === "finding" || mark.kind === "note");
   const parts = [element("h3", {}, found.length ? "Findings" : "No findings are known of this.")];
   for (const mark of found) {
-    const head = chip(`${mark.kind === "finding" ? "▲" : "△"} ${mark.label}`, () => go(mark));
+    const head = chip(`${SIGNS[mark.kind]} ${mark.label}`, () => go(mark));
     parts.push(element("p", {}, head), element("p", {}, mark.statement));
     if (mark.culprit) parts.push(element("p", { class: "quiet" }, mark.culprit));
     if (mark.sql) parts.push(copyable(mark.sql));

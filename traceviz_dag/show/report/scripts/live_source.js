@@ -10,6 +10,7 @@
  * @property {boolean} holds
  * @property {number} level
  * @property {string} unit
+ * @property {string} dimension of communication; empty of all other lanes
  */
 
 /**

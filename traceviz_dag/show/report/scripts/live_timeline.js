@@ -1,7 +1,7 @@
 /** The live timeline: draws tiles that it asks for as it moves, with the mouse and the keys of the report. */
 
 import { isDrawn, Lanes } from "./live_lanes.js";
-import { LiveColours, paintBoxes, paintCounter, paintStrip } from "./live_painter.js";
+import { LiveColours, paintBoxes, paintCounter, paintPlaces, paintStrip } from "./live_painter.js";
 import {
   bookmarkChips,
   bookmarkParts,
@@ -10,6 +10,7 @@ import {
   findingParts,
   hitParts,
   measureParts,
+  SIGNS,
 } from "./live_panel.js";
 import { whole } from "./live_source.js";
 import { drawRuler } from "./ruler.js";
@@ -31,6 +32,8 @@ const MOST_PIXELS = 4096;
 const LANES_A_QUESTION = 48;
 const MOST_TILES = 400;
 const FEW = 2;
+/** Signs at one place of the ruler that are told at once. */
+const FEW_SIGNS = 6;
 
 export class LiveTimeline extends Stage {
   /**
@@ -65,11 +68,19 @@ export class LiveTimeline extends Stage {
     /** @type {Set<string>} */
     this.kinds = new Set();
     this.shortest = 0;
+    /** Where the last search's hits lie: per lane starts and ends, of what question. */
+    this.matched = { asked: "", found: /** @type {Record<string, [number[], number[]]>} */ ({}) };
     this.asking = false;
     /** the question that was refused: it is not asked again */
     this.refused = "";
     /** what is asked after a move, in the order of the keys */
     this.queue = Promise.resolve();
+    /** @type {Map<string, any[]>} lane → places of findings in it */
+    this.placed = new Map();
+    for (const mark of about.marks) {
+      if (mark.kind !== "finding") continue;
+      for (const place of mark.places) this.placed.set(place.lane, [...(this.placed.get(place.lane) ?? []), place]);
+    }
     source.say = (words) => this.say(words);
     this.listen();
   }
@@ -92,7 +103,12 @@ export class LiveTimeline extends Stage {
     byId("shortest").addEventListener("input", () => {
       const found = Number(/** @type {HTMLInputElement} */ (byId("shortest")).value) * 1000;
       this.shortest = Number.isFinite(found) ? Math.max(Math.round(found), 0) : 0;
-      this.draw();
+      this.keepFilters();
+    });
+    byId("dimension").addEventListener("change", () => {
+      this.lanes.dimension = /** @type {HTMLSelectElement} */ (byId("dimension")).value;
+      this.lanes.layOut();
+      this.keepFilters();
     });
     for (const link of document.querySelectorAll("a.perfetto")) {
       link.addEventListener("click", (event) => {
@@ -122,16 +138,60 @@ export class LiveTimeline extends Stage {
     const from = Number(known.get("t0") ?? "0");
     const to = Number(known.get("t1") ?? String(this.end));
     if (Number.isFinite(from) && Number.isFinite(to) && to > from) this.looking.show(from, to, false);
+    this.readFilters(known);
     const open = known.get("open");
     const first = this.about.lanes.filter((/** @type {any} */ lane) => lane.holds).slice(0, FEW);
     const few = this.about.lanes.length <= FEW ? first.map((/** @type {any} */ lane) => lane.key) : [];
     for (const key of open === undefined ? few : open.split(" ")) await this.lanes.unfold(key);
+    this.lanes.pinned = known.get("pinned")?.split(" ") ?? [];
+    for (const key of this.lanes.pinned) await this.lanes.reach(key);
+    this.lanes.layOut();
+    const lane = known.get("lane");
+    if (lane && this.lanes.known.has(lane)) this.lane = lane;
+    const pattern = known.get("search");
+    if (pattern && pattern !== this.hits?.pattern) {
+      /** @type {HTMLInputElement} */ (byId("search")).value = pattern;
+      await this.search(pattern, 0);
+    }
     const chosen = known.get("chosen");
     if (chosen) await this.choose({ slice: chosen });
   }
 
   keepRows() {
-    changeAddress({ open: [...this.lanes.open].join(" ") });
+    changeAddress({ open: [...this.lanes.open].join(" "), pinned: this.lanes.pinned.join(" ") || null });
+  }
+
+  /** What an address leaves out. @param {Map<string, string>} known */
+  readFilters(known) {
+    this.hidden = new Set(known.get("without")?.split(" ") ?? []);
+    for (const kind of this.hidden) this.kinds.add(kind);
+    this.shortest = Math.max(Math.round(Number(known.get("least") ?? "0")) || 0, 0);
+    /** @type {HTMLInputElement} */ (byId("shortest")).value = this.shortest ? String(this.shortest / 1000) : "";
+    this.lanes.dimension = known.get("dimension") ?? "";
+    /** @type {HTMLInputElement} */ (byId("here")).checked = known.get("here") === "yes";
+  }
+
+  /** Keep what is left out in the address, and draw. */
+  keepFilters() {
+    changeAddress({
+      without: [...this.hidden].join(" ") || null,
+      least: this.shortest ? String(this.shortest) : null,
+      dimension: this.lanes.dimension || null,
+    });
+    this.draw();
+  }
+
+  /** The dimensions of lanes that are known, to choose one. */
+  dimensions() {
+    const select = /** @type {HTMLSelectElement} */ (byId("dimension"));
+    const found = new Set([...this.lanes.known.values()].map((lane) => lane.dimension));
+    const names = [...found.add(this.lanes.dimension)].filter((name) => name).sort();
+    if (select.options.length !== names.length + 1)
+      select.replaceChildren(
+        element("option", { value: "" }, "all"),
+        ...names.map((name) => element("option", { value: name }, name)),
+      );
+    select.value = this.lanes.dimension;
   }
 
   repaint() {
@@ -150,9 +210,8 @@ export class LiveTimeline extends Stage {
 
   /** What is filtered, as a part of a question. */
   get filter() {
-    const shown = this.hidden.size ? [...this.kinds].filter((kind) => !this.hidden.has(kind)) : [];
     return {
-      ...(this.hidden.size && { kind: shown.length ? shown : [""] }),
+      ...(this.hidden.size && { without: [...this.hidden].sort() }),
       ...(this.shortest && { least: this.shortest }),
     };
   }
@@ -175,7 +234,7 @@ export class LiveTimeline extends Stage {
       })
       .slice(0, LANES_A_QUESTION);
     const strip = !wanted.length && this.strip === null;
-    if (!wanted.length && !strip) return;
+    if (!wanted.length && !strip) return void this.fetchMatches(filter);
     const question = {
       lane: wanted,
       from: whole(strip ? 0 : from - length / 2),
@@ -208,6 +267,30 @@ export class LiveTimeline extends Stage {
     this.draw();
   }
 
+  /** Ask where the hits of the last search lie in the lanes in sight. @param {string} filter */
+  async fetchMatches(filter) {
+    const { from, to } = this.looking;
+    const lane = this.visible
+      .filter((row) => row.lane.rows > 0 && row.lane.kind !== "counter")
+      .map((row) => row.lane.key)
+      .slice(0, LANES_A_QUESTION);
+    const { pattern, lanes } = this.hits ?? {};
+    const asked = pattern ? JSON.stringify([pattern, lanes, lane, from, to, this.view.width, filter]) : "";
+    if (asked === this.matched.asked) return;
+    const wanted = lanes ? lane.filter((key) => key === lanes) : lane;
+    const window = { from: whole(from), to: whole(to), pixels: Math.min(this.view.width, MOST_PIXELS) };
+    this.asking = true;
+    try {
+      const found = wanted.length && asked ? { pattern, lane: wanted, ...window, ...this.filter } : null;
+      this.matched = { asked, found: found ? await this.source.ask("matched", found) : {} };
+    } catch (error) {
+      this.matched = { asked, found: {} };
+      this.say(String(/** @type {Error} */ (error).message));
+    }
+    this.asking = false;
+    this.draw();
+  }
+
   /** The kinds that were seen, each with its colour, to be left out. */
   legend() {
     const legend = byId("legend");
@@ -218,7 +301,7 @@ export class LiveTimeline extends Stage {
       box.addEventListener("change", () => {
         if (box.checked) this.hidden.delete(kind);
         else this.hidden.add(kind);
-        this.draw();
+        this.keepFilters();
       });
       const swatch = element("span", {}, "■");
       swatch.style.color = this.about.colours[kind] ?? this.about.other;
@@ -229,6 +312,7 @@ export class LiveTimeline extends Stage {
 
   paint() {
     if (!this.fit()) return;
+    this.dimensions();
     const { context, scale, colours } = this;
     const { raster, view } = this;
     this.scrollWithin(this.lanes.height - this.room);
@@ -241,6 +325,10 @@ export class LiveTimeline extends Stage {
       const tile = this.tiles.get(row.lane.key);
       if (tile?.boxes) paintBoxes(raster, view, tile.boxes, colours, top, bottom);
       if (tile?.changes) paintCounter(raster, view, tile.changes, colours.busy, top, bottom);
+      const matches = this.matched.found[row.lane.key];
+      if (matches) paintPlaces(raster, view, matches[0], matches[1], colours.ink, bottom - 2 * scale);
+      for (const mark of this.placed.get(row.lane.key) ?? [])
+        paintPlaces(raster, view, [mark.from], [mark.to], colours.ink, top);
     }
     raster.fill(0, 0, raster.width, ABOVE * scale, colours.paper);
     const all = { ...view, from: 0, to: this.end };
@@ -275,6 +363,7 @@ export class LiveTimeline extends Stage {
       if (mark.kind === "iteration" && at >= left && at <= left + width)
         context.fillRect(Math.round(at), OVERVIEW, 2, RULER);
     }
+    this.signs(left, width, attention, ink);
     context.save();
     context.beginPath();
     context.rect(0, ABOVE, left + width, this.canvas.clientHeight);
@@ -308,6 +397,39 @@ export class LiveTimeline extends Stage {
     this.writeSelection(left, width, attention);
     context.restore();
     context.setTransform(1, 0, 0, 1, 0, 0);
+  }
+
+  /**
+   * What lies in time beside the lanes: places of findings and notes, then bookmarks.
+   * @returns {{from: number, to: number, sign: string, words: string}[]}
+   */
+  get inTime() {
+    const { marks, bookmarks } = this.about;
+    const found = marks.flatMap((/** @type {any} */ mark) =>
+      (mark.places.length || mark.lane === null ? mark.places : [mark]).map((/** @type {any} */ place) => ({
+        ...place,
+        sign: SIGNS[mark.kind],
+        words: `${mark.label}: ${mark.statement}`,
+      })),
+    );
+    const kept = (bookmarks ?? []).map((/** @type {any} */ one) => ({ ...one, sign: SIGNS.bookmark, words: one.note }));
+    return [...found.filter((/** @type {any} */ one) => one.sign), ...kept];
+  }
+
+  /** Signs in the ruler where findings, notes and bookmarks begin. @param {number} left @param {number} width @param {string} attention @param {string} ink */
+  signs(left, width, attention, ink) {
+    const { context } = this;
+    context.font = "10px system-ui, sans-serif";
+    context.textAlign = "center";
+    const drawn = new Set();
+    for (const { from, sign } of this.inTime) {
+      const at = Math.round(this.x(from));
+      if (at < left || at > left + width || drawn.has(`${at}${sign}`)) continue;
+      drawn.add(`${at}${sign}`);
+      context.fillStyle = sign === SIGNS.finding ? attention : ink;
+      context.fillText(sign, at, ABOVE - 5);
+    }
+    context.textAlign = "start";
   }
 
   /** Names of what is wide enough. @param {LiveRow} row @param {number} top @param {number} left @param {number} width */
@@ -379,7 +501,12 @@ export class LiveTimeline extends Stage {
   /** @param {PointerEvent} event */
   hover(event) {
     if (event.buttons) return;
-    const { at, row, x } = this.under(event);
+    const { at, row, x, y } = this.under(event);
+    if (y >= OVERVIEW && y < ABOVE) {
+      const near = this.inTime.filter((one) => Math.abs(one.from - at) <= 2 * NEAR * this.perPixel);
+      const words = [...new Set(near.map((one) => `${one.sign} ${one.words}`))].slice(0, FEW_SIGNS);
+      return this.tip(words.length ? words.map((each) => element("p", {}, each)) : null, event);
+    }
     this.canvas.classList.toggle("points", x < this.labels && row !== undefined);
     const boxes = row && this.tiles.get(row.lane.key)?.boxes;
     const place = x < this.labels ? -1 : this.pick(row, at);
@@ -531,10 +658,15 @@ export class LiveTimeline extends Stage {
     if (!pattern) {
       this.hits = null;
       byId("matches").textContent = "";
+      changeAddress({ search: null, here: null });
       return;
     }
-    const found = await this.source.ask("search", { pattern, page, ...this.filter });
-    this.hits = { ...found, pattern };
+    const here = /** @type {HTMLInputElement} */ (byId("here")).checked;
+    const { dimension } = this.lanes;
+    const where = { ...(here && { lane: [this.lane] }), ...(!here && dimension && { dimension }) };
+    const found = await this.source.ask("search", { pattern, page, ...where, ...this.filter });
+    this.hits = { ...found, pattern, lanes: here ? this.lane : "" };
+    changeAddress({ search: pattern, here: here ? "yes" : null, ...(here && { lane: this.lane }) });
     this.hit = -1;
     byId("matches").textContent = `${exactly(found.total)} found`;
     this.listHits();
@@ -636,11 +768,15 @@ export class LiveTimeline extends Stage {
   findings() {
     this.panel(
       findingParts(this.about.marks, (mark) => {
-        if (mark.lane) {
-          this.lane = mark.lane;
-          this.reveal(mark.lane);
+        const place = mark.places[0] ?? mark;
+        if (place.lane) {
+          this.lane = place.lane;
+          this.reveal(place.lane);
         }
-        this.looking.show(mark.from, mark.to);
+        if (mark.places.length) {
+          this.select(place.from, place.to);
+          this.show(place.from, place.to);
+        } else this.looking.show(place.from, place.to);
         this.draw();
       }),
     );
@@ -739,7 +875,10 @@ export class LiveTimeline extends Stage {
       hits: () => this.listHits(),
       laneDown: () => this.moveLane(1),
       laneUp: () => this.moveLane(-1),
-      pin: () => this.lanes.pin(this.lane),
+      pin: () => {
+        this.lanes.pin(this.lane);
+        this.keepRows();
+      },
       lower: () => this.lanes.shift(this.lane, 1),
       higher: () => this.lanes.shift(this.lane, -1),
       selectFrom: () => this.edge("from"),

@@ -195,12 +195,12 @@ class Finding(Moving):
             self._adopt()
             if row is not None:
                 self.scene.cursor = row
-            self.looking.selection = Window(mark.start_ns, max(mark.end_ns, mark.start_ns + 1))
+            self.looking.selection = Window(window.start_ns, max(window.end_ns, window.start_ns + 1))
             self.looking.bring(self.looking.selection)
             self.say(f" {flat(mark.statement or mark.label)}")
             self._renew()
 
-        lane = mark.lane
+        lane, window = mark.places[0] if mark.places else (mark.lane, Window(mark.start_ns, mark.end_ns))
         self._ask(lambda: self.lanes.reveal(lane) if lane is not None else None, go)
 
     def action_bookmark(self) -> None:

@@ -200,6 +200,7 @@ class TimelineView(Widget, can_focus=True):
         """Iterations, findings, and what is selected."""
         looking, width = self.scene.looking, self.columns
         letters, styles = [" "] * width, [_style(QUIET)] * width
+        named: set[int] = set()
 
         def put(cell: int, text: str, style: Style) -> None:
             for place, letter in enumerate(text, cell):
@@ -212,13 +213,17 @@ class TimelineView(Widget, can_focus=True):
                 end = min(looking.cell_of(mark.end_ns, width), width)
                 begin = max(cell, 0)
                 put(cell, "├", _style(INK))
-                put(begin + (cell >= 0), flat(mark.label)[: max(end - begin - 1, 0)], _style(INK))
+                label = flat(mark.label)[: max(end - begin - 1, 0)]
+                put(begin + (cell >= 0), label, _style(INK))
+                named |= set(range(begin, begin + len(label) + 1))
         for mark in self.scene.marks:
             if mark.kind in (MarkKind.FINDING, MarkKind.NOTE):
                 sign = "▲" if mark.kind is MarkKind.FINDING else "△"
-                cell = looking.cell_of(mark.start_ns, width)
-                if 0 <= cell < width and not letters[cell].isalnum():
-                    put(cell, sign, _style(ATTENTION))
+                for start in [window.start_ns for _, window in mark.places] or [mark.start_ns]:
+                    cell = looking.cell_of(start, width)
+                    # A finding is drawn above a note.
+                    if 0 <= cell < width and cell not in named and letters[cell] != "▲":
+                        put(cell, sign, _style(ATTENTION))
         selection = looking.selection
         if selection is not None:
             first = looking.cell_of(selection.start_ns, width)

@@ -129,6 +129,17 @@ def search(walked: Walked, question: Question) -> Any:
     return {"hits": hits, "total": found.total, "page": found.page, "pages": found.pages}
 
 
+def matched(walked: Walked, question: Question) -> Any:
+    """Where slices lie that a regular expression finds, per lane: starts, and ends."""
+    model, window, pixels = walked.model, question.window(walked.model), question.pixels()
+    pattern, only, origin = question.word("pattern", LONGEST_PATTERN), question.shown(), walked.model.span.start_ns
+    found = {}
+    for lane in question.lanes():
+        start, end = model.matched(pattern, lane, window, pixels, only)
+        found[lane] = [(start - origin).tolist(), (end - origin).tolist()]
+    return found
+
+
 def perfetto(walked: Walked, question: Question) -> Any:
     """A window on the clock of the exported Perfetto traces, as texts; None where there is no such clock."""
     if walked.in_perfetto is None:
@@ -185,7 +196,7 @@ ANSWERS = {
     one.__name__: one
     for one in (
         *(about, lanes, detail, measure, at, neighbour, gap, iteration, follow, members, search),
-        *(perfetto, bookmarks),
+        *(matched, perfetto, bookmarks),
     )
 }
 """Last part of an address → what answers it."""
@@ -220,6 +231,7 @@ def _lane(lane: Lane) -> dict[str, Any]:
         "holds": lane.holds_lanes,
         "level": lane.level,
         "unit": lane.unit,
+        "dimension": lane.dimension,
     }
 
 
@@ -233,6 +245,7 @@ def _mark(model: ScreenModel, mark: Mark) -> dict[str, Any]:
         "number": mark.number,
         "culprit": mark.culprit,
         "sql": mark.sql,
+        "places": [{**_window(model, window), "lane": lane} for lane, window in mark.places],
     }
 
 

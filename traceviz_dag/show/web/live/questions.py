@@ -82,13 +82,17 @@ class Question:
 
     def only(self) -> Filter:
         """What is shown or searched."""
-        kinds = frozenset(self.values.getlist("kind"))
-        return Filter(kinds=kinds, lanes=self.lanes(), least_ns=self.number("least", 0, default=0))
+        return Filter(
+            dimensions=frozenset(self.values.getlist("dimension")),
+            lanes=self.lanes(),
+            least_ns=self.number("least", 0, default=0),
+            without=frozenset(self.values.getlist("without")),
+        )
 
     def shown(self) -> Filter:
         """As ``only``, of one lane."""
         only = self.only()
-        return ALL if not only.kinds and not only.least_ns else Filter(kinds=only.kinds, least_ns=only.least_ns)
+        return Filter(least_ns=only.least_ns, without=only.without) if only.without or only.least_ns else ALL
 
     def direction(self) -> Direction:
         """Which way."""
