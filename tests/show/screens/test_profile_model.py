@@ -192,12 +192,25 @@ def test_moving_finds_neighbours_gaps_and_iterations(model, asked):
     assert model.at(lane.key, starts[1]) == second
     assert model.neighbour(SliceId(lane.key, 0), Direction.PREVIOUS) is None
     assert model.neighbour(SliceId(lane.key, lane.rows - 1), Direction.NEXT) is None
+    long = Filter(least_ns=200_000)
+    rows = asked(f'SELECT start FROM ({OPERATIONS}) WHERE gpu = 0 AND "end" - start >= 200000 ORDER BY 1')
+    shown, before, way = [], None, model.nearest(lane.key, model.span.start_ns, Direction.NEXT, long)
+    while way is not None:
+        shown.append((model.bounds(way).start_ns,))
+        assert model.neighbour(way, Direction.PREVIOUS, long) == before
+        before, way = way, model.neighbour(way, Direction.NEXT, long)
+    assert shown == rows and len(rows) > 10
     ends = asked(f'SELECT start, "end" FROM ({OPERATIONS}) WHERE gpu = 0 ORDER BY 1')
     gaps, reached = [], ends[0][1]
     for start, end in ends[1:]:
         if start > reached:
             gaps.append((reached, start))
         reached = max(reached, end)
+    middle = sum(gaps[2]) // 2
+    assert model.at(lane.key, middle) is None
+    assert model.bounds(model.nearest(lane.key, middle, Direction.NEXT)).start_ns == gaps[2][1]
+    last = model.nearest(lane.key, middle, Direction.PREVIOUS)
+    assert model.bounds(last).start_ns == max(start for start in starts if start < middle)
     assert model.gap(lane.key, gaps[2][0] - 1, Direction.NEXT) == gaps[2]
     assert model.gap(lane.key, gaps[2][1], Direction.PREVIOUS) == gaps[2]
     drawn = model.slices("gpu:0/gaps", Window(*gaps[2]), 80)
@@ -341,8 +354,14 @@ def test_two_profiles_lie_side_by_side_by_iteration(tmp_path):
     assert both.own_time(lanes[1], 3510) == 53_510
     measured = both.aggregate(Window(3000, 3600))
     assert [(one.lane, one.compute_ns) for one in measured.measures] == [("A/gpu:0", 3), ("B/gpu:0", 3)]
+    # A has ended there, and B has not begun here: the other one is measured all the same.
+    assert [one.lane for one in both.aggregate(Window(3960, 4000)).measures] == ["B/gpu:0"]
+    assert [one.lane for one in both.aggregate(Window(1000, 1100)).measures] == ["A/gpu:0"]
+    with pytest.raises(UsageError, match="outside the time covered"):
+        both.aggregate(Window(9000, 9100))
     assert [hit.start_ns for hit in both.search("gemm3").hits] == [3010]
-    assert [hit.start_ns for hit in both.search("gemm3", page=1).hits] == [3510]
+    of_b = both.search("gemm3", page=1)
+    assert ([hit.start_ns for hit in of_b.hits], of_b.before, of_b.total) == ([3510], 1, 2)
     assert [(mark.label, mark.start_ns) for mark in both.marks(Window(3400, 3600))] == [
         ("A iteration 3", 3000),
         ("B iteration 3", 3500),

@@ -112,6 +112,18 @@ def test_a_slice_a_measure_and_a_search_are_those_of_the_model(guest, model):
     assert {name: one[name] for name in expected.__dataclass_fields__} == {
         name: getattr(expected, name) for name in expected.__dataclass_fields__
     }
+    # What lies beyond the profile is not measured, and not told as if it were.
+    beyond = json.loads(guest.ask("/opened/0/measure?from=-500&to=99999999").content)
+    assert (beyond["from"], beyond["to"]) == (0, model.span.length_ns)
+    assert beyond["to"] == beyond["measures"][0]["busy_ns"] + beyond["measures"][0]["idle_ns"]
+    last = json.loads(guest.ask("/opened/0/search?pattern=many&page=99").content)
+    assert last["before"] + len(last["hits"]) == last["total"] == 1000
+    # Nothing runs at 900; what is next does not touch it.
+    near = f"/opened/0/neighbour?lane={quote(lane)}&time={900 - start}"
+    assert model.at(lane, 900) is None
+    assert json.loads(guest.ask(near).content)["from"] == 1000 - start
+    assert json.loads(guest.ask(f"{near}&least=4").content) is None
+    assert json.loads(guest.ask(f"{near}&way=previous").content)["to"] <= 900 - start
     hits = json.loads(guest.ask("/opened/0/search?pattern=^NCCL.*sum$").content)
     assert [hit["name"] for hit in hits["hits"]] == ["ncclDevKernel_AllReduce_Sum"]
 
@@ -186,6 +198,13 @@ def test_bookmarks_are_kept_by_our_own_page_alone(guest, home):
     assert kept == [{**body, "note": "<b>x</b>\\u001b"}]
     assert json.loads(guest.ask(place).content) == kept
     assert json.loads(sent({**kept[0], "forget": True}, **kind).content) == []
+    [file] = (home / "screens").glob("*.json")
+    for damage in (lambda: file.write_text("{"), lambda: (file.unlink(), file.mkdir())):
+        damage()
+        about = json.loads(guest.ask("/opened/0/about").content)
+        assert about["lanes"] and about["bookmarks"] == [] and str(file) in about["notes"][-1]
+        assert str(file) in guest.ask(place).text
+    file.rmdir()
 
 
 def test_a_slow_source_lets_go_of_who_waits_and_is_ready_for_who_asks_again(monkeypatch):

@@ -63,7 +63,7 @@ class Bookmarks:
         """The bookmarks, by start; not those of ranks and GPUs that are not there.
 
         Raises:
-            BadInputError: the file is damaged.
+            BadInputError: the file is damaged, or may not be read.
         """
         found = (_shown(model, one) for one in self._read())
         return tuple(
@@ -99,6 +99,8 @@ class Bookmarks:
             return msgspec.json.decode(self.path.read_bytes(), type=_File).bookmarks
         except FileNotFoundError:
             return []
+        except OSError as error:
+            raise BadInputError(self.path, f"cannot be read ({error.strerror})", "mend or remove it") from None
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BadInputError(self.path, f"no bookmarks ({error})", "mend or delete it") from None
 

@@ -196,11 +196,33 @@ class LanesModel(ABC):
                 high = low
             return None
 
-    def neighbour(self, slice_id: SliceId, direction: Direction) -> SliceId | None:
+    def neighbour(self, slice_id: SliceId, direction: Direction, only: Filter = ALL) -> SliceId | None:
         """As ``ScreenModel`` says."""
-        rows = self._rows(slice_id.lane)
-        place = slice_id.row + (1 if direction is Direction.NEXT else -1)
-        return SliceId(slice_id.lane, place) if 0 <= place < len(rows) else None
+        with self._lock:
+            place = slice_id.row + (1 if direction is Direction.NEXT else -1)
+            return self._shown_from(slice_id.lane, place, direction, only)
+
+    def nearest(self, lane: str, time_ns: int, direction: Direction, only: Filter = ALL) -> SliceId | None:
+        """As ``ScreenModel`` says."""
+        with self._lock:
+            running = self.at(lane, time_ns)
+            if running is not None and self._shown_from(lane, running.row, direction, only) == running:
+                return running
+            time = self.own_time(lane, _believed(time_ns))
+            first = int(np.searchsorted(self._rows(lane).start_ns, time, side="left"))
+            return self._shown_from(lane, first if direction is Direction.NEXT else first - 1, direction, only)
+
+    def _shown_from(self, lane: str, place: int, direction: Direction, only: Filter) -> SliceId | None:
+        """The first slice that a filter shows, from a row on."""
+        known, content = self.lane(lane), self._content(lane)
+        while content is not None and 0 <= place < len(content.rows):
+            low, high = (place, place + _SCANNED) if direction is Direction.NEXT else (place - _SCANNED + 1, place + 1)
+            rows = np.arange(max(low, 0), min(high, len(content.rows)))
+            kept = rows[self._kept(known, content, rows, only)]
+            if len(kept):
+                return SliceId(lane, int(kept[0 if direction is Direction.NEXT else -1]))
+            place = high if direction is Direction.NEXT else low - 1
+        return None
 
     def bounds(self, slice_id: SliceId) -> Window:
         """As ``ScreenModel`` says."""
@@ -306,7 +328,7 @@ class LanesModel(ABC):
         order = np.argpartition(start, last - 1)[:last] if last < total else np.arange(total)
         order = order[np.lexsort((row[order], which[order], start[order]))][first:last]
         chosen = [SliceId(keys[which[place]], int(row[place])) for place in order.tolist()]
-        return Hits(tuple(self._hit(one) for one in chosen), total, page, pages)
+        return Hits(tuple(self._hit(one) for one in chosen), total, page, pages, first)
 
     def _hit(self, slice_id: SliceId) -> Hit:
         content = self._content(slice_id.lane)

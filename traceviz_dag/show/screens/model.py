@@ -351,13 +351,14 @@ class Hits:
     """A page of what a search found, by start.
 
     Attributes:
-        total: how many on all pages. page: from 0. pages: at least 1.
+        total: how many on all pages. page: from 0. pages: at least 1. before: how many on the pages before this one.
     """
 
     hits: tuple[Hit, ...]
     total: int
     page: int
     pages: int
+    before: int = 0
 
 
 HITS_A_PAGE = 100
@@ -429,8 +430,11 @@ class ScreenModel(Protocol):
     def at(self, lane: str, time_ns: int) -> SliceId | None:
         """The slice that runs at a time; of several, the one that began last."""
 
-    def neighbour(self, slice_id: SliceId, direction: Direction) -> SliceId | None:
-        """The slice after or before one in its lane."""
+    def neighbour(self, slice_id: SliceId, direction: Direction, only: Filter = ALL) -> SliceId | None:
+        """The next slice after one in its lane, or the last before it, of those that a filter shows."""
+
+    def nearest(self, lane: str, time_ns: int, direction: Direction, only: Filter = ALL) -> SliceId | None:
+        """The slice that runs at a time; else the next that starts after it, or the last that started before it."""
 
     def bounds(self, slice_id: SliceId) -> Window:
         """Where a slice lies.

@@ -161,10 +161,15 @@ class SideBySide:
         side, key = self._of(lane)
         return side.optional(side.model.at(key, time_ns + side.shift))
 
-    def neighbour(self, slice_id: SliceId, direction: Direction) -> SliceId | None:
+    def neighbour(self, slice_id: SliceId, direction: Direction, only: Filter = ALL) -> SliceId | None:
         """As ``ScreenModel`` says."""
         side, key = self._of(slice_id.lane)
-        return side.optional(side.model.neighbour(SliceId(key, slice_id.row), direction))
+        return side.optional(side.model.neighbour(SliceId(key, slice_id.row), direction, self._filter(side, only)))
+
+    def nearest(self, lane: str, time_ns: int, direction: Direction, only: Filter = ALL) -> SliceId | None:
+        """As ``ScreenModel`` says."""
+        side, key = self._of(lane)
+        return side.optional(side.model.nearest(key, time_ns + side.shift, direction, self._filter(side, only)))
 
     def bounds(self, slice_id: SliceId) -> Window:
         """As ``ScreenModel`` says."""
@@ -200,8 +205,14 @@ class SideBySide:
         )
 
     def aggregate(self, window: Window, lanes: Sequence[str] = ()) -> Aggregate:
-        """As ``ScreenModel`` says, of both sides; times of measures are the sources' own."""
+        """As ``ScreenModel`` says, of both sides; times of measures are the sources' own.
+
+        A side that has ended, or has not begun, has none of them.
+        """
         chosen = [side for side in self._sides if not lanes or any(self._of(lane)[0] is side for lane in lanes)]
+        reached = [side for side in chosen if _touch(side.shown(side.model.span), window)]
+        # Where no side reaches the window, the first one says so.
+        chosen = reached or chosen[:1]
         found = []
         for side in chosen:
             own = [key for one, key in map(self._of, lanes) if one is side]
@@ -215,17 +226,17 @@ class SideBySide:
 
     def search(self, pattern: str, only: Filter = ALL, window: Window | None = None, page: int = 0) -> Hits:
         """As ``ScreenModel`` says: A's pages, then B's."""
-        pages, total, shown = 0, 0, None
+        pages, total, before, shown = 0, 0, 0, None
         for side in self._sides:
             if only.lanes and not any(self._of(lane)[0] is side for lane in only.lanes):
                 continue
             own = side.window(window) if window is not None else None
             found = side.model.search(pattern, self._filter(side, only), own, max(page - pages, 0))
             if shown is None and found.total and page - pages < found.pages:
-                shown = tuple(self._hit(side, hit) for hit in found.hits)
+                shown, before = tuple(self._hit(side, hit) for hit in found.hits), total + found.before
             total += found.total
             pages += found.pages if found.total else 0
-        return Hits(shown or (), total, min(max(page, 0), max(pages - 1, 0)), max(pages, 1))
+        return Hits(shown or (), total, min(max(page, 0), max(pages - 1, 0)), max(pages, 1), before)
 
     def matched(self, pattern: str, lane: str, window: Window, pixels: int, only: Filter = ALL) -> tuple[Int64, Int64]:
         """As ``ScreenModel`` says."""
@@ -251,6 +262,10 @@ class SideBySide:
 
     def _filter(self, side: _Side, only: Filter) -> Filter:
         return replace(only, lanes=tuple(key for one, key in map(self._of, only.lanes) if one is side))
+
+
+def _touch(one: Window, other: Window) -> bool:
+    return one.start_ns < other.end_ns and one.end_ns > other.start_ns
 
 
 def _pair(first: ScreenModel, second: ScreenModel, number: int | None) -> tuple[Mark, Mark]:

@@ -701,20 +701,22 @@ export class LiveTimeline extends Stage {
       next = step > 0 ? 0 : this.hits.hits.length - 1;
     }
     this.hit = next;
-    const before = this.hits.page * this.hits.hits.length;
-    byId("matches").textContent = `${exactly(before + next + 1)} of ${exactly(this.hits.total)}`;
+    byId("matches").textContent = `${exactly(this.hits.before + next + 1)} of ${exactly(this.hits.total)}`;
     return this.goTo(this.hits.hits[next]);
   }
 
   /** @param {"next" | "previous"} way */
   async neighbour(way) {
     const middle = Math.round((this.looking.from + this.looking.to) / 2);
-    const found =
-      this.chosen === null || this.chosen.lane !== this.lane
-        ? await this.source.ask("at", { lane: this.lane, time: whole(middle) })
-        : await this.source.ask("neighbour", { slice: this.chosen.slice, way });
+    const chosen = this.chosen?.lane === this.lane ? this.chosen : null;
+    const found = await this.source.ask("neighbour", {
+      ...(chosen && { slice: chosen.slice }),
+      ...(!chosen && { lane: this.lane, time: whole(middle) }),
+      way,
+      ...this.filter,
+    });
     if (found) await this.goTo(found);
-    else this.say("There is no further slice in this lane.");
+    else this.say(`There is no further slice in this lane${Object.keys(this.filter).length ? " that is shown" : ""}.`);
   }
 
   /** @param {"next" | "previous"} way */

@@ -7,7 +7,6 @@ from functools import partial
 
 from traceviz_dag.show.screens.bookmarks import Bookmark
 from traceviz_dag.show.screens.model import (
-    HITS_A_PAGE,
     Aggregate,
     Hits,
     Mark,
@@ -110,7 +109,7 @@ class Finding(Moving):
             (duration(hit.start_ns - zero), f"{duration(hit.duration_ns)}  {flat(hit.name)}  {hit.slice.lane}")
             for hit in hits.hits
         ]
-        first = hits.page * HITS_A_PAGE + 1
+        first = hits.before + 1
         title = f"/{flat(self.pattern)}: {first:,} to {first + len(hits.hits) - 1:,} of {hits.total:,}"
 
         def go(place: int | None) -> None:
@@ -140,7 +139,7 @@ class Finding(Moving):
         place = self.match + by if self.match >= 0 or by > 0 else -1
         if 0 <= place < len(hits.hits):
             self.match = place
-            number = hits.page * HITS_A_PAGE + place + 1
+            number = hits.before + place + 1
             self.say(f" match {number:,} of {hits.total:,}: {flat(hits.hits[place].name)}")
             self._go_or_say(lambda: hits.hits[place].slice, "")
             return

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from traceviz_dag.show.screens.model import (
+    ALL,
     Detail,
     Direction,
     Lane,
@@ -156,11 +157,12 @@ class Moving(Asking):
         def ask() -> SliceId | None:
             chosen = self.chosen
             if chosen is not None and chosen.lane == lane.key:
-                return self.model.neighbour(chosen, direction)
+                return self.model.neighbour(chosen, direction, self.only)
             shown = self.model.slices(lane.key, self.looking.window, self._view.columns, self.only)
             return _edge(shown, by)
 
-        self._go_or_say(ask, f" {flat(lane.label)} has no slice {'further on' if by > 0 else 'before'}")
+        left_out = " that the filter shows" if self.only != ALL else ""
+        self._go_or_say(ask, f" {flat(lane.label)} has no slice {'further on' if by > 0 else 'before'}{left_out}")
 
     def action_gap(self, by: int) -> None:
         """Select the next time in which the lane shows nothing, or the one before."""

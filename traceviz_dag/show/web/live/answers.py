@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from traceviz_dag.errors import UsageError
+from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.printable import printable
 from traceviz_dag.show.screens import colours
 from traceviz_dag.show.screens.bookmarks import Bookmark
@@ -26,20 +26,25 @@ _MOST_BELOW = 5000
 
 
 def about(walked: Walked, _: Question) -> Any:
-    """What the page begins with."""
-    model = walked.model
+    """What the page begins with; where bookmarks cannot be read, a note says why."""
+    model, notes = walked.model, list(walked.model.notes)
     marks = model.marks(model.span)
+    try:
+        kept = _bookmarks(walked)
+    except BadInputError as error:
+        kept = []
+        notes.append(str(error))
     return {
         "title": model.title,
         "origin": str(model.span.start_ns),
         "length": model.span.length_ns,
-        "notes": list(model.notes),
+        "notes": notes,
         "colours": dict(model.colours),
         "other": colours.OTHER,
         "lanes": _lanes(model, None),
         "marks": [_mark(model, mark) for mark in marks[:MOST_MARKS]],
         "marks_left": max(len(marks) - MOST_MARKS, 0),
-        "bookmarks": _bookmarks(walked),
+        "bookmarks": kept,
     }
 
 
@@ -74,8 +79,7 @@ def measure(walked: Walked, question: Question) -> Any:
         raise UsageError(f"there are {len(busy):,} of them: choose up to {MOST_LANES} to measure")
     found = model.aggregate(window, wanted)
     return {
-        "from": window.start_ns - model.span.start_ns,
-        "to": window.end_ns - model.span.start_ns,
+        **_window(model, found.window),
         "measures": [{**asdict(one), "label": model.lane(one.lane).label} for one in found.measures],
         "top": [asdict(one) for one in found.top],
         "commands": list(found.commands),
@@ -89,8 +93,11 @@ def at(walked: Walked, question: Question) -> Any:
 
 
 def neighbour(walked: Walked, question: Question) -> Any:
-    """The slice after or before one."""
-    return _optional(walked.model, walked.model.neighbour(question.slice_id(), question.direction()))
+    """The slice after or before one; without one, that of a lane at a time, or what is nearest."""
+    model, way, only = walked.model, question.direction(), question.shown()
+    if question.values.get("slice") is None:
+        return _optional(model, model.nearest(question.lane(), question.time(model), way, only))
+    return _optional(model, model.neighbour(question.slice_id(), way, only))
 
 
 def gap(walked: Walked, question: Question) -> Any:
@@ -126,7 +133,7 @@ def search(walked: Walked, question: Question) -> Any:
         {**_place(model, hit.slice), "name": hit.name[:LONGEST_PATTERN], "kind": hit.kind, "duration": hit.duration_ns}
         for hit in found.hits
     ]
-    return {"hits": hits, "total": found.total, "page": found.page, "pages": found.pages}
+    return {"hits": hits, "total": found.total, "page": found.page, "pages": found.pages, "before": found.before}
 
 
 def matched(walked: Walked, question: Question) -> Any:
