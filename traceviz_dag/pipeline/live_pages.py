@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import xxhash
 
 from traceviz_dag.lake.digests import look_of
 from traceviz_dag.lake.lake import Lake, open_lake
-from traceviz_dag.pipeline.report import StoredReportSource
 from traceviz_dag.pipeline.screens import (
     TABLES,
     bookmarks_of_iteration,
@@ -27,11 +27,17 @@ from traceviz_dag.show.web.live.sources import Source, Walked
 from traceviz_dag.system.paths import real_path
 from traceviz_dag.tables.rows import RankClockRow, columns_of
 
+if TYPE_CHECKING:
+    from traceviz_dag.pipeline.report import StoredReportSource
+
 
 def iteration_source(home: Path, run: str, iteration: int, alignment: TimeAlignment = TimeAlignment.SOLVED) -> Source:
     """An iteration of a home, absolute."""
 
     def opened() -> Walked:
+        # Imported here because profiles need nothing of it, and it loads all that draws.
+        from traceviz_dag.pipeline.report import StoredReportSource
+
         lake = open_lake(home)
         model = iteration_model(lake, run, iteration, alignment)
         moved = _perfetto_clock(StoredReportSource(lake, run, iteration), model)

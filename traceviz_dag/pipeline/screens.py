@@ -11,7 +11,6 @@ from traceviz_dag.classify.rules import load_rules
 from traceviz_dag.lake.digests import look_of
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partitions import escape
-from traceviz_dag.pipeline.report import StoredReportSource
 from traceviz_dag.printable import without_surrogates
 from traceviz_dag.read.nsys.cache import made_of_kept, open_profile
 from traceviz_dag.show.page.alignment import TimeAlignment
@@ -37,6 +36,9 @@ def iteration_model(
     Raises:
         UsageError: the iteration has no kernels.
     """
+    # Imported here because profiles need nothing of it, and it loads all that draws.
+    from traceviz_dag.pipeline.report import StoredReportSource
+
     source = StoredReportSource(lake, run, iteration)
     return IterationModel(source, alignment, _kept_of_iteration(lake, run, iteration), _home_option(lake.home))
 
