@@ -64,6 +64,14 @@ def test_the_page_finds_follows_and_measures_what_the_export_holds(browser, expo
         assert database.execute(kernel_sql.replace("*", "correlationId")).fetchone()[0] == correlation
         look.keyboard.press("x")
         assert look.inner_text("#details code") == call_sql
+        # An idle time is what the command finds there; a key for what the page lacks does nothing.
+        look.keyboard.press("g")
+        assert "idle time of GPU 0" in look.inner_text("#details")
+        asked = look.inner_text("#details code").split()
+        (idle,) = json.loads(call(*asked[1:], "--home", page.parent / "home", "--json").out)
+        assert [gap["duration_ns"] for gap in idle["gaps"]] == [idle["idle_ns"]]
+        assert f"({idle['idle_ns']:,} ns)" in look.inner_text("#details")
+        look.keyboard.press("f")
     # A window that is measured is what the command says.
     look.evaluate("traceviz.timeline.selection = { from: 1234567, to: 9876543 }")
     look.keyboard.press("m")
@@ -78,15 +86,41 @@ def test_the_page_finds_follows_and_measures_what_the_export_holds(browser, expo
     shown.context.close()
 
 
+def test_a_filter_hides_its_kind_from_afar_too(browser, page):
+    shown = Shown(browser, page)
+    look = shown.page
+    kinds = ("computation", "communication", "memory")
+    hidden = {}
+    for place, kind in enumerate(kinds):
+        box = look.locator("#filters input").nth(place)
+        box.uncheck()
+        parts = "traceviz.model.document.parts.filter((_, i) => traceviz.timeline.painter.hiddenParts[i])"
+        hidden[kind] = look.evaluate(f"{parts}.map((part) => part.label)")
+        box.check()
+    assert hidden == {
+        "computation": ["computation"],
+        "communication": ["exposed communication", "hidden communication"],
+        "memory": ["memory operations alone"],
+    }
+    shown.context.close()
+
+
 def test_tables_lead_to_the_timeline_and_an_address_shows_the_same_again(browser, page):
     shown = Shown(browser, page, color_scheme="dark")
     look = shown.page
     look.click("#tab-kernels")
-    name = look.locator("#part-kernels .finder").first
+    assert look.evaluate("[...traceviz.timeline.rows.open]") == [0]
+    name = look.locator("#part-kernels .finder").last
     wanted = name.get_attribute("data-find")
     name.click()
     assert look.is_visible("#timeline-canvas")
-    assert wanted in look.inner_text("#details").replace("\n", "") or look.inner_text("#matches").startswith("1 of")
+    assert look.get_attribute("#details h3", "title") == wanted
+    assert look.inner_text("#details").split("\n")[1:3] == ["GPU", "3"]
+    look.click("#tab-tree")
+    range_row = look.locator("#part-tree .finder", has_text="aten::mm").first
+    range_row.dispatch_event("click")
+    assert look.get_attribute("#details h3", "title") == range_row.get_attribute("data-find")
+    told = look.inner_text("#details")
     look.click("#tab-tree")
     folded = look.locator("#part-tree details:not([open]) > summary").first
     before = look.locator("#part-tree .tree-row:visible").count()
@@ -99,6 +133,7 @@ def test_tables_lead_to_the_timeline_and_an_address_shows_the_same_again(browser
     seen, address = shown.look(), look.evaluate("location.hash")
     again = Shown(browser, page, address)
     assert [round(each) for each in again.look()] == [round(each) for each in seen]
+    assert again.page.inner_text("#details") == told
     assert shown.faults == again.faults == []
     shown.context.close()
     again.context.close()
@@ -131,3 +166,14 @@ def test_a_page_that_leaves_slices_out_says_so(tmp_path):
 
 def test_a_window_without_anything_in_it_is_an_empty_page(tmp_path):
     assert "GPU 0" in _small_page(tmp_path, window=Clip(10**6, 10**6 + 5))
+
+
+def test_a_range_in_a_window_tells_all_that_it_launched(browser, tmp_path):
+    (tmp_path / "page.html").write_text(_small_page(tmp_path, window=Clip(0, 250)))
+    shown = Shown(browser, tmp_path / "page.html")
+    shown.page.fill("#search", "Iteration 5")
+    shown.page.press("#search", "Enter")
+    told = shown.page.inner_text("#details")
+    assert "3 kernels and memory operations" in told
+    assert "600 ns (600 ns)" in told
+    shown.context.close()

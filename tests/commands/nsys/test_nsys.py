@@ -95,13 +95,20 @@ def test_what_is_wrong_is_an_error_of_its_own_with_exit_code_two(export, tmp_pat
         (["overlap", tmp_path / "nothing.sqlite"], BadInputError),
         (["overlap", export, "--gpu", "9"], UsageError),
         (["overlap", export, "--gpu", "first"], UsageError),
+        (["overlap", export, "--gpu", "²"], UsageError),
+        (["overlap", export, "--gpu", ""], UsageError),
         (["overlap", export, "--trim", "2", "1"], UsageError),
+        (["nccl", export, "--slow", "nan"], UsageError),
+        (["gaps", export, "--least-us", "inf"], UsageError),
+        *(([name, export, "-o", export], UsageError) for name in ("viewer", "perfetto", "export-csv", "export-json")),
     ]
+    before = export.read_bytes()
     for arguments, kind in cases:
         with pytest.raises(TracevizError) as caught:
             CliRunner().invoke(app, ["nsys", *map(str, arguments)], catch_exceptions=False)
         assert isinstance(caught.value, kind)
         assert caught.value.exit_code == 2
+    assert export.read_bytes() == before
 
 
 @pytest.mark.parametrize("utc", [-5, 2**62])

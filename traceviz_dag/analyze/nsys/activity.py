@@ -37,13 +37,16 @@ class Clip:
         """A window given in seconds.
 
         Raises:
-            UsageError: it ends before it starts, or one of them is no time.
+            UsageError: it ends before it starts or is empty, or one of them is no time.
         """
         if not (abs(start) < _LAST_SECOND and abs(end) < _LAST_SECOND):
             raise UsageError(f"--trim {start} {end}: give seconds of the capture's clock")
         if end <= start:
             raise UsageError(f"--trim {start} {end} ends before it starts")
-        return cls(round(start * 1e9), round(end * 1e9))
+        window = cls(round(start * 1e9), round(end * 1e9))
+        if window.end_ns == window.start_ns:
+            raise UsageError(f"--trim {start} {end} is shorter than a nanosecond")
+        return window
 
     def within(self, profile: NsysProfile) -> Clip:
         """The part of the window that a profile covers: nothing is known of the time before and after.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -86,15 +87,39 @@ def check_alignment(against: Path | None, iteration: int | None) -> None:
         raise UsageError("--iteration says how two profiles are aligned: give --against, too")
 
 
-def gpu_numbers(wanted: Sequence[str]) -> list[int]:
-    """The numbers that ``--gpu`` names.
+def check_number(option: str, value: float | None) -> None:
+    """Refuse a number that is none, such as nan or inf.
 
     Raises:
-        UsageError: one of them is no number.
+        UsageError: it is.
+    """
+    if value is not None and not math.isfinite(value):
+        raise UsageError(f"{option} {value}: give a number")
+
+
+def check_output(output: Path, *profiles: Path) -> None:
+    """Refuse to write over what is read.
+
+    Raises:
+        UsageError: the file to write is one of the profiles, or in the folder of one.
+    """
+    written = output.resolve()
+    for profile in profiles:
+        if profile.resolve() in (written, *written.parents):
+            raise UsageError(f"--output {output} would write over the profile; give the name of a new file")
+
+
+def gpu_numbers(wanted: Sequence[str]) -> list[int]:
+    """The numbers that ``--gpu`` names; none where it is not given.
+
+    Raises:
+        UsageError: one of them is no number, or there is none in it.
     """
     parts = [part for text in wanted for part in _NUMBERS.split(text) if part]
+    if wanted and not parts:
+        raise UsageError("--gpu names no GPU: give numbers, for example 0,1")
     for part in parts:
-        if not part.isdigit():
+        if not (part.isascii() and part.isdigit()):
             raise UsageError(f"--gpu {part}: not the number of a GPU")
     return list(dict.fromkeys(map(int, parts)))
 

@@ -15,7 +15,15 @@ from traceviz_dag.analyze.nsys.activity import Activity
 from traceviz_dag.analyze.nsys.overlap import gpu_overlap
 from traceviz_dag.analyze.nsys.rows import operation_rows
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption
-from traceviz_dag.commands.nsys.common import GpuOption, Opened, ProfileArgument, RulesOption, TrimOption, opened
+from traceviz_dag.commands.nsys.common import (
+    GpuOption,
+    Opened,
+    ProfileArgument,
+    RulesOption,
+    TrimOption,
+    check_output,
+    opened,
+)
 from traceviz_dag.show.json_rows import json_rows
 from traceviz_dag.system.paths import real_path
 from traceviz_dag.system.whole_files import write_atomically
@@ -35,6 +43,7 @@ def export_csv(
 
     Times are whole nanoseconds. With --trim, operations that run inside the window are written, uncut.
     """
+    check_output(output, path)
     given = opened(path, home, trim, rules)
     table = _rows(given, given.gpus(gpu))
     sink = pa.BufferOutputStream()
@@ -55,6 +64,7 @@ def export_json(
 
     Times are whole nanoseconds. With --trim, operations that run inside the window are written, uncut.
     """
+    check_output(output, path)
     given = opened(path, home, trim, rules)
     parts = given.gpus(gpu)
     table = _rows(given, parts)

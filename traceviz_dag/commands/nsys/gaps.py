@@ -20,6 +20,7 @@ from traceviz_dag.commands.nsys.common import (
     ProfileArgument,
     RulesOption,
     TrimOption,
+    check_number,
     opened,
     seconds,
     shortened,
@@ -42,6 +43,7 @@ def gaps(
     range open on the launching thread in the middle of the gap. If the launch was long before the end of the gap, the
     GPU did not wait for the host.
     """
+    check_number("--least-us", least_us)
     given = opened(path, home, trim, rules)
     found = [_of_gpu(given, part, round(least_us * 1e3)) for part in given.gpus(gpu)]
     if json:

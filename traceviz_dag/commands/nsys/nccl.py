@@ -17,6 +17,7 @@ from traceviz_dag.commands.nsys.common import (
     ProfileArgument,
     RulesOption,
     TrimOption,
+    check_number,
     opened,
     seconds,
 )
@@ -43,6 +44,7 @@ def nccl(
 
     The time of a communication kernel includes its waiting for other ranks. Other libraries than NCCL count, too.
     """
+    check_number("--slow", slow)
     given = opened(path, home, trim, rules)
     if slow is not None:
         _slow(given, gpu, slow, limit, json)

@@ -9,7 +9,14 @@ from typing import Annotated
 import typer
 
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption
-from traceviz_dag.commands.nsys.common import GpuOption, ProfileArgument, RulesOption, TrimOption, opened
+from traceviz_dag.commands.nsys.common import (
+    GpuOption,
+    ProfileArgument,
+    RulesOption,
+    TrimOption,
+    check_output,
+    opened,
+)
 from traceviz_dag.show.nsys.perfetto import write_perfetto
 from traceviz_dag.system.paths import real_path
 
@@ -28,6 +35,7 @@ def perfetto(
 
     Times are exact. If the capture states its start, they are UTC, so that traces of several nodes line up.
     """
+    check_output(output, path)
     given = opened(path, home, trim, rules)
     slices = write_perfetto(given.profile, given.gpus(gpu), real_path(output), given.window)
     typer.echo(f"{slices} slices: {output}; open it with: traceviz perfetto open {shlex.quote(str(output))}")

@@ -9,7 +9,14 @@ import pyarrow as pa
 import typer
 
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption
-from traceviz_dag.commands.nsys.common import GpuOption, ProfileArgument, RulesOption, TrimOption, opened
+from traceviz_dag.commands.nsys.common import (
+    GpuOption,
+    ProfileArgument,
+    RulesOption,
+    TrimOption,
+    check_output,
+    opened,
+)
 from traceviz_dag.show.nsys.viewer import MOST_SLICES, viewer_page
 from traceviz_dag.system.paths import real_path
 from traceviz_dag.system.whole_files import write_atomically
@@ -32,6 +39,7 @@ def viewer(
     It needs no server and no network. If there are more slices than --most, the timeline leaves out the shortest, and
     the page says so; its numbers cover all of them.
     """
+    check_output(output, path)
     given = opened(path, home, trim, rules)
     page = viewer_page(given.profile, given.gpus(gpu), given.rules, given.window, most)
     write_atomically(real_path(output), pa.py_buffer(page.encode()))

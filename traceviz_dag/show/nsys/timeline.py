@@ -54,6 +54,9 @@ _PARTS = {
     bins.MEMORY_ALONE: ("memory operations alone", palette.MEMORY_ONLY),
     bins.HIDDEN: ("hidden communication", palette.HIDDEN),
 }
+_PART_NAMES = {bins.COMPUTATION[-1]: Kind.COMPUTATION.value}
+"""What the filters call a part: kinds are the categories of a profile."""
+
 _KERNELS, _GRAPHS = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 _COPIES, _SETS = "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET"
 _QUERIES = {
@@ -105,7 +108,10 @@ def profile_timeline(
             }
         ],
         "bin_ns": width,
-        "parts": [{"name": name, "label": label, "colour": colour} for name, (label, colour) in _PARTS.items()],
+        "parts": [
+            {"name": _PART_NAMES.get(name, name), "label": label, "colour": colour}
+            for name, (label, colour) in _PARTS.items()
+        ],
         "categories": [
             {"name": kind.value, "label": _KIND_WORDS[kind], "colour": colour} for kind, colour in _KIND_COLOURS.items()
         ],
@@ -114,7 +120,10 @@ def profile_timeline(
         "launches": True,
         "findings": [],
         "host_names": [shortened(printable(name)) for name in names.codes],
-        "queries": {**_QUERIES, "gap": f"traceviz nsys gaps {command} --gpu {{rank}}"},
+        "queries": {
+            **_QUERIES,
+            "gap": f"traceviz nsys gaps {command} --gpu {{rank}} --least-us 0 --trim {{start_s}} {{end_s}}",
+        },
         "overlap_command": f"traceviz nsys overlap {command}",
         "overlap_options": "--gpu {rank} --trim {start_s} {end_s}",
     }
@@ -188,15 +197,15 @@ class _GpuRows:
 
     @classmethod
     def of(cls, profile: NsysProfile, gpu: Activity, window: Clip | None) -> _GpuRows:
-        kept = np.ones(len(gpu), dtype=bool)
+        whole = gpu
         if window is not None:
-            kept = (gpu.ends > window.start_ns) & (gpu.starts < window.end_ns)
-            gpu = gpu.take(kept)
-            kept = np.ones(len(gpu), dtype=bool)
+            gpu = gpu.take((gpu.ends > window.start_ns) & (gpu.starts < window.end_ns))
+        kept = np.ones(len(gpu), dtype=bool)
         threads = profile.table("threads")
         words = dict(zip(*(threads[name].to_pylist() for name in ("thread", "name")), strict=True))
-        ranges, too_deep = _ranges(profile, gpu, window, words)
-        return cls(gpu, kept, [*ranges, *_calls(profile, gpu, window, words)], too_deep, window)
+        # What a range launched is told as a whole, also where it runs outside the window.
+        ranges, too_deep = _ranges(profile, whole, window, words)
+        return cls(gpu, kept, [*ranges, *_calls(profile, whole, window, words)], too_deep, window)
 
 
 def _ranges(

@@ -22,6 +22,7 @@ from traceviz_dag.show.report.limits import MOST_KERNELS
 from traceviz_dag.show.report.parts.part import paragraph, section, shortened, table
 from traceviz_dag.show.report.parts.timeline import timeline_markup
 from traceviz_dag.show.report.shell import Tab, page
+from traceviz_dag.show.report.signatures import shortened as carried
 
 MOST_SLICES = MOST_KERNELS
 """Operations, ranges and calls that a page holds at the most unless a caller says otherwise."""
@@ -107,7 +108,7 @@ def _kernels(gpus: Sequence[Activity], window: Clip | None, command: str) -> Mar
         measured = by_name(gpu, window)
         rows = [
             [
-                _finder(one.name),
+                _finder(one.name, gpu.device),
                 one.kind,
                 f"{one.count:,}",
                 duration(one.total_ns),
@@ -123,10 +124,10 @@ def _kernels(gpus: Sequence[Activity], window: Clip | None, command: str) -> Mar
     return Markup("").join([*sections, _source(command)])
 
 
-def _finder(name: str) -> Markup:
-    """A name that leads to the timeline, where it is searched for."""
-    return Markup('<button type="button" class="finder" data-find="{}">{}</button>').format(
-        printable(name), shortened(name)
+def _finder(name: str, device: int) -> Markup:
+    """A name that leads to its first slice on a GPU's timeline; the timeline knows it as far as it carries it."""
+    return Markup('<button type="button" class="finder" data-find="{}" data-rank="{}">{}</button>').format(
+        carried(printable(name)), device, shortened(name)
     )
 
 
@@ -137,7 +138,7 @@ def _tree(profile: NsysProfile, gpus: Sequence[Activity], window: Clip | None, c
         if not rows:
             sections.append(section(f"GPU {gpu.device}", paragraph("No NVTX range ran on its processes.")))
             continue
-        sections.append(section(f"GPU {gpu.device}", _TREE_HEAD, *_nested(rows)))
+        sections.append(section(f"GPU {gpu.device}", _TREE_HEAD, *_nested(rows, gpu.device)))
     told = f"At most {_TREE_DEPTH} levels of the paths with most time. GPU busy: of what calls inside a range launched."
     return Markup("").join([*sections, paragraph(told, quiet=True), _source(command)])
 
@@ -171,7 +172,7 @@ def _walk(root: RangeNode, least: int = 0) -> Iterator[tuple[int, RangeNode]]:
             waiting.extend((depth + 1, child) for child in reversed(node.children))
 
 
-def _nested(rows: Sequence[tuple[int, RangeNode]]) -> Iterator[Markup]:
+def _nested(rows: Sequence[tuple[int, RangeNode]], device: int) -> Iterator[Markup]:
     """Rows that fold: those that hold others are open where they are outermost."""
     open_depths: list[int] = []
     for place, (depth, node) in enumerate(rows):
@@ -188,7 +189,7 @@ def _nested(rows: Sequence[tuple[int, RangeNode]]) -> Iterator[Markup]:
                 *(duration(ns) for ns in (node.busy_ns, node.compute_ns, node.communication_ns)),
             )
         )
-        name = Markup('<span class="at{}">{}</span>').format(min(depth, 12), _finder(node.name))
+        name = Markup('<span class="at{}">{}</span>').format(min(depth, 12), _finder(node.name, device))
         if holds:
             open_depths.append(depth)
             yield Markup('<details{}><summary class="tree-row">{}{}</summary>').format(

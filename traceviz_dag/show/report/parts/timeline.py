@@ -40,9 +40,8 @@ def timeline_markup(gathered: Timeline, bare: bool = False) -> Markup:
         )
         for place, category in enumerate(document["categories"])
     )
-    parts = legend(
-        {part["label"]: part["colour"] for part in document["parts"] if part["name"] not in palette.CATEGORY}
-    )
+    filtered = {*palette.CATEGORY, *(category["name"] for category in document["categories"])}
+    parts = legend({part["label"]: part["colour"] for part in document["parts"] if part["name"] not in filtered})
     notes = Markup("").join(paragraph(note, quiet=True) for note in gathered.notes)
     if any(finding["places"] for finding in document["findings"] if finding["severity"] == Severity.FINDING):
         marks = f"Brackets above rows: findings, each in the places that hold most of it, at most {MOST_PLACES}."
@@ -53,7 +52,9 @@ def timeline_markup(gathered: Timeline, bare: bool = False) -> Markup:
         filters=filters,
         parts=parts,
         notes=refusals + notes,
-        kernels=f"{gathered.kept:,} kernel{'s' if gathered.kept != 1 else ''}",
+        counted=f"{gathered.kept:,} {'operation' if bare else 'kernel'}{'s' if gathered.kept != 1 else ''}",
+        searched="name" if bare else "name, module, dimension",
+        member=f"{document['member']}s",
         bare=Markup(" hidden") if bare else "",
     )
 
@@ -67,7 +68,7 @@ _CLOCKS = {
 _MARKUP = """
 <div class="bar">
 <label{bare}>Clocks <select id="clocks">{clocks}</select></label>
-<label>Search <input id="search" type="search" placeholder="name, module, dimension, /regular expression/"></label>
+<label>Search <input id="search" type="search" placeholder="{searched}, /regular expression/"></label>
 <span id="matches" role="status"></span>
 <label>At least <input id="shortest" type="number" min="0" step="any" placeholder="0"> µs</label>
 <button type="button" id="all-button">all</button>
@@ -80,12 +81,12 @@ _MARKUP = """
 <p class="quiet" id="clocks-sentence">{sentence}</p>
 <div class="stage">
 <canvas id="timeline-canvas" tabindex="0" role="img"
- aria-label="Timeline of all ranks; the tables of the other tabs have its numbers. Keys: question mark."></canvas>
+ aria-label="Timeline of all {member}; the tables of the other tabs have its numbers. Keys: question mark."></canvas>
 <aside id="details" aria-live="polite"><p class="quiet">Click anything on the timeline to see all that is known of
 it. Drag moves, the wheel zooms, Shift and drag measure a window, a click on a label opens or folds its row.</p></aside>
 </div>
 <details id="filters" open>
-<summary>Categories of {kernels}</summary><div class="legend">{filters}</div></details>
+<summary>Categories of {counted}</summary><div class="legend">{filters}</div></details>
 {parts}
 {notes}
 """

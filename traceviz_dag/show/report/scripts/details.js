@@ -1,6 +1,6 @@
 /** Everything that the page knows of a kernel, a micro-batch, a gap, a range or a call, as names and values. */
 
-import { duration, exact, share } from "./words.js";
+import { duration, exact, seconds, share } from "./words.js";
 
 /** @typedef {import("./model.js").Model} Model */
 /** @typedef {import("./model.js").Rank} Rank */
@@ -49,7 +49,8 @@ export function extent(chosen) {
 export function title(model, { kind, rank, index, host }) {
   if (host) return model.document.host_names?.[host.name[index]] ?? "";
   if (kind === "kernel") return String(model.value(rank.signature[index], "name"));
-  if (kind === "gap") return `gap without computation on rank ${rank.rank}`;
+  if (kind === "gap")
+    return rank.member === "GPU" ? `idle time of GPU ${rank.rank}` : `gap without computation on rank ${rank.rank}`;
   const chunk = rank.stepChunk[index] ? `, chunk ${rank.stepChunk[index] - 1}` : "";
   return `${rank.stepBackward[index] ? "backward" : "forward"} of micro-batch ${rank.stepMicrobatch[index] - 1}${chunk}`;
 }
@@ -64,7 +65,7 @@ export function described(model, chosen) {
     ["duration", `${duration(length)} (${exact(length)})`],
     ["start on its clock", `${rank.clock(start).toLocaleString("en-US")} ns`],
   ];
-  if (kind === "gap") return [...entries, ...gap(rank, index, length)];
+  if (kind === "gap") return rank.member === "GPU" ? entries : [...entries, ...gap(rank, index, length)];
   if (kind === "step") return entries;
   if (host) return [...entries, ...hosted(model, rank, host, index, start)];
   return [...entries, ...kernel(model, rank, index, length)];
@@ -100,17 +101,23 @@ function hosted(model, rank, host, index, start) {
     const kernel = launched - 1;
     return [
       ...entries,
-      ["launched", String(model.value(rank.signature[kernel], "name"))],
+      ["launched", `${model.value(rank.signature[kernel], "name")}${others(rank.launchedBy(host, index).length - 1)}`],
       ["which started", `${duration(rank.kernels.start[kernel] - start)} after this call`],
     ];
   }
-  entries.push(["launched on this GPU", `${launched.toLocaleString("en-US")} kernels and memory operations`]);
+  const words = launched === 1 ? "kernel or memory operation" : "kernels and memory operations";
+  entries.push(["launched on this GPU", `${launched.toLocaleString("en-US")} ${words}`]);
   if (launched) {
     const length = host.gpuLength[index];
     entries.push(["their time, first start to last end", `${duration(length)} (${exact(length)})`]);
     entries.push(["which began", `${duration(host.gpuStart[index] - start)} after the range`]);
   }
   return entries;
+}
+
+/** What a call launched beside the first. @param {number} count */
+function others(count) {
+  return count > 0 ? `, and ${count.toLocaleString("en-US")} more` : "";
 }
 
 /** @param {Model} model @param {Rank} rank @param {number} index @param {number} length @returns {[string, string][]} */
@@ -183,12 +190,15 @@ export function query(model, chosen) {
 /** What a query of a profile asks for. @param {Model} model @param {Chosen} chosen @returns {Record<string, string>} */
 function valuesOf(model, chosen) {
   const { rank, index, host } = chosen;
-  const table = host ? null : model.value(rank.signature[index], "table");
+  const table = chosen.kind === "kernel" ? model.value(rank.signature[index], "table") : null;
+  const { start, length } = extent(chosen);
   return {
     table: String(table),
     rank: String(rank.rank),
     thread: host?.threadId ?? "",
-    start_ns: String(rank.clock(extent(chosen).start)),
+    start_ns: String(rank.clock(start)),
+    start_s: seconds(rank.clock(start)),
+    end_s: seconds(rank.clock(start + length)),
   };
 }
 

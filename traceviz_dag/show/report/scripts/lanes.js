@@ -52,6 +52,11 @@ const SMALLEST = 11;
 const LARGEST = 56;
 const MOST_UNFOLDED = 256;
 
+/** What the gaps of a rank are called; those of a GPU of a profile are times without any operation. @param {Rank} rank */
+function gapsName(rank) {
+  return rank.member === "GPU" ? "idle" : "gaps without computation";
+}
+
 /** Which rows there are, and how high each is. */
 export class Rows {
   /** @param {Model} model */
@@ -60,7 +65,7 @@ export class Rows {
     /** @type {Set<string>} */
     this.folded = new Set();
     /** @type {Set<number>} ranks that are open */
-    this.open = new Set(model.document.ranks.filter((each) => each.open).map((each) => each.rank));
+    this.open = this.usuallyOpen();
     /** @type {Map<number, {label: string, lane: Lane}[]>} */
     this.lanes = new Map();
     /** @type {Map<number, {computation: Lane, communication: Lane}>} */
@@ -77,6 +82,11 @@ export class Rows {
   /** @returns {Set<string>} the pipelines that a page folds by itself: all of them, of very many ranks */
   usuallyFolded() {
     return new Set(this.model.ranks.length > MOST_UNFOLDED ? this.groups.map((group) => group.key) : []);
+  }
+
+  /** @returns {Set<number>} the ranks that a page opens by itself */
+  usuallyOpen() {
+    return new Set(this.model.document.ranks.filter((each) => each.open).map((each) => each.rank));
   }
 
   /** @returns {{key: string, label: string, ranks: Rank[]}[]} */
@@ -134,7 +144,7 @@ export class Rows {
           add({ kind: "kernels", label, height: LANE, rank, lane, key: `${key}/${label}` });
         }
         if (rank.gaps.start.length) {
-          add({ kind: "gaps", label: "gaps without computation", height: LANE, rank, key: `${key}/gaps` });
+          add({ kind: "gaps", label: gapsName(rank), height: LANE, rank, key: `${key}/gaps` });
         }
         rank.hosts.forEach((host, place) => {
           add({ kind: "host", label: host.label, height: LANE, rank, host, key: `${key}/host${place}` });

@@ -100,11 +100,9 @@ function listenToFindings() {
 function listenToNames() {
   for (const name of document.querySelectorAll("[data-find]")) {
     name.addEventListener("click", () => {
-      const field = /** @type {HTMLInputElement} */ (byId("search"));
-      field.value = /** @type {HTMLElement} */ (name).dataset.find ?? "";
+      const { find, rank } = /** @type {HTMLElement} */ (name).dataset;
       show("timeline");
-      timeline?.search(field.value);
-      timeline?.toMatch(1);
+      timeline?.toName(find ?? "", rank);
     });
   }
 }
@@ -145,6 +143,7 @@ function act(action) {
     return true;
   }
   if (action === "findings") {
+    if (!has(action)) return false;
     show(action);
     const card = document.querySelector("#part-findings .card");
     (card instanceof HTMLElement ? card : byId("tab-findings")).focus();
@@ -165,7 +164,8 @@ function listenToKeys() {
     if (action !== undefined && act(action)) event.preventDefault();
   });
   const list = byId("keys");
-  for (const [keys, , words] of KEYS) {
+  for (const [keys, action, words] of KEYS) {
+    if (!has(action)) continue;
     const names = element("dt");
     for (const key of keys) names.append(element("kbd", {}, keyName(key)), " ");
     list.append(names, element("dd", {}, words));
@@ -174,6 +174,12 @@ function listenToKeys() {
     button.addEventListener("click", () => button.closest("dialog")?.close());
   }
   byId("help-button").addEventListener("click", () => act("help"));
+}
+
+/** Whether the page has what a key is for. @param {string} action */
+function has(action) {
+  if (action === "path") return !byId("path-button").hidden;
+  return action !== "findings" || document.getElementById("tab-findings") !== null;
 }
 
 async function begin() {
@@ -193,7 +199,7 @@ async function begin() {
   if (address().get("part") === "what-if") openWhatIf();
   window.addEventListener("hashchange", () => {
     readAddress();
-    show(address().get("part") ?? "overview");
+    show(address().get("part") ?? tabs()[0].dataset.part ?? "");
     timeline?.fromAddress();
     whatIf?.fromAddress();
   });

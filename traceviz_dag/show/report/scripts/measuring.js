@@ -2,7 +2,7 @@
 
 import { filled } from "./details.js";
 import { measured } from "./measure.js";
-import { copyable, duration, element, exact, facts, share } from "./words.js";
+import { copyable, duration, element, exact, facts, seconds, share } from "./words.js";
 
 /** @typedef {import("./model.js").Model} Model */
 /** @typedef {import("./model.js").Rank} Rank */
@@ -113,10 +113,4 @@ function command(model, rank, from, to) {
     start_s: seconds(start),
     end_s: seconds(end),
   })}`;
-}
-
-/** An instant in seconds, exact to the nanosecond. @param {bigint} ns */
-function seconds(ns) {
-  const size = ns < 0n ? -ns : ns;
-  return `${ns < 0n ? "-" : ""}${size / 1_000_000_000n}.${String(size % 1_000_000_000n).padStart(9, "0")}`;
 }

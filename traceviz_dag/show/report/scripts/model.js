@@ -247,11 +247,32 @@ export class Rank {
    * @returns {{host: Host, index: number} | null}
    */
   callOf(kernel) {
+    const start = this.callStart(kernel);
     for (const host of this.hosts) {
-      const index = host.kind === "call" ? host.launched.indexOf(kernel + 1) : -1;
+      if (host.kind !== "call") continue;
+      const index = host.launched.indexOf(kernel + 1);
       if (index >= 0) return { host, index };
+      // A graph's launch starts many, of which the call has the first.
+      const place = start === null ? -1 : host.slices.startingBefore(start);
+      if (host.slices.start[place] === start && host.launched[place]) return { host, index: place };
     }
     return null;
+  }
+
+  /** The start of the call that launched a kernel; null where it is not known. @param {number} kernel */
+  callStart(kernel) {
+    const value = this.launch?.[kernel] ?? 0;
+    return value === 0 ? null : this.kernels.start[kernel] - (value > 0 ? value - 1 : value);
+  }
+
+  /** All that a call launched: a graph's launch starts many. @param {Host} host @param {number} index */
+  launchedBy(host, index) {
+    /** @type {number[]} */
+    const found = [];
+    if (!host.launched[index]) return found;
+    for (let kernel = 0; kernel < this.kernels.start.length; kernel++)
+      if (this.callStart(kernel) === host.slices.start[index]) found.push(kernel);
+    return found;
   }
 
   /** @param {number} at ns from the rank's first kernel @returns {bigint} the same on the rank's own clock */

@@ -52,7 +52,8 @@ export class Colours {
     this.backward = [of("bwd_computation"), pixel("#F7D4A6")];
     this.blocked = of("pp_communication");
     this.starved = pixel("#D9A21B");
-    this.unexplained = of("other_computation");
+    // Of a profile a gap is a time without any operation, which is no category.
+    this.unexplained = name.has("other_computation") ? of("other_computation") : pixel("#A3A9B2");
     this.path = pixel(dark ? "#FFFFFF" : "#000000");
     this.turn = pixel(dark ? "#8A9099" : "#68707A");
     this.match = pixel("#C2185B");

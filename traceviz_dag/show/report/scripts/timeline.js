@@ -89,7 +89,7 @@ export class Timeline extends Stage {
     const ranks = (known.get("rank") ?? "").split(",").flatMap((word) => this.rankNamed(word) ?? []);
     const folded = known.get("folded");
     this.rows.folded = folded === undefined ? this.rows.usuallyFolded() : new Set(folded.split(",").filter(Boolean));
-    this.rows.open = new Set(ranks.map((rank) => rank.rank));
+    this.rows.open = known.has("rank") ? new Set(ranks.map((rank) => rank.rank)) : this.rows.usuallyOpen();
     this.pathShown(known.get("path") === "yes");
     this.marks.only(known.get("finding"));
     const search = /** @type {HTMLInputElement} */ (byId("search"));
@@ -115,10 +115,12 @@ export class Timeline extends Stage {
 
   /** What an address names as chosen: its kind, rank and place. @param {string} text @returns {Chosen | null} */
   chosenNamed(text) {
-    const [, kind, word, place] = /^(kernel|step|gap)\.(\d+)\.(\d+)$/.exec(text) ?? [];
+    const [, kind, word, row, place] = /^(kernel|step|gap|host)\.(\d+)(?:\.(\d+))?\.(\d+)$/.exec(text) ?? [];
     const rank = this.rankNamed(word ?? "");
     if (rank === undefined) return null;
-    const chosen = { kind: /** @type {Chosen["kind"]} */ (kind), rank, index: Number(place) };
+    const host = kind === "host" ? rank.hosts[Number(row)] : undefined;
+    if ((kind === "host") !== (host !== undefined) || (kind === "host") !== (row !== undefined)) return null;
+    const chosen = { kind: /** @type {Chosen["kind"]} */ (kind), rank, index: Number(place), ...(host && { host }) };
     return Number.isFinite(extent(chosen).start) ? chosen : null;
   }
 
@@ -147,10 +149,13 @@ export class Timeline extends Stage {
 
   /** Keep in the address which ranks are open and which pipelines are folded. */
   keepRows() {
-    const open = [...this.rows.open].sort((a, b) => a - b).join(",");
+    /** @param {Set<number>} ranks */
+    const listed = (ranks) => [...ranks].sort((a, b) => a - b).join(",");
+    const open = listed(this.rows.open);
     const folded = [...this.rows.folded].sort().join(",");
     const usual = [...this.rows.usuallyFolded()].sort().join(",");
-    changeAddress({ rank: open || null, folded: folded === usual ? null : folded });
+    const opened = open === listed(this.rows.usuallyOpen()) ? null : open;
+    changeAddress({ rank: opened, folded: folded === usual ? null : folded });
   }
 
   /**
@@ -345,7 +350,7 @@ export class Timeline extends Stage {
   /** @param {Chosen | null} chosen */
   choose(chosen) {
     this.chosen = chosen;
-    changeAddress({ chosen: chosen && !chosen.host ? `${chosen.kind}.${chosen.rank.rank}.${chosen.index}` : null });
+    changeAddress({ chosen: chosen && placeOf(chosen) });
     const panel = byId("details");
     if (chosen === null) {
       const finding = this.marks.chosen;
@@ -398,6 +403,20 @@ export class Timeline extends Stage {
     byId("matches").textContent =
       `${(this.match + 1).toLocaleString("en-US")} of ${this.matches.length.toLocaleString("en-US")}`;
     this.goTo(this.matches[this.match]);
+  }
+
+  /**
+   * Search for a name, and go to the first slice that has all of it, of one rank where there is one.
+   * @param {string} name
+   * @param {string | undefined} rank
+   */
+  toName(name, rank) {
+    /** @type {HTMLInputElement} */ (byId("search")).value = name;
+    this.search(name);
+    const exact = this.matches.flatMap((each, place) => (title(this.model, each) === name ? [place] : []));
+    const own = exact.find((place) => String(this.matches[place].rank.rank) === rank);
+    this.match = (own ?? exact[0] ?? 0) - 1;
+    this.toMatch(1);
   }
 
   /** Choose something and bring it into sight. @param {Chosen} chosen */
@@ -532,7 +551,7 @@ export class Timeline extends Stage {
   /** Bookmark what is shown. */
   bookmark() {
     const { from, to } = this.looking;
-    const rank = this.chosen ? `, rank ${this.chosen.rank.rank}` : "";
+    const rank = this.chosen ? `, ${this.chosen.rank.member} ${this.chosen.rank.rank}` : "";
     const button = element(
       "button",
       { type: "button", class: "chip" },
@@ -574,7 +593,7 @@ export class Timeline extends Stage {
       previousMatch: () => this.toMatch(-1),
       bookmark: () => this.bookmark(),
       copy: () => this.copy(),
-      path: () => this.togglePath(),
+      path: () => !byId("path-button").hidden && this.togglePath(),
     };
     const found = actions[action];
     if (found === undefined) return false;
@@ -585,8 +604,10 @@ export class Timeline extends Stage {
 
   /** Copy the query of what is chosen. */
   copy() {
-    if (this.chosen === null) this.say("Choose a kernel, a micro-batch or a gap first, to copy its SQL.");
-    else void copied(query(this.model, this.chosen)).then((done) => this.say(done ? "SQL copied" : ""));
+    const { chosen } = this;
+    const what = chosen?.kind === "gap" && this.model.document.queries ? "command" : "SQL";
+    if (chosen === null) this.say("Choose a slice first, to copy its SQL.");
+    else void copied(query(this.model, chosen)).then((done) => this.say(done ? `${what} copied` : ""));
   }
 
   togglePath() {
@@ -618,4 +639,9 @@ export class Timeline extends Stage {
     this.choose(null);
     return had;
   }
+}
+
+/** How an address names something: kind, rank, row of the host, place. @param {Chosen} chosen */
+function placeOf({ kind, rank, index, host }) {
+  return [kind, rank.rank, ...(host ? [rank.hosts.indexOf(host)] : []), index].join(".");
 }

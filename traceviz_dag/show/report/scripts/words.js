@@ -21,6 +21,12 @@ export function exact(ns) {
   return `${Math.round(ns).toLocaleString("en-US")} ns`;
 }
 
+/** An instant in seconds, exact to the nanosecond. @param {bigint} ns */
+export function seconds(ns) {
+  const size = ns < 0n ? -ns : ns;
+  return `${ns < 0n ? "-" : ""}${size / 1_000_000_000n}.${String(size % 1_000_000_000n).padStart(9, "0")}`;
+}
+
 /** @param {number} part @param {number} whole */
 export function share(part, whole) {
   return whole > 0 ? `${((100 * part) / whole).toFixed(1)} %` : "0 %";
