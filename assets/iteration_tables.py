@@ -15,7 +15,8 @@ from assets.resources import TracevizHome
 from assets.staleness import MADE_OF_TAG, made_of
 from assets.step_faults import refresh_catalogue, told_in_a_line
 from traceviz_dag.lake.inputs import registered
-from traceviz_dag.lake.queries import AGGREGATED_TABLES, aggregate
+from traceviz_dag.lake.queries import AGGREGATED_TABLES
+from traceviz_dag.pipeline.aggregates import aggregate
 from traceviz_dag.pipeline.iteration import ranks_that_break_invariants, unread_ranks
 
 

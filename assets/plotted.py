@@ -29,6 +29,7 @@ PLOTS: Mapping[str, Mapping[str, Plot]] = {
             "any_value(exposed_ns) / nullif(any_value(step_ns), 0)",
             "exposed communication, mean over the ranks, as a share of the longest step",
         ),
+        "mfu": Plot("any_value(mfu)", "model FLOP utilisation of the longest step, 1 being the peak of all GPUs"),
     },
     "collectives": {
         "matched_share": Plot(

@@ -77,8 +77,8 @@ TABLES = {
     "iterations": Reading(
         "`step_ns` is the longest step over the ranks, the other times are means over the ranks. Iterations "
         "compare only where `covered_ranks` are the same. Every numeric column is plotted below, over the iterations. "
-        "MFU is not among them: traces do not say how many operations a model's step takes, and peaks differ by number "
-        "format. `traceviz nsys flops` tells the share of the peak of a range whose operations are given or known.",
+        "`mfu` counts what the model needs, without recompute, against the dense peak of all GPUs in `peak_format`; it "
+        "takes the job's settings, which captures with traceviz's plugin keep.",
         ("iterations",),
     ),
     "collectives": Reading(

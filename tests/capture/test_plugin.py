@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.end_to_end.conftest import traceviz
+from traceviz_dag.analyze.model_flops import USED
 from traceviz_dag.capture import plugin
 from traceviz_dag.capture.plugin import Capture, CaptureSettings, Numbers, Topology, _Profiler
 from traceviz_dag.classify.topology.parallel_sizes import ParallelSizes
@@ -22,6 +23,7 @@ from traceviz_dag.classify.topology.rank_grids import RankGrids, compute_grids
 from traceviz_dag.classify.topology.unite import unite
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.read.events import ProcessGroup, TraceHeader
+from traceviz_dag.read.kineto.settings import ARGUMENTS, NOTED_ARGUMENTS, VARIABLES, kept_settings
 from traceviz_dag.read.layouts import discover
 from traceviz_dag.read.topology_file import read_topology_file
 
@@ -328,3 +330,23 @@ def test_settings_are_those_of_the_lists_and_nothing_else_of_the_environment(mon
     found = plugin._settings(environment)
     found.pop("torch", None)
     assert found == {"NCCL_ALGO": "Ring", "CUDA_DEVICE_MAX_CONNECTIONS": "1", "seq_length": "4096", "bf16": "True"}
+
+
+def test_sizes_of_a_model_are_kept_as_they_are_in_this_iteration(monkeypatch):
+    given = {"global_batch_size": 512, "rampup_batch_size": [16, 16, 1000], "moe_layer_freq": [0] + [1] * 60}
+    given |= {"hybrid_layer_pattern": "M*M*/secret", "window_size": None, "mtp_num_layers": None}
+    monkeypatch.setattr(plugin, "_megatrons_arguments", lambda: type("Arguments", (), given))
+    layers = {"moe_layer_freq": "[0" + ",1" * 60 + "]", "hybrid_layer_pattern": "True"}
+    found = plugin._settings({}, global_batch_size=48)
+    found.pop("torch", None)
+    assert found == layers | {"global_batch_size": "48"}
+    unknown = plugin._settings({})
+    unknown.pop("torch", None)
+    assert unknown == layers, "the batch still ramps up, and nothing tells how far it is"
+    assert dict(kept_settings({"settings": found})) == found
+
+
+def test_what_the_plugin_keeps_is_read_and_has_all_that_a_count_of_operations_needs():
+    lists = (plugin._KEPT_VARIABLES, plugin._KEPT_ARGUMENTS, plugin._NOTED_ARGUMENTS)
+    assert lists == (VARIABLES, ARGUMENTS, NOTED_ARGUMENTS)
+    assert {*ARGUMENTS, *NOTED_ARGUMENTS} >= USED

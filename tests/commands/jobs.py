@@ -21,8 +21,9 @@ from traceviz_dag.classify.rules import load_rules
 from traceviz_dag.classify.topology.unite import topology_tables
 from traceviz_dag.lake.inputs import IterationInputs
 from traceviz_dag.lake.lake import Lake, open_lake
-from traceviz_dag.lake.queries import iterations, runs
+from traceviz_dag.lake.queries import runs
 from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES, StoredIteration
+from traceviz_dag.pipeline.aggregates import measured_iteration
 from traceviz_dag.pipeline.discovery import inputs_below
 from traceviz_dag.pipeline.iteration import rank_traces, read_topology
 from traceviz_dag.pipeline.ranks import analyse_rank
@@ -158,7 +159,7 @@ def _analyse(path: Path, home: Path) -> None:
         lake, place = each.lake, {"run": each.run, "iteration": each.iteration}
         for table in ACROSS_RANKS_TABLES:
             lake.write(table, each.table(table), **place)
-        for table, query in (("iterations", iterations), ("runs", runs)):
+        for table, query in (("iterations", measured_iteration), ("runs", runs)):
             lake.write(table, query(lake, each.run, each.iteration), **place)
     for lake in {each.lake for each in found}:
         lake.refresh_catalogue()

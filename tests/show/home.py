@@ -9,8 +9,9 @@ from traceviz_dag.classify.rules import load_rules
 from traceviz_dag.classify.topology.unite import topology_tables
 from traceviz_dag.lake.inputs import IterationInputs, register
 from traceviz_dag.lake.lake import open_lake
-from traceviz_dag.lake.queries import iterations, runs
+from traceviz_dag.lake.queries import runs
 from traceviz_dag.pipeline.across_ranks import StoredIteration, analyse_across_ranks
+from traceviz_dag.pipeline.aggregates import measured_iteration
 from traceviz_dag.pipeline.discovery import inputs_below
 from traceviz_dag.pipeline.iteration import rank_traces, read_topology
 from traceviz_dag.pipeline.workers import IterationTask, analyse_into_lake
@@ -29,7 +30,7 @@ def fill_home(home: Path, paths: Sequence[Path]) -> list[IterationInputs]:
         task = IterationTask(home, inputs.run, inputs.iteration, topology, rules)
         for trace in rank_traces(inputs, {entry.rank for entry in inputs.ranks}):
             analyse_into_lake(task, trace)
-        for name, query in (("iterations", iterations), ("runs", runs)):
+        for name, query in (("iterations", measured_iteration), ("runs", runs)):
             lake.write(name, query(lake, inputs.run, inputs.iteration), **place)
         stored = StoredIteration(lake, inputs.run, inputs.iteration, inputs)
         for name, table in analyse_across_ranks(stored).items():

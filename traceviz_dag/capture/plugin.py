@@ -82,10 +82,20 @@ _KEPT_ARGUMENTS = (
     *("overlap_grad_reduce", "overlap_param_gather", "overlap_p2p_comm", "tp_comm_overlap", "delay_wgrad_compute"),
     *("gradient_accumulation_fusion", "ddp_bucket_size", "num_distributed_optimizer_instances", "external_cuda_graph"),
     *("enable_cuda_graph", "manual_gc", "manual_gc_interval", "num_workers", "data_parallel_sharding_strategy"),
+    *("padded_vocab_size", "kv_channels", "group_query_attention", "num_query_groups", "swiglu", "quick_geglu"),
+    *("moe_layer_freq", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size", "moe_latent_size"),
+    *("multi_latent_attention", "mtp_num_layers", "experimental_attention_variant", "attention_output_gate"),
+    *("is_hybrid_model", "decoder_num_layers", "fp4"),
 )
 """Arguments of Megatron-LM whose values are in a trace's header; no other argument is."""
 
-_SETTING = re.compile(r"[\w.,:=+\-\[\]]{1,100}", re.ASCII)
+_NOTED_ARGUMENTS = (
+    *("window_size", "hybrid_override_pattern", "hybrid_layer_pattern"),
+    *("heterogeneous_layers_config_path", "heterogeneous_layers_config_encoded_json"),
+)
+"""Arguments of which a header says only that they are given."""
+
+_SETTING = re.compile(r"[\w.,:=+\-\[\]]{1,300}", re.ASCII)
 """What a setting's value may look like; others, such as paths, are left out."""
 
 _GLOO_THREADS = "pt_gloo_runloop"
@@ -1013,7 +1023,7 @@ class Capture:
         own = [group for group in topology.groups if rank in group["ranks"]]
         return {
             "version": 1,
-            "settings": _settings(),
+            "settings": _settings(global_batch_size=self._batches()[2]),
             "iteration": iteration,
             "iteration_from": self._how,
             "ended_by": ended_by,
@@ -1489,14 +1499,30 @@ def _megatrons_arguments() -> Any:
         return None
 
 
-def _settings(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Settings that a job's speed may hang on, by name: of the environment, of Megatron-LM, and torch's version."""
+def _settings(environment: Mapping[str, str] = os.environ, *, global_batch_size: int | None = None) -> dict[str, str]:
+    """Settings that a job's speed may hang on, by name: of the environment, of Megatron-LM, and torch's version.
+
+    Args:
+        global_batch_size: of this iteration, where Megatron tells it: it may still ramp up to that of the arguments.
+    """
     arguments = _megatrons_arguments()
     given: dict[str, Any] = {name: environment[name] for name in _KEPT_VARIABLES if name in environment}
     given |= {name: getattr(arguments, name) for name in _KEPT_ARGUMENTS if getattr(arguments, name, None) is not None}
+    given |= {name: True for name in _NOTED_ARGUMENTS if getattr(arguments, name, None)}
+    if "global_batch_size" in given and global_batch_size is not None:
+        given["global_batch_size"] = global_batch_size
+    elif getattr(arguments, "rampup_batch_size", None):
+        given.pop("global_batch_size", None)
     given["torch"] = getattr(sys.modules.get("torch"), "__version__", None)
-    plain = {name: str(value) for name, value in given.items() if isinstance(value, bool | int | float | str)}
+    plain = {name: _as_text(value) for name, value in given.items()}
     return {name: value for name, value in plain.items() if _SETTING.fullmatch(value)}
+
+
+def _as_text(value: Any) -> str:
+    """A value on one line, "" for what is none of a setting: a list has whole numbers alone."""
+    if isinstance(value, list) and all(type(one) is int for one in value):
+        return f"[{','.join(map(str, value))}]"
+    return str(value) if isinstance(value, bool | int | float | str) else ""
 
 
 def _from_environment(*names: str) -> int | None:

@@ -21,7 +21,7 @@ TRENDS_SQL = """
 SELECT run, iteration, ranks, partial, step_ns,
     CASE WHEN comparable THEN step_ns - before_ns END AS change_ns,
     CASE WHEN comparable THEN step_ns / before_ns - 1 END AS change_share,
-    compute_ns, exposed_ns, idle_ns, hidden_share, longest_computation_rank, unclassified_share
+    compute_ns, exposed_ns, idle_ns, hidden_share, longest_computation_rank, unclassified_share, mfu, mfu_refusal
 FROM (
     SELECT *, lag(step_ns) OVER of_run AS before_ns,
         covered_ranks IS NOT DISTINCT FROM lag(covered_ranks) OVER of_run AS comparable
@@ -46,9 +46,10 @@ def iterations(
 ) -> None:
     """Show the trend over iterations: step time and its change, computation, exposed communication, nightly verdicts.
 
-    The step is the longest over the ranks; the other columns are means over the ranks (table iterations). An iteration
-    that was not read completely is marked (partial), and its step is compared only with one over the same ranks. The
-    exit code is 2 if an iteration has no measures, or its last analysis was cut off.
+    The step is the longest over the ranks, MFU is of this step, where the job's settings are known; the other times are
+    means over the ranks (table iterations). An iteration that was not read completely is marked (partial), and its step
+    is compared only with one over the same ranks. The exit code is 2 if an iteration has no measures, or its last
+    analysis was cut off.
     """
     from traceviz_dag.lake.lake import open_lake
 
@@ -104,11 +105,12 @@ def _end_without_measures(
 
 def _print(run: str, rows: list[dict[str, Any]]) -> None:
     longest = max((row["step_ns"] or 0 for row in rows), default=0)
+    has_mfu = any(row["mfu"] is not None for row in rows)
     print_table(
         f"{run}: iterations, ms: the longest step over the ranks; means over ranks and steps of the rest",
         [
             *("iteration", "ranks", "step", "", "change", "computation", "exposed", "idle", "hidden"),
-            *("longest computation", "night"),
+            *("longest computation", *(["MFU"] if has_mfu else []), "night"),
         ],
         [
             [
@@ -122,6 +124,7 @@ def _print(run: str, rows: list[dict[str, Any]]) -> None:
                 milliseconds(row["idle_ns"]),
                 percent(row["hidden_share"]),
                 row["longest_computation_rank"],
+                *([percent(row["mfu"])] if has_mfu else []),
                 _night(row),
             ]
             for row in rows

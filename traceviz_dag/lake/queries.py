@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import TypedDict
 
 import pyarrow as pa
 
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.tables import ITERATIONS, RUNS
+from traceviz_dag.tables.rows import rows_of
 
 AGGREGATED_TABLES = ("iterations", "runs")
 """The tables that one query each makes of an iteration's others, in the order in which they are written."""
@@ -77,6 +78,32 @@ ITERATIONS_SQL = _ITERATIONS_SQL.format(ranks=_WHOLE_RANKS, steps=TAKEN_STEPS_SQ
 ITERATIONS_WITH_PARTIAL_SQL = _ITERATIONS_SQL.format(ranks="", steps=TAKEN_STEPS_SQL)
 """Over all ranks with tables, those that were read in part among them."""
 
+_STATED_SQL = """
+WITH files AS (
+    SELECT * FROM traces WHERE run = $run AND iteration = $iteration AND status <> 'failed'
+),
+measured AS (
+    SELECT bool_or(window_name = 'step') AS has_step FROM overlap
+    WHERE run = $run AND iteration = $iteration AND dimension = 'all' AND window_name IN ('step', 'kernels'){ranks}
+    GROUP BY rank, device
+)
+SELECT
+    coalesce(list(DISTINCT settings ORDER BY settings) FILTER (settings IS NOT NULL), []) AS settings,
+    coalesce(list(DISTINCT device_name ORDER BY device_name) FILTER (device_name IS NOT NULL), []) AS devices,
+    greatest(
+        max(world_size),
+        (SELECT nullif(count(*), 0) FROM topology WHERE run = $run AND iteration = $iteration)
+    ) AS expected_ranks,
+    coalesce((SELECT bool_and(has_step) FROM measured), FALSE) AS steps_marked
+FROM files
+"""
+
+STATED_SQL = _STATED_SQL.format(ranks=_WHOLE_RANKS)
+"""What the traces state of the job, and whether the ranks that were read whole have a training step marked each."""
+
+STATED_WITH_PARTIAL_SQL = _STATED_SQL.format(ranks="")
+"""The same, of all ranks with tables."""
+
 RUNS_SQL = """
 WITH files AS (
     SELECT * FROM traces WHERE run = $run AND iteration = $iteration
@@ -124,30 +151,42 @@ HAVING EXISTS (FROM files)
 """
 
 
-def aggregate(lake: Lake, run: str, iteration: int, *, with_partial: bool = False) -> Mapping[str, pa.Table]:
-    """What the tables of an iteration say together.
-
-    Args:
-        with_partial: count ranks that were read in part in the measures, too.
-
-    Returns:
-        Table name → rows, for each of ``AGGREGATED_TABLES``.
-    """
-    return {
-        "iterations": iterations(lake, run, iteration, with_partial=with_partial),
-        "runs": runs(lake, run, iteration),
-    }
-
-
 def iterations(lake: Lake, run: str, iteration: int, *, with_partial: bool = False) -> pa.Table:
-    """The row of table ``iterations`` for one iteration; no row where no rank's overlap was measured.
+    """What table ``iterations`` measures of one iteration; no row where no rank's overlap was measured.
 
     Ranks that were read in part are left out, as their times are too short, unless ``with_partial`` asks for them; the
     row is ``partial`` in either case. A rank with several steps or devices in the iteration enters the means with its
     own mean. ``partial`` is NULL where nothing was lost and nothing states how many ranks there should be.
+
+    Returns:
+        The columns of the table up to ``unclassified_share``.
     """
     sql = ITERATIONS_WITH_PARTIAL_SQL if with_partial else ITERATIONS_SQL
-    return lake.query_iteration(sql, run=run, iteration=iteration).cast(ITERATIONS.schema)
+    measured = lake.query_iteration(sql, run=run, iteration=iteration)
+    return measured.cast(pa.schema([ITERATIONS.schema.field(name) for name in measured.column_names]))
+
+
+class StatedRow(TypedDict):
+    """What the traces of an iteration state of its job.
+
+    Attributes:
+        settings: JSON objects as column ``settings`` of table ``traces`` has them, each once.
+        devices: names of GPUs, each once.
+        expected_ranks: ranks of the job; None where nothing states them.
+        steps_marked: whether every device that is measured has a training step.
+    """
+
+    settings: list[str]
+    devices: list[str]
+    expected_ranks: int | None
+    steps_marked: bool
+
+
+def stated(lake: Lake, run: str, iteration: int, *, with_partial: bool = False) -> StatedRow:
+    """What the traces that could be read state, for the measures that :func:`iterations` does not take of kernels."""
+    sql = STATED_WITH_PARTIAL_SQL if with_partial else STATED_SQL
+    (row,) = rows_of(lake.query_iteration(sql, run=run, iteration=iteration), StatedRow)
+    return row
 
 
 def runs(lake: Lake, run: str, iteration: int) -> pa.Table:

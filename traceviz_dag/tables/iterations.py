@@ -45,6 +45,31 @@ ITERATIONS = Table(
         Column("hidden_share", DOUBLE, "hidden / communication over all ranks."),
         Column("longest_computation_rank", BIGINT, "Rank with the longest union of computation."),
         Column("unclassified_share", DOUBLE, "Share of kernel time without a category."),
+        Column(
+            "model_flops_per_gpu",
+            BIGINT,
+            "Floating-point operations that the model needs in this step, recompute left out, divided by the ranks of "
+            "the whole job; NULL where the job's settings do not tell them.",
+        ),
+        Column(
+            "peak_format",
+            TEXT,
+            "Number format of the model's products, as the settings state it: bf16, fp16, fp8 or fp4; NULL where they "
+            "do not.",
+        ),
+        Column(
+            "peak_flops_per_s",
+            BIGINT,
+            "Dense operations a second that one of the GPUs does at most in this format, by its maker's data sheet; "
+            "NULL where unknown.",
+        ),
+        Column(
+            "mfu",
+            DOUBLE,
+            "Model FLOP utilisation: model_flops_per_gpu / (step_ns / 1e9 * peak_flops_per_s); NULL where mfu_refusal "
+            "says why.",
+        ),
+        Column("mfu_refusal", TEXT, "Why mfu is NULL; NULL where it is there."),
     ),
 )
 

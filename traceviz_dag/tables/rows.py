@@ -157,6 +157,11 @@ class IterationRow(TypedDict):
     hidden_share: float | None
     longest_computation_rank: int
     unclassified_share: float | None
+    model_flops_per_gpu: int | None
+    peak_format: str | None
+    peak_flops_per_s: int | None
+    mfu: float | None
+    mfu_refusal: str | None
 
 
 def columns_of(row: type[Row]) -> list[str]:

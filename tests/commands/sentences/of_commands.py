@@ -74,6 +74,13 @@ SUMMARY = (
     ),
     Sentence(r"no communication ran in it \(table overlap\)"),
     Sentence(
+        rf"MFU (?P<v_mfu>{PERCENT}): (?P<v_used>[\d,.]+) of (?P<v_peak>[\d,]+) TFLOP/s a GPU, what the model needs "
+        r"against the (?P<k_format>\w+) peak(?P<b_partial>, PARTIAL)? \(table iterations\)",
+        """
+        SELECT model_flops_per_gpu / step_ns / 1e3 AS used, peak_flops_per_s / 1e12 AS peak, used / peak AS mfu, partial
+        FROM iterations WHERE run = $run AND iteration = $iteration AND peak_format = $format""",
+    ),
+    Sentence(
         rf"(?P<v_share>{PERCENT}) of kernel time lies outside the training steps, and in none of their measures "
         r"\(tables kernels, overlap\)",
         """
@@ -514,13 +521,14 @@ TABLES = (
         """
         SELECT iteration, step_ns / 1e6 AS step, compute_ns / 1e6 AS compute, exposed_ns / 1e6 AS exposed,
             idle_ns / 1e6 AS idle, hidden_share, longest_computation_rank, NULL AS night,
+            model_flops_per_gpu / step_ns * 1e9 / peak_flops_per_s AS mfu,
             ranks || if(partial, ' (partial)', '') AS ranks,
             step_ns / lag(step_ns) OVER (ORDER BY iteration) - 1 AS change
         FROM iterations WHERE run = $run""",
         {
             **{"iteration": "iteration", "ranks": "ranks", "step": "step", "change": "change", "idle": "idle"},
             **{"computation": "compute", "exposed": "exposed", "hidden": "hidden_share", "night": "night"},
-            "longest computation": "longest_computation_rank",
+            **{"longest computation": "longest_computation_rank", "MFU": "mfu"},
         },
         ["iteration"],
     ),

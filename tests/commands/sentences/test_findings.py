@@ -137,10 +137,12 @@ def test_each_row_says_what_to_do_once_and_the_environment_what_is_alike_and_wha
     shown = {row["remedy"] for row in rows if row["remedy"] and f"{row['rule']}: {row['statement']}" in text}
     assert len(shown) >= 3 and all(text.count(f"→ {remedy}\n") == 1 for remedy in shown)
     stated = Home(home_of("blind_rank")).query("SELECT count(nccl_version) AS n, count(settings) AS s FROM traces", {})
-    assert stated.to_pylist() == [{"n": 4, "s": 0}]
+    assert stated.to_pylist() == [{"n": 4, "s": 4}]
     assert "version of NCCL" in rows[0]["environment"]["alike"]
-    assert "settings of the job" in rows[0]["environment"]["unknown"]
-    assert re.search(r"all ranks state the same .*version of NCCL.*; unknown, .* settings of the job\n", text)
+    assert rows[0]["environment"]["unknown"] == ["release of the driver"]
+    assert re.search(
+        r"all ranks state the same .*version of NCCL.* settings of the job; unknown, .* of the driver\n", text
+    )
     assert isinstance(CliRunner().invoke(app, [*home, "--fail-on", "slow"]).exception, UsageError)
 
 

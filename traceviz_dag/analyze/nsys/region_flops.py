@@ -13,19 +13,10 @@ from traceviz_dag.analyze.nsys.projections import Projection, project
 from traceviz_dag.analyze.nsys.statistics import exact_sum
 from traceviz_dag.analyze.nsys.summary import busy_by_group
 from traceviz_dag.analyze.nsys.tree import launch_positions
+from traceviz_dag.analyze.peaks import peak_of
 from traceviz_dag.arrays import NONE, Int64
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.read.nsys.profile import NsysProfile
-
-PEAKS = {
-    "A100": 312,
-    "H100": 989,
-    "H200": 989,
-    "H20": 148,
-    "B200": 2250,
-    "L40S": 362,
-}
-"""Word in a GPU's name → 10^12 dense bfloat16 operations a second, by its maker's sheet; the SXM form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +44,6 @@ class RegionFlops:
         if self.flops is None or not self.peak_flops_per_s or not time_ns:
             return None
         return self.flops * 1e9 / time_ns / self.peak_flops_per_s
-
-
-def peak_of(name: str | None) -> int | None:
-    """The peak of a GPU by its name, operations a second; None for one that is not in ``PEAKS``."""
-    words = (name or "").replace("-", " ").split()
-    return next((PEAKS[word] * 10**12 for word in words if word in PEAKS), None)
 
 
 def region_flops(

@@ -225,12 +225,25 @@ def _step(measures: IterationRow, measured: Windows) -> list[str]:
             f"{percent(measured['exposed_share'])} of {of_it}; {percent(measures['hidden_share'])} of communication is "
             "hidden (table overlap)"
         )
+    lines += _utilization(measures)
     if (measured["outside_share"] or 0) >= _LEAST_OUTSIDE:
         lines.append(
             f"{percent(measured['outside_share'])} of kernel time lies outside the training steps, and in none of "
             "their measures (tables kernels, overlap)"
         )
     return lines
+
+
+def _utilization(measures: IterationRow) -> list[str]:
+    """What share of its GPUs' peak the model used, in a line; none where that is not known."""
+    if measures["mfu"] is None or measures["model_flops_per_gpu"] is None or measures["peak_flops_per_s"] is None:
+        return []
+    used = measures["model_flops_per_gpu"] / measures["step_ns"] / 1e3
+    peak = measures["peak_flops_per_s"] / 1e12
+    return [
+        f"MFU {percent(measures['mfu'])}: {used:,.1f} of {peak:,.0f} TFLOP/s a GPU, what the model needs against the "
+        f"{measures['peak_format']} peak{', PARTIAL' if measures['partial'] else ''} (table iterations)"
+    ]
 
 
 def _blamed(lake: Lake, run: str, iteration: int) -> list[LateRank]:

@@ -38,8 +38,8 @@ def flops(
     """Show the FLOP utilisation of a region: its floating-point operations against its time on the GPU and the peak.
 
     Operations are given, or those of the matrix products inside whose sizes PyTorch appended to the names of its
-    ranges (emit_nvtx with record_shapes); others do not count. A peak by name is that of dense bfloat16 on the SXM
-    form. Ranges inside another one of these names belong to that one.
+    ranges (emit_nvtx with record_shapes); others do not count. A peak by name is that of dense bfloat16, on the
+    SXM form unless the name tells another. Ranges inside another one of these names belong to that one.
     """
     if not all(number is None or number <= _MOST for number in (region, peak)):
         raise UsageError(f"--flops and --peak take numbers up to {_MOST:g}")

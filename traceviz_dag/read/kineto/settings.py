@@ -24,11 +24,21 @@ ARGUMENTS = (
     *("overlap_grad_reduce", "overlap_param_gather", "overlap_p2p_comm", "tp_comm_overlap", "delay_wgrad_compute"),
     *("gradient_accumulation_fusion", "ddp_bucket_size", "num_distributed_optimizer_instances", "external_cuda_graph"),
     *("enable_cuda_graph", "manual_gc", "manual_gc_interval", "num_workers", "data_parallel_sharding_strategy"),
+    *("padded_vocab_size", "kv_channels", "group_query_attention", "num_query_groups", "swiglu", "quick_geglu"),
+    *("moe_layer_freq", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size", "moe_latent_size"),
+    *("multi_latent_attention", "mtp_num_layers", "experimental_attention_variant", "attention_output_gate"),
+    *("is_hybrid_model", "decoder_num_layers", "fp4"),
 )
 """Arguments of Megatron-LM, as above."""
 
-_NAMES = {*VARIABLES, *ARGUMENTS, "torch"}
-_VALUE = re.compile(r"[\w.,:=+\-\[\]]{1,100}", re.ASCII)
+NOTED_ARGUMENTS = (
+    *("window_size", "hybrid_override_pattern", "hybrid_layer_pattern"),
+    *("heterogeneous_layers_config_path", "heterogeneous_layers_config_encoded_json"),
+)
+"""Arguments of which a header says only that they are given, as above."""
+
+_NAMES = {*VARIABLES, *ARGUMENTS, *NOTED_ARGUMENTS, "torch"}
+_VALUE = re.compile(r"[\w.,:=+\-\[\]]{1,300}", re.ASCII)
 
 
 def kept_settings(capture: object) -> tuple[tuple[str, str], ...]:

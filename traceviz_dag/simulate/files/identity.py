@@ -13,6 +13,7 @@ from traceviz_dag.simulate.rank_grids import ProcessGroup, RankGrids
 from traceviz_dag.simulate.settings import Era, JobSettings
 from traceviz_dag.simulate.tree import Collective
 from traceviz_dag.simulate.work.collectives import GROUP_OF
+from traceviz_dag.simulate.work.gradients import expert_hidden
 
 BASE_NS = 1_767_225_600_000_000_000
 """Kineto's baseTimeNanoseconds; 2026-01-01."""
@@ -143,6 +144,33 @@ class Identity:
             "nccl_version": version,
         }
 
+    def megatrons_arguments(self) -> dict[str, str]:
+        """The sizes of the model as arguments of Megatron-LM, in the words in which the capture plugin keeps them.
+
+        Whatever their activation is called, perceptrons are two products here, as without SwiGLU.
+        """
+        settings = self.settings
+        given: dict[str, object] = {
+            "micro_batch_size": settings.batch,
+            "global_batch_size": settings.microbatches * settings.batch * settings.dp,
+            "seq_length": settings.sequence,
+            "num_layers": settings.layers,
+            "hidden_size": settings.hidden,
+            "num_attention_heads": settings.heads,
+            "kv_channels": settings.hidden // settings.heads,
+            "group_query_attention": False,
+            "multi_latent_attention": False,
+            "ffn_hidden_size": settings.feed_forward,
+            "swiglu": False,
+            "padded_vocab_size": settings.vocabulary,
+            "bf16": True,
+            "fp16": False,
+        }
+        if settings.expert_count:
+            given |= {"num_experts": settings.expert_count, "moe_router_topk": settings.top_k, "moe_layer_freq": 1}
+            given["moe_ffn_hidden_size"] = expert_hidden(settings) * settings.expert_tensor
+        return {name: str(value) for name, value in given.items()}
+
     def header(self, trace_name: str) -> str:
         """Everything of the file that is before its events, and what follows them."""
         device = {
@@ -175,6 +203,7 @@ class Identity:
             if edges.duplicate_rank == self.rank:
                 info["rank"] = (self.rank - 1) % settings.world
             content["distributedInfo"] = info
+        content["traceviz_capture"] = {"version": 1, "settings": self.megatrons_arguments()}
         content["displayTimeUnit"] = "ms"
         if self.base_ns:
             content["baseTimeNanoseconds"] = self.base_ns

@@ -51,6 +51,11 @@ SELECT count(*) AS ranks, bool_and(has_steps) AS has_steps, max(longest_ns) AS l
 FROM each
 """
 
+MFU_SQL = """
+SELECT mfu, peak_format, peak_flops_per_s, model_flops_per_gpu, step_ns FROM iterations
+WHERE run = $run AND iteration = $iteration AND mfu IS NOT NULL
+"""
+
 TREND_SQL = "SELECT iteration, step_ns, exposed_ns, ranks, partial FROM iterations WHERE run = $run ORDER BY iteration"
 
 STEP_PARTS = {
@@ -143,8 +148,19 @@ def _step(told: Told) -> Markup:
         longest,
         bar,
         legend(dict(STEP_PARTS.values())),
-        shares,
+        Markup(" · ").join(filter(None, (shares, _utilization(told)))),
     )
+
+
+def _utilization(told: Told) -> Markup:
+    """How much of its GPUs' peak the model used in the longest step; nothing where that is not known."""
+    asked = told.book.ask("How much of the GPUs' peak the model used", MFU_SQL)
+    if not asked.rows:
+        return Markup("")
+    row = asked.rows[0]
+    used = f"{row['model_flops_per_gpu'] / row['step_ns'] / 1e3:,.1f} of {row['peak_flops_per_s'] / 1e12:,.0f} TFLOP/s"
+    mfu = asked.fact(share(round(row["mfu"] * 1e6), 1_000_000))
+    return Markup("MFU {} ({} a GPU, {} peak)").format(mfu, used, row["peak_format"])
 
 
 def _findings(told: Told) -> Markup:

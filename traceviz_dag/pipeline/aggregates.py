@@ -1,0 +1,46 @@
+"""The tables with one row an iteration: its ranks' measures together, and what follows from the job's settings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+
+import pyarrow as pa
+
+from traceviz_dag.analyze.utilization import Stated, utilization
+from traceviz_dag.lake.lake import Lake
+from traceviz_dag.lake.queries import iterations, runs, stated
+from traceviz_dag.tables import ITERATIONS
+
+
+def aggregate(lake: Lake, run: str, iteration: int, *, with_partial: bool = False) -> Mapping[str, pa.Table]:
+    """What the tables of an iteration say together.
+
+    Args:
+        with_partial: count ranks that were read in part in the measures, too.
+
+    Returns:
+        Table name → rows, for each of ``AGGREGATED_TABLES`` of ``lake.queries``.
+    """
+    return {
+        "iterations": measured_iteration(lake, run, iteration, with_partial=with_partial),
+        "runs": runs(lake, run, iteration),
+    }
+
+
+def measured_iteration(lake: Lake, run: str, iteration: int, *, with_partial: bool = False) -> pa.Table:
+    """The row of table ``iterations`` for one iteration; no row where no rank's overlap was measured."""
+    rows = iterations(lake, run, iteration, with_partial=with_partial).to_pylist()
+    if not rows:
+        return ITERATIONS.schema.empty_table()
+    said = stated(lake, run, iteration, with_partial=with_partial)
+    found = utilization(
+        Stated(
+            [json.loads(settings) for settings in said["settings"]],
+            said["devices"],
+            said["expected_ranks"],
+            rows[0]["step_ns"] if said["steps_marked"] else None,
+        )
+    )
+    return pa.Table.from_pylist([rows[0] | asdict(found)], ITERATIONS.schema)
