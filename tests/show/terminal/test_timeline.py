@@ -10,6 +10,8 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from textual.events import Paste
+from textual.widgets import Input
 from textual.worker import WorkerFailed
 from typer.testing import CliRunner
 
@@ -311,6 +313,11 @@ def test_search_finds_what_sql_finds_and_filters_leave_out(model):
         }
         assert kinds <= {"memory", "memory_alone"}
         assert "no kind is named" in await press(pilot, "F", *"nonsense", "enter")
+        for key, start in (("colon", "1 "), ("F", ">")):
+            await press(pilot, key)
+            # A page that is pasted by mistake is no number.
+            timeline.screen.query_one(Input).post_message(Paste(start + "9" * 5000))
+            await press(pilot, "enter")
         await press(pilot, "F", "delete", "enter", "slash", *"a", "enter")
         every = timeline.hits.total
         assert f"101 to 200 of {every:,}" in await press(pilot, "n")

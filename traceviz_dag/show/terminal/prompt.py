@@ -9,6 +9,9 @@ from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
+LONGEST = 500
+"""Letters that are taken, as many as the live page takes: what is pasted by mistake is longer."""
+
 
 class Prompt(ModalScreen[str | None]):
     """Asks for a text; None where the user went back."""
@@ -29,7 +32,7 @@ class Prompt(ModalScreen[str | None]):
     def compose(self) -> ComposeResult:
         """The question, and what is typed below."""
         yield Static(f" {self.question}", markup=False, classes="title")
-        yield Input(self.text, select_on_focus=True)
+        yield Input(self.text, select_on_focus=True, max_length=LONGEST)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Enter: this is the answer."""
