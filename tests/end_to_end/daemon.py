@@ -47,7 +47,7 @@ fork.set_forkserver_preload(["dagster._grpc.server", "pyarrow.parquet", "pyarrow
 context._concrete_contexts["spawn"] = fork
 """
 _SETTINGS = """
-automation_seconds = 2
+automation_seconds = 4
 [sensor]
 interval_seconds = 1
 deadline_minutes = {deadline_minutes}
