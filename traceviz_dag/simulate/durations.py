@@ -115,13 +115,6 @@ class Shape:
         return self.width * (4 * self.inner + 2 * self.feed_forward) + 4 * self.width
 
 
-def step_flops(settings: JobSettings) -> float:
-    """Model FLOP of one step on one rank (forward and backward, without recompute)."""
-    tokens = settings.sequence * settings.batch * settings.microbatches
-    dense = 6 * tokens * settings.layers * settings.hidden * (4 * settings.hidden + 2 * settings.feed_forward)
-    return (dense + 6 * tokens * settings.hidden * settings.vocabulary) / (settings.tp * settings.cp * settings.pp)
-
-
 def routed_tokens(settings: JobSettings) -> int:
     """Token copies that one rank dispatches in one mixture-of-experts layer."""
     tokens = settings.sequence * settings.batch // settings.cp

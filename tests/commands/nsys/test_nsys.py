@@ -91,6 +91,8 @@ def test_diff_sums_to_the_change_and_says_how_comparable(export, tmp_path):
 
 
 def test_what_is_wrong_is_an_error_of_its_own_with_exit_code_two(export, tmp_path):
+    other_name = tmp_path / "other name.sqlite"
+    other_name.hardlink_to(export)
     cases = [
         (["overlap", tmp_path / "nothing.sqlite"], BadInputError),
         (["overlap", export, "--gpu", "9"], UsageError),
@@ -100,6 +102,7 @@ def test_what_is_wrong_is_an_error_of_its_own_with_exit_code_two(export, tmp_pat
         (["overlap", export, "--trim", "2", "1"], UsageError),
         (["nccl", export, "--slow", "nan"], UsageError),
         (["gaps", export, "--least-us", "inf"], UsageError),
+        (["export-csv", export, "-o", other_name], UsageError),
         *(([name, export, "-o", export], UsageError) for name in ("viewer", "perfetto", "export-csv", "export-json")),
     ]
     before = export.read_bytes()

@@ -99,7 +99,8 @@ def test_flop_utilisation_from_sizes_and_from_what_is_given(tmp_path):
     assert (row["gpu_ns"], row["busy_ns"], row["peak_flops_per_s"]) == (200, 200, 989 * 10**12)
     assert row["utilization_of_busy_time"] == pytest.approx(row["flops"] / 200e-9 / 989e12)
     (given,) = answer("flops", path, "layer", "--flops", "1000", "--peak", "0.1")
-    assert (given["flops"], given["utilization_of_gpu_time"]) == (2000, pytest.approx(0.1))
+    assert (given["flops"], given["utilization_of_gpu_time"], given["above_peak"]) == (2000, pytest.approx(0.1), False)
+    assert "cannot do more than its peak" in run("flops", path, "layer", "--flops", "1000", "--peak", "0.001")
     with pytest.raises(UsageError, match="launched anything"):
         run("flops", path, "mm*")
 

@@ -313,6 +313,7 @@ def test_search_finds_what_sql_finds_and_filters_leave_out(model):
         }
         assert kinds <= {"memory", "memory_alone"}
         assert "no kind is named" in await press(pilot, "F", *"nonsense", "enter")
+        assert "write two times" in await press(pilot, "colon", *"1.5 2.5ms", "enter")
         for key, start in (("colon", "1 "), ("F", ">")):
             await press(pilot, key)
             # A page that is pasted by mistake is no number.

@@ -45,6 +45,11 @@ class RegionFlops:
             return None
         return self.flops * 1e9 / time_ns / self.peak_flops_per_s
 
+    @property
+    def above_peak(self) -> bool:
+        """Whether the busy time is too short for the operations: one of the three is not right."""
+        return (self.utilization(self.busy_ns) or 0) > 1
+
 
 def region_flops(
     profile: NsysProfile,

@@ -105,7 +105,8 @@ def check_output(output: Path, *profiles: Path) -> None:
     """
     written = output.resolve()
     for profile in profiles:
-        if profile.resolve() in (written, *written.parents):
+        same = output.exists() and profile.exists() and output.samefile(profile)
+        if same or profile.resolve() in (written, *written.parents):
             raise UsageError(f"--output {output} would write over the profile; give the name of a new file")
 
 

@@ -65,6 +65,7 @@ def flops(
                     **asdict(one),
                     "utilization_of_gpu_time": one.utilization(one.gpu_ns),
                     "utilization_of_busy_time": one.utilization(one.busy_ns),
+                    "above_peak": one.above_peak,
                 }
                 for one in found
             ]
@@ -83,3 +84,8 @@ def flops(
             for one in found
         ],
     )
+    for one in found:
+        if one.above_peak:
+            typer.echo(
+                f"GPU {one.device} cannot do more than its peak: the operations, the peak or the ranges are not right"
+            )

@@ -47,7 +47,7 @@ def search(
         return
     inside = f" inside {parent}" if parent is not None else ""
     print_table(
-        f"{len(rows)} name{'s hold' if len(rows) != 1 else ' holds'} {word}{inside}",
+        f"{len(rows)} name{'s hold' if len(rows) != 1 else ' holds'} {word or 'any text'}{inside}",
         ["where", "name", "count", "total ms", "first s"],
         [
             [_SHOWN[one.table], shortened(one.name), one.count, milliseconds(one.total_ns), seconds(one.first_start_ns)]

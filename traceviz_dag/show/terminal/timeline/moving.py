@@ -296,7 +296,8 @@ def _instant(word: str) -> int | None:
         if text == word and ending:
             continue
         whole, _, rest = text.partition(".")
-        if whole.isdecimal() and (not rest or rest.isdecimal()):
+        # Decimals below a nanosecond are refused, not cut.
+        if whole.isdecimal() and (not rest or rest.isdecimal()) and len(rest.rstrip("0")) <= digits:
             return int(whole) * 10**digits + int(f"{rest:0<{digits}}"[:digits] or "0")
         return None
     return None
