@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from traceviz_dag.system.duckdb_memory import connect_in_memory
+from traceviz_dag.system.duckdb_memory import scratch_database
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ def plotted(table: str, rows: pa.Table) -> dict[str, int | float]:
     if not plots:
         return {}
     selected = ", ".join(plot.sql for plot in plots.values())
-    with connect_in_memory() as connection:
+    with scratch_database() as connection:
         connection.register("partition_rows", rows)
         found = connection.execute(f"SELECT {selected} FROM partition_rows").fetchall()[0]
     return {name: value for name, value in zip(plots, found, strict=True) if value is not None}

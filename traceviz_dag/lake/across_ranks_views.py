@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from traceviz_dag.system.duckdb_memory import connect_in_memory
+from traceviz_dag.system.duckdb_memory import scratch_database
 from traceviz_dag.tables import KERNELS, PARTITION_COLUMNS
 
 
@@ -88,7 +88,7 @@ def rows_of_view(view: View, **tables: pa.Table) -> pa.Table:
     Args:
         tables: what its query names, with the partition columns that it uses.
     """
-    with connect_in_memory() as connection:
+    with scratch_database() as connection:
         for name, table in tables.items():
             connection.register(name, table)
         return connection.sql(view.sql).to_arrow_table()

@@ -24,7 +24,7 @@ from traceviz_dag.lake.partitions import (
 )
 from traceviz_dag.lake.reader import TableReader
 from traceviz_dag.lake.write import Written, write_part
-from traceviz_dag.system.duckdb_memory import connect_in_memory
+from traceviz_dag.system.duckdb_memory import connect_in_memory, scratch_database
 from traceviz_dag.system.paths import real_path
 from traceviz_dag.system.whole_files import remove_all_stale_temporaries, remove_stale_temporaries
 from traceviz_dag.tables import TABLES, Table, all_tables
@@ -242,7 +242,7 @@ class Lake:
             raise BadInputError(self.home, str(error), "analyse again") from error
 
     def _query_iteration(self, queries: Sequence[str], run: str, iteration: int) -> list[pa.Table]:
-        with connect_in_memory() as connection:
+        with scratch_database() as connection:
             try:
                 catalogue.create_narrow_views(connection, self.home, run, iteration, "\n".join(queries))
                 return [read_only.fetch(connection, sql, _named(sql, run, iteration)) for sql in queries]
