@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from traceviz_dag.analyze.utilization import used_of_peak
 from traceviz_dag.commands.common.across import blame_statement, slow_statements
 from traceviz_dag.commands.common.output import milliseconds, percent, print_table
 from traceviz_dag.lake.lake import Lake, open_lake
@@ -238,10 +239,9 @@ def _utilization(measures: IterationRow) -> list[str]:
     """What share of its GPUs' peak the model used, in a line; none where that is not known."""
     if measures["mfu"] is None or measures["model_flops_per_gpu"] is None or measures["peak_flops_per_s"] is None:
         return []
-    used = measures["model_flops_per_gpu"] / measures["step_ns"] / 1e3
-    peak = measures["peak_flops_per_s"] / 1e12
+    used = used_of_peak(measures["model_flops_per_gpu"], measures["step_ns"], measures["peak_flops_per_s"])
     return [
-        f"MFU {percent(measures['mfu'])}: {used:,.1f} of {peak:,.0f} TFLOP/s a GPU, what the model needs against the "
+        f"MFU {percent(measures['mfu'])}: {used}, what the model needs against the "
         f"{measures['peak_format']} peak{', PARTIAL' if measures['partial'] else ''} (table iterations)"
     ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
+from traceviz_dag.analyze.utilization import used_of_peak
 from traceviz_dag.lake.summaries import MEASURED_SQL
 from traceviz_dag.printable import printable
 from traceviz_dag.show.page import palette
@@ -158,9 +159,9 @@ def _utilization(told: Told) -> Markup:
     if not asked.rows:
         return Markup("")
     row = asked.rows[0]
-    used = f"{row['model_flops_per_gpu'] / row['step_ns'] / 1e3:,.1f} of {row['peak_flops_per_s'] / 1e12:,.0f} TFLOP/s"
+    used = used_of_peak(row["model_flops_per_gpu"], row["step_ns"], row["peak_flops_per_s"])
     mfu = asked.fact(share(round(row["mfu"] * 1e6), 1_000_000))
-    return Markup("MFU {} ({} a GPU, {} peak)").format(mfu, used, row["peak_format"])
+    return Markup("MFU {} ({}, {} peak)").format(mfu, used, row["peak_format"])
 
 
 def _findings(told: Told) -> Markup:
