@@ -64,7 +64,8 @@ class Live:
         """Until all that was asked is answered and drawn."""
         self.page.evaluate(
             "async () => { const { timeline } = traceviz; do { await timeline.queue; "
-            "await new Promise((done) => setTimeout(done, 20)); } while (timeline.asking || timeline.waitsForFrame); }"
+            "await new Promise((done) => setTimeout(done, 20)); } "
+            "while (timeline.tiles.asking || timeline.waitsForFrame); }"
         )
 
     def press(self, *keys):
@@ -110,7 +111,7 @@ def test_a_profile_is_walked_through_by_keys_and_measured_as_its_command_does(br
         live = Live(browser, origin, "/opened/0")
         page = live.page
         lane = "gpu:0/stream:7"
-        assert page.evaluate(f"traceviz.timeline.tiles.get('{lane}').boxes.start.length") > 0
+        assert page.evaluate(f"traceviz.timeline.tiles.known.get('{lane}').boxes.start.length") > 0
         # A name of others is text wherever it is shown; a search finds it, and n goes there.
         live.search("onerror=ALERT")
         assert page.inner_text("#matches") == "1 found"
@@ -226,9 +227,9 @@ def copied_link_shows_the_same(live, rank):
     page.select_option("#dimension", "pp")
     page.locator("#legend input").first.uncheck()
     live.search("SendRecv")
-    state = """(() => { const { lanes, hits, matched, filter } = traceviz.timeline;
+    state = """(() => { const { lanes, hits, tiles, filters } = traceviz.timeline;
         const rows = lanes.rows.map((row) => row.lane.key);
-        return [lanes.pinned, lanes.dimension, filter, hits.total, rows, matched.found];
+        return [lanes.pinned, lanes.dimension, filters.asked, hits.page.total, rows, tiles.matched.found];
     })()"""
     before = page.evaluate(state)
     assert before[0] == [f"{rank}/gpu:0/stream:7"] and before[2]["least"] == 2000 and len(before[2]["without"]) == 1

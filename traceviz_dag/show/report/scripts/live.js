@@ -86,7 +86,7 @@ async function begin() {
     ...about.notes.map((/** @type {string} */ note) => element("p", { class: "quiet" }, note)),
     ...(about.marks_left ? [element("p", { class: "quiet" }, `${about.marks_left} marks more are not shown.`)] : []),
   );
-  timeline.bookmarks(about.bookmarks);
+  timeline.marks.showBookmarks(about.bookmarks);
   const shown = timeline;
   await shown.soon(() => shown.fromAddress());
   if (new URLSearchParams(location.search).has("measure")) await shown.soon(() => shown.measure(true));
