@@ -5,21 +5,26 @@ from __future__ import annotations
 import os
 import pty
 import select
+import signal
 import subprocess
 import sys
 import time
 
 import pytest
 
+GIVEN_BACK = ((b"[?1049h", b"[?1049l"), (b"[?25l", b"[?25h"), (b"[?1003h", b"[?1003l"))
 CALL = (sys.executable, "-c", "from traceviz_dag.commands.main import main; main()")
 
 
-def run(words: list[str], keys: bytes, seen: bytes, **environment: str) -> tuple[int, bytes]:
-    """Run a command on a terminal of its own, press keys once it shows something; exit code and what it wrote."""
+def run(words: list[str], keys: bytes | signal.Signals, seen: bytes, **environment: str) -> tuple[int, bytes]:
+    """Run a command on a terminal of its own, press keys once it shows something; exit code and what it wrote.
+
+    In place of keys it can be sent a signal; SIGHUP takes its terminal away, and it ignores the signal itself.
+    """
     ours, theirs = pty.openpty()
     kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "LC_ALL", "COLUMNS")}
     process = subprocess.Popen(
-        [*CALL, *words],
+        ["sh", "-c", 'trap "" HUP; exec "$@"', "sh", *CALL, *words] if keys is signal.SIGHUP else [*CALL, *words],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
@@ -35,13 +40,18 @@ def run(words: list[str], keys: bytes, seen: bytes, **environment: str) -> tuple
             except OSError:
                 break
         if not pressed and seen in written:
-            os.write(ours, keys)
             pressed = True
+            if keys is signal.SIGHUP:
+                break
+            process.send_signal(keys) if isinstance(keys, signal.Signals) else os.write(ours, keys)
         if process.poll() is not None and not select.select([ours], [], [], 0)[0]:
             break
-    process.kill() if process.poll() is None else None
     os.close(ours)
-    return process.wait(), written
+    try:
+        return process.wait(30 if keys is signal.SIGHUP else 0), written
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait(), written
 
 
 @pytest.mark.parametrize(
@@ -63,6 +73,15 @@ def test_a_screen_opens_and_q_ends_it(tmp_path, environment, shows):
         assert b"[38;" not in written and b"[48;" not in written
     else:
         assert shows.encode() in written and b"[38;" in written
+
+
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGHUP])
+def test_a_screen_that_is_told_to_end_gives_the_terminal_back_and_none_outlives_it(tmp_path, ending):
+    code, written = run(["top", "--home", str(tmp_path)], ending, b"0 runs", TERM="xterm-256color")
+    assert code == (-ending if ending is signal.SIGTERM else 128 + ending)
+    if ending is signal.SIGTERM:
+        # The first screen, a cursor, and no reports of the mouse.
+        assert all(written.rfind(on) < written.rfind(off) for on, off in GIVEN_BACK)
 
 
 def test_a_terminal_that_cannot_move_its_cursor_is_told_in_one_line(tmp_path):

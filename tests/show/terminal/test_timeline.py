@@ -455,3 +455,16 @@ def test_columns_show_the_share_that_is_busy_and_what_most_of_it_is():
     seen = cells.kind >= 0
     assert (seen == (total > 0)).all()
     assert (of_cells[cells.kind[seen], np.flatnonzero(seen)] == of_cells.max(axis=0)[seen]).all()
+
+
+def test_an_answer_that_is_given_twice_closes_one_screen(model):
+    async def answer_twice(pilot):
+        await press(pilot, "slash")
+        asked = pilot.app.screen
+        for _ in range(2):
+            asked.dismiss("gemm")
+        await settled(pilot)
+        return len(pilot.app.screen_stack), pilot.app.pattern
+
+    # The second answer has not closed the list of hits, nor the timeline.
+    assert drive(screen(model), answer_twice) == (2, "gemm")

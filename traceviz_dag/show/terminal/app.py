@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import ClassVar
 
 from rich.text import Text
 from textual.app import App, ComposeResult
+from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
 from textual.filter import LineFilter
-from textual.screen import ModalScreen
+from textual.screen import ModalScreen, ScreenResultType
 from textual.widgets import Static
 
 from traceviz_dag.show.terminal.glyphs import cut, padded
@@ -18,6 +24,10 @@ from traceviz_dag.show.terminal.look import Look, filters_of
 
 PAPER, INK, QUIET, RULE, ATTENTION = "#16191d", "#e6e8eb", "#a3abb5", "#3a4048", "#f48fb1"
 """As the report's dark page has them."""
+
+_INPUT = 0
+_TERMINAL_SECONDS = 1.0
+_HUNG_UP = 128 + signal.SIGHUP
 
 Keys = Sequence[tuple[str, str]]
 """Keys as a keyboard shows them, and what they do."""
@@ -57,14 +67,34 @@ class TerminalApp(App[None]):
         return [*super().get_line_filters(), *self._look_filters]
 
     def walk(self) -> None:
-        """Draw until the user ends it.
+        """Draw until the user ends it; a process that is told to end (SIGTERM) gives the terminal back before.
 
         Raises:
             Exception: what went wrong, as it was raised.
         """
-        self.run()
+        with self._terminal_given_back(), _ended_with_terminal():
+            self.run()
         if self.fault is not None:
             raise self.fault
+
+    @contextmanager
+    def _terminal_given_back(self) -> Iterator[None]:
+        """Leave the screen when the process is told to end, and let it end then."""
+        told = False
+
+        def end(*_: object) -> None:
+            nonlocal told
+            told = True
+            # The loop may sleep: only this wakes it.
+            asyncio.get_running_loop().call_soon_threadsafe(self.exit)
+
+        former = signal.signal(signal.SIGTERM, end)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, former)
+            if told:
+                signal.raise_signal(signal.SIGTERM)
 
     def _handle_exception(self, error: Exception) -> None:
         # Textual would print pages of it; the command line makes it a line.
@@ -88,7 +118,46 @@ class TerminalApp(App[None]):
             self.exit()
 
 
-class Help(ModalScreen[None]):
+@contextmanager
+def _ended_with_terminal() -> Iterator[None]:
+    """End this process when its terminal is gone: one that ignores a hang-up would read the end for ever, and busily.
+
+    A thread looks, since the screen may wait for the terminal to take what it draws.
+    """
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(_TERMINAL_SECONDS):
+            try:
+                os.get_terminal_size(_INPUT)
+            except OSError:
+                # Nothing can be given back any more.
+                os._exit(_HUNG_UP)
+
+    if os.isatty(_INPUT):
+        threading.Thread(target=look, name="ends with its terminal", daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+class Answering(ModalScreen[ScreenResultType]):
+    """A screen above another one that answers once: a key that is pressed twice must not close what lies below, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answered = False
+
+    def dismiss(self, result: ScreenResultType | None = None) -> AwaitComplete:
+        """Close it with an answer; nothing where that was done before."""
+        if self.answered:
+            return AwaitComplete()
+        self.answered = True
+        return super().dismiss(result)
+
+
+class Help(Answering[None]):
     """The keys and what they do."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("q,escape,question_mark,enter", "dismiss", "back", show=False)]

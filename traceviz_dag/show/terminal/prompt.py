@@ -6,14 +6,15 @@ from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.screen import ModalScreen
 from textual.widgets import Input, Static
+
+from traceviz_dag.show.terminal.app import Answering
 
 LONGEST = 500
 """Letters that are taken, as many as the live page takes: what is pasted by mistake is longer."""
 
 
-class Prompt(ModalScreen[str | None]):
+class Prompt(Answering[str | None]):
     """Asks for a text; None where the user went back."""
 
     DEFAULT_CSS = """

@@ -8,10 +8,9 @@ from typing import ClassVar
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from traceviz_dag.show.terminal.app import QUIET
+from traceviz_dag.show.terminal.app import QUIET, Answering
 from traceviz_dag.show.terminal.glyphs import cut, flat, padded, wrapped
 from traceviz_dag.show.terminal.lines import LinesView
 
@@ -39,7 +38,7 @@ class PairLines:
         return Text.assemble((head, QUIET), " ", cut(text, width - len(head) - 1), no_wrap=True)
 
 
-class PairScreen(ModalScreen[int | None]):
+class PairScreen(Answering[int | None]):
     """Headings with texts; Enter answers with the place of the one under the cursor.
 
     Args:
@@ -107,13 +106,13 @@ class PairScreen(ModalScreen[int | None]):
     def action_remove(self) -> None:
         """Remove what the line is of, and close the list."""
         place = self._place()
-        if self.removed is not None and place is not None:
+        if self.removed is not None and place is not None and not self.answered:
             self.dismiss(None)
             self.removed(place)
 
     def action_turn(self, by: int) -> None:
         """Close the list for another page of it."""
-        if self.turned is not None:
+        if self.turned is not None and not self.answered:
             self.dismiss(None)
             self.turned(by)
 
