@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from traceviz_dag.system.json_bytes import decoded
 from traceviz_dag.system.whole_files import exclusive_lock, write_atomically
 
 FILE_NAME = "watched_folders.json"
@@ -51,7 +52,7 @@ class FolderRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 def read_ledger(home: Path) -> dict[str, FolderRecord]:
     """Folder → record; empty where nothing was registered yet, or the file is damaged."""
     try:
-        return msgspec.json.decode((home / FILE_NAME).read_bytes(), type=dict[str, FolderRecord])
+        return decoded((home / FILE_NAME).read_bytes(), dict[str, FolderRecord])
     except (FileNotFoundError, msgspec.DecodeError):
         return {}
 

@@ -17,6 +17,7 @@ from sensors.ledger import FolderRecord, FolderState, read_ledger
 from sensors.listing import FolderLook, Unreadable, is_url, open_folders, walk
 from sensors.register_traces import JOB_NAME, OP_NAME, FolderConfig, RegisterConfig, register_traces
 from traceviz_dag.errors import BadInputError
+from traceviz_dag.system.json_bytes import decoded
 
 
 class WatchCursor(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -87,7 +88,7 @@ def read_cursor(text: str | None) -> WatchCursor:
     if not text:
         return WatchCursor()
     try:
-        return msgspec.json.decode(text, type=WatchCursor)
+        return decoded(text.encode("utf-8", "replace"), WatchCursor)
     except msgspec.DecodeError:
         return WatchCursor()
 

@@ -7,6 +7,7 @@ import sys
 
 import msgspec
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -28,11 +29,34 @@ def test_json_of_rows_is_that_of_the_objects(rows):
     assert b"[" + b"".join(json_rows(table)) + b"]" == msgspec.json.encode(table.to_pylist())
 
 
-def test_where_no_encoding_is_chosen_tables_are_printed_all_the_same():
+def test_where_no_encoding_is_chosen_or_it_lacks_letters_tables_are_printed_all_the_same():
     code = "from traceviz_dag.commands.common.pipes import outlive_readers as o; o(); print('2–3 █')"
-    environment = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, env=environment)
-    assert done.stdout.decode() == "2–3 █\n"
+    for encoding, shown in (("ascii", "2–3 █\n".encode()), ("latin-1", b"2\\u20133 \\u2588\n")):
+        environment = {"PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, env=environment)
+        assert done.stdout == shown
+
+
+OUTLIVE = "from traceviz_dag.commands.common.pipes import outlive_readers as o; o(); "
+
+
+@pytest.mark.parametrize(
+    ("code", "streams", "exit_code", "answer", "words"),
+    [
+        # A file that is opened later must not become standard output.
+        ("print('2–3'); f = open('kept', 'w+'); import os; os.write(1, b'x'); assert not f.read()", ">&-", 0, "", ""),
+        ("import sys; print('2–3', file=sys.stderr)", "2>&-", 0, "", ""),
+        ("import sys; print('2–3', file=sys.stderr); print('so')", "2>/dev/full", 0, "so\n", ""),
+        ("from traceviz_dag.commands.main import main; import sys; sys.argv[1:] = ['--version']; main()", ">/dev/full",
+         2, "", "traceviz: standard output: No space left on device; free space there, or choose another place\n"),
+    ],
+)  # fmt: skip
+def test_streams_that_are_closed_or_full_end_no_command_with_a_traceback(
+    tmp_path, code, streams, exit_code, answer, words
+):
+    command = ["sh", "-c", f'"$0" -c "$1" {streams}', sys.executable, OUTLIVE + code]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (exit_code, answer, words)
 
 
 def test_help_lists_all_subcommands_and_a_wrong_word_gets_a_suggestion():

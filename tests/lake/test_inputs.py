@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake import inputs as module
 from traceviz_dag.lake.inputs import (
     IterationInputs,
@@ -84,6 +85,23 @@ def test_lists_of_older_homes_without_digests_and_formats_are_read(tmp_path, fil
     assert "kineto" not in text
     assert registered(tmp_path, "job@7") == old
     assert old.ranks[0].version == f"{old.ranks[0].size_bytes}-{old.ranks[0].changed_ns}"
+
+
+@pytest.mark.parametrize("damage", [b"", b'{"run": "\xff"}', b'{"other": ' + b"[" * 100_000, None])
+def test_a_damaged_list_is_named_and_made_anew(tmp_path, files, damage):
+    path = tmp_path / "inputs/job@7.json"
+    register(tmp_path, inputs_of(*files))
+    path.unlink()
+    if damage is None:
+        os.mkfifo(path)
+    else:
+        path.write_bytes(damage)
+    with pytest.raises(BadInputError, match=r"job@7\.json"):
+        registered(tmp_path, "job@7")
+    (again,) = with_digests(tmp_path, [inputs_of(*files)])
+    if damage is not None:
+        register(tmp_path, again)
+        assert registered(tmp_path, "job@7") == again
 
 
 def test_the_newest_earlier_iterations_of_a_run(tmp_path, files):

@@ -133,7 +133,9 @@ _NO_MEMORY = "there is not enough memory for this; free some, raise its limit, o
 
 def _run(words: Sequence[str]) -> int:
     try:
-        return int(app(list(words), prog_name="traceviz", standalone_mode=False) or 0)
+        code = int(app(list(words), prog_name="traceviz", standalone_mode=False) or 0)
+        sys.stdout.flush()  # Where it cannot be written is told here, and not by Python at its end.
+        return code
     except TracevizError as error:
         _answer(words, error, error.exit_code)
         typer.echo(f"traceviz: {printable(str(error))}", err=True)

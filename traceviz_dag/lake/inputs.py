@@ -22,6 +22,7 @@ from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.digests import digest_of, look_of
 from traceviz_dag.lake.partition_keys import iteration_key, parse_iteration_key
 from traceviz_dag.lake.partitions import escape
+from traceviz_dag.system.json_bytes import decoded
 from traceviz_dag.system.whole_files import write_atomically
 
 FOLDER = "inputs"
@@ -152,8 +153,10 @@ def registered(home: Path, key: str) -> IterationInputs:
         BadInputError: the iteration was never registered in this home, or its list is damaged.
     """
     path = _path(home, key)
+    if path.exists() and not path.is_file():
+        raise BadInputError(path, "no file", "move it away and run traceviz analyze again")
     try:
-        return _with_formats(msgspec.json.decode(path.read_bytes(), type=IterationInputs))
+        return _with_formats(decoded(path.read_bytes(), IterationInputs))
     except FileNotFoundError:
         raise BadInputError(path, f"iteration {key} is not registered", "run traceviz analyze on its folder") from None
     except msgspec.DecodeError as error:

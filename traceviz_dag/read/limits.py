@@ -15,6 +15,9 @@ MOST_ROWS = ROWS.stated()
 """Events of a trace that are kept, and rows of one table of an export. A row takes up to 1 kB on its way to the tables.
 ``--most-rows`` or the variable changes it."""
 
+LONGEST_NAME = 1 << 20
+"""Bytes of one text in a table of an export: a longer one is left out."""
+
 MOST_STEPS = 10_000
 """ProfilerSteps in one trace."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,9 @@ from traceviz_dag.read.regular_file import open_regular
 
 LARGEST_BYTES = 1 << 20
 """A file that a person writes is far smaller."""
+
+_LONG_KEY = re.compile(r"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){64}""")
+"""A key of more than 64 parts: Python's parser takes time with the square of their number."""
 
 
 def read_toml(path: Path, remedy: str = "mend the syntax") -> dict[str, Any]:
@@ -49,8 +53,10 @@ def parse_toml(text: str, path: Path, remedy: str = "mend the syntax") -> dict[s
     """The document that a text is; ``path`` is named in errors.
 
     Raises:
-        BadInputError: the text is no TOML.
+        BadInputError: the text is no TOML, or has a key of very many parts.
     """
+    if _LONG_KEY.search(text):
+        raise BadInputError(path, "is no TOML file of ours (a key of more than 64 parts)", remedy)
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,11 +12,22 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from traceviz_dag.errors import BadInputError
+from traceviz_dag.read.limits import MOST_ROWS
+from traceviz_dag.read.regular_file import open_regular
 from traceviz_dag.vocabulary import Category, Kind, Phase
 
 FOLDER = "truth"
 
-_NEEDED = ("correlation", "dur_ns", "kind", "phase", "recompute", "category", "dimension", "microbatch", "chunk")
+_WORD = pa.dictionary(pa.int32(), pa.string())
+_NEEDED = {
+    "correlation": pa.int64(),
+    "dur_ns": pa.int64(),
+    **dict.fromkeys(("kind", "phase", "category", "dimension"), _WORD),
+    "recompute": pa.bool_(),
+    **dict.fromkeys(("microbatch", "chunk"), pa.int32()),
+}
+_NOT_IN_ALL = dict.fromkeys(("iteration", "graph_node_id"), pa.int64())
+_MAY_BE_NULL = ("dimension", "category", "phase")
 _KINDS = {"compute": Kind.COMPUTATION.value, "comm": Kind.COMMUNICATION.value}
 _OTHER_PHASES = ("p2p", "finalize", "zero_grad_buffer")
 _OTHER_CATEGORIES = {
@@ -65,7 +77,7 @@ def read_truth(folder: Path, rank: int, iteration: int | None = None) -> pa.Tabl
         says nothing), in the words of the table ``kernels``.
 
     Raises:
-        BadInputError: there is no truth of that rank, or it lacks columns.
+        BadInputError: there is no truth of that rank, it is damaged, or lacks columns or has them in other types.
     """
     table = _read(folder, rank)
     rows = table.to_pandas(strings_to_categorical=False)
@@ -92,17 +104,37 @@ def read_truth(folder: Path, rank: int, iteration: int | None = None) -> pa.Tabl
 
 
 def _read(folder: Path, rank: int) -> pa.Table:
+    """The columns that are asked for, in the types that they are asked for in."""
     path = folder / f"rank_{rank:04d}.parquet"
     if not path.is_file():
         raise BadInputError(path, f"there is no truth of rank {rank}", "simulate the job again, with its truth")
     try:
-        table = pq.read_table(path)
-    except pa.ArrowInvalid as error:
-        raise BadInputError(path, f"it is no Parquet file ({error})", "simulate the job again") from error
-    missing = [name for name in _NEEDED if name not in table.column_names]
-    if missing:
-        raise BadInputError(path, f"it has no column {', '.join(missing)}", "use truth of traceviz simulate")
-    return table
+        with open_regular(path) as opened, pq.ParquetFile(opened) as file:
+            if file.metadata.num_rows > MOST_ROWS:
+                raise BadInputError(path, f"more than {MOST_ROWS:,} rows", "raise --most-rows")
+            held = Counter(file.schema_arrow.names)
+            wanted = {**_NEEDED, **{name: kind for name, kind in _NOT_IN_ALL.items() if name in held}}
+            odd = [name for name in wanted if held[name] != 1]
+            if odd:
+                fault = f"it has {'no' if not held[odd[0]] else 'more than one'} column {odd[0]}"
+                raise BadInputError(path, fault, "use truth of traceviz simulate")
+            table = file.read(list(wanted)).select(list(wanted))
+    except (pa.ArrowException, OSError, ValueError) as error:
+        fault = f"it is no Parquet file, or damaged ({' '.join(str(error).split())})"
+        raise BadInputError(path, fault, "simulate the job again") from error
+    return pa.table({name: _as(table[name], kind, name, path) for name, kind in wanted.items()})
+
+
+def _as(values: pa.ChunkedArray, kind: pa.DataType, name: str, path: Path) -> pa.ChunkedArray:
+    """A column in its type."""
+    try:
+        found = values.cast(kind)
+    except (pa.ArrowException, OverflowError) as error:
+        fault = f"its column {name} does not hold {kind.value_type if kind == _WORD else kind}"
+        raise BadInputError(path, fault, "use truth of traceviz simulate") from error
+    if found.null_count and name not in _MAY_BE_NULL:
+        raise BadInputError(path, f"its column {name} has empty cells", "use truth of traceviz simulate")
+    return found
 
 
 def _integers(values: Sequence[int]) -> pa.Array:

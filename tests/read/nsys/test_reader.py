@@ -8,11 +8,16 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import duckdb
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 from tests.nsys_file import PROCESS, SECRET, THREAD, Export, global_tid, small_export
@@ -124,8 +129,6 @@ def test_a_folder_of_parquet_files_gives_what_the_sqlite_file_gives(shared_data,
     folder = tmp_path / "parquet"
     folder.mkdir()
     connection = sqlite3.connect(f"file:{export}?mode=ro", uri=True)
-    import pandas as pd
-
     for table in (
         "CUPTI_ACTIVITY_KIND_KERNEL",
         "CUPTI_ACTIVITY_KIND_MEMCPY",
@@ -221,6 +224,29 @@ def _without_start(path: Path) -> None:
     export.write(path)
 
 
+ONE_TEXT_IN_ALL_ROWS = pa.DictionaryArray.from_arrays(pa.array([0] * 300, pa.int32()), ["x" * 1_000_000])
+
+
+def _with_a_long_default(path: Path) -> None:
+    small_export().write(path)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"ALTER TABLE NVTX_EVENTS ADD COLUMN more TEXT DEFAULT '{'x' * 100_000}'")
+
+
+def _as_parquet(path: Path, texts: pa.Array | None = None) -> None:
+    """The export as a folder; with ``texts``, its ranges are the first one with each of these as its text."""
+    export = small_export().write(path.with_name("small.sqlite"))
+    path.mkdir()
+    with closing(sqlite3.connect(export)) as connection:
+        tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        for name in tables:
+            table = pa.Table.from_pandas(pd.read_sql(f"SELECT * FROM {name}", connection).convert_dtypes())
+            if texts is not None and name == "NVTX_EVENTS":
+                table = table.take([0] * len(texts))
+                table = table.set_column(table.column_names.index("text"), "text", texts)
+            pq.write_table(table, path / f"{name}.parquet")
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -232,6 +258,9 @@ def _without_start(path: Path) -> None:
         (_damaged, "damaged or was cut short"),
         (_cut, "damaged or was cut short"),
         (_being_written, "still being written"),
+        (_with_a_long_default, "a default that no export has"),
+        (partial(_as_parquet, texts=ONE_TEXT_IN_ALL_ROWS), "300,000,000 bytes of text, far more than names"),
+        (partial(_as_parquet, texts=pa.array([[1, 2]])), "column text of a table is nested"),
         (_without_start, "CUPTI_ACTIVITY_KIND_KERNEL has no column start"),
     ],
 )
@@ -242,6 +271,22 @@ def test_what_cannot_be_read_is_one_clear_line(tmp_path, make, words):
         read_nsys(path)
     assert "\n" not in str(caught.value)
     assert str(path) in str(caught.value)
+
+
+def test_a_folder_is_read_whatever_its_path_says(tmp_path):
+    folder = tmp_path / "start=7" / "a*[b]?"
+    folder.parent.mkdir()
+    _as_parquet(folder)
+    assert read_nsys(folder).table("ranges").equals(read_nsys(folder.with_name("small.sqlite")).table("ranges"))
+
+
+def test_a_text_longer_than_any_name_is_left_out_and_the_others_stay(tmp_path):
+    export = small_export()
+    export.kernel(800, 900, "x" * (2 << 20), correlation=9)
+    profile = read_nsys(export.write(tmp_path / "export.sqlite"))
+    names = profile.table("operations")["name"].to_pylist()
+    assert names.count("") == 1 and len(set(names)) > 1
+    assert [one for one in profile.facts.missing if "texts of more than 1 MiB" in one]
 
 
 def test_a_locked_export_is_said_to_be_locked(tmp_path):

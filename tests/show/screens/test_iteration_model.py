@@ -230,9 +230,10 @@ def test_bookmarks_stay_at_the_rank_whatever_the_clocks(lake, place, model, home
     assert len(bookmarks_of_iteration(home, *place).all(model)) == 2
     kept.path.write_text(kept.path.read_text().replace("rank:1", "rank:99"))
     assert len(kept.all(model)) == 1
-    kept.path.write_text("{")
-    with pytest.raises(BadInputError, match="no bookmarks"):
-        kept.all(model)
+    for damage in (b"{", b'{"source": "\xff", "bookmarks": []}', b'{"other": ' + b"[" * 100_000):
+        kept.path.write_bytes(damage)
+        with pytest.raises(BadInputError, match="no bookmarks"):
+            kept.all(model)
 
 
 def test_what_is_not_there_is_said_in_a_line(model, lake):

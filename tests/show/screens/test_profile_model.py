@@ -242,8 +242,14 @@ def test_tiles_are_made_once_and_go_with_their_source(tmp_path, monkeypatch):
     assert len(made) == 3
     kept = sorted(home.rglob("*.lanes"))
     assert len(kept) == 3
-    for file in kept:
-        file.write_bytes(file.read_bytes()[:-1])
+    damages = (
+        lambda data: data[:-1],
+        lambda data: data.replace(b'["l",', b'["z",'),
+        lambda data: data[:40] + b"\xff" + data[41:],
+    )
+    for file, damage in zip(kept, damages, strict=True):
+        assert damage(file.read_bytes()) != file.read_bytes()
+        file.write_bytes(damage(file.read_bytes()))
     assert walked(profile_model(path, home)) == boxes
     assert len(made) == 6
     other = small_export()

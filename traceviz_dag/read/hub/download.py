@@ -40,6 +40,7 @@ from huggingface_hub.utils import build_hf_headers, validate_repo_id  # type: ig
 from traceviz_dag.errors import OutputError, TracevizError
 from traceviz_dag.read.hub.public_profile import DATA_SET, PROFILE
 from traceviz_dag.read.nsys.files import is_export_name, is_profile_name
+from traceviz_dag.system.json_bytes import decoded
 from traceviz_dag.system.paths import real_path
 from traceviz_dag.system.whole_files import exclusive_lock, unwritable, write_atomically
 
@@ -321,7 +322,7 @@ def _kept(wanted: Wanted, folder: Path) -> tuple[Path, Downloaded] | None:
 def _record(target: Path) -> Downloaded | None:
     """What is known of a file that is there and as long as it was."""
     try:
-        record = msgspec.json.decode(_record_path(target).read_bytes(), type=Downloaded)
+        record = decoded(_record_path(target).read_bytes(), Downloaded)
         return record if target.stat().st_size == record.bytes else None
     except (FileNotFoundError, msgspec.DecodeError):
         return None

@@ -23,6 +23,7 @@ from traceviz_dag.lake.digests import look_of
 from traceviz_dag.read.nsys.profile import SCHEMAS, NsysFacts, NsysProfile
 from traceviz_dag.read.nsys.rows import Array, Rows, Runs, Words, array_of
 from traceviz_dag.read.nsys.store import is_text, runs_of, words_of
+from traceviz_dag.system.json_bytes import decoded
 from traceviz_dag.system.paths import real_path
 from traceviz_dag.system.whole_files import exclusive_lock, write_atomically
 
@@ -196,7 +197,7 @@ def _groups(metadata: pq.FileMetaData, runs: Runs) -> list[int]:
 
 def _kept(folder: Path, look: tuple[int, int]) -> _Kept | None:
     try:
-        kept = msgspec.json.decode((folder / _FACTS).read_bytes(), type=_Kept)
+        kept = decoded((folder / _FACTS).read_bytes(), _Kept)
     except (FileNotFoundError, msgspec.DecodeError):
         return None
     whole = (kept.format, kept.look) == (_FORMAT, look) and kept.files == _looks(folder, counts=kept.runs)

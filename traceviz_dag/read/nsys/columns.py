@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from traceviz_dag.errors import BadInputError
-from traceviz_dag.read.limits import LAST_INSTANT_NS
+from traceviz_dag.read.limits import LAST_INSTANT_NS, LONGEST_NAME
 
 _EXPORT_AGAIN = "export the report again with a current version of nsys"
 
@@ -56,6 +56,12 @@ def texts(column: pa.ChunkedArray | pa.Array, name: str, path: Path) -> pa.Chunk
         return column.cast(pa.string())
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         raise BadInputError(path, f"{name} holds no text", _EXPORT_AGAIN) from None
+
+
+def without_long_texts(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array | None:
+    """The column with an empty text for each that is longer than any name; None where there is none to replace."""
+    long = pc.greater(pc.binary_length(column), LONGEST_NAME)
+    return pc.if_else(long, "", column) if pc.any(long).as_py() else None
 
 
 def usable(columns: list[pa.ChunkedArray | pa.Array]) -> npt.NDArray[np.bool_] | None:

@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.read.events import MISSING
-from traceviz_dag.read.limits import MOST_ROWS
-from traceviz_dag.read.nsys.columns import integers, texts, usable
+from traceviz_dag.read.limits import LONGEST_NAME, MOST_ROWS
+from traceviz_dag.read.nsys.columns import integers, texts, usable, without_long_texts
 from traceviz_dag.read.nsys.source import NsysSource
 from traceviz_dag.read.secrets import masked_table
 
@@ -127,7 +127,11 @@ class NsysSchema:
             if name in fields:
                 words = f"column {fields[name].names[0]} of table {table}"
                 typed = texts if fields[name].is_text else integers
-                rows = rows.set_column(place, name, typed(rows[name], words, self.source.path))
+                values = typed(rows[name], words, self.source.path)
+                if fields[name].is_text and (shorter := without_long_texts(values)) is not None:
+                    self.note(f"{words} has texts of more than {LONGEST_NAME >> 20} MiB: they are left out")
+                    values = shorter
+                rows = rows.set_column(place, name, values)
         needed = [rows[name] for name in rows.column_names if name in fields and fields[name].default is None]
         kept = usable(needed)
         if kept is not None:

@@ -6,11 +6,12 @@ host and user names, output of the profiled processes) are not offered at all, s
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import pyarrow as pa
 
@@ -19,9 +20,19 @@ from traceviz_dag.read.regular_file import open_regular
 from traceviz_dag.system.duckdb_memory import connect_in_memory
 from traceviz_dag.system.paths import real_path
 
+if TYPE_CHECKING:
+    import duckdb
+
 _ROWS_PER_BATCH = 1 << 16
+_LONGEST_DEFAULT = 1 << 10
+_BYTES_OF_A_ROW, _BYTES_OF_A_TABLE = 1 << 10, 1 << 28
+"""Texts of an answer may take so many bytes a row, and so many besides."""
 _SECRET_TABLES = frozenset({"PROCESSSTREAMS", "ANALYSIS_FILE", "PROCESSES", "DIAGNOSTIC_EVENT"})
 _SECRET_PREFIXES = ("META_DATA_",)
+_LENGTHS = {"varchar": "strlen", "blob": "octet_length"}
+"""DuckDB's type of texts → its function that counts their bytes."""
+
+_NESTED = frozenset({"list", "struct", "map", "array", "union", "variant"})
 EXPORT_FACTS = "META_DATA_EXPORT"
 """Holds the versions of schema and product beside command lines; only those named rows may be asked for."""
 
@@ -97,14 +108,22 @@ class SqliteSource:
         self.close()
 
     def columns(self) -> Mapping[str, tuple[str, ...]]:
-        """Table → its columns, tables with secrets left out; views and virtual tables too, for they run code."""
+        """Table → its columns, tables with secrets left out; views and virtual tables too, for they run code.
+
+        Raises:
+            BadInputError: the file is damaged; or a long text is the default of a column, which a row without a value
+                has, however small the file is.
+        """
         rows = self.query(
-            "SELECT CAST(tables.name AS BLOB) AS name, CAST(columns.name AS BLOB) AS field "
+            "SELECT CAST(tables.name AS BLOB) AS name, CAST(columns.name AS BLOB) AS field, "
+            "coalesce(length(CAST(columns.dflt_value AS BLOB)), 0) AS bytes "
             "FROM sqlite_master AS tables, pragma_table_info(tables.name) AS columns "
             "WHERE tables.type = 'table' AND tables.rootpage > 0 "
             "ORDER BY tables.name, columns.cid"
         )
         found: dict[str, tuple[str, ...]] = {}
+        if max(rows["bytes"].to_pylist(), default=0) > _LONGEST_DEFAULT:
+            raise BadInputError(self.path, "a column has a default that no export has", _EXPORT_AGAIN)
         for row in zip(rows["name"].to_pylist(), rows["field"].to_pylist(), strict=True):
             # What is named in no UTF-8 is not of nsys.
             with suppress(UnicodeDecodeError):
@@ -210,10 +229,13 @@ class ParquetSource:
         """The answer to a query as an Arrow table.
 
         Raises:
-            BadInputError: a file of the folder is damaged.
+            BadInputError: a file of the folder is damaged, a column is nested, or the texts of the answer are far
+                longer than names: a file may hold one long text once and name it in every row.
         """
         try:
-            return self._connection.sql(sql).to_arrow_table()
+            relation = self._connection.sql(sql)
+            self._check_size(relation)
+            return relation.to_arrow_table()
         except self._error as error:
             raise BadInputError(self.path, f"a table cannot be read ({_first_line(error)})", _EXPORT_AGAIN) from None
 
@@ -225,16 +247,33 @@ class ParquetSource:
         """
         yield from self.query(sql).to_batches(_ROWS_PER_BATCH)
 
+    def _check_size(self, relation: duckdb.DuckDBPyRelation) -> None:
+        texts = []
+        for name, kind in zip(relation.columns, relation.types, strict=True):
+            if kind.id in _NESTED:
+                raise BadInputError(self.path, f"column {name} of a table is nested", _EXPORT_AGAIN)
+            if kind.id in _LENGTHS:
+                quoted = name.replace('"', '""')
+                texts.append(f'coalesce(sum({_LENGTHS[kind.id]}("{quoted}")), 0)')
+        if not texts:
+            return
+        ((rows, size),) = relation.aggregate(f"count(*), {' + '.join(texts)}").fetchall()
+        if size > _BYTES_OF_A_TABLE + _BYTES_OF_A_ROW * rows:
+            fault = f"{rows:,} rows of a table hold {size:,} bytes of text, far more than names"
+            raise BadInputError(self.path, fault, _EXPORT_AGAIN)
+
     def close(self) -> None:
         """Let go of the files."""
         self._connection.close()
 
     def _view(self, file: Path) -> None:
-        name, place = file.stem.replace('"', '""'), str(file).replace("'", "''")
+        name, place = file.stem.replace('"', '""'), glob.escape(str(file)).replace("'", "''")
         # DuckDB would wait for whoever writes into a FIFO.
         open_regular(file).close()
         try:
-            self._connection.execute(f"CREATE VIEW \"{name}\" AS FROM read_parquet('{place}')")
+            # What the names of folders say, as run=7, is no column.
+            rows = f"read_parquet('{place}', hive_partitioning = false)"
+            self._connection.execute(f'CREATE VIEW "{name}" AS FROM {rows}')
         except self._error as error:
             raise BadInputError(file, f"not a Parquet file ({_first_line(error)})", _EXPORT_AGAIN) from None
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.printable import printable
 from traceviz_dag.show.screens.model import ScreenModel, Window
+from traceviz_dag.system.json_bytes import decoded
 from traceviz_dag.system.whole_files import exclusive_lock, write_atomically
 
 
@@ -96,12 +97,12 @@ class Bookmarks:
 
     def _read(self) -> list[_Kept]:
         try:
-            return msgspec.json.decode(self.path.read_bytes(), type=_File).bookmarks
+            return decoded(self.path.read_bytes(), _File).bookmarks
         except FileNotFoundError:
             return []
         except OSError as error:
             raise BadInputError(self.path, f"cannot be read ({error.strerror})", "mend or remove it") from None
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except msgspec.DecodeError as error:
             raise BadInputError(self.path, f"no bookmarks ({error})", "mend or delete it") from None
 
 

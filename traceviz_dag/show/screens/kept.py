@@ -22,6 +22,7 @@ from traceviz_dag.show.screens.counters import Changes, CounterLevel
 from traceviz_dag.show.screens.levels import Level
 from traceviz_dag.show.screens.model import Lane, Mark
 from traceviz_dag.show.screens.rows import LaneRows
+from traceviz_dag.system.json_bytes import decoded
 from traceviz_dag.system.whole_files import whole_file
 
 FORMAT = 2
@@ -86,11 +87,18 @@ def read_bundle(path: Path) -> Bundle | None:
     length = int.from_bytes(data[len(_MARK) : start].tobytes(), "little")
     base = _aligned(start + length)
     try:
-        head = msgspec.json.decode(data[start : start + length].tobytes(), type=_Head)
+        head = decoded(data[start : start + length].tobytes(), _Head)
     except msgspec.DecodeError:
         return None
     if base + head.size != len(data):
         return None
+    try:
+        return _mapped(head, data, base)
+    except (KeyError, TypeError, ValueError):
+        return None  # Its head is damaged in a way that leaves it JSON.
+
+
+def _mapped(head: _Head, data: npt.NDArray[np.uint8], base: int) -> Bundle:
     bundle = Bundle(head.lanes, words=head.words, marks=head.marks)
     for key, kept in head.contents.items():
         levels = [_made(Level, data, base, places, exponent=exponent) for exponent, places in kept.levels]
@@ -165,11 +173,18 @@ class _Arrays:
 
 
 def _made(kind: type[Made], data: npt.NDArray[np.uint8], base: int, places: _Places, **more: int) -> Made:
-    """A dataclass whose arrays are mapped."""
+    """A dataclass whose arrays are mapped.
+
+    Raises:
+        KeyError, TypeError, ValueError: ``places`` are not those of such a dataclass, or not in the file.
+    """
     values: dict[str, Any] = dict(more)
     for name, (letter, first, count) in places.items():
         entry = _TYPES[letter]
-        values[name] = data[base + first : base + first + count * entry.itemsize].view(entry)
+        taken = data[base + first : base + first + count * entry.itemsize].view(entry)
+        if first < 0 or len(taken) != count:
+            raise ValueError(f"{name} is not in the file")
+        values[name] = taken
     return kind(**values)
 
 

@@ -17,6 +17,7 @@ from traceviz_dag.show.screens.bookmarks import Bookmark
 from traceviz_dag.show.screens.model import Lane, LaneKind, Mark, ScreenModel, SliceId, Window
 from traceviz_dag.show.web.live.questions import LONGEST_PATTERN, MOST_LANES, Question
 from traceviz_dag.show.web.live.sources import Walked
+from traceviz_dag.system.json_bytes import decoded
 
 MOST_MARKS = 5000
 MOST_BOOKMARKS = 500
@@ -179,8 +180,8 @@ def change_bookmarks(walked: Walked, body: bytes) -> Any:
     if walked.bookmarks is None:
         raise UsageError("no bookmarks are kept where two sources lie beside each other")
     try:
-        change = msgspec.json.decode(body, type=BookmarkChange)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        change = decoded(body, BookmarkChange)
+    except msgspec.DecodeError as error:
         raise UsageError(f"that is no bookmark: {error}") from None
     model = walked.model
     largest = 1 << 62
