@@ -24,6 +24,7 @@ class Hub(ThreadingHTTPServer):
         commit: what it says its newest commit is.
         said: what it says of the data set instead; None says what is true.
         size: what it states as the size of every file; None states what is true.
+        busy: whether storage tells everybody to come again in three years.
         too_much: whether the transfer of a file does not end.
         next_page: where it says that the next page of the listing is.
         tokens: the Authorization header of each request that had one.
@@ -39,7 +40,7 @@ class Hub(ThreadingHTTPServer):
         self.wrong = False
         self.said: bytes | None = None
         self.size: int | None = None
-        self.too_much = False
+        self.busy = self.too_much = False
         self.next_page: str | None = None
         self.commit = COMMIT
         self.tokens: list[str] = []
@@ -113,6 +114,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _storage(self, data: bytes, body: bool) -> None:
         hub = self.server
+        if hub.busy:
+            self.send_response(429)
+            self.send_header("RateLimit", '"api";r=0;t=99999999')
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
         if hub.wrong:
             data = bytes(byte ^ 1 for byte in data)
         given = self.headers.get("Range")

@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from traceviz_dag.show.web.guard import Guard
+from traceviz_dag.show.web.guard import HTTP_READER, LONGEST_HEAD, Guard
 from traceviz_dag.system.paths import real_path
 from traceviz_dag.vocabulary import FIGURES_FOLDER, PREVIEWS_FOLDER
 
@@ -81,4 +81,11 @@ def serve_ui(
     instance.optimize_for_webserver(DEFAULT_DB_STATEMENT_TIMEOUT, DEFAULT_POOL_RECYCLE, DEFAULT_POOL_MAX_OVERFLOW)
     with WorkspaceProcessContext(instance, WorkspaceFileTarget([str(workspace)]), version=__version__) as context:
         app = GuardedWebserver(context, hosts, home).create_asgi_app()
-        uvicorn.run(app, host=host, port=port, log_level="warning")
+        uvicorn.run(
+            app,
+            host=host,
+            port=port,
+            log_level="warning",
+            http=HTTP_READER,
+            h11_max_incomplete_event_size=LONGEST_HEAD,
+        )

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from tests.hub_server import COMMIT, Hub, hub
 from traceviz_dag.commands.main import app
-from traceviz_dag.errors import TracevizError
+from traceviz_dag.errors import OutputError, TracevizError
 from traceviz_dag.read.hub.download import DownloadError, Wanted, check_endpoint, download, matching
 from traceviz_dag.read.hub.public_profile import DATA_SET
 
@@ -152,6 +152,12 @@ def test_of_one_profile_in_two_formats_the_export_is_taken():
     [
         *("/etc/cron.d/x.sqlite", "../../../x.sqlite", "a/../../x.sqlite", "a//x.sqlite", "..\\x.sqlite", "."),
         *("a\nb.sqlite", "a\0b.sqlite", f"{'x' * 300}.sqlite", ".hidden.sqlite", "x.sqlite.download.json"),
+        *(
+            "x.sqlite.download.json/y.sqlite",
+            ".x.sqlite.lock/y.sqlite",
+            f"{'d/' * 1500}x.sqlite",
+            f"{'é' * 150}.sqlite",
+        ),
     ],
 )
 def test_a_path_of_a_hostile_hub_is_refused_and_leaves_nothing_behind(server, tmp_path, name):
@@ -178,6 +184,31 @@ def test_a_link_that_leads_out_of_the_home_is_not_followed(server, tmp_path):
     with pytest.raises(DownloadError, match="leads out of"):
         download(_wanted(server), tmp_path / "home")
     assert not list(outside.iterdir())
+
+
+def test_links_and_other_names_of_files_in_the_place_of_our_own_lead_nowhere(server, tmp_path):
+    wanted, theirs, made = _wanted(server, file="README.md"), tmp_path / "theirs", tmp_path / "made"
+    path, _ = download(wanted, tmp_path / "home")
+    path.unlink()
+    theirs.write_bytes(b"#")
+    state = hashlib.sha256(COMMIT.encode()).hexdigest()[:16]
+    partial, lock = path.with_name(f".README.md.{state}.part"), path.with_name(".README.md.lock")
+    for put in (partial.symlink_to, partial.hardlink_to):
+        put(theirs)
+        with pytest.raises(OutputError):
+            download(wanted, tmp_path / "home")
+        partial.unlink()
+    lock.unlink()
+    lock.symlink_to(made)
+    with pytest.raises(OutputError):
+        download(wanted, tmp_path / "home")
+    assert theirs.read_bytes() == b"#" and not made.exists()
+
+
+def test_a_hub_that_says_to_wait_for_years_is_not_waited_for(server, tmp_path):
+    server.busy = True
+    with pytest.raises(DownloadError, match="answered 429; try again later"):
+        download(_wanted(server), tmp_path)
 
 
 def test_the_token_goes_to_the_hub_and_to_no_mirror(server, tmp_path):
@@ -221,9 +252,12 @@ def test_only_listed_mirrors_are_allowed(server, monkeypatch):
         (b'{"id": "x", "sha": "0", "siblings": [{"size": 1}]}', "answers as no hub does"),
         (b'{"id": "x", "sha": "0", "siblings": [{"rfilename": 7, "size": "x"}]}', "answers as no hub does"),
         (b'["x"]', "answers as no hub does"),
+        (b'{"id": "x", "sha": "0", "siblings": ' + b"[" * 100_000, "answers as no hub does"),
+        (b" " * (1 << 20), "longer than 0 MiB"),
     ],
 )
-def test_what_is_no_hub_is_told_in_a_line(server, tmp_path, said, expected):
+def test_what_is_no_hub_is_told_in_a_line(server, tmp_path, said, expected, monkeypatch):
+    monkeypatch.setattr("traceviz_dag.read.hub.download.LONGEST_LISTING", 200_000)
     server.said = said
     with pytest.raises(DownloadError, match=expected):
         download(_wanted(server), tmp_path)

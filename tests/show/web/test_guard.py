@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import socket
+import threading
+import time
+from contextlib import suppress
+
 import pytest
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -12,6 +17,7 @@ from starlette.websockets import WebSocketDisconnect
 
 from traceviz_dag.errors import UsageError
 from traceviz_dag.show.web.guard import LONGEST_BODY, Guard, check_address, known_hosts
+from traceviz_dag.show.web.listen import LoopbackServer, listen
 
 OWN = "http://127.0.0.1:3000"
 JSON = {"content-type": "application/json"}
@@ -31,16 +37,19 @@ async def _talk(websocket):
     await websocket.close()
 
 
-@pytest.fixture(scope="module")
-def client():
+def _guarded(port: int) -> Starlette:
     routes = [
         Route("/graphql", _answer, methods=["GET", "POST"]),
         WebSocketRoute("/graphql", _talk),
         Route("/echo", _echo, methods=["POST"]),
         Route("/{path:path}", _answer, methods=["GET", "POST", "PUT", "DELETE"]),
     ]
-    app = Starlette(routes=routes, middleware=[Middleware(Guard, hosts=known_hosts(3000, ["ui.example.com"]))])
-    return TestClient(app, base_url=OWN)
+    return Starlette(routes=routes, middleware=[Middleware(Guard, hosts=known_hosts(port, ["ui.example.com"]))])
+
+
+@pytest.fixture(scope="module")
+def client():
+    return TestClient(_guarded(3000), base_url=OWN)
 
 
 @pytest.mark.parametrize(
@@ -121,6 +130,30 @@ def test_listening_beyond_loopback_needs_a_name_of_the_proxy_in_front():
 def test_a_body_longer_than_any_of_the_ui_is_refused_before_the_application_holds_it(client, pieces):
     refused = client.post("/echo", headers=JSON, content=iter(pieces))
     assert refused.status_code == 413 and "16,777,216 bytes" in refused.text
+
+
+def test_a_head_without_end_and_two_lengths_are_refused_and_hold_up_nobody():
+    with listen(0) as listening:
+        port = listening.getsockname()[1]
+        server = LoopbackServer(_guarded(port))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+        thread.start()
+
+        def answered(head: bytes) -> bytes:
+            with socket.create_connection(("127.0.0.1", port), timeout=20) as asked, suppress(OSError):
+                asked.sendall(b"POST / HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n%s\r\n" % (port, head))
+                return asked.recv(100)
+            return b""
+
+        json = b"Content-Type: application/json\r\n"
+        before = time.process_time()
+        for head in (b"x: a\r\n" * 500_000, b"x: " + b"a" * (8 << 20)):
+            assert b" 200 " not in answered(head)
+        assert time.process_time() - before < 5
+        two = answered(json + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n")
+        assert b" 403 " in two and b" 200 " in answered(json + b"Content-Length: 0\r\n")
+        server.should_exit = True
+        thread.join()
 
 
 def test_a_body_reaches_the_application_whole(client):

@@ -192,7 +192,7 @@ def test_bookmarks_are_kept_by_our_own_page_alone(guest, home):
     assert sent(body, "/timeline/no/1/bookmarks", **kind).status == 404
     for bad in ({"from": 5}, {**body, "to": 5}, {**body, "note": "x" * 501}, {**body, "lane": "no"}, [], 10**30):
         assert sent(bad, **kind).status == 400, bad
-    assert sent({**body, "note": "x" * 20_000}, **kind).status == 400
+    assert sent({**body, "note": "x" * 20_000}, **kind).status == 413
     assert not list((home / "screens").glob("*.json"))
     kept = json.loads(sent(body, **kind).content)
     assert kept == [{**body, "note": "<b>x</b>\\u001b"}]

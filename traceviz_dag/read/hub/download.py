@@ -12,18 +12,20 @@ import io
 import os
 import re
 import shutil
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlsplit
 
 import huggingface_hub.errors
 import msgspec
 import pyarrow as pa
-from huggingface_hub import HfApi, constants, get_hf_file_metadata, hf_hub_url
+from huggingface_hub import constants, get_hf_file_metadata, get_session, hf_hub_url, set_client_factory
 from huggingface_hub.errors import (
     EntryNotFoundError,
     GatedRepoError,
@@ -34,8 +36,8 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 from huggingface_hub.file_download import http_get
-from huggingface_hub.hf_api import RepoSibling
 from huggingface_hub.utils import build_hf_headers, validate_repo_id  # type: ignore[attr-defined]
+from huggingface_hub.utils._http import default_client_factory, hf_raise_for_status
 
 from traceviz_dag.errors import OutputError, TracevizError
 from traceviz_dag.read.hub.public_profile import DATA_SET, PROFILE
@@ -53,8 +55,18 @@ ENDPOINTS_VARIABLE = "TRACEVIZ_HUB_ENDPOINTS"
 """Addresses of mirrors, separated by commas, that assets may fetch from besides the hub itself."""
 
 _BLOCK_BYTES = 1 << 20
+LONGEST_LISTING = 64 << 20
+"""Bytes of the list of a data set's files; 100,000 files take 10 MB."""
+
+LISTING_SECONDS = 120.0
+"""How long that list may take to come."""
+
 _MOST_LISTED = 12
 _LONGEST_NAME = 200
+_LONGEST_PATH = 2000
+_RECORD = ".download.json"
+_TRY_LATER = (408, 429)
+_PLAIN = {"Accept-Encoding": "identity"}
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 # No user, no backslash, nothing that is escaped before the path: https://evil.test\@hub has two hosts, by who reads it.
 _PLAIN_ADDRESS = re.compile(r"(?i)https?://(?:[a-z0-9._\-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?(?:/[!-?A-\[\]-~]*)?")
@@ -138,16 +150,13 @@ def download(wanted: Wanted, folder: Path) -> tuple[Path, Downloaded]:
     except HFValidationError:
         raise DownloadError(f"{wanted.repository}: not the name of a data set; name it as OWNER/NAME") from None
     kept = _kept(wanted, folder)
+    # A kept file of a stated commit needs no network.
+    if kept is not None and wanted.revision == kept[1].revision:
+        return kept
     try:
-        api = HfApi(endpoint=wanted.endpoint, token=wanted.token())
-        # A kept file of a stated commit needs no network.
-        if kept is not None and wanted.revision == kept[1].revision:
-            return kept
-        # One request for the whole list: the library follows a list of several pages to any host, with the token.
-        with _answer_of(wanted):
-            info = api.dataset_info(wanted.repository, revision=wanted.revision, files_metadata=True)
-            files = [_Listed.of(entry) for entry in info.siblings or ()]
-        return _fetch(wanted, _chosen(wanted, files), str(info.sha), folder)
+        with _strict_client():
+            listing = _listing(wanted)
+            return _fetch(wanted, _chosen(wanted, listing.siblings or []), listing.sha, folder)
     except OutputError:
         raise
     except _NETWORK_ERRORS as error:
@@ -170,19 +179,81 @@ def matching(wanted: str, files: Sequence[str]) -> list[str]:
     return exports if len(stems) == 1 and exports else found
 
 
-@dataclass(frozen=True, slots=True)
-class _Listed:
+class _Large(msgspec.Struct, frozen=True):
+    """What the hub states of a file that git keeps elsewhere."""
+
+    sha256: str | None = None
+
+
+class _Listed(msgspec.Struct, frozen=True, rename={"path": "rfilename"}):
     """A file as the hub lists it; what it does not state is None."""
 
     path: str
-    size: int | None
-    sha256: str | None
+    size: int | None = None
+    lfs: _Large | None = None
 
-    @classmethod
-    def of(cls, entry: RepoSibling) -> _Listed:
-        if not isinstance(entry.rfilename, str) or not isinstance(entry.size, int | None):
-            raise TypeError("a file without a name, or with a size that is no number")
-        return cls(entry.rfilename, entry.size, entry.lfs.sha256 if entry.lfs else None)
+
+class _Listing(msgspec.Struct, frozen=True):
+    """A data set as the hub tells it: its commit, and its files."""
+
+    sha: str
+    siblings: list[_Listed] | None = None
+
+
+@contextmanager
+def _strict_client() -> Iterator[None]:
+    """The library's client without what a hub could abuse: waiting as long as it says, and inflating what it sends."""
+    set_client_factory(_client)
+    try:
+        yield
+    finally:
+        set_client_factory(default_client_factory)
+
+
+def _client() -> Any:
+    client = default_client_factory()
+    client.event_hooks = {**client.event_hooks, "response": [_check_response]}
+    return client
+
+
+def _check_response(response: Any) -> None:
+    if response.status_code in _TRY_LATER:
+        hf_raise_for_status(response)
+    if response.is_success and response.headers.get("content-encoding", "identity").lower() != "identity":
+        raise DownloadError(f"{response.url.host}: sends compressed what was asked for as it is; check the address")
+
+
+def _listing(wanted: Wanted) -> _Listing:
+    """All files and their commit, from one answer that is bounded in length and time.
+
+    The library's own listing holds whatever is sent, and follows a list of several pages to any host, with the token.
+
+    Raises:
+        DownloadError: it is longer, takes longer, or is no such list.
+    """
+    address = f"{(wanted.endpoint or constants.ENDPOINT).rstrip('/')}/api/datasets/{wanted.repository}"
+    if wanted.revision is not None:
+        address += f"/revision/{quote(wanted.revision, safe='')}"
+    text, until = bytearray(), monotonic() + LISTING_SECONDS
+    with (
+        _answer_of(wanted),
+        get_session().stream(
+            "GET",
+            address,
+            params={"blobs": True},
+            headers={**build_hf_headers(token=wanted.token()), **_PLAIN},
+            timeout=constants.HF_HUB_ETAG_TIMEOUT,
+        ) as response,
+    ):
+        hf_raise_for_status(response)
+        for piece in response.iter_raw(_BLOCK_BYTES):
+            text += piece
+            if len(text) > LONGEST_LISTING or monotonic() > until:
+                raise DownloadError(
+                    f"{wanted.repository}: the list of its files is longer than {LONGEST_LISTING >> 20} MiB or takes "
+                    f"more than {LISTING_SECONDS:g} s; check the address, or fetch the file by other means"
+                )
+        return msgspec.json.decode(text, type=_Listing)
 
 
 @contextmanager
@@ -190,7 +261,7 @@ def _answer_of(wanted: Wanted) -> Iterator[None]:
     """What answers may be no hub at all, and the library takes its answers apart as if they were one's."""
     try:
         yield
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError, msgspec.DecodeError) as error:
         raise DownloadError(
             f"{wanted.repository}: {wanted.endpoint or constants.ENDPOINT} answers as no hub does "
             f"({type(error).__name__}); check the address"
@@ -225,15 +296,23 @@ def _fetch(wanted: Wanted, file: _Listed, revision: str, folder: Path) -> tuple[
         if size is None or not 0 <= size <= constants.MAX_HTTP_DOWNLOAD_SIZE:
             stated = "no size" if size is None else f"a size of {size:,} bytes"
             raise DownloadError(f"{file.path}: the hub states {stated}, which is refused; fetch it by other means")
+        if metadata.commit_hash not in (None, revision):
+            raise DownloadError(
+                f"{file.path}: the hub sends it of another commit than it was asked for; fetch it again"
+            )
         state = hashlib.sha256((metadata.etag or revision).encode()).hexdigest()[:16]
         partial = target.with_name(f".{target.name}.{state}.part")
         _complete(url, partial, size, target.name, wanted.token())
         sha256 = _sha256(partial)
-        if file.sha256 is not None and sha256 != file.sha256:
+        published = file.lfs.sha256 if file.lfs else None
+        if published is not None and sha256 != published:
             partial.unlink()
-            raise DownloadError(f"{file.path}: its SHA-256 is {sha256}, the hub says {file.sha256}; fetch it again")
-        partial.replace(target)
-        record = Downloaded(wanted.repository, revision, file.path, size, sha256, file.sha256)
+            raise DownloadError(f"{file.path}: its SHA-256 is {sha256}, the hub says {published[:64]}; fetch it again")
+        try:
+            partial.replace(target)
+        except OSError as error:
+            raise unwritable(target, error) from error
+        record = Downloaded(wanted.repository, revision, file.path, size, sha256, published)
         write_atomically(_record_path(target), pa.py_buffer(msgspec.json.format(msgspec.json.encode(record))))
     return target, record
 
@@ -246,7 +325,11 @@ class _Partial(io.FileIO):
     """
 
     def __init__(self, path: Path, shown: str, size: int) -> None:
-        super().__init__(path, "r+" if path.exists() else "x+")
+        super().__init__(path, "r+" if os.path.lexists(path) else "x+", opener=_as_it_is)
+        found = os.fstat(self.fileno())
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+            self.close()
+            raise OutputError(path, "is no file of a download alone", "remove it")
         self.path, self.shown, self.size = path, shown, size
 
     def write(self, data: ReadableBuffer) -> int:
@@ -265,6 +348,11 @@ class _Partial(io.FileIO):
         except OSError as error:
             raise unwritable(self.path, error) from error
         return whole
+
+
+def _as_it_is(path: str, flags: int) -> int:
+    """Open what is there, never what a link leads to."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 def _complete(url: str, partial: Path, size: int, shown: str, token: bool | None) -> None:
@@ -292,7 +380,7 @@ def _receive(url: str, file: _Partial, there: int, token: bool | None) -> None:
             url,
             file,
             resume_size=there,
-            headers=build_hf_headers(token=token),
+            headers={**build_hf_headers(token=token), **_PLAIN},
             expected_size=file.size,
             displayed_filename=file.shown,
         )
@@ -309,8 +397,8 @@ def _kept(wanted: Wanted, folder: Path) -> tuple[Path, Downloaded] | None:
     """The newest file that was fetched before and matches what is wanted."""
     base = folder / FOLDER / wanted.repository.replace("/", "--")
     found = []
-    for path in base.glob("*/**/*.download.json"):
-        target = path.with_name(path.name.removesuffix(".download.json"))
+    for path in base.glob(f"*/**/*{_RECORD}"):
+        target = path.with_name(path.name.removesuffix(_RECORD))
         record = _record(target)
         if record is None or not matching(wanted.file, [record.file]):
             continue
@@ -324,12 +412,13 @@ def _record(target: Path) -> Downloaded | None:
     try:
         record = decoded(_record_path(target).read_bytes(), Downloaded)
         return record if target.stat().st_size == record.bytes else None
-    except (FileNotFoundError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError):
+        # Not there, or nothing that we wrote.
         return None
 
 
 def _record_path(target: Path) -> Path:
-    return target.with_name(f"{target.name}.download.json")
+    return target.with_name(f"{target.name}{_RECORD}")
 
 
 def _target(folder: Path, repository: str, revision: str, name: str) -> Path:
@@ -341,19 +430,37 @@ def _target(folder: Path, repository: str, revision: str, name: str) -> Path:
         DownloadError: the file would not lie below the folder of its data set, or its name is one of our own.
     """
     parts = name.split("/")
-    plain = all(part not in ("", ".", "..") and part.isprintable() and len(part) <= _LONGEST_NAME for part in parts)
-    ours = parts[-1].startswith(".") or parts[-1].endswith(".download.json")
-    if not plain or ours or "\\" in name or PurePosixPath(name).is_absolute() or not _COMMIT.fullmatch(revision):
-        raise DownloadError(f"{repository}: the hub lists a file as {name!r} at {revision!r}, which is refused")
+    plain = all(
+        part not in ("", ".", "..") and part.isprintable() and len(part.encode()) <= _LONGEST_NAME for part in parts
+    )
+    ours = any(part.startswith(".") or part.endswith(_RECORD) for part in parts)
+    deep = len(name.encode(errors="replace")) > _LONGEST_PATH
+    if (
+        not plain
+        or ours
+        or deep
+        or "\\" in name
+        or PurePosixPath(name).is_absolute()
+        or not _COMMIT.fullmatch(revision)
+    ):
+        listed = f"{name[:_LONGEST_NAME]!r} at {revision[:_LONGEST_NAME]!r}"
+        raise DownloadError(f"{repository}: the hub lists a file as {listed}, which is refused")
     base = folder / FOLDER / repository.replace("/", "--")
     target = base / revision / name
-    base.mkdir(parents=True, exist_ok=True)
+    _make(base)
     # A link may lie on the way: nothing is made behind one that leads elsewhere.
     there = next(path for path in target.parents if path.exists())
     if not real_path(there).is_relative_to(real_path(base)):
         raise DownloadError(f"{there} leads out of {base}: remove that link, or name another folder with --output")
-    target.parent.mkdir(parents=True, exist_ok=True)
+    _make(target.parent)
     return target
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(folder, error) from error
 
 
 def _address(endpoint: str) -> tuple[str, str, int | None]:

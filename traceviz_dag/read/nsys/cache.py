@@ -29,7 +29,7 @@ from traceviz_dag.system.whole_files import exclusive_lock, write_atomically
 
 FOLDER = "nsys"
 _FACTS, _WORDS, _EXPORT, _MADE = "facts.json", "words.json", "export.sqlite", "screens"
-_FORMAT = 7
+_FORMAT = 8
 """Raised whenever what the tables hold changes."""
 
 _ROWS_PER_GROUP = 1 << 20

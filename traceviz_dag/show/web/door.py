@@ -67,7 +67,7 @@ class ReadOnly:
             refused = PlainTextResponse(
                 "This address is only read: it answers GET and HEAD.\n",
                 HTTPStatus.METHOD_NOT_ALLOWED,
-                {"allow": ", ".join(_READING)},
+                {"allow": ", ".join(_READING), "connection": "close"},
             )
             await refused(scope, receive, _with_headers(send))
         elif scope["type"] == "http":

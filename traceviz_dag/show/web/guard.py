@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import parse_qs
 
 from traceviz_dag.errors import UsageError
@@ -27,9 +27,16 @@ LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 LONGEST_BODY = 16 << 20
 """Bytes of a request's body; the UI's own are some kilobytes, and a materialization that a job reports may be more."""
 
+HTTP_READER: Literal["h11"] = "h11"
+"""What reads requests in our servers: it refuses heads beyond a bound, where uvicorn's other one takes any."""
+
+LONGEST_HEAD = 256 << 10
+"""Bytes of a request's first line and headers; a question about 64 lanes is the longest of ours."""
+
 HANDSHAKE = "WEBSOCKET"
 """What stands for a method where a browser asks for a WebSocket."""
 
+_SENT_TWICE = ","
 _SCHEMES = ("http", "https")
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _OWN_SITES = frozenset({"same-origin", "none"})
@@ -77,6 +84,9 @@ def refusal(method: str, path: str, query: str, headers: Mapping[str, str], host
         path, query: of the address. headers: by lower-case name.
         hosts: from :func:`known_hosts`.
     """
+    if "content-length" in headers and "transfer-encoding" in headers:
+        # A proxy in front may see another end of it, and so another request behind it.
+        return "a request has one length: send Content-Length or Transfer-Encoding"
     if headers.get("host", "").lower() not in hosts:
         return "this server does not answer to that Host"
     origin = headers.get("origin")
@@ -117,8 +127,8 @@ class Guard:
         headers: dict[str, str] = {}
         for name, value in scope["headers"]:
             key = name.decode("latin-1").lower()
-            # A header sent twice is joined, so that it matches nothing that is known.
-            headers[key] = f"{headers[key]},{value.decode('latin-1')}" if key in headers else value.decode("latin-1")
+            # A header sent twice matches nothing that is known.
+            headers[key] = _SENT_TWICE if key in headers else value.decode("latin-1")
         method = scope["method"] if scope["type"] == "http" else HANDSHAKE
         fault = refusal(method, scope["path"], scope["query_string"].decode("latin-1"), headers, self._hosts)
         if fault is not None and scope["type"] == "websocket":
@@ -172,8 +182,7 @@ def _with_headers(send: Send) -> Send:
 async def _refuse(send: Send, fault: str, status: HTTPStatus) -> None:
     body = f"{fault}\n".encode()
     headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", str(len(body)).encode())]
-    if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
-        # The rest of it is not waited for.
-        headers.append((b"connection", b"close"))
+    # The rest of it is not waited for.
+    headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": status, "headers": [*headers, *_ADDED_HEADERS]})
     await send({"type": "http.response.body", "body": body})

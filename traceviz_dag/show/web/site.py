@@ -48,7 +48,8 @@ def site(
         routes=[*style_routes(), *(route for routes in _PAGES for route in routes(home)), *live],
         middleware=[
             Middleware(ReadOnly, written=timeline.is_written),
-            Middleware(Guard, hosts=known_hosts(port, further_hosts)),
+            # Who has no token is read this far, too.
+            Middleware(Guard, hosts=known_hosts(port, further_hosts), longest_body=timeline.LONGEST_BODY),
             Middleware(Door, token=token, port=port),
         ],
         exception_handlers={HTTPException: _refused, TracevizError: _failed},
