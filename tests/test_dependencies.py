@@ -48,14 +48,27 @@ def test_copyleft_and_missing_licences_are_named(check):
         _Package("bad", "GPL-3.0-only"),
         _Package("none", ""),
         _Package("both", "MIT AND GPL-2.0-only"),
+        _Package("choice", "GPL-2.0-only OR MIT"),
+        _Package("bound", "MIT AND (GPL-2.0-only OR AGPL-3.0-only)"),
     ]
-    lines = list(check.unlicensed(packages, ["good", "bad", "none", "both"]))
-    assert [line.split()[0] for line in lines] == ["bad", "none", "both"]
+    lines = list(check.unlicensed(packages, [package.metadata["Name"] for package in packages]))
+    assert [line.split()[0] for line in lines] == ["bad", "none", "both", "bound"]
+
+
+def test_what_is_not_installed_as_locked_and_what_nobody_looked_up_is_named(check):
+    lock = (
+        "same==1.0 \\\n    --hash=sha256:0\nolder[extra]==2.0 ; sys_platform != 'none' \\\nabsent==1\n"
+        "elsewhere==1.0 ; sys_platform == 'none' \\\n"
+    )
+    lines = list(check.missing(lock, {"same": "1.0", "older": "1.9"}))
+    assert [line.split()[0] for line in lines] == ["older", "absent"]
+    (line,) = check.unreviewed(["same", "new"], ["Same"])
+    assert line.startswith("new is locked")
 
 
 def test_a_list_of_tomorrow_is_refused(check, tmp_path, monkeypatch, capsys):
     ahead = tmp_path / "advisories.toml"
-    ahead.write_text(f"reviewed = {datetime.date.today() + datetime.timedelta(days=2)}\nadvisory = []\n")
+    ahead.write_text(f"reviewed = {datetime.date.today() + datetime.timedelta(days=2)}\npackages = []\nadvisory = []\n")
     monkeypatch.setattr(check, "ADVISORIES", ahead)
     monkeypatch.setattr("sys.argv", ["dependencies.py"])
     assert check.main() == 1 and "in the future" in capsys.readouterr().out
@@ -64,7 +77,10 @@ def test_a_list_of_tomorrow_is_refused(check, tmp_path, monkeypatch, capsys):
 def test_a_release_with_an_old_list_fails_and_anything_else_is_warned(check, tmp_path, monkeypatch, capsys):
     reviewed = datetime.date.today() - datetime.timedelta(days=31)
     old = tmp_path / "advisories.toml"
-    old.write_text(f'reviewed = {reviewed}\n[[advisory]]\npackage = "h11"\naffected = "<0.1"\nid = "x"\n')
+    names = sorted(check.locked(check.LOCK.read_text()))
+    old.write_text(
+        f'reviewed = {reviewed}\npackages = {names}\n[[advisory]]\npackage = "h11"\naffected = "<0.1"\nid = "x"\n'
+    )
     monkeypatch.setattr(check, "ADVISORIES", old)
     monkeypatch.setattr("sys.argv", ["dependencies.py"])
     assert check.main() == 0 and "warning" in capsys.readouterr().out
