@@ -26,6 +26,7 @@ from sensors.notifications import notify_sensor
 from sensors.partition_status import partition_status_sensor
 from sensors.register_traces import register_traces
 from sensors.trace_folders import trace_folders_sensor
+from traceviz_dag.system.semaphores import name_semaphores
 
 ASSETS: tuple[dg.AssetsDefinition | dg.SourceAsset, ...] = (
     *(raw_traces, topology_files, memory_snapshots, classification_rules),
@@ -34,6 +35,10 @@ ASSETS: tuple[dg.AssetsDefinition | dg.SourceAsset, ...] = (
     memory_tables,
     *(rank_figures, *iteration_figures, perfetto_trace, report, retention, nsys_profile),
 )
+
+# Dagster's code server, which imports this, shares semaphores with each run: where all are killed, somebody must know
+# whose they were.
+name_semaphores()
 
 _HOME = TracevizHome()
 _SETTINGS = _HOME.settings()

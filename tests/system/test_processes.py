@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
+import multiprocessing.queues
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from traceviz_dag.errors import OutputError
+from traceviz_dag.system import processes
 from traceviz_dag.system.processes import WorkerDiedError, spread, spread_in_order
 from traceviz_dag.system.semaphores import name_semaphores, remove_orphaned_semaphores
 
@@ -60,6 +65,26 @@ def test_results_in_order_come_in_order_and_a_dead_worker_is_told_in_one_line(tm
     ]
     with pytest.raises(WorkerDiedError, match="fewer workers or more memory"):
         list(spread_in_order(die_or_double, [(str(tmp_path), 3)], 2))
+
+
+def no_thread(*_: object) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def no_room(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_want_of_threads_and_of_shared_memory_is_told_and_nothing_waits_for_ever(monkeypatch):
+    with monkeypatch.context() as patch:
+        # As where memory is limited: the thread that hands tasks to workers fails.
+        patch.setattr(multiprocessing.queues.Queue, "_start_thread", no_thread)
+        patch.setattr(threading, "excepthook", lambda _: None)
+        (result,) = spread(complain, [0], 1)
+        assert isinstance(result[1], WorkerDiedError)
+    monkeypatch.setattr(processes, "ProcessPoolExecutor", no_room)
+    with pytest.raises(OutputError, match=r"/dev/shm: .*\(No space left on device\); free space there"):
+        list(spread(complain, [0], 1))
 
 
 def complain(number: int) -> int:

@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,6 +18,7 @@ import pytest
 
 from traceviz_dag.errors import OutputError
 from traceviz_dag.show.perfetto.trace import perfetto_trace
+from traceviz_dag.system import whole_files
 from traceviz_dag.system.whole_files import (
     exclusive_lock,
     remove_all_stale_temporaries,
@@ -194,3 +197,23 @@ def test_four_writers_of_one_path_leave_one_whole_file_and_no_reader_sees_anothe
     assert [writer.exitcode for writer in writers] == [0] * 4
     assert reads
     assert [found.name for found in path.parent.iterdir()] == ["part.bin"]
+
+
+def test_who_waits_for_a_lock_is_told_who_holds_it(tmp_path: Path, monkeypatch, caplog):
+    monkeypatch.setattr(whole_files, "TOLD_AFTER_SECONDS", 0.05)
+    taken = threading.Event()
+
+    def take() -> None:
+        with exclusive_lock(tmp_path / ".lock"):
+            taken.set()
+
+    waiting = threading.Thread(target=take)
+    with exclusive_lock(tmp_path / ".lock"):
+        waiting.start()
+        deadline = time.monotonic() + 30
+        while not caplog.messages and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not taken.is_set()
+    waiting.join()
+    (told,) = caplog.messages
+    assert told == f"traceviz: waits for {tmp_path / '.lock'}, for 0 s now; process {os.getpid()} holds it"

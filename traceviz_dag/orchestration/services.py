@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,6 +25,9 @@ DEFINITIONS = "traceviz_dag.definitions"
 
 _LOOK_SECONDS = 0.5
 _END_SECONDS = 15.0
+_TEMPORARY_FOLDER = "TMPDIR"
+_LONGEST_FOLDER_OF_SOCKETS = 85
+"""Bytes; the name of a socket with its path has at most 103 on some systems."""
 
 
 class ServiceError(TracevizError):
@@ -47,8 +51,9 @@ def run_services(
     _check_free(host, port)
     target = ModuleTarget(DEFINITIONS, attribute=None, working_directory=str(packages), location_name=None)
     with (
-        ProxyServerManager(instance, target) as servers,
         scratch_folder() as folder,
+        _temporary_files_in(folder),
+        ProxyServerManager(instance, target) as servers,
     ):
         workspace = folder / "workspace.yaml"
         # JSON is YAML, too.
@@ -66,6 +71,27 @@ def run_services(
                 time.sleep(_LOOK_SECONDS)
             name, process = next((name, one) for name, one in running.items() if one.poll() is not None)
             raise ServiceError(f"the {name} ended with exit code {process.returncode}; its own lines above say why")
+
+
+@contextmanager
+def _temporary_files_in(folder: Path) -> Iterator[None]:
+    """Have this process, and those that it starts, make temporary files in a folder that somebody removes.
+
+    Dagster's sockets would stay where all of them are killed. A place that is too deep for sockets is left alone.
+    """
+    if len(os.fsencode(folder)) > _LONGEST_FOLDER_OF_SOCKETS:
+        yield
+        return
+    former = os.environ.get(_TEMPORARY_FOLDER)
+    os.environ[_TEMPORARY_FOLDER] = tempfile.tempdir = str(folder)
+    try:
+        yield
+    finally:
+        tempfile.tempdir = None
+        if former is None:
+            del os.environ[_TEMPORARY_FOLDER]
+        else:
+            os.environ[_TEMPORARY_FOLDER] = former
 
 
 def _check_free(host: str, port: int) -> None:

@@ -6,6 +6,7 @@ A worker whose parent is killed would wait for its next task for ever, since it 
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import multiprocessing
 import multiprocessing.connection
@@ -23,8 +24,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TypeVar
 
-from traceviz_dag.errors import TracevizError
-from traceviz_dag.system.semaphores import name_semaphores
+from traceviz_dag.errors import OutputError, TracevizError
+from traceviz_dag.system.semaphores import SHARED_MEMORY, name_semaphores
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -32,6 +33,7 @@ Result = TypeVar("Result")
 _PR_SET_PDEATHSIG = 1
 _FAMILY_VARIABLE = "TRACEVIZ_FAMILY"
 _GRACE_SECONDS = 2.0
+_LOOK_SECONDS = 1.0
 _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
@@ -229,11 +231,14 @@ def _pool(
     if not count:
         return
     name_semaphores()
-    with ProcessPoolExecutor(count, context, _begin, (start, arguments)) as pool, _ended_on_interrupt():
+    with _executor(count, context, start, arguments) as pool, _ended_on_interrupt():
         futures: dict[Future[Result], int] = {pool.submit(work, item): number for number, item in items.items()}
         pending = set(futures)
         while pending:
-            done, pending = wait(pending, return_when=FIRST_COMPLETED)
+            done, pending = wait(pending, _LOOK_SECONDS, FIRST_COMPLETED)
+            if not done and not _is_managed(pool):
+                _terminate(pool)
+                return
             for future in done:
                 error = future.exception()
                 if isinstance(error, BrokenProcessPool):
@@ -245,6 +250,33 @@ def _pool(
                 pending = {one for one in pending if not one.cancel()}
     if fault is not None:
         raise fault
+
+
+def _executor(
+    count: int,
+    context: multiprocessing.context.BaseContext,
+    start: Callable[..., object] | None,
+    arguments: tuple[object, ...],
+) -> ProcessPoolExecutor:
+    try:
+        return ProcessPoolExecutor(count, context, _begin, (start, arguments))
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        # The system's error names no place.
+        fault = f"worker processes cannot share anything there ({error.strerror})"
+        raise OutputError(SHARED_MEMORY, fault, "free space there and run it again", error.errno) from error
+
+
+def _is_managed(pool: ProcessPoolExecutor) -> bool:
+    """Whether the thread that hands tasks to workers is alive; where it could not start one itself, nobody says so."""
+    manager = getattr(pool, "_executor_manager_thread", None)
+    return not isinstance(manager, threading.Thread) or manager.is_alive()
+
+
+def _terminate(pool: ProcessPoolExecutor) -> None:
+    for process in list((getattr(pool, "_processes", None) or {}).values()):
+        process.terminate()
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
-_SHARED_MEMORY = Path("/dev/shm")
+SHARED_MEMORY = Path("/dev/shm")
 _OURS = re.compile(r"sem\.traceviz-([0-9]+)-([0-9]+)-([0-9]+)-.*")
 """The namespace of a process, its number there, and when it started."""
 
@@ -29,14 +29,14 @@ def name_semaphores() -> None:
 def remove_orphaned_semaphores() -> None:
     """Remove the semaphores of processes that are gone; those of other users and containers are left alone."""
     try:
-        names = [path.name for path in _SHARED_MEMORY.iterdir()]
+        names = [path.name for path in SHARED_MEMORY.iterdir()]
     except OSError:
         return
     for name in names:
         named = _OURS.fullmatch(name)
         if named and named[1] == _namespace() and _identity(int(named[2])) != named[3]:
             with suppress(OSError):
-                (_SHARED_MEMORY / name).unlink()
+                (SHARED_MEMORY / name).unlink()
 
 
 def _namespace() -> str:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import logging
 import os
 import re
 import secrets
 import shutil
 import stat
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from hashlib import blake2b
@@ -22,9 +24,12 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from traceviz_dag.errors import OutputError, file_system_remedy
+from traceviz_dag.printable import printable
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_log = logging.getLogger(__name__)
 
 _SUFFIX = ".writing"
 _TOKEN_BYTES = 8
@@ -33,6 +38,8 @@ _SCRATCH = "traceviz_"
 _LONGEST_NAME = 200
 """Bytes of a target's name up to which it is spelt out in the name of its temporary, which may have 255."""
 
+TOLD_AFTER_SECONDS = 5.0
+_TOLD_AGAIN_SECONDS = 60.0
 _ATTEMPTS = 20
 _NO_LOCKS_HERE = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
 _NO_SYNC_HERE = frozenset({errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.EOPNOTSUPP, errno.EACCES})
@@ -100,6 +107,8 @@ def remove_all_stale_temporaries(folder: Path) -> int:
 def exclusive_lock(path: Path) -> Iterator[None]:
     """Hold a lock across processes and threads; the file stays, empty, for the next one.
 
+    Who waits for it logs after some seconds, and each minute from then on, which process holds it.
+
     Raises:
         OutputError: the lock's file cannot be made.
     """
@@ -110,10 +119,53 @@ def exclusive_lock(path: Path) -> Iterator[None]:
     except OSError as error:
         raise unwritable(path, error) from error
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            with _waiting_is_told(path, descriptor):
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+        except OSError as error:
+            # As for temporaries: a file system without locks has one writer.
+            if error.errno not in _NO_LOCKS_HERE:
+                raise unwritable(path, error) from error
         yield
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def _waiting_is_told(path: Path, descriptor: int) -> Iterator[None]:
+    """Log who holds a lock while this thread waits for it."""
+    over = threading.Event()
+
+    def tell() -> None:
+        waited, pause = 0.0, TOLD_AFTER_SECONDS
+        while not over.wait(pause):
+            waited, pause = waited + pause, _TOLD_AGAIN_SECONDS
+            _log.warning(
+                "traceviz: waits for %s, for %.0f s now; %s", printable(str(path)), waited, _holder(descriptor)
+            )
+
+    told = threading.Thread(target=tell, name="tells who holds a lock", daemon=True)
+    told.start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def _holder(descriptor: int) -> str:
+    """Which process holds the lock on an open file, and what it does; Linux tells, others do not."""
+    number = os.fstat(descriptor).st_ino
+    with suppress(OSError):
+        for line in Path("/proc/locks").read_text().splitlines():
+            # Who waits has an arrow in front of it; a process that cannot be seen from here bears no number.
+            held = re.search(rf": FLOCK +\S+ +\S+ +([1-9]\d*) \S+:{number} ", line)
+            if held:
+                state = Path(f"/proc/{held[1]}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+                stopped = f" and is stopped: kill -CONT {held[1]} lets it go on" if state in "Tt" else ""
+                return f"process {held[1]} holds it{stopped}"
+    return "another process holds it"
 
 
 @contextmanager

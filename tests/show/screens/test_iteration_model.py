@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,10 @@ from traceviz_dag.pipeline.screens import (
 from traceviz_dag.show.page.alignment import TimeAlignment
 from traceviz_dag.show.screens import iteration_model as module
 from traceviz_dag.show.screens.bookmarks import Bookmark
+from traceviz_dag.show.screens.bundles import Bundle, Content
+from traceviz_dag.show.screens.kept import keep_bundle, read_bundle
 from traceviz_dag.show.screens.model import Direction, Filter, LaneKind, MarkKind, ScreenModel, SliceId, Window
+from traceviz_dag.show.screens.rows import LaneRows
 from traceviz_dag.simulate import JobSettings, simulate
 
 
@@ -204,13 +208,27 @@ def test_tiles_are_kept_and_renewed_with_the_tables(lake, place, monkeypatch):
     (file,) = folder.glob("rank_0-*")
     path = lake.path("kernels", run=place[0], iteration=place[1], rank=0)
     path.write_bytes(path.read_bytes())
+    # A writer of the former tables was killed.
+    left = folder / f".{file.name}.{'0' * 16}.writing"
+    left.touch()
     made.clear()
     again = iteration_model(lake, *place).slices("rank:0", Window(0, 10**9), 80)
     assert made == [0]
-    assert not file.exists()
+    assert not file.exists() and not left.exists()
     assert again.busy_ns.tolist() == before.busy_ns.tolist()
     iteration_model(lake, *place).slices("rank:0", Window(0, 10**9), 80)
     assert made == [0]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_tiles_of_a_thousand_ranks_take_no_descriptors(tmp_path):
+    content = Content(LaneRows.of(np.array([1, 5]), np.array([3, 9])), [], ("a",), "")
+    keep_bundle(tmp_path / "rank_0-0.lanes", Bundle([], {"rank:0": content}))
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    read = [read_bundle(tmp_path / "rank_0-0.lanes") for _ in range(30)]
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    (tmp_path / "rank_0-0.lanes").unlink()
+    assert all(one.contents["rank:0"].rows.end_ns.tolist() == [3, 9] for one in read)
 
 
 def test_bookmarks_stay_at_the_rank_whatever_the_clocks(lake, place, model, home):

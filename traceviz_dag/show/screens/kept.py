@@ -23,7 +23,8 @@ from traceviz_dag.show.screens.levels import Level
 from traceviz_dag.show.screens.model import Lane, Mark
 from traceviz_dag.show.screens.rows import LaneRows
 from traceviz_dag.system.json_bytes import decoded
-from traceviz_dag.system.whole_files import whole_file
+from traceviz_dag.system.mapped_files import mapped_bytes
+from traceviz_dag.system.whole_files import remove_all_stale_temporaries, whole_file
 
 FORMAT = 2
 """Raised whenever what a bundle holds changes."""
@@ -76,10 +77,8 @@ def place_of(folder: Path, group: str, digest: str) -> Path:
 def read_bundle(path: Path) -> Bundle | None:
     """A kept bundle; None where there is none, or not a whole one."""
     try:
-        # A plain array over the map: one of numpy's own class costs as much again with every cut.
-        data = np.asarray(np.memmap(path, np.uint8, "r"))
-    except (OSError, ValueError):
-        # An empty file cannot be mapped.
+        data = mapped_bytes(path)
+    except OSError:
         return None
     start = len(_MARK) + _LENGTH_BYTES
     if len(data) < start or data[: len(_MARK)].tobytes() != _MARK:
@@ -139,6 +138,8 @@ def keep_bundle(path: Path, bundle: Bundle) -> None:
         for other in path.parent.glob(f"*{ENDING}"):
             if other.name.rpartition("-")[0] == group and other != path:
                 other.unlink(missing_ok=True)
+        # A writer that was killed before its source changed leaves one of a name that nobody writes any more.
+        remove_all_stale_temporaries(path.parent)
 
 
 class _Arrays:
