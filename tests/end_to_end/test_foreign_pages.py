@@ -107,6 +107,10 @@ def test_foreign_pages_neither_change_nor_read_anything(tmp_path, home, browser)
             assert {outcomes[name] for name in ("simple", "asked", "read", "socket")} == {"failed"}
             frame = page.query_selector("#frame").content_frame()
             assert "Dagster" not in (frame.content() if frame else "")
+            # A link may be followed, but not to what would run the scripts of a file.
+            assert (
+                page.goto(f"{server.url}/notebook?path=/tmp/x.ipynb&repoLocName=traceviz_dag.definitions").status == 404
+            )
 
         # Rebound: the page itself comes from the name of which the port is Dagster's.
         page = rebinding.new_page()

@@ -47,8 +47,13 @@ class GuardedWebserver(DagsterWebserver[WorkspaceProcessContext, WorkspaceReques
         return [Middleware(Guard, hosts=self._hosts), *super().build_middleware()]
 
     def build_routes(self) -> list[BaseRoute]:
-        """The pictures, which the metadata of figures links to, before Dagster's own pages."""
-        return [Route(f"/{FIGURES_FOLDER}/{{name:path}}", self._picture), *super().build_routes()]  # type: ignore[no-untyped-call]
+        """The pictures, which the metadata of figures links to, before Dagster's own pages; none that shows notebooks.
+
+        A link of a foreign page could have such a file, scripts and all, shown as one of our pages.
+        """
+        pictures = Route(f"/{FIGURES_FOLDER}/{{name:path}}", self._picture)
+        closed = [Route(path, _closed) for path in ("/notebook", "/dagit/notebook")]
+        return [pictures, *closed, *super().build_routes()]  # type: ignore[no-untyped-call]
 
     def _picture(self, request: Request) -> Response:
         try:
@@ -66,6 +71,10 @@ class GuardedWebserver(DagsterWebserver[WorkspaceProcessContext, WorkspaceReques
         return FileResponse(
             path, media_type="image/png", headers={} if request.url.query else {"cache-control": "no-cache"}
         )
+
+
+def _closed(_: Request) -> Response:
+    raise HTTPException(HTTPStatus.NOT_FOUND)
 
 
 def serve_ui(
