@@ -37,11 +37,18 @@ def test_a_seed_gives_the_same_bytes_however_many_workers_write(tmp_path: Path):
     assert not [name for name in here if name.endswith(".part")]
 
 
-def test_an_old_simulation_is_replaced(tmp_path: Path):
-    simulate(small(pp=2), tmp_path, workers=1)
+def test_an_old_simulation_is_replaced_and_files_of_others_in_it_stay(tmp_path: Path):
+    simulate(small(pp=2, memory=True), tmp_path, workers=1)
+    (trace,) = tmp_path.glob("iteration_*/rank_0000_*.json*")
+    theirs = [tmp_path / name for name in ("truth/notes.txt", "node_times.sqlite", "iteration_plan.md")]
+    theirs += [trace.with_name("notes.md"), tmp_path / "truth/mine/rank_0001.parquet"]
+    for path in theirs:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("theirs")
     simulate(small(), tmp_path, workers=1)
+    assert {path.read_text() for path in theirs} == {"theirs"}
     assert [path.name for path in (tmp_path / "truth").glob("rank_*")] == ["rank_0000.parquet"]
-    assert len(list(tmp_path.glob("iteration_*/rank_*"))) == 1
+    assert len(list(tmp_path.glob("iteration_*/rank_*"))) == 1 and not list(tmp_path.rglob("*.pickle"))
 
 
 def test_traces_of_others_are_not_touched(tmp_path: Path):

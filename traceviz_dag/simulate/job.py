@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import multiprocessing
-import shutil
+import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
@@ -47,6 +47,13 @@ Steps = list[tuple[int, StepTimes]]
 
 _MARK = "culprits.parquet"
 """The file of the truth by which a folder is known as a simulation's."""
+
+_OWN = re.compile(
+    r"(?:rank_\d+_iter_\d+|rank-\d+|node\d+_\d+\.\d+)(?:\.pt\.trace)?\.json(?:\.gz)?"
+    r"|rank_\d+_iter_\d+\.memory\.pickle|rank-\d+\.memory\.pickle|node\d+\.sqlite|unique_parallel_groups_\d+_\d+\.txt"
+    r"|(?:rank_\d+|culprits|edges|microbatches|pipelines|clocks|memory|driver_memory)\.parquet"
+)
+"""Names of all files that a simulation writes."""
 
 
 def simulate(settings: JobSettings, out: Path, *, workers: int = 2, progress: Progress | None = None) -> Path:
@@ -118,7 +125,7 @@ def _write_traces(
 
 
 def _clear(out: Path) -> None:
-    """Remove a former simulation; traces that may be real are never touched.
+    """Remove a former simulation; traces that may be real, and files of others among its own, are never touched.
 
     The file that marks it as one goes last, so that what a killed process left can still be removed.
     """
@@ -129,16 +136,17 @@ def _clear(out: Path) -> None:
         return
     if not (truth / _MARK).is_file():
         raise BadInputError(out, "it holds files that no simulation wrote", "name an empty or a new folder")
-    for path in [*out.glob("iteration_*"), out / "torch_profile"]:
-        shutil.rmtree(path, ignore_errors=True)
-    for pattern in ("node*.pt.trace.json*", "node*.sqlite", "rank-*.memory.pickle", "unique_parallel_groups_*.txt"):
-        for path in out.glob(pattern):
-            path.unlink()
     remove_stale_scratch(truth)
     remove_all_stale_temporaries(out)
-    for path in truth.iterdir():
-        if path.name != _MARK:
-            path.unlink()
+    below = (*out.glob("iteration_*"), out / "torch_profile")
+    for folder in (*(path for path in below if path.is_dir() and not path.is_symlink()), out, truth):
+        for path in folder.glob("*"):
+            if _OWN.fullmatch(path.name) and path != truth / _MARK and path.is_file():
+                path.unlink()
+        if folder not in (out, truth):
+            # Where somebody put files of their own, these stay, and so does the folder.
+            with suppress(OSError):
+                folder.rmdir()
     (truth / _MARK).unlink()
 
 

@@ -8,6 +8,7 @@ groups of their own, to be read alone.
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -29,6 +30,9 @@ from traceviz_dag.system.whole_files import exclusive_lock, write_atomically
 
 FOLDER = "nsys"
 _FACTS, _WORDS, _EXPORT, _MADE = "facts.json", "words.json", "export.sqlite", "screens"
+_LOOK = re.compile(r"[0-9a-f]{16}")
+"""Names of the folders of an export's former looks; whatever else lies beside them is not ours."""
+
 _FORMAT = 8
 """Raised whenever what the tables hold changes."""
 
@@ -217,10 +221,8 @@ def _fill(path: Path, folder: Path, look: tuple[int, int]) -> _Kept:
     from traceviz_dag.read.nsys.reader import read_tables
 
     for other in folder.parent.iterdir():
-        if other.is_dir() and other != folder:
+        if other.is_dir() and other != folder and _LOOK.fullmatch(other.name):
             shutil.rmtree(other, ignore_errors=True)
-        elif not other.is_dir() and not other.name.startswith("."):
-            other.unlink()
     (folder / _FACTS).unlink(missing_ok=True)
     export = path
     if is_report(path):
