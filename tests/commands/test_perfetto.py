@@ -8,9 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from tests.end_to_end.conftest import traceviz
 from tests.small_run import write_run
+from traceviz_dag.commands.main import app
+from traceviz_dag.errors import UsageError
 from traceviz_dag.read.perfetto.engines import Engine
 
 
@@ -53,6 +56,19 @@ def test_an_export_is_queried_with_its_categories(home: Path, tmp_path: Path, tr
     assert found == expected
     steps = rows(out, "SELECT name FROM traceviz_microbatches ORDER BY 1")
     assert [row["name"] for row in steps] == sorted(["F0", "F1", "B0", "B1"] * 2)
+
+
+def test_no_answer_is_written_over_a_trace(run: Path, home: Path) -> None:
+    trace = run / "iteration_7/rank_0001_iter_7.pt.trace.json"
+    before = trace.read_bytes()
+    for words in (
+        ["perfetto", "export", "--home", home, "--out", trace],
+        ["report", "--home", home, "--out", trace],
+        ["classify", trace, "--output", trace],
+    ):
+        refused = CliRunner().invoke(app, list(map(str, words))).exception
+        assert isinstance(refused, UsageError) and "would write over" in str(refused)
+    assert trace.read_bytes() == before
 
 
 def test_a_kineto_trace_is_queried_with_its_categories(run: Path, tmp_path: Path, trace_processor: Engine) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -45,6 +47,22 @@ def test_what_is_no_file_is_named_and_nothing_waits_for_it(run, monkeypatch):
     for word in words:
         assert any(word in line for line in problems), word
     assert len(problems) == len(words)
+
+
+def test_a_folder_that_may_not_be_entered_takes_none_of_the_others_along(run, monkeypatch):
+    locked = run / "iteration_8"
+    locked.mkdir()
+    (locked / "rank_0001_iter_8.pt.trace.json").write_text("{}")
+    look = Path.stat
+
+    def refused(path, **options):  # Root may enter every folder.
+        if path.parent == locked:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return look(path, **options)
+
+    monkeypatch.setattr(Path, "stat", refused)
+    (line,) = _problems(run)
+    assert "rank_0001_iter_8.pt.trace.json: may not be looked at; check the permissions of its folder" in line
 
 
 def test_names_that_are_not_utf_8_are_named_and_left_out(run):

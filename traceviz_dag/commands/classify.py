@@ -14,6 +14,7 @@ import typer
 
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table
+from traceviz_dag.commands.common.overwriting import check_output
 from traceviz_dag.errors import IncompleteError, UsageError
 from traceviz_dag.system.paths import real_path
 from traceviz_dag.system.whole_files import whole_file
@@ -66,6 +67,8 @@ def classify(
     trace_path = path or input_
     if trace_path is None or (path is not None and input_ is not None):
         raise UsageError("give one trace file, as an argument or with --input")
+    if output is not None:
+        check_output(output, trace_path, what="the trace")
     if trace_path.is_dir() and format_of(trace_path) is None:
         raise UsageError(f"{trace_path} is a folder; use traceviz analyze for many files")
     one = format_of_file(trace_path)

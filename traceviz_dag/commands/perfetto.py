@@ -15,6 +15,7 @@ import typer
 from traceviz_dag.analyze.wording import numbered
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import print_json, print_table, terminal
+from traceviz_dag.commands.common.overwriting import check_output_of
 from traceviz_dag.commands.common.partial import end_partial, tell_partial
 from traceviz_dag.commands.common.rows import as_json, print_rows
 from traceviz_dag.commands.common.shown import ShownPathsArgument, completeness_of, iterations_of
@@ -69,6 +70,8 @@ def export(
         if out is not None and len(chosen) > 1:
             names = ", ".join(f"{each.run} {each.iteration}" for each in chosen[:5])
             raise UsageError(f"--out names one file, but there are {len(chosen)} iterations ({names}): choose one")
+        if out is not None:
+            check_output_of(out, chosen)
         written = []
         console = terminal(stderr=True)
         for source in chosen:

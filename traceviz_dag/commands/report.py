@@ -10,6 +10,7 @@ import typer
 from traceviz_dag.commands.common.compared import AgainstOption, compared_with
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import print_json
+from traceviz_dag.commands.common.overwriting import check_output_of
 from traceviz_dag.commands.common.partial import end_partial
 from traceviz_dag.commands.common.shown import ShownPathsArgument, completeness_of, iterations_of
 from traceviz_dag.errors import UsageError
@@ -42,6 +43,8 @@ def report(
         if len(runs) > 1:
             raise UsageError(f"there are {len(runs)} runs; name one with --run: {', '.join(runs[:5])}")
         chosen = max(found, key=lambda source: source.iteration)
+        if out is not None:
+            check_output_of(out, found)
         other = None if against is None else compared_with(chosen, against)
         place = None if other is None else (other.run, other.iteration)
         path = write_report(chosen.lake, chosen.run, chosen.iteration, out and real_path(out), most_kernels, place)

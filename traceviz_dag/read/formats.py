@@ -17,6 +17,7 @@ from traceviz_dag.errors import BadInputError, TracevizError, UsageError
 from traceviz_dag.read.kineto.files import KinetoFiles
 from traceviz_dag.read.nsys.files import NsysFiles
 from traceviz_dag.read.other_files import is_kineto_like
+from traceviz_dag.read.regular_file import seems_file, seems_folder
 from traceviz_dag.system.plugins import Brought, ExtensionPoint, brought_by_others
 
 FALLBACK = KinetoFiles.name
@@ -105,8 +106,8 @@ def formats_of_others() -> tuple[Brought[FileFormat], ...]:
 
 def format_of(path: Path) -> FileFormat | None:
     """The format that recognises a file or folder; None where none does, and for what is neither."""
-    is_folder = path.is_dir()
-    if not is_folder and not path.is_file():
+    is_folder = seems_folder(path)
+    if not is_folder and not seems_file(path):
         return None
     name = path.name.lower()
     for one in file_formats():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ from traceviz_dag.errors import BadInputError
 from traceviz_dag.printable import without_surrogates
 from traceviz_dag.read.formats import FALLBACK, all_suffixes, format_of, refusal
 from traceviz_dag.read.path_names import ITERATION_FOLDER, iteration_of, rank_of
-from traceviz_dag.read.regular_file import kind_of
+from traceviz_dag.read.regular_file import kind_of, seems_file
 from traceviz_dag.read.topology_file import find_topology_file
 from traceviz_dag.system.paths import real_path
 
@@ -159,7 +160,10 @@ def _usable(file: Path, format_name: str, problems: list[BadInputError]) -> Iter
         if kind is not None:
             fault, remedy = f"{kind}, not a file", "remove it, or put a file there"
     except OSError as error:
-        fault, remedy = f"a link that cannot be followed ({error.strerror})", "remove it, or mend it"
+        if error.errno == errno.EACCES:
+            fault, remedy = "may not be looked at", "check the permissions of its folder"
+        else:
+            fault, remedy = f"a link that cannot be followed ({error.strerror})", "remove it, or mend it"
     if without_surrogates(str(file)) != str(file):
         fault, remedy = "its path is not UTF-8", "rename the file or its folder"
     if fault:
@@ -177,7 +181,7 @@ def _wanted_format(file: Path, root: Path, pattern: str | None) -> str | None:
     if pattern is not None and not (fnmatch(file.name, pattern) or fnmatch(file.relative_to(root).as_posix(), pattern)):
         return None
     has_suffix = file.name.lower().endswith(all_suffixes())
-    if has_suffix and not file.is_file():
+    if has_suffix and not seems_file(file):
         return FALLBACK  # to be named
     one = format_of(file) if has_suffix else None
     if pattern is not None:

@@ -35,6 +35,22 @@ def open_regular(path: Path) -> FileIO:
     return os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb", buffering=0)
 
 
+def seems_file(path: Path) -> bool:
+    """Whether a path is a regular file; False for one that may not be looked at, whose reader says so."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
+def seems_folder(path: Path) -> bool:
+    """Whether a path is a folder; False for one that may not be looked at."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
+
+
 def kind_of(path: Path) -> str | None:
     """What a path is, in words; None for a regular file.
 

@@ -26,6 +26,9 @@ Ranks = tuple[int, ...]
 
 _REMEDY = "copy the file again from the job's tensorboard folder, or remove it: trace headers name the groups too"
 _LARGEST_FILE_BYTES = 256 * 2**20
+_LINE = re.compile(r"([^\r\n]*)(?:\r\n?|\n|\Z)")
+_MOST_LINES = 8 * MOST_RANKS
+"""As many as there are groups of one rank in all dimensions of the largest job."""
 
 _SIZE = re.compile(r"(?P<name>TP|PP|DP|EP|CP|ETP|EDP|WORLD)(?:\s*\([^)]*\))?\s+SIZE\s*:\s*(?P<value>.*)", re.IGNORECASE)
 _HEADING = re.compile(
@@ -176,7 +179,7 @@ def parse_topology(text: str, path: Path) -> TopologyFile:
     sections: dict[str, _Section] = {}
     current: _Section | None = None
     statistics: dict[str, int] = {}
-    for number, line in _lines(text):
+    for number, line in _lines(text, path):
         if (size := _SIZE.fullmatch(line)) is not None:
             sizes[size["name"].lower()] = _size(size["value"], path, number)
         elif (group := _GROUP.fullmatch(line)) is not None:
@@ -210,9 +213,11 @@ class _Section:
     total: int | None = None
 
 
-def _lines(text: str) -> Iterator[tuple[int, str]]:
-    for number, line in enumerate(text.splitlines(), start=1):
-        stripped = line.strip()
+def _lines(text: str, path: Path) -> Iterator[tuple[int, str]]:
+    for number, line in enumerate(_LINE.finditer(text), start=1):
+        if number > _MOST_LINES:
+            raise BadInputError(path, f"more than {_MOST_LINES:,} lines, so no topology file", _REMEDY)
+        stripped = line[1].strip()
         if stripped and not set(stripped) <= {"-", "="}:
             yield number, stripped
 

@@ -242,7 +242,8 @@ def _locked_temporary(path: Path) -> tuple[Path, int]:
             if _lock(descriptor):
                 return temporary, descriptor
             os.close(descriptor)
-    raise FileNotFoundError(errno.ENOENT, "its folder is deleted again and again", str(path.parent))
+    fault = "no file can be made there" if path.parent.is_dir() else "its folder is deleted again and again"
+    raise FileNotFoundError(errno.ENOENT, fault, str(path.parent))
 
 
 def _lock(descriptor: int) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from traceviz_dag.errors import BadInputError
+from traceviz_dag.read import topology_file
 from traceviz_dag.read.topology_file import find_topology_file, parse_topology, parse_topology_json, read_topology_file
 
 PATH = Path("unique_parallel_groups_1.txt")
@@ -120,6 +121,12 @@ def test_a_broken_file_is_refused_with_file_fault_and_remedy(text, fault):
     assert str(caught.value).startswith(f"{PATH}: ")
     assert "copy the file again" in caught.value.remedy
     assert "\n" not in str(caught.value)
+
+
+def test_lines_without_end_are_refused_before_they_take_memory_and_time(monkeypatch):
+    monkeypatch.setattr(topology_file, "_MOST_LINES", 100)
+    with pytest.raises(BadInputError, match="more than 100 lines"):
+        parse_topology(NEW_FORM + "ab\r\n" * 100, PATH)
 
 
 def test_any_cut_gives_a_refusal_or_complete_kinds_of_groups():

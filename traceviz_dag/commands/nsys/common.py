@@ -97,19 +97,6 @@ def check_number(option: str, value: float | None) -> None:
         raise UsageError(f"{option} {value}: give a number")
 
 
-def check_output(output: Path, *profiles: Path) -> None:
-    """Refuse to write over what is read.
-
-    Raises:
-        UsageError: the file to write is one of the profiles, or in the folder of one.
-    """
-    written = output.resolve()
-    for profile in profiles:
-        same = output.exists() and profile.exists() and output.samefile(profile)
-        if same or profile.resolve() in (written, *written.parents):
-            raise UsageError(f"--output {output} would write over the profile; give the name of a new file")
-
-
 def gpu_numbers(wanted: Sequence[str]) -> list[int]:
     """The numbers that ``--gpu`` names; none where it is not given.
 

@@ -15,13 +15,13 @@ from traceviz_dag.analyze.nsys.activity import Activity
 from traceviz_dag.analyze.nsys.overlap import gpu_overlap
 from traceviz_dag.analyze.nsys.rows import operation_rows
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption
+from traceviz_dag.commands.common.overwriting import check_output
 from traceviz_dag.commands.nsys.common import (
     GpuOption,
     Opened,
     ProfileArgument,
     RulesOption,
     TrimOption,
-    check_output,
     opened,
 )
 from traceviz_dag.show.json_rows import json_rows

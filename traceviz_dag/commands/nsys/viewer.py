@@ -9,12 +9,12 @@ import pyarrow as pa
 import typer
 
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption
+from traceviz_dag.commands.common.overwriting import check_output
 from traceviz_dag.commands.nsys.common import (
     GpuOption,
     ProfileArgument,
     RulesOption,
     TrimOption,
-    check_output,
     opened,
 )
 from traceviz_dag.show.nsys.viewer import MOST_SLICES, viewer_page

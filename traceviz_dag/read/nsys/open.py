@@ -9,7 +9,7 @@ from pathlib import Path
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.read.nsys.source import NsysSource, ParquetSource, SqliteSource
 from traceviz_dag.read.other_files import is_kineto_like
-from traceviz_dag.read.regular_file import open_regular
+from traceviz_dag.read.regular_file import open_regular, seems_file, seems_folder
 from traceviz_dag.system.processes import run_program
 from traceviz_dag.system.whole_files import scratch_folder
 
@@ -55,12 +55,12 @@ def open_nsys(path: Path) -> NsysSource:
 
 def is_nsys(path: Path) -> bool:
     """Whether a path looks like a profile of Nsight Systems, by its name and first bytes alone."""
-    if path.is_dir():
-        return (path / FOLDER_MARK).is_file()
+    if seems_folder(path):
+        return seems_file(path / FOLDER_MARK)
     name = path.name.lower()
     if name.endswith(REPORT_SUFFIXES):
         return True
-    if not name.endswith(EXPORT_SUFFIXES) or not path.is_file():
+    if not name.endswith(EXPORT_SUFFIXES) or not seems_file(path):
         return False
     try:
         with open_regular(path) as file:
