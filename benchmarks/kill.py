@@ -11,7 +11,8 @@ Then the command runs to its end, and
 
 - it exits with 0, and every file that it writes has the bytes of an undisturbed run, no more files, and no fewer;
 - the catalogue answers with the same counts;
-- no temporary is left, in the home, beside the output, or in the folder for temporary files;
+- no temporary is left, in the home, beside the output, or in the folder for temporary files, and no semaphore of a
+  process of the trial in /dev/shm;
 - files of others that look like temporaries are still there.
 
 The moment of a kill is drawn from the seed and the trial's number: after an amount of processor time, so that it
@@ -54,6 +55,7 @@ MARK = "TRACEVIZ_KILL_TRIAL"
 FOREIGN = (".notes.txt.writing", ".part.parquet.0123.writing", "draft.partial", ".profile.csv.writing")
 KEPT = re.compile(r"\.lock$|^\.(traceviz\.duckdb|watched_folders\.json)\.lock$")
 """Files of locks: empty, and there for the next one."""
+_DIGEST_OF_TILES = re.compile(r"-[0-9a-f]{16}\.lanes$")
 _KINDS = "rank_timeline,pipeline_group"
 
 
@@ -65,12 +67,26 @@ class Workload:
         arguments: of ``traceviz``; HOME, RUN, EXPORT and OUT are replaced by places.
         analysed: the home already holds the run, as it was before its inputs changed.
         changed: the run's files change before the command is started.
+        code: a program of Python that takes the arguments, in place of ``traceviz``.
     """
 
     arguments: tuple[str, ...]
     analysed: bool = False
     changed: bool = False
+    code: str = ""
 
+
+_WALK = """
+import sys
+from pathlib import Path
+from traceviz_dag.pipeline.screens import profile_model
+model = profile_model(Path(sys.argv[1]), Path(sys.argv[2]))
+lanes = list(model.lanes())
+for lane in lanes:
+    lanes += model.lanes(lane.key) if lane.holds_lanes else ()
+    if lane.kind != "counter":
+        model.slices(lane.key, model.span, 100)
+"""
 
 WORKLOADS = {
     "analyze": Workload(("analyze", "RUN", "--home", "HOME", "--workers", "2")),
@@ -95,7 +111,10 @@ WORKLOADS = {
     "analyze nsys": Workload(("analyze", "EXPORT", "--home", "HOME")),
     "classify": Workload(("classify", "TRACE", "--home", "HOME", "--output", "OUT/kernels.parquet")),
     "simulate": Workload(("simulate", "OUT/simulated", "--layers", "2", "--pp", "2", "--microbatches", "2")),
+    "tiles": Workload(("EXPORT", "HOME"), code=_WALK),
 }
+DRAWN = sorted(WORKLOADS.keys() - {"tiles"})
+"""Those that are drawn where nobody names any; another one would draw other trials for the same seed."""
 
 
 class Bench:
@@ -110,6 +129,7 @@ class Bench:
         self.files: dict[str, int] = {}
         self.clean: dict[str, dict[str, bytes]] = {}
         self.counts: dict[str, dict[str, int]] = {}
+        self.started: list[int] = []
         self.folder.mkdir(parents=True, exist_ok=True)
         if not self.export.exists():
             _export(self.export)
@@ -162,15 +182,19 @@ class Bench:
         places = {"HOME": self.home, "RUN": self.run, "EXPORT": self.export, "TRACE": trace}
         words = [str(places.get(word, word)) for word in WORKLOADS[name].arguments]
         words = [word.replace("OUT/", f"{self.out}/") for word in words]
-        return [sys.executable, "-m", "traceviz_dag.commands.main", *words]
+        code = WORKLOADS[name].code
+        return [sys.executable, *(["-c", code] if code else ["-m", "traceviz_dag.commands.main"]), *words]
 
     def start(self, name: str, mark: str) -> subprocess.Popen[bytes]:
         """Start a workload in a session of its own; every process of it bears the mark."""
         environment = os.environ | {MARK: mark, "TMPDIR": str(self.temporary)}
+        environment["PYTHONPATH"] = str(Path(__file__).resolve().parents[1])
         with (self.folder / "last.log").open("wb") as log:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 self.command(name), stdout=log, stderr=log, env=environment, start_new_session=True, cwd=self.folder
             )
+        self.started.append(process.pid)
+        return process
 
     def complete(self, name: str, mark: str) -> int:
         """Run a workload to its end."""
@@ -187,6 +211,9 @@ class Bench:
                 name = str(path.relative_to(self.folder))
                 ours = path.is_file() and not name.startswith(("home/dagster/", "home/traceviz.duckdb"))
                 if ours and not KEPT.search(path.name):
+                    # The digest is of when the tables were written.
+                    name = _DIGEST_OF_TILES.sub("-DIGEST.lanes", name)
+                    name += " again" if name in found else ""
                     found[name] = _without_times(path) if path.name == "facts.json" else path.read_bytes()
         return found
 
@@ -218,7 +245,8 @@ class Bench:
         faults += [f"other bytes: {path}" for path in sorted(found.keys() & clean.keys()) if found[path] != clean[path]]
         if self.catalogue() != self.counts[name]:
             faults.append("the catalogue counts other rows")
-        return faults
+        shared = [path for pid in self.started for path in Path("/dev/shm").glob(f"sem.traceviz-*-{pid}-*")]
+        return faults + [f"left over: {path}" for path in shared]
 
     def changes(self) -> int:
         """A number that grows with every file that appears."""
@@ -367,6 +395,7 @@ def trial(bench: Bench, seed: int, number: int, names: list[str]) -> dict[str, o
     name = chance.choice(names)
     bench.reference(name)
     bench.prepare(name)
+    bench.started.clear()
     mark = f"{seed}.{number}.{os.getpid()}"
     kills: list[dict[str, object]] = []
     wanted, code, left = chance.randint(1, LONGEST_CHAIN), -signal.SIGKILL, 0
@@ -439,7 +468,7 @@ def main() -> int:
     done = results(bench.results, chosen.seed)
     while not chosen.report and len(list(counted(done))) < chosen.kills and time.monotonic() < end:
         number = max((int(str(one["trial"])) for one in done), default=-1) + 1
-        one = trial(bench, chosen.seed, number, chosen.workload or sorted(WORKLOADS))
+        one = trial(bench, chosen.seed, number, chosen.workload or DRAWN)
         done.append(one)
         with bench.results.open("a") as file:
             file.write(json.dumps(one) + "\n")
