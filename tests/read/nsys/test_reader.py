@@ -174,11 +174,13 @@ def test_a_kept_profile_equals_a_fresh_one_and_is_read_again_when_the_export_cha
     before = facts.stat().st_mtime_ns
     open_profile(path, home)
     assert facts.stat().st_mtime_ns == before
+    facts.with_name("notes.txt").write_text("somebody's own")
     path.unlink()
     longer = small_export()
     longer.kernel(2000, 3000)
     longer.write(path)
     assert open_profile(path, home).table("operations").num_rows == first.table("operations").num_rows + 1
+    assert [path.name for path in facts.parent.iterdir()] == ["notes.txt"]
 
 
 @pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: bytes(len(data))])

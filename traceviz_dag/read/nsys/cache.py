@@ -2,15 +2,15 @@
 
 HOME/nsys/NAME-DIGEST holds one export; in it a folder for its look (size, time of change) holds its tables, the words
 of their text columns, and ``facts.json``, which is written last. An export that looks different is read again, into a
-folder of its own, and the former one goes. Deleting the folder is always safe. The rows of a process or GPU are row
-groups of their own, to be read alone.
+folder of its own, and the former one goes, but for files of others in it. Deleting the folder is always safe. The rows
+of a process or GPU are row groups of their own, to be read alone.
 """
 
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -26,7 +26,12 @@ from traceviz_dag.read.nsys.rows import Array, Rows, Runs, Words, array_of
 from traceviz_dag.read.nsys.store import is_text, runs_of, words_of
 from traceviz_dag.system.json_bytes import decoded
 from traceviz_dag.system.paths import real_path
-from traceviz_dag.system.whole_files import exclusive_lock, write_atomically
+from traceviz_dag.system.whole_files import (
+    exclusive_lock,
+    remove_all_stale_temporaries,
+    remove_stale_scratch,
+    write_atomically,
+)
 
 FOLDER = "nsys"
 _FACTS, _WORDS, _EXPORT, _MADE = "facts.json", "words.json", "export.sqlite", "screens"
@@ -221,8 +226,8 @@ def _fill(path: Path, folder: Path, look: tuple[int, int]) -> _Kept:
     from traceviz_dag.read.nsys.reader import read_tables
 
     for other in folder.parent.iterdir():
-        if other.is_dir() and other != folder and _LOOK.fullmatch(other.name):
-            shutil.rmtree(other, ignore_errors=True)
+        if other.is_dir() and not other.is_symlink() and other != folder and _LOOK.fullmatch(other.name):
+            _forget(other)
     (folder / _FACTS).unlink(missing_ok=True)
     export = path
     if is_report(path):
@@ -246,6 +251,21 @@ def _fill(path: Path, folder: Path, look: tuple[int, int]) -> _Kept:
     kept = _Kept(_FORMAT, look, facts, counts, _looks(folder, counts))
     write_atomically(folder / _FACTS, pa.py_buffer(msgspec.json.encode(kept)))
     return kept
+
+
+def _forget(folder: Path) -> None:
+    """Remove what was kept of a former look, and its folder unless somebody put files of their own there."""
+    own = {_FACTS, _EXPORT, *(f"{name}.{ending}" for name in SCHEMAS for ending in ("parquet", _WORDS))}
+    remove_all_stale_temporaries(folder)
+    remove_stale_scratch(folder)
+    made = folder / _MADE
+    tiles = [] if made.is_symlink() else made.glob("*.lanes")
+    for path in (*(folder / name for name in own), *tiles):
+        with suppress(OSError):
+            path.unlink()
+    for emptied in (made, folder):
+        with suppress(OSError):
+            emptied.rmdir()
 
 
 def _write(folder: Path, name: str, table: pa.Table, runs: Runs) -> None:
