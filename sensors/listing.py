@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Protocol
 
 import xxhash
 
+from traceviz_dag.printable import without_surrogates
 from traceviz_dag.read.formats import all_suffixes, folder_marks, suffix_inside
 from traceviz_dag.read.memory.files import is_snapshot_name
 from traceviz_dag.read.topology_file import is_topology_name
@@ -29,6 +32,7 @@ _TEMPORARY_ENDS = (
     "~",
 )
 _TAG_SHIFT = 4
+_LEADS_NOWHERE = frozenset({errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.ENAMETOOLONG})
 _TIME_KEYS = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
 
 
@@ -93,15 +97,21 @@ class LocalFolders:
     """Folders of the local file system, network mounts included."""
 
     def entries(self, folder: str) -> Sequence[Entry]:
-        """The names in a folder; one that goes while it is listed is left out."""
+        """The names in a folder; left out are one that goes while it is listed, links that lead nowhere or in a circle,
+        and links to a folder that they are in."""
         found = []
         with os.scandir(folder) as listing:
             for entry in listing:
                 try:
                     status = entry.stat()
-                    found.append((entry.name, entry.is_dir(), status.st_size, status.st_mtime_ns))
-                except FileNotFoundError:
-                    continue
+                    if entry.is_dir():
+                        if not (entry.is_symlink() and _leads_back(entry.path)):
+                            found.append((entry.name, True, status.st_size, status.st_mtime_ns))
+                        continue
+                    found.append((entry.name, False, status.st_size, status.st_mtime_ns))
+                except OSError as error:
+                    if error.errno not in _LEADS_NOWHERE:
+                        raise
         return found
 
     def changed_ns(self, folder: str) -> int:
@@ -140,6 +150,12 @@ class RemoteFolders:
         return bool(self.store.isfile(f"{folder}/{name}"))
 
 
+def _leads_back(link: str) -> bool:
+    """Whether a link leads to a folder on the way to it, as the path is spelt: following it never ends."""
+    target = os.path.realpath(link)
+    return any(os.path.realpath(above) == target for above in Path(link).parents)
+
+
 def is_url(root: str) -> bool:
     """Whether a root is an fsspec URL and no local path."""
     return "://" in root
@@ -166,6 +182,9 @@ def walk(
     while pending:
         folder = pending.pop()
         if _comes_before(folder, stopped_at):
+            continue
+        if without_surrogates(folder) != folder:
+            yield Unreadable(without_surrogates(folder), "its path is not UTF-8: rename it")
             continue
         try:
             changed_ns = folders.changed_ns(folder)
@@ -216,6 +235,9 @@ def _folders_in(
     traces: dict[str, Sequence[Entry]] = {}
     for name in sorted(name for name, is_folder, _, _ in entries if is_folder and _is_watched(name)):
         path = _child(folder, name)
+        if without_surrogates(path) != path:
+            below.append(name)  # the walk says why
+            continue
         try:
             at_rest = rests(path, folders.changed_ns(path))
             if not at_rest and any(folders.has_file(path, mark) for mark in folder_marks()):

@@ -35,6 +35,21 @@ def test_folders_with_traces_or_a_topology_file_are_seen_and_others_are_not(tmp_
     assert (looks["job"].traces, looks["job"].is_leaf) == (0, False)
 
 
+def test_links_in_a_circle_and_names_that_are_not_utf_8_take_nothing_along(tmp_path):
+    write(tmp_path / "a/run", "rank_0000.json")
+    write(tmp_path / "b", "rank_0000.json")
+    (tmp_path / "a/run/rank_0001.json").symlink_to("rank_0001.json")
+    for link in ("up", "again"):
+        (tmp_path / "a" / link).symlink_to("..")
+    (tmp_path / "a/b").symlink_to("../b")
+    (tmp_path / "b/a").symlink_to("../a")
+    os.mkdir(os.fsencode(tmp_path) + b"/odd_\xff")  # noqa: PTH102 - of bytes
+    *looks, odd = walk(LocalFolders(), str(tmp_path), rests=lambda folder, _: not folder.encode())
+    seen = {str(Path(look.folder).relative_to(tmp_path)): look.traces for look in looks}
+    assert seen == {"a/b": 1, "a/run": 1, "b": 1, "b/a/run": 1}
+    assert odd == Unreadable(f"{tmp_path}/odd_\\udcff", "its path is not UTF-8: rename it")
+
+
 @pytest.mark.parametrize("change", ["size", "time", "name", "gone"])
 def test_the_digest_follows_names_sizes_and_times(tmp_path, change):
     write(tmp_path, "rank_0000.json", "rank_0001.json")
