@@ -1,8 +1,9 @@
 """Keeping house: old iterations go with everything that was made of them, and the room for partitions is watched."""
 
-import shutil
+import os
 import time
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import dagster as dg
@@ -19,7 +20,9 @@ from assets.step_faults import told_in_a_line
 from traceviz_dag.lake.inputs import IterationInputs, all_registered, forget
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import rank_key
+from traceviz_dag.system.whole_files import remove_all_stale_temporaries
 from traceviz_dag.tables import all_tables
+from traceviz_dag.vocabulary import FIGURE_FORMATS
 
 ROOM = "room_for_partitions"
 MOST_PARTITIONS = 100_000
@@ -29,6 +32,9 @@ WARN_SHARE = 0.8
 
 _PRUNED = "pruned"
 _FETCHED = "fetched"
+_MADE = (*(f".{each}" for each in FIGURE_FORMATS), ".pftrace.gz", ".lanes")
+"""How the names of files end that are made of an iteration: figures, Perfetto traces, tiles of screens."""
+
 _DAY_NS = 86_400 * 1_000_000_000
 _ACTIVE_BACKFILLS = [BulkActionStatus.REQUESTED, BulkActionStatus.CANCELING, BulkActionStatus.FAILING]
 _PARTITION_TAGS = (
@@ -110,6 +116,20 @@ def expired(
     return sorted(old, key=_changed_ns)
 
 
+def _remove_made(folder: Path) -> None:
+    """Remove what was made of an iteration, and the folders that are empty then; files of others stay."""
+    if folder.is_symlink():
+        # It leads to what is not below the home.
+        return
+    remove_all_stale_temporaries(folder)
+    for place, _, names in os.walk(folder, topdown=False):
+        for name in names:
+            if name.endswith(_MADE):
+                Path(place, name).unlink(missing_ok=True)
+        with suppress(OSError):
+            Path(place).rmdir()
+
+
 def prune(instance: dg.DagsterInstance, lake: Lake, inputs: IterationInputs, own_run: str = "") -> bool:
     """Remove an iteration: partition, lake files, figures, report, Perfetto traces, tiles; last its list of inputs.
 
@@ -138,7 +158,7 @@ def prune(instance: dg.DagsterInstance, lake: Lake, inputs: IterationInputs, own
     for name in all_tables():
         lake.delete(name, run=inputs.run, iteration=inputs.iteration)
     for made_of_it in (figures_folder, export_folder, screens_folder):
-        shutil.rmtree(made_of_it(lake.home, inputs.run, inputs.iteration), ignore_errors=True)
+        _remove_made(made_of_it(lake.home, inputs.run, inputs.iteration))
     report_path(lake.home, inputs.run, inputs.iteration).unlink(missing_ok=True)
     for entry in inputs.files:
         path = Path(entry.path)

@@ -88,9 +88,12 @@ def test_what_is_old_goes_with_its_files_and_comes_back_only_when_its_trace_chan
     for export in exports:
         export.parent.mkdir(parents=True)
         export.touch()
+    notes = exports[0].with_name("notes.txt")
+    notes.write_text("somebody's own")
     assert files_of(loop, 1)
     assert keep_house(loop).success
     assert [export.exists() for export in exports] == [False, False, True, True]
+    assert notes.exists() and not exports[1].parent.exists()
     assert iterations_left(loop) == ["job@2"]
     assert not files_of(loop, 1) and registered_if_any(loop.home, "job@1") is None
     assert {path: path.read_bytes() for path in files_of(loop, 2)} == other
