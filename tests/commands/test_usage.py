@@ -29,11 +29,18 @@ def test_a_group_without_a_command_prints_its_help_and_no_fault(capsys):
     assert "summary" in printed.out and printed.err == ""
 
 
-def test_too_little_memory_is_no_fault_of_the_program(capsys, monkeypatch):
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (MemoryError(), "there is not enough memory"),
+        (RuntimeError("can't start new thread"), "the system gives no further thread"),
+    ],
+)
+def test_too_little_memory_is_no_fault_of_the_program(capsys, monkeypatch, error, told):
     def exhausted(*_, **__):
-        raise MemoryError
+        raise error
 
     monkeypatch.setattr("traceviz_dag.commands.main.app", exhausted)
     assert _run(["what-if"]) == 2
     printed = capsys.readouterr()
-    assert printed.err.startswith("traceviz: there is not enough memory") and printed.err.count("\n") == 1
+    assert printed.err.startswith(f"traceviz: {told}") and printed.err.count("\n") == 1

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
+
+import duckdb
 import pyarrow as pa
 import pytest
 
@@ -213,6 +217,21 @@ def test_a_damaged_file_is_named(two_ranks: Lake):
     folder = two_ranks.home / "lake" / "overlap" / "run=night%2F1" / "iteration=7"
     (folder / "rank=1" / "part.parquet").write_bytes(b"damaged")
     with pytest.raises(BadInputError, match=r"rank=1/part\.parquet"):
+        queries.iterations(two_ranks, RUN, 7)
+
+
+def test_a_file_that_the_system_does_not_open_is_not_called_damaged(two_ranks: Lake, monkeypatch):
+    def refuse(*_, **__):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    def refuse_duckdb(*_, **__):
+        raise duckdb.IOException(f'Cannot open file "part.parquet": {os.strerror(errno.EMFILE)}')
+
+    monkeypatch.setattr("traceviz_dag.lake.reader.pq.ParquetFile", refuse)
+    with pytest.raises(BadInputError, match=r"cannot be read .*; raise the limit of open files"):
+        two_ranks.table("overlap", RUN, 7).arrow()
+    monkeypatch.setattr("traceviz_dag.lake.read_only.fetch", refuse_duckdb)
+    with pytest.raises(BadInputError, match=r"cannot be read.*; raise the limit of open files"):
         queries.iterations(two_ranks, RUN, 7)
 
 

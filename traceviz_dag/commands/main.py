@@ -129,6 +129,10 @@ def main() -> None:
 
 
 _NO_MEMORY = "there is not enough memory for this; free some, raise its limit, or give less at once"
+_REFUSED_THREAD = "can't start new thread"
+"""What Python says of it, as a RuntimeError."""
+
+_NO_THREAD = "the system gives no further thread; free memory, or raise the limit of processes (ulimit -u)"
 
 
 def _run(words: Sequence[str]) -> int:
@@ -150,12 +154,16 @@ def _run(words: Sequence[str]) -> int:
     except Exception as error:  # noqa: BLE001 - the last place that can turn a fault into a line
         if hasattr(error, "format_message"):
             return _usage(words, error)
-        where = "".join(f" {note}" for note in getattr(error, "__notes__", ()))
-        line = f"{type(error).__name__}{where}: {error}; this is a fault of traceviz: report it with "
-        line += _traceback_of(error)
+        line = _NO_THREAD if str(error) == _REFUSED_THREAD else _fault_of_ours(error)
         _answer(words, line, BAD_INPUT)
         typer.echo(f"traceviz: {printable(' '.join(line.split()))}", err=True)
         return BAD_INPUT
+
+
+def _fault_of_ours(error: Exception) -> str:
+    where = "".join(f" {note}" for note in getattr(error, "__notes__", ()))
+    line = f"{type(error).__name__}{where}: {error}; this is a fault of traceviz: report it with "
+    return line + _traceback_of(error)
 
 
 def _usage(words: Sequence[str], error: Any) -> int:

@@ -15,11 +15,11 @@ import pyarrow as pa
 from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.lake import catalogue, inputs, read_only
 from traceviz_dag.lake.partitions import (
-    ANALYSE_AGAIN,
     FILE_NAME,
     Partition,
     check_filters,
     checked_partition,
+    fault_and_remedy,
     find_partitions,
 )
 from traceviz_dag.lake.reader import TableReader
@@ -250,7 +250,7 @@ class Lake:
                 if read_only.are_gone(error):
                     raise read_only.FilesGoneError(str(error).splitlines()[0]) from error
                 fault = f"iteration {iteration} of run {run} cannot be read: {str(error).splitlines()[0]}"
-                raise BadInputError(self.home, fault, ANALYSE_AGAIN) from error
+                raise BadInputError(self.home, fault, fault_and_remedy(error)[1]) from error
 
     def _folder(self, table: Table) -> Path:
         return self.home / catalogue.LAKE_FOLDER / table.name

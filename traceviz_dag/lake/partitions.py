@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
-from traceviz_dag.errors import UsageError
+from traceviz_dag.errors import UsageError, file_system_remedy
 from traceviz_dag.tables import Table
 
 FILE_NAME = "part.parquet"
@@ -16,10 +18,20 @@ FILE_NAME = "part.parquet"
 ANALYSE_AGAIN = "run traceviz analyze on its traces again, which makes the file anew"
 """What to do about a damaged file of the lake."""
 
+_NO_DAMAGE = (errno.EMFILE, errno.EACCES, errno.EPERM)
+
 _LONGEST_FOLDER_NAME = 255
 # Readers of hive partitions take these two for a missing value (DuckDB 1.4 the first one in any case).
 _READ_AS_MISSING = ("NULL", "__HIVE_DEFAULT_PARTITION__")
 _WHOLE_NUMBER = re.compile(r"0|[1-9][0-9]*")
+
+
+def fault_and_remedy(error: Exception) -> tuple[str, str]:
+    """What is wrong with a file of the lake that cannot be read, and what to do: not each of them is damaged."""
+    for number in _NO_DAMAGE:
+        if os.strerror(number) in str(error):
+            return "cannot be read", file_system_remedy(OSError(number, ""), ANALYSE_AGAIN)
+    return "is damaged", ANALYSE_AGAIN
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from traceviz_dag.errors import BadInputError, OutputError, TracevizError, UsageError
 from traceviz_dag.lake import catalogue
-from traceviz_dag.lake.partitions import ANALYSE_AGAIN, FILE_NAME, glob_literal
+from traceviz_dag.lake.partitions import FILE_NAME, fault_and_remedy, glob_literal
 from traceviz_dag.system.duckdb_memory import connect_in_memory
 from traceviz_dag.system.whole_files import scratch_folder
 
@@ -177,8 +177,9 @@ def _dictionaries(value: Any) -> Iterator[dict[str, Any]]:
 def _refusal(error: duckdb.Error, tables: Sequence[str]) -> TracevizError:
     damaged = _LAKE_FILE.search(str(error))
     if damaged is not None and isinstance(error, duckdb.InvalidInputException | duckdb.IOException):
-        fault = f"is damaged ({str(error).splitlines()[0].replace(damaged[0], 'it')})"
-        return BadInputError(damaged[0].strip("\"'"), fault, ANALYSE_AGAIN)
+        fault, remedy = fault_and_remedy(error)
+        words = str(error).splitlines()[0].replace(damaged[0], "it")
+        return BadInputError(damaged[0].strip("\"'"), f"{fault} ({words})", remedy)
     return UsageError(_one_line(str(error), tables))
 
 

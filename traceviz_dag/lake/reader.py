@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.lake.catalogue import view_columns
-from traceviz_dag.lake.partitions import ANALYSE_AGAIN, FILE_NAME, Partition
+from traceviz_dag.lake.partitions import ANALYSE_AGAIN, FILE_NAME, Partition, fault_and_remedy
 from traceviz_dag.tables import Table
 
 if TYPE_CHECKING:
@@ -71,7 +71,8 @@ class TableReader:
         except FileNotFoundError:
             return None
         except (pa.ArrowInvalid, OSError) as error:
-            raise BadInputError(path, f"is damaged ({str(error)[:120]})", ANALYSE_AGAIN) from error
+            fault, remedy = fault_and_remedy(error)
+            raise BadInputError(path, f"{fault} ({str(error)[:120]})", remedy) from error
         arrays = [
             pa.repeat(pa.scalar(in_path[field.name], field.type), data.num_rows)
             if field.name in in_path
