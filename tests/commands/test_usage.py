@@ -10,6 +10,10 @@ from traceviz_dag.commands.main import _run
     [
         (["anlyze", "x"], "No such command 'anlyze'. Did you mean 'analyze'? (see traceviz --help)"),
         (["analyze"], "Missing argument 'paths' (see traceviz analyze --help)"),
+        (
+            ["overlap", "--end-ns", "9" * 30],
+            f"--end-ns is a time that no clock has; give nanoseconds of at most {2**62}",
+        ),
         (["nsys", "summary", "x", "--gpu"], "Option '--gpu' requires an argument"),
         *(
             ([command, "--rules", "r.toml"], "--rules is for traces: give their path")

@@ -65,7 +65,9 @@ def test_rank_keys_sort_as_ranks(rank):
         assert rank_key(rank) < rank_key(rank + 1)
 
 
-@pytest.mark.parametrize("key", ["", "job", "job@", "@3", "job@03", "job@-1", "a@b@3"])
+@pytest.mark.parametrize(
+    "key", ["", "job", "job@", "@3", "job@03", "job@-1", "a@b@3", f"job@{10**19}", "job@" + "9" * 5000]
+)
 def test_foreign_iteration_keys_are_refused(key):
     with pytest.raises(UsageError, match="no iteration key"):
         parse_iteration_key(key)

@@ -16,6 +16,7 @@ from traceviz_dag.commands.common.output import milliseconds, percent, print_jso
 from traceviz_dag.commands.common.partial import end_partial
 from traceviz_dag.errors import BadInputError, NoEvidenceError, UsageError
 from traceviz_dag.lake.lake import open_lake
+from traceviz_dag.read.limits import LAST_INSTANT_NS
 from traceviz_dag.system.paths import real_path
 from traceviz_dag.vocabulary import ALL_DIMENSIONS
 
@@ -77,6 +78,9 @@ def overlap(
     """
     if window not in _WINDOWS:
         raise UsageError(f"no window {window!r}; there are {', '.join(_WINDOWS)}")
+    for option, instant in (("--start-ns", start_ns), ("--end-ns", end_ns)):
+        if instant is not None and abs(instant) > LAST_INSTANT_NS:
+            raise UsageError(f"{option} is a time that no clock has; give nanoseconds of at most {LAST_INSTANT_NS}")
     explicit = start_ns is not None or end_ns is not None
     if start_ns is not None and end_ns is not None and end_ns < start_ns:
         raise UsageError(f"--end-ns {end_ns} is before --start-ns {start_ns}")

@@ -9,7 +9,7 @@ from traceviz_dag.lake.partitions import escape, unescape
 
 _SEPARATOR = "@"
 _DIGITS = 4
-_ITERATION_KEY = re.compile(r"([^@]+)@(0|[1-9][0-9]*)")
+_ITERATION_KEY = re.compile(r"([^@]+)@(0|[1-9][0-9]{0,18})")
 _RANK_KEY = re.compile(r"[0-9]{4}|[1-9][0-9]{4,}")
 
 
