@@ -166,6 +166,7 @@ _HOSTILE = {
     "no lengths": "".join(f"UPDATE {name} SET end = start;" for name in _TIMED),
     "text for numbers": f"UPDATE {_KERNELS} SET streamId = 'seven'",
     "times of centuries": f"UPDATE {_KERNELS} SET start = {-(2**62) + 99}, end = {2**62 - 99}",
+    "ranges that end at no time": f"UPDATE NVTX_EVENTS SET end = {2**62} WHERE start >= 10",
     "large numbers": f"UPDATE {_COPIES} SET bytes = {2**63 - 2}, streamId = {2**63 - 2}; "
     f"INSERT INTO {_COPIES} SELECT * FROM {_COPIES}; UPDATE {_CALLS} SET correlationId = {2**63 - 1}",
     "no UTF-8": "UPDATE StringIds SET value = CAST(x'67ff80' AS TEXT); "

@@ -68,7 +68,7 @@ def read_ranges(schema: NsysSchema, last_ns: int) -> pa.Table:
     """NVTX ranges and marks by process and start, the longer one first; not yet nested: no parents and paths.
 
     Args:
-        last_ns: when the capture ended; a range that was never closed ends there.
+        last_ns: when the capture ended; a range that was never closed, or at no time, ends there.
     """
     read = _Read()
     fields = {
@@ -108,8 +108,11 @@ def _table(schema: NsysSchema, read: _Read, last_ns: int) -> pa.Table:
     assert start is not None  # the column must exist, or the export was refused
     kind = np.concatenate(read.kind)
     end = np.full(read.count, MISSING, dtype=np.int64) if end is None else end
-    lost = (end == MISSING) & (kind != MARK)
-    end = np.where(kind == MARK, start, np.where(lost, np.maximum(last_ns, start), np.minimum(end, LAST_INSTANT_NS)))
+    beyond = (end >= LAST_INSTANT_NS) & (kind != MARK)
+    if beyond.any():
+        schema.note(f"NVTX ranges whose end is no time ({int(beyond.sum())}) last until the capture ends")
+    lost = ((end == MISSING) & (kind != MARK)) | beyond
+    end = np.where(kind == MARK, start, np.where(lost, np.maximum(last_ns, start), end))
     end = np.maximum(end, start)
     process = thread >> PROCESS_BITS if thread is not None else np.zeros(read.count, dtype=np.int64)
     order = order_by_key(process, start, end - start)

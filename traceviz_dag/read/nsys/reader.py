@@ -82,8 +82,7 @@ def read_tables(path: Path, keep: Callable[[str, pa.Table], None]) -> NsysFacts:
         del calls
         keep("system_calls", read_system_calls(schema))
         ranges = read_ranges(schema, span.last_ns or 0)
-        # An end beyond all times is dirt, and covers nothing.
-        span.add(_numbers(ranges, "start_ns"), _within(_numbers(ranges, "end_ns")))
+        span.add(_numbers(ranges, "start_ns"), _numbers(ranges, "end_ns"))
         span.check(schema)
         too_deep = _keep_ranges(ranges, launches, keep)
         del ranges
@@ -143,10 +142,6 @@ class _Span:
             days = (self.last_ns - self.first_ns) // _DAY_NS
             fault = f"its times span {days:,} days, more than a capture lasts"
             raise BadInputError(schema.source.path, fault, "export the report again with a current version of nsys")
-
-
-def _within(end_ns: Int64) -> Int64:
-    return end_ns[end_ns < LAST_INSTANT_NS]
 
 
 def _gpus(schema: NsysSchema) -> tuple[dict[tuple[int, int], int], list[Gpu]]:
