@@ -21,6 +21,7 @@ from assets.lineage.provenance import input_tags
 from assets.lineage.recorded_files import file_tags
 from assets.partitions import rank_trace_key, rank_trace_partitions, ranks_by_iteration, ranks_of_iteration
 from assets.raw_traces import classification_rules, raw_traces
+from assets.recorded_together import log_together
 from assets.resources import TracevizHome
 from assets.staleness import LAST_RECORDED, stale_ranks
 from assets.step_faults import RANKS_TOLD, refresh_catalogue, told_in_a_line
@@ -155,11 +156,12 @@ def _record(
         version = str(outcome.facts.get("digest") or version)
     digests = {name: table.digest for name, table in outcome.tables.items()}
     files = file_tags(lake, digests, inputs.run, inputs.iteration, outcome.rank)
+    made = []
     for name in EXTRA_TABLES:
         if name not in outcome.tables:
             tags = {DATA_VERSION_TAG: NO_ROWS, CODE_VERSION_TAG: CODE_VERSION, **versions}
             told = {"dagster/row_count": dg.MetadataValue.int(0), "none": dg.MetadataValue.text(NONE_TOLD)}
-            context.log_event(dg.AssetMaterialization(name, partition=str(partition), metadata=told, tags=tags))
+            made.append(dg.AssetMaterialization(name, partition=str(partition), metadata=told, tags=tags))
     for name, table in sorted(outcome.tables.items(), key=lambda item: item[0] == LAST_RECORDED):
         path = lake.path(name, run=inputs.run, iteration=inputs.iteration, rank=outcome.rank)
         metadata = written_metadata(table.rows, table.bytes, path.as_uri())
@@ -167,7 +169,7 @@ def _record(
             metadata |= {
                 column: value for column, value in outcome.facts.items() if isinstance(value, int | str | bool)
             }
-        context.log_event(
+        made.append(
             dg.AssetMaterialization(
                 asset_key=name,
                 partition=str(partition),
@@ -181,6 +183,7 @@ def _record(
                 },
             )
         )
+    log_together(context, made)
 
 
 def _check_results(outcomes: Sequence[RankOutcome]) -> Iterator[dg.AssetCheckResult]:

@@ -14,6 +14,7 @@ from assets.conventions import CODE_VERSION, DATA_VERSION_TAG, IN_FLIGHT, OWNERS
 from assets.nightly import references
 from assets.partitions import iteration_partitions, rank_partitions, rank_trace_key
 from assets.raw_traces import memory_snapshots, raw_traces, topology_files
+from assets.recorded_together import report_together
 from assets.resources import TracevizHome
 from assets.settings import RetentionSettings
 from assets.step_faults import told_in_a_line
@@ -166,12 +167,12 @@ def prune(instance: dg.DagsterInstance, lake: Lake, inputs: IterationInputs, own
             path.unlink(missing_ok=True)
     # Dagster keeps the events of what is gone. With another data version last, the same traces are news again.
     tags = {DATA_VERSION_TAG: _PRUNED}
-    for entry in inputs.ranks:
-        partition = str(rank_trace_key(inputs.key, rank_key(entry.rank)))
-        instance.report_runless_asset_event(dg.AssetObservation(raw_traces.key, partition=partition, tags=tags))
-    instance.report_runless_asset_event(dg.AssetObservation(topology_files.key, partition=inputs.key, tags=tags))
+    partitions = [str(rank_trace_key(inputs.key, rank_key(entry.rank))) for entry in inputs.ranks]
+    gone = [dg.AssetObservation(raw_traces.key, partition=partition, tags=tags) for partition in partitions]
+    gone.append(dg.AssetObservation(topology_files.key, partition=inputs.key, tags=tags))
     if inputs.snapshots:
-        instance.report_runless_asset_event(dg.AssetObservation(memory_snapshots.key, partition=inputs.key, tags=tags))
+        gone.append(dg.AssetObservation(memory_snapshots.key, partition=inputs.key, tags=tags))
+    report_together(instance, gone)
     forget(lake.home, inputs.key)
     return True
 

@@ -169,6 +169,7 @@ def load_settings(home: Path, environment: Mapping[str, str] = os.environ) -> Ho
         _refuse_relative(root.path, Path(ROOTS_VARIABLE))
     watched = {root.path: root for root in (*roots, *settings.watch)}
     webhook = environment.get(WEBHOOK_VARIABLE) or settings.notify.webhook
+    _refuse_other_schemes(webhook, path if webhook == settings.notify.webhook else Path(WEBHOOK_VARIABLE))
     notify = NotifySettings(webhook, settings.notify.file)
     return msgspec.structs.replace(settings, watch=tuple(watched.values()), notify=notify)
 
@@ -188,6 +189,12 @@ def _check_times(settings: HomeSettings, path: Path) -> None:
         ZoneInfo(zone)
     except (ValueError, OSError, ZoneInfoNotFoundError):
         raise BadInputError(path, f"time_zone = {zone[:40]!r} is no time zone", "write one as Europe/Zurich") from None
+
+
+def _refuse_other_schemes(webhook: str, source: Path) -> None:
+    """Python would open file:// and ftp:// as well."""
+    if webhook and not webhook.lower().startswith(("http://", "https://")):
+        raise BadInputError(source, "webhook is no address of http or https", _REMEDY)
 
 
 def _refuse_relative(root: str, source: Path) -> None:

@@ -7,6 +7,7 @@ from pydantic import Field
 
 from assets.partitions import register_partitions
 from assets.raw_traces import new_observations
+from assets.recorded_together import log_together
 from assets.resources import TracevizHome
 from assets.settings import HomeSettings
 from assets.step_faults import told_in_a_line
@@ -76,12 +77,10 @@ def register_traces() -> None:
 
 def _publish(context: dg.OpExecutionContext, outcome: Registration) -> int:
     """Observations first, then partitions: automation sees a new iteration with all of its ranks, or not at all."""
-    count = 0
-    for observation in new_observations(context.instance, outcome.iterations):
-        context.log_event(observation)
-        count += 1
+    observations = list(new_observations(context.instance, outcome.iterations))
+    log_together(context, observations)
     register_partitions(context.instance, outcome.iterations)
-    return count
+    return len(observations)
 
 
 def _say(context: dg.OpExecutionContext, folder: str, outcome: Registration, record: FolderRecord) -> None:

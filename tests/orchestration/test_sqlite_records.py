@@ -9,9 +9,12 @@ from pathlib import Path
 import dagster as dg
 import pytest
 from alembic.script import ScriptDirectory
+from dagster._core.instance.utils import RUNLESS_RUN_ID
 from dagster._core.storage.event_log.sqlite import sqlite_event_log
 from dagster._core.storage.sql import get_alembic_config
 
+from assets.conventions import DATA_VERSION_TAG
+from assets.recorded_together import report_together
 from traceviz_dag.orchestration.instance import open_instance
 
 
@@ -44,3 +47,40 @@ def test_the_migrations_are_read_once_and_each_database_is_of_the_last(
         with closing(sqlite3.connect(path)) as connection:
             assert connection.execute("SELECT version_num FROM alembic_version").fetchall() == [(newest,)], path
             assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",), path
+
+
+def _report_each(instance: dg.DagsterInstance, events: list[dg.AssetMaterialization | dg.AssetObservation]) -> None:
+    for event in events:
+        instance.report_runless_asset_event(event)
+
+
+def test_events_that_are_reported_together_are_recorded_as_those_reported_one_by_one(tmp_path: Path) -> None:
+    made = [
+        *(dg.AssetMaterialization("kernels", partition=str(n), tags={DATA_VERSION_TAG: str(n)}) for n in range(5)),
+        *(dg.AssetObservation("raw_traces", partition=str(n), tags={DATA_VERSION_TAG: "-"}) for n in range(5)),
+        dg.AssetMaterialization("topology", metadata={"rows": 3}),
+    ]
+    recorded = {}
+    for name, report in (("each", _report_each), ("together", report_together)):
+        with open_instance(tmp_path / name) as instance:
+            report(instance, made)
+            latest = instance.get_latest_materialization_event(dg.AssetKey("kernels"))
+            assert latest is not None and latest.asset_materialization == made[4]
+        recorded[name] = {
+            path.name: [_rows(path, query) for query in (_EVENTS, _TAGS, _ASSETS)]
+            for path in (tmp_path / name).rglob("*.db")
+            if path.name in ("index.db", f"{RUNLESS_RUN_ID}.db")
+        }
+    assert len(recorded["each"]) == 2, "the events of all runs, and of none"
+    assert recorded["together"] == recorded["each"]
+    assert len(recorded["together"]["index.db"][0]) == len(made)
+
+
+_EVENTS = "SELECT id, dagster_event_type, asset_key, partition FROM event_logs ORDER BY id"
+_TAGS = "SELECT event_id, asset_key, key, value FROM asset_event_tags ORDER BY event_id, key"
+_ASSETS = "SELECT asset_key, last_materialization IS NULL, last_run_id FROM asset_keys ORDER BY asset_key"
+
+
+def _rows(path: Path, query: str) -> list[tuple[object, ...]]:
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute(query).fetchall()

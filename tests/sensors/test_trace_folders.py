@@ -200,7 +200,15 @@ def test_settings_come_from_the_file_and_the_environment(tmp_path):
     assert settings.notify.webhook == "https://hook"
 
 
-@pytest.mark.parametrize("text", ["[sensor]\nintervall = 3\n", '[[watch]]\npath = "relative"\n', "[nightly\n"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[sensor]\nintervall = 3\n",
+        '[[watch]]\npath = "relative"\n',
+        "[nightly\n",
+        '[notify]\nwebhook = "file:///etc/passwd"\n',
+    ],
+)
 def test_settings_that_mean_nothing_are_refused(tmp_path, text):
     (tmp_path / "traceviz.toml").write_text(text)
     with pytest.raises(BadInputError, match=r"traceviz\.toml"):

@@ -19,6 +19,7 @@ from assets.memory import memory_is_current, memory_tables, unread_snapshots
 from assets.partitions import rank_trace_key, register_partitions
 from assets.rank_tables import rank_tables
 from assets.raw_traces import new_observations
+from assets.recorded_together import report_together
 from assets.resources import TracevizHome
 from assets.staleness import (
     ITERATION_TABLES,
@@ -148,8 +149,7 @@ def record_figures(
         inputs: what ``figure_inputs`` gave before.
     """
     with open_instance(home, captures_output=False) as instance:
-        for event in events_of(home, asked, drawn, inputs):
-            instance.report_runless_asset_event(event)
+        report_together(instance, events_of(home, asked, drawn, inputs))
 
 
 @dataclass(frozen=True)
@@ -171,8 +171,7 @@ class _Analysis:
         drop_unlisted_ranks(self.lake, self.inputs)
         register(self.settings.home, self.inputs)
         self.lake.sweep(self.inputs.run, self.inputs.iteration)
-        for observation in new_observations(self.instance, [self.inputs]):
-            self.instance.report_runless_asset_event(observation)
+        report_together(self.instance, new_observations(self.instance, [self.inputs]))
         try:
             has_topology = self.make_topology(result)
             if has_topology:
