@@ -19,12 +19,12 @@ CALL = (sys.executable, "-c", "from traceviz_dag.commands.main import main; main
 def run(words: list[str], keys: bytes | signal.Signals, seen: bytes, **environment: str) -> tuple[int, bytes]:
     """Run a command on a terminal of its own, press keys once it shows something; exit code and what it wrote.
 
-    In place of keys it can be sent a signal; SIGHUP takes its terminal away, and it ignores the signal itself.
+    In place of keys it can be sent a signal, which it was started to ignore; SIGHUP takes its terminal away instead.
     """
     ours, theirs = pty.openpty()
     kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "LC_ALL", "COLUMNS")}
     process = subprocess.Popen(
-        ["sh", "-c", 'trap "" HUP; exec "$@"', "sh", *CALL, *words] if keys is signal.SIGHUP else [*CALL, *words],
+        ["sh", "-c", 'trap "" HUP TERM; exec "$@"', "sh", *CALL, *words] if isinstance(keys, int) else [*CALL, *words],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,

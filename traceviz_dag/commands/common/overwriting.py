@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from traceviz_dag.errors import UsageError
+from traceviz_dag.system.paths import real_path
 
 if TYPE_CHECKING:
     from traceviz_dag.pipeline.figures import LakeSource
@@ -18,10 +19,10 @@ def check_output(output: Path, *read: Path, option: str = "--output", what: str 
     Raises:
         UsageError: the file to write is one of those that are read, or in one that is a folder.
     """
-    written = output.resolve()
+    written = real_path(output)
     for path in read:
         same = output.exists() and path.exists() and output.samefile(path)
-        if same or path.resolve() in (written, *written.parents):
+        if same or real_path(path) in (written, *written.parents):
             raise UsageError(f"{option} {output} would write over {what}; give the name of a new file")
 
 

@@ -92,7 +92,8 @@ class TerminalApp(App[None]):
         try:
             yield
         finally:
-            signal.signal(signal.SIGTERM, former)
+            # Some who start programs have them ignore it: one that is told to end ends nevertheless.
+            signal.signal(signal.SIGTERM, signal.SIG_DFL if told else former)
             if told:
                 signal.raise_signal(signal.SIGTERM)
 
