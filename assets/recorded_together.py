@@ -22,7 +22,7 @@ _Told = dg.AssetMaterialization | dg.AssetObservation
 
 
 def log_together(context: dg.OpExecutionContext | dg.AssetExecutionContext, events: Iterable[_Told]) -> None:
-    """Log events as ``context.log_event`` does, in their order; all of them or none are recorded."""
+    """Log events as ``context.log_event`` does, in their order; in SQLite all of them are recorded, or none."""
     step = context.get_step_execution_context()
     for one, place in _places(events):
         if isinstance(one, dg.AssetMaterialization):

@@ -5,16 +5,20 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from unittest.mock import Mock
 
 import dagster as dg
 import pytest
 from alembic.script import ScriptDirectory
 from dagster._core.instance.utils import RUNLESS_RUN_ID
 from dagster._core.storage.event_log.sqlite import sqlite_event_log
+from dagster._core.storage.event_log.sqlite.sqlite_event_log import SqliteEventLogStorage
 from dagster._core.storage.sql import get_alembic_config
+from sqlalchemy.exc import OperationalError
 
 from assets.conventions import DATA_VERSION_TAG
 from assets.recorded_together import report_together
+from traceviz_dag.errors import BadInputError
 from traceviz_dag.orchestration.instance import open_instance
 
 
@@ -74,6 +78,16 @@ def test_events_that_are_reported_together_are_recorded_as_those_reported_one_by
     assert len(recorded["each"]) == 2, "the events of all runs, and of none"
     assert recorded["together"] == recorded["each"]
     assert len(recorded["together"]["index.db"][0]) == len(made)
+
+
+def test_events_that_cannot_be_recorded_together_are_told_once_and_none_is_there(tmp_path, monkeypatch, capfd):
+    full = OperationalError("INSERT", {}, sqlite3.OperationalError("database or disk is full"))
+    monkeypatch.setattr(SqliteEventLogStorage, "_store_asset_event_tags", Mock(side_effect=full))
+    made = [dg.AssetMaterialization("kernels", partition=str(n)) for n in range(3)]
+    with pytest.raises(BadInputError, match="disk is full"), open_instance(tmp_path) as instance:
+        report_together(instance, made)
+    assert capfd.readouterr() == ("", "")
+    assert _rows(next(tmp_path.rglob("index.db")), _EVENTS) == []
 
 
 _EVENTS = "SELECT id, dagster_event_type, asset_key, partition FROM event_logs ORDER BY id"

@@ -12,7 +12,6 @@ that come together are written together. What is written is the same.
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, lru_cache
@@ -22,18 +21,19 @@ from itertools import groupby
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from dagster._core.events import ASSET_EVENTS
+from dagster._core.events import ASSET_EVENTS, DagsterEventBatchMetadata
 from dagster._core.events.log import EventLogEntry
+from dagster._core.instance.methods.event_methods import EventMethods
 from dagster._core.storage import sql
 from dagster._core.storage.event_log.sqlite.sqlite_event_log import SqliteEventLogStorage
 from dagster._core.storage.sqlalchemy_compat import db_result
-from sqlalchemy import Connection, Engine, NullPool, Pool, create_engine, event
+from sqlalchemy import Connection, Engine, NullPool, Pool, create_engine
+from sqlalchemy.event import listen
 
 _KEPT_ENGINES = 16
 """Those of runs, schedules and all events, and of the runs that a process looks at by turns."""
 
-_BATCH_VARIABLE = "DAGSTER_EVENT_BATCH_SIZE"
-_EVENTS_TOGETHER = "1000"
+_handle_one = EventMethods.handle_new_event
 
 _PLACE = "dagster._core.storage"
 _IN_FILES = (
@@ -50,8 +50,7 @@ def spare_repetition() -> None:
         _replace(name, create_engine=_kept_engine, check_alembic_revision=_revisions, stamp_alembic_rev=_stamp)
     for name in _IN_MEMORY:
         _replace(name, stamp_alembic_rev=_stamp)
-    os.environ.setdefault(_BATCH_VARIABLE, _EVENTS_TOGETHER)
-    SqliteEventLogStorage.store_event_batch = _store_together  # type: ignore[method-assign,assignment]
+    EventMethods.handle_new_event = _handle  # type: ignore[method-assign]
 
 
 def _replace(module: str, **functions: object) -> None:
@@ -69,12 +68,34 @@ def _kept_engine(address: str, poolclass: type[Pool], connect_args: Mapping[str,
 @lru_cache(_KEPT_ENGINES)
 def _engine(address: str, arguments: tuple[tuple[str, int | float], ...]) -> Engine:
     engine = create_engine(address, poolclass=NullPool, connect_args=dict(arguments))
-    event.listen(engine, "connect", _wait_for_no_disk)
+    listen(engine, "connect", _wait_for_no_disk)
     return engine
 
 
 def _wait_for_no_disk(connection: sqlite3.Connection, _record: object) -> None:
     connection.execute("PRAGMA synchronous = NORMAL")
+
+
+def _handle(
+    self: EventMethods, event: EventLogEntry, *, batch_metadata: DagsterEventBatchMetadata | None = None
+) -> None:
+    """Store an event; those of a batch are stored when its last one comes, all of them or none.
+
+    Dagster's own batches print what kept them from being stored, statement and all, and try again one by one.
+    """
+    storage = self._event_storage_impl
+    if batch_metadata is None or not isinstance(storage, SqliteEventLogStorage):
+        _handle_one(self, event, batch_metadata=batch_metadata)
+        return
+    waiting = self._event_buffer_impl
+    if self.should_store_event(event):
+        waiting[batch_metadata.id].append(event)
+    if batch_metadata.is_end:
+        events = waiting.pop(batch_metadata.id, [])
+        _store_together(storage, events)
+        for each in events:
+            for subscriber in self._subscribers_impl[each.run_id]:
+                subscriber(each)
 
 
 def _store_together(storage: SqliteEventLogStorage, events: Sequence[EventLogEntry]) -> None:
