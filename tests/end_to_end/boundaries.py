@@ -1,7 +1,7 @@
 """What a kill leaves at each boundary of an analysis: before a file gets its name or goes, before an event is stored.
 
-At a boundary nothing is under way in the process, so a copy of the home is what ``kill -9`` would leave there. Runs in
-processes of its own, since it puts hooks into the program:
+At a boundary no more than a transaction is under way, so a copy of the home is what ``kill -9`` would leave there. Runs
+in processes of its own, since it puts hooks into the program:
 
     python -m tests.end_to_end.boundaries record TRACES HOME COPIES
     python -m tests.end_to_end.boundaries go-on TRACES HOME COPIES STEP
@@ -80,7 +80,8 @@ def record(traces: Path, home: Path, copies: Path) -> None:
     boundaries = Boundaries(home, copies)
     boundaries.before(Path, "replace", lambda _, target: f"rename to {_short(target)}")
     boundaries.before(Path, "unlink", lambda path, **_: f"removal of {_short(path)}" if path.exists() else None)
-    boundaries.before(SqliteEventLogStorage, "store_event", _event)
+    # Called for each event, in each database, also of those that are stored together.
+    boundaries.before(SqliteEventLogStorage, "prepare_insert_event", _event)
     boundaries.before(SqlRunStorage, "add_run", lambda *_: "new run")
     _analyse(traces, home)
     (copies / "names").write_text("\n".join(boundaries.names))
