@@ -118,7 +118,8 @@ class NotifySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where failed runs and failed gates are told.
 
     Attributes:
-        webhook: a URL that takes a JSON object by POST; empty tells nobody. TRACEVIZ_WEBHOOK comes before it.
+        webhook: an http or https URL that takes a JSON object by POST; empty tells nobody. TRACEVIZ_WEBHOOK comes
+            before it.
         file: a file that gets one JSON object a line.
     """
 

@@ -253,7 +253,7 @@ def _listing(wanted: Wanted) -> _Listing:
                     f"{wanted.repository}: the list of its files is longer than {LONGEST_LISTING >> 20} MiB or takes "
                     f"more than {LISTING_SECONDS:g} s; check the address, or fetch the file by other means"
                 )
-        return msgspec.json.decode(text, type=_Listing)
+        return decoded(bytes(text), _Listing)
 
 
 @contextmanager
