@@ -11,6 +11,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from tests.costs import Costs
 from tests.made_once import begin
 from tests.memory_folder import folder_in_memory
 from traceviz_dag.errors import UsageError
@@ -48,6 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
         # Behind what multiprocessing itself removes there in the end.
         Finalize(None, shutil.rmtree, (folder, True), exitpriority=-200)
     begin()
+    config.pluginmanager.register(Costs())
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
