@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import tempfile
@@ -50,6 +51,16 @@ def pytest_configure(config: pytest.Config) -> None:
         Finalize(None, shutil.rmtree, (folder, True), exitpriority=-200)
     begin()
     config.pluginmanager.register(Costs())
+
+
+def pytest_collection() -> None:
+    """Imports make millions of objects that stay: looking through them for garbage would take seconds a worker."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.enable()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
