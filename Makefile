@@ -4,8 +4,10 @@ VENV ?= .venv
 CAPTURE_VENV ?= .venv-capture
 BIN := $(VENV)/bin
 HOME_FOLDER ?= traceviz_home
+# Without bytecode on disk each of the many processes of the tests would compile every module anew.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup demo dev test lint types imports scripts dependencies check release-check lock clean capture-environment
+.PHONY: help setup demo dev test test-long lint types imports scripts dependencies check release-check lock clean capture-environment
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -24,8 +26,11 @@ demo: setup ## simulate a small training job and take it the whole way
 dev: setup ## open the Dagster UI on this home
 	$(BIN)/traceviz dev --home $(HOME_FOLDER)
 
-test: setup ## all tests
-	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
+test: setup ## the tests of every behaviour
+	$(PYTEST) -m "not long"
+
+test-long: setup ## kills, faulty places, daemons, real training, every page in the browser
+	$(PYTEST) -m long
 
 lint: setup ## linter and formatter
 	$(BIN)/ruff check .

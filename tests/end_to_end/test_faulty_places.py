@@ -73,7 +73,7 @@ def ranks_of(run: Path, home: Path):
     return IterationTask(home, inputs.run, inputs.iteration, read_topology(inputs), load_rules()), traces
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_full_disk_and_one_that_can_only_be_read_cost_nothing_that_is_there(tmp_path: Path, analysed):
     _, ready = analysed
     with small_disk(tmp_path / "disk", "8m") as disk:
@@ -115,7 +115,7 @@ def test_a_disk_too_full_for_the_instance_says_so_and_space_mends_it(tmp_path: P
         assert call("analyze", run, "--home", disk / "home").code == 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_home_that_moved_is_whole_and_time_that_goes_back_is_no_change(tmp_path: Path, analysed):
     run, ready = analysed
     home = Path(shutil.copytree(ready, tmp_path / "moved"))

@@ -11,7 +11,7 @@ import pytest
 KILL = Path(__file__).parents[2] / "benchmarks/kill.py"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_killed_commands_are_mended_by_the_next_run(tmp_path: Path):
     command = [sys.executable, str(KILL), "--folder", str(tmp_path / "kill"), "--kills", "3", "--seed", "2"]

@@ -41,7 +41,7 @@ def storage(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, object] | Non
         yield section
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_dropped_files_become_figures_and_a_perfetto_trace(tmp_path: Path, storage: dict[str, object] | None) -> None:
     with daemon_over_an_empty_folder(tmp_path, storage, pictures=True) as daemon:
         daemon.start()

@@ -32,7 +32,7 @@ KNOWN_OVERLAP = {
 }  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_real_trace_goes_the_whole_way(shared_data, home):
     paths = [shared_data / name for name in (*FILES, *FOLDERS)]
     summaries = json.loads(program("analyze", *paths, "--home", home, "--json").stdout)

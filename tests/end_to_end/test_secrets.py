@@ -77,7 +77,7 @@ def _written(home: Path) -> str:
     return "\n".join(parts)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_no_planted_secret_leaves_a_profile(tmp_path):
     home, out = tmp_path / "home", tmp_path / "out"
     out.mkdir()

@@ -61,7 +61,7 @@ def test_ranks_of_nodes_and_iterations_are_found_and_lie_on_one_clock(runs, tmp_
     assert starts[0] > 1_700_000_000_000_000_000
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_analyze_takes_exports_the_same_way_as_traces(runs, tmp_path):
     home = tmp_path / "home"
     arguments = ["analyze", str(runs["1F1B"]), "--home", str(home), "--workers", "1", "--json"]
