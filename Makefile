@@ -5,7 +5,7 @@ CAPTURE_VENV ?= .venv-capture
 BIN := $(VENV)/bin
 HOME_FOLDER ?= traceviz_home
 
-.PHONY: help setup demo dev test lint types imports scripts dependencies check release-check lock clean capture-environment
+.PHONY: help setup demo dev test tracked lint types imports scripts dependencies check release-check lock clean capture-environment
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -26,6 +26,9 @@ dev: setup ## open the Dagster UI on this home
 
 test: setup ## all tests
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
+
+tracked: setup ## the speed figures, against the kept ones
+	$(BIN)/python -m benchmarks.tracked
 
 lint: setup ## linter and formatter
 	$(BIN)/ruff check .

@@ -100,7 +100,8 @@ def measure(python: str, programs: Sequence[str], path: Path, rounds: int = 1) -
 
 def quiet_environment() -> dict[str, str]:
     """The environment of measured processes: compiled files are kept, and no thread of OpenBLAS waits busily."""
-    ours = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "TRACEVIZ"))}
+    left_out = ("PYTHONDONTWRITEBYTECODE", "TRACEVIZ_")
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
     return {**ours, "OPENBLAS_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
 
 

@@ -322,9 +322,14 @@ def machine() -> str:
 
 
 def commit() -> str:
-    """The commit that was measured; a + follows it if the code has changed since."""
-    words = ["git", "-C", str(REPOSITORY), "describe", "--always", "--dirty=+", "--exclude=*"]
-    return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
+    """The commit that was measured, and whether the measured code has changed since."""
+
+    def git(*words: str) -> str:
+        done = subprocess.run(["git", *words], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+        return done.stdout.strip()
+
+    changed = git("status", "--porcelain", "--", "traceviz_dag", "assets", "sensors")
+    return (git("rev-parse", "--short", "HEAD") or "unknown") + (", with changes" if changed else "")
 
 
 def main() -> int:
