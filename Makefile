@@ -7,7 +7,7 @@ HOME_FOLDER ?= traceviz_home
 # Without bytecode on disk each of the many processes of the tests would compile every module anew.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup demo dev test test-long lint types imports scripts dependencies check release-check lock clean capture-environment
+.PHONY: help setup demo dev test test-long tracked lint types imports scripts dependencies check release-check lock clean capture-environment
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -31,6 +31,9 @@ test: setup ## the tests of every behaviour
 
 test-long: setup ## kills, faulty places, daemons, real training, every page in the browser
 	$(PYTEST) -m long
+
+tracked: setup ## the speed figures, against the kept ones
+	$(BIN)/python -m benchmarks.tracked
 
 lint: setup ## linter and formatter
 	$(BIN)/ruff check .

@@ -1,24 +1,27 @@
 """Reading a Kineto trace, ours beside a bare typed decode, orjson and HolisticTraceAnalysis, in one run.
 
-    python benchmarks/read_kineto.py SOURCE.json.gz --megabytes 300 --rounds 3
+    python -m benchmarks.read_kineto SOURCE.json.gz --megabytes 300 --rounds 3
 
-Each reader runs in a process of its own, in turn, on the same file in the page cache. MB/s are of JSON text over the
-process's CPU time (user and system, start-up and imports taken off), so that a busy machine does not blur them; memory
-is the process's peak resident set. HolisticTraceAnalysis gets an environment of its own (it needs pandas below 3).
+Each reader runs in a separate process, in turn, on the same file in the page cache. MB/s are of JSON text over the
+processor time of reading (user and system, without imports), so that a busy machine does not blur them; memory is the
+process's peak resident set. HolisticTraceAnalysis gets a separate environment (it needs pandas below 3).
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import venv
+from collections.abc import Sequence
 from pathlib import Path
 
-from repeat_trace import repeat
+from benchmarks.nsys import run_once
+from benchmarks.repeat_trace import repeat
 
 READERS = {
     "traceviz_dag, to columns": "from pathlib import Path; from traceviz_dag.read.kineto.reader import read_kineto\n"
@@ -60,6 +63,24 @@ if path: parse_trace_dataframe(path, ParserConfig.get_default_cfg())
 """
 
 
+ALTERNATING = """
+import json, resource, sys
+def used():
+    times = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in times)
+def seconds(program, path):
+    before = used()
+    exec(program, {"__name__": "__main__", "path": path})
+    return used() - before
+path, rounds, *programs = sys.argv[1:]
+for program in programs:
+    seconds(program, "")
+print()
+print(json.dumps([[seconds(program, path) for program in programs] for _ in range(int(rounds))]))
+"""
+"""Runs programs in turn, first without a path so that they only import; prints the processor seconds of the rounds."""
+
+
 def environment_of_hta(folder: Path) -> Path:
     """An environment with HolisticTraceAnalysis; made once."""
     python = folder / "bin" / "python"
@@ -69,13 +90,19 @@ def environment_of_hta(folder: Path) -> Path:
     return python
 
 
-def measure(python: str, program: str, path: str) -> tuple[float, float]:
-    """(CPU seconds, peak resident MB) of one process that runs the program on the path; "" only imports."""
-    child = subprocess.Popen([python, "-c", f"path = {path!r}\n{program}"], stdout=subprocess.DEVNULL)
-    _, status, usage = os.wait4(child.pid, 0)
-    if status:
-        raise SystemExit(f"the reader failed: {program.strip().splitlines()[0]}")
-    return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1000
+def measure(python: str, programs: Sequence[str], path: Path, rounds: int = 1) -> tuple[list[list[float]], float]:
+    """Processor seconds of programs that one process runs on the path in turn, a list per round, and its peak in MB."""
+    done = run_once([python, "-c", ALTERNATING, str(path), str(rounds), *programs], quiet_environment())
+    if not done.ok:
+        raise SystemExit(f"this program failed on {path.name}:\n{programs[-1].strip()}")
+    return json.loads(done.output.splitlines()[-1]), done.peak * 1000
+
+
+def quiet_environment() -> dict[str, str]:
+    """The environment of measured processes: compiled files are kept, and no thread of OpenBLAS waits busily."""
+    left_out = ("PYTHONDONTWRITEBYTECODE", "TRACEVIZ_")
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
+    return {**ours, "OPENBLAS_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
 
 
 def main() -> None:
@@ -97,11 +124,10 @@ def main() -> None:
         figures: dict[str, list[tuple[float, float]]] = {name: [] for name in readers}
         for _ in range(arguments.rounds):
             for name, (python, program) in readers.items():
-                idle, _ = measure(python, program, "")
-                seconds, peak = measure(python, program, str(trace))
-                figures[name].append((megabytes / max(seconds - idle, 1e-3), peak))
+                [[seconds]], peak = measure(python, [program], trace)
+                figures[name].append((megabytes / seconds, peak))
     print(f"{megabytes:.0f} MB from {arguments.source.name}, median of {arguments.rounds} rounds\n")
-    print("| reader | MB/s of CPU time | (least–most) | peak memory, MB | of the file |")
+    print("| reader | MB per processor second | (least–most) | peak memory, MB | of the file |")
     print("| --- | --: | --- | --: | --: |")
     for name, rounds in figures.items():
         rates, peaks = [rate for rate, _ in rounds], [peak for _, peak in rounds]
