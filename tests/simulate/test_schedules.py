@@ -32,7 +32,7 @@ class _Event(msgspec.Struct):
 
 
 class _Trace(msgspec.Struct):
-    traceEvents: list[_Event]  # noqa: N815
+    traceEvents: list[_Event]
 
 
 def _python_frames(shared_data: Path, run: str, rank: int) -> list[str]:

@@ -190,11 +190,11 @@ def test_no_aligned_wait_depends_on_how_the_clocks_were_set(shift, seed):
     assert np.abs(again - waits).max() <= US
 
 
-def test_clocks_of_a_simulated_tp_pp_dp_ep_job_come_back(tmp_path_factory):
+def test_clocks_of_a_simulated_tp_pp_dp_ep_job_come_back():
     job_settings = JobSettings(
         tp=2, pp=2, ep=2, dp=2, microbatches=4, node_size=2, clock_skew_ms=5.0, clock_drift_ppm=5.0, **SMALL
     )
-    iteration, truth = simulated(job_settings, tmp_path_factory.getbasetemp())
+    iteration, truth = simulated(job_settings)
     clocks = iteration.table("rank_clocks").to_pandas().set_index("rank")
     true = pd.read_parquet(truth / "clocks.parquet").set_index("rank")
     assert clocks.refusal.isna().all() and clocks.component.nunique() == 1

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pandas as pd
 import pytest
 
@@ -46,18 +44,18 @@ SKEWED = {
 }
 
 
-def both(settings: JobSettings, folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+def both(settings: JobSettings) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Measured and true rows, in the same order."""
-    iteration, truth = simulated(settings, folder)
+    iteration, truth = simulated(settings)
     tables = iteration.table("pipelines").to_pandas(), pd.read_parquet(truth / "pipelines.parquet")
     measured, true = (each.astype(dict.fromkeys(KEY, "int64")).set_index(KEY).sort_index() for each in tables)
     return measured, true
 
 
 @pytest.mark.parametrize("name", JOBS)
-def test_the_parts_are_the_truth_to_the_nanosecond(name: str, tmp_path_factory: pytest.TempPathFactory):
+def test_the_parts_are_the_truth_to_the_nanosecond(name: str):
     settings = JOBS[name]
-    measured, true = both(settings, tmp_path_factory.getbasetemp())
+    measured, true = both(settings)
     assert len(true) == settings.world
     pd.testing.assert_frame_equal(measured[COLUMNS], true[COLUMNS], check_dtype=False)
     assert (true["fill_drain_ns"] != 0).any() and (true["jitter_ns"] != 0).any()
@@ -68,26 +66,24 @@ def test_the_parts_are_the_truth_to_the_nanosecond(name: str, tmp_path_factory: 
 
 
 @pytest.mark.parametrize("name", SKEWED)
-def test_skewed_clocks_change_the_parts_by_less_than_a_hundredth(name: str, tmp_path_factory: pytest.TempPathFactory):
-    measured, true = both(SKEWED[name], tmp_path_factory.getbasetemp())
+def test_skewed_clocks_change_the_parts_by_less_than_a_hundredth(name: str):
+    measured, true = both(SKEWED[name])
     assert len(measured) == len(true) == SKEWED[name].world
     off = (measured[COLUMNS] - true[COLUMNS]).abs()
     assert (off <= (true[COLUMNS].abs() / 100).clip(lower=10_000)).all(axis=None)
     assert (off > 0).any(axis=None), "the clocks have no drift"
 
 
-def test_without_pipelining_nothing_but_stall_is_left_and_the_table_has_no_rows(
-    tmp_path_factory: pytest.TempPathFactory,
-):
-    measured, true = both(JobSettings(tp=2, microbatches=4, **SMALL), tmp_path_factory.getbasetemp())
+def test_without_pipelining_nothing_but_stall_is_left_and_the_table_has_no_rows():
+    measured, true = both(JobSettings(tp=2, microbatches=4, **SMALL))
     assert len(measured) == 0 and len(true) == 2
     assert (true[PARTS[:3]] == 0).all(axis=None)
     assert (true["stall_ns"] == true["span_ns"] - true["ideal_ns"]).all()
 
 
-def test_a_pipeline_without_a_stage_s_file_has_no_true_parts(tmp_path_factory: pytest.TempPathFactory):
+def test_a_pipeline_without_a_stage_s_file_has_no_true_parts():
     settings = JobSettings(pp=2, dp=2, microbatches=4, edges=Edges(missing_rank=3), **SMALL)
-    measured, true = both(settings, tmp_path_factory.getbasetemp())
+    measured, true = both(settings)
     for rows in (measured, true):
         assert rows.reset_index().set_index("rank")["stall_ns"].isna().to_dict() == {0: False, 1: True, 2: False}
     known = true["stall_ns"].notna()

@@ -166,11 +166,10 @@ def test_the_parts_add_up_on_megatron_s_own_schedules(shared_data, source, run):
     assert all(row["idle_share"] == row["idle_ns"] / row["span_ns"] for row in rows)
 
 
-def test_a_bad_split_shows_as_imbalance_of_its_stage_and_a_good_one_does_not(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("split")
+def test_a_bad_split_shows_as_imbalance_of_its_stage_and_a_good_one_does_not():
     job = JobSettings(tp=2, pp=2, dp=2, microbatches=8, **SMALL)
-    good, _ = simulated(job, folder)
-    bad, _ = simulated(JobSettings(tp=2, pp=2, dp=2, microbatches=8, faults=Faults(bad_stage_split=2), **SMALL), folder)
+    good, _ = simulated(job)
+    bad, _ = simulated(JobSettings(tp=2, pp=2, dp=2, microbatches=8, faults=Faults(bad_stage_split=2), **SMALL))
     imbalance = []
     for iteration in (good, bad):
         table = iteration.table("pipelines")
@@ -181,8 +180,8 @@ def test_a_bad_split_shows_as_imbalance_of_its_stage_and_a_good_one_does_not(tmp
     assert stored_stage_times(bad.lake, bad.run, bad.iteration).slowest.stage == 0
 
 
-def test_the_span_of_the_first_stage_is_that_of_the_truth(tmp_path_factory):
-    iteration, truth = simulated(JobSettings(tp=2, pp=4, microbatches=8, **SMALL), tmp_path_factory.mktemp("span"))
+def test_the_span_of_the_first_stage_is_that_of_the_truth():
+    iteration, truth = simulated(JobSettings(tp=2, pp=4, microbatches=8, **SMALL))
     true = pq.read_table(truth / "pipelines.parquet").to_pandas().set_index("rank")
     for row in iteration.table("pipelines").to_pylist():
         if row["stage"] == 0:
@@ -191,11 +190,11 @@ def test_the_span_of_the_first_stage_is_that_of_the_truth(tmp_path_factory):
 
 
 @pytest.mark.parametrize("overlap_p2p", [False, True])
-def test_combined_1f1b_of_a_simulated_job_is_taken_apart_like_any_other(overlap_p2p, tmp_path_factory):
+def test_combined_1f1b_of_a_simulated_job_is_taken_apart_like_any_other(overlap_p2p):
     settings = JobSettings(
         pp=2, vpp=2, ep=2, dp=2, microbatches=4, overlap_expert=True, overlap_p2p=overlap_p2p, **SMALL
     )
-    iteration, _ = simulated(settings, tmp_path_factory.getbasetemp())
+    iteration, _ = simulated(settings)
     table = iteration.table("pipelines")
     assert pipelines_violations(table).num_rows == 0
     rows = table.to_pylist()
@@ -203,8 +202,8 @@ def test_combined_1f1b_of_a_simulated_job_is_taken_apart_like_any_other(overlap_
     assert all(abs(row["jitter_ns"]) < 0.02 * row["span_ns"] for row in rows)
 
 
-def test_views_over_replicas_and_the_peers_of_a_stage(tmp_path_factory):
-    iteration, _ = simulated(JobSettings(tp=2, pp=2, dp=2, microbatches=8, **SMALL), tmp_path_factory.mktemp("views"))
+def test_views_over_replicas_and_the_peers_of_a_stage():
+    iteration, _ = simulated(JobSettings(tp=2, pp=2, dp=2, microbatches=8, **SMALL))
     table = iteration.table("pipelines")
     replicas = replica_stages(table).to_pylist()
     assert [(row["dense_replica"], row["stage"], row["pipelines"]) for row in replicas] == [

@@ -113,8 +113,8 @@ JOBS = {
 
 
 @pytest.mark.parametrize("job", JOBS)
-def test_every_communication_of_a_simulated_job_is_matched_with_its_true_peers_and_waits_as_long(job, tmp_path_factory):
-    iteration, truth = simulated(JOBS[job], tmp_path_factory.getbasetemp())
+def test_every_communication_of_a_simulated_job_is_matched_with_its_true_peers_and_waits_as_long(job):
+    iteration, truth = simulated(JOBS[job])
     matches = matched(iteration)
     kernels = pd.concat(
         [iteration.kernels(rank, ("rank", "kernel_id", "correlation")).to_pandas() for rank in iteration.ranks]
