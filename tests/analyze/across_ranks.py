@@ -10,8 +10,16 @@ import pandas as pd
 import pyarrow as pa
 
 from tests.made_once import made_once
-from traceviz_dag.analyze.matching.communications import COMMUNICATION_COLUMNS, Communications, gather_communications
+from traceviz_dag.analyze.clocks.clocks import solve_clocks
+from traceviz_dag.analyze.matching.communications import (
+    COMMUNICATION_COLUMNS,
+    Communications,
+    gather_communications,
+    select_communications,
+)
 from traceviz_dag.analyze.matching.matches import Matches, match_communications
+from traceviz_dag.analyze.waits.collectives import collectives_table
+from traceviz_dag.analyze.waits.waits import BESIDE_COLUMNS, charge_waits
 from traceviz_dag.classify.rules import load_rules
 from traceviz_dag.classify.topology.types import Group, Replicas, Topology
 from traceviz_dag.classify.topology.unite import topology_tables
@@ -27,6 +35,8 @@ from traceviz_dag.vocabulary import Dimension, TopologySource
 EPOCH_NS = 1_700_000_000_000_000_001
 SMALL = {"layers": 8, "hidden": 2048, "heads": 16, "feed_forward": 8192, "sequence": 2048, "vocabulary": 8192}
 """A model small enough to simulate in a second, with kernels that are longer than their launches."""
+
+TINY = {**SMALL, "layers": 4}
 
 
 @cache
@@ -79,12 +89,20 @@ def truth_kernels(folder: Path) -> pd.DataFrame:
 
 def matched(iteration: StoredIteration) -> Matches:
     """The matched communications of a stored iteration."""
-    from traceviz_dag.analyze.matching.communications import select_communications
-
     rows = gather_communications(
         select_communications(iteration.kernels(rank, COMMUNICATION_COLUMNS)) for rank in iteration.ranks
     )
     return match_communications(rows, iteration.topology, iteration.microbatches())
+
+
+@cache
+def charged_collectives(iteration: StoredIteration) -> pa.Table:
+    """The table collectives alone; ``iteration.table`` would compute all tables across ranks."""
+    matches = matched(iteration)
+    clocks = solve_clocks(matches, iteration.ranks)
+    return charge_waits(
+        collectives_table(matches, clocks), matches, clocks, lambda rank: iteration.kernels(rank, BESIDE_COLUMNS)
+    )
 
 
 def part(rank: int, start: int, end: int, group: str | None = "1", **more: object) -> dict:
