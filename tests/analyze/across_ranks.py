@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import hashlib
 from functools import cache
 from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
 
-from traceviz_dag.analyze.matching.communications import COMMUNICATION_COLUMNS, Communications, gather_communications
+from tests.made_once import made_once
+from traceviz_dag.analyze.clocks.clocks import solve_clocks
+from traceviz_dag.analyze.matching.communications import (
+    COMMUNICATION_COLUMNS,
+    Communications,
+    gather_communications,
+    select_communications,
+)
 from traceviz_dag.analyze.matching.matches import Matches, match_communications
+from traceviz_dag.analyze.waits.collectives import collectives_table
+from traceviz_dag.analyze.waits.waits import BESIDE_COLUMNS, charge_waits
 from traceviz_dag.classify.rules import load_rules
 from traceviz_dag.classify.topology.types import Group, Replicas, Topology
 from traceviz_dag.classify.topology.unite import topology_tables
 from traceviz_dag.lake.lake import open_lake
-from traceviz_dag.pipeline.across_ranks import StoredIteration, iterations_at
-from traceviz_dag.pipeline.discovery import inputs_below
+from traceviz_dag.pipeline.across_ranks import StoredIteration
+from traceviz_dag.pipeline.discovery import IterationInputs, inputs_below
 from traceviz_dag.pipeline.iteration import rank_traces, read_topology
 from traceviz_dag.pipeline.workers import IterationTask, analyse_into_lake
 from traceviz_dag.simulate import JobSettings, simulate
@@ -26,15 +36,15 @@ EPOCH_NS = 1_700_000_000_000_000_001
 SMALL = {"layers": 8, "hidden": 2048, "heads": 16, "feed_forward": 8192, "sequence": 2048, "vocabulary": 8192}
 """A model small enough to simulate in a second, with kernels that are longer than their launches."""
 
-_OPEN: list[object] = []
+TINY = {**SMALL, "layers": 4}
 
 
 @cache
 def analysed_all(folder: Path) -> tuple[StoredIteration, ...]:
-    """The iterations below a folder, analysed once in this process; their lake stays until the process ends."""
-    context = iterations_at(folder, folder)
-    _OPEN.append(context)
-    return tuple(context.__enter__())
+    """The iterations below a folder, analysed once a run of the tests."""
+    inputs = inputs_below([folder])
+    home = made_once(_name("analysed", folder), lambda home: [_analyse(each, home) for each in inputs])
+    return tuple(StoredIteration(open_lake(home), each.run, each.iteration, each) for each in inputs)
 
 
 def analysed(folder: Path) -> StoredIteration:
@@ -44,8 +54,13 @@ def analysed(folder: Path) -> StoredIteration:
 
 
 def analysed_here(folder: Path, home: Path) -> StoredIteration:
-    """The one iteration below a folder, analysed in this process: for many small jobs faster than with workers."""
+    """The one iteration below a folder, analysed into a home."""
     (inputs,) = inputs_below([folder])
+    return _analyse(inputs, home)
+
+
+def _analyse(inputs: IterationInputs, home: Path) -> StoredIteration:
+    """In this process: for many small jobs faster than with workers."""
     lake, known = open_lake(home), read_topology(inputs)
     for name, table in zip(("topology", "process_groups"), topology_tables(known), strict=True):
         lake.write(name, table, run=inputs.run, iteration=inputs.iteration)
@@ -56,11 +71,14 @@ def analysed_here(folder: Path, home: Path) -> StoredIteration:
 
 
 @cache
-def simulated(settings: JobSettings, folder: Path) -> tuple[StoredIteration, Path]:
-    """A simulated job and its truth folder."""
-    run = folder / f"job_{abs(hash(settings)):x}"
-    simulate(settings, run, workers=1)
+def simulated(settings: JobSettings) -> tuple[StoredIteration, Path]:
+    """A simulated job and its truth folder, made once a run of the tests."""
+    run = made_once(_name("job", settings), lambda folder: simulate(settings, folder, workers=1))
     return analysed(run), run / "truth"
+
+
+def _name(what: str, of: object) -> str:
+    return f"{what}_{hashlib.sha256(repr(of).encode()).hexdigest()[:16]}"
 
 
 def truth_kernels(folder: Path) -> pd.DataFrame:
@@ -71,12 +89,20 @@ def truth_kernels(folder: Path) -> pd.DataFrame:
 
 def matched(iteration: StoredIteration) -> Matches:
     """The matched communications of a stored iteration."""
-    from traceviz_dag.analyze.matching.communications import select_communications
-
     rows = gather_communications(
         select_communications(iteration.kernels(rank, COMMUNICATION_COLUMNS)) for rank in iteration.ranks
     )
     return match_communications(rows, iteration.topology, iteration.microbatches())
+
+
+@cache
+def charged_collectives(iteration: StoredIteration) -> pa.Table:
+    """The table collectives alone; ``iteration.table`` would compute all tables across ranks."""
+    matches = matched(iteration)
+    clocks = solve_clocks(matches, iteration.ranks)
+    return charge_waits(
+        collectives_table(matches, clocks), matches, clocks, lambda rank: iteration.kernels(rank, BESIDE_COLUMNS)
+    )
 
 
 def part(rank: int, start: int, end: int, group: str | None = "1", **more: object) -> dict:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests import adversarial
 from tests.adversarial import HEALTHY, MS, US, Job
-from tests.analyze.across_ranks import SMALL, analysed_here, match_rows, part, simulated, topology
+from tests.analyze.across_ranks import TINY, analysed_here, match_rows, part, simulated, topology
 from traceviz_dag.analyze.across_invariants import collectives_violations
 from traceviz_dag.analyze.clocks.clocks import solve_clocks
 from traceviz_dag.analyze.matching.collective_matching import FAULTS
@@ -34,7 +34,14 @@ Analyse = Callable[[Job], StoredIteration]
 
 @pytest.fixture(scope="module")
 def analyse(tmp_path_factory) -> Analyse:
-    return lambda job: analysed_here(job.write(tmp_path_factory.mktemp("job")), tmp_path_factory.mktemp("home"))
+    done: dict[str, StoredIteration] = {}
+
+    def analysed(job: Job) -> StoredIteration:
+        if (key := repr(job)) not in done:
+            done[key] = analysed_here(job.write(tmp_path_factory.mktemp("job")), tmp_path_factory.mktemp("home"))
+        return done[key]
+
+    return analysed
 
 
 def said(iteration: StoredIteration) -> str:
@@ -181,13 +188,13 @@ def test_waits_by_duration_do_not_depend_on_clocks(world, rank, ahead, meetings)
     [({"tp": 2, "dp": 2}, None), ({"dp": 4}, 2), ({"tp": 4}, 1), ({"pp": 2, "dp": 2}, 3)],
     ids=["launch-bound", "dp4", "tp4", "pp2 dp2"],
 )
-def test_a_slice_of_the_matrix(shape, slow, tmp_path_factory):
+def test_a_slice_of_the_matrix(shape, slow):
     """See benchmarks/blame.py. The first job's GPUs outrun their hosts, and nobody is to blame for that."""
     tiny = {"layers": 4, "hidden": 1024, "heads": 8, "feed_forward": 4096, "sequence": 1024, "vocabulary": 8192}
-    model = tiny if slow is None else SMALL | {"layers": 4}
+    model = tiny if slow is None else TINY
     faults = Faults(slow_gpu=slow, slow_gpu_factor=1.3)
     settings = JobSettings(**shape, **model, microbatches=4, node_size=2, clock_skew_ms=50.0, seed=7, faults=faults)
-    iteration, _ = simulated(settings, tmp_path_factory.getbasetemp())
+    iteration, _ = simulated(settings)
     late = late_ranks(iteration.table("collectives"), iteration.step_ns).to_pylist()
     # A delay below 5 % of the step is not blamed; the kernels name the slow GPU all the same.
     assert {row["rank"] for row in late if row["blamed"]} <= {slow}

@@ -81,8 +81,7 @@ def train(job, scenario, plugin, rank):
 
     rendezvous = f"file://{job['folder']}/{scenario['name']}.rendezvous"
     dist.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=job["world"])
-    if rank in scenario.get("fault_ranks", range(job["world"])):
-        break_something(scenario.get("fault"), plugin)
+    break_something(scenario.get("faults", {}).get(str(rank), scenario.get("fault")), plugin)
     parts, sizes = build(job)
     from megatron.training.training import train as loop
 

@@ -10,6 +10,7 @@ import pytest
 
 from tests.capture.windows import CHECKED, UNCHECKED
 
+pytestmark = pytest.mark.long
 LOOP = """
 import os, sys
 import torch

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.analyze.across_ranks import analysed_here
 from tests.end_to_end.conftest import traceviz
 from tests.small_run import GEMM, write_run
 
@@ -56,7 +57,7 @@ def test_a_folder_that_is_no_megatron_is_refused(tmp_path):
 
 def test_ncu_takes_the_hottest_computation_kernels_and_the_rank_where_they_take_longest(tmp_path):
     home = tmp_path / "home"
-    traceviz("analyze", write_run(tmp_path / "job", {7: 4}), "--home", home)
+    analysed_here(write_run(tmp_path / "job", {7: 4}), home)
     call = ["capture", "ncu", "python train.py --profile", "--home", home, "--top", "2"]
     hot = json.loads(traceviz(*call, "--json").stdout)
     assert [one["name"] for one in hot] == [GEMM, "multi_tensor_apply_kernel"]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import gzip
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
+
+from isal import igzip
 
 from traceviz_dag.classify.topology.parallel_sizes import ParallelSizes
 from traceviz_dag.read.events import ProcessGroup, TraceHeader
@@ -87,9 +89,11 @@ def all_headers(document: dict[str, Any], *, described: bool = True) -> dict[int
     return headers
 
 
+@cache
 def run_headers(shared_data: Path, run: str) -> dict[int, TraceHeader]:
     headers = {}
     for path in sorted((shared_data / "megatron_gpu" / run).glob("iteration_*/*.json.gz")):
-        distributed = json.loads(gzip.decompress(path.read_bytes()))["distributedInfo"]
+        text = igzip.decompress(path.read_bytes()).decode()
+        distributed, _ = json.JSONDecoder().raw_decode(text, text.index("{", text.index('"distributedInfo"')))
         headers[distributed["rank"]] = header(distributed["rank"], distributed)
     return headers

@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 from isal import igzip
 
+from tests.made_once import made_once
 from traceviz_dag.simulate import JobSettings, simulate
 from traceviz_dag.simulate.settings import (
     ContextExchange,
@@ -34,6 +35,11 @@ def small(**changes) -> JobSettings:
     return replace(SMALL, **changes)
 
 
+def told(**changes) -> JobSettings:
+    """A small job whose traces have rows of synchronisation."""
+    return small(cuda_sync=True, **changes)
+
+
 CONFIGURATIONS = {
     "single": small(),
     "plain_pipeline": small(pp=4, recompute=Recompute.FULL),
@@ -41,25 +47,25 @@ CONFIGURATIONS = {
         tp=2, pp=2, vpp=2, recompute=Recompute.FULL, sequence_parallel=False, transformer=Transformer.LOCAL
     ),
     "interleaved": small(tp=2, pp=2, dp=2, vpp=2, recompute=Recompute.FULL),
-    "no_overlap": small(
+    "no_overlap": told(
         tp=2, pp=2, dp=2, overlap_grad_reduce=False, overlap_param_gather=False, recompute=Recompute.SELECTIVE
     ),
-    "overlapped_p2p": small(pp=2, vpp=2, tp=2, overlap_p2p=True, recompute=Recompute.OUTPUT_DISCARD),
-    "experts": small(tp=2, pp=2, dp=4, ep=4, etp=1),
-    "experts_on_wider_tensor": small(tp=2, dp=4, ep=2, etp=4, faults=Faults(expert_imbalance=0.3)),
-    "deepep": small(pp=2, dp=2, ep=2, dispatcher=Dispatcher.DEEPEP),
-    "combined": small(pp=2, vpp=2, dp=2, ep=2, overlap_expert=True),
-    "combined_overlapped_p2p": small(pp=2, vpp=2, dp=2, ep=2, overlap_expert=True, overlap_p2p=True),
+    "overlapped_p2p": told(pp=2, vpp=2, tp=2, overlap_p2p=True, recompute=Recompute.OUTPUT_DISCARD),
+    "experts": told(tp=2, dp=4, ep=4, etp=1),
+    "experts_on_wider_tensor": small(tp=2, dp=4, ep=2, etp=4, layers=2, faults=Faults(expert_imbalance=0.3)),
+    "deepep": told(pp=2, dp=2, ep=2, dispatcher=Dispatcher.DEEPEP),
+    "combined": told(pp=2, vpp=2, dp=2, ep=2, overlap_expert=True),
+    "combined_overlapped_p2p": told(pp=2, vpp=2, dp=2, ep=2, overlap_expert=True, overlap_p2p=True),
     "combined_alone": small(dp=2, ep=2, overlap_expert=True, era=Era.TORCH_2_4),
-    "ring_attention": small(cp=2, tp=2, pp=2),
+    "ring_attention": told(cp=2, tp=2, pp=2, layers=2),
     "gathered_attention": small(cp=4, context_exchange=ContextExchange.ALL_GATHER),
-    "userbuffers": small(tp=2, pp=2, overlap_tensor=True),
+    "userbuffers": told(tp=2, pp=2, overlap_tensor=True),
     "layer_graphs": small(tp=2, pp=2, cuda_graphs=Graphs.LAYER),
     "whole_graph": small(tp=2, pp=2, cuda_graphs=Graphs.ITERATION),
-    "old_torch": small(tp=2, pp=2, dp=2, era=Era.TORCH_2_3),
-    "without_stacks": small(tp=2, pp=2, dp=2, vpp=2, stacks=False),
-    "skewed": small(tp=2, pp=2, dp=2, clock_skew_ms=3.0, clock_drift_ppm=20.0, faults=Faults(slow_gpu=3)),
-    "faulty_hosts": small(pp=2, dp=2, faults=Faults(data_stall=0, garbage_collection=1, hidden_synchronisation=3)),
+    "old_torch": small(tp=2, pp=2, dp=2, layers=2, era=Era.TORCH_2_3),
+    "without_stacks": told(tp=2, pp=2, dp=2, vpp=2, stacks=False),
+    "skewed": small(tp=2, pp=2, dp=2, layers=2, clock_skew_ms=3.0, clock_drift_ppm=20.0, faults=Faults(slow_gpu=3)),
+    "faulty_hosts": told(pp=2, dp=2, faults=Faults(data_stall=0, garbage_collection=1, hidden_synchronisation=3)),
     "slow_link": small(pp=2, dp=2, faults=Faults(slow_link=1)),
     "bad_split": small(pp=2, layers=6, faults=Faults(bad_stage_split=1)),
 }
@@ -106,14 +112,11 @@ def nanoseconds(value) -> int:
 
 
 @pytest.fixture(scope="session")
-def job_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Job]:
-    """Configuration name → its job, simulated once per session."""
-    jobs: dict[str, Job] = {}
+def job_of() -> Callable[[str], Job]:
+    """Configuration name → its job, simulated once a run of the tests."""
 
     def get(name: str) -> Job:
-        if name not in jobs:
-            folder = tmp_path_factory.mktemp(name)
-            jobs[name] = Job(CONFIGURATIONS[name], simulate(CONFIGURATIONS[name], folder, workers=1))
-        return jobs[name]
+        settings = CONFIGURATIONS[name]
+        return Job(settings, made_once(f"simulated_{name}", lambda folder: simulate(settings, folder, workers=1)))
 
     return get

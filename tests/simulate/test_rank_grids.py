@@ -73,7 +73,8 @@ def test_names_equal_those_of_authentic_headers(shared_data: Path, run: str, set
     grids = RankGrids.of(settings)
     for rank in range(settings.world):
         file = shared_data / "megatron_cpu" / run / "iteration_2" / f"rank_{rank:04d}_iter_2.pt.trace.json.gz"
-        header = json.loads(igzip.decompress(file.read_bytes()))["distributedInfo"]
+        text = igzip.decompress(file.read_bytes()).decode()
+        header, _ = json.JSONDecoder().raw_decode(text, text.index("{", text.index('"distributedInfo"')))
         real = [(group["pg_name"], group["pg_desc"], tuple(group["ranks"])) for group in header["pg_config"]]
         mine = [(group.name, group.description, group.ranks) for group in grids.of_rank(rank).values()]
         assert mine == real

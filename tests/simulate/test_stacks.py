@@ -75,7 +75,8 @@ def test_chains_equal_those_of_the_authentic_traces(shared_data: Path, tmp_path:
         )
     )
     job = Job(settings, simulate(settings, tmp_path, workers=1))
-    for rank in range(settings.world):
+    # Ranks of one tensor-parallel group run the same: one of each stage.
+    for rank in (0, 3):
         folder = shared_data / "megatron_gpu" / "tp2_pp2_vpp2_full" / "iteration_2"
         authentic = set(_chains(decode((folder / f"rank_{rank:04d}_iter_2.pt.trace.json.gz").read_bytes())))
         absent = authentic - set(_chains(job.trace(rank)))

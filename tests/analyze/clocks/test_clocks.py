@@ -9,7 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.analyze.across_ranks import SMALL, analysed, match_rows, matched, part, simulated, topology, truth_kernels
+from tests.analyze.across_ranks import (
+    TINY,
+    analysed,
+    charged_collectives,
+    match_rows,
+    matched,
+    part,
+    simulated,
+    topology,
+    truth_kernels,
+)
 from traceviz_dag.analyze.clocks.clocks import solve_clocks, solved_clocks
 from traceviz_dag.analyze.matching.communications import Communications
 from traceviz_dag.analyze.matching.matches import Matches
@@ -190,18 +200,18 @@ def test_no_aligned_wait_depends_on_how_the_clocks_were_set(shift, seed):
     assert np.abs(again - waits).max() <= US
 
 
-def test_clocks_of_a_simulated_tp_pp_dp_ep_job_come_back(tmp_path_factory):
+def test_clocks_of_a_simulated_tp_pp_dp_ep_job_come_back():
     job_settings = JobSettings(
-        tp=2, pp=2, ep=2, dp=2, microbatches=4, node_size=2, clock_skew_ms=5.0, clock_drift_ppm=5.0, **SMALL
+        tp=2, pp=2, ep=2, dp=2, microbatches=4, node_size=2, clock_skew_ms=5.0, clock_drift_ppm=5.0, **TINY
     )
-    iteration, truth = simulated(job_settings, tmp_path_factory.getbasetemp())
-    clocks = iteration.table("rank_clocks").to_pandas().set_index("rank")
+    iteration, truth = simulated(job_settings)
+    clocks = solve_clocks(matched(iteration), iteration.ranks).to_pandas().set_index("rank")
     true = pd.read_parquet(truth / "clocks.parquet").set_index("rank")
     assert clocks.refusal.isna().all() and clocks.component.nunique() == 1
     error = (clocks.offset_ns - clocks.offset_ns[0]) - (true.offset_ns - true.offset_ns[0])
     assert true.offset_ns.abs().max() > MS and error.abs().max() <= TOLERANCE_NS
     assert (clocks.early_receives == 0).all()
-    table = iteration.table("collectives").to_pandas()
+    table = charged_collectives(iteration).to_pandas()
     assert (table.clocks == "solved").all()
     keys = pd.concat(
         [iteration.kernels(rank, ("rank", "kernel_id", "correlation")).to_pandas() for rank in iteration.ranks]
@@ -213,7 +223,7 @@ def test_clocks_of_a_simulated_tp_pp_dp_ep_job_come_back(tmp_path_factory):
 
 
 def test_gloo_on_a_cpu_does_not_end_together_and_is_refused(shared_data):
-    rows = analysed(shared_data / "megatron_cpu" / "tp2_pp2_vpp2_full").table("rank_clocks").to_pylist()
+    rows = solve_clocks(matched(analysed(shared_data / "megatron_cpu" / "tp2_pp2_vpp2_full"))).to_pylist()
     assert all("scatter" in row["refusal"] for row in rows)
 
 

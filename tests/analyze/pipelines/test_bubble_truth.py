@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pandas as pd
 import pytest
 
-from tests.analyze.across_ranks import SMALL, simulated
+from tests.analyze.across_ranks import TINY, simulated
 from tests.analyze.schedules import interleaved, one_forward_one_backward, perfect
+from traceviz_dag.analyze.pipelines.pipelines import pipelines_table
 from traceviz_dag.schedules import Backward, Forward
 from traceviz_dag.simulate import JobSettings
 from traceviz_dag.simulate.bubbles import BubbleParts, bubble_parts
@@ -17,19 +16,19 @@ from traceviz_dag.simulate.settings import Edges, Faults, Recompute
 KEY = ["step", "rank", "stage"]
 COLUMNS = ["span_ns", "ideal_ns", "fill_drain_ns", "imbalance_ns", "jitter_ns", "stall_ns"]
 PARTS = COLUMNS[2:]
-EXPERTS = {"pp": 2, "vpp": 2, "ep": 2, "dp": 2, "microbatches": 4, "overlap_expert": True, **SMALL}
+EXPERTS = {"pp": 2, "vpp": 2, "ep": 2, "dp": 2, "microbatches": 4, "overlap_expert": True, **TINY}
 
 JOBS = {
-    "1f1b": JobSettings(tp=2, pp=4, microbatches=6, **SMALL),
-    "1f1b, bad split": JobSettings(pp=4, microbatches=6, faults=Faults(bad_stage_split=3), **SMALL),
-    "1f1b, slow GPU": JobSettings(pp=2, dp=2, microbatches=4, faults=Faults(slow_gpu=1), **SMALL),
-    "interleaved": JobSettings(tp=2, pp=2, vpp=2, microbatches=4, recompute=Recompute.FULL, **SMALL),
+    "1f1b": JobSettings(tp=2, pp=3, microbatches=6, **{**TINY, "layers": 6}),
+    "1f1b, bad split": JobSettings(pp=4, microbatches=6, faults=Faults(bad_stage_split=3), **{**TINY, "layers": 8}),
+    "1f1b, slow GPU": JobSettings(pp=2, dp=2, microbatches=4, faults=Faults(slow_gpu=1), **TINY),
+    "interleaved": JobSettings(tp=2, pp=2, vpp=2, microbatches=4, recompute=Recompute.FULL, **TINY),
     "interleaved, bad split, slow GPU": JobSettings(
-        pp=3, vpp=2, microbatches=6, faults=Faults(bad_stage_split=1, slow_gpu=1), **{**SMALL, "layers": 12}
+        pp=3, vpp=2, microbatches=6, faults=Faults(bad_stage_split=1, slow_gpu=1), **{**TINY, "layers": 12}
     ),
-    "interleaved, overlapped messages": JobSettings(pp=2, vpp=2, tp=2, microbatches=4, overlap_p2p=True, **SMALL),
+    "interleaved, overlapped messages": JobSettings(pp=2, vpp=2, tp=2, microbatches=4, overlap_p2p=True, **TINY),
     "combined": JobSettings(**EXPERTS),
-    "combined, bad split": JobSettings(faults=Faults(bad_stage_split=3), **EXPERTS),
+    "combined, bad split": JobSettings(faults=Faults(bad_stage_split=3), **{**EXPERTS, "layers": 8}),
     "combined, overlapped messages": JobSettings(overlap_p2p=True, **EXPERTS),
 }
 SKEWED = {
@@ -40,24 +39,25 @@ SKEWED = {
         clock_drift_ppm=20.0,
         node_size=1,
         faults=Faults(slow_gpu=2),
-        **SMALL,
+        **TINY,
     ),
     "combined": JobSettings(clock_skew_ms=5.0, clock_drift_ppm=20.0, node_size=1, **EXPERTS),
 }
 
 
-def both(settings: JobSettings, folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+def both(settings: JobSettings) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Measured and true rows, in the same order."""
-    iteration, truth = simulated(settings, folder)
-    tables = iteration.table("pipelines").to_pandas(), pd.read_parquet(truth / "pipelines.parquet")
+    iteration, truth = simulated(settings)
+    measured_here = pipelines_table(iteration.microbatches(), iteration.topology)
+    tables = measured_here.to_pandas(), pd.read_parquet(truth / "pipelines.parquet")
     measured, true = (each.astype(dict.fromkeys(KEY, "int64")).set_index(KEY).sort_index() for each in tables)
     return measured, true
 
 
 @pytest.mark.parametrize("name", JOBS)
-def test_the_parts_are_the_truth_to_the_nanosecond(name: str, tmp_path_factory: pytest.TempPathFactory):
+def test_the_parts_are_the_truth_to_the_nanosecond(name: str):
     settings = JOBS[name]
-    measured, true = both(settings, tmp_path_factory.getbasetemp())
+    measured, true = both(settings)
     assert len(true) == settings.world
     pd.testing.assert_frame_equal(measured[COLUMNS], true[COLUMNS], check_dtype=False)
     assert (true["fill_drain_ns"] != 0).any() and (true["jitter_ns"] != 0).any()
@@ -68,26 +68,24 @@ def test_the_parts_are_the_truth_to_the_nanosecond(name: str, tmp_path_factory: 
 
 
 @pytest.mark.parametrize("name", SKEWED)
-def test_skewed_clocks_change_the_parts_by_less_than_a_hundredth(name: str, tmp_path_factory: pytest.TempPathFactory):
-    measured, true = both(SKEWED[name], tmp_path_factory.getbasetemp())
+def test_skewed_clocks_change_the_parts_by_less_than_a_hundredth(name: str):
+    measured, true = both(SKEWED[name])
     assert len(measured) == len(true) == SKEWED[name].world
     off = (measured[COLUMNS] - true[COLUMNS]).abs()
     assert (off <= (true[COLUMNS].abs() / 100).clip(lower=10_000)).all(axis=None)
     assert (off > 0).any(axis=None), "the clocks have no drift"
 
 
-def test_without_pipelining_nothing_but_stall_is_left_and_the_table_has_no_rows(
-    tmp_path_factory: pytest.TempPathFactory,
-):
-    measured, true = both(JobSettings(tp=2, microbatches=4, **SMALL), tmp_path_factory.getbasetemp())
+def test_without_pipelining_nothing_but_stall_is_left_and_the_table_has_no_rows():
+    measured, true = both(JobSettings(tp=2, microbatches=4, **TINY))
     assert len(measured) == 0 and len(true) == 2
     assert (true[PARTS[:3]] == 0).all(axis=None)
     assert (true["stall_ns"] == true["span_ns"] - true["ideal_ns"]).all()
 
 
-def test_a_pipeline_without_a_stage_s_file_has_no_true_parts(tmp_path_factory: pytest.TempPathFactory):
-    settings = JobSettings(pp=2, dp=2, microbatches=4, edges=Edges(missing_rank=3), **SMALL)
-    measured, true = both(settings, tmp_path_factory.getbasetemp())
+def test_a_pipeline_without_a_stage_s_file_has_no_true_parts():
+    settings = JobSettings(pp=2, dp=2, microbatches=4, edges=Edges(missing_rank=3), **TINY)
+    measured, true = both(settings)
     for rows in (measured, true):
         assert rows.reset_index().set_index("rank")["stall_ns"].isna().to_dict() == {0: False, 1: True, 2: False}
     known = true["stall_ns"].notna()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -20,7 +22,7 @@ from tests.analyze.schedules import (
 )
 from traceviz_dag.analyze.across_invariants import periods_violations
 from traceviz_dag.analyze.pipelines.period_summary import judge_pairs, period_summary, two_modes
-from traceviz_dag.analyze.pipelines.periods import period_rows, periods_table, refused, scored_rows
+from traceviz_dag.analyze.pipelines.periods import BUSY_COLUMNS, period_rows, periods_table, refused, scored_rows
 from traceviz_dag.read.pairs_file import NamedPair
 from traceviz_dag.tables import PERIODS
 
@@ -138,7 +140,10 @@ def test_without_pipelines_a_unit_is_a_micro_batch():
     ],
 )
 def test_megatron_s_own_runs_have_the_units_that_their_schedules_allow(shared_data, source, run, units):
-    table = analysed(shared_data / source / run).table("periods").select(PERIODS.schema.names)
+    iteration = analysed(shared_data / source / run)
+    kernels = partial(iteration.kernels, columns=BUSY_COLUMNS)
+    table = periods_table(iteration.microbatches(), iteration.topology, kernels, iteration.ranks)
+    table = table.select(PERIODS.schema.names)
     assert periods_violations(table).num_rows == 0
     rows = stage_pairs(table)
     assert {stage: sum(row["stage"] == stage and row["unit"] is not None for row in rows) for stage in units} == units

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.analyze.across_ranks import SMALL, analysed, microbatch_rows, simulated, topology
+from tests.analyze.across_ranks import SMALL, TINY, analysed, microbatch_rows, simulated, topology
 from tests.analyze.naive_measures import kernel_table
 from tests.analyze.schedules import as_microbatches, interleaved, one_forward_one_backward, one_pipeline, perfect
 from traceviz_dag.analyze.across_invariants import periods_violations, pipelines_violations
@@ -22,6 +22,7 @@ from traceviz_dag.simulate.settings import Faults
 from traceviz_dag.tables import PIPELINES
 
 RUNS = ("pp4_1f1b", "tp2_pp2_vpp2_full", "pp2_dp2_distopt_overlap", "pp2_ep2_moe")
+GOOD = JobSettings(tp=2, pp=2, dp=2, microbatches=4, **TINY)
 
 
 def measured(orders, chunks, duration, latency=0) -> list[dict]:
@@ -30,6 +31,10 @@ def measured(orders, chunks, duration, latency=0) -> list[dict]:
     assert table.schema == PIPELINES.schema
     assert pipelines_violations(table).num_rows == 0
     return table.to_pylist()
+
+
+def pipelines_of(iteration) -> pa.Table:
+    return pipelines_table(iteration.microbatches(), iteration.topology)
 
 
 def plain(stages: int, count: int) -> list:
@@ -156,7 +161,7 @@ def test_a_pipeline_without_one_of_its_stages_has_no_parts_and_says_why():
 @pytest.mark.parametrize("source", ["megatron_gpu", "megatron_cpu"])
 @pytest.mark.parametrize("run", RUNS)
 def test_the_parts_add_up_on_megatron_s_own_schedules(shared_data, source, run):
-    table = analysed(shared_data / source / run).table("pipelines")
+    table = pipelines_of(analysed(shared_data / source / run))
     assert table.num_rows == 4
     assert pipelines_violations(table).num_rows == 0
     rows = table.to_pylist()
@@ -166,14 +171,12 @@ def test_the_parts_add_up_on_megatron_s_own_schedules(shared_data, source, run):
     assert all(row["idle_share"] == row["idle_ns"] / row["span_ns"] for row in rows)
 
 
-def test_a_bad_split_shows_as_imbalance_of_its_stage_and_a_good_one_does_not(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("split")
-    job = JobSettings(tp=2, pp=2, dp=2, microbatches=8, **SMALL)
-    good, _ = simulated(job, folder)
-    bad, _ = simulated(JobSettings(tp=2, pp=2, dp=2, microbatches=8, faults=Faults(bad_stage_split=2), **SMALL), folder)
+def test_a_bad_split_shows_as_imbalance_of_its_stage_and_a_good_one_does_not():
+    good, _ = simulated(GOOD)
+    bad, _ = simulated(JobSettings(pp=2, dp=2, microbatches=8, faults=Faults(bad_stage_split=2), **SMALL))
     imbalance = []
     for iteration in (good, bad):
-        table = iteration.table("pipelines")
+        table = pipelines_of(iteration)
         assert pipelines_violations(table).num_rows == 0
         rows = [row for row in table.to_pylist() if row["stage"] == 0]
         imbalance.append(np.mean([row["imbalance_ns"] / row["span_ns"] for row in rows]))
@@ -181,31 +184,31 @@ def test_a_bad_split_shows_as_imbalance_of_its_stage_and_a_good_one_does_not(tmp
     assert stored_stage_times(bad.lake, bad.run, bad.iteration).slowest.stage == 0
 
 
-def test_the_span_of_the_first_stage_is_that_of_the_truth(tmp_path_factory):
-    iteration, truth = simulated(JobSettings(tp=2, pp=4, microbatches=8, **SMALL), tmp_path_factory.mktemp("span"))
+def test_the_span_of_the_first_stage_is_that_of_the_truth():
+    iteration, truth = simulated(JobSettings(tp=2, pp=4, microbatches=4, **TINY))
     true = pq.read_table(truth / "pipelines.parquet").to_pandas().set_index("rank")
-    for row in iteration.table("pipelines").to_pylist():
+    for row in pipelines_of(iteration).to_pylist():
         if row["stage"] == 0:
             whole = int(true.loc[row["rank"], "end_ns"] - true.loc[row["rank"], "start_ns"])
             assert abs(row["span_ns"] - whole) <= max(10_000, whole // 100)
 
 
 @pytest.mark.parametrize("overlap_p2p", [False, True])
-def test_combined_1f1b_of_a_simulated_job_is_taken_apart_like_any_other(overlap_p2p, tmp_path_factory):
+def test_combined_1f1b_of_a_simulated_job_is_taken_apart_like_any_other(overlap_p2p):
     settings = JobSettings(
-        pp=2, vpp=2, ep=2, dp=2, microbatches=4, overlap_expert=True, overlap_p2p=overlap_p2p, **SMALL
+        pp=2, vpp=2, ep=2, dp=2, microbatches=4, overlap_expert=True, overlap_p2p=overlap_p2p, **TINY
     )
-    iteration, _ = simulated(settings, tmp_path_factory.getbasetemp())
-    table = iteration.table("pipelines")
+    iteration, _ = simulated(settings)
+    table = pipelines_of(iteration)
     assert pipelines_violations(table).num_rows == 0
     rows = table.to_pylist()
     assert {(row["schedule"], row["refusal"], row["chunks"]) for row in rows} == {("combined", None, 2)}
     assert all(abs(row["jitter_ns"]) < 0.02 * row["span_ns"] for row in rows)
 
 
-def test_views_over_replicas_and_the_peers_of_a_stage(tmp_path_factory):
-    iteration, _ = simulated(JobSettings(tp=2, pp=2, dp=2, microbatches=8, **SMALL), tmp_path_factory.mktemp("views"))
-    table = iteration.table("pipelines")
+def test_views_over_replicas_and_the_peers_of_a_stage():
+    iteration, _ = simulated(GOOD)
+    table = pipelines_of(iteration)
     replicas = replica_stages(table).to_pylist()
     assert [(row["dense_replica"], row["stage"], row["pipelines"]) for row in replicas] == [
         (0, 0, 2),

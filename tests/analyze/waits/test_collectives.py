@@ -9,7 +9,9 @@ import pytest
 from tests.analyze.across_ranks import (
     EPOCH_NS,
     SMALL,
+    TINY,
     analysed,
+    charged_collectives,
     match_rows,
     matched,
     part,
@@ -42,7 +44,7 @@ def rules(matches: Matches) -> set[str]:
 
 
 def test_the_published_waits_of_a_real_dlrm_step(shared_data):
-    table = analysed(shared_data / "kineto" / "dlrm8").table("collectives").to_pandas()
+    table = charged_collectives(analysed(shared_data / "kineto" / "dlrm8")).to_pandas()
     assert len(table) == 64 and table.communication.nunique() == 8
     assert set(table.matched_by) == {"order_in_world"}
     assert (table.groupby("rank").wait_ns.sum() / 1e3).to_dict() == DLRM_WAITS_US
@@ -89,32 +91,32 @@ def test_matches_waits_and_transfers_of_megatron_runs_are_those_of_the_truth(sha
     )
     rows = against_truth(matches, truth_kernels(shared_data / "megatron_gpu" / run / "truth"), kernels)
     assert_matched_as_in_truth(matches, rows)
-    table = iteration.table("collectives").to_pandas()
+    table = charged_collectives(iteration).to_pandas()
     assert (table.wait_ns.to_numpy() == rows.wait_ns.to_numpy()).all()
     assert (table.transfer_ns.to_numpy() == rows.transfer_ns.to_numpy()).all()
-    assert collectives_violations(iteration.table("collectives")).num_rows == 0
+    assert collectives_violations(charged_collectives(iteration)).num_rows == 0
 
 
 JOBS = {
-    "plain": JobSettings(tp=2, pp=4, microbatches=8, **SMALL),
-    "interleaved": JobSettings(pp=4, vpp=2, microbatches=8, **SMALL),
-    "overlapped": JobSettings(pp=4, vpp=2, microbatches=8, overlap_p2p=True, **SMALL),
+    "plain": JobSettings(tp=2, pp=4, microbatches=4, **TINY),
+    "interleaved": JobSettings(pp=4, vpp=2, microbatches=4, **SMALL),
+    "overlapped": JobSettings(pp=4, vpp=2, microbatches=4, overlap_p2p=True, **SMALL),
     "overlapped, peers not recorded": JobSettings(
-        pp=4, vpp=2, microbatches=8, overlap_p2p=True, era=Era.TORCH_2_4, **SMALL
+        pp=4, vpp=2, microbatches=4, overlap_p2p=True, era=Era.TORCH_2_4, **SMALL
     ),
-    "context parallel": JobSettings(cp=4, dp=2, microbatches=2, **SMALL),
-    "context parallel, no sequence numbers": JobSettings(cp=4, dp=2, microbatches=2, era=Era.TORCH_2_3, **SMALL),
-    "experts": JobSettings(tp=2, pp=2, ep=2, dp=2, microbatches=4, **SMALL),
-    "combined": JobSettings(pp=2, vpp=2, ep=2, dp=2, microbatches=4, overlap_expert=True, **SMALL),
+    "context parallel": JobSettings(cp=4, dp=2, microbatches=2, **TINY),
+    "context parallel, no sequence numbers": JobSettings(cp=4, dp=2, microbatches=2, era=Era.TORCH_2_3, **TINY),
+    "experts": JobSettings(tp=2, pp=2, ep=2, dp=2, microbatches=4, **TINY),
+    "combined": JobSettings(pp=2, vpp=2, ep=2, dp=2, microbatches=4, overlap_expert=True, **TINY),
     "combined, overlapped": JobSettings(
-        pp=2, vpp=2, ep=2, dp=2, microbatches=4, overlap_expert=True, overlap_p2p=True, **SMALL
+        pp=2, vpp=2, ep=2, dp=2, microbatches=4, overlap_expert=True, overlap_p2p=True, **TINY
     ),
 }
 
 
 @pytest.mark.parametrize("job", JOBS)
-def test_every_communication_of_a_simulated_job_is_matched_with_its_true_peers_and_waits_as_long(job, tmp_path_factory):
-    iteration, truth = simulated(JOBS[job], tmp_path_factory.getbasetemp())
+def test_every_communication_of_a_simulated_job_is_matched_with_its_true_peers_and_waits_as_long(job):
+    iteration, truth = simulated(JOBS[job])
     matches = matched(iteration)
     kernels = pd.concat(
         [iteration.kernels(rank, ("rank", "kernel_id", "correlation")).to_pandas() for rank in iteration.ranks]

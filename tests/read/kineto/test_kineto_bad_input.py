@@ -50,7 +50,7 @@ def test_missing_files_and_folders_are_refused(tmp_path):
 
 def test_a_file_that_breaks_off_anywhere_gives_all_its_whole_events(tmp_path):
     nested = {"shapes": [{"a": [1, {"b": "}, {"}]}, {"c": 2}], "text": '"}]}, {"ph": "X"'}
-    events = [event(index, ("cpu_op", "kernel", "ac2g")[index % 3], args=nested) for index in range(9)]
+    events = [event(index, ("cpu_op", "kernel", "ac2g")[index % 3], args=nested) for index in range(6)]
     whole = write(tmp_path / "whole.json", events, behind={"baseTimeNanoseconds": 5}).read_bytes()
     decoder, text = json.JSONDecoder(), whole.decode()
     position, ends = text.index("[", text.index('"traceEvents"')) + 1, []

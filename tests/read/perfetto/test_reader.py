@@ -22,7 +22,10 @@ from traceviz_dag.simulate.job import simulate
 from traceviz_dag.simulate.settings import Era, JobSettings
 
 EQUAL = ("kineto/dlrm8/rank3.json.gz", "kineto/hta/trace_filter_rank-0.json.gz")
-OVERLAPPING = ("kineto/tracelens/b200_vllm_eager.json.gz", "kineto/tracelens/mi300_resnet_act_checkpoint.json.gz")
+OVERLAPPING = (
+    "kineto/tracelens/b200_vllm_eager.json.gz",
+    pytest.param("kineto/tracelens/mi300_resnet_act_checkpoint.json.gz", marks=pytest.mark.long),
+)
 
 
 def classified(path: Path, events: TraceEvents) -> pa.Table:

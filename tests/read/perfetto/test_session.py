@@ -73,7 +73,7 @@ def test_values_of_every_type_and_many_rows_come_back(tmp_path: Path, trace_proc
 
 
 def test_a_broken_file_is_said_to_be_broken(tmp_path: Path, trace_processor: Engine) -> None:
-    path = write_trace(tmp_path / "t.json.gz", [(start, 1) for start in range(0, 3_000_000, 10)])
+    path = write_trace(tmp_path / "t.json.gz", [(start, 1) for start in range(0, 300_000, 10)])
     path.write_bytes(path.read_bytes()[:-1000])
     with pytest.raises(BadInputError, match="cannot read it"), open_trace(path, trace_processor):
         pass
