@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from tests.commands.jobs import analysed_at
+from tests.made_once import made_once
 from tests.other_packages import environment, installed, shown_in, traceviz
 from tests.small_run import write_run
 from traceviz_dag.definitions import ASSETS
 from traceviz_dag.errors import UsageError
 from traceviz_dag.lake.across_ranks_views import VIEWS
-from traceviz_dag.tables import TABLES, all_tables
+from traceviz_dag.pipeline.derived import derive
+from traceviz_dag.tables import TABLES, all_tables, derived_tables
 from traceviz_dag.tables.derived import NAMES_IN_USE
 
 CODE, POINTS = shown_in("analyze.md")
@@ -18,7 +21,7 @@ CODE, POINTS = shown_in("analyze.md")
 ASSET = """
 from assets.derived_tables import derived_assets
 from traceviz_dag.definitions import ASSETS
-asset, = derived_assets
+asset, = (one for one in derived_assets if "category_counts" in one.key.path)
 assert asset in ASSETS
 key, = asset.keys
 columns = [(one.name, one.description) for one in asset.metadata_by_key[key]["dagster/column_schema"].columns]
@@ -35,20 +38,43 @@ def sql(query, home):
     return ["sql", query, "--home", home, "--json"]
 
 
-def test_it_is_made_with_the_others_kept_current_and_asked_like_them(tmp_path):
+FAULTY_QUERIES = {
+    "unbound": ("SELECT nothing FROM kernels", "Binder Error"),
+    "empty": ("", "one statement that reads is taken"),
+    "elsewhere": (
+        "SELECT 'a' AS category, 1 AS kernels, 1 AS duration_ns FROM traces",
+        "there is no table traces; the tables are",
+    ),
+    "mistyped": ("SELECT 'a' AS category, 'many' AS kernels, 1 AS duration_ns", "does not fit its columns"),
+}
+FAULTY = CODE + "import dataclasses\n"
+FAULTY += "".join(
+    f"{name.upper()} = dataclasses.replace(CATEGORY_COUNTS, name='{name}_counts', sql={query!r})\n"
+    for name, (query, _) in FAULTY_QUERIES.items()
+)
+FAULTY_POINTS = {name: f'\n{name}_counts = "our_tables:{name.upper()}"' for name in FAULTY_QUERIES}
+
+
+def test_it_is_made_with_the_others_kept_current_and_asked_like_them_and_one_that_fails_costs_nothing_else(tmp_path):
     job, home = write_run(tmp_path / "job", world=2), tmp_path / "home"
     asked = "SELECT category, count(*) AS kernels, sum(duration_ns)::BIGINT AS duration_ns FROM kernels"
     stored = sql("SELECT category, kernels, duration_ns FROM category_counts ORDER BY 1", home)
     comment = "SELECT comment FROM duckdb_columns() WHERE table_name = 'category_counts' AND column_name = 'kernels'"
-    (done, expected, rows, said), (description, tables, columns) = traceviz(
-        environment(tmp_path / "package", CODE, POINTS),
+    counts = "SELECT (SELECT count(*) FROM iterations) AS n, (SELECT count(*) FROM unbound_counts) AS unbound"
+    (done, expected, rows, said, counted), (description, tables, columns) = traceviz(
+        environment(tmp_path / "package", FAULTY, POINTS + FAULTY_POINTS["unbound"]),
         analyze(job, home),
         sql(f"{asked} GROUP BY 1 ORDER BY 1", home),
         stored,
         sql(comment, home),
+        sql(counts, home),
         look=ASSET,
     )
-    assert done.code == 0, done.err
+    assert done.code == 2 and "Traceback" not in done.err
+    (line,) = [line for line in done.err.splitlines() if "table unbound_counts of another package: " in line]
+    assert "Binder Error" in line
+    assert "analyze on its traces again" not in done.err, done.err
+    assert counted.json == [{"n": 1, "unbound": 0}]
     assert rows.json == expected.json and len(expected.json) > 1
     assert said.json == [{"comment": "Kernels of all ranks."}]
     # The asset graph shows it with its columns below its tables.
@@ -61,34 +87,14 @@ def test_it_is_made_with_the_others_kept_current_and_asked_like_them(tmp_path):
     assert [row["kernels"] for row in rows.json] == [2 * row["kernels"] for row in expected.json]
 
 
-FAULTY_QUERIES = {
-    "unbound": ("SELECT nothing FROM kernels", "Binder Error"),
-    "empty": ("", "one statement that reads is taken"),
-    "elsewhere": (
-        "SELECT 'a' AS category, 1 AS kernels, 1 AS duration_ns FROM traces",
-        "there is no table traces; the tables are",
-    ),
-    "mistyped": ("SELECT 'a' AS category, 'many' AS kernels, 1 AS duration_ns", "does not fit its columns"),
-}
-
-
-def test_a_query_that_fails_costs_its_own_table_only(tmp_path):
-    job, home = write_run(tmp_path / "job", world=2), tmp_path / "home"
-    faulty = "".join(
-        f"{name.upper()} = dataclasses.replace(CATEGORY_COUNTS, name='{name}_counts', sql={query!r})\n"
-        for name, (query, _) in FAULTY_QUERIES.items()
-    )
-    more = "".join(f'\n{name}_counts = "our_tables:{name.upper()}"' for name in FAULTY_QUERIES)
-    broken = environment(tmp_path / "package", f"{CODE}import dataclasses\n{faulty}", f"{POINTS}{more}")
-    counted = "SELECT (SELECT count(*) FROM iterations) AS n, (SELECT count(*) > 1 FROM category_counts) AS sound"
-    empty = "".join(f", (SELECT count(*) FROM {name}_counts) AS {name}" for name in FAULTY_QUERIES)
-    (done, rows), _ = traceviz(broken, analyze(job, home), sql(counted + empty, home))
-    assert done.code == 2 and "Traceback" not in done.err
-    for name, (_, fault) in FAULTY_QUERIES.items():
-        (line,) = [line for line in done.err.splitlines() if f"table {name}_counts of another package: " in line]
-        assert fault in line
-    assert "analyze on its traces again" not in done.err, done.err
-    assert rows.json == [{"n": 1, "sound": True, **dict.fromkeys(FAULTY_QUERIES, 0)}]
+@pytest.mark.parametrize("name", FAULTY_QUERIES)
+def test_a_query_that_fails_is_told_as_the_fault_of_its_table(tmp_path, name):
+    traces = made_once("small_run", lambda folder: write_run(folder / "job", world=2) and None)
+    (stored,) = analysed_at(traces / "job")
+    with installed(tmp_path / "package", FAULTY, POINTS + FAULTY_POINTS[name]):
+        with pytest.raises(UsageError, match=f"table {name}_counts of another package: ") as told:
+            derive(stored.lake, derived_tables()[f"{name}_counts"], stored.run, stored.iteration)
+        assert FAULTY_QUERIES[name][1] in str(told.value)
 
 
 @pytest.mark.parametrize(

@@ -43,9 +43,7 @@ def test_it_is_drawn_and_stands_in_the_help_and_at_the_asset_of_its_scope(tmp_pa
     package = environment(tmp_path / "package", CODE, POINTS)
     draw = ["figures", "--home", home, "--kind", "kernel_counts", "--json"]
     counted = ["sql", "SELECT sum(kernels)::BIGINT AS n FROM traces", "--home", home, "--json"]
-    (shown, done, kernels), (description, tables) = traceviz(
-        package, ["figures", "--help"], draw, counted, look=ASSET
-    )
+    (shown, done, kernels), (description, tables) = traceviz(package, ["figures", "--help"], draw, counted, look=ASSET)
     assert "kernel_counts" in shown.out
     assert done.code == 0, done.err
     (drawn,) = done.json
