@@ -82,7 +82,13 @@ def numbers_of(rows: list[dict]) -> set[str]:
 NUMBER = re.compile(r"-?[\d.,]*\d(?: (?:s|ms|µs|ns|%)(?!\w))?")
 
 
-@pytest.mark.parametrize("job", JOBS)
+LIKE_OTHERS = ("bad_split", "alone_in_stage", "two_steps", "clock_ahead", "without_topology", "without_stacks")
+"""Their pages take no way through the report's code that those of the other jobs do not take."""
+
+
+@pytest.mark.parametrize(
+    "job", [pytest.param(job, marks=pytest.mark.long) if job in LIKE_OTHERS else job for job in JOBS]
+)
 def test_every_number_is_that_of_its_query(job: str) -> None:
     lake = open_lake(home_of(job))
     for page in map(parsed, pages_of(job)):
