@@ -159,7 +159,13 @@ def test_waits_between_streams_are_found_and_none_is_invented(name, reading, fou
     assert one.precision == 1 and sum(one.claimed.values()) > 350, one.wrong[:9]
 
 
-@pytest.mark.parametrize("name", ["ep2 combined, overlapped messages", "ep2 dp2 combined, torch 2.4"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("ep2 combined, overlapped messages", marks=pytest.mark.long),
+        "ep2 dp2 combined, torch 2.4",
+    ],
+)
 def test_steps_that_run_into_each_other_on_two_streams_keep_their_waits_apart_without_rows(name, tmp_path):
     """What a call hands over from stream to stream, and what waits for which step's communication."""
     one = edges.outcome(dict(edges.jobs())[name], "stripped", tmp_path)

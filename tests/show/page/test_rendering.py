@@ -70,7 +70,7 @@ def drawn(name: str) -> Figure:
     return FIGURES[name]()
 
 
-@pytest.mark.parametrize(("name", "file_format"), zip(FIGURES, cycle(FORMATS), strict=False))
+@pytest.mark.parametrize(("name", "file_format"), list(zip(FIGURES, cycle(FORMATS), strict=False)))
 def test_equal_data_give_equal_bytes_whatever_the_users_settings(name, file_format):
     first = encode(drawn(name), file_format)
     with mpl.rc_context({"font.size": 31, "axes.facecolor": "red", "svg.hashsalt": None, "savefig.facecolor": "blue"}):
