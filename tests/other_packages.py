@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from tests.damage import Answer
+from traceviz_dag.pipeline.formats.registry import trace_formats
+from traceviz_dag.read.formats import all_suffixes, file_formats, folder_marks, formats_of_others, suffix_inside
+from traceviz_dag.show.registry import figure_kinds
+from traceviz_dag.tables import all_tables, derived_tables
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -40,6 +51,37 @@ def environment(package: Path, code: str, points: str) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": str(package)}
 
 
+@contextmanager
+def installed(package: Path, code: str, points: str) -> Iterator[None]:
+    """A package in this process, which saves the imports of a new one: all but help and assets, made at import, see it.
+
+    Args: as those of :func:`environment`.
+    """
+    # Made without the package, so that they stay as they are for other tests.
+    import traceviz_dag.commands.figures
+    import traceviz_dag.definitions  # noqa: F401
+
+    environment(package, code, points)
+    before = set(sys.modules)
+    try:
+        with patch.object(sys, "path", [str(package), *sys.path]):
+            _forget()
+            yield
+    finally:
+        _forget()
+        for name in set(sys.modules) - before:
+            if (getattr(sys.modules[name], "__file__", None) or "").startswith(str(package)):
+                del sys.modules[name]
+
+
+def _forget() -> None:
+    for kept in (
+        *(all_tables, derived_tables, figure_kinds, trace_formats),
+        *(all_suffixes, file_formats, folder_marks, formats_of_others, suffix_inside),
+    ):
+        kept.cache_clear()
+
+
 def run(environment: dict[str, str], *command: object) -> subprocess.CompletedProcess[str]:
     """Run Python in it."""
     return subprocess.run(
@@ -47,6 +89,26 @@ def run(environment: dict[str, str], *command: object) -> subprocess.CompletedPr
     )
 
 
-def traceviz(environment: dict[str, str], *words: object) -> subprocess.CompletedProcess[str]:
-    """Run the program in it."""
-    return run(environment, "-m", "traceviz_dag.commands.main", *words)
+_COMMANDS = """
+import json, sys
+from tests.damage import call
+answers, told = [call(*words) for words in json.loads(sys.argv[1])], None
+exec(sys.argv[2])
+print(json.dumps([answers, told]))
+"""
+
+
+def traceviz(environment: dict[str, str], *commands: list[object], look: str = "") -> tuple[list[Answer], Any]:
+    """What the program answers in it to some commands, all in one process.
+
+    Args:
+        look: Python code that then looks around there.
+
+    Returns:
+        The answers, and what the code calls ``told``.
+    """
+    words = json.dumps([[str(word) for word in command] for command in commands])
+    done = run(environment, "-c", _COMMANDS, words, look)
+    assert done.returncode == 0, done.stderr
+    answers, told = json.loads(done.stdout)
+    return [Answer(*answer) for answer in answers], told

@@ -15,6 +15,8 @@ INPUTS = {
     **{"capture": 140, "kineto": 180, "nsys": 35, "folder": 25},
     **{"synchronizations": 50, "records": 60, "nsys_folder": 10, "memory": 200},
 }
+FAST = {"kineto": 70, "memory": 70, "nsys": 14, "nsys_folder": 4, "records": 25}
+"""Of the dear kinds, how many of the inputs are for the fast set of tests."""
 
 
 def test_the_slice_is_of_two_thousand_inputs_and_of_every_kind():
@@ -22,12 +24,18 @@ def test_the_slice_is_of_two_thousand_inputs_and_of_every_kind():
     assert set(INPUTS) == set(fuzz.KINDS)
 
 
-@pytest.mark.parametrize("kind", INPUTS)
-def test_no_mutated_input_raises_or_shows_what_it_must_not(kind: str, tmp_path: Path):
+@pytest.mark.parametrize(
+    ("kind", "numbers"),
+    [
+        *((kind, range(FAST.get(kind, count))) for kind, count in INPUTS.items()),
+        *(pytest.param(kind, range(first, INPUTS[kind]), marks=pytest.mark.long) for kind, first in FAST.items()),
+    ],
+)
+def test_no_mutated_input_raises_or_shows_what_it_must_not(kind: str, numbers: range, tmp_path: Path):
     before = signal.signal(signal.SIGPROF, fuzz._too_slow)
     failures, ended = {}, set()
     try:
-        for number in range(INPUTS[kind]):
+        for number in numbers:
             folder = tmp_path / str(number)
             folder.mkdir()
             outcome, place = fuzz.outcome_of(kind, number, SEED, folder)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -42,11 +43,18 @@ JOBS = {
 
 
 @contextmanager
-def analysed(job: JobSettings, folder: Path) -> Iterator[StoredIteration]:
+def analysed(settings: JobSettings, folder: Path) -> Iterator[StoredIteration]:
     """A simulated job, analysed."""
-    simulate(job, folder / "job", workers=1)
+    simulate(settings, folder / "job", workers=1)
     with iterations_at(folder / "job", folder / "home") as iterations:
         yield iterations[0]
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory) -> Iterator[Callable[[str], StoredIteration]]:
+    """One of the jobs above, by name, analysed once."""
+    with ExitStack() as stack:
+        yield cache(lambda name: stack.enter_context(analysed(JOBS[name], tmp_path_factory.mktemp("job"))))
 
 
 def steps_of(iteration: StoredIteration) -> list[RankedStep]:
@@ -55,33 +63,33 @@ def steps_of(iteration: StoredIteration) -> list[RankedStep]:
 
 
 @pytest.mark.parametrize("name", JOBS)
-def test_the_replay_gives_every_kernel_back_and_the_path_is_the_step(name, tmp_path):
-    with analysed(JOBS[name], tmp_path) as iteration:
-        for ranked in steps_of(iteration):
-            step, times = ranked.step, ranked.step.times()
-            ends = step.replay(times)
-            for place, work in enumerate(step.works):
-                last = np.append(work.first[1:], len(work.kernels)) - 1
-                low = step.base[place]
-                replayed = ends[low : low + work.segments] + step.begin_ns[place] + step.offset_ns[place]
-                np.testing.assert_array_equal(replayed, work.kernels.end_ns[last])
-                assert ends[low + work.end] + step.begin_ns[place] + step.offset_ns[place] == work.end_ns
-            path = critical_path(step, times)
-            assert path.duration_ns.sum() == step.step_ns(ends)
-            assert (path.duration_ns > 0).all()
-            slack = slacks(step, times)
-            assert min(each.min() for each in slack) == 0
-            for place, kernel in zip(path.rank.tolist(), path.kernel.tolist(), strict=True):
-                assert kernel < 0 or slack[place][kernel] <= 0
+def test_the_replay_gives_every_kernel_back_and_the_path_is_the_step(job, name):
+    iteration = job(name)
+    for ranked in steps_of(iteration):
+        step, times = ranked.step, ranked.step.times()
+        ends = step.replay(times)
+        for place, work in enumerate(step.works):
+            last = np.append(work.first[1:], len(work.kernels)) - 1
+            low = step.base[place]
+            replayed = ends[low : low + work.segments] + step.begin_ns[place] + step.offset_ns[place]
+            np.testing.assert_array_equal(replayed, work.kernels.end_ns[last])
+            assert ends[low + work.end] + step.begin_ns[place] + step.offset_ns[place] == work.end_ns
+        path = critical_path(step, times)
+        assert path.duration_ns.sum() == step.step_ns(ends)
+        assert (path.duration_ns > 0).all()
+        slack = slacks(step, times)
+        assert min(each.min() for each in slack) == 0
+        for place, kernel in zip(path.rank.tolist(), path.kernel.tolist(), strict=True):
+            assert kernel < 0 or slack[place][kernel] <= 0
 
 
 @pytest.mark.parametrize("name", ["interleaved", "clocks apart"])
-def test_shifted_clocks_change_no_time_no_path_and_no_gain(name, tmp_path):
-    with analysed(JOBS[name], tmp_path) as iteration:
-        assert len(steps_of(iteration)) == 1
-        shifted = StoredSource(iteration, dict(zip(iteration.ranks, SHIFTS, strict=False)))
-        collectives, messages = iteration.table("collectives"), iteration.table("messages")
-        plain, moved = causes_tables(iteration, collectives, messages), causes_tables(shifted, collectives, messages)
+def test_shifted_clocks_change_no_time_no_path_and_no_gain(job, name):
+    iteration = job(name)
+    assert len(steps_of(iteration)) == 1
+    shifted = StoredSource(iteration, dict(zip(iteration.ranks, SHIFTS, strict=False)))
+    collectives, messages = iteration.table("collectives"), iteration.table("messages")
+    plain, moved = causes_tables(iteration, collectives, messages), causes_tables(shifted, collectives, messages)
     assert moved["what_if"].equals(plain["what_if"])
     same = ["rank", "kernel_id", "cause", "duration_ns"]
     assert moved["path_segments"].select(same).equals(plain["path_segments"].select(same))
@@ -136,7 +144,7 @@ class StoredSource:
 @pytest.mark.parametrize(
     ("name", "reading", "found"),
     [
-        ("tp2 pp2 dp2 interleaved", "recorded", 1.0),
+        pytest.param("tp2 pp2 dp2 interleaved", "recorded", 1.0, marks=pytest.mark.long),
         ("tp2 pp2 dp2 torch 2.3", "recorded", 1.0),
         ("tp2 pp2 dp2 interleaved", "stripped", 0.99),
         ("cp2 dp2 ring", "stripped", 0.99),
@@ -151,7 +159,13 @@ def test_waits_between_streams_are_found_and_none_is_invented(name, reading, fou
     assert one.precision == 1 and sum(one.claimed.values()) > 350, one.wrong[:9]
 
 
-@pytest.mark.parametrize("name", ["ep2 combined, overlapped messages", "ep2 dp2 combined, torch 2.4"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("ep2 combined, overlapped messages", marks=pytest.mark.long),
+        "ep2 dp2 combined, torch 2.4",
+    ],
+)
 def test_steps_that_run_into_each_other_on_two_streams_keep_their_waits_apart_without_rows(name, tmp_path):
     """What a call hands over from stream to stream, and what waits for which step's communication."""
     one = edges.outcome(dict(edges.jobs())[name], "stripped", tmp_path)
@@ -159,12 +173,15 @@ def test_steps_that_run_into_each_other_on_two_streams_keep_their_waits_apart_wi
     assert one.precision >= 0.985, one.wrong[:9]
 
 
+DEAR_GAINS = ("tp2 dp2 pp2 slow gpu 3", "combined ep2 pp2 slow gpu 1")
+
+
 @pytest.mark.parametrize(
     "name",
     [
-        *("tp2 dp2 pp2 slow gpu 3", "pp4 stall 0", "tp2 dp2 pp2 slow gpu 3, link 4"),
-        *("dp2 small hidden wait", "dp4 graph break 1"),
-        *("combined ep2 pp2 slow gpu 1", "combined ep2 pp2 uneven", "dp2 pp2 vpp2 to 1f1b", "pp2 split"),
+        *("pp4 stall 0", "tp2 dp2 pp2 slow gpu 3, link 4", "dp2 small hidden wait", "dp4 graph break 1"),
+        *("combined ep2 pp2 uneven", "dp2 pp2 vpp2 to 1f1b", "pp2 split"),
+        *(pytest.param(dear, marks=pytest.mark.long) for dear in DEAR_GAINS),
     ],
 )
 def test_a_predicted_gain_comes_true(name, tmp_path):
@@ -221,9 +238,9 @@ def test_what_a_missing_rank_was_waited_for_is_no_transfer_and_no_sure_gain(tmp_
         ("without stacks", {"even_layers": "layers are not known of every stage"}),
     ],
 )
-def test_edits_that_a_step_tells_nothing_of_are_refused_and_not_ranked(name, untold, tmp_path):
-    with analysed(JOBS[name], tmp_path) as iteration:
-        (ranked,) = steps_of(iteration)
+def test_edits_that_a_step_tells_nothing_of_are_refused_and_not_ranked(job, name, untold):
+    iteration = job(name)
+    (ranked,) = steps_of(iteration)
     what_if = WhatIf(ranked.step, ranked.stages)
     standard = [edit.name for one in what_if.standard() for edit in one.edits]
     edits = {edit.name: edit for edit in (*what_if.general(), what_if.fix_rank(0), what_if.fix_link(0))}
@@ -319,18 +336,18 @@ def test_a_real_export_spends_its_step_on_work_and_hosts_and_not_in_calls_that_w
     assert {row["rank"] for row in edges_found if row["kind"] == "synchronisation"} == {0, 1}
 
 
-def test_work_that_waits_for_itself_is_named_and_costs_no_other_table(tmp_path):
+def test_work_that_waits_for_itself_is_named_and_costs_no_other_table(job):
     """Two ranks that carried two messages in opposite orders cannot both have waited for the other."""
-    with analysed(JOBS["1f1b"], tmp_path) as iteration:
-        collectives, messages = iteration.table("collectives"), iteration.table("messages")
-        first = messages.slice(0, 1).to_pylist()[0]
-        later = [row for row in messages.to_pylist() if row["sender_rank"] == first["sender_rank"]][-1]
-        crossed = [
-            {**first, "receiver_kernel_id": later["receiver_kernel_id"], "receiver_rank": later["receiver_rank"]},
-            {**later, "receiver_kernel_id": first["receiver_kernel_id"], "receiver_rank": first["receiver_rank"]},
-        ]
-        wrong = pa.Table.from_pylist(crossed, schema=messages.schema)
-        tables = causes_tables(iteration, collectives, wrong)
+    iteration = job("1f1b")
+    collectives, messages = iteration.table("collectives"), iteration.table("messages")
+    first = messages.slice(0, 1).to_pylist()[0]
+    later = [row for row in messages.to_pylist() if row["sender_rank"] == first["sender_rank"]][-1]
+    crossed = [
+        {**first, "receiver_kernel_id": later["receiver_kernel_id"], "receiver_rank": later["receiver_rank"]},
+        {**later, "receiver_kernel_id": first["receiver_kernel_id"], "receiver_rank": first["receiver_rank"]},
+    ]
+    wrong = pa.Table.from_pylist(crossed, schema=messages.schema)
+    tables = causes_tables(iteration, collectives, wrong)
     (row,) = tables["what_if"].to_pylist()
     assert row["refusal"].startswith("work waits for itself in a circle: kernel ")
     assert tables["path_segments"].num_rows == 0

@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.other_packages import environment, run, shown_in, traceviz
-from traceviz_dag.lake.inputs import RankInput
+from tests.damage import call
+from tests.other_packages import environment, installed, shown_in, traceviz
+from traceviz_dag.lake.inputs import RankInput, all_registered
 from traceviz_dag.pipeline.formats.registry import format_of_trace, trace_format
 from traceviz_dag.pipeline.formats.trace_format import RankTrace
 from traceviz_dag.read.formats import file_formats
 
 TINY, POINTS = shown_in("formats.md")
 """The format that the docs show, and its entry point."""
-
-SENSOR = """
-import sys
-from pathlib import Path
-from sensors.ledger import read_ledger
-from tests.sensors.ticks import Sensor
-from traceviz_dag.lake.inputs import all_registered
-root, home = map(Path, sys.argv[1:])
-sensor = Sensor(home, root)
-for request in (*sensor.tick().run_requests, *sensor.tick().run_requests):
-    sensor.register(request)
-print(*((record.state.value, record.reason) for record in read_ledger(home).values()))
-print(*((one.key, rank.rank, rank.format) for one in all_registered(home) for rank in one.ranks))
-print(*sorted(sensor.instance.get_dynamic_partitions("iteration")))
-"""
 
 HEAD = "[project.entry-points.traceviz_dag.trace_formats]"
 BEGIN_NS = 1_000_000
@@ -48,58 +34,78 @@ def tiny(path: Path, rank: int, world_size: int = 2, end: str = "end\n") -> Path
 
 
 @pytest.fixture
-def installed(tmp_path) -> dict[str, str]:
-    """The environment of a process that finds the format by its entry point."""
-    return environment(tmp_path / "package", TINY, POINTS)
+def here(tmp_path) -> Iterator[None]:
+    """The format is found in this process by its entry point."""
+    with installed(tmp_path / "package", TINY, POINTS):
+        yield
 
 
-def test_doctor_and_analyze_take_a_format_of_another_package(tmp_path, installed):
+def test_doctor_and_analyze_take_a_format_of_another_package(tmp_path):
     job, home = tmp_path / "job/iteration_3", tmp_path / "home"
     for rank in range(2):
         tiny(job / f"r{rank}.tiny", rank)
-    said = traceviz(installed, "doctor", tmp_path / "job", "--home", home, "--json")
-    (capture,) = json.loads(said.stdout)
-    assert said.returncode == 0, said.stderr
-    assert (capture["iteration"], capture["ranks"], capture["gpu"], capture["problems"]) == (3, 2, 2, [])
-    done = traceviz(installed, "analyze", tmp_path / "job", "--home", home)
-    assert done.returncode == 0, done.stderr
     sql = "SELECT rank, format, status, traces.kernels, hidden_ns, compute_ns FROM traces JOIN overlap USING (rank) "
     sql += "WHERE window_name = 'kernels' AND dimension = 'all' ORDER BY rank"
-    rows = json.loads(traceviz(installed, "sql", sql, "--home", home, "--json").stdout)
+    (said, done, rows), _ = traceviz(
+        environment(tmp_path / "package", TINY, POINTS),
+        ["doctor", tmp_path / "job", "--home", home, "--json"],
+        ["analyze", tmp_path / "job", "--home", home],
+        ["sql", sql, "--home", home, "--json"],
+    )
+    assert said.code == 0, said.err
+    (capture,) = said.json
+    assert (capture["iteration"], capture["ranks"], capture["gpu"], capture["problems"]) == (3, 2, 2, [])
+    assert done.code == 0, done.err
     expected = {"format": "tiny", "status": "read", "kernels": 3, "hidden_ns": 100, "compute_ns": 500}
-    assert rows == [{"rank": rank, **expected} for rank in range(2)]
+    assert rows.json == [{"rank": rank, **expected} for rank in range(2)]
 
 
-def test_the_sensor_registers_it_and_waits_for_the_ends_of_files(tmp_path, installed):
-    root = tmp_path / "root"
+@pytest.mark.usefixtures("here")
+def test_the_sensor_registers_it_and_waits_for_the_ends_of_files(tmp_path):
+    from sensors.ledger import read_ledger
+    from tests.sensors.ticks import Sensor
+
+    root, home = tmp_path / "root", tmp_path / "home"
     tiny(root / "job/r0.tiny", 0)
     tiny(root / "job/r1.tiny", 1, end="")
-    waits = run(installed, "-c", SENSOR, root, tmp_path / "early")
-    assert waits.stdout == "('waiting', 'still being written: r1.tiny')\n\n\n", waits.stderr
+    sensor = Sensor(home, root)
+
+    def registered() -> list[tuple[str, str]]:
+        for request in (*sensor.tick().run_requests, *sensor.tick().run_requests):
+            sensor.register(request)
+        return [(record.state.value, record.reason) for record in read_ledger(home).values()]
+
+    assert registered() == [("waiting", "still being written: r1.tiny")]
+    assert not list(all_registered(home)) and not sensor.instance.get_dynamic_partitions("iteration")
     tiny(root / "job/r1.tiny", 1)
-    taken = run(installed, "-c", SENSOR, root, tmp_path / "home")
-    assert taken.stdout == "('registered', '')\n('job@0', 0, 'tiny') ('job@0', 1, 'tiny')\njob@0\n", taken.stderr
+    assert registered() == [("registered", "")]
+    ranks = [(one.key, rank.rank, rank.format) for one in all_registered(home) for rank in one.ranks]
+    assert ranks == [("job@0", 0, "tiny"), ("job@0", 1, "tiny")]
+    assert sensor.instance.get_dynamic_partitions("iteration") == ["job@0"]
 
 
-def test_what_the_code_of_others_raises_costs_the_rank_of_its_file_alone(tmp_path, installed):
+@pytest.mark.usefixtures("here")
+def test_what_the_code_of_others_raises_costs_the_rank_of_its_file_alone(tmp_path):
     job, home = tmp_path / "job/iteration_3", tmp_path / "home"
     tiny(job / "r0.tiny", 0, 3)
     for name, text in {"r1.tiny": "tiny 1 3\ngemm abc\nend\n", "r2.tiny": "tiny two\nend\n"}.items():
         (job / name).write_text(text)
-    done = traceviz(installed, "analyze", tmp_path / "job", "--home", home, "--workers", "1")
+    done = call("analyze", tmp_path / "job", "--home", home, "--workers", "1")
     fault = "trace format tiny of tinyprof-traceviz cannot read it (ValueError: "
-    assert done.returncode == 2 and "fault of traceviz" not in done.stderr
-    assert all(f"{name}: {fault}" in done.stderr for name in ("r1.tiny", "r2.tiny")), done.stderr
-    rows = json.loads(traceviz(installed, "sql", "SELECT rank, status FROM traces", "--home", home, "--json").stdout)
-    assert {"rank": 0, "status": "read"} in rows
+    assert done.code == 2 and "fault of traceviz" not in done.err
+    assert all(f"{name}: {fault}" in done.err for name in ("r1.tiny", "r2.tiny")), done.err
+    assert {"rank": 0, "status": "read"} in call(
+        "sql", "SELECT rank, status FROM traces", "--home", home, "--json"
+    ).json
 
 
-def test_a_file_that_only_bears_its_suffix_is_refused_in_its_words(tmp_path, installed):
+@pytest.mark.usefixtures("here")
+def test_a_file_that_only_bears_its_suffix_is_refused_in_its_words(tmp_path):
     path = tmp_path / "r0.tiny"
     path.write_text("something else")
-    said = traceviz(installed, "doctor", path, "--home", tmp_path / "home")
-    assert said.returncode == 2
-    assert said.stderr.strip().endswith(
+    said = call("doctor", path, "--home", tmp_path / "home")
+    assert said.code == 2
+    assert said.err.strip().endswith(
         "r0.tiny: its content is not that of tiny traces; give a .tiny file that tinyprof wrote"
     )
 
@@ -117,9 +123,10 @@ def test_a_file_that_only_bears_its_suffix_is_refused_in_its_words(tmp_path, ins
 )
 def test_a_package_whose_format_cannot_be_loaded_is_named(tmp_path, points, fault):
     tiny(tmp_path / "job/r0.tiny", 0, 1)
-    said = traceviz(environment(tmp_path / "package", TINY, f"{HEAD}\n{points}"), "doctor", tmp_path / "job")
-    assert said.returncode == 2 and "of tinyprof-traceviz: " in said.stderr and fault in said.stderr
-    assert "Traceback" not in said.stderr
+    with installed(tmp_path / "package", TINY, f"{HEAD}\n{points}"):
+        said = call("doctor", tmp_path / "job")
+    assert said.code == 2 and "of tinyprof-traceviz: " in said.err and fault in said.err
+    assert "Traceback" not in said.err
 
 
 def test_a_registered_rank_of_a_format_that_is_not_installed_says_so(tmp_path):

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from sensors.listing import LocalFolders, look_at
 from tests.analyze.across_ranks import SMALL
 from tests.assets.loop import Loop
+from tests.show.home import fill_home
 from traceviz_dag.analyze.memory.schedule import Model
 from traceviz_dag.commands.common.summary import iteration_summary
 from traceviz_dag.commands.main import app
@@ -25,8 +26,10 @@ from traceviz_dag.lake.inputs import registered
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.lake.memory_summary import memory_statement
 from traceviz_dag.orchestration.instance import open_instance
-from traceviz_dag.orchestration.orchestrate import AnalysisSettings, analyse
+from traceviz_dag.orchestration.orchestrate import AnalysisSettings, IterationResult, analyse
+from traceviz_dag.pipeline.across_ranks import iterations_at
 from traceviz_dag.pipeline.discovery import inputs_below
+from traceviz_dag.pipeline.memory import drop_mismatched, drop_unreadable, memory_sources, store_memory
 from traceviz_dag.pipeline.memory_schedule import memory_by_stage
 from traceviz_dag.read.memory.files import FoundSnapshot, is_snapshot_name, of_iteration
 from traceviz_dag.simulate import JobSettings, simulate
@@ -42,10 +45,13 @@ def run(tmp_path_factory) -> Path:
 
 
 def test_snapshots_of_all_ranks_are_stored_beside_their_kernels_and_are_the_truth(run, tmp_path):
-    home, job = tmp_path / "home", shutil.copytree(run, tmp_path / "job")
-    results = analyse(AnalysisSettings(home, workers=1), inputs_below([job], home=home))
-    assert [result.failures for result in results] == [[], []]
+    home, job = tmp_path / "home", run
     lake = open_lake(home)
+    for inputs in fill_home(home, [job]):
+        outcomes = list(store_memory(lake, "job", inputs.iteration, memory_sources(lake, inputs), 1))
+        assert [(outcome.rank, outcome.fault) for outcome in outcomes] == [(0, ""), (1, "")]
+        assert not drop_mismatched(lake, inputs)
+    lake.refresh_catalogue()
     stored = lake.query(
         "SELECT rank, iteration AS step, category, sum(requested_bytes) AS bytes FROM memory_peaks "
         "WHERE moment = 'peak' GROUP BY ALL"
@@ -87,7 +93,7 @@ def test_snapshots_of_all_ranks_are_stored_beside_their_kernels_and_are_the_trut
     assert f"{joined[0].memory.in_flight_bytes / (1 << 20):,.2f} MiB in {joined[0].memory.in_flight} chunks" in drawn
     assert "2 of 2 ranks keep as many as their schedule implies" in drawn
 
-    first = iteration_summary(home, results[1])["memory"]
+    first = iteration_summary(home, IterationResult("job@11", "job", 11))["memory"]
     wanted = max(of_step.values(), key=lambda row: (row["peak_bytes"], -row["rank"]))
     assert (first["rank"], first["peak_requested_bytes"], first["ranks"]) == (wanted["rank"], wanted["peak_bytes"], 2)
     assert first["category_bytes"] == wanted[first["category"]] == max(wanted[str(each)] for each in MemoryCategory)
@@ -139,6 +145,76 @@ def test_snapshots_of_all_ranks_are_stored_beside_their_kernels_and_are_the_trut
     assert f"peak {peaks[0, 10] / (1 << 20):,.2f} MiB → {peaks[0, 11] / (1 << 20):,.2f} MiB" in shown
     others.with_suffix(".away").rename(others)
 
+
+def test_a_snapshot_that_cannot_be_taken_costs_its_rank_alone_until_it_is_fixed(run, tmp_path):
+    home, folder = tmp_path / "home", shutil.copytree(run / "iteration_11", tmp_path / "job" / "iteration_11")
+    broken, other = sorted(folder.glob("*.memory.pickle"))
+    broken.write_bytes(broken.read_bytes()[:-9])
+    _changed(run / "iteration_11" / other.name, other, device=5)
+    shutil.copyfile(other, folder / "rank_0007_iter_11.memory.pickle")
+    inputs = inputs_below([folder], home=home)
+    told = "snapshot of rank 7, of which no trace is taken in iteration 11"
+    assert [line for line in inputs[0].warnings if told in line]
+    [result] = analyse(AnalysisSettings(home, workers=1), inputs)
+    assert result.aggregated and len(result.failures) == 2
+    assert "memory of rank 0" in result.failures[0] and "cut off or broken" in result.failures[0]
+    assert "not taken: it is of GPU 5, and the trace of its rank of GPU 1; put that of this" in result.failures[1]
+    assert iteration_summary(home, result)["memory"] is None
+    lake = open_lake(home)
+    assert not [name for name in MEMORY_TABLES for rank in (0, 1, 7) if lake.partitions(name, "job", 11, rank)]
+    # One is fixed, one is gone.
+    shutil.copyfile(run / "iteration_11" / broken.name, broken)
+    other.unlink()
+    [result] = analyse(AnalysisSettings(home, workers=1), inputs_below([folder], home=home))
+    assert result.failures == [] and result.skipped == [0, 1]
+    assert lake.exists("memory_peaks", run="job", iteration=11, rank=0)
+    assert "; known of 1 of 2 ranks" in _headroom(lake)
+    # What an earlier version wrote of a snapshot that is gone keeps nothing else from being read.
+    older = lake.path("memory_events", run="job", iteration=11, rank=0)
+    pq.write_table(pq.read_table(older, partitioning=None).drop_columns(["source"]), older)
+    broken.unlink()
+    (inputs,) = inputs_below([folder], home=home)
+    assert drop_unreadable(lake, inputs) == [0]
+    assert not lake.exists("memory_peaks", run="job", iteration=11, rank=0)
+
+
+@pytest.mark.parametrize(
+    ("change", "fault", "matched_by"),
+    [
+        ({}, "", "time"),
+        ({"later_us": 3_600_000_000}, "it is of another time or job; put that of this trace in its place", None),
+        # Without times the name alone tells.
+        ({"later_us": None}, "", "name"),
+    ],
+)
+def test_a_snapshot_is_taken_for_that_of_the_trace_beside_it_by_its_times_and_its_name(
+    run, tmp_path, change, fault, matched_by
+):
+    folder = shutil.copytree(run / "iteration_11", tmp_path / "job" / "iteration_11")
+    snapshot, other = sorted(folder.glob("*.memory.pickle"))
+    other.unlink()
+    _changed(run / "iteration_11" / snapshot.name, snapshot, **change)
+    with iterations_at(tmp_path / "job", tmp_path / "home") as (iteration,):
+        (inputs,) = inputs_below([tmp_path / "job"])
+        (outcome,) = store_memory(iteration.lake, "job", 11, memory_sources(iteration.lake, inputs), 1)
+        assert fault in outcome.fault and bool(outcome.fault) == bool(fault)
+        rows = [
+            row
+            for part in iteration.lake.partitions("memory_recordings", "job", 11)
+            for row in iteration.lake.table("memory_recordings", "job", 11, part.rank).arrow().to_pylist()
+        ]
+    assert [row["matched_by"] for row in rows] == [matched_by] * (not fault)
+    if matched_by == "name":
+        (row,) = rows
+        assert (row["events"], row["first_ns"], row["unknown"], row["lost"]) == (len(_events(snapshot)), None, 0, 0)
+
+
+@pytest.mark.long
+def test_snapshots_change_again_and_again_and_the_tables_follow(run, tmp_path):
+    home, job = tmp_path / "home", shutil.copytree(run, tmp_path / "job")
+    results = analyse(AnalysisSettings(home, workers=1), inputs_below([job], home=home))
+    assert [result.failures for result in results] == [[], []]
+    lake = open_lake(home)
     # One rank's snapshot is damaged, one is gone: the first costs its rank alone, the tables of the second stay.
     broken, gone = sorted((job / "iteration_11").glob("*.memory.pickle"))
     broken.write_bytes(broken.read_bytes()[:-9])

@@ -13,8 +13,7 @@ from tests.show.home import fill_home
 from tests.show.job import MemorySource, kernels, one_row
 from traceviz_dag.errors import UsageError
 from traceviz_dag.lake.inputs import register
-from traceviz_dag.lake.lake import Lake, open_lake
-from traceviz_dag.pipeline.across_ranks import StoredIteration, analyse_across_ranks
+from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.pipeline.figures import LakeSource
 from traceviz_dag.pipeline.perfetto_export import export_iteration, export_path, match_ranks
 from traceviz_dag.read.perfetto.engines import Engine
@@ -52,12 +51,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> LakeSource:
     """A simulated job whose nodes' clocks differ, with its tables across ranks."""
     folder = tmp_path_factory.mktemp("perfetto")
     (inputs,) = fill_home(folder / "home", [simulate(SKEWED, folder / "job", workers=1)])
-    lake = Lake(folder / "home")
-    place = {"run": inputs.run, "iteration": inputs.iteration}
-    for name, table in analyse_across_ranks(StoredIteration(lake, **place)).items():
-        lake.write(name, table, **place)
-    lake.refresh_catalogue()
-    return LakeSource(open_lake(folder / "home"), **place)
+    return LakeSource(open_lake(folder / "home"), inputs.run, inputs.iteration)
 
 
 @pytest.fixture(scope="module")

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import json
+import shutil
+from pathlib import Path
 
 import pytest
 
-from tests.other_packages import environment, run, shown_in, traceviz
+from tests.commands.jobs import analysed_at
+from tests.damage import call
+from tests.made_once import made_once
+from tests.other_packages import environment, installed, shown_in, traceviz
 from tests.small_run import write_run
+from traceviz_dag.errors import UsageError
+from traceviz_dag.show.registry import figure_kinds
 
 CODE, POINTS = shown_in("figures.md")
 """The figure that the docs show, and its entry point."""
 
 ASSET = """
-import json
 from assets.iteration_figures import across_ranks_figures as asset
 key, = asset.keys
-print(json.dumps([asset.descriptions_by_key[key], sorted(dep.to_user_string() for dep in asset.asset_deps[key])]))
+told = [asset.descriptions_by_key[key], sorted(dep.to_user_string() for dep in asset.asset_deps[key])]
 """
-
-KINDS = "from traceviz_dag.show.registry import figure_kinds; figure_kinds()"
-
 
 SOUND = """
 import dataclasses
@@ -31,25 +33,23 @@ def draw_nothing(source):
 
 
 @pytest.fixture
-def installed(tmp_path) -> dict[str, str]:
-    return environment(tmp_path / "package", CODE, POINTS)
+def home(tmp_path) -> Path:
+    traces = made_once("small_run", lambda folder: write_run(folder / "job", world=2) and None)
+    (stored,) = analysed_at(traces / "job")
+    return shutil.copytree(stored.lake.home, tmp_path / "home")
 
 
-def test_it_is_drawn_and_stands_in_the_help(tmp_path, installed):
-    job, home = write_run(tmp_path / "job", world=2), tmp_path / "home"
-    assert "kernel_counts" in traceviz(installed, "figures", "--help").stdout
-    done = traceviz(installed, "figures", job, "--home", home, "--kind", "kernel_counts", "--json")
-    assert done.returncode == 0, done.stderr
-    (drawn,) = json.loads(done.stdout)
-    counted = traceviz(installed, "sql", "SELECT sum(kernels)::BIGINT AS n FROM traces", "--home", home, "--json")
-    assert drawn["title"] == f"{json.loads(counted.stdout)[0]['n']:,} kernels on 2 ranks"
+def test_it_is_drawn_and_stands_in_the_help_and_at_the_asset_of_its_scope(tmp_path, home):
+    package = environment(tmp_path / "package", CODE, POINTS)
+    draw = ["figures", "--home", home, "--kind", "kernel_counts", "--json"]
+    counted = ["sql", "SELECT sum(kernels)::BIGINT AS n FROM traces", "--home", home, "--json"]
+    (shown, done, kernels), (description, tables) = traceviz(package, ["figures", "--help"], draw, counted, look=ASSET)
+    assert "kernel_counts" in shown.out
+    assert done.code == 0, done.err
+    (drawn,) = done.json
+    assert drawn["title"] == f"{kernels.json[0]['n']:,} kernels on 2 ranks"
     assert drawn["files"]["png"].endswith("figures/job/7/kernel_counts.png")
-
-
-def test_the_asset_of_its_scope_names_it_and_depends_on_its_tables(installed):
-    said = run(installed, "-c", ASSET)
-    description, tables = json.loads(said.stdout)
-    assert "how many kernels each rank ran." in description, said.stderr
+    assert "how many kernels each rank ran." in description
     assert {"collectives", "periods", "pipelines", "rank_clocks", "traces"} <= set(tables)
     assert "nights" not in tables
 
@@ -62,10 +62,11 @@ def test_the_asset_of_its_scope_names_it_and_depends_on_its_tables(installed):
         ('a = "our_figures:KERNEL_COUNTS"\nb = "our_figures:KERNEL_COUNTS"', "named 'kernel_counts' already"),
     ],
 )
-def test_a_package_whose_figure_cannot_be_loaded_is_named(tmp_path, points, fault):
-    of_others = environment(tmp_path / "package", CODE, f'[project.entry-points."traceviz_dag.figures"]\n{points}')
-    said = traceviz(of_others, "figures", "--home", tmp_path)
-    assert said.returncode == 2 and fault in said.stderr and "Traceback" not in said.stderr
+def test_a_package_whose_figure_cannot_be_loaded_is_named(tmp_path, home, points, fault):
+    table = f'[project.entry-points."traceviz_dag.figures"]\n{points}'
+    with installed(tmp_path / "package", CODE, table):
+        said = call("figures", "--home", home)
+    assert said.code == 2 and fault in said.err and "Traceback" not in said.err
 
 
 @pytest.mark.parametrize(
@@ -82,8 +83,9 @@ def test_a_package_whose_figure_cannot_be_loaded_is_named(tmp_path, points, faul
     ],
 )
 def test_a_figure_that_cannot_be_is_refused_in_one_line(tmp_path, old, new, fault):
-    said = run(environment(tmp_path / "package", CODE.replace(old, new), POINTS), "-c", KINDS)
-    assert f"figure kernel_counts of our-figures: {fault}" in " ".join(said.stderr.split()), said.stderr
+    with installed(tmp_path / "package", CODE.replace(old, new), POINTS), pytest.raises(UsageError) as refused:
+        figure_kinds()
+    assert str(refused.value).startswith(f"figure kernel_counts of our-figures: {fault}")
 
 
 @pytest.mark.parametrize(
@@ -94,12 +96,10 @@ def test_a_figure_that_cannot_be_is_refused_in_one_line(tmp_path, old, new, faul
         ("return 'a picture'", "gave a str, no matplotlib Figure"),
     ],
 )
-def test_a_drawer_that_fails_is_told_as_its_own_fault_and_costs_its_own_figure_only(tmp_path, ending, fault):
-    job, home = write_run(tmp_path / "job", world=2), tmp_path / "home"
+def test_a_drawer_that_fails_is_told_as_its_own_fault_and_costs_its_own_figure_only(tmp_path, home, ending, fault):
     twice = f"{CODE.replace('    return figure', f'    {ending}')}\n{SOUND}"
-    broken = environment(tmp_path / "package", twice, f'{POINTS}\nzero_counts = "our_figures:ZERO"')
-    kinds = "kernel_counts,zero_counts"
-    done = traceviz(broken, "figures", job, "--home", home, "--kind", kinds, "--json")
-    assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert f"figure kernel_counts: our_figures:draw_kernel_counts {fault}; mend it" in done.stderr, done.stderr
-    assert [figure["kind"] for figure in json.loads(done.stdout)] == ["zero_counts"]
+    with installed(tmp_path / "package", twice, f'{POINTS}\nzero_counts = "our_figures:ZERO"'):
+        done = call("figures", "--home", home, "--kind", "kernel_counts,zero_counts", "--processes", "1", "--json")
+    assert done.code == 2 and "Traceback" not in done.err
+    assert f"figure kernel_counts: our_figures:draw_kernel_counts {fault}; mend it" in done.err, done.err
+    assert [figure["kind"] for figure in done.json] == ["zero_counts"]

@@ -12,6 +12,7 @@ import pytest
 from tests.show.home import fill_home
 from tests.show.job import job
 from traceviz_dag.lake.lake import Lake
+from traceviz_dag.pipeline.across_ranks import iterations_at
 from traceviz_dag.pipeline.figures import LakeSource
 from traceviz_dag.pipeline.traceviz_export import Export, export_groups, export_ranks, write_kernel_analysis
 from traceviz_dag.show.page.alignment import TimeAlignment
@@ -140,10 +141,11 @@ def test_folders_have_names_in_which_it_finds_the_rank(trace, expected):
 
 @pytest.mark.parametrize("run", RUNS)
 def test_classes_mean_what_they_mean_there(shared_data, tmp_path, run):
-    fill_home(tmp_path, [shared_data / "megatron_gpu" / run])
-    for rank in range(4):
-        truth = pq.read_table(shared_data / "megatron_gpu" / run / "truth" / f"rank_{rank:04d}.parquet").to_pandas()
-        kernels = Lake(tmp_path).table("kernels", run, 2, rank).arrow()
+    folder = shared_data / "megatron_gpu" / run
+    with iterations_at(folder, tmp_path) as (iteration,):
+        of_ranks = [iteration.lake.table("kernels", run, 2, rank).arrow() for rank in range(4)]
+    for rank, kernels in enumerate(of_ranks):
+        truth = pq.read_table(folder / "truth" / f"rank_{rank:04d}.parquet").to_pandas()
         ours: dict[tuple[int, int], set[str]] = {}
         for name, table in kernel_tables(kernels).items():
             for key in zip(table["correlation_id"].to_pylist(), table["dur"].to_pylist(), strict=True):

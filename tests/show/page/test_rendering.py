@@ -8,10 +8,13 @@ import re
 import struct
 import subprocess
 import sys
+from functools import cache
+from itertools import cycle
 from pathlib import Path
 
 import matplotlib as mpl
 import pytest
+from matplotlib.figure import Figure
 
 from tests.show.across_ranks import gain_rows, path_job, period_job, pipeline_job, waiting_job
 from tests.show.job import MemorySource, job
@@ -61,10 +64,15 @@ print(*(hashlib.sha256(encode(FIGURES["pipeline"](), kind)).hexdigest() for kind
 """
 
 
-@pytest.mark.parametrize("name", FIGURES)
-@pytest.mark.parametrize("file_format", FORMATS)
+@cache
+def drawn(name: str) -> Figure:
+    """A figure, drawn once for all tests."""
+    return FIGURES[name]()
+
+
+@pytest.mark.parametrize(("name", "file_format"), list(zip(FIGURES, cycle(FORMATS), strict=False)))
 def test_equal_data_give_equal_bytes_whatever_the_users_settings(name, file_format):
-    first = encode(FIGURES[name](), file_format)
+    first = encode(drawn(name), file_format)
     with mpl.rc_context({"font.size": 31, "axes.facecolor": "red", "svg.hashsalt": None, "savefig.facecolor": "blue"}):
         assert encode(FIGURES[name](), file_format) == first
 
@@ -74,24 +82,24 @@ def test_another_process_on_another_day_gives_the_same_bytes():
     found = subprocess.run(
         [sys.executable, "-c", _IN_A_NEW_PROCESS], env=environment, capture_output=True, text=True, check=True
     )
-    assert found.stdout.split() == [hashlib.sha256(encode(FIGURES["pipeline"](), kind)).hexdigest() for kind in FORMATS]
+    assert found.stdout.split() == [hashlib.sha256(encode(drawn("pipeline"), kind)).hexdigest() for kind in FORMATS]
 
 
 def test_no_file_tells_when_or_where_it_was_made():
     for file_format in ("svg", "pdf"):
-        text = encode(FIGURES["pipeline"](), file_format).decode("latin-1")
+        text = encode(drawn("pipeline"), file_format).decode("latin-1")
         assert not re.search(r"CreationDate|ModDate|<dc:date>|/home/|/tmp/", text)
 
 
 def test_the_page_prints_on_a_sheet_and_the_png_is_sharp_enough():
-    image = encode(FIGURES["pipeline"]())
+    image = encode(drawn("pipeline"))
     width, height = struct.unpack(">II", image[16:24])
     assert width == 2200 and height < 2200
 
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_previews_are_small_and_legible(name):
-    image = preview(FIGURES[name]())
+    image = preview(drawn(name))
     assert len(image) <= MOST_PREVIEW_BYTES
     assert struct.unpack(">I", image[16:20])[0] >= 500, "still legible"
 
@@ -101,7 +109,7 @@ def test_the_preview_of_64_rows_fits():
 
 
 def test_files_are_written_whole_or_not_at_all(tmp_path: Path, monkeypatch):
-    paths = write_figure(FIGURES["pipeline"](), tmp_path / "deep" / "er", "picture")
+    paths = write_figure(drawn("pipeline"), tmp_path / "deep" / "er", "picture")
     assert {path.name for path in (tmp_path / "deep/er").iterdir()} == {f"picture.{kind}" for kind in FORMATS}
     before = paths["png"].read_bytes()
 
@@ -117,4 +125,4 @@ def test_files_are_written_whole_or_not_at_all(tmp_path: Path, monkeypatch):
 
 def test_an_unknown_format_is_refused():
     with pytest.raises(UsageError, match="gif"):
-        encode(FIGURES["bars"](), "gif")
+        encode(drawn("bars"), "gif")
