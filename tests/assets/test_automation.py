@@ -67,19 +67,11 @@ def run(computed):
     return computed.root / "job"
 
 
-def test_partitions_that_appear_after_the_first_look_of_automation_are_computed_stage_by_stage(tmp_path):
-    run = write_run(tmp_path / "runs/job", {7: 2}, world=2)
-    loop = Loop(tmp_path / "home", run.parent)
-    assert loop.evaluate() == set()
-    loop.settle()
-    assert loop.automate() == [of_topology("job@7"), of_ranks("job@7", 0, 1), of_iterations("job@7")]
-
-
 def test_a_changed_rank_recomputes_itself_and_the_aggregates(computed, run):
-    rank_file(2, 4, scale=2).write(trace(run, 2))
+    rank_file(1, 4, scale=2).write(trace(run, 1))
     computed.settle()
     computed.automate()
-    assert computed.news() == of_topology("job@7") | of_ranks("job@7", 2) | of_iterations("job@7")
+    assert computed.news() == of_topology("job@7") | of_ranks("job@7", 1) | of_iterations("job@7")
 
 
 def test_a_new_time_with_the_old_content_recomputes_nothing(computed, run):
@@ -89,44 +81,53 @@ def test_a_new_time_with_the_old_content_recomputes_nothing(computed, run):
     assert computed.automate() == []
 
 
-def test_a_late_rank_is_computed_and_joins_the_aggregates(tmp_path):
-    run = write_run(tmp_path / "runs/job", {7: 3})
-    loop = Loop(tmp_path / "home", run.parent)
-    loop.settle()
-    assert loop.automate() == [], "rank 3 of 4 is missing, and the deadline has not come"
-    loop.tick(15 * 60)
-    loop.automate()
-    assert loop.news() == of_topology("job@7") | of_ranks("job@7", 0, 1, 2) | of_iterations("job@7")
-    partial = open_lake(loop.home).query("SELECT partial FROM iterations").to_pylist()
-    assert partial == [{"partial": True}]
-    rank_file(3, 4).write(trace(run, 3))
-    loop.settle()
-    loop.automate()
-    assert loop.news() == ALL_OF_7, "its header names groups that nobody knew, so all ranks are classified again"
-    assert open_lake(loop.home).query("SELECT partial FROM iterations").to_pylist() == [{"partial": False}]
-
-
-def test_pairs_without_a_trace_are_never_asked_for_and_hold_nothing_up(computed, run):
-    write_run(run, {8: 2})
+def test_what_the_command_line_computed_meanwhile_is_not_computed_again(computed, run):
+    rank_file(1, 4, scale=4).write(trace(run, 1))
     computed.settle()
-    computed.tick(15 * 60)
-    assert computed.automate() == [of_topology("job@8"), of_ranks("job@8", 0, 1), of_iterations("job@8")]
-    computed.news()
+    computed.evaluate()
+    computed._execute(computed.evaluate())
+    computed._execute(of_ranks("job@7", 0, 1, 2, 3))
+    assert computed.news() == of_topology("job@7") | of_ranks("job@7", 1)
+    computed.automate()
+    assert computed.news() == of_iterations("job@7"), "the ranks' versions say what they were made from"
 
 
-def test_a_failed_rank_holds_the_aggregates_back_until_it_is_mended(tmp_path):
-    run = write_run(tmp_path / "runs/job")
-    trace(run, 1).write_text('{"traceEvents": "none"}')
-    loop = Loop(tmp_path / "home", run.parent)
+def test_what_appears_after_the_first_look_fails_or_comes_late_is_computed_stage_by_stage(tmp_path):
+    """Of one run a trace is broken until it is mended; of the other the file of a rank comes late."""
+    late, broken = write_run(tmp_path / "runs/late", {7: 1}, 2), write_run(tmp_path / "runs/broken", world=2)
+    loop = Loop(tmp_path / "home", tmp_path / "runs")
+    assert loop.evaluate() == set()
+    trace(broken, 1).write_text('{"traceEvents": "none"}')
     loop.settle()
-    loop.automate()
-    assert loop.news() == of_topology("job@7") | of_ranks("job@7", 0, 2, 3)
+    assert loop.automate() == [of_topology("broken@7"), of_ranks("broken@7", 0, 1)], "rank 1 of late@7 is missing"
+    assert loop.news() == of_topology("broken@7") | of_ranks("broken@7", 0)
     assert len(loop.failures) == 1, "a bad trace is not tried again and again"
-    assert loop.automate() == []
-    rank_file(1, 4).write(trace(run, 1))
+
+    rank_file(1, 2).write(trace(broken, 1))
+    loop.settle()
+    loop.tick(15 * 60)
+    mended = of_ranks("broken@7", 0, 1)
+    assert loop.automate() == [
+        of_topology("broken@7", "late@7"),
+        mended | of_ranks("late@7", 0),
+        of_iterations("broken@7", "late@7"),
+    ]
+    assert loop.news() == of_topology("broken@7", "late@7") | mended | of_ranks("late@7", 0) | of_iterations(
+        "broken@7", "late@7"
+    )
+    assert partial(loop) == {"broken": False, "late": True}
+
+    rank_file(1, 2).write(trace(late, 1))
     loop.settle()
     loop.automate()
-    assert loop.news() == ALL_OF_7
+    whole = of_topology("late@7") | of_ranks("late@7", 0, 1) | of_iterations("late@7")
+    assert loop.news() == whole, "its header names groups that nobody knew, so all ranks are classified again"
+    assert partial(loop) == {"broken": False, "late": False}
+
+
+def partial(loop: Loop) -> dict[str, bool]:
+    rows = open_lake(loop.home).query("SELECT run, partial FROM iterations").to_pylist()
+    return {row["run"]: row["partial"] for row in rows}
 
 
 def test_changed_rules_recompute_every_rank_and_no_topology(computed):
@@ -143,33 +144,36 @@ def test_changed_rules_recompute_every_rank_and_no_topology(computed):
     assert not {asset for asset, _ in news} & {"topology", "process_groups"}
 
 
-def test_a_text_file_that_changes_the_topology_recomputes_its_ranks(tmp_path):
-    run = write_run(tmp_path / "runs/job")
-    loop = Loop(tmp_path / "home", run.parent)
-    loop.settle()
-    loop.automate()
-    loop.news()
-    text = run / "unique_parallel_groups_20260101_000000.txt"
-    text.write_text(NEW_FORM)
-    loop.settle()
-    loop.automate()
-    assert loop.news() == of_topology("job@7") | of_ranks("job@7", 0, 1, 2, 3), "their measures came out as before"
-    text.write_text(NEW_FORM + "\n\n")
-    loop.settle()
-    loop.automate()
-    assert loop.news() == of_topology("job@7"), "it says the same, so the topology came out as before"
-
-
 def test_a_change_on_the_tick_after_a_request_is_not_lost(computed, run):
-    rank_file(2, 4, scale=3).write(trace(run, 2))
+    rank_file(0, 4, scale=3).write(trace(run, 0))
     computed.settle()
     assert computed.evaluate() == set(), "it has only just been seen"
     first = computed.evaluate()
-    rank_file(3, 4, scale=3).write(trace(run, 3))
+    rank_file(1, 4, scale=3).write(trace(run, 1))
     computed.settle()
     assert first == of_topology("job@7")
     computed.automate()
-    assert computed.news() == of_topology("job@7") | of_ranks("job@7", 2, 3) | of_iterations("job@7")
+    assert computed.news() == of_topology("job@7") | of_ranks("job@7", 0, 1) | of_iterations("job@7")
+
+
+def test_a_text_file_that_changes_the_topology_recomputes_its_ranks(computed, run):
+    text = run / "unique_parallel_groups_20260101_000000.txt"
+    text.write_text(NEW_FORM)
+    computed.settle()
+    computed.automate()
+    assert computed.news() == of_topology("job@7") | of_ranks("job@7", 0, 1, 2, 3), "their measures came out as before"
+    text.write_text(NEW_FORM + "\n\n")
+    computed.settle()
+    computed.automate()
+    assert computed.news() == of_topology("job@7"), "it says the same, so the topology came out as before"
+
+
+def test_pairs_without_a_trace_are_never_asked_for_and_hold_nothing_up(computed, run):
+    write_run(run, {8: 1})
+    computed.settle()
+    computed.tick(15 * 60)
+    assert computed.automate() == [of_topology("job@8"), of_ranks("job@8", 0), of_iterations("job@8")]
+    computed.news()
 
 
 def test_a_code_version_recomputes_everything_once_and_in_order(computed, monkeypatch):
@@ -195,15 +199,3 @@ def test_a_code_version_recomputes_everything_once_and_in_order(computed, monkey
         sorted(ITERATION_ASSETS),
     ]
     assert computed.news() == everything
-
-
-def test_what_the_command_line_computed_meanwhile_is_not_computed_again(tmp_path):
-    run = write_run(tmp_path / "runs/job")
-    loop = Loop(tmp_path / "home", run.parent)
-    loop.settle()
-    loop.evaluate()
-    loop._execute(loop.evaluate())
-    loop._execute(of_ranks("job@7", 0, 1, 2, 3))
-    loop.news()
-    loop.automate()
-    assert loop.news() == of_iterations("job@7"), "the ranks' versions say what they were made from"

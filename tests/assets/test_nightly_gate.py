@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,10 +12,13 @@ import dagster as dg
 import pytest
 
 from assets.nightly import nightly_gate
+from assets.resources import TracevizHome
+from assets.settings import FILE_NAME
 from sensors.nightly import NIGHT_TAG, judge_open_night, nightly_schedule
 from sensors.notifications import notify_sensor
 from sensors.register_traces import register_traces
 from tests.assets.loop import ITERATION_ASSETS, PROFILE_ASSETS, QUIET, RANK_ASSETS, Loop
+from tests.show.home import fill_home
 from tests.small_run import rank_file
 from traceviz_dag.lake.lake import open_lake
 
@@ -25,84 +29,85 @@ def write_iteration(run: Path, iteration: int, scale: int = 1) -> None:
         file.write(run / f"iteration_{iteration}/rank_{rank:04d}_iter_{iteration}.pt.trace.json")
 
 
-def judge(loop: Loop, **config) -> dg.ExecuteInProcessResult:
+def judge(home: Path, instance: dg.DagsterInstance | None = None, **config) -> dg.ExecuteInProcessResult:
     return dg.materialize(
-        [*loop.assets],
-        selection=[nightly_gate],
-        instance=loop.instance,
-        resources={"traceviz": loop.traceviz},
+        [nightly_gate],
+        instance=instance or dg.DagsterInstance.ephemeral(),
+        resources={"traceviz": TracevizHome(home=str(home))},
         run_config={**QUIET, "ops": {"nightly_gate": {"config": config}}},
         raise_on_error=False,
     )
 
 
-def verdicts(loop: Loop) -> list[tuple[int, bool, int | None]]:
+def verdicts(home: Path) -> list[tuple[int, bool, int | None]]:
     sql = "SELECT iteration, accepted, reference_iteration FROM nights ORDER BY iteration"
-    return [tuple(row.values()) for row in open_lake(loop.home).query(sql).to_pylist()]
+    return [tuple(row.values()) for row in open_lake(home).query(sql).to_pylist()]
 
 
 SETTINGS = "[nightly.tolerances]\nfloor_ns = 1000\n"
 
 
-@pytest.fixture
-def loop(tmp_path):
-    """Iterations 1 to 3; the third computes twice as long."""
-    run = tmp_path / "runs/job"
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory) -> tuple[Path, dg.DagsterInstance, dg.ExecuteInProcessResult]:
+    """A home with iterations 1 to 3, the third of which computes twice as long; and the run that judged them."""
+    instance = dg.DagsterInstance.ephemeral()
+    folder = tmp_path_factory.mktemp("judged")
     for iteration, scale in ((1, 1), (2, 1), (3, 2)):
-        write_iteration(run, iteration, scale)
-    loop = Loop(tmp_path / "home", run.parent, SETTINGS)
-    loop.settle()
-    loop.compute()
-    return loop
+        write_iteration(folder / "job", iteration, scale)
+    home = folder / "home"
+    fill_home(home, [folder / "job"])
+    (home / FILE_NAME).write_text(f'{SETTINGS}[notify]\nfile = "{home}/told.jsonl"\n')
+    return home, instance, judge(home, instance)
 
 
-def test_the_night_that_got_slower_fails_the_run_and_is_no_reference(loop, tmp_path):
-    result = judge(loop)
-    assert not result.success
-    assert verdicts(loop) == [(1, True, None), (2, True, 1), (3, False, 2)]
-    write_iteration(tmp_path / "runs/job", 4)
-    loop.settle()
-    loop.compute()
-    assert judge(loop).success, "compared with iteration 2, and 3 is not judged again"
-    assert verdicts(loop)[-1] == (4, True, 2)
+@pytest.fixture
+def home(judged, tmp_path) -> Path:
+    """A copy of it; the traces are beside it."""
+    shutil.copytree(judged[0].parent, tmp_path, dirs_exist_ok=True)
+    return tmp_path / "home"
 
 
-def test_deltas_by_part_add_up_to_the_change_of_the_step_and_name_what_moved(loop):
-    judge(loop)
+def test_the_night_that_got_slower_fails_the_run_and_is_no_reference(judged, home):
+    assert not judged[-1].success
+    assert verdicts(home) == [(1, True, None), (2, True, 1), (3, False, 2)]
+    write_iteration(home.parent / "job", 4)
+    fill_home(home, [home.parent / "job/iteration_4"])
+    assert judge(home).success, "compared with iteration 2, and 3 is not judged again"
+    assert verdicts(home)[-1] == (4, True, 2)
+
+
+def test_deltas_by_part_add_up_to_the_change_of_the_step_and_name_what_moved(home):
     (night,) = (
-        open_lake(loop.home)
+        open_lake(home)
         .query("SELECT step_ns - reference_step_ns AS change, moved, statement FROM nights WHERE iteration = 3")
         .to_pylist()
     )
     sql = (
         "SELECT sum(delta_ns)::BIGINT AS change, arg_max(part, delta_ns) AS part FROM night_deltas WHERE iteration = 3"
     )
-    assert open_lake(loop.home).query(sql).to_pylist() == [{"change": night["change"], "part": night["moved"]}]
+    assert open_lake(home).query(sql).to_pylist() == [{"change": night["change"], "part": night["moved"]}]
     assert night["moved"] in night["statement"] and "worse: step time" in night["statement"]
 
 
-def test_a_regression_accepted_by_hand_is_the_next_reference(loop, tmp_path):
-    judge(loop)
-    assert judge(loop, accept=["job@3"]).success
-    assert verdicts(loop)[-1] == (3, True, 2)
-    write_iteration(tmp_path / "runs/job", 4, scale=2)
-    loop.settle()
-    loop.compute()
-    assert judge(loop).success
-    assert verdicts(loop)[-1] == (4, True, 3)
+def test_a_regression_accepted_by_hand_is_the_next_reference(home):
+    assert judge(home, accept=["job@3"]).success
+    assert verdicts(home)[-1] == (3, True, 2)
+    write_iteration(home.parent / "job", 4, scale=2)
+    fill_home(home, [home.parent / "job/iteration_4"])
+    assert judge(home).success
+    assert verdicts(home)[-1] == (4, True, 3)
 
 
 def test_runs_of_one_series_are_compared_in_the_order_of_their_traces(tmp_path):
-    runs = tmp_path / "runs"
+    runs, home = tmp_path / "runs", tmp_path / "home"
     for index, name in enumerate(("nightly-b", "nightly-a", "other")):
         write_iteration(runs / name, 1)
         for path in (runs / name).rglob("*.json"):
             os.utime(path, ns=(0, (index + 1) * 10**9))
-    loop = Loop(tmp_path / "home", runs, '[nightly]\nseries = ["nightly-*"]\n')
-    loop.settle()
-    loop.compute()
-    assert judge(loop).success
-    rows = open_lake(loop.home).query("SELECT run, series, reference_run FROM nights ORDER BY run").to_pylist()
+    fill_home(home, [runs])
+    (home / FILE_NAME).write_text('[nightly]\nseries = ["nightly-*"]\n')
+    assert judge(home).success
+    rows = open_lake(home).query("SELECT run, series, reference_run FROM nights ORDER BY run").to_pylist()
     assert [tuple(row.values()) for row in rows] == [
         ("nightly-a", "nightly-*", "nightly-b"),
         ("nightly-b", "nightly-*", None),
@@ -127,15 +132,14 @@ def test_a_named_pair_that_overlaps_less_is_worse_although_the_step_is_not(tmp_p
         loop.compute()
     scores = open_lake(loop.home).query("SELECT iteration, score_p50 FROM period_percentiles WHERE kind = 'named'")
     assert sorted(tuple(row.values()) for row in scores.to_pylist()) == [(1, 1.0), (2, 0.0)]
-    assert not judge(loop).success
+    assert not judge(loop.home).success
     (night,) = open_lake(loop.home).query("SELECT worse FROM nights WHERE iteration = 2").to_pylist()
     assert night["worse"] == ["OverlapScore of decode"]
 
 
-def test_nothing_is_judged_twice(loop):
-    judge(loop)
-    files = {path: path.stat().st_mtime_ns for path in (loop.home / "lake/nights").rglob("*.parquet")}
-    assert judge(loop).success
+def test_nothing_is_judged_twice(home):
+    files = {path: path.stat().st_mtime_ns for path in (home / "lake/nights").rglob("*.parquet")}
+    assert judge(home).success
     assert {path: path.stat().st_mtime_ns for path in files} == files
 
 
@@ -213,20 +217,16 @@ def test_a_night_waits_for_a_rank_that_failed_no_longer_than_it_may(tmp_path):
     assert next_requests(loop) == [("judge_night", "")], "once a night and state"
 
 
-def test_a_failed_gate_tells_the_file_what_moved(loop, tmp_path):
-    told = tmp_path / "told.jsonl"
-    settings = (loop.home / "traceviz.toml").read_text()
-    (loop.home / "traceviz.toml").write_text(f'{settings}\n[notify]\nfile = "{told}"\n')
-    result = judge(loop)
-    run = loop.instance.get_run_by_id(result.run_id)
-    event = next(
-        entry.dagster_event for entry in loop.instance.all_logs(result.run_id, of_type=dg.DagsterEventType.RUN_FAILURE)
-    )
+def test_a_failed_gate_tells_the_file_what_moved(judged):
+    home, instance, result = judged
+    run = instance.get_run_by_id(result.run_id)
+    (entry,) = instance.all_logs(result.run_id, of_type=dg.DagsterEventType.RUN_FAILURE)
+    traceviz = TracevizHome(home=str(home))
     context = dg.build_run_status_sensor_context(
-        "notify", event, loop.instance, run, resources={"traceviz": loop.traceviz}
+        "notify", entry.dagster_event, instance, run, resources={"traceviz": traceviz}
     ).for_run_failure()
-    notify_sensor(loop.traceviz.settings())(context)
-    (message,) = [json.loads(line) for line in told.read_text().splitlines()]
+    notify_sensor(traceviz.settings())(context)
+    (message,) = [json.loads(line) for line in (home / "told.jsonl").read_text().splitlines()]
     assert message["job"] and message["assets"] == ["night_deltas", "nights"]
     assert "job@3: step" in message["text"] and "moved most" in message["text"]
     assert list(message["checks"]) == ["nights:gate"]

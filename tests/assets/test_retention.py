@@ -13,6 +13,7 @@ from assets.nightly import nightly_gate
 from assets.retention import MOST_PARTITIONS, expired, is_in_use, prune, retention, room_check
 from assets.settings import RetentionSettings, load_settings
 from tests.assets.loop import QUIET, Loop, of_iterations, of_ranks, of_topology
+from tests.show.home import fill_home
 from tests.small_run import rank_file
 from traceviz_dag.lake.inputs import IterationInputs, RankInput, registered, registered_if_any
 from traceviz_dag.lake.lake import open_lake
@@ -116,7 +117,7 @@ def test_the_last_accepted_night_stays_since_the_next_is_compared_with_it(tmp_pa
         write_iteration(root, iteration, 40, scale)
     loop = Loop(tmp_path / "home", root, SETTINGS.replace("keep_days", "keep_newest = 0\nkeep_days"))
     loop.settle()
-    loop.compute()
+    fill_home(loop.home, [root / "job"])
     dg.materialize(
         [*loop.assets],
         selection=[nightly_gate],

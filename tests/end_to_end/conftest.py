@@ -197,9 +197,9 @@ def home(tmp_path: Path) -> Path:
     return tmp_path / "home"
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def browser():
-    """A real browser, headless."""
+    """A real browser, headless; a test that makes a page closes it, or its context."""
     path = shutil.which("chromium") or shutil.which("chromium-browser")
     if path is None:
         if os.environ.get("TRACEVIZ_REQUIRE_BROWSER"):

@@ -47,9 +47,9 @@ fork.set_forkserver_preload(["dagster._grpc.server", "pyarrow.parquet", "pyarrow
 context._concrete_contexts["spawn"] = fork
 """
 _SETTINGS = """
-automation_seconds = 4
+automation_seconds = {seconds}
 [sensor]
-interval_seconds = 1
+interval_seconds = {look_seconds}
 deadline_minutes = {deadline_minutes}
 [[watch]]
 path = "{root}"
@@ -61,8 +61,10 @@ automatic = {pictures}
 class Daemon:
     """A home, the folder that it watches, and the daemon that works on it."""
 
-    def __init__(self, home: Path, root: Path, storage: dict[str, object] | None, pictures: bool = False) -> None:
-        self.home, self.root, self.pictures = home, root, pictures
+    def __init__(
+        self, home: Path, root: Path, storage: dict[str, object] | None, pictures: bool = False, seconds: int = 4
+    ) -> None:
+        self.home, self.root, self.pictures, self.seconds = home, root, pictures, seconds
         self.folder = prepare_instance(home)
         self.log = home / "daemon.log"
         settings = yaml.safe_load((self.folder / "dagster.yaml").read_text())
@@ -89,7 +91,13 @@ class Daemon:
     def set_deadline(self, minutes: float) -> None:
         """How long an incomplete folder waits; the next tick reads it."""
         (self.home / "traceviz.toml").write_text(
-            _SETTINGS.format(root=self.root, deadline_minutes=minutes, pictures=str(self.pictures).lower())
+            _SETTINGS.format(
+                root=self.root,
+                deadline_minutes=minutes,
+                pictures=str(self.pictures).lower(),
+                seconds=self.seconds,
+                look_seconds=self.seconds // 4,
+            )
         )
 
     def use_code(self, changes: str) -> None:
@@ -248,12 +256,16 @@ def running_postgresql(programs: Path) -> Iterator[dict[str, object]]:
 
 @contextmanager
 def daemon_over_an_empty_folder(
-    folder: Path, storage: dict[str, object] | None = None, pictures: bool = False
+    folder: Path, storage: dict[str, object] | None = None, pictures: bool = False, seconds: int = 4
 ) -> Iterator[Daemon]:
-    """A daemon that is not started yet; whatever of it still runs is killed in the end."""
+    """A daemon that is not started yet; whatever of it still runs is killed in the end.
+
+    Args:
+        seconds: between two looks of automation; each takes a second of processor time.
+    """
     root = folder / "runs"
     root.mkdir()
-    one = Daemon(folder / "home", root, storage, pictures)
+    one = Daemon(folder / "home", root, storage, pictures, seconds)
     try:
         yield one
     finally:

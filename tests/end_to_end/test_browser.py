@@ -7,7 +7,7 @@ import pytest
 from tests.end_to_end.conftest import program, running_dagster
 from tests.small_run import write_run
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 
 def test_the_ui_shows_the_asset_graph_and_the_partitions(tmp_path, home, browser):

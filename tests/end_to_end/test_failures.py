@@ -11,6 +11,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import dagster as dg
@@ -20,7 +21,7 @@ from assets import rank_tables
 from tests.end_to_end.boundaries import tables
 from tests.end_to_end.conftest import program, traceviz
 from tests.small_run import rank_file, write_run
-from traceviz_dag.errors import BadInputError, StoppedError, UsageError
+from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.orchestration.instance import open_instance, own_process_tags
 from traceviz_dag.orchestration.orchestrate import AnalysisSettings, IterationResult, _Analysis, analyse
@@ -41,11 +42,12 @@ def analysed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.fixture
-def own(analysed: tuple[Path, Path], tmp_path: Path) -> tuple[Path, Path]:
-    """The same, for a test of its own to change."""
+def own(analysed: tuple[Path, Path], tmp_path: Path) -> Iterator[tuple[Path, Path]]:
+    """The ranks, which a test may change, and a copy of the home."""
     run, home = analysed
-    shutil.copytree(home, tmp_path / "home")
-    return run, tmp_path / "home"
+    yield run, shutil.copytree(home, tmp_path / "a home")
+    # A home knows where its runs are: in another folder, this would be another run.
+    write_run(run, world=2)
 
 
 def analyse_one(run: Path, home: Path, **settings: bool) -> IterationResult:
@@ -61,14 +63,14 @@ def slowest(home: Path) -> int:
     )
 
 
-def test_a_step_that_fails_is_told_with_its_partition_and_a_remedy(tmp_path):
-    run, home = write_run(tmp_path / "job", world=2), tmp_path / "my home"
-    (home / "lake").mkdir(parents=True)
+def test_a_step_that_fails_is_told_with_its_partition_and_a_remedy(own, capfd):
+    run, home = own
+    shutil.rmtree(home / "lake/iterations")
     (home / "lake/iterations").write_text("a file in the way")
     started = time.monotonic()
-    result = program("analyze", run, "--home", home, "--json", code=2)
+    result = traceviz("analyze", run, "--home", home, "--workers", "1", "--json", code=2)
     assert "job@7, aggregates: " in result.stderr and "move it away" in result.stderr
-    assert "Traceback" not in result.stderr
+    assert "Traceback" not in result.stderr + "".join(capfd.readouterr())
     (answer,) = json.loads(result.stdout)
     assert not answer["aggregated"] and "lake/iterations" in answer["failures"][0]
     with open_instance(home) as instance:
@@ -101,63 +103,57 @@ def test_whatever_a_trace_provokes_costs_that_rank_alone(tmp_path, monkeypatch):
     assert not log.exists()
 
 
-def test_aggregates_of_a_killed_analysis_are_made_again(analysed, tmp_path, monkeypatch):
-    run, home = shutil.copytree(analysed[0], tmp_path / "job"), tmp_path / "home"
-    analyse_one(run, home)
-    assert slowest(home) == 0
-    rank_file(1, 2, scale=3).write(run / RANK_1)
-    with monkeypatch.context() as patch:
-        patch.setattr(_Analysis, "make_iteration_tables", lambda *_: None)
-        assert analyse_one(run, home).computed == [1]
-    again = analyse_one(run, home)
-    assert (again.computed, again.aggregated) == ([], True)
-    assert slowest(home) == 1
-
-
-def test_what_an_analysis_left_half_renewed_is_not_shown_as_whole(own, monkeypatch):
+def test_what_an_interrupted_analysis_left_is_not_shown_as_whole_and_the_same_command_goes_on(own, monkeypatch):
     run, home = own
+    rank_file(1, 2, scale=3).write(run / RANK_1)
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
         patch.setattr(_Analysis, "make_iteration_tables", interrupted)
-        with pytest.raises(StoppedError, match="2 of 2 ranks of job@7 are done"):
-            analyse_one(run, home)
+        ended = traceviz("analyze", run, "--home", home, "--workers", "1", code=130)
+    assert "2 of 2 ranks of job@7 are done and kept; run the same command again" in ended.stderr
     told = traceviz("iterations", "--home", home, code=2)
     assert "job@7 was cut off" in told.stderr and "run traceviz analyze" in told.stderr
-    analyse_one(run, home)
+    again = analyse_one(run, home)
+    assert (again.computed, again.aggregated) == ([], True)
     traceviz("iterations", "--home", home)
+    assert slowest(home) == 1
 
 
-def test_aggregates_that_cannot_be_made_again_do_not_stay(analysed, tmp_path):
-    run, home = shutil.copytree(analysed[0], tmp_path / "job"), tmp_path / "home"
-    analyse_one(run, home)
+def test_aggregates_that_cannot_be_made_again_do_not_stay(own):
+    run, home = own
     (run / RANK_1).write_text("no trace any more")
     assert not analyse_one(run, home).aggregated
     lake = open_lake(home)
     assert not lake.partitions("iterations") and not lake.partitions("collectives")
 
 
-@pytest.mark.parametrize(
-    ("table", "damage"),
-    [
-        ("kernels", lambda data: data[: len(data) // 2]),
-        ("overlap", lambda data: b"\0" * len(data)),
-        ("iterations", lambda _: b""),
-        ("topology", lambda data: data[:-9] + b"garbage!!"),
-    ],
-)
-def test_a_damaged_file_is_named_with_its_remedy_and_made_anew(own, table, damage):
+DAMAGE = {
+    "kernels": lambda data: data[: len(data) // 2],
+    "overlap": lambda data: b"\0" * len(data),
+    "iterations": lambda _: b"",
+    "topology": lambda data: data[:-9] + b"garbage!!",
+}
+
+
+def test_damaged_files_are_named_with_their_remedy_and_made_anew(own):
+    """All at once: each is made anew for its own damage, since a rank that is made anew comes out as before."""
     run, home = own
     before = tables(home)
-    (path, *_) = (home / "lake" / table).rglob("*.parquet")
-    path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(BadInputError, match="run traceviz analyze on its traces again") as told:
-        open_lake(home).query(f"SELECT * FROM {table}")
-    assert str(path) in str(told.value)
-    with pytest.raises(BadInputError, match="run traceviz analyze on its traces again"):
-        open_lake(home).table(table).arrow()
+    paths = {table: sorted((home / "lake" / table).rglob("*.parquet"))[table == "overlap"] for table in DAMAGE}
+    for table, path in paths.items():
+        whole = path.read_bytes()
+        path.write_bytes(DAMAGE[table](whole))
+        with pytest.raises(BadInputError, match="run traceviz analyze on its traces again") as told:
+            open_lake(home).query(f"SELECT * FROM {table}")
+        assert str(path) in str(told.value)
+        with pytest.raises(BadInputError, match="run traceviz analyze on its traces again"):
+            open_lake(home).table(table).arrow()
+        path.write_bytes(whole)
+    for table, path in paths.items():
+        path.write_bytes(DAMAGE[table](path.read_bytes()))
     result = analyse_one(run, home)
     assert result.aggregated and not result.failures
     assert tables(home) == before
@@ -173,9 +169,10 @@ def test_a_home_that_was_copied_is_not_computed_again(own):
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
+@pytest.mark.long
 def test_analyses_start_together_on_a_new_home(tmp_path):
     home = tmp_path / "home"
-    runs = [write_run(tmp_path / f"job{number}", world=2) for number in range(3)]
+    runs = [write_run(tmp_path / f"job{number}", world=2) for number in range(2)]
     command = [*PROGRAM, "analyze", "--home", str(home), "--workers", "1", "--json"]
     together = [
         subprocess.Popen([*command, str(run)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -185,7 +182,7 @@ def test_analyses_start_together_on_a_new_home(tmp_path):
         out, err = process.communicate(timeout=500)
         assert (process.returncode, err) == (0, "")
         assert json.loads(out)[0]["aggregated"]
-    assert len(open_lake(home).partitions("iterations")) == 3
+    assert len(open_lake(home).partitions("iterations")) == 2
 
 
 def test_a_home_that_was_set_up_twice_at_once_is_mended(own):
@@ -239,16 +236,16 @@ def test_a_reader_that_has_seen_enough_makes_no_failure(own):
     assert (process.wait(timeout=120), process.stderr.read()) == (0, b"")
 
 
-def test_printed_hints_are_words_of_a_shell(tmp_path):
-    run = write_run(tmp_path / "job", world=2)
-    home = tmp_path / "a home"
+def test_printed_hints_are_words_of_a_shell(own):
+    run, home = own
     printed = traceviz("analyze", run, "--home", home, "--workers", "1").stdout
     hint = next(line for line in printed.splitlines() if "traceviz dev" in line)
     assert shlex.split(hint.partition("traceviz dev ")[2]) == ["--home", str(home)]
 
 
+@pytest.mark.long
 def test_ctrl_c_says_what_is_done_and_how_to_go_on(tmp_path):
-    run, home = write_run(tmp_path / "job", world=24), tmp_path / "home"
+    run, home = write_run(tmp_path / "job", world=12), tmp_path / "home"
     command = [*PROGRAM, "analyze", str(run), "--home", str(home), "--workers", "2"]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
@@ -259,7 +256,7 @@ def test_ctrl_c_says_what_is_done_and_how_to_go_on(tmp_path):
     os.killpg(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=200)
     assert process.returncode == 130, err
-    assert "of 24 ranks of job@7 are done and kept; run the same command again" in err
+    assert "of 12 ranks of job@7 are done and kept; run the same command again" in err
     assert "Traceback" not in err
     with open_instance(home) as instance:
         assert not instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED]))

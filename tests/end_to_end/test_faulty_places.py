@@ -103,6 +103,7 @@ def test_a_full_disk_and_one_that_can_only_be_read_cost_nothing_that_is_there(tm
         assert "Traceback" not in told
 
 
+@pytest.mark.long
 def test_a_disk_too_full_for_the_instance_says_so_and_space_mends_it(tmp_path: Path):
     run = write_run(tmp_path / "job", {7: 2}, 2)
     with small_disk(tmp_path / "disk", "8m") as disk:

@@ -14,7 +14,7 @@ import pytest
 from tests.end_to_end.conftest import CHROMIUM_FLAGS, running_dagster
 from traceviz_dag.orchestration.instance import open_instance
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 ADD = """mutation($key: String!) {
   addDynamicPartition(

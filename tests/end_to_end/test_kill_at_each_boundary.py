@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.end_to_end.conftest import program
 from tests.small_run import rank_file, write_run
 
@@ -13,6 +15,7 @@ STEP = 13
 """Every so-many-th boundary is tried here; ``python -m benchmarks.boundaries`` tries them all."""
 
 
+@pytest.mark.long
 def test_the_next_analysis_gives_the_tables_of_a_clean_home(tmp_path):
     names, lines = try_boundaries(tmp_path, STEP)
     for kind in ("rename to kernels", "rename to iterations", "event ASSET_MATERIALIZATION", "new run"):

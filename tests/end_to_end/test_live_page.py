@@ -20,7 +20,7 @@ from traceviz_dag.show.web.live.sources import Sources
 from traceviz_dag.show.web.site import site
 from traceviz_dag.simulate import JobSettings, simulate
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 TOKEN = "t" * 32
 HOSTILE = "</script><img src=x onerror=alert(1)>\x1b[2J\u202e<b>"

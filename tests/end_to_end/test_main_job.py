@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -16,7 +17,6 @@ from tests.end_to_end.conftest import (
     TOPOLOGY_ASSETS,
     expected,
     materialised,
-    program,
     running_dagster,
     traceviz,
 )
@@ -26,91 +26,83 @@ from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.orchestration.instance import open_instance
 from traceviz_dag.pipeline.discovery import inputs_below
 
-TWO_ITERATIONS = {7: 4, 8: 3}
-BOTH = {"job@7": [0, 1, 2, 3], "job@8": [0, 1, 2]}
+BOTH = {"job@7": [0, 1], "job@8": [0]}
+RANK_1 = "iteration_7/rank_0001_iter_7.pt.trace.json"
 
 
 @pytest.fixture(scope="module")
 def analysed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Four ranks of an iteration, and a home that holds what they show: nobody may change either."""
+    """Two iterations, one of which lacks the file of a rank, and a home that holds both: nobody may change either."""
     folder = tmp_path_factory.mktemp("analysed")
-    run = write_run(folder / "job")
-    traceviz("analyze", run, "--home", folder / "home")
+    run = write_run(folder / "job", {7: 2, 8: 1}, world=2)
+    traceviz("analyze", run, "--home", folder / "home", "--workers", "1", code=2)
     return run, folder / "home"
 
 
-@pytest.fixture(scope="module")
-def partial(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Two iterations, one of which lacks the file of a rank, and a home that holds both."""
-    folder = tmp_path_factory.mktemp("partial")
-    run = write_run(folder / "job", TWO_ITERATIONS)
-    traceviz("analyze", run, "--home", folder / "home", code=2)
-    return run, folder / "home"
+@pytest.fixture
+def own(analysed: tuple[Path, Path], home: Path) -> Iterator[tuple[Path, Path]]:
+    """The whole iteration, which a test may change, and a copy of the home."""
+    run = analysed[0]
+    yield run / "iteration_7", shutil.copytree(analysed[1], home)
+    rank_file(1, 2).write(run / RANK_1)
 
 
 def lake_files(home: Path) -> dict[str, bytes]:
     return {str(path.relative_to(home)): path.read_bytes() for path in sorted((home / "lake").rglob("*.parquet"))}
 
 
-def test_analyze_records_each_rank_and_no_phantom(partial):
-    _, home = partial
+def test_analyze_records_each_rank_and_no_phantom(analysed):
+    _, home = analysed
     assert materialised(home) == expected(BOTH)
     lake = open_lake(home)
     counts = lake.query("SELECT iteration, count(DISTINCT rank) AS ranks FROM kernels GROUP BY ALL ORDER BY iteration")
-    assert counts.to_pylist() == [{"iteration": 7, "ranks": 4}, {"iteration": 8, "ranks": 3}]
+    assert counts.to_pylist() == [{"iteration": 7, "ranks": 2}, {"iteration": 8, "ranks": 1}]
     partial = lake.query("SELECT iteration, partial FROM iterations ORDER BY iteration").to_pylist()
-    assert [row["partial"] for row in partial] == [False, True], "rank 3 of iteration 8 has no file"
+    assert [row["partial"] for row in partial] == [False, True], "rank 1 of iteration 8 has no file"
 
 
-def test_unchanged_traces_are_skipped_and_a_changed_rank_alone_is_computed_again(tmp_path, home):
-    run = write_run(tmp_path / "job")
-    traceviz("analyze", run, "--home", home)
+def test_unchanged_traces_are_skipped_and_a_changed_rank_alone_is_computed_again(own):
+    iteration, home = own
     before = {path: path.stat().st_mtime_ns for path in (home / "lake").rglob("*.parquet")}
-    again = json.loads(traceviz("analyze", run, "--home", home, "--json").stdout)
-    assert (again[0]["ranks_computed"], again[0]["ranks_skipped"]) == (0, 4)
+    (again,) = json.loads(traceviz("analyze", iteration, "--home", home, "--json").stdout)
+    assert (again["ranks_computed"], again["ranks_skipped"]) == (0, 2)
     assert {path: path.stat().st_mtime_ns for path in (home / "lake").rglob("*.parquet")} == before
-    rank_file(2, 4, scale=2).write(run / "iteration_7/rank_0002_iter_7.pt.trace.json")
-    third = json.loads(traceviz("analyze", run, "--home", home, "--json").stdout)
-    assert (third[0]["ranks_computed"], third[0]["ranks_skipped"]) == (1, 3)
+    rank_file(1, 2, scale=2).write(iteration.parent / RANK_1)
+    (third,) = json.loads(traceviz("analyze", iteration, "--home", home, "--workers", "1", "--json").stdout)
+    assert (third["ranks_computed"], third["ranks_skipped"]) == (1, 1)
     changed = {path for path in (home / "lake/kernels").rglob("*.parquet") if path.stat().st_mtime_ns != before[path]}
-    assert {path.parent.name for path in changed} == {"rank=2"}
-
-
-def test_the_same_input_gives_the_same_bytes(analysed, tmp_path):
-    run, home = analysed
-    traceviz("analyze", run, "--home", tmp_path / "other", "--workers", 1)
-    assert lake_files(home) == lake_files(tmp_path / "other")
+    assert {path.parent.name for path in changed} == {"rank=1"}
 
 
 def test_a_bad_rank_lets_the_others_be_recorded_and_the_aggregates_wait(tmp_path, home):
-    run = write_run(tmp_path / "job")
-    bad = run / "iteration_7/rank_0001_iter_7.pt.trace.json"
+    run = write_run(tmp_path / "job", world=2)
+    analyze = ("analyze", run, "--home", home, "--workers", "1")
+    bad = run / RANK_1
     bad.write_text("this is no trace")
-    result = program("analyze", run, "--home", home, code=2)
+    result = traceviz(*analyze, code=2)
     assert str(bad.name) in result.stderr and "Traceback" not in result.stderr
     recorded = materialised(home)
-    kernels = {partition for asset, partition in recorded if asset == "kernels"}
-    assert kernels == {"job@7|0000", "job@7|0002", "job@7|0003"}
+    assert {partition for asset, partition in recorded if asset == "kernels"} == {"job@7|0000"}
     assert not {asset for asset, _ in recorded} & {*ITERATION_ASSETS}
     rows = open_lake(home).query("SELECT rank, status, fault FROM traces ORDER BY rank").to_pylist()
-    assert [row["status"] for row in rows] == ["read", "failed", "read", "read"]
+    assert [row["status"] for row in rows] == ["read", "failed"]
     assert bad.name in rows[1]["fault"]
     with open_instance(home) as instance:
         assert "FAILURE" in {run.status.value for run in instance.get_runs()}
 
-    traceviz("analyze", run, "--home", home, "--allow-partial", code=2)
+    traceviz(*analyze, "--allow-partial", code=2)
     assert {*ITERATION_ASSETS} <= {asset for asset, _ in materialised(home)}
     figures = open_lake(home).query("SELECT partial, failed_ranks FROM iterations JOIN runs USING (run, iteration)")
     assert figures.to_pylist() == [{"partial": True, "failed_ranks": [1]}]
 
-    rank_file(1, 4).write(bad)
-    traceviz("analyze", run, "--home", home)
-    assert materialised(home) == expected({"job@7": [0, 1, 2, 3]})
+    rank_file(1, 2).write(bad)
+    traceviz(*analyze)
+    assert materialised(home) == expected({"job@7": [0, 1]})
 
 
-@pytest.mark.long
-def test_a_launch_from_the_ui_and_a_backfill_give_what_the_command_line_gives(partial, tmp_path, home):
-    run, reference = partial
+def test_a_launch_from_the_ui_and_a_backfill_give_what_the_command_line_gives(analysed, tmp_path, home):
+    """All of iteration 7 by launches, the ranks of iteration 8 by a backfill: the same bytes."""
+    run, reference = analysed
     inputs = inputs_below([run])
     for entry in inputs:
         register(home, entry)
@@ -118,27 +110,28 @@ def test_a_launch_from_the_ui_and_a_backfill_give_what_the_command_line_gives(pa
         register_partitions(instance, inputs)
     with running_dagster(home, tmp_path / "dagster.log") as server:
         for key in BOTH:
-            partition = {"dagster/partition": key}
-            assert server.launch(TOPOLOGY_ASSETS, partition) == "SUCCESS"
+            assert server.launch(TOPOLOGY_ASSETS, {"dagster/partition": key}) == "SUCCESS"
         ends = {
             "dagster/asset_partition_range_start": "job@7|0000",
-            "dagster/asset_partition_range_end": "job@7|0003",
+            "dagster/asset_partition_range_end": "job@7|0001",
         }
         assert server.launch(RANK_STEP, ends) == "SUCCESS"
-        # The backfill names a pair that has no file: iteration 8 has no rank 3.
-        server.backfill(RANK_STEP, [f"job@8|{rank:04d}" for rank in range(4)])
-        for key in BOTH:
-            assert server.launch(ITERATION_ASSETS, {"dagster/partition": key}) == "SUCCESS"
-    assert materialised(home) == materialised(reference) == expected(BOTH)
-    assert lake_files(home) == lake_files(reference)
+        # The backfill names a pair that has no file: iteration 8 has no rank 1.
+        server.backfill(RANK_STEP, [f"job@8|{rank:04d}" for rank in range(2)])
+        assert server.launch(ITERATION_ASSETS, {"dagster/partition": "job@7"}) == "SUCCESS"
+    left = {(asset, "job@8") for asset in ITERATION_ASSETS}
+    assert materialised(home) == materialised(reference) - left == expected(BOTH) - left
+    made, wanted = lake_files(home), lake_files(reference)
+    for asset in ITERATION_ASSETS:
+        del wanted[f"lake/{asset}/run=job/iteration=8/part.parquet"]
+    assert made == wanted
 
 
-def test_a_lost_partition_of_the_lake_is_made_again(analysed, home):
-    run = analysed[0]
-    shutil.copytree(analysed[1], home)
+def test_a_lost_partition_of_the_lake_is_made_again(own):
+    iteration, home = own
     before = lake_files(home)
-    shutil.rmtree(home / "lake/kernels/run=job/iteration=7/rank=3")
-    traceviz("analyze", run, "--home", home)
+    shutil.rmtree(home / "lake/kernels/run=job/iteration=7/rank=1")
+    traceviz("analyze", iteration, "--home", home, "--workers", "1")
     assert lake_files(home) == before
 
 

@@ -36,6 +36,7 @@ def page(export, tmp_path_factory) -> Path:
     return folder / "job.html"
 
 
+@pytest.mark.long
 def test_the_page_finds_follows_and_measures_what_the_export_holds(browser, export, page, tmp_path):
     shown = Shown(browser, page)
     look = shown.page
@@ -86,6 +87,7 @@ def test_the_page_finds_follows_and_measures_what_the_export_holds(browser, expo
     shown.context.close()
 
 
+@pytest.mark.long
 def test_a_filter_hides_its_kind_from_afar_too(browser, page):
     shown = Shown(browser, page)
     look = shown.page
@@ -105,6 +107,7 @@ def test_a_filter_hides_its_kind_from_afar_too(browser, page):
     shown.context.close()
 
 
+@pytest.mark.long
 def test_tables_lead_to_the_timeline_and_an_address_shows_the_same_again(browser, page):
     shown = Shown(browser, page, color_scheme="dark")
     look = shown.page
@@ -147,6 +150,7 @@ def _small_page(tmp_path, most=1000, window=None):
     return viewer_page(profile, activities(profile, rules), rules, window, most)
 
 
+@pytest.mark.long
 def test_names_stay_texts(browser, tmp_path):
     (tmp_path / "page.html").write_text(_small_page(tmp_path))
     shown = Shown(browser, tmp_path / "page.html")
@@ -168,6 +172,7 @@ def test_a_window_without_anything_in_it_is_an_empty_page(tmp_path):
     assert "GPU 0" in _small_page(tmp_path, window=Clip(10**6, 10**6 + 5))
 
 
+@pytest.mark.long
 def test_a_range_in_a_window_tells_all_that_it_launched(browser, tmp_path):
     (tmp_path / "page.html").write_text(_small_page(tmp_path, window=Clip(0, 250)))
     shown = Shown(browser, tmp_path / "page.html")

@@ -25,6 +25,7 @@ def installed(tmp_path_factory) -> Path:
     return target
 
 
+@pytest.mark.long
 def test_the_wheel_holds_the_rules_and_nothing_foreign(installed):
     top = {path.name for path in installed.iterdir() if path.is_dir() and not path.name.endswith(".dist-info")}
     assert top - {"bin"} == {"traceviz_dag", "assets", "sensors"}
@@ -34,6 +35,7 @@ def test_the_wheel_holds_the_rules_and_nothing_foreign(installed):
     assert "Apache License" in licence.read_text()
 
 
+@pytest.mark.long
 def test_it_loads_its_definitions_from_a_folder_with_foreign_assets(installed, tmp_path):
     foreign = tmp_path / "project"
     (foreign / "assets").mkdir(parents=True)

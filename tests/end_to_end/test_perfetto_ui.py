@@ -11,7 +11,7 @@ from tests.end_to_end.conftest import program
 from traceviz_dag.read.perfetto.engines import wasm_folder
 from traceviz_dag.show.perfetto.ui import PIPELINE_COMMANDS, serve_trace
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 LOST = "Data-loss/import error"
 STATS = "select name, value from stats where severity in ('error', 'data_loss') and value > 0"

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.end_to_end.conftest import program
+from tests.end_to_end.conftest import program, traceviz
 from traceviz_dag.lake.lake import open_lake
 
 FILES = (
@@ -55,7 +55,7 @@ def test_every_real_trace_goes_the_whole_way(shared_data, home):
 
 @pytest.mark.parametrize("name", KNOWN_OVERLAP)
 def test_overlap_of_a_file_equals_the_known_values(shared_data, name):
-    rows = json.loads(program("overlap", shared_data / name, "--window", "file", "--json").stdout)
+    rows = json.loads(traceviz("overlap", shared_data / name, "--window", "file", "--json").stdout)
     found = {
         row["rank"]: (round(100 * row["hidden_share"], 2), round(row["hidden_over_min"], 3))
         for row in rows

@@ -109,6 +109,7 @@ def test_windows_are_measured_as_the_command_does(shown: Shown, place) -> None:
             assert {name: got[name] for name in names} == {name: row[f"{name}_ns"] for name in names}, (start, end)
 
 
+@pytest.mark.long
 def test_each_gpu_of_a_rank_is_measured_by_itself(browser: Any, tmp_path: Path) -> None:
     folder = tmp_path / "two_gpus"
     shutil.copytree(traces_of("one_rank"), folder)
@@ -139,6 +140,7 @@ def test_each_gpu_of_a_rank_is_measured_by_itself(browser: Any, tmp_path: Path) 
     shown.context.close()
 
 
+@pytest.mark.long
 def test_the_command_on_the_page_measures_the_same(shown: Shown, place) -> None:
     page = shown.page
     page.focus("#timeline-canvas")
@@ -200,6 +202,7 @@ def test_keys_move_zoom_undo_and_reach_everything(shown: Shown) -> None:
     assert shown.look()[1] - shown.look()[0] < before[1] - before[0], "a capital that means nothing is its small letter"
 
 
+@pytest.mark.long
 def test_a_dialog_keeps_its_keys_and_the_last_slice_lets_tab_go_on(browser: Any, file: Path) -> None:
     shown = Shown(browser, file, "#part=findings")
     shown.context.grant_permissions(["clipboard-read", "clipboard-write"])
@@ -225,6 +228,7 @@ def test_a_dialog_keeps_its_keys_and_the_last_slice_lets_tab_go_on(browser: Any,
     shown.context.close()
 
 
+@pytest.mark.long
 def test_search_filter_hover_and_click(shown: Shown, place) -> None:
     lake, run, iteration = place
     (name,) = lake.query(
@@ -268,6 +272,7 @@ def test_search_filter_hover_and_click(shown: Shown, place) -> None:
     assert optimizer not in shown.colours(), "left out far away, too"
 
 
+@pytest.mark.long
 def test_a_link_shows_the_same(browser: Any, file: Path, shown: Shown) -> None:
     shown.page.focus("#timeline-canvas")
     shown.page.keyboard.press("w")
@@ -316,6 +321,7 @@ def test_numbers_lead_to_their_rows_and_query(browser: Any, file: Path, place) -
     shown.context.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_is_drawn_and_accessible_light_and_dark(browser: Any, file: Path, scheme: str) -> None:
     shown = Shown(browser, file, "#part=timeline", color_scheme=scheme)
@@ -332,6 +338,7 @@ def test_it_is_drawn_and_accessible_light_and_dark(browser: Any, file: Path, sch
     shown.context.close()
 
 
+@pytest.mark.long
 def test_it_prints_every_part(browser: Any, file: Path) -> None:
     shown = Shown(browser, file, color_scheme="dark")
     assert len(shown.colours()) == 1, "nobody has looked at the timeline"
@@ -345,6 +352,7 @@ def test_it_prints_every_part(browser: Any, file: Path) -> None:
     shown.context.close()
 
 
+@pytest.mark.long
 def test_a_cell_of_the_map_shows_its_waits_and_narrow_windows_scroll_by_keys(browser: Any, file: Path, place) -> None:
     lake, run, iteration = place
     found = Shown(browser, file, "#part=waits")

@@ -140,7 +140,7 @@ def together(offered: list[dict[str, Any]], draw: random.Random) -> list[dict[st
     return sorted(chosen, key=lambda one: order.index(one["name"]))
 
 
-@pytest.mark.parametrize("job", ["faulty", "without a rank", "two_steps"])
+@pytest.mark.parametrize("job", ["faulty", pytest.param("without a rank", marks=pytest.mark.long), "two_steps"])
 def test_the_page_predicts_what_the_command_does(job: str) -> None:
     known = replayed(job)
     asked = singles(known.steps[0][1])
@@ -162,6 +162,7 @@ def page_file(tmp_path_factory) -> Path:
     return write_report(source.lake, source.run, source.iteration, tmp_path_factory.mktemp("report") / "job.html")
 
 
+@pytest.mark.long
 def test_choosing_on_the_page_tells_the_gain_and_its_command(browser: Any, page_file: Path) -> None:
     known = replayed("faulty")
     context = browser.new_context(offline=True, viewport={"width": 1280, "height": 800})
@@ -218,6 +219,7 @@ def test_choosing_on_the_page_tells_the_gain_and_its_command(browser: Any, page_
     context.close()
 
 
+@pytest.mark.long
 def test_an_edit_that_the_traces_tell_nothing_of_is_not_offered_and_says_why(browser: Any, tmp_path: Path) -> None:
     known = replayed("two_steps").source
     file = write_report(known.lake, known.run, known.iteration, tmp_path / "job.html")

@@ -6,9 +6,8 @@ import gzip
 from pathlib import Path
 
 import duckdb
-import pytest
 
-from tests.end_to_end.conftest import program
+from tests.end_to_end.conftest import traceviz
 from tests.nsys_file import small_export
 from tests.small_run import SCHEDULES, rank_file
 
@@ -77,8 +76,7 @@ def _written(home: Path) -> str:
     return "\n".join(parts)
 
 
-@pytest.mark.long
-def test_no_planted_secret_leaves_a_profile(tmp_path):
+def test_no_planted_secret_leaves_a_profile(tmp_path, capfd):
     home, out = tmp_path / "home", tmp_path / "out"
     out.mkdir()
     run, export = _run(tmp_path / "job"), _export(tmp_path / "job.sqlite")
@@ -86,11 +84,11 @@ def test_no_planted_secret_leaves_a_profile(tmp_path):
     shown = ""
     for arguments in (
         ("doctor", run),
-        ("analyze", run, "--home", home),
+        ("analyze", run, "--home", home, "--workers", "1"),
         ("sql", kernels, "--home", home, "--json"),
         ("topology", run),
         ("classify", "--input", run / "iteration_7/rank_0000_iter_7.pt.trace.json"),
-        ("figures", "--home", home, "--formats", "svg", "--ranks", "0"),
+        ("figures", "--home", home, "--formats", "svg", "--ranks", "0", "-p", "1"),
         ("perfetto", "export", "--home", home, "--run", "job", "-o", out / "job.pftrace.gz"),
         ("nsys", "info", export, "--home", home),
         ("nsys", "summary", export, "--home", home),
@@ -99,10 +97,11 @@ def test_no_planted_secret_leaves_a_profile(tmp_path):
         ("nsys", "export-json", export, "-o", out / "job.json", "--home", home),
         ("nsys", "viewer", export, "-o", out / "job.html", "--home", home),
     ):
-        done = program(*arguments, code=None)
+        done = traceviz(*arguments, code=None)
         assert done.returncode in (0, 2), (arguments, done.stderr)
         assert "Traceback" not in done.stderr, (arguments, done.stderr)
         shown += done.stdout + done.stderr
+    shown += "".join(capfd.readouterr())
     # What is taken out leaves its mark, so the texts did come through.
     assert "***" in shown
     everything = shown + _written(home) + _written(out)

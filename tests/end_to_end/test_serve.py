@@ -14,7 +14,7 @@ import pytest
 from tests.end_to_end.conftest import program
 from tests.show.web.test_site import HOSTILE, fill, written
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 REPORT = b"""<!doctype html><title>report</title><p id="told">not run</p><script>
 document.title = "run";
