@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -19,16 +20,19 @@ from tests.made_once import made_once
 from tests.small_run import GEMM, groups_of
 from traceviz_dag.classify.rules import load_rules
 from traceviz_dag.classify.topology.unite import topology_tables
-from traceviz_dag.lake.inputs import IterationInputs
-from traceviz_dag.lake.lake import Lake, open_lake
+from traceviz_dag.lake.inputs import IterationInputs, register
+from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.lake.queries import runs
 from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES, StoredIteration
 from traceviz_dag.pipeline.aggregates import measured_iteration
 from traceviz_dag.pipeline.discovery import inputs_below
 from traceviz_dag.pipeline.iteration import rank_traces, read_topology
-from traceviz_dag.pipeline.ranks import analyse_rank
+from traceviz_dag.pipeline.workers import IterationTask, analyse_into_lake
 from traceviz_dag.simulate import JobSettings, simulate
 from traceviz_dag.simulate.settings import Edges, Era, Faults, Layout
+
+if TYPE_CHECKING:
+    from traceviz_dag.orchestration.orchestrate import AnalysisSettings, IterationResult
 
 _PLAIN = JobSettings(pp=2, dp=2, microbatches=4, node_size=2, gzip=False, **{**SMALL, "layers": 4, "hidden": 1024})
 
@@ -134,17 +138,6 @@ class Analysed(StoredIteration):
         return self.lake.table(name, self.run, self.iteration).arrow()
 
 
-def _with_ranks(lake: Lake, inputs: IterationInputs) -> StoredIteration:
-    """An iteration's topology and the tables of its ranks, made in this process."""
-    topology = read_topology(inputs)
-    for name, table in zip(("topology", "process_groups"), topology_tables(topology), strict=True):
-        lake.write(name, table, run=inputs.run, iteration=inputs.iteration)
-    for trace in rank_traces(inputs, {entry.rank for entry in inputs.ranks}):
-        for name, table in analyse_rank(trace, topology, load_rules()).items():
-            lake.write(name, table, run=inputs.run, iteration=inputs.iteration, rank=trace.rank)
-    return StoredIteration(lake, inputs.run, inputs.iteration, inputs)
-
-
 @cache
 def analysed_at(path: Path) -> tuple[Analysed, ...]:
     """The iterations of a path, with every table that ``traceviz analyze`` writes of them, in a home of their own."""
@@ -154,15 +147,44 @@ def analysed_at(path: Path) -> tuple[Analysed, ...]:
 
 
 def _analyse(path: Path, home: Path) -> None:
-    found = [_with_ranks(open_lake(home), inputs) for inputs in inputs_below([path])]
-    for each in found:
-        lake, place = each.lake, {"run": each.run, "iteration": each.iteration}
-        for table in ACROSS_RANKS_TABLES:
-            lake.write(table, each.table(table), **place)
-        for table, query in (("iterations", measured_iteration), ("runs", runs)):
-            lake.write(table, query(lake, each.run, each.iteration), **place)
-    for lake in {each.lake for each in found}:
-        lake.refresh_catalogue()
+    fill(home, inputs_below([path]))
+
+
+def fill(home: Path, found: Sequence[IterationInputs], with_partial: bool = False) -> None:
+    """Write every table of iterations that ``traceviz analyze`` writes, to the byte, without Dagster's records."""
+    lake, rules = open_lake(home), load_rules()
+    for inputs in found:
+        place = {"run": inputs.run, "iteration": inputs.iteration}
+        topology = read_topology(inputs)
+        for name, table in zip(("topology", "process_groups"), topology_tables(topology), strict=True):
+            lake.write(name, table, **place)
+        task = IterationTask(home, inputs.run, inputs.iteration, topology, rules)
+        for trace in rank_traces(inputs, {entry.rank for entry in inputs.ranks}):
+            analyse_into_lake(task, trace)
+    for inputs in found:
+        place = {"run": inputs.run, "iteration": inputs.iteration}
+        stored = StoredIteration(lake, inputs.run, inputs.iteration, inputs, with_partial)
+        for name in ACROSS_RANKS_TABLES:
+            lake.write(name, stored.table(name), **place)
+        for name, query in (("iterations", measured_iteration), ("runs", runs)):
+            lake.write(name, query(lake, inputs.run, inputs.iteration), **place)
+    lake.refresh_catalogue()
+
+
+def analyse_without_dagster(
+    settings: AnalysisSettings, inputs: Sequence[IterationInputs], started: object = None
+) -> list[IterationResult]:
+    """In the place of ``orchestrate.analyse``: computes every rank, whatever the home holds."""
+    from traceviz_dag.orchestration.orchestrate import IterationResult
+
+    for entry in inputs:
+        register(settings.home, entry)
+    fill(settings.home, inputs)
+    ranks = [[rank.rank for rank in entry.ranks] for entry in inputs]
+    return [
+        IterationResult(entry.key, entry.run, entry.iteration, computed, aggregated=True)
+        for entry, computed in zip(inputs, ranks, strict=True)
+    ]
 
 
 def home_of(name: str) -> Path:

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands.jobs import fill
 from tests.damage import call
 from tests.small_run import rank_file, write_run
+from traceviz_dag.pipeline.discovery import inputs_below
 
 
 def _file(run: Path, rank: int, iteration: int = 7) -> Path:
@@ -22,19 +24,19 @@ def _tables(home: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def run(tmp_path) -> Path:
-    return write_run(tmp_path / "job")
+def run(small) -> Path:
+    return small / "job"
 
 
 @pytest.fixture
-def home(tmp_path, run) -> Path:
+def home(small) -> Path:
     """The home in which the whole run was analysed."""
-    assert call("analyze", run, "--home", tmp_path / "home").code == 0
-    return tmp_path / "home"
+    return small / "home"
 
 
 def _analysed_anew(run: Path, folder: Path) -> dict[str, str]:
-    call("analyze", run, "--home", folder / "clean")
+    """The tables of a home that never held anything else."""
+    fill(folder / "clean", inputs_below([run]))
     return _tables(folder / "clean")
 
 
@@ -85,30 +87,25 @@ def test_a_table_that_is_gone_leaves_its_rank_out_of_no_answer_in_silence(run, h
         assert answer.code == 2 and "rank 1" in answer.err and "overlap" in answer.err
 
 
-def test_a_file_that_cannot_be_placed_marks_its_own_iteration(tmp_path):
-    run, home = write_run(tmp_path / "job", {7: 2, 8: 2}, world=2), tmp_path / "home"
+def test_an_iteration_that_is_not_whole_is_marked_and_one_without_figures_named(tmp_path):
+    run, home = write_run(tmp_path / "job", {7: 2, 8: 2, 9: 2}, world=2), tmp_path / "home"
     shutil.copy(_file(run, 1, 8), run / "iteration_8/rank_0001_copy.pt.trace.json")
+    _file(run, 1, 9).write_text("{")
     answer = call("analyze", run, "--home", home, "--json")
-    assert answer.code == 2 and [one["partial"] for one in answer.json] == [False, True]
+    assert answer.code == 2 and [one["partial"] for one in answer.json] == [False, True, True]
     assert call("overlap", "--iteration", "7", "--home", home).code == 0
     assert call("overlap", "--iteration", "8", "--home", home).code == 2
-
-
-def test_iterations_without_figures_are_named(tmp_path):
-    run, home = write_run(tmp_path / "job", {7: 2, 8: 2}, world=2), tmp_path / "home"
-    _file(run, 1, 8).write_text("{")
-    assert call("analyze", run, "--home", home).code == 2
     answer = call("iterations", "--home", home, "--json")
-    assert [row["iteration"] for row in answer.json] == [7]
-    assert answer.code == 2 and "no measures of job 8" in answer.err
+    assert [row["iteration"] for row in answer.json] == [7, 8]
+    assert answer.code == 2 and "no measures of job 9" in answer.err
 
 
 def test_files_that_are_named_one_after_the_other_are_not_missed(run, tmp_path):
     home = tmp_path / "home of its own"
-    for rank in (0, 1):
-        answer = call("analyze", _file(run, rank), "--home", home, "--json")
-        assert answer.code == 0, answer.err
-        assert answer.json[0]["measures"]["covered_ranks"] == list(range(rank + 1))
+    assert call("analyze", _file(run, 0), "--home", home).code == 0
+    answer = call("analyze", _file(run, 1), "--home", home, "--json")
+    assert answer.code == 0, answer.err
+    assert answer.json[0]["measures"]["covered_ranks"] == [0, 1]
     assert call("analyze", run / "iteration_7", "--home", home).code == 0
     _file(run, 2).unlink()
     assert call("overlap", run).code == 2
