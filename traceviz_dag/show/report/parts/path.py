@@ -139,8 +139,10 @@ def _bars(asked: Asked, by: str, step_ns: int) -> Markup:
         pieces = [Piece(part_named(row["part"]).word, row["path_ns"], part_named(row["part"]).colour) for row in rows]
         label = f"{by} {place}" if place is not None else f"no {by} known"
         bars.append(Bar(label, pieces, share(totals[place], step_ns)))
+    # Those that the vocabulary does not order stay as the query gives them: a set's order differs between processes.
     present = sorted(
-        {row["part"] for row in asked.rows}, key=lambda name: order.index(name) if name in order else len(order)
+        dict.fromkeys(row["part"] for row in asked.rows),
+        key=lambda name: order.index(name) if name in order else len(order),
     )
     colours: dict[str, str] = {}
     for name in present:
