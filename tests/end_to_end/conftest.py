@@ -197,9 +197,13 @@ def home(tmp_path: Path) -> Path:
     return tmp_path / "home"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser():
-    """A real browser, headless; a test that makes a page closes it, or its context."""
+    """A real browser, headless; a test that makes a page closes it, or its context.
+
+    Not for longer than a module: while Playwright runs, so does an event loop in this thread, and steps of Dagster that
+    other tests run here would not end theirs.
+    """
     path = shutil.which("chromium") or shutil.which("chromium-browser")
     if path is None:
         if os.environ.get("TRACEVIZ_REQUIRE_BROWSER"):
