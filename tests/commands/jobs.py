@@ -23,9 +23,10 @@ from traceviz_dag.classify.topology.unite import topology_tables
 from traceviz_dag.lake.inputs import IterationInputs, register
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.lake.queries import runs
-from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES, StoredIteration
+from traceviz_dag.pipeline.across_ranks import StoredIteration, analyse_across_ranks
 from traceviz_dag.pipeline.aggregates import measured_iteration
 from traceviz_dag.pipeline.discovery import inputs_below
+from traceviz_dag.pipeline.findings import iteration_findings
 from traceviz_dag.pipeline.iteration import rank_traces, read_topology
 from traceviz_dag.pipeline.workers import IterationTask, analyse_into_lake
 from traceviz_dag.simulate import JobSettings, simulate
@@ -164,8 +165,9 @@ def fill(home: Path, found: Sequence[IterationInputs], with_partial: bool = Fals
     for inputs in found:
         place = {"run": inputs.run, "iteration": inputs.iteration}
         stored = StoredIteration(lake, inputs.run, inputs.iteration, inputs, with_partial)
-        for name in ACROSS_RANKS_TABLES:
-            lake.write(name, stored.table(name), **place)
+        for name, table in analyse_across_ranks(stored).items():
+            lake.write(name, table, **place)
+        lake.write("findings", iteration_findings(lake, inputs.run, inputs.iteration), **place)
         for name, query in (("iterations", measured_iteration), ("runs", runs)):
             lake.write(name, query(lake, inputs.run, inputs.iteration), **place)
     lake.refresh_catalogue()
