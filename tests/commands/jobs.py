@@ -20,12 +20,13 @@ from tests.made_once import made_once
 from tests.small_run import GEMM, groups_of
 from traceviz_dag.classify.rules import load_rules
 from traceviz_dag.classify.topology.unite import topology_tables
-from traceviz_dag.lake.inputs import IterationInputs, register
-from traceviz_dag.lake.lake import open_lake
+from traceviz_dag.lake.inputs import IterationInputs, register, registered_if_any
+from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.lake.queries import runs
-from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES, StoredIteration
+from traceviz_dag.pipeline.across_ranks import StoredIteration, analyse_across_ranks
 from traceviz_dag.pipeline.aggregates import measured_iteration
 from traceviz_dag.pipeline.discovery import inputs_below
+from traceviz_dag.pipeline.findings import iteration_findings
 from traceviz_dag.pipeline.iteration import rank_traces, read_topology
 from traceviz_dag.pipeline.workers import IterationTask, analyse_into_lake
 from traceviz_dag.simulate import JobSettings, simulate
@@ -164,8 +165,9 @@ def fill(home: Path, found: Sequence[IterationInputs], with_partial: bool = Fals
     for inputs in found:
         place = {"run": inputs.run, "iteration": inputs.iteration}
         stored = StoredIteration(lake, inputs.run, inputs.iteration, inputs, with_partial)
-        for name in ACROSS_RANKS_TABLES:
-            lake.write(name, stored.table(name), **place)
+        for name, table in analyse_across_ranks(stored).items():
+            lake.write(name, table, **place)
+        lake.write("findings", iteration_findings(lake, inputs.run, inputs.iteration), **place)
         for name, query in (("iterations", measured_iteration), ("runs", runs)):
             lake.write(name, query(lake, inputs.run, inputs.iteration), **place)
     lake.refresh_catalogue()
@@ -174,17 +176,24 @@ def fill(home: Path, found: Sequence[IterationInputs], with_partial: bool = Fals
 def analyse_without_dagster(
     settings: AnalysisSettings, inputs: Sequence[IterationInputs], started: object = None
 ) -> list[IterationResult]:
-    """In the place of ``orchestrate.analyse``: computes every rank, whatever the home holds."""
+    """In the place of ``orchestrate.analyse``: computes the iterations of which not the same files were analysed."""
     from traceviz_dag.orchestration.orchestrate import IterationResult
 
-    for entry in inputs:
-        register(settings.home, entry)
-    fill(settings.home, inputs)
-    ranks = [[rank.rank for rank in entry.ranks] for entry in inputs]
-    return [
-        IterationResult(entry.key, entry.run, entry.iteration, computed, aggregated=True)
-        for entry, computed in zip(inputs, ranks, strict=True)
+    assert settings.rules is None, "the rules are the built-in ones here"
+    lake = Lake(settings.home)
+    new = [
+        entry
+        for entry in inputs
+        if registered_if_any(settings.home, entry.key) != entry
+        or not lake.exists("findings", run=entry.run, iteration=entry.iteration)
     ]
+    for entry in new:
+        register(settings.home, entry)
+    fill(settings.home, new, settings.with_partial)
+    results = [IterationResult(entry.key, entry.run, entry.iteration, aggregated=True) for entry in inputs]
+    for result, entry in zip(results, inputs, strict=True):
+        (result.computed if entry in new else result.skipped).extend(rank.rank for rank in entry.ranks)
+    return results
 
 
 def home_of(name: str) -> Path:

@@ -13,6 +13,7 @@ import pytest
 
 from tests.analyze.across_ranks import SMALL
 from tests.damage import call
+from tests.show.home import fill_home
 from tests.test_docs import PAGES, REPOSITORY
 from traceviz_dag.simulate import JobSettings, simulate
 from traceviz_dag.simulate.memory.allocator import Allocator
@@ -50,6 +51,9 @@ LEFT_OUT = {
 OF_PERFETTO = ("traceviz perfetto query", "traceviz perfetto compare", "traceviz classify rank0.json.gz --engine")
 """Beginnings of commands that need a trace processor."""
 
+THROUGH_DAGSTER = ("README.md", "analyze.md", "memory.md")
+"""Pages whose ``analyze`` runs as a user's does; in those of other commands it only fills the home."""
+
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory) -> Path:
@@ -70,7 +74,7 @@ def places(tmp_path_factory) -> Path:
         (folder / f"{name}.pickle").write_bytes(pickle.dumps(allocator.snapshot()))
     profiled = JobSettings(tp=2, pp=2, microbatches=2, node_size=4, format=Format.NSYS, **small)
     simulate(profiled, folder / "profiles/job-7", workers=1)
-    assert call("analyze", folder / "traces/job-7", "--home", folder / "home").code == 0
+    fill_home(folder / "home", [folder / "traces/job-7"])
     return folder
 
 
@@ -112,6 +116,8 @@ def test_every_command_of_the_page_succeeds(page, places, tmp_path, monkeypatch,
     monkeypatch.setattr("sys.stdin", StringIO())
     monkeypatch.chdir(tmp_path)
     shutil.copytree(places / "home", tmp_path / "home")
+    if page.name not in THROUGH_DAGSTER:
+        request.getfixturevalue("without_dagster")
     if "job-6" in page.read_text(encoding="utf-8"):
         assert call("analyze", places / "traces/job-6").code == 0
     for line in _lines(page):

@@ -37,9 +37,15 @@ def whole(tmp_path_factory) -> Path:
     return write_run(tmp_path_factory.mktemp("traces") / "whole")
 
 
-@pytest.fixture(scope="module", params=DAMAGES)
-def damaged(request, whole, tmp_path_factory) -> tuple[str, Path]:
-    return request.param, _damaged(whole, tmp_path_factory.mktemp(request.param), DAMAGES[request.param])
+@pytest.fixture(scope="module")
+def runs(whole, tmp_path_factory) -> dict[str, Path]:
+    """One for each kind of damage."""
+    return {kind: _damaged(whole, tmp_path_factory.mktemp(kind), change) for kind, change in DAMAGES.items()}
+
+
+@pytest.fixture(params=DAMAGES)
+def damaged(request, runs) -> tuple[str, Path]:
+    return request.param, runs[request.param]
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +79,11 @@ def test_analyze_names_the_rank_and_counts_it_nowhere(damaged, whole, home):
     if kind == "foreign":
         assert "world size is 8, that of rank 0 is 4" in answer.err and not summary["aggregated"]
         return
+    if kind in ("truncated", "odd"):
+        assert list(summary["faults"]) == [str(DAMAGED)] and not summary["ranks_failed"]
+        asked = f"SELECT status, rows_read FROM traces WHERE run = '{run.name}' AND rank = {DAMAGED}"
+        (row,) = call("sql", asked, "--home", home, "--json").json
+        assert row["status"] == "partial" and row["rows_read"] > 0
     figures = summary["measures"]
     assert figures["partial"] is True and figures["covered_ranks"] == [0, 2, 3]
     rows = [row for row in call("overlap", whole, "--json").json if row["dimension"] == "all"]
@@ -82,7 +93,8 @@ def test_analyze_names_the_rank_and_counts_it_nowhere(damaged, whole, home):
     assert "PARTIAL" in printed.out and "over all ranks" not in printed.out
 
 
-def test_every_other_command_says_it_too(damaged, home, tmp_path):
+def test_every_other_command_says_it_too(damaged, tmp_path, without_dagster):
+    home = tmp_path / "home"
     kind, run = damaged
     call("analyze", run, "--home", home, "--allow-partial", "--json")
     for command in ACROSS:
@@ -131,8 +143,8 @@ def test_whole_input_is_not_called_partial(whole, home):
     assert "all ranks are there" in call("doctor", whole).out
 
 
-def test_allow_partial_counts_what_was_read_and_says_so(whole, home, tmp_path):
-    run = _damaged(whole, tmp_path, damage.times_as_text)
+def test_allow_partial_counts_what_was_read_and_says_so(runs, home):
+    run = runs["odd"]
     left_out = call("analyze", run, "--home", home, "--json").json[0]["measures"]
     answer = call("analyze", run, "--home", home, "--json", "--allow-partial")
     (summary,) = answer.json
@@ -146,8 +158,8 @@ def test_allow_partial_counts_what_was_read_and_says_so(whole, home, tmp_path):
     assert again == left_out
 
 
-def test_missing_ranks_are_meant_where_the_user_says_so(whole, home, tmp_path):
-    run = _damaged(whole, tmp_path, damage.remove)
+def test_missing_ranks_are_meant_where_the_user_says_so(whole, runs, home):
+    run = runs["missing"]
     for meant in (["--allow-partial"], ["--pattern", "rank_*"]):
         answer = call("analyze", run, "--home", home, "--json", *meant)
         assert answer.code == 0 and answer.json[0]["missing_ranks"] == [DAMAGED]

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.end_to_end.conftest import traceviz
+from tests.show.home import fill_home
 from tests.small_run import write_run
 from traceviz_dag.commands.main import app
 from traceviz_dag.errors import UsageError
@@ -25,7 +26,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def home(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("home")
-    traceviz("analyze", run, "--home", home)
+    fill_home(home, [run])
     return home
 
 
