@@ -156,8 +156,7 @@ def prune(instance: dg.DagsterInstance, lake: Lake, inputs: IterationInputs, own
     from traceviz_dag.pipeline.report import report_path
     from traceviz_dag.pipeline.screens import screens_folder
 
-    for name in all_tables():
-        lake.delete(name, run=inputs.run, iteration=inputs.iteration)
+    lake.delete(*all_tables(), run=inputs.run, iteration=inputs.iteration)
     for made_of_it in (figures_folder, export_folder, screens_folder):
         _remove_made(made_of_it(lake.home, inputs.run, inputs.iteration))
     report_path(lake.home, inputs.run, inputs.iteration).unlink(missing_ok=True)

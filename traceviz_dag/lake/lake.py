@@ -119,28 +119,30 @@ class Lake:
         return sorted(found, key=lambda partition: partition.sort_key)
 
     def delete(
-        self, table_name: str, *, run: str, iteration: int | None = None, rank: int | None = None
+        self, *table_names: str, run: str, iteration: int | None = None, rank: int | None = None
     ) -> list[Partition]:
-        """Delete the partitions of a run, an iteration or a rank, and return what was deleted.
+        """Delete the partitions of tables of a run, an iteration or a rank, and return what was deleted.
 
-        When it was the table's last one, the catalogue is refreshed: a view needs a file.
+        Where they were the last ones of a table, the catalogue is refreshed, once: a view needs a file.
 
         Raises:
             UsageError: no such table, or values that no partition of it can have.
         """
-        table = definition(table_name)
-        folder = self._folder(table)
-        deleted = []
-        for partition in self.partitions(table_name, run, iteration, rank):
-            part = partition.folder(folder)
-            try:
-                (part / FILE_NAME).unlink()
-            except FileNotFoundError:
-                continue
-            deleted.append(partition)
-            remove_stale_temporaries(part / FILE_NAME)
-            _remove_empty_folders(part, folder)
-        if deleted and self.catalogue_path.exists() and next(find_partitions(folder, table), None) is None:
+        deleted: list[Partition] = []
+        lost_a_table = False
+        for table in map(definition, table_names):
+            folder, before = self._folder(table), len(deleted)
+            for partition in self.partitions(table.name, run, iteration, rank):
+                part = partition.folder(folder)
+                try:
+                    (part / FILE_NAME).unlink()
+                except FileNotFoundError:
+                    continue
+                deleted.append(partition)
+                remove_stale_temporaries(part / FILE_NAME)
+                _remove_empty_folders(part, folder)
+            lost_a_table |= len(deleted) > before and next(find_partitions(folder, table), None) is None
+        if lost_a_table and self.catalogue_path.exists():
             self.refresh_catalogue()
         return deleted
 

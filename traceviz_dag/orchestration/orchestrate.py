@@ -243,8 +243,7 @@ class _Analysis:
                 faults = [f"{self.inputs.key}: its ranks changed while they were aggregated; run it again"]
             result.failures += faults
         if not current:
-            for name in ITERATION_TABLES:
-                self.lake.delete(name, run=self.inputs.run, iteration=self.inputs.iteration)
+            self.lake.delete(*ITERATION_TABLES, run=self.inputs.run, iteration=self.inputs.iteration)
         result.aggregated = current and not waiting
 
     def make_derived_tables(self, result: IterationResult) -> None:

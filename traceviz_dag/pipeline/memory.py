@@ -94,8 +94,7 @@ def drop_mismatched(lake: Lake, inputs: IterationInputs) -> dict[int, str]:
         evidence, refusal = matched(seen, _seen_by_trace(lake, *place, part.rank))
         if refusal:
             found[part.rank] = refusal
-            for name in MEMORY_TABLES:
-                lake.delete(name, run=inputs.run, iteration=inputs.iteration, rank=part.rank)
+            lake.delete(*MEMORY_TABLES, run=inputs.run, iteration=inputs.iteration, rank=part.rank)
         elif any(row["matched_by"] != evidence for row in rows):
             told = [{**row, "matched_by": str(evidence)} for row in rows]
             table = pa.Table.from_pylist(told, MEMORY_RECORDINGS.schema)
@@ -119,8 +118,7 @@ def drop_unreadable(lake: Lake, inputs: IterationInputs) -> list[int]:
         if part.rank is not None and part.rank not in made_anew and not _is_readable(lake, name, *place, part.rank)
     }
     for rank in unreadable:
-        for name in MEMORY_TABLES:
-            lake.delete(name, run=inputs.run, iteration=inputs.iteration, rank=rank)
+        lake.delete(*MEMORY_TABLES, run=inputs.run, iteration=inputs.iteration, rank=rank)
     return sorted(unreadable)
 
 
@@ -174,8 +172,7 @@ def _store(lake: Lake, run: str, iteration: int, source: MemorySource) -> Snapsh
             return SnapshotOutcome(source.rank, written)
         return _store_snapshot(lake, run, iteration, source)
     except (BadInputError, OSError) as error:
-        for name in MEMORY_TABLES:
-            lake.delete(name, run=run, iteration=iteration, rank=source.rank)
+        lake.delete(*MEMORY_TABLES, run=run, iteration=iteration, rank=source.rank)
         line = file_system_line(error) if isinstance(error, OSError) else str(error)
         return SnapshotOutcome(source.rank, fault=line)
 

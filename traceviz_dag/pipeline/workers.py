@@ -166,8 +166,7 @@ def _record_failure(task: IterationTask, trace: RankTrace, fault: str) -> RankOu
     lake = Lake(task.home)
     row = failed_trace(trace, fault, task.rules)
     lake.write("traces", row, run=task.run, iteration=task.iteration, rank=trace.rank)
-    for name in (*RANK_TABLES[1:], *EXTRA_TABLES):
-        lake.delete(name, run=task.run, iteration=task.iteration, rank=trace.rank)
+    lake.delete(*RANK_TABLES[1:], *EXTRA_TABLES, run=task.run, iteration=task.iteration, rank=trace.rank)
     return RankOutcome(trace.rank, {}, row.to_pylist()[0], fault, failed=True)
 
 
