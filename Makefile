@@ -1,4 +1,4 @@
-# Two commands do everything: `make demo` runs the main job, `make test` passes all tests. Both set themselves up.
+# Two commands do everything: `make demo` runs the main job, `make test` runs the tests of every behaviour. Both set themselves up.
 PYTHON ?= python3
 VENV ?= .venv
 CAPTURE_VENV ?= .venv-capture
