@@ -57,6 +57,28 @@ def test_the_empty_and_the_filled_view_of_every_table_have_the_same_columns(lake
         assert (before.num_rows, filled.num_rows) == (0, 1), name
 
 
+def test_a_catalogue_that_followed_the_tables_as_they_came_and_went_is_the_one_built_anew(lake: Lake, sample):
+    def told() -> list[tuple]:
+        with duckdb.connect(str(lake.refresh_catalogue()), read_only=True) as connection:
+            views = connection.execute(
+                "SELECT view_name, sql, comment FROM duckdb_views() WHERE NOT internal ORDER BY 1"
+            )
+            columns = (
+                "SELECT table_name, column_name, data_type, comment FROM duckdb_columns() ORDER BY 1, column_index"
+            )
+            return views.fetchall() + connection.execute(columns).fetchall()
+
+    lake.write("kernels", sample("kernels"), run="r", iteration=1, rank=0)
+    lake.write("topology", sample("topology"), run="r", iteration=1)
+    lake.refresh_catalogue()
+    lake.write("runs", sample("runs"), run="r", iteration=1)
+    lake.refresh_catalogue()
+    lake.delete("kernels", run="r")
+    followed = told()
+    lake.catalogue_path.unlink()
+    assert followed == told()
+
+
 def test_new_partitions_appear_without_a_refresh(lake: Lake, sample):
     lake.write("topology", sample("topology", rank=0), run="r", iteration=1)
     with duckdb.connect(str(lake.refresh_catalogue()), read_only=True) as client:

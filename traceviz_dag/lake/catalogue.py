@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
+import shutil
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import duckdb
@@ -13,7 +17,7 @@ import pyarrow as pa
 import xxhash
 
 from traceviz_dag.errors import BadInputError, OutputError
-from traceviz_dag.lake.across_ranks_views import VIEWS, View
+from traceviz_dag.lake.across_ranks_views import VIEWS
 from traceviz_dag.lake.partitions import ANALYSE_AGAIN, find_partitions, glob_pattern
 from traceviz_dag.system.duckdb_memory import connect_in_memory
 from traceviz_dag.system.whole_files import exclusive_lock
@@ -66,9 +70,10 @@ def refresh(home: Path) -> Path:
         if not log.exists() and is_current(home):
             return path
         temporary = home / f".{FILE_NAME}.new.building"
+        former = None if log.exists() else _origin(home)
         for attempt in range(_ATTEMPTS):
             try:
-                _build(temporary, home)
+                _build(temporary, home, None if attempt else former)
                 break
             except duckdb.Error as error:
                 # A table's last file can be deleted between the listing and the view that needs a file.
@@ -93,20 +98,14 @@ def remove_left_overs(home: Path) -> None:
 
 def is_current(home: Path) -> bool:
     """Whether the catalogue has a view of each table that has files, as this version defines it, in this place."""
-    return recorded_origin(home) == (str(home), _definition(_script(home)))
+    origin = _origin(home)
+    return origin is not None and (origin.home, origin.views) == (str(home), _digests(_views(home)))
 
 
-def recorded_origin(home: Path) -> tuple[str, str] | None:
-    """(home at the time it was built, digest of its definition) of the catalogue; None where none can be read."""
-    if not (home / FILE_NAME).is_file():
-        return None
-    try:
-        with connect_in_memory() as connection:
-            attach(connection, home)
-            [[built_at, definition]] = connection.execute(f"SELECT home, definition FROM {_ORIGIN}").fetchall()
-    except duckdb.Error:
-        return None
-    return built_at, definition
+def recorded_home(home: Path) -> str | None:
+    """Where the home was when its catalogue was built; None where none can be read."""
+    origin = _origin(home)
+    return None if origin is None else origin.home
 
 
 def attach(connection: duckdb.DuckDBPyConnection, home: Path) -> None:
@@ -123,7 +122,7 @@ def build_in_memory(connection: duckdb.DuckDBPyConnection, home: Path) -> None:
     """Make the views in the connection itself, for a home that can only be read and whose catalogue is of no use."""
     connection.execute(f"ATTACH ':memory:' AS {_ALIAS}")
     connection.execute(f"USE {_ALIAS}")
-    connection.execute(";\n".join(_script(home)))
+    connection.execute(";\n".join(_views(home).values()))
 
 
 def create_narrow_views(
@@ -198,40 +197,82 @@ def _remove_left_overs(home: Path) -> None:
         left_over.unlink(missing_ok=True)
 
 
-def _build(path: Path, home: Path) -> None:
-    script = _script(home)
+def _build(path: Path, home: Path, former: _Origin | None) -> None:
+    """Write a catalogue; of a former one of this place, only the views that are now others are made anew."""
+    views = _views(home)
+    digests = _digests(views)
+    known: Mapping[str, str] = {}
+    if former is not None and former.home == str(home):
+        known = former.views
+        shutil.copyfile(home / FILE_NAME, path)
+    changed = {name for name in known.keys() | digests.keys() if known.get(name) != digests.get(name)}
+    schema, _, origin = _ORIGIN.partition(".")
+    script = [f"DROP VIEW {quoted_name(name)}" for name in sorted(changed & known.keys())]
+    script += [statements for name, statements in views.items() if name in changed]
+    script += [
+        f"CREATE SCHEMA IF NOT EXISTS {schema}",
+        f"CREATE OR REPLACE VIEW {schema}.{origin} AS SELECT {quoted_text(str(home))} AS home, "
+        f"{quoted_text(json.dumps(digests))} AS views",
+    ]
     with connect_in_memory() as connection:
         connection.execute(f"ATTACH {quoted_text(str(path))} AS {_ALIAS} (STORAGE_VERSION '{_STORAGE_VERSION}')")
         connection.execute(f"USE {_ALIAS}")
-        schema, _, view = _ORIGIN.partition(".")
-        origin = f"SELECT {quoted_text(str(home))} AS home, {quoted_text(_definition(script))} AS definition"
         # One transaction: hundreds of them, each with its own write to the disk, take ten times as long.
         connection.execute("BEGIN")
-        connection.execute(";\n".join([*script, f"CREATE SCHEMA {schema}", f"CREATE VIEW {schema}.{view} AS {origin}"]))
+        connection.execute(";\n".join(script))
         connection.execute("COMMIT")
         connection.execute("USE memory")
         connection.execute(f"DETACH {_ALIAS}")
 
 
-def _script(home: Path) -> list[str]:
-    lake = home / LAKE_FOLDER
-    tables = all_tables()
-    present = {name for name, table in tables.items() if next(find_partitions(lake / name, table), None) is not None}
-    statements = [statement for table in tables.values() for statement in _statements(lake, table, present)]
-    return statements + [statement for view in VIEWS for statement in _statements_of_view(view)]
+@dataclass(frozen=True, slots=True)
+class _Origin:
+    """What a catalogue says of itself: where the home was, and view → digest of the statements that made it."""
+
+    home: str
+    views: Mapping[str, str]
 
 
-def _definition(script: list[str]) -> str:
-    return xxhash.xxh3_128_hexdigest("\n".join(script).encode())
+def _origin(home: Path) -> _Origin | None:
+    try:
+        file = (home / FILE_NAME).stat()
+        return _origin_in(home, file.st_ino, file.st_size, file.st_mtime_ns)
+    except (OSError, duckdb.Error, ValueError):
+        return None
 
 
-def _statements(lake: Path, table: Table, present: Collection[str]) -> list[str]:
-    columns = [(column.name, column.comment) for column in view_columns(table)]
-    return [_view(lake / table.name, table, table.name in present), *_comments(table.name, table.comment, columns)]
+@lru_cache(maxsize=16)
+def _origin_in(home: Path, *_of_file: int) -> _Origin:
+    """A file that is as it was when it was last asked is not opened again."""
+    with connect_in_memory() as connection:
+        attach(connection, home)
+        [[built_at, views]] = connection.execute(f"SELECT home, views FROM {_ORIGIN}").fetchall()
+    return _Origin(built_at, json.loads(views))
 
 
-def _statements_of_view(view: View) -> list[str]:
-    return [f"CREATE VIEW {quoted_name(view.name)} AS {view.sql}", *_comments(view.name, view.comment, view.columns)]
+def _views(home: Path) -> Mapping[str, str]:
+    """View → the statements that make it and its comments, for a home as it is now."""
+    lake, tables = home / LAKE_FOLDER, all_tables().items()
+    return _composed(
+        lake, frozenset(name for name, table in tables if next(find_partitions(lake / name, table), None) is not None)
+    )
+
+
+@lru_cache(maxsize=16)
+def _composed(lake: Path, present: frozenset[str]) -> Mapping[str, str]:
+    views = {}
+    for table in all_tables().values():
+        columns = [(column.name, column.comment) for column in view_columns(table)]
+        made = _view(lake / table.name, table, table.name in present)
+        views[table.name] = ";\n".join([made, *_comments(table.name, table.comment, columns)])
+    for view in VIEWS:
+        made = f"CREATE VIEW {quoted_name(view.name)} AS {view.sql}"
+        views[view.name] = ";\n".join([made, *_comments(view.name, view.comment, view.columns)])
+    return views
+
+
+def _digests(views: Mapping[str, str]) -> Mapping[str, str]:
+    return {name: xxhash.xxh3_128_hexdigest(statements.encode()) for name, statements in views.items()}
 
 
 def _comments(view: str, comment: str, columns: Sequence[tuple[str, str]]) -> list[str]:

@@ -50,8 +50,7 @@ def open_lake(home: Path) -> Lake:
     if home.exists() and not home.is_dir():
         raise BadInputError(home, "is a file, not a folder", "name the folder that holds the lake with --home")
     lake = Lake(home)
-    origin = catalogue.recorded_origin(home)
-    if origin is not None and origin[0] != str(home):
+    if catalogue.recorded_home(home) not in (None, str(home)):
         # Who asks by SQL is told of a damaged file; who analyses its traces again must get this far to mend it.
         with suppress(BadInputError):
             lake._refresh_where_possible()
