@@ -15,6 +15,7 @@ import xxhash
 from traceviz_dag.errors import BadInputError, OutputError
 from traceviz_dag.lake.across_ranks_views import VIEWS, View
 from traceviz_dag.lake.partitions import ANALYSE_AGAIN, find_partitions, glob_pattern
+from traceviz_dag.lake.stale import hidden_ranks
 from traceviz_dag.system.duckdb_memory import connect_in_memory
 from traceviz_dag.system.whole_files import exclusive_lock
 from traceviz_dag.tables import PARTITION_COLUMNS, Column, Table, all_tables
@@ -136,8 +137,8 @@ def create_narrow_views(
 ) -> None:
     """Create a view of each table that a query names, over the files of one iteration alone.
 
-    No other folder is listed, and a damaged file of another table is not opened: that table may be what the query is
-    to make anew.
+    Partitions that are kept although they are stale are left out. No other folder is listed, and a damaged file of
+    another table is not opened: that table may be what the query is to make anew.
 
     Args:
         tables: the only ones that the query may read; None lets it read all.
@@ -148,7 +149,8 @@ def create_narrow_views(
             continue
         folder = home / LAKE_FOLDER / table.name
         present = next(find_partitions(folder, table, run, iteration), None) is not None
-        connection.execute(_view(folder, table, present, run, iteration))
+        hidden = hidden_ranks(home / LAKE_FOLDER, table, run, iteration)
+        connection.execute(_view(folder, table, present, run, iteration, hidden))
 
 
 def view_columns(table: Table) -> tuple[Column, ...]:
@@ -242,7 +244,14 @@ def _comments(view: str, comment: str, columns: Sequence[tuple[str, str]]) -> li
     ]
 
 
-def _view(folder: Path, table: Table, present: bool, run: str | None = None, iteration: int | None = None) -> str:
+def _view(
+    folder: Path,
+    table: Table,
+    present: bool,
+    run: str | None = None,
+    iteration: int | None = None,
+    hidden: Collection[int] = (),
+) -> str:
     columns = view_columns(table)
     head = f"CREATE VIEW {quoted_name(table.name)} AS SELECT "
     if not present:
@@ -251,4 +260,5 @@ def _view(folder: Path, table: Table, present: bool, run: str | None = None, ite
     pattern = quoted_text(glob_pattern(folder, table, run, iteration))
     types = ", ".join(f"{name}: {sql_type(PARTITION_COLUMNS[name].type)}" for name in table.partitioned_by)
     names = ", ".join(quoted_name(column.name) for column in columns)
-    return f"{head}{names} FROM read_parquet({pattern}, hive_partitioning = true, hive_types = {{{types}}})"
+    rows = f"{head}{names} FROM read_parquet({pattern}, hive_partitioning = true, hive_types = {{{types}}})"
+    return f"{rows} WHERE rank NOT IN ({', '.join(map(str, sorted(hidden)))})" if hidden else rows

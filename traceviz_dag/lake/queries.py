@@ -13,6 +13,16 @@ from traceviz_dag.tables.rows import rows_of
 AGGREGATED_TABLES = ("iterations", "runs")
 """The tables that one query each makes of an iteration's others, in the order in which they are written."""
 
+_STALE_RANKS = """stale AS (
+    SELECT rank FROM stale_tables
+    WHERE run = $run AND iteration = $iteration AND stage = 'ranks' AND cause <> 'gone'
+),
+unmade AS (
+    SELECT rank FROM stale_tables
+    WHERE run = $run AND iteration = $iteration AND stage = 'ranks' AND cause NOT IN ('gone', 'unlisted')
+)"""
+"""Ranks whose tables no measure counts, as something newer exists; those of them whose trace could not be computed."""
+
 _WHOLE_RANKS = """
     AND rank NOT IN (SELECT rank FROM traces WHERE run = $run AND iteration = $iteration AND status <> 'read')"""
 
@@ -21,9 +31,11 @@ TAKEN_STEPS_SQL = "CASE WHEN list_contains(steps, $iteration) THEN [$iteration] 
 iteration among others."""
 
 _ITERATIONS_SQL = """
-WITH windows AS (
+WITH {stale},
+windows AS (
     SELECT * FROM overlap
     WHERE run = $run AND iteration = $iteration AND dimension = 'all' AND window_name IN ('step', 'kernels'){ranks}
+        AND rank NOT IN (FROM stale)
     -- A device with training steps is measured by them, another one from its first kernel to its last.
     QUALIFY window_name = 'step' OR count(*) FILTER (window_name = 'step') OVER (PARTITION BY rank, device) = 0
 ),
@@ -42,14 +54,14 @@ by_rank AS (
 ),
 files AS (
     SELECT
-        count(*) AS found,
-        count(*) FILTER (status <> 'read') AS lossy,
+        count(*) + (SELECT count(*) FROM unmade) AS found,
+        count(*) FILTER (status <> 'read') + (SELECT count(*) FROM unmade) AS lossy,
         count(DISTINCT {steps}) FILTER (status <> 'failed' AND len(steps) > 0) AS training_steps,
         greatest(
             max(world_size),
             (SELECT nullif(count(*), 0) FROM topology WHERE run = $run AND iteration = $iteration)
         ) AS expected,
-    FROM traces WHERE run = $run AND iteration = $iteration
+    FROM traces WHERE run = $run AND iteration = $iteration AND rank NOT IN (FROM stale)
 )
 SELECT
     CAST(count(*) AS INTEGER) AS ranks,
@@ -72,19 +84,22 @@ FROM by_rank
 HAVING count(*) > 0
 """
 
-ITERATIONS_SQL = _ITERATIONS_SQL.format(ranks=_WHOLE_RANKS, steps=TAKEN_STEPS_SQL)
+ITERATIONS_SQL = _ITERATIONS_SQL.format(ranks=_WHOLE_RANKS, steps=TAKEN_STEPS_SQL, stale=_STALE_RANKS)
 """Over the ranks that were read whole."""
 
-ITERATIONS_WITH_PARTIAL_SQL = _ITERATIONS_SQL.format(ranks="", steps=TAKEN_STEPS_SQL)
+ITERATIONS_WITH_PARTIAL_SQL = _ITERATIONS_SQL.format(ranks="", steps=TAKEN_STEPS_SQL, stale=_STALE_RANKS)
 """Over all ranks with tables, those that were read in part among them."""
 
 _STATED_SQL = """
-WITH files AS (
-    SELECT * FROM traces WHERE run = $run AND iteration = $iteration AND status <> 'failed'
+WITH {stale},
+files AS (
+    SELECT * FROM traces
+    WHERE run = $run AND iteration = $iteration AND status <> 'failed' AND rank NOT IN (FROM stale)
 ),
 measured AS (
     SELECT bool_or(window_name = 'step') AS has_step FROM overlap
     WHERE run = $run AND iteration = $iteration AND dimension = 'all' AND window_name IN ('step', 'kernels'){ranks}
+        AND rank NOT IN (FROM stale)
     GROUP BY rank, device
 )
 SELECT
@@ -98,15 +113,16 @@ SELECT
 FROM files
 """
 
-STATED_SQL = _STATED_SQL.format(ranks=_WHOLE_RANKS)
+STATED_SQL = _STATED_SQL.format(ranks=_WHOLE_RANKS, stale=_STALE_RANKS)
 """What the traces state of the job, and whether the ranks that were read whole have a training step marked each."""
 
-STATED_WITH_PARTIAL_SQL = _STATED_SQL.format(ranks="")
+STATED_WITH_PARTIAL_SQL = _STATED_SQL.format(ranks="", stale=_STALE_RANKS)
 """The same, of all ranks with tables."""
 
-RUNS_SQL = """
-WITH files AS (
-    SELECT * FROM traces WHERE run = $run AND iteration = $iteration
+RUNS_SQL = f"""
+WITH {_STALE_RANKS},
+files AS (
+    SELECT * FROM traces WHERE run = $run AND iteration = $iteration AND rank NOT IN (FROM stale)
 ),
 readable AS (
     SELECT * FROM files WHERE status <> 'failed'
@@ -117,14 +133,17 @@ world AS (
         (SELECT nullif(count(*), 0) FROM topology WHERE run = $run AND iteration = $iteration)
     ) AS expected
 ),
+failed AS (
+    SELECT rank FROM files WHERE status = 'failed' UNION FROM unmade
+),
 missing AS (
     SELECT number FROM (SELECT unnest(range(expected)) AS number FROM world)
-    WHERE number NOT IN (SELECT rank FROM files)
+    WHERE number NOT IN (SELECT rank FROM files UNION FROM unmade)
 ),
 judged AS (
     SELECT
         expected,
-        (SELECT coalesce(list(rank ORDER BY rank), []) FROM files WHERE status = 'failed') AS failed_ranks,
+        (SELECT coalesce(list(rank ORDER BY rank), []) FROM failed) AS failed_ranks,
         (SELECT coalesce(list(rank ORDER BY rank), []) FROM files WHERE status = 'partial') AS partial_ranks,
         CASE WHEN expected IS NOT NULL THEN
             (SELECT coalesce(list(number ORDER BY number), []) FROM missing)
@@ -147,7 +166,7 @@ SELECT
         count(DISTINCT (has_stacks, has_shapes, has_groups, has_host_rows, steps)) = 1
     END AS parity
 FROM readable
-HAVING EXISTS (FROM files)
+HAVING EXISTS (FROM files) OR EXISTS (FROM unmade)
 """
 
 

@@ -12,7 +12,7 @@ RUNS = Table(
     BY_ITERATION,
     (
         Column("ranks", INTEGER, "Ranks with a readable trace."),
-        Column("failed_ranks", RANKS, "Ranks whose trace could not be read."),
+        Column("failed_ranks", RANKS, "Ranks whose trace, as it is now, could not be computed."),
         Column("partial_ranks", RANKS, "Ranks of whose trace a part could not be read."),
         Column("missing_ranks", RANKS, "Ranks of the expected world without a trace."),
         Column("expected_ranks", INTEGER, "World size as the topology or the headers state it; NULL where unknown."),
@@ -70,6 +70,30 @@ ITERATIONS = Table(
             "says why.",
         ),
         Column("mfu_refusal", TEXT, "Why mfu is NULL; NULL where it is there."),
+    ),
+)
+
+STALE_TABLES = Table(
+    "stale_tables",
+    "Tables that are kept although they could not be made anew, and why. No measure counts them, but those whose trace "
+    "is merely gone: of these nothing newer is known.",
+    BY_ITERATION,
+    (
+        Column("rank", BIGINT, "Whose tables; NULL for those of the iteration itself."),
+        Column(
+            "stage",
+            TEXT,
+            "ranks (all tables of the rank but memory), memory, iterations (iterations, runs and all tables "
+            "across ranks), or the name of another package's table.",
+        ),
+        Column(
+            "cause",
+            TEXT,
+            "gone (the trace was moved away, nothing else changed), unreadable (what the trace is now cannot be read), "
+            "outdated (made of something that changed since), unlisted (the trace is gone, and that of another rank "
+            "changed: the tables may be of another recording), waiting (for ranks), failed (the step that makes them).",
+        ),
+        Column("reason", TEXT, "One line: what is wrong and what to do."),
     ),
 )
 

@@ -243,7 +243,7 @@ class _IterationLines:
         row = one.row
         step = row["step_ns"] or 0
         change = "" if one.change_share is None else f"{one.change_share:+.1%}"
-        ranks = f"{row['ranks']}{' part' if row['partial'] else ''}"
+        ranks = f"{row['ranks']}{' stale' if row['stale'] else ' part' if row['partial'] else ''}"
         cells = [
             f"{ranks:>7}",
             f"{_ms(row['step_ns']):>10}",
