@@ -21,6 +21,7 @@ from assets.rank_tables import rank_tables
 from assets.raw_traces import new_observations
 from assets.recorded_together import report_together
 from assets.resources import TracevizHome
+from assets.settings import set_home_rules
 from assets.staleness import (
     RankState,
     contiguous,
@@ -55,6 +56,10 @@ if TYPE_CHECKING:
     from traceviz_dag.pipeline.figures import DrawnFigure, FigureTask
 
 
+BUILT_IN_RULES = Path("-")
+"""In place of a file of rules: none but the built-in ones."""
+
+
 @dataclass(frozen=True, slots=True)
 class AnalysisSettings:
     """How to run the main job.
@@ -62,7 +67,8 @@ class AnalysisSettings:
     Attributes:
         home: the folder that holds everything written.
         workers: processes that ranks fan out over; 0 = one per core.
-        rules: a TOML file with rules that come before the built-in ones.
+        rules: a TOML file with rules that come before the built-in ones, from now on in this home; BUILT_IN_RULES goes
+            back to these; None leaves those that the home has.
         allow_partial: aggregate an iteration although ranks of it cannot be read.
         with_partial: count ranks that were read in part in measures across ranks, which else leave them out.
         force: compute again what is there and unchanged.
@@ -121,7 +127,11 @@ def analyse(
         BadInputError: Dagster's records in the home are damaged.
     """
     results: list[IterationResult] = []
-    rules_digest = load_rules(settings.rules).digest
+    if settings.rules is not None:
+        rules = None if settings.rules == BUILT_IN_RULES else settings.rules
+        load_rules(rules)
+        set_home_rules(settings.home, rules)
+    rules_digest = TracevizHome(home=str(settings.home)).load_rules().digest
     with open_instance(settings.home, captures_output=False) as instance:
         register_partitions(instance, inputs)
         for entry in inputs:
@@ -328,9 +338,7 @@ class _Analysis:
 
     def materialise(self, what: str, selection: list[dg.AssetsDefinition], **settings: Any) -> list[str]:
         """Run some steps; one line for each that failed."""
-        home = TracevizHome(
-            home=str(self.settings.home), workers=self.settings.workers, rules=str(self.settings.rules or "")
-        )
+        home = TracevizHome(home=str(self.settings.home), workers=self.settings.workers)
         faults = materialise(f"analyze_{what}", self.instance, ASSETS, selection, {"traceviz": home}, **settings)
         return [f"{self.inputs.key}, {what}: {fault}" for fault in faults]
 
