@@ -76,6 +76,7 @@ class NightlySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         series: globs over run ids; the runs that match one of them are one series, in the order of their traces. A run
             that matches none is a series of its own.
         wait_minutes: how long the verdict waits for iterations that are still being computed.
+        warmup_steps: training steps with a lower number are compared with such alone: caches are still cold in them.
         history: accepted iterations whose median guards against many small steps.
         tolerances: what counts as worse.
     """
@@ -84,6 +85,7 @@ class NightlySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     time_zone: str = "UTC"
     series: tuple[str, ...] = ()
     wait_minutes: _Span = 120.0
+    warmup_steps: _Whole = 3
     history: _Whole = 10
     tolerances: Tolerances = msgspec.field(default_factory=Tolerances)
 

@@ -137,7 +137,7 @@ def _print(run: str, rows: list[dict[str, Any]]) -> None:
         ],
     )
     for row in rows:
-        if row["accepted"] is False:
+        if row["statement"] is not None and not row["accepted"]:
             typer.echo(f"  {row['iteration']}: {row['statement']}")
 
 
@@ -148,6 +148,8 @@ def bar(value: int, longest: int) -> str:
 
 
 def _night(row: dict[str, Any]) -> str | None:
-    if row["accepted"] is None:
+    if row["statement"] is None:
         return None
+    if row["accepted"] is None:
+        return "inconclusive"
     return "accepted" if row["accepted"] else f"worse: {row['moved'] or 'step'}"

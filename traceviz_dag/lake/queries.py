@@ -30,8 +30,7 @@ TAKEN_STEPS_SQL = "CASE WHEN list_contains(steps, $iteration) THEN [$iteration] 
 """Of a row of ``traces``, the training steps that it tells of: a file of several, each taken for itself, holds this
 iteration among others."""
 
-_ITERATIONS_SQL = """
-WITH {stale},
+_BY_RANK = """WITH {stale},
 windows AS (
     SELECT * FROM overlap
     WHERE run = $run AND iteration = $iteration AND dimension = 'all' AND window_name IN ('step', 'kernels'){ranks}
@@ -51,12 +50,17 @@ by_rank AS (
         sum(hidden_ns) AS hidden_sum_ns,
         sum(communication_ns) AS communication_sum_ns
     FROM windows GROUP BY rank
-),
+)
+"""
+"""Each counted rank's own measures: its longest training step, and means over its steps and devices."""
+
+_ITERATIONS_SQL = f"""
+{_BY_RANK.rstrip()},
 files AS (
     SELECT
         count(*) + (SELECT count(*) FROM unmade) AS found,
         count(*) FILTER (status <> 'read') + (SELECT count(*) FROM unmade) AS lossy,
-        count(DISTINCT {steps}) FILTER (status <> 'failed' AND len(steps) > 0) AS training_steps,
+        count(DISTINCT {{steps}}) FILTER (status <> 'failed' AND len(steps) > 0) AS training_steps,
         greatest(
             max(world_size),
             (SELECT nullif(count(*), 0) FROM topology WHERE run = $run AND iteration = $iteration)
@@ -86,6 +90,11 @@ HAVING count(*) > 0
 
 ITERATIONS_SQL = _ITERATIONS_SQL.format(ranks=_WHOLE_RANKS, steps=TAKEN_STEPS_SQL, stale=_STALE_RANKS)
 """Over the ranks that were read whole."""
+
+RANK_MEASURES_SQL = _BY_RANK.format(ranks="", stale=_STALE_RANKS) + (
+    "SELECT rank, step_ns, compute_ns, exposed_ns FROM by_rank"
+)
+"""The measures of each rank that those of the iteration are made of."""
 
 ITERATIONS_WITH_PARTIAL_SQL = _ITERATIONS_SQL.format(ranks="", steps=TAKEN_STEPS_SQL, stale=_STALE_RANKS)
 """Over all ranks with tables, those that were read in part among them."""

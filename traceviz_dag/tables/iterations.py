@@ -103,12 +103,16 @@ NIGHTS = Table(
     BY_ITERATION,
     (
         Column("series", TEXT, "What it is compared within: a glob over run ids, or the run's own id."),
-        Column("accepted", BOOLEAN, "Whether nothing is worse than tolerated, or somebody accepted it."),
+        Column(
+            "accepted",
+            BOOLEAN,
+            "Whether nothing is worse than tolerated, or somebody accepted it; NULL: inconclusive.",
+        ),
         Column("worse", pa.list_(pa.string()), "Measures that are worse than tolerated."),
         Column("reference_run", TEXT, "Run of the accepted iteration compared with; NULL for the first of a series."),
         Column("reference_iteration", BIGINT, "Its number."),
         Column("compared_rank", BIGINT, "Rank whose step is taken apart: the one with the longest computation."),
-        Column("step_ns", BIGINT, "Step time, ns."),
+        Column("step_ns", BIGINT, "Step time over the ranks that both cover, ns; of all ranks where none is compared."),
         Column("reference_step_ns", BIGINT, "Step time of the reference, ns."),
         Column("exposed_ns", BIGINT, "Mean exposed communication, ns."),
         Column("reference_exposed_ns", BIGINT, "Mean exposed communication of the reference, ns."),

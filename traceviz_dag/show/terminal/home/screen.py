@@ -293,6 +293,8 @@ def _name_width(width: int) -> int:
 def _night(one: Iteration, width: int) -> str:
     if one.night is None:
         return ""
+    if one.night["accepted"] is None:
+        return "inconclusive"
     moved = f": {flat(one.night['moved'] or 'step')}" if width >= _WIDE else ""
     return "accepted" if one.night["accepted"] else f"worse{moved}"
 
