@@ -17,7 +17,7 @@ from assets.lineage.recorded_files import file_tags
 from assets.partitions import iteration_partitions, one_iteration, ranks_of_iteration
 from assets.plotted import plotted
 from assets.resources import TracevizHome
-from assets.staleness import MADE_OF_TAG, made_of
+from assets.staleness import MADE_OF_TAG, made_of, unmark_where_current
 from assets.step_faults import refresh_catalogue, told_in_a_line
 from assets.steps import lead_of
 from traceviz_dag.analyze.across_invariants import collectives_violations, periods_violations, pipelines_violations
@@ -28,7 +28,7 @@ from traceviz_dag.lake.inputs import registered
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES, StoredIteration, analyse_across_ranks, named_periods
 from traceviz_dag.pipeline.findings import iteration_findings
-from traceviz_dag.pipeline.memory import drop_mismatched, drop_unreadable
+from traceviz_dag.pipeline.memory import drop_unreadable, mark_mismatched
 from traceviz_dag.read.pairs_file import read_pairs_file
 from traceviz_dag.tables import FINDINGS, PERIOD_PERCENTILES, TOPOLOGY_TABLES
 
@@ -120,7 +120,7 @@ def across_ranks_assets(
         context.log.warning(
             "tables of memory of ranks %s cannot be read, and their snapshots are gone: removed", dropped
         )
-    for rank, why in drop_mismatched(lake, inputs).items():
+    for rank, why in mark_mismatched(lake, inputs).items():
         context.log.warning("the snapshot of rank %d is not taken: %s", rank, why)
     stored = StoredIteration(lake, run, iteration, inputs, config.with_partial)
     if not lake.partitions("kernels", run, iteration):
@@ -133,6 +133,7 @@ def across_ranks_assets(
         yield _written(lake, name, table, (run, iteration), version)
     # Rules ask the tables as they are in the lake, as anybody can.
     yield _written(lake, FINDINGS.name, iteration_findings(lake, run, iteration), (run, iteration), version)
+    unmark_where_current(context.instance, lake, inputs)
     refresh_catalogue(context, lake)
     yield from _invariants(tables)
     yield _matched(tables["collectives"])

@@ -14,6 +14,7 @@ from assets.resources import TracevizHome
 from assets.staleness import MADE_OF_TAG, made_of
 from assets.step_faults import refresh_catalogue, told_in_a_line
 from assets.steps import with_leads
+from traceviz_dag.lake.marking import unmark
 from traceviz_dag.pipeline.derived import derive
 from traceviz_dag.tables import DerivedTable, derived_tables
 
@@ -36,6 +37,7 @@ def _derived_asset(table: DerivedTable) -> dg.AssetsDefinition:
         lake = traceviz.lake()
         version = made_of(context.instance, lake, run, iteration)
         written = lake.write(table.name, derive(lake, table, run, iteration), run=run, iteration=iteration)
+        unmark(lake, run, iteration, table.name)
         refresh_catalogue(context, lake)
         yield dg.MaterializeResult(
             asset_key=table.name,

@@ -12,9 +12,10 @@ from assets.lineage.recorded_files import file_tags
 from assets.partitions import iteration_partitions, one_iteration, ranks_of_iteration
 from assets.plotted import plotted
 from assets.resources import TracevizHome
-from assets.staleness import MADE_OF_TAG, made_of
+from assets.staleness import MADE_OF_TAG, made_of, unmark_where_current
 from assets.step_faults import refresh_catalogue, told_in_a_line
 from traceviz_dag.lake.inputs import registered
+from traceviz_dag.lake.known_ranks import drop_unlisted_ranks
 from traceviz_dag.lake.queries import AGGREGATED_TABLES
 from traceviz_dag.pipeline.aggregates import aggregate
 from traceviz_dag.pipeline.iteration import ranks_that_break_invariants, unread_ranks
@@ -61,12 +62,17 @@ def iteration_assets(
     """
     run, iteration = one_iteration(context)
     lake = traceviz.lake()
+    inputs = registered(traceviz.folder, context.partition_key)
+    unread = unread_ranks(lake, inputs)
+    if not unread:
+        dropped = drop_unlisted_ranks(lake, inputs)
+        if dropped:
+            context.log.info("ranks %s are not of the job any more: removed", dropped)
     version = made_of(context.instance, lake, run, iteration)
-    unread = unread_ranks(lake, registered(traceviz.folder, context.partition_key))
     if unread and not config.allow_partial:
         raise dg.Failure(
-            description=f"ranks {unread} of {context.partition_key} have no readable trace; mend their files, "
-            "or set allow_partial",
+            description=f"ranks {unread} of {context.partition_key} have no tables of their trace as it is; fix their "
+            "files, or set allow_partial",
             allow_retries=False,
         )
     broken = ranks_that_break_invariants(lake, run, iteration)
@@ -97,6 +103,7 @@ def iteration_assets(
                 **file_tags(lake, {name: written.digest}, run, iteration),
             },
         )
+    unmark_where_current(context.instance, lake, inputs)
     refresh_catalogue(context, lake)
     yield dg.AssetCheckResult(
         passed=complete is not False and not unread,

@@ -1,8 +1,9 @@
 """The nightly gate: every iteration that was not judged yet, against the last accepted one of its series."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Any
 
 import dagster as dg
 import pyarrow as pa
@@ -14,16 +15,34 @@ from assets.conventions import table_spec
 from assets.resources import TracevizHome
 from assets.settings import NightlySettings
 from assets.step_faults import told_in_a_line
-from traceviz_dag.analyze.nights import OTHER_RANKS, Measures, NightVerdict, judge_nights
+from traceviz_dag.analyze.nights import (
+    OTHER_RANKS,
+    Common,
+    Coverage,
+    Measures,
+    NightVerdict,
+    Place,
+    common_ranks,
+    inconclusive,
+    judge_nights,
+)
 from traceviz_dag.analyze.step_parts import step_parts
 from traceviz_dag.lake.digests import digest_of
 from traceviz_dag.lake.inputs import registered_if_any
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import iteration_key
 from traceviz_dag.lake.partitions import Partition
+from traceviz_dag.lake.queries import RANK_MEASURES_SQL
+from traceviz_dag.lake.queries import runs as stored_runs
+from traceviz_dag.pipeline.findings import capture_mode
 from traceviz_dag.tables import NIGHT_DELTAS, NIGHTS
 
 GATE = "gate"
+
+NOT_COMPARED = "not compared"
+"""Among what is worse of a night that somebody accepted although it cannot be compared."""
+
+_COORDINATES = ("tp", "cp", "dp", "pp", "ep", "etp", "edp", "stage", "stages")
 
 SCORES_SQL = """
 SELECT pair, median(overlap_score) AS score
@@ -52,7 +71,7 @@ class _Judged:
         begins_anew: somebody accepted it although it was worse: what came before is no measure any more.
     """
 
-    accepted: bool
+    accepted: bool | None
     begins_anew: bool
     figures_digest: str
 
@@ -84,7 +103,7 @@ def nightly_gate(
     settings = traceviz.settings().nightly
     lake = traceviz.lake()
     verdicts: dict[str, NightVerdict] = {}
-    for series, members in _series(lake, settings.series).items():
+    for (series, _), members in _series(lake, settings).items():
         verdicts |= _judge_series(lake, series, members, settings, config.accept)
     if verdicts:
         lake.refresh_catalogue()
@@ -95,13 +114,18 @@ def nightly_gate(
         yield dg.MaterializeResult(
             asset_key=name, metadata={"judged": len(verdicts), "statements": dg.MetadataValue.json(statements)}
         )
-    rejected = {key: verdict.statement for key, verdict in verdicts.items() if not verdict.accepted}
+    rejected = {key: verdict.statement for key, verdict in verdicts.items() if verdict.accepted is False}
+    undecided = {key: verdict.statement for key, verdict in verdicts.items() if verdict.accepted is None}
     yield dg.AssetCheckResult(
         passed=not rejected,
         check_name=GATE,
         asset_key="nights",
-        metadata={"judged": len(verdicts), "rejected": dg.MetadataValue.json(rejected)},
-        description="; ".join(rejected.values()) or f"{len(verdicts)} judged, none worse",
+        metadata={
+            "judged": len(verdicts),
+            "rejected": dg.MetadataValue.json(rejected),
+            "inconclusive": dg.MetadataValue.json(undecided),
+        },
+        description="; ".join([*rejected.values(), *undecided.values()]) or f"{len(verdicts)} judged, none worse",
     )
 
 
@@ -113,43 +137,71 @@ def unjudged(lake: Lake) -> list[Partition]:
     ]
 
 
-def references(lake: Lake, globs: Sequence[str]) -> set[str]:
+def references(lake: Lake, settings: NightlySettings) -> set[str]:
     """Keys of the iterations that the next ones are compared with: the last accepted one of each series."""
     judged = _judged(lake)
     last = {
         series: partition
-        for series, members in _series(lake, globs).items()
+        for series, members in _series(lake, settings).items()
         for partition in members
         if partition in judged and judged[partition].accepted
     }
     return {iteration_key(partition.run, partition.iteration) for partition in last.values()}
 
 
-def iteration_measures(lake: Lake, partition: Partition, rank: int | None = None) -> tuple[Measures, int] | None:
-    """What of an iteration is judged, its step taken apart on one rank.
+@dataclass(frozen=True, slots=True)
+class _Night:
+    """What of an iteration can be compared.
 
-    Args:
-        rank: the rank to take apart; by default, or where the iteration lacks it, the one that computes longest.
-
-    Returns:
-        The measures and the rank; None where no step was measured.
+    Attributes:
+        ranks: rank → its row of RANK_MEASURES_SQL.
     """
-    rows = lake.table("iterations", partition.run, partition.iteration).arrow().to_pylist()
+
+    partition: Partition
+    ranks: Mapping[int, Mapping[str, Any]]
+    coverage: Coverage
+
+    @property
+    def name(self) -> str:
+        return iteration_key(self.partition.run, self.partition.iteration)
+
+    def step_ns(self, ranks: Collection[int]) -> int:
+        """The longest step of some of its ranks."""
+        return max(int(self.ranks[rank]["step_ns"]) for rank in ranks)
+
+
+def _night(lake: Lake, partition: Partition) -> _Night | None:
+    """What an iteration measures, of the ranks that its row of ``iterations`` covers; None where no step is."""
+    run, iteration = partition.run, partition.iteration
+    rows = lake.table("iterations", run, iteration).arrow(["covered_ranks", "step_ns"]).to_pylist()
     if not rows or rows[0]["step_ns"] is None:
         return None
-    row = rows[0]
-    has_rank = rank is not None and lake.exists("kernels", run=partition.run, iteration=partition.iteration, rank=rank)
-    chosen = rank if has_rank else row["longest_computation_rank"]
-    if chosen is None:
+    covered = set(rows[0]["covered_ranks"])
+    measured = lake.query_iteration(RANK_MEASURES_SQL, run=run, iteration=iteration).to_pylist()
+    ranks = {row["rank"]: row for row in measured if row["rank"] in covered}
+    if not ranks:
         return None
-    parts = _rank_parts(lake, partition, chosen)
-    parts[OTHER_RANKS] = row["step_ns"] - sum(parts.values())
+    layout: dict[int, Place] = {}
+    if lake.exists("topology", run=run, iteration=iteration):
+        rows = lake.table("topology", run, iteration).arrow(["rank", *_COORDINATES]).to_pylist()
+        layout = {row["rank"]: {name: row[name] for name in _COORDINATES if row[name] is not None} for row in rows}
+    stated = stored_runs(lake, run, iteration)["expected_ranks"].to_pylist()
+    mode, name = capture_mode(lake, run, iteration), iteration_key(run, iteration)
+    places = {rank: layout.get(rank, {}) for rank in ranks}
+    return _Night(partition, ranks, Coverage(name, places, stated[0] if stated else None, mode))
+
+
+def _measures(lake: Lake, night: _Night, ranks: Collection[int], rank: int) -> Measures:
+    """What of a night is judged, over some of its ranks, its step taken apart on one of them."""
+    partition, step_ns = night.partition, night.step_ns(ranks)
+    exposed_ns = round(sum(night.ranks[one]["exposed_ns"] for one in ranks) / len(ranks))
+    parts = _rank_parts(lake, partition, rank)
+    parts[OTHER_RANKS] = step_ns - sum(parts.values())
     scores: Mapping[str, float] = {}
     if lake.exists("periods", run=partition.run, iteration=partition.iteration):
         found = lake.query_iteration(SCORES_SQL, run=partition.run, iteration=partition.iteration).to_pylist()
         scores = {score["pair"]: score["score"] for score in found}
-    name = iteration_key(partition.run, partition.iteration)
-    return Measures(name, row["step_ns"], row["exposed_ns"], parts, scores), chosen
+    return Measures(night.name, step_ns, exposed_ns, parts, scores)
 
 
 def _rank_parts(lake: Lake, partition: Partition, rank: int) -> dict[str, int]:
@@ -171,45 +223,55 @@ def _judge_series(
     lake: Lake, series: str, members: Sequence[Partition], settings: NightlySettings, accept: Sequence[str]
 ) -> dict[str, NightVerdict]:
     judged = _judged(lake)
-    accepted: list[Partition] = []
+    accepted: list[_Night] = []
     verdicts: dict[str, NightVerdict] = {}
     for partition in members:
         key = iteration_key(partition.run, partition.iteration)
+        night = _night(lake, partition)
+        if night is None:
+            continue
         if _needs_verdict(lake, partition, judged, accept):
-            verdict = _judge(lake, series, partition, accepted, settings, by_hand=key in accept)
-            if verdict is None:
-                continue
+            verdict = _judge(lake, series, night, accepted, settings, by_hand=key in accept)
             verdicts[key] = verdict
-            is_accepted, begins_anew = verdict.accepted, verdict.accepted and bool(verdict.worse)
-        else:
+            is_accepted, begins_anew = verdict.accepted, bool(verdict.accepted and verdict.worse)
+        elif partition in judged:
             is_accepted, begins_anew = judged[partition].accepted, judged[partition].begins_anew
+        else:
+            continue
         if begins_anew:
             accepted.clear()
         if is_accepted:
-            accepted.append(partition)
+            accepted.append(night)
     return verdicts
 
 
 def _judge(
     lake: Lake,
     series: str,
-    partition: Partition,
-    accepted: Sequence[Partition],
+    night: _Night,
+    accepted: Sequence[_Night],
     settings: NightlySettings,
     *,
     by_hand: bool,
-) -> NightVerdict | None:
-    found = iteration_measures(lake, partition)
-    if found is None:
-        return None
-    measures, rank = found
-    before = iteration_measures(lake, accepted[-1], rank) if accepted else None
-    history = [_step_ns(lake, one) for one in accepted[-settings.history :]]
-    verdict = judge_nights(measures, before[0] if before else None, history, settings.tolerances)
+) -> NightVerdict:
+    reference = accepted[-1] if accepted else None
+    common = common_ranks(night.coverage, reference.coverage) if reference else Common(tuple(sorted(night.ranks)))
+    ranks = tuple(sorted(night.ranks)) if common.refusal else common.ranks
+    # Of equals the lowest.
+    rank = min(ranks, key=lambda one: (-night.ranks[one]["compute_ns"], one))
+    measures = _measures(lake, night, ranks, rank)
+    before = None
+    if reference is not None and common.refusal:
+        verdict = inconclusive(measures, reference.name, common.refusal)
+    else:
+        before = _measures(lake, reference, ranks, rank) if reference else None
+        history = [one.step_ns(ranks) for one in accepted[-settings.history :] if one.ranks.keys() >= set(ranks)]
+        verdict = judge_nights(measures, before, history, settings.tolerances)
     if by_hand and not verdict.accepted:
         statement = verdict.statement.rpartition("; ")[0] + "; accepted by hand"
-        verdict = NightVerdict(True, verdict.worse, verdict.deltas, statement)
-    _write(lake, series, partition, accepted[-1] if before else None, measures, before, rank, verdict)
+        verdict = NightVerdict(True, verdict.worse or (NOT_COMPARED,), verdict.deltas, statement)
+    compared = reference.partition if before and reference else None
+    _write(lake, series, night.partition, compared, measures, before, rank, verdict)
     return verdict
 
 
@@ -219,7 +281,7 @@ def _write(
     partition: Partition,
     reference: Partition | None,
     measures: Measures,
-    before: tuple[Measures, int] | None,
+    before: Measures | None,
     rank: int,
     verdict: NightVerdict,
 ) -> None:
@@ -231,9 +293,9 @@ def _write(
         "reference_iteration": reference.iteration if reference else None,
         "compared_rank": rank,
         "step_ns": measures.step_ns,
-        "reference_step_ns": before[0].step_ns if before else None,
+        "reference_step_ns": before.step_ns if before else None,
         "exposed_ns": measures.exposed_ns,
-        "reference_exposed_ns": before[0].exposed_ns if before else None,
+        "reference_exposed_ns": before.exposed_ns if before else None,
         "moved": verdict.moved.part if verdict.moved else None,
         "moved_ns": verdict.moved.delta_ns if verdict.moved else None,
         "statement": verdict.statement,
@@ -250,8 +312,8 @@ def _write(
     lake.write("nights", row, run=partition.run, iteration=partition.iteration)
 
 
-def _series(lake: Lake, globs: Sequence[str]) -> dict[str, list[Partition]]:
-    """Series → its iterations in the order in which they were captured.
+def _series(lake: Lake, settings: NightlySettings) -> dict[tuple[str, bool], list[Partition]]:
+    """(Series, whether it is of warm-up steps) → its iterations in the order in which they were captured.
 
     Runs come in the order of their oldest trace, as it was registered; the iterations of a run by number.
     """
@@ -261,10 +323,10 @@ def _series(lake: Lake, globs: Sequence[str]) -> dict[str, list[Partition]]:
         inputs = registered_if_any(lake.home, iteration_key(partition.run, partition.iteration))
         oldest = min((entry.changed_ns for entry in inputs.ranks), default=0) if inputs else 0
         began[partition.run] = min(began.get(partition.run, oldest), oldest)
-    series: dict[str, list[Partition]] = {}
+    series: dict[tuple[str, bool], list[Partition]] = {}
     for partition in sorted(partitions, key=lambda one: (began[one.run], one.run, one.iteration)):
-        name = next((glob for glob in globs if fnmatchcase(partition.run, glob)), partition.run)
-        series.setdefault(name, []).append(partition)
+        name = next((glob for glob in settings.series if fnmatchcase(partition.run, glob)), partition.run)
+        series.setdefault((name, partition.iteration < settings.warmup_steps), []).append(partition)
     return series
 
 
@@ -274,7 +336,7 @@ def _judged(lake: Lake) -> dict[Partition, _Judged]:
     rows = lake.table("nights").arrow(["run", "iteration", "accepted", "worse", "figures_digest"]).to_pylist()
     return {
         Partition(row["run"], row["iteration"]): _Judged(
-            row["accepted"], row["accepted"] and bool(row["worse"]), row["figures_digest"]
+            row["accepted"], bool(row["accepted"] and row["worse"]), row["figures_digest"]
         )
         for row in rows
     }
@@ -283,6 +345,8 @@ def _judged(lake: Lake) -> dict[Partition, _Judged]:
 def _needs_verdict(
     lake: Lake, partition: Partition, judged: Mapping[Partition, _Judged], accept: Sequence[str]
 ) -> bool:
+    if lake.has_stale_measures(partition.run, partition.iteration):
+        return False
     known = judged.get(partition)
     if known is None or known.figures_digest != _figures_digest(lake, partition):
         return True
@@ -293,8 +357,3 @@ def _figures_digest(lake: Lake, partition: Partition) -> str:
     """Of all that a verdict rests on, the scores of pairs included where there are any."""
     paths = [lake.path(name, run=partition.run, iteration=partition.iteration) for name in ("iterations", "periods")]
     return "-".join(digest_of(path) for path in paths if path.is_file())
-
-
-def _step_ns(lake: Lake, partition: Partition) -> int:
-    (value,) = lake.table("iterations", partition.run, partition.iteration).arrow(["step_ns"])["step_ns"].to_pylist()
-    return int(value)

@@ -1,6 +1,6 @@
 """One fan-out step from trace files to per-rank tables: ranks run side by side, each recorded as it finishes."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import dagster as dg
 
@@ -23,17 +23,20 @@ from assets.partitions import rank_trace_key, rank_trace_partitions, ranks_by_it
 from assets.raw_traces import classification_rules, raw_traces
 from assets.recorded_together import log_together
 from assets.resources import TracevizHome
-from assets.staleness import LAST_RECORDED, stale_ranks
+from assets.staleness import LAST_RECORDED, RankState, mark_aggregates, mark_of, rank_states, stale_ranks
 from assets.step_faults import RANKS_TOLD, refresh_catalogue, told_in_a_line
 from traceviz_dag.classify.rules import Rules
 from traceviz_dag.lake.inputs import IterationInputs, registered
 from traceviz_dag.lake.lake import Lake
+from traceviz_dag.lake.marking import mark_stale, unmark
 from traceviz_dag.lake.partition_keys import parse_iteration_key, parse_rank_key, rank_key
+from traceviz_dag.pipeline.completeness import ranks_in_words
 from traceviz_dag.pipeline.formats.trace_format import EXTRA_TABLES
 from traceviz_dag.pipeline.iteration import rank_traces, stored_topology
 from traceviz_dag.pipeline.ranks import RANK_TABLES
 from traceviz_dag.pipeline.workers import IterationTask, RankOutcome, analyse_ranks
 from traceviz_dag.tables import TOPOLOGY_TABLES
+from traceviz_dag.vocabulary import StaleCause, StaleStage
 
 COVERAGE = "coverage"
 NO_ROWS = "none"
@@ -99,13 +102,16 @@ def _analyse_iteration(
     inputs = registered(lake.home, key)
     wanted = {parse_rank_key(rank) for rank in ranks}
     topology, topology_version = stored_topology(lake, run, iteration)
+    states = rank_states(context.instance, lake, inputs, topology_version, rules.digest)
     if _only_stale(context):
-        wanted &= {entry.rank for entry in stale_ranks(context.instance, lake, inputs, topology_version, rules.digest)}
-    traces = rank_traces(inputs, wanted)
+        wanted &= {entry.rank for entry in stale_ranks(states)}
+    before = {state.entry.rank: state for state in states if state.entry.rank in wanted}
+    # What is gone cannot be made anew: its tables stay, whatever of them is still current.
+    outcomes = [_kept(state) for state in before.values() if state.is_whole and state.is_gone]
+    traces = rank_traces(inputs, wanted - {outcome.rank for outcome in outcomes})
     task = IterationTask(lake.home, run, iteration, topology, rules)
     read = {"topology": topology_version, "classification_rules": rules.digest}
     made_of = input_tags(context.instance, rank_tables, LAST_RECORDED, read)
-    outcomes = []
     for outcome in analyse_ranks(task, traces, workers or None):
         outcomes.append(outcome)
         _record(
@@ -125,9 +131,33 @@ def _analyse_iteration(
             outcome.fault or "read",
             outcome.seconds,
             len(outcomes),
-            len(traces),
+            len(before),
         )
+    _mark(context, lake, inputs, outcomes, before)
     return outcomes
+
+
+def _kept(state: RankState) -> RankOutcome:
+    fault = f"{state.entry.path}: the trace is gone; its earlier tables are kept"
+    return RankOutcome(state.entry.rank, {}, {}, fault, failed=True, kept=True)
+
+
+def _mark(
+    context: dg.AssetExecutionContext,
+    lake: Lake,
+    inputs: IterationInputs,
+    outcomes: Sequence[RankOutcome],
+    before: Mapping[int, RankState],
+) -> None:
+    """Mark what is kept of ranks that failed, and what was made of the tables that are others now."""
+    run, iteration = inputs.run, inputs.iteration
+    unmark(lake, run, iteration, StaleStage.RANKS, {outcome.rank for outcome in outcomes if not outcome.kept})
+    kept = [mark_of(before[outcome.rank], outcome.fault or "") for outcome in outcomes if outcome.kept]
+    mark_stale(lake, run, iteration, kept)
+    made, failed = ([one.rank for one in outcomes if one.failed is failed] for failed in (False, True))
+    told = [f"{ranks_in_words(made)} made anew since"] if made else []
+    told += [f"{ranks_in_words(failed)} could not be made anew"] if failed else []
+    mark_aggregates(context.instance, lake, inputs, StaleCause.OUTDATED, "; ".join(told))
 
 
 def _only_stale(context: dg.AssetExecutionContext) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import dagster as dg
 
-from assets.settings import HomeSettings, load_settings
+from assets.settings import HomeSettings, home_rules, load_settings
 from traceviz_dag.classify.rules import Rules, load_rules
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.system.paths import real_path
@@ -20,7 +20,7 @@ class TracevizHome(dg.ConfigurableResource):
     Attributes:
         home: the folder; empty takes TRACEVIZ_HOME, else ./traceviz_home.
         workers: processes that ranks fan out over; 0 = one per core.
-        rules: a TOML file with rules that come before the built-in ones; empty takes TRACEVIZ_RULES, else none.
+        rules: a TOML file with rules that come before the built-in ones; empty takes that of the home's settings.
     """
 
     home: str = ""
@@ -42,5 +42,4 @@ class TracevizHome(dg.ConfigurableResource):
 
     def load_rules(self) -> Rules:
         """The rule table in force."""
-        path = self.rules or os.environ.get("TRACEVIZ_RULES", "")
-        return load_rules(Path(path) if path else None)
+        return load_rules(Path(self.rules) if self.rules else home_rules(self.folder))

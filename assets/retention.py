@@ -69,7 +69,7 @@ def retention(
     settings = traceviz.settings()
     lake = traceviz.lake()
     every = list(all_registered(traceviz.folder))
-    old = expired(every, references(lake, settings.nightly.series), settings.retention, time.time_ns())
+    old = expired(every, references(lake, settings.nightly), settings.retention, time.time_ns())
     pruned, in_use = [], []
     for inputs in old:
         if prune(context.instance, lake, inputs, own_run=context.run.run_id):

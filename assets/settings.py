@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
@@ -12,8 +14,9 @@ import dagster as dg
 import msgspec
 
 from traceviz_dag.analyze.nights import Tolerances
-from traceviz_dag.errors import BadInputError
-from traceviz_dag.read.toml_file import read_toml
+from traceviz_dag.errors import BadInputError, UsageError
+from traceviz_dag.read.toml_file import parse_toml, read_text, read_toml
+from traceviz_dag.system.whole_files import write_atomically
 
 _REMEDY = "see docs/automation.md for what it may hold"
 _Whole = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
@@ -27,6 +30,8 @@ FILE_NAME = "traceviz.toml"
 FILE_VARIABLE = "TRACEVIZ_SETTINGS"
 ROOTS_VARIABLE = "TRACEVIZ_ROOTS"
 WEBHOOK_VARIABLE = "TRACEVIZ_WEBHOOK"
+_FORMER_RULES_VARIABLE = "TRACEVIZ_RULES"
+_RULES_LINE = re.compile(r"\s*rules\s*=")
 
 
 class WatchedRoot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -71,6 +76,7 @@ class NightlySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         series: globs over run ids; the runs that match one of them are one series, in the order of their traces. A run
             that matches none is a series of its own.
         wait_minutes: how long the verdict waits for iterations that are still being computed.
+        warmup_steps: training steps with a lower number are compared with such alone: caches are still cold in them.
         history: accepted iterations whose median guards against many small steps.
         tolerances: what counts as worse.
     """
@@ -79,6 +85,7 @@ class NightlySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     time_zone: str = "UTC"
     series: tuple[str, ...] = ()
     wait_minutes: _Span = 120.0
+    warmup_steps: _Whole = 3
     history: _Whole = 10
     tolerances: Tolerances = msgspec.field(default_factory=Tolerances)
 
@@ -132,10 +139,13 @@ class HomeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         automation_seconds: least time between two looks at what has to be computed.
+        rules: a TOML file of rules that are tried before the built-in ones, for everything that is computed in the
+            home; empty has the built-in ones alone. ``traceviz analyze --rules`` sets it.
     """
 
     watch: tuple[WatchedRoot, ...] = ()
     automation_seconds: _Counted = 15
+    rules: str = ""
     sensor: SensorSettings = msgspec.field(default_factory=SensorSettings)
     nightly: NightlySettings = msgspec.field(default_factory=NightlySettings)
     retention: RetentionSettings = msgspec.field(default_factory=RetentionSettings)
@@ -151,8 +161,7 @@ def load_settings(home: Path, environment: Mapping[str, str] = os.environ) -> Ho
     Raises:
         BadInputError: the file that TRACEVIZ_SETTINGS names is missing, or a file says something unknown.
     """
-    named = environment.get(FILE_VARIABLE)
-    path = Path(named) if named else home / FILE_NAME
+    named, path = environment.get(FILE_VARIABLE), _settings_file(home, environment)
     settings = HomeSettings()
     if named and not path.exists():
         raise BadInputError(path, "no such file", f"correct {FILE_VARIABLE}")
@@ -163,6 +172,8 @@ def load_settings(home: Path, environment: Mapping[str, str] = os.environ) -> Ho
         except (msgspec.ValidationError, OverflowError) as error:
             raise BadInputError(path, str(error), _REMEDY) from None
         _check_times(settings, path)
+        if settings.rules and not Path(settings.rules).is_absolute():
+            raise BadInputError(path, f"rules = {settings.rules!r} is relative", "give its absolute path")
     for root in settings.watch:
         _refuse_relative(root.path, path)
     roots = [WatchedRoot(root.strip()) for root in environment.get(ROOTS_VARIABLE, "").split(",") if root.strip()]
@@ -173,6 +184,56 @@ def load_settings(home: Path, environment: Mapping[str, str] = os.environ) -> Ho
     _refuse_other_schemes(webhook, path if webhook == settings.notify.webhook else Path(WEBHOOK_VARIABLE))
     notify = NotifySettings(webhook, settings.notify.file)
     return msgspec.structs.replace(settings, watch=tuple(watched.values()), notify=notify)
+
+
+def home_rules(home: Path, environment: Mapping[str, str] = os.environ) -> Path | None:
+    """The file of rules of a home, for command, step and automation alike; None where the built-in ones are all.
+
+    Raises:
+        UsageError: TRACEVIZ_RULES is set, which some of them once read and others did not.
+        BadInputError: as :func:`load_settings`.
+    """
+    if environment.get(_FORMER_RULES_VARIABLE):
+        raise UsageError(
+            f"{_FORMER_RULES_VARIABLE} is not read, as rules belong to a home: unset it, and set them once with "
+            "traceviz analyze --rules FILE"
+        )
+    rules = load_settings(home, environment).rules
+    return Path(rules) if rules else None
+
+
+def set_home_rules(home: Path, rules: Path | None, environment: Mapping[str, str] = os.environ) -> None:
+    """Write into the settings in force which file of rules the home has; all else in that file stays as it is.
+
+    Args:
+        rules: absolute; None goes back to the built-in ones.
+
+    Raises:
+        BadInputError: the file says something unknown, or cannot be changed in one line.
+    """
+    wanted = str(rules) if rules is not None else ""
+    if home_rules(home, environment) == rules:
+        return
+    path = _settings_file(home, environment)
+    text = read_text(path) if path.exists() else ""
+    lines = text.splitlines(keepends=True)
+    first_table = next((number for number, line in enumerate(lines) if line.lstrip().startswith("[")), len(lines))
+    head = [line for line in lines[:first_table] if not _RULES_LINE.match(line)]
+    new = f"rules = {json.dumps(wanted, ensure_ascii=False)}\n" if wanted else ""
+    changed = new + "".join([*head, *lines[first_table:]])
+    try:
+        said = msgspec.convert(parse_toml(changed, path, _REMEDY), HomeSettings).rules
+    except (BadInputError, msgspec.ValidationError):
+        said = None
+    if said != wanted:
+        remedy = f"write the line there yourself: rules = {json.dumps(wanted)}"
+        raise BadInputError(path, "cannot be changed in one line", remedy)
+    write_atomically(path, changed.encode())
+
+
+def _settings_file(home: Path, environment: Mapping[str, str]) -> Path:
+    named = environment.get(FILE_VARIABLE)
+    return Path(named) if named else home / FILE_NAME
 
 
 def _check_times(settings: HomeSettings, path: Path) -> None:

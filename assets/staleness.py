@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import dagster as dg
@@ -24,13 +25,16 @@ from assets.topology import INPUTS_TAG, inputs_version
 from traceviz_dag.lake.digests import digest_of
 from traceviz_dag.lake.inputs import IterationInputs, RankInput, registered_if_any
 from traceviz_dag.lake.lake import Lake
+from traceviz_dag.lake.marking import mark_stale, unmark
 from traceviz_dag.lake.partition_keys import iteration_key, parse_iteration_key, rank_key
 from traceviz_dag.lake.queries import AGGREGATED_TABLES
+from traceviz_dag.lake.stale import Stale
 from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES
 from traceviz_dag.pipeline.formats.registry import trace_format
 from traceviz_dag.pipeline.iteration import stored_topology
 from traceviz_dag.pipeline.ranks import RANK_TABLES
-from traceviz_dag.tables import TOPOLOGY_TABLES
+from traceviz_dag.tables import TOPOLOGY_TABLES, derived_tables
+from traceviz_dag.vocabulary import StaleCause, StaleStage
 
 MADE_OF_TAG = "traceviz/made_of"
 """Of an iteration's own tables: what they were made of, as one digest; see ``made_of``."""
@@ -60,48 +64,121 @@ def topology_is_current(instance: dg.DagsterInstance, lake: Lake, inputs: Iterat
     return True
 
 
-def stale_ranks(
-    instance: dg.DagsterInstance, lake: Lake, inputs: IterationInputs, topology_version: str, rules_digest: str
-) -> list[RankInput]:
-    """Ranks whose file, topology, rules or code is not what their tables were made from, or whose tables are gone or
-    are other files than those that were recorded: damaged, or written by a run that was killed.
+@dataclass(frozen=True, slots=True)
+class RankState:
+    """What the tables of a rank are, against what they should be.
 
-    A rank whose file is gone keeps the tables that it has; see :func:`outdated_ranks`.
+    Attributes:
+        is_whole: whether all of them are the files that were recorded.
+        differs: what they were made of that is something else now, in words; empty where nothing is.
     """
-    others = _not_current(instance, lake, inputs, topology_version, rules_digest)
-    return [entry for entry, is_whole in others if not is_whole or Path(entry.path).exists()]
+
+    entry: RankInput
+    is_whole: bool
+    differs: tuple[str, ...]
+
+    @property
+    def is_current(self) -> bool:
+        """Whether they are what the trace, the topology, the rules and the code of now give."""
+        return self.is_whole and not self.differs
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the trace is not there any more."""
+        return not Path(self.entry.path).exists()
 
 
-def outdated_ranks(
+def rank_states(
     instance: dg.DagsterInstance, lake: Lake, inputs: IterationInputs, topology_version: str, rules_digest: str
-) -> list[RankInput]:
-    """Ranks whose tables were made from another file, topology, rules or code, and cannot be made anew: their file is
-    gone."""
-    others = _not_current(instance, lake, inputs, topology_version, rules_digest)
-    return [entry for entry, is_whole in others if is_whole and not Path(entry.path).exists()]
-
-
-def _not_current(
-    instance: dg.DagsterInstance, lake: Lake, inputs: IterationInputs, topology_version: str, rules_digest: str
-) -> list[tuple[RankInput, bool]]:
-    """Ranks whose tables are not what they should be, each with whether all of them are as they were recorded."""
+) -> list[RankState]:
+    """The state of every registered rank: the one definition of what is stale, for command, automation and night."""
     partitions = {str(rank_trace_key(inputs.key, rank_key(entry.rank))): entry for entry in inputs.ranks}
-    wanted_tags = [f"{INPUT_VERSION_TAG}raw_traces", f"{INPUT_VERSION_TAG}topology", RULES_TAG, CODE_VERSION_TAG]
     recorded = latest_tags(instance, LAST_RECORDED, list(partitions))
     found = []
     for key, entry in partitions.items():
-        versions = dict(zip(wanted_tags, (entry.version, topology_version, rules_digest, CODE_VERSION), strict=True))
+        wanted = {
+            "trace": (f"{INPUT_VERSION_TAG}raw_traces", entry.version),
+            "topology": (f"{INPUT_VERSION_TAG}topology", topology_version),
+            "rules": (RULES_TAG, rules_digest),
+            "version of traceviz": (CODE_VERSION_TAG, CODE_VERSION),
+        }
         tags = recorded.get(key, {})
         names = (*RANK_TABLES, *trace_format(entry.format).extra_tables)
         is_whole = are_as_recorded(lake, tags, names, inputs.run, inputs.iteration, entry.rank)
-        if not is_whole or any(tags.get(tag) != version for tag, version in versions.items()):
-            found.append((entry, is_whole))
+        differs = tuple(what for what, (tag, version) in wanted.items() if tags.get(tag) != version)
+        found.append(RankState(entry, is_whole, differs))
     return found
+
+
+def stale_ranks(states: Iterable[RankState]) -> list[RankInput]:
+    """Ranks to compute: their trace, topology, rules or code is not what their tables were made from, or the tables are
+    gone or other files than those that were recorded: damaged, or written by a run that was killed.
+
+    A rank whose file is gone keeps the tables that it has; see :func:`outdated_ranks`.
+    """
+    return [one.entry for one in states if not one.is_current and not (one.is_whole and one.is_gone)]
+
+
+def outdated_ranks(states: Iterable[RankState]) -> list[RankInput]:
+    """Ranks whose tables were made from another file, topology, rules or code, and cannot be made anew: their file is
+    gone."""
+    return [one.entry for one in states if not one.is_current and one.is_whole and one.is_gone]
+
+
+def mark_of(state: RankState, fault: str = "") -> Stale:
+    """How the tables of a rank are marked that are kept, since making them anew failed.
+
+    Args:
+        fault: why it failed, in a line; empty where the trace is gone.
+    """
+    rank = state.entry.rank
+    if state.is_gone:
+        gone = f"the trace is gone: {state.entry.path}"
+        if state.is_current:
+            return Stale(rank, StaleStage.RANKS, StaleCause.GONE, f"{gone}; nothing else changed")
+        what = f"of another {', '.join(state.differs)}" if state.differs else "other files than those recorded"
+        remedy = "put it back, or analyse into another home"
+        return Stale(rank, StaleStage.RANKS, StaleCause.OUTDATED, f"{gone}, and the tables are {what}; {remedy}")
+    return Stale(rank, StaleStage.RANKS, StaleCause.UNREADABLE, fault)
 
 
 def iteration_is_current(instance: dg.DagsterInstance, lake: Lake, inputs: IterationInputs) -> bool:
     """Whether the iteration's own tables were made of what its ranks and its topology are now, by this code."""
     return _are_current(instance, lake, inputs, ITERATION_TABLES)
+
+
+def mark_aggregates(
+    instance: dg.DagsterInstance, lake: Lake, inputs: IterationInputs, cause: StaleCause, reason: str
+) -> bool:
+    """Mark what was made of the iteration's ranks, where it was made of something else than what there is now; where
+    it was not, take the mark away.
+
+    Args:
+        reason: what changed, or why it cannot be made anew.
+
+    Returns:
+        Whether the iteration's own tables are current.
+    """
+    run, iteration = inputs.run, inputs.iteration
+    steps = {StaleStage.ITERATIONS.value: ITERATION_TABLES, **{name: (name,) for name in derived_tables()}}
+    are_current = {stage: _are_current(instance, lake, inputs, names) for stage, names in steps.items()}
+    outdated = [
+        Stale(None, stage, cause, reason)
+        for stage, names in steps.items()
+        if not are_current[stage] and any(lake.exists(name, run=run, iteration=iteration) for name in names)
+    ]
+    for stage in steps.keys() - {row.stage for row in outdated}:
+        unmark(lake, run, iteration, stage)
+    mark_stale(lake, run, iteration, outdated)
+    return are_current[StaleStage.ITERATIONS]
+
+
+def unmark_where_current(instance: dg.DagsterInstance, lake: Lake, inputs: IterationInputs) -> None:
+    """Take the mark from the iteration's own tables once all of them were made anew."""
+    run, iteration = inputs.run, inputs.iteration
+    is_marked = any(row.stage == StaleStage.ITERATIONS for row in lake.stale(run, iteration))
+    if is_marked and iteration_is_current(instance, lake, inputs):
+        unmark(lake, run, iteration, StaleStage.ITERATIONS)
 
 
 def derived_is_current(instance: dg.DagsterInstance, lake: Lake, inputs: IterationInputs, name: str) -> bool:
@@ -128,6 +205,7 @@ def made_of(instance: dg.DagsterInstance, lake: Lake, run: str, iteration: int) 
     """
     key = iteration_key(run, iteration)
     inputs = registered_if_any(lake.home, key)
+    # A rank whose tables are stale is counted nowhere; becoming so, or current again, changes what is made of ranks.
     ranks = [part.rank for part in lake.partitions("traces", run, iteration) if part.rank is not None]
     partitions = {str(rank_trace_key(key, rank_key(rank))): rank for rank in ranks}
     recorded = latest_tags(instance, LAST_RECORDED, list(partitions)) if partitions else {}
@@ -168,7 +246,7 @@ def pending_stage(
     if not topology_is_current(instance, lake, inputs):
         return ("topology", [])
     _, topology_version = stored_topology(lake, inputs.run, inputs.iteration)
-    stale = stale_ranks(instance, lake, inputs, topology_version, rules_digest)
+    stale = stale_ranks(rank_states(instance, lake, inputs, topology_version, rules_digest))
     if stale:
         return ("ranks", [entry.rank for entry in stale])
     return None if iteration_is_current(instance, lake, inputs) else ("iterations", [])

@@ -14,10 +14,9 @@ from assets.partitions import iteration_partitions, one_iteration, ranks_of_iter
 from assets.raw_traces import raw_traces, topology_files
 from assets.resources import TracevizHome
 from assets.step_faults import refresh_catalogue, told_in_a_line
-from traceviz_dag.classify.topology.unite import topology_tables
 from traceviz_dag.lake.digests import digest_of
 from traceviz_dag.lake.inputs import IterationInputs, registered
-from traceviz_dag.pipeline.iteration import read_topology
+from traceviz_dag.pipeline.iteration import topology_to_store
 from traceviz_dag.tables import TOPOLOGY_TABLES
 
 INPUTS_TAG = "traceviz/inputs"
@@ -57,9 +56,9 @@ def topology_assets(
     inputs = registered(traceviz.folder, context.partition_key)
     # Before anything is read: what changes meanwhile makes the tables stale.
     version = inputs_version(inputs)
-    topology = read_topology(inputs, home=traceviz.folder)
     lake = traceviz.lake()
-    for name, table in zip(TOPOLOGY_TABLES, topology_tables(topology), strict=True):
+    topology, tables = topology_to_store(lake, inputs)
+    for name, table in zip(TOPOLOGY_TABLES, tables, strict=True):
         written = lake.write(name, table, run=run, iteration=iteration)
         yield dg.MaterializeResult(
             asset_key=name,

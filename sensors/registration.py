@@ -34,7 +34,7 @@ from traceviz_dag.lake.inputs import (
     registered_of_run,
     with_digests,
 )
-from traceviz_dag.lake.known_ranks import drop_unlisted_ranks, with_vanished_ranks
+from traceviz_dag.lake.known_ranks import set_aside_unlisted_ranks, with_vanished_ranks
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.pipeline.discovery import inputs_below
 from traceviz_dag.pipeline.formats.registry import by_format
@@ -122,7 +122,7 @@ def register_folder(home: Path, task: FolderTask) -> Registration:
     settled = [with_vanished_ranks(home, _with_elsewhere(home, local, one)) for one in digested]
     lake = open_lake(home)
     for one in settled:
-        drop_unlisted_ranks(lake, one)
+        set_aside_unlisted_ranks(lake, one)
         register(home, one)
     is_iteration = any(Path(one.folder) == local.parent for one in settled)
     return Registration(

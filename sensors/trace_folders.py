@@ -16,7 +16,7 @@ from sensors.folder_changes import Due, Patience, Pending, advance, asked
 from sensors.ledger import FolderRecord, FolderState, read_ledger
 from sensors.listing import FolderLook, Unreadable, is_url, open_folders, walk
 from sensors.register_traces import JOB_NAME, OP_NAME, FolderConfig, RegisterConfig, register_traces
-from traceviz_dag.errors import BadInputError
+from traceviz_dag.errors import TracevizError
 from traceviz_dag.system.json_bytes import decoded
 
 
@@ -170,7 +170,7 @@ def _rules_observation(
     """The rule table is no trace: it is small, and one file for all; a tick may read it."""
     try:
         digest = traceviz.load_rules().digest
-    except BadInputError as error:
+    except TracevizError as error:
         context.log.warning("the rules stay as they were: %s", error)
         return known, []
     if digest == known:

@@ -131,6 +131,28 @@ class TraceStatus(StrEnum):
     FAILED = "failed"
 
 
+class StaleStage(StrEnum):
+    """A step whose tables are kept or replaced together; that of another package's table has the table's name."""
+
+    RANKS = "ranks"
+    MEMORY = "memory"
+    ITERATIONS = "iterations"
+
+
+class StaleCause(StrEnum):
+    """Why tables are kept that were not made anew.
+
+    ``gone`` alone does not say that something newer exists: the trace was moved away, and nothing else changed.
+    """
+
+    GONE = "gone"
+    UNREADABLE = "unreadable"
+    OUTDATED = "outdated"
+    UNLISTED = "unlisted"
+    WAITING = "waiting"
+    FAILED = "failed"
+
+
 class TopologySource(StrEnum):
     """Where a process group or a coordinate was learnt."""
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traceviz_dag.analyze.nights import Measures, Tolerances, judge_nights
+from traceviz_dag.analyze.nights import Coverage, Measures, Tolerances, common_ranks, judge_nights
 from traceviz_dag.analyze.step_parts import IDLE, step_parts
 from traceviz_dag.vocabulary import Category, Kind
 
@@ -121,3 +121,48 @@ def test_many_small_steps_up_are_stopped_by_the_median_of_the_accepted():
 def test_parts_that_do_not_add_up_are_refused():
     with pytest.raises(ValueError, match="add up to 1 ns, not to 2"):
         judge_nights(Measures("job@1", 2, 0, {"idle": 1}), None, [], TOLERANCES)
+
+
+FEWER, NO_STAGE = "less than 90 %", "no rank of stage 1 is in both"
+LAYOUT = "the parallel layout is another"
+
+
+def coverage(ranks, mode: str = "PyTorch profiler, no call stacks", world: int | None = 20, tp: int = 2) -> Coverage:
+    """Ranks of a job of two stages of ten ranks."""
+    places = {rank: {"tp": rank % tp, "stage": rank // 10} for rank in ranks}
+    return Coverage("job@2", places, world, mode)
+
+
+@pytest.mark.parametrize(
+    ("night", "reference", "ranks", "refusal"),
+    [
+        (coverage(range(20)), coverage(range(20)), 20, ""),
+        (coverage(range(2, 20)), coverage(range(20)), 18, ""),
+        (coverage(range(3, 20)), coverage(range(20)), 17, f"they share 17 of 20 ranks, {FEWER}"),
+        (
+            coverage([0]),
+            coverage(range(20)),
+            1,
+            f"they share 1 of 20 ranks, {FEWER}; {NO_STAGE}",
+        ),
+        (coverage(range(11)), coverage(range(10)), 10, NO_STAGE),
+        (coverage([0]), coverage([0]), 1, ""),
+        (
+            coverage(range(20), "PyTorch profiler, call stacks"),
+            coverage(range(20)),
+            20,
+            "the capture mode was PyTorch profiler, no call stacks, and is PyTorch profiler, call stacks",
+        ),
+        (
+            coverage(range(20), tp=4),
+            coverage(range(20)),
+            20,
+            f"{LAYOUT}: rank 2 has another place",
+        ),
+        (coverage(range(20)), coverage(range(20), world=40), 20, "the job had 40 ranks, and has 20"),
+        (coverage(range(20)), coverage(range(20), world=None), 20, ""),
+    ],
+)
+def test_nights_are_compared_over_what_both_cover_if_that_is_nearly_all_and_alike(night, reference, ranks, refusal):
+    found = common_ranks(night, reference)
+    assert (len(found.ranks), found.refusal) == (ranks, refusal)

@@ -18,6 +18,7 @@ from sensors.nightly import NIGHT_TAG, judge_open_night, nightly_schedule
 from sensors.notifications import notify_sensor
 from sensors.register_traces import register_traces
 from tests.assets.loop import ITERATION_ASSETS, PROFILE_ASSETS, QUIET, RANK_ASSETS, Loop
+from tests.damage import call
 from tests.show.home import fill_home
 from tests.small_run import rank_file
 from traceviz_dag.lake.lake import open_lake
@@ -44,7 +45,7 @@ def verdicts(home: Path) -> list[tuple[int, bool, int | None]]:
     return [tuple(row.values()) for row in open_lake(home).query(sql).to_pylist()]
 
 
-SETTINGS = "[nightly.tolerances]\nfloor_ns = 1000\n"
+SETTINGS = "[nightly]\nwarmup_steps = 0\n[nightly.tolerances]\nfloor_ns = 1000\n"
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +75,31 @@ def test_the_night_that_got_slower_fails_the_run_and_is_no_reference(judged, hom
     fill_home(home, [home.parent / "job/iteration_4"])
     assert judge(home).success, "compared with iteration 2, and 3 is not judged again"
     assert verdicts(home)[-1] == (4, True, 2)
+
+
+def test_nights_over_few_ranks_are_inconclusive_and_no_reference(tmp_path):
+    """Iteration 10 and 13 are whole; 11 was captured on rank 0 alone, 12 on rank 3 alone, which is slow that night."""
+    for iteration, ranks in ((10, range(4)), (11, (0,)), (12, (3,)), (13, range(4))):
+        for rank in ranks:
+            file = rank_file(rank, 4, step=iteration, scale=2 if iteration == 12 else 1)
+            file.write(tmp_path / f"job/iteration_{iteration}/rank_{rank:04d}_iter_{iteration}.pt.trace.json")
+    home = tmp_path / "home"
+    fill_home(home, [tmp_path / "job"])
+    assert judge(home).success, "nobody knows that one is worse"
+    assert verdicts(home) == [(10, True, None), (11, None, None), (12, None, None), (13, True, 10)]
+    told = {row["iteration"]: row for row in call("iterations", "--home", home, "--json").json}
+    assert "they share 1 of 4 ranks" in told[12]["statement"] and "accept it by hand" in told[12]["statement"]
+    assert "inconclusive" in call("iterations", "--home", home).out
+    assert judge(home, accept=["job@12"]).success
+    assert verdicts(home)[2] == (12, True, None), "from here on it is the reference, as somebody wants it"
+
+
+def test_warm_up_steps_are_compared_with_such_alone(tmp_path):
+    for iteration, scale in ((1, 3), (20, 1), (21, 1)):
+        write_iteration(tmp_path / "job", iteration, scale)
+    fill_home(tmp_path / "home", [tmp_path / "job"])
+    assert judge(tmp_path / "home").success
+    assert verdicts(tmp_path / "home") == [(1, True, None), (20, True, None), (21, True, 20)]
 
 
 def test_deltas_by_part_add_up_to_the_change_of_the_step_and_name_what_moved(home):

@@ -58,12 +58,19 @@ def test_a_rank_whose_trace_was_archived_is_still_counted_and_named(run, home):
     assert _tables(home) == before
 
 
-def test_a_rank_that_is_gone_goes_from_the_figures_once_another_one_changed(run, home, tmp_path):
-    _file(run, 3).unlink()
+def test_a_rank_that_is_gone_is_counted_nowhere_once_another_one_changed_and_kept_until_it_is_back(run, home, tmp_path):
+    before = _tables(home)
+    _file(run, 3).rename(tmp_path / "archived")
     rank_file(1, 4, scale=2).write(_file(run, 1))
     answer = call("analyze", run, "--home", home)
-    assert answer.code == 2 and "no trace of rank 3" in answer.err
-    assert _tables(home) == _analysed_anew(run, tmp_path)
+    assert answer.code == 2 and "no trace of rank 3" in answer.err and "rank 3 is stale" in answer.err
+    kept = {name: digest for name, digest in before.items() if "rank=3" in name}
+    after = {name: digest for name, digest in _tables(home).items() if "stale_tables" not in name}
+    assert after == _analysed_anew(run, tmp_path) | kept
+    assert {row["rank"] for row in call("overlap", "--home", home, "--json").json} == {0, 1, 2}
+    rank_file(1, 4).write(_file(run, 1))
+    (tmp_path / "archived").rename(_file(run, 3))
+    assert call("analyze", run, "--home", home).code == 0 and _tables(home) == before
 
 
 def test_rules_that_a_rank_without_a_trace_cannot_get_are_told(run, home, tmp_path):

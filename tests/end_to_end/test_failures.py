@@ -122,14 +122,6 @@ def test_what_an_interrupted_analysis_left_is_not_shown_as_whole_and_the_same_co
     assert slowest(home) == 1
 
 
-def test_aggregates_that_cannot_be_made_again_do_not_stay(own):
-    run, home = own
-    (run / RANK_1).write_text("no trace any more")
-    assert not analyse_one(run, home).aggregated
-    lake = open_lake(home)
-    assert not lake.partitions("iterations") and not lake.partitions("collectives")
-
-
 DAMAGE = {
     "kernels": lambda data: data[: len(data) // 2],
     "overlap": lambda data: b"\0" * len(data),

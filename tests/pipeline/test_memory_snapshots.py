@@ -29,7 +29,7 @@ from traceviz_dag.orchestration.instance import open_instance
 from traceviz_dag.orchestration.orchestrate import AnalysisSettings, IterationResult, analyse
 from traceviz_dag.pipeline.across_ranks import iterations_at
 from traceviz_dag.pipeline.discovery import inputs_below
-from traceviz_dag.pipeline.memory import drop_mismatched, drop_unreadable, memory_sources, store_memory
+from traceviz_dag.pipeline.memory import drop_unreadable, mark_mismatched, memory_sources, store_memory
 from traceviz_dag.pipeline.memory_schedule import memory_by_stage
 from traceviz_dag.read.memory.files import FoundSnapshot, is_snapshot_name, of_iteration
 from traceviz_dag.simulate import JobSettings, simulate
@@ -50,7 +50,7 @@ def test_snapshots_of_all_ranks_are_stored_beside_their_kernels_and_are_the_trut
     for inputs in fill_home(home, [job]):
         outcomes = list(store_memory(lake, "job", inputs.iteration, memory_sources(lake, inputs), 1))
         assert [(outcome.rank, outcome.fault) for outcome in outcomes] == [(0, ""), (1, "")]
-        assert not drop_mismatched(lake, inputs)
+        assert not mark_mismatched(lake, inputs)
     lake.refresh_catalogue()
     stored = lake.query(
         "SELECT rank, iteration AS step, category, sum(requested_bytes) AS bytes FROM memory_peaks "

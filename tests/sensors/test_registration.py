@@ -125,7 +125,7 @@ def test_a_file_that_was_archived_away_keeps_its_rank(tmp_path, home):
     assert ranks(home) == [0, 1, 2, 3]
 
 
-def test_a_file_that_is_gone_takes_its_rank_along_once_another_one_changed(tmp_path, home):
+def test_a_file_that_is_gone_sets_its_rank_aside_once_another_one_changed(tmp_path, home):
     """The job was recorded again with fewer ranks: the former one's tables would be mixed with the new one's."""
     run = write_run(tmp_path / "job")
     register_iteration(home, run)
@@ -135,7 +135,8 @@ def test_a_file_that_is_gone_takes_its_rank_along_once_another_one_changed(tmp_p
     rank_file(1, 4, scale=2).write(trace(run, 1))
     assert register_iteration(home, run).partial == {"job@7": [3]}
     assert ranks(home) == [0, 1, 2]
-    assert not lake.exists("overlap", run="job", iteration=7, rank=3)
+    assert lake.exists("overlap", run="job", iteration=7, rank=3) and not lake.partitions("overlap")
+    assert [(row.rank, row.cause) for row in lake.stale("job", 7)] == [(3, "unlisted")]
 
 
 def test_two_runs_of_one_name_are_kept_apart(tmp_path, home):

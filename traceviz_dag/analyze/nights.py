@@ -30,13 +30,79 @@ class Tolerances(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     floor_ns: int = 1_000_000
 
 
+_LEAST_SHARE = 0.9
+"""Of the ranks that a night or its reference covers, the share that both have to cover."""
+
+Place = Mapping[str, int]
+"""Coordinates of a rank by name, as far as they are known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """Of what a night's measures are, to tell whether another night's can be held against them.
+
+    Attributes:
+        places: rank that is measured → its coordinates, ``stage`` among them.
+        world: ranks of the whole job; None where nothing states them.
+        mode: what was recorded, in words: it tells how much the profiler slows a step.
+    """
+
+    name: str
+    places: Mapping[int, Place]
+    world: int | None
+    mode: str
+
+
+@dataclass(frozen=True, slots=True)
+class Common:
+    """What two nights can be compared over.
+
+    Attributes:
+        ranks: those that both cover.
+        refusal: why the nights are not alike, in words; empty where they are.
+    """
+
+    ranks: tuple[int, ...]
+    refusal: str = ""
+
+
+def common_ranks(night: Coverage, reference: Coverage) -> Common:
+    """The ranks over which two nights compare like with like.
+
+    That is those that both cover, if they are 90 % of the ranks that either covers, if every stage that either covers
+    keeps one, and if capture mode, size and parallel layout are equal.
+    """
+    ranks = tuple(sorted(night.places.keys() & reference.places.keys()))
+    covered = max(len(night.places), len(reference.places))
+    lost = {place.get("stage") for one in (night, reference) for place in one.places.values()}
+    lost -= {one.places[rank].get("stage") for one in (night, reference) for rank in ranks}
+    moved = [
+        rank
+        for rank in ranks
+        if any(
+            night.places[rank][name] != reference.places[rank][name]
+            for name in night.places[rank].keys() & reference.places[rank].keys()
+        )
+    ]
+    refusals = {
+        f"the capture mode was {reference.mode}, and is {night.mode}": night.mode != reference.mode,
+        f"the job had {reference.world} ranks, and has {night.world}": None not in (night.world, reference.world)
+        and night.world != reference.world,
+        f"the parallel layout is another: rank {moved[0] if moved else ''} has another place": bool(moved),
+        f"they share {len(ranks)} of {covered} ranks, less than {100 * _LEAST_SHARE:.0f} %": len(ranks)
+        < _LEAST_SHARE * covered,
+        f"no rank of stage {min(map(str, lost), default='')} is in both": bool(lost),
+    }
+    return Common(ranks, "; ".join(words for words, holds in refusals.items() if holds))
+
+
 @dataclass(frozen=True, slots=True)
 class Measures:
     """What of an iteration is compared.
 
     Attributes:
         name: what messages call it.
-        step_ns, exposed_ns: as in the table ``iterations``.
+        step_ns, exposed_ns: as in the table ``iterations``, over the ranks that are compared.
         parts: part → ns; they add up to ``step_ns``.
         scores: named pair → its OverlapScore.
     """
@@ -67,13 +133,14 @@ class NightVerdict:
     """How a night ended.
 
     Attributes:
-        accepted: nothing is worse than the tolerances allow; the next night is compared with this one.
+        accepted: nothing is worse than the tolerances allow; the next night is compared with this one. None where the
+            night cannot be compared: it is no reference, and nobody says that it is worse.
         worse: names of the measures that are worse.
         deltas: by part, the largest change in the sense of the step's own first.
         statement: the verdict as one sentence.
     """
 
-    accepted: bool
+    accepted: bool | None
     worse: tuple[str, ...]
     deltas: tuple[Delta, ...]
     statement: str
@@ -118,6 +185,12 @@ def judge_nights(
     ]
     deltas = _deltas(night, reference)
     return NightVerdict(not worse, tuple(worse), deltas, _statement(night, reference, worse, deltas))
+
+
+def inconclusive(night: Measures, reference: str, refusal: str) -> NightVerdict:
+    """The verdict on a night that cannot be compared with the last accepted one, with the reason."""
+    told = f"{night.name}: step {_milliseconds(night.step_ns)}; inconclusive against {reference}: {refusal}"
+    return NightVerdict(None, (), (), f"{told}; accept it by hand to compare later nights with it")
 
 
 def _is_worse(now: int, before: int, share: float, floor_ns: int) -> bool:

@@ -115,7 +115,8 @@ class Rules:
     """The whole table, in order of precedence.
 
     Attributes:
-        digest: changes whenever a rule does; recorded with what the rules classified.
+        digest: changes whenever a rule means something else, and not with comments or layout of its file; recorded with
+            what the rules classified.
     """
 
     frames: tuple[FrameRule, ...]
@@ -165,27 +166,25 @@ def load_rules(user_file: Path | None = None) -> Rules:
     Raises:
         BadInputError: the file is missing, not TOML, or a rule in it is malformed.
     """
-    text, frames, kernels, groups = _built_in()
-    digest = xxhash.xxh3_64(text.encode())
+    frames, kernels, groups = _built_in()
     if user_file is not None:
-        user_text = read_text(user_file)
-        document = parse_toml(user_text, user_file)
+        document = parse_toml(read_text(user_file), user_file)
         try:
             msgspec.convert(document, _Document)
         except msgspec.ValidationError as error:
             raise BadInputError(user_file, str(error), "see the head of the built-in rules.toml") from None
         own = _parse(document, user_file)
         frames, kernels, groups = (*own[0], *frames), (*own[1], *kernels), (*own[2], *groups)
-        digest.update(user_text.encode())
-    return Rules(frames, kernels, groups, digest.hexdigest())
+    meaning = repr((frames, kernels, groups)).encode()
+    return Rules(frames, kernels, groups, xxhash.xxh3_64_hexdigest(meaning))
 
 
 @cache
-def _built_in() -> tuple[str, tuple[FrameRule, ...], tuple[KernelRule, ...], tuple[GroupRule, ...]]:
-    """The text of the built-in rules, and the rules."""
+def _built_in() -> tuple[tuple[FrameRule, ...], tuple[KernelRule, ...], tuple[GroupRule, ...]]:
+    """The built-in rules."""
     text = resources.files(__package__).joinpath("rules.toml").read_text(encoding="utf-8")
     frames, kernels, groups = _parse(tomllib.loads(text), "built-in rules.toml")
-    return text, tuple(frames), tuple(kernels), tuple(groups)
+    return tuple(frames), tuple(kernels), tuple(groups)
 
 
 def _first_match(names: Iterable[str], rules: Iterable[tuple[int, tuple[str, ...]]]) -> list[int]:

@@ -24,7 +24,13 @@ from traceviz_dag.lake.inputs import IterationInputs
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.system.paths import real_path
 
-RulesOption = Annotated[Path | None, typer.Option(help="TOML file of rules that are tried before the built-in ones.")]
+RulesOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="TOML file of rules that are tried before the built-in ones, here and in all later runs of this home; "
+        "- goes back to the built-in ones. Default: what the home has."
+    ),
+]
 WorkersOption = Annotated[int, typer.Option(min=0, help="Number of ranks to analyse at once; 0 = one per core.")]
 PartialOption = Annotated[
     bool,
@@ -62,7 +68,7 @@ def analyze(
     Measures across ranks leave out ranks read in part, unless --allow-partial counts them. Missing ranks make the
     result partial, too, unless you chose the ranks by naming files, by --pattern, or accept them by --allow-partial.
     """
-    from traceviz_dag.orchestration.orchestrate import AnalysisSettings, analyse
+    from traceviz_dag.orchestration.orchestrate import BUILT_IN_RULES, AnalysisSettings, analyse
     from traceviz_dag.pipeline.completeness import ranks_chosen_by_name, stored_completeness
     from traceviz_dag.pipeline.discovery import inputs_below
 
@@ -71,7 +77,7 @@ def analyze(
     settings = AnalysisSettings(
         home=folder,
         workers=workers,
-        rules=real_path(rules) if rules else None,
+        rules=real_path(rules) if rules not in (None, BUILT_IN_RULES) else rules,
         allow_partial=allow_partial,
         with_partial=allow_partial,
         force=force,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from traceviz_dag.commands.common.failures import end_half_renewed
+from traceviz_dag.commands.common.failures import end_half_renewed, end_stale
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table
 from traceviz_dag.errors import IncompleteError, UsageError
@@ -18,12 +18,16 @@ if TYPE_CHECKING:
     from traceviz_dag.lake.lake import Lake
 
 TRENDS_SQL = """
-SELECT run, iteration, ranks, partial, step_ns,
+SELECT run, iteration, ranks, partial, stale, step_ns,
     CASE WHEN comparable THEN step_ns - before_ns END AS change_ns,
     CASE WHEN comparable THEN step_ns / before_ns - 1 END AS change_share,
     compute_ns, exposed_ns, idle_ns, hidden_share, longest_computation_rank, unclassified_share, mfu, mfu_refusal
 FROM (
     SELECT *, lag(step_ns) OVER of_run AS before_ns,
+        EXISTS (
+            FROM stale_tables AS kept
+            WHERE kept.run = iterations.run AND kept.iteration = iterations.iteration AND kept.stage = 'iterations'
+        ) AS stale,
         covered_ranks IS NOT DISTINCT FROM lag(covered_ranks) OVER of_run AS comparable
     FROM iterations
     WHERE $run IS NULL OR run = $run
@@ -48,8 +52,9 @@ def iterations(
 
     The step is the longest over the ranks, MFU is of this step, where the job's settings are known; the other times are
     means over the ranks (table iterations). An iteration that was not read completely is marked (partial), and its step
-    is compared only with one over the same ranks. The exit code is 2 if an iteration has no measures, or its last
-    analysis was cut off.
+    is compared only with one over the same ranks; (stale) marks measures that are kept although something newer could
+    not be computed, and a line says why. The exit code is 2 if an iteration has no measures or stale tables, or its
+    last analysis was cut off.
     """
     from traceviz_dag.lake.lake import open_lake
 
@@ -76,6 +81,7 @@ def iterations(
             _print(name, group)
     shown = [(row["run"], row["iteration"]) for group in by_run.values() for row in group]
     end_half_renewed(real_path(home), shown)
+    end_stale(lake, shown)
     _end_without_measures(lake, by_run, run, every=not last)
 
 
@@ -115,7 +121,7 @@ def _print(run: str, rows: list[dict[str, Any]]) -> None:
         [
             [
                 row["iteration"],
-                f"{row['ranks']}{' (partial)' if row['partial'] else ''}",
+                f"{row['ranks']}{' (partial)' if row['partial'] else ''}{' (stale)' if row['stale'] else ''}",
                 milliseconds(row["step_ns"]),
                 bar(row["step_ns"] or 0, longest),
                 None if row["change_share"] is None else f"{row['change_share']:+.1%}",
@@ -131,7 +137,7 @@ def _print(run: str, rows: list[dict[str, Any]]) -> None:
         ],
     )
     for row in rows:
-        if row["accepted"] is False:
+        if row["statement"] is not None and not row["accepted"]:
             typer.echo(f"  {row['iteration']}: {row['statement']}")
 
 
@@ -142,6 +148,8 @@ def bar(value: int, longest: int) -> str:
 
 
 def _night(row: dict[str, Any]) -> str | None:
-    if row["accepted"] is None:
+    if row["statement"] is None:
         return None
+    if row["accepted"] is None:
+        return "inconclusive"
     return "accepted" if row["accepted"] else f"worse: {row['moved'] or 'step'}"

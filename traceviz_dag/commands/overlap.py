@@ -206,13 +206,20 @@ def _refuse_rank(lake: Lake, rank: int | None, chosen: _Chosen) -> None:
     """Say so where there is such an iteration, without that rank."""
     there = lake.partitions("kernels", chosen.run, chosen.iteration)
     if rank is not None and there and all(part.rank != rank for part in there):
+        for part in lake.partitions("topology", chosen.run, chosen.iteration):
+            for row in lake.stale(part.run, part.iteration):
+                if row.rank == rank and not row.is_counted:
+                    raise UsageError(f"{part.run} {part.iteration}: {row.line}")
         raise UsageError(f"no kernels of rank {rank} there; see traceviz topology")
 
 
 _STORED_SQL = """
 SELECT overlap.*, coalesce(status <> 'read', false) AS partial
 FROM overlap LEFT JOIN traces USING (run, iteration, rank)
-WHERE window_name = $window AND ($rank IS NULL OR rank = $rank)
+WHERE (run, iteration, rank) NOT IN (
+        SELECT (run, iteration, rank) FROM stale_tables WHERE stage = 'ranks' AND cause <> 'gone'
+    )
+    AND window_name = $window AND ($rank IS NULL OR rank = $rank)
     AND ($run IS NULL OR run = $run) AND ($iteration IS NULL OR iteration = $iteration)
 ORDER BY run, iteration, rank, device, step, dimension
 """

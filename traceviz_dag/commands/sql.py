@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from traceviz_dag.commands.common.failures import tell_stale
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import terminal
 from traceviz_dag.commands.common.rows import as_json, print_rows
@@ -19,13 +20,17 @@ def sql(
 ) -> None:
     """Query the tables with SQL, read-only.
 
+    Tables hold what is stale, too: a line names it, and the table stale_tables says why it is kept.
+
     \f
     Raises:
         UsageError: one line on what is wrong with the query.
         BadInputError: the home holds no lake.
     """
-    rows = open_lake(home).query(query)
+    lake = open_lake(home)
+    rows = lake.query(query)
     if json:
         typer.echo(as_json(rows))
     else:
         print_rows(rows, terminal())
+    tell_stale(lake)

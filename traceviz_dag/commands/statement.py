@@ -82,7 +82,9 @@ def _print(answer: dict[str, Any]) -> None:
     window = answer["iterations"]
     which = f"iteration {window[0]}" if len(window) == 1 else f"iterations {window[0]} to {window[-1]} ({len(window)})"
     left = f", without {', '.join(map(str, answer['left_out']))}" if answer["left_out"] else ""
-    partial = f"; PARTIAL: {', '.join(map(str, answer['partial']))} not read whole" if answer["partial"] else ""
+    partial = (
+        f"; PARTIAL: {', '.join(map(str, answer['partial']))} not read whole, or stale" if answer["partial"] else ""
+    )
     typer.echo(
         f"\n{answer['run']} · {which}{left} · {ranks_in_words(answer['ranks'])} · {answer['capture_mode']}{partial}"
     )

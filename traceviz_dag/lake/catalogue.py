@@ -21,6 +21,7 @@ from traceviz_dag.errors import BadInputError, OutputError
 from traceviz_dag.lake.across_ranks_views import VIEWS
 from traceviz_dag.lake.partitions import ANALYSE_AGAIN, find_partitions, glob_pattern
 from traceviz_dag.lake.partitions import FILE_NAME as PART_NAME
+from traceviz_dag.lake.stale import hidden_ranks
 from traceviz_dag.system.duckdb_memory import connect_in_memory
 from traceviz_dag.system.whole_files import exclusive_lock
 from traceviz_dag.tables import PARTITION_COLUMNS, Column, Table, all_tables
@@ -141,9 +142,9 @@ def create_narrow_views(
 ) -> None:
     """Create a view of each table that a query names, over the files of one iteration alone.
 
-    No other folder is listed, and a damaged file of another table is not opened: that table may be what the query is
-    to make anew. A small table that is named many times is read into memory instead: each mention of a view opens all
-    its files again, one a rank.
+    Partitions that are kept although they are stale are left out. No other folder is listed, and a damaged file of
+    another table is not opened: that table may be what the query is to make anew. A small table that is named many
+    times is read into memory instead: each mention of a view opens all its files again, one a rank.
 
     Args:
         sql: one query, or several.
@@ -159,7 +160,8 @@ def create_narrow_views(
         if mentions[table.name] >= _MANY_MENTIONS:
             size = sum(_size(part.folder(folder) / PART_NAME) for part in parts)
             kind = "TABLE" if size <= _SMALL_BYTES else "VIEW"
-        rows = _rows(folder, table, bool(parts), run, iteration)
+        hidden = hidden_ranks(home / LAKE_FOLDER, table, run, iteration)
+        rows = _rows(folder, table, bool(parts), run, iteration, hidden)
         connection.execute(f"CREATE {kind} {quoted_name(table.name)} AS {rows}")
 
 
@@ -304,7 +306,14 @@ def _commented_view(view: str, rows: str, comment: str, columns: Sequence[tuple[
     return ";\n".join(statements)
 
 
-def _rows(folder: Path, table: Table, present: bool, run: str | None = None, iteration: int | None = None) -> str:
+def _rows(
+    folder: Path,
+    table: Table,
+    present: bool,
+    run: str | None = None,
+    iteration: int | None = None,
+    hidden: Collection[int] = (),
+) -> str:
     columns = view_columns(table)
     if not present:
         nulls = (f"CAST(NULL AS {sql_type(column.type)}) AS {quoted_name(column.name)}" for column in columns)
@@ -312,4 +321,5 @@ def _rows(folder: Path, table: Table, present: bool, run: str | None = None, ite
     pattern = quoted_text(glob_pattern(folder, table, run, iteration))
     types = ", ".join(f"{name}: {sql_type(PARTITION_COLUMNS[name].type)}" for name in table.partitioned_by)
     names = ", ".join(quoted_name(column.name) for column in columns)
-    return f"SELECT {names} FROM read_parquet({pattern}, hive_partitioning = true, hive_types = {{{types}}})"
+    rows = f"SELECT {names} FROM read_parquet({pattern}, hive_partitioning = true, hive_types = {{{types}}})"
+    return f"{rows} WHERE rank NOT IN ({', '.join(map(str, sorted(hidden)))})" if hidden else rows

@@ -9,7 +9,11 @@ from pathlib import Path
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.inputs import IterationInputs, RankInput, registered_if_any
 from traceviz_dag.lake.lake import Lake
-from traceviz_dag.tables import all_tables
+from traceviz_dag.lake.marking import mark_stale, unmark
+from traceviz_dag.lake.queries import runs
+from traceviz_dag.lake.stale import Stale
+from traceviz_dag.tables import MEMORY_TABLES, all_tables
+from traceviz_dag.vocabulary import StaleCause, StaleStage
 
 
 def with_vanished_ranks(home: Path, inputs: IterationInputs) -> IterationInputs:
@@ -49,21 +53,67 @@ def known_beside(home: Path, inputs: IterationInputs, found: Collection[str]) ->
     ]
 
 
-def drop_unlisted_ranks(lake: Lake, inputs: IterationInputs) -> list[int]:
-    """Delete the tables of ranks that the iteration does not have any more; returns those ranks.
+def set_aside_unlisted_ranks(lake: Lake, inputs: IterationInputs) -> list[int]:
+    """Mark the tables of ranks that the iteration does not list any more; returns those ranks.
 
-    Call it before the list is registered: what a kill in between leaves is then done again.
+    They go once the ranks that it lists are whole: see :func:`drop_unlisted_ranks`. Call it before the list is
+    registered: what a kill in between leaves is then done again. A rank that is listed again with its trace as it was
+    loses its mark.
     """
-    listed = {entry.rank for entry in inputs.files}
-    dropped: set[int] = set()
-    for table in all_tables().values():
-        if "rank" not in table.partitioned_by:
-            continue
-        for part in lake.partitions(table.name, inputs.run, inputs.iteration):
-            if part.rank is not None and part.rank not in listed:
-                lake.delete(table.name, run=inputs.run, iteration=inputs.iteration, rank=part.rank)
-                dropped.add(part.rank)
+    place = (inputs.run, inputs.iteration)
+    unlisted = _unlisted(lake, inputs)
+    stages = {name: StaleStage.MEMORY if name in MEMORY_TABLES else StaleStage.RANKS for name in unlisted}
+    marks = {
+        Stale(rank, stages[name], StaleCause.UNLISTED, _UNLISTED) for name, ranks in unlisted.items() for rank in ranks
+    }
+    again = {
+        row.rank
+        for row in lake.stale(*place)
+        if row.cause == StaleCause.UNLISTED and row.rank is not None and _is_as_before(lake, inputs, row.rank)
+    }
+    for stage in (StaleStage.RANKS, StaleStage.MEMORY):
+        unmark(lake, *place, stage, again)
+    mark_stale(lake, *place, marks)
+    return sorted({rank for ranks in unlisted.values() for rank in ranks})
+
+
+def drop_unlisted_ranks(lake: Lake, inputs: IterationInputs) -> list[int]:
+    """Delete the tables of ranks that the iteration does not list any more, where those that it lists are the whole
+    job; returns those ranks."""
+    rows = runs(lake, inputs.run, inputs.iteration)["expected_ranks"].to_pylist()
+    if any(expected is not None and not {*range(expected)} <= {one.rank for one in inputs.ranks} for expected in rows):
+        return []
+    unlisted = _unlisted(lake, inputs)
+    for name, ranks in unlisted.items():
+        for rank in ranks:
+            lake.delete(name, run=inputs.run, iteration=inputs.iteration, rank=rank)
+    dropped = {rank for ranks in unlisted.values() for rank in ranks}
+    for stage in (StaleStage.RANKS, StaleStage.MEMORY):
+        unmark(lake, inputs.run, inputs.iteration, stage, dropped)
     return sorted(dropped)
+
+
+_UNLISTED = "its trace is gone, and those of other ranks changed since, so it may be of another recording; put it back"
+
+
+def _unlisted(lake: Lake, inputs: IterationInputs) -> dict[str, set[int]]:
+    """Table → ranks with a partition that have no file in the list."""
+    listed = {entry.rank for entry in inputs.files}
+    found: dict[str, set[int]] = {}
+    for table in all_tables().values():
+        if "rank" in table.partitioned_by:
+            parts = lake.partitions(table.name, inputs.run, inputs.iteration, with_stale=True)
+            ranks = {part.rank for part in parts if part.rank is not None and part.rank not in listed}
+            found |= {table.name: ranks} if ranks else {}
+    return found
+
+
+def _is_as_before(lake: Lake, inputs: IterationInputs, rank: int) -> bool:
+    entry = inputs.rank(rank)
+    if entry is None or not lake.exists("traces", run=inputs.run, iteration=inputs.iteration, rank=rank):
+        return False
+    rows = lake.table("traces", inputs.run, inputs.iteration, rank).arrow(["digest"])
+    return rows["digest"].to_pylist() == [entry.digest]
 
 
 def _registered(home: Path, inputs: IterationInputs) -> IterationInputs | None:

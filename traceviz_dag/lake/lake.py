@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.lake import catalogue, inputs, read_only
@@ -23,11 +24,13 @@ from traceviz_dag.lake.partitions import (
     find_partitions,
 )
 from traceviz_dag.lake.reader import TableReader
+from traceviz_dag.lake.stale import Stale, hidden_ranks, read_stale
 from traceviz_dag.lake.write import Written, write_part
 from traceviz_dag.system.duckdb_memory import connect_in_memory, scratch_database
 from traceviz_dag.system.paths import real_path
 from traceviz_dag.system.whole_files import remove_all_stale_temporaries, remove_stale_temporaries
 from traceviz_dag.tables import TABLES, Table, all_tables
+from traceviz_dag.vocabulary import StaleStage
 
 Rows = TypeVar("Rows")
 
@@ -105,17 +108,58 @@ class Lake:
         return partition.folder(self._folder(table)) / FILE_NAME
 
     def partitions(
-        self, table_name: str, run: str | None = None, iteration: int | None = None, rank: int | None = None
+        self,
+        table_name: str,
+        run: str | None = None,
+        iteration: int | None = None,
+        rank: int | None = None,
+        *,
+        with_stale: bool = False,
     ) -> list[Partition]:
         """The table's partitions, by run, iteration and rank; of the given values alone, where they are given.
+
+        Args:
+            with_stale: those of ranks, too, that are kept although they are stale; a rank that is named has its own.
 
         Raises:
             UsageError: no such table, or values that no partition of it can have.
         """
         table = definition(table_name)
         check_filters(table, run, iteration, rank)
-        found = find_partitions(self._folder(table), table, run, iteration, rank)
+        found = list(find_partitions(self._folder(table), table, run, iteration, rank))
+        if rank is None and not with_stale and "rank" in table.partitioned_by:
+            hidden = {place: self._hidden(table, *place) for place in {(part.run, part.iteration) for part in found}}
+            found = [part for part in found if part.rank not in hidden[part.run, part.iteration]]
         return sorted(found, key=lambda partition: partition.sort_key)
+
+    def stale(self, run: str, iteration: int) -> tuple[Stale, ...]:
+        """What of an iteration is kept although it could not be made anew.
+
+        Raises:
+            BadInputError: the file that says so is damaged.
+        """
+        return read_stale(self.home / catalogue.LAKE_FOLDER, run, iteration)
+
+    def has_stale_measures(self, run: str, iteration: int) -> bool:
+        """Whether the tables of the iteration itself are kept although its ranks are others now.
+
+        Raises:
+            BadInputError: the file that says so is damaged.
+        """
+        return any(row.stage == StaleStage.ITERATIONS for row in self.stale(run, iteration))
+
+    def is_readable(self, table_name: str, *, run: str, iteration: int, rank: int | None = None) -> bool:
+        """Whether the partition is there, and its file has the columns of the table.
+
+        Raises:
+            OSError: the system does not let this process look.
+        """
+        path = self.path(table_name, run=run, iteration=iteration, rank=rank)
+        try:
+            names = pq.read_schema(path).names
+        except (pa.ArrowInvalid, FileNotFoundError):
+            return False
+        return names == definition(table_name).schema.names
 
     def delete(
         self, *table_names: str, run: str, iteration: int | None = None, rank: int | None = None
@@ -131,7 +175,7 @@ class Lake:
         lost_a_table = False
         for table in map(definition, table_names):
             folder, before = self._folder(table), len(deleted)
-            for partition in self.partitions(table.name, run, iteration, rank):
+            for partition in self.partitions(table.name, run, iteration, rank, with_stale=True):
                 part = partition.folder(folder)
                 try:
                     (part / FILE_NAME).unlink()
@@ -252,6 +296,9 @@ class Lake:
                     raise read_only.FilesGoneError(str(error).splitlines()[0]) from error
                 fault = f"iteration {iteration} of run {run} cannot be read: {str(error).splitlines()[0]}"
                 raise BadInputError(self.home, fault, fault_and_remedy(error)[1]) from error
+
+    def _hidden(self, table: Table, run: str, iteration: int) -> set[int]:
+        return hidden_ranks(self.home / catalogue.LAKE_FOLDER, table, run, iteration)
 
     def _folder(self, table: Table) -> Path:
         return self.home / catalogue.LAKE_FOLDER / table.name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TypedDict
 
 import pyarrow as pa
@@ -15,6 +16,16 @@ from traceviz_dag.vocabulary import TraceStatus
 AGGREGATED_TABLES = ("iterations", "runs")
 """The tables that one query each makes of an iteration's others, in the order in which they are written."""
 
+_STALE_RANKS = """stale AS (
+    SELECT rank FROM stale_tables
+    WHERE run = $run AND iteration = $iteration AND stage = 'ranks' AND cause <> 'gone'
+),
+unmade AS (
+    SELECT rank FROM stale_tables
+    WHERE run = $run AND iteration = $iteration AND stage = 'ranks' AND cause NOT IN ('gone', 'unlisted')
+)"""
+"""Ranks whose tables no measure counts, as something newer exists; those of them whose trace could not be computed."""
+
 _WHOLE_RANKS = """
     AND rank NOT IN (SELECT rank FROM traces WHERE run = $run AND iteration = $iteration AND status <> 'read')"""
 
@@ -22,10 +33,11 @@ TAKEN_STEPS_SQL = "CASE WHEN list_contains(steps, $iteration) THEN [$iteration] 
 """Of a row of ``traces``, the training steps that it tells of: a file of several, each taken for itself, holds this
 iteration among others."""
 
-_ITERATIONS_SQL = """
-WITH windows AS (
+_BY_RANK = """WITH {stale},
+windows AS (
     SELECT * FROM overlap
     WHERE run = $run AND iteration = $iteration AND dimension = 'all' AND window_name IN ('step', 'kernels'){ranks}
+        AND rank NOT IN (FROM stale)
     -- A device with training steps is measured by them, another one from its first kernel to its last.
     QUALIFY window_name = 'step' OR count(*) FILTER (window_name = 'step') OVER (PARTITION BY rank, device) = 0
 ),
@@ -41,17 +53,22 @@ by_rank AS (
         sum(hidden_ns) AS hidden_sum_ns,
         sum(communication_ns) AS communication_sum_ns
     FROM windows GROUP BY rank
-),
+)
+"""
+"""Each counted rank's own measures: its longest training step, and means over its steps and devices."""
+
+_ITERATIONS_SQL = f"""
+{_BY_RANK.rstrip()},
 files AS (
     SELECT
-        count(*) AS found,
-        count(*) FILTER (status <> 'read') AS lossy,
-        count(DISTINCT {steps}) FILTER (status <> 'failed' AND len(steps) > 0) AS training_steps,
+        count(*) + (SELECT count(*) FROM unmade) AS found,
+        count(*) FILTER (status <> 'read') + (SELECT count(*) FROM unmade) AS lossy,
+        count(DISTINCT {{steps}}) FILTER (status <> 'failed' AND len(steps) > 0) AS training_steps,
         greatest(
             max(world_size),
             (SELECT nullif(count(*), 0) FROM topology WHERE run = $run AND iteration = $iteration)
         ) AS expected,
-    FROM traces WHERE run = $run AND iteration = $iteration
+    FROM traces WHERE run = $run AND iteration = $iteration AND rank NOT IN (FROM stale)
 )
 SELECT
     CAST(count(*) AS INTEGER) AS ranks,
@@ -74,19 +91,27 @@ FROM by_rank
 HAVING count(*) > 0
 """
 
-ITERATIONS_SQL = _ITERATIONS_SQL.format(ranks=_WHOLE_RANKS, steps=TAKEN_STEPS_SQL)
+ITERATIONS_SQL = _ITERATIONS_SQL.format(ranks=_WHOLE_RANKS, steps=TAKEN_STEPS_SQL, stale=_STALE_RANKS)
 """Over the ranks that were read whole."""
 
-ITERATIONS_WITH_PARTIAL_SQL = _ITERATIONS_SQL.format(ranks="", steps=TAKEN_STEPS_SQL)
+RANK_MEASURES_SQL = _BY_RANK.format(ranks="", stale=_STALE_RANKS) + (
+    "SELECT rank, step_ns, compute_ns, exposed_ns FROM by_rank"
+)
+"""The measures of each rank that those of the iteration are made of."""
+
+ITERATIONS_WITH_PARTIAL_SQL = _ITERATIONS_SQL.format(ranks="", steps=TAKEN_STEPS_SQL, stale=_STALE_RANKS)
 """Over all ranks with tables, those that were read in part among them."""
 
 _STATED_SQL = """
-WITH files AS (
-    SELECT * FROM traces WHERE run = $run AND iteration = $iteration AND status <> 'failed'
+WITH {stale},
+files AS (
+    SELECT * FROM traces
+    WHERE run = $run AND iteration = $iteration AND status <> 'failed' AND rank NOT IN (FROM stale)
 ),
 measured AS (
     SELECT bool_or(window_name = 'step') AS has_step FROM overlap
     WHERE run = $run AND iteration = $iteration AND dimension = 'all' AND window_name IN ('step', 'kernels'){ranks}
+        AND rank NOT IN (FROM stale)
     GROUP BY rank, device
 )
 SELECT
@@ -100,21 +125,23 @@ SELECT
 FROM files
 """
 
-STATED_SQL = _STATED_SQL.format(ranks=_WHOLE_RANKS)
+STATED_SQL = _STATED_SQL.format(ranks=_WHOLE_RANKS, stale=_STALE_RANKS)
 """What the traces state of the job, and whether the ranks that were read whole have a training step marked each."""
 
-STATED_WITH_PARTIAL_SQL = _STATED_SQL.format(ranks="")
+STATED_WITH_PARTIAL_SQL = _STATED_SQL.format(ranks="", stale=_STALE_RANKS)
 """The same, of all ranks with tables."""
 
 FILES_SQL = f"""
+WITH {_STALE_RANKS}
 SELECT
     rank, file, status, fault, world_size, backend, device_name, has_stacks, has_shapes, has_groups, has_host_rows,
-    steps, {TAKEN_STEPS_SQL} AS taken_steps,
-    (SELECT count(*) FROM topology WHERE run = $run AND iteration = $iteration) AS described_ranks
-FROM traces WHERE run = $run AND iteration = $iteration
+    steps, {TAKEN_STEPS_SQL} AS taken_steps
+FROM traces WHERE run = $run AND iteration = $iteration AND rank NOT IN (FROM stale)
 ORDER BY rank
 """
-"""How the trace of each rank was read, and what it states of the job; behind each, how many ranks the topology has."""
+"""How the trace of each rank was read that is not stale, and what it states of the job."""
+
+_DESCRIBED_SQL = "SELECT count(*) AS ranks FROM topology WHERE run = $run AND iteration = $iteration"
 
 
 def iterations(lake: Lake, run: str, iteration: int, *, with_partial: bool = False) -> pa.Table:
@@ -156,11 +183,10 @@ def stated(lake: Lake, run: str, iteration: int, *, with_partial: bool = False) 
 
 
 class FileRow(TypedDict):
-    """A row of ``FILES_SQL``: columns of table ``traces``, and two more.
+    """A row of ``FILES_SQL``: columns of table ``traces``, and one more.
 
     Attributes:
         taken_steps: the training steps that were taken of the file.
-        described_ranks: ranks of the iteration that the topology describes.
     """
 
     rank: int
@@ -176,17 +202,39 @@ class FileRow(TypedDict):
     has_host_rows: bool | None
     steps: list[int] | None
     taken_steps: list[int] | None
-    described_ranks: int
 
 
-def trace_files(lake: Lake, run: str, iteration: int) -> list[FileRow]:
-    """The traces of an iteration by rank, those that failed among them."""
-    return rows_of(lake.query_iteration(FILES_SQL, run=run, iteration=iteration), FileRow)
+@dataclass(frozen=True, slots=True)
+class TraceFiles:
+    """The traces of an iteration, those that failed among them, and the ranks that there should be.
+
+    Attributes:
+        rows: by rank, without those whose tables are stale.
+        described: ranks in the topology.
+        unmade: ranks whose trace of now could not be computed.
+    """
+
+    rows: tuple[FileRow, ...]
+    described: int
+    unmade: frozenset[int]
+
+    @property
+    def expected(self) -> int | None:
+        """Ranks of the job: the larger of what headers and topology state; None where neither does."""
+        stated = [self.described, *(row["world_size"] or 0 for row in self.rows)]
+        return max(stated) or None if self.rows or self.unmade else None
+
+    @property
+    def missing(self) -> list[int]:
+        """Ranks of the job without a trace, as far as its size is known."""
+        return sorted(set(range(self.expected or 0)) - {row["rank"] for row in self.rows} - self.unmade)
 
 
-def expected_ranks(files: Sequence[FileRow]) -> int | None:
-    """Ranks of the job: the larger of what headers and topology state; None where neither does."""
-    return max((size for row in files for size in (row["world_size"], row["described_ranks"]) if size), default=None)
+def trace_files(lake: Lake, run: str, iteration: int) -> TraceFiles:
+    """How each trace of an iteration was read."""
+    files, described = lake.query_iteration_each([FILES_SQL, _DESCRIBED_SQL], run=run, iteration=iteration)
+    unmade = frozenset(row.rank for row in lake.stale(run, iteration) if row.is_unmade and row.rank is not None)
+    return TraceFiles(tuple(rows_of(files, FileRow)), described["ranks"][0].as_py(), unmade)
 
 
 def runs(lake: Lake, run: str, iteration: int) -> pa.Table:
@@ -196,24 +244,22 @@ def runs(lake: Lake, run: str, iteration: int) -> pa.Table:
     rank whose trace does not state its backend or device contradicts nobody.
     """
     files = trace_files(lake, run, iteration)
-    if not files:
+    if not files.rows and not files.unmade:
         return RUNS.schema.empty_table()
-    readable = [row for row in files if row["status"] != TraceStatus.FAILED.value]
-    failed = [row["rank"] for row in files if row["status"] == TraceStatus.FAILED.value]
-    in_part = [row["rank"] for row in files if row["status"] == TraceStatus.PARTIAL.value]
-    expected, missing = expected_ranks(files), None
-    if expected is not None:
-        missing = sorted(set(range(expected)) - {row["rank"] for row in files})
+    readable = [row for row in files.rows if row["status"] != TraceStatus.FAILED.value]
+    failed = files.unmade | {row["rank"] for row in files.rows if row["status"] == TraceStatus.FAILED.value}
+    in_part = [row["rank"] for row in files.rows if row["status"] == TraceStatus.PARTIAL.value]
+    missing = None if files.expected is None else files.missing
     recorded = {
         (row["has_stacks"], row["has_shapes"], row["has_groups"], row["has_host_rows"], str(row["steps"]))
         for row in readable
     }
     told = {
         "ranks": len(readable),
-        "failed_ranks": failed,
+        "failed_ranks": sorted(failed),
         "partial_ranks": in_part,
         "missing_ranks": missing,
-        "expected_ranks": expected,
+        "expected_ranks": files.expected,
         "complete": None if missing is None else not (missing or failed or in_part),
         "parity": len(recorded) == 1 if readable else None,
     }

@@ -21,12 +21,16 @@ from assets.rank_tables import rank_tables
 from assets.raw_traces import new_observations
 from assets.recorded_together import report_together
 from assets.resources import TracevizHome
+from assets.settings import set_home_rules
 from assets.staleness import (
-    ITERATION_TABLES,
+    RankState,
     contiguous,
     derived_is_current,
     iteration_is_current,
+    mark_aggregates,
+    mark_of,
     outdated_ranks,
+    rank_states,
     stale_ranks,
     topology_is_current,
 )
@@ -35,19 +39,25 @@ from traceviz_dag.classify.rules import load_rules
 from traceviz_dag.definitions import ASSETS
 from traceviz_dag.errors import StoppedError, TracevizError
 from traceviz_dag.lake.inputs import IterationInputs, RankInput, register, with_digests
-from traceviz_dag.lake.known_ranks import drop_unlisted_ranks, with_vanished_ranks
+from traceviz_dag.lake.known_ranks import set_aside_unlisted_ranks, with_vanished_ranks
 from traceviz_dag.lake.lake import Lake, open_lake
+from traceviz_dag.lake.marking import forget_if_damaged, mark_stale, unmark
 from traceviz_dag.lake.partition_keys import rank_key
 from traceviz_dag.lake.under_way import under_way
 from traceviz_dag.orchestration.instance import open_instance
 from traceviz_dag.orchestration.step_runs import materialise
 from traceviz_dag.pipeline.completeness import ranks_in_words, stored_completeness
 from traceviz_dag.pipeline.iteration import stored_topology
-from traceviz_dag.pipeline.memory import drop_mismatched, drop_unreadable, memory_sources
+from traceviz_dag.pipeline.memory import drop_unreadable, mark_mismatched, memory_sources
 from traceviz_dag.tables.rows import TraceStatusRow, columns_of, rows_of
+from traceviz_dag.vocabulary import StaleCause, StaleStage
 
 if TYPE_CHECKING:
     from traceviz_dag.pipeline.figures import DrawnFigure, FigureTask
+
+
+BUILT_IN_RULES = Path("-")
+"""In place of a file of rules: none but the built-in ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +67,8 @@ class AnalysisSettings:
     Attributes:
         home: the folder that holds everything written.
         workers: processes that ranks fan out over; 0 = one per core.
-        rules: a TOML file with rules that come before the built-in ones.
+        rules: a TOML file with rules that come before the built-in ones, from now on in this home; BUILT_IN_RULES goes
+            back to these; None leaves those that the home has.
         allow_partial: aggregate an iteration although ranks of it cannot be read.
         with_partial: count ranks that were read in part in measures across ranks, which else leave them out.
         force: compute again what is there and unchanged.
@@ -116,7 +127,11 @@ def analyse(
         BadInputError: Dagster's records in the home are damaged.
     """
     results: list[IterationResult] = []
-    rules_digest = load_rules(settings.rules).digest
+    if settings.rules is not None:
+        rules = None if settings.rules == BUILT_IN_RULES else settings.rules
+        load_rules(rules)
+        set_home_rules(settings.home, rules)
+    rules_digest = TracevizHome(home=str(settings.home)).load_rules().digest
     with open_instance(settings.home, captures_output=False) as instance:
         register_partitions(instance, inputs)
         for entry in inputs:
@@ -168,7 +183,8 @@ class _Analysis:
 
     def _run(self, started: Started | None) -> IterationResult:
         result = IterationResult(self.inputs.key, self.inputs.run, self.inputs.iteration)
-        drop_unlisted_ranks(self.lake, self.inputs)
+        forget_if_damaged(self.lake, self.inputs.run, self.inputs.iteration)
+        set_aside_unlisted_ranks(self.lake, self.inputs)
         register(self.settings.home, self.inputs)
         self.lake.sweep(self.inputs.run, self.inputs.iteration)
         report_together(self.instance, new_observations(self.instance, [self.inputs]))
@@ -197,6 +213,7 @@ class _Analysis:
 
     def make_rank_tables(self, result: IterationResult, started: Started | None) -> None:
         """Bring the tables of each rank up to date."""
+        self.mark_ranks()
         stale = self.ranks_to_compute()
         if started is not None:
             started(self.inputs, [entry.rank for entry in stale])
@@ -210,14 +227,14 @@ class _Analysis:
         result.skipped = [entry.rank for entry in self.inputs.ranks if entry not in stale]
         _collect_faults(self.lake, self.inputs, result)
         left = [entry.rank for entry in self.stale_ranks()] if stale else []
-        result.computed = [entry.rank for entry in stale if entry.rank not in left]
+        result.computed = [entry.rank for entry in stale if entry.rank not in (*left, *result.failed)]
         missing = [rank for rank in left if rank not in result.failed]
         if missing and not failures:
             failures = [f"{self.inputs.key}: ranks {missing} have no tables, or changed meanwhile; run it again"]
         result.failures += failures
         result.not_computed = missing
         result.vanished = self.vanished_ranks()
-        outdated = [entry.rank for entry in self.ranks_in(outdated_ranks)] if result.vanished else []
+        outdated = [entry.rank for entry in outdated_ranks(self.rank_states())] if result.vanished else []
         if outdated:
             result.failures.append(
                 f"{self.inputs.key}: {ranks_in_words(outdated)} cannot be made anew, as the trace is gone: the tables "
@@ -225,9 +242,14 @@ class _Analysis:
             )
 
     def make_iteration_tables(self, result: IterationResult) -> None:
-        """Bring the iteration's own tables up to date; where that cannot be, older ones do not stay."""
+        """Bring the iteration's own tables up to date; where that cannot be, older ones stay, marked with the reason.
+
+        They wait for ranks whose tables are not of their trace as it is: made without them, they would tell less than
+        the older ones.
+        """
         waiting = bool(result.not_computed or (result.failed and not self.settings.allow_partial))
         current = iteration_is_current(self.instance, self.lake, self.inputs) and not self.covers_others()
+        cause, reason = StaleCause.WAITING, _waits_for(result)
         if not waiting and (self.settings.force or not current):
             counted = {"with_partial": self.settings.with_partial}
             config = {
@@ -242,21 +264,19 @@ class _Analysis:
             if not faults and not current:
                 faults = [f"{self.inputs.key}: its ranks changed while they were aggregated; run it again"]
             result.failures += faults
-        if not current:
-            self.lake.delete(*ITERATION_TABLES, run=self.inputs.run, iteration=self.inputs.iteration)
+            cause, reason = StaleCause.FAILED, "; ".join(faults)
         result.aggregated = current and not waiting
+        mark_aggregates(self.instance, self.lake, self.inputs, cause, reason)
 
     def make_derived_tables(self, result: IterationResult) -> None:
         """Bring the tables of other packages up to date; one that fails costs no other table."""
-        for asset in derived_assets:
+        for asset in derived_assets if result.aggregated else ():
             name = asset.key.to_user_string()
-            current = result.aggregated and derived_is_current(self.instance, self.lake, self.inputs, name)
-            if result.aggregated and (self.settings.force or not current):
+            if self.settings.force or not derived_is_current(self.instance, self.lake, self.inputs, name):
                 faults = self.materialise("derived", [asset], partition_key=self.inputs.key)
                 result.failures += faults
-                current = not faults
-            if not current:
-                self.lake.delete(name, run=self.inputs.run, iteration=self.inputs.iteration)
+                if faults:
+                    mark_aggregates(self.instance, self.lake, self.inputs, StaleCause.FAILED, faults[0])
 
     def make_memory_tables(self, result: IterationResult) -> None:
         """Bring the tables of the snapshots of GPU memory up to date; those of snapshots that are gone stay."""
@@ -268,9 +288,9 @@ class _Analysis:
                 "and are removed, as the snapshots are gone; put these back, and analyse again"
             )
         sources = memory_sources(self.lake, self.inputs)
-        for number, why in drop_mismatched(self.lake, self.inputs).items():
+        for number, why in mark_mismatched(self.lake, self.inputs).items():
             if number not in {one.rank for one in sources}:
-                told = f"its snapshot is gone, and its tables are removed: {why}"
+                told = f"its snapshot is gone, and its tables are stale: {why}"
                 result.failures.append(f"{self.inputs.key}, memory of rank {number}: {told}")
         if not sources:
             return
@@ -301,18 +321,24 @@ class _Analysis:
 
     def stale_ranks(self) -> list[RankInput]:
         """Ranks whose tables are not what they should be."""
-        return self.ranks_in(stale_ranks)
+        return stale_ranks(self.rank_states())
 
-    def ranks_in(self, state: Callable[..., list[RankInput]]) -> list[RankInput]:
-        """Ranks that are in a state, by their topology and rules of now."""
+    def rank_states(self) -> list[RankState]:
+        """What the tables of the ranks are, against what their topology and the rules of now would give."""
         _, version = stored_topology(self.lake, self.inputs.run, self.inputs.iteration)
-        return state(self.instance, self.lake, self.inputs, version, self.rules_digest)
+        return rank_states(self.instance, self.lake, self.inputs, version, self.rules_digest)
+
+    def mark_ranks(self) -> None:
+        """Mark the tables that cannot be made anew, as their trace is gone; take the marks of current ones away."""
+        states, place = self.rank_states(), (self.inputs.run, self.inputs.iteration)
+        outdated = {entry.rank for entry in outdated_ranks(states)}
+        current = {state.entry.rank for state in states if state.is_current and not state.is_gone}
+        unmark(self.lake, *place, StaleStage.RANKS, current)
+        mark_stale(self.lake, *place, [mark_of(state) for state in states if state.entry.rank in outdated])
 
     def materialise(self, what: str, selection: list[dg.AssetsDefinition], **settings: Any) -> list[str]:
         """Run some steps; one line for each that failed."""
-        home = TracevizHome(
-            home=str(self.settings.home), workers=self.settings.workers, rules=str(self.settings.rules or "")
-        )
+        home = TracevizHome(home=str(self.settings.home), workers=self.settings.workers)
         faults = materialise(f"analyze_{what}", self.instance, ASSETS, selection, {"traceviz": home}, **settings)
         return [f"{self.inputs.key}, {what}: {fault}" for fault in faults]
 
@@ -329,7 +355,17 @@ def _what_is_done(analysis: _Analysis, done: int, of: int) -> str:
     )
 
 
+def _waits_for(result: IterationResult) -> str:
+    """Which ranks the iteration's own tables wait for, and what to do."""
+    ranks = sorted({*result.failed, *result.not_computed})
+    return f"{ranks_in_words(ranks)} cannot be made anew: fix what is wrong there; --allow-partial goes on without them"
+
+
 def _collect_faults(lake: Lake, inputs: IterationInputs, result: IterationResult) -> None:
+    for kept in lake.stale(inputs.run, inputs.iteration):
+        if kept.stage == StaleStage.RANKS and kept.rank is not None and inputs.rank(kept.rank) and not kept.is_counted:
+            result.faults[kept.rank] = kept.reason
+            result.failed.append(kept.rank)
     if not lake.partitions("traces", inputs.run, inputs.iteration):
         return
     traces = lake.table("traces", inputs.run, inputs.iteration).arrow(columns_of(TraceStatusRow))

@@ -7,7 +7,7 @@ unless they are asked to count it. Whatever leaves a rank out, or counts a part 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,11 @@ from traceviz_dag.lake.inputs import IterationInputs, registered_if_any
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import iteration_key
 from traceviz_dag.lake.partitions import ANALYSE_AGAIN
-from traceviz_dag.lake.queries import FileRow, expected_ranks, trace_files
+from traceviz_dag.lake.queries import FileRow, trace_files
+from traceviz_dag.lake.stale import Stale
 from traceviz_dag.pipeline.ranks import RANK_TABLES
 from traceviz_dag.system.paths import real_path
-from traceviz_dag.vocabulary import TraceStatus
+from traceviz_dag.vocabulary import StaleStage, TraceStatus
 
 _ADDED_LATER = frozenset({"synchronizations", "gpu_gaps"})
 """Tables of ranks that homes of older versions lack until they are analysed again."""
@@ -50,6 +51,7 @@ class Completeness:
         faults: ranks that failed or were read in part.
         missing: ranks of the world without a trace.
         problems: one line a file that could not be placed.
+        stale: what is kept of the iteration although something newer exists that could not be computed.
         steps: (ProfilerSteps, ranks whose files hold them), where ranks hold different training steps; else empty.
     """
 
@@ -60,11 +62,18 @@ class Completeness:
     missing: tuple[int, ...] = ()
     problems: tuple[str, ...] = ()
     steps: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()
+    stale: tuple[Stale, ...] = ()
 
     @property
     def failed(self) -> list[int]:
-        """Ranks of which nothing could be used."""
-        return [each.rank for each in self.faults if each.failed]
+        """Ranks of which nothing could be used: what their trace is now could not be computed."""
+        stale = set(self.stale_ranks) - set(self.missing)
+        return sorted({*(each.rank for each in self.faults if each.failed), *stale})
+
+    @property
+    def stale_ranks(self) -> list[int]:
+        """Ranks whose tables are kept although what their trace is now could not be computed; counted nowhere."""
+        return sorted({row.rank for row in self.stale if row.stage == StaleStage.RANKS and row.rank is not None})
 
     @property
     def in_part(self) -> list[int]:
@@ -74,7 +83,13 @@ class Completeness:
     @property
     def is_lossy(self) -> bool:
         """Whether something that is there was not read, or not wholly."""
-        return bool(self.faults or self.problems or self.steps)
+        return bool(self.faults or self.problems or self.steps or self.stale)
+
+    @property
+    def is_stale_alone(self) -> bool:
+        """Whether all of it was read, and tables across ranks alone are older than that."""
+        others = (self.faults, self.problems, self.steps, self.missing, self.stale_ranks)
+        return bool(self.stale) and not any(others)
 
     @property
     def partial(self) -> bool | None:
@@ -89,7 +104,8 @@ class Completeness:
         words = [
             f"{ranks_in_words(ranks)} {what}"
             for ranks, what in (
-                (self.failed, "unusable"),
+                ([rank for rank in self.failed if rank not in self.stale_ranks], "unusable"),
+                (self.stale_ranks, "stale"),
                 (self.in_part, "read in part"),
                 (self.missing, f"of {self.expected} without a trace"),
             )
@@ -99,7 +115,9 @@ class Completeness:
             words.append(f"{len(self.problems)} file{'s' if len(self.problems) > 1 else ''} not placed")
         if self.steps:
             words.append("ranks hold different training steps")
-        return f"PARTIAL: {', '.join(words)}" if words else ""
+        partial = f"PARTIAL: {', '.join(words)}" if words else ""
+        kept = [row.words for row in self.stale if row.rank is None or row.stage != StaleStage.RANKS]
+        return "; ".join([*([f"STALE: {', '.join(kept)}"] if kept else []), *([partial] if partial else [])])
 
     @property
     def lines(self) -> list[str]:
@@ -116,6 +134,7 @@ class Completeness:
         if self.steps:
             held = "; ".join(f"{_steps_in_words(steps)} on {ranks_in_words(ranks)}" for steps, ranks in self.steps)
             found.append(f"{key}: its ranks hold different training steps ({held}): give each step a folder of its own")
+        found += [f"{key}: {row.line}" for row in self.stale]
         return [*self.problems, *found]
 
     def as_json(self) -> dict[str, Any]:
@@ -125,6 +144,7 @@ class Completeness:
             "failed_ranks": self.failed,
             "partial_ranks": self.in_part,
             "missing_ranks": list(self.missing),
+            "stale": [asdict(row) for row in self.stale],
             "different_steps": [{"steps": list(steps), "ranks": list(ranks)} for steps, ranks in self.steps],
         }
 
@@ -135,18 +155,18 @@ def stored_completeness(lake: Lake, run: str, iteration: int, inputs: IterationI
     Args:
         inputs: its trace files, where they are known; by default those that are registered.
     """
-    traces = trace_files(lake, run, iteration)
-    expected = expected_ranks(traces)
+    files = trace_files(lake, run, iteration)
     if inputs is None:
         inputs = registered_if_any(lake.home, iteration_key(run, iteration))
     return Completeness(
         run,
         iteration,
-        expected,
-        tuple(_faults(lake, run, iteration, traces)),
-        tuple(sorted(set(range(expected or 0)) - {row["rank"] for row in traces})),
+        files.expected,
+        tuple(_faults(lake, run, iteration, files.rows)),
+        tuple(files.missing),
         inputs.problems if inputs is not None else (),
-        _different_steps(traces),
+        _different_steps(files.rows),
+        tuple(row for row in lake.stale(run, iteration) if not row.is_counted),
     )
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+
+import pyarrow as pa
 
 from traceviz_dag.analyze.invariants import microbatch_violations, overlap_violations
 from traceviz_dag.classify.topology.rank_grids import RankGrids
 from traceviz_dag.classify.topology.types import Topology
-from traceviz_dag.classify.topology.unite import topology_from_tables, unite
+from traceviz_dag.classify.topology.unite import topology_from_tables, topology_tables, unite
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.digests import digest_of
 from traceviz_dag.lake.inputs import IterationInputs
@@ -20,7 +22,7 @@ from traceviz_dag.read.events import TraceHeader
 from traceviz_dag.read.topology_file import read_topology_file
 from traceviz_dag.tables import TOPOLOGY_TABLES
 from traceviz_dag.tables.rows import TraceStatusRow, columns_of, rows_of
-from traceviz_dag.vocabulary import TraceStatus
+from traceviz_dag.vocabulary import TopologySource, TraceStatus
 
 
 def read_topology(
@@ -38,7 +40,49 @@ def read_topology(
         home: where profiles of Nsight Systems are kept once they were read; None keeps nothing.
     """
     headers = _headers(inputs, home).found
-    computed = stated(headers.values()) if stated is not None else None
+    return _united(inputs, headers, stated(headers.values()) if stated is not None else None)
+
+
+def topology_to_store(lake: Lake, inputs: IterationInputs) -> tuple[Topology, tuple[pa.Table, ...]]:
+    """The topology of an iteration as :func:`read_topology` reads it, and its tables, in the order of TOPOLOGY_TABLES.
+
+    Where headers cannot be read any more, as traces were moved away or are damaged, the stored tables stay if the ones
+    of now say nothing that these do not: what a header said once is still so while the other traces are the same.
+    """
+    read = _headers(inputs, lake.home)
+    topology = _united(inputs, read.found, None)
+    tables = topology_tables(topology)
+    run, iteration = inputs.run, inputs.iteration
+    known = all(lake.is_readable(name, run=run, iteration=iteration) for name in TOPOLOGY_TABLES)
+    if not known or not read.faults or _is_other_recording(lake, inputs, read.faults):
+        return topology, tables
+    stored = tuple(
+        lake.table(name, run, iteration).arrow(table.schema.names)
+        for name, table in zip(TOPOLOGY_TABLES, tables, strict=True)
+    )
+    return topology, (stored if _says(*tables) < _says(*stored) else tables)
+
+
+def _says(topology: pa.Table, groups: pa.Table) -> set[tuple[object, ...]]:
+    """What a topology knows, to be compared: the places of ranks, and the groups that a source names."""
+    rows = topology.drop(["source"]).to_pylist()
+    places = {(row["rank"], *place) for row in rows for place in row.items() if place[1] is not None}
+    return places | {
+        (row["group_name"], *row["ranks"]) for row in groups.to_pylist() if row["source"] != TopologySource.COMPUTED
+    }
+
+
+def _is_other_recording(lake: Lake, inputs: IterationInputs, unread: Collection[int]) -> bool:
+    """Whether a trace whose header can be read is not the one that the stored tables of its rank were made of."""
+    stored = {}
+    if lake.partitions("traces", inputs.run, inputs.iteration, with_stale=True):
+        rows = lake.table("traces", inputs.run, inputs.iteration).arrow(["rank", "digest"]).to_pylist()
+        stored = {row["rank"]: row["digest"] for row in rows}
+    read = [entry for entry in inputs.ranks if entry.rank not in unread]
+    return any(stored.get(entry.rank, entry.digest) != entry.digest for entry in read)
+
+
+def _united(inputs: IterationInputs, headers: Mapping[int, TraceHeader], computed: RankGrids | None) -> Topology:
     if inputs.topology_file is None:
         return unite(headers, None, computed)
     try:

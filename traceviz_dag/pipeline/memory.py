@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import xxhash
 
 from traceviz_dag.analyze.memory.examination import Examined, examined
@@ -19,12 +18,15 @@ from traceviz_dag.analyze.wording import counted
 from traceviz_dag.errors import BadInputError, file_system_line
 from traceviz_dag.lake.inputs import IterationInputs, RankInput, SnapshotInput
 from traceviz_dag.lake.lake import Lake
+from traceviz_dag.lake.marking import mark_stale, unmark
+from traceviz_dag.lake.stale import Stale
 from traceviz_dag.lake.write import Written
 from traceviz_dag.pipeline.formats.registry import trace_format
 from traceviz_dag.pipeline.formats.trace_format import RankTrace
 from traceviz_dag.read.memory.reader import read_snapshot
 from traceviz_dag.system.processes import WorkerDiedError, spread
-from traceviz_dag.tables import MEMORY_RECORDINGS, MEMORY_TABLES, TABLES
+from traceviz_dag.tables import MEMORY_RECORDINGS, MEMORY_TABLES
+from traceviz_dag.vocabulary import StaleCause, StaleStage
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +76,8 @@ NOT_TAKEN_REMEDY = "put that of this trace in its place; traceviz memory summary
 """What to do with a snapshot that is not of the trace beside it."""
 
 
-def drop_mismatched(lake: Lake, inputs: IterationInputs) -> dict[int, str]:
-    """Delete the tables of snapshots that are not of their rank's trace as it is now; tell what the others match by.
+def mark_mismatched(lake: Lake, inputs: IterationInputs) -> dict[int, str]:
+    """Mark the tables of snapshots that are not of their rank's trace as it is now; tell what the others match by.
 
     Automation may read snapshots before traces, and traces change: whoever asks the tables calls this first.
 
@@ -84,7 +86,7 @@ def drop_mismatched(lake: Lake, inputs: IterationInputs) -> dict[int, str]:
     """
     place = (inputs.run, inputs.iteration)
     found = {}
-    for part in lake.partitions(MEMORY_RECORDINGS.name, *place):
+    for part in lake.partitions(MEMORY_RECORDINGS.name, *place, with_stale=True):
         if part.rank is None:
             continue
         rows = lake.table(MEMORY_RECORDINGS.name, *place, part.rank).arrow().to_pylist()
@@ -94,8 +96,10 @@ def drop_mismatched(lake: Lake, inputs: IterationInputs) -> dict[int, str]:
         evidence, refusal = matched(seen, _seen_by_trace(lake, *place, part.rank))
         if refusal:
             found[part.rank] = refusal
-            lake.delete(*MEMORY_TABLES, run=inputs.run, iteration=inputs.iteration, rank=part.rank)
-        elif any(row["matched_by"] != evidence for row in rows):
+            mark_stale(lake, *place, [Stale(part.rank, StaleStage.MEMORY, StaleCause.OUTDATED, refusal)])
+            continue
+        unmark(lake, *place, StaleStage.MEMORY, {part.rank})
+        if any(row["matched_by"] != evidence for row in rows):
             told = [{**row, "matched_by": str(evidence)} for row in rows]
             table = pa.Table.from_pylist(told, MEMORY_RECORDINGS.schema)
             lake.write(MEMORY_RECORDINGS.name, table, run=inputs.run, iteration=inputs.iteration, rank=part.rank)
@@ -114,20 +118,14 @@ def drop_unreadable(lake: Lake, inputs: IterationInputs) -> list[int]:
     unreadable = {
         part.rank
         for name in MEMORY_TABLES
-        for part in lake.partitions(name, *place)
-        if part.rank is not None and part.rank not in made_anew and not _is_readable(lake, name, *place, part.rank)
+        for part in lake.partitions(name, *place, with_stale=True)
+        if part.rank is not None
+        and part.rank not in made_anew
+        and not lake.is_readable(name, run=inputs.run, iteration=inputs.iteration, rank=part.rank)
     }
     for rank in unreadable:
         lake.delete(*MEMORY_TABLES, run=inputs.run, iteration=inputs.iteration, rank=rank)
     return sorted(unreadable)
-
-
-def _is_readable(lake: Lake, name: str, run: str, iteration: int, rank: int) -> bool:
-    try:
-        written = pq.read_schema(lake.path(name, run=run, iteration=iteration, rank=rank))
-    except pa.ArrowInvalid:
-        return False
-    return list(written.names) == [column.name for column in TABLES[name].columns]
 
 
 def sources_version(sources: Sequence[MemorySource]) -> str:
@@ -139,7 +137,8 @@ def sources_version(sources: Sequence[MemorySource]) -> str:
 def store_memory(
     lake: Lake, run: str, iteration: int, sources: Sequence[MemorySource], workers: int
 ) -> Iterator[SnapshotOutcome]:
-    """Read and store what tells of memory, side by side; what cannot be read costs its rank alone, whose tables go.
+    """Read and store what tells of memory, side by side; what cannot be read costs its rank alone, whose tables stay as
+    they were, marked as stale.
 
     Yields:
         An outcome for each rank, as it is finished.
@@ -172,8 +171,12 @@ def _store(lake: Lake, run: str, iteration: int, source: MemorySource) -> Snapsh
             return SnapshotOutcome(source.rank, written)
         return _store_snapshot(lake, run, iteration, source)
     except (BadInputError, OSError) as error:
-        lake.delete(*MEMORY_TABLES, run=run, iteration=iteration, rank=source.rank)
         line = file_system_line(error) if isinstance(error, OSError) else str(error)
+        rank = source.rank
+        if all(lake.is_readable(name, run=run, iteration=iteration, rank=rank) for name in MEMORY_TABLES):
+            mark_stale(lake, run, iteration, [Stale(source.rank, StaleStage.MEMORY, StaleCause.UNREADABLE, line)])
+        else:
+            lake.delete(*MEMORY_TABLES, run=run, iteration=iteration, rank=rank)
         return SnapshotOutcome(source.rank, fault=line)
 
 
@@ -199,7 +202,9 @@ def _of_trace(lake: Lake, run: str, iteration: int, entry: RankInput) -> pa.Tabl
 
 def _written(lake: Lake, run: str, iteration: int, rank: int, tables: Mapping[str, pa.Table]) -> dict[str, Written]:
     place = {"iteration": iteration, "rank": rank}
-    return {name: lake.write(name, table, run=run, **place) for name, table in tables.items()}
+    written = {name: lake.write(name, table, run=run, **place) for name, table in tables.items()}
+    unmark(lake, run, iteration, StaleStage.MEMORY, {rank})
+    return written
 
 
 def _store_snapshot(lake: Lake, run: str, iteration: int, snapshot: SnapshotInput) -> SnapshotOutcome:

@@ -66,6 +66,7 @@ class RankOutcome:
         facts: the rank's ``traces`` row.
         fault: one line; None for a rank that was read without loss.
         failed: whether nothing of the rank could be used.
+        kept: whether it has tables of an earlier reading all the same.
         violations: table → names of the invariants that its rows break.
     """
 
@@ -74,6 +75,7 @@ class RankOutcome:
     facts: Mapping[str, object] = field(default_factory=dict)
     fault: str | None = None
     failed: bool = False
+    kept: bool = False
     violations: Mapping[str, list[str]] = field(default_factory=dict)
     seconds: float = 0.0
 
@@ -162,12 +164,18 @@ def _names(violations: pa.Table) -> list[str]:
 
 
 def _record_failure(task: IterationTask, trace: RankTrace, fault: str) -> RankOutcome:
-    """Say in ``traces`` what is wrong, and take away what an earlier, readable file of the rank had left."""
-    lake = Lake(task.home)
+    """Leave the tables of an earlier reading, whose mark is the caller's matter; without any, ``traces`` says what is
+    wrong."""
+    lake, run, iteration, rank = Lake(task.home), task.run, task.iteration, trace.rank
+    names = (*RANK_TABLES, *EXTRA_TABLES)
+    there = [name for name in names if lake.exists(name, run=run, iteration=iteration, rank=rank)]
+    is_readable = all(lake.is_readable(name, run=run, iteration=iteration, rank=rank) for name in there)
+    if RANK_TABLES[-1] in there and is_readable:
+        return RankOutcome(rank, {}, {}, fault, failed=True, kept=True)
     row = failed_trace(trace, fault, task.rules)
-    lake.write("traces", row, run=task.run, iteration=task.iteration, rank=trace.rank)
-    lake.delete(*RANK_TABLES[1:], *EXTRA_TABLES, run=task.run, iteration=task.iteration, rank=trace.rank)
-    return RankOutcome(trace.rank, {}, row.to_pylist()[0], fault, failed=True)
+    lake.write("traces", row, run=run, iteration=iteration, rank=rank)
+    lake.delete(*names[1:], run=run, iteration=iteration, rank=rank)
+    return RankOutcome(rank, {}, row.to_pylist()[0], fault, failed=True)
 
 
 _TASK: list[IterationTask] = []

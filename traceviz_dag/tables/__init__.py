@@ -25,7 +25,7 @@ from traceviz_dag.tables.across_ranks import (
 from traceviz_dag.tables.causes import CRITICAL_IMBALANCE, MESSAGES, PATH_EDGES, PATH_ITEMS, PATH_SEGMENTS, WHAT_IF
 from traceviz_dag.tables.derived import DerivedTable, tables_of_others
 from traceviz_dag.tables.findings import FINDINGS
-from traceviz_dag.tables.iterations import ITERATIONS, NIGHT_DELTAS, NIGHTS, RUNS
+from traceviz_dag.tables.iterations import ITERATIONS, NIGHT_DELTAS, NIGHTS, RUNS, STALE_TABLES
 from traceviz_dag.tables.memory import (
     MEMORY_BLOCKS,
     MEMORY_EVENTS,
@@ -78,6 +78,7 @@ __all__ = [
     "RANK_SPEEDS",
     "RUNS",
     "STAGE_SPEEDS",
+    "STALE_TABLES",
     "SYNCHRONIZATIONS",
     "TABLES",
     "TOPOLOGY",
@@ -102,6 +103,7 @@ TABLES: dict[str, Table] = {
         *(PIPELINES, PERIODS, PERIOD_PERCENTILES),
         *(MESSAGES, PATH_EDGES, PATH_SEGMENTS, PATH_ITEMS, CRITICAL_IMBALANCE, WHAT_IF, FINDINGS),
         *(NIGHTS, NIGHT_DELTAS),
+        STALE_TABLES,
     )
 }
 """The tables of this project."""

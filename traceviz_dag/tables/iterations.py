@@ -12,7 +12,7 @@ RUNS = Table(
     BY_ITERATION,
     (
         Column("ranks", INTEGER, "Ranks with a readable trace."),
-        Column("failed_ranks", RANKS, "Ranks whose trace could not be read."),
+        Column("failed_ranks", RANKS, "Ranks whose trace, as it is now, could not be computed."),
         Column("partial_ranks", RANKS, "Ranks of whose trace a part could not be read."),
         Column("missing_ranks", RANKS, "Ranks of the expected world without a trace."),
         Column("expected_ranks", INTEGER, "World size as the topology or the headers state it; NULL where unknown."),
@@ -73,18 +73,46 @@ ITERATIONS = Table(
     ),
 )
 
+STALE_TABLES = Table(
+    "stale_tables",
+    "Tables that are kept although they could not be made anew, and why. No measure counts them, but those whose trace "
+    "is merely gone: of these nothing newer is known.",
+    BY_ITERATION,
+    (
+        Column("rank", BIGINT, "Whose tables; NULL for those of the iteration itself."),
+        Column(
+            "stage",
+            TEXT,
+            "ranks (all tables of the rank but memory), memory, iterations (iterations, runs and all tables "
+            "across ranks), or the name of another package's table.",
+        ),
+        Column(
+            "cause",
+            TEXT,
+            "gone (the trace was moved away, nothing else changed), unreadable (what the trace is now cannot be read), "
+            "outdated (made of something that changed since), unlisted (the trace is gone, and that of another rank "
+            "changed: the tables may be of another recording), waiting (for ranks), failed (the step that makes them).",
+        ),
+        Column("reason", TEXT, "One line: what is wrong and what to do."),
+    ),
+)
+
 NIGHTS = Table(
     "nights",
     "The nightly gate's verdict on one iteration, against the last accepted one of its series.",
     BY_ITERATION,
     (
         Column("series", TEXT, "What it is compared within: a glob over run ids, or the run's own id."),
-        Column("accepted", BOOLEAN, "Whether nothing is worse than tolerated, or somebody accepted it."),
+        Column(
+            "accepted",
+            BOOLEAN,
+            "Whether nothing is worse than tolerated, or somebody accepted it; NULL: inconclusive.",
+        ),
         Column("worse", pa.list_(pa.string()), "Measures that are worse than tolerated."),
         Column("reference_run", TEXT, "Run of the accepted iteration compared with; NULL for the first of a series."),
         Column("reference_iteration", BIGINT, "Its number."),
         Column("compared_rank", BIGINT, "Rank whose step is taken apart: the one with the longest computation."),
-        Column("step_ns", BIGINT, "Step time, ns."),
+        Column("step_ns", BIGINT, "Step time over the ranks that both cover, ns; of all ranks where none is compared."),
         Column("reference_step_ns", BIGINT, "Step time of the reference, ns."),
         Column("exposed_ns", BIGINT, "Mean exposed communication, ns."),
         Column("reference_exposed_ns", BIGINT, "Mean exposed communication of the reference, ns."),

@@ -11,8 +11,10 @@ import typer
 from traceviz_dag.errors import IncompleteError
 from traceviz_dag.lake.partition_keys import iteration_key
 from traceviz_dag.lake.under_way import was_left_half_renewed
+from traceviz_dag.tables import STALE_TABLES
 
 if TYPE_CHECKING:
+    from traceviz_dag.lake.lake import Lake
     from traceviz_dag.orchestration.orchestrate import IterationResult
 
 
@@ -62,6 +64,42 @@ def end_half_renewed(home: Path, places: Iterable[tuple[str, int]]) -> None:
             f"the last analysis of {', '.join(left[:5])} was cut off, so what is shown may be of two states; "
             "run traceviz analyze on its traces again"
         )
+
+
+def tell_stale(lake: Lake) -> None:
+    """Name the iterations of which tables are stale, in a line; says nothing where none are."""
+    keys = [
+        iteration_key(part.run, part.iteration)
+        for part in lake.partitions(STALE_TABLES.name)
+        if not all(row.is_counted for row in lake.stale(part.run, part.iteration))
+    ]
+    if keys:
+        more = f" and {len(keys) - 5} more" if len(keys) > 5 else ""
+        typer.echo(f"traceviz: tables of {', '.join(keys[:5])}{more} are stale: see the table stale_tables", err=True)
+
+
+def end_stale(lake: Lake, places: Iterable[tuple[str, int]]) -> None:
+    """End a command that showed what the lake holds: a line for all tables of an iteration that are kept and could not
+    be made anew; does nothing where none are.
+
+    Raises:
+        IncompleteError: some of them are made of something that is another by now.
+    """
+    from traceviz_dag.pipeline.completeness import ranks_in_words
+
+    stale = []
+    for place in dict.fromkeys(places):
+        key, rows = iteration_key(*place), lake.stale(*place)
+        gone = [row.rank for row in rows if row.is_counted and row.rank is not None]
+        outdated = [row for row in rows if not row.is_counted]
+        if gone:
+            named = ranks_in_words(gone)
+            typer.echo(f"traceviz: {key}: traces of {named} are gone, and their tables are still counted", err=True)
+        for row in outdated:
+            typer.echo(f"traceviz: {key}: {row.line}", err=True)
+        stale += [key] if outdated else []
+    if stale:
+        raise IncompleteError(f"tables of {', '.join(stale[:5])} are stale: see above, or the table stale_tables")
 
 
 def _lines(results: Sequence[IterationResult]) -> list[str]:

@@ -23,7 +23,8 @@ def end_partial(found: Sequence[Completeness]) -> None:
     if counted:
         named = ", ".join(f"{each.run} {each.iteration}" for each in counted[:3])
         more = f" and {len(counted) - 3} more" if len(counted) > 3 else ""
-        raise IncompleteError(f"the answer is partial for {named}{more}: see the lines above")
+        what = "stale" if all(each.is_stale_alone for each in counted) else "partial"
+        raise IncompleteError(f"the answer is {what} for {named}{more}: see the lines above")
 
 
 def tell_partial(found: Sequence[Completeness]) -> list[Completeness]:

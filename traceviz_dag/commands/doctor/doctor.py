@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from traceviz_dag.commands.common.failures import end_stale
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import print_json, print_table
 from traceviz_dag.errors import IncompleteError
-from traceviz_dag.lake.lake import open_lake
+from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.system.paths import real_path
-from traceviz_dag.tables import all_tables
+from traceviz_dag.tables import STALE_TABLES, all_tables
 
 if TYPE_CHECKING:
     from traceviz_dag.pipeline.captures.capture import Capture
@@ -40,7 +41,7 @@ def doctor(
     """Show what is installed and what the home holds; with a path, which questions a capture can answer.
 
     Of each trace, the header, the end and the first events are examined. The exit code is 2 if ranks are missing,
-    belong to another job, or cannot be read completely.
+    belong to another job, or cannot be read completely; of a home also if tables in it are stale.
     """
     if path is not None:
         captures = _captures(path, real_path(home))
@@ -62,6 +63,7 @@ def doctor(
     }
     if json:
         print_json(state)
+        _end_stale(open_lake(home))
         return
     print_table(
         "Installed", ["package", "version"], [["python", platform.python_version()], *map(list, _packages().items())]
@@ -79,6 +81,11 @@ def doctor(
     print_table(
         f"Home {real_path(home)}", ["table", "partitions"], [[name, count] for name, count in _home(home).items()]
     )
+    _end_stale(open_lake(home))
+
+
+def _end_stale(lake: Lake) -> None:
+    end_stale(lake, [(part.run, part.iteration) for part in lake.partitions(STALE_TABLES.name)])
 
 
 def _why_partial(capture: Capture) -> str:

@@ -40,11 +40,13 @@ class Measures:
     """An iteration's row of the table ``iterations``, as far as it is shown; ``fault`` says why it cannot be read.
 
     Attributes:
+        stale: whether they are kept although the iteration's ranks are others now.
         exposed_ns: exposed communication, mean over the ranks.
     """
 
     ranks: int | None = None
     partial: bool | None = None
+    stale: bool = False
     step_ns: int | None = None
     exposed_ns: int | None = None
     fault: str = ""
@@ -89,9 +91,10 @@ def measures_of(home: Path, iteration: Partition) -> Measures:
         return Measures()
     try:
         rows = lake.table("iterations", iteration.run, iteration.iteration).arrow(columns).to_pylist()
+        stale = lake.has_stale_measures(iteration.run, iteration.iteration)
     except BadInputError as error:
         return Measures(fault=str(error))
-    return Measures(**rows[0]) if rows else Measures()
+    return Measures(**rows[0], stale=stale) if rows else Measures()
 
 
 def statements_of(home: Path, iteration: Partition) -> list[str]:

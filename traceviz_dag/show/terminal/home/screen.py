@@ -243,7 +243,7 @@ class _IterationLines:
         row = one.row
         step = row["step_ns"] or 0
         change = "" if one.change_share is None else f"{one.change_share:+.1%}"
-        ranks = f"{row['ranks']}{' part' if row['partial'] else ''}"
+        ranks = f"{row['ranks']}{' stale' if row['stale'] else ' part' if row['partial'] else ''}"
         cells = [
             f"{ranks:>7}",
             f"{_ms(row['step_ns']):>10}",
@@ -293,6 +293,8 @@ def _name_width(width: int) -> int:
 def _night(one: Iteration, width: int) -> str:
     if one.night is None:
         return ""
+    if one.night["accepted"] is None:
+        return "inconclusive"
     moved = f": {flat(one.night['moved'] or 'step')}" if width >= _WIDE else ""
     return "accepted" if one.night["accepted"] else f"worse{moved}"
 

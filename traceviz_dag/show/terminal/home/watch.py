@@ -129,7 +129,11 @@ class HomeWatch:
             return Iteration(place.run, place.iteration, None, night, fault=rows)
         if not rows:
             return Iteration(place.run, place.iteration, None, night, fault=_NOT_MEASURED)
-        return Iteration(place.run, place.iteration, rows[0], night)
+        try:
+            stale = Lake(self.home).has_stale_measures(place.run, place.iteration)
+        except TracevizError as error:
+            return Iteration(place.run, place.iteration, None, night, fault=str(error))
+        return Iteration(place.run, place.iteration, {**rows[0], "stale": stale}, night)
 
     def _running(self, lake: Lake) -> tuple[Running, ...]:
         found = []

@@ -89,6 +89,8 @@ def _measures_line(home: Path, iteration: Partition) -> str:
         part = share(measures.exposed_ns, measures.step_ns)
         said.append(f"exposed communication {duration(measures.exposed_ns)}, mean over the ranks, {part} of it")
     line = markup("; ".join(said)) + "."
+    if measures.stale:
+        line += ' <span class="warn">Stale: its ranks are others by now; analyse it again.</span>'
     if measures.partial:
         line += ' <span class="warn">Partial: ranks are missing, failed or were read in part.</span>'
     return line

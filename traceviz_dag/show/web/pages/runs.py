@@ -93,7 +93,8 @@ def _row(home: Path, iteration: Partition, timelines: bool) -> list[str]:
     exposed = ""
     if measures.exposed_ns is not None and measures.step_ns:
         exposed = f"{duration(measures.exposed_ns)} ({share(measures.exposed_ns, measures.step_ns)})"
-    ranks = "" if measures.ranks is None else f"{measures.ranks}{' (partial)' if measures.partial else ''}"
+    mark = " (stale)" if measures.stale else " (partial)" if measures.partial else ""
+    ranks = "" if measures.ranks is None else f"{measures.ranks}{mark}"
     report, shown = report_of(home, iteration), has_kernels(home, iteration)
     return [
         number,

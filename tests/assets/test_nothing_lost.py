@@ -1,0 +1,170 @@
+"""What was computed stays until there is something better; kept tables are marked with the reason and shown as such."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from assets.partitions import rank_trace_key
+from assets.resources import TracevizHome
+from tests.assets.loop import ITERATION_ASSETS, PROFILE_ASSETS, QUIET, RANK_ASSETS, TOPOLOGY_ASSETS
+from tests.damage import call
+from tests.small_run import rank_file, write_run
+from traceviz_dag.definitions import ASSETS
+from traceviz_dag.lake.lake import open_lake
+from traceviz_dag.lake.partition_keys import rank_key
+from traceviz_dag.orchestration.instance import open_instance
+from traceviz_dag.orchestration.orchestrate import AnalysisSettings, IterationResult, analyse
+from traceviz_dag.pipeline.discovery import inputs_below
+
+STALE = "SELECT rank, stage, cause, reason FROM stale_tables ORDER BY rank NULLS FIRST, stage"
+RULES = '[[kernel]]\nname = "own_gemm"\npatterns = ["nvjet*"]\nkind = "computation"\n'
+
+
+def trace(run: Path, rank: int) -> Path:
+    return run / f"iteration_7/rank_{rank:04d}_iter_7.pt.trace.json"
+
+
+@pytest.fixture(scope="module")
+def analysed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Two ranks, and a home that holds what they show."""
+    folder = tmp_path_factory.mktemp("analysed")
+    run = write_run(folder / "job", world=2)
+    analyse(AnalysisSettings(folder / "home", workers=1), inputs_below([run]))
+    return run, folder / "home"
+
+
+@pytest.fixture
+def own(analysed, tmp_path):
+    """The ranks, which a test may change, and a copy of the home."""
+    run, home = analysed
+    yield run, shutil.copytree(home, tmp_path / "home")
+    shutil.rmtree(run)
+    write_run(run, world=2)
+
+
+def again(run: Path, home: Path, **settings) -> IterationResult:
+    (result,) = analyse(AnalysisSettings(home, workers=1, **settings), inputs_below([run], home=home, with_known=True))
+    return result
+
+
+def from_the_ui(home: Path, *names: str, ranks: tuple[int, int] | None = None) -> bool:
+    """Materialise assets as a click does; whether that succeeded."""
+    ends = {}
+    if ranks is not None:
+        first, last = (str(rank_trace_key("job@7", rank_key(rank))) for rank in ranks)
+        ends = {"dagster/asset_partition_range_start": first, "dagster/asset_partition_range_end": last}
+    with open_instance(home) as instance:
+        result = dg.materialize(
+            ASSETS,
+            selection=dg.AssetSelection.assets(*names),
+            instance=instance,
+            resources={"traceviz": TracevizHome(home=str(home), workers=1)},
+            partition_key=None if ranks else "job@7",
+            tags=ends,
+            run_config=QUIET,
+            raise_on_error=False,
+        )
+    return result.success
+
+
+def tables(home: Path) -> dict[str, bytes]:
+    lake = home / "lake"
+    paths = (path for path in lake.rglob("*.parquet") if not path.is_relative_to(lake / "stale_tables"))
+    return {str(path.relative_to(home)): path.read_bytes() for path in paths}
+
+
+def stale(home: Path) -> list[tuple]:
+    return [tuple(row.values()) for row in open_lake(home).query(STALE).to_pylist()]
+
+
+def test_materialising_what_was_moved_away_deletes_nothing_and_says_so(own, tmp_path):
+    run, home = own
+    before = tables(home)
+    (run / "iteration_7").rename(tmp_path / "elsewhere")
+    assert not from_the_ui(home, *RANK_ASSETS, *PROFILE_ASSETS, ranks=(0, 1))
+    assert tables(home) == before
+    assert [(rank, stage, cause) for rank, stage, cause, _ in stale(home)] == [
+        (0, "ranks", "gone"),
+        (1, "ranks", "gone"),
+    ]
+    assert str(trace(run, 1)) in stale(home)[1][-1]
+    assert from_the_ui(home, *TOPOLOGY_ASSETS) and from_the_ui(home, *ITERATION_ASSETS)
+    assert tables(home) == before, "nothing newer is known than what the tables were made of"
+    told = call("iterations", "--home", home)
+    assert told.code == 0 and "traces of ranks 0–1 are gone" in told.err
+    (tmp_path / "elsewhere").rename(run / "iteration_7")
+    assert again(run, home).computed == [] and stale(home) == []
+
+
+def test_a_rank_that_fails_keeps_its_tables_which_no_measure_counts(own):
+    run, home = own
+    before = tables(home)
+    trace(run, 1).write_text("no trace any more")
+    result = again(run, home)
+    assert result.failed == [1] and not result.aggregated and str(trace(run, 1)) in result.faults[1]
+    assert tables(home) == before
+    assert [(rank, stage, cause) for rank, stage, cause, _ in stale(home)] == [
+        (None, "iterations", "waiting"),
+        (1, "ranks", "unreadable"),
+    ]
+    for command in (["iterations"], ["waits"], ["overlap"], ["findings"]):
+        told = call(*command, "--home", home)
+        assert told.code == 2 and "stale" in (told.err + told.out).lower(), command
+    rows = call("overlap", "--home", home, "--json").json
+    assert {row["rank"] for row in rows} == {0}, "what is not the trace's any more is no answer"
+    (home / "lake/stale_tables/run=job/iteration=7/part.parquet").write_bytes(b"damaged")
+    assert again(run, home, allow_partial=True).aggregated
+    (row,) = open_lake(home).query("SELECT covered_ranks, partial FROM iterations").to_pylist()
+    assert row == {"covered_ranks": [0], "partial": True}
+    assert call("sql", "SELECT failed_ranks FROM runs", "--home", home, "--json").json == [{"failed_ranks": [1]}]
+    assert {path: data for path, data in tables(home).items() if "rank=1" in path} == {
+        path: data for path, data in before.items() if "rank=1" in path
+    }
+    rank_file(1, 2).write(trace(run, 1))
+    assert again(run, home).aggregated and stale(home) == [] and tables(home) == before
+    assert call("iterations", "--home", home).code == 0
+
+
+def test_aggregates_that_cannot_be_made_again_stay_and_are_marked(own):
+    run, home = own
+    before = tables(home)
+    rank_file(1, 2, scale=3).write(trace(run, 1))
+    shutil.rmtree(home / "lake/runs")
+    (home / "lake/runs").write_text("a file in the way")
+    assert not again(run, home).aggregated
+    kept = open_lake(home)
+    assert kept.partitions("iterations") and kept.partitions("collectives") and kept.partitions("findings")
+    ((rank, stage, cause, reason),) = stale(home)
+    assert (rank, stage, cause) == (None, "iterations", "failed") and "lake/runs" in reason
+    told = call("iterations", "--home", home)
+    assert told.code == 2 and "(stale)" in told.out
+    (home / "lake/runs").unlink()
+    assert again(run, home).aggregated and stale(home) == [] and tables(home) != before
+
+
+def test_ranks_made_anew_mark_the_aggregates_until_these_follow(own):
+    run, home = own
+    rank_file(1, 2, scale=3).write(trace(run, 1))
+    assert from_the_ui(home, *RANK_ASSETS, *PROFILE_ASSETS, ranks=(1, 1))
+    ((rank, stage, cause, reason),) = stale(home)
+    assert (rank, stage, cause) == (None, "iterations", "outdated") and "rank 1" in reason
+    assert from_the_ui(home, *ITERATION_ASSETS) and stale(home) == []
+
+
+def test_a_changed_rule_keeps_the_tables_of_a_rank_whose_trace_is_gone_out_of_the_others(own, tmp_path):
+    run, home = own
+    before = tables(home)
+    trace(run, 1).unlink()
+    (tmp_path / "rules.toml").write_text(RULES)
+    result = again(run, home, rules=tmp_path / "rules.toml")
+    assert not result.aggregated and result.computed == [0]
+    kept = {path: data for path, data in tables(home).items() if "rank=0" not in path}
+    assert kept == {path: data for path, data in before.items() if "rank=0" not in path}
+    assert [(rank, stage, cause) for rank, stage, cause, _ in stale(home)] == [
+        (None, "iterations", "waiting"),
+        (1, "ranks", "outdated"),
+    ]
