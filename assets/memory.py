@@ -92,7 +92,7 @@ def memory_is_current(instance: dg.DagsterInstance, lake: Lake, inputs: Iteratio
         return False
     unread = unread_snapshots(instance, inputs)
     return all(
-        str(one.rank) in unread or lake.exists(name, run=inputs.run, iteration=inputs.iteration, rank=one.rank)
+        str(one.rank) in unread or lake.is_as_written(name, run=inputs.run, iteration=inputs.iteration, rank=one.rank)
         for one in sources
         for name in MEMORY_TABLES
     )

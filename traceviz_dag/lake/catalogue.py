@@ -141,13 +141,27 @@ def create_narrow_views(
     Args:
         tables: the only ones that the query may read; None lets it read all.
     """
-    words = set(re.findall(r"\w+", sql.lower()))
-    for table in all_tables().values():
-        if table.name not in words or (tables is not None and table.name not in tables):
+    for table in tables_named_in(sql):
+        if tables is not None and table.name not in tables:
             continue
         folder = home / LAKE_FOLDER / table.name
         present = next(find_partitions(folder, table, run, iteration), None) is not None
         connection.execute(_view(folder, table, present, run, iteration))
+
+
+def tables_named_in(sql: str) -> list[Table]:
+    """The tables that a query may read: those that it names, also by way of a view, and all where it names files."""
+    words = _words_of(sql)
+    if "parquet" in sql.lower():
+        return list(all_tables().values())
+    for view in reversed(VIEWS):
+        if view.name in words:
+            words |= _words_of(view.sql)
+    return [table for table in all_tables().values() if table.name in words]
+
+
+def _words_of(sql: str) -> set[str]:
+    return set(re.findall(r"\w+", sql.lower()))
 
 
 def view_columns(table: Table) -> tuple[Column, ...]:

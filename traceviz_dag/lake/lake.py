@@ -13,7 +13,7 @@ import duckdb
 import pyarrow as pa
 
 from traceviz_dag.errors import BadInputError, UsageError
-from traceviz_dag.lake import catalogue, inputs, read_only
+from traceviz_dag.lake import catalogue, inputs, read_only, recorded
 from traceviz_dag.lake.partitions import (
     FILE_NAME,
     Partition,
@@ -84,7 +84,7 @@ class Lake:
         """
         table = definition(table_name)
         partition = checked_partition(table, run, iteration, rank)
-        return write_part(partition.folder(self._folder(table)), table, data)
+        return write_part(self._tables, table, partition, data)
 
     def exists(self, table_name: str, *, run: str, iteration: int, rank: int | None = None) -> bool:
         """Whether the partition was written.
@@ -93,6 +93,26 @@ class Lake:
             UsageError: no such table, or values that cannot name a partition of it.
         """
         return self.path(table_name, run=run, iteration=iteration, rank=rank).is_file()
+
+    def is_as_written(self, table_name: str, *, run: str, iteration: int, rank: int | None = None) -> bool:
+        """Whether the partition is there, and its file is the one that was written; read once a process.
+
+        Raises:
+            UsageError: no such table, or values that cannot name a partition of it.
+            OSError: the file cannot be read.
+        """
+        partition = checked_partition(definition(table_name), run, iteration, rank)
+        is_there = self.exists(table_name, run=run, iteration=iteration, rank=rank)
+        return is_there and recorded.is_as_recorded(self._tables, table_name, partition)
+
+    def digest(self, table_name: str, *, run: str, iteration: int, rank: int | None = None) -> str | None:
+        """The digest of a partition's file, which a process reads once; None where there is none.
+
+        Raises:
+            UsageError: no such table, or values that cannot name a partition of it.
+            OSError: the file cannot be read.
+        """
+        return recorded.digest_in_place(self.path(table_name, run=run, iteration=iteration, rank=rank))
 
     def path(self, table_name: str, *, run: str, iteration: int, rank: int | None = None) -> Path:
         """Where the file of a partition is once it is written.
@@ -133,24 +153,36 @@ class Lake:
             folder, before = self._folder(table), len(deleted)
             for partition in self.partitions(table.name, run, iteration, rank):
                 part = partition.folder(folder)
-                try:
-                    (part / FILE_NAME).unlink()
-                except FileNotFoundError:
-                    continue
-                deleted.append(partition)
-                remove_stale_temporaries(part / FILE_NAME)
-                _remove_empty_folders(part, folder)
+                with recorded.change_of(self._tables, table.name, partition, recorded.GONE):
+                    with suppress(FileNotFoundError):
+                        (part / FILE_NAME).unlink()
+                        deleted.append(partition)
+                    remove_stale_temporaries(part / FILE_NAME)
+                    _remove_empty_folders(part, folder)
             lost_a_table |= len(deleted) > before and next(find_partitions(folder, table), None) is None
+        if rank is None:
+            for place in {(one.run, one.iteration) for one in deleted}:
+                self.settle(*place)
         if lost_a_table and self.catalogue_path.exists():
             self.refresh_catalogue()
         return deleted
 
     def sweep(self, run: str, iteration: int) -> None:
-        """Remove what killed writers left of an iteration, in the list of inputs and of the catalogue."""
+        """Remove what killed writers left of an iteration, in the list of inputs and of the catalogue.
+
+        Of a home that a version without a record of its parts wrote, it begins the record.
+        """
+        recorded.adopt(self._tables)
+        self.settle(run, iteration)
+        remove_all_stale_temporaries(self._tables / recorded.FOLDER)
         remove_all_stale_temporaries(self.home / inputs.FOLDER)
         for table in all_tables().values():
             remove_all_stale_temporaries(Partition(run, iteration).folder(self._folder(table)))
         catalogue.remove_left_overs(self.home)
+
+    def settle(self, run: str, iteration: int) -> None:
+        """Bring the record of an iteration's parts into its shortest form, once they are written."""
+        recorded.settle(self._tables, run, iteration)
 
     def table(
         self, name: str, run: str | None = None, iteration: int | None = None, rank: int | None = None
@@ -194,6 +226,7 @@ class Lake:
 
     def _query(self, sql: str, parameters: read_only.Parameters) -> pa.Table:
         current = catalogue.is_current(self.home) or self._refresh_where_possible()
+        self._check_named(sql)
         try:
             with read_only.open_read_only(self.home, in_memory=not current) as connection:
                 return read_only.run_select(connection, sql, parameters, catalogue.queryable())
@@ -233,6 +266,7 @@ class Lake:
         check_filters(TABLES["iterations"], run, iteration, None)
 
         def asked() -> pa.Table:
+            self._check_named(sql, run, iteration, tables)
             with connect_in_memory() as connection:
                 catalogue.create_narrow_views(connection, self.home, run, iteration, sql, tables)
                 return read_only.run_select(connection, sql, _named(sql, run, iteration), sorted(tables))
@@ -243,6 +277,7 @@ class Lake:
             raise BadInputError(self.home, str(error), "analyse again") from error
 
     def _query_iteration(self, queries: Sequence[str], run: str, iteration: int) -> list[pa.Table]:
+        self._check_named("\n".join(queries), run, iteration)
         with scratch_database() as connection:
             try:
                 catalogue.create_narrow_views(connection, self.home, run, iteration, "\n".join(queries))
@@ -253,8 +288,25 @@ class Lake:
                 fault = f"iteration {iteration} of run {run} cannot be read: {str(error).splitlines()[0]}"
                 raise BadInputError(self.home, fault, fault_and_remedy(error)[1]) from error
 
+    def _check_named(
+        self,
+        sql: str,
+        run: str | None = None,
+        iteration: int | None = None,
+        tables: Collection[str] | None = None,
+    ) -> None:
+        """Compare the parts that a query may read with their record."""
+        for table in catalogue.tables_named_in(sql):
+            if tables is None or table.name in tables:
+                found = find_partitions(self._folder(table), table, run, iteration)
+                recorded.check(self._tables, table, found)
+
+    @property
+    def _tables(self) -> Path:
+        return self.home / catalogue.LAKE_FOLDER
+
     def _folder(self, table: Table) -> Path:
-        return self.home / catalogue.LAKE_FOLDER / table.name
+        return self._tables / table.name
 
     def _refresh_where_possible(self) -> bool:
         """Whether it was possible: a home that this user may only read, or whose disk is full, still answers."""

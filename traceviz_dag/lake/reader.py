@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.lake.catalogue import view_columns
 from traceviz_dag.lake.partitions import ANALYSE_AGAIN, FILE_NAME, Partition, fault_and_remedy
+from traceviz_dag.lake.recorded import check
 from traceviz_dag.tables import Table
 
 if TYPE_CHECKING:
@@ -44,13 +45,15 @@ class TableReader:
 
         Raises:
             UsageError: no such column.
-            BadInputError: a file has other columns, or is damaged; or every partition was deleted meanwhile.
+            BadInputError: a file is not the one that was written, or has other columns; or every partition was deleted
+                meanwhile.
         """
         known = {column.name: column.type for column in view_columns(self.definition)}
         names = list(known) if columns is None else list(columns)
         unknown = [name for name in names if name not in known]
         if unknown:
             raise UsageError(f"table {self.definition.name} has no column {unknown}; it has {', '.join(known)}")
+        check(self.folder.parent, self.definition, self.partitions)
         schema = pa.schema([(name, known[name]) for name in names])
         parts = [part for partition in self.partitions if (part := self._part(partition, schema)) is not None]
         if not parts:

@@ -10,9 +10,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import xxhash
 
-from traceviz_dag.lake.partitions import FILE_NAME
+from traceviz_dag.lake.partitions import FILE_NAME, SCHEMA_VERSION_KEY, Partition
+from traceviz_dag.lake.recorded import change_of
 from traceviz_dag.system.whole_files import write_atomically
-from traceviz_dag.tables import Table
+from traceviz_dag.tables import SCHEMA_VERSION, Table
 
 _ROWS_PER_GROUP = 131_072
 
@@ -32,10 +33,13 @@ class Written:
     digest: str
 
 
-def write_part(folder: Path, definition: Table, data: pa.Table) -> Written:
-    """Write one partition's file into its folder, in the order of its rows.
+def write_part(lake: Path, definition: Table, partition: Partition, data: pa.Table) -> Written:
+    """Write one partition's file, in the order of its rows, and record its digest.
 
     The file is durable before it appears under its name; a crash leaves the former file, or none.
+
+    Args:
+        lake: the folder of all tables.
 
     Raises:
         OutputError: it cannot be written.
@@ -43,9 +47,10 @@ def write_part(folder: Path, definition: Table, data: pa.Table) -> Written:
     """
     check_schema(definition, data)
     encoded = encode(data)
-    path = folder / FILE_NAME
-    write_atomically(path, encoded)
-    return Written(path, data.num_rows, encoded.size, xxhash.xxh3_128_hexdigest(encoded))
+    digest = xxhash.xxh3_128_hexdigest(encoded)
+    path = partition.folder(lake / definition.name) / FILE_NAME
+    write_atomically(path, encoded, lambda: change_of(lake, definition.name, partition, digest))
+    return Written(path, data.num_rows, encoded.size, digest)
 
 
 def check_schema(definition: Table, data: pa.Table) -> None:
@@ -72,7 +77,8 @@ def check_schema(definition: Table, data: pa.Table) -> None:
 def encode(data: pa.Table) -> pa.Buffer:
     """The Parquet file of a table; chunks, dictionary order and schema metadata of the input leave no trace in it."""
     columns = [_one_array(column) for column in data.columns]
-    plain = pa.Table.from_arrays(columns, schema=data.schema.remove_metadata())
+    metadata = {SCHEMA_VERSION_KEY: str(SCHEMA_VERSION)}
+    plain = pa.Table.from_arrays(columns, schema=data.schema.with_metadata(metadata))
     sink = pa.BufferOutputStream()
     pq.write_table(
         plain,

@@ -164,7 +164,9 @@ class _Analysis:
 
     def run(self, started: Started | None) -> IterationResult:
         with under_way(self.settings.home, self.inputs.key):
-            return self._run(started)
+            result = self._run(started)
+            self.lake.settle(self.inputs.run, self.inputs.iteration)
+            return result
 
     def _run(self, started: Started | None) -> IterationResult:
         result = IterationResult(self.inputs.key, self.inputs.run, self.inputs.iteration)

@@ -123,6 +123,8 @@ def drop_unreadable(lake: Lake, inputs: IterationInputs) -> list[int]:
 
 
 def _is_readable(lake: Lake, name: str, run: str, iteration: int, rank: int) -> bool:
+    if not lake.is_as_written(name, run=run, iteration=iteration, rank=rank):
+        return False
     try:
         written = pq.read_schema(lake.path(name, run=run, iteration=iteration, rank=rank))
     except pa.ArrowInvalid:

@@ -36,7 +36,14 @@ from traceviz_dag.tables.memory import (
     MEMORY_STEPS,
 )
 from traceviz_dag.tables.ranks import GPU_GAPS, KERNELS, MICROBATCHES, NVTX_RANGES, OVERLAP, SYNCHRONIZATIONS, TRACES
-from traceviz_dag.tables.schema import BY_ITERATION, BY_RANK, PARTITION_COLUMNS, Column, Table
+from traceviz_dag.tables.schema import (
+    BY_ITERATION,
+    BY_RANK,
+    PARTITION_COLUMNS,
+    SCHEMA_VERSION,
+    Column,
+    Table,
+)
 from traceviz_dag.tables.topology import PROCESS_GROUPS, TOPOLOGY, TOPOLOGY_TABLES
 
 __all__ = [
@@ -77,6 +84,7 @@ __all__ = [
     "RANK_CLOCKS",
     "RANK_SPEEDS",
     "RUNS",
+    "SCHEMA_VERSION",
     "STAGE_SPEEDS",
     "SYNCHRONIZATIONS",
     "TABLES",

@@ -15,6 +15,10 @@ RANKS = pa.list_(pa.int32())
 DICTIONARY = pa.dictionary(pa.int32(), pa.string())
 
 
+SCHEMA_VERSION = 1
+"""Written into every part; raise it whenever a column of any table is added, removed, or gets another type."""
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """One column: its Arrow type, and a comment that gives meaning and unit."""
