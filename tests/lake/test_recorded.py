@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from tests.damage import call
 from tests.lake.conftest import SampleTable
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake import recorded
@@ -174,3 +175,36 @@ def test_the_record_goes_with_its_last_part_and_a_home_without_one_gets_it(two_r
     first.write_bytes(flipped(first.read_bytes(), 900))
     assert isinstance(answers(lake)[0], BadInputError)
     assert not second.exists()
+
+
+def test_verify_finds_damaged_missing_stray_and_unrecorded_files(two_ranks, sample):
+    lake, (first, second) = two_ranks
+    third = write(lake, sample, 2, 1000)
+    assert call("lake", "verify", "--home", lake.home).code == 0
+    answers(lake)
+    whole, times = first.read_bytes(), first.stat()
+    first.write_bytes(flipped(whole, 4000))
+    os.utime(first, ns=(times.st_atime_ns, times.st_mtime_ns))
+    second.unlink()
+    foreign = third.parent.parent / "rank=9/part.parquet"
+    foreign.parent.mkdir()
+    shutil.copy(third, foreign)
+    notes, dead = third.with_name("notes.txt"), third.with_name(".part.parquet.0123456789abcdef.writing")
+    notes.touch()
+    dead.touch()
+    found = call("lake", "verify", "--home", lake.home, "--json")
+    faults = {Path(one["path"]): (one["rank"], one["fault"]) for one in found.json["faults"]}
+    assert faults == {
+        first: (0, "is damaged, or is not the file that was written there"),
+        second: (1, "is missing"),
+        foreign: (9, "is not recorded: no writer of this lake put it there, or the record is damaged"),
+        notes: (None, "is no file of the lake"),
+        dead: (None, "is no file of the lake"),
+    }
+    assert (found.code, found.json["parts"], found.json["without_digest"]) == (2, 1, 0)
+    told = call("lake", "verify", "--home", lake.home)
+    assert told.code == 2 and told.err == f"traceviz: {lake.home}: 5 files are not as they should be\n"
+    line = (
+        f"{second}: table kernels, run job, iteration 3, rank 1: is missing; run traceviz analyze on its traces again"
+    )
+    assert line in told.out

@@ -38,6 +38,7 @@ class _Group(LazyGroup):
         "batch": "traceviz_dag.commands.analyze:batch",
         "nsys": "traceviz_dag.commands.nsys.app:nsys_app",
         "memory": "traceviz_dag.commands.memory.app:memory_app",
+        "lake": "traceviz_dag.commands.lake.app:lake_app",
         "perfetto": "traceviz_dag.commands.perfetto:perfetto",
     }
 

@@ -72,6 +72,11 @@ class Lake:
         """The DuckDB file of views, for any DuckDB client to open read-only."""
         return self.home / catalogue.FILE_NAME
 
+    @property
+    def tables_folder(self) -> Path:
+        """The folder of all tables."""
+        return self.home / catalogue.LAKE_FOLDER
+
     def write(self, table_name: str, data: pa.Table, *, run: str, iteration: int, rank: int | None = None) -> Written:
         """Write one partition, in the order of its rows, in place of what was there.
 
@@ -84,7 +89,7 @@ class Lake:
         """
         table = definition(table_name)
         partition = checked_partition(table, run, iteration, rank)
-        return write_part(self._tables, table, partition, data)
+        return write_part(self.tables_folder, table, partition, data)
 
     def exists(self, table_name: str, *, run: str, iteration: int, rank: int | None = None) -> bool:
         """Whether the partition was written.
@@ -103,7 +108,7 @@ class Lake:
         """
         partition = checked_partition(definition(table_name), run, iteration, rank)
         is_there = self.exists(table_name, run=run, iteration=iteration, rank=rank)
-        return is_there and recorded.is_as_recorded(self._tables, table_name, partition)
+        return is_there and recorded.is_as_recorded(self.tables_folder, table_name, partition)
 
     def digest(self, table_name: str, *, run: str, iteration: int, rank: int | None = None) -> str | None:
         """The digest of a partition's file, which a process reads once; None where there is none.
@@ -153,7 +158,7 @@ class Lake:
             folder, before = self._folder(table), len(deleted)
             for partition in self.partitions(table.name, run, iteration, rank):
                 part = partition.folder(folder)
-                with recorded.change_of(self._tables, table.name, partition, recorded.GONE):
+                with recorded.change_of(self.tables_folder, table.name, partition, recorded.GONE):
                     with suppress(FileNotFoundError):
                         (part / FILE_NAME).unlink()
                         deleted.append(partition)
@@ -172,9 +177,9 @@ class Lake:
 
         Of a home that a version without a record of its parts wrote, it begins the record.
         """
-        recorded.adopt(self._tables)
+        recorded.adopt(self.tables_folder)
         self.settle(run, iteration)
-        remove_all_stale_temporaries(self._tables / recorded.FOLDER)
+        remove_all_stale_temporaries(self.tables_folder / recorded.FOLDER)
         remove_all_stale_temporaries(self.home / inputs.FOLDER)
         for table in all_tables().values():
             remove_all_stale_temporaries(Partition(run, iteration).folder(self._folder(table)))
@@ -182,7 +187,7 @@ class Lake:
 
     def settle(self, run: str, iteration: int) -> None:
         """Bring the record of an iteration's parts into its shortest form, once they are written."""
-        recorded.settle(self._tables, run, iteration)
+        recorded.settle(self.tables_folder, run, iteration)
 
     def table(
         self, name: str, run: str | None = None, iteration: int | None = None, rank: int | None = None
@@ -299,14 +304,10 @@ class Lake:
         for table in catalogue.tables_named_in(sql):
             if tables is None or table.name in tables:
                 found = find_partitions(self._folder(table), table, run, iteration)
-                recorded.check(self._tables, table, found)
-
-    @property
-    def _tables(self) -> Path:
-        return self.home / catalogue.LAKE_FOLDER
+                recorded.check(self.tables_folder, table, found)
 
     def _folder(self, table: Table) -> Path:
-        return self._tables / table.name
+        return self.tables_folder / table.name
 
     def _refresh_where_possible(self) -> bool:
         """Whether it was possible: a home that this user may only read, or whose disk is full, still answers."""

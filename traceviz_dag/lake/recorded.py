@@ -124,8 +124,16 @@ def mismatch(lake: Path, table: str, wrong: list[Partition]) -> BadInputError:
     )
 
 
-def is_as_recorded(lake: Path, table: str, partition: Partition) -> bool:
-    """Whether a part is the one that was written there, or is gone; of a version that kept no record, any file is."""
+def is_as_recorded(lake: Path, table: str, partition: Partition, read_again: bool = False) -> bool:
+    """Whether a part is the one that was written there, or is gone; of a version that kept no record, any file is.
+
+    Args:
+        read_again: whether also a file that this process has read is read.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    digest_in = _digest_in.__wrapped__ if read_again else _digest_in
     path = str(partition.folder(lake / table) / FILE_NAME)
     compared = None
     while True:
@@ -136,7 +144,7 @@ def is_as_recorded(lake: Path, table: str, partition: Partition) -> bool:
             if wanted is None:
                 right = not record.is_complete and _is_of_earlier_version(path, *state)
             else:
-                right = _digest_in(path, *state) in wanted
+                right = digest_in(path, *state) in wanted
         except (FileNotFoundError, NotADirectoryError):
             return True
         except _ChangedError:
@@ -145,6 +153,11 @@ def is_as_recorded(lake: Path, table: str, partition: Partition) -> bool:
         if right or compared == (wanted, state):
             return right
         compared = (wanted, state)
+
+
+def is_listed(lake: Path, table: str, partition: Partition) -> bool:
+    """Whether the record tells a part's digest."""
+    return (table, partition.rank) in recorded(lake, partition.run, partition.iteration).digests
 
 
 def digest_in_place(path: Path) -> str | None:

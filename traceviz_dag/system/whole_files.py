@@ -109,6 +109,27 @@ def remove_all_stale_temporaries(folder: Path) -> int:
     return sum(_remove_stale(Path(place), lambda _: True) for place, _, _ in os.walk(folder))
 
 
+def is_being_written(path: Path) -> bool:
+    """Whether this is the temporary of a writer that is alive, or has gone since it was listed."""
+    if not _TEMPORARY.fullmatch(path.name):
+        return not (path.exists() or path.is_symlink())
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return False
+
+
 @contextmanager
 def exclusive_lock(path: Path) -> Iterator[None]:
     """Hold a lock across processes and threads; the file stays, empty, for the next one.
