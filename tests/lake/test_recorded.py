@@ -120,7 +120,7 @@ def test_a_killed_writer_leaves_the_former_file_or_the_new_one_and_both_are_righ
         totals.append(answers(lake)[0])
         lake.sweep("job", 3)
         assert answers(lake)[0] == totals[-1]
-        assert len(recorded.recorded(lake.home / "lake", "job", 3).digests["kernels", 0]) == 1
+        assert len(recorded.recorded(lake.home / "lake", "job", 3).digests(("kernels", 0))) == 1
     assert totals == [[{"total": 2001 * 20100}], [{"total": 6001 * 20100}]]
 
 
@@ -142,8 +142,8 @@ def test_many_writers_of_the_same_parts_and_readers_beside_them_never_disagree(l
             one.result()
     assert lake.query(ASKED).num_rows == 1
     lake.sweep("job", 3)
-    digests = recorded.recorded(lake.home / "lake", "job", 3).digests
-    assert {rank for _, rank in digests} == {one.rank for one in lake.partitions("kernels")}
+    contents = recorded.recorded(lake.home / "lake", "job", 3).contents
+    assert {rank for _, rank in contents} == {one.rank for one in lake.partitions("kernels")}
 
 
 def test_a_process_that_dies_with_the_record_open_costs_nobody_else_a_wait(two_ranks, sample):

@@ -160,6 +160,12 @@ def tables_named_in(sql: str) -> list[Table]:
     return [table for table in all_tables().values() if table.name in words]
 
 
+def columns_named_in(sql: str, table: Table) -> set[str]:
+    """The columns of a table that a query may read: all of them, where it has a star."""
+    names = {column.name for column in table.columns}
+    return names if "*" in sql else names & _words_of(sql)
+
+
 def _words_of(sql: str) -> set[str]:
     return set(re.findall(r"\w+", sql.lower()))
 

@@ -23,6 +23,7 @@ from traceviz_dag.lake.partitions import (
     find_partitions,
 )
 from traceviz_dag.lake.reader import TableReader
+from traceviz_dag.lake.upgrade import is_begun, upgrade
 from traceviz_dag.lake.write import Written, write_part
 from traceviz_dag.system.duckdb_memory import connect_in_memory, scratch_database
 from traceviz_dag.system.paths import real_path
@@ -38,7 +39,7 @@ _PAUSE_SECONDS = 0.02
 def open_lake(home: Path) -> Lake:
     """The lake of a home folder, which need not exist before something is written.
 
-    A catalogue that was built before the home was moved is built anew.
+    A catalogue that was built before the home was moved is built anew, and parts of other versions are converted.
 
     Raises:
         BadInputError: ``home`` is a file, or has a question mark in its path.
@@ -50,6 +51,8 @@ def open_lake(home: Path) -> Lake:
     if home.exists() and not home.is_dir():
         raise BadInputError(home, "is a file, not a folder", "name the folder that holds the lake with --home")
     lake = Lake(home)
+    if lake.tables_folder.is_dir():
+        upgrade(lake.tables_folder)
     if catalogue.recorded_home(home) not in (None, str(home)):
         # Who asks by SQL is told of a damaged file; who analyses its traces again must get this far to mend it.
         with suppress(BadInputError):
@@ -89,6 +92,8 @@ class Lake:
         """
         table = definition(table_name)
         partition = checked_partition(table, run, iteration, rank)
+        if not is_begun(self.tables_folder):
+            upgrade(self.tables_folder)
         return write_part(self.tables_folder, table, partition, data)
 
     def exists(self, table_name: str, *, run: str, iteration: int, rank: int | None = None) -> bool:
@@ -158,7 +163,7 @@ class Lake:
             folder, before = self._folder(table), len(deleted)
             for partition in self.partitions(table.name, run, iteration, rank):
                 part = partition.folder(folder)
-                with recorded.change_of(self.tables_folder, table.name, partition, recorded.GONE):
+                with recorded.change_of(self.tables_folder, table.name, partition):
                     with suppress(FileNotFoundError):
                         (part / FILE_NAME).unlink()
                         deleted.append(partition)
@@ -173,11 +178,7 @@ class Lake:
         return deleted
 
     def sweep(self, run: str, iteration: int) -> None:
-        """Remove what killed writers left of an iteration, in the list of inputs and of the catalogue.
-
-        Of a home that a version without a record of its parts wrote, it begins the record.
-        """
-        recorded.adopt(self.tables_folder)
+        """Remove what killed writers left of an iteration, in the list of inputs and of the catalogue."""
         self.settle(run, iteration)
         remove_all_stale_temporaries(self.tables_folder / recorded.FOLDER)
         remove_all_stale_temporaries(self.home / inputs.FOLDER)
@@ -304,7 +305,8 @@ class Lake:
         for table in catalogue.tables_named_in(sql):
             if tables is None or table.name in tables:
                 found = find_partitions(self._folder(table), table, run, iteration)
-                recorded.check(self.tables_folder, table, found)
+                missing = recorded.check(self.tables_folder, table, found)
+                recorded.tell_missing(table, missing, catalogue.columns_named_in(sql, table))
 
     def _folder(self, table: Table) -> Path:
         return self.tables_folder / table.name

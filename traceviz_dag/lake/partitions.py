@@ -16,7 +16,8 @@ from traceviz_dag.tables import Table
 FILE_NAME = "part.parquet"
 
 SCHEMA_VERSION_KEY = b"traceviz.schema"
-"""Key in a part's metadata: the version of the tables' schema (``tables.SCHEMA_VERSION``) that wrote it."""
+"""Key in a part's metadata: the version of its table's schema (``Table.version``). Versions without a record of their
+parts wrote none."""
 
 ANALYSE_AGAIN = "run traceviz analyze on its traces again, which makes the file anew"
 """What to do about a damaged file of the lake."""

@@ -5,7 +5,8 @@ iteration has a file of lines, ``lake/.recorded/run=…/iteration=N``, that says
 writer announces a digest before the part appears under its name and settles it afterwards. Killed in between, it leaves
 two digests that the part may have, and both are right: the former file, or the new one. :func:`settle` tells which.
 
-A line holds a checksum over its place and itself, a word, the table, the rank and the digest; the last one of a part
+A line holds a checksum over its place and itself, a word, the table, the rank and the digest, and of a part that was
+converted from an earlier version the digest that it had and the columns that it lacked; the last line of a part
 counts. Lines are appended in one write, so writers need no lock among themselves; those of one part take turns.
 """
 
@@ -13,8 +14,9 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -35,8 +37,11 @@ from traceviz_dag.lake.partitions import (
     find_partitions,
     values_in,
 )
+from traceviz_dag.printable import printable
 from traceviz_dag.system.whole_files import locked, sync_folder, unwritable, write_atomically
 from traceviz_dag.tables import Table, all_tables
+
+_log = logging.getLogger(__name__)
 
 FOLDER = ".recorded"
 """In the lake's folder: no table has this name."""
@@ -53,31 +58,53 @@ Part = tuple[str, int | None]
 
 
 @dataclass(frozen=True, slots=True)
+class Content:
+    """What a part holds.
+
+    Attributes:
+        digest: that of its file.
+        former: where it was converted, the digest that it had before.
+        missing: columns that the version which computed it did not have; they are NULL.
+    """
+
+    digest: str
+    former: str = GONE
+    missing: tuple[str, ...] = ()
+
+
+_GONE = Content(GONE)
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
     """What is recorded of one iteration.
 
     Attributes:
-        digests: part → the digests that it may have; more than one only where its last writer was killed.
+        contents: part → what it may hold; more than one only where its last writer was killed.
         is_complete: whether it covers every part of the iteration. Where not, the iteration was written by a version
             that kept no record, or the record is damaged.
         damaged_lines: lines that are not as they were written.
     """
 
-    digests: Mapping[Part, tuple[str, ...]]
+    contents: Mapping[Part, tuple[Content, ...]]
     is_complete: bool
     damaged_lines: int = 0
+
+    def digests(self, part: Part) -> tuple[str, ...]:
+        """The digests that a part may have; ``GONE`` stands for none. Nothing where it is not recorded."""
+        return tuple(content.digest for content in self.contents.get(part, ()))
 
 
 _NOTHING = Record({}, is_complete=False)
 
 
 @contextmanager
-def change_of(lake: Path, table: str, partition: Partition, digest: str) -> Iterator[None]:
+def change_of(lake: Path, table: str, partition: Partition, content: Content = _GONE) -> Iterator[None]:
     """Record a part that the block writes or deletes; writers of the same part take turns.
 
     Args:
         lake: the folder of all tables.
-        digest: that of the new file; ``GONE`` where it is deleted.
+        content: of the new file; by default it is deleted.
 
     Raises:
         OutputError: the record cannot be written; the part stays as it is.
@@ -86,19 +113,33 @@ def change_of(lake: Path, table: str, partition: Partition, digest: str) -> Iter
     path = _path(lake, partition.run, partition.iteration)
     with _turn_at(folder), _shared(lake, partition.run, partition.iteration) as record:
         part = (table, partition.rank)
-        announced = _line(path, _ANNOUNCED, part, digest)
-        _append(path, record, announced, durable=digest != GONE)
+        announced = _line(path, _ANNOUNCED, part, content)
+        _append(path, record, announced, durable=content != _GONE)
         yield
-        _append(path, record, _line(path, _SETTLED, part, digest), durable=False)
+        _append(path, record, _line(path, _SETTLED, part, content), durable=False)
 
 
-def check(lake: Path, table: Table, partitions: Iterable[Partition]) -> None:
+def begin(lake: Path, partition: Partition) -> None:
+    """Begin the record of an iteration, where there is none: with the parts of versions that kept none, as they are.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    with _shared(lake, partition.run, partition.iteration):
+        pass
+
+
+def check(lake: Path, table: Table, partitions: Iterable[Partition]) -> Mapping[str, set[str]]:
     """Compare parts with their record; a file that is as it was when this process last compared it is not read again.
+
+    Returns:
+        Column → runs of which some part lacked it, as an earlier version computed it: there it is NULL.
 
     Raises:
         BadInputError: a part is not the one that was written there; it names table, run, iteration and rank.
     """
     wrong = []
+    missing: dict[str, set[str]] = {}
     for one in partitions:
         try:
             if not is_as_recorded(lake, table.name, one):
@@ -107,8 +148,32 @@ def check(lake: Path, table: Table, partitions: Iterable[Partition]) -> None:
             fault, remedy = fault_and_remedy(error)
             path = one.folder(lake / table.name) / FILE_NAME
             raise BadInputError(path, f"{fault} ({error.strerror})", remedy) from error
+        for content in recorded(lake, one.run, one.iteration).contents.get((table.name, one.rank), ()):
+            for name in content.missing:
+                missing.setdefault(name, set()).add(one.run)
     if wrong:
         raise mismatch(lake, table.name, wrong)
+    return missing
+
+
+def tell_missing(table: Table, missing: Mapping[str, set[str]], asked: Collection[str]) -> None:
+    """Log, once a process, which of the columns that are asked an earlier version did not have.
+
+    Args:
+        missing: what :func:`check` gave.
+    """
+    names = [name for name in missing if name in asked]
+    if names:
+        runs = sorted({run for name in names for run in missing[name]})
+        _tell(
+            f"table {table.name}: an earlier version computed run {', '.join(runs)}, without {', '.join(names)}, which "
+            "are NULL there; run traceviz analyze on its traces again to have them"
+        )
+
+
+@lru_cache(maxsize=1024)
+def _tell(line: str) -> None:
+    _log.warning("traceviz: %s", printable(line))
 
 
 def mismatch(lake: Path, table: str, wrong: list[Partition]) -> BadInputError:
@@ -138,10 +203,10 @@ def is_as_recorded(lake: Path, table: str, partition: Partition, read_again: boo
     compared = None
     while True:
         record = recorded(lake, partition.run, partition.iteration)
-        wanted = record.digests.get((table, partition.rank))
+        wanted = record.digests((table, partition.rank))
         try:
             state = _state(path)
-            if wanted is None:
+            if not wanted:
                 right = not record.is_complete and _is_of_earlier_version(path, *state)
             else:
                 right = digest_in(path, *state) in wanted
@@ -155,9 +220,15 @@ def is_as_recorded(lake: Path, table: str, partition: Partition, read_again: boo
         compared = (wanted, state)
 
 
+def former_digest(lake: Path, table: str, partition: Partition) -> str:
+    """The digest that a part had before it was converted from an earlier version; ``GONE`` where it was not."""
+    contents = recorded(lake, partition.run, partition.iteration).contents.get((table, partition.rank), (_GONE,))
+    return contents[-1].former
+
+
 def is_listed(lake: Path, table: str, partition: Partition) -> bool:
     """Whether the record tells a part's digest."""
-    return (table, partition.rank) in recorded(lake, partition.run, partition.iteration).digests
+    return (table, partition.rank) in recorded(lake, partition.run, partition.iteration).contents
 
 
 def digest_in_place(path: Path) -> str | None:
@@ -205,20 +276,6 @@ def settle(lake: Path, run: str, iteration: int) -> None:
                 _write_shortest(lake, run, iteration)
     finally:
         os.close(descriptor)
-
-
-def adopt(lake: Path) -> None:
-    """Record the parts that versions without a record left, as they are now; done once for a home."""
-    if (lake / FOLDER).exists():
-        return
-    found = {
-        (partition.run, partition.iteration)
-        for table in all_tables().values()
-        for partition in find_partitions(lake / table.name, table)
-    }
-    for run, iteration in sorted(found):
-        with _shared(lake, run, iteration):
-            pass
 
 
 def recorded_iterations(lake: Path) -> list[tuple[str, int]]:
@@ -273,7 +330,7 @@ def _record_in(path: str, *state: int) -> Record:
 
 
 def _parsed(path: Path, data: bytes) -> Record:
-    digests: dict[Part, tuple[str, ...]] = {}
+    contents: dict[Part, tuple[Content, ...]] = {}
     complete, damaged = False, 0
     place = _place(path)
     for line in data.split(b"\n"):
@@ -283,20 +340,26 @@ def _parsed(path: Path, data: bytes) -> Record:
         if checksum != _checksum(place, rest):
             damaged += 1
             continue
-        word, table, rank, digest = rest.decode().split(" ")
+        word, table, rank, digest, *more = rest.decode().split(" ")
+        content = (
+            Content(digest, more[0], tuple(more[1].split(",")) if more[1] != GONE else ()) if more else Content(digest)
+        )
         part = (table, None if rank == GONE else int(rank))
         if word == _BEGUN:
             complete = True
         elif word == _SETTLED:
-            digests[part] = (digest,)
-        elif digest not in digests.get(part, (GONE,)):
-            digests[part] = (*digests.get(part, (GONE,)), digest)
-    return Record(digests, complete, damaged)
+            contents[part] = (content,)
+        else:
+            contents[part] = tuple(dict.fromkeys((*contents.get(part, (_GONE,)), content)))
+    return Record(contents, complete, damaged)
 
 
-def _line(path: Path, word: str, part: Part, digest: str) -> bytes:
+def _line(path: Path, word: str, part: Part, content: Content) -> bytes:
     table, rank = part
-    rest = f"{word} {table or GONE} {GONE if rank is None else rank} {digest}".encode()
+    words = [word, table or GONE, GONE if rank is None else str(rank), content.digest]
+    if content.former != GONE:
+        words += [content.former, ",".join(content.missing) or GONE]
+    rest = " ".join(words).encode()
     # The break comes first: what a full disk left of a line before does not touch this one.
     return b"\n" + _checksum(_place(path), rest) + b" " + rest
 
@@ -323,29 +386,24 @@ def _write_shortest(lake: Path, run: str, iteration: int) -> None:
     path = _path(lake, run, iteration)
     former = path.read_bytes()
     record = _parsed(path, former)
-    lines = [_line(path, _BEGUN, _NO_PART, GONE)] if record.is_complete else []
+    lines = [_line(path, _BEGUN, _NO_PART, _GONE)] if record.is_complete else []
     holds_parts = False
-    for part in sorted(record.digests, key=lambda part: (part[0], -1 if part[1] is None else part[1])):
-        digests = record.digests[part]
-        if len(digests) > 1:
-            digests = _settled(lake, run, iteration, part, digests)
-        if digests != (GONE,):
+    for part in sorted(record.contents, key=lambda part: (part[0], -1 if part[1] is None else part[1])):
+        contents = record.contents[part]
+        if len(contents) > 1:
+            table, rank = part
+            found = digest_in_place(Partition(run, iteration, rank).folder(lake / table) / FILE_NAME) or GONE
+            contents = tuple(content for content in contents if content.digest == found) or contents
+        if contents != (_GONE,):
             holds_parts = True
-            lines.append(_line(path, _SETTLED, part, digests[0]))
-            lines += [_line(path, _ANNOUNCED, part, digest) for digest in digests[1:]]
+            lines.append(_line(path, _SETTLED, part, contents[0]))
+            lines += [_line(path, _ANNOUNCED, part, content) for content in contents[1:]]
     if not holds_parts:
         path.unlink()
         with suppress(OSError):
             path.parent.rmdir()
     elif b"".join(lines) != former:
         write_atomically(path, b"".join(lines))
-
-
-def _settled(lake: Path, run: str, iteration: int, part: Part, digests: tuple[str, ...]) -> tuple[str, ...]:
-    """Which of several digests a part has; all of them where it has none of these."""
-    path = Partition(run, iteration, part[1]).folder(lake / part[0]) / FILE_NAME
-    digest = digest_in_place(path) or GONE
-    return (digest,) if digest in digests else digests
 
 
 @contextmanager
@@ -403,9 +461,9 @@ def _beginning(lake: Path, run: str, iteration: int) -> bytes:
             part = partition.folder(lake / table.name) / FILE_NAME
             with suppress(FileNotFoundError):
                 if _is_of_earlier_version(str(part), *_state(part)):
-                    lines.append(_line(path, _SETTLED, (table.name, partition.rank), digest_of(part)))
+                    lines.append(_line(path, _SETTLED, (table.name, partition.rank), Content(digest_of(part))))
     # The last one: where it is, none before it is missing.
-    return b"".join([*lines, _line(path, _BEGUN, _NO_PART, GONE)])
+    return b"".join([*lines, _line(path, _BEGUN, _NO_PART, _GONE)])
 
 
 def _is_at(descriptor: int, path: Path) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from traceviz_dag.lake import recorded
+from traceviz_dag.lake import recorded, upgrade
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partitions import ANALYSE_AGAIN, FILE_NAME, Partition, values_in
 from traceviz_dag.system.whole_files import is_being_written
@@ -106,7 +106,7 @@ def _parts(folder: Path) -> Iterator[tuple[Path, tuple[str, Partition]]]:
 
 def _folders(folder: Path) -> list[str]:
     try:
-        return sorted(entry.name for entry in folder.iterdir() if entry.name != recorded.FOLDER)
+        return sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))
     except FileNotFoundError:
         return []
 
@@ -118,12 +118,12 @@ def _missing(folder: Path) -> Iterator[Fault]:
             path = Partition(run, iteration).folder(folder / recorded.FOLDER)
             fault = f"{record.damaged_lines} lines of the record of this iteration are damaged"
             yield Fault(path, fault, ANALYSE_AGAIN, None, run, iteration)
-        for (table, rank), digests in record.digests.items():
+        for table, rank in record.contents:
             place = Partition(run, iteration, rank)
             path = place.folder(folder / table) / FILE_NAME
-            if recorded.GONE not in digests and not path.exists():
-                now = recorded.recorded(folder, run, iteration).digests.get((table, rank), (recorded.GONE,))
-                if recorded.GONE not in now:
+            if recorded.GONE not in record.digests((table, rank)) and not path.exists():
+                now = recorded.recorded(folder, run, iteration).digests((table, rank))
+                if now and recorded.GONE not in now:
                     yield _fault(table, place, path, "is missing")
 
 
@@ -132,6 +132,7 @@ def _stray(folder: Path, parts: dict[Path, tuple[str, Partition]]) -> Iterator[F
         Partition(run, iteration).folder(folder / recorded.FOLDER)
         for run, iteration in recorded.recorded_iterations(folder)
     }
+    records |= {*upgrade.own_files(folder), *upgrade.set_aside(folder)}
     for place, _, names in os.walk(folder):
         for name in names:
             path = Path(place, name)

@@ -40,7 +40,6 @@ from traceviz_dag.tables.schema import (
     BY_ITERATION,
     BY_RANK,
     PARTITION_COLUMNS,
-    SCHEMA_VERSION,
     Column,
     Table,
 )
@@ -84,7 +83,6 @@ __all__ = [
     "RANK_CLOCKS",
     "RANK_SPEEDS",
     "RUNS",
-    "SCHEMA_VERSION",
     "STAGE_SPEEDS",
     "SYNCHRONIZATIONS",
     "TABLES",
