@@ -17,7 +17,7 @@ from assets.conventions import (
     RULES_TAG,
     code_version_of,
 )
-from assets.lineage.recorded_files import are_as_recorded, digests_in
+from assets.lineage.recorded_files import are_as_recorded, digests_in, lack_columns
 from assets.partitions import rank_trace_key
 from assets.steps import lead_of
 from assets.topology import INPUTS_TAG, inputs_version
@@ -94,7 +94,8 @@ def _not_current(
         tags = recorded.get(key, {})
         names = (*RANK_TABLES, *trace_format(entry.format).extra_tables)
         is_whole = are_as_recorded(lake, tags, names, inputs.run, inputs.iteration, entry.rank)
-        if not is_whole or any(tags.get(tag) != version for tag, version in versions.items()):
+        is_older = lack_columns(lake, names, inputs.run, inputs.iteration, entry.rank)
+        if not is_whole or is_older or any(tags.get(tag) != version for tag, version in versions.items()):
             found.append((entry, is_whole))
     return found
 
@@ -116,6 +117,8 @@ def _are_current(instance: dg.DagsterInstance, lake: Lake, inputs: IterationInpu
         if (tags.get(MADE_OF_TAG), tags.get(CODE_VERSION_TAG)) != (wanted, code_version_of(name)):
             return False
         if not are_as_recorded(lake, tags, [name], inputs.run, inputs.iteration):
+            return False
+        if lack_columns(lake, [name], inputs.run, inputs.iteration):
             return False
     return True
 

@@ -31,15 +31,23 @@ def are_as_recorded(
 ) -> bool:
     """Whether the files of these tables are those that were recorded, here and by the lake.
 
-    The bytes decide, which a process reads once: a disk that fails changes neither size nor time.
+    The bytes decide, which a process reads once: a disk that fails changes neither size nor time. A file that was
+    converted from an earlier version is the one that it was converted from.
     """
-    recorded = digests_in(tags)
-    return all(
-        name in recorded
-        and lake.is_as_written(name, run=run, iteration=iteration, rank=rank)
-        and lake.digest(name, run=run, iteration=iteration, rank=rank) == recorded[name]
-        for name in tables
-    )
+    known = digests_in(tags)
+    for name in tables:
+        content = lake.content(name, run=run, iteration=iteration, rank=rank)
+        if content is None or known.get(name) not in (content.digest, content.former):
+            return False
+        if not lake.is_as_written(name, run=run, iteration=iteration, rank=rank):
+            return False
+    return True
+
+
+def lack_columns(lake: Lake, tables: Sequence[str], run: str, iteration: int, rank: int | None = None) -> bool:
+    """Whether an earlier version computed some of these tables, without a column of this one."""
+    contents = (lake.content(name, run=run, iteration=iteration, rank=rank) for name in tables)
+    return any(content is not None and content.missing for content in contents)
 
 
 def digests_in(tags: Mapping[str, str]) -> dict[str, str]:

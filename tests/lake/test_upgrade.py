@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ import pytest
 from tests.damage import call
 from tests.lake.homes.make import unpacked
 from tests.small_run import write_run
+from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.lake import catalogue, upgrade
 from traceviz_dag.lake.catalogue import queryable
 from traceviz_dag.lake.lake import Lake, open_lake
@@ -131,3 +133,29 @@ def test_what_cannot_be_converted_is_set_aside_by_name_while_the_rest_answers(on
     (aside,) = upgrade.set_aside(lake.tables_folder)
     assert str(aside) in caplog.text and aside.exists()
     assert call("lake", "verify", "--home", lake.home).code == 0
+
+
+def test_a_damaged_part_of_a_version_without_a_record_is_one_line_whatever_is_damaged(lake, sample):
+    texts = [f"größe_{number % 7}" for number in range(50)]
+    path = lake.write("kernels", sample("kernels", 50, name=texts, duration_ns=5), run="job", iteration=1, rank=0).path
+    pq.write_table(pq.read_table(path, partitioning=None).replace_schema_metadata(None), path)
+    whole, chance = path.read_bytes(), random.Random(3)
+    refused = 0
+    for _ in range(50):
+        shutil.rmtree(lake.home / "lake/.recorded", ignore_errors=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        changed = bytearray(whole)
+        changed[chance.randrange(len(whole))] ^= 1 << chance.randrange(8)
+        path.write_bytes(changed)
+        opened = open_lake(lake.home)
+        for ask in (
+            lambda lake: lake.query("SELECT * FROM kernels").to_pylist(),
+            lambda lake: lake.table("kernels").df().to_dict(),
+            lambda lake: lake.query_iteration("SELECT name FROM kernels", run="job", iteration=1).to_pylist(),
+        ):
+            try:
+                ask(opened)
+            except (BadInputError, UsageError) as error:
+                assert "\n" not in str(error)
+                refused += 1
+    assert refused > 5

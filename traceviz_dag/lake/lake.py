@@ -115,14 +115,14 @@ class Lake:
         is_there = self.exists(table_name, run=run, iteration=iteration, rank=rank)
         return is_there and recorded.is_as_recorded(self.tables_folder, table_name, partition)
 
-    def digest(self, table_name: str, *, run: str, iteration: int, rank: int | None = None) -> str | None:
-        """The digest of a partition's file, which a process reads once; None where there is none.
+    def content(self, table_name: str, *, run: str, iteration: int, rank: int | None = None) -> recorded.Content | None:
+        """What is recorded of a partition; None where nothing is.
 
         Raises:
             UsageError: no such table, or values that cannot name a partition of it.
-            OSError: the file cannot be read.
         """
-        return recorded.digest_in_place(self.path(table_name, run=run, iteration=iteration, rank=rank))
+        partition = checked_partition(definition(table_name), run, iteration, rank)
+        return recorded.content_of(self.tables_folder, table_name, partition)
 
     def path(self, table_name: str, *, run: str, iteration: int, rank: int | None = None) -> Path:
         """Where the file of a partition is once it is written.
@@ -288,7 +288,9 @@ class Lake:
             try:
                 catalogue.create_narrow_views(connection, self.home, run, iteration, "\n".join(queries))
                 return [read_only.fetch(connection, sql, _named(sql, run, iteration)) for sql in queries]
-            except (duckdb.IOException, duckdb.InvalidInputException, duckdb.BinderException) as error:
+            except (duckdb.Error, UnicodeDecodeError) as error:
+                if not read_only.tells_damage(error):
+                    raise
                 if read_only.are_gone(error):
                     raise read_only.FilesGoneError(str(error).splitlines()[0]) from error
                 fault = f"iteration {iteration} of run {run} cannot be read: {str(error).splitlines()[0]}"

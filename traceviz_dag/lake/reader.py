@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.lake.catalogue import view_columns
 from traceviz_dag.lake.conversion import DAMAGED, converted
-from traceviz_dag.lake.partitions import FILE_NAME, Partition, fault_and_remedy
+from traceviz_dag.lake.partitions import FILE_NAME, SCHEMA_VERSION_KEY, Partition, fault_and_remedy
 from traceviz_dag.lake.recorded import check, tell_missing
 from traceviz_dag.tables import Table
 
@@ -72,6 +72,9 @@ class TableReader:
             with pq.ParquetFile(path) as file:
                 names = file.schema_arrow.names
                 data = file.read(columns=[name for name in schema.names if name not in in_path and name in names])
+                if SCHEMA_VERSION_KEY not in (file.schema_arrow.metadata or {}):
+                    # Of a version that kept no record: damaged texts would be seen when somebody prints them.
+                    data.validate(full=True)
         except FileNotFoundError:
             return None
         except DAMAGED as error:

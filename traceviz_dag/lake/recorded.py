@@ -220,15 +220,14 @@ def is_as_recorded(lake: Path, table: str, partition: Partition, read_again: boo
         compared = (wanted, state)
 
 
-def former_digest(lake: Path, table: str, partition: Partition) -> str:
-    """The digest that a part had before it was converted from an earlier version; ``GONE`` where it was not."""
-    contents = recorded(lake, partition.run, partition.iteration).contents.get((table, partition.rank), (_GONE,))
-    return contents[-1].former
+def content_of(lake: Path, table: str, partition: Partition) -> Content | None:
+    """What a part holds, as far as it is recorded."""
+    return recorded(lake, partition.run, partition.iteration).contents.get((table, partition.rank), (None,))[-1]
 
 
 def is_listed(lake: Path, table: str, partition: Partition) -> bool:
     """Whether the record tells a part's digest."""
-    return (table, partition.rank) in recorded(lake, partition.run, partition.iteration).contents
+    return content_of(lake, table, partition) is not None
 
 
 def digest_in_place(path: Path) -> str | None:

@@ -17,6 +17,7 @@ from traceviz_dag.analyze.memory.matching import Seen, matched, seen_by_snapshot
 from traceviz_dag.analyze.memory.tables import memory_tables, tables_of_trace
 from traceviz_dag.analyze.wording import counted
 from traceviz_dag.errors import BadInputError, file_system_line
+from traceviz_dag.lake.conversion import DAMAGED
 from traceviz_dag.lake.inputs import IterationInputs, RankInput, SnapshotInput
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.write import Written
@@ -127,7 +128,7 @@ def _is_readable(lake: Lake, name: str, run: str, iteration: int, rank: int) -> 
         return False
     try:
         written = pq.read_schema(lake.path(name, run=run, iteration=iteration, rank=rank))
-    except pa.ArrowInvalid:
+    except DAMAGED:
         return False
     return list(written.names) == [column.name for column in TABLES[name].columns]
 
