@@ -205,7 +205,7 @@ def test_a_run_whose_ranks_all_failed(lake: Lake, sample):
         queries.ITERATIONS_SQL,
         queries.ITERATIONS_WITH_PARTIAL_SQL,
         queries.STATED_SQL,
-        queries.RUNS_SQL,
+        queries.FILES_SQL,
     ],
 )
 def test_the_same_query_runs_over_the_whole_catalogue(two_ranks: Lake, sql):

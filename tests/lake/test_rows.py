@@ -15,7 +15,6 @@ from traceviz_dag.tables.rows import (
     PipelineRow,
     ProcessGroupRow,
     RankClockRow,
-    RunRow,
     TopologyRow,
     TraceStatusRow,
     columns_of,
@@ -28,7 +27,6 @@ ROWS = {
     "pipelines": PipelineRow,
     "process_groups": ProcessGroupRow,
     "rank_clocks": RankClockRow,
-    "runs": RunRow,
     "topology": TopologyRow,
     "traces": TraceStatusRow,
 }

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,6 +20,7 @@ import xxhash
 from traceviz_dag.errors import BadInputError, OutputError
 from traceviz_dag.lake.across_ranks_views import VIEWS
 from traceviz_dag.lake.partitions import ANALYSE_AGAIN, find_partitions, glob_pattern
+from traceviz_dag.lake.partitions import FILE_NAME as PART_NAME
 from traceviz_dag.system.duckdb_memory import connect_in_memory
 from traceviz_dag.system.whole_files import exclusive_lock
 from traceviz_dag.tables import PARTITION_COLUMNS, Column, Table, all_tables
@@ -31,6 +33,10 @@ _ALIAS = "traceviz"
 _STORAGE_VERSION = "v1.0.0"
 _ORIGIN = "traceviz_meta.origin"
 _ATTEMPTS = 5
+_MANY_MENTIONS = 8
+"""Reading all columns of a table once takes as long as three mentions of a narrow one, nine of the widest."""
+_SMALL_BYTES = 4 << 20
+"""Of a table's files, which are compressed."""
 _LOCK = f".{FILE_NAME}.lock"
 _LEFT_OVERS = f".{FILE_NAME}.*.building*"
 _SQL_TYPES = {
@@ -136,17 +142,32 @@ def create_narrow_views(
     """Create a view of each table that a query names, over the files of one iteration alone.
 
     No other folder is listed, and a damaged file of another table is not opened: that table may be what the query is
-    to make anew.
+    to make anew. A small table that is named many times is read into memory instead: each mention of a view opens all
+    its files again, one a rank.
 
     Args:
+        sql: one query, or several.
         tables: the only ones that the query may read; None lets it read all.
     """
+    mentions = Counter(re.findall(r"\w+", sql.lower()))
     for table in tables_named_in(sql):
         if tables is not None and table.name not in tables:
             continue
         folder = home / LAKE_FOLDER / table.name
-        present = next(find_partitions(folder, table, run, iteration), None) is not None
-        connection.execute(_view(folder, table, present, run, iteration))
+        parts = list(find_partitions(folder, table, run, iteration))
+        kind = "VIEW"
+        if mentions[table.name] >= _MANY_MENTIONS:
+            size = sum(_size(part.folder(folder) / PART_NAME) for part in parts)
+            kind = "TABLE" if size <= _SMALL_BYTES else "VIEW"
+        rows = _rows(folder, table, bool(parts), run, iteration)
+        connection.execute(f"CREATE {kind} {quoted_name(table.name)} AS {rows}")
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0  # gone since it was listed: the query tells it
 
 
 def tables_named_in(sql: str) -> list[Table]:
@@ -283,11 +304,10 @@ def _composed(lake: Path, present: frozenset[str]) -> Mapping[str, str]:
     views = {}
     for table in all_tables().values():
         columns = [(column.name, column.comment) for column in view_columns(table)]
-        made = _view(lake / table.name, table, table.name in present)
-        views[table.name] = ";\n".join([made, *_comments(table.name, table.comment, columns)])
+        rows = _rows(lake / table.name, table, table.name in present)
+        views[table.name] = _commented_view(table.name, rows, table.comment, columns)
     for view in VIEWS:
-        made = f"CREATE VIEW {quoted_name(view.name)} AS {view.sql}"
-        views[view.name] = ";\n".join([made, *_comments(view.name, view.comment, view.columns)])
+        views[view.name] = _commented_view(view.name, view.sql, view.comment, view.columns)
     return views
 
 
@@ -295,21 +315,22 @@ def _digests(views: Mapping[str, str]) -> Mapping[str, str]:
     return {name: xxhash.xxh3_128_hexdigest(statements.encode()) for name, statements in views.items()}
 
 
-def _comments(view: str, comment: str, columns: Sequence[tuple[str, str]]) -> list[str]:
+def _commented_view(view: str, rows: str, comment: str, columns: Sequence[tuple[str, str]]) -> str:
     name = quoted_name(view)
-    return [
+    statements = [
+        f"CREATE VIEW {name} AS {rows}",
         f"COMMENT ON VIEW {name} IS {quoted_text(comment)}",
         *(f"COMMENT ON COLUMN {name}.{quoted_name(column)} IS {quoted_text(text)}" for column, text in columns),
     ]
+    return ";\n".join(statements)
 
 
-def _view(folder: Path, table: Table, present: bool, run: str | None = None, iteration: int | None = None) -> str:
+def _rows(folder: Path, table: Table, present: bool, run: str | None = None, iteration: int | None = None) -> str:
     columns = view_columns(table)
-    head = f"CREATE VIEW {quoted_name(table.name)} AS SELECT "
     if not present:
         nulls = (f"CAST(NULL AS {sql_type(column.type)}) AS {quoted_name(column.name)}" for column in columns)
-        return head + ", ".join(nulls) + " WHERE false"
+        return f"SELECT {', '.join(nulls)} WHERE false"
     pattern = quoted_text(glob_pattern(folder, table, run, iteration))
     types = ", ".join(f"{name}: {sql_type(PARTITION_COLUMNS[name].type)}" for name in table.partitioned_by)
     names = ", ".join(quoted_name(column.name) for column in columns)
-    return f"{head}{names} FROM read_parquet({pattern}, hive_partitioning = true, hive_types = {{{types}}})"
+    return f"SELECT {names} FROM read_parquet({pattern}, hive_partitioning = true, hive_types = {{{types}}})"

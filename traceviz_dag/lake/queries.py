@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypedDict
 
 import pyarrow as pa
@@ -9,6 +10,7 @@ import pyarrow as pa
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.tables import ITERATIONS, RUNS
 from traceviz_dag.tables.rows import rows_of
+from traceviz_dag.vocabulary import TraceStatus
 
 AGGREGATED_TABLES = ("iterations", "runs")
 """The tables that one query each makes of an iteration's others, in the order in which they are written."""
@@ -104,51 +106,15 @@ STATED_SQL = _STATED_SQL.format(ranks=_WHOLE_RANKS)
 STATED_WITH_PARTIAL_SQL = _STATED_SQL.format(ranks="")
 """The same, of all ranks with tables."""
 
-RUNS_SQL = """
-WITH files AS (
-    SELECT * FROM traces WHERE run = $run AND iteration = $iteration
-),
-readable AS (
-    SELECT * FROM files WHERE status <> 'failed'
-),
-world AS (
-    SELECT greatest(
-        (SELECT max(world_size) FROM files),
-        (SELECT nullif(count(*), 0) FROM topology WHERE run = $run AND iteration = $iteration)
-    ) AS expected
-),
-missing AS (
-    SELECT number FROM (SELECT unnest(range(expected)) AS number FROM world)
-    WHERE number NOT IN (SELECT rank FROM files)
-),
-judged AS (
-    SELECT
-        expected,
-        (SELECT coalesce(list(rank ORDER BY rank), []) FROM files WHERE status = 'failed') AS failed_ranks,
-        (SELECT coalesce(list(rank ORDER BY rank), []) FROM files WHERE status = 'partial') AS partial_ranks,
-        CASE WHEN expected IS NOT NULL THEN
-            (SELECT coalesce(list(number ORDER BY number), []) FROM missing)
-        END AS missing_ranks
-    FROM world
-)
+FILES_SQL = f"""
 SELECT
-    CAST(count(*) AS INTEGER) AS ranks,
-    CAST((SELECT failed_ranks FROM judged) AS INTEGER[]) AS failed_ranks,
-    CAST((SELECT partial_ranks FROM judged) AS INTEGER[]) AS partial_ranks,
-    CAST((SELECT missing_ranks FROM judged) AS INTEGER[]) AS missing_ranks,
-    CAST((SELECT expected FROM judged) AS INTEGER) AS expected_ranks,
-    (SELECT len(missing_ranks) + len(failed_ranks) + len(partial_ranks) = 0 FROM judged) AS complete,
-    CASE WHEN count(DISTINCT backend) = 1 THEN min(backend) END AS backend,
-    CASE WHEN count(DISTINCT device_name) = 1 THEN min(device_name) END AS device_name,
-    CASE WHEN count(DISTINCT has_stacks) = 1 THEN bool_and(has_stacks) END AS has_stacks,
-    CASE WHEN count(DISTINCT has_shapes) = 1 THEN bool_and(has_shapes) END AS has_shapes,
-    CASE WHEN count(DISTINCT has_groups) = 1 THEN bool_and(has_groups) END AS has_groups,
-    CASE WHEN count(*) > 0 THEN
-        count(DISTINCT (has_stacks, has_shapes, has_groups, has_host_rows, steps)) = 1
-    END AS parity
-FROM readable
-HAVING EXISTS (FROM files)
+    rank, file, status, fault, world_size, backend, device_name, has_stacks, has_shapes, has_groups, has_host_rows,
+    steps, {TAKEN_STEPS_SQL} AS taken_steps,
+    (SELECT count(*) FROM topology WHERE run = $run AND iteration = $iteration) AS described_ranks
+FROM traces WHERE run = $run AND iteration = $iteration
+ORDER BY rank
 """
+"""How the trace of each rank was read, and what it states of the job; behind each, how many ranks the topology has."""
 
 
 def iterations(lake: Lake, run: str, iteration: int, *, with_partial: bool = False) -> pa.Table:
@@ -189,11 +155,74 @@ def stated(lake: Lake, run: str, iteration: int, *, with_partial: bool = False) 
     return row
 
 
+class FileRow(TypedDict):
+    """A row of ``FILES_SQL``: columns of table ``traces``, and two more.
+
+    Attributes:
+        taken_steps: the training steps that were taken of the file.
+        described_ranks: ranks of the iteration that the topology describes.
+    """
+
+    rank: int
+    file: str
+    status: str
+    fault: str | None
+    world_size: int | None
+    backend: str | None
+    device_name: str | None
+    has_stacks: bool | None
+    has_shapes: bool | None
+    has_groups: bool | None
+    has_host_rows: bool | None
+    steps: list[int] | None
+    taken_steps: list[int] | None
+    described_ranks: int
+
+
+def trace_files(lake: Lake, run: str, iteration: int) -> list[FileRow]:
+    """The traces of an iteration by rank, those that failed among them."""
+    return rows_of(lake.query_iteration(FILES_SQL, run=run, iteration=iteration), FileRow)
+
+
+def expected_ranks(files: Sequence[FileRow]) -> int | None:
+    """Ranks of the job: the larger of what headers and topology state; None where neither does."""
+    return max((size for row in files for size in (row["world_size"], row["described_ranks"]) if size), default=None)
+
+
 def runs(lake: Lake, run: str, iteration: int) -> pa.Table:
     """The row of table ``runs`` for one iteration; no row where no trace of it was ingested.
 
-    The expected world is the larger of what the headers and the topology state. ``parity`` compares call stacks,
-    shapes, process groups, host rows and the profiled steps over the readable ranks. A rank whose trace does not
-    state its backend or device contradicts nobody.
+    ``parity`` compares call stacks, shapes, process groups, host rows and the profiled steps over the readable ranks. A
+    rank whose trace does not state its backend or device contradicts nobody.
     """
-    return lake.query_iteration(RUNS_SQL, run=run, iteration=iteration).cast(RUNS.schema)
+    files = trace_files(lake, run, iteration)
+    if not files:
+        return RUNS.schema.empty_table()
+    readable = [row for row in files if row["status"] != TraceStatus.FAILED.value]
+    failed = [row["rank"] for row in files if row["status"] == TraceStatus.FAILED.value]
+    in_part = [row["rank"] for row in files if row["status"] == TraceStatus.PARTIAL.value]
+    expected, missing = expected_ranks(files), None
+    if expected is not None:
+        missing = sorted(set(range(expected)) - {row["rank"] for row in files})
+    recorded = {
+        (row["has_stacks"], row["has_shapes"], row["has_groups"], row["has_host_rows"], str(row["steps"]))
+        for row in readable
+    }
+    told = {
+        "ranks": len(readable),
+        "failed_ranks": failed,
+        "partial_ranks": in_part,
+        "missing_ranks": missing,
+        "expected_ranks": expected,
+        "complete": None if missing is None else not (missing or failed or in_part),
+        "parity": len(recorded) == 1 if readable else None,
+    }
+    for column in ("backend", "device_name", "has_stacks", "has_shapes", "has_groups"):
+        told[column] = _agreed([row[column] for row in readable])
+    return pa.Table.from_pylist([told], RUNS.schema)
+
+
+def _agreed(said: Sequence[str | bool | None]) -> str | bool | None:
+    """What all say who say something; None where they say different things, or nothing."""
+    different = set(said) - {None}
+    return different.pop() if len(different) == 1 else None

@@ -16,24 +16,10 @@ from traceviz_dag.lake.inputs import IterationInputs, registered_if_any
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import iteration_key
 from traceviz_dag.lake.partitions import ANALYSE_AGAIN
-from traceviz_dag.lake.queries import TAKEN_STEPS_SQL, runs
+from traceviz_dag.lake.queries import FileRow, expected_ranks, trace_files
 from traceviz_dag.pipeline.ranks import RANK_TABLES
 from traceviz_dag.system.paths import real_path
-from traceviz_dag.tables.rows import RunRow, TraceStatusRow, rows_of
 from traceviz_dag.vocabulary import TraceStatus
-
-_TRACES_SQL = f"""
-SELECT rank, file, status, fault, {TAKEN_STEPS_SQL} AS steps FROM traces
-WHERE run = $run AND iteration = $iteration
-ORDER BY rank
-"""
-
-
-class _TakenTrace(TraceStatusRow):
-    """How a trace was read, and the training steps that were taken of it."""
-
-    steps: list[int] | None
-
 
 _ADDED_LATER = frozenset({"synchronizations", "gpu_gaps"})
 """Tables of ranks that homes of older versions lack until they are analysed again."""
@@ -149,27 +135,27 @@ def stored_completeness(lake: Lake, run: str, iteration: int, inputs: IterationI
     Args:
         inputs: its trace files, where they are known; by default those that are registered.
     """
-    rows = rows_of(runs(lake, run, iteration), RunRow)
-    traces = rows_of(lake.query_iteration(_TRACES_SQL, run=run, iteration=iteration), _TakenTrace)
+    traces = trace_files(lake, run, iteration)
+    expected = expected_ranks(traces)
     if inputs is None:
         inputs = registered_if_any(lake.home, iteration_key(run, iteration))
     return Completeness(
         run,
         iteration,
-        rows[0]["expected_ranks"] if rows else None,
+        expected,
         tuple(_faults(lake, run, iteration, traces)),
-        tuple(rank for row in rows for rank in row["missing_ranks"] or ()),
+        tuple(sorted(set(range(expected or 0)) - {row["rank"] for row in traces})),
         inputs.problems if inputs is not None else (),
         _different_steps(traces),
     )
 
 
-def _different_steps(traces: Iterable[_TakenTrace]) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
+def _different_steps(traces: Iterable[FileRow]) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
     """See Completeness.steps; ranks without a ProfilerStep tell nothing."""
     held: dict[tuple[int, ...], list[int]] = {}
     for row in traces:
-        if row["steps"] and row["status"] != TraceStatus.FAILED.value:
-            held.setdefault(tuple(row["steps"]), []).append(row["rank"])
+        if row["taken_steps"] and row["status"] != TraceStatus.FAILED.value:
+            held.setdefault(tuple(row["taken_steps"]), []).append(row["rank"])
     return tuple((steps, tuple(ranks)) for steps, ranks in sorted(held.items())) if len(held) > 1 else ()
 
 
@@ -177,7 +163,7 @@ def _steps_in_words(steps: Sequence[int]) -> str:
     return f"step {steps[0]}" if len(steps) == 1 else f"steps {', '.join(map(str, steps))}"
 
 
-def _faults(lake: Lake, run: str, iteration: int, traces: Iterable[_TakenTrace]) -> Iterator[RankFault]:
+def _faults(lake: Lake, run: str, iteration: int, traces: Iterable[FileRow]) -> Iterator[RankFault]:
     """Ranks that were not read whole, and those of which a table is gone."""
     there = {
         name: {part.rank for part in lake.partitions(name, run, iteration)} for name in RANK_TABLES if name != "traces"

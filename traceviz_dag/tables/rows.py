@@ -96,12 +96,6 @@ class LostRanksRow(TypedDict):
     missing_ranks: list[int]
 
 
-class RunRow(LostRanksRow):
-    """How many ranks an iteration should have, and which of them are not there, from table ``runs``."""
-
-    expected_ranks: int | None
-
-
 class PipelineRow(TypedDict):
     """The bubble of one stage, from table ``pipelines``; its parts are None where ``refusal`` says why."""
 

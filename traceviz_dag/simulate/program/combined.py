@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from traceviz_dag.schedules import Backward, Combined, Forward
 from traceviz_dag.simulate.items import Close, Context, Item, Open, Segment
@@ -58,6 +59,7 @@ class LayerParts:
     nodes: Nodes
 
 
+@lru_cache(maxsize=64)
 def layer_parts(job: Job, variant: LayerVariant) -> LayerParts:
     """Cut a mixture-of-experts layer into attention, dispatch, experts and combine."""
     nodes = Nodes()
