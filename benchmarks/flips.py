@@ -70,7 +70,7 @@ def _trial(lake: Lake, path: Path, bit: int, asks: list[Ask], right: list[object
     outcomes = []
     try:
         for ask, wanted in zip(asks, right, strict=True):
-            for remembered in (recorded._digest_in, recorded._record_in, upgrade._stated_in, catalogue._origin_in):
+            for remembered in (recorded._digest_in, recorded._record_in, upgrade._is_upgraded, catalogue._origin_in):
                 remembered.cache_clear()
             try:
                 outcomes.append("same" if ask(lake) == wanted else "other values")

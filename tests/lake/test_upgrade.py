@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 from unittest.mock import patch
 
 import pyarrow as pa
@@ -17,7 +19,7 @@ import pytest
 from tests.damage import call
 from tests.lake.homes.make import unpacked
 from tests.small_run import write_run
-from traceviz_dag.errors import BadInputError, UsageError
+from traceviz_dag.errors import BadInputError, OutputError, UsageError
 from traceviz_dag.lake import catalogue, upgrade
 from traceviz_dag.lake.catalogue import queryable
 from traceviz_dag.lake.lake import Lake, open_lake
@@ -77,10 +79,30 @@ def test_the_first_analysis_after_an_upgrade_succeeds_beside_a_run_whose_traces_
     assert [row["run"] for row in rows] == ["aaa", "zzz"]
 
 
+def test_a_home_that_cannot_be_written_answers_as_it_is(tmp_path, monkeypatch):
+    home = unpacked(COMMITS[0], tmp_path)
+    before = {path: path.read_bytes() for path in home.rglob("*") if path.is_file()}
+
+    def refused(path: Path, *_: object, **__: object) -> NoReturn:
+        raise OutputError(path, "cannot be written (Read-only file system)", "choose another place", errno.EROFS)
+
+    for module in (upgrade, catalogue):
+        monkeypatch.setattr(module, "exclusive_lock", refused)
+    lake = open_lake(home)
+    assert lake.query("SELECT DISTINCT covered_ranks FROM iterations").to_pylist() == [{"covered_ranks": None}]
+    for name in queryable():
+        rows = lake.query(f"SELECT count(*) AS n FROM {name}")["n"][0].as_py()
+        if name in TABLES and lake.partitions(name):
+            assert lake.table(name).arrow().num_rows == rows
+            narrow = lake.query_iteration(f"SELECT * FROM {name}", run="zzz", iteration=7)
+            assert narrow.num_columns == len(TABLES[name].columns) + len(TABLES[name].partitioned_by)
+    assert {path: path.read_bytes() for path in home.rglob("*") if path.is_file()} == before
+
+
 @contextmanager
 def another_version(**tables: Table) -> Iterator[None]:
     """Tables as a version defines them; a process has one version, and keeps what it composed of it."""
-    composed = (all_tables, catalogue._composed)
+    composed = (all_tables, catalogue._composed, upgrade._is_upgraded)
     try:
         with patch.dict(TABLES, tables):
             for one in composed:

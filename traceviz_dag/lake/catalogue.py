@@ -9,18 +9,22 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 import xxhash
 
 from traceviz_dag.errors import BadInputError, OutputError
 from traceviz_dag.lake.across_ranks_views import VIEWS
+from traceviz_dag.lake.conversion import DAMAGED
 from traceviz_dag.lake.partitions import ANALYSE_AGAIN, find_partitions, glob_pattern
 from traceviz_dag.lake.partitions import FILE_NAME as PART_NAME
+from traceviz_dag.lake.upgrade import is_upgraded
 from traceviz_dag.system.duckdb_memory import connect_in_memory
 from traceviz_dag.system.whole_files import exclusive_lock
 from traceviz_dag.tables import PARTITION_COLUMNS, Column, Table, all_tables
@@ -332,5 +336,26 @@ def _rows(folder: Path, table: Table, present: bool, run: str | None = None, ite
         return f"SELECT {', '.join(nulls)} WHERE false"
     pattern = quoted_text(glob_pattern(folder, table, run, iteration))
     types = ", ".join(f"{name}: {sql_type(PARTITION_COLUMNS[name].type)}" for name in table.partitioned_by)
-    names = ", ".join(quoted_name(column.name) for column in columns)
-    return f"SELECT {names} FROM read_parquet({pattern}, hive_partitioning = true, hive_types = {{{types}}})"
+    options = f"hive_partitioning = true, hive_types = {{{types}}}"
+    if is_upgraded(folder.parent):
+        names = ", ".join(quoted_name(column.name) for column in columns)
+    else:
+        # A home of another version that cannot be written: what its files have, the rest NULL.
+        held = {*table.partitioned_by, *_held_columns(folder, table, run, iteration)}
+        names = ", ".join(
+            quoted_name(column.name)
+            if column.name in held
+            else f"CAST(NULL AS {sql_type(column.type)}) AS {quoted_name(column.name)}"
+            for column in columns
+        )
+        options += ", union_by_name = true"
+    return f"SELECT {names} FROM read_parquet({pattern}, {options})"
+
+
+def _held_columns(folder: Path, table: Table, run: str | None, iteration: int | None) -> set[str]:
+    """The columns that some part has; a damaged one is told by the query."""
+    names: set[str] = set()
+    for part in find_partitions(folder, table, run, iteration):
+        with suppress(*DAMAGED):
+            names.update(pq.read_schema(part.folder(folder) / PART_NAME).names)
+    return names

@@ -45,7 +45,11 @@ def is_begun(lake: Path) -> bool:
 
 def is_upgraded(lake: Path) -> bool:
     """Whether every part has the columns of this version."""
-    return not _stale_tables(lake)
+    try:
+        status = (lake / recorded.FOLDER / _STATED).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return _is_upgraded(lake, status.st_size, status.st_mtime_ns, status.st_ino)
 
 
 def upgrade(lake: Path) -> bool:
@@ -90,15 +94,15 @@ def _stale_tables(lake: Path) -> list[Table]:
 def _stated(lake: Path) -> Mapping[str, str]:
     path = lake / recorded.FOLDER / _STATED
     try:
-        status = path.stat()
-        return _stated_in(path, status.st_size, status.st_mtime_ns, status.st_ino)
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, str])
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return {}
 
 
 @lru_cache(maxsize=64)
-def _stated_in(path: Path, *_of_file: int) -> Mapping[str, str]:
-    return msgspec.json.decode(path.read_bytes(), type=dict[str, str])
+def _is_upgraded(lake: Path, *_of_file: int) -> bool:
+    """A file that is as it was when it was last asked is not read again."""
+    return not _stale_tables(lake)
 
 
 def _upgrade_part(lake: Path, table: Table, partition: Partition) -> None:
