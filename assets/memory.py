@@ -91,8 +91,15 @@ def memory_is_current(instance: dg.DagsterInstance, lake: Lake, inputs: Iteratio
     if (tags.get(SNAPSHOTS_TAG), tags.get(CODE_VERSION_TAG)) != (sources_version(sources), CODE_VERSION):
         return False
     unread = unread_snapshots(instance, inputs)
-    stored = [{part.rank for part in lake.partitions(name, inputs.run, inputs.iteration)} for name in MEMORY_TABLES]
-    return all(str(one.rank) in unread or one.rank in there for one in sources for there in stored)
+    stored = {
+        name: {part.rank for part in lake.partitions(name, inputs.run, inputs.iteration)} for name in MEMORY_TABLES
+    }
+    return all(
+        str(one.rank) in unread
+        or (one.rank in ranks and lake.is_as_written(name, run=inputs.run, iteration=inputs.iteration, rank=one.rank))
+        for one in sources
+        for name, ranks in stored.items()
+    )
 
 
 def unread_snapshots(instance: dg.DagsterInstance, inputs: IterationInputs) -> Mapping[str, str]:

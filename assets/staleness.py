@@ -18,7 +18,7 @@ from assets.conventions import (
     RULES_TAG,
     code_version_of,
 )
-from assets.lineage.recorded_files import are_as_recorded, digests_in
+from assets.lineage.recorded_files import are_as_recorded, digests_in, lack_columns
 from assets.partitions import rank_trace_key
 from assets.steps import lead_of
 from assets.topology import INPUTS_TAG, inputs_version
@@ -48,6 +48,8 @@ LAST_RECORDED = lead_of("kernels")
 _MEMORY_LEAD = lead_of("memory_peaks")
 
 _PAGE = 1000
+
+_VERSION = "version of traceviz"
 
 ITERATION_TABLES = (*AGGREGATED_TABLES, *ACROSS_RANKS_TABLES)
 """Everything that is made once an iteration from the tables of its ranks."""
@@ -100,13 +102,15 @@ def rank_states(
             "trace": (f"{INPUT_VERSION_TAG}raw_traces", entry.version),
             "topology": (f"{INPUT_VERSION_TAG}topology", topology_version),
             "rules": (RULES_TAG, rules_digest),
-            "version of traceviz": (CODE_VERSION_TAG, CODE_VERSION),
+            _VERSION: (CODE_VERSION_TAG, CODE_VERSION),
         }
         tags = recorded.get(key, {})
         names = (*RANK_TABLES, *trace_format(entry.format).extra_tables)
         is_whole = are_as_recorded(lake, tags, names, inputs.run, inputs.iteration, entry.rank)
-        differs = tuple(what for what, (tag, version) in wanted.items() if tags.get(tag) != version)
-        found.append(RankState(entry, is_whole, differs))
+        differs = [what for what, (tag, version) in wanted.items() if tags.get(tag) != version]
+        if _VERSION not in differs and lack_columns(lake, names, inputs.run, inputs.iteration, entry.rank):
+            differs.append(_VERSION)
+        found.append(RankState(entry, is_whole, tuple(differs)))
     return found
 
 
@@ -193,6 +197,8 @@ def _are_current(instance: dg.DagsterInstance, lake: Lake, inputs: IterationInpu
         if (tags.get(MADE_OF_TAG), tags.get(CODE_VERSION_TAG)) != (wanted, code_version_of(name)):
             return False
         if not are_as_recorded(lake, tags, [name], inputs.run, inputs.iteration):
+            return False
+        if lack_columns(lake, [name], inputs.run, inputs.iteration):
             return False
     return True
 

@@ -11,8 +11,8 @@ Then the command runs to its end, and
 
 - it exits with 0, and every file that it writes has the bytes of an undisturbed run, no more files, and no fewer;
 - the catalogue answers with the same counts;
-- no temporary is left, in the home, beside the output, or in the folder for temporary files, and no semaphore of a
-  process of the trial in /dev/shm;
+- nothing is left, in the home, beside the output, or in the folder for temporary files, sockets and folders included,
+  and no semaphore of a process of the trial in /dev/shm;
 - files of others that look like temporaries are still there.
 
 The moment of a kill is drawn from the seed and the trial's number: after an amount of processor time, so that it
@@ -204,13 +204,20 @@ class Bench:
         return code
 
     def written(self) -> dict[str, bytes]:
-        """Name → bytes of every file that a command writes, Dagster's records and the catalogue apart."""
+        """Name → bytes of everything that a command writes, Dagster's records and the catalogue apart.
+
+        Of sockets, pipes and links, and of folders for temporary files, that they are there.
+        """
         found = {}
         for base in (self.home, self.out, self.temporary):
             for path in base.rglob("*"):
                 name = str(path.relative_to(self.folder))
-                ours = path.is_file() and not name.startswith(("home/dagster/", "home/traceviz.duckdb"))
-                if ours and not KEPT.search(path.name):
+                if name.startswith(("home/dagster/", "home/traceviz.duckdb")):
+                    continue
+                if not path.is_file():
+                    if not path.is_dir() or base == self.temporary:
+                        found[name] = b"no regular file"
+                elif not KEPT.search(path.name):
                     # The digest is of when the tables were written.
                     name = _DIGEST_OF_TILES.sub("-DIGEST.lanes", name)
                     name += " again" if name in found else ""

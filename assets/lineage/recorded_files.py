@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
-from traceviz_dag.lake.digests import digest_of
 from traceviz_dag.lake.lake import Lake
 
 _FILE_TAG = "traceviz_file/"
@@ -31,37 +29,31 @@ def file_tags(
 def are_as_recorded(
     lake: Lake, tags: Mapping[str, str], tables: Sequence[str], run: str, iteration: int, rank: int | None = None
 ) -> bool:
-    """Whether the files of these tables are those that were recorded.
+    """Whether the files of these tables are those that were recorded, here and by the lake.
 
-    A file of the recorded size and another time of change (the home was copied) is read: its digest tells.
+    The bytes decide, which a process reads once: a disk that fails changes neither size nor time. A file that was
+    converted from an earlier version is the one that it was converted from.
     """
-    recorded = _recorded(tags)
-    return all(
-        name in recorded and _is_as_recorded(lake.path(name, run=run, iteration=iteration, rank=rank), recorded[name])
-        for name in tables
-    )
+    known = digests_in(tags)
+    for name in tables:
+        content = lake.content(name, run=run, iteration=iteration, rank=rank)
+        if content is None or known.get(name) not in (content.digest, content.former):
+            return False
+        if not lake.is_as_written(name, run=run, iteration=iteration, rank=rank):
+            return False
+    return True
+
+
+def lack_columns(lake: Lake, tables: Sequence[str], run: str, iteration: int, rank: int | None = None) -> bool:
+    """Whether an earlier version computed some of these tables, without a column of this one."""
+    contents = (lake.content(name, run=run, iteration=iteration, rank=rank) for name in tables)
+    return any(content is not None and content.missing for content in contents)
 
 
 def digests_in(tags: Mapping[str, str]) -> dict[str, str]:
     """Table → digest, of all files that were recorded."""
-    return {name: digest for name, (_, _, digest) in _recorded(tags).items()}
-
-
-def _recorded(tags: Mapping[str, str]) -> dict[str, tuple[int, int, str]]:
-    recorded = {}
-    for tag, value in tags.items():
-        if tag.startswith(_FILE_TAG):
-            size, changed, digest = value.split("-")
-            recorded[tag.removeprefix(_FILE_TAG)] = (int(size, 16), int(changed, 16), digest)
-    return recorded
-
-
-def _is_as_recorded(path: Path, recorded: tuple[int, int, str]) -> bool:
-    size, changed, digest = recorded
-    try:
-        status = path.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    if status.st_size != size:
-        return False
-    return status.st_mtime_ns == changed or digest_of(path) == digest
+    return {
+        tag.removeprefix(_FILE_TAG): value.rpartition("-")[2]
+        for tag, value in tags.items()
+        if tag.startswith(_FILE_TAG)
+    }

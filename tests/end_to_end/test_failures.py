@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import dagster as dg
+import pyarrow as pa
 import pytest
 
 from assets import rank_tables
@@ -23,10 +24,14 @@ from tests.end_to_end.conftest import program, traceviz
 from tests.small_run import rank_file, write_run
 from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.lake.lake import open_lake
+from traceviz_dag.lake.partitions import Partition
+from traceviz_dag.lake.recorded import Content
+from traceviz_dag.lake.write import store_part
 from traceviz_dag.orchestration.instance import open_instance, own_process_tags
 from traceviz_dag.orchestration.orchestrate import AnalysisSettings, IterationResult, _Analysis, analyse
 from traceviz_dag.pipeline import workers
 from traceviz_dag.pipeline.discovery import inputs_below
+from traceviz_dag.tables import TABLES
 
 PROGRAM = [sys.executable, "-m", "traceviz_dag.commands.main"]
 RANK_1 = "iteration_7/rank_0001_iter_7.pt.trace.json"
@@ -149,6 +154,53 @@ def test_damaged_files_are_named_with_their_remedy_and_made_anew(own):
     result = analyse_one(run, home)
     assert result.aggregated and not result.failures
     assert tables(home) == before
+
+
+def test_flipped_bits_and_swapped_ranks_are_made_anew_and_named_until_then(own):
+    """As a disk does it: neither size nor time changes."""
+    run, home = own
+    before = tables(home)
+    first, second = sorted((home / "lake/kernels").rglob("*.parquet"))
+    whole, times = first.read_bytes(), first.stat()
+    for path in (first, second, home / "lake/microbatches/run=job/iteration=7/rank=1/part.parquet"):
+        changed = bytearray(path.read_bytes() if path != first else second.read_bytes())
+        changed[600] ^= path not in (first, second)
+        former = path.stat()
+        path.unlink()
+        path.write_bytes(bytes(changed) if path != second else whole)
+        os.utime(path, ns=(former.st_atime_ns, former.st_mtime_ns))
+    assert times.st_mtime_ns == first.stat().st_mtime_ns
+    told = traceviz("sql", "SELECT sum(duration_ns) FROM kernels", "--home", home, code=2)
+    assert "table kernels, run job, iteration 7, rank 0: the file is damaged, or is not the one" in told.stderr
+    result = analyse_one(run, home)
+    assert (result.computed, result.aggregated, result.failures) == ([0, 1], True, [])
+    assert tables(home) == before
+
+
+def test_what_lacks_a_column_of_this_version_is_made_anew_and_kept_where_the_trace_is_gone(own):
+    run, home = own
+    lake = open_lake(home)
+    place = Partition("job", 7, 1)
+
+    def of_earlier_version() -> None:
+        digest = lake.content("gpu_gaps", run="job", iteration=7, rank=1).digest
+        data = lake.table("gpu_gaps", "job", 7, 1).arrow(TABLES["gpu_gaps"].schema.names)
+        data = data.set_column(0, data.schema.field(0), pa.nulls(len(data), data.schema.field(0).type))
+        former = Content(digest, missing=(data.schema.names[0],))
+        store_part(lake.tables_folder, TABLES["gpu_gaps"], place, data, former)
+
+    before = tables(home)
+    of_earlier_version()
+    assert tables(home) != before
+    assert analyse_one(run, home).computed == [1]
+    assert tables(home) == before
+    of_earlier_version()
+    older = tables(home)
+    (run / RANK_1).unlink()
+    result = analyse_one(run, home)
+    assert (result.computed, result.vanished) == ([], [1])
+    assert "rank 1 cannot be made anew, as the trace is gone" in result.failures[0]
+    assert tables(home) == older
 
 
 def test_a_home_that_was_copied_is_not_computed_again(own):

@@ -81,9 +81,15 @@ def test_lists_of_older_homes_without_digests_and_formats_are_read(tmp_path, fil
     text = (tmp_path / "inputs/job@7.json").read_text()
     for field in ("digest", "format"):
         text = re.sub(f'"{field}": "[a-z]*"', '"ignored": ""', text)
+    text = re.sub(r',\n  "checksum": "[0-9a-f]*"', "", text)
     (tmp_path / "inputs/job@7.json").write_text(text)
     assert "kineto" not in text
     assert registered(tmp_path, "job@7") == old
+    register(tmp_path, old)
+    changed = (tmp_path / "inputs/job@7.json").read_bytes().replace(b'"rank": 1', b'"rank": 3')
+    (tmp_path / "inputs/job@7.json").write_bytes(changed)
+    with pytest.raises(BadInputError, match="its checksum differs"):
+        registered(tmp_path, "job@7")
     assert old.ranks[0].version == f"{old.ranks[0].size_bytes}-{old.ranks[0].changed_ns}"
 
 

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from contextlib import suppress
@@ -19,7 +20,7 @@ import pytest
 from traceviz_dag.errors import OutputError
 from traceviz_dag.system import processes
 from traceviz_dag.system.processes import WorkerDiedError, spread, spread_in_order
-from traceviz_dag.system.semaphores import name_semaphores, remove_orphaned_semaphores
+from traceviz_dag.system.semaphores import name_semaphores, remove_orphans
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 
@@ -119,12 +120,14 @@ def begin() -> None:
 
 @pytest.mark.parametrize("work", ["sleep_long", "compute"])
 @pytest.mark.parametrize("whole", [False, True], ids=["main", "group"])
-def test_workers_end_with_the_process_that_started_them(tmp_path: Path, work: str, whole: bool):
+def test_workers_end_with_the_process_that_started_them(tmp_path: Path, monkeypatch, work: str, whole: bool):
     script, begun = tmp_path / "main.py", tmp_path / "begun"
     script.write_text(MAIN.format(work=work))
     begun.mkdir()
     mark = f"{os.getpid()}-{work}-{whole}"
-    environment = os.environ | {"MARK": mark, "BEGUN": str(begun), "PYTHONPATH": str(Path(__file__).parents[2])}
+    temporary = Path(tempfile.mkdtemp(prefix="t"))
+    environment = os.environ | {"MARK": mark, "BEGUN": str(begun), "TMPDIR": str(temporary)}
+    environment["PYTHONPATH"] = str(Path(__file__).parents[2])
     main = subprocess.Popen([sys.executable, str(script)], env=environment, start_new_session=True)
     deadline = time.monotonic() + 60
     while len(list(begun.iterdir())) < 2 and time.monotonic() < deadline:
@@ -144,8 +147,11 @@ def test_workers_end_with_the_process_that_started_them(tmp_path: Path, work: st
     mine, context = os.getpid(), multiprocessing.get_context("spawn")
     name_semaphores()
     lock = context.Lock()
-    remove_orphaned_semaphores()
+    assert [path.name[:9] for path in temporary.iterdir()] == ["traceviz_"], "its sockets, in a folder of ours"
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    remove_orphans()
     assert not semaphores_of(main.pid) and semaphores_of(mine)
+    temporary.rmdir()
     del lock
 
 

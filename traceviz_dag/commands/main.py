@@ -16,7 +16,7 @@ from traceviz_dag.commands.common.pipes import nothing_printed, outlive_readers
 from traceviz_dag.errors import BadInputError, StoppedError, TracevizError, file_system_line
 from traceviz_dag.printable import printable
 from traceviz_dag.read.stated_bounds import ROWS, TEXT_MIB
-from traceviz_dag.system.semaphores import remove_orphaned_semaphores
+from traceviz_dag.system.semaphores import remove_orphans
 
 BAD_INPUT = 2
 
@@ -38,6 +38,7 @@ class _Group(LazyGroup):
         "batch": "traceviz_dag.commands.analyze:batch",
         "nsys": "traceviz_dag.commands.nsys.app:nsys_app",
         "memory": "traceviz_dag.commands.memory.app:memory_app",
+        "lake": "traceviz_dag.commands.lake.app:lake_app",
         "perfetto": "traceviz_dag.commands.perfetto:perfetto",
     }
 
@@ -113,7 +114,7 @@ def _options(
     ] = None,
 ) -> None:
     """Options that come before the subcommand."""
-    remove_orphaned_semaphores()
+    remove_orphans()
 
 
 def main() -> None:

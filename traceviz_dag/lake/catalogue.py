@@ -9,19 +9,23 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 import xxhash
 
 from traceviz_dag.errors import BadInputError, OutputError
 from traceviz_dag.lake.across_ranks_views import VIEWS
+from traceviz_dag.lake.conversion import DAMAGED
 from traceviz_dag.lake.partitions import ANALYSE_AGAIN, find_partitions, glob_pattern
 from traceviz_dag.lake.partitions import FILE_NAME as PART_NAME
 from traceviz_dag.lake.stale import hidden_ranks
+from traceviz_dag.lake.upgrade import is_upgraded
 from traceviz_dag.system.duckdb_memory import connect_in_memory
 from traceviz_dag.system.whole_files import exclusive_lock
 from traceviz_dag.tables import PARTITION_COLUMNS, Column, Table, all_tables
@@ -151,8 +155,8 @@ def create_narrow_views(
         tables: the only ones that the query may read; None lets it read all.
     """
     mentions = Counter(re.findall(r"\w+", sql.lower()))
-    for table in all_tables().values():
-        if table.name not in mentions or (tables is not None and table.name not in tables):
+    for table in tables_named_in(sql):
+        if tables is not None and table.name not in tables:
             continue
         folder = home / LAKE_FOLDER / table.name
         parts = list(find_partitions(folder, table, run, iteration))
@@ -170,6 +174,27 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except FileNotFoundError:
         return 0  # gone since it was listed: the query tells it
+
+
+def tables_named_in(sql: str) -> list[Table]:
+    """The tables that a query may read: those that it names, also by way of a view, and all where it names files."""
+    words = _words_of(sql)
+    if "parquet" in sql.lower():
+        return list(all_tables().values())
+    for view in reversed(VIEWS):
+        if view.name in words:
+            words |= _words_of(view.sql)
+    return [table for table in all_tables().values() if table.name in words]
+
+
+def columns_named_in(sql: str, table: Table) -> set[str]:
+    """The columns of a table that a query may read: all of them, where it has a star."""
+    names = {column.name for column in table.columns}
+    return names if "*" in sql else names & _words_of(sql)
+
+
+def _words_of(sql: str) -> set[str]:
+    return set(re.findall(r"\w+", sql.lower()))
 
 
 def view_columns(table: Table) -> tuple[Column, ...]:
@@ -320,6 +345,27 @@ def _rows(
         return f"SELECT {', '.join(nulls)} WHERE false"
     pattern = quoted_text(glob_pattern(folder, table, run, iteration))
     types = ", ".join(f"{name}: {sql_type(PARTITION_COLUMNS[name].type)}" for name in table.partitioned_by)
-    names = ", ".join(quoted_name(column.name) for column in columns)
-    rows = f"SELECT {names} FROM read_parquet({pattern}, hive_partitioning = true, hive_types = {{{types}}})"
+    options = f"hive_partitioning = true, hive_types = {{{types}}}"
+    if is_upgraded(folder.parent):
+        names = ", ".join(quoted_name(column.name) for column in columns)
+    else:
+        # A home of another version that cannot be written: what its files have, the rest NULL.
+        held = {*table.partitioned_by, *_held_columns(folder, table, run, iteration)}
+        names = ", ".join(
+            quoted_name(column.name)
+            if column.name in held
+            else f"CAST(NULL AS {sql_type(column.type)}) AS {quoted_name(column.name)}"
+            for column in columns
+        )
+        options += ", union_by_name = true"
+    rows = f"SELECT {names} FROM read_parquet({pattern}, {options})"
     return f"{rows} WHERE rank NOT IN ({', '.join(map(str, sorted(hidden)))})" if hidden else rows
+
+
+def _held_columns(folder: Path, table: Table, run: str | None, iteration: int | None) -> set[str]:
+    """The columns that some part has; a damaged one is told by the query."""
+    names: set[str] = set()
+    for part in find_partitions(folder, table, run, iteration):
+        with suppress(*DAMAGED):
+            names.update(pq.read_schema(part.folder(folder) / PART_NAME).names)
+    return names

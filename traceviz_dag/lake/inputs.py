@@ -8,6 +8,7 @@ table.
 from __future__ import annotations
 
 import glob
+import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -139,7 +140,7 @@ class IterationInputs:
 def register(home: Path, inputs: IterationInputs) -> bool:
     """Write the list of one iteration; returns whether it differs from what was there."""
     path = _path(home, inputs.key)
-    encoded = msgspec.json.format(msgspec.json.encode(inputs))
+    encoded = _with_checksum(msgspec.json.format(msgspec.json.encode(inputs)))
     if path.is_file() and path.read_bytes() == encoded:
         return False
     write_atomically(path, encoded)
@@ -156,7 +157,10 @@ def registered(home: Path, key: str) -> IterationInputs:
     if path.exists() and not path.is_file():
         raise BadInputError(path, "no file", "move it away and run traceviz analyze again")
     try:
-        return _with_formats(decoded(path.read_bytes(), IterationInputs))
+        data = path.read_bytes()
+        if not _is_whole(data):
+            raise BadInputError(path, "is damaged (its checksum differs)", "delete it and run traceviz analyze again")
+        return _with_formats(decoded(data, IterationInputs))
     except FileNotFoundError:
         raise BadInputError(path, f"iteration {key} is not registered", "run traceviz analyze on its folder") from None
     except msgspec.DecodeError as error:
@@ -170,6 +174,17 @@ def registered_if_any(home: Path, key: str) -> IterationInputs | None:
         BadInputError: its list is damaged.
     """
     return registered(home, key) if _path(home, key).is_file() else None
+
+
+def _with_checksum(data: bytes) -> bytes:
+    """A list with its checksum as the last key: JSON has no means to notice a digit that changed."""
+    return data.removesuffix(b"\n}") + b',\n  "checksum": "' + xxhash.xxh3_128_hexdigest(data).encode() + b'"\n}'
+
+
+def _is_whole(data: bytes) -> bool:
+    """Whether a list has its checksum; one of an earlier version has none."""
+    stated = re.search(rb',\n  "checksum": "([0-9a-f]{32})"\n\}$', data)
+    return stated is None or xxhash.xxh3_128_hexdigest(data[: stated.start()] + b"\n}").encode() == stated[1]
 
 
 def forget(home: Path, key: str) -> None:

@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from traceviz_dag.errors import BadInputError, UsageError
-from traceviz_dag.lake import catalogue, inputs, read_only
+from traceviz_dag.lake import catalogue, inputs, read_only, recorded
+from traceviz_dag.lake.conversion import DAMAGED
 from traceviz_dag.lake.partitions import (
     FILE_NAME,
     Partition,
@@ -25,6 +26,7 @@ from traceviz_dag.lake.partitions import (
 )
 from traceviz_dag.lake.reader import TableReader
 from traceviz_dag.lake.stale import Stale, hidden_ranks, read_stale
+from traceviz_dag.lake.upgrade import is_begun, upgrade
 from traceviz_dag.lake.write import Written, write_part
 from traceviz_dag.system.duckdb_memory import connect_in_memory, scratch_database
 from traceviz_dag.system.paths import real_path
@@ -41,7 +43,7 @@ _PAUSE_SECONDS = 0.02
 def open_lake(home: Path) -> Lake:
     """The lake of a home folder, which need not exist before something is written.
 
-    A catalogue that was built before the home was moved is built anew.
+    A catalogue that was built before the home was moved is built anew, and parts of other versions are converted.
 
     Raises:
         BadInputError: ``home`` is a file, or has a question mark in its path.
@@ -53,6 +55,8 @@ def open_lake(home: Path) -> Lake:
     if home.exists() and not home.is_dir():
         raise BadInputError(home, "is a file, not a folder", "name the folder that holds the lake with --home")
     lake = Lake(home)
+    if lake.tables_folder.is_dir():
+        upgrade(lake.tables_folder)
     if catalogue.recorded_home(home) not in (None, str(home)):
         # Who asks by SQL is told of a damaged file; who analyses its traces again must get this far to mend it.
         with suppress(BadInputError):
@@ -75,6 +79,11 @@ class Lake:
         """The DuckDB file of views, for any DuckDB client to open read-only."""
         return self.home / catalogue.FILE_NAME
 
+    @property
+    def tables_folder(self) -> Path:
+        """The folder of all tables."""
+        return self.home / catalogue.LAKE_FOLDER
+
     def write(self, table_name: str, data: pa.Table, *, run: str, iteration: int, rank: int | None = None) -> Written:
         """Write one partition, in the order of its rows, in place of what was there.
 
@@ -87,7 +96,9 @@ class Lake:
         """
         table = definition(table_name)
         partition = checked_partition(table, run, iteration, rank)
-        return write_part(partition.folder(self._folder(table)), table, data)
+        if not is_begun(self.tables_folder):
+            upgrade(self.tables_folder)
+        return write_part(self.tables_folder, table, partition, data)
 
     def exists(self, table_name: str, *, run: str, iteration: int, rank: int | None = None) -> bool:
         """Whether the partition was written.
@@ -96,6 +107,26 @@ class Lake:
             UsageError: no such table, or values that cannot name a partition of it.
         """
         return self.path(table_name, run=run, iteration=iteration, rank=rank).is_file()
+
+    def is_as_written(self, table_name: str, *, run: str, iteration: int, rank: int | None = None) -> bool:
+        """Whether the partition is there, and its file is the one that was written; read once a process.
+
+        Raises:
+            UsageError: no such table, or values that cannot name a partition of it.
+            OSError: the file cannot be read.
+        """
+        partition = checked_partition(definition(table_name), run, iteration, rank)
+        is_there = self.exists(table_name, run=run, iteration=iteration, rank=rank)
+        return is_there and recorded.is_as_recorded(self.tables_folder, table_name, partition)
+
+    def content(self, table_name: str, *, run: str, iteration: int, rank: int | None = None) -> recorded.Content | None:
+        """What is recorded of a partition; None where nothing is.
+
+        Raises:
+            UsageError: no such table, or values that cannot name a partition of it.
+        """
+        partition = checked_partition(definition(table_name), run, iteration, rank)
+        return recorded.content_of(self.tables_folder, table_name, partition)
 
     def path(self, table_name: str, *, run: str, iteration: int, rank: int | None = None) -> Path:
         """Where the file of a partition is once it is written.
@@ -149,15 +180,17 @@ class Lake:
         return any(row.stage == StaleStage.ITERATIONS for row in self.stale(run, iteration))
 
     def is_readable(self, table_name: str, *, run: str, iteration: int, rank: int | None = None) -> bool:
-        """Whether the partition is there, and its file has the columns of the table.
+        """Whether the partition is there, and its file is the one that was written, with the columns of the table.
 
         Raises:
             OSError: the system does not let this process look.
         """
+        if not self.is_as_written(table_name, run=run, iteration=iteration, rank=rank):
+            return False
         path = self.path(table_name, run=run, iteration=iteration, rank=rank)
         try:
             names = pq.read_schema(path).names
-        except (pa.ArrowInvalid, FileNotFoundError):
+        except DAMAGED:
             return False
         return names == definition(table_name).schema.names
 
@@ -177,24 +210,32 @@ class Lake:
             folder, before = self._folder(table), len(deleted)
             for partition in self.partitions(table.name, run, iteration, rank, with_stale=True):
                 part = partition.folder(folder)
-                try:
-                    (part / FILE_NAME).unlink()
-                except FileNotFoundError:
-                    continue
-                deleted.append(partition)
-                remove_stale_temporaries(part / FILE_NAME)
-                _remove_empty_folders(part, folder)
+                with recorded.change_of(self.tables_folder, table.name, partition):
+                    with suppress(FileNotFoundError):
+                        (part / FILE_NAME).unlink()
+                        deleted.append(partition)
+                    remove_stale_temporaries(part / FILE_NAME)
+                    _remove_empty_folders(part, folder)
             lost_a_table |= len(deleted) > before and next(find_partitions(folder, table), None) is None
+        if rank is None:
+            for place in {(one.run, one.iteration) for one in deleted}:
+                self.settle(*place)
         if lost_a_table and self.catalogue_path.exists():
             self.refresh_catalogue()
         return deleted
 
     def sweep(self, run: str, iteration: int) -> None:
         """Remove what killed writers left of an iteration, in the list of inputs and of the catalogue."""
+        self.settle(run, iteration)
+        remove_all_stale_temporaries(self.tables_folder / recorded.FOLDER)
         remove_all_stale_temporaries(self.home / inputs.FOLDER)
         for table in all_tables().values():
             remove_all_stale_temporaries(Partition(run, iteration).folder(self._folder(table)))
         catalogue.remove_left_overs(self.home)
+
+    def settle(self, run: str, iteration: int) -> None:
+        """Bring the record of an iteration's parts into its shortest form, once they are written."""
+        recorded.settle(self.tables_folder, run, iteration)
 
     def table(
         self, name: str, run: str | None = None, iteration: int | None = None, rank: int | None = None
@@ -238,6 +279,7 @@ class Lake:
 
     def _query(self, sql: str, parameters: read_only.Parameters) -> pa.Table:
         current = catalogue.is_current(self.home) or self._refresh_where_possible()
+        self._check_named(sql)
         try:
             with read_only.open_read_only(self.home, in_memory=not current) as connection:
                 return read_only.run_select(connection, sql, parameters, catalogue.queryable())
@@ -277,6 +319,7 @@ class Lake:
         check_filters(TABLES["iterations"], run, iteration, None)
 
         def asked() -> pa.Table:
+            self._check_named(sql, run, iteration, tables)
             with connect_in_memory() as connection:
                 catalogue.create_narrow_views(connection, self.home, run, iteration, sql, tables)
                 return read_only.run_select(connection, sql, _named(sql, run, iteration), sorted(tables))
@@ -287,21 +330,38 @@ class Lake:
             raise BadInputError(self.home, str(error), "analyse again") from error
 
     def _query_iteration(self, queries: Sequence[str], run: str, iteration: int) -> list[pa.Table]:
+        self._check_named("\n".join(queries), run, iteration)
         with scratch_database() as connection:
             try:
                 catalogue.create_narrow_views(connection, self.home, run, iteration, "\n".join(queries))
                 return [read_only.fetch(connection, sql, _named(sql, run, iteration)) for sql in queries]
-            except (duckdb.IOException, duckdb.InvalidInputException, duckdb.BinderException) as error:
+            except (duckdb.Error, UnicodeDecodeError) as error:
+                if not read_only.tells_damage(error):
+                    raise
                 if read_only.are_gone(error):
                     raise read_only.FilesGoneError(str(error).splitlines()[0]) from error
                 fault = f"iteration {iteration} of run {run} cannot be read: {str(error).splitlines()[0]}"
                 raise BadInputError(self.home, fault, fault_and_remedy(error)[1]) from error
 
     def _hidden(self, table: Table, run: str, iteration: int) -> set[int]:
-        return hidden_ranks(self.home / catalogue.LAKE_FOLDER, table, run, iteration)
+        return hidden_ranks(self.tables_folder, table, run, iteration)
+
+    def _check_named(
+        self,
+        sql: str,
+        run: str | None = None,
+        iteration: int | None = None,
+        tables: Collection[str] | None = None,
+    ) -> None:
+        """Compare the parts that a query may read with their record."""
+        for table in catalogue.tables_named_in(sql):
+            if tables is None or table.name in tables:
+                found = find_partitions(self._folder(table), table, run, iteration)
+                missing = recorded.check(self.tables_folder, table, found)
+                recorded.tell_missing(table, missing, catalogue.columns_named_in(sql, table))
 
     def _folder(self, table: Table) -> Path:
-        return self.home / catalogue.LAKE_FOLDER / table.name
+        return self.tables_folder / table.name
 
     def _refresh_where_possible(self) -> bool:
         """Whether it was possible: a home that this user may only read, or whose disk is full, still answers."""

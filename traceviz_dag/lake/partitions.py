@@ -15,6 +15,10 @@ from traceviz_dag.tables import Table
 
 FILE_NAME = "part.parquet"
 
+SCHEMA_VERSION_KEY = b"traceviz.schema"
+"""Key in a part's metadata: the version of its table's schema (``Table.version``). Versions without a record of their
+parts wrote none."""
+
 ANALYSE_AGAIN = "run traceviz analyze on its traces again, which makes the file anew"
 """What to do about a damaged file of the lake."""
 
@@ -126,18 +130,18 @@ def find_partitions(
     table_folder: Path, table: Table, run: str | None = None, iteration: int | None = None, rank: int | None = None
 ) -> Iterator[Partition]:
     """Partitions with a finished file, in no order; looks only into the folders that the given values leave."""
-    for run_name, run_folder in _values(table_folder, "run", None if run is None else escape(run)):
-        for step, step_folder in _values(run_folder, "iteration", None if iteration is None else str(iteration)):
+    for run_name, run_folder in values_in(table_folder, "run", None if run is None else escape(run)):
+        for step, step_folder in values_in(run_folder, "iteration", None if iteration is None else str(iteration)):
             if "rank" not in table.partitioned_by:
                 if (step_folder / FILE_NAME).is_file():
                     yield Partition(run_name, int(step))
                 continue
-            for number, rank_folder in _values(step_folder, "rank", None if rank is None else str(rank)):
+            for number, rank_folder in values_in(step_folder, "rank", None if rank is None else str(rank)):
                 if (rank_folder / FILE_NAME).is_file():
                     yield Partition(run_name, int(step), int(number))
 
 
-def _values(parent: Path, column: str, wanted: str | None) -> Iterator[tuple[str, Path]]:
+def values_in(parent: Path, column: str, wanted: str | None = None) -> Iterator[tuple[str, Path]]:
     """(value, folder) of each ``column=…`` folder, or of the wanted one alone."""
     prefix = f"{column}="
     try:

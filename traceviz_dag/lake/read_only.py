@@ -56,7 +56,14 @@ class FilesGoneError(UsageError):
     """Files that were listed were deleted before they were opened; asked again, the query finds what is left."""
 
 
-def are_gone(error: duckdb.Error) -> bool:
+def tells_damage(error: Exception) -> bool:
+    """Whether an error of a query that is known to be right tells of its files: damaged, gone, with other columns."""
+    of_files = (duckdb.IOException, duckdb.InvalidInputException, duckdb.BinderException, UnicodeDecodeError)
+    # A footer that cannot be decoded raises the base class itself.
+    return isinstance(error, of_files) or type(error) is duckdb.Error
+
+
+def are_gone(error: Exception) -> bool:
     """Whether an error tells of files that were deleted between the listing and the opening."""
     text = str(error)
     return isinstance(error, duckdb.IOException) and any(words in text for words in _GONE)
@@ -129,6 +136,8 @@ def run_select(
         if are_gone(error):
             raise FilesGoneError(_one_line(str(error), tables)) from error
         raise _refusal(error, tables) from error
+    except UnicodeDecodeError as error:
+        raise UsageError("a file that the query reads holds damaged text; traceviz lake verify names it") from error
     return _distinct_names(result)
 
 

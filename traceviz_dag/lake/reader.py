@@ -16,7 +16,9 @@ import pyarrow.parquet as pq
 
 from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.lake.catalogue import view_columns
-from traceviz_dag.lake.partitions import ANALYSE_AGAIN, FILE_NAME, Partition, fault_and_remedy
+from traceviz_dag.lake.conversion import DAMAGED, converted
+from traceviz_dag.lake.partitions import FILE_NAME, SCHEMA_VERSION_KEY, Partition, fault_and_remedy
+from traceviz_dag.lake.recorded import check, tell_missing
 from traceviz_dag.tables import Table
 
 if TYPE_CHECKING:
@@ -44,13 +46,15 @@ class TableReader:
 
         Raises:
             UsageError: no such column.
-            BadInputError: a file has other columns, or is damaged; or every partition was deleted meanwhile.
+            BadInputError: a file is not the one that was written, or has other columns; or every partition was deleted
+                meanwhile.
         """
         known = {column.name: column.type for column in view_columns(self.definition)}
         names = list(known) if columns is None else list(columns)
         unknown = [name for name in names if name not in known]
         if unknown:
             raise UsageError(f"table {self.definition.name} has no column {unknown}; it has {', '.join(known)}")
+        tell_missing(self.definition, check(self.folder.parent, self.definition, self.partitions), names)
         schema = pa.schema([(name, known[name]) for name in names])
         parts = [part for partition in self.partitions if (part := self._part(partition, schema)) is not None]
         if not parts:
@@ -66,13 +70,20 @@ class TableReader:
         in_path = {name: getattr(partition, name) for name in self.definition.partitioned_by}
         try:
             with pq.ParquetFile(path) as file:
-                _check_same_columns(path, self.definition, file.schema_arrow)
-                data = file.read(columns=[name for name in schema.names if name not in in_path])
+                names = file.schema_arrow.names
+                data = file.read(columns=[name for name in schema.names if name not in in_path and name in names])
+                if SCHEMA_VERSION_KEY not in (file.schema_arrow.metadata or {}):
+                    # Of a version that kept no record: damaged texts would be seen when somebody prints them.
+                    data.validate(full=True)
         except FileNotFoundError:
             return None
-        except (pa.ArrowInvalid, OSError) as error:
+        except DAMAGED as error:
             fault, remedy = fault_and_remedy(error)
             raise BadInputError(path, f"{fault} ({str(error)[:120]})", remedy) from error
+        wanted = pa.schema([field for field in schema if field.name not in in_path])
+        # Parts of this version are as they should be; of a home that cannot be written, none is converted before.
+        if not data.schema.equals(wanted):
+            data = converted(path, data, wanted)
         arrays = [
             pa.repeat(pa.scalar(in_path[field.name], field.type), data.num_rows)
             if field.name in in_path
@@ -80,17 +91,3 @@ class TableReader:
             for field in schema
         ]
         return pa.Table.from_arrays(arrays, schema=schema)
-
-
-def _check_same_columns(path: Path, table: Table, found: pa.Schema) -> None:
-    expected = table.schema
-    if found.equals(expected):
-        return
-    names = sorted({*found.names, *expected.names})
-    other = [name for name in names if not _type_of(found, name).equals(_type_of(expected, name))]
-    fault = f"has other columns than table {table.name} of this version ({', '.join(other) or 'their order'})"
-    raise BadInputError(path, fault, ANALYSE_AGAIN)
-
-
-def _type_of(schema: pa.Schema, name: str) -> pa.DataType:
-    return schema.field(name).type if name in schema.names else pa.null()

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from traceviz_dag.errors import BadInputError
+from traceviz_dag.lake.conversion import DAMAGED
 from traceviz_dag.lake.partitions import FILE_NAME, Partition, fault_and_remedy
 from traceviz_dag.tables import MEMORY_TABLES, STALE_TABLES, Table
 from traceviz_dag.vocabulary import StaleCause, StaleStage
@@ -76,7 +77,7 @@ def read_stale(lake_folder: Path, run: str, iteration: int) -> tuple[Stale, ...]
         rows = pq.ParquetFile(path).read(STALE_TABLES.schema.names).to_pylist()
     except FileNotFoundError:
         return ()
-    except (pa.ArrowException, OSError) as error:
+    except DAMAGED as error:
         raise BadInputError(path, *fault_and_remedy(error)) from error
     return tuple(Stale(**row) for row in rows)
 

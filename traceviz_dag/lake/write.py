@@ -10,7 +10,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import xxhash
 
-from traceviz_dag.lake.partitions import FILE_NAME
+from traceviz_dag.lake.partitions import FILE_NAME, SCHEMA_VERSION_KEY, Partition
+from traceviz_dag.lake.recorded import Content, change_of
 from traceviz_dag.system.whole_files import write_atomically
 from traceviz_dag.tables import Table
 
@@ -32,20 +33,39 @@ class Written:
     digest: str
 
 
-def write_part(folder: Path, definition: Table, data: pa.Table) -> Written:
-    """Write one partition's file into its folder, in the order of its rows.
+def write_part(lake: Path, definition: Table, partition: Partition, data: pa.Table) -> Written:
+    """Write one partition's file, in the order of its rows, and record its digest.
 
     The file is durable before it appears under its name; a crash leaves the former file, or none.
+
+    Args:
+        lake: the folder of all tables.
 
     Raises:
         OutputError: it cannot be written.
         ValueError: the columns or their types are not those of the table.
     """
     check_schema(definition, data)
-    encoded = encode(data)
-    path = folder / FILE_NAME
-    write_atomically(path, encoded)
-    return Written(path, data.num_rows, encoded.size, xxhash.xxh3_128_hexdigest(encoded))
+    return store_part(lake, definition, partition, data)
+
+
+def store_part(
+    lake: Path, definition: Table, partition: Partition, data: pa.Table, converted: Content | None = None
+) -> Written:
+    """Write one partition's file as :func:`write_part`, with the columns that it is given.
+
+    Args:
+        converted: of what an earlier version computed: what the part held, and the columns that it lacked.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    encoded = encode(data, definition.version)
+    digest = xxhash.xxh3_128_hexdigest(encoded)
+    content = Content(digest, converted.digest, converted.missing) if converted else Content(digest)
+    path = partition.folder(lake / definition.name) / FILE_NAME
+    write_atomically(path, encoded, lambda: change_of(lake, definition.name, partition, content))
+    return Written(path, data.num_rows, encoded.size, digest)
 
 
 def check_schema(definition: Table, data: pa.Table) -> None:
@@ -69,10 +89,12 @@ def check_schema(definition: Table, data: pa.Table) -> None:
     raise ValueError(f"table {definition.name}: missing columns {missing}, unknown {unknown}, other types {other}")
 
 
-def encode(data: pa.Table) -> pa.Buffer:
-    """The Parquet file of a table; chunks, dictionary order and schema metadata of the input leave no trace in it."""
+def encode(data: pa.Table, version: str) -> pa.Buffer:
+    """The Parquet file of a table, with the version of its schema; chunks, dictionary order and schema metadata of the
+    input leave no trace in it."""
     columns = [_one_array(column) for column in data.columns]
-    plain = pa.Table.from_arrays(columns, schema=data.schema.remove_metadata())
+    metadata = {SCHEMA_VERSION_KEY: version}
+    plain = pa.Table.from_arrays(columns, schema=data.schema.with_metadata(metadata))
     sink = pa.BufferOutputStream()
     pq.write_table(
         plain,

@@ -179,7 +179,9 @@ class _Analysis:
 
     def run(self, started: Started | None) -> IterationResult:
         with under_way(self.settings.home, self.inputs.key):
-            return self._run(started)
+            result = self._run(started)
+            self.lake.settle(self.inputs.run, self.inputs.iteration)
+            return result
 
     def _run(self, started: Started | None) -> IterationResult:
         result = IterationResult(self.inputs.key, self.inputs.run, self.inputs.iteration)
@@ -304,7 +306,7 @@ class _Analysis:
         place = (self.inputs.run, self.inputs.iteration)
         in_part = set(stored_completeness(self.lake, *place).in_part)
         rows = self.lake.table("iterations", *place).arrow(["covered_ranks"]).to_pylist()
-        covered = {rank for row in rows for rank in row["covered_ranks"]}
+        covered = {rank for row in rows for rank in row["covered_ranks"] or ()}
         return bool(in_part) and self.settings.with_partial != (in_part <= covered)
 
     def ranks_to_compute(self) -> list[RankInput]:

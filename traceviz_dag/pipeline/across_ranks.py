@@ -269,11 +269,12 @@ def stored_stage_times(lake: Lake, run: str, iteration: int) -> StageTimes:
     if not lake.partitions("microbatches", run, iteration):
         return StageTimes(())
     table = lake.table("microbatches", run, iteration).arrow(STAGE_COLUMNS)
+    rows: list[dict[str, list[int] | None]] = []
     if lake.exists("iterations", run=run, iteration=iteration):
         rows = lake.table("iterations", run, iteration).arrow(["covered_ranks"]).to_pylist()
-        covered = [rank for row in rows for rank in row["covered_ranks"]]
-    else:
-        covered = list(StoredIteration(lake, run, iteration).ranks)
+    # An earlier version did not state them: it covered all.
+    stated = [row["covered_ranks"] for row in rows if row["covered_ranks"] is not None]
+    covered = [rank for ranks in stated for rank in ranks] if stated else StoredIteration(lake, run, iteration).ranks
     return stage_times(table.filter(pc.is_in(table["rank"], pa.array(covered, table["rank"].type))))
 
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO, TypeVar
 
 from traceviz_dag.errors import OutputError, TracevizError
-from traceviz_dag.system.semaphores import SHARED_MEMORY, name_semaphores
+from traceviz_dag.system.semaphores import SHARED_MEMORY, keep_sockets_in_scratch_folder, name_semaphores
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -231,6 +231,7 @@ def _pool(
     if not count:
         return
     name_semaphores()
+    keep_sockets_in_scratch_folder()
     with _executor(count, context, start, arguments) as pool, _ended_on_interrupt():
         futures: dict[Future[Result], int] = {pool.submit(work, item): number for number, item in items.items()}
         pending = set(futures)

@@ -18,7 +18,7 @@ import stat
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -45,20 +45,26 @@ _NO_LOCKS_HERE = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.
 _NO_SYNC_HERE = frozenset({errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.EOPNOTSUPP, errno.EACCES})
 
 
-def write_atomically(path: Path, data: bytes | pa.Buffer | list[bytes]) -> None:
+def write_atomically(
+    path: Path,
+    data: bytes | pa.Buffer | list[bytes],
+    renaming: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> None:
     """Write a file at once; concurrent writers of one path are safe, the last one wins.
 
     Args:
         data: the bytes, or pieces of them in order.
+        renaming: makes a context that is entered when the bytes are on the disk, for the file to get its name.
 
     Raises:
         OutputError: it cannot be written; what was there before is still there.
     """
     pieces = data if isinstance(data, list) else [data]
     for _ in range(_ATTEMPTS):
-        with suppress(FileNotFoundError), whole_file(path) as file:
-            for piece in pieces:
-                file.write(memoryview(piece))
+        with suppress(FileNotFoundError), _temporary_of(path, renaming) as (_, descriptor):
+            with os.fdopen(descriptor, "r+b", closefd=False) as file:
+                for piece in pieces:
+                    file.write(memoryview(piece))
             return
     raise OutputError(path, "its folder is deleted again and again", "stop what deletes it")
 
@@ -103,6 +109,27 @@ def remove_all_stale_temporaries(folder: Path) -> int:
     return sum(_remove_stale(Path(place), lambda _: True) for place, _, _ in os.walk(folder))
 
 
+def is_being_written(path: Path) -> bool:
+    """Whether this is the temporary of a writer that is alive, or has gone since it was listed."""
+    if not _TEMPORARY.fullmatch(path.name):
+        return not (path.exists() or path.is_symlink())
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return False
+
+
 @contextmanager
 def exclusive_lock(path: Path) -> Iterator[None]:
     """Hold a lock across processes and threads; the file stays, empty, for the next one.
@@ -119,18 +146,37 @@ def exclusive_lock(path: Path) -> Iterator[None]:
     except OSError as error:
         raise unwritable(path, error) from error
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            with _waiting_is_told(path, descriptor):
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-        except OSError as error:
-            # As for temporaries: a file system without locks has one writer.
-            if error.errno not in _NO_LOCKS_HERE:
-                raise unwritable(path, error) from error
-        yield
+        with locked(path, descriptor):
+            yield
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def locked(path: Path, descriptor: int, shared: bool = False) -> Iterator[None]:
+    """Hold the lock of a file or folder that is open; as :func:`exclusive_lock`, which opens it, too.
+
+    Args:
+        shared: together with others that share it.
+
+    Raises:
+        OutputError: it cannot be locked.
+    """
+    kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        with _waiting_is_told(path, descriptor):
+            fcntl.flock(descriptor, kind)
+    except OSError as error:
+        # As for temporaries: a file system without locks has one writer.
+        if error.errno not in _NO_LOCKS_HERE:
+            raise unwritable(path, error) from error
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 @contextmanager
@@ -208,7 +254,9 @@ def remove_stale_scratch(base: Path) -> None:
 
 
 @contextmanager
-def _temporary_of(path: Path) -> Iterator[tuple[Path, int]]:
+def _temporary_of(
+    path: Path, renaming: Callable[[], AbstractContextManager[None]] = nullcontext
+) -> Iterator[tuple[Path, int]]:
     try:
         _refuse_what_is_no_file(path)
         temporary, descriptor = _locked_temporary(path)
@@ -217,8 +265,9 @@ def _temporary_of(path: Path) -> Iterator[tuple[Path, int]]:
     try:
         yield temporary, descriptor
         os.fsync(descriptor)
-        temporary.replace(path)
-        _sync_folder(path.parent)
+        with renaming():
+            temporary.replace(path)
+            sync_folder(path.parent)
     except FileNotFoundError:
         raise
     except OSError as error:
@@ -315,7 +364,7 @@ def _refuse_what_is_no_file(path: Path) -> None:
         raise OutputError(path, "is a folder" if stat.S_ISDIR(mode) else "is no regular file", "choose another name")
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Make a rename durable, where the file system can."""
     try:
         descriptor = os.open(folder, os.O_RDONLY)

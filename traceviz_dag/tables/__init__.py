@@ -36,7 +36,13 @@ from traceviz_dag.tables.memory import (
     MEMORY_STEPS,
 )
 from traceviz_dag.tables.ranks import GPU_GAPS, KERNELS, MICROBATCHES, NVTX_RANGES, OVERLAP, SYNCHRONIZATIONS, TRACES
-from traceviz_dag.tables.schema import BY_ITERATION, BY_RANK, PARTITION_COLUMNS, Column, Table
+from traceviz_dag.tables.schema import (
+    BY_ITERATION,
+    BY_RANK,
+    PARTITION_COLUMNS,
+    Column,
+    Table,
+)
 from traceviz_dag.tables.topology import PROCESS_GROUPS, TOPOLOGY, TOPOLOGY_TABLES
 
 __all__ = [

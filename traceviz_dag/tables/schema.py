@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pyarrow as pa
+import xxhash
 
 TEXT = pa.string()
 INTEGER = pa.int32()
@@ -42,6 +43,11 @@ class Table:
     def schema(self) -> pa.Schema:
         """The Arrow schema of a file of this table."""
         return pa.schema([(column.name, column.type) for column in self.columns])
+
+    @property
+    def version(self) -> str:
+        """The version of its schema: another one wherever a column has another name, type or index."""
+        return xxhash.xxh3_64_hexdigest(str(self.schema).encode())
 
     def from_rows(self, rows: pa.Table) -> pa.Table:
         """This table's columns of some rows, in its order and with its types.

@@ -147,7 +147,7 @@ def test_tabs_without_tables_say_so_and_memory_has_none(tmp_path) -> None:
     shutil.copytree(home_of("slow_rank"), home)
     kept = {"traces", "kernels", "overlap", "topology", "runs", "iterations", "process_groups"}
     for folder in (home / "lake").iterdir():
-        if folder.name not in kept:
+        if not folder.name.startswith(".") and folder.name not in kept:
             shutil.rmtree(folder)
     lake = open_lake(home)
     lake.refresh_catalogue()

@@ -1,0 +1,1 @@
+"""Homes that earlier commits wrote."""

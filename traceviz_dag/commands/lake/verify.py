@@ -1,0 +1,61 @@
+"""``traceviz lake verify``: read every file of the lake, and name each that is not as it was written."""
+
+from __future__ import annotations
+
+import typer
+
+from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.common.output import print_json
+from traceviz_dag.errors import BadInputError, IncompleteError
+from traceviz_dag.lake.lake import open_lake
+
+
+def verify(home: HomeOption = DEFAULT_HOME, json: JsonOption = False) -> None:
+    """Read every file of the lake and compare it with the digest that was recorded when it was written.
+
+    Damaged, missing and stray files are named, each in a line with what to do. The exit code is 2 if there is any, or a
+    file of an earlier version has no recorded digest.
+
+    \f
+    Raises:
+        BadInputError: the home holds no lake.
+        IncompleteError: a file is not as it was written, or has no digest.
+    """
+    from traceviz_dag.lake.verify import verify as verify_lake
+
+    lake = open_lake(home)
+    if not lake.tables_folder.is_dir():
+        raise BadInputError(lake.home, "holds no analysed traces", "name another home with --home")
+    found = verify_lake(lake)
+    if json:
+        print_json(
+            {
+                "home": str(lake.home),
+                "parts": found.parts,
+                "bytes": found.bytes,
+                "without_digest": found.without_digest,
+                "faults": [
+                    {
+                        "path": str(one.path),
+                        "fault": one.fault,
+                        "table": one.table,
+                        "run": one.run,
+                        "iteration": one.iteration,
+                        "rank": one.rank,
+                    }
+                    for one in found.faults
+                ],
+            }
+        )
+    else:
+        typer.echo(f"{found.parts:,} files of tables ({found.bytes / 1e6:,.1f} MB) are as they were written.")
+        for one in found.faults:
+            typer.echo(str(BadInputError(one.path, one.fault_with_place, one.remedy)))
+    problems = [f"{len(found.faults):,} files are not as they should be"] if found.faults else []
+    if found.without_digest:
+        problems.append(
+            f"{found.without_digest:,} files of an earlier version have no recorded digest, and were not compared: "
+            "the next traceviz analyze records it"
+        )
+    if problems:
+        raise IncompleteError(f"{lake.home}: {'; '.join(problems)}")
