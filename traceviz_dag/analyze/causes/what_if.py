@@ -20,7 +20,6 @@ from traceviz_dag.analyze.causes.edits import AllTimes, StepEdits
 from traceviz_dag.analyze.causes.gains import error_bar, gain_row
 from traceviz_dag.analyze.causes.reordered import Change, items_of
 from traceviz_dag.analyze.causes.step_work import StepWork, without_lags
-from traceviz_dag.analyze.causes.usual_times import Usual, own_work
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.vocabulary import ALL_DIMENSIONS
 
@@ -150,8 +149,8 @@ class WhatIf:
         return items.changed(change, lambda: items_of(self.step, without_lags(times), self.edits.stages))
 
     def fix_rank(self, rank: int) -> Edit:
-        """See ``StepEdits.fix_rank``."""
-        return Edit("fix_rank", lambda times: self.edits.fix_rank(times, rank), rank=rank)
+        """See ``StepEdits.fix_ranks``."""
+        return Edit("fix_rank", lambda times: self.edits.fix_ranks(times, [rank]), rank=rank)
 
     def fix_link(self, rank: int) -> Edit:
         """See ``StepEdits.fix_link``."""
@@ -228,12 +227,10 @@ class WhatIf:
 
     def _suspects(self) -> list[int]:
         """Ranks whose work takes longer than that of their peers, whose host pauses or that begin late; worst first."""
-        usual = Usual(self.step.works, self.times, self.edits.stages)
+        usual = self.edits.usual(self.times)
         excess = []
-        for place, (work, times) in enumerate(zip(self.step.works, self.times, strict=True)):
-            own = own_work(work)
-            slower = times.duration_ns[own] * (1 - usual.factor(place, work.kernels.signature[own]))
-            late = self.edits.late_begin(place)
-            excess.append(float(slower.sum()) + float(self.edits.pauses[place].sum()) + late)
+        for place in range(len(self.step.works)):
+            late = self.edits.late_begin(place) + int(self.edits.pauses[place].sum())
+            excess.append(usual.excess_ns(place) + late)
         order = sorted(range(len(excess)), key=lambda place: -excess[place])
         return [self.step.ranks[place] for place in order[:MOST_RANKS] if excess[place] >= WORTH * self.step_ns]
