@@ -166,6 +166,8 @@ class Usual:
         others = np.setdiff1d(np.arange(len(self._stage)), without)
         of_stage = others[self._stage[others] == self._stage[place]]
         return (of_stage if len(of_stage) else others).tolist()
+
+
 def own_work(work: RankWork) -> Bool:
     """Mark kernels whose time is the rank's own: all that wait for no other rank."""
     return np.asarray(~work.is_joined() & ~work.kernels.communicates)
