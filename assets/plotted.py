@@ -53,6 +53,10 @@ PLOTS: Mapping[str, Mapping[str, Plot]] = {
     "stage_speeds": {
         "highest_ratio": Plot("max(ratio)", "the slowest stage's kernels to the same on the other stages"),
     },
+    "group_speeds": {
+        "slow_groups": Plot("count(*) FILTER (WHERE slow)", "groups, nodes and stages that are slow as a whole"),
+        "highest_ratio": Plot("max(ratio)", "the slowest one's time to that of ranks outside"),
+    },
     "pipelines": {
         "bubble_share": Plot(
             "sum(bubble_ns) FILTER (WHERE refusal IS NULL) / nullif(sum(span_ns) FILTER (WHERE refusal IS NULL), 0)",

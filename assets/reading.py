@@ -119,6 +119,11 @@ TABLES = {
         " the same kernels, kernels of its own, slower kernels.",
         ("pipelines",),
     ),
+    "group_speeds": Reading(
+        "`ratio` compares all ranks of a tensor-parallel group, a node or a stage with ranks outside: above 1 is "
+        "slower. `slow` asks it of every rank, and of the largest such set.",
+        ("findings",),
+    ),
     "pipelines": Reading(
         "Fill and drain, imbalance, jitter and stall add up to `bubble_ns`. The bubble is measured against the "
         "mean stage; `idle_ns` is the stage's own time without a micro-batch, and is not the bubble.",

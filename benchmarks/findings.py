@@ -133,9 +133,9 @@ def _parts() -> Iterator[tuple[str, JobSettings, Faults, Mapping[str, Mapping[st
         # Nobody is at fault: a rank that is named must not be.
         yield f"varying sequences {name}", layout, Faults(varying_sequences=0.3), {}
     groups = f"{_words(_GROUPS)} on nodes of 4"
-    yield f"slow group {groups}", _GROUPS, Faults(slow_group=2), {"slow_group": {"ranks": "2-3"}}
-    yield f"slow node {groups}", _GROUPS, Faults(slow_node=1), {"slow_group": {"ranks": "4-7"}}
-    yield f"slow card {groups}", _GROUPS, Faults(slow_nic=5), {"slow_link": {"ranks": "1, 3, 5, 7"}}
+    yield f"slow group {groups}", _GROUPS, Faults(slow_group=2), {"slow_group": {"group_ranks": "2-3"}}
+    yield f"slow node {groups}", _GROUPS, Faults(slow_node=1), {"slow_group": {"group_ranks": "4-7"}}
+    yield f"slow card {groups}", _GROUPS, Faults(slow_nic=5), {"slow_link": {"group_ranks": "1, 3, 5, 7"}}
     yield f"bursts {groups}", _GROUPS, Faults(bursts=0.3), {}
     for layout in (_GRID, _PIPELINE):
         yield f"slow stage {_words(layout)}", layout, Faults(slow_stage=1), {"slow_stage": {"stage": 1}}

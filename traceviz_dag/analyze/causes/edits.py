@@ -109,18 +109,20 @@ class StepEdits:
         )
         return max(begins[place] - others[(len(others) - 1) // 2], 0) if others else 0
 
-    def fix_link(self, times: AllTimes, rank: int) -> AllTimes:
-        """Give what a rank transfers the time that like transfers without it take, where that is shorter.
+    def fix_links(self, times: AllTimes, ranks: Sequence[int]) -> AllTimes:
+        """Give what some ranks transfer the time that like transfers without them take, where that is shorter.
 
-        Alike are transfers of the same operation, dimension, phase and size; those of which none is without the rank
-        stay as they are.
+        Alike are transfers of the same operation, dimension, phase and size; those of which none is without the ranks
+        stay as they are. Of several ranks, those are meant that all of them are members of: the group's own.
 
         Raises:
-            NoEvidenceError: that is true of all.
+            NoEvidenceError: no transfer is alike.
         """
-        place = self.step.ranks.index(rank)
+        places = [self.step.ranks.index(rank) for rank in ranks]
         members = self.step.members
-        with_it = np.isin(members.meeting, members.meeting[members.rank == place])
+        _, meeting = np.unique(members.meeting, return_inverse=True)
+        count = np.bincount(meeting[np.isin(members.rank, places)], minlength=int(meeting.max(initial=-1)) + 1)
+        with_it = count[meeting] == len(places)
         signature, transfer = (np.empty(len(members.rank), np.int64) for _ in range(2))
         for number, (work, mine) in enumerate(self._parts(times)):
             own = np.flatnonzero(members.rank == number)
@@ -129,7 +131,10 @@ class StepEdits:
         known, group = np.unique(signature[~with_it], return_inverse=True)
         usual = lower_medians(group.astype(np.int64), transfer[~with_it], len(known))
         if not np.isin(signature[with_it], known).any():
-            raise NoEvidenceError(f"no transfer without rank {rank} is like one of its own")
+            whose = (
+                f"rank {ranks[0]} is like one of its own" if len(ranks) == 1 else "these ranks is like one of theirs"
+            )
+            raise NoEvidenceError(f"no transfer without {whose}")
         result = list(times)
         for number, mine in enumerate(times):
             own = np.flatnonzero((members.rank == number) & with_it)

@@ -72,7 +72,7 @@ def findings_table(iteration: Iteration, judged: Sequence[Judged]) -> pa.Table:
     """The table ``findings``: how environments differ, which all comparisons rest on; then the gravest first."""
     predicted = [row for row in iteration.what_if if row["refusal"] is None]
     refusal = next((row["refusal"] for row in iteration.what_if if row["refusal"] is not None), None)
-    gains = {EditKey(row["edit"], row["rank"], row["dimension"]): row for row in over_steps(predicted)}
+    gains = {EditKey(row["edit"], row["rank"], row["dimension"], row["ranks"]): row for row in over_steps(predicted)}
     known = {row["step"]: row["step_ns"] for row in predicted}
     step_ns = sum(known.values()) if known else iteration.step_ns
     places = {one.rule.name: place for place, one in enumerate(judged)}

@@ -20,6 +20,7 @@ class EditKey(NamedTuple):
     edit: str
     rank: int | None = None
     dimension: str | None = None
+    ranks: str | None = None
 
 
 def nothing_mends(_: Row) -> EditKey | None:

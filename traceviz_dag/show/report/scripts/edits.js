@@ -8,6 +8,7 @@
  * @typedef {object} Edit
  * @property {string} name
  * @property {number} [rank]
+ * @property {string} [ranks] such as "0-3, 6"
  * @property {string} [dimension]
  * @property {number} [factor]
  */
@@ -17,6 +18,17 @@ export const GENERAL = [
   ...["even_layers", "equal_stages", "no_jitter"],
   ...["no_pauses", "no_hidden_waits", "host_free", "balanced_experts"],
 ];
+
+/** Edits of ranks together, in the order in which they are applied. */
+export const TOGETHER = ["fix_ranks", "fix_group", "fix_node", "fix_links"];
+
+/** The ranks of a text such as "0-3, 6". @param {string} text */
+export function spelledOut(text) {
+  return text.split(",").flatMap((part) => {
+    const [low, high = low] = part.split("-").map(Number);
+    return Array.from({ length: high - low + 1 }, (_, place) => low + place);
+  });
+}
 
 /** Why a step tells nothing of an edit. */
 export class Refusal extends Error {}
@@ -42,8 +54,14 @@ export function edited(step, times, edit, unmatched = false) {
   switch (edit.name) {
     case "fix_rank":
       return fixedRanks(step, times, [edit.rank ?? -1]);
+    case "fix_ranks":
+    case "fix_group":
+    case "fix_node":
+      return fixedRanks(step, times, spelledOut(edit.ranks ?? ""));
+    case "fix_links":
+      return fixedLinks(step, times, spelledOut(edit.ranks ?? ""));
     case "fix_link":
-      return fixedLink(step, times, edit.rank ?? -1);
+      return fixedLinks(step, times, [edit.rank ?? -1]);
     case "even_layers":
       return evenLayers(step, times);
     case "equal_stages":
@@ -190,15 +208,17 @@ function withoutPauses(step, times, place) {
   return { ...times, launch, section, hostEnd, launched: times.launched.map((one, rank) => one && rank !== place) };
 }
 
-/** @param {Step} step @param {Times} times @param {number} rank */
-function fixedLink(step, times, rank) {
-  const place = placeOf(step, rank);
+/** @param {Step} step @param {Times} times @param {number[]} ranks of which all are members */
+function fixedLinks(step, times, ranks) {
+  const places = ranks.map((rank) => placeOf(step, rank));
   const { member_kernel: kernels, member_meeting: meetings, kind } = step.columns;
-  const [low, high] = [step.kernelBegins[place], step.kernelBegins[place + 1]];
-  const withIt = new Set();
+  /** How many of the ranks' kernels each meeting has. @type {Map<number, number>} */
+  const counts = new Map();
   kernels.forEach((kernel, member) => {
-    if (kernel >= low && kernel < high) withIt.add(meetings[member]);
+    if (!places.some((place) => kernel >= step.kernelBegins[place] && kernel < step.kernelBegins[place + 1])) return;
+    counts.set(meetings[member], (counts.get(meetings[member]) ?? 0) + 1);
   });
+  const withIt = new Set([...counts].flatMap(([meeting, count]) => (count === places.length ? [meeting] : [])));
   /** @type {Map<number, number[]>} */
   const others = new Map();
   kernels.forEach((kernel, member) => {
@@ -216,7 +236,10 @@ function fixedLink(step, times, rank) {
     alike = true;
     duration[kernel] = Math.min(times.duration[kernel], taken);
   });
-  if (!alike) throw new Refusal(`no transfer without rank ${rank} is like one of its own`);
+  if (!alike) {
+    const whose = ranks.length === 1 ? `rank ${ranks[0]} is like one of its own` : "these ranks is like one of theirs";
+    throw new Refusal(`no transfer without ${whose}`);
+  }
   return { ...times, duration };
 }
 
