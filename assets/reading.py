@@ -105,6 +105,10 @@ TABLES = {
         "1 is the usual transfer; 2 takes twice as long. `or_of` names ranks whose links may be the slow ones instead.",
         ("waits",),
     ),
+    "link_groups": Reading(
+        "One of `ranks` has a slow link: the group's transfers take `ratio` times as long as those of like groups.",
+        ("findings",),
+    ),
     "expert_loads": Reading(
         "A `load` of 1.5 says: half as many tokens again as the mean of its peers.",
         ("waits",),

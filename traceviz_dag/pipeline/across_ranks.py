@@ -46,7 +46,7 @@ from traceviz_dag.analyze.step_time import WINDOW_COLUMNS, step_time
 from traceviz_dag.analyze.waits.blame import blame_matrix, late_ranks
 from traceviz_dag.analyze.waits.collectives import collectives_table, device_of_ranks
 from traceviz_dag.analyze.waits.experts import expert_load
-from traceviz_dag.analyze.waits.links import link_speeds
+from traceviz_dag.analyze.waits.links import link_groups, link_speeds
 from traceviz_dag.analyze.waits.nodes import nodes_of_devices
 from traceviz_dag.analyze.waits.waits import BESIDE_COLUMNS, charge_waits
 from traceviz_dag.classify.rules import load_rules
@@ -82,7 +82,7 @@ from traceviz_dag.vocabulary import Dimension
 
 ACROSS_RANKS_TABLES = (
     *("collectives", "rank_clocks", "late_ranks", "blame", "links", "expert_loads", "rank_speeds", "stage_speeds"),
-    "group_speeds",
+    *("group_speeds", "link_groups"),
     *("pipelines", "periods", "period_percentiles", "messages", *CAUSES_TABLES, "findings"),
 )
 """The tables across ranks, in the order in which they are made; ``pipeline.findings`` makes the last one of the others.
@@ -242,7 +242,13 @@ def analyse_across_ranks(iteration: StoredIteration) -> Mapping[str, pa.Table]:
     speeds = slow_ranks(work)
     stages = _stage_speeds(iteration, speeds)
     together = slow_groups(work, speeds, stages, _sets_of_ranks(iteration, device_of_ranks(matches)))
-    suspects = Suspects(_suspected_links(links), iteration.slow_hosts(), _slow_together(together))
+    of_groups = link_groups(collectives, links)
+    suspects = Suspects(
+        _suspected_links(links, of_groups),
+        iteration.slow_hosts(),
+        _slow_together(together),
+        [tuple(row["members"]) for row in of_groups.to_pylist() if row["rank"] is None],
+    )
     return {
         "collectives": collectives,
         "rank_clocks": clocks,
@@ -253,6 +259,7 @@ def analyse_across_ranks(iteration: StoredIteration) -> Mapping[str, pa.Table]:
         "rank_speeds": speeds,
         "stage_speeds": stages,
         "group_speeds": together,
+        "link_groups": of_groups,
         "pipelines": pipelines_table(microbatches, topology),
         "periods": periods,
         "period_percentiles": PERIOD_PERCENTILES.from_rows(period_summary(periods)),
@@ -261,10 +268,11 @@ def analyse_across_ranks(iteration: StoredIteration) -> Mapping[str, pa.Table]:
     }
 
 
-def _suspected_links(links: pa.Table) -> list[int]:
+def _suspected_links(links: pa.Table, groups: pa.Table) -> list[int]:
     """Ranks whose links are slow, or may be."""
     told = pc.fill_null(links["slow"], True)
-    return sorted(set(links.filter(told)["rank"].to_pylist()))
+    alone = {rank for rank in groups["rank"].to_pylist() if rank is not None}
+    return sorted({*links.filter(told)["rank"].to_pylist(), *alone})
 
 
 def _sets_of_ranks(iteration: StoredIteration, devices: Mapping[int, str | None]) -> list[tuple[str, tuple[int, ...]]]:

@@ -220,6 +220,21 @@ LINKS = Table(
     ),
 )
 
+LINK_GROUPS = Table(
+    "link_groups",
+    "Ranks of a group whose transfers are slow, where other dimensions do not tell whose link it is.",
+    BY_ITERATION,
+    (
+        Column("dimension", TEXT, "The dimension that the group serves; NULL where unknown."),
+        Column("scope", TEXT, "intra_node or inter_node; NULL where the nodes are unknown."),
+        Column("ranks", TEXT, "Those of its ranks that no other group shows to be fast, such as 1, 3."),
+        Column("members", RANKS, "The same as a list."),
+        Column("rank", BIGINT, "That rank, where it is one alone; else NULL."),
+        Column("of_ranks", BIGINT, "How many ranks the group has."),
+        Column("ratio", DOUBLE, "Its median transfer to that of like groups."),
+    ),
+)
+
 EXPERT_LOADS = Table(
     "expert_loads",
     "The experts of one rank: the tokens that they took in all-to-alls, against its expert-parallel peers.",
