@@ -88,8 +88,8 @@ RULE = Rule(
     measure="above the mean stage",
     sentence=_sentence,
     edit=_edit,
-    # Without call stacks nothing tells the layers; to even the stages out comes near.
-    otherwise=lambda row: EditKey("equal_stages") if row["because"] == "more" else None,
+    # Without call stacks nothing tells the layers; where they make the difference, to even the stages out comes near.
+    otherwise=lambda row: EditKey("equal_stages") if (row["because"], row["class"]) == ("more", "fault") else None,
     unable_sql="""
 SELECT 'no micro-batches of two or more pipeline stages are known' AS reason
 WHERE NOT EXISTS (FROM stage_speeds WHERE run = $run AND iteration = $iteration)
