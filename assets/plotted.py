@@ -45,6 +45,7 @@ PLOTS: Mapping[str, Mapping[str, Plot]] = {
         "longest_own_ns": Plot("max(own_ns)", "the longest delay of a rank's own, ns"),
     },
     "links": {"slow_ranks": Plot("count(*) FILTER (WHERE slow)", "ranks with slow links")},
+    "link_groups": {"slow_groups": Plot("count(*)", "groups with a slow link that no rank is named for")},
     "expert_loads": {"highest_load": Plot("max(load)", "the highest load; 1 is even")},
     "rank_speeds": {
         "slow_ranks": Plot("count(*) FILTER (WHERE slow)", "ranks that compute slowly"),
@@ -52,6 +53,10 @@ PLOTS: Mapping[str, Mapping[str, Plot]] = {
     },
     "stage_speeds": {
         "highest_ratio": Plot("max(ratio)", "the slowest stage's kernels to the same on the other stages"),
+    },
+    "group_speeds": {
+        "slow_groups": Plot("count(*) FILTER (WHERE slow)", "groups, nodes and stages that are slow as a whole"),
+        "highest_ratio": Plot("max(ratio)", "the slowest one's time to that of ranks outside"),
     },
     "pipelines": {
         "bubble_share": Plot(

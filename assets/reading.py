@@ -105,6 +105,10 @@ TABLES = {
         "1 is the usual transfer; 2 takes twice as long. `or_of` names ranks whose links may be the slow ones instead.",
         ("waits",),
     ),
+    "link_groups": Reading(
+        "One of `ranks` has a slow link: the group's transfers take `ratio` times as long as those of like groups.",
+        ("findings",),
+    ),
     "expert_loads": Reading(
         "A `load` of 1.5 says: half as many tokens again as the mean of its peers.",
         ("waits",),
@@ -118,6 +122,11 @@ TABLES = {
         "`more_work_ns`, `own_work_ns` and `slower_ns` say why a stage computes longer than the mean one: more of"
         " the same kernels, kernels of its own, slower kernels.",
         ("pipelines",),
+    ),
+    "group_speeds": Reading(
+        "`ratio` compares all ranks of a tensor-parallel group, a node or a stage with ranks outside: above 1 is "
+        "slower. `slow` asks it of every rank, and of the largest such set.",
+        ("findings",),
     ),
     "pipelines": Reading(
         "Fill and drain, imbalance, jitter and stall add up to `bubble_ns`. The bubble is measured against the "

@@ -13,6 +13,7 @@ from traceviz_dag.show.web.addresses import report_path, usual_address
 _TABLES = (
     *("traces", "kernels", "microbatches", "gpu_gaps", "overlap", "topology", "runs", "iterations"),
     *("collectives", "rank_clocks", "late_ranks", "blame", "links", "expert_loads", "rank_speeds", "stage_speeds"),
+    *("group_speeds", "link_groups"),
     *("pipelines", "period_percentiles", "path_segments", "path_items", "path_edges", "critical_imbalance", "what_if"),
     *("findings",),
 )

@@ -127,6 +127,16 @@ WITH_STACKS = {
     "fault: expert imbalance": replace(EXPERTS, faults=Faults(expert_imbalance=0.5)),
     "fault: bad stage split": replace(PIPELINE, layers=6, faults=Faults(bad_stage_split=1)),
     "fault: hidden synchronisation": replace(PIPELINE, faults=Faults(hidden_synchronisation=3)),
+    "fault: throttled GPU": replace(PIPELINE, faults=Faults(throttle=3, throttle_from_ms=5.0, throttle_to_ms=15.0)),
+    "fault: slow group": replace(INTERLEAVED, faults=Faults(slow_group=3)),
+    "fault: slow node": replace(PIPELINE, faults=Faults(slow_node=1)),
+    "fault: slow stage": replace(INTERLEAVED, faults=Faults(slow_stage=1)),
+    "fault: slow network card": replace(PIPELINE, faults=Faults(slow_nic=3)),
+    "fault: slow memory": replace(INTERLEAVED, faults=Faults(slow_memory=3)),
+    "fault: other algorithm": replace(PIPELINE, faults=Faults(other_algorithm=3)),
+    "fault: varying sequences": replace(INTERLEAVED, faults=Faults(varying_sequences=0.5)),
+    "fault: bursts": replace(PIPELINE, faults=Faults(bursts=0.4, bursts_every_ms=5.0)),
+    "fault: late loader": replace(INTERLEAVED, faults=Faults(loader_late=0, loader_late_ms=2.0)),
     "edges: lost launches": replace(PIPELINE, edges=Edges(missing_launches=0.05)),
     "edges: early kernels, 0 ns, control characters": replace(
         PIPELINE, edges=Edges(early_kernels=True, zero_durations=True, control_characters=True)

@@ -33,6 +33,7 @@ _PIPELINE = replace(_PLAIN, pp=4, dp=2, microbatches=8)
 _DATA = replace(_PLAIN, dp=4, microbatches=2, layers=4)
 _EXPERTS = replace(_PLAIN, ep=4, dp=4, microbatches=2, layers=4)
 _INTERLEAVED = replace(_PLAIN, pp=2, vpp=2, dp=2, microbatches=4)
+_GROUPS = replace(_PLAIN, tp=2, dp=4, microbatches=4, layers=4, node_size=4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +112,33 @@ def _faults() -> Iterator[tuple[str, JobSettings, Faults, Mapping[str, Mapping[s
         # One layer more in the first stage would make up for the loss in the last one.
         deep = replace(layout, layers=16)
         yield f"split {_words(layout)}", deep, Faults(bad_stage_split=3), {"slow_stage": {"stage": 0}}
+    yield from _parts()
     for layout in (_EXPERTS, replace(_EXPERTS, ep=2), replace(_EXPERTS, ep=2, dp=2, pp=2, microbatches=4)):
         yield f"uneven experts {_words(layout)}", layout, Faults(expert_imbalance=0.3), {"expert_load": {}}
     both = {"slow_rank": {"rank": 3}, "slow_link": {"rank": 4}}
     yield f"slow gpu, slow link {_words(_GRID)}", _GRID, Faults(slow_gpu=3, slow_link=4), both
     both = {"slow_rank": {"rank": 5}, "data_stall": {"rank": 0}}
     yield f"slow gpu, data stall {_words(_PIPELINE)}", _PIPELINE, Faults(slow_gpu=5, data_stall=0), both
+
+
+def _parts() -> Iterator[tuple[str, JobSettings, Faults, Mapping[str, Mapping[str, Any]]]]:
+    """Faults of a part of the step, of some ranks together, and of one kind of work."""
+    for layout, rank in ((_DATA, 1), (_GRID, 3)):
+        name = _words(layout)
+        yield f"throttle {name}", layout, Faults(throttle=rank), {"slow_rank": {"rank": rank}}
+        yield f"slow memory {name}", layout, Faults(slow_memory=rank), {"slow_rank": {"rank": rank}}
+        yield f"other algorithm {name}", layout, Faults(other_algorithm=rank), {"slow_rank": {"rank": rank}}
+        late = {_DATA: 1, _GRID: 0}[layout]
+        yield f"late loader {name}", layout, Faults(loader_late=late), {"data_stall": {"rank": late}}
+        # Nobody is at fault: a rank that is named must not be.
+        yield f"varying sequences {name}", layout, Faults(varying_sequences=0.3), {}
+    groups = f"{_words(_GROUPS)} on nodes of 4"
+    yield f"slow group {groups}", _GROUPS, Faults(slow_group=2), {"slow_group": {"group_ranks": "2-3"}}
+    yield f"slow node {groups}", _GROUPS, Faults(slow_node=1), {"slow_group": {"group_ranks": "4-7"}}
+    yield f"slow card {groups}", _GROUPS, Faults(slow_nic=5), {"slow_link": {"group_ranks": "1, 3, 5, 7"}}
+    yield f"bursts {groups}", _GROUPS, Faults(bursts=0.3), {}
+    for layout in (_GRID, _PIPELINE):
+        yield f"slow stage {_words(layout)}", layout, Faults(slow_stage=1), {"slow_stage": {"stage": 1}}
 
 
 def _words(settings: JobSettings) -> str:

@@ -122,6 +122,12 @@ def _faults() -> Iterator[Case]:
     data = replace(_PLAIN, dp=4, microbatches=2, layers=4)
     yield _mended("dp4 slow gpu 1", data, Faults(slow_gpu=1), _fix(1), "fix rank 1")
     yield _mended("dp4 stall 2", data, Faults(data_stall=2), _fix(2), "fix rank 2")
+    # Slow in 3 of 8 micro-batches, in one kind of work, and by another kernel.
+    throttled = Faults(throttle=1, throttle_from_ms=20.0, throttle_to_ms=50.0, throttle_factor=1.8)
+    parts = {"throttled gpu": throttled, "slow memory": Faults(slow_memory=1), "algorithm": Faults(other_algorithm=1)}
+    several = replace(data, microbatches=8, layers=2, dp=3)
+    for name, faults in parts.items():
+        yield _mended(f"dp3 {name} 1", several, faults, _fix(1), "fix rank 1")
     tensor = replace(_PLAIN, tp=4, microbatches=2, layers=4)
     yield _mended("tp4 slow gpu 2", tensor, Faults(slow_gpu=2), _fix(2), "fix rank 2")
     context = replace(_PLAIN, cp=2, dp=2, microbatches=2, layers=4)

@@ -90,7 +90,12 @@ def test_a_copy_that_was_launched_late_is_the_hosts_delay(tmp_path):
 
 @pytest.mark.parametrize(
     ("caller", "of_framework"),
-    [("my_project/hooks.py(12): log", False), ("megatron/core/optimizer/clip_grads.py(9): norm", True)],
+    [
+        ("my_project/hooks.py(12): log", False),
+        ("megatron/core/optimizer/clip_grads.py(9): norm", True),
+        ("megatron/training/utils.py(9): reduce_max_stat_across_model_parallel_group", True),
+        ("megatron/bridge/training/utils/train_utils.py(9): logical_and_across_model_parallel_group", True),
+    ],
 )
 def test_what_comes_after_a_wait_of_the_host_names_who_waited(tmp_path, caller, of_framework):
     file = a_step()

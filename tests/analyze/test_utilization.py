@@ -80,6 +80,11 @@ def test_grouped_queries_gates_and_experts_count_as_the_published_parameters_do(
     assert model_flops(MIXTRAL_8X7B | {"moe_layer_freq": "2"} | shared) == model_flops(MIXTRAL_8X7B | odd | shared)
 
 
+def test_gates_other_than_swiglu_count_as_megatron_counts_them():
+    """``gated_linear_multiplier = 3 / 2 if args.swiglu else 1``."""
+    assert model_flops(GPT3 | {"quick_geglu": "True"}) == model_flops(GPT3)
+
+
 @pytest.mark.parametrize(
     ("model", "change", "words"),
     [
@@ -93,6 +98,8 @@ def test_grouped_queries_gates_and_experts_count_as_the_published_parameters_do(
         (MIXTRAL_8X7B, {"moe_layer_freq": "[0,1]"}, "moe_layer_freq names 2 layers, num_layers is 32"),
         (GPT3, {"multi_latent_attention": "True"}, "multi-latent attention (multi_latent_attention)"),
         (GPT3, {"mtp_num_layers": "1"}, "multi-token prediction (mtp_num_layers)"),
+        (GPT3, {"variable_seq_lengths": "True"}, "sequences of varying length (variable_seq_lengths)"),
+        (GPT3, {"sft": "True"}, "sequences packed to a length (sft)"),
         (GPT3, {"seq_length": "-1"}, "the setting seq_length is -1, no whole number from 1"),
     ],
 )

@@ -83,8 +83,8 @@ def test_all_tables_are_written_every_check_passes_and_the_same_ranks_give_the_s
     assert result.success
     lake = open_lake(folder)
     for name in ACROSS_RANKS_TABLES:
-        # The job has no experts, and may have no links of two dimensions to compare.
-        least = 0 if name in ("expert_loads", "links") else 1
+        # The job has no experts, and may have no links of two dimensions to compare; none of them is slow.
+        least = 0 if name in ("expert_loads", "links", "link_groups") else 1
         assert lake.table(name, inputs.run, inputs.iteration).arrow().num_rows >= least
         assert lake.query(f"SELECT count(*) AS rows FROM {name}")["rows"][0].as_py() >= least
     plots = {

@@ -34,6 +34,20 @@ def test_simulates_a_job(tmp_path: Path):
     assert (tmp_path / "job" / "truth" / "culprits.parquet").is_file()
 
 
+def test_faults_of_parts_of_a_job_have_options_and_one_for_how_slow(tmp_path: Path):
+    result = _run(
+        *(str(tmp_path), "--tp", "2", "--dp", "2", "--node-size", "2", "--slow-nic", "1", "--slow-group", "2"),
+        *("--throttle", "0", "--throttle-from", "1", "--throttle-to", "2", "--slow-factor", "1.7"),
+        *("--varying-sequences", "0.2", "--bursts", "0.1"),
+    )
+    assert result.exit_code == 0, result.output
+    found = pq.read_table(tmp_path / "truth/culprits.parquet").to_pylist()
+    assert [(row["fault"], row["ranks"], row["magnitude"]) for row in found] == [
+        *(("throttle", [0], 1.7), ("slow_nic", [1], 1.7), ("slow_group", [2, 3], 1.7)),
+        *(("varying_sequences", [], 0.2), ("bursts", [], 1.7)),
+    ]
+
+
 def test_refuses_contradictions(tmp_path: Path):
     result = _run(str(tmp_path / "job"), "--vpp", "2")
     assert isinstance(result.exception, UsageError)

@@ -22,6 +22,7 @@ from tests.simulate.conftest import small
 from traceviz_dag.analyze.causes.gains import named_edit, over_steps
 from traceviz_dag.analyze.causes.replay_data import DIFFERENCES, replay_data
 from traceviz_dag.analyze.causes.what_if import Edit, WhatIf
+from traceviz_dag.analyze.wording import spanned, unspanned
 from traceviz_dag.commands.main import app
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.pipeline.report import StoredReportSource, write_report
@@ -98,6 +99,10 @@ def edit_of(what_if: WhatIf, one: dict[str, Any]) -> Edit:
     match one["name"]:
         case "fix_rank" | "fix_link":
             return getattr(what_if, one["name"])(one["rank"])
+        case "fix_ranks" | "fix_group":
+            return what_if.fix_ranks(one["name"], unspanned(one["ranks"]))
+        case "fix_links":
+            return what_if.fix_links(unspanned(one["ranks"]))
         case "hide":
             return what_if.hide(one["dimension"])
         case "faster":
@@ -121,6 +126,8 @@ def singles(what_if: WhatIf) -> list[list[dict[str, Any]]]:
     """Every edit that a page offers, by itself; factors at both ends of the slider and between."""
     dimensions = [*what_if.dimensions(), "all"]
     found = [[{"name": name, "rank": rank}] for rank in what_if.step.ranks for name in ("fix_rank", "fix_link")]
+    pairs = [spanned(what_if.step.ranks[:2]), spanned(what_if.step.ranks[::2])]
+    found += [[{"name": name, "ranks": ranks}] for ranks in pairs for name in ("fix_ranks", "fix_links")]
     found += [[{"name": name}] for name in GENERAL]
     found += [[{"name": "hide", "dimension": dimension}] for dimension in dimensions]
     return found + [
@@ -136,7 +143,7 @@ def together(offered: list[dict[str, Any]], draw: random.Random) -> list[dict[st
     for one in chosen:
         if "factor" in one:
             one["factor"] = draw.randint(11, 200) / 10
-    order = ("fix_rank", "fix_link", *GENERAL, "hide", "faster")
+    order = ("fix_rank", "fix_ranks", "fix_links", "fix_link", *GENERAL, "hide", "faster")
     return sorted(chosen, key=lambda one: order.index(one["name"]))
 
 

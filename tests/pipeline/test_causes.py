@@ -181,6 +181,7 @@ DEAR_GAINS = ("tp2 dp2 pp2 slow gpu 3", "combined ep2 pp2 slow gpu 1")
     [
         *("pp4 stall 0", "tp2 dp2 pp2 slow gpu 3, link 4", "dp2 small hidden wait", "dp4 graph break 1"),
         *("combined ep2 pp2 uneven", "dp2 pp2 vpp2 to 1f1b", "pp2 split"),
+        *("dp3 throttled gpu 1", "dp3 algorithm 1"),
         *(pytest.param(dear, marks=pytest.mark.long) for dear in DEAR_GAINS),
     ],
 )

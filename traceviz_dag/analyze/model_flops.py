@@ -25,11 +25,14 @@ _UNCOUNTED = {
     "heterogeneous_layers_config_path": "layers of different sizes",
     "heterogeneous_layers_config_encoded_json": "layers of different sizes",
     "decoder_num_layers": "an encoder beside the decoder",
+    "variable_seq_lengths": "sequences of varying length",
+    "sequence_packing": "sequences packed to a length",
+    "sft": "sequences packed to a length",
 }
 """Argument → what a model has with it whose operations are not counted here."""
 
 USED = frozenset(
-    {*ALWAYS_NEEDED, *_UNCOUNTED, "num_query_groups", "quick_geglu", "num_experts", "moe_layer_freq"}
+    {*ALWAYS_NEEDED, *_UNCOUNTED, "num_query_groups", "num_experts", "moe_layer_freq"}
     | {"moe_router_topk", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size"}
 )
 """Every argument that the count depends on."""
@@ -59,7 +62,7 @@ def model_flops(settings: Mapping[str, str]) -> ModelFlops:
 
     - projections of attention: 2 h (q + 2 k + q);
     - attention: 2 s q, which are two products over the half of its matrix that a causal mask leaves;
-    - multilayer perceptron: 2 h f × 2, or × 3 where it is gated (SwiGLU);
+    - multilayer perceptron: 2 h f × 2, or × 3 with SwiGLU (Megatron-LM counts no third product of other gates);
 
     and 2 h v for the logits over v entries of the padded vocabulary. The backward pass takes twice as many as the
     forward pass, so the sum counts three times. Recompute, which no model needs, does not count; neither do routers,
@@ -92,12 +95,11 @@ def _counted(settings: Mapping[str, str]) -> int:
     groups = _whole(settings, "num_query_groups") if _is_on(settings, "group_query_attention") else heads
     queries, keys = heads * channels, groups * channels
     attention = 2 * hidden * (queries + 2 * keys + queries) + 2 * length * queries
-    gated = _is_on(settings, "swiglu") or _is_on(settings, "quick_geglu")
     expert_layers = _expert_layers(settings, layers) if experts else 0
     perceptrons = (layers - expert_layers) * _whole(settings, "ffn_hidden_size")
     if expert_layers:
         perceptrons += expert_layers * _expert_width(settings)
-    products = 3 if gated else 2
+    products = 3 if _is_on(settings, "swiglu") else 2
     logits = 2 * hidden * _whole(settings, "padded_vocab_size")
     forward = layers * attention + 2 * hidden * products * perceptrons + logits
     return 3 * forward * length * _whole(settings, "global_batch_size")

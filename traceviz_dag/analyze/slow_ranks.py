@@ -2,11 +2,19 @@
 
 Ranks of one stage run the same kernels. A kernel name in a phase of a step is one item of work; it is compared where
 every rank of the stage ran it equally often. A slow GPU is slower in nearly all items; uneven data or experts in some.
+Where the grids of some kernels differ between ranks, these have more or less to do, and items on grids that do not tell
+(matrix products run as many blocks as there are processors) count as slow only beyond that.
+
+A rank whose memory is slow is slower in the kernels that are bound by it, and not in products and attention. One that
+computes by another algorithm runs kernels that no peer runs, in place of as many that all peers run.
 """
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TypedDict
 
 import numpy as np
@@ -30,6 +38,12 @@ LEAST_ITEMS = 0.8
 
 _FEW_PEERS = 3
 
+_MEMORY_SLOWER = 1.1
+"""How much longer kernels bound by memory take at least where memory alone is slow."""
+
+_BOUND_BY_ARITHMETIC = re.compile(r"gemm|nvjet|cutlass|xmma|cublas|wgrad|conv|flash|fmha|attention|attn|matmul", re.I)
+"""Names of products and attention; all other kernels are bound by memory."""
+
 
 class SlowRank(TypedDict):
     """A row of the table ``rank_speeds``."""
@@ -41,7 +55,46 @@ class SlowRank(TypedDict):
     slower_items: float | None
     ratio: float | None
     more_ns: int | None
+    work: float | None
     slow: bool | None
+    slow_in: str | None
+    slow_ratio: float | None
+    slow_more_ns: int | None
+    kernel: str | None
+
+
+@dataclass
+class _Sums:
+    """What is counted of some items, per rank: how many, in how many the rank is slower, its time, the usual time."""
+
+    items: npt.NDArray[np.int64]
+    slower: npt.NDArray[np.int64]
+    own: npt.NDArray[np.float64]
+    usual: npt.NDArray[np.float64]
+
+    @classmethod
+    def none(cls, ranks: int) -> _Sums:
+        return cls(np.zeros(ranks, np.int64), np.zeros(ranks, np.int64), np.zeros(ranks), np.zeros(ranks))
+
+    def add(self, ranks: npt.NDArray[np.int64], time: npt.NDArray[np.float64]) -> None:
+        """Count an item that some ranks ran."""
+        median = _median_of_others(time)
+        spread = float(np.median(np.abs(time - np.median(time)))) if len(time) > _FEW_PEERS else 0.0
+        least = SLOWER if len(time) > _FEW_PEERS else SLOWER_THAN_FEW
+        self.items[ranks] += 1
+        self.slower[ranks] += (time > (1 + least) * median) & (time - median > SPREADS * spread)
+        self.own[ranks] += time
+        self.usual[ranks] += median
+
+    @property
+    def share(self) -> npt.NDArray[np.float64]:
+        """Share of the items in which each rank is slower."""
+        return np.asarray(self.slower / np.maximum(self.items, 1))
+
+    @property
+    def ratio(self) -> npt.NDArray[np.float64]:
+        """Each rank's time to the usual time; 1 without items."""
+        return np.where(self.items > 0, self.own / np.maximum(self.usual, 1.0), 1.0)
 
 
 def slow_ranks(work: pa.Table) -> pa.Table:
@@ -49,7 +102,7 @@ def slow_ranks(work: pa.Table) -> pa.Table:
 
     Args:
         work: a row per rank × item (``lake.summaries.computation_by_kernel``): rank, stage, step, phase, name, kernels,
-            time_ns. Ranks without a stage are peers of each other.
+            time_ns, and blocks, which may be left out. Ranks without a stage are peers of each other.
 
     Returns:
         The table ``rank_speeds``, the slowest first.
@@ -58,19 +111,23 @@ def slow_ranks(work: pa.Table) -> pa.Table:
     everyone, place = np.unique(rank, return_inverse=True)
     stage_of = np.zeros(len(everyone), dtype=np.int64)
     stage_of[place] = stage
-    items, slower = np.zeros(len(everyone), dtype=np.int64), np.zeros(len(everyone), dtype=np.int64)
-    own, usual = np.zeros(len(everyone)), np.zeros(len(everyone))
-    time = optional_integers(work, "time_ns").astype(np.float64)
-    for rows in _comparable(work, np.bincount(number_groups(stage_of)[1])[number_groups(stage_of)[1]][place]):
-        here, mine = place[rows], time[rows]
-        median = _median_of_others(mine)
-        spread = float(np.median(np.abs(mine - np.median(mine)))) if len(mine) > _FEW_PEERS else 0.0
-        least = SLOWER if len(mine) > _FEW_PEERS else SLOWER_THAN_FEW
-        items[here] += 1
-        slower[here] += (mine > (1 + least) * median) & (mine - median > SPREADS * spread)
-        own[here] += mine
-        usual[here] += median
-    return _table(everyone, stage_of, items, slower, own, usual)
+    of_stage = np.bincount(number_groups(stage_of)[1])[number_groups(stage_of)[1]] if len(everyone) else stage_of
+    every, memory, arithmetic = (_Sums.none(len(everyone)) for _ in range(3))
+    time, blocks = optional_integers(work, "time_ns").astype(np.float64), _blocks(work)
+    code, names = codes(work, "name")
+    of_memory = np.array([_BOUND_BY_ARITHMETIC.search(name) is None for name in [*names, ""]])
+    mine_blocks, usual_blocks = np.zeros(len(everyone)), np.zeros(len(everyone))
+    for rows in comparable(work, of_stage[place]):
+        ranks = place[rows]
+        every.add(ranks, time[rows])
+        if (blocks[rows] == blocks[rows[0]]).all():
+            (memory if of_memory[code[rows[0]]] else arithmetic).add(ranks, time[rows])
+        else:
+            mine_blocks[ranks] += blocks[rows]
+            usual_blocks[ranks] += _median_of_others(blocks[rows].astype(np.float64))
+    more_work = np.where(usual_blocks > 0, mine_blocks / np.maximum(usual_blocks, 1), 1.0)
+    others = _other_kernels(work, place, of_stage)
+    return _table(everyone, stage_of, of_stage, (every, memory, arithmetic), more_work, others)
 
 
 def slow_statement(row: SlowRank) -> str:
@@ -91,7 +148,7 @@ def slow_statement(row: SlowRank) -> str:
     )
 
 
-def _comparable(work: pa.Table, ranks_of_stage: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
+def comparable(work: pa.Table, ranks_of_stage: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
     """The rows of each item that all ranks of its stage, two or more, ran equally often."""
     columns = [optional_integers(work, "stage"), optional_integers(work, "step")]
     columns += [codes(work, name)[0].astype(np.int64) for name in ("phase", "name")]
@@ -103,6 +160,51 @@ def _comparable(work: pa.Table, ranks_of_stage: npt.NDArray[np.int64]) -> Iterat
     for rows in np.split(order, np.flatnonzero(np.diff(item[order])) + 1):
         if 1 < len(rows) == ranks_of_stage[rows[0]] and (kernels[rows] == kernels[rows[0]]).all():
             yield rows
+
+
+def _blocks(work: pa.Table) -> npt.NDArray[np.int64]:
+    """Thread blocks of each row; equal ones where they are not known."""
+    return optional_integers(work, "blocks") if "blocks" in work.column_names else np.zeros(work.num_rows, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class _Others:
+    """Kernels that a rank runs in place of as many that all its peers run: times, and the name of the longest."""
+
+    own: float
+    usual: float
+    kernel: str
+
+
+def _other_kernels(work: pa.Table, place: npt.NDArray[np.int64], of_stage: npt.NDArray[np.int64]) -> dict[int, _Others]:
+    """The ranks that run such kernels, by their place."""
+    stage, step, kernels, time = (optional_integers(work, name) for name in ("stage", "step", "kernels", "time_ns"))
+    phase, (name, names) = codes(work, "phase")[0], codes(work, "name")
+    runs: defaultdict[tuple[int, ...], dict[int, dict[int, tuple[int, int]]]] = defaultdict(dict)
+    for row, who in enumerate(place.tolist()):
+        key = int(stage[row]), int(step[row]), int(phase[row])
+        runs[key].setdefault(who, {})[int(name[row])] = int(kernels[row]), int(time[row])
+    found: dict[int, list[tuple[float, float, str]]] = {}
+    for of_phase in runs.values():
+        counts: defaultdict[int, int] = defaultdict(int)
+        for ran in of_phase.values():
+            for each in ran:
+                counts[each] += 1
+        for who, ran in of_phase.items():
+            peers = [other for other in of_phase if other != who]
+            if len(of_phase) != of_stage[who] or not peers:
+                continue
+            own = [each for each in ran if counts[each] == 1]
+            lacking = [each for each in of_phase[peers[0]] if each not in ran and counts[each] == len(peers)]
+            taken = sorted(sum(of_phase[peer][each][1] for each in lacking) for peer in peers)
+            if own and sum(ran[each][0] for each in own) == sum(of_phase[peers[0]][each][0] for each in lacking):
+                longest = max(own, key=lambda each: ran[each][1])
+                usual = taken[(len(taken) - 1) // 2]
+                found.setdefault(who, []).append((sum(ran[each][1] for each in own), usual, names[longest]))
+    return {
+        who: _Others(sum(own for own, _, _ in parts), sum(usual for _, usual, _ in parts), max(parts)[2])
+        for who, parts in found.items()
+    }
 
 
 def _median_of_others(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -118,26 +220,43 @@ def _median_of_others(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64
 def _table(
     ranks: npt.NDArray[np.int64],
     stage: npt.NDArray[np.int64],
-    items: npt.NDArray[np.int64],
-    slower: npt.NDArray[np.int64],
-    own: npt.NDArray[np.float64],
-    usual: npt.NDArray[np.float64],
+    size: npt.NDArray[np.int64],
+    sums: tuple[_Sums, _Sums, _Sums],
+    more_work: npt.NDArray[np.float64],
+    others: dict[int, _Others],
 ) -> pa.Table:
-    unknown = items == 0
-    share, ratio = slower / np.maximum(items, 1), own / np.maximum(usual, 1.0)
-    size = np.bincount(number_groups(stage)[1])[number_groups(stage)[1]] if len(ranks) else items
-    least = np.where(size > _FEW_PEERS, SLOWER, SLOWER_THAN_FEW)
-    table = pa.Table.from_arrays(
-        [
-            pa.array(ranks),
-            pa.array(stage, mask=stage < 0),
-            pa.array(size - 1),
-            pa.array(items),
-            pa.array(share, mask=unknown),
-            pa.array(ratio, mask=unknown),
-            pa.array(np.rint(own - usual).astype(np.int64), mask=unknown),
-            pa.array((share >= LEAST_ITEMS) & (ratio >= 1 + least), mask=unknown),
-        ],
-        schema=RANK_SPEEDS.schema,
-    )
+    every, memory, arithmetic = sums
+    least = 1 + np.where(size > _FEW_PEERS, SLOWER, SLOWER_THAN_FEW)
+    slow = (every.share >= LEAST_ITEMS) & (every.ratio >= least * np.maximum(more_work, 1.0))
+    of_memory = (memory.share >= LEAST_ITEMS) & (memory.ratio >= _MEMORY_SLOWER) & (arithmetic.items > 0)
+    of_memory &= ~slow & (arithmetic.ratio < least) & (more_work < 1 + SLOWER)
+    rows = []
+    for place, rank in enumerate(ranks.tolist()):
+        known = bool(every.items[place])
+        row: dict[str, object] = {
+            "rank": rank,
+            "stage": None if stage[place] < 0 else int(stage[place]),
+            "peers": int(size[place]) - 1,
+            "items": int(every.items[place]),
+            "slower_items": float(every.share[place]) if known else None,
+            "ratio": float(every.ratio[place]) if known else None,
+            "more_ns": round(every.own[place] - every.usual[place]) if known else None,
+            "work": float(more_work[place]) if known else None,
+            "slow": bool(slow[place]) if known else None,
+        }
+        other = others.get(place)
+        chosen: tuple[str, float, float] | None = None
+        if slow[place]:
+            chosen = "all", every.own[place], every.usual[place]
+        elif other is not None and other.own >= least[place] * max(other.usual, 1.0):
+            chosen = "algorithm", other.own, other.usual
+            row["kernel"] = other.kernel
+        elif of_memory[place]:
+            chosen = "memory", memory.own[place], memory.usual[place]
+        if chosen is not None:
+            what, own, usual = chosen
+            row |= {"slow_in": what, "slow_ratio": float(own / max(usual, 1.0)), "slow_more_ns": round(own - usual)}
+        rows.append(row)
+    names = [column.name for column in RANK_SPEEDS.columns]
+    table = pa.Table.from_pylist([{name: row.get(name) for name in names} for row in rows], schema=RANK_SPEEDS.schema)
     return table.sort_by([("ratio", "descending"), ("rank", "ascending")])

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.progress import Progress, TaskID
@@ -151,6 +152,50 @@ def simulate(
         int | None,
         typer.Option(help="Rank that launches many tiny kernels in each forward step.", rich_help_panel=_FAULTS),
     ] = None,
+    throttle: Annotated[
+        int | None,
+        typer.Option(
+            help="Rank whose GPU is throttled from --throttle-from to --throttle-to.", rich_help_panel=_FAULTS
+        ),
+    ] = None,
+    slow_group: Annotated[
+        int | None, typer.Option(help="Rank whose tensor-parallel group has slow GPUs.", rich_help_panel=_FAULTS)
+    ] = None,
+    slow_node: Annotated[int | None, typer.Option(help="Node whose GPUs are slow.", rich_help_panel=_FAULTS)] = None,
+    slow_stage: Annotated[
+        int | None, typer.Option(help="Pipeline stage whose GPUs are slow.", rich_help_panel=_FAULTS)
+    ] = None,
+    slow_nic: Annotated[
+        int | None, typer.Option(help="Rank whose network card is slow.", rich_help_panel=_FAULTS)
+    ] = None,
+    slow_memory: Annotated[
+        int | None, typer.Option(help="Rank whose memory-bound kernels are slow.", rich_help_panel=_FAULTS)
+    ] = None,
+    other_algorithm: Annotated[
+        int | None, typer.Option(help="Rank that multiplies by another, slower algorithm.", rich_help_panel=_FAULTS)
+    ] = None,
+    loader_late: Annotated[
+        int | None,
+        typer.Option(
+            help="Rank (first or last stage) whose data loader is late with each micro-batch.", rich_help_panel=_FAULTS
+        ),
+    ] = None,
+    throttle_from: Annotated[
+        float, typer.Option(help="When throttling begins, ms into the step.", rich_help_panel=_FAULTS)
+    ] = 40.0,
+    throttle_to: Annotated[
+        float, typer.Option(help="When throttling ends, ms into the step.", rich_help_panel=_FAULTS)
+    ] = 120.0,
+    varying_sequences: Annotated[
+        float, typer.Option(help="Share of their length by which sequences may be shorter.", rich_help_panel=_FAULTS)
+    ] = 0.0,
+    bursts: Annotated[
+        float, typer.Option(help="Share of the time in which all links are congested.", rich_help_panel=_FAULTS)
+    ] = 0.0,
+    slow_factor: Annotated[
+        float | None,
+        typer.Option(help="How many times as long slow or throttled work takes.", rich_help_panel=_FAULTS),
+    ] = None,
     missing_launches: Annotated[
         float,
         typer.Option(help="Share of launch rows to leave out, as if the profiler lost them.", rich_help_panel=_EDGES),
@@ -220,7 +265,20 @@ def simulate(
         format=format,
         layout=layout,
         gzip=gzip,
-        faults=Faults(
+        faults=_slowed(
+            slow_factor,
+            throttle=throttle,
+            throttle_from_ms=throttle_from,
+            throttle_to_ms=throttle_to,
+            slow_group=slow_group,
+            slow_node=slow_node,
+            slow_stage=slow_stage,
+            slow_nic=slow_nic,
+            slow_memory=slow_memory,
+            other_algorithm=other_algorithm,
+            loader_late=loader_late,
+            varying_sequences=varying_sequences,
+            bursts=bursts,
             slow_gpu=slow_gpu,
             slow_link=slow_link,
             data_stall=data_stall,
@@ -253,6 +311,13 @@ def simulate(
     ranks = "1 rank" if settings.world == 1 else f"{settings.world} ranks"
     steps = "1 step" if iterations == 1 else f"{iterations} steps"
     typer.echo(f"{ranks}, {steps} in {time.monotonic() - started:.1f} s: {out}{oddities}")
+
+
+def _slowed(factor: float | None, **faults: Any) -> Faults:
+    """Faults, of which all that slow something do so by one factor, if one is given."""
+    if factor is not None:
+        faults |= {field.name: factor for field in fields(Faults) if field.name.endswith("_factor")}
+    return Faults(**faults)
 
 
 @contextmanager

@@ -96,6 +96,7 @@ COMPUTATION_SQL = """
 SELECT
     rank, stage, step, phase, name,
     count(*) AS kernels,
+    CAST(sum(grid_x * grid_y * grid_z) AS BIGINT) AS blocks,
     CAST(sum(duration_ns) AS BIGINT) AS time_ns
 FROM kernels
 WHERE run = $run AND iteration = $iteration AND kind = 'computation' AND {covered}
@@ -146,7 +147,8 @@ def computation_by_kernel(lake: Lake, run: str, iteration: int, ranks: Sequence[
     Args:
         ranks: those that are counted; by default those that the measures of the iteration cover.
 
-    Columns: rank, stage, step, phase, name, kernels, time_ns (a sum of durations).
+    Columns: rank, stage, step, phase, name, kernels, blocks (of all grids; NULL where unknown), time_ns (a sum of
+    durations).
     """
     sql = COMPUTATION_SQL.format(covered=COVERED if ranks is None else _one_of(ranks))
     return lake.query_iteration(sql, run=run, iteration=iteration)

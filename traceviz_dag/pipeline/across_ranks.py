@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from traceviz_dag.analyze.causes.causes_tables import messages_table
+from traceviz_dag.analyze.causes.what_if import Suspects
 from traceviz_dag.analyze.clocks.clocks import solve_clocks
 from traceviz_dag.analyze.findings.fragments import HIDDEN_WAIT, PAUSES
 from traceviz_dag.analyze.findings.rules import launch_bound
@@ -37,14 +38,16 @@ from traceviz_dag.analyze.pipelines.named_pairs import (
 from traceviz_dag.analyze.pipelines.period_summary import period_summary
 from traceviz_dag.analyze.pipelines.periods import BUSY_COLUMNS, periods_table
 from traceviz_dag.analyze.pipelines.pipelines import pipelines_table
+from traceviz_dag.analyze.slow_groups import NODE, STAGE, TENSOR_GROUP, slow_groups
 from traceviz_dag.analyze.slow_ranks import slow_ranks
 from traceviz_dag.analyze.slow_stages import stage_speeds
 from traceviz_dag.analyze.stage_times import STAGE_COLUMNS, StageTimes, stage_times
 from traceviz_dag.analyze.step_time import WINDOW_COLUMNS, step_time
 from traceviz_dag.analyze.waits.blame import blame_matrix, late_ranks
-from traceviz_dag.analyze.waits.collectives import collectives_table
+from traceviz_dag.analyze.waits.collectives import collectives_table, device_of_ranks
 from traceviz_dag.analyze.waits.experts import expert_load
-from traceviz_dag.analyze.waits.links import link_speeds
+from traceviz_dag.analyze.waits.links import link_groups, link_speeds
+from traceviz_dag.analyze.waits.nodes import nodes_of_devices
 from traceviz_dag.analyze.waits.waits import BESIDE_COLUMNS, charge_waits
 from traceviz_dag.classify.rules import load_rules
 from traceviz_dag.classify.topology.types import Topology
@@ -75,13 +78,18 @@ from traceviz_dag.tables import (
     SYNCHRONIZATIONS,
     TOPOLOGY_TABLES,
 )
+from traceviz_dag.vocabulary import Dimension
 
 ACROSS_RANKS_TABLES = (
     *("collectives", "rank_clocks", "late_ranks", "blame", "links", "expert_loads", "rank_speeds", "stage_speeds"),
+    *("group_speeds", "link_groups"),
     *("pipelines", "periods", "period_percentiles", "messages", *CAUSES_TABLES, "findings"),
 )
 """The tables across ranks, in the order in which they are made; ``pipeline.findings`` makes the last one of the others.
 """
+
+_EDIT_OF_SET = {TENSOR_GROUP: "fix_group", NODE: "fix_node", STAGE: "fix_ranks"}
+"""The edit that fixes ranks which are slow together."""
 
 _HOST_CLUES_SQL = f"""
 WITH clues AS (
@@ -194,6 +202,11 @@ class StoredIteration:
             return iteration_findings(self.lake, self.run, self.iteration)
         return self._computed[name]
 
+    def sets_of_ranks(self, name: str) -> list[tuple[int, ...]]:
+        """The tensor-parallel groups (``fix_group``) or nodes (``fix_node``) of which all ranks were read."""
+        devices = {rank: self.device(rank) for rank in self.ranks} if name == "fix_node" else {}
+        return [ranks for kind, ranks in _sets_of_ranks(self, devices) if _EDIT_OF_SET[kind] == name]
+
     @cached_property
     def _host_clues(self) -> Mapping[int, dict[str, Any]]:
         rows = self.lake.query_iteration(_HOST_CLUES_SQL, run=self.run, iteration=self.iteration)
@@ -225,7 +238,17 @@ def analyse_across_ranks(iteration: StoredIteration) -> Mapping[str, pa.Table]:
     periods = periods_table(microbatches, topology, lambda rank: iteration.kernels(rank, BUSY_COLUMNS), iteration.ranks)
     messages = messages_table(matches)
     links = link_speeds(collectives)
-    speeds = slow_ranks(computation_by_kernel(iteration.lake, iteration.run, iteration.iteration, iteration.ranks))
+    work = computation_by_kernel(iteration.lake, iteration.run, iteration.iteration, iteration.ranks)
+    speeds = slow_ranks(work)
+    stages = _stage_speeds(iteration, speeds)
+    together = slow_groups(work, speeds, stages, _sets_of_ranks(iteration, device_of_ranks(matches)))
+    of_groups = link_groups(collectives, links)
+    suspects = Suspects(
+        _suspected_links(links, of_groups),
+        iteration.slow_hosts(),
+        _slow_together(together),
+        [tuple(row["members"]) for row in of_groups.to_pylist() if row["rank"] is None],
+    )
     return {
         "collectives": collectives,
         "rank_clocks": clocks,
@@ -234,19 +257,38 @@ def analyse_across_ranks(iteration: StoredIteration) -> Mapping[str, pa.Table]:
         "links": LINKS.from_rows(links),
         "expert_loads": EXPERT_LOADS.from_rows(expert_load(expert_exchanges(iteration, collectives))),
         "rank_speeds": speeds,
-        "stage_speeds": _stage_speeds(iteration, speeds),
+        "stage_speeds": stages,
+        "group_speeds": together,
+        "link_groups": of_groups,
         "pipelines": pipelines_table(microbatches, topology),
         "periods": periods,
         "period_percentiles": PERIOD_PERCENTILES.from_rows(period_summary(periods)),
         "messages": messages,
-        **causes_tables(iteration, collectives, messages, _suspected_links(links), iteration.slow_hosts()),
+        **causes_tables(iteration, collectives, messages, suspects),
     }
 
 
-def _suspected_links(links: pa.Table) -> list[int]:
+def _suspected_links(links: pa.Table, groups: pa.Table) -> list[int]:
     """Ranks whose links are slow, or may be."""
     told = pc.fill_null(links["slow"], True)
-    return sorted(set(links.filter(told)["rank"].to_pylist()))
+    alone = {rank for rank in groups["rank"].to_pylist() if rank is not None}
+    return sorted({*links.filter(told)["rank"].to_pylist(), *alone})
+
+
+def _sets_of_ranks(iteration: StoredIteration, devices: Mapping[int, str | None]) -> list[tuple[str, tuple[int, ...]]]:
+    """Tensor-parallel groups and nodes of two ranks or more that were read."""
+    read = set(iteration.ranks)
+    groups = {group.ranks for group in iteration.topology.groups if group.dimension is Dimension.TP}
+    nodes: dict[int, tuple[int, ...]] = {}
+    for rank, node in sorted(nodes_of_devices(devices).items()):
+        nodes[node] = (*nodes.get(node, ()), rank)
+    sets = [*((TENSOR_GROUP, ranks) for ranks in sorted(groups)), *((NODE, ranks) for ranks in nodes.values())]
+    return [(kind, ranks) for kind, ranks in sets if len(ranks) > 1 and read.issuperset(ranks)]
+
+
+def _slow_together(speeds: pa.Table) -> list[tuple[str, tuple[int, ...]]]:
+    """The edits that fix ranks which are slow together."""
+    return [(_EDIT_OF_SET[row["kind"]], tuple(row["members"])) for row in speeds.to_pylist() if row["slow"]]
 
 
 def _stage_speeds(iteration: StoredIteration, speeds: pa.Table) -> pa.Table:

@@ -24,7 +24,7 @@ from traceviz_dag.analyze.causes.rank_kernels import KERNEL_COLUMNS, RankKernels
 from traceviz_dag.analyze.causes.rank_work import rank_work
 from traceviz_dag.analyze.causes.recorded_waits import host_waits, stream_waits
 from traceviz_dag.analyze.causes.step_work import Members, StepWork, step_work
-from traceviz_dag.analyze.causes.what_if import WhatIf
+from traceviz_dag.analyze.causes.what_if import Suspects, WhatIf
 from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.matching.communications import optional_integers
 from traceviz_dag.arrays import NONE, Int64
@@ -88,14 +88,13 @@ def causes_tables(
     source: Source,
     collectives: pa.Table,
     messages: pa.Table,
-    slow_links: Sequence[int] = (),
-    slow_hosts: Sequence[int] = (),
+    suspects: Suspects | None = None,
 ) -> Mapping[str, pa.Table]:
     """Compute the tables of an iteration's causes.
 
     Args:
         collectives, messages: its tables of that name.
-        slow_links: ranks whose links are, or may be, slow. slow_hosts: ranks whose hosts launch too slowly.
+        suspects: what other tables say is slow, or may be.
 
     Returns:
         Table name → rows, for each of ``CAUSES_TABLES``; where nothing can be said, ``what_if`` says why.
@@ -115,7 +114,7 @@ def causes_tables(
         parts["path_segments"].append(path_segments(step, path, stages, number, modules.__getitem__))
         parts["path_items"].append(path_items(step, what_if.times, path, stages, number))
         parts["critical_imbalance"].append(critical_imbalance(step, what_if.times, path, number))
-        parts["what_if"].append(what_if_table(what_if.standard(slow_links, slow_hosts), number))
+        parts["what_if"].append(what_if_table(what_if.standard(suspects), number))
     return {
         table.name: pa.concat_tables([table.schema.empty_table(), *parts[table.name]]).unify_dictionaries()
         for table in (PATH_EDGES, PATH_SEGMENTS, PATH_ITEMS, CRITICAL_IMBALANCE, WHAT_IF)

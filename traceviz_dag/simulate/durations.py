@@ -61,12 +61,14 @@ class Link:
 
     @classmethod
     def between(cls, ranks: tuple[int, ...], settings: JobSettings, hardware: Hardware = H100) -> Link:
-        """The link that a ring over these ranks is bound by; the slow-link fault acts here."""
+        """The link that a ring over these ranks is bound by; faults of links act here."""
         nodes = {rank // settings.node_size for rank in ranks}
         bandwidth = hardware.link_inside if len(nodes) == 1 else hardware.link_between
         latency = hardware.latency_inside_ns if len(nodes) == 1 else hardware.latency_between_ns
         if settings.faults.slow_link in ranks and len(ranks) > 1:
             bandwidth /= settings.faults.slow_link_factor
+        if settings.faults.slow_nic in ranks and len(nodes) > 1:
+            bandwidth /= settings.faults.slow_nic_factor
         return cls(bandwidth, latency)
 
     def collective_ns(self, operation: str, nbytes: float, members: int) -> int:

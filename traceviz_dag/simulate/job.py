@@ -276,6 +276,7 @@ def _write_culprits(settings: JobSettings, grids: RankGrids, folder: Path) -> No
             ("stage", pa.int64()),
             ("magnitude", pa.float64()),
             ("unit", pa.string()),
+            ("ranks", pa.list_(pa.int64())),
         ]
     )
     with whole_file(folder / _MARK) as file:

@@ -86,6 +86,20 @@ class Faults:
         hidden_synchronisation: rank whose code waits for the GPU once in each forward step.
         pageable_copy: rank whose code copies a tensor from pageable memory in each forward step, and waits for it.
         graph_break: rank whose compiled code breaks off in each forward step, and goes on after ``graph_break_ms``.
+        throttle: rank whose kernels take ``throttle_factor`` times as long where they start ``throttle_from_ms`` to
+            ``throttle_to_ms`` after its host began the step.
+        slow_group: rank whose tensor-parallel group is slow: kernels of all its members take ``slow_group_factor``
+            times as long.
+        slow_node, slow_stage: node, or pipeline stage, of which all GPUs are slow alike.
+        slow_nic: rank whose every transfer between nodes goes at ``1 / slow_nic_factor`` of the bandwidth.
+        slow_memory: rank whose memory-bound kernels take ``slow_memory_factor`` times as long, and no others.
+        other_algorithm: rank that computes the gradients of weights by another kernel, which takes
+            ``other_algorithm_factor`` times as long.
+        varying_sequences: sequences of each micro-batch and data-parallel rank are up to this share shorter than the
+            job's; messages between stages stay as long. That is uneven work, and nobody's fault.
+        bursts: share of the time in which every transfer takes ``bursts_factor`` times as long, in bursts that come
+            each ``bursts_every_ms``.
+        loader_late: rank whose data loader comes ``loader_late_ms`` late with each micro-batch.
         tiny_kernels: rank whose code runs ``tiny_kernels_count`` tiny kernels, one by one, in each forward step;
             ``tiny_kernels_captured``: as one CUDA graph, which mends this.
     """
@@ -104,6 +118,28 @@ class Faults:
     pageable_copy: int | None = None
     graph_break: int | None = None
     graph_break_ms: float = 10.0
+    throttle: int | None = None
+    throttle_from_ms: float = 40.0
+    throttle_to_ms: float = 120.0
+    throttle_factor: float = 1.5
+    slow_group: int | None = None
+    slow_group_factor: float = 1.35
+    slow_node: int | None = None
+    slow_node_factor: float = 1.35
+    slow_stage: int | None = None
+    slow_stage_factor: float = 1.35
+    slow_nic: int | None = None
+    slow_nic_factor: float = 5.0
+    slow_memory: int | None = None
+    slow_memory_factor: float = 2.0
+    other_algorithm: int | None = None
+    other_algorithm_factor: float = 1.5
+    varying_sequences: float = 0.0
+    bursts: float = 0.0
+    bursts_factor: float = 5.0
+    bursts_every_ms: float = 25.0
+    loader_late: int | None = None
+    loader_late_ms: float = 12.0
     tiny_kernels: int | None = None
     tiny_kernels_count: int = 2000
     tiny_kernels_captured: bool = False
@@ -370,6 +406,9 @@ def _feature_faults(s: JobSettings) -> list[str]:
         (s.seed < 0, f"--seed {s.seed} must not be negative"),
         (imbalance != 0 and not s.expert_count, "expert imbalance needs experts"),
         (not 0 <= imbalance < 1, "the expert imbalance is a share between 0 and 1"),
+        (not 0 <= s.faults.varying_sequences < 1, "--varying-sequences is a share between 0 and 1"),
+        (s.faults.varying_sequences > 0 and s.expert_count > 0, "--varying-sequences needs a dense model"),
+        (not 0 <= s.faults.bursts < 1, "--bursts is a share of the time between 0 and 1"),
     )
 
 
@@ -377,11 +416,17 @@ def _rank_faults(s: JobSettings) -> list[str]:
     named = {"slow GPU": s.faults.slow_gpu, "slow link": s.faults.slow_link, "data stall": s.faults.data_stall}
     named |= {"GC pause": s.faults.garbage_collection, "hidden synchronisation": s.faults.hidden_synchronisation}
     named |= {"pageable copy": s.faults.pageable_copy, "graph break": s.faults.graph_break}
-    named |= {"tiny kernels": s.faults.tiny_kernels}
+    named |= {"tiny kernels": s.faults.tiny_kernels, "throttled GPU": s.faults.throttle}
+    named |= {"slow group": s.faults.slow_group, "slow network card": s.faults.slow_nic}
+    named |= {"slow memory": s.faults.slow_memory, "other algorithm": s.faults.other_algorithm}
+    named |= {"late loader": s.faults.loader_late}
     named |= {"missing rank": s.edges.missing_rank, "duplicate rank": s.edges.duplicate_rank}
     named |= {"truncated rank": s.edges.truncated_rank, "rank without header": s.edges.without_distributed_info}
     missing, truncated = s.edges.missing_rank, s.edges.truncated_rank
+    node, stage, nodes = s.faults.slow_node, s.faults.slow_stage, -(-s.world // s.node_size)
     without_files = _said(
+        (node is not None and not 0 <= node < nodes, f"--slow-node {node}: the job runs on {nodes} nodes, from 0"),
+        (stage is not None and not 0 <= stage < s.pp, f"--slow-stage {stage}: the job has {s.pp} stages, from 0"),
         (missing == 0 and s.world == 1, "--missing-rank 0 leaves a job of one rank without any file; raise --dp"),
         (missing is not None and missing == truncated, f"rank {missing} cannot be both missing and truncated"),
     )

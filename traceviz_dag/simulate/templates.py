@@ -355,6 +355,7 @@ class Library:
         self.settings = settings
         self._templates: dict[str, Template] = {}
         self._nodes: dict[str, Nodes] = {}
+        self._changed: dict[tuple[int, str], Template] = {}
 
     def get(self, key: str, builder: Builder, autograd: bool = False, ghost: bool = False, like: str = "") -> Template:
         """The template of a key; ``builder`` makes its tree and nodes, ``like`` is whose random costs it has."""
@@ -371,6 +372,13 @@ class Library:
     def ghost(self, template: Template) -> Template:
         """The same work inside a CUDA graph."""
         return self._templates.setdefault(f"ghost:{id(template)}", as_ghost(template))
+
+    def changed(self, template: Template, how: str, change: Callable[[Template], Template]) -> Template:
+        """A template as a fault changes it; ``how`` names the change among all those of the library's job."""
+        key = id(template), how
+        if key not in self._changed:
+            self._changed[key] = change(template)
+        return self._changed[key]
 
     def unlaunched(self, key: str, builder: Builder) -> Template:
         """A template of kernels alone, whose launch rows no file has."""

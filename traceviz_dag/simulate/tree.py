@@ -58,6 +58,15 @@ class Message:
     channel: str
 
 
+class Bound(IntEnum):
+    """What limits a kernel on the GPU."""
+
+    NONE = 0
+    PRODUCT = 1
+    ATTENTION = 2
+    MEMORY = 3
+
+
 @dataclass(frozen=True, slots=True)
 class Kernel:
     """One launch and the kernel or memory operation that it starts.
@@ -69,6 +78,7 @@ class Kernel:
         phase: None takes the phase of its segment.
         messages: what a point-to-point kernel sends and receives.
         lost: the profiler's buffers lost its launch row.
+        bound: what limits it, where a fault may act on that alone.
         by_tokens: whether the duration follows the tokens that the router sent to this rank.
     """
 
@@ -85,6 +95,7 @@ class Kernel:
     messages: tuple[Message, ...] = ()
     by_tokens: bool = False
     lost: bool = False
+    bound: Bound = Bound.NONE
     nbytes: int = 0
     grid: int = 132
     block: int = 128

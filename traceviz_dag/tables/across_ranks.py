@@ -220,6 +220,21 @@ LINKS = Table(
     ),
 )
 
+LINK_GROUPS = Table(
+    "link_groups",
+    "Ranks of a group whose transfers are slow, where other dimensions do not tell whose link it is.",
+    BY_ITERATION,
+    (
+        Column("dimension", TEXT, "The dimension that the group serves; NULL where unknown."),
+        Column("scope", TEXT, "intra_node or inter_node; NULL where the nodes are unknown."),
+        Column("ranks", TEXT, "Those of its ranks that no other group shows to be fast, such as 1, 3."),
+        Column("members", RANKS, "The same as a list."),
+        Column("rank", BIGINT, "That rank, where it is one alone; else NULL."),
+        Column("of_ranks", BIGINT, "How many ranks the group has."),
+        Column("ratio", DOUBLE, "Its median transfer to that of like groups."),
+    ),
+)
+
 EXPERT_LOADS = Table(
     "expert_loads",
     "The experts of one rank: the tokens that they took in all-to-alls, against its expert-parallel peers.",
@@ -272,7 +287,38 @@ RANK_SPEEDS = Table(
         Column("slower_items", DOUBLE, "Share of these in which it is slower than usual; NULL without items."),
         Column("ratio", DOUBLE, "Its time in all of them to that of the median peer; NULL without items."),
         Column("more_ns", BIGINT, "Its time less that of the median peer, ns; NULL without items."),
-        Column("slow", BOOLEAN, "Whether it is slow in nearly all of them; NULL without items."),
+        Column(
+            "work",
+            DOUBLE,
+            "Thread blocks of kernels whose number differs between ranks, to those of the median peer; 1 where none "
+            "does, above 1 it has more to do; NULL without items.",
+        ),
+        Column("slow", BOOLEAN, "Whether it is slow in nearly all of them, beyond its work; NULL without items."),
+        Column(
+            "slow_in",
+            TEXT,
+            "all, memory (kernels bound by memory alone) or algorithm (it runs other kernels in place of its peers'); "
+            "NULL where it is not slow.",
+        ),
+        Column("slow_ratio", DOUBLE, "Time of the kernels that slow_in names to that of the median peer; else NULL."),
+        Column("slow_more_ns", BIGINT, "Their time less that of the median peer, ns; NULL where it is not slow."),
+        Column("kernel", TEXT, "Where it runs other kernels: the longest of them; else NULL."),
+    ),
+)
+
+GROUP_SPEEDS = Table(
+    "group_speeds",
+    "Ranks that share hardware or a layer's work: how fast they compute together, against ranks outside.",
+    BY_ITERATION,
+    (
+        Column("kind", TEXT, "tp (a tensor-parallel group), node or stage."),
+        Column("ranks", TEXT, "Its ranks, such as 0-3, 6."),
+        Column("members", RANKS, "The same as a list."),
+        Column("stage", BIGINT, "Their pipeline stage; NULL where they are of several."),
+        Column("slower_items", DOUBLE, "Of the rank that is slower in fewest: share of kernel names in which it is."),
+        Column("ratio", DOUBLE, "Time of their kernels to that of the median rank outside; lowest of its ranks'."),
+        Column("more_ns", BIGINT, "Their time less that of the median rank outside, the mean of its ranks, ns."),
+        Column("slow", BOOLEAN, "Whether all its ranks are slow, and no larger such set holds them."),
     ),
 )
 

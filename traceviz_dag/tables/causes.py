@@ -119,10 +119,12 @@ WHAT_IF = Table(
         Column(
             "edit",
             TEXT,
-            "fix_rank, fix_link, even_layers, equal_stages, no_jitter, no_pauses, no_hidden_waits, host_free, "
+            "fix_rank, fix_ranks, fix_group, fix_node, fix_link, fix_links, even_layers, equal_stages, no_jitter, "
+            "no_pauses, no_hidden_waits, host_free, "
             "balanced_experts, hide or faster; NULL if refused.",
         ),
         Column("rank", BIGINT, "The rank that is fixed, or whose links are; NULL for other edits."),
+        Column("ranks", TEXT, "The ranks that are fixed together, such as 0-3, 6; NULL for other edits."),
         Column("dimension", TEXT, "The dimension that is hidden or faster, or all; NULL for other edits."),
         Column("factor", DOUBLE, "How many times faster; NULL for other edits."),
         Column("step_ns", BIGINT, "The step as it was, ns: from its begin on the host to the end of its last kernel."),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from traceviz_dag.tables.schema import BIGINT, BY_ITERATION, DOUBLE, INTEGER, TEXT, Column, Table
 
-CULPRIT_COLUMNS = ("rank", "stage", "dimension", "module", "operation")
+CULPRIT_COLUMNS = ("rank", "group_ranks", "stage", "dimension", "module", "operation")
 """Columns that name who or what is at fault; those that do not apply are NULL."""
 
 FINDINGS = Table(
@@ -26,6 +26,7 @@ FINDINGS = Table(
             "not_looked_at: the rule cannot judge this iteration, or a part of it, and the statement says why.",
         ),
         Column("rank", BIGINT, "The rank at fault; NULL where it is no rank's."),
+        Column("group_ranks", TEXT, "The ranks at fault together, such as 0-3, 6; NULL where it is no more than one."),
         Column("stage", INTEGER, "The pipeline stage at fault, or that of the rank; NULL where neither."),
         Column("dimension", TEXT, "The parallel dimension; NULL where it is none's."),
         Column("module", TEXT, "The module; NULL where it is none's."),

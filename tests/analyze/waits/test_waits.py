@@ -26,7 +26,7 @@ from traceviz_dag.analyze.clocks.clocks import solve_clocks
 from traceviz_dag.analyze.waits.blame import blame_matrix, delays_by, late_ranks, wait_and_transfer
 from traceviz_dag.analyze.waits.collectives import collectives_table
 from traceviz_dag.analyze.waits.experts import expert_load
-from traceviz_dag.analyze.waits.links import link_speeds
+from traceviz_dag.analyze.waits.links import link_groups, link_speeds
 from traceviz_dag.analyze.waits.waits import charge_waits
 from traceviz_dag.pipeline.across_ranks import StoredIteration, expert_exchanges
 from traceviz_dag.simulate import JobSettings
@@ -62,9 +62,15 @@ def slow_links(iteration: StoredIteration) -> list[tuple[int, str]]:
     return [(row["rank"], row["scope"]) for row in rows if row["slow"]]
 
 
+def slow_link_groups(iteration: StoredIteration) -> list[tuple[str, str, int | None]]:
+    table = charged_collectives(iteration)
+    rows = link_groups(table, link_speeds(table)).to_pylist()
+    return [(row["ranks"], row["dimension"], row["rank"]) for row in rows]
+
+
 def test_nobody_is_blamed_in_a_healthy_job():
     healthy = job(Faults())
-    assert blamed(healthy) == [] and slow_links(healthy) == []
+    assert blamed(healthy) == [] and slow_links(healthy) == [] and slow_link_groups(healthy) == []
     assert collectives_violations(charged_collectives(healthy)).num_rows == 0
     load = expert_load(expert_exchanges(healthy, charged_collectives(healthy)))
     assert load.num_rows == 0, "a dense model has no experts"
@@ -115,6 +121,14 @@ def test_links_of_two_ranks_that_meet_nobody_else_are_not_told_apart():
     told = {(row["rank"], row["scope"]): (row["slow"], row["or_of"]) for row in rows}
     assert told[3, "inter_node"] == (None, [7]) and told[7, "inter_node"] == (None, [3])
     assert [look for look, (slow, _) in told.items() if slow] == [(3, "intra_node")]
+
+
+def test_a_slow_card_that_one_dimension_uses_is_its_groups_unless_others_are_fast_elsewhere():
+    """Between nodes of four, tp 2 and dp 4 use data parallelism alone; between nodes of one, a pipeline joins ranks."""
+    alone = {"tp": 2, "pp": 1, "dp": 4, "node_size": 4}
+    assert slow_link_groups(job(Faults(slow_nic=5), **alone)) == [("1, 3, 5, 7", "dp", None)]
+    assert slow_link_groups(job(Faults(), **alone)) == []
+    assert slow_link_groups(job(Faults(slow_link=3))) == []
 
 
 def test_uneven_experts_show_in_the_load_and_as_late_ranks():

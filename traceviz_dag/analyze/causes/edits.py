@@ -17,7 +17,7 @@ from traceviz_dag.analyze.causes.measured_items import direction
 from traceviz_dag.analyze.causes.medians import lower_medians
 from traceviz_dag.analyze.causes.rank_work import RankWork
 from traceviz_dag.analyze.causes.step_work import StepWork, Times
-from traceviz_dag.analyze.causes.usual_times import Usual, own_work, pauses
+from traceviz_dag.analyze.causes.usual_times import Instances, Usual, own_work, pauses
 from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.arrays import NONE, Bool, Float64, Int64
 from traceviz_dag.errors import NoEvidenceError
@@ -68,28 +68,37 @@ class StepEdits:
         """Per rank, how long after the first rank it begins its step, ns."""
         return [int(mine.section_ns[0]) for mine in self.step.times()]
 
-    def fix_rank(self, times: AllTimes, rank: int) -> AllTimes:
-        """Give a rank's kernels the times that the same kernels take on its peers, take its host's pauses away, and let
-        it begin its step when the others usually do.
+    @cached_property
+    def instances(self) -> Instances:
+        """Which kernels of different ranks are the same instance of work."""
+        return Instances.of(self.step.works)
+
+    def usual(self, times: AllTimes) -> Usual:
+        """What kernels take on other ranks."""
+        return Usual(self.step.works, times, self.stages, self.instances)
+
+    def fix_ranks(self, times: AllTimes, ranks: Sequence[int]) -> AllTimes:
+        """Give the kernels of some ranks the times that the same ones take on the others of their stage, else of other
+        stages; take their hosts' pauses away, and let them begin their step when the others usually do.
 
         Raises:
             ValueError: no such rank.
             NoEvidenceError: there is no other rank.
         """
-        if len(self.step.ranks) == 1:
-            raise NoEvidenceError(f"rank {rank} is the only one that was read, so nothing tells what is usual")
-        place = self.step.ranks.index(rank)
-        work, mine = self.step.works[place], times[place]
-        usual = Usual(self.step.works, times, self.stages)
-        own = own_work(work)
-        factor = np.where(own, usual.factor(place, work.kernels.signature), 1.0)
+        places = [self.step.ranks.index(rank) for rank in ranks]
+        if len(self.step.ranks) == len(places):
+            every = f"rank {ranks[0]} is the only one that was" if len(ranks) == 1 else "they are all ranks that were"
+            raise NoEvidenceError(f"{every} read, so nothing tells what is usual")
+        usual = self.usual(times)
         result = list(times)
-        result[place] = _without_pauses(work, _scaled(mine, factor), self.pauses[place])
-        late = self.late_begin(place)
-        if late:
-            section = result[place].section_ns.copy()
-            section[0] -= late
-            result[place] = replace(result[place], section_ns=section)
+        for place in places:
+            mine = replace(times[place], duration_ns=usual.durations(place, places))
+            result[place] = _without_pauses(self.step.works[place], mine, self.pauses[place])
+            late = self.late_begin(place)
+            if late:
+                section = result[place].section_ns.copy()
+                section[0] -= late
+                result[place] = replace(result[place], section_ns=section)
         return tuple(result)
 
     def late_begin(self, place: int) -> int:
@@ -100,18 +109,20 @@ class StepEdits:
         )
         return max(begins[place] - others[(len(others) - 1) // 2], 0) if others else 0
 
-    def fix_link(self, times: AllTimes, rank: int) -> AllTimes:
-        """Give what a rank transfers the time that like transfers without it take, where that is shorter.
+    def fix_links(self, times: AllTimes, ranks: Sequence[int]) -> AllTimes:
+        """Give what some ranks transfer the time that like transfers without them take, where that is shorter.
 
-        Alike are transfers of the same operation, dimension, phase and size; those of which none is without the rank
-        stay as they are.
+        Alike are transfers of the same operation, dimension, phase and size; those of which none is without the ranks
+        stay as they are. Of several ranks, those are meant that all of them are members of: the group's own.
 
         Raises:
-            NoEvidenceError: that is true of all.
+            NoEvidenceError: no transfer is alike.
         """
-        place = self.step.ranks.index(rank)
+        places = [self.step.ranks.index(rank) for rank in ranks]
         members = self.step.members
-        with_it = np.isin(members.meeting, members.meeting[members.rank == place])
+        _, meeting = np.unique(members.meeting, return_inverse=True)
+        count = np.bincount(meeting[np.isin(members.rank, places)], minlength=int(meeting.max(initial=-1)) + 1)
+        with_it = count[meeting] == len(places)
         signature, transfer = (np.empty(len(members.rank), np.int64) for _ in range(2))
         for number, (work, mine) in enumerate(self._parts(times)):
             own = np.flatnonzero(members.rank == number)
@@ -120,7 +131,10 @@ class StepEdits:
         known, group = np.unique(signature[~with_it], return_inverse=True)
         usual = lower_medians(group.astype(np.int64), transfer[~with_it], len(known))
         if not np.isin(signature[with_it], known).any():
-            raise NoEvidenceError(f"no transfer without rank {rank} is like one of its own")
+            whose = (
+                f"rank {ranks[0]} is like one of its own" if len(ranks) == 1 else "these ranks is like one of theirs"
+            )
+            raise NoEvidenceError(f"no transfer without {whose}")
         result = list(times)
         for number, mine in enumerate(times):
             own = np.flatnonzero((members.rank == number) & with_it)

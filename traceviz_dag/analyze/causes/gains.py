@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 TOGETHER = "together"
 """The edit that is all others at once."""
 
-EDIT_COLUMNS = ("edit", "rank", "dimension", "factor", "microbatches", "schedule")
-"""What tells one edit from another; table ``what_if`` has the first four, since no usual edit has the others."""
+EDIT_COLUMNS = ("edit", "rank", "ranks", "dimension", "factor", "microbatches", "schedule")
+"""What tells one edit from another; table ``what_if`` has the first five, since no usual edit has the others."""
 
 SUMMED_COLUMNS = ("step_ns", "predicted_step_ns", "gain_ns", "gain_low_ns", "gain_high_ns")
 """Columns that are sums over the steps of an iteration."""
@@ -33,6 +33,10 @@ class NamedEdit(Protocol):
     @property
     def rank(self) -> int | None:
         """The rank that it mends."""
+
+    @property
+    def ranks(self) -> str | None:
+        """The ranks that it mends together, as ``wording.spanned`` writes them."""
 
     @property
     def dimension(self) -> str | None:
@@ -74,6 +78,7 @@ def gain_row(
     return {
         "edit": alone.name if alone else TOGETHER,
         "rank": alone.rank if alone else None,
+        "ranks": alone.ranks if alone else None,
         "dimension": alone.dimension if alone else None,
         "factor": alone.factor if alone else None,
         "microbatches": change.microbatches if change else None,
@@ -113,6 +118,7 @@ def over_steps(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             -row["gain_ns"],
             row["edit"],
             -1 if row["rank"] is None else row["rank"],
+            str(row["ranks"]),
             str(row["dimension"]),
         ),
     )
@@ -125,7 +131,11 @@ def named_edit(row: Mapping[str, Any]) -> str:
         "fix_rank": f"fix rank {row['rank']}",
         "hide": f"hide {dimension}",
         "faster": f"{row['factor'] or 0:g} times faster {dimension}",
+        "fix_ranks": f"fix ranks {row.get('ranks')} together",
+        "fix_group": f"fix the tensor-parallel group of ranks {row.get('ranks')}",
+        "fix_node": f"fix the node of ranks {row.get('ranks')}",
         "fix_link": f"fix the links of rank {row['rank']}",
+        "fix_links": f"fix the links that ranks {row.get('ranks')} share",
         "even_layers": "as many layers in every stage",
         "equal_stages": "equal pipeline stages",
         "no_jitter": "no jitter between micro-batches",

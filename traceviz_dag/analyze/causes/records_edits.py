@@ -49,6 +49,7 @@ class RecordsEdit:
     name: str
     apply: Callable[[Int64], Int64] = lambda own: own
     rank: int | None = None
+    ranks: str | None = None
     dimension: str | None = None
     factor: float | None = None
     change: Change | None = None

@@ -31,6 +31,7 @@ from traceviz_dag.read.events import MISSING
 
 DIFFERENCES = frozenset(
     {"launch_ns", "member_kernel", "member_meeting", "waiting", "waited_for", "pause_kernel", "section_ns"}
+    | {"same", "place"}
 )
 """Columns whose values differ little from the one before."""
 
@@ -50,7 +51,8 @@ class ReplayData:
             ``sets``; ``expert_shares``: of each ``expert_member``.
         columns: numbers of kernels, segments, sections and items count on from rank to rank.
             Per kernel ``duration_ns`` (of a member of a meeting: the transfer), ``lag_ns``, ``launch_ns`` (-1: none),
-            ``kind`` (number of its signature, in the signatures' order), ``item`` (from 1; 0 outside), ``dimension``
+            ``kind`` (number of its signature, in the signatures' order), ``same`` and ``place`` (as
+            ``usual_times.Instances``; of communication without a meaning), ``item`` (from 1; 0 outside), ``dimension``
             (0: no communication), ``layer_factor`` (place in ``factors``), ``layer_set`` (a bit for each of ``sets``),
             ``expert_meeting`` (from 1; 0 outside).
             Per segment ``length`` (kernels), ``section`` (in its rank; -1: none), ``follows``.
@@ -77,6 +79,8 @@ def replay_data(what_if: WhatIf) -> ReplayData:
         "lag_ns": np.concatenate([mine.lag_ns for mine in times]),
         "launch_ns": np.concatenate([np.where(mine.launch_ns == MISSING, -1, mine.launch_ns) for mine in times]),
         "kind": number_groups(signatures)[1].astype(np.int64),
+        "same": np.concatenate([_carried(numbers) for numbers in edits.instances.same]),
+        "place": np.concatenate([_carried(numbers) for numbers in edits.instances.place]),
         "item": items,
         "dimension": np.concatenate([_codes(work, dimensions) for work in works]),
         "length": np.concatenate([np.diff(np.append(work.first, len(work.kernels))) for work in works]),
@@ -126,6 +130,12 @@ def replay_data(what_if: WhatIf) -> ReplayData:
         "expert_shares": shares,
     }
     return ReplayData(facts, {name: np.asarray(column, np.int64) for name, column in columns.items()})
+
+
+def _carried(numbers: Int64) -> Int64:
+    """Numbers with that of the kernel before in place of none, so that few differ from the one before."""
+    known = np.maximum.accumulate(np.where(numbers == NONE, 0, np.arange(len(numbers))))
+    return np.maximum(numbers[known], 0) if len(numbers) else numbers
 
 
 def _refusals(what_if: WhatIf) -> dict[str, str]:

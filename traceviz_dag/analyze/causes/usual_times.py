@@ -1,20 +1,23 @@
 """What kernels and launches usually take: the healthy times that edits put in place of measured ones.
 
-Kernels that do the same (name, operator, phase and grid) take about the same on every healthy GPU, so a slow one shows
-against the others: those of its own stage where there are any, else the other stages, which run the same layers.
+A kernel has a counterpart on every rank that runs the same program: the same instance, of the same micro-batch and
+layer. Healthy GPUs take about the same for it, so a rank that is slow for a part of the time shows against the others:
+those of its own stage where there are any, else the other stages, which run the same layers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from traceviz_dag.analyze.causes.medians import lower_medians
+from traceviz_dag.analyze.causes.medians import lower_medians, middles
 from traceviz_dag.analyze.causes.rank_work import RankWork
 from traceviz_dag.analyze.causes.step_work import Times
 from traceviz_dag.analyze.intervals import number_groups
-from traceviz_dag.arrays import Bool, Float64, Int64
+from traceviz_dag.arrays import NONE, Bool, Int64
 from traceviz_dag.read.events import MISSING
 
 PAUSE_NS = 100_000
@@ -27,54 +30,142 @@ _FEWEST = 3
 """Launches of a kind that tell what is usual."""
 
 
-class Usual:
-    """Medians by kind of kernel and rank."""
+@dataclass(frozen=True, slots=True)
+class Instances:
+    """Which kernels of different ranks are the same instance of work; per rank and kernel, ``NONE`` for communication.
 
-    def __init__(self, works: Sequence[RankWork], times: Sequence[Times], stages: Sequence[int]) -> None:
-        """Take the medians of all ranks.
+    Attributes:
+        same: equal for the n-th kernel of a kind (name, operator, phase, grid) in a micro-batch of a chunk, where the
+            ranks run as many of that kind there: the same layer, since layers follow one another.
+        place: equal for the n-th kernel of whatever kind in a phase of a micro-batch, where the ranks run as many. It
+            tells the counterpart of a kernel that has another name or grid, such as that of another algorithm.
+    """
+
+    same: Sequence[Int64]
+    place: Sequence[Int64]
+
+    @classmethod
+    def of(cls, works: Sequence[RankWork]) -> Instances:
+        """Number the instances over all ranks; numbers follow the order of the first rank that has them."""
+        own = [own_work(work) for work in works]
+        kinds = [work.kernels.signature[mine] for work, mine in zip(works, own, strict=True)]
+        phases = [work.kernels.phase[mine] for work, mine in zip(works, own, strict=True)]
+        return cls(_instances(works, own, kinds), _instances(works, own, phases))
+
+
+def _instances(works: Sequence[RankWork], own: Sequence[Bool], kinds: Sequence[Int64]) -> list[Int64]:
+    """The n-th kernel of a kind in a micro-batch of a chunk, where there are as many."""
+    rank = np.repeat(np.arange(len(works)), [int(mine.sum()) for mine in own])
+    kernels = [(work.kernels, mine) for work, mine in zip(works, own, strict=True)]
+    chunk = np.concatenate([each.chunk[mine] for each, mine in kernels])
+    microbatch = np.concatenate([each.microbatch[mine] for each, mine in kernels])
+    _, kind = number_groups(np.concatenate(kinds), chunk, microbatch)
+    _, group = number_groups(rank, kind)
+    count = np.bincount(group, minlength=1)
+    order = np.argsort(group, kind="stable")
+    ordinal = np.empty(len(group), np.int64)
+    ordinal[order] = np.arange(len(group)) - np.repeat(np.cumsum(count) - count, count)[: len(group)]
+    first, number = number_groups(kind, count[group], ordinal)
+    met = np.empty(len(first), np.int64)
+    met[np.argsort(first, kind="stable")] = np.arange(len(first))
+    result = []
+    for place, mine in enumerate(own):
+        each = np.full(len(mine), NONE)
+        each[mine] = met[number[rank == place]]
+        result.append(each)
+    return result
+
+
+class Usual:
+    """What the kernels of a step take, rank by rank, to be held against one another."""
+
+    def __init__(
+        self, works: Sequence[RankWork], times: Sequence[Times], stages: Sequence[int], instances: Instances
+    ) -> None:
+        """Take the times of all ranks.
 
         Args:
             stages: stage of each rank; ``MISSING`` where unknown, which counts as one stage of its own.
         """
+        self._works, self._times, self._instances = works, times, instances
         self._stage = np.array(stages, np.int64)
-        signature, rank, middle, total = [], [], [], []
-        for place, (work, mine) in enumerate(zip(works, times, strict=True)):
-            counted = own_work(work)
-            first, number = number_groups(work.kernels.signature[counted])
-            signature.append(work.kernels.signature[counted][first])
-            rank.append(np.full(len(first), place))
-            durations = mine.duration_ns[counted]
-            middle.append(lower_medians(number.astype(np.int64), durations, len(first)))
-            total.append(np.bincount(number, weights=durations, minlength=len(first)))
-        self._signature, self._rank = np.concatenate(signature), np.concatenate(rank)
-        self._middle, self._total = np.concatenate(middle), np.concatenate(total)
+        self._own = [own_work(work) for work in works]
 
-    def factor(self, place: int, signatures: Int64) -> Float64:
-        """Per kernel of a rank, what its kind takes on the peers, over what it takes on this rank.
+    def durations(self, place: int, without: Sequence[int]) -> Int64:
+        """Per kernel of a rank, what the same instance takes on its peers; communication as it was.
 
-        A kind that no peer runs counts as the others of the rank do on average.
+        A kernel without a counterpart takes what its kind takes there, and one of a kind that no peer runs as much more
+        or less than now as the others of the rank do.
+
+        Args:
+            without: places of ranks that are no peers, the rank itself among them.
         """
-        mine = np.flatnonzero(self._rank == place)
-        if not len(mine):
-            return np.ones(len(signatures))
-        peers = (self._stage == self._stage[place]) & (np.arange(len(self._stage)) != place)
-        if not peers.any():
-            peers = np.arange(len(self._stage)) != place
-        theirs = np.flatnonzero(peers[self._rank])
-        known, number = np.unique(self._signature[theirs], return_inverse=True)
-        usual = lower_medians(number.astype(np.int64), self._middle[theirs], len(known))
-        where = np.searchsorted(known, self._signature[mine])
-        found = where < len(known)
-        found[found] = known[where[found]] == self._signature[mine][found]
-        own = np.maximum(self._middle[mine], 1)
-        ratio = np.where(found, usual[np.minimum(where, max(len(known) - 1, 0))] / own if len(known) else 1.0, np.nan)
-        weight = np.where(found, self._total[mine], 0)
-        # One after the other: the page of a report adds them up in this order, too.
-        rest = float(np.cumsum(np.nan_to_num(ratio) * weight)[-1] / weight.sum()) if weight.sum() else 1.0
-        ratio = np.where(found, ratio, rest)
-        order = np.argsort(self._signature[mine])
-        place_of = order[np.minimum(np.searchsorted(self._signature[mine][order], signatures), len(order) - 1)]
-        return np.asarray(ratio[place_of])
+        peers = self._peers(place, without)
+        own, duration = self._own[place], self._times[place].duration_ns
+        result, left = duration.copy(), own.copy()
+        for numbers in (self._instances.same, self._instances.place):
+            mine = np.flatnonzero(left)
+            usual, found = self._middles(numbers, peers, numbers[place][mine])
+            result[mine[found]] = usual[found]
+            left[mine[found]] = False
+        signatures = [work.kernels.signature for work in self._works]
+        rest = np.flatnonzero(left)
+        usual, found = self._middles(signatures, peers, signatures[place][rest])
+        now, _ = self._middles(signatures, [place], signatures[place][rest])
+        result[rest] = np.rint(duration[rest] * (usual / np.maximum(now, 1))).astype(np.int64)
+        left[rest[found]] = False
+        rest, known = rest[~found], own & ~left
+        share = int(result[known].sum()) / max(int(duration[known].sum()), 1) if known.any() else 1.0
+        result[rest] = np.rint(duration[rest] * share).astype(np.int64)
+        return result
+
+    def _middles(self, numbers: Sequence[Int64], ranks: Sequence[int], wanted: Int64) -> tuple[Int64, Bool]:
+        """Of each number that is wanted, the median over all kernels of some ranks that have it; whether any has it."""
+        theirs = np.concatenate([numbers[rank][self._own[rank]] for rank in ranks])
+        taken = np.concatenate([self._times[rank].duration_ns[self._own[rank]] for rank in ranks])
+        chosen = np.isin(theirs, wanted)
+        known, group = np.unique(theirs[chosen], return_inverse=True)
+        if not len(known):
+            return np.zeros(len(wanted), np.int64), np.zeros(len(wanted), dtype=bool)
+        where = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
+        return middles(group.astype(np.int64), taken[chosen], len(known))[where], known[where] == wanted
+
+    def excess_ns(self, place: int) -> int:
+        """What a rank's own work takes in all beyond that of the median peer; alone in its stage, beyond what as much
+        of the same kinds takes on the other stages."""
+        peers = self._peers(place, [place])
+        if not peers:
+            return 0
+        own = self._total_ns[place]
+        if self._stage[peers[0]] == self._stage[place]:
+            totals = sorted(self._total_ns[peer] for peer in peers)
+            return own - totals[(len(totals) - 1) // 2]
+        kinds, counts, totals_of_kinds = self._by_kind(place)
+        times, runs = np.zeros(len(kinds)), np.zeros(len(kinds))
+        for peer in peers:
+            others, other_counts, other_totals = self._by_kind(peer)
+            _, mine, theirs = np.intersect1d(kinds, others, assume_unique=True, return_indices=True)
+            times[mine] += other_totals[theirs]
+            runs[mine] += other_counts[theirs]
+        usual = np.where(runs > 0, times / np.maximum(runs, 1) * counts, totals_of_kinds)
+        return int((totals_of_kinds - usual).sum())
+
+    @cached_property
+    def _total_ns(self) -> list[int]:
+        return [int(mine.duration_ns[own].sum()) for mine, own in zip(self._times, self._own, strict=True)]
+
+    def _by_kind(self, place: int) -> tuple[Int64, Int64, Int64]:
+        """Kinds of a rank's own kernels, how many there are of each, and what they take together."""
+        own = self._own[place]
+        kinds, number = np.unique(self._works[place].kernels.signature[own], return_inverse=True)
+        total = np.bincount(number, weights=self._times[place].duration_ns[own], minlength=len(kinds))
+        return kinds, np.bincount(number, minlength=len(kinds)), total.astype(np.int64)
+
+    def _peers(self, place: int, without: Sequence[int]) -> list[int]:
+        """Ranks of the same stage that are not left out, else of the others."""
+        others = np.setdiff1d(np.arange(len(self._stage)), without)
+        of_stage = others[self._stage[others] == self._stage[place]]
+        return (of_stage if len(of_stage) else others).tolist()
 
 
 def own_work(work: RankWork) -> Bool:

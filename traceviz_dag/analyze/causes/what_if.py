@@ -20,7 +20,7 @@ from traceviz_dag.analyze.causes.edits import AllTimes, StepEdits
 from traceviz_dag.analyze.causes.gains import error_bar, gain_row
 from traceviz_dag.analyze.causes.reordered import Change, items_of
 from traceviz_dag.analyze.causes.step_work import StepWork, without_lags
-from traceviz_dag.analyze.causes.usual_times import Usual, own_work
+from traceviz_dag.analyze.wording import spanned
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.vocabulary import ALL_DIMENSIONS
 
@@ -40,12 +40,14 @@ class Edit:
 
     Attributes:
         most: what it does at most, where the traces leave that open.
+        ranks: those that it mends together, as ``wording.spanned`` writes them.
     """
 
     name: str
     apply: Callable[[AllTimes], AllTimes] = lambda times: times
     most: Callable[[AllTimes], AllTimes] | None = None
     rank: int | None = None
+    ranks: str | None = None
     dimension: str | None = None
     factor: float | None = None
     change: Change | None = None
@@ -79,6 +81,22 @@ class Prediction:
         """See ``gain_row``."""
         bar = self.gain_low_ns, self.gain_high_ns
         return gain_row(self.edits, self.step_ns, self.gain_ns, bar, self.microbatches)
+
+
+@dataclass(frozen=True, slots=True)
+class Suspects:
+    """What other tables say is slow, or may be, so that the usual edits mend it.
+
+    Attributes:
+        links: ranks. hosts: ranks whose hosts launch too slowly.
+        together: ranks that are slow together, with the name of their edit: fix_ranks, fix_group or fix_node.
+        groups_of_links: ranks of groups whose transfers are slow, of which nothing tells whose link it is.
+    """
+
+    links: Sequence[int] = ()
+    hosts: Sequence[int] = ()
+    together: Sequence[tuple[str, tuple[int, ...]]] = ()
+    groups_of_links: Sequence[tuple[int, ...]] = ()
 
 
 class WhatIf:
@@ -150,12 +168,20 @@ class WhatIf:
         return items.changed(change, lambda: items_of(self.step, without_lags(times), self.edits.stages))
 
     def fix_rank(self, rank: int) -> Edit:
-        """See ``StepEdits.fix_rank``."""
-        return Edit("fix_rank", lambda times: self.edits.fix_rank(times, rank), rank=rank)
+        """See ``StepEdits.fix_ranks``."""
+        return Edit("fix_rank", lambda times: self.edits.fix_ranks(times, [rank]), rank=rank)
+
+    def fix_ranks(self, name: str, ranks: Sequence[int]) -> Edit:
+        """See ``StepEdits.fix_ranks``; ``name`` says what they are: fix_ranks, fix_group or fix_node."""
+        return Edit(name, lambda times: self.edits.fix_ranks(times, ranks), ranks=spanned(ranks))
 
     def fix_link(self, rank: int) -> Edit:
-        """See ``StepEdits.fix_link``."""
-        return Edit("fix_link", lambda times: self.edits.fix_link(times, rank), rank=rank)
+        """See ``StepEdits.fix_links``."""
+        return Edit("fix_link", lambda times: self.edits.fix_links(times, [rank]), rank=rank)
+
+    def fix_links(self, ranks: Sequence[int]) -> Edit:
+        """See ``StepEdits.fix_links``, of ranks of which one has the slow link."""
+        return Edit("fix_links", lambda times: self.edits.fix_links(times, ranks), ranks=spanned(ranks))
 
     def hide(self, dimension: str) -> Edit:
         """See ``StepEdits.hidden``."""
@@ -188,16 +214,16 @@ class WhatIf:
         """See ``StepEdits.host_free``."""
         return Edit("host_free", lambda times: self.edits.host_free(times, rank), rank=rank)
 
-    def standard(self, slow_links: Sequence[int] = (), slow_hosts: Sequence[int] = ()) -> list[Prediction]:
-        """What the usual edits would gain, the largest gain first; without those that the step tells nothing of.
-
-        Args:
-            slow_links: ranks whose links are, or may be, slow. slow_hosts: ranks whose hosts launch too slowly.
-        """
+    def standard(self, suspects: Suspects | None = None) -> list[Prediction]:
+        """What the usual edits would gain, the largest gain first; without those that the step tells nothing of."""
+        known = suspects or Suspects()
         dimensions = self.dimensions()
         edits = [*map(self.fix_rank, self._suspects()), *self.general()]
-        edits += [self.fix_link(rank) for rank in slow_links if rank in self.step.ranks]
-        edits += [self.host_free(rank) for rank in slow_hosts if rank in self.step.ranks]
+        edits += [self.fix_link(rank) for rank in known.links if rank in self.step.ranks]
+        edits += [self.host_free(rank) for rank in known.hosts if rank in self.step.ranks]
+        there = set(self.step.ranks)
+        edits += [self.fix_ranks(name, ranks) for name, ranks in known.together if there.issuperset(ranks)]
+        edits += [self.fix_links(ranks) for ranks in known.groups_of_links if there.issuperset(ranks)]
         edits += [self.hide(dimension) for dimension in (*dimensions, *([ALL_DIMENSIONS] if dimensions else []))]
         edits += [self.faster(dimension, FASTER) for dimension in dimensions]
         found = []
@@ -228,12 +254,10 @@ class WhatIf:
 
     def _suspects(self) -> list[int]:
         """Ranks whose work takes longer than that of their peers, whose host pauses or that begin late; worst first."""
-        usual = Usual(self.step.works, self.times, self.edits.stages)
+        usual = self.edits.usual(self.times)
         excess = []
-        for place, (work, times) in enumerate(zip(self.step.works, self.times, strict=True)):
-            own = own_work(work)
-            slower = times.duration_ns[own] * (1 - usual.factor(place, work.kernels.signature[own]))
-            late = self.edits.late_begin(place)
-            excess.append(float(slower.sum()) + float(self.edits.pauses[place].sum()) + late)
+        for place in range(len(self.step.works)):
+            late = self.edits.late_begin(place) + int(self.edits.pauses[place].sum())
+            excess.append(usual.excess_ns(place) + late)
         order = sorted(range(len(excess)), key=lambda place: -excess[place])
         return [self.step.ranks[place] for place in order[:MOST_RANKS] if excess[place] >= WORTH * self.step_ns]

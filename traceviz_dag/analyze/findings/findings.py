@@ -15,7 +15,16 @@ import pyarrow as pa
 
 from traceviz_dag.analyze.causes.gains import named_edit, over_steps
 from traceviz_dag.analyze.causes.what_if import MOST_RANKS, WORTH
-from traceviz_dag.analyze.findings.rule import EditKey, Row, Rule, culprit, evidence_sql, milliseconds, percent
+from traceviz_dag.analyze.findings.rule import (
+    EditKey,
+    Row,
+    Rule,
+    culprit,
+    evidence_sql,
+    mending_edit,
+    milliseconds,
+    percent,
+)
 from traceviz_dag.analyze.findings.rules import environment
 from traceviz_dag.tables import FINDINGS
 from traceviz_dag.tables.findings import CULPRIT_COLUMNS
@@ -72,16 +81,17 @@ def findings_table(iteration: Iteration, judged: Sequence[Judged]) -> pa.Table:
     """The table ``findings``: how environments differ, which all comparisons rest on; then the gravest first."""
     predicted = [row for row in iteration.what_if if row["refusal"] is None]
     refusal = next((row["refusal"] for row in iteration.what_if if row["refusal"] is not None), None)
-    gains = {EditKey(row["edit"], row["rank"], row["dimension"]): row for row in over_steps(predicted)}
+    gains = {EditKey(row["edit"], row["rank"], row["dimension"], row["ranks"]): row for row in over_steps(predicted)}
     known = {row["step"]: row["step_ns"] for row in predicted}
     step_ns = sum(known.values()) if known else iteration.step_ns
     places = {one.rule.name: place for place, one in enumerate(judged)}
     found = []
     for one in judged:
-        alike = Counter(map(one.rule.edit, one.rows))
+        edits = [mending_edit(one.rule, row, gains) for row in one.rows]
+        alike = Counter(edits)
         found += [
-            _finding(iteration, one.rule, row, gains, step_ns, refusal, others=alike[one.rule.edit(row)] - 1)
-            for row in one.rows
+            _finding(iteration, one.rule, row, gains, step_ns, refusal, edit=edit, others=alike[edit] - 1)
+            for row, edit in zip(one.rows, edits, strict=True)
         ]
         found += [
             _unable(iteration, one.rule, reason, step_ns) for reason in (one.unable, one.partly) if reason is not None
@@ -110,14 +120,14 @@ def _finding(
     step_ns: int | None,
     refusal: str | None,
     *,
+    edit: EditKey | None,
     others: int,
 ) -> dict[str, Any]:
     """A row of table ``findings``.
 
     Args:
-        others: rows of this rule that the same edit mends.
+        edit: the one that mends it. others: rows of this rule that the same edit mends.
     """
-    edit = rule.edit(row)
     gain = gains.get(edit) if edit is not None else None
     why = None if gain is not None else _why_unpredicted(rule, edit, refusal, gains)
     at_most = row.get("at_most_ns")

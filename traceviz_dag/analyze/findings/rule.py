@@ -20,6 +20,7 @@ class EditKey(NamedTuple):
     edit: str
     rank: int | None = None
     dimension: str | None = None
+    ranks: str | None = None
 
 
 def nothing_mends(_: Row) -> EditKey | None:
@@ -53,7 +54,8 @@ class Rule:
             ``value``; and every other number that the sentence has.
         measure: what ``value`` is.
         sentence: what a row says; its numbers are those of the row.
-        edit: the edit of table ``what_if`` that mends what a row says; None: nothing predicts it.
+        edit: the edit of table ``what_if`` that mends what a row says; None: nothing predicts it. otherwise: the edit
+            that comes next to it, where the step tells nothing of that one, such as of layers without call stacks.
         unable_sql: gives one row with a text (``reason``) where the tables of an iteration do not let the rule judge,
             so that finding nothing would say nothing: also where they are empty.
         partly_sql: alike, where they let it judge a part, such as some of the ranks; None: it judges all or nothing.
@@ -72,6 +74,7 @@ class Rule:
     sentence: Callable[[Row], str]
     unable_sql: str
     edit: Callable[[Row], EditKey | None] = nothing_mends
+    otherwise: Callable[[Row], EditKey | None] = nothing_mends
     partly_sql: str | None = None
     key: tuple[str, ...] = ()
     unpredicted: str = "no edit of the step mends it"
@@ -81,6 +84,12 @@ class Rule:
     def what_to_do(self, row: Row) -> str:
         """The remedy of a row of the query."""
         return self.remedy if self.remedy_of is None else self.remedy_of(row)
+
+
+def mending_edit(rule: Rule, row: Row, predicted: Collection[EditKey]) -> EditKey | None:
+    """The edit that mends what a row says: the first that is predicted of those that do, else the first."""
+    own, other = rule.edit(row), rule.otherwise(row)
+    return other if own not in predicted and other in predicted else own
 
 
 def culprit(row: Row) -> dict[str, Any]:

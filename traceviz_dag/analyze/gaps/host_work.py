@@ -37,10 +37,11 @@ _OF_THE_FRAMEWORK = re.compile(
     r"(.*/)?megatron/(core/(pipeline_parallel/p2p_communication|optimizer/|distributed/|timers"
     r"|transformer/moe/token_dispatcher)"
     r"|(bridge/)?training/(utils/)?(train|training|utils|train_utils)\.py\(\d+\): "
-    r"(train_step|training_log|report_memory))"
+    r"(train_step|training_log|report_memory|reduce_max_stat_across_model_parallel_group"
+    r"|logical_and_across_model_parallel_group))"
 )
 """Callers of Megatron-LM and Megatron-Bridge that wait for the GPU in every job, or for the tokens of each expert:
-messages between stages, the gradient norm, timers and logs."""
+messages between stages, the gradient norm, the agreement of all ranks on a step's success, timers and logs."""
 
 _OF_TORCH = re.compile(r"<built-in|nn\.Module: |(.*/)?torch/|contextlib\.py")
 """Python functions that say nothing of who called."""

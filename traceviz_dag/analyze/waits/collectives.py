@@ -83,7 +83,7 @@ def collectives_table(matches: Matches, rank_clocks: pa.Table) -> pa.Table:
     )
 
 
-def _device_of_ranks(matches: Matches) -> dict[int, str | None]:
+def device_of_ranks(matches: Matches) -> dict[int, str | None]:
     """Rank → its device; None for a rank with communications on several."""
     code, names = labels(matches.rows.table, "device")
     pairs = np.unique(np.stack((matches.rows.rank, code)), axis=1) if len(code) else np.empty((2, 0), np.int64)
@@ -102,7 +102,7 @@ def _bytes(matches: Matches) -> Int64:
 
 def _scopes(matches: Matches) -> pa.DictionaryArray:
     """Whether each matched communication stays inside a node."""
-    nodes = nodes_of_devices(_device_of_ranks(matches))
+    nodes = nodes_of_devices(device_of_ranks(matches))
     node = np.array([nodes.get(rank, MISSING) for rank in matches.rows.ranks], dtype=np.int64)
     scope = np.full(len(matches.rows), -1)
     if len(node) and (node != MISSING).all():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -12,7 +14,10 @@ from traceviz_dag.analyze.clocks.robust import grouped_quantile
 from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.kernel_intervals import codes
 from traceviz_dag.analyze.matching.communications import optional_integers
+from traceviz_dag.analyze.wording import spanned
+from traceviz_dag.arrays import Int64
 from traceviz_dag.read.events import MISSING
+from traceviz_dag.tables import LINK_GROUPS
 
 SLOW_TIMES = 1.5
 """A rank's links are slow if its communications take this multiple of those of others, whomever it talks to."""
@@ -34,16 +39,63 @@ def link_speeds(collectives: pa.Table) -> pa.Table:
         transfers to the usual ones (1 is usual), ``slow`` (NULL where that cannot be told from ``or_of``, the other
         ranks whose links may be the slow ones instead); the slowest first.
     """
+    compared = _compared(collectives)
+    if not len(compared.rank):
+        return pa.table({name: pa.array([], each) for name, each in _SPEED_COLUMNS.items()})
+    rank, scope, dimension = compared.rank, compared.scope, compared.dimension
+    group, ratio, scopes = compared.group, compared.ratio, compared.scopes
+    first, cell = number_groups(rank, scope, dimension)
+    typical = grouped_quantile(ratio, cell, len(first), 0.5)
+    place, number = number_groups(rank[first], scope[first])
+    best, worst = np.full(len(place), np.inf), np.zeros(len(place))
+    np.minimum.at(best, number, typical)
+    np.maximum.at(worst, number, typical)
+    counted = np.bincount(number, minlength=len(place))
+    looks = list(zip(rank[first][place].tolist(), scope[first][place].tolist(), strict=True))
+    slow = {look for look, each in zip(looks, (counted > 1) & (best >= SLOW_TIMES), strict=True) if each}
+    others = _always_together(rank, scope.astype(np.int64), group, slow)
+    columns = (
+        *(rank[first][place], [scopes[code] for code in scope[first][place]], counted, best, worst),
+        [_is_slow(look, slow, others) for look in looks],
+        [others.get(look, []) if _is_slow(look, slow, others) is None else [] for look in looks],
+    )
+    arrays = (pa.array(values, each) for values, each in zip(columns, _SPEED_COLUMNS.values(), strict=True))
+    table = pa.table(dict(zip(_SPEED_COLUMNS, arrays, strict=True)))
+    return table.sort_by([("slow", "descending"), ("best_ratio", "descending"), ("rank", "ascending")])
+
+
+@dataclass(frozen=True, slots=True)
+class _Compared:
+    """A rank's part in each communication that others could be compared with.
+
+    Attributes:
+        ratio: its transfer to the usual one of its kind. group: number of the set of ranks that communicates.
+        scope, dimension: codes into ``scopes`` and ``dimensions``, of which the last is None.
+    """
+
+    rank: Int64
+    scope: Int64
+    dimension: Int64
+    group: Int64
+    ratio: npt.NDArray[np.float64]
+    scopes: list[str | None]
+    dimensions: list[str | None]
+
+
+def _compared(collectives: pa.Table) -> _Compared:
+    """Hold large transfers against those of like groups: of one dimension, operation, size and scope."""
     # With a member missing, what looks like a transfer may be a wait for it.
     whole = pc.and_(pc.is_valid(collectives["last_transfer_ns"]), pc.is_null(collectives["fault"]))
     rows = collectives.filter(whole)
     rank, size, transfer = (optional_integers(rows, name) for name in ("rank", "bytes", "last_transfer_ns"))
     large = np.flatnonzero(((size == MISSING) | (size >= LATENCY_BYTES)) & (transfer > 0))
     rows, rank, size, transfer = rows.take(pa.array(large)), rank[large], size[large], transfer[large]
+    dimension, scope = codes(rows, "dimension"), codes(rows, "scope")
+    words: tuple[list[str | None], list[str | None]] = [*scope[1], None], [*dimension[1], None]
     if not len(rank):
-        return pa.table({name: pa.array([], each) for name, each in _SPEED_COLUMNS.items()})
-    dimension, scope = codes(rows, "dimension")[0], codes(rows, "scope")[0]
-    _, kind = number_groups(dimension, codes(rows, "operation")[0], scope, size)
+        none = np.empty(0, np.int64)
+        return _Compared(none, none, none, none, none.astype(np.float64), *words)
+    _, kind = number_groups(dimension[0], codes(rows, "operation")[0], scope[0], size)
     # Against itself alone no group can stand out.
     group = _group_numbers(rows)
     of_group, member = number_groups(kind, group)
@@ -52,29 +104,64 @@ def link_speeds(collectives: pa.Table) -> pa.Table:
     usual = lower_medians(
         kind[of_group].astype(np.int64), lower_medians(member.astype(np.int64), transfer, len(of_group)), len(groups)
     )
-    comparable = np.flatnonzero(groups[kind] > 1)
-    rank, dimension, scope, group = rank[comparable], dimension[comparable], scope[comparable], group[comparable]
-    ratio = transfer[comparable] / np.maximum(usual[kind[comparable]], 1)
-    first, cell = number_groups(rank, scope, dimension)
-    typical = grouped_quantile(ratio, cell, len(first), 0.5)
-    place, number = number_groups(rank[first], scope[first])
-    best, worst = np.full(len(place), np.inf), np.zeros(len(place))
-    np.minimum.at(best, number, typical)
-    np.maximum.at(worst, number, typical)
-    counted = np.bincount(number, minlength=len(place))
-    names: list[str | None] = [*codes(rows, "scope")[1], None]
-    looks = list(zip(rank[first][place].tolist(), scope[first][place].tolist(), strict=True))
-    slow = {look for look, each in zip(looks, (counted > 1) & (best >= SLOW_TIMES), strict=True) if each}
-    others = _always_together(rank, scope.astype(np.int64), group, slow)
-    columns = (
-        *(rank[first][place], [names[code] for code in scope[first][place]], counted, best, worst),
-        [_is_slow(look, slow, others) for look in looks],
-        [others.get(look, []) if _is_slow(look, slow, others) is None else [] for look in looks],
-    )
-    arrays = (pa.array(values, each) for values, each in zip(columns, _SPEED_COLUMNS.values(), strict=True))
-    table = pa.table(dict(zip(_SPEED_COLUMNS, arrays, strict=True)))
-    return table.sort_by([("slow", "descending"), ("best_ratio", "descending"), ("rank", "ascending")])
+    found = np.flatnonzero(groups[kind] > 1)
+    ratio = transfer[found] / np.maximum(usual[kind[found]], 1)
+    scopes, dimensions = scope[0][found].astype(np.int64), dimension[0][found].astype(np.int64)
+    return _Compared(rank[found], scopes, dimensions, group[found], ratio, *words)
 
+
+def link_groups(collectives: pa.Table, speeds: pa.Table) -> pa.Table:
+    """Groups whose transfers are slow though no rank's links are said to be: in one dimension, or with all its ranks.
+
+    A group is slow where nearly all of its transfers take ``SLOW_TIMES`` those of like groups. The slow link is of one
+    of its ranks that no other group shows to be fast; where that is one rank alone, it is named.
+
+    Args:
+        speeds: as ``link_speeds`` gives it; what its ranks explain is no group's.
+
+    Returns:
+        The table ``link_groups``, the slowest first.
+    """
+    compared = _compared(collectives)
+    told = {row["rank"] for row in speeds.to_pylist() if row["slow"] is not False}
+    first, number = number_groups(compared.scope, compared.group)
+    low = grouped_quantile(compared.ratio, number, len(first), _NEARLY_ALL)
+    middle = grouped_quantile(compared.ratio, number, len(first), 0.5)
+    count = np.bincount(number, minlength=len(first))
+    members = [sorted(set(compared.rank[number == group].tolist())) for group in range(len(first))]
+    scopes = [compared.scopes[code] for code in compared.scope[first]]
+    fast = {
+        (rank, scopes[group]) for group in range(len(first)) if middle[group] < SLOW_TIMES for rank in members[group]
+    }
+    rows = []
+    for group in range(len(first)):
+        scope = scopes[group]
+        explained = not told.isdisjoint(members[group])
+        # Of two transfers of each member one may be a chance.
+        if low[group] < SLOW_TIMES or count[group] < 2 * len(members[group]) or explained:
+            continue
+        suspects = [rank for rank in members[group] if (rank, scope) not in fast] or members[group]
+        rows.append(
+            {
+                "dimension": compared.dimensions[compared.dimension[first[group]]],
+                "scope": scope,
+                "ranks": spanned(suspects),
+                "members": suspects,
+                "rank": suspects[0] if len(suspects) == 1 else None,
+                "of_ranks": len(members[group]),
+                "ratio": float(middle[group]),
+            }
+        )
+    alone = {row["rank"] for row in rows if row["rank"] is not None}
+    kept: dict[tuple[object, object], dict[str, object]] = {}
+    for row in sorted(rows, key=lambda each: -each["ratio"]):
+        if row["rank"] is not None or not alone & set(row["members"]):
+            kept.setdefault((row["ranks"], row["scope"]), row)
+    return pa.Table.from_pylist(list(kept.values()), schema=LINK_GROUPS.schema)
+
+
+_NEARLY_ALL = 0.2
+"""Quantile of a slow group's transfers that is slow, too."""
 
 _SPEED_COLUMNS = {
     **{"rank": pa.int64(), "scope": pa.string(), "dimensions": pa.int64()},

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+from traceviz_dag.analyze.wording import unspanned
 from traceviz_dag.errors import UsageError
 from traceviz_dag.vocabulary import ALL_DIMENSIONS
 
@@ -25,6 +26,7 @@ class Wanted:
         ranks, links: ranks whose kernels, and whose transfers, are to be as those of others.
         hidden: dimensions. speeds: dimensions, and how many times faster. general: names of edits of the whole job.
         microbatches, schedule: another order of work; None: as it is.
+        together: ranks that are mended together, with the name of their edit; of a group or a node one of its ranks.
     """
 
     ranks: tuple[int, ...]
@@ -34,22 +36,32 @@ class Wanted:
     general: tuple[str, ...]
     microbatches: int | None = None
     schedule: str | None = None
+    together: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
     def __bool__(self) -> bool:
-        some = self.ranks or self.links or self.hidden or self.speeds or self.general or self.microbatches
+        some = (
+            self.ranks or self.links or self.together or self.hidden or self.speeds or self.general or self.microbatches
+        )
         return bool(some or self.schedule)
 
-    def edits(self, what_if: WhatIf) -> list[Edit]:
+    def edits(self, what_if: WhatIf, sets: Callable[[str], Sequence[tuple[int, ...]]]) -> list[Edit]:
         """The edits of one step.
 
+        Args:
+            sets: gives the tensor-parallel groups (fix_group) or nodes (fix_node) of the job.
+
         Raises:
-            UsageError: it has no communication of such a dimension, or no kernels of such a rank; no such schedule.
+            UsageError: nothing tells a rank's group or node; it has no communication of such a dimension, or no kernels
+                of such a rank; no such schedule.
         """
         for rank in (*self.ranks, *self.links):
             if rank not in what_if.step.ranks:
                 raise UsageError(f"rank {rank} has no kernels in the training step")
         self._check_dimensions(what_if.dimensions())
         edits = [what_if.fix_rank(rank) for rank in self.ranks]
+        for name, ranks in self.together:
+            members = _members(name, ranks, sets)
+            edits.append(what_if.fix_links(members) if name == "fix_links" else what_if.fix_ranks(name, members))
         edits += [what_if.fix_link(rank) for rank in self.links]
         edits += [edit for edit in what_if.general() if edit.name in self.general]
         edits += [what_if.hide(dimension) for dimension in self.hidden]
@@ -63,7 +75,7 @@ class Wanted:
             UsageError: as ``edits``; or records do not tell what an edit changes.
         """
         known = {edit.name: edit for edit in what_if.general()}
-        for name in (*(["fix_link"] if self.links else []), *self.general):
+        for name in (*(["fix_link"] if self.links else []), *(name for name, _ in self.together), *self.general):
             if name not in known:
                 option = name.replace("_", "-")
                 raise UsageError(f"--{option}: records of pipeline operations do not tell what it changes")
@@ -91,6 +103,31 @@ class Wanted:
         if self.schedule not in (None, *SCHEDULES):
             raise UsageError(f"--schedule {self.schedule}: there are {', '.join(SCHEDULES)}")
         return [Change(self.microbatches, self.schedule)] if self.microbatches or self.schedule else []
+
+
+def _members(name: str, ranks: tuple[int, ...], sets: Callable[[str], Sequence[tuple[int, ...]]]) -> tuple[int, ...]:
+    """The ranks that an edit mends together."""
+    if name in ("fix_ranks", "fix_links"):
+        return ranks
+    (rank,) = ranks
+    found = next((members for members in sets(name) if rank in members), None)
+    if found is None:
+        what = "tensor-parallel group" if name == "fix_group" else "node"
+        option = f"--{name.replace('_', '-')} {rank}"
+        raise UsageError(f"{option}: nothing tells the {what} of rank {rank}; name the ranks with --fix-ranks")
+    return found
+
+
+def listed(text: str, what: str = "ranks") -> tuple[int, ...]:
+    """The ranks of a text such as ``0-3,6``.
+
+    Raises:
+        UsageError: it is none.
+    """
+    try:
+        return unspanned(text)
+    except ValueError as error:
+        raise UsageError(f"--fix-{what} {text}: name ranks, as in 0-3,6") from error
 
 
 def once(values: Iterable[T]) -> tuple[T, ...]:

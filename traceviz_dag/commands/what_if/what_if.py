@@ -25,7 +25,7 @@ from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonO
 from traceviz_dag.commands.common.output import print_json
 from traceviz_dag.commands.what_if.gains_table import print_gains
 from traceviz_dag.commands.what_if.of_records import what_if_of_records
-from traceviz_dag.commands.what_if.wanted import Wanted, once, speed
+from traceviz_dag.commands.what_if.wanted import Wanted, listed, once, speed
 from traceviz_dag.errors import NoEvidenceError, UsageError
 
 if TYPE_CHECKING:
@@ -41,6 +41,18 @@ def what_if(
         list[int] | None,
         typer.Option(help="Give this rank's transfers the time of like transfers between others. Repeatable."),
     ] = None,
+    fix_ranks: Annotated[
+        list[str] | None,
+        typer.Option(help="Fix these ranks together, such as 0-3,6: none is another's peer. Repeatable."),
+    ] = None,
+    fix_links: Annotated[
+        list[str] | None,
+        typer.Option(help="Fix the links that these ranks share, where one group's transfers are slow. Repeatable."),
+    ] = None,
+    fix_group: Annotated[
+        list[int] | None, typer.Option(help="Fix this rank's tensor-parallel group together. Repeatable.")
+    ] = None,
+    fix_node: Annotated[list[int] | None, typer.Option(help="Fix all ranks of this rank's node. Repeatable.")] = None,
     hide: Annotated[
         list[str] | None, typer.Option(help="Let transfers of a dimension (tp, dp, ... all) take no time. Repeatable.")
     ] = None,
@@ -98,6 +110,12 @@ def what_if(
         tuple(name for name, chosen in flags.items() if chosen),
         microbatches,
         schedule,
+        (
+            *(("fix_ranks", ranks) for ranks in once(listed(text) for text in fix_ranks or ())),
+            *(("fix_links", ranks) for ranks in once(listed(text, "links") for text in fix_links or ())),
+            *(("fix_group", (rank,)) for rank in once(fix_group or ())),
+            *(("fix_node", (rank,)) for rank in once(fix_node or ())),
+        ),
     )
     if microbatches is not None and microbatches < 1:
         raise UsageError(f"--microbatches {microbatches}: a step has at least one")
@@ -145,7 +163,8 @@ def _predicted(iteration: StoredIteration, wanted: Wanted) -> tuple[list[dict[st
     from traceviz_dag.pipeline.causes import ranked_steps
     from traceviz_dag.pipeline.completeness import ranks_in_words
 
-    for option, ranks in (("--fix-rank", wanted.ranks), ("--fix-link", wanted.links)):
+    asked = [(f"--{name.replace('_', '-')}", ranks) for name, ranks in wanted.together]
+    for option, ranks in (("--fix-rank", wanted.ranks), ("--fix-link", wanted.links), *asked):
         unknown = sorted(set(ranks) - set(iteration.ranks))
         if unknown:
             raise UsageError(
@@ -157,7 +176,7 @@ def _predicted(iteration: StoredIteration, wanted: Wanted) -> tuple[list[dict[st
     try:
         for ranked in ranked_steps(iteration, iteration.table("collectives"), iteration.table("messages")):
             what_if = WhatIf(ranked.step, ranked.stages)
-            edits = wanted.edits(what_if)
+            edits = wanted.edits(what_if, iteration.sets_of_ranks)
             for each in [*([edit] for edit in edits), *([edits] if len(edits) > 1 else [])]:
                 try:
                     rows.append(what_if.predict(*each).as_row())

@@ -27,7 +27,7 @@ ARGUMENTS = (
     *("padded_vocab_size", "kv_channels", "group_query_attention", "num_query_groups", "swiglu", "quick_geglu"),
     *("moe_layer_freq", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size", "moe_latent_size"),
     *("multi_latent_attention", "mtp_num_layers", "experimental_attention_variant", "attention_output_gate"),
-    *("is_hybrid_model", "decoder_num_layers", "fp4"),
+    *("is_hybrid_model", "decoder_num_layers", "fp4", "variable_seq_lengths", "sequence_packing", "sft"),
 )
 """Arguments of Megatron-LM, as above."""
 

@@ -238,7 +238,7 @@ class Sheet:
             self._slots.append(("makes", row.reads))
             pieces.append('"Sequence number": %d, "Fwd thread id": 0')
         if self.identity.settings.shapes and row.name.startswith("aten::"):
-            pieces.append('"Input Dims": [[4096, 1, 4096]], "Input type": ["c10::BFloat16"]')
+            pieces.append(f'"Input Dims": {row.shapes or "[[4096, 1, 4096]]"}, "Input type": ["c10::BFloat16"]')
         self._slots.append(("event", index))
         return ", ".join([*pieces, '"Ev Idx": %d'])
 

@@ -14,12 +14,22 @@ from traceviz_dag.simulate.schedules import schedule_of
 from traceviz_dag.simulate.settings import Graphs
 from traceviz_dag.simulate.tree import Nodes
 from traceviz_dag.simulate.work import ends, faults, layers, stacks, stepping
+from traceviz_dag.simulate.work.disturbed import Disturbance
 from traceviz_dag.vocabulary import Phase
 
 
 def step_items(program: StageProgram, rank: int, number: int) -> Iterator[Item]:
-    """The items of one training step of one rank."""
-    return StepProgram(program, rank, number).items()
+    """The items of one training step of one rank, with what faults do to its kernels."""
+    items = StepProgram(program, rank, number).items()
+    disturbance = Disturbance.of(program.settings, rank)
+    if disturbance is None:
+        yield from items
+        return
+    for item in items:
+        if isinstance(item, Segment):
+            yield replace(item, template=disturbance.apply(program.library, item.template, item.context, number))
+        else:
+            yield item
 
 
 class StepProgram(StepSegments):

@@ -61,7 +61,7 @@ class StepSegments:
         program, job = self.program, self.job
         if not (program.has_embedding(context.chunk) or program.has_head(context.chunk)):
             return
-        stall = faults.loader_stall_ns(self.settings, self.rank) if context.microbatch == 0 else 0
+        stall = faults.loader_stall_ns(self.settings, self.rank, context.microbatch)
         yield self.plain(f"batch:{stall}", lambda: (ends.batch(job, program.entry, stall),), context, like="batch:0")
 
     def project_code(self, context: Context) -> Iterator[Item]:

@@ -70,7 +70,7 @@ class Host:
             synchronised: the profiler ends after the step and waits for the GPU.
         """
         self.number = number
-        self.record.begin()
+        self.record.begin(self.clock)
         self._draws = Draws(self.settings, self.rank, number, self._undisturbed)
         for item in step_items(self.program, self.rank, number):
             yield from self._run(item)

@@ -14,6 +14,7 @@ from traceviz_dag.simulate.program.stage import StageProgram
 from traceviz_dag.simulate.rank_grids import ProcessGroup, RankGrids
 from traceviz_dag.simulate.settings import JobSettings
 from traceviz_dag.simulate.templates import Library
+from traceviz_dag.simulate.timing.clock_faults import transfer_factor, work_factor
 from traceviz_dag.simulate.timing.host import Host
 from traceviz_dag.simulate.timing.streams import UNKNOWN, Meeting, PendingMessages, StepTimes, Stream, Work
 from traceviz_dag.simulate.work.faults import runs_other_work, undisturbed
@@ -106,7 +107,8 @@ class Model:
             stream.held = True
             self._meet(stream, work, start, agenda)
         else:
-            _finish(stream, start, start + work.duration, "", agenda)
+            slower = work_factor(self.settings.faults, stream.record.rank, start - stream.record.begun_ns)
+            _finish(stream, start, start + int(work.duration * slower), "", agenda)
         return True
 
     def _meet(self, stream: Stream, work: Work, start: int, agenda: list[Stream]) -> None:
@@ -121,10 +123,11 @@ class Model:
             return
         del self._meetings[work.meeting]
         last = max(arrival for _, arrival in meeting.arrivals.values())
+        transfer_ns = int(meeting.transfer_ns * transfer_factor(self.settings.faults, last))
         for place, rank in enumerate(group.ranks):
             member, _ = meeting.arrivals[rank]
             # The members' kernels end within a few hundred ns of each other.
-            end = last + meeting.transfer_ns + _END_SPREAD_NS * (place * 7 % 11)
+            end = last + transfer_ns + _END_SPREAD_NS * (place * 7 % 11)
             _finish(member, last, end, meeting.name, agenda)
             if member is not stream:
                 agenda.append(member)
@@ -151,7 +154,7 @@ class Model:
                 self._waiting[name] = mine
                 continue
             ready = max(mine.start, other.start)
-            end = ready + self._link(ends).message_ns(nbytes)
+            end = ready + int(self._link(ends).message_ns(nbytes) * transfer_factor(self.settings.faults, ready))
             for side in (mine, other):
                 side.carry(ready, end, name)
                 if side.open == 0:

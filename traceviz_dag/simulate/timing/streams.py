@@ -47,10 +47,11 @@ class StepRecord:
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
-        self.begin()
+        self.begin(0)
 
-    def begin(self) -> None:
-        """Start a new step."""
+    def begin(self, now_ns: int) -> None:
+        """Start a new step; its kernels run so long after ``now_ns``, when the host begins it."""
+        self.begun_ns = now_ns
         self.marks: list[int] = []
         self.stalls: list[int] = []
         self.starts: list[int] = []

@@ -1,4 +1,12 @@
-"""Injected faults: where they act, and the culprits that the truth names."""
+"""Injected faults: where they act, and the culprits that the truth names.
+
+To add a fault: give ``settings.Faults`` a field that is None or 0 without it, and let it act in one place. A rank that
+runs something else gets a row here, which ``StepSegments.project_code`` puts into its program; other or longer kernels
+are ``work.disturbed``'s; what depends on the time of day ``timing.clock_faults``'; links ``durations.Link``'s. The
+event model then shifts everything that depends on it. Name its culprit in ``culprits``, refuse in
+``refuse_idle_faults`` what changes nothing, and add it to ``tests/simulate/test_faults.py`` and
+``benchmarks/findings.py``.
+"""
 
 from __future__ import annotations
 
@@ -18,23 +26,47 @@ _OWN_PROGRAM = ("garbage_collection", "hidden_synchronisation", "pageable_copy",
 
 @dataclass(frozen=True, slots=True)
 class Culprit:
-    """One injected fault: what it is, who has it, and by how much."""
+    """One injected fault: what it is, who has it, and by how much.
+
+    Attributes:
+        ranks: all that have it, where it is a group's, a node's or a stage's; empty where it is no rank's.
+    """
 
     fault: str
     rank: int
     stage: int
     magnitude: float
     unit: str
+    ranks: tuple[int, ...] = ()
 
 
 def speed_factor(settings: JobSettings, rank: int) -> float:
     """By how much a rank's kernels take longer than a healthy GPU's."""
-    return settings.faults.slow_gpu_factor if settings.faults.slow_gpu == rank else 1.0
+    f = settings.faults
+    factor = f.slow_gpu_factor if f.slow_gpu == rank else 1.0
+    for name in ("slow_group", "slow_node", "slow_stage"):
+        if rank in slow_together(settings, name):
+            factor *= getattr(f, f"{name}_factor")
+    return factor
 
 
-def loader_stall_ns(settings: JobSettings, rank: int) -> int:
-    """How long a rank's data loader stalls before its first micro-batch."""
-    return int(settings.faults.data_stall_ms * 1e6) if settings.faults.data_stall == rank else 0
+def slow_together(settings: JobSettings, fault: str) -> tuple[int, ...]:
+    """The ranks that a fault of a group, a node or a stage makes slow."""
+    who, grid = getattr(settings.faults, fault), dense_grid(settings)
+    if who is None:
+        return ()
+    if fault == "slow_group":
+        return next(group for group in grid.groups("tp") if who in group)
+    if fault == "slow_stage":
+        return tuple(rank for rank in range(settings.world) if grid.place(rank)["pp"] == who)
+    return tuple(rank for rank in range(settings.world) if rank // settings.node_size == who)
+
+
+def loader_stall_ns(settings: JobSettings, rank: int, microbatch: int) -> int:
+    """How long a rank's data loader keeps it waiting for a micro-batch beyond what loading takes."""
+    f = settings.faults
+    stall = f.data_stall_ms if f.data_stall == rank and microbatch == 0 else 0.0
+    return int((stall + (f.loader_late_ms if f.loader_late == rank else 0.0)) * 1e6)
 
 
 def collection_pause(settings: JobSettings, rank: int) -> Row | None:
@@ -105,6 +137,7 @@ def _idle_faults(s: JobSettings) -> Iterator[str]:
     f, grid = s.faults, dense_grid(s)
     hosts = {
         "data-stall": (f.data_stall, "the data loader"),
+        "loader-late": (f.loader_late, "the data loader"),
         "gc-pause": (f.garbage_collection, "a pause of the host"),
         "hidden-sync": (f.hidden_synchronisation, "a wait of the host"),
         "pageable-copy": (f.pageable_copy, "a wait of the host"),
@@ -115,26 +148,39 @@ def _idle_faults(s: JobSettings) -> Iterator[str]:
         if rank is not None and s.cuda_graphs is Graphs.ITERATION:
             yield f"--{option} {rank}: with --cuda-graphs iteration one launch runs the pass; {what} delays nothing"
     loading = [rank for rank in range(s.world) if grid.place(rank)["pp"] in (0, s.pp - 1)]
-    if f.data_stall is not None and f.data_stall not in loading:
-        stage = grid.place(f.data_stall)["pp"]
-        yield (
-            f"--data-stall {f.data_stall}: rank {f.data_stall} is in stage {stage} and loads no data; "
-            f"ranks {_ranges(loading)} do"
-        )
+    for option, rank in (("data-stall", f.data_stall), ("loader-late", f.loader_late)):
+        if rank is not None and rank not in loading:
+            stage = grid.place(rank)["pp"]
+            yield f"--{option} {rank}: rank {rank} is in stage {stage} and loads no data; ranks {_ranges(loading)} do"
     if f.slow_link is not None and s.world == 1:
         yield f"--slow-link {f.slow_link}: the job's only rank has no links; give it more ranks"
+    if f.slow_nic is not None and s.world <= s.node_size:
+        yield f"--slow-nic {f.slow_nic}: the job is on one node, where no card is used; lower --node-size"
+    if f.bursts and s.world == 1:
+        yield "--bursts: the job's only rank transfers nothing; give it more ranks"
+    if f.throttle is not None and f.throttle_from_ms >= f.throttle_to_ms:
+        yield f"--throttle {f.throttle}: it ends at {f.throttle_to_ms:g} ms, before it starts"
     if f.expert_imbalance and s.ep == 1:
         yield "--expert-imbalance: with --ep 1 every rank holds all experts; raise --ep"
-    strengths = {
+    strengths: dict[str, tuple[float | None, float, int]] = {
         "slow GPU": (f.slow_gpu, f.slow_gpu_factor, 1),
         "slow link": (f.slow_link, f.slow_link_factor, 1),
+        "throttled GPU": (f.throttle, f.throttle_factor, 1),
+        "slow group": (f.slow_group, f.slow_group_factor, 1),
+        "slow node": (f.slow_node, f.slow_node_factor, 1),
+        "slow stage": (f.slow_stage, f.slow_stage_factor, 1),
+        "slow network card": (f.slow_nic, f.slow_nic_factor, 1),
+        "slow memory": (f.slow_memory, f.slow_memory_factor, 1),
+        "other algorithm": (f.other_algorithm, f.other_algorithm_factor, 1),
+        "bursts": (f.bursts or None, f.bursts_factor, 1),
+        "late loader": (f.loader_late, f.loader_late_ms, 0),
         "data stall": (f.data_stall, f.data_stall_ms, 0),
         "GC pause": (f.garbage_collection, f.garbage_collection_ms, 0),
         "graph break": (f.graph_break, f.graph_break_ms, 0),
         "number of tiny kernels": (f.tiny_kernels, f.tiny_kernels_count, 0),
     }
-    for name, (rank, strength, none) in strengths.items():
-        if rank is not None and strength <= none:
+    for name, (who, strength, none) in strengths.items():
+        if who is not None and strength <= none:
             yield f"{name} of {strength:g}: it must be above {none}"
 
 
@@ -153,7 +199,12 @@ def culprits(settings: JobSettings, stage_of: dict[int, int]) -> list[Culprit]:
     for name, rank, magnitude, unit in (
         ("slow_gpu", f.slow_gpu, f.slow_gpu_factor, "times"),
         ("slow_link", f.slow_link, f.slow_link_factor, "times"),
+        ("throttle", f.throttle, f.throttle_factor, "times"),
+        ("slow_nic", f.slow_nic, f.slow_nic_factor, "times"),
+        ("slow_memory", f.slow_memory, f.slow_memory_factor, "times"),
+        ("other_algorithm", f.other_algorithm, f.other_algorithm_factor, "times"),
         ("data_stall", f.data_stall, f.data_stall_ms, "ms"),
+        ("loader_late", f.loader_late, f.loader_late_ms, "ms per micro-batch"),
         ("garbage_collection", f.garbage_collection, f.garbage_collection_ms, "ms"),
         ("hidden_synchronisation", f.hidden_synchronisation, 1.0, "per forward step"),
         ("pageable_copy", f.pageable_copy, 1.0, "per forward step"),
@@ -161,9 +212,19 @@ def culprits(settings: JobSettings, stage_of: dict[int, int]) -> list[Culprit]:
         ("tiny_kernels", f.tiny_kernels, float(f.tiny_kernels_count), "per forward step"),
     ):
         if rank is not None:
-            found.append(Culprit(name, rank, stage_of[rank], magnitude, unit))
+            found.append(Culprit(name, rank, stage_of[rank], magnitude, unit, (rank,)))
+    for name in ("slow_group", "slow_node", "slow_stage"):
+        ranks = slow_together(settings, name)
+        if ranks:
+            stages = {stage_of[rank] for rank in ranks}
+            stage = stages.pop() if len(stages) == 1 else -1
+            found.append(Culprit(name, -1, stage, getattr(f, f"{name}_factor"), "times", ranks))
     if f.expert_imbalance:
         found.append(Culprit("expert_imbalance", -1, -1, f.expert_imbalance, "share of tokens"))
     if f.bad_stage_split:
         found.append(Culprit("bad_stage_split", -1, 0, float(f.bad_stage_split), "layers"))
+    if f.varying_sequences:
+        found.append(Culprit("varying_sequences", -1, -1, f.varying_sequences, "share of the length"))
+    if f.bursts:
+        found.append(Culprit("bursts", -1, -1, f.bursts_factor, "times"))
     return found

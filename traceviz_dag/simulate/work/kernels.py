@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from traceviz_dag.simulate.durations import attention_ns, elementwise_ns, matmul_ns
-from traceviz_dag.simulate.tree import Kernel
+from traceviz_dag.simulate.tree import Bound, Kernel
 from traceviz_dag.vocabulary import Kind
 
 _TILES = (
@@ -111,6 +111,7 @@ def matmul(m: float, n: float, k: float, layout: str = "TNN") -> Kernel:
         call="cudaLaunchKernelExC" if pick == 4 else "cuLaunchKernelEx",
         grid=132,
         block=384,
+        bound=Bound.PRODUCT,
         registers=168,
         shared_memory=213_000,
     )
@@ -120,7 +121,8 @@ def batched_matmul(batch: float, m: float, n: float, k: float) -> Kernel:
     """A batched bfloat16 product, as unfused attention uses."""
     tile = "cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16_16x16_128x2_tn_align8"
     name = f"void cutlass::Kernel2<{tile}>({tile}::Params)"
-    return Kernel(name, Kind.COMPUTATION, matmul_ns(batch * m, n, k), grid=512, block=128, registers=255)
+    duration = matmul_ns(batch * m, n, k)
+    return Kernel(name, Kind.COMPUTATION, duration, bound=Bound.PRODUCT, grid=512, block=128, registers=255)
 
 
 def elementwise(role: str, nbytes: float) -> Kernel:
@@ -128,7 +130,7 @@ def elementwise(role: str, nbytes: float) -> Kernel:
     functor = f"at::native::{FUNCTORS[role]}"
     arguments = "std::array<char*, 3ul>"
     name = f"void at::native::vectorized_elementwise_kernel<4, {functor}, {arguments} >(int, {functor}, {arguments})"
-    return Kernel(name, Kind.COMPUTATION, elementwise_ns(nbytes), grid=2048, block=128, registers=32)
+    return _memory_bound(Kernel(name, Kind.COMPUTATION, elementwise_ns(nbytes), grid=2048, block=128, registers=32))
 
 
 def reduction(nbytes: float, element: str = "float") -> Kernel:
@@ -136,18 +138,21 @@ def reduction(nbytes: float, element: str = "float") -> Kernel:
     functor = f"at::native::func_wrapper_t<{element}, at::native::sum_functor<{element}, {element}, {element}> >"
     operation = f"at::native::ReduceOp<{element}, {functor}, unsigned int, {element}, 4>"
     name = f"void at::native::reduce_kernel<512, 1, {operation} >({operation})"
-    return Kernel(name, Kind.COMPUTATION, elementwise_ns(nbytes), grid=264, block=512, registers=32, shared_memory=16)
+    duration = elementwise_ns(nbytes)
+    return _memory_bound(Kernel(name, Kind.COMPUTATION, duration, grid=264, block=512, registers=32, shared_memory=16))
 
 
 def fused(role: str, nbytes: float) -> Kernel:
     """A generated or library kernel of ``FUSED`` that moves ``nbytes``."""
     duration = elementwise_ns(nbytes)
-    return Kernel(FUSED[role], Kind.COMPUTATION, duration, call="cuLaunchKernel", grid=1024, block=256, registers=40)
+    kernel = Kernel(FUSED[role], Kind.COMPUTATION, duration, call="cuLaunchKernel", grid=1024, block=256, registers=40)
+    return _memory_bound(kernel)
 
 
 def custom(role: str, nbytes: float) -> Kernel:
     """A hand-written kernel of ``CUSTOM`` that moves ``nbytes``."""
-    return Kernel(CUSTOM[role], Kind.COMPUTATION, elementwise_ns(nbytes), grid=1024, block=256, registers=48)
+    duration = elementwise_ns(nbytes)
+    return _memory_bound(Kernel(CUSTOM[role], Kind.COMPUTATION, duration, grid=1024, block=256, registers=48))
 
 
 def flash_attention(tokens: float, context: float, width: float, backward: bool = False) -> Kernel:
@@ -158,7 +163,8 @@ def flash_attention(tokens: float, context: float, width: float, backward: bool 
         traits = _FLASH_BACKWARD
     name = f"void flash::flash_{side}_kernel<{traits}, false, true, false, true>(flash::Flash_{side[:3]}_params)"
     duration = attention_ns(tokens, context, width, backward)
-    return Kernel(name, Kind.COMPUTATION, duration, grid=1024, block=256, registers=255, shared_memory=164_000)
+    kernel = Kernel(name, Kind.COMPUTATION, duration, grid=1024, block=256, registers=255, shared_memory=164_000)
+    return replace(kernel, bound=Bound.ATTENTION)
 
 
 def copy(direction: str, nbytes: int) -> Kernel:
@@ -181,4 +187,8 @@ def pageable_copy(nbytes: int) -> Kernel:
 def fill(nbytes: int) -> Kernel:
     """A memory set."""
     duration = 1_200 + int(1e9 * nbytes / 2.8e12)
-    return Kernel("Memset (Device)", Kind.MEMORY, duration, call="cudaMemsetAsync", nbytes=nbytes)
+    return _memory_bound(Kernel("Memset (Device)", Kind.MEMORY, duration, call="cudaMemsetAsync", nbytes=nbytes))
+
+
+def _memory_bound(kernel: Kernel) -> Kernel:
+    return replace(kernel, bound=Bound.MEMORY)

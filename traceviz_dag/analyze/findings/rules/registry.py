@@ -15,6 +15,7 @@ from traceviz_dag.analyze.findings.rules import (
     memory_imbalance,
     memory_leak,
     not_on_period,
+    slow_group,
     slow_link,
     slow_rank,
     slow_stage,
@@ -24,7 +25,7 @@ from traceviz_dag.analyze.findings.rules import (
 
 RULES: tuple[Rule, ...] = (
     environment.RULE,
-    *(slow_rank.RULE, slow_stage.RULE, slow_link.RULE, expert_load.RULE),
+    *(slow_rank.RULE, slow_group.RULE, slow_stage.RULE, slow_link.RULE, expert_load.RULE),
     *host_pauses.RULES,
     *(hidden_sync.RULE, launch_bound.RULE, tail.RULE),
     *(exposed_communication.RULE, not_on_period.RULE, unexplained.RULE),

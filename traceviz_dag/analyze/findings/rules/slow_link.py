@@ -3,23 +3,39 @@
 from __future__ import annotations
 
 from traceviz_dag.analyze.findings.rule import EditKey, Row, Rule
+from traceviz_dag.analyze.wording import numbered, unspanned
 from traceviz_dag.vocabulary import FindingClass
 
 _SQL = """
-SELECT rank, best_ratio AS value, worst_ratio, dimensions, scope, or_of
+SELECT rank, NULL AS group_ranks, NULL AS dimension, best_ratio AS value, worst_ratio, dimensions, scope, or_of,
+    NULL AS of_ranks
 FROM links WHERE run = $run AND iteration = $iteration AND coalesce(slow, true)
     AND rank = coalesce(list_min(list_append(or_of, CAST(rank AS INTEGER))), rank)
+UNION ALL
+SELECT rank, CASE WHEN rank IS NULL THEN ranks END, dimension, ratio, ratio, 1, scope, NULL, of_ranks
+FROM link_groups WHERE run = $run AND iteration = $iteration
 """
 
 
 def _sentence(row: Row) -> str:
     scope = {"intra_node": " inside its node", "inter_node": " between nodes"}.get(row["scope"], "")
+    if row["of_ranks"] is not None:
+        return _of_group(row, scope)
     also = "".join(f", or of rank {rank}," for rank in row["or_of"])
     times = f"{row['value']:.2f} to {row['worst_ratio']:.2f} times as long as those of other ranks"
     return (
         f"the links of rank {row['rank']}{also}{scope} are slow: in each of {row['dimensions']} dimensions its "
         f"transfers take {times}, waits left out"
     )
+
+
+def _of_group(row: Row, scope: str) -> str:
+    of = f"the {row['dimension']} group" if row["dimension"] else "a group"
+    takes = f"transfers of {of} take {row['value']:.2f} times as long as those of like groups, waits left out"
+    if row["rank"] is not None:
+        return f"the links of rank {row['rank']}{scope} are slow: {takes}, and its other ranks are fast elsewhere"
+    who = numbered("rank", unspanned(row["group_ranks"]))
+    return f"a link of {who}{scope} is slow: {takes}; nothing tells which of these ranks has it"
 
 
 RULE = Rule(
@@ -32,9 +48,11 @@ RULE = Rule(
     measure="times as long",
     sentence=_sentence,
     key=("scope",),
-    edit=lambda row: EditKey("fix_link", rank=row["rank"]),
+    edit=lambda row: (
+        EditKey("fix_links", ranks=row["group_ranks"]) if row["rank"] is None else EditKey("fix_link", rank=row["rank"])
+    ),
     unable_sql="""
-SELECT 'no transfers could be compared: fewer than two dimensions with two groups each' AS reason
-WHERE (SELECT coalesce(max(dimensions), 0) FROM links WHERE run = $run AND iteration = $iteration) < 2
+SELECT 'no transfers could be compared: no dimension has two groups' AS reason
+WHERE NOT EXISTS (FROM links WHERE run = $run AND iteration = $iteration)
 """,
 )

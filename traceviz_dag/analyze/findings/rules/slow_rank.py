@@ -5,17 +5,23 @@ from __future__ import annotations
 from traceviz_dag.analyze.findings.fragments import PAUSES, STAGES
 from traceviz_dag.analyze.findings.rule import EditKey, Places, Row, Rule, milliseconds, percent
 from traceviz_dag.analyze.findings.rules import launch_bound
+from traceviz_dag.analyze.findings.rules.slow_group import SLOW
 from traceviz_dag.analyze.slow_ranks import SLOWER_THAN_FEW
 from traceviz_dag.analyze.waits.experts import UNEVEN
 from traceviz_dag.vocabulary import FindingClass
 
+MORE_WORK = 1.02
+"""How many times as many thread blocks as its peers a rank runs that has more to do."""
+
 _SQL = f"""
 WITH slow AS (
-    SELECT rank, stage, ratio AS value, more_ns, peers, 'peers' AS against
-    FROM rank_speeds WHERE run = $run AND iteration = $iteration AND slow
+    SELECT rank, stage, slow_ratio AS value, slow_more_ns AS more_ns, peers,
+        CASE slow_in WHEN 'all' THEN 'peers' ELSE slow_in END AS against, kernel
+    FROM rank_speeds WHERE run = $run AND iteration = $iteration AND slow_in IS NOT NULL
+        AND rank NOT IN ({SLOW})
     UNION ALL
     -- A rank that is alone in its stage is held against the same kernels of the other stages.
-    SELECT rank, stage, stage_speeds.ratio, slower_ns, stages - 1, 'stages'
+    SELECT rank, stage, stage_speeds.ratio, slower_ns, stages - 1, 'stages', NULL
     FROM stage_speeds JOIN rank_speeds USING (run, iteration, rank, stage)
     WHERE run = $run AND iteration = $iteration AND peers = 0
         AND stage_speeds.ratio >= {1 + SLOWER_THAN_FEW} AND slower_ns >= {SLOWER_THAN_FEW} * mean_ns
@@ -30,13 +36,18 @@ crowded AS (
     SELECT rank FROM expert_loads WHERE run = $run AND iteration = $iteration AND load >= {UNEVEN}
 )
 SELECT
-    rank, stage, value, more_ns, peers, against, against = 'stages' AS inferred,
-    NULL AS late_category, NULL AS last, NULL AS communications
+    rank, stage, value, more_ns, peers, against, against = 'stages' AS inferred, 'fault' AS class, kernel,
+    NULL AS late_category, NULL AS last, NULL AS communications, NULL AS work
 FROM slow
 UNION ALL
-SELECT rank, stage, own_share, own_ns, NULL, 'late', false, late_category, last, communications
-FROM late_ranks LEFT JOIN named USING (rank) LEFT JOIN {STAGES} USING (rank)
-WHERE run = $run AND iteration = $iteration AND blamed
+-- Who comes late for having more to do is nobody's fault.
+SELECT rank, late.stage, own_share, own_ns, NULL, 'late', false,
+    CASE WHEN work >= {MORE_WORK} AND late_category LIKE '%_computation' THEN 'opportunity' ELSE 'fault' END, NULL,
+    late_category, last, communications, work
+FROM (FROM late_ranks LEFT JOIN named USING (rank) LEFT JOIN {STAGES} USING (rank)
+    WHERE run = $run AND iteration = $iteration) AS late
+LEFT JOIN (SELECT rank, work FROM rank_speeds WHERE run = $run AND iteration = $iteration) USING (rank)
+WHERE blamed AND rank NOT IN ({SLOW})
     AND rank NOT IN (SELECT rank FROM slow) AND coalesce(starved_ns, 0) < own_ns / 2
     AND NOT (late_category = 'host' AND rank IN (SELECT rank FROM ({launch_bound.SQL}) WHERE rank IS NOT NULL))
     AND NOT (rank IN (SELECT rank FROM crowded) AND late_category LIKE '%_computation')
@@ -62,6 +73,22 @@ FROM waited JOIN judged USING (communication, rank)
 
 def _sentence(row: Row) -> str:
     who = f"rank {row['rank']}" + ("" if row["stage"] is None else f" of stage {row['stage']}")
+    if row["against"] == "memory":
+        return (
+            f"{who} has slow memory: kernels that are bound by it take {row['value']:.2f} times as long as on the "
+            f"median of its peers, {milliseconds(row['more_ns'])} more, and no other kernels do"
+        )
+    if row["against"] == "algorithm":
+        return (
+            f"{who} computes by another algorithm: it runs {row['kernel']} and no kernels that its peers run in its "
+            f"place, which takes {row['value']:.2f} times as long, {milliseconds(row['more_ns'])} more"
+        )
+    if row["against"] == "late" and row.get("class") == "opportunity":
+        return (
+            f"{who} has more to do: its kernels run {row['work']:.2f} times as many thread blocks as those of the "
+            f"median peer, and others waited {milliseconds(row['more_ns'])} for it ({row['late_category']}), "
+            f"{percent(row['value'])} of the step"
+        )
     if row["against"] == "late":
         return (
             f"{who} comes late: it was the last in {row['last']} of {row['communications']} communications with its "
@@ -97,9 +124,24 @@ _OF_LATE = {
 """What to do about a rank that comes late, by the last word of what it did meanwhile."""
 
 
+_OF_KINDS = {
+    "memory": "Test that GPU's memory (nvidia-smi -q -d ECC,CLOCK: memory clock, remapped rows; dcgmi diag -r 3), and "
+    "look for another process that uses it.",
+    "algorithm": "Compare that rank's libraries and settings with its peers' (cuBLAS, Transformer Engine, "
+    "CUBLAS_WORKSPACE_CONFIG, NVTE_ variables, autotuning caches, free memory for workspaces): rule environment lists "
+    "differences that the traces record.",
+}
+_UNEVEN = (
+    "Sequences or packing give that rank more work, which is no fault of its GPU: sort or pack sequences so that "
+    "data-parallel ranks get as many tokens."
+)
+
+
 def _remedy(row: Row) -> str:
+    if row["against"] == "late" and row.get("class") == "opportunity":
+        return _UNEVEN
     if row["against"] != "late":
-        return _REMEDY
+        return _OF_KINDS.get(row["against"], _REMEDY)
     kinds = [kind for kind in _OF_LATE if kind in (row["late_category"] or "unclassified")]
     return _OF_LATE[kinds[0]]
 

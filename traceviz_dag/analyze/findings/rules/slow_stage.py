@@ -5,27 +5,38 @@ from __future__ import annotations
 from traceviz_dag.analyze.findings.rule import EditKey, Row, Rule, milliseconds, percent
 from traceviz_dag.analyze.slow_ranks import SLOWER_THAN_FEW
 from traceviz_dag.analyze.stage_times import NOTABLE_EXCESS
+from traceviz_dag.analyze.wording import numbered, unspanned
 from traceviz_dag.vocabulary import FindingClass
 
 _SQL = f"""
-WITH uneven AS (
+WITH slow AS (
+    SELECT stage, ranks, ratio, more_ns FROM group_speeds
+    WHERE run = $run AND iteration = $iteration AND kind = 'stage' AND slow
+), uneven AS (
     SELECT
         stage, stages, compute_ns, mean_ns, more_work_ns, own_work_ns, slower_ns,
         compute_ns / mean_ns - 1 AS value,
         greatest(more_work_ns, own_work_ns, slower_ns) AS most_ns,
         -- What a rank that is alone in its stage takes longer for is a finding of that rank.
-        rank IS NOT NULL AND ratio >= {1 + SLOWER_THAN_FEW} AND slower_ns >= {SLOWER_THAN_FEW} * mean_ns AS of_rank
+        rank IS NOT NULL AND ratio >= {1 + SLOWER_THAN_FEW} AND slower_ns >= {SLOWER_THAN_FEW} * mean_ns AS of_rank,
+        -- And what all its GPUs do is a finding of its own.
+        stage IN (SELECT stage FROM slow) AS slow
     FROM stage_speeds WHERE run = $run AND iteration = $iteration AND compute_ns >= {1 + NOTABLE_EXCESS} * mean_ns
 )
 SELECT
-    stage, value, stages, compute_ns, mean_ns, compute_ns - mean_ns AS excess_ns, more_work_ns, own_work_ns, slower_ns,
+    stage, NULL AS group_ranks, value, NULL AS ratio, stages, compute_ns, mean_ns, compute_ns - mean_ns AS excess_ns,
+    more_work_ns, own_work_ns, slower_ns,
     CASE most_ns WHEN own_work_ns THEN 'own' WHEN more_work_ns THEN 'more' ELSE 'slower' END AS because,
     CASE WHEN most_ns > own_work_ns AND most_ns >= {NOTABLE_EXCESS} * mean_ns
         THEN 'fault' ELSE 'opportunity' END AS class,
     (compute_ns - mean_ns) * (
         SELECT count(DISTINCT coalesce(step, -1)) FROM what_if WHERE run = $run AND iteration = $iteration
     ) AS at_most_ns
-FROM uneven WHERE NOT (of_rank AND most_ns = slower_ns)
+FROM uneven WHERE NOT ((of_rank OR slow) AND most_ns = slower_ns)
+UNION ALL
+SELECT stage, slow.ranks, slow.ratio - 1, slow.ratio, stages, compute_ns, mean_ns, compute_ns - mean_ns,
+    more_work_ns, own_work_ns, slower_ns, 'gpus', 'fault', NULL
+FROM slow JOIN (FROM stage_speeds WHERE run = $run AND iteration = $iteration) USING (stage)
 """
 
 _BECAUSE = {
@@ -36,6 +47,13 @@ _BECAUSE = {
 
 
 def _sentence(row: Row) -> str:
+    if row["because"] == "gpus":
+        who = numbered("rank", unspanned(row["group_ranks"]))
+        return (
+            f"all GPUs of stage {row['stage']} compute slowly ({who}): the same kernels take {row['ratio']:.2f} times "
+            f"as long as on the {row['stages'] - 1} other stage{'s' if row['stages'] > 2 else ''}, which makes it "
+            f"{milliseconds(row['slower_ns'])} longer than the mean stage in a step"
+        )
     words, part = _BECAUSE[row["because"]]
     return (
         f"stage {row['stage']} computes {milliseconds(row['excess_ns'])} more in a step than the mean of the "
@@ -44,6 +62,8 @@ def _sentence(row: Row) -> str:
 
 
 def _edit(row: Row) -> EditKey:
+    if row["because"] == "gpus":
+        return EditKey("fix_ranks", ranks=row["group_ranks"])
     return EditKey("even_layers" if row["because"] == "more" else "equal_stages")
 
 
@@ -63,11 +83,13 @@ RULE = Rule(
     of_class=FindingClass.FAULT,
     question="Does a pipeline stage compute longer than the others?",
     remedy=_MOVE,
-    remedy_of=lambda row: _LOOK if row["because"] == "slower" else _MOVE,
+    remedy_of=lambda row: _LOOK if row["because"] in ("slower", "gpus") else _MOVE,
     sql=_SQL,
     measure="above the mean stage",
     sentence=_sentence,
     edit=_edit,
+    # Without call stacks nothing tells the layers; where they make the difference, to even the stages out comes near.
+    otherwise=lambda row: EditKey("equal_stages") if (row["because"], row["class"]) == ("more", "fault") else None,
     unable_sql="""
 SELECT 'no micro-batches of two or more pipeline stages are known' AS reason
 WHERE NOT EXISTS (FROM stage_speeds WHERE run = $run AND iteration = $iteration)

@@ -18,17 +18,17 @@ from traceviz_dag.show.report.limits import MOST_REPLAYED
 from traceviz_dag.show.report.parts.part import Part, Told, paragraph, section, table
 
 USUAL_SQL = """
-SELECT edit, rank, dimension, factor, count(*) AS steps, sum(step_ns)::BIGINT AS step_ns,
+SELECT edit, rank, ranks, dimension, factor, count(*) AS steps, sum(step_ns)::BIGINT AS step_ns,
     sum(predicted_step_ns)::BIGINT AS predicted_step_ns, sum(gain_ns)::BIGINT AS gain_ns,
     least(sum(gain_low_ns), min(gain_ns) * count(*))::BIGINT AS gain_low_ns,
     greatest(sum(gain_high_ns), max(gain_ns) * count(*))::BIGINT AS gain_high_ns
 FROM what_if WHERE run = $run AND iteration = $iteration AND refusal IS NULL
-GROUP BY edit, rank, dimension, factor
-ORDER BY gain_ns DESC, edit, rank NULLS FIRST, dimension NULLS FIRST
+GROUP BY edit, rank, ranks, dimension, factor
+ORDER BY gain_ns DESC, edit, rank NULLS FIRST, ranks NULLS FIRST, dimension NULLS FIRST
 """
 """Over the steps, as ``analyze.causes.gains.over_steps`` sums them."""
 
-_EDIT = ("edit", "rank", "dimension", "factor")
+_EDIT = ("edit", "rank", "ranks", "dimension", "factor")
 
 
 def what_if(told: Told) -> Markup:
@@ -98,7 +98,8 @@ def _single_edits(asked: Asked, *, live: bool) -> Markup:
 
 def _written(row: Mapping[str, Any]) -> str:
     """An edit as the page's address has it."""
-    what = row["dimension"] if row["rank"] is None else row["rank"]
+    ranks = None if row["ranks"] is None else row["ranks"].replace(", ", "+")
+    what = next((one for one in (row["rank"], ranks, row["dimension"]) if one is not None), None)
     factor = "" if row["factor"] is None else f"={row['factor']:g}"
     return str(row["edit"]) if what is None else f"{row['edit']}:{what}{factor}"
 

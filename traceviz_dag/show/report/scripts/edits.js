@@ -8,6 +8,7 @@
  * @typedef {object} Edit
  * @property {string} name
  * @property {number} [rank]
+ * @property {string} [ranks] such as "0-3, 6"
  * @property {string} [dimension]
  * @property {number} [factor]
  */
@@ -17,6 +18,17 @@ export const GENERAL = [
   ...["even_layers", "equal_stages", "no_jitter"],
   ...["no_pauses", "no_hidden_waits", "host_free", "balanced_experts"],
 ];
+
+/** Edits of ranks together, in the order in which they are applied. */
+export const TOGETHER = ["fix_ranks", "fix_group", "fix_node", "fix_links"];
+
+/** The ranks of a text such as "0-3, 6". @param {string} text */
+export function spelledOut(text) {
+  return text.split(",").flatMap((part) => {
+    const [low, high = low] = part.split("-").map(Number);
+    return Array.from({ length: high - low + 1 }, (_, place) => low + place);
+  });
+}
 
 /** Why a step tells nothing of an edit. */
 export class Refusal extends Error {}
@@ -41,9 +53,15 @@ export function edited(step, times, edit, unmatched = false) {
   const dimension = edit.dimension ?? "";
   switch (edit.name) {
     case "fix_rank":
-      return fixedRank(step, times, edit.rank ?? -1);
+      return fixedRanks(step, times, [edit.rank ?? -1]);
+    case "fix_ranks":
+    case "fix_group":
+    case "fix_node":
+      return fixedRanks(step, times, spelledOut(edit.ranks ?? ""));
+    case "fix_links":
+      return fixedLinks(step, times, spelledOut(edit.ranks ?? ""));
     case "fix_link":
-      return fixedLink(step, times, edit.rank ?? -1);
+      return fixedLinks(step, times, [edit.rank ?? -1]);
     case "even_layers":
       return evenLayers(step, times);
     case "equal_stages":
@@ -73,72 +91,82 @@ export function hasUnmatched(step, dimension) {
   return chosen.some((one, kernel) => one === 1 && !step.joined[kernel]);
 }
 
-/** @param {Step} step @param {Times} times @param {number} rank */
-function fixedRank(step, times, rank) {
-  const place = placeOf(step, rank);
-  if (step.facts.ranks.length === 1) {
-    throw new Refusal(`rank ${rank} is the only one that was read, so nothing tells what is usual`);
+/** @param {Step} step @param {Times} times @param {number[]} ranks */
+function fixedRanks(step, times, ranks) {
+  const places = ranks.map((rank) => placeOf(step, rank));
+  if (step.facts.ranks.length === places.length) {
+    const every = ranks.length === 1 ? `rank ${ranks[0]} is the only one that was` : "they are all ranks that were";
+    throw new Refusal(`${every} read, so nothing tells what is usual`);
   }
-  const factor = usualFactors(step, times, place);
   const duration = times.duration.slice();
-  for (let kernel = step.kernelBegins[place]; kernel < step.kernelBegins[place + 1]; kernel++) {
-    if (step.own[kernel]) duration[kernel] = rounded(duration[kernel] * factor[step.columns.kind[kernel]]);
+  for (const place of places) takeUsual(step, times, place, places, duration);
+  let result = { ...times, duration };
+  for (const place of places) {
+    result = withoutPauses(step, result, place);
+    const late = step.facts.late_begin_ns[place];
+    if (!late) continue;
+    const section = result.section.slice();
+    section[step.sectionBegins[place]] -= late;
+    result = { ...result, section };
   }
-  const result = withoutPauses(step, { ...times, duration }, place);
-  const late = step.facts.late_begin_ns[place];
-  if (!late) return result;
-  const section = result.section.slice();
-  section[step.sectionBegins[place]] -= late;
-  return { ...result, section };
-}
-
-/**
- * Per kind of kernel, what it takes on a rank's peers over what it takes on the rank.
- * @param {Step} step @param {Times} times @param {number} place of the rank
- */
-function usualFactors(step, times, place) {
-  const { stages } = step.facts;
-  const others = stages.map((stage, rank) => rank !== place && stage === stages[place]);
-  const peers = others.some((one) => one) ? others : stages.map((_, rank) => rank !== place);
-  const mine = byKind(step, times, place);
-  const theirs = new Map();
-  peers.forEach((chosen, rank) => {
-    if (!chosen) return;
-    for (const [kind, values] of byKind(step, times, rank)) {
-      const known = theirs.get(kind);
-      if (known) known.push(middle(values));
-      else theirs.set(kind, [middle(values)]);
-    }
-  });
-  const kinds = [...mine.keys()].sort((one, other) => one - other);
-  const factor = new Map();
-  let [shared, weights] = [0, 0];
-  for (const kind of kinds) {
-    const values = mine.get(kind) ?? [];
-    const usual = theirs.get(kind);
-    if (usual === undefined) continue;
-    const ratio = middle(usual) / Math.max(middle(values), 1);
-    const weight = values.reduce((sum, one) => sum + one, 0);
-    factor.set(kind, ratio);
-    shared += ratio * weight;
-    weights += weight;
-  }
-  const rest = weights ? shared / weights : 1;
-  const result = new Float64Array(1 + Math.max(0, ...kinds));
-  for (const kind of kinds) result[kind] = factor.get(kind) ?? rest;
   return result;
 }
 
-/** What a rank's own kernels take, by kind. @param {Step} step @param {Times} times @param {number} place */
-function byKind(step, times, place) {
-  /** @type {Map<number, number[]>} */
-  const result = new Map();
+/**
+ * Give a rank's own kernels what the same ones take on its peers, as `usual_times.Usual.durations` does.
+ * @param {Step} step @param {Times} times @param {number} place of the rank
+ * @param {number[]} without places of ranks that are no peers @param {Float64Array} duration to be changed
+ */
+function takeUsual(step, times, place, without, duration) {
+  const { stages, ranks } = step.facts;
+  const others = ranks.map((_, rank) => rank).filter((rank) => !without.includes(rank));
+  const ofStage = others.filter((rank) => stages[rank] === stages[place]);
+  const peers = ofStage.length ? ofStage : others;
+  const { same, place: spot, kind } = step.columns;
+  /** @type {number[]} */
+  const own = [];
   for (let kernel = step.kernelBegins[place]; kernel < step.kernelBegins[place + 1]; kernel++) {
-    if (!step.own[kernel]) continue;
-    const kind = step.columns.kind[kernel];
-    const known = result.get(kind);
-    if (known) known.push(times.duration[kernel]);
-    else result.set(kind, [times.duration[kernel]]);
+    if (step.own[kernel]) own.push(kernel);
+  }
+  let left = own;
+  for (const numbers of [same, spot]) {
+    const usual = middles(step, times, numbers, peers, left);
+    for (const kernel of left) duration[kernel] = usual.get(numbers[kernel]) ?? duration[kernel];
+    left = left.filter((kernel) => !usual.has(numbers[kernel]));
+  }
+  const usual = middles(step, times, kind, peers, left);
+  const now = middles(step, times, kind, [place], left);
+  for (const kernel of left) {
+    const taken = usual.get(kind[kernel]);
+    if (taken === undefined) continue;
+    duration[kernel] = rounded(times.duration[kernel] * (taken / Math.max(now.get(kind[kernel]) ?? 0, 1)));
+  }
+  left = left.filter((kernel) => !usual.has(kind[kernel]));
+  const unknown = new Set(left);
+  const known = own.filter((kernel) => !unknown.has(kernel));
+  const sum = (/** @type {Float64Array} */ values) => known.reduce((total, kernel) => total + values[kernel], 0);
+  const share = known.length ? sum(duration) / Math.max(sum(times.duration), 1) : 1;
+  for (const kernel of left) duration[kernel] = rounded(times.duration[kernel] * share);
+}
+
+/**
+ * Of the numbers of some kernels, the median over all own kernels of some ranks that have the number.
+ * @param {Step} step @param {Times} times @param {Float64Array} numbers @param {number[]} ranks @param {number[]} wanted
+ */
+function middles(step, times, numbers, ranks, wanted) {
+  /** @type {Map<number, number[]>} */
+  const found = new Map(wanted.map((kernel) => [numbers[kernel], []]));
+  for (const rank of ranks) {
+    for (let kernel = step.kernelBegins[rank]; kernel < step.kernelBegins[rank + 1]; kernel++) {
+      if (step.own[kernel]) found.get(numbers[kernel])?.push(times.duration[kernel]);
+    }
+  }
+  /** @type {Map<number, number>} */
+  const result = new Map();
+  for (const [number, values] of found) {
+    if (!values.length) continue;
+    values.sort((one, other) => one - other);
+    result.set(number, Math.floor((values[(values.length - 1) >> 1] + values[values.length >> 1]) / 2));
   }
   return result;
 }
@@ -180,15 +208,17 @@ function withoutPauses(step, times, place) {
   return { ...times, launch, section, hostEnd, launched: times.launched.map((one, rank) => one && rank !== place) };
 }
 
-/** @param {Step} step @param {Times} times @param {number} rank */
-function fixedLink(step, times, rank) {
-  const place = placeOf(step, rank);
+/** @param {Step} step @param {Times} times @param {number[]} ranks of which all are members */
+function fixedLinks(step, times, ranks) {
+  const places = ranks.map((rank) => placeOf(step, rank));
   const { member_kernel: kernels, member_meeting: meetings, kind } = step.columns;
-  const [low, high] = [step.kernelBegins[place], step.kernelBegins[place + 1]];
-  const withIt = new Set();
+  /** How many of the ranks' kernels each meeting has. @type {Map<number, number>} */
+  const counts = new Map();
   kernels.forEach((kernel, member) => {
-    if (kernel >= low && kernel < high) withIt.add(meetings[member]);
+    if (!places.some((place) => kernel >= step.kernelBegins[place] && kernel < step.kernelBegins[place + 1])) return;
+    counts.set(meetings[member], (counts.get(meetings[member]) ?? 0) + 1);
   });
+  const withIt = new Set([...counts].flatMap(([meeting, count]) => (count === places.length ? [meeting] : [])));
   /** @type {Map<number, number[]>} */
   const others = new Map();
   kernels.forEach((kernel, member) => {
@@ -206,7 +236,10 @@ function fixedLink(step, times, rank) {
     alike = true;
     duration[kernel] = Math.min(times.duration[kernel], taken);
   });
-  if (!alike) throw new Refusal(`no transfer without rank ${rank} is like one of its own`);
+  if (!alike) {
+    const whose = ranks.length === 1 ? `rank ${ranks[0]} is like one of its own` : "these ranks is like one of theirs";
+    throw new Refusal(`no transfer without ${whose}`);
+  }
   return { ...times, duration };
 }
 

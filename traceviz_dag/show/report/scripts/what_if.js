@@ -1,6 +1,6 @@
 /** The part "What if": edits to choose from, and what the replay of the step says of them. */
 
-import { GENERAL, hasUnmatched } from "./edits.js";
+import { GENERAL, TOGETHER, hasUnmatched, spelledOut } from "./edits.js";
 import { Predictions } from "./predictions.js";
 import { Step } from "./replay.js";
 import { address, changeAddress } from "./state.js";
@@ -13,7 +13,7 @@ import { byId, copyable, element, exact, share } from "./words.js";
 /**
  * @typedef {object} Described
  * @property {(StepFacts & {columns: string[]})[]} steps
- * @property {{edit: string, rank: number | null, dimension: string | null, factor: number | null}[]} usual
+ * @property {{edit: string, rank: number | null, ranks: string | null, dimension: string | null, factor: number | null}[]} usual
  * @property {string} command
  */
 
@@ -63,8 +63,9 @@ export class WhatIf {
 
   /** @param {Edit} edit */
   placeOf(edit) {
-    const kinds = ["fix_rank", "fix_link", ...GENERAL, "hide", "faster"];
-    const within = edit.rank ?? [...this.dimensions, "all"].indexOf(edit.dimension ?? "");
+    const kinds = ["fix_rank", ...TOGETHER, "fix_link", ...GENERAL, "hide", "faster"];
+    const first = edit.ranks === undefined ? edit.rank : spelledOut(edit.ranks)[0];
+    const within = first ?? [...this.dimensions, "all"].indexOf(edit.dimension ?? "");
     return kinds.indexOf(edit.name) * 1e9 + within;
   }
 
@@ -96,14 +97,21 @@ export class WhatIf {
     const communication = [...this.dimensions, ...(this.dimensions.length ? ["all"] : [])].map((dimension) =>
       this.dimensionRow(dimension),
     );
+    const together = this.together().map((edit) => this.box(edit));
     byId("what-if-choices").replaceChildren(
       this.ranksGroup("Ranks", "fix_rank", suspects[0]),
+      ...(together.length ? [group("Slow together", ...together)] : []),
       this.ranksGroup("Links", "fix_link", suspects[1]),
       group("The whole job", ...job),
       group("Communication", ...(communication.length ? communication : [element("p", {}, "There is none.")])),
       this.clearButton(),
     );
     byId("what-if-choices").addEventListener("submit", (event) => event.preventDefault());
+  }
+
+  /** The edits of ranks that are slow together. @returns {Edit[]} */
+  together() {
+    return this.described.usual.flatMap((one) => (one.ranks === null ? [] : [{ name: one.edit, ranks: one.ranks }]));
   }
 
   /** A check box for an edit. @param {Edit} edit @param {string} words */
@@ -297,6 +305,8 @@ export class WhatIf {
     if (name === "fix_rank" || name === "fix_link") {
       return this.ranks.includes(Number(what)) && what !== "" ? { name, rank: Number(what) } : null;
     }
+    const known = this.together().find((one) => one.name === name && written(one) === word);
+    if (known !== undefined || TOGETHER.includes(name)) return known ?? null;
     const [dimension, factor] = what.split("=");
     if (![...this.dimensions, "all"].includes(dimension)) return null;
     if (name === "hide") return { name, dimension };
@@ -312,12 +322,12 @@ function tableButtons() {
 
 /** What tells an edit from others that can be chosen beside it. @param {Edit} edit */
 function keyOf(edit) {
-  return `${edit.name}:${edit.rank ?? edit.dimension ?? ""}`;
+  return `${edit.name}:${edit.ranks ?? edit.rank ?? edit.dimension ?? ""}`;
 }
 
 /** An edit in the page's address. @param {Edit} edit */
 function written(edit) {
-  const what = edit.rank ?? edit.dimension;
+  const what = edit.ranks?.replaceAll(", ", "+") ?? edit.rank ?? edit.dimension;
   if (what === undefined) return edit.name;
   return `${edit.name}:${what}${edit.factor === undefined ? "" : `=${edit.factor}`}`;
 }
@@ -325,7 +335,8 @@ function written(edit) {
 /** An edit as an option of `traceviz what-if`. @param {Edit} edit */
 function option(edit) {
   const name = `--${edit.name.replaceAll("_", "-")}`;
-  const what = edit.rank ?? edit.dimension;
+  if (edit.name === "fix_group" || edit.name === "fix_node") return `${name} ${spelledOut(edit.ranks ?? "")[0]}`;
+  const what = edit.ranks?.replaceAll(" ", "") ?? edit.rank ?? edit.dimension;
   if (what === undefined) return name;
   return `${name} ${what}${edit.factor === undefined ? "" : `=${edit.factor}`}`;
 }
@@ -337,6 +348,10 @@ export function named(edit) {
   /** @type {Record<string, string>} */
   const words = {
     fix_rank: `fix ${rank}`,
+    fix_ranks: `fix ranks ${edit.ranks} together`,
+    fix_group: `fix the tensor-parallel group of ranks ${edit.ranks}`,
+    fix_node: `fix the node of ranks ${edit.ranks}`,
+    fix_links: `fix the links that ranks ${edit.ranks} share`,
     fix_link: `fix the links of ${rank}`,
     hide: `hide ${communication}`,
     faster: `${brief(edit.factor ?? 0)} times faster ${communication}`,

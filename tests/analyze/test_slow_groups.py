@@ -1,0 +1,76 @@
+"""Ranks that are slow together, in one kind of work or for having more of it: who is named, and who is not."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from traceviz_dag.analyze.slow_groups import slow_groups
+from traceviz_dag.analyze.slow_ranks import slow_ranks
+from traceviz_dag.tables import STAGE_SPEEDS
+
+KERNELS = {"nvjet_fwd": 500, "nvjet_bwd": 900, "flash_fwd": 300, "norm": 60, "add": 40, "adam": 30}
+"""What each takes on a healthy GPU."""
+
+BY_MEMORY = ("norm", "add", "adam")
+TP = [("tp", (rank, rank + 1)) for rank in range(0, 8, 2)]
+NODES = [("node", (0, 1, 2, 3)), ("node", (4, 5, 6, 7))]
+
+
+def work(factor=lambda rank, name: 1.0, name_of=lambda rank, name: name, blocks=lambda rank, name: 128) -> pa.Table:
+    """Eight ranks of one stage, whose times differ by up to 1 % by nature."""
+    rows = [
+        {"rank": rank, "stage": 0, "step": 1, "phase": "forward", "name": name_of(rank, name), "kernels": 4}
+        | {"blocks": blocks(rank, name), "time_ns": round(1000 * time * factor(rank, name) * (1 + rank % 3 / 300))}
+        for rank in range(8)
+        for name, time in KERNELS.items()
+    ]
+    return pa.Table.from_pylist(rows)
+
+
+def named(table: pa.Table, sets=(*TP, *NODES)) -> list[tuple[str, str]]:
+    stages = STAGE_SPEEDS.schema.empty_table()
+    rows = slow_groups(table, slow_ranks(table), stages, sets).to_pylist()
+    return [(row["kind"], row["ranks"]) for row in rows if row["slow"]]
+
+
+@pytest.mark.parametrize(
+    ("slow", "culprit"),
+    [
+        ((), []),
+        ((3,), []),
+        ((2, 3), [("tp", "2-3")]),
+        ((4, 5, 6, 7), [("node", "4-7")]),
+        ((0, 1, 6, 7), [("tp", "0-1"), ("tp", "6-7")]),
+        ((1, 2), []),
+    ],
+)
+def test_a_set_is_named_where_all_its_ranks_are_slow_and_no_larger_one_holds_it(slow, culprit):
+    found = named(work(lambda rank, _: 1.1 if rank in slow else 1.0))
+    assert sorted(found) == culprit
+
+
+def test_ranks_that_have_more_to_do_are_not_slow_together_or_alone():
+    """The last two ranks run a tenth more tokens: on grids that tell it, and in products on grids that do not."""
+    table = work(
+        lambda rank, _: 1.1 if rank > 5 else 1.0,
+        blocks=lambda rank, name: 1100 if rank > 5 and name in BY_MEMORY else 1000,
+    )
+    rows = {row["rank"]: row for row in slow_ranks(table).to_pylist()}
+    assert named(table) == [] and not any(row["slow_in"] for row in rows.values())
+    assert rows[6]["work"] == pytest.approx(1.1) and rows[0]["work"] == 1.0
+
+
+def test_slow_memory_and_another_algorithm_are_named_as_that():
+    memory = slow_ranks(work(lambda rank, name: 2.0 if rank == 5 and name in BY_MEMORY else 1.0)).to_pylist()
+    other = work(
+        lambda rank, name: 1.5 if rank == 2 and name == "nvjet_bwd" else 1.0,
+        lambda rank, name: "nvjet_splitK" if rank == 2 and name == "nvjet_bwd" else name,
+    )
+    faster = work(name_of=lambda rank, name: "nvjet_splitK" if rank == 2 and name == "nvjet_bwd" else name)
+    said = {row["rank"]: (row["slow_in"], round(row["slow_ratio"], 1)) for row in memory if row["slow_in"]}
+    assert said == {5: ("memory", 2.0)}
+    (row,) = (row for row in slow_ranks(other).to_pylist() if row["slow_in"])
+    assert (row["rank"], row["slow_in"], row["kernel"]) == (2, "algorithm", "nvjet_splitK")
+    assert row["slow_ratio"] == pytest.approx(1.5, rel=0.01) and row["slow_more_ns"] == pytest.approx(450_000, rel=0.03)
+    assert not any(row["slow_in"] for row in slow_ranks(faster).to_pylist())
