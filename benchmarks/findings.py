@@ -199,7 +199,7 @@ def _row(one: Outcome) -> str:
     first = one.first
     who = "none"
     if first is not None:
-        named = [f"{name} {first[name]}" for name in ("rank", "stage") if first[name] is not None]
+        named = [f"{name} {first[name]}" for name in ("rank", "group_ranks", "stage") if first[name] is not None]
         who = " ".join([first["rule"], *named[:1], *(["(note)"] if first["severity"] == "note" else [])])
     gain = "" if first is None or first["gain_ns"] is None else f"{first['gain_ns'] / 1e6:.3f}"
     wrong = [*([] if one.named else ["not named"]), *([] if one.gain_right else ["too far off"])]

@@ -42,6 +42,19 @@ def test_fixing_the_slow_rank_gains_most_of_what_can_be_fixed_and_says_so_in_row
     assert all(other["gain_ns"] < row["gain_ns"] / 10 for other in others if other["edit"] == "fix_rank")
 
 
+def test_ranks_are_fixed_together_by_their_group_or_by_name_and_a_wrong_name_is_one_line():
+    home = home_of("slow_rank")
+    group, named = (
+        rows("what-if", "--home", home, "--fix-group", 5)[0],
+        rows("what-if", "--home", home, "--fix-ranks=4-5")[0],
+    )
+    assert (group["edit"], named["edit"], group["ranks"]) == ("fix_group", "fix_ranks", "4-5")
+    assert group["gain_ns"] == named["gain_ns"] > 0.005 * group["step_ns"]
+    for option, words in (("--fix-ranks=x", "name ranks, as in 0-3,6"), ("--fix-group=99", "no such rank was read")):
+        code, _, line = ask("what-if", "--home", home, option)
+        assert code == 2 and words in line and "\n" not in line
+
+
 def test_edits_that_are_asked_for_give_what_the_table_has_of_them():
     home = home_of("slow_rank")
     stored = open_lake(home).query("SELECT * FROM what_if WHERE refusal IS NULL").to_pylist()

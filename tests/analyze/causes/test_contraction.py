@@ -36,7 +36,7 @@ def test_no_edit_and_no_time_tells_the_contracted_step_from_the_whole_one(step: 
     if len(step.ranks) > 1:
         made.append(what_if.edits.fix_ranks(made[-1], [1]))
         with suppress(NoEvidenceError):
-            made.append(what_if.edits.fix_link(times, 1))
+            made.append(what_if.edits.fix_links(times, [1]))
     for each in [*made, *map(without_lags, made)]:
         whole, fewer = step.replay(each), smaller.replay(each)
         assert smaller.step_ns(fewer) == step.step_ns(whole)

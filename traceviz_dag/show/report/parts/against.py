@@ -39,8 +39,8 @@ SELECT count(*) AS ranks, max(tp) + 1 AS tp, max(cp) + 1 AS cp, max(dp) + 1 AS d
 FROM topology WHERE run = $run AND iteration = $iteration
 """
 
-FINDINGS_SQL = """
-SELECT finding, rule, severity, rank, stage, dimension, module, operation, gain_ns, statement FROM findings
+FINDINGS_SQL = f"""
+SELECT finding, rule, severity, {", ".join(CULPRIT_COLUMNS)}, gain_ns, statement FROM findings
 WHERE run = $run AND iteration = $iteration AND severity = 'finding' ORDER BY finding
 """
 
