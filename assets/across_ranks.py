@@ -14,12 +14,12 @@ from assets.automation import ITERATION_NEEDED
 from assets.conventions import INVARIANTS, PAIRS_VARIABLE, served_page, table_spec, written_metadata
 from assets.figure_metadata import pictures_of
 from assets.lineage.recorded_files import file_tags
-from assets.partitions import iteration_partitions, one_iteration, ranks_of_iteration
+from assets.partitions import iteration_partitions, one_iteration, table_of_iteration
 from assets.plotted import plotted
 from assets.resources import TracevizHome
 from assets.staleness import MADE_OF_TAG, made_of, unmark_where_current
 from assets.step_faults import refresh_catalogue, told_in_a_line
-from assets.steps import lead_of
+from assets.steps import READS, lead_of
 from traceviz_dag.analyze.across_invariants import collectives_violations, periods_violations, pipelines_violations
 from traceviz_dag.analyze.invariants import INVARIANT
 from traceviz_dag.analyze.pipelines.period_summary import PairVerdict, judge_pairs, period_summary
@@ -30,18 +30,14 @@ from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES, StoredIterat
 from traceviz_dag.pipeline.findings import iteration_findings
 from traceviz_dag.pipeline.memory import drop_unreadable, mark_mismatched
 from traceviz_dag.read.pairs_file import read_pairs_file
-from traceviz_dag.tables import FINDINGS, PERIOD_PERCENTILES, TOPOLOGY_TABLES
+from traceviz_dag.tables import FINDINGS, PERIOD_PERCENTILES
 
 MATCHED, SOLVED, GATE = "communications_matched", "clocks_solved", "overlap_score_gate"
 
 MATCHED_LIMIT = 0.99
 """Share of communication kernels below which the check on matching warns."""
 
-_OF_RANKS = ("kernels", "microbatches", "overlap", "synchronizations", "gpu_gaps")
-_DEPS = [
-    *(dg.AssetDep(name, partition_mapping=ranks_of_iteration) for name in _OF_RANKS),
-    *(dg.AssetDep(name) for name in TOPOLOGY_TABLES),
-]
+_DEPS = [table_of_iteration(name) for name in READS["late_ranks"]]
 
 _CHECKS = (
     ("collectives", INVARIANTS, "Waits, transfers and their parts add up."),
@@ -113,7 +109,7 @@ def across_ranks_assets(
     """
     run, iteration = one_iteration(context)
     lake = traceviz.lake()
-    version = made_of(context.instance, lake, run, iteration)
+    version = made_of(context.instance, lake, run, iteration, FINDINGS.name)
     inputs = registered(traceviz.folder, context.partition_key)
     dropped = drop_unreadable(lake, inputs)
     if dropped:

@@ -35,7 +35,7 @@ def _derived_asset(table: DerivedTable) -> dg.AssetsDefinition:
         """Ask the query of the iteration, and keep what it says."""
         run, iteration = one_iteration(context)
         lake = traceviz.lake()
-        version = made_of(context.instance, lake, run, iteration)
+        version = made_of(context.instance, lake, run, iteration, table.name)
         written = lake.write(table.name, derive(lake, table, run, iteration), run=run, iteration=iteration)
         unmark(lake, run, iteration, table.name)
         refresh_catalogue(context, lake)

@@ -9,11 +9,12 @@ from assets import groups
 from assets.automation import ITERATION_NEEDED
 from assets.conventions import INVARIANTS, served_page, table_spec, written_metadata
 from assets.lineage.recorded_files import file_tags
-from assets.partitions import iteration_partitions, one_iteration, ranks_of_iteration
+from assets.partitions import iteration_partitions, one_iteration, table_of_iteration
 from assets.plotted import plotted
 from assets.resources import TracevizHome
 from assets.staleness import MADE_OF_TAG, made_of, unmark_where_current
 from assets.step_faults import refresh_catalogue, told_in_a_line
+from assets.steps import READS
 from traceviz_dag.lake.inputs import registered
 from traceviz_dag.lake.known_ranks import drop_unlisted_ranks
 from traceviz_dag.lake.queries import AGGREGATED_TABLES
@@ -39,10 +40,7 @@ class PartialConfig(dg.Config):
         table_spec(
             name,
             group=groups.ITERATIONS,
-            deps=[
-                *(dg.AssetDep(one, partition_mapping=ranks_of_iteration) for one in ("traces", "overlap")),
-                "topology",
-            ],
+            deps=[table_of_iteration(one) for one in READS["runs"]],
             condition=ITERATION_NEEDED,
         )
         for name in AGGREGATED_TABLES
@@ -68,7 +66,7 @@ def iteration_assets(
         dropped = drop_unlisted_ranks(lake, inputs)
         if dropped:
             context.log.info("ranks %s are not of the job any more: removed", dropped)
-    version = made_of(context.instance, lake, run, iteration)
+    version = made_of(context.instance, lake, run, iteration, "runs")
     if unread and not config.allow_partial:
         raise dg.Failure(
             description=f"ranks {unread} of {context.partition_key} have no tables of their trace as it is; fix their "

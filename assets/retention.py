@@ -14,6 +14,7 @@ from assets.conventions import CODE_VERSION, DATA_VERSION_TAG, IN_FLIGHT, OWNERS
 from assets.nightly import references
 from assets.partitions import iteration_partitions, rank_partitions, rank_trace_key
 from assets.raw_traces import memory_snapshots, raw_traces, topology_files
+from assets.recorded_tables import RECORDED, lost_tables, recorded_check
 from assets.recorded_together import report_together
 from assets.resources import TracevizHome
 from assets.settings import RetentionSettings
@@ -58,7 +59,10 @@ _PARTITION_TAGS = (
             asset="retention",
             blocking=True,
             description=f"Iterations times ranks stay below {MOST_PARTITIONS:,} partitions. A failure fails the run.",
-        )
+        ),
+        dg.AssetCheckSpec(
+            RECORDED, asset="retention", description="Every table that Dagster shows as materialised is in the lake."
+        ),
     ],
 )
 @told_in_a_line
@@ -89,6 +93,8 @@ def retention(
         }
     )
     yield room_check(partitions)
+    kept = [inputs for inputs in every if inputs.key not in pruned]
+    yield recorded_check(lost_tables(context.instance, lake, kept))
 
 
 def expired(

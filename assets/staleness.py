@@ -19,8 +19,8 @@ from assets.conventions import (
     code_version_of,
 )
 from assets.lineage.recorded_files import are_as_recorded, digests_in, lack_columns
-from assets.partitions import rank_trace_key
-from assets.steps import lead_of
+from assets.partitions import is_by_rank, rank_trace_key
+from assets.steps import READS, lead_of
 from assets.topology import INPUTS_TAG, inputs_version
 from traceviz_dag.lake.digests import digest_of
 from traceviz_dag.lake.inputs import IterationInputs, RankInput, registered_if_any
@@ -33,7 +33,7 @@ from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES
 from traceviz_dag.pipeline.formats.registry import trace_format
 from traceviz_dag.pipeline.iteration import stored_topology
 from traceviz_dag.pipeline.ranks import RANK_TABLES
-from traceviz_dag.tables import TOPOLOGY_TABLES, derived_tables
+from traceviz_dag.tables import BY_ITERATION, FINDINGS, MEMORY_TABLES, TOPOLOGY_TABLES, all_tables, derived_tables
 from traceviz_dag.vocabulary import StaleCause, StaleStage
 
 MADE_OF_TAG = "traceviz/made_of"
@@ -191,10 +191,13 @@ def derived_is_current(instance: dg.DagsterInstance, lake: Lake, inputs: Iterati
 
 
 def _are_current(instance: dg.DagsterInstance, lake: Lake, inputs: IterationInputs, names: Collection[str]) -> bool:
-    wanted = made_of(instance, lake, inputs.run, inputs.iteration) if names else ""
+    wanted: dict[str, str] = {}
     for name in names:
+        lead = lead_of(name)
+        if lead not in wanted:
+            wanted[lead] = made_of(instance, lake, inputs.run, inputs.iteration, name)
         tags = latest_tags(instance, name, [inputs.key]).get(inputs.key, {})
-        if (tags.get(MADE_OF_TAG), tags.get(CODE_VERSION_TAG)) != (wanted, code_version_of(name)):
+        if (tags.get(MADE_OF_TAG), tags.get(CODE_VERSION_TAG)) != (wanted[lead], code_version_of(name)):
             return False
         if not are_as_recorded(lake, tags, [name], inputs.run, inputs.iteration):
             return False
@@ -203,31 +206,37 @@ def _are_current(instance: dg.DagsterInstance, lake: Lake, inputs: IterationInpu
     return True
 
 
-def made_of(instance: dg.DagsterInstance, lake: Lake, run: str, iteration: int) -> str:
-    """Changes whenever something that the iteration's own tables are made of has another content.
+def made_of(instance: dg.DagsterInstance, lake: Lake, run: str, iteration: int, table: str) -> str:
+    """Changes whenever something that a table of an iteration is made of has another content.
 
-    That is the tables of its ranks, as their versions are recorded, what is known of ranks that failed, the topology,
-    the list of ranks, the snapshots of GPU memory, and the file that names pairs.
+    That is the tables that its step reads, as automation asks them, of ranks as their versions are recorded; what is
+    known of ranks that failed; and beside that, of ``runs`` the list of ranks, of tables across ranks the snapshots of
+    GPU memory and the file that names pairs.
     """
-    key = iteration_key(run, iteration)
-    inputs = registered_if_any(lake.home, key)
+    key, lead = iteration_key(run, iteration), lead_of(table)
+    reads = READS[lead] if lead in READS else derived_tables()[table].made_of
     # A rank whose tables are stale is counted nowhere; becoming so, or current again, changes what is made of ranks.
     ranks = [part.rank for part in lake.partitions("traces", run, iteration) if part.rank is not None]
     partitions = {str(rank_trace_key(key, rank_key(rank))): rank for rank in ranks}
     recorded = latest_tags(instance, LAST_RECORDED, list(partitions)) if partitions else {}
-    words = [f"registered {[entry.rank for entry in inputs.ranks] if inputs is not None else None}"]
+    words = []
     for partition, rank in partitions.items():
         failed = not lake.exists(LAST_RECORDED, run=run, iteration=iteration, rank=rank)
+        digests = digests_in(recorded.get(partition, {}))
         path = lake.path("traces", run=run, iteration=iteration, rank=rank)
-        known = digest_of(path) if failed else digests_in(recorded.get(partition, {}))
+        known = digest_of(path) if failed else {name: digests.get(name) for name in reads if is_by_rank(name)}
         words.append(f"rank {rank} {known}")
-    words += _snapshots_made(instance, lake, key)
-    paths = [lake.path(name, run=run, iteration=iteration) for name in TOPOLOGY_TABLES]
-    pairs = os.environ.get(PAIRS_VARIABLE)
-    words += [
-        f"{path.name} {digest_of(path) if path.is_file() else None}"
-        for path in [*paths, *([Path(pairs)] if pairs else [])]
-    ]
+    of_iteration = [name for name in reads if all_tables()[name].partitioned_by == BY_ITERATION]
+    paths = [lake.path(name, run=run, iteration=iteration) for name in of_iteration]
+    if lead == "runs":
+        inputs = registered_if_any(lake.home, key)
+        words.append(f"registered {[entry.rank for entry in inputs.ranks] if inputs is not None else None}")
+    if lead == lead_of(FINDINGS.name) or set(reads) & set(MEMORY_TABLES):
+        words += _snapshots_made(instance, lake, key)
+    if lead == lead_of(FINDINGS.name):
+        pairs = os.environ.get(PAIRS_VARIABLE)
+        paths += [Path(pairs)] if pairs else []
+    words += [f"{path.name} {digest_of(path) if path.is_file() else None}" for path in paths]
     return xxhash.xxh3_128_hexdigest("\n".join(words).encode())
 
 

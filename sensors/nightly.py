@@ -1,7 +1,7 @@
 """The night: a schedule looks at every folder once, and a sensor asks for the verdict when the rest is computed."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 import dagster as dg
@@ -25,6 +25,8 @@ from traceviz_dag.tables import TOPOLOGY_TABLES
 
 NIGHT_TAG = "traceviz/night"
 RUN_KEY_TAG = "dagster/run_key"
+
+_FIRST_LOOK, _SEEN = "first look", "nothing is left of what was stale at first"
 
 _AUTOMATION_LOOKS = 4
 """So many looks after the last run, automation has asked for all that it is going to ask for."""
@@ -70,14 +72,42 @@ def nightly_verdict_sensor(settings: HomeSettings) -> dg.SensorDefinition:
         jobs=[*_STAGES.values(), _VERDICT],
         minimum_interval_seconds=max(30, settings.automation_seconds),
         default_status=dg.DefaultSensorStatus.RUNNING if settings.watch else dg.DefaultSensorStatus.STOPPED,
-        description="Once the nightly look is done and nothing is under way: computes what is missing, then judges.",
+        description="Once the nightly look is done and nothing is under way: computes what is missing, then judges. "
+        "When it first runs, it computes what was stale before automation began to look.",
     )
     def nightly_verdict(
         context: dg.SensorEvaluationContext, traceviz: TracevizHome
     ) -> Iterator[dg.RunRequest | dg.SkipReason]:
-        yield from once_free(lambda: list(judge_open_night(context.instance, traceviz, time.time())))
+        def asked() -> list[dg.RunRequest | dg.SkipReason]:
+            now = time.time()
+            if context.cursor != _SEEN:
+                # Automation may ask for the same at its own first looks.
+                began = float(context.cursor or now)
+                context.update_cursor(str(began))
+                early = now - began < _AUTOMATION_LOOKS * settings.automation_seconds
+                requests = None if early else left_at_first(context.instance, traceviz, now)
+                if requests is None:
+                    return [dg.SkipReason("what was stale at first is asked for once nothing is under way")]
+                if requests:
+                    return list(requests)
+                context.update_cursor(_SEEN)
+            return list(judge_open_night(context.instance, traceviz, now))
+
+        yield from once_free(asked)
 
     return nightly_verdict
+
+
+def left_at_first(instance: dg.DagsterInstance, traceviz: TracevizHome, now: float) -> Sequence[dg.RunRequest] | None:
+    """Requests for what is stale, and was so before automation began to look: its conditions ask for changes alone.
+
+    Returns:
+        None while something is under way, or may be asked for; nothing once all that could be computed is.
+    """
+    if _is_under_way(instance, traceviz.settings(), now):
+        return None
+    every = all_registered(traceviz.folder)
+    return list(_what_is_missing(instance, traceviz, every, _FIRST_LOOK, {}))
 
 
 def judge_open_night(
@@ -106,15 +136,12 @@ def judge_open_night(
     settings = traceviz.settings()
     waited = now - looks[0].end_time
     if waited < settings.nightly.wait_minutes * 60:
-        in_flight = instance.get_runs_count(dg.RunsFilter(statuses=IN_FLIGHT))
-        if in_flight:
-            yield dg.SkipReason(f"{in_flight} runs are under way")
+        busy = _is_under_way(instance, settings, now)
+        if busy:
+            yield dg.SkipReason(busy)
             return
-        since = datetime.fromtimestamp(now - _AUTOMATION_LOOKS * settings.automation_seconds, UTC)
-        if instance.get_runs_count(dg.RunsFilter(updated_after=since)):
-            yield dg.SkipReason("a run ended just now, and automation may ask for what follows from it")
-            return
-        requests = list(_what_is_missing(instance, traceviz, night))
+        without_verdict = _without_verdict(traceviz.lake())
+        requests = list(_what_is_missing(instance, traceviz, without_verdict, night, {NIGHT_TAG: night}))
         if requests:
             yield from requests
             return
@@ -129,14 +156,31 @@ def _latest_night(instance: dg.DagsterInstance) -> str | None:
     return max(nights, default=None)
 
 
-def _what_is_missing(instance: dg.DagsterInstance, traceviz: TracevizHome, night: str) -> Iterator[dg.RunRequest]:
-    """Requests for the next stage of every iteration that has no verdict and is not current."""
+def _is_under_way(instance: dg.DagsterInstance, settings: HomeSettings, now: float) -> str:
+    """Why it is too early to ask for what is stale: it may be on its way; empty where it is not."""
+    in_flight = instance.get_runs_count(dg.RunsFilter(statuses=IN_FLIGHT))
+    if in_flight:
+        return f"{in_flight} runs are under way"
+    since = datetime.fromtimestamp(now - _AUTOMATION_LOOKS * settings.automation_seconds, UTC)
+    if instance.get_runs_count(dg.RunsFilter(updated_after=since)):
+        return "a run ended just now, and automation may ask for what follows from it"
+    return ""
+
+
+def _what_is_missing(
+    instance: dg.DagsterInstance,
+    traceviz: TracevizHome,
+    among: Iterable[IterationInputs],
+    occasion: str,
+    tags: Mapping[str, str],
+) -> Iterator[dg.RunRequest]:
+    """Requests for the next stage of every iteration that is not current, each once an occasion and state."""
     lake, rules_digest = traceviz.lake(), traceviz.load_rules().digest
-    for inputs in _without_verdict(lake):
+    for inputs in among:
         stage = pending_stage(instance, lake, inputs, rules_digest)
         if stage is None or (stage[0] == "iterations" and unread_ranks(lake, inputs)):
             continue
-        for request in _requests_of(inputs, stage[0], stage[1], night):
+        for request in _requests_of(inputs, stage[0], stage[1], occasion, tags):
             if not _was_tried(instance, str(request.run_key)):
                 yield request
 
@@ -149,12 +193,14 @@ def _without_verdict(lake: Lake) -> Iterator[IterationInputs]:
             yield inputs
 
 
-def _requests_of(inputs: IterationInputs, stage: str, ranks: list[int], night: str) -> Iterator[dg.RunRequest]:
+def _requests_of(
+    inputs: IterationInputs, stage: str, ranks: list[int], occasion: str, of_occasion: Mapping[str, str]
+) -> Iterator[dg.RunRequest]:
     versions = xxhash.xxh3_64_hexdigest(" ".join(entry.version for entry in inputs.ranks).encode())
-    tags = {ONLY_STALE_TAG: "true", NIGHT_TAG: night}
+    tags = {ONLY_STALE_TAG: "true", **of_occasion}
     if stage != "ranks":
         yield dg.RunRequest(
-            run_key=f"{night} {stage} {inputs.key} {versions}",
+            run_key=f"{occasion} {stage} {inputs.key} {versions}",
             job_name=_STAGES[stage].name,
             partition_key=inputs.key,
             tags=tags,
@@ -166,7 +212,7 @@ def _requests_of(inputs: IterationInputs, stage: str, ranks: list[int], night: s
             RANGE_END_TAG: str(rank_trace_key(inputs.key, rank_key(last))),
         }
         yield dg.RunRequest(
-            run_key=f"{night} {stage} {inputs.key} {first}-{last} {versions}",
+            run_key=f"{occasion} {stage} {inputs.key} {first}-{last} {versions}",
             job_name=_STAGES[stage].name,
             tags={**tags, **ends},
         )

@@ -23,6 +23,9 @@ from sensors.trace_folders import look_once
 from traceviz_dag.definitions import ASSETS
 from traceviz_dag.lake.inputs import all_registered
 from traceviz_dag.lake.partition_keys import parse_rank_key, rank_key
+from traceviz_dag.lake.queries import AGGREGATED_TABLES
+from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES
+from traceviz_dag.pipeline.iteration import unread_ranks
 from traceviz_dag.tables import FINDINGS
 
 RANK_ASSETS = ("traces", "kernels", "microbatches", "synchronizations", "gpu_gaps", "overlap")
@@ -110,11 +113,22 @@ class Loop:
             requested = self.evaluate()
             quiet = 0 if requested else quiet + 1
             if quiet == 2:
+                assert self.pending() == {}, "command and night would compute what automation takes for current"
                 return asked
             if requested:
                 asked.append(requested)
                 self._execute(requested)
         raise AssertionError(f"no end after {most} ticks: {asked}")
+
+    def pending(self) -> dict[str, tuple[str, list[int]]]:
+        """Iteration → the stage that command and night would compute, and its ranks; none of what cannot be read."""
+        lake, found = self.traceviz.lake(), {}
+        for inputs in all_registered(self.home):
+            stage = pending_stage(self.instance, lake, inputs, self.traceviz.load_rules().digest)
+            unread = unread_ranks(lake, inputs)
+            if stage is not None and not (unread and set(stage[1]) <= set(unread)):
+                found[inputs.key] = stage
+        return found
 
     def compute(self) -> None:
         """Compute what is registered and not current, stage by stage, without asking the conditions: for tests of what
@@ -168,7 +182,7 @@ class Loop:
         return found
 
     def _execute(self, requested: Partitions) -> None:
-        for stage in (TOPOLOGY_ASSETS, RANK_ASSETS, ITERATION_ASSETS):
+        for stage in (TOPOLOGY_ASSETS, RANK_ASSETS, AGGREGATED_TABLES, ACROSS_RANKS_TABLES):
             partitions = sorted({partition for asset, partition in requested if asset == stage[0]})
             if stage == RANK_ASSETS:
                 self._execute_ranks(partitions)

@@ -24,6 +24,7 @@ from tests.classify.topology.test_topology_file import NEW_FORM
 from tests.small_run import rank_file, write_run
 from traceviz_dag.definitions import defs
 from traceviz_dag.lake.lake import open_lake
+from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES
 
 ALL_OF_7 = of_topology("job@7") | of_ranks("job@7", 0, 1, 2, 3) | of_iterations("job@7")
 
@@ -161,7 +162,8 @@ def test_a_text_file_that_changes_the_topology_recomputes_its_ranks(computed, ru
     text.write_text(NEW_FORM)
     computed.settle()
     computed.automate()
-    assert computed.news() == of_topology("job@7") | of_ranks("job@7", 0, 1, 2, 3), "their measures came out as before"
+    across = {(table, "job@7") for table in ACROSS_RANKS_TABLES}
+    assert computed.news() == of_topology("job@7") | of_ranks("job@7", 0, 1, 2, 3) | across, "they read its groups"
     text.write_text(NEW_FORM + "\n\n")
     computed.settle()
     computed.automate()

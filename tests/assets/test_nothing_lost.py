@@ -9,7 +9,9 @@ import dagster as dg
 import pytest
 
 from assets.partitions import rank_trace_key
+from assets.recorded_tables import RECORDED
 from assets.resources import TracevizHome
+from assets.retention import retention
 from tests.assets.loop import ITERATION_ASSETS, PROFILE_ASSETS, QUIET, RANK_ASSETS, TOPOLOGY_ASSETS
 from tests.damage import call
 from tests.small_run import rank_file, write_run
@@ -168,3 +170,19 @@ def test_a_changed_rule_keeps_the_tables_of_a_rank_whose_trace_is_gone_out_of_th
         (None, "iterations", "waiting"),
         (1, "ranks", "outdated"),
     ]
+
+
+def test_a_check_of_every_night_names_what_dagster_shows_and_the_lake_has_not(own):
+    _, home = own
+
+    def check() -> dg.AssetCheckEvaluation:
+        with open_instance(home) as instance:
+            traceviz = TracevizHome(home=str(home))
+            result = dg.materialize([retention], instance=instance, resources={"traceviz": traceviz}, run_config=QUIET)
+        return next(one for one in result.get_asset_check_evaluations() if one.check_name == RECORDED)
+
+    assert check().passed
+    shutil.rmtree(home / "lake/pipelines")
+    (home / "lake/kernels/run=job/iteration=7/rank=1/part.parquet").write_bytes(b"something else")
+    lost = check()
+    assert not lost.passed and lost.metadata["lost"].value == ["pipelines of job@7", "kernels of job@7|0001"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from datetime import UTC, datetime
 from pathlib import Path
 
 import dagster as dg
@@ -10,6 +11,7 @@ import pytest
 
 from assets import groups
 from assets.conventions import DATA_VERSION_TAG, INPUT_VERSION_TAG
+from sensors.nightly import left_at_first
 from tests.assets.loop import PROFILE_ASSETS, Loop, of_iterations, of_ranks, of_topology
 from traceviz_dag.definitions import defs
 from traceviz_dag.lake.digests import digest_of
@@ -67,6 +69,25 @@ def computed(tmp_path_factory, exports) -> Loop:
     loop.settle()
     loop.automate()
     return loop
+
+
+def test_what_was_stale_before_the_first_look_of_automation_is_asked_for_stage_by_stage(tmp_path, exports):
+    """The second node comes after the first was computed, and before automation began."""
+    (tmp_path / "runs/job").mkdir(parents=True)
+    loop = Loop(tmp_path / "home", tmp_path / "runs")
+    shutil.copy(exports[0], tmp_path / "runs/job")
+    loop.settle()
+    loop.compute()
+    shutil.copy(exports[1], tmp_path / "runs/job")
+    loop.settle()
+    loop.evaluate()
+    now = datetime.now(UTC).timestamp()
+    assert left_at_first(loop.instance, loop.traceviz, now) is None, "automation may be about to ask for the same"
+    asked = left_at_first(loop.instance, loop.traceviz, now + 300)
+    assert [(one.job_name, one.partition_key) for one in asked] == [("compute_topology", key) for key in KEYS]
+    loop.compute()
+    assert loop.pending() == {} and loop.news() == everything(0, 1)
+    assert left_at_first(loop.instance, loop.traceviz, now + 300) == []
 
 
 def test_a_node_that_comes_later_adds_its_ranks_and_recomputes_what_it_changes(computed):

@@ -215,8 +215,9 @@ class _Analysis:
 
     def make_rank_tables(self, result: IterationResult, started: Started | None) -> None:
         """Bring the tables of each rank up to date."""
-        self.mark_ranks()
-        stale = self.ranks_to_compute()
+        states = self.rank_states()
+        self.mark_ranks(states)
+        stale = self.ranks_to_compute(states)
         if started is not None:
             started(self.inputs, [entry.rank for entry in stale])
         failures = []
@@ -268,7 +269,8 @@ class _Analysis:
             result.failures += faults
             cause, reason = StaleCause.FAILED, "; ".join(faults)
         result.aggregated = current and not waiting
-        mark_aggregates(self.instance, self.lake, self.inputs, cause, reason)
+        if not current or self.lake.stale(self.inputs.run, self.inputs.iteration):
+            mark_aggregates(self.instance, self.lake, self.inputs, cause, reason)
 
     def make_derived_tables(self, result: IterationResult) -> None:
         """Bring the tables of other packages up to date; one that fails costs no other table."""
@@ -309,9 +311,9 @@ class _Analysis:
         covered = {rank for row in rows for rank in row["covered_ranks"] or ()}
         return bool(in_part) and self.settings.with_partial != (in_part <= covered)
 
-    def ranks_to_compute(self) -> list[RankInput]:
+    def ranks_to_compute(self, states: Sequence[RankState]) -> list[RankInput]:
         """Ranks that have to be computed; all that can be, where that is forced."""
-        stale = self.stale_ranks()
+        stale = stale_ranks(states)
         if not self.settings.force:
             return stale
         gone = self.vanished_ranks()
@@ -330,9 +332,9 @@ class _Analysis:
         _, version = stored_topology(self.lake, self.inputs.run, self.inputs.iteration)
         return rank_states(self.instance, self.lake, self.inputs, version, self.rules_digest)
 
-    def mark_ranks(self) -> None:
+    def mark_ranks(self, states: Sequence[RankState]) -> None:
         """Mark the tables that cannot be made anew, as their trace is gone; take the marks of current ones away."""
-        states, place = self.rank_states(), (self.inputs.run, self.inputs.iteration)
+        place = (self.inputs.run, self.inputs.iteration)
         outdated = {entry.rank for entry in outdated_ranks(states)}
         current = {state.entry.rank for state in states if state.is_current and not state.is_gone}
         unmark(self.lake, *place, StaleStage.RANKS, current)
