@@ -89,3 +89,13 @@ def test_a_profile_that_was_read_before_is_shown_without_drivers_and_without_pan
         arguments = [sys.executable, "-c", program, "nsys", command, str(export), "--home", str(home)]
         done = subprocess.run(arguments, capture_output=True, text=True, check=True)
         assert done.stdout.endswith("[]\n"), (command, done.stdout[-200:])
+
+
+@pytest.mark.parametrize("kilobytes", [700_000, 1_200_000])
+def test_too_little_memory_is_a_line(tmp_path, kilobytes):
+    command = [sys.executable, "-m", "traceviz_dag.commands.main", "sql", "SELECT 1", "--home", str(tmp_path)]
+    limited = ["bash", "-c", f'ulimit -v {kilobytes}; exec "$@"', "bash", *command]
+    ended = subprocess.run(limited, check=False, capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    line = f"the limit of the address space (ulimit -v) is {kilobytes:,} KB, and this program needs 1,400,000; raise it"
+    assert ended.stderr == f"traceviz: {line}\n"

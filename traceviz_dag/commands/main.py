@@ -16,6 +16,7 @@ from traceviz_dag.commands.common.pipes import nothing_printed, outlive_readers
 from traceviz_dag.errors import BadInputError, StoppedError, TracevizError, file_system_line
 from traceviz_dag.printable import printable
 from traceviz_dag.read.stated_bounds import ROWS, TEXT_MIB
+from traceviz_dag.system.memory_limit import adapt
 from traceviz_dag.system.semaphores import remove_orphans
 
 BAD_INPUT = 2
@@ -138,6 +139,7 @@ _NO_THREAD = "the system gives no further thread; free memory, or raise the limi
 
 def _run(words: Sequence[str]) -> int:
     try:
+        adapt()
         code = int(app(list(words), prog_name="traceviz", standalone_mode=False) or 0)
         sys.stdout.flush()  # Where it cannot be written is told here, and not by Python at its end.
         return code

@@ -8,10 +8,14 @@ from functools import cache
 from itertools import count
 from typing import TYPE_CHECKING
 
+from traceviz_dag.system.memory_limit import address_space
+
 if TYPE_CHECKING:
     import duckdb
 
 _NAMES = count(1)
+_SHARE = 4
+"""A limit of the address space, divided by it, is what DuckDB may take: the rest is for code, Arrow and Python."""
 
 
 def connect_in_memory() -> duckdb.DuckDBPyConnection:
@@ -24,6 +28,11 @@ def connect_in_memory() -> duckdb.DuckDBPyConnection:
 
     connection = duckdb.connect()
     connection.execute("SET enable_progress_bar = false")
+    limit = address_space()
+    if limit is not None:
+        # Its own defaults follow the machine's memory and cores.
+        connection.execute(f"SET memory_limit = '{limit // _SHARE}B'")
+        connection.execute("SET threads = 1")
     return connection
 
 

@@ -1,0 +1,51 @@
+"""The limit of a process's address space (``ulimit -v``), told before a library crashes on it.
+
+Libraries reserve addresses for each thread (stacks, and 64 MB of glibc's heap each), far more than they use, and end
+the process where they get none.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import sys
+
+from traceviz_dag.errors import TracevizError
+
+_LEAST = 1_400_000 * 1024
+"""Below it, loading Arrow, DuckDB and Dagster ends in a segmentation fault on some machines."""
+
+_PLENTY = 8 << 30
+_M_ARENA_MAX = -8
+_CAPS = {"OMP_NUM_THREADS": "1", "ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "1"}
+
+
+class TooLittleMemoryError(TracevizError):
+    """The limit of the address space leaves no room for this program."""
+
+
+def address_space() -> int | None:
+    """The limit in bytes; None without one."""
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return None if limit == resource.RLIM_INFINITY else limit
+
+
+def adapt() -> None:
+    """Have libraries that are loaded from now on reserve little, here and in workers, where the limit is low.
+
+    Raises:
+        TooLittleMemoryError: nothing can be computed within the limit.
+    """
+    limit = address_space()
+    if limit is None or limit >= _PLENTY:
+        return
+    if limit < _LEAST:
+        raise TooLittleMemoryError(
+            f"the limit of the address space (ulimit -v) is {limit // 1024:,} KB, and this program needs "
+            f"{_LEAST // 1024:,}; raise it"
+        )
+    for name, value in _CAPS.items():
+        os.environ.setdefault(name, value)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
