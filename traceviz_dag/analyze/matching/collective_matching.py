@@ -24,6 +24,7 @@ from traceviz_dag.analyze.matching.communication_groups import (
 )
 from traceviz_dag.analyze.matching.communications import Communications, labels
 from traceviz_dag.analyze.matching.operations import OPERATIONS, Operation
+from traceviz_dag.analyze.matching.sequence_trust import groups_to_distrust
 from traceviz_dag.arrays import Int64
 from traceviz_dag.read.events import MISSING
 
@@ -117,12 +118,15 @@ def match_collectives(rows: Communications, chosen: npt.NDArray[np.intp], groupe
 def _place_by_sequence(
     rows: Communications, chosen: npt.NDArray[np.intp], group: Int64, place: Int64, rule: Int64
 ) -> None:
-    """Where each row of a group has a sequence number, that is its place; equal ones of a rank count on."""
+    """Where each row of a group has a sequence number that runs over this group alone, that is its place; equal ones of
+    a rank count on."""
     sequence, rank = rows.integers("sequence")[chosen], rows.rank[chosen]
     groups = int(group.max(initial=-1)) + 1
     lacking = np.bincount(group[group >= 0], weights=sequence[group >= 0] == MISSING, minlength=groups) > 0
     # A row without a group, -1, picks the last entry.
     usable = np.flatnonzero(~np.append(lacking, True)[group])
+    if len(usable):
+        usable = usable[~np.isin(group[usable], groups_to_distrust(rows, chosen[usable], group[usable]))]
     if not len(usable):
         return
     _, queue = number_groups(group[usable], rank[usable], sequence[usable])
