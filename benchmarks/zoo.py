@@ -2,7 +2,7 @@
 
     python benchmarks/zoo.py FOLDER [FOLDER ...] [--write]
 
-Traces that lie in one folder are one job; where two of them claim one rank, each is a job of its own, and one that
+Traces that lie in one folder are one job; where they contradict each other, each is a job of its own, and one that
 states no rank is rank 0. Every job is analysed by ``traceviz analyze`` in a process and a home of its own. Seconds are
 of the processor, peak memory is of the largest process. Shares are of kernel time, matches of communication kernels.
 ``--write`` replaces the section of docs/accuracy.md.
@@ -71,7 +71,10 @@ def jobs_below(root: Path) -> Iterator[Job]:
             folders[path.parent].append(path)
     for folder, files in folders.items():
         try:
-            together = not any(each.problems or each.disputed for each in inputs_below([folder]))
+            together = not any(
+                each.problems or each.disputed or any(rank.refusal for rank in each.ranks)
+                for each in inputs_below([folder])
+            )
         except BadInputError:
             together = False
         if together:
