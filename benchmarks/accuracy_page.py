@@ -1,4 +1,4 @@
-"""The page ``docs/accuracy.md``, of which four benchmarks write a part each."""
+"""The page ``docs/accuracy.md``, of which five benchmarks write a part each."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ WAITS = "## Waits between streams"
 """The heading at which the third part begins."""
 
 FINDINGS = "## Findings"
+"""The heading at which the fourth part begins."""
+
+REAL_TRACES = "## Real traces"
 """The heading at which the last part begins."""
 
-_HEADINGS = (PREDICTIONS, WAITS, FINDINGS)
+_HEADINGS = (PREDICTIONS, WAITS, FINDINGS, REAL_TRACES)
 
 
 def write_classification(text: str, page: Path = PAGE) -> None:
@@ -34,8 +37,13 @@ def write_waits(text: str, page: Path = PAGE) -> None:
 
 
 def write_findings(text: str, page: Path = PAGE) -> None:
-    """Replace the last part; the others stay."""
+    """Replace the fourth part; the others stay."""
     _write({**_parts(page), FINDINGS: text}, page)
+
+
+def write_real_traces(text: str, page: Path = PAGE) -> None:
+    """Replace the last part; the others stay."""
+    _write({**_parts(page), REAL_TRACES: text}, page)
 
 
 def _parts(page: Path) -> dict[str, str]:

@@ -14,7 +14,16 @@ import numpy as np
 
 from traceviz_dag.arrays import NONE, Int64
 from traceviz_dag.classify.launches import Launches
-from traceviz_dag.read.events import CPU_OP, KERNEL, MISSING, USER_ANNOTATION, CollectiveFacts, DeviceRows, TraceEvents
+from traceviz_dag.read.events import (
+    COLLECTIVE_NUMBERS,
+    CPU_OP,
+    KERNEL,
+    MISSING,
+    USER_ANNOTATION,
+    CollectiveFacts,
+    DeviceRows,
+    TraceEvents,
+)
 from traceviz_dag.read.host_tree import HostTree
 
 CPU_DEVICE_NUMBER = -1
@@ -127,9 +136,8 @@ def _device_rows(trace: TraceEvents, rows: Int64, thread_ids: Int64, collective:
     count = len(rows)
     missing = np.full(count, MISSING, dtype=np.int64)
     nothing = np.zeros(count, dtype=np.int32)
-    integers = {"group_size", "in_elements", "out_elements", "sequence", "source_rank", "destination_rank"}
     facts: dict[str, Any] = {
-        field.name: missing if field.name in integers else nothing for field in dataclasses.fields(CollectiveFacts)
+        name: missing if name in COLLECTIVE_NUMBERS else nothing for name in CollectiveFacts.__slots__
     }
     facts["collective"] = collective.astype(np.int32)
     given: dict[str, Any] = {

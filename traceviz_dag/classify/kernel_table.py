@@ -18,7 +18,7 @@ from traceviz_dag.classify.launches import Launches
 from traceviz_dag.classify.phases.kernel_phases import KernelPhases
 from traceviz_dag.classify.phases.places import EVIDENCES, PHASES, Places
 from traceviz_dag.classify.phases.steps import ProfilerSteps, nearest_step, step_at
-from traceviz_dag.read.events import MISSING, CollectiveFacts, TraceEvents
+from traceviz_dag.read.events import COLLECTIVE_NUMBERS, MISSING, CollectiveFacts, TraceEvents
 from traceviz_dag.read.host_tree import HostTree
 from traceviz_dag.tables import KERNELS
 from traceviz_dag.vocabulary import CPU_DEVICE, Category, Dimension, Kind, StepEvidence
@@ -30,7 +30,6 @@ _CATEGORIES = tuple(Category)
 _GEOMETRY = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "registers_per_thread")
 _COPIED = (*_GEOMETRY, "shared_memory_bytes", "graph_id", "graph_node_id", "bytes")
 _FACT_NAMES = ("collective", "group_name", "group_description", "group_ranks", "dtype", "in_split", "out_split")
-_FACT_NUMBERS = ("group_size", "in_elements", "out_elements", "sequence", "source_rank", "destination_rank")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +100,7 @@ def kernels_table(
         columns[name] = integers(_fitting(name, pick(getattr(device, name))))
     for name in _FACT_NAMES:
         columns[name] = coded(pick(np.where(communication, getattr(facts.collectives, name), 0)), trace.strings)
-    for name in _FACT_NUMBERS:
+    for name in COLLECTIVE_NUMBERS:
         columns[name] = integers(
             _fitting(name, pick(np.where(communication, getattr(facts.collectives, name), MISSING)))
         )

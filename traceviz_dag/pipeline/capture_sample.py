@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from traceviz_dag.analyze.matching.communication_groups import BY_SIZE, BY_WORLD, group_communications
+from traceviz_dag.analyze.matching.communications import (
+    communication_bytes,
+    gather_communications,
+    select_communications,
+)
 from traceviz_dag.classify.rules import Rules
 from traceviz_dag.classify.topology.types import Topology
 from traceviz_dag.errors import BadInputError
@@ -15,6 +22,7 @@ from traceviz_dag.pipeline.captures.capture import Sample
 from traceviz_dag.pipeline.formats.trace_format import RankTrace
 from traceviz_dag.pipeline.iteration import rank_traces
 from traceviz_dag.pipeline.ranks import classify_trace, read_events
+from traceviz_dag.read.events import MISSING
 from traceviz_dag.vocabulary import Dimension, Kind, Phase
 
 _IN_MICROBATCH = (Phase.FORWARD.value, Phase.BACKWARD.value, Phase.RECOMPUTE.value)
@@ -47,10 +55,10 @@ class Sampler:
         except BadInputError:
             return None
         kernels = classify_trace(events, trace.rank, topology, self._rules).kernels
-        return _sample(trace.rank, kernels, known=bool(topology.pipelines))
+        return _sample(trace.rank, kernels, topology)
 
 
-def _sample(rank: int, kernels: pa.Table, known: bool) -> Sample:
+def _sample(rank: int, kernels: pa.Table, topology: Topology) -> Sample:
     duration = kernels["duration_ns"]
     phase, kind, dimension = (kernels[name].cast(pa.string()) for name in ("phase", "kind", "dimension"))
     communicates = pc.equal(kind, Kind.COMMUNICATION.value)
@@ -59,9 +67,12 @@ def _sample(rank: int, kernels: pa.Table, known: bool) -> Sample:
     everything = pc.is_valid(duration)
     communication = kernels.filter(communicates)
     grouped = pc.is_valid(communication["group_name"])
-    if known:
+    if topology.pipelines:
         told = pc.not_equal(communication["dimension"].cast(pa.string()), Dimension.UNKNOWN.value)
         grouped = pc.or_(grouped, pc.fill_null(told, False))
+    rows = gather_communications([select_communications(kernels, rank)])
+    groups = group_communications(rows, topology)
+    by_order = np.array([group.evidence in (BY_SIZE, BY_WORLD) for group in groups.groups] + [False])[groups.group]
     return Sample(
         rank=rank,
         kernels=kernels.num_rows,
@@ -70,7 +81,8 @@ def _sample(rank: int, kernels: pa.Table, known: bool) -> Sample:
         dimension_known=_share(duration, communicates, pc.not_equal(dimension, Dimension.UNKNOWN.value)),
         communications=communication.num_rows,
         grouped=pc.sum(grouped).as_py() or 0,
-        sized=communication.num_rows - communication["in_elements"].null_count,
+        sized=int((communication_bytes(rows) != MISSING).sum()),
+        ordered=int((by_order & ~grouped.to_numpy()).sum()),
         module_known=_share(duration, everything, pc.is_valid(kernels["module"])),
     )
 

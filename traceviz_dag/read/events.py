@@ -129,7 +129,10 @@ class LaunchRows:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveFacts:
-    """What a trace says of a communication; one row per device row, or per ``record_param_comms`` operator."""
+    """What a trace says of a communication; one row per device row, or per ``record_param_comms`` operator.
+
+    ``group_address`` is equal for all communications of one group of a process, and means nothing elsewhere.
+    """
 
     collective: Int32
     group_name: Int32
@@ -144,9 +147,16 @@ class CollectiveFacts:
     sequence: Int64
     source_rank: Int64
     destination_rank: Int64
+    group_address: Int64
 
     def __len__(self) -> int:
         return len(self.collective)
+
+
+COLLECTIVE_NUMBERS = (
+    *("group_size", "in_elements", "out_elements", "sequence", "source_rank", "destination_rank", "group_address"),
+)
+"""Columns of ``CollectiveFacts`` that hold integers; the others are codes of strings."""
 
 
 @dataclass(frozen=True, slots=True)

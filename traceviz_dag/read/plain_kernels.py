@@ -110,6 +110,7 @@ def _no_facts(count: int) -> CollectiveFacts:
         sequence=unknown,
         source_rank=unknown,
         destination_rank=unknown,
+        group_address=unknown,
     )
 
 

@@ -128,6 +128,12 @@ KERNELS = Table(
         Column("sequence", BIGINT, "Sequence number of the collective in its group; NULL in older traces."),
         Column("source_rank", INTEGER, "Sender of a point-to-point communication, where recorded."),
         Column("destination_rank", INTEGER, "Receiver of a point-to-point communication, where recorded."),
+        Column(
+            "group_address",
+            BIGINT,
+            "Address of the process group, which older traces have instead of a name: equal for all communications "
+            "of one group of this rank, different on other ranks.",
+        ),
     ),
 )
 

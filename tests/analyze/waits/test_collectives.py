@@ -212,3 +212,26 @@ def test_connected_components():
     assert connected(ends, others, 9).tolist() == [0, 1, 1, 1, 4, 4, 6, 7, 8]
     chain = np.arange(999)
     assert not connected(chain[::-1] + 1, chain[::-1], 1000).any()
+
+
+def numbered_lists(shift: int, counted_over_groups: bool) -> list[dict]:
+    """Five sums on two ranks; rank 1 counts other groups too, or was recorded ``shift`` sums later."""
+    at = np.cumsum([0, 100, 250, 90, 300, 170, 410, 60])
+    rows = [part(0, begin, begin + 50, sequence=number) for number, begin in enumerate(at[:5].tolist())]
+    first = 0 if counted_over_groups else shift
+    times = at[first : first + 5].tolist()
+    return [*rows, *(part(1, begin, begin + 50, sequence=shift + number) for number, begin in enumerate(times))]
+
+
+@pytest.mark.parametrize("shift", [1, 2])
+def test_sequence_numbers_that_run_over_groups_give_way_to_order(shift):
+    matches = match_rows(numbered_lists(shift, counted_over_groups=True), topology({"1": (0, 1)}))
+    assert rules(matches) == {"order"}
+    assert matches.communication[:5].tolist() == matches.communication[5:].tolist()
+
+
+@pytest.mark.parametrize("shift", [1, 2])
+def test_a_rank_that_was_recorded_later_is_still_matched_by_its_sequence_numbers(shift):
+    matches = match_rows(numbered_lists(shift, counted_over_groups=False), topology({"1": (0, 1)}))
+    assert rules(matches) == {"sequence"}
+    assert matches.communication[shift:5].tolist() == matches.communication[5 : 10 - shift].tolist()

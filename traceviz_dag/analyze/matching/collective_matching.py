@@ -1,9 +1,9 @@
 """Which kernels of several ranks are one collective: the same group, and the same place in the group's sequence.
 
 The place is the recorded sequence number where the trace names the group (the numbers are those of one communicator)
-and every row of it has one, else the order of launch. By order, the members' lists of operations must agree; a shorter
-list (a file that breaks off, a profiler that started late) is placed where it fits in exactly one way. What cannot be
-placed stays unmatched, with the reason.
+and every row of it has one, else the order of launch. By order, the members' lists of operations must agree, and for a
+group that no trace names also kernels, sizes and types; a shorter list (a file that breaks off, a profiler that started
+late) is placed where it fits in exactly one way. What cannot be placed stays unmatched, with the reason.
 """
 
 from __future__ import annotations
@@ -15,9 +15,16 @@ import numpy as np
 import numpy.typing as npt
 
 from traceviz_dag.analyze.intervals import number_groups
-from traceviz_dag.analyze.matching.communication_groups import BY_DIMENSION, BY_NAME, BY_WORLD, GroupedRows
+from traceviz_dag.analyze.matching.communication_groups import (
+    BY_DIMENSION,
+    BY_NAME,
+    BY_SIZE,
+    BY_WORLD,
+    GroupedRows,
+)
 from traceviz_dag.analyze.matching.communications import Communications, labels
 from traceviz_dag.analyze.matching.operations import OPERATIONS, Operation
+from traceviz_dag.analyze.matching.sequence_trust import groups_to_distrust
 from traceviz_dag.arrays import Int64
 from traceviz_dag.read.events import MISSING
 
@@ -58,7 +65,12 @@ MATCHED_BY, FAULTS = tuple(MatchedBy), tuple(Fault)
 BY_ORDER_ALONE = (MatchedBy.DIMENSION_ORDER, MatchedBy.WORLD_ORDER)
 """Rules by which no trace names what it matches: only ends that agree on solved clocks confirm them."""
 
-_RULES = {BY_NAME: MatchedBy.ORDER, BY_DIMENSION: MatchedBy.DIMENSION_ORDER, BY_WORLD: MatchedBy.WORLD_ORDER}
+_RULES = {
+    BY_NAME: MatchedBy.ORDER,
+    BY_DIMENSION: MatchedBy.DIMENSION_ORDER,
+    BY_SIZE: MatchedBy.ORDER,
+    BY_WORLD: MatchedBy.WORLD_ORDER,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +105,8 @@ def match_collectives(rows: Communications, chosen: npt.NDArray[np.intp], groupe
     fault[group < 0] = FAULTS.index(Fault.NO_GROUP)
     named = np.array([each.evidence == BY_NAME for each in grouped.groups] + [False])
     _place_by_sequence(rows, chosen, np.where(named[group], group, -1), place, rule)
-    _place_by_order(rows, chosen, group, place, rule)
+    by_size = np.array([each.evidence == BY_SIZE for each in grouped.groups] + [False])
+    _place_by_order(rows, chosen, group, by_size[group], place, rule)
     if grouped.groups:
         by_evidence = np.array([MATCHED_BY.index(_RULES[each.evidence]) for each in grouped.groups])
         rule = np.where(rule == MATCHED_BY.index(MatchedBy.ORDER), by_evidence[group], rule)
@@ -105,12 +118,15 @@ def match_collectives(rows: Communications, chosen: npt.NDArray[np.intp], groupe
 def _place_by_sequence(
     rows: Communications, chosen: npt.NDArray[np.intp], group: Int64, place: Int64, rule: Int64
 ) -> None:
-    """Where each row of a group has a sequence number, that is its place; equal ones of a rank count on."""
+    """Where each row of a group has a sequence number that runs over this group alone, that is its place; equal ones of
+    a rank count on."""
     sequence, rank = rows.integers("sequence")[chosen], rows.rank[chosen]
     groups = int(group.max(initial=-1)) + 1
     lacking = np.bincount(group[group >= 0], weights=sequence[group >= 0] == MISSING, minlength=groups) > 0
     # A row without a group, -1, picks the last entry.
     usable = np.flatnonzero(~np.append(lacking, True)[group])
+    if len(usable):
+        usable = usable[~np.isin(group[usable], groups_to_distrust(rows, chosen[usable], group[usable]))]
     if not len(usable):
         return
     _, queue = number_groups(group[usable], rank[usable], sequence[usable])
@@ -122,9 +138,18 @@ def _place_by_sequence(
 
 
 def _place_by_order(
-    rows: Communications, chosen: npt.NDArray[np.intp], group: Int64, place: Int64, rule: Int64
+    rows: Communications,
+    chosen: npt.NDArray[np.intp],
+    group: Int64,
+    strict: npt.NDArray[np.bool_],
+    place: Int64,
+    rule: Int64,
 ) -> None:
-    """Where the members' lists of operations agree, the place is the position in the list."""
+    """Where the members' lists of operations agree, the place is the position in the list.
+
+    Args:
+        strict: rows of lists that must also agree on kernels, sizes and types.
+    """
     rest = np.flatnonzero((group >= 0) & (place == MISSING))
     if not len(rest):
         return
@@ -133,16 +158,16 @@ def _place_by_order(
     rest = rest[rows.order(chosen[rest], queue)]
     queue = np.sort(queue)
     position = _count_on(queue)
-    operation = rows.operation[chosen[rest]]
+    signature = _signatures(rows, chosen[rest], strict[rest])
+    compared = np.where(strict[rest], len(OPERATIONS) + signature, rows.operation[chosen[rest]])
     lengths = np.bincount(queue)
     starts = np.cumsum(lengths) - lengths
-    prints = np.add.reduceat(_mixed(position, operation), starts)
+    prints = np.add.reduceat(_mixed(position, compared), starts)
     of_queue = group[rest[starts]], rows.step[chosen[rest[starts]]]
     _, unit = number_groups(*of_queue)
     reference = _reference_queues(unit, lengths, prints)
     agrees = (prints == prints[reference]) & (lengths == lengths[reference])
     shift = np.where(agrees, 0, MISSING)
-    signature = _signatures(rows, chosen[rest])
     for odd in np.flatnonzero(~agrees).tolist():
         shift[odd] = _only_fit(
             signature[starts[odd] : starts[odd] + lengths[odd]],
@@ -204,13 +229,15 @@ def _only_fit(short: Int64, long: Int64) -> int:
     return int(fits[0]) if len(fits) == 1 else MISSING
 
 
-def _signatures(rows: Communications, chosen: npt.NDArray[np.intp]) -> Int64:
-    """Operation, type and, where the operation has it equal on all members, size, as one number a row."""
+def _signatures(rows: Communications, chosen: npt.NDArray[np.intp], strict: npt.NDArray[np.bool_]) -> Int64:
+    """Operation, type and, where the operation has it equal on all members, size, as one number a row; with the name
+    of the kernel where this is ``strict``."""
     uneven = [OPERATIONS.index(each) for each in (Operation.ALL_TO_ALL, Operation.ALL_GATHER, Operation.REDUCE_SCATTER)]
     operation = rows.operation[chosen]
     elements = np.where(np.isin(operation, uneven), MISSING, rows.integers("in_elements")[chosen])
     dtype = labels(rows.table, "dtype")[0][chosen]
-    return number_groups(operation, dtype, elements)[1].astype(np.int64)
+    name = np.where(strict, labels(rows.table, "name")[0][chosen], MISSING)
+    return number_groups(operation, dtype, elements, name)[1].astype(np.int64)
 
 
 def _count_on(sorted_queue: npt.NDArray[np.integer]) -> Int64:
@@ -222,9 +249,9 @@ def _count_on(sorted_queue: npt.NDArray[np.integer]) -> Int64:
     return np.arange(count) - np.repeat(starts, np.diff(np.append(starts, count)))
 
 
-def _mixed(position: Int64, operation: Int64) -> npt.NDArray[np.uint64]:
+def _mixed(position: Int64, compared: Int64) -> npt.NDArray[np.uint64]:
     """A number per entry of a list, such that sums of them tell lists apart."""
-    mixed = (position.astype(np.uint64) * np.uint64(64) + operation.astype(np.uint64) + np.uint64(1)) * _MIX
+    mixed = (position.astype(np.uint64) * np.uint64(2**32) + compared.astype(np.uint64) + np.uint64(1)) * _MIX
     mixed ^= mixed >> np.uint64(29)
     mixed *= np.uint64(0xBF58476D1CE4E5B9)
     return mixed ^ (mixed >> np.uint64(32))

@@ -2,8 +2,10 @@
 
 The name of a group is the same on all its members, and different groups can have the same members: so the name decides
 wherever the trace gives one. Without a name (graph replays, CPU traces) the topology's group of the dimension decides,
-if there is but one of the recorded size; in a job of which no group at all is known and that shows no model
-parallelism, the whole world is taken for one group.
+if there is but one of the recorded size. In a job of which no group at all is known, a group as large as the world has
+all ranks as members; where no size is recorded, the whole world is taken for one group if the job shows no model
+parallelism. Several groups of one size are told apart within a rank by their address, and across ranks by which of them
+a rank uses first.
 """
 
 from __future__ import annotations
@@ -18,12 +20,14 @@ from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.matching.communications import Communications, labels
 from traceviz_dag.arrays import Int64
 from traceviz_dag.classify.topology.types import Group, Topology
+from traceviz_dag.read.events import MISSING
 from traceviz_dag.vocabulary import Dimension
 
 NO_GROUP = -1
 
-BY_NAME, BY_DIMENSION, BY_WORLD = "group_name", "dimension", "world"
-"""What told a group: its name in the trace, the topology's group of the dimension, or that no group is known at all."""
+BY_NAME, BY_DIMENSION, BY_SIZE, BY_WORLD = "group_name", "dimension", "group_size", "world"
+"""What told a group: its name in the trace, the topology's group of the dimension, that it is as large as the world, or
+that no group is known at all."""
 
 _PRIMARY = {
     Dimension.TP: ("TENSOR_MODEL_PARALLEL_GROUP",),
@@ -58,7 +62,8 @@ class CommunicationGroup:
         name, description: as the trace or the topology has them; None where nothing says.
         members: global ranks in group order; None where only their number is known.
         size: number of members; None where nothing says.
-        evidence: BY_NAME, BY_DIMENSION or BY_WORLD.
+        evidence: BY_NAME, BY_DIMENSION, BY_SIZE or BY_WORLD.
+        ordinal: which of the groups without a name that have these members, by first use.
     """
 
     name: str | None
@@ -66,6 +71,7 @@ class CommunicationGroup:
     members: tuple[int, ...] | None
     size: int | None
     evidence: str
+    ordinal: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,16 +93,36 @@ def group_communications(rows: Communications, topology: Topology) -> GroupedRow
     names = {column: labels(table, column) for column in _LABELS}
     size = rows.integers("group_size")
     known = _KnownGroups(topology, rows.ranks, divided=bool(_DIVIDING.intersection(names["dimension"][1])))
-    keys = [rows.rank, *(code for code, _ in names.values()), size]
+    ordinal = _by_first_use(rows, size)
+    keys = [rows.rank, *(code for code, _ in names.values()), size, ordinal]
     first, which = number_groups(*keys) if len(rows) else (np.empty(0, np.intp), np.empty(0, np.intp))
     numbers: dict[CommunicationGroup, int] = {}
     of_label = np.full(len(first), NO_GROUP, dtype=np.int64)
     for place, row in enumerate(first.tolist()):
         texts = {column: values[code[row]] for column, (code, values) in names.items()}
-        group = known.find(int(rows.rank[row]), texts, int(size[row]))
+        group = known.find(int(rows.rank[row]), texts, int(size[row]), int(ordinal[row]))
         if group is not None:
             of_label[place] = numbers.setdefault(group, len(numbers))
     return GroupedRows(of_label[which], tuple(numbers))
+
+
+def _by_first_use(rows: Communications, size: Int64) -> Int64:
+    """Per row, which of its rank's groups of this size it is on, by when these are used first; 0 without addresses."""
+    ordinal, address = np.zeros(len(rows), dtype=np.int64), rows.integers("group_address")
+    known = np.flatnonzero(address != MISSING)
+    if not len(known):
+        return ordinal
+    _, queue = number_groups(rows.rank[known], size[known])
+    known = known[rows.order(known, queue.astype(np.int64))]
+    first, group = number_groups(rows.rank[known], size[known], address[known])
+    by_use = np.lexsort((first, size[known[first]], rows.rank[known[first]]))
+    rank, of_size = rows.rank[known[first[by_use]]], size[known[first[by_use]]]
+    new = np.append(True, (rank[1:] != rank[:-1]) | (of_size[1:] != of_size[:-1]))
+    starts = np.flatnonzero(new)
+    place = np.empty(len(first), dtype=np.int64)
+    place[by_use] = np.arange(len(first)) - np.repeat(starts, np.diff(np.append(starts, len(first))))
+    ordinal[known] = place[group]
+    return ordinal
 
 
 _DIVIDING = frozenset(
@@ -129,11 +155,13 @@ class _KnownGroups:
         self._everyone = CommunicationGroup(None, None, known, self._world, BY_WORLD)
         self._divided = divided
 
-    def find(self, rank: int, texts: dict[str, str | None], size: int) -> CommunicationGroup | None:
+    def find(self, rank: int, texts: dict[str, str | None], size: int, ordinal: int) -> CommunicationGroup | None:
         name, description = texts["group_name"], texts["group_description"]
         if name is not None:
             return self._named(rank, name, description, texts["group_ranks"], size)
         if not self._by_rank:
+            if 1 < size == self._world:
+                return CommunicationGroup(None, None, self._everybody, size, BY_SIZE, ordinal)
             whole = size <= 0 or self._world in (None, size)
             return self._everyone if whole and not self._divided else None
         return self._of_dimension(rank, texts["dimension"], size)

@@ -15,7 +15,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from traceviz_dag.analyze.kernel_intervals import codes
-from traceviz_dag.analyze.matching.operations import OPERATIONS, Operation, operation_of
+from traceviz_dag.analyze.matching.operations import (
+    OPERATIONS,
+    Operation,
+    element_bytes,
+    message_bytes,
+    operation_of,
+    reduced_type,
+)
 from traceviz_dag.arrays import Int64
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.vocabulary import Dimension, Kind
@@ -24,7 +31,7 @@ COMMUNICATION_COLUMNS = (
     *("rank", "kernel_id", "name", "start_ns", "duration_ns", "device", "kind", "phase", "dimension", "role"),
     *("stage", "chunk", "microbatch", "step", "launch_start_ns", "collective", "group_name", "group_description"),
     *("group_size", "group_ranks", "dtype", "in_elements", "out_elements", "in_split", "out_split", "sequence"),
-    *("source_rank", "destination_rank"),
+    *("source_rank", "destination_rank", "group_address"),
 )
 """Columns of ``kernels`` that the analysis across ranks reads."""
 
@@ -108,6 +115,19 @@ def gather_communications(parts: Iterable[pa.Table]) -> Communications:
         operation=_operations(table),
         step=optional_integers(table, "step"),
     )
+
+
+def communication_bytes(rows: Communications) -> Int64:
+    """The size of each communication as nccl-tests reports it, bytes; ``MISSING`` where it is not known.
+
+    Where the trace states no type, the kernel's own name says what it reduces.
+    """
+    stated, types = labels(rows.table, "dtype")
+    name, names = labels(rows.table, "name")
+    size = np.array([element_bytes(each) or MISSING for each in types], dtype=np.int64)[stated]
+    reduced = np.array([element_bytes(reduced_type(each)) or MISSING for each in names], dtype=np.int64)[name]
+    size = np.where(size == MISSING, reduced, size)
+    return message_bytes(rows.operation, rows.integers("in_elements"), rows.integers("out_elements"), size)
 
 
 def optional_integers(table: pa.Table, column: str) -> Int64:

@@ -18,7 +18,7 @@ from traceviz_dag.analyze.matching.collective_matching import (
     MatchedBy,
     match_collectives,
 )
-from traceviz_dag.analyze.matching.communication_groups import GroupedRows, group_communications
+from traceviz_dag.analyze.matching.communication_groups import BY_SIZE, GroupedRows, group_communications
 from traceviz_dag.analyze.matching.communications import Communications
 from traceviz_dag.analyze.matching.message_matching import MessageMatches, is_message, kernel_neighbours, match_messages
 from traceviz_dag.arrays import Int64
@@ -62,7 +62,8 @@ class Matches:
     @property
     def by_order_alone(self) -> npt.NDArray[np.bool_]:
         """Mark rows whose group no trace names."""
-        return np.isin(self.matched_by, [MATCHED_BY.index(rule) for rule in BY_ORDER_ALONE])
+        by_size = np.array([group.evidence == BY_SIZE for group in self.grouped.groups] + [False])[self.grouped.group]
+        return by_size | np.isin(self.matched_by, [MATCHED_BY.index(rule) for rule in BY_ORDER_ALONE])
 
 
 def match_communications(rows: Communications, topology: Topology, microbatches: pa.Table) -> Matches:

@@ -67,7 +67,17 @@ _BYTES_OF = {
     **dict.fromkeys(("bfloat16", "half", "float16", "short", "int16"), 2),
     **dict.fromkeys(("float", "float32", "int", "int32"), 4),
     **dict.fromkeys(("double", "float64", "long", "int64", "complexfloat"), 8),
+    # As NCCL's kernels are named, today and before 2.18.
+    **dict.fromkeys(("f8e4m3", "f8e5m2", "i8", "u8", "int8_t", "uint8_t"), 1),
+    **dict.fromkeys(("bf16", "f16", "__nv_bfloat16"), 2),
+    **dict.fromkeys(("f32", "i32", "u32", "int32_t", "uint32_t"), 4),
+    **dict.fromkeys(("f64", "i64", "u64", "int64_t", "uint64_t"), 8),
 }
+_REDUCTION = re.compile(
+    r"(?:AllReduce|ReduceScatter|Reduce)_(?:(?:Sum|Prod|Min|Max|MinMax|PreMulSum|SumPostDiv)_([a-z0-9_]+?)_[A-Z]"
+    r"|[A-Z0-9_]+_(?:Sum|Prod|Min|Max|MinMax|PreMulSum|SumPostDiv)_([a-z0-9_]+))"
+)
+"""Names since NCCL 2.18 (operation, type, algorithm), and earlier ones (algorithm, operation, type)."""
 _RING = frozenset({Operation.ALL_GATHER, Operation.REDUCE_SCATTER, Operation.ALL_TO_ALL})
 _ROOTED = frozenset({Operation.GATHER, Operation.SCATTER})
 
@@ -80,6 +90,13 @@ def operation_of(collective: str | None, kernel_name: str | None) -> Operation:
             if word in plain:
                 return operation
     return Operation.OTHER
+
+
+def reduced_type(kernel_name: str | None) -> str | None:
+    """The type that NCCL's name of a reduction states, such as f16 in ncclDevKernel_AllReduce_Sum_f16_RING_LL; None for
+    other kernels, which move bytes."""
+    match = _REDUCTION.search(kernel_name or "")
+    return None if match is None else match[1] or match[2]
 
 
 def element_bytes(dtype: str | None) -> int | None:

@@ -29,8 +29,12 @@ from traceviz_dag.read.events import MISSING
 from traceviz_dag.vocabulary import CPU_DEVICE
 
 CONFIRMING_NS = 20_000
-"""What is matched by order alone is believed where its members' ends lie no further apart on solved clocks: NCCL's lie
-within 10 us, those of ranks that do not meet drift apart."""
+"""What is matched by order alone is believed where its members' ends lie no further apart on solved clocks: those of
+ranks that do not meet drift apart."""
+
+_RING_SHARE, _WIDEST_RING_NS = 10, 100_000
+"""Members leave a ring one after the other: 8 A100 within 49 us of all-reduces that take 590 us. So ends may also lie a
+tenth of the shortest kernel apart, but no further than residuals that refuse a clock."""
 
 
 class Refusal(StrEnum):
@@ -201,7 +205,10 @@ def _unconfirmed(matches: Matches, clocks: SolvedClocks) -> Bool:
     np.minimum.at(low, number, ends)
     np.maximum.at(high, number, ends)
     unknown = np.bincount(number, weights=ends == MISSING) > 0
-    result[alone] = (unknown | (high - low > CONFIRMING_NS))[number]
+    shortest = np.full(len(first), np.iinfo(np.int64).max)
+    np.minimum.at(shortest, number, (matches.rows.end_ns - matches.rows.start_ns)[alone])
+    widest = np.clip(shortest // _RING_SHARE, CONFIRMING_NS, _WIDEST_RING_NS)
+    result[alone] = (unknown | (high - low > widest))[number]
     return result
 
 

@@ -7,12 +7,11 @@ import pyarrow as pa
 
 from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.matching.collective_matching import FAULTS, MATCHED_BY, Fault
-from traceviz_dag.analyze.matching.communications import labels, nullable, word_column
+from traceviz_dag.analyze.matching.communications import communication_bytes, labels, nullable, word_column
 from traceviz_dag.analyze.matching.matches import Matches
-from traceviz_dag.analyze.matching.operations import OPERATIONS, bandwidth, bus_factor, element_bytes, message_bytes
+from traceviz_dag.analyze.matching.operations import OPERATIONS, bandwidth, bus_factor
 from traceviz_dag.analyze.waits.arrivals import REFUSALS, Refusal, judge_arrivals
 from traceviz_dag.analyze.waits.nodes import nodes_of_devices
-from traceviz_dag.arrays import Int64
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.tables import COLLECTIVES
 
@@ -43,7 +42,7 @@ def collectives_table(matches: Matches, rank_clocks: pa.Table) -> pa.Table:
     judged = judge_arrivals(matches, rank_clocks)
     recorded, aligned, best = judged.recorded.arrivals, judged.aligned.arrivals, judged.best()
     last_transfer = best.last_transfer_ns(matches)
-    nbytes = _bytes(matches)
+    nbytes = communication_bytes(rows)
     speed = bandwidth(nbytes, last_transfer)
     factor = bus_factor(rows.operation, np.where(matches.members == MISSING, matches.found, matches.members))
     reasons = [None if each is Refusal.NONE else each.value for each in REFUSALS]
@@ -91,13 +90,6 @@ def device_of_ranks(matches: Matches) -> dict[int, str | None]:
     for rank, name in pairs.T.tolist():
         devices[rank] = None if rank in devices else names[name]
     return devices
-
-
-def _bytes(matches: Matches) -> Int64:
-    rows = matches.rows
-    code, names = labels(rows.table, "dtype")
-    sizes = np.array([element_bytes(name) or MISSING for name in names], dtype=np.int64)[code]
-    return message_bytes(rows.operation, rows.integers("in_elements"), rows.integers("out_elements"), sizes)
 
 
 def _scopes(matches: Matches) -> pa.DictionaryArray:

@@ -33,6 +33,7 @@ _OF_GROUPS = frozenset({Dimension.TP, Dimension.CP, Dimension.EP, Dimension.ETP,
 """Dimensions whose groups carry nothing else that a call stack would not tell."""
 _COMBINED_GROUPS = frozenset({"tp_cp", "tp_dp", "tp_dp_cp", "etp_ep"})
 _EXPERT_DIMENSIONS = frozenset({Dimension.EP, Dimension.ETP, Dimension.EDP})
+_EXPERT_OPERATORS = ("_AllToAll", "_AllToAllBackward")
 _EXPERT_WORDS = ("moe", "expert", "groupedgemm", "grouped_gemm", "groupedlinear", "deep_ep")
 
 
@@ -230,6 +231,8 @@ def _from_sizes(
 def _has_experts(trace: TraceEvents, groups: JobGroups) -> bool:
     """Whether the job may be a mixture of experts: Megatron creates groups for experts in every job."""
     if Dimension.EP in groups.split:
+        return True
+    if any(name in _EXPERT_OPERATORS for name in trace.strings):
         return True
     return any(word in name for name in map(str.lower, trace.strings) for word in _EXPERT_WORDS)
 

@@ -271,6 +271,7 @@ def _facts_of_calls(
         sequence=nothing,
         source_rank=nothing,
         destination_rank=nothing,
+        group_address=nothing,
     )
 
 

@@ -40,7 +40,8 @@ class Places:
         phase_evidence: index into EVIDENCES.
         dimension_rule: nearest frame rule that speaks of communication, or NONE.
         member: index into ``steps``, or NONE.
-        module, layer, operator: position of the innermost module, TransformerLayer and CPU operator, or NONE.
+        named_forward: whether a row's own name says that it runs forward, wherever no other says more.
+    module, layer, operator: position of the innermost module, TransformerLayer and CPU operator, or NONE.
         rule_names: names of the rules, then what lies outside all micro-batch steps, then the PLACES inferred without
             call stacks.
     """
@@ -53,6 +54,7 @@ class Places:
     module: Int64
     layer: Int64
     operator: Int64
+    named_forward: Bool
     steps: MicrobatchSteps
     rule_names: tuple[str, ...]
 
@@ -94,6 +96,7 @@ def read_places(trace: TraceEvents, tree: HostTree, rules: Rules, profiler: Prof
     is_module = np.array([name.startswith("nn.Module: ") for name in trace.strings], dtype=bool)
     is_layer = np.array([name.startswith("nn.Module: TransformerLayer_") for name in trace.strings], dtype=bool)
     names = trace.host.name[tree.rows]
+    operators = trace.host.category[tree.rows] == CPU_OP
     return Places(
         phase=phase,
         phase_rule=phase_rule,
@@ -102,7 +105,8 @@ def read_places(trace: TraceEvents, tree: HostTree, rules: Rules, profiler: Prof
         member=member,
         module=tree.nearest(is_module[names]),
         layer=tree.nearest(is_layer[names]),
-        operator=tree.nearest(trace.host.category[tree.rows] == CPU_OP),
+        operator=tree.nearest(operators),
+        named_forward=names_phase & weak_rule[rule] & (phase_of_rule[rule] == PHASES.index(Phase.FORWARD)) & operators,
         steps=steps,
         rule_names=(*(frame.name for frame in rules.frames), _OUTSIDE, *(name for name, _ in PLACES)),
     )
@@ -135,7 +139,7 @@ def infer_places(
     rowless = np.flatnonzero((launches.position == NONE) & (launches.thread == main) & (launches.time_ns != MISSING))
     of_graphs = np.unique(launches.time_ns[rowless][trace.device.graph_id[rowless] != MISSING])
     launched = LaunchTimes(launches.time_ns[rowless], of_graphs)
-    inferred = infer_steps(trace, tree, main, profiler, told, launched)
+    inferred = infer_steps(trace, tree, main, profiler, told, launched, places.named_forward)
     open_ = (places.phase_evidence == EVIDENCES.index(Evidence.NONE)) & (inferred.place != NONE)
     first_rule = places.rule_names.index(PLACES[0][0])
     phase_of_place = np.array([PHASES.index(phase) for _, phase in PLACES] + [UNKNOWN_PHASE])

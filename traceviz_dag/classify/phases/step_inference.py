@@ -12,13 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from traceviz_dag.arrays import NONE, Bool, Int64, lookup
+from traceviz_dag.classify.autograd_links import autograd_nodes
 from traceviz_dag.classify.operators import exchanges_between_steps, operators_named, outermost_operators
 from traceviz_dag.classify.phases.backward_inference import BackwardSteps, find_backward_steps
 from traceviz_dag.classify.phases.forward_borders import divided_by_counters, runs_into_each_other
 from traceviz_dag.classify.phases.schedule_order import BACKWARD, FORWARD, numbers_by_order
-from traceviz_dag.classify.phases.step_surroundings import Communications, Surroundings, around_steps
+from traceviz_dag.classify.phases.step_surroundings import OPTIMIZER_STEP, Communications, Surroundings, around_steps
 from traceviz_dag.classify.phases.steps import MicrobatchSteps, ProfilerSteps, step_at
-from traceviz_dag.read.events import TraceEvents
+from traceviz_dag.read.events import MISSING, TraceEvents
 from traceviz_dag.read.host_tree import HostTree
 from traceviz_dag.vocabulary import Phase
 
@@ -31,10 +32,12 @@ PLACES = (
     ("after_the_last_backward_step", Phase.OTHER),
     ("around_the_optimizer", Phase.OPTIMIZER),
     ("reported_after_the_optimizer", Phase.OTHER),
+    ("amid_a_forward_only_step", Phase.FORWARD),
 )
 """Rule and phase of each kind of place on the main thread."""
 
-_FORWARD, _BETWEEN_FORWARD, _FIRST_GRADIENT, _ZEROED, _COUNTED, _FINALISED, _OPTIMIZER, _REPORTED = range(len(PLACES))
+_FORWARD, _BETWEEN_FORWARD, _FIRST_GRADIENT, _ZEROED, _COUNTED, _FINALISED, _OPTIMIZER, _REPORTED = range(8)
+_FORWARD_ONLY = 8
 _NEVER = np.iinfo(np.int64)
 
 
@@ -74,6 +77,7 @@ def infer_steps(
     profiler: ProfilerSteps,
     told: Communications,
     launched: LaunchTimes,
+    forward_signs: Bool,
 ) -> InferredSteps:
     """Find the steps of micro-batches without call stacks.
 
@@ -81,7 +85,11 @@ def infer_steps(
     chunk; otherwise the chunk numbers are those of the one interleaved schedule that gives exactly this order, and
     MISSING where none or several do.
 
-    Where one CUDA graph holds the whole forward-backward pass, only what lies around it is told.
+    Where one CUDA graph holds the whole forward-backward pass, only what lies around it is told. Training steps that
+    only run forward have no steps of micro-batches: what tells these apart is the backward pass.
+
+    Args:
+        forward_signs: per tree position, whether its own name says that it runs forward.
     """
     nothing = np.full(len(tree), NONE, dtype=np.int64)
     exchanging = exchanges_between_steps(trace, tree, main)
@@ -91,8 +99,9 @@ def infer_steps(
     if not len(made):
         graphs = launched.graph_ns
         if not len(graphs):
-            never = np.full(len(launched.between_ns), NONE, dtype=np.int64)
-            return InferredSteps(_no_steps(), nothing, nothing, (never, never))
+            place = np.where(_forward_only(trace, tree, main, profiler, told, forward_signs), _FORWARD_ONLY, NONE)
+            between = _as_beside(tree, main, place, nothing, launched.between_ns)
+            return InferredSteps(_no_steps(), nothing, place, between)
         surroundings = around_steps(trace, tree, main, profiler, graphs, graphs + 1, told)
         place = np.where(surroundings.zeroed, _ZEROED, NONE)
         _add_after(tree, main, surroundings, place)
@@ -119,6 +128,7 @@ def infer_steps(
     _add_after(tree, main, surroundings, place)
     numbered = _recording(trace, tree, main) & ~apart & (tree.nearest(exchanging) == NONE)
     place[numbered & (place == NONE) & _amid(tree, profiler, made)] = _BETWEEN_FORWARD
+    place[(place == NONE) & _forward_only(trace, tree, main, profiler, told, forward_signs)] = _FORWARD_ONLY
     steps, member = _assemble(tree, profiler, backward, (first, last), forward)
     return InferredSteps(steps, member, place, _between(tree, main, place, member, surroundings, launched))
 
@@ -201,6 +211,32 @@ def _amid(tree: HostTree, profiler: ProfilerSteps, made: Int64) -> Bool:
     return (numbers[at] == step) & (tree.start_ns >= first[at]) & (tree.start_ns < last[at])
 
 
+def _forward_only(
+    trace: TraceEvents, tree: HostTree, main: int, profiler: ProfilerSteps, told: Communications, signs: Bool
+) -> Bool:
+    """What the main thread runs from the first to the last forward operator of a training step that runs no backward
+    pass and no optimizer: an evaluation, or a forward pass alone.
+
+    Forward operators are those whose name says so, and those that read autograd's counter: with nothing else in such a
+    step, it counts nodes of the forward pass.
+    """
+    own = tree.thread == main
+    forward = own & signs
+    node, _ = autograd_nodes(trace, tree)
+    optimizing = np.array([name.startswith(OPTIMIZER_STEP) for name in trace.strings], dtype=bool)
+    others = np.concatenate([tree.start_ns[node | optimizing[trace.host.name[tree.rows]]], told.optimizer_ns])
+    step, step_of_others = step_at(profiler, tree.start_ns), step_at(profiler, others)
+    amid = np.zeros(len(tree), dtype=bool)
+    for number in np.setdiff1d(step[forward], step_of_others).tolist():
+        if number == MISSING and len(profiler):
+            continue
+        inside = np.flatnonzero(own & (step == number))
+        counted = inside[forward[inside] | _recording(trace, tree, main)[inside]]
+        first, last = int(tree.start_ns[counted].min()), int(tree.end_ns[counted].max())
+        amid[inside[(tree.start_ns[inside] >= first) & (tree.end_ns[inside] <= last)]] = True
+    return amid
+
+
 def _add_after(tree: HostTree, main: int, surroundings: Surroundings, place: Int64) -> None:
     for mask, kind in _after(surroundings, tree.start_ns, tree.end_ns):
         place[mask & (tree.thread == main) & (place == NONE)] = kind
@@ -245,6 +281,14 @@ def _between(
     """(place, member) of moments between host rows: what the rows before and after agree on, else what follows from
     the time alone."""
     times_ns = launched.between_ns
+    found, of_step = _as_beside(tree, main, place, member, times_ns)
+    for mask, kind in _after(surroundings, times_ns, times_ns):
+        found[mask & (found == NONE)] = kind
+    return found, of_step
+
+
+def _as_beside(tree: HostTree, main: int, place: Int64, member: Int64, times_ns: Int64) -> tuple[Int64, Int64]:
+    """(place, member) of moments between host rows, where the rows before and after agree."""
     rows = np.flatnonzero((tree.thread == main) & (tree.parent == NONE))
     found, of_step = np.full(len(times_ns), NONE, dtype=np.int64), np.full(len(times_ns), NONE, dtype=np.int64)
     if len(rows):
@@ -253,8 +297,6 @@ def _between(
         left, right = rows[np.clip(after - 1, 0, None)], rows[np.clip(after, 0, len(rows) - 1)]
         agree = inner & (place[left] == place[right]) & (member[left] == member[right])
         found[agree], of_step[agree] = place[left[agree]], member[left[agree]]
-    for mask, kind in _after(surroundings, times_ns, times_ns):
-        found[mask & (found == NONE)] = kind
     return found, of_step
 
 

@@ -16,7 +16,9 @@ from traceviz_dag.classify.phases.steps import ProfilerSteps, step_at
 from traceviz_dag.read.events import USER_ANNOTATION, TraceEvents
 from traceviz_dag.read.host_tree import HostTree
 
-_OPTIMIZER = "Optimizer.step#"
+OPTIMIZER_STEP = "Optimizer.step#"
+"""How the annotation of an optimizer's step begins."""
+
 _GATHERING = ("c10d::allgather", "c10d::_allgather_base")
 _ZEROING = ("aten::zero_", "aten::zeros", "aten::_foreach_zero_", "aten::fill_", "aten::empty")
 _NEVER = np.iinfo(np.int64)
@@ -152,7 +154,7 @@ def _after(
     """
     last, end = span
     host = trace.host
-    is_optimizer = np.array([name.startswith(_OPTIMIZER) for name in trace.strings], dtype=bool)
+    is_optimizer = np.array([name.startswith(OPTIMIZER_STEP) for name in trace.strings], dtype=bool)
     rows = np.flatnonzero((host.category == USER_ANNOTATION) & is_optimizer[host.name] & (host.thread == main))
     rows = rows[(host.start_ns[rows] >= last) & (host.start_ns[rows] <= end)]
     signs = np.concatenate([host.start_ns[rows], told.optimizer_ns])

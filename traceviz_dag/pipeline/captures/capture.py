@@ -20,8 +20,9 @@ class Sample:
         phase_known: share of kernel time with a phase; None without kernels.
         microbatch_known: share of the forward and backward time that is in a micro-batch; 0 without any such time.
         dimension_known: share of communication time with a dimension; None without communication.
-        communications: communication kernels; sized: those with elements; grouped: those whose group is known, because
-            the trace names it or because the topology has one of their dimension.
+        communications: communication kernels; sized: those whose bytes are known; grouped: those whose group is known,
+            because the trace names it or because the topology has one of their dimension; ordered: those whose group
+            has no name, but all ranks as members, so that order can match them.
         module_known: share of kernel time with a module; None without kernels.
     """
 
@@ -33,6 +34,7 @@ class Sample:
     communications: int
     grouped: int
     sized: int
+    ordered: int
     module_known: float | None
 
 

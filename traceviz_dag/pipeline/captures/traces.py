@@ -32,6 +32,9 @@ _NOTHING = "no rank can be read"
 _FOR_WAITS = "all ranks are there, in named groups; whether their clocks can be solved, traceviz clocks tells"
 
 
+_BY_ORDER = "communications name no group: matched by order, and believed where their ends agree"
+
+
 def judge_traces(capture: Capture) -> list[Answer]:
     """Which questions the traces of an iteration can answer."""
     one = capture.sample
@@ -151,9 +154,13 @@ def _waits(capture: Capture, one: Sample) -> Answer:
         return Answer(WAITS, "no", no_communication(one))
     if capture.ranks < 2:
         return Answer(WAITS, "no", f"one rank, {_missing(capture) or 'the only one'}: nobody to wait for is read")
+    unknown = one.communications - one.grouped - one.ordered
+    if unknown == one.communications:
+        return Answer(WAITS, "no", "nothing tells which ranks communicate together: use torch 2.4 or newer")
     lacking = [
         *filter(None, [_missing(capture)]),
-        *(["communications name no group: matched by order alone"] if one.grouped < one.communications else []),
+        *([_BY_ORDER] if one.ordered else []),
+        *([f"{unknown} of {one.communications} communications are on groups that nothing tells"] if unknown else []),
         *(["too few communications to solve the clocks"] if one.communications < FEWEST_MATCHES else []),
         *(["no GPU rows: the ends of communication on a CPU tell no clock"] if capture.gpu < capture.ranks else []),
     ]

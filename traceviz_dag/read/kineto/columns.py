@@ -37,6 +37,7 @@ from traceviz_dag.read.kineto.schema import (
     SYNCHRONIZATION_OF_NAME,
     TABLE_CODE_OF_CODE,
 )
+from traceviz_dag.read.kineto.stated_inputs import stated_communication
 from traceviz_dag.read.kineto.threads import ThreadTable
 from traceviz_dag.read.kineto.timestamps import EXACT_BELOW, to_nanoseconds
 
@@ -178,7 +179,7 @@ class ColumnBuilder:
         is_operator = columns["category"] == CPU_OP
         communications = np.flatnonzero((columns["name"] == self._communication_code) & is_operator)
         if len(communications):
-            arguments = [rows[row].args for row in communications.tolist()]
+            arguments = [stated_communication(rows[row].args) for row in communications.tolist()]
             self._operator_facts.add(communications + self._host.rows, arguments)
         self._host.append(columns)
 

@@ -40,13 +40,16 @@ class FactRows:
 
     def add(self, rows: Int64, arguments: list[Any]) -> None:
         """Add the facts of ``rows`` from their arguments; rows without any are left out."""
-        has_facts = [row.collective is not MISSING or row.group_name is not MISSING for row in arguments]
+        has_facts = [
+            row.collective is not MISSING or row.group_name is not MISSING or _address_of(row) is not MISSING
+            for row in arguments
+        ]
         if not any(has_facts):
             return
         told = list(compress(arguments, has_facts))
         self._rows.append(rows[np.array(has_facts)])
         for name in _COLUMNS:
-            values = [getattr(row, name) for row in told]
+            values = [_address_of(row) if name == "group_address" else getattr(row, name) for row in told]
             texts = self._texts.get(name)
             whole = [value if type(value) is int else as_integer(value) for value in values] if texts is None else None
             self._facts[name].append(integers(texts.codes(values) if texts is not None else whole or []))
@@ -73,6 +76,11 @@ class FactRows:
             columns[name] = np.full(count, 0 if name in self._texts else MISSING, values.dtype)
             columns[name][rows] = values
         return CollectiveFacts(**columns)
+
+
+def _address_of(arguments: Any) -> int:
+    """The address of the process group, which only inputs of operators state."""
+    return getattr(arguments, "group_address", MISSING)
 
 
 class _TextCodes(dict[Any, int]):

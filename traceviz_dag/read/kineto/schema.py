@@ -138,6 +138,12 @@ _COMMUNICATION_KEYS = {
     "source_rank": "Src Rank",
     "destination_rank": "Dst Rank",
 }
+_INPUT_KEYS = {
+    "concrete_inputs": "Concrete Inputs",
+    "input_sizes": "Input Dims",
+}
+"""Inputs of operators: every operator has them, few are asked for, so they are decoded only then."""
+
 _SYNCHRONIZATION_KEYS = {
     "wait_on_stream": "wait_on_stream",
     "record_correlation": "wait_on_cuda_event_record_corr_id",
@@ -159,6 +165,8 @@ _INTEGERS = frozenset(_OPERATOR_KEYS | _PYTHON_KEYS | _LAUNCH_KEYS | _DEVICE_KEY
 def _type_of(attribute: str) -> Any:
     if attribute in _SIZES:
         return tuple[int, int, int]
+    if attribute in _INPUT_KEYS:
+        return msgspec.Raw
     return int | None if attribute in _INTEGERS else Any
 
 
@@ -167,7 +175,9 @@ def _arguments(name: str, *keys: dict[str, str], lenient: bool = False) -> Any:
     merged = {attribute: key for group in keys for attribute, key in group.items()}
     fields = []
     for attribute, key in merged.items():
-        default = _NO_SIZE if attribute in _SIZES else MISSING
+        default: Any = _NO_SIZE if attribute in _SIZES else MISSING
+        if attribute in _INPUT_KEYS and not lenient:
+            default = msgspec.Raw()
         field = msgspec.field(name=key, default=default)
         fields.append((attribute, Any if lenient else _type_of(attribute), field))
     return msgspec.defstruct(name, fields, gc=False, frozen=True)
@@ -179,6 +189,7 @@ Arguments = _arguments(
     _PYTHON_KEYS,
     _DEVICE_KEYS,
     _COMMUNICATION_KEYS,
+    _INPUT_KEYS,
     _THREAD_NAME_KEYS,
     _SYNCHRONIZATION_KEYS,
     lenient=True,
@@ -199,7 +210,7 @@ class Event(msgspec.Struct, gc=False):
 
 
 _ARGUMENTS_OF_CODE = {
-    CPU_OP: _arguments("OperatorArguments", _OPERATOR_KEYS, _COMMUNICATION_KEYS),
+    CPU_OP: _arguments("OperatorArguments", _OPERATOR_KEYS, _INPUT_KEYS, _COMMUNICATION_KEYS),
     USER_ANNOTATION: _arguments("AnnotationArguments", _OPERATOR_KEYS),
     PYTHON_FUNCTION: _arguments("PythonArguments", _PYTHON_KEYS),
     LAUNCH_CODE: _arguments("LaunchArguments", _LAUNCH_KEYS),

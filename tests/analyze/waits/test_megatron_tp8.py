@@ -1,0 +1,57 @@
+"""The one public trace of Megatron on 8 GPUs, against a count that shares no code with the product."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from tests.analyze.across_ranks import analysed
+from tests.analyze.waits.megatron_tp8 import RANKS, Counted, count
+from traceviz_dag.pipeline.across_ranks import StoredIteration
+
+LATE = {0, 6}
+
+
+@pytest.fixture(scope="module")
+def counted(shared_data) -> Counted:
+    return count(shared_data / "kineto" / "megatron_tp8_a100")
+
+
+@pytest.fixture(scope="module")
+def iteration(shared_data) -> StoredIteration:
+    return analysed(shared_data / "kineto" / "megatron_tp8_a100")
+
+
+def test_every_collective_is_matched_and_waits_are_those_counted_to_the_microsecond(iteration, counted):
+    table = iteration.table("collectives").to_pandas().sort_values(["rank", "arrival_ns"])
+    assert len(table) == 672 and set(table.matched_by) == {"order"} and table.fault.isna().all()
+    assert set(table.dimension) == {"tp"} and set(table.phase) == {"forward"}
+    assert (table.groupby("communication")["rank"].nunique() == 8).all()
+    for rank, mine in table.groupby("rank"):
+        waits = [counted.wait_us(rank, number) * 1_000 for number in range(84)]
+        assert mine.wait_ns.tolist() == waits
+        assert mine.last_rank.tolist() == [counted.last_rank(number) for number in range(84)]
+        assert mine.duration_ns.tolist() == [1_000 * (end - start) for start, end in counted.collectives[rank]]
+
+
+def test_both_late_ranks_are_named_with_their_hosts(iteration, counted):
+    late = iteration.table("late_ranks").to_pandas().set_index("rank")
+    assert set(late.index[late.blamed]) == LATE
+    assert (late.late_category[late.blamed] == "host").all()
+    by_count = sorted(RANKS, key=lambda rank: sum(counted.last_rank(number) == rank for number in range(84)))
+    assert set(by_count[-2:]) == set(sorted(RANKS, key=counted.late_us)[-2:]) == LATE
+
+
+def test_over_99_percent_of_kernel_time_is_classified_and_forward_computation_is_what_was_counted(iteration, counted):
+    kernels = pd.concat(
+        [iteration.kernels(rank, ("rank", "kind", "category", "duration_ns")).to_pandas() for rank in iteration.ranks]
+    )
+    on_gpu = kernels[kernels.kind != "memory"]
+    assert on_gpu.groupby("rank").duration_ns.sum().to_dict() == {
+        rank: 1_000 * time for rank, time in counted.kernels_us.items()
+    }
+    unclassified = on_gpu.duration_ns[on_gpu.category == "unclassified"].sum()
+    assert unclassified < 0.01 * on_gpu.duration_ns.sum()
+    forward = on_gpu[on_gpu.category == "fwd_computation"].groupby("rank").duration_ns.sum()
+    assert forward.to_dict() == {rank: 1_000 * time for rank, time in counted.forward_us.items()}
+    assert set(on_gpu.category) == {"fwd_computation", "fwd_communication", "unclassified"}

@@ -1,0 +1,37 @@
+"""Communications of older PyTorch, which states them in the inputs of ``record_param_comms`` without any name."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.kineto_file import KinetoFile
+from traceviz_dag.read.events import MISSING
+from traceviz_dag.read.kineto.reader import read_kineto
+
+OF_2024 = {
+    "Concrete Inputs": ["", "337", "93825114103440", "0", "", "[]", "[]", "8"],
+    "Input Dims": [[[4, 2048, 4096], [7]], [], [], [], [], [], [], []],
+}
+WAIT = {"Concrete Inputs": ["337", "0", "0", "", "[]", "[]", "1"], "Input Dims": [[], [], [], [], [], [], []]}
+BARRIER = {"Concrete Inputs": ["338", "93825114103440", "0", "", "[]", "[]", "8"]}
+OF_2025 = {"Concrete Inputs": ["", "", "", "0", "", "[]", "[]", "0", "1", "8"], "Input Dims": [[[5]], [], []]}
+ODD = ({"Concrete Inputs": None}, {"Concrete Inputs": "8"}, {"Concrete Inputs": ["", {}, [], "0", "", "[]", "[]", "x"]})
+
+
+@pytest.mark.parametrize("lenient", [False, True], ids=["narrow", "lenient"])
+def test_sequence_group_size_and_elements_are_read_from_the_inputs(tmp_path, lenient):
+    file = KinetoFile()
+    for number, arguments in enumerate((OF_2024, WAIT, BARRIER, OF_2025, *ODD)):
+        file.operator("record_param_comms", 1_000 * number, 1_000 * number + 900, **arguments)
+    file.operator("aten::mm", 9_000, 9_900, **OF_2024)
+    if lenient:
+        file.operator("aten::odd", 10_000, 10_900, **{"External id": "not a number"})
+    trace = read_kineto(file.write(tmp_path / "rank_0.json"))
+    facts = trace.operator_facts
+    assert trace.communication_operators.tolist() == [0, 2]
+    assert facts.sequence.tolist() == [337, 338]
+    assert facts.group_address.tolist() == [93825114103440] * 2
+    assert facts.group_size.tolist() == [8, 8]
+    assert facts.in_elements.tolist() == [4 * 2048 * 4096 + 7, MISSING]
+    assert [trace.strings[code] for code in facts.in_split] == ["[]", "[]"]
+    assert not facts.group_name.any() and not facts.collective.any()
