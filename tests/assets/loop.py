@@ -104,16 +104,20 @@ class Loop:
         self.tick()
         self.tick()
 
-    def automate(self, most: int = 20) -> list[Partitions]:
+    def automate(self, most: int = 20, by_hand: bool = False) -> list[Partitions]:
         """Evaluate the conditions and execute what they ask for, until two ticks ask for nothing: the first of them
-        may only have seen a change. Returns what each of the others asked for."""
+        may only have seen a change. Returns what each of the others asked for.
+
+        Args:
+            by_hand: the test wrote a table itself, which command and night would therefore compute.
+        """
         asked: list[Partitions] = []
         quiet = 0
         for _ in range(most):
             requested = self.evaluate()
             quiet = 0 if requested else quiet + 1
             if quiet == 2:
-                assert self.pending() == {}, "command and night would compute what automation takes for current"
+                assert by_hand or self.pending() == {}, "command and night would compute something"
                 return asked
             if requested:
                 asked.append(requested)

@@ -22,11 +22,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
 from traceviz_dag.errors import BadInputError
+from traceviz_dag.lake.conversion import DAMAGED
 from traceviz_dag.lake.digests import digest_of
 from traceviz_dag.lake.partitions import (
     ANALYSE_AGAIN,
@@ -313,7 +313,7 @@ def _is_of_earlier_version(path: str, *state: int) -> bool:
     """Whether a file was written by a version that kept no record; a damaged one is left to its reader."""
     try:
         metadata = pq.read_metadata(path).metadata or {}
-    except (pa.ArrowException, OSError):
+    except DAMAGED:
         return True
     if _state(path) != state:
         raise _ChangedError

@@ -316,6 +316,11 @@ DOCTOR = (
         f"SELECT count(*) AS all, count(in_elements) AS sized {_OF_RANK} AND kind = 'communication'",
     ),
     Sentence(
+        r"(?P<v_unknown>\d+) of (?P<v_all>\d+) communications of rank (?P<k_rank>\d+) are on groups that nothing tells",
+        "SELECT count(*) AS all, count(*) FILTER (group_name IS NULL) AS unknown "
+        f"{_OF_RANK} AND kind = 'communication'",
+    ),
+    Sentence(
         r"no communication kernels on rank (?P<k_rank>\d+)",
         f"SELECT count(*) {_OF_RANK} AND kind = 'communication' HAVING count(*) = 0",
     ),
