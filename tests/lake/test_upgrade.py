@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.asked import asked
 from tests.damage import call
 from tests.lake.homes.make import unpacked
 from tests.small_run import write_run
@@ -44,10 +45,9 @@ def test_a_home_of_an_earlier_commit_answers_and_says_what_it_lacks(tmp_path, co
     home = unpacked(commit, tmp_path)
     before = sums(home)
     lake = open_lake(home)
-    for name in queryable():
-        lake.query(f"SELECT * FROM {name}")
+    for name, found in zip(queryable(), asked(lake, (f"SELECT * FROM {name}" for name in queryable())), strict=True):
         if name in TABLES and lake.partitions(name):
-            assert lake.table(name).arrow().num_rows == lake.query(f"SELECT count(*) AS n FROM {name}")["n"][0].as_py()
+            assert lake.table(name).arrow().num_rows == found.num_rows
     rows = lake.query("SELECT run, sum(duration_ns) AS total FROM kernels GROUP BY run").to_pylist()
     assert {row["run"]: row["total"] for row in rows} == before == sums(home)
     assert call("lake", "verify", "--home", home).code == 0
@@ -90,8 +90,8 @@ def test_a_home_that_cannot_be_written_answers_as_it_is(tmp_path, monkeypatch):
         monkeypatch.setattr(module, "exclusive_lock", refused)
     lake = open_lake(home)
     assert lake.query("SELECT DISTINCT covered_ranks FROM iterations").to_pylist() == [{"covered_ranks": None}]
-    for name in queryable():
-        rows = lake.query(f"SELECT count(*) AS n FROM {name}")["n"][0].as_py()
+    counts = (f"SELECT '{name}' AS name, count(*) AS rows FROM {name}" for name in queryable())
+    for name, rows in (tuple(row.values()) for row in lake.query(" UNION ALL ".join(counts)).to_pylist()):
         if name in TABLES and lake.partitions(name):
             assert lake.table(name).arrow().num_rows == rows
             narrow = lake.query_iteration(f"SELECT * FROM {name}", run="zzz", iteration=7)
