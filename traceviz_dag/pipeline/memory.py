@@ -86,6 +86,9 @@ def mark_mismatched(lake: Lake, inputs: IterationInputs) -> dict[int, str]:
     """
     place = (inputs.run, inputs.iteration)
     found = {}
+    # A snapshot that could not be read stays marked, whatever the tables match that it had.
+    marks = [row for row in lake.stale(*place) if row.stage == StaleStage.MEMORY and row.cause == StaleCause.OUTDATED]
+    mismatched = {row.rank for row in marks if row.rank is not None}
     for part in lake.partitions(MEMORY_RECORDINGS.name, *place, with_stale=True):
         if part.rank is None:
             continue
@@ -98,7 +101,7 @@ def mark_mismatched(lake: Lake, inputs: IterationInputs) -> dict[int, str]:
             found[part.rank] = refusal
             mark_stale(lake, *place, [Stale(part.rank, StaleStage.MEMORY, StaleCause.OUTDATED, refusal)])
             continue
-        unmark(lake, *place, StaleStage.MEMORY, {part.rank})
+        unmark(lake, *place, StaleStage.MEMORY, mismatched & {part.rank})
         if any(row["matched_by"] != evidence for row in rows):
             told = [{**row, "matched_by": str(evidence)} for row in rows]
             table = pa.Table.from_pylist(told, MEMORY_RECORDINGS.schema)
