@@ -32,8 +32,7 @@ from traceviz_dag.lake.inputs import registered_if_any
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import iteration_key
 from traceviz_dag.lake.partitions import Partition
-from traceviz_dag.lake.queries import RANK_MEASURES_SQL
-from traceviz_dag.lake.queries import runs as stored_runs
+from traceviz_dag.lake.queries import RANK_MEASURES_SQL, trace_files
 from traceviz_dag.pipeline.findings import capture_mode
 from traceviz_dag.tables import NIGHT_DELTAS, NIGHTS
 
@@ -185,10 +184,9 @@ def _night(lake: Lake, partition: Partition) -> _Night | None:
     if lake.exists("topology", run=run, iteration=iteration):
         rows = lake.table("topology", run, iteration).arrow(["rank", *_COORDINATES]).to_pylist()
         layout = {row["rank"]: {name: row[name] for name in _COORDINATES if row[name] is not None} for row in rows}
-    stated = stored_runs(lake, run, iteration)["expected_ranks"].to_pylist()
     mode, name = capture_mode(lake, run, iteration), iteration_key(run, iteration)
     places = {rank: layout.get(rank, {}) for rank in ranks}
-    return _Night(partition, ranks, Coverage(name, places, stated[0] if stated else None, mode))
+    return _Night(partition, ranks, Coverage(name, places, trace_files(lake, run, iteration).expected, mode))
 
 
 def _measures(lake: Lake, night: _Night, ranks: Collection[int], rank: int) -> Measures:

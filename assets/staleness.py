@@ -180,8 +180,7 @@ def mark_aggregates(
 def unmark_where_current(instance: dg.DagsterInstance, lake: Lake, inputs: IterationInputs) -> None:
     """Take the mark from the iteration's own tables once all of them were made anew."""
     run, iteration = inputs.run, inputs.iteration
-    is_marked = any(row.stage == StaleStage.ITERATIONS for row in lake.stale(run, iteration))
-    if is_marked and iteration_is_current(instance, lake, inputs):
+    if lake.has_stale_measures(run, iteration) and iteration_is_current(instance, lake, inputs):
         unmark(lake, run, iteration, StaleStage.ITERATIONS)
 
 

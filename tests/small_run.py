@@ -78,3 +78,13 @@ def write_run(folder: Path, iterations: dict[int, int] | None = None, world: int
             name = f"iteration_{iteration}/rank_{rank:04d}_iter_{iteration}.pt.trace.json"
             rank_file(rank, world, step=iteration).write(folder / name)
     return folder
+
+
+def two_ranks_analysed(folder: Path) -> tuple[Path, Path]:
+    """A run of two ranks, and a home that holds what they show."""
+    from traceviz_dag.orchestration.orchestrate import AnalysisSettings, analyse
+    from traceviz_dag.pipeline.discovery import inputs_below
+
+    run = write_run(folder / "job", world=2)
+    analyse(AnalysisSettings(folder / "home", workers=1), inputs_below([run]))
+    return run, folder / "home"

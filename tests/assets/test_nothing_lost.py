@@ -14,7 +14,7 @@ from assets.resources import TracevizHome
 from assets.retention import retention
 from tests.assets.loop import ITERATION_ASSETS, PROFILE_ASSETS, QUIET, RANK_ASSETS, TOPOLOGY_ASSETS
 from tests.damage import call
-from tests.small_run import rank_file, write_run
+from tests.small_run import rank_file, two_ranks_analysed, write_run
 from traceviz_dag.definitions import ASSETS
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.lake.partition_keys import rank_key
@@ -32,11 +32,7 @@ def trace(run: Path, rank: int) -> Path:
 
 @pytest.fixture(scope="module")
 def analysed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Two ranks, and a home that holds what they show."""
-    folder = tmp_path_factory.mktemp("analysed")
-    run = write_run(folder / "job", world=2)
-    analyse(AnalysisSettings(folder / "home", workers=1), inputs_below([run]))
-    return run, folder / "home"
+    return two_ranks_analysed(tmp_path_factory.mktemp("analysed"))
 
 
 @pytest.fixture

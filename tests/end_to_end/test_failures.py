@@ -21,7 +21,7 @@ import pytest
 from assets import rank_tables
 from tests.end_to_end.boundaries import tables
 from tests.end_to_end.conftest import program, traceviz
-from tests.small_run import rank_file, write_run
+from tests.small_run import rank_file, two_ranks_analysed, write_run
 from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.lake.partitions import Partition
@@ -39,11 +39,7 @@ RANK_1 = "iteration_7/rank_0001_iter_7.pt.trace.json"
 
 @pytest.fixture(scope="module")
 def analysed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Two ranks, and a home that holds what they show."""
-    folder = tmp_path_factory.mktemp("analysed")
-    run = write_run(folder / "job", world=2)
-    analyse(AnalysisSettings(folder / "home", workers=1), inputs_below([run]))
-    return run, folder / "home"
+    return two_ranks_analysed(tmp_path_factory.mktemp("analysed"))
 
 
 @pytest.fixture

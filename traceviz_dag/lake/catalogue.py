@@ -24,7 +24,7 @@ from traceviz_dag.lake.across_ranks_views import VIEWS
 from traceviz_dag.lake.conversion import DAMAGED
 from traceviz_dag.lake.partitions import ANALYSE_AGAIN, find_partitions, glob_pattern
 from traceviz_dag.lake.partitions import FILE_NAME as PART_NAME
-from traceviz_dag.lake.stale import hidden_ranks
+from traceviz_dag.lake.stale import hidden_ranks, read_stale
 from traceviz_dag.lake.upgrade import is_upgraded
 from traceviz_dag.system.duckdb_memory import connect_in_memory
 from traceviz_dag.system.whole_files import exclusive_lock
@@ -155,17 +155,17 @@ def create_narrow_views(
         tables: the only ones that the query may read; None lets it read all.
     """
     mentions = Counter(re.findall(r"\w+", sql.lower()))
-    for table in tables_named_in(sql):
-        if tables is not None and table.name not in tables:
-            continue
+    named = [table for table in tables_named_in(sql) if tables is None or table.name in tables]
+    by_rank = any("rank" in table.partitioned_by for table in named)
+    marks = read_stale(home / LAKE_FOLDER, run, iteration) if by_rank else ()
+    for table in named:
         folder = home / LAKE_FOLDER / table.name
         parts = list(find_partitions(folder, table, run, iteration))
         kind = "VIEW"
         if mentions[table.name] >= _MANY_MENTIONS:
             size = sum(_size(part.folder(folder) / PART_NAME) for part in parts)
             kind = "TABLE" if size <= _SMALL_BYTES else "VIEW"
-        hidden = hidden_ranks(home / LAKE_FOLDER, table, run, iteration)
-        rows = _rows(folder, table, bool(parts), run, iteration, hidden)
+        rows = _rows(folder, table, bool(parts), run, iteration, hidden_ranks(table, marks))
         connection.execute(f"CREATE {kind} {quoted_name(table.name)} AS {rows}")
 
 
@@ -300,9 +300,10 @@ def _origin_in(home: Path, *_of_file: int) -> _Origin:
 def _views(home: Path) -> Mapping[str, str]:
     """View → the statements that make it and its comments, for a home as it is now."""
     lake, tables = home / LAKE_FOLDER, all_tables().items()
-    return _composed(
-        lake, frozenset(name for name, table in tables if next(find_partitions(lake / name, table), None) is not None)
-    )
+    present = frozenset(name for name, table in tables if next(find_partitions(lake / name, table), None) is not None)
+    # Of another version, what the views are depends on what the files have.
+    compose = _composed if is_upgraded(lake) else _composed.__wrapped__
+    return compose(lake, present)
 
 
 @lru_cache(maxsize=16)

@@ -10,7 +10,7 @@ from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.inputs import IterationInputs, RankInput, registered_if_any
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.marking import mark_stale, unmark
-from traceviz_dag.lake.queries import runs
+from traceviz_dag.lake.queries import trace_files
 from traceviz_dag.lake.stale import Stale
 from traceviz_dag.tables import MEMORY_TABLES, all_tables
 from traceviz_dag.vocabulary import StaleCause, StaleStage
@@ -80,10 +80,12 @@ def set_aside_unlisted_ranks(lake: Lake, inputs: IterationInputs) -> list[int]:
 def drop_unlisted_ranks(lake: Lake, inputs: IterationInputs) -> list[int]:
     """Delete the tables of ranks that the iteration does not list any more, where those that it lists are the whole
     job; returns those ranks."""
-    rows = runs(lake, inputs.run, inputs.iteration)["expected_ranks"].to_pylist()
-    if any(expected is not None and not {*range(expected)} <= {one.rank for one in inputs.ranks} for expected in rows):
-        return []
     unlisted = _unlisted(lake, inputs)
+    if not unlisted:
+        return []
+    expected = trace_files(lake, inputs.run, inputs.iteration).expected
+    if not {*range(expected or 0)} <= {one.rank for one in inputs.ranks}:
+        return []
     for name, ranks in unlisted.items():
         for rank in ranks:
             lake.delete(name, run=inputs.run, iteration=inputs.iteration, rank=rank)

@@ -159,7 +159,8 @@ class Lake:
         check_filters(table, run, iteration, rank)
         found = list(find_partitions(self._folder(table), table, run, iteration, rank))
         if rank is None and not with_stale and "rank" in table.partitioned_by:
-            hidden = {place: self._hidden(table, *place) for place in {(part.run, part.iteration) for part in found}}
+            places = {(part.run, part.iteration) for part in found}
+            hidden = {place: hidden_ranks(table, self.stale(*place)) for place in places}
             found = [part for part in found if part.rank not in hidden[part.run, part.iteration]]
         return sorted(found, key=lambda partition: partition.sort_key)
 
@@ -169,7 +170,7 @@ class Lake:
         Raises:
             BadInputError: the file that says so is damaged.
         """
-        return read_stale(self.home / catalogue.LAKE_FOLDER, run, iteration)
+        return read_stale(self.tables_folder, run, iteration)
 
     def has_stale_measures(self, run: str, iteration: int) -> bool:
         """Whether the tables of the iteration itself are kept although its ranks are others now.
@@ -342,9 +343,6 @@ class Lake:
                     raise read_only.FilesGoneError(str(error).splitlines()[0]) from error
                 fault = f"iteration {iteration} of run {run} cannot be read: {str(error).splitlines()[0]}"
                 raise BadInputError(self.home, fault, fault_and_remedy(error)[1]) from error
-
-    def _hidden(self, table: Table, run: str, iteration: int) -> set[int]:
-        return hidden_ranks(self.tables_folder, table, run, iteration)
 
     def _check_named(
         self,

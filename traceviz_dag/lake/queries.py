@@ -141,6 +141,8 @@ ORDER BY rank
 """
 """How the trace of each rank was read that is not stale, and what it states of the job."""
 
+_UNMADE_SQL = f"WITH {_STALE_RANKS} SELECT rank FROM unmade"
+
 _DESCRIBED_SQL = "SELECT count(*) AS ranks FROM topology WHERE run = $run AND iteration = $iteration"
 
 
@@ -232,9 +234,10 @@ class TraceFiles:
 
 def trace_files(lake: Lake, run: str, iteration: int) -> TraceFiles:
     """How each trace of an iteration was read."""
-    files, described = lake.query_iteration_each([FILES_SQL, _DESCRIBED_SQL], run=run, iteration=iteration)
-    unmade = frozenset(row.rank for row in lake.stale(run, iteration) if row.is_unmade and row.rank is not None)
-    return TraceFiles(tuple(rows_of(files, FileRow)), described["ranks"][0].as_py(), unmade)
+    queries = (FILES_SQL, _DESCRIBED_SQL, _UNMADE_SQL)
+    files, described, unmade = lake.query_iteration_each(queries, run=run, iteration=iteration)
+    (ranks,) = described["ranks"].to_pylist()
+    return TraceFiles(tuple(rows_of(files, FileRow)), ranks, frozenset(unmade["rank"].to_pylist()))
 
 
 def runs(lake: Lake, run: str, iteration: int) -> pa.Table:

@@ -40,11 +40,6 @@ class Stale:
         return self.cause == StaleCause.GONE
 
     @property
-    def is_unmade(self) -> bool:
-        """Whether the trace of a rank that the job has could not be computed as it is now."""
-        return self.stage == StaleStage.RANKS and self.cause not in (StaleCause.GONE, StaleCause.UNLISTED)
-
-    @property
     def words(self) -> str:
         """Whose tables, in words."""
         if self.rank is not None:
@@ -87,10 +82,9 @@ def as_table(rows: Iterable[Stale]) -> pa.Table:
     return pa.Table.from_pylist([asdict(row) for row in sorted(rows, key=lambda row: row.place)], STALE_TABLES.schema)
 
 
-def hidden_ranks(lake_folder: Path, table: Table, run: str, iteration: int) -> set[int]:
-    """Ranks whose partition of a table no measure counts."""
+def hidden_ranks(table: Table, marks: Iterable[Stale]) -> set[int]:
+    """Ranks whose partition of a table no measure counts, by the marks of its iteration."""
     if "rank" not in table.partitioned_by:
         return set()
     stage = StaleStage.MEMORY if table.name in MEMORY_TABLES else StaleStage.RANKS
-    rows = read_stale(lake_folder, run, iteration)
-    return {row.rank for row in rows if row.stage == stage and row.rank is not None and not row.is_counted}
+    return {row.rank for row in marks if row.stage == stage and row.rank is not None and not row.is_counted}

@@ -229,7 +229,8 @@ class _Analysis:
             failures += self.materialise("ranks", [rank_tables], tags=ends)
         result.skipped = [entry.rank for entry in self.inputs.ranks if entry not in stale]
         _collect_faults(self.lake, self.inputs, result)
-        left = [entry.rank for entry in self.stale_ranks()] if stale else []
+        after = self.rank_states() if stale else states
+        left = [entry.rank for entry in stale_ranks(after)]
         result.computed = [entry.rank for entry in stale if entry.rank not in (*left, *result.failed)]
         missing = [rank for rank in left if rank not in result.failed]
         if missing and not failures:
@@ -237,7 +238,7 @@ class _Analysis:
         result.failures += failures
         result.not_computed = missing
         result.vanished = self.vanished_ranks()
-        outdated = [entry.rank for entry in outdated_ranks(self.rank_states())] if result.vanished else []
+        outdated = [entry.rank for entry in outdated_ranks(after)] if result.vanished else []
         if outdated:
             result.failures.append(
                 f"{self.inputs.key}: {ranks_in_words(outdated)} cannot be made anew, as the trace is gone: the tables "

@@ -32,7 +32,6 @@ _NOTHING = "no rank can be read"
 _FOR_WAITS = "all ranks are there, in named groups; whether their clocks can be solved, traceviz clocks tells"
 
 _BY_ORDER = "communications name no group: matched by order, and believed where their ends agree"
-_OF_UNKNOWN_GROUPS = "communications of rank {rank} are on groups that nothing tells"
 
 
 def judge_traces(capture: Capture) -> list[Answer]:
@@ -157,10 +156,11 @@ def _waits(capture: Capture, one: Sample) -> Answer:
     unknown = one.communications - one.grouped - one.ordered
     if unknown == one.communications:
         return Answer(WAITS, "no", "nothing tells which ranks communicate together: use torch 2.4 or newer")
+    untold = f"{unknown} of {one.communications} communications of rank {one.rank} are on groups that nothing tells"
     lacking = [
         *filter(None, [_missing(capture)]),
         *([_BY_ORDER] if one.ordered else []),
-        *([f"{unknown} of {one.communications} {_OF_UNKNOWN_GROUPS.format(rank=one.rank)}"] if unknown else []),
+        *([untold] if unknown else []),
         *(["too few communications to solve the clocks"] if one.communications < FEWEST_MATCHES else []),
         *(["no GPU rows: the ends of communication on a CPU tell no clock"] if capture.gpu < capture.ranks else []),
     ]

@@ -15,6 +15,7 @@ from traceviz_dag.read.events import MISSING, CollectiveFacts
 from traceviz_dag.read.kineto.header import canonical_description, canonical_ranks
 from traceviz_dag.read.kineto.packing import Columns, integers
 from traceviz_dag.read.kineto.schema import as_integer, as_text
+from traceviz_dag.read.kineto.stated_inputs import StatedCommunication
 
 _TEXTS: dict[str, Callable[[object], str]] = {
     "collective": as_text,
@@ -41,7 +42,7 @@ class FactRows:
     def add(self, rows: Int64, arguments: list[Any]) -> None:
         """Add the facts of ``rows`` from their arguments; rows without any are left out."""
         has_facts = [
-            row.collective is not MISSING or row.group_name is not MISSING or _address_of(row) is not MISSING
+            row.collective is not MISSING or row.group_name is not MISSING or type(row) is StatedCommunication
             for row in arguments
         ]
         if not any(has_facts):
@@ -49,7 +50,8 @@ class FactRows:
         told = list(compress(arguments, has_facts))
         self._rows.append(rows[np.array(has_facts)])
         for name in _COLUMNS:
-            values = [_address_of(row) if name == "group_address" else getattr(row, name) for row in told]
+            # Only the inputs of operators state the group's address.
+            values = [getattr(row, name, MISSING) for row in told]
             texts = self._texts.get(name)
             whole = [value if type(value) is int else as_integer(value) for value in values] if texts is None else None
             self._facts[name].append(integers(texts.codes(values) if texts is not None else whole or []))
@@ -76,11 +78,6 @@ class FactRows:
             columns[name] = np.full(count, 0 if name in self._texts else MISSING, values.dtype)
             columns[name][rows] = values
         return CollectiveFacts(**columns)
-
-
-def _address_of(arguments: Any) -> int:
-    """The address of the process group, which only inputs of operators state."""
-    return getattr(arguments, "group_address", MISSING)
 
 
 class _TextCodes(dict[Any, int]):

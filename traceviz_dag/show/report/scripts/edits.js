@@ -100,6 +100,7 @@ function fixedRanks(step, times, ranks) {
   }
   const duration = times.duration.slice();
   for (const place of places) takeUsual(step, times, place, places, duration);
+  /** @type {Times} */
   let result = { ...times, duration };
   for (const place of places) {
     result = withoutPauses(step, result, place);

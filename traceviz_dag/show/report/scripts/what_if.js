@@ -1,6 +1,6 @@
 /** The part "What if": edits to choose from, and what the replay of the step says of them. */
 
-import { GENERAL, TOGETHER, hasUnmatched, spelledOut } from "./edits.js";
+import { GENERAL, hasUnmatched, spelledOut, TOGETHER } from "./edits.js";
 import { Predictions } from "./predictions.js";
 import { Step } from "./replay.js";
 import { address, changeAddress } from "./state.js";
