@@ -8,9 +8,9 @@ import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
@@ -22,7 +22,7 @@ import xxhash
 from traceviz_dag.errors import BadInputError, OutputError
 from traceviz_dag.lake.across_ranks_views import VIEWS
 from traceviz_dag.lake.conversion import DAMAGED
-from traceviz_dag.lake.partitions import ANALYSE_AGAIN, find_partitions, glob_pattern
+from traceviz_dag.lake.partitions import ANALYSE_AGAIN, Partition, find_partitions, glob_pattern
 from traceviz_dag.lake.partitions import FILE_NAME as PART_NAME
 from traceviz_dag.lake.stale import hidden_ranks, read_stale
 from traceviz_dag.lake.upgrade import is_upgraded
@@ -136,37 +136,61 @@ def build_in_memory(connection: duckdb.DuckDBPyConnection, home: Path) -> None:
     connection.execute(";\n".join(_views(home).values()))
 
 
-def create_narrow_views(
-    connection: duckdb.DuckDBPyConnection,
-    home: Path,
-    run: str,
-    iteration: int,
-    sql: str,
-    tables: Collection[str] | None = None,
-) -> None:
-    """Create a view of each table that a query names, over the files of one iteration alone.
+@dataclass(slots=True)
+class NarrowViews:
+    """A view of each table that queries name, over the files of one iteration alone, made as they name it.
 
     Partitions that are kept although they are stale are left out. No other folder is listed, and a damaged file of
     another table is not opened: that table may be what the query is to make anew. A small table that is named many
     times is read into memory instead: each mention of a view opens all its files again, one a rank.
 
-    Args:
-        sql: one query, or several.
-        tables: the only ones that the query may read; None lets it read all.
+    Attributes:
+        tables: the only ones that queries may read; None lets them read all.
     """
-    mentions = Counter(re.findall(r"\w+", sql.lower()))
-    named = [table for table in tables_named_in(sql) if tables is None or table.name in tables]
-    by_rank = any("rank" in table.partitioned_by for table in named)
-    marks = read_stale(home / LAKE_FOLDER, run, iteration) if by_rank else ()
-    for table in named:
-        folder = home / LAKE_FOLDER / table.name
-        parts = list(find_partitions(folder, table, run, iteration))
-        kind = "VIEW"
-        if mentions[table.name] >= _MANY_MENTIONS:
-            size = sum(_size(part.folder(folder) / PART_NAME) for part in parts)
-            kind = "TABLE" if size <= _SMALL_BYTES else "VIEW"
-        rows = _rows(folder, table, bool(parts), run, iteration, hidden_ranks(table, marks))
-        connection.execute(f"CREATE {kind} {quoted_name(table.name)} AS {rows}")
+
+    connection: duckdb.DuckDBPyConnection
+    home: Path
+    run: str
+    iteration: int
+    tables: Collection[str] | None = None
+    _mentions: Counter[str] = field(default_factory=Counter)
+    _made: dict[str, str] = field(default_factory=dict)
+
+    def prepare(self, sql: str) -> None:
+        """Make what one query, or several, need."""
+        named = [table for table in tables_named_in(sql) if self.tables is None or table.name in self.tables]
+        words = Counter(re.findall(r"\w+", sql.lower()))
+        self._mentions.update({table.name: words[table.name] for table in named})
+        wanted = {table: self._kind(table) for table in named}
+        changed = {table: kind for table, kind in wanted.items() if self._made.get(table.name) != kind}
+        by_rank = any("rank" in table.partitioned_by for table in changed)
+        marks = read_stale(self.home / LAKE_FOLDER, self.run, self.iteration) if by_rank else ()
+        for table, kind in changed.items():
+            name, folder = quoted_name(table.name), self.home / LAKE_FOLDER / table.name
+            present = any(self._parts(table))
+            rows = _rows(folder, table, present, self.run, self.iteration, hidden_ranks(table, marks))
+            if former := self._made.get(table.name):
+                self.connection.execute(f"DROP {former} {name}")
+            self.connection.execute(f"CREATE {kind} {name} AS {rows}")
+            self._made[table.name] = kind
+
+    def forget(self) -> None:
+        """Have all made anew by the next query: files that they are over went away."""
+        for name, kind in self._made.items():
+            self.connection.execute(f"DROP {kind} {quoted_name(name)}")
+        self._made.clear()
+
+    def _kind(self, table: Table) -> str:
+        if self._made.get(table.name) == "TABLE":
+            return "TABLE"
+        if self._mentions[table.name] < _MANY_MENTIONS:
+            return "VIEW"
+        folder = self.home / LAKE_FOLDER / table.name
+        size = sum(_size(part.folder(folder) / PART_NAME) for part in self._parts(table))
+        return "TABLE" if size <= _SMALL_BYTES else "VIEW"
+
+    def _parts(self, table: Table) -> Iterator[Partition]:
+        return find_partitions(self.home / LAKE_FOLDER / table.name, table, self.run, self.iteration)
 
 
 def _size(path: Path) -> int:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -304,11 +304,19 @@ class Lake:
         Raises:
             UsageError, BadInputError: as there.
         """
+        with self.session(run=run, iteration=iteration) as session:
+            return session.ask_each(queries)
+
+    @contextmanager
+    def session(self, *, run: str, iteration: int) -> Iterator[Session]:
+        """Named queries of an iteration, one after the other, in one connection.
+
+        Raises:
+            UsageError: values that no partition can have.
+        """
         check_filters(TABLES["iterations"], run, iteration, None)
-        try:
-            return _asked_again(lambda: self._query_iteration(queries, run, iteration))
-        except read_only.FilesGoneError as error:
-            raise BadInputError(self.home, str(error), "analyse again") from error
+        with scratch_database() as connection:
+            yield Session(self, catalogue.NarrowViews(connection, self.home, run, iteration))
 
     def ask_iteration(self, sql: str, tables: Collection[str], *, run: str, iteration: int) -> pa.Table:
         """The rows of a query that somebody else wrote: as :meth:`query_iteration`, of some tables alone.
@@ -322,27 +330,13 @@ class Lake:
         def asked() -> pa.Table:
             self._check_named(sql, run, iteration, tables)
             with connect_in_memory() as connection:
-                catalogue.create_narrow_views(connection, self.home, run, iteration, sql, tables)
+                catalogue.NarrowViews(connection, self.home, run, iteration, tables).prepare(sql)
                 return read_only.run_select(connection, sql, _named(sql, run, iteration), sorted(tables))
 
         try:
             return _asked_again(asked)
         except read_only.FilesGoneError as error:
             raise BadInputError(self.home, str(error), "analyse again") from error
-
-    def _query_iteration(self, queries: Sequence[str], run: str, iteration: int) -> list[pa.Table]:
-        self._check_named("\n".join(queries), run, iteration)
-        with scratch_database() as connection:
-            try:
-                catalogue.create_narrow_views(connection, self.home, run, iteration, "\n".join(queries))
-                return [read_only.fetch(connection, sql, _named(sql, run, iteration)) for sql in queries]
-            except (duckdb.Error, UnicodeDecodeError) as error:
-                if not read_only.tells_damage(error):
-                    raise
-                if read_only.are_gone(error):
-                    raise read_only.FilesGoneError(str(error).splitlines()[0]) from error
-                fault = f"iteration {iteration} of run {run} cannot be read: {str(error).splitlines()[0]}"
-                raise BadInputError(self.home, fault, fault_and_remedy(error)[1]) from error
 
     def _check_named(
         self,
@@ -376,6 +370,42 @@ class Lake:
         remedy = f"runs with this table: {', '.join(runs)}" if runs else "analyse a trace into this home first"
         fault = f"no partition of table {table.name}" + (f" for {words}" if words else "")
         return BadInputError(self.home, fault, remedy)
+
+
+@dataclass(slots=True)
+class Session:
+    """Named queries of an iteration in one connection: its tables are found once, by :meth:`Lake.session`."""
+
+    lake: Lake
+    views: catalogue.NarrowViews
+
+    def ask(self, sql: str) -> pa.Table:
+        """The rows of a query, with ``$run`` and ``$iteration`` bound; errors as :meth:`Lake.query_iteration`."""
+        (rows,) = self.ask_each([sql])
+        return rows
+
+    def ask_each(self, queries: Sequence[str]) -> list[pa.Table]:
+        """The rows of several, as :meth:`ask`; what they read together is prepared together."""
+        try:
+            return _asked_again(lambda: self._asked(queries))
+        except read_only.FilesGoneError as error:
+            raise BadInputError(self.lake.home, str(error), "analyse again") from error
+
+    def _asked(self, queries: Sequence[str]) -> list[pa.Table]:
+        views = self.views
+        self.lake._check_named("\n".join(queries), views.run, views.iteration)
+        try:
+            views.prepare("\n".join(queries))
+            named = [(sql, _named(sql, views.run, views.iteration)) for sql in queries]
+            return [read_only.fetch(views.connection, sql, values) for sql, values in named]
+        except (duckdb.Error, UnicodeDecodeError) as error:
+            if not read_only.tells_damage(error):
+                raise
+            if read_only.are_gone(error):
+                views.forget()
+                raise read_only.FilesGoneError(str(error).splitlines()[0]) from error
+            fault = f"iteration {views.iteration} of run {views.run} cannot be read: {str(error).splitlines()[0]}"
+            raise BadInputError(self.lake.home, fault, fault_and_remedy(error)[1]) from error
 
 
 def _named(sql: str, run: str, iteration: int) -> dict[str, object]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pyarrow as pa
 
 from traceviz_dag.analyze.causes.what_if import WhatIf
 from traceviz_dag.lake.inputs import registered_if_any
-from traceviz_dag.lake.lake import Lake
+from traceviz_dag.lake.lake import Lake, Session
 from traceviz_dag.lake.partition_keys import iteration_key
 from traceviz_dag.lake.partitions import escape
 from traceviz_dag.pipeline.across_ranks import StoredIteration
@@ -26,7 +27,13 @@ from traceviz_dag.vocabulary import REPORTS_FOLDER
 
 @dataclass(frozen=True, slots=True)
 class StoredReportSource(LakeSource):
-    """The tables of one iteration in the lake, and answers to queries."""
+    """The tables of one iteration in the lake, and answers to queries.
+
+    Attributes:
+        session: of the iteration, for many queries one after the other.
+    """
+
+    session: Session | None = None
 
     def holds(self, table: str) -> bool:
         """Whether a table of the iteration was written, with or without rows."""
@@ -34,7 +41,9 @@ class StoredReportSource(LakeSource):
 
     def ask(self, sql: str) -> pa.Table:
         """The rows of a query about the iteration, with ``$run`` and ``$iteration`` bound."""
-        return self.lake.query_iteration(sql, run=self.run, iteration=self.iteration)
+        if self.session is None:
+            return self.lake.query_iteration(sql, run=self.run, iteration=self.iteration)
+        return self.session.ask(sql)
 
     def ask_run(self, sql: str) -> pa.Table:
         """The rows of a query about all iterations of the run, with ``$run`` bound."""
@@ -72,17 +81,24 @@ def write_report(
         most_kernels: that its timeline carries.
         against: run and iteration in the same lake to compare with.
     """
-    page = report_page(
-        StoredReportSource(lake, run, iteration),
-        mark=_mark(lake, run, iteration),
-        most_kernels=most_kernels,
-        against=StoredReportSource(lake, *against) if against else None,
-        against_mark=_mark(lake, *against) if against else "",
-    )
+    with _source(lake, run, iteration) as source, _source(lake, *against) if against else nullcontext() as other:
+        page = report_page(
+            source,
+            mark=_mark(lake, run, iteration),
+            most_kernels=most_kernels,
+            against=other,
+            against_mark=_mark(lake, *against) if against else "",
+        )
     path = path or report_path(lake.home, run, iteration)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, page.encode())
     return path
+
+
+@contextmanager
+def _source(lake: Lake, run: str, iteration: int) -> Iterator[StoredReportSource]:
+    with lake.session(run=run, iteration=iteration) as session:
+        yield StoredReportSource(lake, run, iteration, session)
 
 
 def _mark(lake: Lake, run: str, iteration: int) -> str:
