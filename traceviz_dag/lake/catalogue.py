@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import duckdb
 import pyarrow as pa
@@ -36,7 +37,10 @@ LAKE_FOLDER = "lake"
 _ALIAS = "traceviz"
 # The oldest format that holds comments on views: older DuckDB clients can open the file, too.
 _STORAGE_VERSION = "v1.0.0"
-_ORIGIN = "traceviz_meta.origin"
+_META = "traceviz_meta"
+"""Schema of what the views for users rest on: for each table a view over its files, and where the home was."""
+
+_ORIGIN = f"{_META}.origin"
 _ATTEMPTS = 5
 _MANY_MENTIONS = 8
 """Reading all columns of a table once takes as long as three mentions of a narrow one, nine of the widest."""
@@ -110,7 +114,7 @@ def remove_left_overs(home: Path) -> None:
 def is_current(home: Path) -> bool:
     """Whether the catalogue has a view of each table that has files, as this version defines it, in this place."""
     origin = _origin(home)
-    return origin is not None and (origin.home, origin.views) == (str(home), _digests(_views(home)))
+    return origin is not None and (origin.home, origin.definitions) == (str(home), _digests(_views(home)))
 
 
 def recorded_home(home: Path) -> str | None:
@@ -133,7 +137,7 @@ def build_in_memory(connection: duckdb.DuckDBPyConnection, home: Path) -> None:
     """Make the views in the connection itself, for a home that can only be read and whose catalogue is of no use."""
     connection.execute(f"ATTACH ':memory:' AS {_ALIAS}")
     connection.execute(f"USE {_ALIAS}")
-    connection.execute(";\n".join(_views(home).values()))
+    connection.execute(";\n".join([f"CREATE SCHEMA {_META}", *_views(home).values()]))
 
 
 @dataclass(slots=True)
@@ -269,22 +273,36 @@ def _remove_left_overs(home: Path) -> None:
 
 
 def _build(path: Path, home: Path, former: _Origin | None) -> None:
-    """Write a catalogue; of a former one of this place, only the views that are now others are made anew."""
-    views = _views(home)
-    digests = _digests(views)
-    known: Mapping[str, str] = {}
+    """Write a catalogue: the former one of this place, or one of a home without files, with what is now another view."""
     if former is not None and former.home == str(home):
-        known = former.views
+        known = former.definitions
         shutil.copyfile(home / FILE_NAME, path)
-    changed = {name for name in known.keys() | digests.keys() if known.get(name) != digests.get(name)}
-    schema, _, origin = _ORIGIN.partition(".")
-    script = [f"DROP VIEW {quoted_name(name)}" for name in sorted(changed & known.keys())]
-    script += [statements for name, statements in views.items() if name in changed]
-    script += [
-        f"CREATE SCHEMA IF NOT EXISTS {schema}",
-        f"CREATE OR REPLACE VIEW {schema}.{origin} AS SELECT {quoted_text(str(home))} AS home, "
-        f"{quoted_text(json.dumps(digests))} AS views",
-    ]
+    else:
+        empty = _composed(Path(), frozenset())
+        known = _digests(empty)
+        path.write_bytes(_written(tuple(empty.items())))
+    _change(path, home, known, _views(home))
+
+
+@lru_cache(maxsize=2)
+def _written(views: tuple[tuple[str, str], ...]) -> bytes:
+    """The catalogue of a home without files: its hundreds of comments take ten times as long as its views."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / FILE_NAME
+        _change(path, Path(), {}, dict(views))
+        return path.read_bytes()
+
+
+def _change(path: Path, home: Path, known: Mapping[str, str], views: Mapping[str, str]) -> None:
+    """Make those views of a catalogue anew that are others than those known, by their digests."""
+    digests = _digests(views)
+    script = [f"CREATE SCHEMA IF NOT EXISTS {_META}"]
+    script += [f"DROP VIEW {name}" for name in sorted(known.keys() - digests.keys(), reverse=True)]
+    script += [statements for name, statements in views.items() if known.get(name) != digests[name]]
+    script.append(
+        f"CREATE OR REPLACE VIEW {_ORIGIN} AS SELECT {quoted_text(str(home))} AS home, "
+        f"{quoted_text(json.dumps(digests))} AS definitions"
+    )
     with connect_in_memory() as connection:
         connection.execute(f"ATTACH {quoted_text(str(path))} AS {_ALIAS} (STORAGE_VERSION '{_STORAGE_VERSION}')")
         connection.execute(f"USE {_ALIAS}")
@@ -301,7 +319,7 @@ class _Origin:
     """What a catalogue says of itself: where the home was, and view → digest of the statements that made it."""
 
     home: str
-    views: Mapping[str, str]
+    definitions: Mapping[str, str]
 
 
 def _origin(home: Path) -> _Origin | None:
@@ -317,12 +335,12 @@ def _origin_in(home: Path, *_of_file: int) -> _Origin:
     """A file that is as it was when it was last asked is not opened again."""
     with connect_in_memory() as connection:
         attach(connection, home)
-        [[built_at, views]] = connection.execute(f"SELECT home, views FROM {_ORIGIN}").fetchall()
-    return _Origin(built_at, json.loads(views))
+        [[built_at, definitions]] = connection.execute(f"SELECT home, definitions FROM {_ORIGIN}").fetchall()
+    return _Origin(built_at, json.loads(definitions))
 
 
 def _views(home: Path) -> Mapping[str, str]:
-    """View → the statements that make it and its comments, for a home as it is now."""
+    """View, with its schema → the statements that make it and its comments, for a home as it is now."""
     lake, tables = home / LAKE_FOLDER, all_tables().items()
     present = frozenset(name for name, table in tables if next(find_partitions(lake / name, table), None) is not None)
     # Of another version, what the views are depends on what the files have.
@@ -334,11 +352,15 @@ def _views(home: Path) -> Mapping[str, str]:
 def _composed(lake: Path, present: frozenset[str]) -> Mapping[str, str]:
     views = {}
     for table in all_tables().values():
-        columns = [(column.name, column.comment) for column in view_columns(table)]
+        files = f"{_META}.{quoted_name(table.name)}"
         rows = _rows(lake / table.name, table, table.name in present)
-        views[table.name] = _commented_view(table.name, rows, table.comment, columns)
+        views[files] = f"CREATE OR REPLACE VIEW {files} AS {rows}"
+        columns = view_columns(table)
+        names = ", ".join(quoted_name(column.name) for column in columns)
+        comments = [(column.name, column.comment) for column in columns]
+        views |= _commented_view(table.name, f"SELECT {names} FROM {files}", table.comment, comments)
     for view in VIEWS:
-        views[view.name] = _commented_view(view.name, view.sql, view.comment, view.columns)
+        views |= _commented_view(view.name, view.sql, view.comment, view.columns)
     return views
 
 
@@ -346,14 +368,14 @@ def _digests(views: Mapping[str, str]) -> Mapping[str, str]:
     return {name: xxhash.xxh3_128_hexdigest(statements.encode()) for name, statements in views.items()}
 
 
-def _commented_view(view: str, rows: str, comment: str, columns: Sequence[tuple[str, str]]) -> str:
-    name = quoted_name(view)
+def _commented_view(view: str, rows: str, comment: str, columns: Sequence[tuple[str, str]]) -> dict[str, str]:
+    name = f"main.{quoted_name(view)}"
     statements = [
-        f"CREATE VIEW {name} AS {rows}",
+        f"CREATE OR REPLACE VIEW {name} AS {rows}",
         f"COMMENT ON VIEW {name} IS {quoted_text(comment)}",
         *(f"COMMENT ON COLUMN {name}.{quoted_name(column)} IS {quoted_text(text)}" for column, text in columns),
     ]
-    return ";\n".join(statements)
+    return {name: ";\n".join(statements)}
 
 
 def _rows(
