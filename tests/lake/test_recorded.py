@@ -17,6 +17,9 @@ from tests.lake.conftest import SampleTable
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake import recorded
 from traceviz_dag.lake.lake import Lake, open_lake
+from traceviz_dag.lake.marking import mark_stale
+from traceviz_dag.lake.stale import Stale
+from traceviz_dag.vocabulary import StaleCause, StaleStage
 
 PLACE = {"run": "job", "iteration": 3}
 ASKED = "SELECT sum(duration_ns) AS total FROM kernels"
@@ -76,6 +79,22 @@ def test_no_flipped_bit_of_a_part_or_of_its_record_gives_other_values(two_ranks)
         path.write_bytes(whole)
     recorded._digest_in.cache_clear()
     assert answers(lake) == right
+
+
+def test_a_rank_that_is_not_counted_is_not_counted_again_by_a_flipped_bit(two_ranks):
+    lake, _ = two_ranks
+    mark_stale(lake, **PLACE, found=[Stale(1, StaleStage.RANKS, StaleCause.FAILED, "its trace is damaged")])
+    path = lake.path("stale_tables", **PLACE)
+    whole, times = path.read_bytes(), path.stat()
+    chance = random.Random(5)
+    for _ in range(24):
+        path.write_bytes(flipped(whole, chance.randrange(8 * len(whole))))
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+        recorded._digest_in.cache_clear()
+        with pytest.raises(BadInputError, match="stale_tables"):
+            lake.query_iteration(ASKED, **PLACE)
+        with pytest.raises(BadInputError, match="stale_tables"):
+            lake.partitions("kernels", **PLACE)
 
 
 def test_swapped_former_and_foreign_files_are_named_and_a_process_sees_them_while_it_runs(two_ranks, sample):

@@ -273,7 +273,7 @@ def _remove_left_overs(home: Path) -> None:
 
 
 def _build(path: Path, home: Path, former: _Origin | None) -> None:
-    """Write a catalogue: the former one of this place, or one of a home without files, with what is now another view."""
+    """Write a catalogue: the former one of this place, or one without files, with each view that is now another."""
     if former is not None and former.home == str(home):
         known = former.definitions
         shutil.copyfile(home / FILE_NAME, path)

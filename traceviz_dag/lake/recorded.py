@@ -38,7 +38,7 @@ from traceviz_dag.lake.partitions import (
     values_in,
 )
 from traceviz_dag.printable import printable
-from traceviz_dag.system.whole_files import locked, sync_folder, unwritable, write_atomically
+from traceviz_dag.system.whole_files import locked, make_folder, sync_folder, unwritable, write_atomically
 from traceviz_dag.tables import Table, all_tables
 
 _log = logging.getLogger(__name__)
@@ -410,7 +410,7 @@ def _turn_at(folder: Path) -> Iterator[None]:
     """The folder of a part, locked; nobody removes it meanwhile."""
     while True:
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         except FileNotFoundError:
             continue
@@ -431,7 +431,7 @@ def _shared(lake: Path, run: str, iteration: int) -> Iterator[int]:
     path = _path(lake, run, iteration)
     while True:
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666)
         except FileNotFoundError:
             continue

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.conversion import DAMAGED
 from traceviz_dag.lake.partitions import FILE_NAME, Partition, fault_and_remedy
+from traceviz_dag.lake.recorded import check
 from traceviz_dag.tables import MEMORY_TABLES, STALE_TABLES, Table
 from traceviz_dag.vocabulary import StaleCause, StaleStage
 
@@ -63,11 +64,13 @@ def read_stale(lake_folder: Path, run: str, iteration: int) -> tuple[Stale, ...]
     """What is stale of an iteration.
 
     Raises:
-        BadInputError: the file is damaged.
+        BadInputError: the file is damaged, or is not the one that was written.
     """
-    path = Partition(run, iteration).folder(lake_folder / STALE_TABLES.name) / FILE_NAME
+    partition = Partition(run, iteration)
+    path = partition.folder(lake_folder / STALE_TABLES.name) / FILE_NAME
     if not path.is_file():
         return ()
+    check(lake_folder, STALE_TABLES, [partition])
     try:
         rows = pq.ParquetFile(path).read(STALE_TABLES.schema.names).to_pylist()
     except FileNotFoundError:

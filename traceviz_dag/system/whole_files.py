@@ -140,7 +140,7 @@ def exclusive_lock(path: Path) -> Iterator[None]:
         OutputError: the lock's file cannot be made.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         # A link would have the file made, or another one locked, somewhere else.
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     except OSError as error:
@@ -281,9 +281,31 @@ def _temporary_of(
         os.close(descriptor)
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder, and those that it lies in, beside others who make them or remove them while they are empty.
+
+    Raises:
+        FileExistsError: a file has the name of one.
+        FileNotFoundError: it was deleted again and again.
+    """
+    for _ in range(_ATTEMPTS):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except FileNotFoundError:
+            continue  # one that it lies in was removed before it was made
+        except FileExistsError as error:
+            # A folder was there, and is removed, or made again, since; or it is no folder.
+            with suppress(FileNotFoundError):
+                if not stat.S_ISDIR(os.lstat(error.filename).st_mode) and not Path(error.filename).is_dir():
+                    raise
+        else:
+            return
+    raise FileNotFoundError(errno.ENOENT, "it is deleted again and again", str(folder))
+
+
 def _locked_temporary(path: Path) -> tuple[Path, int]:
     for _ in range(_ATTEMPTS):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         remove_stale_temporaries(path)
         temporary = path.with_name(f"{_beginning(path)}.{secrets.token_hex(_TOKEN_BYTES)}{_SUFFIX}")
         with suppress(FileNotFoundError):
