@@ -262,7 +262,8 @@ def test_what_was_left_out_on_purpose_is_not_there(oldest):
     assert marks("resumed", 103) == (False, True)
 
 
-@pytest.mark.parametrize("way", [pytest.param("torchrun", marks=LONG), "sitecustomize"])
+@LONG
+@pytest.mark.parametrize("way", ["torchrun", "sitecustomize"])
 def test_a_plain_pytorch_job_is_captured_without_a_change(way, capture_python, plugin_folder, tmp_path):
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith("TRACEVIZ_CAPTURE_")},
