@@ -22,10 +22,12 @@ from traceviz_dag.tables import LATE_RANKS
 QUICK = '[figures]\nformats = ["png"]\n'
 
 
-@pytest.fixture
-def blank(monkeypatch):
-    """Figures with nothing on them, for tests of which are drawn."""
-    monkeypatch.setattr(figures, "_drawn", lambda *_: Figure(figsize=(1, 1)))
+@pytest.fixture(scope="module", autouse=True)
+def _blank():
+    """Figures with nothing on them: here it counts which are drawn."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(figures, "_drawn", lambda *_: Figure(figsize=(1, 1)))
+        yield
 
 
 def _names(home, iteration=7):
@@ -62,7 +64,7 @@ def test_a_new_iteration_has_its_pictures_and_its_perfetto_trace(drawn):
     assert not drawn.news(), "nothing is drawn twice"
 
 
-def test_of_a_changed_rank_only_its_own_figures_and_those_of_the_iteration_are_drawn_anew(drawn, blank):
+def test_of_a_changed_rank_only_its_own_figures_and_those_of_the_iteration_are_drawn_anew(drawn):
     rank_file(1, 2, scale=3).write(drawn.root / "job/iteration_7/rank_0001_iter_7.pt.trace.json")
     drawn.settle()
     drawn.compute()
@@ -70,7 +72,7 @@ def test_of_a_changed_rank_only_its_own_figures_and_those_of_the_iteration_are_d
     assert {each for each in drawn.news() if each[0] in FIGURE_ASSETS} == of_figures("job@7", 1)
 
 
-def test_a_rank_whose_delay_of_others_is_another_is_drawn_anew_and_no_other_rank(drawn, blank):
+def test_a_rank_whose_delay_of_others_is_another_is_drawn_anew_and_no_other_rank(drawn):
     lake, place = drawn.traceviz.lake(), {"run": "job", "iteration": 7}
     late = lake.table("late_ranks", **place).arrow([column.name for column in LATE_RANKS.columns])
     rows = [row | {"own_ns": row["own_ns"] + (row["rank"] == 1)} for row in late.to_pylist()]
@@ -83,7 +85,7 @@ def test_a_rank_whose_delay_of_others_is_another_is_drawn_anew_and_no_other_rank
     assert drawn.news() == of_figures("job@7", 1)
 
 
-def test_the_figures_of_ranks_of_a_large_job_are_limited(tmp_path, blank):
+def test_the_figures_of_ranks_of_a_large_job_are_limited(tmp_path):
     run = write_run(tmp_path / "runs/job")
     limited = f"{QUICK}most_ranks = 2\n"
     loop = Loop(tmp_path / "home", run.parent, f'{limited}ranks = "none"\n', pictures=True)
@@ -116,7 +118,7 @@ def _stale(instance):
     ]
 
 
-def test_so_do_those_that_the_command_line_drew_until_a_table_changes(tmp_path, blank):
+def test_so_do_those_that_the_command_line_drew_until_a_table_changes(tmp_path):
     home, run = tmp_path / "home", write_run(tmp_path / "runs/job", world=2)
     draw = ["figures", str(run), "--home", str(home), "--formats", "png", "-p", "1"]
     result = CliRunner().invoke(app, draw)

@@ -93,11 +93,9 @@ def test_analyze_names_the_rank_and_counts_it_nowhere(damaged, whole, home):
     assert "PARTIAL" in printed.out and "over all ranks" not in printed.out
 
 
-def test_every_other_command_says_it_too(damaged, tmp_path, request):
+def test_every_other_command_says_it_too(damaged, tmp_path, without_dagster):
     home = tmp_path / "home"
     kind, run = damaged
-    if kind != "foreign":  # One kind through Dagster, whose steps then fail in part.
-        request.getfixturevalue("without_dagster")
     call("analyze", run, "--home", home, "--allow-partial", "--json")
     for command in ACROSS:
         answer = call(command, run, "--json", "--home", home)
