@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from traceviz_dag.errors import BadInputError
+from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.lake import inputs as module
 from traceviz_dag.lake.inputs import (
     IterationInputs,
@@ -19,6 +19,7 @@ from traceviz_dag.lake.inputs import (
     registered_of_run,
     with_digests,
 )
+from traceviz_dag.lake.under_way import under_way
 
 
 def inputs_of(*paths, run: str = "job", iteration: int = 7) -> IterationInputs:
@@ -116,3 +117,13 @@ def test_the_newest_earlier_iterations_of_a_run(tmp_path, files):
     found = registered_of_run(tmp_path, "job", before=10, newest=2)
     assert [(one.run, one.iteration) for one in found] == [("job", 9), ("job", 3)]
     assert [one.iteration for one in registered_of_run(tmp_path, "job[1]", before=10, newest=3)] == [5]
+
+
+def test_a_run_has_the_longest_name_that_all_its_files_can_have(tmp_path, files):
+    longest = inputs_of(*files, run="x" * 215, iteration=(1 << 63) - 1)
+    register(tmp_path, longest)
+    with under_way(tmp_path, longest.key):
+        assert registered(tmp_path, longest.key) == longest
+    for name in ("x" * 216, "@" * 72):
+        with pytest.raises(UsageError, match=r"bytes in the name of a file, over 215; shorten its folder's name"):
+            register(tmp_path, inputs_of(*files, run=name))

@@ -13,7 +13,7 @@ LETTERS = "aB3" * 8
 TOKENS = (
     *(f"gsk_{LETTERS}", f"r8_{LETTERS}", f"wandb_v1_{LETTERS}", f"hvs.{LETTERS}", f"xai-{LETTERS}", f"pplx-{LETTERS}"),
     *(f"dop_v1_{'a1' * 32}", f"dapi{'a1' * 16}", f"glrt-{LETTERS}", f"rk_live_{LETTERS}", f"xapp-1-{LETTERS}"),
-    f"tskey-auth-{LETTERS}",
+    *(f"tskey-auth-{LETTERS}", f"123456789:AA{'b_' * 16}c", f"bot1234567890:AA{'b_' * 16}c"),
 )
 
 

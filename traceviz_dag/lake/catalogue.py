@@ -352,7 +352,7 @@ def _views(home: Path) -> Mapping[str, str]:
 def _composed(lake: Path, present: frozenset[str]) -> Mapping[str, str]:
     views = {}
     for table in all_tables().values():
-        files = f"{_META}.{quoted_name(table.name)}"
+        files = f"{_META}.{quoted_name(f'{table.name}_files')}"
         rows = _rows(lake / table.name, table, table.name in present)
         views[files] = f"CREATE OR REPLACE VIEW {files} AS {rows}"
         columns = view_columns(table)

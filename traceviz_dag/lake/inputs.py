@@ -22,7 +22,7 @@ import xxhash
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.digests import digest_of, look_of
 from traceviz_dag.lake.partition_keys import iteration_key, parse_iteration_key
-from traceviz_dag.lake.partitions import escape
+from traceviz_dag.lake.partitions import check_run, escape
 from traceviz_dag.system.json_bytes import decoded
 from traceviz_dag.system.whole_files import write_atomically
 
@@ -138,7 +138,12 @@ class IterationInputs:
 
 
 def register(home: Path, inputs: IterationInputs) -> bool:
-    """Write the list of one iteration; returns whether it differs from what was there."""
+    """Write the list of one iteration; returns whether it differs from what was there.
+
+    Raises:
+        UsageError: no run can have this name.
+    """
+    check_run(inputs.run)
     path = _path(home, inputs.key)
     encoded = _with_checksum(msgspec.json.format(msgspec.json.encode(inputs)))
     if path.is_file() and path.read_bytes() == encoded:

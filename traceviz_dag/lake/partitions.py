@@ -24,7 +24,9 @@ ANALYSE_AGAIN = "run traceviz analyze on its traces again, which makes the file 
 
 _NO_DAMAGE = (errno.EMFILE, errno.EACCES, errno.EPERM)
 
-_LONGEST_FOLDER_NAME = 255
+_LONGEST_RUN = 215
+"""Bytes: the file system takes 255, and files are named after a run, an iteration and what they are for."""
+
 # Readers of hive partitions take these two for a missing value (DuckDB 1.4 the first one in any case).
 _READ_AS_MISSING = ("NULL", "__HIVE_DEFAULT_PARTITION__")
 _WHOLE_NUMBER = re.compile(r"0|[1-9][0-9]*")
@@ -102,7 +104,7 @@ def check_filters(table: Table, run: str | None, iteration: int | None, rank: in
             no partition column ``rank``.
     """
     if run is not None:
-        _check_run(run)
+        check_run(run)
     if rank is not None and "rank" not in table.partitioned_by:
         raise UsageError(f"table {table.name} holds whole iterations and is not partitioned by rank")
     for name, number in (("iteration", iteration), ("rank", rank)):
@@ -157,14 +159,20 @@ def values_in(parent: Path, column: str, wanted: str | None = None) -> Iterator[
             yield value, parent / name
 
 
-def _check_run(run: str) -> None:
+def check_run(run: str) -> None:
+    """Refuse a name that no run can have.
+
+    Raises:
+        UsageError: it is empty, too long or not valid Unicode.
+    """
     if not run:
         raise UsageError("a run needs a name; the name of its folder will do")
     if any("\ud800" <= character <= "\udfff" for character in run):
         raise UsageError(f"run name {run!r} is not valid Unicode; rename its folder")
-    length = len(f"run={escape(run)}".encode())
-    if length > _LONGEST_FOLDER_NAME:
-        raise UsageError(f"run name {run[:40]}… takes {length} bytes in a path, over 255; shorten its folder's name")
+    length = len(escape(run).encode())
+    if length > _LONGEST_RUN:
+        fault = f"run name {run[:40]}… takes {length} bytes in the name of a file, over {_LONGEST_RUN}"
+        raise UsageError(f"{fault}; shorten its folder's name")
 
 
 def _percent(character: str) -> str:

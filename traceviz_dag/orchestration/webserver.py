@@ -18,7 +18,8 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from traceviz_dag.show.web.guard import HTTP_READER, LONGEST_HEAD, Guard
+from traceviz_dag.show.web.guard import Guard
+from traceviz_dag.show.web.http_reader import LONGEST_HEAD, BoundedReader
 from traceviz_dag.system.paths import real_path
 from traceviz_dag.vocabulary import FIGURES_FOLDER, PREVIEWS_FOLDER
 
@@ -95,6 +96,6 @@ def serve_ui(
             host=host,
             port=port,
             log_level="warning",
-            http=HTTP_READER,
+            http=BoundedReader,
             h11_max_incomplete_event_size=LONGEST_HEAD,
         )

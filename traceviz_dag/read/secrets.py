@@ -34,6 +34,7 @@ _TOKENS = "|".join(
         r"(?:AKIA|ASIA)[A-Z0-9]{12,}|(?:xox[abeprs]|xapp)-[A-Za-z0-9\-]{8,}",
         r"(?<![_\-])eyJ[A-Za-z0-9_\-]{6,2000}\.[A-Za-z0-9_\-]{6,8000}\.[A-Za-z0-9_\-]*",
         r"ATLASv1\.[A-Za-z0-9]{20,}|(?:ntn|figd|tgp_v1|secret_lambda)_[A-Za-z0-9_\-]{20,}|secret_[A-Za-z0-9]{40,}|SK[0-9a-f]{32}|key-[0-9a-f]{32}|ATATT3x[A-Za-z0-9_\-=]{20,}",
+        r"(?:bot)?\d{8,10}:AA[A-Za-z0-9_\-]{32,34}(?![A-Za-z0-9_\-])",
         r"AGE-SECRET-KEY-1[A-Z0-9]{8,}|1//0[A-Za-z0-9_\-]{20,}|(?<=/api/webhooks/)\d{1,30}/[A-Za-z0-9_\-]{20,}",
         r"(?<=webhook\.office\.com/)webhookb2/[^\s'\"]{6,}|[A-Za-z0-9_~.]{3}8Q~[A-Za-z0-9_~.\-]{30,40}",
         r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----[^-]*(?:-(?!----)[^-]*)*"
@@ -126,7 +127,7 @@ _SUSPICIOUS = (
     r"(?i)hf_|gh[pousr]_|github_pat|gl(?:pat|rt|dt|ptt|cbt|ft|agent)-|sk-|[sr]k_|ya29|dckr|sg\.|nvapi-|aiza|(?:npm|pypi|shpat)[_-]|do[opr]_v1|dapi[a-f0-9]|akia|asia"
     r"|r8_|wandb_v1|lin_api|whsec|hv[sbr]\.|xai-|pplx-|tskey-|hooks\.slack|xapp-"
     r"|xox[abeprs]-|eyj|private key|bearer|basic|ntn_|figd_|tgp_v1|secret_|sk[0-9a-f]{32}|key-[0-9a-f]"
-    r"|atatt3x|atlasv1|age-secret|1//0|webhook|8q~"
+    r"|atatt3x|atlasv1|age-secret|1//0|webhook|8q~|\d:aa"
     r"|--[a-z_\-]*(?:pass|secret|key|token)|[?&][a-z\-]*sig|x-amz-"
     r"|(?:pass|pass(?:word|wd|phrase)|pwd|secret|string|key|data|token|credentials?|authorization|auth|pat)\\*['\"]?\]?[\s\v]*[=:,]"
     r"|\S@[a-z0-9*]|://\S*@|%[2-7][0-9a-f]|\\u00[2-7]|setenv|wandb|ssh|scp|sftp|rsync|mosh|(?:user|logname|username)="

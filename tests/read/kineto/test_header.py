@@ -83,3 +83,8 @@ def test_facts_stand_before_or_behind_the_events_and_control_characters_do_not_m
     assert (header.rank, header.base_time_ns, fault) == (2, 12, None)
     header, fault = decode_header(before, b' , "baseTimeNano')
     assert (header.rank, header.base_time_ns, fault) == (2, 0, "the header behind the events cannot be read")
+
+
+def test_a_second_array_of_events_is_told():
+    _, fault = decode_header(b'{"traceEvents": ', b', "traceEvents": [{"ph": "X"}]}')
+    assert fault == "a second array traceEvents behind the first is not read"

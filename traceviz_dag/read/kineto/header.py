@@ -51,6 +51,7 @@ class _Header(msgspec.Struct):
     cupti_version: Any = None
     roctracer_version: Any = None
     capture: Any = msgspec.field(name="traceviz_capture", default=None)
+    more_events: Any = msgspec.field(name="traceEvents", default=None)
 
 
 def decode_header(before: bytes, after: bytes) -> tuple[TraceHeader, str | None]:
@@ -72,6 +73,8 @@ def decode_header(before: bytes, after: bytes) -> tuple[TraceHeader, str | None]
         fault = "the header before the events cannot be read"
     elif last is None and not bare_array:
         fault = "the header behind the events cannot be read"
+    elif last is not None and last.more_events is not None:
+        fault = "a second array traceEvents behind the first is not read"
     return facts, fault
 
 

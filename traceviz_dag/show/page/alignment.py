@@ -92,6 +92,8 @@ def read_clocks(source: TableSource, ranks: Iterable[int], alignment: TimeAlignm
         return Clocks(alignment, SENTENCE[alignment])
     table = source.table("rank_clocks", columns_of(RankClockRow))
     wanted = sorted(set(ranks))
+    if not wanted:
+        return Clocks(TimeAlignment.GLOBAL, SENTENCE[TimeAlignment.GLOBAL])
     known = {row["rank"]: row for row in rows_of(table, RankClockRow)}
     fault = _fault(wanted, known)
     if fault:

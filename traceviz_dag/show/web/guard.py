@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
 from traceviz_dag.errors import UsageError
@@ -26,12 +26,6 @@ LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 LONGEST_BODY = 16 << 20
 """Bytes of a request's body; the UI's own are some kilobytes, and a materialization that a job reports may be more."""
-
-HTTP_READER: Literal["h11"] = "h11"
-"""What reads requests in our servers: it refuses heads beyond a bound, where uvicorn's other one takes any."""
-
-LONGEST_HEAD = 256 << 10
-"""Bytes of a request's first line and headers; a question about 64 lanes is the longest of ours."""
 
 HANDSHAKE = "WEBSOCKET"
 """What stands for a method where a browser asks for a WebSocket."""

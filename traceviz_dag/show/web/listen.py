@@ -10,7 +10,7 @@ from starlette.types import ASGIApp
 
 from traceviz_dag.errors import UsageError
 from traceviz_dag.show.web.addresses import LOOPBACK
-from traceviz_dag.show.web.guard import HTTP_READER, LONGEST_HEAD
+from traceviz_dag.show.web.http_reader import LONGEST_HEAD, BoundedReader
 
 _END_SECONDS = 3
 
@@ -60,7 +60,7 @@ def _settings(app: ASGIApp) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         log_level="warning",
-        http=HTTP_READER,
+        http=BoundedReader,
         h11_max_incomplete_event_size=LONGEST_HEAD,
         # Addresses hold the token.
         access_log=False,
