@@ -90,12 +90,14 @@ def refresh(home: Path) -> Path:
             try:
                 _build(temporary, home, None if attempt else former)
                 break
-            except duckdb.Error as error:
-                # A table's last file can be deleted between the listing and the view that needs a file.
+            except (duckdb.Error, OSError) as error:
                 _remove_left_overs(home)
                 if os.strerror(errno.ENOSPC) in str(error):
                     fault = f"cannot be built ({os.strerror(errno.ENOSPC)})"
                     raise OutputError(path, fault, "free space there", errno.ENOSPC) from error
+                if isinstance(error, OSError):
+                    raise
+                # A table's last file can be deleted between the listing and the view that needs a file.
                 if attempt == _ATTEMPTS - 1:
                     fault = f"the catalogue cannot be built: {str(error).splitlines()[0]}"
                     raise BadInputError(home / LAKE_FOLDER, fault, ANALYSE_AGAIN) from error
