@@ -84,7 +84,7 @@ def _times(work: pa.Table) -> dict[int, tuple[dict[int, int], Float64]]:
     pairs = number_groups(stage, rank)[0]
     size = {int(each): int((stage[pairs] == each).sum()) for each in np.unique(stage)}
     found: dict[int, list[dict[int, int]]] = {}
-    for rows in comparable(work, np.array([size[int(each)] for each in stage], np.int64)):
+    for rows in comparable(work, np.array([size[int(each)] for each in stage], np.int64), by_all=True):
         item = dict(zip(rank[rows].tolist(), time[rows].tolist(), strict=True))
         found.setdefault(int(stage[rows[0]]), []).append(item)
     result = {}

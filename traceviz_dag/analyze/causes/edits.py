@@ -71,7 +71,7 @@ class StepEdits:
     @cached_property
     def instances(self) -> Instances:
         """Which kernels of different ranks are the same instance of work."""
-        return Instances.of(self.step.works)
+        return Instances.of(self.step.works, self.step.times(), self.stages)
 
     def usual(self, times: AllTimes) -> Usual:
         """What kernels take on other ranks."""

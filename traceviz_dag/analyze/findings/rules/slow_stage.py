@@ -14,7 +14,7 @@ WITH slow AS (
     WHERE run = $run AND iteration = $iteration AND kind = 'stage' AND slow
 ), uneven AS (
     SELECT
-        stage, stages, compute_ns, mean_ns, more_work_ns, own_work_ns, slower_ns,
+        stage, stages, compute_ns, mean_ns, more_work_ns, own_work_ns, slower_ns, unsure_ns,
         compute_ns / mean_ns - 1 AS value,
         greatest(more_work_ns, own_work_ns, slower_ns) AS most_ns,
         -- What a rank that is alone in its stage takes longer for is a finding of that rank.
@@ -25,7 +25,7 @@ WITH slow AS (
 )
 SELECT
     stage, NULL AS group_ranks, value, NULL AS ratio, stages, compute_ns, mean_ns, compute_ns - mean_ns AS excess_ns,
-    more_work_ns, own_work_ns, slower_ns,
+    more_work_ns, own_work_ns, slower_ns, unsure_ns,
     CASE most_ns WHEN own_work_ns THEN 'own' WHEN more_work_ns THEN 'more' ELSE 'slower' END AS because,
     CASE WHEN most_ns > own_work_ns AND most_ns >= {NOTABLE_EXCESS} * mean_ns
         THEN 'fault' ELSE 'opportunity' END AS class,
@@ -35,7 +35,7 @@ SELECT
 FROM uneven WHERE NOT ((of_rank OR slow) AND most_ns = slower_ns)
 UNION ALL
 SELECT stage, slow.ranks, slow.ratio - 1, slow.ratio, stages, compute_ns, mean_ns, compute_ns - mean_ns,
-    more_work_ns, own_work_ns, slower_ns, 'gpus', 'fault', NULL
+    more_work_ns, own_work_ns, slower_ns, unsure_ns, 'gpus', 'fault', NULL
 FROM slow JOIN (FROM stage_speeds WHERE run = $run AND iteration = $iteration) USING (stage)
 """
 
@@ -55,9 +55,15 @@ def _sentence(row: Row) -> str:
             f"{milliseconds(row['slower_ns'])} longer than the mean stage in a step"
         )
     words, part = _BECAUSE[row["because"]]
+    unsure = ""
+    if row["because"] == "own" and row["unsure_ns"] >= NOTABLE_EXCESS * row["mean_ns"]:
+        unsure = (
+            f"; some kernels of it take {milliseconds(row['unsure_ns'])} more than under the same names on the mean "
+            "stage, and no others do: for want of recorded sizes, this may be work or GPUs"
+        )
     return (
         f"stage {row['stage']} computes {milliseconds(row['excess_ns'])} more in a step than the mean of the "
-        f"{row['stages']} stages ({percent(row['value'])}); " + words.format(milliseconds(row[part]))
+        f"{row['stages']} stages ({percent(row['value'])}); " + words.format(milliseconds(row[part])) + unsure
     )
 
 
