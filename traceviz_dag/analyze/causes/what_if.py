@@ -207,7 +207,7 @@ class WhatIf:
     def general(self) -> Iterator[Edit]:
         """The edits that name neither a rank nor a dimension."""
         hosts = ("no_pauses", "no_hidden_waits", "host_free")
-        for name in ("even_layers", "equal_stages", "no_jitter", *hosts, "balanced_experts"):
+        for name in ("even_layers", "equal_stages", "no_jitter", *hosts, "balanced_experts", "no_congestion"):
             yield Edit(name, getattr(self.edits, name))
 
     def host_free(self, rank: int) -> Edit:
