@@ -21,7 +21,7 @@ import pyarrow as pa
 from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.kernel_intervals import codes
 from traceviz_dag.analyze.matching.communications import optional_integers
-from traceviz_dag.analyze.slow_ranks import LEAST_ITEMS
+from traceviz_dag.analyze.slow_ranks import LEAST_ITEMS, SLOWER_THAN_FEW
 from traceviz_dag.analyze.work_evidence import plain_codes, sizes_of
 from traceviz_dag.arrays import Bool, Float64, Int64
 from traceviz_dag.tables import STAGE_SPEEDS
@@ -80,6 +80,7 @@ def stage_speeds(work: pa.Table, ranks_of_stage: dict[int, tuple[int, ...]]) -> 
             "unsure_ns": _rounded(unsure),
             "slower_ns": compute - mean - more_ns - own_ns,
             "ratio": _ratios(kernels[:, shared], time[:, shared]),
+            "slower_items": _slower_items(kernels[:, shared], time[:, shared]),
         }
     )
 
@@ -113,6 +114,18 @@ def _ratios(kernels: Float64, time: Float64) -> list[float | None]:
         others = np.arange(len(kernels)) != stage
         usual = (time[others].sum(axis=0) / np.maximum(kernels[others].sum(axis=0), 1e-9) * kernels[stage]).sum()
         result.append(float(time[stage].sum() / usual) if usual else None)
+    return result
+
+
+def _slower_items(kernels: Float64, time: Float64) -> list[float | None]:
+    """Per stage, the share of its kernels that take longer than on the median of the other stages, small ones aside."""
+    result: list[float | None] = []
+    each = time / np.maximum(kernels, 1e-9)
+    for stage in range(len(kernels)):
+        usual = np.sort(np.delete(each, stage, axis=0), axis=0)[(len(kernels) - 2) // 2]
+        heavy = time[stage] >= _LEAST_WEIGHT * time[stage].sum()
+        slower = each[stage] > (1 + SLOWER_THAN_FEW) * usual
+        result.append(float(slower[heavy].mean()) if heavy.any() else None)
     return result
 
 

@@ -115,7 +115,8 @@ ORDER BY rank, step, phase, name, operator, input_sizes
 
 STAGE_WORK_SQL = """
 WITH counted AS (
-    SELECT * FROM kernels
+    -- Operators on a CPU take what its other threads leave them, whatever their sizes.
+    SELECT * REPLACE (CASE WHEN device <> 'cpu' THEN input_sizes END AS input_sizes) FROM kernels
     WHERE run = $run AND iteration = $iteration AND kind = 'computation' AND microbatch IS NOT NULL
         AND stage IS NOT NULL AND {covered}
 ),

@@ -358,6 +358,7 @@ STAGE_SPEEDS = Table(
         Column(
             "ratio", DOUBLE, "Time of kernels that all stages run, to what they take on the other stages; NULL without."
         ),
+        Column("slower_items", DOUBLE, "Share of these kernels in which it is slower; NULL without."),
     ),
 )
 """What the same kernels are says ``analyze.slow_stages``. The three parts add up to compute_ns - mean_ns."""

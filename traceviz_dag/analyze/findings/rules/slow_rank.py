@@ -6,7 +6,7 @@ from traceviz_dag.analyze.findings.fragments import PAUSES, STAGES
 from traceviz_dag.analyze.findings.rule import EditKey, Places, Row, Rule, milliseconds, percent
 from traceviz_dag.analyze.findings.rules import launch_bound
 from traceviz_dag.analyze.findings.rules.slow_group import SLOW
-from traceviz_dag.analyze.slow_ranks import MAY_BE_WORK, SLOWER_THAN_FEW
+from traceviz_dag.analyze.slow_ranks import LEAST_ITEMS, MAY_BE_WORK, SLOWER_THAN_FEW
 from traceviz_dag.analyze.waits.experts import UNEVEN
 from traceviz_dag.vocabulary import FindingClass
 
@@ -25,6 +25,7 @@ WITH slow AS (
     FROM stage_speeds JOIN rank_speeds USING (run, iteration, rank, stage)
     WHERE run = $run AND iteration = $iteration AND peers = 0
         AND stage_speeds.ratio >= {1 + SLOWER_THAN_FEW} AND slower_ns >= {SLOWER_THAN_FEW} * mean_ns
+        AND stage_speeds.slower_items >= {LEAST_ITEMS}
 ),
 -- What the host of a rank did, as far as its trace names it, is a finding of another rule.
 named AS (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from traceviz_dag.analyze.findings.rule import EditKey, Row, Rule, milliseconds, percent
-from traceviz_dag.analyze.slow_ranks import SLOWER_THAN_FEW
+from traceviz_dag.analyze.slow_ranks import LEAST_ITEMS, SLOWER_THAN_FEW
 from traceviz_dag.analyze.stage_times import NOTABLE_EXCESS
 from traceviz_dag.analyze.wording import numbered, unspanned
 from traceviz_dag.vocabulary import FindingClass
@@ -18,7 +18,8 @@ WITH slow AS (
         compute_ns / mean_ns - 1 AS value,
         greatest(more_work_ns, own_work_ns, slower_ns) AS most_ns,
         -- What a rank that is alone in its stage takes longer for is a finding of that rank.
-        rank IS NOT NULL AND ratio >= {1 + SLOWER_THAN_FEW} AND slower_ns >= {SLOWER_THAN_FEW} * mean_ns AS of_rank,
+        rank IS NOT NULL AND ratio >= {1 + SLOWER_THAN_FEW} AND slower_ns >= {SLOWER_THAN_FEW} * mean_ns
+            AND slower_items >= {LEAST_ITEMS} AS of_rank,
         -- And what all its GPUs do is a finding of its own.
         stage IN (SELECT stage FROM slow) AS slow
     FROM stage_speeds WHERE run = $run AND iteration = $iteration AND compute_ns >= {1 + NOTABLE_EXCESS} * mean_ns
@@ -59,7 +60,7 @@ def _sentence(row: Row) -> str:
     if row["because"] == "own" and row["unsure_ns"] >= NOTABLE_EXCESS * row["mean_ns"]:
         unsure = (
             f"; some kernels of it take {milliseconds(row['unsure_ns'])} more than under the same names on the mean "
-            "stage, and no others do: for want of recorded sizes, this may be work or GPUs"
+            "stage, and no others do: nothing tells whether that is more work or slower execution"
         )
     return (
         f"stage {row['stage']} computes {milliseconds(row['excess_ns'])} more in a step than the mean of the "
