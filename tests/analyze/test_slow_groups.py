@@ -105,6 +105,19 @@ def test_what_does_not_tell_the_work_is_said_of_a_slow_rank(told, by, slow):
     assert ("may be its work" in slow_statement(row)) == (by is None)
 
 
+@pytest.mark.parametrize("elements", [None, 4_000], ids=["work unknown", "equal messages"])
+def test_a_rank_that_is_slow_in_half_of_its_kernels_is_slow_where_its_work_is_that_of_its_peers(elements):
+    rows = [
+        {"rank": rank, "stage": 0, "step": 1, "phase": "forward", "name": name, "kernels": 4, "elements": elements}
+        | {"time_ns": 4000 * time * (1.3 if rank == 5 and place % 2 == 0 else 1.0)}
+        for rank in range(8)
+        for place, (name, time) in enumerate(KERNELS.items())
+    ]
+    table = pa.Table.from_pylist(rows).cast(pa.Table.from_pylist([{**rows[0], "elements": 1, "time_ns": 1.0}]).schema)
+    found = [row["rank"] for row in slow_ranks(table).to_pylist() if row["slow_in"] == "all"]
+    assert found == ([] if elements is None else [5])
+
+
 def test_slow_memory_and_another_algorithm_are_named_as_that():
     memory = slow_ranks(work(lambda rank, name: 2.0 if rank == 5 and name in BY_MEMORY else 1.0)).to_pylist()
     other = work(

@@ -44,6 +44,9 @@ LEAST_ITEMS = 0.8
 MAY_BE_WORK = "it may be its work and not its GPU: no sizes, messages within layers or grids tell how much it has to do"
 """What is said of a slow rank where nothing tells that it has as much to do as its peers."""
 
+_HALF = 0.5
+"""Share of the items in which a rank is slower that is slow for a part of the step."""
+
 _FEW_PEERS = 3
 
 _MEMORY_SLOWER = 1.1
@@ -251,6 +254,9 @@ def _table(
     # Items of one size are the same work; the others are not, where a rank has more to do.
     beyond = np.where(2 * without_sizes.own >= every.own, np.maximum(more_work, 1.0), 1.0)
     slow = (every.share >= LEAST_ITEMS) & (every.ratio >= least * beyond)
+    # Who is slow for a part of the step is so in fewer; that its work is as much as its peers' must then be known.
+    equal = np.array([by is not None for by in work_by], dtype=bool) & (more_work < 1 + SLOWER)
+    slow |= equal & (every.share >= _HALF) & (every.ratio >= 1 + SLOWER_THAN_FEW)
     of_memory = (memory.share >= LEAST_ITEMS) & (memory.ratio >= _MEMORY_SLOWER) & (arithmetic.items > 0)
     of_memory &= ~slow & (arithmetic.ratio < least) & (more_work < 1 + SLOWER)
     rows = []
