@@ -136,7 +136,14 @@ def _parts() -> Iterator[tuple[str, JobSettings, Faults, Mapping[str, Mapping[st
     yield f"slow group {groups}", _GROUPS, Faults(slow_group=2), {"slow_group": {"group_ranks": "2-3"}}
     yield f"slow node {groups}", _GROUPS, Faults(slow_node=1), {"slow_group": {"group_ranks": "4-7"}}
     yield f"slow card {groups}", _GROUPS, Faults(slow_nic=5), {"slow_link": {"group_ranks": "1, 3, 5, 7"}}
-    yield f"bursts {groups}", _GROUPS, Faults(bursts=0.3), {}
+    yield f"bursts {groups}", _GROUPS, Faults(bursts=0.3), {"congestion": {}}
+    for shapes in (True, False):
+        # One name and grid for products of several shapes: nobody is at fault.
+        words = "sizes recorded" if shapes else "no sizes"
+        wide = replace(_PIPELINE, persistent=True, wide_layers=2, shapes=shapes)
+        yield f"wide layers of persistent kernels, {words}", wide, Faults(), {}
+        slow = replace(_PIPELINE, persistent=True, shapes=shapes)
+        yield f"slow gpu, persistent kernels, {words}", slow, Faults(slow_gpu=5), {"slow_rank": {"rank": 5}}
     for layout in (_GRID, _PIPELINE):
         yield f"slow stage {_words(layout)}", layout, Faults(slow_stage=1), {"slow_stage": {"stage": 1}}
 

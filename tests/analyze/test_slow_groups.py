@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from traceviz_dag.analyze.slow_groups import slow_groups
-from traceviz_dag.analyze.slow_ranks import slow_ranks
+from traceviz_dag.analyze.slow_ranks import slow_ranks, slow_statement
 from traceviz_dag.tables import STAGE_SPEEDS
 
 KERNELS = {"nvjet_fwd": 500, "nvjet_bwd": 900, "flash_fwd": 300, "norm": 60, "add": 40, "adam": 30}
@@ -59,6 +59,63 @@ def test_ranks_that_have_more_to_do_are_not_slow_together_or_alone():
     rows = {row["rank"]: row for row in slow_ranks(table).to_pylist()}
     assert named(table) == [] and not any(row["slow_in"] for row in rows.values())
     assert rows[6]["work"] == pytest.approx(1.1) and rows[0]["work"] == 1.0
+
+
+def test_sizes_tell_longer_sequences_from_a_slow_gpu():
+    """Ranks 1 and 5 also run sequences of lengths that no other has, and rank 5 has a slow GPU."""
+    rows = [
+        {"rank": rank, "stage": 0, "step": 1, "phase": "forward", "name": name, "input_sizes": f"[[{tokens},8]]"}
+        | {
+            "operator": "aten::mm",
+            "kernels": runs,
+            "time_ns": round(runs * tokens * time * (1.3 if rank == 5 else 1.0)),
+        }
+        for rank in range(6)
+        for name, time in KERNELS.items()
+        for tokens, runs in ((100, 1 if rank in (1, 5) else 4), *(((150 + rank, 3),) if rank in (1, 5) else ()))
+    ]
+    compared = {row["rank"]: row for row in slow_ranks(pa.Table.from_pylist(rows)).to_pylist()}
+    assert [rank for rank, row in compared.items() if row["slow"]] == [5]
+    assert compared[5]["slow_ratio"] == pytest.approx(1.3) and compared[1]["ratio"] == 1.0
+    # 100 + 3 * 151 tokens for 4 * 100; the median of the others has 400.
+    assert (compared[1]["work_by"], compared[1]["work"]) == ("sizes", pytest.approx(553 / 400, rel=0.02))
+
+
+@pytest.mark.parametrize(
+    ("told", "by", "slow"),
+    [
+        ({}, None, True),
+        ({"blocks": 528, "most_blocks": 132}, None, True),
+        ({"blocks": 528, "most_blocks": 132, "elements": 4_000}, "messages", True),
+        ({"blocks": 528, "most_blocks": 132, "elements": 5_200}, "messages", False),
+    ],
+    ids=["nothing", "persistent kernels", "equal messages", "larger messages"],
+)
+def test_what_does_not_tell_the_work_is_said_of_a_slow_rank(told, by, slow):
+    """Rank 5 takes 1.3 times as long in all it does, on grids that are those of products."""
+    rows = [
+        {"rank": rank, "stage": 0, "step": 1, "phase": "forward", "name": name, "kernels": 4}
+        | {"time_ns": 4000 * time * (1.3 if rank == 5 else 1.0)}
+        | ({**told, "elements": told["elements"] if rank == 5 else 4_000} if "elements" in told else told)
+        for rank in range(8)
+        for name, time in KERNELS.items()
+    ]
+    row = next(row for row in slow_ranks(pa.Table.from_pylist(rows)).to_pylist() if row["rank"] == 5)
+    assert (row["work_by"], row["slow"]) == (by, slow)
+    assert ("may be its work" in slow_statement(row)) == (by is None)
+
+
+@pytest.mark.parametrize("elements", [None, 4_000], ids=["work unknown", "equal messages"])
+def test_a_rank_that_is_slow_in_half_of_its_kernels_is_slow_where_its_work_is_that_of_its_peers(elements):
+    rows = [
+        {"rank": rank, "stage": 0, "step": 1, "phase": "forward", "name": name, "kernels": 4, "elements": elements}
+        | {"time_ns": 4000 * time * (1.3 if rank == 5 and place % 2 == 0 else 1.0)}
+        for rank in range(8)
+        for place, (name, time) in enumerate(KERNELS.items())
+    ]
+    table = pa.Table.from_pylist(rows).cast(pa.Table.from_pylist([{**rows[0], "elements": 1, "time_ns": 1.0}]).schema)
+    found = [row["rank"] for row in slow_ranks(table).to_pylist() if row["slow_in"] == "all"]
+    assert found == ([] if elements is None else [5])
 
 
 def test_slow_memory_and_another_algorithm_are_named_as_that():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,11 +13,13 @@ from traceviz_dag.analyze.slow_stages import stage_speeds
 _ONE_RANK = {0: (0,), 1: (1,), 2: (2,)}
 
 
-def work(*rows: tuple[int, str, int, int]) -> pa.Table:
-    """Rows of (stage, kernel, times run, ns each)."""
+def work(*rows: tuple[int, str, int, int], sizes: Mapping[tuple[int, str], str] | None = None) -> pa.Table:
+    """Rows of (stage, kernel, times run, ns each); sizes of the inputs by stage and kernel."""
+    grid = {"grid_x": 132, "grid_y": 1, "grid_z": 1, "around": 0, "steps": 1}
     return pa.Table.from_pylist(
         [
-            {"stage": stage, "phase": "forward", "name": name, "grid_x": 1, "grid_y": 1, "grid_z": 1, "steps": 1}
+            {"stage": stage, "phase": "forward", "name": name, "input_sizes": (sizes or {}).get((stage, name))}
+            | grid
             | {"kernels": count, "time_ns": count * each}
             for stage, name, count, each in rows
         ]
@@ -45,6 +49,23 @@ def test_a_kernel_that_does_more_under_the_same_name_is_not_a_slow_gpu():
     rows += [(stage, "elementwise", 1, 500 if stage == 2 else 50) for stage in range(3)]
     speeds = stage_speeds(work(*rows), _ONE_RANK)
     assert parts(speeds, 2) == (0, 300, 0) and speeds["ratio"][2].as_py() == 1.0
+
+
+def test_products_of_one_name_and_grid_that_are_larger_on_one_stage_are_no_slow_gpu():
+    """Half of the kernels take twice as long on stage 2: their sizes tell it, or else that the others do not."""
+    rows = [
+        (stage, f"{kind} {n}", 10, 200 if kind == "product" and stage == 2 else 100)
+        for stage in range(3)
+        for kind in ("product", "norm")
+        for n in range(5)
+    ]
+    sizes = {(stage, name): f"[[{each}]]" for stage, name, _, each in rows}
+    for known in (sizes, None):
+        table = stage_speeds(work(*rows, sizes=known), _ONE_RANK)
+        assert parts(table, 2) == (0, 3333, 0) and table["ratio"][2].as_py() == 1.0
+        assert table["unsure_ns"][2].as_py() == (0 if known else 3333), "without sizes it may be the GPU, too"
+    equal = {(stage, name): "[[7]]" for stage, name, _, _ in rows}
+    assert parts(stage_speeds(work(*rows, sizes=equal), _ONE_RANK), 2) == (0, 0, 3333), "the same work takes longer"
 
 
 @given(

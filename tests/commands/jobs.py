@@ -115,6 +115,7 @@ JOBS: dict[str, Callable[[Path], None]] = {
     "missing_stage": _simulated(replace(_PLAIN, edges=Edges(missing_rank=2))),
     "without_topology": _without_topology,
     "dp_only": _simulated(replace(_PLAIN, pp=1, dp=4, faults=Faults(graph_break=1))),
+    "bursts": _simulated(replace(_PLAIN, tp=2, hidden=2048, faults=Faults(bursts=0.3, bursts_every_ms=3.0))),
     "without_stacks": _simulated(replace(_PLAIN, stacks=False)),
     "without_micro_batches": _without_micro_batches,
 }

@@ -36,13 +36,13 @@ FAULTY = small(
     pp=2, dp=2, ep=2, clock_skew_ms=2.0,
     faults=Faults(
         slow_gpu=1, garbage_collection=2, data_stall=3, expert_imbalance=0.8, bad_stage_split=1,
-        hidden_synchronisation=0,
+        hidden_synchronisation=0, bursts=0.3, bursts_every_ms=2.0,
     ),
 )  # fmt: skip
 JOBS = {"faulty": FAULTY, "without a rank": small(pp=2, dp=2, edges=Edges(missing_rank=3))}
 GENERAL = (
     *("even_layers", "equal_stages", "no_jitter"),
-    *("no_pauses", "no_hidden_waits", "host_free", "balanced_experts"),
+    *("no_pauses", "no_hidden_waits", "host_free", "balanced_experts", "no_congestion"),
 )
 
 PREDICT = """

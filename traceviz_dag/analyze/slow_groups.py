@@ -84,7 +84,7 @@ def _times(work: pa.Table) -> dict[int, tuple[dict[int, int], Float64]]:
     pairs = number_groups(stage, rank)[0]
     size = {int(each): int((stage[pairs] == each).sum()) for each in np.unique(stage)}
     found: dict[int, list[dict[int, int]]] = {}
-    for rows in comparable(work, np.array([size[int(each)] for each in stage], np.int64)):
+    for rows in comparable(work, np.array([size[int(each)] for each in stage], np.int64), by_all=True):
         item = dict(zip(rank[rows].tolist(), time[rows].tolist(), strict=True))
         found.setdefault(int(stage[rows[0]]), []).append(item)
     result = {}
@@ -140,6 +140,7 @@ def _stage_row(
     """The row of a stage: the same kernels of the other stages are its peers, and none of its ranks is as fast."""
     ratio, slower = row["ratio"], row["slower_ns"]
     assert isinstance(row["stage"], int) and isinstance(slower, int)
+    share = row["slower_items"] if isinstance(row["slower_items"], float) else 0.0
     sums = times.get(row["stage"], ({}, np.ones((1, 1))))[1].sum(axis=0)
     known = (ratio if isinstance(ratio, float) else 1.0) * float(sums.min() / max(sums.mean(), 1.0))
     return {
@@ -147,10 +148,10 @@ def _stage_row(
         "ranks": spanned(of_stage[row["stage"]]),
         "members": sorted(of_stage[row["stage"]]),
         "stage": row["stage"],
-        "slower_items": None,
+        "slower_items": share,
         "ratio": known,
         "more_ns": slower,
-        "slow": known >= 1 + SLOWER_THAN_FEW and slower > 0,
+        "slow": known >= 1 + SLOWER_THAN_FEW and slower > 0 and share >= LEAST_ITEMS,
     }
 
 

@@ -1,9 +1,12 @@
 """Ranks whose GPU is slow: the same kernels take longer than on the peers of their stage. This needs no clock.
 
-Ranks of one stage run the same kernels. A kernel name in a phase of a step is one item of work; it is compared where
-every rank of the stage ran it equally often. A slow GPU is slower in nearly all items; uneven data or experts in some.
-Where the grids of some kernels differ between ranks, these have more or less to do, and items on grids that do not tell
-(matrix products run as many blocks as there are processors) count as slow only beyond that.
+Ranks of one stage run the same kernels. A kernel name and operator in a phase of a step is one item of work; it is
+compared where every rank of the stage ran it equally often. Where the sizes of inputs were recorded, each size is an
+item, and two ranks that ran it are enough. A slow GPU is slower in nearly all items; uneven data or experts in some.
+
+Name and grid do not tell how much a kernel has to do: persistent kernels run as many blocks as there are processors,
+whatever their shapes. Sizes tell it, the messages within layers, or grids that are not those of products. Ranks for
+which these differ have more or less to do, and items without sizes count as slow only beyond that.
 
 A rank whose memory is slow is slower in the kernels that are bound by it, and not in products and attention. One that
 computes by another algorithm runs kernels that no peer runs, in place of as many that all peers run.
@@ -24,6 +27,8 @@ import pyarrow as pa
 from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.kernel_intervals import codes
 from traceviz_dag.analyze.matching.communications import optional_integers
+from traceviz_dag.analyze.work_evidence import WorkEvidence, plain_codes, sizes_of
+from traceviz_dag.arrays import Float64, Int64
 from traceviz_dag.tables import RANK_SPEEDS
 
 SLOWER, SLOWER_THAN_FEW = 0.03, 0.05
@@ -35,6 +40,12 @@ SPREADS = 5.0
 
 LEAST_ITEMS = 0.8
 """Share of the items in which a slow rank is slower."""
+
+MAY_BE_WORK = "it may be its work and not its GPU: no sizes, messages within layers or grids tell how much it has to do"
+"""What is said of a slow rank where nothing tells that it has as much to do as its peers."""
+
+_HALF = 0.5
+"""Share of the items in which a rank is slower that is slow for a part of the step."""
 
 _FEW_PEERS = 3
 
@@ -56,6 +67,7 @@ class SlowRank(TypedDict):
     ratio: float | None
     more_ns: int | None
     work: float | None
+    work_by: str | None
     slow: bool | None
     slow_in: str | None
     slow_ratio: float | None
@@ -76,15 +88,16 @@ class _Sums:
     def none(cls, ranks: int) -> _Sums:
         return cls(np.zeros(ranks, np.int64), np.zeros(ranks, np.int64), np.zeros(ranks), np.zeros(ranks))
 
-    def add(self, ranks: npt.NDArray[np.int64], time: npt.NDArray[np.float64]) -> None:
-        """Count an item that some ranks ran."""
-        median = _median_of_others(time)
-        spread = float(np.median(np.abs(time - np.median(time)))) if len(time) > _FEW_PEERS else 0.0
-        least = SLOWER if len(time) > _FEW_PEERS else SLOWER_THAN_FEW
+    def add(self, ranks: Int64, kernels: Int64, time: Float64) -> None:
+        """Count an item that some ranks ran: so many kernels, which took so long together."""
+        each = time / kernels
+        median = _median_of_others(each)
+        spread = float(np.median(np.abs(each - np.median(each)))) if len(each) > _FEW_PEERS else 0.0
+        least = SLOWER if len(each) > _FEW_PEERS else SLOWER_THAN_FEW
         self.items[ranks] += 1
-        self.slower[ranks] += (time > (1 + least) * median) & (time - median > SPREADS * spread)
+        self.slower[ranks] += (each > (1 + least) * median) & (each - median > SPREADS * spread)
         self.own[ranks] += time
-        self.usual[ranks] += median
+        self.usual[ranks] += median * kernels
 
     @property
     def share(self) -> npt.NDArray[np.float64]:
@@ -102,7 +115,8 @@ def slow_ranks(work: pa.Table) -> pa.Table:
 
     Args:
         work: a row per rank × item (``lake.summaries.computation_by_kernel``): rank, stage, step, phase, name, kernels,
-            time_ns, and blocks, which may be left out. Ranks without a stage are peers of each other.
+            time_ns; operator, input_sizes, blocks, most_blocks and elements may be left out. Ranks without a stage are
+            peers of each other.
 
     Returns:
         The table ``rank_speeds``, the slowest first.
@@ -112,22 +126,23 @@ def slow_ranks(work: pa.Table) -> pa.Table:
     stage_of = np.zeros(len(everyone), dtype=np.int64)
     stage_of[place] = stage
     of_stage = np.bincount(number_groups(stage_of)[1])[number_groups(stage_of)[1]] if len(everyone) else stage_of
-    every, memory, arithmetic = (_Sums.none(len(everyone)) for _ in range(3))
-    time, blocks = optional_integers(work, "time_ns").astype(np.float64), _blocks(work)
+    every, memory, arithmetic, without_sizes = (_Sums.none(len(everyone)) for _ in range(4))
+    time, kernels = optional_integers(work, "time_ns").astype(np.float64), optional_integers(work, "kernels")
+    blocks, sized = _optional(work, "blocks") / np.maximum(kernels, 1), sizes_of(work)[0] >= 0
     code, names = codes(work, "name")
-    of_memory = np.array([_BOUND_BY_ARITHMETIC.search(name) is None for name in [*names, ""]])
-    mine_blocks, usual_blocks = np.zeros(len(everyone)), np.zeros(len(everyone))
+    of_memory = np.array([_BOUND_BY_ARITHMETIC.search(name) is None for name in [*names, ""]])[code]
+    evidence = WorkEvidence(work, place, stage_of, of_memory)
     for rows in comparable(work, of_stage[place]):
-        ranks = place[rows]
-        every.add(ranks, time[rows])
-        if (blocks[rows] == blocks[rows[0]]).all():
-            (memory if of_memory[code[rows[0]]] else arithmetic).add(ranks, time[rows])
-        else:
-            mine_blocks[ranks] += blocks[rows]
-            usual_blocks[ranks] += _median_of_others(blocks[rows].astype(np.float64))
-    more_work = np.where(usual_blocks > 0, mine_blocks / np.maximum(usual_blocks, 1), 1.0)
+        ranks, item = place[rows], (kernels[rows], time[rows])
+        every.add(ranks, *item)
+        if not sized[rows[0]]:
+            without_sizes.add(ranks, *item)
+        if (blocks[rows] == blocks[rows[0]]).all() or sized[rows[0]]:
+            (memory if of_memory[rows[0]] else arithmetic).add(ranks, *item)
+        if not sized[rows[0]]:
+            evidence.add_grids(rows)
     others = _other_kernels(work, place, of_stage)
-    return _table(everyone, stage_of, of_stage, (every, memory, arithmetic), more_work, others)
+    return _table(everyone, stage_of, of_stage, (every, memory, arithmetic, without_sizes), evidence, others)
 
 
 def slow_statement(row: SlowRank) -> str:
@@ -144,27 +159,34 @@ def slow_statement(row: SlowRank) -> str:
     return (
         f"rank {row['rank']} computes slowly: the same kernels take {ratio:.2f} times as long as on the median "
         f"of its {peers}{where}, {more_ns / 1e6:,.3f} ms more; no clock is needed for this, and it "
-        "is not what mending it would save"
+        "is not what mending it would save" + ("" if row["work_by"] else f"; {MAY_BE_WORK}")
     )
 
 
-def comparable(work: pa.Table, ranks_of_stage: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
-    """The rows of each item that all ranks of its stage, two or more, ran equally often."""
-    columns = [optional_integers(work, "stage"), optional_integers(work, "step")]
+def comparable(work: pa.Table, ranks_of_stage: Int64, by_all: bool = False) -> Iterator[Int64]:
+    """The rows of each item that all ranks of its stage, two or more, ran equally often; of one whose sizes are known,
+    of two ranks or more, however often they ran it.
+
+    Args:
+        by_all: of items with sizes, too, only those that all ranks ran equally often.
+    """
+    columns = [optional_integers(work, "stage"), optional_integers(work, "step"), sizes_of(work)[0]]
     columns += [codes(work, name)[0].astype(np.int64) for name in ("phase", "name")]
+    columns.append(plain_codes(work, "operator"))
     kernels = optional_integers(work, "kernels")
     if not len(kernels):
         return
     _, item = number_groups(*columns)
     order = np.argsort(item, kind="stable")
     for rows in np.split(order, np.flatnonzero(np.diff(item[order])) + 1):
-        if 1 < len(rows) == ranks_of_stage[rows[0]] and (kernels[rows] == kernels[rows[0]]).all():
+        same = len(rows) == ranks_of_stage[rows[0]] and (kernels[rows] == kernels[rows[0]]).all()
+        if len(rows) > 1 and (same or (columns[2][rows[0]] >= 0 and not by_all)):
             yield rows
 
 
-def _blocks(work: pa.Table) -> npt.NDArray[np.int64]:
-    """Thread blocks of each row; equal ones where they are not known."""
-    return optional_integers(work, "blocks") if "blocks" in work.column_names else np.zeros(work.num_rows, np.int64)
+def _optional(work: pa.Table, name: str) -> Int64:
+    """A column of integers; zeros where the table has none."""
+    return optional_integers(work, name) if name in work.column_names else np.zeros(work.num_rows, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +204,9 @@ def _other_kernels(work: pa.Table, place: npt.NDArray[np.int64], of_stage: npt.N
     phase, (name, names) = codes(work, "phase")[0], codes(work, "name")
     runs: defaultdict[tuple[int, ...], dict[int, dict[int, tuple[int, int]]]] = defaultdict(dict)
     for row, who in enumerate(place.tolist()):
-        key = int(stage[row]), int(step[row]), int(phase[row])
-        runs[key].setdefault(who, {})[int(name[row])] = int(kernels[row]), int(time[row])
+        ran = runs[int(stage[row]), int(step[row]), int(phase[row])].setdefault(who, {})
+        count, taken = ran.get(int(name[row]), (0, 0))
+        ran[int(name[row])] = count + int(kernels[row]), taken + int(time[row])
     found: dict[int, list[tuple[float, float, str]]] = {}
     for of_phase in runs.values():
         counts: defaultdict[int, int] = defaultdict(int)
@@ -196,10 +219,10 @@ def _other_kernels(work: pa.Table, place: npt.NDArray[np.int64], of_stage: npt.N
                 continue
             own = [each for each in ran if counts[each] == 1]
             lacking = [each for each in of_phase[peers[0]] if each not in ran and counts[each] == len(peers)]
-            taken = sorted(sum(of_phase[peer][each][1] for each in lacking) for peer in peers)
+            theirs = sorted(sum(of_phase[peer][each][1] for each in lacking) for peer in peers)
             if own and sum(ran[each][0] for each in own) == sum(of_phase[peers[0]][each][0] for each in lacking):
                 longest = max(own, key=lambda each: ran[each][1])
-                usual = taken[(len(taken) - 1) // 2]
+                usual = theirs[(len(theirs) - 1) // 2]
                 found.setdefault(who, []).append((sum(ran[each][1] for each in own), usual, names[longest]))
     return {
         who: _Others(sum(own for own, _, _ in parts), sum(usual for _, usual, _ in parts), max(parts)[2])
@@ -221,13 +244,19 @@ def _table(
     ranks: npt.NDArray[np.int64],
     stage: npt.NDArray[np.int64],
     size: npt.NDArray[np.int64],
-    sums: tuple[_Sums, _Sums, _Sums],
-    more_work: npt.NDArray[np.float64],
+    sums: tuple[_Sums, _Sums, _Sums, _Sums],
+    evidence: WorkEvidence,
     others: dict[int, _Others],
 ) -> pa.Table:
-    every, memory, arithmetic = sums
+    every, memory, arithmetic, without_sizes = sums
     least = 1 + np.where(size > _FEW_PEERS, SLOWER, SLOWER_THAN_FEW)
-    slow = (every.share >= LEAST_ITEMS) & (every.ratio >= least * np.maximum(more_work, 1.0))
+    more_work, work_by = evidence.more_work()
+    # Items of one size are the same work; the others are not, where a rank has more to do.
+    beyond = np.where(2 * without_sizes.own >= every.own, np.maximum(more_work, 1.0), 1.0)
+    slow = (every.share >= LEAST_ITEMS) & (every.ratio >= least * beyond)
+    # Who is slow for a part of the step is so in fewer; that its work is as much as its peers' must then be known.
+    equal = np.array([by is not None for by in work_by], dtype=bool) & (more_work < 1 + SLOWER)
+    slow |= equal & (every.share >= _HALF) & (every.ratio >= 1 + SLOWER_THAN_FEW)
     of_memory = (memory.share >= LEAST_ITEMS) & (memory.ratio >= _MEMORY_SLOWER) & (arithmetic.items > 0)
     of_memory &= ~slow & (arithmetic.ratio < least) & (more_work < 1 + SLOWER)
     rows = []
@@ -241,7 +270,8 @@ def _table(
             "slower_items": float(every.share[place]) if known else None,
             "ratio": float(every.ratio[place]) if known else None,
             "more_ns": round(every.own[place] - every.usual[place]) if known else None,
-            "work": float(more_work[place]) if known else None,
+            "work": float(more_work[place]) if work_by[place] is not None else None,
+            "work_by": work_by[place],
             "slow": bool(slow[place]) if known else None,
         }
         other = others.get(place)

@@ -1,13 +1,16 @@
 """What makes a pipeline stage longer than the others: more of the same work, work of its own, or slower kernels.
 
-Kernels are the same where their name, phase and grid are, and their times differ between stages as those of most
-kernels do: a factor of ``ALIKE`` more is other work under the same name. Of a stage s and a kernel that all stages run,
-let n be how often a step runs it and d what it takes in the mean. Then
+Kernels are the same where their name, phase, grid and operator are, and the sizes of their inputs. Where no sizes
+were recorded, their module and the kernels around them tell which of a layer they are, and they are the same only if
+their times differ between stages as those of nearly all others do: a slow GPU is slower in all it does, and what alone
+takes a factor of ``ALIKE`` longer is other work under the same name. Of a stage s and a kernel that all stages run, let
+n be how often a step runs it and d what it takes in the mean. Then
 
     n_s d_s - mean(n d) = (n_s - mean(n)) mean(d)     it runs more often: ``more_work_ns``
                         + the rest                    it takes longer:    ``slower_ns``
 
-and the rest is ``own_work_ns``: the embedding of the first stage, the loss of the last one.
+and the rest is ``own_work_ns``: the embedding of the first stage, the loss of the last one. ``unsure_ns`` of that are
+kernels that all stages run and that differ alone: without sizes, other work under one name looks like slow products.
 """
 
 from __future__ import annotations
@@ -18,11 +21,16 @@ import pyarrow as pa
 from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.kernel_intervals import codes
 from traceviz_dag.analyze.matching.communications import optional_integers
+from traceviz_dag.analyze.slow_ranks import LEAST_ITEMS, SLOWER_THAN_FEW
+from traceviz_dag.analyze.work_evidence import plain_codes, sizes_of
 from traceviz_dag.arrays import Bool, Float64, Int64
 from traceviz_dag.tables import STAGE_SPEEDS
 
 ALIKE = 1.25
-"""Kernels whose time differs by more than this factor from how a stage's other kernels differ do other work."""
+"""Kernels whose time differs by more than this factor from how nearly all of a stage's kernels differ do other work."""
+
+_LEAST_WEIGHT = 0.002
+"""Kernels that take less of what all stages run do not tell how a stage's kernels differ."""
 
 
 def stage_speeds(work: pa.Table, ranks_of_stage: dict[int, tuple[int, ...]]) -> pa.Table:
@@ -39,18 +47,23 @@ def stage_speeds(work: pa.Table, ranks_of_stage: dict[int, tuple[int, ...]]) -> 
     if len(stages) < 2:
         return STAGE_SPEEDS.schema.empty_table()
     keys = [codes(work, name)[0].astype(np.int64) for name in ("phase", "name")]
-    _, item = number_groups(*keys, *(optional_integers(work, f"grid_{axis}") for axis in "xyz"))
+    keys += [plain_codes(work, name) for name in ("operator", "module")]
+    keys += [optional_integers(work, name) for name in ("grid_x", "grid_y", "grid_z", "around")]
+    sizes = sizes_of(work)[0]
+    first, item = number_groups(*keys, sizes)
+    sized = sizes[first] >= 0
     steps = np.zeros(len(stages), np.int64)
     steps[place] = optional_integers(work, "steps")
     kernels, time = np.zeros((len(stages), item.max() + 1)), np.zeros((len(stages), item.max() + 1))
-    kernels[place, item] = optional_integers(work, "kernels")
-    time[place, item] = optional_integers(work, "time_ns")
+    np.add.at(kernels, (place, item), optional_integers(work, "kernels"))
+    np.add.at(time, (place, item), optional_integers(work, "time_ns"))
     kernels, time = kernels / steps[:, None], time / steps[:, None]
-    shared = _same_work(kernels, time)
+    shared = same_work(kernels, time, sized)
     excess = time - time.mean(axis=0)
     usual = np.where(shared, time.sum(axis=0) / np.maximum(kernels.sum(axis=0), 1e-9), 0.0)
     more = ((kernels - kernels.mean(axis=0)) * usual)[:, shared].sum(axis=1)
     own = excess[:, ~shared].sum(axis=1)
+    unsure = excess[:, ~shared & (kernels > 0).all(axis=0)].sum(axis=1)
     compute, mean = _rounded(time.sum(axis=1)), round(time.sum() / len(stages))
     more_ns, own_ns = _rounded(more), _rounded(own)
     alone = [ranks_of_stage.get(stage, ()) for stage in stages.tolist()]
@@ -64,14 +77,21 @@ def stage_speeds(work: pa.Table, ranks_of_stage: dict[int, tuple[int, ...]]) -> 
             "mean_ns": np.full(len(stages), mean),
             "more_work_ns": more_ns,
             "own_work_ns": own_ns,
+            "unsure_ns": _rounded(unsure),
             "slower_ns": compute - mean - more_ns - own_ns,
             "ratio": _ratios(kernels[:, shared], time[:, shared]),
+            "slower_items": _slower_items(kernels[:, shared], time[:, shared]),
         }
     )
 
 
-def _same_work(kernels: Float64, time: Float64) -> Bool:
-    """Mark the kernels that all stages run and that each takes as much longer as most of its others."""
+def same_work(kernels: Float64, time: Float64, sized: Bool) -> Bool:
+    """Mark the kernels that all stages run; without sizes, those that each takes as much longer as nearly all others.
+
+    Args:
+        kernels: how often each stage (rows) runs each kernel (columns). time: what they take together.
+        sized: kernels whose sizes are known.
+    """
     everywhere = (kernels > 0).all(axis=0)
     each = np.where(everywhere, time / np.where(everywhere, kernels, 1.0), 1.0)
     usual = np.sort(each, axis=0)[(len(each) - 1) // 2]
@@ -79,13 +99,12 @@ def _same_work(kernels: Float64, time: Float64) -> Bool:
     same = everywhere.copy()
     for stage in range(len(each)):
         weight = np.where(everywhere, kernels[stage] * usual, 0.0)
-        order = np.argsort(factor[stage])
-        reached = np.cumsum(weight[order])
-        if not reached[-1]:
+        heavy = weight >= _LEAST_WEIGHT * weight.sum()
+        if not weight.any():
             continue
-        middle = factor[stage][order][np.searchsorted(reached, reached[-1] / 2)]
-        same &= (factor[stage] <= ALIKE * middle) & (factor[stage] * ALIKE >= middle)
-    return np.asarray(same)
+        least = np.sort(factor[stage][heavy])[int((1 - LEAST_ITEMS) * int(heavy.sum()))]
+        same &= (factor[stage] <= ALIKE * least) & (factor[stage] * ALIKE >= least) | sized
+    return np.asarray(same & everywhere)
 
 
 def _ratios(kernels: Float64, time: Float64) -> list[float | None]:
@@ -95,6 +114,18 @@ def _ratios(kernels: Float64, time: Float64) -> list[float | None]:
         others = np.arange(len(kernels)) != stage
         usual = (time[others].sum(axis=0) / np.maximum(kernels[others].sum(axis=0), 1e-9) * kernels[stage]).sum()
         result.append(float(time[stage].sum() / usual) if usual else None)
+    return result
+
+
+def _slower_items(kernels: Float64, time: Float64) -> list[float | None]:
+    """Per stage, the share of its kernels that take longer than on the median of the other stages, small ones aside."""
+    result: list[float | None] = []
+    each = time / np.maximum(kernels, 1e-9)
+    for stage in range(len(kernels)):
+        usual = np.sort(np.delete(each, stage, axis=0), axis=0)[(len(kernels) - 2) // 2]
+        heavy = time[stage] >= _LEAST_WEIGHT * time[stage].sum()
+        slower = each[stage] > (1 + SLOWER_THAN_FEW) * usual
+        result.append(float(slower[heavy].mean()) if heavy.any() else None)
     return result
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from traceviz_dag.arrays import Int64, lookup
+from traceviz_dag.arrays import NONE, Int64, lookup
 from traceviz_dag.classify.categories import MICROBATCH_DIMENSIONS, category_of
 from traceviz_dag.classify.columns import coded, integers, labelled
 from traceviz_dag.classify.cpu_work import CPU_DEVICE_NUMBER
@@ -140,17 +140,20 @@ def _within_microbatches(decision: DimensionDecision) -> bool:
 def _place_columns(
     trace: TraceEvents, tree: HostTree, places: Places, launches: Launches, order: Int64
 ) -> dict[str, pa.Array]:
-    """Module, layer and operator around the launch."""
+    """Module, layer and operator around the launch, and what sizes an operator states."""
     names = trace.host.name.astype(np.int64)
     position = launches.position[order]
 
     def name_at(of_position: Int64) -> Int64:
         return lookup(names, lookup(tree.rows, lookup(of_position, position)), 0)
 
+    sizes = trace.host.input_sizes.astype(np.int64)
+    sized = tree.nearest(sizes[tree.rows] > 0) if sizes.any() else np.full(len(tree), NONE)
     return {
         "module": coded(name_at(places.module), trace.strings, prefix="nn.Module: "),
         "layer": integers(_layers(name_at(places.layer), trace.strings)),
         "operator": coded(name_at(places.operator), trace.strings),
+        "input_sizes": coded(lookup(sizes, lookup(tree.rows, lookup(sized, position)), 0), trace.strings),
     }
 
 

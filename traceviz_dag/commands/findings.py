@@ -88,7 +88,7 @@ def findings(
         untold = []
         if fail_on:
             untold += [f"nothing is predicted: {why}" for each in iterations if (why := _unpredicted(each)) is not None]
-        untold += [why for each in answers for why in _untold(each["iteration_findings"], fail_on or ())]
+        untold += [why for each in answers for why in open_questions(each["iteration_findings"], fail_on or ())]
         failing = [row for answer in answers for row in answer["iteration_findings"] if _fails(row, fail_on or ())]
         for line in unread:
             typer.echo(f"traceviz: {line}", err=True)
@@ -162,7 +162,7 @@ def _fails(row: dict[str, Any], names: list[str] | tuple[()]) -> bool:
     return never and row["severity"] == Severity.NOTE
 
 
-def _untold(rows: list[dict[str, Any]], names: list[str] | tuple[()]) -> list[str]:
+def open_questions(rows: list[dict[str, Any]], names: list[str] | tuple[()]) -> list[str]:
     """Why it cannot be told whether an iteration has what ``--fail-on`` names.
 
     Of a rule that is named all must be judged. Where any finding counts, too, a row whose gain is refused leaves it
@@ -189,7 +189,8 @@ def _unpredicted(iteration: StoredIteration) -> str | None:
     rows = iteration.table("what_if").to_pylist()
     if any(row["refusal"] is None for row in rows):
         return None
-    return str(rows[0]["refusal"]) if rows else "no training step could be replayed"
+    whole = [row["refusal"] for row in rows if row["edit"] is None]
+    return str(whole[0]) if whole else "no training step could be replayed"
 
 
 def _flat(answer: dict[str, Any]) -> list[dict[str, Any]]:

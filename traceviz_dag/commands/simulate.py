@@ -53,6 +53,12 @@ def simulate(
     experts: Annotated[
         int, typer.Option(help="Experts per layer; 0 = none, or twice --ep if that is above 1.", rich_help_panel=_MODEL)
     ] = 0,
+    persistent: Annotated[
+        bool, typer.Option(help="Run persistent kernels: products of one name and grid.", rich_help_panel=_MODEL)
+    ] = False,
+    wide_layers: Annotated[
+        int, typer.Option(help="Last layers whose products are twice as wide.", rich_help_panel=_MODEL)
+    ] = 0,
     iterations: Annotated[int, typer.Option(help="Profiled training steps.", rich_help_panel=_MODEL)] = 1,
     recompute: Annotated[
         Recompute, typer.Option(help="Activations to recompute.", rich_help_panel=_MODEL)
@@ -98,6 +104,9 @@ def simulate(
         Era, typer.Option(help="PyTorch version that writes the traces.", rich_help_panel=_CAPTURE)
     ] = Era.TORCH_2_7,
     stacks: Annotated[bool, typer.Option(help="Record Python call stacks.", rich_help_panel=_CAPTURE)] = True,
+    shapes: Annotated[
+        bool, typer.Option(help="Record the sizes of operators' inputs.", rich_help_panel=_CAPTURE)
+    ] = False,
     cuda_sync: Annotated[
         bool,
         typer.Option(
@@ -243,6 +252,8 @@ def simulate(
         feed_forward=4 * hidden,
         sequence=sequence,
         experts=experts,
+        persistent=persistent,
+        wide_layers=wide_layers,
         distributed_optimizer=distributed_optimizer,
         overlap_grad_reduce=overlap_grad_reduce,
         overlap_param_gather=overlap_param_gather,
@@ -256,6 +267,7 @@ def simulate(
         transformer=transformer,
         era=era,
         stacks=stacks,
+        shapes=shapes,
         cuda_sync=cuda_sync,
         node_size=node_size,
         iterations=iterations,

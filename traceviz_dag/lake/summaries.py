@@ -93,44 +93,66 @@ SELECT
 
 
 COMPUTATION_SQL = """
+WITH carried AS (
+    SELECT rank, CAST(sum(in_elements) AS BIGINT) AS elements
+    FROM kernels
+    WHERE run = $run AND iteration = $iteration AND kind = 'communication' AND dimension IN ('tp', 'cp')
+        AND microbatch IS NOT NULL AND {covered}
+    GROUP BY rank
+)
 SELECT
-    rank, stage, step, phase, name,
+    rank, stage, step, phase, name, operator, input_sizes,
     count(*) AS kernels,
     CAST(sum(grid_x * grid_y * grid_z) AS BIGINT) AS blocks,
+    CAST(max(grid_x * grid_y * grid_z) AS BIGINT) AS most_blocks,
+    any_value(elements) AS elements,
     CAST(sum(duration_ns) AS BIGINT) AS time_ns
-FROM kernels
+FROM kernels LEFT JOIN carried USING (rank)
 WHERE run = $run AND iteration = $iteration AND kind = 'computation' AND {covered}
-GROUP BY ALL
-ORDER BY rank, step, phase, name
+GROUP BY rank, stage, step, phase, name, operator, input_sizes
+ORDER BY rank, step, phase, name, operator, input_sizes
 """
 
 STAGE_WORK_SQL = """
 WITH counted AS (
-    SELECT * FROM kernels
+    -- Operators on a CPU take what its other threads leave them, whatever their sizes.
+    SELECT * REPLACE (CASE WHEN device <> 'cpu' THEN input_sizes END AS input_sizes) FROM kernels
     WHERE run = $run AND iteration = $iteration AND kind = 'computation' AND microbatch IS NOT NULL
         AND stage IS NOT NULL AND {covered}
 ),
-size AS (SELECT stage, count(DISTINCT (rank, step)) AS steps FROM counted GROUP BY stage)
+size AS (SELECT stage, count(DISTINCT (rank, step)) AS steps FROM counted GROUP BY stage),
+placed AS (
+    SELECT
+        *,
+        -- Which product of a layer it is, where no sizes tell: layers run their kernels in one order.
+        CASE WHEN input_sizes IS NULL THEN hash(
+            lag(name, 2) OVER place, lag(name) OVER place, lead(name) OVER place, lead(name, 2) OVER place
+        ) END AS around
+    FROM counted
+    WINDOW place AS (PARTITION BY rank, device, stream, step, chunk, microbatch, phase ORDER BY start_ns, kernel_id)
+)
 SELECT
-    stage, phase, name, grid_x, grid_y, grid_z,
+    stage, phase, name, operator, input_sizes, CASE WHEN input_sizes IS NULL THEN module END AS module,
+    CAST(around >> 1 AS BIGINT) AS around, grid_x, grid_y, grid_z,
     any_value(steps) AS steps,
     count(*) AS kernels,
     CAST(sum(duration_ns) AS BIGINT) AS time_ns
-FROM counted JOIN size USING (stage)
-GROUP BY stage, phase, name, grid_x, grid_y, grid_z
+FROM placed JOIN size USING (stage)
+GROUP BY ALL
 ORDER BY ALL
 """
 
 
 def stage_work(lake: Lake, run: str, iteration: int, ranks: Sequence[int]) -> pa.Table:
-    """The computation of micro-batches by stage, phase, kernel name and grid: what stages have in common.
+    """The computation of micro-batches by stage and by what tells a kernel's work: what stages have in common.
 
     Args:
         ranks: those that are counted.
 
     Returns:
-        Columns stage, phase, name, grid_x, grid_y, grid_z, steps (of the stage's ranks, together), kernels, time_ns
-        (a sum of durations).
+        Columns stage, phase, name, operator, input_sizes, grid_x, grid_y, grid_z; where no sizes are known, module and
+        around (a number of the names of the two kernels before it and behind it on its stream, in the same phase of the
+        micro-batch), else NULL; steps (of the stage's ranks, together), kernels, time_ns (a sum of durations).
     """
     sql = STAGE_WORK_SQL.format(covered=_one_of(ranks))
     return lake.query_iteration(sql, run=run, iteration=iteration)
@@ -142,13 +164,14 @@ def _one_of(ranks: Sequence[int]) -> str:
 
 
 def computation_by_kernel(lake: Lake, run: str, iteration: int, ranks: Sequence[int] | None = None) -> pa.Table:
-    """Each rank's computation by step, phase and kernel name: what ranks of one stage have in common.
+    """Each rank's computation by step, phase, kernel name, operator and sizes: what ranks of one stage have in common.
 
     Args:
         ranks: those that are counted; by default those that the measures of the iteration cover.
 
-    Columns: rank, stage, step, phase, name, kernels, blocks (of all grids; NULL where unknown), time_ns (a sum of
-    durations).
+    Columns: rank, stage, step, phase, name, operator, input_sizes, kernels, blocks (of all grids; NULL where unknown),
+    most_blocks (of the largest grid), elements (of the messages that the rank's micro-batches send within layers, the
+    same in all its rows; NULL where unknown), time_ns (a sum of durations).
     """
     sql = COMPUTATION_SQL.format(covered=COVERED if ranks is None else _one_of(ranks))
     return lake.query_iteration(sql, run=run, iteration=iteration)

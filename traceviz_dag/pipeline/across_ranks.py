@@ -20,7 +20,7 @@ from traceviz_dag.analyze.causes.causes_tables import messages_table
 from traceviz_dag.analyze.causes.what_if import Suspects
 from traceviz_dag.analyze.clocks.clocks import solve_clocks
 from traceviz_dag.analyze.findings.fragments import HIDDEN_WAIT, PAUSES
-from traceviz_dag.analyze.findings.rules import launch_bound
+from traceviz_dag.analyze.findings.rules import host_pauses, launch_bound
 from traceviz_dag.analyze.matching.communications import (
     COMMUNICATION_COLUMNS,
     gather_communications,
@@ -39,7 +39,7 @@ from traceviz_dag.analyze.pipelines.period_summary import period_summary
 from traceviz_dag.analyze.pipelines.periods import BUSY_COLUMNS, periods_table
 from traceviz_dag.analyze.pipelines.pipelines import pipelines_table
 from traceviz_dag.analyze.slow_groups import NODE, STAGE, TENSOR_GROUP, slow_groups
-from traceviz_dag.analyze.slow_ranks import slow_ranks
+from traceviz_dag.analyze.slow_ranks import SLOWER_THAN_FEW, slow_ranks
 from traceviz_dag.analyze.slow_stages import stage_speeds
 from traceviz_dag.analyze.stage_times import STAGE_COLUMNS, StageTimes, stage_times
 from traceviz_dag.analyze.step_time import WINDOW_COLUMNS, step_time
@@ -179,6 +179,16 @@ class StoredIteration:
         rows = self.lake.query_iteration(launch_bound.RULE.sql, run=self.run, iteration=self.iteration)
         return [rank for rank in rows["rank"].to_pylist() if rank is not None]
 
+    def pausing_hosts(self) -> list[int]:
+        """Ranks whose host alone does something else while its GPU has nothing to run, the longest first."""
+        lost = [
+            (row["starved_ns"], row["rank"])
+            for rule in host_pauses.RULES
+            for row in self.lake.query_iteration(rule.sql, run=self.run, iteration=self.iteration).to_pylist()
+            if row["rank"] is not None
+        ]
+        return [rank for _, rank in sorted(lost, key=lambda one: (-one[0], one[1]))]
+
     def windows(self) -> pa.Table:
         """The windows of the ranks that are counted; no rows where none is in the lake."""
         if not self.lake.partitions("overlap", self.run, self.iteration):
@@ -243,7 +253,9 @@ def analyse_across_ranks(iteration: StoredIteration) -> Mapping[str, pa.Table]:
     stages = _stage_speeds(iteration, speeds)
     together = slow_groups(work, speeds, stages, _sets_of_ranks(iteration, device_of_ranks(matches)))
     of_groups = link_groups(collectives, links)
+    late = late_ranks(collectives, iteration.step_ns)
     suspects = Suspects(
+        _suspected_ranks(iteration, speeds, stages, late),
         _suspected_links(links, of_groups),
         iteration.slow_hosts(),
         _slow_together(together),
@@ -252,7 +264,7 @@ def analyse_across_ranks(iteration: StoredIteration) -> Mapping[str, pa.Table]:
     return {
         "collectives": collectives,
         "rank_clocks": clocks,
-        "late_ranks": LATE_RANKS.from_rows(late_ranks(collectives, iteration.step_ns)),
+        "late_ranks": LATE_RANKS.from_rows(late),
         "blame": BLAME.from_rows(blame_matrix(collectives)),
         "links": LINKS.from_rows(links),
         "expert_loads": EXPERT_LOADS.from_rows(expert_load(expert_exchanges(iteration, collectives))),
@@ -266,6 +278,18 @@ def analyse_across_ranks(iteration: StoredIteration) -> Mapping[str, pa.Table]:
         "messages": messages,
         **causes_tables(iteration, collectives, messages, suspects),
     }
+
+
+def _suspected_ranks(iteration: StoredIteration, speeds: pa.Table, stages: pa.Table, late: pa.Table) -> list[int]:
+    """Ranks that findings name for their own work, hosts or lateness: those whose host pauses first."""
+    found = iteration.pausing_hosts()
+    found += [row["rank"] for row in speeds.to_pylist() if row["slow_in"] is not None]
+    found += [
+        row["rank"]
+        for row in stages.to_pylist()
+        if row["rank"] is not None and row["ratio"] is not None and row["ratio"] >= 1 + SLOWER_THAN_FEW
+    ]
+    return [*dict.fromkeys([*found, *(row["rank"] for row in late.to_pylist() if row["blamed"])])]
 
 
 def _suspected_links(links: pa.Table, groups: pa.Table) -> list[int]:

@@ -95,9 +95,13 @@ class TracePeek:
 
 @dataclass(frozen=True, slots=True)
 class HostRows:
-    """CPU operators, Python functions and user annotations, in file order."""
+    """CPU operators, Python functions and user annotations, in file order.
+
+    ``input_sizes`` are codes of strings: the sizes of an operator's inputs, 0 where it states none.
+    """
 
     name: Int32
+    input_sizes: Int32
     category: Int8
     start_ns: Int64
     duration_ns: Int64

@@ -190,6 +190,9 @@ class JobSettings:
             calls that record events and wait for them. No time of any kernel changes: the job is the same without.
         memory: whether a snapshot of GPU memory lies beside each Kineto trace, or exports of Nsight Systems hold
             what the driver allocates.
+        persistent: products, attention and element-wise kernels run one block per processor, and all products under
+            one name, as persistent kernels do: neither name nor grid tells what they work on.
+        wide_layers: the last so many layers multiply by matrices twice as wide.
         iterations: profiled steps; first_iteration: number of the first.
         clock_skew_ms: node clocks differ by up to this much; clock_drift_ppm: and drift by up to this.
         seed: decides every random choice.
@@ -239,6 +242,8 @@ class JobSettings:
     clock_drift_ppm: float = 0.0
     jitter: float = 0.02
     memory: bool = False
+    persistent: bool = False
+    wide_layers: int = 0
     format: Format = Format.KINETO
     layout: Layout = Layout.ITERATION
     gzip: bool = True
@@ -403,6 +408,7 @@ def _feature_faults(s: JobSettings) -> list[str]:
             f"--bad-stage-split {split} leaves a stage without layers; move fewer, or raise --layers",
         ),
         (not 0 <= s.edges.missing_launches <= 1, "--missing-launches is a share between 0 and 1"),
+        (not 0 <= s.wide_layers <= s.layers, f"--wide-layers {s.wide_layers}: the model has {s.layers} layers"),
         (s.seed < 0, f"--seed {s.seed} must not be negative"),
         (imbalance != 0 and not s.expert_count, "expert imbalance needs experts"),
         (not 0 <= imbalance < 1, "the expert imbalance is a share between 0 and 1"),

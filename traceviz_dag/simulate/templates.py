@@ -69,7 +69,6 @@ class FlatRow:
     sequence: int = -1
     backward: bool = False
     nested: bool = False
-    shapes: str = ""
     facts: Collective | None = None
     kernel: int = -1
     reads: int = -1
@@ -196,7 +195,7 @@ class _Flattener:
         self.rows[index].end = self.clock
 
     def add_row(self, row: Row, parent: int, owner: int) -> None:
-        flat = FlatRow(row.kind, row.name, 0, 0, parent, owner, row.sequence, row.backward, row.nested, row.shapes)
+        flat = FlatRow(row.kind, row.name, 0, 0, parent, owner, row.sequence, row.backward, row.nested)
         flat.facts = row.facts
         makes_nodes = self._count_nodes(row, flat)
         index = self.begin(flat)

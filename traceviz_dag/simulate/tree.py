@@ -80,6 +80,7 @@ class Kernel:
         lost: the profiler's buffers lost its launch row.
         bound: what limits it, where a fault may act on that alone.
         by_tokens: whether the duration follows the tokens that the router sent to this rank.
+        sizes: of the tensors that it reads, which the operator around it states as its inputs.
     """
 
     name: str
@@ -101,6 +102,7 @@ class Kernel:
     block: int = 128
     registers: int = 32
     shared_memory: int = 0
+    sizes: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +121,6 @@ class Row:
         cost_ns: host time before its first child.
         sequence: index of the autograd node that it makes or, in the engine, runs; -1 none.
         backward: whether it runs the node; nested: whether the node was made in this same segment (recompute).
-        shapes: text of "Input Dims"; empty where the operator has none.
         facts: the communication that the row describes (``record_param_comms``).
     """
 
@@ -130,7 +131,6 @@ class Row:
     sequence: int = -1
     backward: bool = False
     nested: bool = False
-    shapes: str = ""
     facts: Collective | None = None
 
 
@@ -169,9 +169,9 @@ def module(name: str, *children: Node) -> Row:
     return Row(RowKind.MODULE, name, (py("torch/nn/modules/module.py", "_call_impl", *children),))
 
 
-def op(name: str, *children: Node, sequence: int = -1, shapes: str = "") -> Row:
+def op(name: str, *children: Node, sequence: int = -1) -> Row:
     """A CPU operator."""
-    return Row(RowKind.OPERATOR, name, children, sequence=sequence, shapes=shapes)
+    return Row(RowKind.OPERATOR, name, children, sequence=sequence)
 
 
 def annotation(name: str, *children: Node) -> Row:

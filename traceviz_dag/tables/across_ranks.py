@@ -283,15 +283,26 @@ RANK_SPEEDS = Table(
         Column("rank", BIGINT, "The global rank."),
         Column("stage", BIGINT, "Stage of the rank; NULL where the topology is unknown."),
         Column("peers", BIGINT, "Ranks of its stage beside it."),
-        Column("items", BIGINT, "Kernel names by phase and step that all ranks of the stage ran equally often."),
+        Column(
+            "items",
+            BIGINT,
+            "Kernels by name, operator, phase and step that all ranks of the stage ran equally often, or, by the sizes "
+            "of their inputs where these were recorded, that it and another one ran.",
+        ),
         Column("slower_items", DOUBLE, "Share of these in which it is slower than usual; NULL without items."),
         Column("ratio", DOUBLE, "Its time in all of them to that of the median peer; NULL without items."),
         Column("more_ns", BIGINT, "Its time less that of the median peer, ns; NULL without items."),
         Column(
             "work",
             DOUBLE,
-            "Thread blocks of kernels whose number differs between ranks, to those of the median peer; 1 where none "
-            "does, above 1 it has more to do; NULL without items.",
+            "How much more it has to do than the median peer, by what says most of it; 1 where nothing differs; NULL "
+            "where nothing tells.",
+        ),
+        Column(
+            "work_by",
+            TEXT,
+            "What tells it: sizes (elements of its operators' inputs), messages (elements of those within layers) or "
+            "grids (thread blocks of kernels whose number differs between ranks); NULL where nothing does.",
         ),
         Column("slow", BOOLEAN, "Whether it is slow in nearly all of them, beyond its work; NULL without items."),
         Column(
@@ -334,11 +345,20 @@ STAGE_SPEEDS = Table(
         Column("compute_ns", BIGINT, "Sum of its kernels in the micro-batches of a step, mean of its ranks, ns."),
         Column("mean_ns", BIGINT, "The same, mean of all stages, ns."),
         Column("more_work_ns", BIGINT, "Of compute_ns - mean_ns: it runs kernels that all stages run more often, ns."),
-        Column("own_work_ns", BIGINT, "Of it: it runs kernels that not all stages run, ns."),
+        Column(
+            "own_work_ns", BIGINT, "Of it: it runs kernels that not all stages run, or that do other work there, ns."
+        ),
+        Column(
+            "unsure_ns",
+            BIGINT,
+            "Of own_work_ns: kernels that all stages run and that differ as no others do; no sizes say whether they do "
+            "other work or they alone are slow, ns.",
+        ),
         Column("slower_ns", BIGINT, "Of it: its kernels take longer than the same of other stages, ns."),
         Column(
             "ratio", DOUBLE, "Time of kernels that all stages run, to what they take on the other stages; NULL without."
         ),
+        Column("slower_items", DOUBLE, "Share of these kernels in which it is slower; NULL without."),
     ),
 )
-"""Kernels are the same where name, phase and grid are. The three parts add up to compute_ns - mean_ns."""
+"""What the same kernels are says ``analyze.slow_stages``. The three parts add up to compute_ns - mean_ns."""

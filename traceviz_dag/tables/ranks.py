@@ -104,6 +104,12 @@ KERNELS = Table(
         Column("launch_duration_ns", BIGINT, "Duration of that call, ns."),
         Column("launch_thread", BIGINT, "Thread id of that call."),
         Column("operator", DICTIONARY, "Innermost CPU operator around the launch."),
+        Column(
+            "input_sizes",
+            DICTIONARY,
+            "Sizes of the inputs of the innermost operator around the launch that states any, such as "
+            "[[4096,1024],[1024,512]]; of long lists a digest; NULL where no sizes were recorded.",
+        ),
         Column("grid_x", INTEGER, "Grid size, x."),
         Column("grid_y", INTEGER, "Grid size, y."),
         Column("grid_z", INTEGER, "Grid size, z."),

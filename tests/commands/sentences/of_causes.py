@@ -46,6 +46,7 @@ _EDIT_WORDS = """
         WHEN 'no_hidden_waits' THEN 'no hidden waits of hosts'
         WHEN 'host_free' THEN 'a host' || coalesce(' of rank ' || rank, '') || ' that takes no time'
         WHEN 'balanced_experts' THEN 'evenly loaded experts'
+        WHEN 'no_congestion' THEN 'no congested transfers'
     END
 """
 _SHARE = r"[\d.]+ %"

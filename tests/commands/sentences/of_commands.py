@@ -106,23 +106,23 @@ SUMMARY = (
         "for this, and it is not what mending it would save",
         """
         WITH work AS (
-            SELECT rank, stage, step, phase, name, sum(duration_ns) AS ns FROM kernels
+            SELECT rank, stage, step, phase, name, coalesce(operator, '') AS op, sum(duration_ns) AS ns FROM kernels
             WHERE run = $run AND iteration = $iteration AND kind = 'computation'
                 AND stage = (SELECT any_value(stage) FROM topology
                     WHERE run = $run AND iteration = $iteration AND rank = $rank)
-            GROUP BY rank, stage, step, phase, name
-            WINDOW item AS (PARTITION BY stage, step, phase, name)
+            GROUP BY rank, stage, step, phase, name, op
+            WINDOW item AS (PARTITION BY stage, step, phase, name, op)
             QUALIFY min(count(*)) OVER item = max(count(*)) OVER item
                 AND count(*) OVER item = (SELECT count(*) FROM topology AS t
                     WHERE t.run = $run AND t.iteration = $iteration AND t.stage = kernels.stage)
         ),
         peers AS (
-            SELECT step, phase, name, median(ns) AS ns FROM work WHERE rank <> $rank GROUP BY ALL
+            SELECT step, phase, name, op, median(ns) AS ns FROM work WHERE rank <> $rank GROUP BY ALL
         )
         SELECT any_value(work.stage) AS stage, sum(work.ns) / sum(peers.ns) AS ratio,
             sum(work.ns) - sum(peers.ns) AS more,
             (SELECT count(DISTINCT rank) - 1 FROM work) AS peers
-        FROM work JOIN peers USING (step, phase, name) WHERE rank = $rank""",
+        FROM work JOIN peers USING (step, phase, name, op) WHERE rank = $rank""",
     ),
 )
 

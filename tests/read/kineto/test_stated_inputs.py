@@ -35,3 +35,28 @@ def test_sequence_group_size_and_elements_are_read_from_the_inputs(tmp_path, len
     assert facts.in_elements.tolist() == [4 * 2048 * 4096 + 7, MISSING]
     assert [trace.strings[code] for code in facts.in_split] == ["[]", "[]"]
     assert not facts.group_name.any() and not facts.collective.any()
+
+
+@pytest.mark.parametrize("lenient", [False, True], ids=["narrow", "lenient"])
+def test_sizes_of_inputs_are_kept_as_text_long_ones_as_digest_and_nothing_else(tmp_path, lenient):
+    file = KinetoFile()
+    many = [[4096, number] for number in range(100)]
+    stated = (
+        [[4096, 1, 1024], [], [1024, 512]],
+        [[], []],
+        many,
+        [*many, [1]],
+        ["--api-key=secret", [3]],
+        "secret",
+        None,
+    )
+    for number, sizes in enumerate(stated):
+        file.operator("aten::mm", 1_000 * number, 1_000 * number + 900, **{"Input Dims": sizes})
+    file.operator("aten::mm", 9_000, 9_900)
+    if lenient:
+        file.operator("aten::odd", 10_000, 10_900, **{"External id": "not a number"})
+    trace = read_kineto(file.write(tmp_path / "rank_0.json"))
+    first, empty, long, longer, *others = [trace.strings[code] for code in trace.host.input_sizes][:8]
+    assert (first, empty, others) == ("[[4096,1,1024],[],[1024,512]]", "", [""] * 4)
+    assert long[0] == longer[0] == "#" and long != longer and len(long) < 20
+    assert not any("secret" in text for text in trace.strings)

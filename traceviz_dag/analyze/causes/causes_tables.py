@@ -13,7 +13,7 @@ from traceviz_dag.analyze.causes.rank_kernels import PHASES
 from traceviz_dag.analyze.causes.rank_work import EDGE_KINDS, EVIDENCES, EdgeKind, RankWork
 from traceviz_dag.analyze.causes.step_work import StepWork, Times
 from traceviz_dag.analyze.causes.usual_times import own_work
-from traceviz_dag.analyze.causes.what_if import Prediction
+from traceviz_dag.analyze.causes.what_if import Edit, Prediction
 from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.matching.communications import nullable, word_column
 from traceviz_dag.analyze.matching.matches import Matches
@@ -189,9 +189,15 @@ def path_items(
     return _together(parts, PATH_ITEMS.schema)
 
 
-def what_if_table(predictions: Sequence[Prediction], number: int) -> pa.Table:
-    """Predictions of single edits: the table ``what_if``."""
-    return _what_if_rows([{**one.as_row(), "replay_error": one.replay_error} for one in predictions], number)
+def what_if_table(predictions: Sequence[Prediction], refused: Sequence[tuple[Edit, str]], number: int) -> pa.Table:
+    """Predictions of single edits, and why others cannot be: the table ``what_if``."""
+    told = [{**one.as_row(), "replay_error": one.replay_error} for one in predictions]
+    reasons = [
+        {"edit": edit.name, "rank": edit.rank, "ranks": edit.ranks, "dimension": edit.dimension, "factor": edit.factor}
+        | {"refusal": reason}
+        for edit, reason in refused
+    ]
+    return _what_if_rows([*told, *reasons], number)
 
 
 def refused_what_if(reason: str, number: int) -> pa.Table:

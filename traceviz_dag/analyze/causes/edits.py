@@ -26,6 +26,15 @@ from traceviz_dag.vocabulary import Category, Dimension
 
 AllTimes = tuple[Times, ...]
 
+FEWEST_ALIKE = 4
+"""Like transfers of a rank that tell what is usual."""
+
+CONGESTED_TIMES = 1.5
+"""What a congested transfer takes to what is usual."""
+
+LEAST_CONGESTED_NS = 20_000
+"""What congestion costs a transfer at least; less is latency."""
+
 _WITHIN_LAYERS = (Dimension.TP, Dimension.CP, Dimension.EP, Dimension.ETP)
 """Dimensions whose communication layers run."""
 
@@ -71,7 +80,7 @@ class StepEdits:
     @cached_property
     def instances(self) -> Instances:
         """Which kernels of different ranks are the same instance of work."""
-        return Instances.of(self.step.works)
+        return Instances.of(self.step.works, self.step.times(), self.stages)
 
     def usual(self, times: AllTimes) -> Usual:
         """What kernels take on other ranks."""
@@ -145,6 +154,40 @@ class StepEdits:
             duration[members.kernel[own]] = np.minimum(transfer[own], usual[where].astype(np.int64))
             result[number] = replace(mine, duration_ns=duration)
         return tuple(result)
+
+    def no_congestion(self, times: AllTimes) -> AllTimes:
+        """Let transfers that took far longer than like ones of their rank take as long as these usually do.
+
+        Raises:
+            NoEvidenceError: none took so much longer.
+        """
+        if not any(len(kernel) for kernel, _ in self._congested):
+            raise NoEvidenceError(
+                f"no transfer takes {CONGESTED_TIMES:g} times what {FEWEST_ALIKE} or more like it usually take"
+            )
+        result = []
+        for mine, (kernel, usual) in zip(times, self._congested, strict=True):
+            duration = mine.duration_ns.copy()
+            duration[kernel] = np.minimum(duration[kernel], usual)
+            result.append(replace(mine, duration_ns=duration))
+        return tuple(result)
+
+    @cached_property
+    def _congested(self) -> list[tuple[Int64, Int64]]:
+        """Per rank, the transfers that took far longer than like ones, and what these usually take, ns.
+
+        Alike are transfers of one rank, operation, dimension, phase and size; the usual time is their lower median.
+        """
+        members, found = self.step.members, []
+        for number, (work, mine) in enumerate(self._parts(self.step.times())):
+            own = np.unique(members.kernel[members.rank == number])
+            transfer = mine.duration_ns[own]
+            known, kind = np.unique(work.kernels.signature[own], return_inverse=True)
+            usual = lower_medians(kind.astype(np.int64), transfer, len(known)).astype(np.int64)[kind]
+            late = np.bincount(kind, minlength=len(known))[kind] >= FEWEST_ALIKE
+            late &= (transfer >= CONGESTED_TIMES * usual) & (transfer - usual >= LEAST_CONGESTED_NS)
+            found.append((own[late], usual[late]))
+        return found
 
     def even_layers(self, times: AllTimes) -> AllTimes:
         """Give every stage the same number of layers: what layers and their parameters take grows with their number.

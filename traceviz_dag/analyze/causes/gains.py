@@ -143,6 +143,7 @@ def named_edit(row: Mapping[str, Any]) -> str:
         "no_hidden_waits": "no hidden waits of hosts",
         "host_free": f"a host{_of_rank(row)} that takes no time",
         "balanced_experts": "evenly loaded experts",
+        "no_congestion": "no congested transfers",
         "microbatches": _named_order(row),
         "schedule": _named_order(row),
         TOGETHER: "all of these together",

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -20,7 +21,18 @@ from traceviz_dag.vocabulary import Kind, Phase
 KERNEL_COLUMNS = (
     *("kernel_id", "name", "start_ns", "duration_ns", "device", "stream", "kind", "phase", "dimension", "category"),
     *("chunk", "microbatch", "step", "launch_start_ns", "launch_duration_ns", "launch_thread", "collective"),
-    *("group_name", "operator", "grid_x", "grid_y", "grid_z", "in_elements", "out_elements", "layer", "graph_node_id"),
+    *(
+        "group_name",
+        "operator",
+        "input_sizes",
+        "grid_x",
+        "grid_y",
+        "grid_z",
+        "in_elements",
+        "out_elements",
+        "layer",
+        "graph_node_id",
+    ),
 )
 """Columns of ``kernels`` that the graph of a step is made of."""
 
@@ -49,7 +61,9 @@ class RankKernels:
         operation: of a communication, code into ``OPERATIONS``.
         in_graph: whether a CUDA graph launched it.
         layer: number of the transformer layer that launched it; ``MISSING`` where none.
-        signature: of its name, operator, phase, grid and message: equal on all ranks for kernels that do the same.
+        signature: of its name, operator, phase, grid, message and the sizes of inputs, as far as these are recorded:
+            equal on all ranks for kernels that do the same.
+        sizes: of the sizes alone; 0 where unknown.
         in_elements, out_elements: of its message; ``MISSING`` where unknown.
         latency_ns: what passes at least from a launch to the start of its kernel.
     """
@@ -74,6 +88,7 @@ class RankKernels:
     operation: Int64
     in_graph: Bool
     signature: Int64
+    sizes: Int64
     in_elements: Int64
     out_elements: Int64
     latency_ns: int
@@ -140,6 +155,7 @@ def rank_kernels(table: pa.Table) -> RankKernels:
         operation=_operations(table),
         in_graph=optional_integers(table, "graph_node_id") != MISSING,
         signature=_signatures(table, phase.astype(np.int64)),
+        sizes=_digests(table, "input_sizes").view(np.int64),
         in_elements=optional_integers(table, "in_elements"),
         out_elements=optional_integers(table, "out_elements"),
         latency_ns=max(0, int(np.quantile(waited, _USUAL_LATENCY, method="lower"))) if len(waited) else 0,
@@ -169,13 +185,18 @@ def _operations(table: pa.Table) -> Int64:
 def _signatures(table: pa.Table, phase: Int64) -> Int64:
     """A number that two kernels share, whatever their ranks, where these are equal."""
     result = phase.astype(np.uint64)
-    for column in ("name", "operator"):
-        code, words = codes(table, column)
-        digests = [int.from_bytes(blake2b(word.encode(), digest_size=8).digest(), "little") for word in words]
-        result = result * _MIX + np.array([*digests, 0], np.uint64)[code]
+    for column in ("name", "operator", "input_sizes"):
+        result = result * _MIX + _digests(table, column)
     for column in ("grid_x", "grid_y", "grid_z", "in_elements"):
         result = result * _MIX + optional_integers(table, column).astype(np.uint64)
     return result.view(np.int64)
+
+
+def _digests(table: pa.Table, column: str) -> npt.NDArray[np.uint64]:
+    """A number for each text of a column, 0 for none."""
+    code, words = codes(table, column)
+    digests = [int.from_bytes(blake2b(word.encode(), digest_size=8).digest(), "little") for word in words]
+    return np.array([*digests, 0], np.uint64)[code]
 
 
 def _is(kind: np.ndarray, kinds: list[str], wanted: Kind) -> Bool:

@@ -51,8 +51,8 @@ class ReplayData:
             ``sets``; ``expert_shares``: of each ``expert_member``.
         columns: numbers of kernels, segments, sections and items count on from rank to rank.
             Per kernel ``duration_ns`` (of a member of a meeting: the transfer), ``lag_ns``, ``launch_ns`` (-1: none),
-            ``kind`` (number of its signature, in the signatures' order), ``same`` and ``place`` (as
-            ``usual_times.Instances``; of communication without a meaning), ``item`` (from 1; 0 outside), ``dimension``
+            ``kind``, ``same`` and ``place`` (as ``usual_times.Instances``, the first numbered in order; the others of
+            communication without a meaning), ``item`` (from 1; 0 outside), ``dimension``
             (0: no communication), ``layer_factor`` (place in ``factors``), ``layer_set`` (a bit for each of ``sets``),
             ``expert_meeting`` (from 1; 0 outside).
             Per segment ``length`` (kernels), ``section`` (in its rank; -1: none), ``follows``.
@@ -69,7 +69,7 @@ def replay_data(what_if: WhatIf) -> ReplayData:
     """Everything for a script; the graph is contracted first."""
     step, edits, times = contracted(what_if.step), what_if.edits, what_if.times
     works = step.works
-    signatures = np.concatenate([work.kernels.signature for work in works])
+    kinds = np.concatenate(list(edits.instances.kind))
     base = np.cumsum([0, *(len(work.kernels) for work in works)])
     items, chunk, way = _items(works)
     dimensions = _dimensions(works)
@@ -78,7 +78,7 @@ def replay_data(what_if: WhatIf) -> ReplayData:
         "duration_ns": np.concatenate([mine.duration_ns for mine in times]),
         "lag_ns": np.concatenate([mine.lag_ns for mine in times]),
         "launch_ns": np.concatenate([np.where(mine.launch_ns == MISSING, -1, mine.launch_ns) for mine in times]),
-        "kind": number_groups(signatures)[1].astype(np.int64),
+        "kind": number_groups(kinds)[1].astype(np.int64),
         "same": np.concatenate([_carried(numbers) for numbers in edits.instances.same]),
         "place": np.concatenate([_carried(numbers) for numbers in edits.instances.place]),
         "item": items,
@@ -104,7 +104,7 @@ def replay_data(what_if: WhatIf) -> ReplayData:
         factors, which = np.unique(np.concatenate(list(found.factor)), return_inverse=True)
         layers = {"of_stage": found.of_stage.tolist(), "group": found.group.tolist(), "factors": factors.tolist()}
         columns["layer_factor"] = which
-        columns["layer_set"] = np.zeros(len(signatures), np.int64)
+        columns["layer_set"] = np.zeros(len(kinds), np.int64)
         for bit, masks in enumerate(found.others):
             columns["layer_set"] += np.concatenate(list(masks)).astype(np.int64) << bit
         layers["sets"] = len(found.others)

@@ -14,10 +14,12 @@ from functools import cached_property
 import numpy as np
 
 from traceviz_dag.analyze.causes.medians import lower_medians, middles
+from traceviz_dag.analyze.causes.rank_kernels import PHASES
 from traceviz_dag.analyze.causes.rank_work import RankWork
 from traceviz_dag.analyze.causes.step_work import Times
 from traceviz_dag.analyze.intervals import number_groups
-from traceviz_dag.arrays import NONE, Bool, Int64
+from traceviz_dag.analyze.slow_stages import same_work
+from traceviz_dag.arrays import NONE, Bool, Float64, Int64
 from traceviz_dag.read.events import MISSING
 
 PAUSE_NS = 100_000
@@ -25,6 +27,8 @@ PAUSE_NS = 100_000
 
 _PAUSE_TIMES = 3
 """And so many times later."""
+
+_PHASES = len(PHASES)
 
 _FEWEST = 3
 """Launches of a kind that tell what is usual."""
@@ -35,22 +39,64 @@ class Instances:
     """Which kernels of different ranks are the same instance of work; per rank and kernel, ``NONE`` for communication.
 
     Attributes:
-        same: equal for the n-th kernel of a kind (name, operator, phase, grid) in a micro-batch of a chunk, where the
-            ranks run as many of that kind there: the same layer, since layers follow one another.
-        place: equal for the n-th kernel of whatever kind in a phase of a micro-batch, where the ranks run as many. It
-            tells the counterpart of a kernel that has another name or grid, such as that of another algorithm.
+        kind: equal for kernels of one signature; where no sizes tell and the stages' kernels of one signature differ as
+            no others do, they do other work there, and each stage's are a kind of their own.
+        same: equal for the n-th kernel of a kind in a micro-batch of a chunk, where the ranks run as many of that kind
+            there: the same layer, since layers follow one another.
+        place: equal for the n-th kernel in a phase of a micro-batch whose inputs have some sizes, or none that are
+            known, where the ranks run as many. It tells the counterpart of a kernel that has another name or grid, such
+            as that of another algorithm.
     """
 
+    kind: Sequence[Int64]
     same: Sequence[Int64]
     place: Sequence[Int64]
 
     @classmethod
-    def of(cls, works: Sequence[RankWork]) -> Instances:
-        """Number the instances over all ranks; numbers follow the order of the first rank that has them."""
+    def of(cls, works: Sequence[RankWork], times: Sequence[Times], stages: Sequence[int]) -> Instances:
+        """Number the instances over all ranks; numbers follow the order of the first rank that has them.
+
+        Args:
+            times: as measured. stages: of each rank; ``MISSING`` where unknown.
+        """
         own = [own_work(work) for work in works]
-        kinds = [work.kernels.signature[mine] for work, mine in zip(works, own, strict=True)]
-        phases = [work.kernels.phase[mine] for work, mine in zip(works, own, strict=True)]
-        return cls(_instances(works, own, kinds), _instances(works, own, phases))
+        other = _other_work(works, times, stages, own)
+        kinds = [
+            np.where(np.isin(work.kernels.signature, other), work.kernels.signature + stage + 1, work.kernels.signature)
+            for work, stage in zip(works, stages, strict=True)
+        ]
+        same = [kind[mine] for kind, mine in zip(kinds, own, strict=True)]
+        places = [
+            (
+                work.kernels.sizes * _PHASES
+                + work.kernels.phase
+                + np.where(np.isin(work.kernels.signature, other), kind, 0)
+            )[mine]
+            for work, kind, mine in zip(works, kinds, own, strict=True)
+        ]
+        return cls(kinds, _instances(works, own, same), _instances(works, own, places))
+
+
+def _other_work(works: Sequence[RankWork], times: Sequence[Times], stages: Sequence[int], own: Sequence[Bool]) -> Int64:
+    """The signatures of kernels that do other work on one stage than on another, as ``slow_stages.same_work`` says."""
+    known, place = np.unique(stages, return_inverse=True)
+    nothing = np.empty(0, np.int64)
+    if len(known) < 2 or MISSING in known:
+        return nothing
+    inside = [mine & (work.kernels.microbatch != MISSING) for work, mine in zip(works, own, strict=True)]
+    signature = np.concatenate([work.kernels.signature[mine] for work, mine in zip(works, inside, strict=True)])
+    if not len(signature):
+        return nothing
+    sizes = np.concatenate([work.kernels.sizes[mine] for work, mine in zip(works, inside, strict=True)])
+    taken = np.concatenate([each.duration_ns[mine] for each, mine in zip(times, inside, strict=True)])
+    stage = np.repeat(place, [int(mine.sum()) for mine in inside])
+    kinds, first, number = np.unique(signature, return_index=True, return_inverse=True)
+    cell = stage * len(kinds) + number
+    shape = len(known), len(kinds)
+    kernels: Float64 = np.bincount(cell, minlength=shape[0] * shape[1]).reshape(shape).astype(np.float64)
+    time: Float64 = np.bincount(cell, weights=taken, minlength=shape[0] * shape[1]).reshape(shape).astype(np.float64)
+    everywhere = np.asarray((kernels > 0).all(axis=0))
+    return kinds[everywhere & ~same_work(kernels, time, np.asarray(sizes[first] != 0))]
 
 
 def _instances(works: Sequence[RankWork], own: Sequence[Bool], kinds: Sequence[Int64]) -> list[Int64]:
@@ -108,10 +154,10 @@ class Usual:
             usual, found = self._middles(numbers, peers, numbers[place][mine])
             result[mine[found]] = usual[found]
             left[mine[found]] = False
-        signatures = [work.kernels.signature for work in self._works]
+        kinds = self._instances.kind
         rest = np.flatnonzero(left)
-        usual, found = self._middles(signatures, peers, signatures[place][rest])
-        now, _ = self._middles(signatures, [place], signatures[place][rest])
+        usual, found = self._middles(kinds, peers, kinds[place][rest])
+        now, _ = self._middles(kinds, [place], kinds[place][rest])
         result[rest] = np.rint(duration[rest] * (usual / np.maximum(now, 1))).astype(np.int64)
         left[rest[found]] = False
         rest, known = rest[~found], own & ~left
@@ -157,7 +203,7 @@ class Usual:
     def _by_kind(self, place: int) -> tuple[Int64, Int64, Int64]:
         """Kinds of a rank's own kernels, how many there are of each, and what they take together."""
         own = self._own[place]
-        kinds, number = np.unique(self._works[place].kernels.signature[own], return_inverse=True)
+        kinds, number = np.unique(self._instances.kind[place][own], return_inverse=True)
         total = np.bincount(number, weights=self._times[place].duration_ns[own], minlength=len(kinds))
         return kinds, np.bincount(number, minlength=len(kinds)), total.astype(np.int64)
 

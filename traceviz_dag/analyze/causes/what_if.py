@@ -9,7 +9,6 @@ ceilings, and those of several edits do not add up.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -88,11 +87,13 @@ class Suspects:
     """What other tables say is slow, or may be, so that the usual edits mend it.
 
     Attributes:
+        ranks: those that are slow, come late or whose host pauses, the worst first; ``MOST_RANKS`` of them count.
         links: ranks. hosts: ranks whose hosts launch too slowly.
         together: ranks that are slow together, with the name of their edit: fix_ranks, fix_group or fix_node.
         groups_of_links: ranks of groups whose transfers are slow, of which nothing tells whose link it is.
     """
 
+    ranks: Sequence[int] = ()
     links: Sequence[int] = ()
     hosts: Sequence[int] = ()
     together: Sequence[tuple[str, tuple[int, ...]]] = ()
@@ -207,7 +208,7 @@ class WhatIf:
     def general(self) -> Iterator[Edit]:
         """The edits that name neither a rank nor a dimension."""
         hosts = ("no_pauses", "no_hidden_waits", "host_free")
-        for name in ("even_layers", "equal_stages", "no_jitter", *hosts, "balanced_experts"):
+        for name in ("even_layers", "equal_stages", "no_jitter", *hosts, "balanced_experts", "no_congestion"):
             yield Edit(name, getattr(self.edits, name))
 
     def host_free(self, rank: int) -> Edit:
@@ -216,9 +217,14 @@ class WhatIf:
 
     def standard(self, suspects: Suspects | None = None) -> list[Prediction]:
         """What the usual edits would gain, the largest gain first; without those that the step tells nothing of."""
+        return self.standard_and_refused(suspects)[0]
+
+    def standard_and_refused(self, suspects: Suspects | None = None) -> tuple[list[Prediction], list[tuple[Edit, str]]]:
+        """What the usual edits would gain, the largest gain first; and those that cannot be predicted, with why."""
         known = suspects or Suspects()
         dimensions = self.dimensions()
-        edits = [*map(self.fix_rank, self._suspects()), *self.general()]
+        named = [rank for rank in known.ranks if rank in self.step.ranks][:MOST_RANKS]
+        edits = [*map(self.fix_rank, dict.fromkeys([*self._suspects(), *named])), *self.general()]
         edits += [self.fix_link(rank) for rank in known.links if rank in self.step.ranks]
         edits += [self.host_free(rank) for rank in known.hosts if rank in self.step.ranks]
         there = set(self.step.ranks)
@@ -226,11 +232,13 @@ class WhatIf:
         edits += [self.fix_links(ranks) for ranks in known.groups_of_links if there.issuperset(ranks)]
         edits += [self.hide(dimension) for dimension in (*dimensions, *([ALL_DIMENSIONS] if dimensions else []))]
         edits += [self.faster(dimension, FASTER) for dimension in dimensions]
-        found = []
+        found, refused = [], []
         for edit in edits:
-            with suppress(NoEvidenceError):
+            try:
                 found.append(self.predict(edit))
-        return sorted(found, key=lambda one: -one.gain_ns)
+            except NoEvidenceError as error:
+                refused.append((edit, str(error)))
+        return sorted(found, key=lambda one: -one.gain_ns), refused
 
     def dimensions(self) -> list[str]:
         """Dimensions of the step's communication."""

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from traceviz_dag.analyze.causes.gains import named_edit, over_steps
-from traceviz_dag.analyze.causes.what_if import MOST_RANKS, WORTH
+from traceviz_dag.analyze.causes.what_if import MOST_RANKS
 from traceviz_dag.analyze.findings.rule import (
     EditKey,
     Row,
@@ -80,7 +80,11 @@ class Iteration:
 def findings_table(iteration: Iteration, judged: Sequence[Judged]) -> pa.Table:
     """The table ``findings``: how environments differ, which all comparisons rest on; then the gravest first."""
     predicted = [row for row in iteration.what_if if row["refusal"] is None]
-    refusal = next((row["refusal"] for row in iteration.what_if if row["refusal"] is not None), None)
+    refusals: dict[EditKey | None, str] = {}
+    for row in iteration.what_if:
+        if row["refusal"] is not None:
+            key = EditKey(row["edit"], row["rank"], row["dimension"], row["ranks"]) if row["edit"] is not None else None
+            refusals.setdefault(key, row["refusal"])
     gains = {EditKey(row["edit"], row["rank"], row["dimension"], row["ranks"]): row for row in over_steps(predicted)}
     known = {row["step"]: row["step_ns"] for row in predicted}
     step_ns = sum(known.values()) if known else iteration.step_ns
@@ -90,7 +94,7 @@ def findings_table(iteration: Iteration, judged: Sequence[Judged]) -> pa.Table:
         edits = [mending_edit(one.rule, row, gains) for row in one.rows]
         alike = Counter(edits)
         found += [
-            _finding(iteration, one.rule, row, gains, step_ns, refusal, edit=edit, others=alike[edit] - 1)
+            _finding(iteration, one.rule, row, gains, step_ns, refusals, edit=edit, others=alike[edit] - 1)
             for row, edit in zip(one.rows, edits, strict=True)
         ]
         found += [
@@ -118,7 +122,7 @@ def _finding(
     row: Row,
     gains: Mapping[EditKey, Mapping[str, Any]],
     step_ns: int | None,
-    refusal: str | None,
+    refusals: Mapping[EditKey | None, str],
     *,
     edit: EditKey | None,
     others: int,
@@ -126,10 +130,11 @@ def _finding(
     """A row of table ``findings``.
 
     Args:
+        refusals: why an edit cannot be predicted; of None, why no edit of a step can be.
         edit: the one that mends it. others: rows of this rule that the same edit mends.
     """
     gain = gains.get(edit) if edit is not None else None
-    why = None if gain is not None else _why_unpredicted(rule, edit, refusal, gains)
+    why = None if gain is not None else _why_unpredicted(rule, edit, refusals, gains)
     at_most = row.get("at_most_ns")
     if gain is not None and at_most is not None and gain["gain_ns"] > MORE * at_most:
         why = f"the edit that mends it ({named_edit(gain)}) mends more than this"
@@ -214,14 +219,18 @@ def _gain_in_words(gain: Mapping[str, Any], iteration: Iteration, step_ns: int) 
 
 
 def _why_unpredicted(
-    rule: Rule, edit: EditKey | None, refusal: str | None, gains: Mapping[EditKey, Mapping[str, Any]]
+    rule: Rule, edit: EditKey | None, refusals: Mapping[EditKey | None, str], gains: Mapping[EditKey, Mapping[str, Any]]
 ) -> str:
     if edit is None:
         return rule.unpredicted
     if not gains:
-        return refusal or "no training step could be replayed"
+        return refusals.get(None, "no training step could be replayed")
+    if edit in refusals:
+        return refusals[edit]
+    named = named_edit({**edit._asdict(), "factor": None})
     if edit.edit == "fix_rank":
-        slight = f"what it takes beyond its peers is below {WORTH:.1%} of the step in the replay"
-        many = sum(each.edit == "fix_rank" for each in gains) >= MOST_RANKS
-        return f"{slight}, or {MOST_RANKS} other ranks take more" if many else slight
-    return f"the step has nothing that {named_edit({**edit._asdict(), 'factor': None})!r} would change"
+        return (
+            f"this edit ({named}) is predicted of {MOST_RANKS} other ranks that come first; traceviz what-if predicts "
+            "it if asked"
+        )
+    return f"this edit ({named}) is not among the usual ones; traceviz what-if predicts it if asked"

@@ -73,8 +73,9 @@ def _answer(iteration: StoredIteration) -> dict[str, Any]:
     from traceviz_dag.analyze.causes.path_legs import path_legs
     from traceviz_dag.lake.across_ranks_views import PROFILED_BY
 
-    segments, steps = iteration.table("path_segments"), iteration.table("what_if")
-    refusals = sorted(set(steps["refusal"].drop_null().to_pylist()))
+    segments = iteration.table("path_segments")
+    steps = iteration.table("what_if").to_pylist()
+    refusals = sorted({row["refusal"] for row in steps if row["refusal"] is not None and row["edit"] is None})
     known = segments.num_rows > 0
     items = iteration.table("path_items")
     return {

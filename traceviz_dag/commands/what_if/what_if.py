@@ -76,6 +76,9 @@ def what_if(
     balanced_experts: Annotated[
         bool, typer.Option("--balanced-experts", help="Spread tokens evenly over the experts of each layer.")
     ] = False,
+    no_congestion: Annotated[
+        bool, typer.Option("--no-congestion", help="Let no transfer take far longer than like ones of its rank.")
+    ] = False,
     microbatches: Annotated[
         int | None, typer.Option(help="Run so many micro-batches in a step, in an order made anew.")
     ] = None,
@@ -100,7 +103,7 @@ def what_if(
     flags = {
         **{"even_layers": even_layers, "equal_stages": equal_stages, "no_jitter": no_jitter},
         **{"no_pauses": no_pauses, "no_hidden_waits": no_hidden_waits, "host_free": host_free},
-        "balanced_experts": balanced_experts,
+        **{"balanced_experts": balanced_experts, "no_congestion": no_congestion},
     }
     wanted = Wanted(
         once(fix_rank or ()),
@@ -153,7 +156,7 @@ def _flat(answers: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def _stored(iteration: StoredIteration) -> tuple[list[dict[str, Any]], str | None]:
     """The usual edits, from the table."""
     rows = iteration.table("what_if").to_pylist()
-    refusals = [row["refusal"] for row in rows if row["refusal"] is not None]
+    refusals = [row["refusal"] for row in rows if row["refusal"] is not None and row["edit"] is None]
     told = over_steps([row for row in rows if row["refusal"] is None])
     return told, next(iter(refusals), None if told else _NO_STEP)
 

@@ -37,7 +37,7 @@ from traceviz_dag.read.kineto.schema import (
     SYNCHRONIZATION_OF_NAME,
     TABLE_CODE_OF_CODE,
 )
-from traceviz_dag.read.kineto.stated_inputs import stated_communication
+from traceviz_dag.read.kineto.stated_inputs import SizesAsText, stated_communication
 from traceviz_dag.read.kineto.threads import ThreadTable
 from traceviz_dag.read.kineto.timestamps import EXACT_BELOW, to_nanoseconds
 
@@ -82,6 +82,7 @@ class ColumnBuilder:
         self._strings: defaultdict[str, int] = defaultdict()
         self._strings.default_factory = self._strings.__len__
         self._strings[""] = 0
+        self._sizes = SizesAsText()
         self._communication_code = self._strings[_COMMUNICATION_OPERATOR]
         self._host, self._launches, self._device = GrowingTable(), GrowingTable(), GrowingTable()
         self._synchronizations = GrowingTable()
@@ -120,6 +121,7 @@ class ColumnBuilder:
         """
         device_rows = self._device.rows
         host = self._host.whole(HostRows)
+        host["input_sizes"] = self._sizes.coded(host["input_sizes"], self._strings)
         launches = self._launches.whole(LaunchRows)
         device = self._device.whole(DeviceRows, without=("process", "collective"))
         synchronizations = self._synchronizations.whole(SynchronizationRows)
@@ -177,6 +179,10 @@ class ColumnBuilder:
         columns["sequence_number"] = _scattered(count, others, [row.sequence_number for row in operators])
         columns["forward_thread"] = _scattered(count, others, [row.forward_thread for row in operators])
         is_operator = columns["category"] == CPU_OP
+        columns["input_sizes"] = np.zeros(count, np.int32)
+        columns["input_sizes"][is_operator] = self._sizes.numbers(
+            [rows[row].args for row in np.flatnonzero(is_operator).tolist()]
+        )
         communications = np.flatnonzero((columns["name"] == self._communication_code) & is_operator)
         if len(communications):
             arguments = [stated_communication(rows[row].args) for row in communications.tolist()]

@@ -6,17 +6,25 @@ group, behind the tensors that are sent. Texts are left out, so that the name is
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from math import prod
 from typing import Any
 
 import msgspec
+import numpy as np
 
+from traceviz_dag.arrays import Int32
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.read.kineto.schema import as_integer, as_text
 
 _INPUTS = 7
 """Inputs behind the tensors: sequence, group, rank, name, input and output splits, size."""
+
+_SIZES = re.compile(rb"[\[\]0-9,-]*")
+_LONGEST_SIZES = 240
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +74,47 @@ def stated_communication(arguments: Any) -> Any:
         in_split=splits[0],
         out_split=splits[1],
     )
+
+
+class SizesAsText:
+    """The sizes that operators state of their inputs, in the order in which they come; number 0 stands for none.
+
+    Numbers and brackets alone are kept, as Kineto writes them but for spaces. Long lists, such as those of all
+    parameters, become their digest: they are compared and never computed with.
+    """
+
+    def __init__(self) -> None:
+        self._texts: dict[str, int] = {"": 0}
+        self._known: dict[bytes, int] = {}
+
+    def numbers(self, arguments: Sequence[Any]) -> list[int]:
+        """The number of what each operator states, by its arguments."""
+        known, found = self._known, []
+        for each in arguments:
+            given = each.input_sizes
+            raw = bytes(given) if isinstance(given, msgspec.Raw) else _encoded(given)
+            number = known.get(raw)
+            if number is None:
+                number = known[raw] = self._texts.setdefault(_plain(raw), len(self._texts))
+            found.append(number)
+        return found
+
+    def coded(self, numbers: Int32, strings: Mapping[str, int]) -> Int32:
+        """Codes of strings in place of the numbers; ``strings`` gives a new one its code."""
+        return np.array([strings[text] for text in self._texts], np.int32)[numbers]
+
+
+def _plain(raw: bytes) -> str:
+    """The text of sizes; empty for what is none."""
+    text = b"".join(raw.split())
+    if not _SIZES.fullmatch(text) or not any(48 <= letter <= 57 for letter in text):
+        return ""
+    return text.decode() if len(text) <= _LONGEST_SIZES else f"#{blake2b(text, digest_size=8).hexdigest()}"
+
+
+def _encoded(value: object) -> bytes:
+    """The JSON of sizes that were decoded already; empty for what is none."""
+    return msgspec.json.encode(value) if isinstance(value, list) else b""
 
 
 def _elements(sizes: object) -> int:

@@ -72,6 +72,7 @@ class Sheet:
         self.begins = np.array([row.begin for row in template.rows], np.int64)
         self.ends = np.array([row.end for row in template.rows], np.int64)
         self.facts = [facts for row in template.rows if (facts := row.facts) is not None]
+        self._sizes = _sizes_of_operators(template)
         self._number_rows()
         self._number_modules()
         self._told = [*template.waiting, *template.holding]
@@ -237,8 +238,8 @@ class Sheet:
         elif row.reads >= 0:
             self._slots.append(("makes", row.reads))
             pieces.append('"Sequence number": %d, "Fwd thread id": 0')
-        if self.identity.settings.shapes and row.name.startswith("aten::"):
-            pieces.append(f'"Input Dims": {row.shapes or "[[4096, 1, 4096]]"}, "Input type": ["c10::BFloat16"]')
+        if self.identity.settings.shapes:
+            pieces.append(f'"Input Dims": {[list(each) for each in self._sizes.get(index, ())]}')
         self._slots.append(("event", index))
         return ", ".join([*pieces, '"Ev Idx": %d'])
 
@@ -346,3 +347,12 @@ def _within(begins: Int64, spans: Int64) -> tuple[Int64, Int64]:
     """When rows of synchronisation begin and how long they last: a little less than the calls that they are about."""
     lead = np.minimum(spans // 4, 1_000)
     return begins + lead, spans - lead - lead // 2
+
+
+def _sizes_of_operators(template: Template) -> dict[int, tuple[tuple[int, ...], ...]]:
+    """Row of an operator → sizes of its inputs: of all that the kernels which it launches itself read."""
+    found: dict[int, tuple[tuple[int, ...], ...]] = {}
+    for row in template.rows:
+        if row.kernel >= 0 and row.owner >= 0:
+            found[row.owner] = (*found.get(row.owner, ()), *template.kernels[row.kernel].sizes)
+    return found

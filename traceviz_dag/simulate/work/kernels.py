@@ -15,6 +15,7 @@ _TILES = (
     "192x128_64x5_2x1_v_bz",
 )
 _BF16 = "c10::BFloat16"
+_ELEMENT = 2
 _TE_NORM = "transformer_engine::normalization"
 _FLASH_BACKWARD = "Flash_bwd_kernel_traits<128, 64, 128, 8, 2, 4, 2, false, false, cutlass::bfloat16_t>"
 _WARP_SOFTMAX = f"scaled_upper_triang_masked_softmax_warp_{{side}}<{_BF16}, {_BF16}, float, 12>"
@@ -114,6 +115,7 @@ def matmul(m: float, n: float, k: float, layout: str = "TNN") -> Kernel:
         bound=Bound.PRODUCT,
         registers=168,
         shared_memory=213_000,
+        sizes=((int(m), int(k)), (int(k), int(n))),
     )
 
 
@@ -122,7 +124,9 @@ def batched_matmul(batch: float, m: float, n: float, k: float) -> Kernel:
     tile = "cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16_16x16_128x2_tn_align8"
     name = f"void cutlass::Kernel2<{tile}>({tile}::Params)"
     duration = matmul_ns(batch * m, n, k)
-    return Kernel(name, Kind.COMPUTATION, duration, bound=Bound.PRODUCT, grid=512, block=128, registers=255)
+    sizes = ((int(batch), int(m), int(k)), (int(batch), int(k), int(n)))
+    kernel = Kernel(name, Kind.COMPUTATION, duration, bound=Bound.PRODUCT, grid=512, block=128, registers=255)
+    return replace(kernel, sizes=sizes)
 
 
 def elementwise(role: str, nbytes: float) -> Kernel:
@@ -130,7 +134,8 @@ def elementwise(role: str, nbytes: float) -> Kernel:
     functor = f"at::native::{FUNCTORS[role]}"
     arguments = "std::array<char*, 3ul>"
     name = f"void at::native::vectorized_elementwise_kernel<4, {functor}, {arguments} >(int, {functor}, {arguments})"
-    return _memory_bound(Kernel(name, Kind.COMPUTATION, elementwise_ns(nbytes), grid=2048, block=128, registers=32))
+    kernel = Kernel(name, Kind.COMPUTATION, elementwise_ns(nbytes), grid=2048, block=128, registers=32)
+    return _memory_bound(kernel, nbytes)
 
 
 def reduction(nbytes: float, element: str = "float") -> Kernel:
@@ -139,20 +144,22 @@ def reduction(nbytes: float, element: str = "float") -> Kernel:
     operation = f"at::native::ReduceOp<{element}, {functor}, unsigned int, {element}, 4>"
     name = f"void at::native::reduce_kernel<512, 1, {operation} >({operation})"
     duration = elementwise_ns(nbytes)
-    return _memory_bound(Kernel(name, Kind.COMPUTATION, duration, grid=264, block=512, registers=32, shared_memory=16))
+    kernel = Kernel(name, Kind.COMPUTATION, duration, grid=264, block=512, registers=32, shared_memory=16)
+    return _memory_bound(kernel, nbytes)
 
 
 def fused(role: str, nbytes: float) -> Kernel:
     """A generated or library kernel of ``FUSED`` that moves ``nbytes``."""
     duration = elementwise_ns(nbytes)
     kernel = Kernel(FUSED[role], Kind.COMPUTATION, duration, call="cuLaunchKernel", grid=1024, block=256, registers=40)
-    return _memory_bound(kernel)
+    return _memory_bound(kernel, nbytes)
 
 
 def custom(role: str, nbytes: float) -> Kernel:
     """A hand-written kernel of ``CUSTOM`` that moves ``nbytes``."""
     duration = elementwise_ns(nbytes)
-    return _memory_bound(Kernel(CUSTOM[role], Kind.COMPUTATION, duration, grid=1024, block=256, registers=48))
+    kernel = Kernel(CUSTOM[role], Kind.COMPUTATION, duration, grid=1024, block=256, registers=48)
+    return _memory_bound(kernel, nbytes)
 
 
 def flash_attention(tokens: float, context: float, width: float, backward: bool = False) -> Kernel:
@@ -164,7 +171,7 @@ def flash_attention(tokens: float, context: float, width: float, backward: bool 
     name = f"void flash::flash_{side}_kernel<{traits}, false, true, false, true>(flash::Flash_{side[:3]}_params)"
     duration = attention_ns(tokens, context, width, backward)
     kernel = Kernel(name, Kind.COMPUTATION, duration, grid=1024, block=256, registers=255, shared_memory=164_000)
-    return replace(kernel, bound=Bound.ATTENTION)
+    return replace(kernel, bound=Bound.ATTENTION, sizes=((int(tokens), int(width)), (int(context), int(width))))
 
 
 def copy(direction: str, nbytes: int) -> Kernel:
@@ -187,8 +194,9 @@ def pageable_copy(nbytes: int) -> Kernel:
 def fill(nbytes: int) -> Kernel:
     """A memory set."""
     duration = 1_200 + int(1e9 * nbytes / 2.8e12)
-    return _memory_bound(Kernel("Memset (Device)", Kind.MEMORY, duration, call="cudaMemsetAsync", nbytes=nbytes))
+    kernel = Kernel("Memset (Device)", Kind.MEMORY, duration, call="cudaMemsetAsync", nbytes=nbytes)
+    return _memory_bound(kernel, nbytes)
 
 
-def _memory_bound(kernel: Kernel) -> Kernel:
-    return replace(kernel, bound=Bound.MEMORY)
+def _memory_bound(kernel: Kernel, nbytes: float) -> Kernel:
+    return replace(kernel, bound=Bound.MEMORY, sizes=((int(nbytes) // _ELEMENT,),))

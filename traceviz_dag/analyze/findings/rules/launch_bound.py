@@ -9,6 +9,12 @@ from traceviz_dag.vocabulary import FindingClass
 LEAST_SHARE = 0.05
 """Starved share of the time measured from which a rank counts as bound by launches."""
 
+LEAST_SHARE_ALONE = 0.01
+"""The same of a rank that starves far more than the others."""
+
+BEYOND_OTHERS = 4
+"""So many times as much as the median rank."""
+
 SHORT_NS = 20_000
 """Median kernel below which launches can be the bound."""
 
@@ -35,7 +41,9 @@ measured AS (
     SELECT rank, sum(window_ns) AS window_ns FROM {MEASURED} GROUP BY rank
 ),
 candidates AS (
-    SELECT * FROM starved JOIN measured USING (rank) WHERE starved_ns >= {LEAST_SHARE} * window_ns
+    SELECT * FROM starved JOIN measured USING (rank)
+    WHERE starved_ns >= {LEAST_SHARE} * window_ns OR starved_ns >= {LEAST_SHARE_ALONE} * window_ns
+        AND starved_ns > {BEYOND_OTHERS} * (SELECT quantile_disc(starved_ns, 0.5) FROM starved)
 ),
 launches AS (
     SELECT rank, CAST(quantile_disc(duration_ns, 0.5) AS BIGINT) AS median_ns, count(*) AS kernels

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from traceviz_dag.analyze.findings.rule import Rule
 from traceviz_dag.analyze.findings.rules import (
+    congestion,
     environment,
     expert_load,
     exposed_communication,
@@ -25,7 +26,7 @@ from traceviz_dag.analyze.findings.rules import (
 
 RULES: tuple[Rule, ...] = (
     environment.RULE,
-    *(slow_rank.RULE, slow_group.RULE, slow_stage.RULE, slow_link.RULE, expert_load.RULE),
+    *(slow_rank.RULE, slow_group.RULE, slow_stage.RULE, slow_link.RULE, congestion.RULE, expert_load.RULE),
     *host_pauses.RULES,
     *(hidden_sync.RULE, launch_bound.RULE, tail.RULE),
     *(exposed_communication.RULE, not_on_period.RULE, unexplained.RULE),

@@ -6,25 +6,26 @@ from traceviz_dag.analyze.findings.fragments import PAUSES, STAGES
 from traceviz_dag.analyze.findings.rule import EditKey, Places, Row, Rule, milliseconds, percent
 from traceviz_dag.analyze.findings.rules import launch_bound
 from traceviz_dag.analyze.findings.rules.slow_group import SLOW
-from traceviz_dag.analyze.slow_ranks import SLOWER_THAN_FEW
+from traceviz_dag.analyze.slow_ranks import LEAST_ITEMS, MAY_BE_WORK, SLOWER_THAN_FEW
 from traceviz_dag.analyze.waits.experts import UNEVEN
 from traceviz_dag.vocabulary import FindingClass
 
 MORE_WORK = 1.02
-"""How many times as many thread blocks as its peers a rank runs that has more to do."""
+"""How many times as much as its peers a rank has to do before it is said to have more."""
 
 _SQL = f"""
 WITH slow AS (
     SELECT rank, stage, slow_ratio AS value, slow_more_ns AS more_ns, peers,
-        CASE slow_in WHEN 'all' THEN 'peers' ELSE slow_in END AS against, kernel
+        CASE slow_in WHEN 'all' THEN 'peers' ELSE slow_in END AS against, kernel, work_by
     FROM rank_speeds WHERE run = $run AND iteration = $iteration AND slow_in IS NOT NULL
         AND rank NOT IN ({SLOW})
     UNION ALL
     -- A rank that is alone in its stage is held against the same kernels of the other stages.
-    SELECT rank, stage, stage_speeds.ratio, slower_ns, stages - 1, 'stages', NULL
+    SELECT rank, stage, stage_speeds.ratio, slower_ns, stages - 1, 'stages', NULL, NULL
     FROM stage_speeds JOIN rank_speeds USING (run, iteration, rank, stage)
     WHERE run = $run AND iteration = $iteration AND peers = 0
         AND stage_speeds.ratio >= {1 + SLOWER_THAN_FEW} AND slower_ns >= {SLOWER_THAN_FEW} * mean_ns
+        AND stage_speeds.slower_items >= {LEAST_ITEMS}
 ),
 -- What the host of a rank did, as far as its trace names it, is a finding of another rule.
 named AS (
@@ -37,16 +38,16 @@ crowded AS (
 )
 SELECT
     rank, stage, value, more_ns, peers, against, against = 'stages' AS inferred, 'fault' AS class, kernel,
-    NULL AS late_category, NULL AS last, NULL AS communications, NULL AS work
+    NULL AS late_category, NULL AS last, NULL AS communications, NULL AS work, work_by
 FROM slow
 UNION ALL
 -- Who comes late for having more to do is nobody's fault.
 SELECT rank, late.stage, own_share, own_ns, NULL, 'late', false,
     CASE WHEN work >= {MORE_WORK} AND late_category LIKE '%_computation' THEN 'opportunity' ELSE 'fault' END, NULL,
-    late_category, last, communications, work
+    late_category, last, communications, work, work_by
 FROM (FROM late_ranks LEFT JOIN named USING (rank) LEFT JOIN {STAGES} USING (rank)
     WHERE run = $run AND iteration = $iteration) AS late
-LEFT JOIN (SELECT rank, work FROM rank_speeds WHERE run = $run AND iteration = $iteration) USING (rank)
+LEFT JOIN (SELECT rank, work, work_by FROM rank_speeds WHERE run = $run AND iteration = $iteration) USING (rank)
 WHERE blamed AND rank NOT IN ({SLOW})
     AND rank NOT IN (SELECT rank FROM slow) AND coalesce(starved_ns, 0) < own_ns / 2
     AND NOT (late_category = 'host' AND rank IN (SELECT rank FROM ({launch_bound.SQL}) WHERE rank IS NOT NULL))
@@ -85,15 +86,15 @@ def _sentence(row: Row) -> str:
         )
     if row["against"] == "late" and row.get("class") == "opportunity":
         return (
-            f"{who} has more to do: its kernels run {row['work']:.2f} times as many thread blocks as those of the "
-            f"median peer, and others waited {milliseconds(row['more_ns'])} for it ({row['late_category']}), "
+            f"{who} has more to do: {_MORE[row['work_by']].format(row['work'])} as those of the median peer, and "
+            f"others waited {milliseconds(row['more_ns'])} for it ({row['late_category']}), "
             f"{percent(row['value'])} of the step"
         )
     if row["against"] == "late":
         return (
             f"{who} comes late: it was the last in {row['last']} of {row['communications']} communications with its "
             f"peers, and of their delays {milliseconds(row['more_ns'])} were its own ({row['late_category']}), "
-            f"{percent(row['value'])} of the step"
+            f"{percent(row['value'])} of the step" + (_MAY_BE_WORK if _may_be_work(row) else "")
         )
     if row["against"] == "stages":
         others = f"{row['peers']} other stage{'s' if row['peers'] > 1 else ''}"
@@ -101,7 +102,22 @@ def _sentence(row: Row) -> str:
     else:
         peers = f"the median of its {row['peers']} peers" if row["peers"] > 1 else "its one peer"
         than = f"as on {peers}, {milliseconds(row['more_ns'])} more"
-    return f"{who} computes slowly: the same kernels take {row['value']:.2f} times as long {than}"
+    maybe = _MAY_BE_WORK if _may_be_work(row) else ""
+    return f"{who} computes slowly: the same kernels take {row['value']:.2f} times as long {than}{maybe}"
+
+
+_MORE = {
+    "sizes": "the inputs of its kernels' operators have {:.2f} times as many elements",
+    "messages": "its messages within layers have {:.2f} times as many elements",
+    "grids": "its kernels run {:.2f} times as many thread blocks",
+}
+_MAY_BE_WORK = f"; {MAY_BE_WORK}"
+
+
+def _may_be_work(row: Row) -> bool:
+    """Whether nothing tells a slow GPU from one that has more to do."""
+    computes = row["against"] == "peers" or str(row["late_category"]).endswith("_computation")
+    return row["against"] in ("peers", "late") and computes and row["work_by"] is None
 
 
 _REMEDY = (
@@ -155,7 +171,10 @@ RULE = Rule(
     sql=_SQL,
     measure="times as long; of a late rank, share of the step",
     sentence=_sentence,
-    edit=lambda row: EditKey("fix_rank", rank=row["rank"]),
+    edit=lambda row: (
+        None if row["work_by"] == "sizes" and row["class"] == "opportunity" else EditKey("fix_rank", rank=row["rank"])
+    ),
+    unpredicted="fixing the rank would leave it the work, and no edit spreads sequences anew",
     places=Places(_PLACES),
     unable_sql="""
 SELECT 'no two ranks run the same kernels' AS reason

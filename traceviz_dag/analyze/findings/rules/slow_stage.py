@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from traceviz_dag.analyze.findings.rule import EditKey, Row, Rule, milliseconds, percent
-from traceviz_dag.analyze.slow_ranks import SLOWER_THAN_FEW
+from traceviz_dag.analyze.slow_ranks import LEAST_ITEMS, SLOWER_THAN_FEW
 from traceviz_dag.analyze.stage_times import NOTABLE_EXCESS
 from traceviz_dag.analyze.wording import numbered, unspanned
 from traceviz_dag.vocabulary import FindingClass
@@ -14,18 +14,19 @@ WITH slow AS (
     WHERE run = $run AND iteration = $iteration AND kind = 'stage' AND slow
 ), uneven AS (
     SELECT
-        stage, stages, compute_ns, mean_ns, more_work_ns, own_work_ns, slower_ns,
+        stage, stages, compute_ns, mean_ns, more_work_ns, own_work_ns, slower_ns, unsure_ns,
         compute_ns / mean_ns - 1 AS value,
         greatest(more_work_ns, own_work_ns, slower_ns) AS most_ns,
         -- What a rank that is alone in its stage takes longer for is a finding of that rank.
-        rank IS NOT NULL AND ratio >= {1 + SLOWER_THAN_FEW} AND slower_ns >= {SLOWER_THAN_FEW} * mean_ns AS of_rank,
+        rank IS NOT NULL AND ratio >= {1 + SLOWER_THAN_FEW} AND slower_ns >= {SLOWER_THAN_FEW} * mean_ns
+            AND slower_items >= {LEAST_ITEMS} AS of_rank,
         -- And what all its GPUs do is a finding of its own.
         stage IN (SELECT stage FROM slow) AS slow
     FROM stage_speeds WHERE run = $run AND iteration = $iteration AND compute_ns >= {1 + NOTABLE_EXCESS} * mean_ns
 )
 SELECT
     stage, NULL AS group_ranks, value, NULL AS ratio, stages, compute_ns, mean_ns, compute_ns - mean_ns AS excess_ns,
-    more_work_ns, own_work_ns, slower_ns,
+    more_work_ns, own_work_ns, slower_ns, unsure_ns,
     CASE most_ns WHEN own_work_ns THEN 'own' WHEN more_work_ns THEN 'more' ELSE 'slower' END AS because,
     CASE WHEN most_ns > own_work_ns AND most_ns >= {NOTABLE_EXCESS} * mean_ns
         THEN 'fault' ELSE 'opportunity' END AS class,
@@ -35,7 +36,7 @@ SELECT
 FROM uneven WHERE NOT ((of_rank OR slow) AND most_ns = slower_ns)
 UNION ALL
 SELECT stage, slow.ranks, slow.ratio - 1, slow.ratio, stages, compute_ns, mean_ns, compute_ns - mean_ns,
-    more_work_ns, own_work_ns, slower_ns, 'gpus', 'fault', NULL
+    more_work_ns, own_work_ns, slower_ns, unsure_ns, 'gpus', 'fault', NULL
 FROM slow JOIN (FROM stage_speeds WHERE run = $run AND iteration = $iteration) USING (stage)
 """
 
@@ -55,9 +56,15 @@ def _sentence(row: Row) -> str:
             f"{milliseconds(row['slower_ns'])} longer than the mean stage in a step"
         )
     words, part = _BECAUSE[row["because"]]
+    unsure = ""
+    if row["because"] == "own" and row["unsure_ns"] >= NOTABLE_EXCESS * row["mean_ns"]:
+        unsure = (
+            f"; some kernels of it take {milliseconds(row['unsure_ns'])} more than under the same names on the mean "
+            "stage, and no others do: nothing tells whether that is more work or slower execution"
+        )
     return (
         f"stage {row['stage']} computes {milliseconds(row['excess_ns'])} more in a step than the mean of the "
-        f"{row['stages']} stages ({percent(row['value'])}); " + words.format(milliseconds(row[part]))
+        f"{row['stages']} stages ({percent(row['value'])}); " + words.format(milliseconds(row[part])) + unsure
     )
 
 

@@ -51,7 +51,7 @@ GROUP BY category ORDER BY imbalance_ns DESC, category
 GAINS_SQL = """
 SELECT step, edit, rank, dimension, factor, step_ns, predicted_step_ns, gain_ns, gain_low_ns, gain_high_ns,
     replay_error, refusal
-FROM what_if WHERE run = $run AND iteration = $iteration
+FROM what_if WHERE run = $run AND iteration = $iteration AND (refusal IS NULL OR edit IS NULL)
 ORDER BY gain_ns DESC NULLS LAST, edit, rank, dimension
 """
 

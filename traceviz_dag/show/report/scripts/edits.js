@@ -16,7 +16,7 @@
 /** Edits that name neither a rank nor a dimension, in the order in which they are applied. */
 export const GENERAL = [
   ...["even_layers", "equal_stages", "no_jitter"],
-  ...["no_pauses", "no_hidden_waits", "host_free", "balanced_experts"],
+  ...["no_pauses", "no_hidden_waits", "host_free", "balanced_experts", "no_congestion"],
 ];
 
 /** Edits of ranks together, in the order in which they are applied. */
@@ -76,6 +76,8 @@ export function edited(step, times, edit, unmatched = false) {
       return withoutHost(step, times);
     case "balanced_experts":
       return balancedExperts(step, times);
+    case "no_congestion":
+      return withoutCongestion(step, times);
     case "hide":
       return hidden(step, times, dimension, unmatched);
     case "faster":
@@ -240,6 +242,35 @@ function fixedLinks(step, times, ranks) {
   if (!alike) {
     const whose = ranks.length === 1 ? `rank ${ranks[0]} is like one of its own` : "these ranks is like one of theirs";
     throw new Refusal(`no transfer without ${whose}`);
+  }
+  return { ...times, duration };
+}
+
+/** Like transfers of a rank that tell what is usual, how many times as long a congested one takes, and how much longer. */
+const [FEWEST_ALIKE, CONGESTED_TIMES, LEAST_CONGESTED_NS] = [4, 1.5, 20_000];
+
+/** @param {Step} step @param {Times} times */
+function withoutCongestion(step, times) {
+  const { member_kernel: kernels, kind, duration_ns: taken } = step.columns;
+  const duration = times.duration.slice();
+  for (let rank = 0; rank < step.facts.ranks.length; rank++) {
+    const [low, high] = [step.kernelBegins[rank], step.kernelBegins[rank + 1]];
+    /** @type {Map<number, number[]>} */
+    const alike = new Map();
+    for (const kernel of new Set(kernels)) {
+      if (kernel < low || kernel >= high) continue;
+      const known = alike.get(kind[kernel]);
+      if (known) known.push(kernel);
+      else alike.set(kind[kernel], [kernel]);
+    }
+    for (const group of alike.values()) {
+      if (group.length < FEWEST_ALIKE) continue;
+      const usual = middle(group.map((kernel) => taken[kernel]));
+      for (const kernel of group) {
+        const late = taken[kernel] >= CONGESTED_TIMES * usual && taken[kernel] - usual >= LEAST_CONGESTED_NS;
+        if (late) duration[kernel] = Math.min(duration[kernel], usual);
+      }
+    }
   }
   return { ...times, duration };
 }

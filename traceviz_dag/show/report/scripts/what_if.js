@@ -362,6 +362,7 @@ export function named(edit) {
     no_hidden_waits: "no hidden waits of hosts",
     host_free: "a host that takes no time",
     balanced_experts: "evenly loaded experts",
+    no_congestion: "no congested transfers",
   };
   return words[edit.name];
 }

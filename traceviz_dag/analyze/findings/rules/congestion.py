@@ -1,0 +1,84 @@
+"""Transfers that are slow in parts of the step: far slower than like ones of the same rank at other times."""
+
+from __future__ import annotations
+
+from traceviz_dag.analyze.causes.edits import CONGESTED_TIMES, FEWEST_ALIKE, LEAST_CONGESTED_NS
+from traceviz_dag.analyze.findings.fragments import MEASURED
+from traceviz_dag.analyze.findings.rule import EditKey, Places, Row, Rule, milliseconds, percent
+from traceviz_dag.vocabulary import FindingClass
+
+LEAST_SHARE = 0.002
+"""Share of the time measured that slow transfers take beyond usual ones at least."""
+
+_ALIKE = f"""
+alike AS (
+    SELECT rank, kernel_id, dimension, group_name, last_transfer_ns AS ns,
+        quantile_disc(last_transfer_ns, 0.5) OVER same AS usual_ns,
+        count(*) OVER same AS many
+    FROM collectives
+    WHERE run = $run AND iteration = $iteration AND fault IS NULL AND last_transfer_ns > 0
+    WINDOW same AS (PARTITION BY rank, group_name, dimension, operation, bytes)
+),
+judged AS (
+    SELECT *, ns >= {CONGESTED_TIMES} * usual_ns AND ns - usual_ns >= {LEAST_CONGESTED_NS} AS slow
+    FROM alike WHERE many >= {FEWEST_ALIKE}
+)
+"""
+
+_SQL = f"""
+WITH {_ALIKE},
+counted AS (
+    SELECT
+        count(*) FILTER (slow) AS slow_transfers, count(*) AS transfers,
+        median(ns / usual_ns) FILTER (slow) AS value,
+        CAST(sum(ns - usual_ns) FILTER (slow) / count(DISTINCT rank) AS BIGINT) AS more_ns,
+        count(DISTINCT rank) FILTER (slow) AS slow_ranks, count(DISTINCT rank) AS ranks,
+        array_to_string(list(DISTINCT dimension ORDER BY dimension) FILTER (slow), ', ') AS dimensions
+    FROM judged
+)
+SELECT *, slow_transfers / transfers AS share, {FEWEST_ALIKE} AS fewest
+FROM counted
+WHERE more_ns >= {LEAST_SHARE} * (
+    SELECT avg(window_ns) FROM (SELECT rank, max(window_ns) AS window_ns FROM {MEASURED} GROUP BY rank)
+)
+"""
+
+_PLACES = f"""
+WITH {_ALIKE}
+SELECT judged.rank, start_ns, duration_ns, ns - usual_ns AS weight
+FROM (FROM judged WHERE slow) AS judged
+    JOIN (FROM kernels WHERE run = $run AND iteration = $iteration) AS kernels USING (rank, kernel_id)
+"""
+
+
+def _sentence(row: Row) -> str:
+    return (
+        f"transfers are slow at times: {row['slow_transfers']} of {row['transfers']} ({percent(row['share'])}; "
+        f"{row['dimensions']}; on {row['slow_ranks']} of {row['ranks']} ranks) take {row['value']:.2f} times as long "
+        f"as like ones of the same rank usually do (median), {milliseconds(row['more_ns'])} more per rank, waits left "
+        f"out; those of which a rank has fewer than {row['fewest']} are not judged"
+    )
+
+
+RULE = Rule(
+    name="congestion",
+    of_class=FindingClass.FAULT,
+    question="Are transfers slow in parts of the step?",
+    remedy="See what else uses the network at these moments (other jobs, checkpoints, data loading), and the switches' "
+    "counters of pauses and marked packets (PFC, ECN); spread the job over fewer switches or turn adaptive routing on.",
+    sql=_SQL,
+    measure="times as long as usual",
+    sentence=_sentence,
+    edit=lambda _: EditKey("no_congestion"),
+    places=Places(_PLACES, ()),
+    unable_sql=f"""
+SELECT 'no {FEWEST_ALIKE} transfers of one rank are alike' AS reason
+WHERE NOT EXISTS (
+    FROM (
+        SELECT count(*) AS many FROM collectives
+        WHERE run = $run AND iteration = $iteration AND fault IS NULL AND last_transfer_ns > 0
+        GROUP BY rank, group_name, dimension, operation, bytes
+    ) WHERE many >= {FEWEST_ALIKE}
+)
+""",
+)
