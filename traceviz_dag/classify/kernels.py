@@ -94,7 +94,7 @@ def classify(
         decisions, decision_of = decide(lookup(places.phase, launches.position, UNKNOWN_PHASE))
     named = np.array([PHASES.index(rule.phase or Phase.UNKNOWN) for rule in rules.kernels] + [UNKNOWN_PHASE])
     kernel_names = KernelNames(named[kernel_rule], kernel_rule, tuple(rule.name for rule in rules.kernels))
-    phases = kernel_phases(trace, launches, places, between, kernel_names, decisions, decision_of)
+    phases = kernel_phases(trace, launches, places, between, kernel_names, decisions, decision_of, gaps)
     order = kernel_order(trace)
     facts_of_kernels = KernelFacts(kind, phases, tuple(decisions), decision_of, facts, launches, stage, order)
     kernels = kernels_table(trace, tree, places, profiler, facts_of_kernels)

@@ -16,6 +16,7 @@ from traceviz_dag.analyze.microbatches import HostSteps, microbatches_table
 from traceviz_dag.analyze.overlap import overlap_table
 from traceviz_dag.classify.dimensions.communication import job_groups
 from traceviz_dag.classify.kernels import Classification, classify
+from traceviz_dag.classify.phases.training_windows import BEGINS_UNSEEN, ENDS_UNSEEN
 from traceviz_dag.classify.rules import Rules
 from traceviz_dag.classify.topology.types import Topology
 from traceviz_dag.errors import BadInputError
@@ -102,11 +103,11 @@ def window_fault(cuts: Iterable[tuple[int, str]], step: int | None) -> str | Non
             reasons.setdefault(number, []).append(why)
     if not reasons:
         return None
-    named = [
-        f"{f'training step {number}' if number != MISSING else 'a training step'} is not recorded whole: "
-        + ", ".join(words)
-        for number, words in sorted(reasons.items())
-    ]
+    named = []
+    for number, words in sorted(reasons.items()):
+        seen = any(why not in (BEGINS_UNSEEN, ENDS_UNSEEN) for why in words)
+        step_in_words = f"training step {number}" if number != MISSING else "a training step"
+        named.append(f"{step_in_words} is not {'' if seen else 'known to be '}recorded whole: {', '.join(words)}")
     return f"{'; '.join(named)}; start and stop the profiler between training steps"
 
 

@@ -77,7 +77,8 @@ def lost_host_rows(trace: TraceEvents, launches: Launches) -> Int64:
     """(start, end) of each stretch of time in which the profiler lost what the host did, ns.
 
     Many kernels of a stream follow each other there without a launch, although kernels of the same names have one
-    elsewhere, and hardly any row of the host starts meanwhile: lost launches alone leave the operators around them.
+    elsewhere, and less than half of the rows start meanwhile that the host has for so many: lost launches alone leave
+    the operators around them.
     """
     device, host = trace.device, trace.host
     known = launches.time_ns != MISSING
@@ -88,6 +89,7 @@ def lost_host_rows(trace: TraceEvents, launches: Launches) -> Int64:
     starts = np.sort(np.concatenate([host.start_ns, trace.launches.start_ns]))
     order = np.lexsort((device.start_ns, device.stream, device.device))
     lane = np.cumsum(np.append(True, (np.diff(device.stream[order]) != 0) | (np.diff(device.device[order]) != 0)))
+    usual = len(starts) / int(known.sum())
     found: list[tuple[int, int]] = []
     at = np.flatnonzero(known[order])
     for before, after in zip(at[:-1].tolist(), at[1:].tolist(), strict=True):
@@ -97,21 +99,27 @@ def lost_host_rows(trace: TraceEvents, launches: Launches) -> Int64:
         begin, end = int(launches.time_ns[order[before]]), int(launches.time_ns[order[after]])
         inside = starts[np.searchsorted(starts, begin) : np.searchsorted(starts, end, side="right")]
         between = order[before + 1 : after]
-        if len(inside) < 2 or len(inside) > count or not launched_names[device.name[between]].mean() > 0.5:
+        if len(inside) < 2 or len(inside) > count * usual / 2 or not launched_names[device.name[between]].mean() > 0.5:
             continue
         quiet = int(np.diff(inside).argmax())
         found.append((int(inside[quiet]), int(inside[quiet + 1])))
     return np.array(sorted(set(found)), dtype=np.int64).reshape(-1, 2)
 
 
-def steps_without_forward(trace: TraceEvents, tree: HostTree, member: Int64, direction: Int64) -> Bool:
-    """Per step whether it runs backward through operators of which the trace holds none."""
+def steps_without_forward(trace: TraceEvents, tree: HostTree, step: Int64, count: int) -> Bool:
+    """Per step whether it runs backward through operators of which the trace holds none.
+
+    Args:
+        step: per tree position the backward step that it belongs to, or NONE; there are ``count``.
+    """
     node, outermost = autograd_nodes(trace, tree)
-    mine = outermost & (lookup(direction, member) == BACKWARD)
-    linked, _ = makers_of_nodes(trace, tree, mine, ~node)
-    numbered = np.zeros(len(direction), dtype=bool)
-    numbered[member[numbered_nodes(trace, tree, mine)]] = True
-    numbered[member[linked]] = False
+    mine = outermost & (step != NONE)
+    # Operators inside a node read the counter of another thread.
+    nodes, makers = makers_of_nodes(trace, tree, mine, tree.nearest(node) == NONE)
+    nodes = nodes[tree.start_ns[makers] < tree.start_ns[nodes]]
+    numbered = np.zeros(count, dtype=bool)
+    numbered[step[numbered_nodes(trace, tree, mine)]] = True
+    numbered[step[nodes]] = False
     return numbered
 
 

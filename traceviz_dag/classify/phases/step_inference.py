@@ -7,18 +7,18 @@ with such operators is that forward step.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from traceviz_dag.arrays import NONE, Bool, Int64, lookup
-from traceviz_dag.classify.autograd_links import autograd_nodes, makers_of_nodes, numbered_nodes
+from traceviz_dag.classify.autograd_links import autograd_nodes
 from traceviz_dag.classify.launches import Launches
 from traceviz_dag.classify.operators import exchanges_between_steps, operators_named, outermost_operators
 from traceviz_dag.classify.phases.backward_inference import BackwardSteps, find_backward_steps
 from traceviz_dag.classify.phases.forward_borders import divided_by_counters, runs_into_each_other
 from traceviz_dag.classify.phases.marks import ProfilerSteps, step_at
-from traceviz_dag.classify.phases.passes import Expected, OrderedSteps, repeated_numbers
+from traceviz_dag.classify.phases.passes import Expected, OrderedSteps, repeated_numbers, steps_without_forward
 from traceviz_dag.classify.phases.schedule_order import BACKWARD, FORWARD, numbers_by_order
 from traceviz_dag.classify.phases.step_surroundings import (
     GRADIENTS_TO_ZERO,
@@ -33,6 +33,7 @@ from traceviz_dag.classify.phases.training_windows import (
     Edges,
     TrainingWindows,
     busy_at_start,
+    cuts_without_steps,
     passes_of_windows,
     training_windows,
 )
@@ -55,6 +56,9 @@ PLACES = (
 
 _FORWARD, _BETWEEN_FORWARD, _FIRST_GRADIENT, _ZEROED, _COUNTED, _FINALISED, _OPTIMIZER, _REPORTED = range(8)
 _FORWARD_ONLY = 8
+_MODEL_PARALLEL = "MODEL_PARALLEL_GROUP"
+"""In the descriptions of the process groups of Megatron's model parallelism, which every job of it has."""
+
 _NEVER = np.iinfo(np.int64)
 
 
@@ -124,7 +128,9 @@ def infer_steps(
         if not len(graphs):
             place = np.where(_forward_only(trace, tree, main, profiler, told, forward_signs), _FORWARD_ONLY, NONE)
             between = _as_beside(tree, main, place, nothing, launched.between_ns)
-            return InferredSteps(_no_steps(), nothing, place, between)
+            orphans = _orphans(trace, tree, main, backward)
+            cuts = cuts_without_steps(trace, tree, training, marks, orphans)
+            return InferredSteps(replace(_no_steps(), cuts=cuts), nothing, place, between)
         surroundings = around_steps(trace, tree, main, profiler, graphs, graphs + 1, told)
         place = np.where(surroundings.zeroed, _ZEROED, NONE)
         _add_after(tree, main, surroundings, place)
@@ -159,7 +165,9 @@ def infer_steps(
     edges = Edges(
         zeroed_ns=tree.start_ns[zeroing],
         zeroed_first=opens_by_zeroing(trace, tree, main),
-        orphans_ns=_without_forward(trace, tree, main, backward),
+        orphans_ns=_orphans(trace, tree, main, backward),
+        counts=bool(counted.any())
+        or any(_MODEL_PARALLEL in (group.description or "") for group in trace.header.process_groups),
         busy=busy_at_start(trace, launched.all, lookup(of_step.astype(np.int64), launched.all.position, 0) == 1),
         expected=expected,
     )
@@ -285,15 +293,10 @@ def _after(surroundings: Surroundings, start_ns: Int64, end_ns: Int64) -> list[t
     ]
 
 
-def _without_forward(trace: TraceEvents, tree: HostTree, main: int, backward: BackwardSteps) -> Int64:
-    """Starts of the backward steps that run nodes of which the trace holds no maker."""
-    node, outermost = autograd_nodes(trace, tree)
-    mine = outermost & (tree.thread != main) & (backward.of_position != NONE)
-    linked, _ = makers_of_nodes(trace, tree, mine, ~node)
-    numbered = np.zeros(len(backward), dtype=bool)
-    numbered[backward.of_position[numbered_nodes(trace, tree, mine)]] = True
-    numbered[backward.of_position[linked]] = False
-    return backward.start_ns[numbered]
+def _orphans(trace: TraceEvents, tree: HostTree, main: int, backward: BackwardSteps) -> Int64:
+    """Starts of the backward steps whose forward step the trace does not hold."""
+    step = np.where(tree.thread == main, NONE, backward.of_position)
+    return backward.start_ns[steps_without_forward(trace, tree, step, len(backward))]
 
 
 def _assemble(

@@ -85,7 +85,9 @@ def microbatch_steps(
     forward = np.flatnonzero(direction == FORWARD)
     backward = np.flatnonzero(direction == BACKWARD)
     source = _forward_of_backward(trace, tree, member, direction)
-    orphan = steps_without_forward(trace, tree, member, direction)
+    orphan = steps_without_forward(
+        trace, tree, np.where(lookup(direction, member) == BACKWARD, member, NONE), len(direction)
+    )
     hosted = OrderedSteps(position, direction, source, found.start_ns, found.end_ns)
     passes = passes_of_frames(tree, opening.schedule, hosted, orphan, profiler, expected)
     counted = passes.counted

@@ -24,14 +24,14 @@ from traceviz_dag.classify.phases.passes import (
     cut_by_number,
 )
 from traceviz_dag.classify.phases.schedule_order import FORWARD
-from traceviz_dag.read.events import MISSING, USER_ANNOTATION, TraceEvents
+from traceviz_dag.read.events import CPU_OP, MISSING, USER_ANNOTATION, TraceEvents
 from traceviz_dag.read.host_tree import HostTree
 
 OPTIMIZER_STEP = "Optimizer.step#"
 """How the annotation of an optimizer's step begins."""
 
-BEGINS_UNSEEN = "nothing shows where its training step begins"
-ENDS_UNSEEN = "nothing shows where its training step ends"
+BEGINS_UNSEEN = "nothing shows where it begins"
+ENDS_UNSEEN = "nothing shows where it ends"
 
 _NEVER = np.iinfo(np.int64)
 
@@ -98,12 +98,14 @@ class Edges:
     Attributes:
         zeroed_ns: when gradients were set to zero before a window's first forward step. zeroed_first: the trace begins
             with that, though its first mark may not. orphans_ns: backward steps whose forward step is not in the trace.
+        counts: whether the job adds up the tokens of micro-batches, or has process groups of model parallelism.
         busy: whether the GPU was running kernels of forward and backward steps as the profiler started.
     """
 
     zeroed_ns: Int64
     zeroed_first: bool
     orphans_ns: Int64
+    counts: bool
     busy: bool
     expected: Expected
 
@@ -114,8 +116,8 @@ def passes_of_windows(
     """The passes of steps that the order of work shows: a window each.
 
     Numbers are counted where the window is recorded from its beginning to its end and no rows of the host are lost in
-    it, since without call stacks the order of all its steps tells chunks. A single micro-batch needs less: training
-    without a pipeline does not always zero gradients first, and a GPU can lag behind its host by a step.
+    it, since without call stacks the order of all its steps tells chunks. Training that knows no micro-batches needs
+    less: it does not always zero gradients first, and its GPU can lag behind its host by a step.
 
     Args:
         window: of each step the number of its training window, or MISSING.
@@ -125,31 +127,46 @@ def passes_of_windows(
     cuts: dict[tuple[int, str], None] = {}
     order = sorted(np.unique(window).tolist(), key=lambda number: int(steps.start_ns[window == number].min()))
     forward = window[steps.direction == FORWARD].tolist()
-    single = len(order) > 1 and len(set(forward)) == len(forward)
+    one_each = len(set(forward)) == len(forward)
+    # The last of several that an optimizer follows is whole: it shows how many micro-batches a training step has.
+    whole = len(order) > 1 and bool((found.optimizer_ns >= int(steps.end_ns[window == order[-1]].max())).any())
+    single = one_each and (whole or (len(order) == 1 and not edges.counts))
     for place, number in enumerate(order):
         mine = window == number
         marks = list(dict.fromkeys(mark[mine].tolist()))
         first, last = int(steps.start_ns[mine].min()), int(steps.end_ns[mine].max())
         orphans = edges.orphans_ns[step_at(found.windows, edges.orphans_ns) == number]
-        alone = forward.count(number) == 1
         before = place > 0 or bool((found.optimizer_ns < first).any())
         zeroed = bool((step_at(found.windows, edges.zeroed_ns[edges.zeroed_ns < first]) == number).any())
-        begun = before or zeroed or edges.zeroed_first or single or (alone and not edges.busy)
+        begun = before or zeroed or edges.zeroed_first or (single and (whole or not edges.busy))
         after = place + 1 < len(order) or bool((found.optimizer_ns >= last).any())
         if len(orphans) or not begun:
             cuts[(marks[0], STARTS_AMID if len(orphans) or edges.busy else BEGINS_UNSEEN)] = None
-        if not (after or alone):
+        if not (after or single):
             cuts[(marks[-1], ENDS_UNSEEN)] = None
         if len(marks) > 1 or (found.shifted and len(set(window[np.isin(mark, marks)].tolist())) > 1):
             cuts |= {(each, SEVERAL): None for each in marks}
-        counted[mine] = begun and (after or alone) and not len(orphans)
+        counted[mine] = begun and (after or single) and not len(orphans)
     for start, end in edges.expected.gaps.tolist():
         held = np.unique(np.concatenate([step_at(found.windows, np.array([start, end])), [MISSING]]))
         counted &= ~np.isin(window, held if len(found.windows) else window)
+    cuts |= {(number, STARTS_AMID): None for number in step_at(profiler, edges.orphans_ns).tolist()}
     cuts |= dict.fromkeys(cut_by_gaps(edges.expected.gaps, steps, mark))
     few = dict(cut_by_number(edges.expected.microbatches, steps, window, mark))
     counted &= ~np.isin(mark, list(few))
     return Passes(window, counted, (*cuts, *few.items()))
+
+
+def cuts_without_steps(
+    trace: TraceEvents, tree: HostTree, found: TrainingWindows, profiler: ProfilerSteps, orphans_ns: Int64
+) -> tuple[tuple[int, str], ...]:
+    """What ``Passes`` calls cuts, of a trace in which no forward step has a backward step: there is an optimizer, or a
+    backward pass without its forward pass, although operators are recorded."""
+    node, _ = autograd_nodes(trace, tree)
+    if not (trace.host.category[tree.rows] == CPU_OP).any():
+        return ()
+    late = np.concatenate([orphans_ns, found.optimizer_ns if not node.any() else orphans_ns])
+    return tuple((number, STARTS_AMID) for number in np.unique(step_at(profiler, late)).tolist())
 
 
 def busy_at_start(trace: TraceEvents, launches: Launches, in_steps: Bool) -> bool:
