@@ -155,8 +155,8 @@ def passes_of_frames(
             cuts[(first, STARTS_AMID)] = None
         if each in split:
             cuts |= {(number, SEVERAL): None for number in marks}
-        trains = (steps.direction[frame == each] == BACKWARD).any()
-        if not ended[each] or (trains and not (optimizer_ns >= tree.end_ns[each]).any()):
+        backward_ns = steps.end_ns[(frame == each) & (steps.direction == BACKWARD)]
+        if not ended[each] or (len(backward_ns) and not (optimizer_ns >= backward_ns.max()).any()):
             cuts[(last, STOPS_AMID)] = None
     if len(frames) and len(optimizer):
         last = int(optimizer[tree.end_ns[optimizer].argmax()])
