@@ -652,7 +652,8 @@ def markdown(found: list[Score], seconds: float) -> str:
         of_part = [one for one in found if one.configuration.part == part]
         if not of_part:
             continue
-        lines += ["", f"### {target.title}", "", f"Aim: {target.aim}; wrong under 0.1 %.", ""]
+        aspects = "" if target.wrong_aspects == ASPECTS else f"{' and '.join(target.wrong_aspects)} "
+        lines += ["", f"### {target.title}", "", f"Aim: {target.aim}; {aspects}wrong under 0.1 %.", ""]
         lines.append("| " + " | ".join(COLUMNS) + " |")
         lines.append("| --- " + "| ---: " * (len(COLUMNS) - 2) + "| --- |")
         lines += ["| " + " | ".join(row(one)) + " |" for one in of_part]
