@@ -96,6 +96,9 @@ def microbatch_steps(
     microbatch[forward[~counted[forward]]] = MISSING
     linked = backward[source[backward] >= 0]
     chunk[linked], microbatch[linked] = chunk[source[linked]], microbatch[source[linked]]
+    # Where rows of the host are lost, the frame of one backward step can seem to hold the next one's work, too.
+    shared = linked[(np.bincount(source[linked], minlength=len(source))[source[linked]] > 1) & ~counted[linked]]
+    chunk[shared], microbatch[shared] = MISSING, MISSING
     unlinked = backward[source[backward] < 0]
     if len(unlinked) and len(np.unique(chunk[forward])) == 1 and (chunk[forward] >= 0).all():
         chunk[unlinked] = chunk[forward[0]]
