@@ -18,6 +18,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -266,6 +267,30 @@ SUBSETS = {
     "torch 2.3, no topology file, stacks off, rank 2": (replace(PIPELINE, era=OLD, stacks=False), (2,)),
 }
 
+TWO_STEPS = {"iterations": 2, "layout": Layout.TORCH_PROFILE}
+CUTS: dict[str, tuple[dict[str, Any], Edges]] = {
+    "starts in a step": ({}, Edges(window_from=0.4)),
+    "stops in a step": ({}, Edges(window_to=0.6)),
+    "starts and stops in a step": ({}, Edges(window_from=0.2, window_to=0.7)),
+    "from step to step": (TWO_STEPS, Edges(window_from=0.2, window_to=0.7)),
+    "shifted marks": (TWO_STEPS, Edges(shifted_marks=0.4)),
+    "one shifted mark": (TWO_STEPS, Edges(shifted_marks=0.7, window_from=0.35, window_to=0.85)),
+    "lost rows": ({}, Edges(lost_rows_from=0.3, lost_rows_to=0.45)),
+    "one rank starts in a step": ({}, Edges(window_from=0.4, window_rank=1)),
+}
+CUT_WINDOWS = {
+    f"{cut}, {job}{'' if stacks else ', stacks off'}": replace(
+        settings, microbatches=8, stacks=stacks, edges=edges, **changes
+    )
+    for job, settings in {
+        "no pipelining": replace(SMALL, tp=2),
+        "1F1B": replace(SMALL, pp=2),
+        "interleaved": replace(SMALL, pp=2, vpp=2),
+    }.items()
+    for stacks in (True, False)
+    for cut, (changes, edges) in CUTS.items()
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -277,6 +302,7 @@ class Target:
     microbatch_with_stages: float | None = None
     each_category: float | None = None
     wrong: float = 0.001
+    wrong_aspects: tuple[str, ...] = ASPECTS
 
 
 TARGETS = {
@@ -308,6 +334,11 @@ TARGETS = {
         "as much as kernels' names, operators and threads tell, and nothing untrue",
     ),
     "subsets": Target("Traces of some ranks only", "what the ranks that are there tell, and nothing untrue"),
+    "cut windows": Target(
+        "Windows that do not hold whole training steps",
+        "no wrong micro-batch; what the window does not tell is unknown",
+        wrong_aspects=("microbatch", "chunk"),
+    ),
 }
 
 
@@ -343,6 +374,7 @@ def matrix() -> list[Configuration]:
         (part, name, settings, None) for part, jobs in parts.items() for name, settings in jobs.items()
     ]
     rows += [("subsets", name, settings, ranks) for name, (settings, ranks) in SUBSETS.items()]
+    rows += [("cut windows", name, settings, None) for name, settings in CUT_WINDOWS.items()]
     return [
         Configuration(part, name, replace(settings, seed=101 + index), ranks)
         for index, (part, name, settings, ranks) in enumerate(rows)
@@ -388,7 +420,7 @@ class Score:
     def misses(self) -> list[str]:
         """Which targets of its part the job misses."""
         target = TARGETS[self.configuration.part]
-        wrong = [f"wrong {aspect}" for aspect in ASPECTS if self.wrong[aspect] >= target.wrong]
+        wrong = [f"wrong {aspect}" for aspect in target.wrong_aspects if self.wrong[aspect] >= target.wrong]
         if self.configuration.part == "nsys" and self.spanning > 0.5:
             # Only ends of iterations are left, whose borders the optimizer's kernels alone tell: unknown is no miss.
             return wrong
@@ -620,7 +652,8 @@ def markdown(found: list[Score], seconds: float) -> str:
         of_part = [one for one in found if one.configuration.part == part]
         if not of_part:
             continue
-        lines += ["", f"### {target.title}", "", f"Aim: {target.aim}; wrong under 0.1 %.", ""]
+        aspects = "" if target.wrong_aspects == ASPECTS else f"{' and '.join(target.wrong_aspects)} "
+        lines += ["", f"### {target.title}", "", f"Aim: {target.aim}; {aspects}wrong under 0.1 %.", ""]
         lines.append("| " + " | ".join(COLUMNS) + " |")
         lines.append("| --- " + "| ---: " * (len(COLUMNS) - 2) + "| --- |")
         lines += ["| " + " | ".join(row(one)) + " |" for one in of_part]

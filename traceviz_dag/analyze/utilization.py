@@ -24,12 +24,14 @@ class Stated:
         devices: names of GPUs, each once.
         gpus: ranks of the whole job, traced or not; None where nothing tells it.
         step_ns: the longest training step over the ranks; None where none is marked on some rank.
+        in_part: whether some rank's training step is there only in part.
     """
 
     settings: Sequence[Mapping[str, str]]
     devices: Sequence[str]
     gpus: int | None
     step_ns: int | None
+    in_part: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,7 @@ def utilization(stated: Stated) -> Utilization:
         (no_format is not None, no_format),
         (peak is None, f"no {number_format} peak of {device} is known"),
         (not stated.step_ns, "not every rank has a training step marked"),
+        (stated.in_part, "the training step of some rank is recorded or read only in part"),
         (
             share is not None and (share > 1 or each is None),
             "the operations that the settings state take longer than the step even at the peak: one of them is not of "

@@ -33,8 +33,7 @@ def makers_of_nodes(trace: TraceEvents, tree: HostTree, nodes: Bool, operators: 
         nodes: which positions are nodes to find makers for. operators: which positions may be makers.
     """
     sequence = trace.host.sequence_number[tree.rows]
-    made = np.array([name != _ENGINES_OWN for name in trace.strings], dtype=bool)
-    wanted = np.flatnonzero(nodes & (sequence >= 0) & made[trace.host.name[tree.rows]])
+    wanted = numbered_nodes(trace, tree, nodes)
     makers = np.flatnonzero(operators & (sequence >= 0) & (trace.host.category[tree.rows] == CPU_OP))
     nothing = np.array([], dtype=np.int64)
     if not len(wanted) or not len(makers):
@@ -44,3 +43,9 @@ def makers_of_nodes(trace: TraceEvents, tree: HostTree, nodes: Bool, operators: 
     at = np.clip(np.searchsorted(sequence[makers], sequence[wanted]), 0, len(makers) - 1)
     linked = sequence[makers[at]] == sequence[wanted]
     return wanted[linked], makers[at[linked]]
+
+
+def numbered_nodes(trace: TraceEvents, tree: HostTree, nodes: Bool) -> Int64:
+    """Tree positions of those nodes that an operator made."""
+    made = np.array([name != _ENGINES_OWN for name in trace.strings], dtype=bool)
+    return np.flatnonzero(nodes & (trace.host.sequence_number[tree.rows] >= 0) & made[trace.host.name[tree.rows]])

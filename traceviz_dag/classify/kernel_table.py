@@ -16,8 +16,8 @@ from traceviz_dag.classify.cpu_work import CPU_DEVICE_NUMBER
 from traceviz_dag.classify.dimensions.dimension_evidence import DimensionDecision
 from traceviz_dag.classify.launches import Launches
 from traceviz_dag.classify.phases.kernel_phases import KernelPhases
+from traceviz_dag.classify.phases.marks import ProfilerSteps, nearest_step, step_at
 from traceviz_dag.classify.phases.places import EVIDENCES, PHASES, Places
-from traceviz_dag.classify.phases.steps import ProfilerSteps, nearest_step, step_at
 from traceviz_dag.read.events import COLLECTIVE_NUMBERS, MISSING, CollectiveFacts, TraceEvents
 from traceviz_dag.read.host_tree import HostTree
 from traceviz_dag.tables import KERNELS

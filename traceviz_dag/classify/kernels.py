@@ -22,9 +22,11 @@ from traceviz_dag.classify.kernel_table import (
 )
 from traceviz_dag.classify.launches import Launches, call_tree, find_launches
 from traceviz_dag.classify.phases.kernel_phases import KernelNames, kernel_phases
+from traceviz_dag.classify.phases.marks import ProfilerSteps, profiler_steps
+from traceviz_dag.classify.phases.passes import lost_host_rows
 from traceviz_dag.classify.phases.places import PHASES, UNKNOWN_PHASE, infer_places, read_places
 from traceviz_dag.classify.phases.step_surroundings import Communications
-from traceviz_dag.classify.phases.steps import MicrobatchSteps, ProfilerSteps, profiler_steps
+from traceviz_dag.classify.phases.steps import MicrobatchSteps
 from traceviz_dag.classify.rules import Rules
 from traceviz_dag.classify.synchronizations.table import synchronizations_table
 from traceviz_dag.read.events import KERNEL, MISSING, TraceEvents
@@ -52,12 +54,15 @@ class Classification:
     calls: HostTree
 
 
-def classify(trace: TraceEvents, rules: Rules, groups: JobGroups, stage: int | None) -> Classification:
+def classify(
+    trace: TraceEvents, rules: Rules, groups: JobGroups, stage: int | None, needed: int | None = None
+) -> Classification:
     """Classify every kernel of a trace.
 
     Args:
         groups: what the topology knows of the job's process groups.
         stage: the rank's position in its pipeline group; None where unknown.
+        needed: how many micro-batches a training step has; None where nothing states it.
     """
     tree = call_tree(trace)
     profiler = profiler_steps(trace)
@@ -66,7 +71,8 @@ def classify(trace: TraceEvents, rules: Rules, groups: JobGroups, stage: int | N
         launches = find_launches(trace, tree)
     else:
         trace, launches = cpu_work(trace, tree)
-    places = read_places(trace, tree, rules, profiler)
+    gaps = lost_host_rows(trace, launches)
+    places = read_places(trace, tree, rules, profiler, gaps, needed)
     kernel_rule = _kernel_rules(trace, rules)
     kind = _kinds(trace, kernel_rule, rules)
     communication = kind == COMMUNICATION
@@ -84,11 +90,11 @@ def classify(trace: TraceEvents, rules: Rules, groups: JobGroups, stage: int | N
     between = None
     if not len(places.steps):
         told = _communications(launches, rules, kernel_rule, decisions, decision_of)
-        places, between = infer_places(trace, tree, places, profiler, told, launches)
+        places, between = infer_places(trace, tree, places, profiler, told, launches, gaps, needed)
         decisions, decision_of = decide(lookup(places.phase, launches.position, UNKNOWN_PHASE))
     named = np.array([PHASES.index(rule.phase or Phase.UNKNOWN) for rule in rules.kernels] + [UNKNOWN_PHASE])
     kernel_names = KernelNames(named[kernel_rule], kernel_rule, tuple(rule.name for rule in rules.kernels))
-    phases = kernel_phases(trace, launches, places, between, kernel_names, decisions, decision_of)
+    phases = kernel_phases(trace, launches, places, between, kernel_names, decisions, decision_of, gaps)
     order = kernel_order(trace)
     facts_of_kernels = KernelFacts(kind, phases, tuple(decisions), decision_of, facts, launches, stage, order)
     kernels = kernels_table(trace, tree, places, profiler, facts_of_kernels)

@@ -21,7 +21,7 @@ from traceviz_dag.read.toml_file import parse_toml, read_text
 from traceviz_dag.vocabulary import Dimension, Kind, Phase
 
 ROW_KINDS = {"cpu_op": CPU_OP, "python_function": PYTHON_FUNCTION, "user_annotation": USER_ANNOTATION}
-OPENS = ("forward_step", "backward_step", "combined_step")
+OPENS = ("forward_step", "backward_step", "combined_step", "schedule")
 KERNEL_OPENS = ("optimizer",)
 
 _LINE_NUMBER = re.compile(r"\(\d+\): ")

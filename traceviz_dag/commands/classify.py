@@ -59,7 +59,7 @@ def classify(
     from traceviz_dag.pipeline.discovery import inputs_below
     from traceviz_dag.pipeline.formats.registry import format_of_file
     from traceviz_dag.pipeline.iteration import rank_traces, read_topology
-    from traceviz_dag.pipeline.ranks import classify_trace, read_events, read_fault
+    from traceviz_dag.pipeline.ranks import classify_trace, read_events, trace_fault
     from traceviz_dag.read.formats import format_of
 
     if engine not in _ENGINES:
@@ -82,12 +82,13 @@ def classify(
     trace = _chosen(traces, rank if len(traces) > 1 else None)
     topology, table = read_topology(inputs, home=real_path(home)), load_rules(rules)
     events = _by_perfetto(trace.path) if engine == "perfetto" else read_events(trace, topology, table)
-    kernels = classify_trace(events, trace.rank, topology, table).kernels
+    classified = classify_trace(events, trace.rank, topology, table)
+    kernels = classified.kernels
     if output is not None:
         _write(kernels, output)
     if traceviz is not None:
         _write_kernel_analysis(trace_path, rank, rules, traceviz, real_path(home))
-    rows, fault = _by_category(kernels), read_fault(events)
+    rows, fault = _by_category(kernels), trace_fault(events, classified, None)
     if json:
         answer = {"file": trace.name, "rank": trace.rank, "partial": fault is not None, "fault": fault}
         print_json({**answer, "categories": rows})

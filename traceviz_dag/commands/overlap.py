@@ -250,7 +250,14 @@ def _from_path(
     from traceviz_dag.pipeline.completeness import RankFault, ranks_chosen_by_name, read_completeness
     from traceviz_dag.pipeline.discovery import inputs_below
     from traceviz_dag.pipeline.iteration import rank_traces, read_topology
-    from traceviz_dag.pipeline.ranks import classify_trace, read_events, read_fault, rows_of_step, step_windows
+    from traceviz_dag.pipeline.ranks import (
+        classify_trace,
+        read_events,
+        read_fault,
+        rows_of_step,
+        step_windows,
+        trace_fault,
+    )
 
     explicit = start_ns is not None or end_ns is not None
     whole = window == "file" or explicit
@@ -274,9 +281,10 @@ def _from_path(
             for inputs, trace in places:
                 faults[inputs.key].append(RankFault(trace.rank, trace.name, str(error), failed=True))
             continue
-        fault = read_fault(events)
         classified = classify_trace(events, first.rank, topology, rules)
         for inputs, trace in places[:1] if whole else places:
+            # A window that is asked for by its times need not be a training step.
+            fault = read_fault(events) if whole else trace_fault(events, classified, trace.step)
             if fault is not None:
                 faults[inputs.key].append(RankFault(trace.rank, trace.name, fault, failed=False))
             table: pa.Table

@@ -221,6 +221,24 @@ def simulate(
     truncated_rank: Annotated[
         int | None, typer.Option(help="Rank whose file to cut off.", rich_help_panel=_EDGES)
     ] = None,
+    window_from: Annotated[
+        float,
+        typer.Option(help="Share of a file's steps at which the profiler starts.", rich_help_panel=_EDGES),
+    ] = 0.0,
+    window_to: Annotated[
+        float, typer.Option(help="Share of a file's steps at which the profiler stops.", rich_help_panel=_EDGES)
+    ] = 1.0,
+    shifted_marks: Annotated[
+        float, typer.Option(help="Share of a step by which ProfilerStep marks come late.", rich_help_panel=_EDGES)
+    ] = 0.0,
+    lost_rows_from: Annotated[
+        float, typer.Option(help="Share of a file's steps from which host rows are lost.", rich_help_panel=_EDGES)
+    ] = 0.0,
+    lost_rows_to: Annotated[float, typer.Option(help="Share up to which they are lost.", rich_help_panel=_EDGES)] = 0.0,
+    window_rank: Annotated[
+        int | None,
+        typer.Option(help="Only rank whose window, marks or rows are so; default: all.", rich_help_panel=_EDGES),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 1,
     workers: Annotated[int, typer.Option(help="Processes that write traces.", min=1)] = 2,
 ) -> None:
@@ -308,6 +326,12 @@ def simulate(
             early_kernels=early_kernels,
             missing_rank=missing_rank,
             truncated_rank=truncated_rank,
+            window_from=window_from,
+            window_to=window_to,
+            shifted_marks=shifted_marks,
+            lost_rows_from=lost_rows_from,
+            lost_rows_to=lost_rows_to,
+            window_rank=window_rank,
         ),
         seed=seed,
     )

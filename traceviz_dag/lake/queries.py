@@ -121,7 +121,8 @@ SELECT
         max(world_size),
         (SELECT nullif(count(*), 0) FROM topology WHERE run = $run AND iteration = $iteration)
     ) AS expected_ranks,
-    coalesce((SELECT bool_and(has_step) FROM measured), FALSE) AS steps_marked
+    coalesce((SELECT bool_and(has_step) FROM measured), FALSE) AS steps_marked,
+    coalesce((SELECT bool_or(status <> 'read') FROM files WHERE TRUE{ranks}), FALSE) AS in_part
 FROM files
 """
 
@@ -169,12 +170,14 @@ class StatedRow(TypedDict):
         devices: names of GPUs, each once.
         expected_ranks: ranks of the job; None where nothing states them.
         steps_marked: whether every device that is measured has a training step.
+        in_part: whether ranks are measured whose trace was read, or whose training step was recorded, in part.
     """
 
     settings: list[str]
     devices: list[str]
     expected_ranks: int | None
     steps_marked: bool
+    in_part: bool
 
 
 def stated(lake: Lake, run: str, iteration: int, *, with_partial: bool = False) -> StatedRow:

@@ -41,6 +41,7 @@ def measured_iteration(lake: Lake, run: str, iteration: int, *, with_partial: bo
             said["devices"],
             said["expected_ranks"],
             rows[0]["step_ns"] if said["steps_marked"] else None,
+            said["in_part"],
         )
     )
     return pa.Table.from_pylist([rows[0] | asdict(found)], ITERATIONS.schema)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,11 +22,15 @@ from traceviz_dag.lake.inputs import IterationInputs
 from traceviz_dag.pipeline.captures.capture import Sample
 from traceviz_dag.pipeline.formats.trace_format import RankTrace
 from traceviz_dag.pipeline.iteration import rank_traces
-from traceviz_dag.pipeline.ranks import classify_trace, read_events
+from traceviz_dag.pipeline.ranks import classify_trace, read_events, window_fault
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.vocabulary import Dimension, Kind, Phase
 
 _IN_MICROBATCH = (Phase.FORWARD.value, Phase.BACKWARD.value, Phase.RECOMPUTE.value)
+
+
+Cuts = tuple[tuple[int, str], ...]
+"""Which training steps a file does not hold whole, and why: as ``MicrobatchSteps`` has it."""
 
 
 class Sampler:
@@ -37,7 +42,7 @@ class Sampler:
 
     def __init__(self, rules: Rules, home: Path | None = None) -> None:
         self._rules, self._home = rules, home
-        self._known: dict[tuple[Path, str], Sample | None] = {}
+        self._known: dict[tuple[Path, str], tuple[Sample, Cuts] | None] = {}
 
     def sample(self, inputs: IterationInputs, topology: Topology) -> Sample | None:
         """What one rank's file tells; None where no rank can be read."""
@@ -45,17 +50,19 @@ class Sampler:
             key = (trace.path, trace.part)
             if key not in self._known:
                 self._known[key] = self._read(trace, topology)
-            if self._known[key] is not None:
-                return self._known[key]
+            known = self._known[key]
+            if known is not None:
+                sample, cuts = known
+                return replace(sample, fault=window_fault(cuts, trace.step))
         return None
 
-    def _read(self, trace: RankTrace, topology: Topology) -> Sample | None:
+    def _read(self, trace: RankTrace, topology: Topology) -> tuple[Sample, Cuts] | None:
         try:
             events = read_events(trace, topology, self._rules)
         except BadInputError:
             return None
-        kernels = classify_trace(events, trace.rank, topology, self._rules).kernels
-        return _sample(trace.rank, kernels, topology)
+        classified = classify_trace(events, trace.rank, topology, self._rules)
+        return _sample(trace.rank, classified.kernels, topology), classified.steps.cuts
 
 
 def _sample(rank: int, kernels: pa.Table, topology: Topology) -> Sample:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,13 +16,14 @@ from traceviz_dag.analyze.microbatches import HostSteps, microbatches_table
 from traceviz_dag.analyze.overlap import overlap_table
 from traceviz_dag.classify.dimensions.communication import job_groups
 from traceviz_dag.classify.kernels import Classification, classify
+from traceviz_dag.classify.phases.training_windows import BEGINS_UNSEEN, ENDS_UNSEEN
 from traceviz_dag.classify.rules import Rules
 from traceviz_dag.classify.topology.types import Topology
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.digests import digest_of, look_of
 from traceviz_dag.pipeline.formats.registry import format_of_trace
 from traceviz_dag.pipeline.formats.trace_format import RankTrace
-from traceviz_dag.read.events import CPU_OP, PYTHON_FUNCTION, TraceEvents
+from traceviz_dag.read.events import CPU_OP, MISSING, PYTHON_FUNCTION, TraceEvents
 from traceviz_dag.read.kineto.reader import EXPORT_AGAIN, told
 from traceviz_dag.tables import TRACES
 from traceviz_dag.vocabulary import Category, Dimension, Kind, Phase, TraceStatus
@@ -83,6 +84,33 @@ def read_events(trace: RankTrace, topology: Topology, rules: Rules, *, every_ann
     return format_of_trace(trace).events(trace, topology, rules, every_annotation=every_annotation)
 
 
+def trace_fault(events: TraceEvents, classified: Classification, step: int | None) -> str | None:
+    """One line on what of a trace was not read, or not recorded, of a training step or (None) of all, and what to do;
+    None where each training step is there whole."""
+    faults = [read_fault(events), window_fault(classified.steps.cuts, step)]
+    return "; ".join(fault for fault in faults if fault) or None
+
+
+def window_fault(cuts: Iterable[tuple[int, str]], step: int | None) -> str | None:
+    """Which training steps the recorded window does not hold whole, and what to do; None where it holds all whole.
+
+    Args:
+        cuts: as ``MicrobatchSteps`` has them. step: the ProfilerStep that is asked for; None asks for all.
+    """
+    reasons: dict[int, list[str]] = {}
+    for number, why in cuts:
+        if step is None or number == step:
+            reasons.setdefault(number, []).append(why)
+    if not reasons:
+        return None
+    named = []
+    for number, words in sorted(reasons.items()):
+        seen = any(why not in (BEGINS_UNSEEN, ENDS_UNSEEN) for why in words)
+        step_in_words = f"training step {number}" if number != MISSING else "a training step"
+        named.append(f"{step_in_words} is not {'' if seen else 'known to be '}recorded whole: {', '.join(words)}")
+    return f"{'; '.join(named)}; start and stop the profiler between training steps"
+
+
 def read_fault(events: TraceEvents) -> str | None:
     """One line on what of a trace was not read, and what to do; None where all of it was."""
     report = events.report
@@ -95,7 +123,25 @@ def read_fault(events: TraceEvents) -> str | None:
 def classify_trace(events: TraceEvents, rank: int, topology: Topology, rules: Rules) -> Classification:
     """Classify one rank's events with what the topology knows of its groups and its stage."""
     stage, _ = topology.stage_of(rank)
-    return classify(events, rules, job_groups(topology), stage)
+    return classify(events, rules, job_groups(topology), stage, _microbatches_needed(events.header.settings, topology))
+
+
+_UNEVEN_BATCHES = ("sequence_packing", "sft", "variable_seq_lengths")
+"""Settings with which a training step may have another number of micro-batches than batch sizes give."""
+
+
+def _microbatches_needed(settings: Iterable[tuple[str, str]], topology: Topology) -> int | None:
+    """How many micro-batches a pipeline runs in a training step: the batch over its size and the data-parallel ranks;
+    None where settings or topology do not tell."""
+    given = dict(settings)
+    if any(given.get(name, "False") not in ("False", "None", "0") for name in _UNEVEN_BATCHES):
+        return None
+    batch, each = (given.get(name, "") for name in ("global_batch_size", "micro_batch_size"))
+    replicas = {place.dp for place in topology.coordinates.values()}
+    if not (batch.isdecimal() and each.isdecimal() and topology.world_size == len(topology.coordinates)):
+        return None
+    together = int(each) * len(replicas)
+    return int(batch) // together if together and int(batch) % together == 0 and None not in replicas else None
 
 
 def rows_of_step(table: pa.Table, step: int | None) -> pa.Table:
@@ -148,6 +194,7 @@ def _traces_row(
     trace: RankTrace, events: TraceEvents, classified: Classification, kernels: pa.Table, rules: Rules
 ) -> pa.Table:
     header, report, host = events.header, events.report, events.host
+    fault = trace_fault(events, classified, trace.step)
     starts = np.concatenate([host.start_ns, events.launches.start_ns, events.device.start_ns])
     ends = starts + np.concatenate([host.duration_ns, events.launches.duration_ns, events.device.duration_ns])
     duration = kernels["duration_ns"]
@@ -163,8 +210,8 @@ def _traces_row(
         "format": format_of_trace(trace).word(trace.path),
         "bytes": look_of(trace.path)[0],
         "digest": digest_of(trace.path),
-        "status": (TraceStatus.PARTIAL if report.fault or report.dropped else TraceStatus.READ).value,
-        "fault": read_fault(events),
+        "status": (TraceStatus.READ if fault is None else TraceStatus.PARTIAL).value,
+        "fault": fault,
         "rows_read": report.rows_read,
         "rows_dropped": sum(report.dropped.values()),
         "drop_reasons": json.dumps(dict(sorted(report.dropped.items()))),

@@ -242,7 +242,7 @@ class _Truth:
 
     def add(self, rank: int, written: Written) -> None:
         """Add what one file holds."""
-        self.kernels[rank].write_table(written.kernels)
+        self.kernels[rank].write_table(written.written_kernels)
         self.edges.write_table(written.edges)
         self.spans.write_table(written.spans)
         for step in dict.fromkeys(written.kernels.column("step").to_pylist()):

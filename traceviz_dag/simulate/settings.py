@@ -158,6 +158,10 @@ class Edges:
         missing_rank: rank without a file.
         duplicate_rank: rank whose header claims to be its predecessor.
         truncated_rank: rank whose file breaks off in the middle.
+        window_from, window_to: shares of a file's training steps, on the host, at which the profiler starts and stops.
+        shifted_marks: share of a step by which ``ProfilerStep`` marks come late; each ends where the next one starts.
+        lost_rows_from, lost_rows_to: shares between which the rows of the host that start there are lost.
+        window_rank: the one rank that these three are of; None: all.
     """
 
     missing_launches: float = 0.0
@@ -168,6 +172,18 @@ class Edges:
     missing_rank: int | None = None
     duplicate_rank: int | None = None
     truncated_rank: int | None = None
+    window_from: float = 0.0
+    window_to: float = 1.0
+    shifted_marks: float = 0.0
+    lost_rows_from: float = 0.0
+    lost_rows_to: float = 0.0
+    window_rank: int | None = None
+
+    @property
+    def cuts(self) -> bool:
+        """Whether files do not hold their training steps whole, each under a mark of its own."""
+        window = (self.window_from, self.window_to, self.shifted_marks, self.lost_rows_from < self.lost_rows_to)
+        return window != (0.0, 1.0, 0.0, False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,7 +337,7 @@ def _faults_of(s: JobSettings) -> list[str]:
     sizes |= {"microbatches": s.microbatches, "layers": s.layers, "iterations": s.iterations, "node-size": s.node_size}
     sizes |= {"hidden": s.hidden, "sequence": s.sequence}
     found = [f"--{name} is {size}; it must be at least 1" for name, size in sizes.items() if size < 1]
-    if s.memory and (s.edges.truncated_rank is not None or s.expert_count):
+    if s.memory and (s.edges.truncated_rank is not None or s.edges.cuts or s.expert_count):
         found.append("--memory: snapshots are of dense models whose traces are whole; leave experts and oddities out")
     if not found and sorted(s.order.split("-")) != ["cp", "dp", "ep", "pp", "tp"]:
         found.append(f"--order {s.order}: it must name tp, cp, ep, dp and pp once each, for example tp-cp-ep-dp-pp")
@@ -409,6 +425,15 @@ def _feature_faults(s: JobSettings) -> list[str]:
         ),
         (not 0 <= s.edges.missing_launches <= 1, "--missing-launches is a share between 0 and 1"),
         (not 0 <= s.wide_layers <= s.layers, f"--wide-layers {s.wide_layers}: the model has {s.layers} layers"),
+        (
+            not 0 <= s.edges.window_from < s.edges.window_to <= 1,
+            "--window-from and --window-to are shares between 0 and 1, the first below the second",
+        ),
+        (not 0 <= s.edges.shifted_marks < 1, "--shifted-marks is a share of a step between 0 and 1"),
+        (
+            not 0 <= s.edges.lost_rows_from <= s.edges.lost_rows_to <= 1,
+            "--lost-rows-from and --lost-rows-to are shares between 0 and 1, the first not above the second",
+        ),
         (s.seed < 0, f"--seed {s.seed} must not be negative"),
         (imbalance != 0 and not s.expert_count, "expert imbalance needs experts"),
         (not 0 <= imbalance < 1, "the expert imbalance is a share between 0 and 1"),
@@ -428,6 +453,7 @@ def _rank_faults(s: JobSettings) -> list[str]:
     named |= {"late loader": s.faults.loader_late}
     named |= {"missing rank": s.edges.missing_rank, "duplicate rank": s.edges.duplicate_rank}
     named |= {"truncated rank": s.edges.truncated_rank, "rank without header": s.edges.without_distributed_info}
+    named |= {"rank with a cut window": s.edges.window_rank}
     missing, truncated = s.edges.missing_rank, s.edges.truncated_rank
     node, stage, nodes = s.faults.slow_node, s.faults.slow_stage, -(-s.world // s.node_size)
     without_files = _said(
@@ -450,6 +476,7 @@ def _format_faults(s: JobSettings) -> list[str]:
     rankwise = (edges.missing_rank, edges.truncated_rank, edges.duplicate_rank, edges.without_distributed_info)
     return _said(
         (s.layout is not Layout.ITERATION, "--layout is of Kineto traces; leave it out with --format nsys"),
+        (s.edges.cuts, "windows and marks are of Kineto traces; leave them out with --format nsys"),
         (s.cuda_sync, "--cuda-sync is of Kineto traces; leave it out with --format nsys"),
         (not s.stacks, "exports of Nsight Systems hold no call stacks; leave out --no-stacks with --format nsys"),
         (

@@ -19,7 +19,12 @@ TRACES = Table(
         ),
         Column("bytes", BIGINT, "Size of the file in bytes."),
         Column("digest", TEXT, "XXH3-128 of the file's bytes, hexadecimal."),
-        Column("status", TEXT, "read, partial (some rows were lost) or failed (nothing could be read)."),
+        Column(
+            "status",
+            TEXT,
+            "read, partial (rows were lost, or its training step is not recorded whole) or failed (nothing "
+            "could be read).",
+        ),
         Column("fault", TEXT, "One line on what is wrong with the file and what to do; NULL when nothing is."),
         Column("rows_read", BIGINT, "Trace events that were decoded, of all categories."),
         Column("rows_dropped", BIGINT, "Trace events that could not be used."),

@@ -74,6 +74,7 @@ def test_forward_and_backward_work_that_interleaves_is_told_apart_by_sequence_nu
     operator(file, "aten::mm", 600, 4)
     operator(file, NODE + "B", 700, 4, AUTOGRAD)
     operator(file, NODE + "B", 900, 3, AUTOGRAD)
+    file.annotation("Optimizer.step#AdamW.step", 1_000, 1_300)
     result = run(file, tmp_path)
     assert result.steps.direction.tolist() == [0, 1, 0, 1]
     assert result.steps.microbatch.tolist() == [0, 0, 1, 1]
@@ -187,6 +188,7 @@ def combined_steps(file: KinetoFile, counted: bool = True) -> None:
     """Two forward steps, the backward step of the first in and after the second; the engine starts twice in it, once
     for two outputs, so that its own root node stands above these."""
     file.annotation("ProfilerStep#3", 0, 10_000)
+    file.annotation("Optimizer.step#AdamW.step", 1_500, 1_600)
     operator(file, "aten::zero_", 100, 7)
     operator(file, "aten::mm", 200, 7)
     operator(file, "aten::gelu", 300, 8)

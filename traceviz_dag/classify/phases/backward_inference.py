@@ -9,7 +9,7 @@ import numpy as np
 from traceviz_dag.arrays import NONE, Int64, lookup
 from traceviz_dag.classify.autograd_links import autograd_nodes, makers_of_nodes
 from traceviz_dag.classify.operators import operators_named, outermost_operators
-from traceviz_dag.classify.phases.steps import ProfilerSteps, step_at
+from traceviz_dag.classify.phases.marks import ProfilerSteps, step_at
 from traceviz_dag.read.events import TraceEvents
 from traceviz_dag.read.host_tree import HostTree
 

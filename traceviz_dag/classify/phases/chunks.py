@@ -7,14 +7,14 @@ from collections import Counter
 
 import numpy as np
 
-from traceviz_dag.arrays import NONE, Int64
+from traceviz_dag.arrays import NONE, Bool, Int64
 from traceviz_dag.read.events import MISSING, TraceEvents
 from traceviz_dag.read.host_tree import HostTree
 
 _MODULE = re.compile(r"nn\.Module: (.+)_([0-9]{1,18})$")
 
 
-def chunks_of_forward_steps(trace: TraceEvents, tree: HostTree, member: Int64, forward: Int64) -> Int64:
+def chunks_of_forward_steps(trace: TraceEvents, tree: HostTree, member: Int64, forward: Int64, counted: Bool) -> Int64:
     """Chunk of each forward step, or MISSING where modules do not tell.
 
     The profiler numbers the instances of a module class as it meets them, and chunk 0 runs first. Steps of one chunk
@@ -24,12 +24,14 @@ def chunks_of_forward_steps(trace: TraceEvents, tree: HostTree, member: Int64, f
     Args:
         member: per tree position the index of its step, or NONE.
         forward: indices of the forward steps, ascending.
+        counted: of which of these the training step is recorded from its beginning on. Where that is not so of all, a
+            chunk has its number from the order in which these run the chunks for the first time.
     """
     class_of, instance_of, classes = _instances(trace.strings)
     names = trace.host.name[tree.rows]
     rows = np.flatnonzero((class_of[names] != NONE) & np.isin(member, forward))
+    single = not any("interleaving" in name and "without" not in name for name in trace.strings)
     if not len(rows):
-        single = not any("interleaving" in name and "without" not in name for name in trace.strings)
         return np.full(len(forward), 0 if single else MISSING, dtype=np.int64)
     step = np.searchsorted(forward, member[rows])
     module, instance = class_of[names[rows]], instance_of[names[rows]]
@@ -42,7 +44,13 @@ def chunks_of_forward_steps(trace: TraceEvents, tree: HostTree, member: Int64, f
     if not told:
         return np.full(len(forward), MISSING, dtype=np.int64)
     best = max(told, key=lambda chunk: (sum(value >= 0 for value in chunk), told[chunk], chunk))
-    return np.array(best, dtype=np.int64)
+    chunk = np.array(best, dtype=np.int64)
+    if counted.all() or (single and not chunk.any()):
+        return chunk
+    by_first_run = {MISSING: MISSING}
+    for number in chunk[counted].tolist():
+        by_first_run.setdefault(number, len(by_first_run) - 1)
+    return np.array([by_first_run.get(number, MISSING) for number in chunk.tolist()], dtype=np.int64)
 
 
 def _split(step: Int64, instance: Int64, count: int) -> Int64 | None:

@@ -14,7 +14,7 @@ import numpy as np
 from traceviz_dag.arrays import NONE, Bool, Int64, lookup
 from traceviz_dag.classify.operators import operators_named, outermost_operators
 from traceviz_dag.classify.phases.backward_inference import BackwardSteps
-from traceviz_dag.classify.phases.steps import ProfilerSteps, step_at
+from traceviz_dag.classify.phases.marks import ProfilerSteps, step_at
 from traceviz_dag.read.events import TraceEvents
 from traceviz_dag.read.host_tree import HostTree
 

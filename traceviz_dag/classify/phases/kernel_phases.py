@@ -54,6 +54,7 @@ def kernel_phases(
     kernel_names: KernelNames,
     decisions: Sequence[DimensionDecision],
     decision_of: Int64,
+    gaps: Int64,
 ) -> KernelPhases:
     """Take each kernel's phase from where it was launched.
 
@@ -65,6 +66,7 @@ def kernel_phases(
     Args:
         between: what is inferred of launches outside all host rows; None where call stacks speak.
         decision_of: per kernel the index of its dimension's decision, or NONE.
+        gaps: when rows of the host were lost, as ``lost_host_rows`` has them: there neighbours tell nothing.
     """
     none = EVIDENCES.index(Evidence.NONE)
     phase = lookup(places.phase, launches.position, UNKNOWN_PHASE)
@@ -86,6 +88,8 @@ def kernel_phases(
         certain = lost & (before >= 0) & (after >= 0)
         certain &= (phase[before] == phase[after]) & (member[before] == member[after])
         certain &= phase[before] != UNKNOWN_PHASE
+        for start, end in gaps.tolist():
+            certain &= (launches.time_ns[after] < end) | (launches.time_ns[before] > start)
         phase[certain], member[certain] = phase[before[certain]], member[before[certain]]
         evidence[certain] = EVIDENCES.index(Evidence.STREAM_GROUP)
         rule[certain] = names.index(_BETWEEN)

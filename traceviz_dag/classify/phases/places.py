@@ -10,10 +10,12 @@ from traceviz_dag.arrays import NONE, Bool, Int64, lookup
 from traceviz_dag.classify.autograd_links import AUTOGRAD_NODE
 from traceviz_dag.classify.launches import Launches, main_thread
 from traceviz_dag.classify.operators import inside_operators, operators_named
+from traceviz_dag.classify.phases.marks import ProfilerSteps
+from traceviz_dag.classify.phases.passes import Expected
 from traceviz_dag.classify.phases.schedule_order import BACKWARD, FORWARD
 from traceviz_dag.classify.phases.step_inference import PLACES, LaunchTimes, infer_steps
 from traceviz_dag.classify.phases.step_surroundings import Communications
-from traceviz_dag.classify.phases.steps import MicrobatchSteps, OpeningFrames, ProfilerSteps, microbatch_steps
+from traceviz_dag.classify.phases.steps import MicrobatchSteps, OpeningFrames, microbatch_steps
 from traceviz_dag.classify.rules import OPENS, Rules
 from traceviz_dag.read.events import CPU_OP, MISSING, PYTHON_FUNCTION, USER_ANNOTATION, TraceEvents
 from traceviz_dag.read.host_tree import HostTree
@@ -59,11 +61,17 @@ class Places:
     rule_names: tuple[str, ...]
 
 
-def read_places(trace: TraceEvents, tree: HostTree, rules: Rules, profiler: ProfilerSteps) -> Places:
+def read_places(
+    trace: TraceEvents, tree: HostTree, rules: Rules, profiler: ProfilerSteps, gaps: Int64, needed: int | None
+) -> Places:
     """Apply the frame rules to the call tree.
 
     The nearest frame that names a phase decides it; a weak frame only where no other does. In a trace of Megatron's
     schedules, what lies in no such frame but on the training thread is outside the micro-batches' steps: other.
+
+    Args:
+        gaps: when rows of the host were lost, as ``lost_host_rows`` has them.
+        needed: how many micro-batches a training step has; None where nothing states it.
     """
     rule = _rule_of_rows(trace, tree, rules)
     rule[_outranked(tree, rules, rule)] = NONE
@@ -84,7 +92,9 @@ def read_places(trace: TraceEvents, tree: HostTree, rules: Rules, profiler: Prof
 
     opened = opens[rule]
     opening = OpeningFrames(*(np.flatnonzero(opened == OPENS.index(kind)) for kind in OPENS))
-    steps, member = microbatch_steps(trace, tree, opening, _SIDES[phase], profiler)
+    optimizer = np.flatnonzero(names_phase & (phase_of_rule[rule] == PHASES.index(Phase.OPTIMIZER)))
+    expected = Expected(gaps, needed, optimizer)
+    steps, member = microbatch_steps(trace, tree, opening, _SIDES[phase], profiler, expected)
     if len(steps):
         training = np.unique(tree.thread[steps.position])
         outside = (decider == NONE) & np.isin(tree.thread, training)
@@ -129,17 +139,21 @@ def infer_places(
     profiler: ProfilerSteps,
     told: Communications,
     launches: Launches,
+    gaps: Int64,
+    needed: int | None,
 ) -> tuple[Places, LaunchesBetweenRows]:
     """Fill in what call stacks would have said, in a trace without them; rules that spoke keep their word.
 
     Args:
         told: launches that tell finalisation and the optimizer apart.
+        gaps, needed: as in ``read_places``.
     """
     main = main_thread(trace)
     rowless = np.flatnonzero((launches.position == NONE) & (launches.thread == main) & (launches.time_ns != MISSING))
     of_graphs = np.unique(launches.time_ns[rowless][trace.device.graph_id[rowless] != MISSING])
-    launched = LaunchTimes(launches.time_ns[rowless], of_graphs)
-    inferred = infer_steps(trace, tree, main, profiler, told, launched, places.named_forward)
+    launched = LaunchTimes(launches.time_ns[rowless], of_graphs, launches)
+    expected = Expected(gaps, needed, np.array([], dtype=np.int64))
+    inferred = infer_steps(trace, tree, main, profiler, told, launched, places.named_forward, expected)
     open_ = (places.phase_evidence == EVIDENCES.index(Evidence.NONE)) & (inferred.place != NONE)
     first_rule = places.rule_names.index(PLACES[0][0])
     phase_of_place = np.array([PHASES.index(phase) for _, phase in PLACES] + [UNKNOWN_PHASE])

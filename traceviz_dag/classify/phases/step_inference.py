@@ -7,18 +7,36 @@ with such operators is that forward step.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from traceviz_dag.arrays import NONE, Bool, Int64, lookup
 from traceviz_dag.classify.autograd_links import autograd_nodes
+from traceviz_dag.classify.launches import Launches
 from traceviz_dag.classify.operators import exchanges_between_steps, operators_named, outermost_operators
 from traceviz_dag.classify.phases.backward_inference import BackwardSteps, find_backward_steps
 from traceviz_dag.classify.phases.forward_borders import divided_by_counters, runs_into_each_other
+from traceviz_dag.classify.phases.marks import ProfilerSteps, step_at
+from traceviz_dag.classify.phases.passes import Expected, OrderedSteps, repeated_numbers, steps_without_forward
 from traceviz_dag.classify.phases.schedule_order import BACKWARD, FORWARD, numbers_by_order
-from traceviz_dag.classify.phases.step_surroundings import OPTIMIZER_STEP, Communications, Surroundings, around_steps
-from traceviz_dag.classify.phases.steps import MicrobatchSteps, ProfilerSteps, step_at
+from traceviz_dag.classify.phases.step_surroundings import (
+    GRADIENTS_TO_ZERO,
+    Communications,
+    Surroundings,
+    around_steps,
+    opens_by_zeroing,
+)
+from traceviz_dag.classify.phases.steps import MicrobatchSteps
+from traceviz_dag.classify.phases.training_windows import (
+    OPTIMIZER_STEP,
+    Edges,
+    TrainingWindows,
+    busy_at_start,
+    cuts_without_steps,
+    passes_of_windows,
+    training_windows,
+)
 from traceviz_dag.read.events import MISSING, TraceEvents
 from traceviz_dag.read.host_tree import HostTree
 from traceviz_dag.vocabulary import Phase
@@ -38,19 +56,24 @@ PLACES = (
 
 _FORWARD, _BETWEEN_FORWARD, _FIRST_GRADIENT, _ZEROED, _COUNTED, _FINALISED, _OPTIMIZER, _REPORTED = range(8)
 _FORWARD_ONLY = 8
+_MODEL_PARALLEL = "MODEL_PARALLEL_GROUP"
+"""In the descriptions of the process groups of Megatron's model parallelism, which every job of it has."""
+
 _NEVER = np.iinfo(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchTimes:
-    """When the main thread launched kernels outside all host rows, ns.
+    """When and where kernels were launched.
 
     Attributes:
-        between_ns: all of them. graph_ns: those of CUDA graphs, ascending.
+        between_ns: launches of the main thread outside all host rows, ns. graph_ns: those of CUDA graphs, ascending.
+        all: of every kernel.
     """
 
     between_ns: Int64
     graph_ns: Int64
+    all: Launches
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +101,7 @@ def infer_steps(
     told: Communications,
     launched: LaunchTimes,
     forward_signs: Bool,
+    expected: Expected,
 ) -> InferredSteps:
     """Find the steps of micro-batches without call stacks.
 
@@ -89,8 +113,11 @@ def infer_steps(
     only run forward have no steps of micro-batches: what tells these apart is the backward pass.
 
     Args:
+        profiler: its marks, which need not begin where training steps do.
         forward_signs: per tree position, whether its own name says that it runs forward.
     """
+    marks, training = profiler, training_windows(trace, tree, main, profiler, told.optimizer_ns)
+    profiler = training.windows
     nothing = np.full(len(tree), NONE, dtype=np.int64)
     exchanging = exchanges_between_steps(trace, tree, main)
     exchanges = np.sort(tree.start_ns[exchanging])
@@ -101,7 +128,9 @@ def infer_steps(
         if not len(graphs):
             place = np.where(_forward_only(trace, tree, main, profiler, told, forward_signs), _FORWARD_ONLY, NONE)
             between = _as_beside(tree, main, place, nothing, launched.between_ns)
-            return InferredSteps(_no_steps(), nothing, place, between)
+            orphans = _orphans(trace, tree, main, backward)
+            cuts = cuts_without_steps(trace, tree, training, marks, orphans)
+            return InferredSteps(replace(_no_steps(), cuts=cuts), nothing, place, between)
         surroundings = around_steps(trace, tree, main, profiler, graphs, graphs + 1, told)
         place = np.where(surroundings.zeroed, _ZEROED, NONE)
         _add_after(tree, main, surroundings, place)
@@ -129,7 +158,20 @@ def infer_steps(
     numbered = _recording(trace, tree, main) & ~apart & (tree.nearest(exchanging) == NONE)
     place[numbered & (place == NONE) & _amid(tree, profiler, made)] = _BETWEEN_FORWARD
     place[(place == NONE) & _forward_only(trace, tree, main, profiler, told, forward_signs)] = _FORWARD_ONLY
-    steps, member = _assemble(tree, profiler, backward, (first, last), forward)
+    zeroing = np.zeros(len(tree), dtype=bool)
+    zeroing[outermost_operators(trace, tree, main)] = True
+    zeroing &= surroundings.zeroed & operators_named(trace, tree, *GRADIENTS_TO_ZERO)
+    of_step = (forward != NONE) | (backward.of_position != NONE)
+    edges = Edges(
+        zeroed_ns=tree.start_ns[zeroing],
+        zeroed_first=opens_by_zeroing(trace, tree, main),
+        orphans_ns=_orphans(trace, tree, main, backward),
+        counts=bool(counted.any())
+        or any(_MODEL_PARALLEL in (group.description or "") for group in trace.header.process_groups),
+        busy=busy_at_start(trace, launched.all, lookup(of_step.astype(np.int64), launched.all.position, 0) == 1),
+        expected=expected,
+    )
+    steps, member = _assemble(tree, marks, training, edges, backward, (first, last), forward)
     return InferredSteps(steps, member, place, _between(tree, main, place, member, surroundings, launched))
 
 
@@ -251,8 +293,20 @@ def _after(surroundings: Surroundings, start_ns: Int64, end_ns: Int64) -> list[t
     ]
 
 
+def _orphans(trace: TraceEvents, tree: HostTree, main: int, backward: BackwardSteps) -> Int64:
+    """Starts of the backward steps whose forward step the trace does not hold."""
+    step = np.where(tree.thread == main, NONE, backward.of_position)
+    return backward.start_ns[steps_without_forward(trace, tree, step, len(backward))]
+
+
 def _assemble(
-    tree: HostTree, profiler: ProfilerSteps, backward: BackwardSteps, spans: tuple[Int64, Int64], forward: Int64
+    tree: HostTree,
+    marks: ProfilerSteps,
+    training: TrainingWindows,
+    edges: Edges,
+    backward: BackwardSteps,
+    spans: tuple[Int64, Int64],
+    forward: Int64,
 ) -> tuple[MicrobatchSteps, Int64]:
     """The steps by start, and the step of each position."""
     used = np.flatnonzero(spans[0] < _NEVER.max)
@@ -266,13 +320,17 @@ def _assemble(
     index_of[direction, number] = np.arange(len(order))
     member = np.maximum(lookup(index_of[FORWARD], forward), lookup(index_of[BACKWARD], backward.of_position))
 
-    step = step_at(profiler, start)
+    window = step_at(training.windows, start)
     source = np.where(direction == BACKWARD, index_of[FORWARD, number], NONE)
-    chunk, microbatch = numbers_by_order(step, direction, source)
+    passes = passes_of_windows(training, marks, OrderedSteps(number, direction, source, start, end), window, edges)
+    chunk, microbatch = numbers_by_order(window, direction, source)
+    chunk[~passes.counted], microbatch[~passes.counted] = MISSING, MISSING
+    step = step_at(marks, start)
+    microbatch[repeated_numbers(step, direction, chunk, microbatch, window)] = MISSING
     first_position = np.full(len(order), NONE, dtype=np.int64)
     members = np.flatnonzero(member != NONE)
     first_position[member[members[::-1]]] = members[::-1]
-    return MicrobatchSteps(first_position, direction, step, chunk, microbatch, start, end), member
+    return MicrobatchSteps(first_position, direction, step, chunk, microbatch, start, end, passes.cuts), member
 
 
 def _between(

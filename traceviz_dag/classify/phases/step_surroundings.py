@@ -12,15 +12,16 @@ import numpy as np
 
 from traceviz_dag.arrays import NONE, Bool, Int64
 from traceviz_dag.classify.operators import operators_named, outermost_operators
-from traceviz_dag.classify.phases.steps import ProfilerSteps, step_at
+from traceviz_dag.classify.phases.marks import ProfilerSteps, step_at
+from traceviz_dag.classify.phases.training_windows import OPTIMIZER_STEP
 from traceviz_dag.read.events import USER_ANNOTATION, TraceEvents
 from traceviz_dag.read.host_tree import HostTree
 
-OPTIMIZER_STEP = "Optimizer.step#"
-"""How the annotation of an optimizer's step begins."""
-
 _GATHERING = ("c10d::allgather", "c10d::_allgather_base")
 _ZEROING = ("aten::zero_", "aten::zeros", "aten::_foreach_zero_", "aten::fill_", "aten::empty")
+GRADIENTS_TO_ZERO = ("aten::zero_", "aten::_foreach_zero_")
+"""Operators that set what is there to zero, as gradients are before a training step; others make new tensors."""
+
 _NEVER = np.iinfo(np.int64)
 
 
@@ -141,6 +142,13 @@ def _before(
         following = np.searchsorted(signs, tree.start_ns[of_step].min())
         unclear |= of_step & (tree.end_ns <= signs[min(following, len(signs) - 1)])
     return (tree.nearest(begins) != NONE) & (tree.thread == main), unclear
+
+
+def opens_by_zeroing(trace: TraceEvents, tree: HostTree, main: int) -> bool:
+    """Whether the first that the main thread does is to set gradients to zero."""
+    outermost = outermost_operators(trace, tree, main)
+    leading = np.minimum.accumulate(operators_named(trace, tree, *_ZEROING, *_GATHERING)[outermost])
+    return bool((leading & operators_named(trace, tree, *GRADIENTS_TO_ZERO)[outermost]).any())
 
 
 def _after(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,23 +9,17 @@ import numpy as np
 from traceviz_dag.arrays import NONE, Int64, lookup
 from traceviz_dag.classify.autograd_links import autograd_nodes, makers_of_nodes
 from traceviz_dag.classify.phases.chunks import chunks_of_forward_steps
+from traceviz_dag.classify.phases.marks import ProfilerSteps, step_at
+from traceviz_dag.classify.phases.passes import (
+    Expected,
+    OrderedSteps,
+    passes_of_frames,
+    repeated_numbers,
+    steps_without_forward,
+)
 from traceviz_dag.classify.phases.schedule_order import BACKWARD, FORWARD, numbers_by_order
-from traceviz_dag.read.events import MISSING, USER_ANNOTATION, TraceEvents
+from traceviz_dag.read.events import MISSING, TraceEvents
 from traceviz_dag.read.host_tree import HostTree
-
-PROFILER_STEP = re.compile(r"ProfilerStep#(\d{1,18})$", re.ASCII)
-
-
-@dataclass(frozen=True, slots=True)
-class ProfilerSteps:
-    """The ProfilerStep annotations of one trace, by start."""
-
-    number: Int64
-    start_ns: Int64
-    end_ns: Int64
-
-    def __len__(self) -> int:
-        return len(self.number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +32,7 @@ class MicrobatchSteps:
         step: number of the ProfilerStep it lies in, or MISSING.
         chunk, microbatch: from 0, or MISSING where the evidence does not say.
         start_ns, end_ns: of that frame, on the host.
+        cuts: as ``Passes`` has them.
     """
 
     position: Int64
@@ -48,6 +42,7 @@ class MicrobatchSteps:
     microbatch: Int64
     start_ns: Int64
     end_ns: Int64
+    cuts: tuple[tuple[int, str], ...] = ()
 
     def __len__(self) -> int:
         return len(self.position)
@@ -55,58 +50,23 @@ class MicrobatchSteps:
 
 @dataclass(frozen=True, slots=True)
 class OpeningFrames:
-    """Tree positions of the frames that hold steps; combined frames hold one of each direction."""
+    """Tree positions of the frames that hold steps; combined frames hold one of each direction, schedules many."""
 
     forward: Int64
     backward: Int64
     combined: Int64
-
-
-def profiler_steps(trace: TraceEvents) -> ProfilerSteps:
-    """The ProfilerStep annotations on the host; the longest where a number occurs twice."""
-    numbers = _numbers_of_names(trace.strings, PROFILER_STEP)
-    host = trace.host
-    rows = np.flatnonzero((host.category == USER_ANNOTATION) & (numbers[host.name] != MISSING))
-    number, start = numbers[host.name[rows]], host.start_ns[rows]
-    end = start + host.duration_ns[rows]
-    longest_first = np.lexsort((start - end, number))
-    number, start, end = number[longest_first], start[longest_first], end[longest_first]
-    first = np.ones(len(number), dtype=bool)
-    first[1:] = number[1:] != number[:-1]
-    number, start, end = number[first], start[first], end[first]
-    order = np.argsort(start, kind="stable")
-    return ProfilerSteps(number[order], start[order], end[order])
-
-
-def step_at(steps: ProfilerSteps, time_ns: Int64) -> Int64:
-    """Number of the ProfilerStep that is open at each time, or MISSING."""
-    if not len(steps):
-        return np.full(len(time_ns), MISSING, dtype=np.int64)
-    index = np.searchsorted(steps.start_ns, time_ns, side="right") - 1
-    inside = (index >= 0) & (time_ns < steps.end_ns[index])
-    return np.where(inside, steps.number[index], MISSING)
-
-
-def nearest_step(steps: ProfilerSteps, time_ns: Int64) -> Int64:
-    """Number of the ProfilerStep nearest to each time, or MISSING where there is none."""
-    if not len(steps):
-        return np.full(len(time_ns), MISSING, dtype=np.int64)
-    after = np.clip(np.searchsorted(steps.start_ns, time_ns), 0, len(steps) - 1)
-    before = np.clip(after - 1, 0, None)
-    gap_before = np.maximum(time_ns - steps.end_ns[before], 0)
-    gap_after = np.maximum(steps.start_ns[after] - time_ns, 0)
-    return np.where(gap_before <= gap_after, steps.number[before], steps.number[after])
+    schedule: Int64
 
 
 def microbatch_steps(
-    trace: TraceEvents, tree: HostTree, opening: OpeningFrames, side: Int64, profiler: ProfilerSteps
+    trace: TraceEvents, tree: HostTree, opening: OpeningFrames, side: Int64, profiler: ProfilerSteps, expected: Expected
 ) -> tuple[MicrobatchSteps, Int64]:
     """Number the micro-batches of all forward and backward steps.
 
     A forward step's chunk follows from the module instances that it runs; its index counts the forward steps of that
-    chunk in the training step. A backward step inherits both from the forward step whose autograd nodes it runs.
-    Without that link, backward steps are counted per chunk where there is only one chunk. Where modules do not tell the
-    chunks, the one schedule that has this order of steps does.
+    chunk in the training step, where counting tells it. A backward step inherits both from the forward step whose
+    autograd nodes it runs. Without that link, backward steps are counted per chunk where there is only one chunk. Where
+    modules do not tell the chunks, the one schedule that has this order of steps does.
 
     Args:
         side: per tree position FORWARD, BACKWARD (recompute included) or NONE, by its phase; it tells the two halves
@@ -125,20 +85,33 @@ def microbatch_steps(
     forward = np.flatnonzero(direction == FORWARD)
     backward = np.flatnonzero(direction == BACKWARD)
     source = _forward_of_backward(trace, tree, member, direction)
-    chunk[forward] = chunks_of_forward_steps(trace, tree, member, forward)
-    microbatch[forward] = _count_within(step[forward], chunk[forward])
+    orphan = steps_without_forward(
+        trace, tree, np.where(lookup(direction, member) == BACKWARD, member, NONE), len(direction)
+    )
+    hosted = OrderedSteps(position, direction, source, found.start_ns, found.end_ns)
+    passes = passes_of_frames(tree, opening.schedule, hosted, orphan, profiler, expected)
+    counted = passes.counted
+    chunk[forward] = chunks_of_forward_steps(trace, tree, member, forward, counted[forward])
+    microbatch[forward] = _count_within(passes.of_step[forward], chunk[forward])
+    microbatch[forward[~counted[forward]]] = MISSING
     linked = backward[source[backward] >= 0]
     chunk[linked], microbatch[linked] = chunk[source[linked]], microbatch[source[linked]]
+    # Where rows of the host are lost, the frame of one backward step can seem to hold the next one's work, too.
+    shared = linked[(np.bincount(source[linked], minlength=len(source))[source[linked]] > 1) & ~counted[linked]]
+    chunk[shared], microbatch[shared] = MISSING, MISSING
     unlinked = backward[source[backward] < 0]
     if len(unlinked) and len(np.unique(chunk[forward])) == 1 and (chunk[forward] >= 0).all():
         chunk[unlinked] = chunk[forward[0]]
-        counted = _count_within(step[backward], chunk[backward])
-        microbatch[unlinked] = counted[np.isin(backward, unlinked)]
+        ordinal = _count_within(passes.of_step[backward], chunk[backward])
+        microbatch[unlinked] = np.where(counted[backward], ordinal, MISSING)[np.isin(backward, unlinked)]
     if (chunk[forward] == MISSING).any():
-        by_order = numbers_by_order(step, direction, source)
-        told = (by_order[0] != MISSING) & np.isin(step, step[forward][chunk[forward] == MISSING])
+        by_order = numbers_by_order(passes.of_step, direction, source)
+        told = (by_order[0] != MISSING) & np.isin(passes.of_step, passes.of_step[forward][chunk[forward] == MISSING])
+        told &= ~np.isin(passes.of_step, passes.of_step[~counted])
         chunk[told], microbatch[told] = by_order[0][told], by_order[1][told]
-    return MicrobatchSteps(position, direction, step, chunk, microbatch, found.start_ns, found.end_ns), member
+    microbatch[repeated_numbers(step, direction, chunk, microbatch, passes.of_step)] = MISSING
+    steps = MicrobatchSteps(position, direction, step, chunk, microbatch, found.start_ns, found.end_ns, passes.cuts)
+    return steps, member
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,8 +217,3 @@ def _forward_of_backward(trace: TraceEvents, tree: HostTree, member: Int64, dire
         for index in np.argsort(votes, kind="stable").tolist():
             source[links[0, index]] = links[1, index]
     return source
-
-
-def _numbers_of_names(strings: tuple[str, ...], pattern: re.Pattern[str]) -> Int64:
-    matches = (pattern.match(name) for name in strings)
-    return np.array([MISSING if match is None else int(match[1]) for match in matches], dtype=np.int64)

@@ -13,7 +13,7 @@ import pyarrow as pa
 from traceviz_dag.arrays import NONE, Int64, lookup
 from traceviz_dag.classify.columns import coded, integers, labelled
 from traceviz_dag.classify.launches import Launches
-from traceviz_dag.classify.phases.steps import ProfilerSteps, nearest_step, step_at
+from traceviz_dag.classify.phases.marks import ProfilerSteps, nearest_step, step_at
 from traceviz_dag.classify.synchronizations.enqueue_order import HostCalls
 from traceviz_dag.classify.synchronizations.found import COPY, Found, find_synchronizations
 from traceviz_dag.classify.synchronizations.operations import (

@@ -24,6 +24,7 @@ class Sample:
             because the trace names it or because the topology has one of their dimension; ordered: those whose group
             has no name, but all ranks as members, so that order can match them.
         module_known: share of kernel time with a module; None without kernels.
+        fault: which training step the rank's window does not hold whole, and why; None where it holds all.
     """
 
     rank: int
@@ -36,6 +37,7 @@ class Sample:
     sized: int
     ordered: int
     module_known: float | None
+    fault: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,12 +49,7 @@ def _of_sample(capture: Capture, one: Sample, waits: Answer) -> list[Answer]:
     """The answers by what one rank comes to."""
     return [
         _of_share(PHASE, one.phase_known, f"of the kernel time of rank {one.rank} has a phase", _more_stacks(capture)),
-        _of_share(
-            MICROBATCH,
-            one.microbatch_known,
-            f"of the forward and backward computation of rank {one.rank} is in a micro-batch",
-            _more_stacks(capture),
-        ),
+        _microbatch(capture, one),
         _of_share(
             MODULE, one.module_known, f"of the kernel time of rank {one.rank} has a module", _more_stacks(capture)
         ),
@@ -117,6 +112,15 @@ def _of_share(question: str, share: float | None, what: str, remedy: str) -> Ans
     return Answer(question, answer, f"{known:.1%} {what}" + ("" if answer == "yes" or not remedy else f"; {remedy}"))
 
 
+def _microbatch(capture: Capture, one: Sample) -> Answer:
+    """Which part of the work is in a micro-batch; in part at the most where a training step is not recorded whole."""
+    what = f"of the forward and backward computation of rank {one.rank} is in a micro-batch"
+    answer = _of_share(MICROBATCH, one.microbatch_known, what, "" if one.fault else _more_stacks(capture))
+    if one.fault is None:
+        return answer
+    return Answer(MICROBATCH, "in part" if answer.answer == "yes" else answer.answer, f"{answer.why}; {one.fault}")
+
+
 def _more_stacks(capture: Capture) -> str:
     return "" if capture.stacks == capture.ranks else _STACKS
 
@@ -141,9 +145,10 @@ def _bubble(capture: Capture, one: Sample) -> Answer:
         known = "the job has no pipeline of two or more stages" if capture.pipelines else "no pipeline is known"
         return Answer(BUBBLE, "no", known)
     if one.microbatch_known < _LEAST:
-        return Answer(BUBBLE, "no", f"no micro-batch is known on rank {one.rank}; {_STACKS}")
-    if one.microbatch_known < NEARLY_ALL:
-        return Answer(BUBBLE, "in part", f"the micro-batches of rank {one.rank} are known in part; {_STACKS}")
+        return Answer(BUBBLE, "no", f"no micro-batch is known on rank {one.rank}; {one.fault or _STACKS}")
+    if one.microbatch_known < NEARLY_ALL or one.fault:
+        why = f"the micro-batches of rank {one.rank} are known in part; {one.fault or _STACKS}"
+        return Answer(BUBBLE, "in part", why)
     missing = _missing(capture)
     return Answer(BUBBLE, degree(not missing, capture.ranks > 1), missing or "pipelines and micro-batches are known")
 

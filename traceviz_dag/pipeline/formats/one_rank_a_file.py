@@ -152,6 +152,10 @@ class OneRankAFile(ABC):
             except BadInputError as error:
                 unread.append(entry.rank)
                 problems.append(str(error))
+        sample = request.sample() if peeks else None
+        if sample is not None and sample.fault is not None and sample.rank not in unread:
+            unread.append(sample.rank)
+            problems.append(f"rank {sample.rank}: {sample.fault}")
         capture = _counted(request, peeks)
         known = {entry.rank for entry in inputs.ranks}
         missing = () if request.chosen_by_name else (one for one in range(capture.world_size or 0) if one not in known)
@@ -160,7 +164,7 @@ class OneRankAFile(ABC):
             pipelines=len(topology.pipelines),
             stages=max(map(len, topology.pipelines), default=0),
             staged=sum(1 for rank in known if topology.stage_of(rank)[0] is not None),
-            sample=request.sample() if peeks else None,
+            sample=sample,
             problems=tuple(problems),
             missing_ranks=tuple(missing),
             unread_ranks=tuple(unread),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from typing import IO, cast
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from isal import igzip
 
 from traceviz_dag.arrays import Int64
@@ -22,6 +24,7 @@ from traceviz_dag.simulate.files.metadata import closing, metadata_rows
 from traceviz_dag.simulate.files.sheets import Bases, Fill, Sheet
 from traceviz_dag.simulate.files.spans import HostSpans, span_table
 from traceviz_dag.simulate.files.truth import TruthTable
+from traceviz_dag.simulate.files.windows import Held, cut_trace
 from traceviz_dag.simulate.items import Close, Context, Open, Segment
 from traceviz_dag.simulate.program.program import step_items
 from traceviz_dag.simulate.program.stage import StageProgram
@@ -53,11 +56,21 @@ class _Frame:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The truth of one file: its kernels, what they wait for on other streams, and the spans of its micro-batches."""
+    """The truth of one file: its kernels, what they wait for on other streams, and the spans of its micro-batches.
+
+    Attributes:
+        held: which of the kernels the file holds; None: all. The other tables are of whole steps.
+    """
 
     kernels: pa.Table
     edges: pa.Table
     spans: pa.Table
+    held: pa.ChunkedArray | None = None
+
+    @property
+    def written_kernels(self) -> pa.Table:
+        """The kernels that the file holds."""
+        return self.kernels if self.held is None else self.kernels.filter(self.held)
 
 
 class RankWriter:
@@ -105,6 +118,8 @@ class _File:
         self.records: list[tuple[int, int]] = []
         self.edges = EdgeTable()
         self.last = 0
+        self.is_cut = self.settings.edges.cuts and self.settings.edges.window_rank in (None, self.identity.rank)
+        self.held: Held | None = None
         self._pieces: list[str] = []
         self._size = 0
 
@@ -112,13 +127,17 @@ class _File:
     def open(self, begin: int) -> Iterator[None]:
         """Open the file, let the caller write its steps, close it; ``begin`` is when the profiler started, true ns."""
         with whole_file(self.path) as raw:
-            with self._packed(raw) as self._out:
+            with self._packed(raw) as packed:
+                self._out = io.BytesIO() if self.is_cut else packed
                 self._put(self.identity.header(self.path.name))
                 yield
                 for text in metadata_rows(self.identity, self._local(begin), self._streams()):
                     self._put(text)
                 self._put(closing(self.path.name, self._local(begin), self._local(self.last)))
                 self._flush()
+                if isinstance(self._out, io.BytesIO):
+                    text, self.held = cut_trace(self._out.getvalue().decode(), self.settings.edges)
+                    packed.write(text.encode())
             if self.settings.edges.truncated_rank == self.identity.rank:
                 raw.truncate(raw.seek(0, 2) * 2 // 3)
 
@@ -319,7 +338,16 @@ class _File:
         """The truth of what was written."""
         data = self.truth.joined()
         spans = span_table(self.identity.rank, self.writer.program.stage, self.spans, data, self.truth)
-        return Written(self.truth.table(), self.edges.table(self.identity, data), spans)
+        kernels, edges = self.truth.table(), self.edges.table(self.identity, data)
+        if self.held is None:
+            return Written(kernels, edges, spans)
+        names = zip(kernels["correlation"].to_pylist(), kernels["graph_node_id"].to_pylist(), strict=True)
+        held = pa.array([name in self.held.kernels for name in names])
+        launched = pc.is_in(kernels["correlation"], value_set=pa.array(sorted(self.held.launches), pa.int64()))
+        kernels = kernels.set_column(kernels.schema.get_field_index("launched"), "launched", launched)
+        correlations = pc.filter(kernels["correlation"], held)
+        both = (pc.is_in(edges[name], value_set=correlations) for name in ("waiting", "waited_for"))
+        return Written(kernels, edges.filter(pc.and_(*both)), spans, held)
 
 
 def _on_time_line(template: Template, offsets: Int64, host: tuple[int, int, list[int]]) -> Int64:

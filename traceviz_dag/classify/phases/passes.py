@@ -1,0 +1,261 @@
+"""Which training step each step of a micro-batch is part of, and where the recorded window does not hold it whole.
+
+A micro-batch's number is its ordinal in its training step. Counting tells it only where the beginning of that step is
+recorded and no rows of the host are lost since. A window can start or stop anywhere, and ``ProfilerStep`` marks need
+not begin where training steps do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from traceviz_dag.arrays import NONE, Bool, Int64, lookup
+from traceviz_dag.classify.autograd_links import autograd_nodes, makers_of_nodes, numbered_nodes
+from traceviz_dag.classify.launches import Launches
+from traceviz_dag.classify.phases.marks import ProfilerSteps, step_at
+from traceviz_dag.classify.phases.schedule_order import BACKWARD, FORWARD
+from traceviz_dag.read.events import MISSING, TraceEvents
+from traceviz_dag.read.host_tree import HostTree
+
+STARTS_AMID = "the window starts in the middle of it"
+STOPS_AMID = "the window stops in the middle of it"
+SEVERAL = "its mark holds parts of several training steps"
+
+_FEWEST_LOST = 8
+"""So many kernels in a row without a launch can mean that rows of the host are lost; fewer may be lost launches."""
+
+
+@dataclass(frozen=True, slots=True)
+class OrderedSteps:
+    """Forward and backward steps by start, before they are numbered.
+
+    Attributes:
+        position: tree position. source: of a backward step its forward step, or NONE.
+    """
+
+    position: Int64
+    direction: Int64
+    source: Int64
+    start_ns: Int64
+    end_ns: Int64
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """Forward-backward passes.
+
+    Attributes:
+        of_step: per step the number of its pass.
+        counted: per step whether counting from the beginning of its pass tells its number.
+        cuts: (number of the ProfilerStep, or MISSING; why it does not hold one whole training step).
+    """
+
+    of_step: Int64
+    counted: Bool
+    cuts: tuple[tuple[int, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a whole training step has, and what is known to be lost.
+
+    Attributes:
+        gaps: as ``lost_host_rows`` has them.
+        microbatches: how many micro-batches a pipeline runs in a training step; None where nothing states it.
+        optimizer: tree positions of rows that only an optimizer has; empty without call stacks.
+    """
+
+    gaps: Int64
+    microbatches: int | None
+    optimizer: Int64
+
+
+def lost_host_rows(trace: TraceEvents, launches: Launches) -> Int64:
+    """(start, end) of each stretch of time in which the profiler lost what the host did, ns.
+
+    Many kernels of a stream follow each other there without a launch, although kernels of the same names have one
+    elsewhere, and less than half of the rows start meanwhile that the host has for so many: lost launches alone leave
+    the operators around them.
+    """
+    device, host = trace.device, trace.host
+    known = launches.time_ns != MISSING
+    if known.all() or not known.any():
+        return np.empty((0, 2), dtype=np.int64)
+    launched_names = np.zeros(len(trace.strings), dtype=bool)
+    launched_names[device.name[known]] = True
+    starts = np.sort(np.concatenate([host.start_ns, trace.launches.start_ns]))
+    order = np.lexsort((device.start_ns, device.stream, device.device))
+    lane = np.cumsum(np.append(True, (np.diff(device.stream[order]) != 0) | (np.diff(device.device[order]) != 0)))
+    usual = len(starts) / int(known.sum())
+    found: list[tuple[int, int]] = []
+    at = np.flatnonzero(known[order])
+    for before, after in zip(at[:-1].tolist(), at[1:].tolist(), strict=True):
+        count = after - before - 1
+        if count < _FEWEST_LOST or lane[before] != lane[after]:
+            continue
+        begin, end = int(launches.time_ns[order[before]]), int(launches.time_ns[order[after]])
+        inside = starts[np.searchsorted(starts, begin) : np.searchsorted(starts, end, side="right")]
+        between = order[before + 1 : after]
+        if len(inside) < 2 or len(inside) > count * usual / 2 or not launched_names[device.name[between]].mean() > 0.5:
+            continue
+        quiet = int(np.diff(inside).argmax())
+        found.append((int(inside[quiet]), int(inside[quiet + 1])))
+    return np.array(sorted(set(found)), dtype=np.int64).reshape(-1, 2)
+
+
+def steps_without_forward(trace: TraceEvents, tree: HostTree, step: Int64, count: int) -> Bool:
+    """Per step whether it runs backward through operators of which the trace holds none.
+
+    Args:
+        step: per tree position the backward step that it belongs to, or NONE; there are ``count``.
+    """
+    node, outermost = autograd_nodes(trace, tree)
+    mine = outermost & (step != NONE)
+    # Operators inside a node read the counter of another thread.
+    nodes, makers = makers_of_nodes(trace, tree, mine, tree.nearest(node) == NONE)
+    nodes = nodes[tree.start_ns[makers] < tree.start_ns[nodes]]
+    numbered = np.zeros(count, dtype=bool)
+    numbered[step[numbered_nodes(trace, tree, mine)]] = True
+    numbered[step[nodes]] = False
+    return numbered
+
+
+def passes_of_frames(
+    tree: HostTree,
+    schedules: Int64,
+    steps: OrderedSteps,
+    orphan: Bool,
+    profiler: ProfilerSteps,
+    expected: Expected,
+) -> Passes:
+    """The passes of steps that call stacks show.
+
+    Each runs in a frame of a schedule's function, whose beginning is recorded if the thread did something before. Where
+    each mark holds whole passes, all of a mark count as one, as they do where there are no such frames.
+
+    Args:
+        schedules: tree positions of schedules' functions. orphan: as ``steps_without_forward`` has it.
+    """
+    gaps, optimizer = expected.gaps, expected.optimizer
+    mark = step_at(profiler, steps.start_ns)
+    frame = _outermost(tree, schedules, steps.position)
+    frames = np.unique(frame[frame != NONE])
+    begun = {each: _follows_something(tree, profiler, each) for each in frames.tolist()}
+    ended = {each: _is_followed(tree, profiler, each) for each in frames.tolist()}
+    split = {int(each) for each in frames if len(np.unique(mark[frame == each])) > 1}
+    optimizer_ns = tree.start_ns[optimizer]
+    cuts: dict[tuple[int, str], None] = {}
+    for each in frames.tolist():
+        marks = np.unique(mark[frame == each]).tolist()
+        first, last = marks[0], marks[-1]
+        if not begun[each]:
+            cuts[(first, STARTS_AMID)] = None
+        if each in split:
+            cuts |= {(number, SEVERAL): None for number in marks}
+        backward_ns = steps.end_ns[(frame == each) & (steps.direction == BACKWARD)]
+        if not ended[each] or (len(backward_ns) and not (optimizer_ns >= backward_ns.max()).any()):
+            cuts[(last, STOPS_AMID)] = None
+    if len(frames) and len(optimizer):
+        last = int(optimizer[tree.end_ns[optimizer].argmax()])
+        number = int(step_at(profiler, tree.start_ns[[last]])[0])
+        if not _is_followed(tree, profiler, last) and number in mark:
+            cuts[(number, STOPS_AMID)] = None
+    for number in np.unique(mark).tolist() if len(frames) else ():
+        first = int(steps.start_ns[mark == number].min())
+        if (step_at(profiler, optimizer_ns[optimizer_ns < first]) == number).any() and number != MISSING:
+            cuts[(number, SEVERAL)] = None
+    start = lookup(tree.start_ns, frame, int(np.iinfo(np.int64).min))
+    start = np.where(frame == NONE, _starts_of_marks(profiler, mark), start)
+    if split or not all(begun.values()):
+        # Without its schedule's frame nothing tells where a step's pass begins.
+        of_step = np.where(frame == NONE, -2 - np.searchsorted(np.unique(mark), mark), frame)
+        counted = np.array([begun.get(each, False) for each in frame.tolist()], dtype=bool)
+    else:
+        of_step, counted = mark, np.ones(len(mark), dtype=bool)
+    for number in np.unique(of_step).tolist() if not len(frames) else ():
+        mine = of_step == number
+        if (orphan & mine).any():
+            cuts[(number, STARTS_AMID)] = None
+            counted[mine & ~_after_gap(gaps, start, steps.end_ns)] = False
+    counted &= ~_after_gap(gaps, start, steps.start_ns)
+    cuts |= dict.fromkeys(cut_by_gaps(gaps, steps, mark))
+    cuts |= dict.fromkeys(cut_by_number(expected.microbatches, steps, of_step, mark))
+    return Passes(of_step, counted, tuple(cuts))
+
+
+def repeated_numbers(step: Int64, direction: Int64, chunk: Int64, microbatch: Int64, of_step: Int64) -> Int64:
+    """Steps that have the number of one before of another pass, under the same mark: a mark holds each number once."""
+    seen: dict[tuple[int, ...], int] = {}
+    repeated = []
+    columns = (step, direction, chunk, microbatch, of_step)
+    for index, (*key, in_pass) in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
+        if key[-1] >= 0 and seen.setdefault(tuple(key), in_pass) != in_pass:
+            repeated.append(index)
+    return np.array(repeated, dtype=np.int64)
+
+
+def _outermost(tree: HostTree, marked: Int64, position: Int64) -> Int64:
+    """The outermost marked position around each position, or NONE."""
+    is_marked = np.zeros(len(tree), dtype=bool)
+    is_marked[marked] = True
+    nearest = tree.nearest(is_marked)
+    found = lookup(nearest, position)
+    while True:
+        around = lookup(nearest, lookup(tree.parent, found))
+        if (around == NONE).all():
+            return found
+        found = np.where(around == NONE, found, around)
+
+
+def _follows_something(tree: HostTree, profiler: ProfilerSteps, position: int) -> bool:
+    """Whether the thread of a row did something that ended before it, or a mark was open: else the row itself was open
+    as the profiler started, which opens the first mark after that."""
+    first = int(np.searchsorted(tree.thread, tree.thread[position]))
+    start = tree.start_ns[position]
+    return bool((tree.end_ns[first:position] <= start).any() or (profiler.start_ns < start).any())
+
+
+def _is_followed(tree: HostTree, profiler: ProfilerSteps, position: int) -> bool:
+    """Whether the thread of a row did something after it, or a mark was open: else the row itself was open as the
+    profiler stopped, which closes the last mark before that."""
+    last = int(np.searchsorted(tree.thread, tree.thread[position], side="right"))
+    end = tree.end_ns[position]
+    return bool((tree.start_ns[position + 1 : last] >= end).any() or (profiler.end_ns > end).any())
+
+
+def _starts_of_marks(profiler: ProfilerSteps, mark: Int64) -> Int64:
+    order = np.argsort(profiler.number)
+    at = np.searchsorted(profiler.number[order], mark)
+    starts = np.append(profiler.start_ns[order], np.iinfo(np.int64).min)
+    return np.where(mark == MISSING, np.iinfo(np.int64).min, starts[np.where(mark == MISSING, len(profiler), at)])
+
+
+def _after_gap(gaps: Int64, begin_ns: Int64, time_ns: Int64) -> Bool:
+    """Whether rows of the host are lost somewhere from each begin to each time."""
+    found = np.zeros(len(time_ns), dtype=bool)
+    for start, end in gaps.tolist():
+        found |= (end > begin_ns) & (start < time_ns)
+    return found
+
+
+def cut_by_gaps(gaps: Int64, steps: OrderedSteps, mark: Int64) -> Iterator[tuple[int, str]]:
+    """Marks from whose first step to whose last the host's rows are lost for a part."""
+    for number in np.unique(mark).tolist():
+        mine = mark == number
+        first, last = int(steps.start_ns[mine].min()), int(steps.end_ns[mine].max())
+        lost = sum(max(0, min(end, last) - max(start, first)) for start, end in gaps.tolist())
+        if lost:
+            yield number, f"what its host did for {lost / 1e6:,.3g} ms is missing"
+
+
+def cut_by_number(needed: int | None, steps: OrderedSteps, of_step: Int64, mark: Int64) -> Iterator[tuple[int, str]]:
+    """Marks of passes that have fewer forward steps than all chunks need for all micro-batches."""
+    for number in np.unique(of_step).tolist() if needed else ():
+        mine = of_step == number
+        forward = int((mine & (steps.direction == FORWARD)).sum())
+        if needed and forward % needed and (steps.direction[mine] == BACKWARD).any():
+            last = mark[mine].tolist()[-1]
+            yield last, f"it has {forward} forward steps, and the batch sizes give {needed} micro-batches"

@@ -1,0 +1,188 @@
+"""Where training steps lie in a trace without call stacks, whatever its ``ProfilerStep`` marks say.
+
+The optimizer ends a training step. Where a mark holds autograd work on both sides of it, or one mark the forward and
+another the backward pass of a micro-batch, the marks are shifted, and the optimizer alone divides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from traceviz_dag.arrays import Bool, Int64
+from traceviz_dag.classify.autograd_links import autograd_nodes, makers_of_nodes
+from traceviz_dag.classify.launches import Launches
+from traceviz_dag.classify.phases.marks import ProfilerSteps, step_at
+from traceviz_dag.classify.phases.passes import (
+    SEVERAL,
+    STARTS_AMID,
+    Expected,
+    OrderedSteps,
+    Passes,
+    cut_by_gaps,
+    cut_by_number,
+)
+from traceviz_dag.classify.phases.schedule_order import FORWARD
+from traceviz_dag.read.events import CPU_OP, MISSING, USER_ANNOTATION, TraceEvents
+from traceviz_dag.read.host_tree import HostTree
+
+OPTIMIZER_STEP = "Optimizer.step#"
+"""How the annotation of an optimizer's step begins."""
+
+BEGINS_UNSEEN = "nothing shows where it begins"
+ENDS_UNSEEN = "nothing shows where it ends"
+
+_NEVER = np.iinfo(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingWindows:
+    """Training steps on the host.
+
+    Attributes:
+        windows: as marks, with numbers of their own where ``shifted``.
+        optimizer_ns: starts of what only an optimizer does, ascending.
+        shifted: the marks do not hold training steps.
+    """
+
+    windows: ProfilerSteps
+    optimizer_ns: Int64
+    shifted: bool
+
+
+def training_windows(
+    trace: TraceEvents, tree: HostTree, main: int, profiler: ProfilerSteps, optimizer_ns: Int64
+) -> TrainingWindows:
+    """Find them.
+
+    Args:
+        optimizer_ns: when kernels were launched that only an optimizer runs.
+    """
+    named = np.array([name.startswith(OPTIMIZER_STEP) for name in trace.strings], dtype=bool)
+    annotated = (trace.host.category == USER_ANNOTATION) & named[trace.host.name]
+    starts = trace.host.start_ns[annotated]
+    signs = np.sort(np.concatenate([starts, starts + trace.host.duration_ns[annotated], optimizer_ns]))
+    node, outermost = autograd_nodes(trace, tree)
+    outermost &= tree.thread != main
+    nodes, makers = makers_of_nodes(trace, tree, outermost, ~node & (tree.thread == main))
+    crossing = step_at(profiler, tree.start_ns[nodes]) != step_at(profiler, tree.start_ns[makers])
+    backward = np.sort(tree.start_ns[outermost])
+    if not crossing.any() and not _amid(profiler, backward, signs):
+        return TrainingWindows(profiler, signs, shifted=False)
+    # A training step has several optimizers where experts have their own: no autograd work lies between them.
+    following = np.searchsorted(backward, signs)
+    last = np.append(following[1:] != following[:-1], True)[: len(signs)]
+    borders = signs[last & (following > 0)]
+    first, end = int(trace.host.start_ns.min()), int(tree.end_ns.max()) + 1
+    edges = np.concatenate([[first], borders[borders > first] + 1, [max(end, first + 1)]])
+    numbers = np.arange(len(edges) - 1, dtype=np.int64)
+    return TrainingWindows(ProfilerSteps(numbers, edges[:-1], edges[1:]), signs, shifted=True)
+
+
+def _amid(profiler: ProfilerSteps, backward_ns: Int64, optimizer_ns: Int64) -> bool:
+    """Whether an optimizer lies between autograd work of one mark, whose last is followed by no optimizer."""
+    marks = list(zip(profiler.start_ns.tolist(), profiler.end_ns.tolist(), strict=True)) or [(_NEVER.min, _NEVER.max)]
+    for start, end in marks:
+        nodes = backward_ns[(backward_ns >= start) & (backward_ns < end)]
+        signs = optimizer_ns[(optimizer_ns >= start) & (optimizer_ns < end)]
+        if len(nodes) and len(signs) and nodes[0] < signs[-1] < nodes[-1]:
+            return True
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Edges:
+    """What a trace without call stacks tells of where its training steps begin and end.
+
+    Attributes:
+        zeroed_ns: when gradients were set to zero before a window's first forward step. zeroed_first: the trace begins
+            with that, though its first mark may not. orphans_ns: backward steps whose forward step is not in the trace.
+        counts: whether the job adds up the tokens of micro-batches, or has process groups of model parallelism.
+        busy: whether the GPU was running kernels of forward and backward steps as the profiler started.
+    """
+
+    zeroed_ns: Int64
+    zeroed_first: bool
+    orphans_ns: Int64
+    counts: bool
+    busy: bool
+    expected: Expected
+
+
+def passes_of_windows(
+    found: TrainingWindows, profiler: ProfilerSteps, steps: OrderedSteps, window: Int64, edges: Edges
+) -> Passes:
+    """The passes of steps that the order of work shows: a window each.
+
+    Numbers are counted where the window is recorded from its beginning to its end and no rows of the host are lost in
+    it, since without call stacks the order of all its steps tells chunks. Training that knows no micro-batches needs
+    less: it does not always zero gradients first, and its GPU can lag behind its host by a step.
+
+    Args:
+        window: of each step the number of its training window, or MISSING.
+    """
+    mark = step_at(profiler, steps.start_ns)
+    counted = np.zeros(len(window), dtype=bool)
+    cuts: dict[tuple[int, str], None] = {}
+    order = sorted(np.unique(window).tolist(), key=lambda number: int(steps.start_ns[window == number].min()))
+    forward = window[steps.direction == FORWARD].tolist()
+    one_each = len(set(forward)) == len(forward)
+    # The last of several that an optimizer follows is whole: it shows how many micro-batches a training step has.
+    whole = len(order) > 1 and bool((found.optimizer_ns >= int(steps.end_ns[window == order[-1]].max())).any())
+    single = one_each and (whole or (len(order) == 1 and not edges.counts))
+    for place, number in enumerate(order):
+        mine = window == number
+        marks = list(dict.fromkeys(mark[mine].tolist()))
+        first, last = int(steps.start_ns[mine].min()), int(steps.end_ns[mine].max())
+        orphans = edges.orphans_ns[step_at(found.windows, edges.orphans_ns) == number]
+        before = place > 0 or bool((found.optimizer_ns < first).any())
+        zeroed = bool((step_at(found.windows, edges.zeroed_ns[edges.zeroed_ns < first]) == number).any())
+        begun = before or zeroed or edges.zeroed_first or (single and (whole or not edges.busy))
+        after = place + 1 < len(order) or bool((found.optimizer_ns >= last).any())
+        if len(orphans) or not begun:
+            cuts[(marks[0], STARTS_AMID if len(orphans) or edges.busy else BEGINS_UNSEEN)] = None
+        if not (after or single):
+            cuts[(marks[-1], ENDS_UNSEEN)] = None
+        if len(marks) > 1 or (found.shifted and len(set(window[np.isin(mark, marks)].tolist())) > 1):
+            cuts |= {(each, SEVERAL): None for each in marks}
+        counted[mine] = begun and (after or single) and not len(orphans)
+    for start, end in edges.expected.gaps.tolist():
+        held = np.unique(np.concatenate([step_at(found.windows, np.array([start, end])), [MISSING]]))
+        counted &= ~np.isin(window, held if len(found.windows) else window)
+    cuts |= {(number, STARTS_AMID): None for number in step_at(profiler, edges.orphans_ns).tolist()}
+    cuts |= dict.fromkeys(cut_by_gaps(edges.expected.gaps, steps, mark))
+    few = dict(cut_by_number(edges.expected.microbatches, steps, window, mark))
+    counted &= ~np.isin(mark, list(few))
+    return Passes(window, counted, (*cuts, *few.items()))
+
+
+def cuts_without_steps(
+    trace: TraceEvents, tree: HostTree, found: TrainingWindows, profiler: ProfilerSteps, orphans_ns: Int64
+) -> tuple[tuple[int, str], ...]:
+    """What ``Passes`` calls cuts, of a trace in which no forward step has a backward step: there is an optimizer, or a
+    backward pass without its forward pass, although operators are recorded."""
+    node, _ = autograd_nodes(trace, tree)
+    if not (trace.host.category[tree.rows] == CPU_OP).any():
+        return ()
+    late = np.concatenate([orphans_ns, found.optimizer_ns if not node.any() else orphans_ns])
+    return tuple((number, STARTS_AMID) for number in np.unique(step_at(profiler, late)).tolist())
+
+
+def busy_at_start(trace: TraceEvents, launches: Launches, in_steps: Bool) -> bool:
+    """Whether a stream first runs kernels without a launch whose names forward and backward steps launch as well.
+
+    Args:
+        in_steps: per device row, whether a step of a micro-batch launched it.
+    """
+    device = trace.device
+    known = launches.time_ns != MISSING
+    if known.all() or not known.any():
+        return False
+    names = np.zeros(len(trace.strings), dtype=bool)
+    names[device.name[in_steps]] = True
+    others = np.zeros(len(trace.strings), dtype=bool)
+    others[device.name[known & ~in_steps]] = True
+    first = int(device.start_ns[known].min())
+    early = ~known & (device.start_ns < first)
+    return bool((names & ~others)[device.name[early]].any())
