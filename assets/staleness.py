@@ -169,7 +169,7 @@ def mark_aggregates(
     outdated = [
         Stale(None, stage, cause, reason)
         for stage, names in steps.items()
-        if not are_current[stage] and any(_is_kept(instance, lake, inputs, name) for name in names)
+        if not are_current[stage] and any(lake.exists(name, run=run, iteration=iteration) for name in names)
     ]
     for stage in steps.keys() - {row.stage for row in outdated}:
         unmark(lake, run, iteration, stage)
@@ -187,12 +187,6 @@ def unmark_where_current(instance: dg.DagsterInstance, lake: Lake, inputs: Itera
 def derived_is_current(instance: dg.DagsterInstance, lake: Lake, inputs: IterationInputs, name: str) -> bool:
     """The same of a table that another package derives from them."""
     return _are_current(instance, lake, inputs, [name])
-
-
-def _is_kept(instance: dg.DagsterInstance, lake: Lake, inputs: IterationInputs, name: str) -> bool:
-    """Whether a table is there, of something else than there is now: one that was never made is not stale."""
-    is_there = lake.exists(name, run=inputs.run, iteration=inputs.iteration)
-    return is_there and not _are_current(instance, lake, inputs, [name])
 
 
 def _are_current(instance: dg.DagsterInstance, lake: Lake, inputs: IterationInputs, names: Collection[str]) -> bool:

@@ -161,9 +161,9 @@ def cuts_without_steps(
     trace: TraceEvents, tree: HostTree, found: TrainingWindows, profiler: ProfilerSteps, orphans_ns: Int64
 ) -> tuple[tuple[int, str], ...]:
     """What ``Passes`` calls cuts, of a trace in which no forward step has a backward step: there is an optimizer, or a
-    backward pass without its forward pass, although operators are recorded."""
+    backward pass without its forward pass, although operators are recorded and no graph runs them."""
     node, _ = autograd_nodes(trace, tree)
-    if not (trace.host.category[tree.rows] == CPU_OP).any():
+    if not (trace.host.category[tree.rows] == CPU_OP).any() or (trace.device.graph_node_id != MISSING).any():
         return ()
     late = np.concatenate([orphans_ns, found.optimizer_ns if not node.any() else orphans_ns])
     return tuple((number, STARTS_AMID) for number in np.unique(step_at(profiler, late)).tolist())
