@@ -145,6 +145,7 @@ def test_changed_rules_recompute_every_rank_and_no_topology(computed):
     assert not {asset for asset, _ in news} & {"topology", "process_groups"}
 
 
+@pytest.mark.long
 def test_a_change_on_the_tick_after_a_request_is_not_lost(computed, run):
     rank_file(0, 4, scale=3).write(trace(run, 0))
     computed.settle()
@@ -178,6 +179,7 @@ def test_pairs_without_a_trace_are_never_asked_for_and_hold_nothing_up(computed,
     computed.news()
 
 
+@pytest.mark.long
 def test_a_code_version_recomputes_everything_once_and_in_order(computed, monkeypatch):
     for module in (conventions, rank_tables, staleness):
         monkeypatch.setattr(module, "CODE_VERSION", "next")

@@ -71,6 +71,7 @@ def computed(tmp_path_factory, exports) -> Loop:
     return loop
 
 
+@pytest.mark.long
 def test_what_was_stale_before_the_first_look_of_automation_is_asked_for_stage_by_stage(tmp_path, exports):
     """The second node comes after the first was computed, and before automation began."""
     (tmp_path / "runs/job").mkdir(parents=True)

@@ -10,6 +10,7 @@ import pytest
 from benchmarks.accuracy import SMALL
 from tests.classify.test_kernels import run
 from tests.kineto_file import KinetoFile
+from tests.sets import fast
 from traceviz_dag.analyze.accuracy import compared, shares
 from traceviz_dag.classify.kernels import Classification
 from traceviz_dag.classify.rules import load_rules
@@ -65,7 +66,14 @@ def classified(settings: JobSettings, folder: Path) -> list[tuple[Classification
     return found
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name",
+    fast(
+        CASES,
+        *("starts, stages", "from step to step", "shifted marks", "lost rows"),
+        *("without stacks: starts, stages", "without stacks: stops"),
+    ),
+)
 def test_a_cut_window_gets_no_wrong_micro_batch_and_says_why(tmp_path, name):
     settings, edges, why = CASES[name]
     settings = replace(settings, edges=edges, stacks="without stacks" not in name, seed=7)

@@ -81,6 +81,7 @@ def test_rules_that_a_rank_without_a_trace_cannot_get_are_told(run, home, tmp_pa
     assert answer.code == 2 and "rank 3 cannot be made anew" in answer.err
 
 
+@pytest.mark.long
 def test_a_change_of_a_rank_counts_though_another_file_is_named(run, home, tmp_path):
     rank_file(1, 4, scale=2).write(_file(run, 1))
     assert call("analyze", _file(run, 0), "--home", home).code == 0
@@ -107,6 +108,7 @@ def test_an_iteration_that_is_not_whole_is_marked_and_one_without_figures_named(
     assert answer.code == 2 and "no measures of job 9" in answer.err
 
 
+@pytest.mark.long
 def test_files_that_are_named_one_after_the_other_are_not_missed(run, tmp_path):
     home = tmp_path / "home of its own"
     for rank in (0, 1):

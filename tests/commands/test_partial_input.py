@@ -15,6 +15,7 @@ import pytest
 from tests import damage
 from tests.damage import call
 from tests.kineto_file import KinetoFile
+from tests.sets import fast
 from tests.small_run import rank_file, write_run
 
 DAMAGED = 1
@@ -43,7 +44,7 @@ def runs(whole, tmp_path_factory) -> dict[str, Path]:
     return {kind: _damaged(whole, tmp_path_factory.mktemp(kind), change) for kind, change in DAMAGES.items()}
 
 
-@pytest.fixture(params=DAMAGES)
+@pytest.fixture(params=fast(DAMAGES, "truncated", "foreign"))
 def damaged(request, runs) -> tuple[str, Path]:
     return request.param, runs[request.param]
 
@@ -181,6 +182,7 @@ def test_a_rank_of_which_nothing_can_be_used_has_failed(home, tmp_path):
     assert answer.code == 2 and "none of its 4 events can be used" in answer.err and page.is_file()
 
 
+@pytest.mark.long
 def test_two_folders_of_one_name_stay_two_runs(home, tmp_path):
     for parent, ranks in (("x", (0, 1)), ("y", (2, 3))):
         for rank in ranks:

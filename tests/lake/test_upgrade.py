@@ -19,6 +19,7 @@ import pytest
 from tests.asked import asked
 from tests.damage import call
 from tests.lake.homes.make import unpacked
+from tests.sets import fast
 from tests.small_run import write_run
 from traceviz_dag.errors import BadInputError, OutputError, UsageError
 from traceviz_dag.lake import catalogue, upgrade
@@ -40,7 +41,7 @@ def sums(home: Path) -> dict[str, int]:
     return found
 
 
-@pytest.mark.parametrize("commit", COMMITS)
+@pytest.mark.parametrize("commit", fast(COMMITS, COMMITS[0], COMMITS[-1]))
 def test_a_home_of_an_earlier_commit_answers_and_says_what_it_lacks(tmp_path, commit):
     home = unpacked(commit, tmp_path)
     before = sums(home)
@@ -62,7 +63,7 @@ def test_a_home_of_an_earlier_commit_answers_and_says_what_it_lacks(tmp_path, co
     assert call("iterations", "--home", home).code in (0, 2)
 
 
-@pytest.mark.parametrize("commit", [COMMITS[0], *(pytest.param(one, marks=pytest.mark.long) for one in COMMITS[1:])])
+@pytest.mark.parametrize("commit", fast(COMMITS, COMMITS[0]))
 def test_the_first_analysis_after_an_upgrade_succeeds_beside_a_run_whose_traces_are_gone(tmp_path, commit):
     home = unpacked(commit, tmp_path)
     before = sums(home)
@@ -157,6 +158,7 @@ def test_what_cannot_be_converted_is_set_aside_by_name_while_the_rest_answers(on
     assert call("lake", "verify", "--home", lake.home).code == 0
 
 
+@pytest.mark.long
 def test_a_damaged_part_of_a_version_without_a_record_is_one_line_whatever_is_damaged(lake, sample):
     texts = [f"größe_{number % 7}" for number in range(50)]
     path = lake.write("kernels", sample("kernels", 50, name=texts, duration_ns=5), run="job", iteration=1, rank=0).path

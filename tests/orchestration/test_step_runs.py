@@ -73,9 +73,9 @@ with dg.instance_for_test() as instance:
 @pytest.mark.parametrize(
     "place",
     [
-        "while_a_connection_closes",
+        pytest.param("while_a_connection_closes", marks=pytest.mark.long),
         "while_something_is_collected_and_threads_start_slowly",
-        "while_nothing_is_raised",
+        pytest.param("while_nothing_is_raised", marks=pytest.mark.long),
     ],
 )
 def test_an_interrupt_ends_a_run_wherever_it_comes_and_prints_no_traceback(place):

@@ -18,6 +18,7 @@ import pytest
 from benchmarks import edges
 from benchmarks.what_if import cases, outcome
 from tests.nsys_file import Export
+from tests.sets import fast
 from tests.simulate.conftest import small
 from traceviz_dag.analyze.causes.critical_path import critical_path, slacks
 from traceviz_dag.analyze.causes.what_if import WhatIf
@@ -62,7 +63,7 @@ def steps_of(iteration: StoredIteration) -> list[RankedStep]:
     return list(ranked_steps(iteration, iteration.table("collectives"), iteration.table("messages")))
 
 
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize("name", fast(JOBS, "interleaved", "combined experts", "one rank", "graphs", "old"))
 def test_the_replay_gives_every_kernel_back_and_the_path_is_the_step(job, name):
     iteration = job(name)
     for ranked in steps_of(iteration):
@@ -147,8 +148,8 @@ class StoredSource:
         pytest.param("tp2 pp2 dp2 interleaved", "recorded", 1.0, marks=pytest.mark.long),
         ("tp2 pp2 dp2 torch 2.3", "recorded", 1.0),
         ("tp2 pp2 dp2 interleaved", "stripped", 0.99),
-        ("cp2 dp2 ring", "stripped", 0.99),
-        ("ep2 pp2 dp2 combined", "stripped", 0.95),
+        pytest.param("cp2 dp2 ring", "stripped", 0.99, marks=pytest.mark.long),
+        pytest.param("ep2 pp2 dp2 combined", "stripped", 0.95, marks=pytest.mark.long),
         ("tp4", "without calls", 0.95),
     ],
 )
@@ -173,15 +174,16 @@ def test_steps_that_run_into_each_other_on_two_streams_keep_their_waits_apart_wi
     assert one.precision >= 0.985, one.wrong[:9]
 
 
-DEAR_GAINS = ("tp2 dp2 pp2 slow gpu 3", "combined ep2 pp2 slow gpu 1")
+DEAR_GAINS = (
+    *("tp2 dp2 pp2 slow gpu 3", "combined ep2 pp2 slow gpu 1", "pp4 stall 0", "tp2 dp2 pp2 slow gpu 3, link 4"),
+    *("dp4 graph break 1", "combined ep2 pp2 uneven", "dp3 algorithm 1"),
+)
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        *("pp4 stall 0", "tp2 dp2 pp2 slow gpu 3, link 4", "dp2 small hidden wait", "dp4 graph break 1"),
-        *("combined ep2 pp2 uneven", "dp2 pp2 vpp2 to 1f1b", "pp2 split"),
-        *("dp3 throttled gpu 1", "dp3 algorithm 1"),
+        *("dp2 small hidden wait", "dp2 pp2 vpp2 to 1f1b", "pp2 split", "dp3 throttled gpu 1"),
         *(pytest.param(dear, marks=pytest.mark.long) for dear in DEAR_GAINS),
     ],
 )

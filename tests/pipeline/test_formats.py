@@ -40,6 +40,7 @@ def here(tmp_path) -> Iterator[None]:
         yield
 
 
+@pytest.mark.long
 def test_doctor_and_analyze_take_a_format_of_another_package(tmp_path):
     job, home = tmp_path / "job/iteration_3", tmp_path / "home"
     for rank in range(2):

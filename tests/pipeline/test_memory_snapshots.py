@@ -146,6 +146,7 @@ def test_snapshots_of_all_ranks_are_stored_beside_their_kernels_and_are_the_trut
     others.with_suffix(".away").rename(others)
 
 
+@pytest.mark.long
 def test_a_snapshot_that_cannot_be_taken_costs_its_rank_alone_until_it_is_fixed(run, tmp_path):
     home, folder = tmp_path / "home", shutil.copytree(run / "iteration_11", tmp_path / "job" / "iteration_11")
     broken, other = sorted(folder.glob("*.memory.pickle"))

@@ -55,6 +55,7 @@ FAULTY += "".join(
 FAULTY_POINTS = {name: f'\n{name}_counts = "our_tables:{name.upper()}"' for name in FAULTY_QUERIES}
 
 
+@pytest.mark.long
 def test_it_is_made_with_the_others_kept_current_and_asked_like_them_and_one_that_fails_costs_nothing_else(tmp_path):
     job, home = write_run(tmp_path / "job", world=2), tmp_path / "home"
     asked = "SELECT category, count(*) AS kernels, sum(duration_ns)::BIGINT AS duration_ns FROM kernels"

@@ -39,6 +39,7 @@ def home(tmp_path) -> Path:
     return shutil.copytree(stored.lake.home, tmp_path / "home")
 
 
+@pytest.mark.long
 def test_it_is_drawn_and_stands_in_the_help_and_at_the_asset_of_its_scope(tmp_path, home):
     package = environment(tmp_path / "package", CODE, POINTS)
     draw = ["figures", "--home", home, "--kind", "kernel_counts", "--json"]

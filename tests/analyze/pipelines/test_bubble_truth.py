@@ -7,6 +7,7 @@ import pytest
 
 from tests.analyze.across_ranks import TINY, simulated
 from tests.analyze.schedules import interleaved, one_forward_one_backward, perfect
+from tests.sets import fast
 from traceviz_dag.analyze.pipelines.pipelines import pipelines_table
 from traceviz_dag.schedules import Backward, Forward
 from traceviz_dag.simulate import JobSettings
@@ -54,7 +55,9 @@ def both(settings: JobSettings) -> tuple[pd.DataFrame, pd.DataFrame]:
     return measured, true
 
 
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize(
+    "name", fast(JOBS, "1f1b", "interleaved, bad split, slow GPU", "combined, overlapped messages")
+)
 def test_the_parts_are_the_truth_to_the_nanosecond(name: str):
     settings = JOBS[name]
     measured, true = both(settings)

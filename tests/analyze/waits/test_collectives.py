@@ -19,6 +19,7 @@ from tests.analyze.across_ranks import (
     topology,
     truth_kernels,
 )
+from tests.sets import fast
 from traceviz_dag.analyze.across_invariants import collectives_violations
 from traceviz_dag.analyze.clocks.clocks import solve_clocks
 from traceviz_dag.analyze.matching.collective_matching import FAULTS, MATCHED_BY
@@ -114,7 +115,9 @@ JOBS = {
 }
 
 
-@pytest.mark.parametrize("job", JOBS)
+@pytest.mark.parametrize(
+    "job", fast(JOBS, "plain", "overlapped, peers not recorded", "context parallel", "combined, overlapped")
+)
 def test_every_communication_of_a_simulated_job_is_matched_with_its_true_peers_and_waits_as_long(job):
     iteration, truth = simulated(JOBS[job])
     matches = matched(iteration)

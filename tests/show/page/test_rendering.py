@@ -16,6 +16,7 @@ import matplotlib as mpl
 import pytest
 from matplotlib.figure import Figure
 
+from tests.sets import fast
 from tests.show.across_ranks import gain_rows, path_job, period_job, pipeline_job, waiting_job
 from tests.show.job import MemorySource, job
 from traceviz_dag.errors import UsageError
@@ -70,7 +71,13 @@ def drawn(name: str) -> Figure:
     return FIGURES[name]()
 
 
-@pytest.mark.parametrize(("name", "file_format"), list(zip(FIGURES, cycle(FORMATS), strict=False)))
+CASES = list(zip(FIGURES, cycle(FORMATS), strict=False))
+
+
+@pytest.mark.parametrize(
+    ("name", "file_format"),
+    fast(CASES, *CASES[::2]),
+)
 def test_equal_data_give_equal_bytes_whatever_the_users_settings(name, file_format):
     first = encode(drawn(name), file_format)
     with mpl.rc_context({"font.size": 31, "axes.facecolor": "red", "svg.hashsalt": None, "savefig.facecolor": "blue"}):

@@ -82,7 +82,10 @@ def numbers_of(rows: list[dict]) -> set[str]:
 NUMBER = re.compile(r"-?[\d.,]*\d(?: (?:s|ms|µs|ns|%)(?!\w))?")
 
 
-LIKE_OTHERS = ("bad_split", "alone_in_stage", "two_steps", "clock_ahead", "without_topology", "without_stacks")
+LIKE_OTHERS = (
+    *("bad_split", "alone_in_stage", "two_steps", "clock_ahead", "without_topology", "without_stacks"),
+    *("two_iterations", "split_pipelines", "bursts"),
+)
 """Their pages take no way through the report's code that those of the other jobs do not take."""
 
 
