@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.classify.synchronizations.cuda_model import Model, Wait
@@ -86,6 +86,7 @@ def test_every_wait_has_the_operations_that_cuda_gives_it_where_calls_do_not_ove
     microseconds=st.booleans(),
     lost=st.sampled_from([0, 0.2]),
 )
+@example(seed=1241, threads=1, named="right", listed=False, microseconds=True, lost=0.2)
 def test_no_wait_has_a_wrong_operation_however_calls_overlap_and_whatever_the_profiler_names(
     seed, threads, named, listed, microseconds, lost
 ):

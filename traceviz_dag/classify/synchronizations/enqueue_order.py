@@ -103,9 +103,10 @@ class StreamOrder:
         start = device.start_ns[row]
         end = start + device.duration_ns[row]
         known = call != NONE
-        # One thread's launches are in order; else the stream's own order tells, which clocks may blur by microseconds.
+        # One thread's launches are in order; else the stream's own order tells, which clocks may blur by microseconds:
+        # of two that start at once the first is the one that ends at once.
         one_thread = bool(known.all()) and len(np.unique(thread)) <= 1
-        order = np.lexsort((end, start, rank) if one_thread else (end, rank, start))
+        order = np.lexsort((end, start, rank) if one_thread else (rank, end, start))
         # What has no call was launched by an operator that began then, or at some time; in any case before it ran.
         time_ns = launches.time_ns[row]
         earliest = np.where(known, lookup(calls.start_ns, call, 0), np.where(time_ns == MISSING, _ANY_TIME, time_ns))
