@@ -81,8 +81,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Two more than there are processors: tests that wait for daemons, browsers and children leave them idle."""
-    return len(os.sched_getaffinity(0)) + 2
+    """One more than there are processors: tests that wait for daemons and browsers leave one idle; a second is no gain."""
+    return len(os.sched_getaffinity(0)) + 1
 
 
 @pytest.fixture(scope="session")
