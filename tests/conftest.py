@@ -81,7 +81,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """One more than there are processors: tests that wait for daemons and browsers leave one idle; a second is no gain."""
+    """One more than there are processors: tests that wait for daemons and browsers leave one idle."""
     return len(os.sched_getaffinity(0)) + 1
 
 
