@@ -161,6 +161,7 @@ class NarrowViews:
     tables: Collection[str] | None = None
     _mentions: Counter[str] = field(default_factory=Counter)
     _made: dict[str, str] = field(default_factory=dict)
+    _large: set[str] = field(default_factory=set)
 
     def prepare(self, sql: str) -> None:
         """Make what one query, or several, need."""
@@ -189,11 +190,14 @@ class NarrowViews:
     def _kind(self, table: Table) -> str:
         if self._made.get(table.name) == "TABLE":
             return "TABLE"
-        if self._mentions[table.name] < _MANY_MENTIONS:
+        if self._mentions[table.name] < _MANY_MENTIONS or table.name in self._large:
             return "VIEW"
         folder = self.home / LAKE_FOLDER / table.name
         size = sum(_size(part.folder(folder) / PART_NAME) for part in self._parts(table))
-        return "TABLE" if size <= _SMALL_BYTES else "VIEW"
+        if size <= _SMALL_BYTES:
+            return "TABLE"
+        self._large.add(table.name)
+        return "VIEW"
 
     def _parts(self, table: Table) -> Iterator[Partition]:
         return find_partitions(self.home / LAKE_FOLDER / table.name, table, self.run, self.iteration)

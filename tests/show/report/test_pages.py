@@ -12,6 +12,7 @@ import pytest
 
 from tests.asked import asked
 from tests.commands.jobs import JOBS, home_of
+from tests.sets import fast
 from tests.show.report.pages import pages_of
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.pipeline.report import StoredReportSource
@@ -89,9 +90,7 @@ LIKE_OTHERS = (
 """Their pages take no way through the report's code that those of the other jobs do not take."""
 
 
-@pytest.mark.parametrize(
-    "job", [pytest.param(job, marks=pytest.mark.long) if job in LIKE_OTHERS else job for job in JOBS]
-)
+@pytest.mark.parametrize("job", fast(JOBS, *(job for job in JOBS if job not in LIKE_OTHERS)))
 def test_every_number_is_that_of_its_query(job: str) -> None:
     lake = open_lake(home_of(job))
     for page in map(parsed, pages_of(job)):

@@ -21,18 +21,8 @@ from traceviz_dag.vocabulary import Kind, Phase
 KERNEL_COLUMNS = (
     *("kernel_id", "name", "start_ns", "duration_ns", "device", "stream", "kind", "phase", "dimension", "category"),
     *("chunk", "microbatch", "step", "launch_start_ns", "launch_duration_ns", "launch_thread", "collective"),
-    *(
-        "group_name",
-        "operator",
-        "input_sizes",
-        "grid_x",
-        "grid_y",
-        "grid_z",
-        "in_elements",
-        "out_elements",
-        "layer",
-        "graph_node_id",
-    ),
+    *("group_name", "operator", "input_sizes", "grid_x", "grid_y", "grid_z", "in_elements", "out_elements"),
+    *("layer", "graph_node_id"),
 )
 """Columns of ``kernels`` that the graph of a step is made of."""
 

@@ -43,7 +43,7 @@ class Places:
         dimension_rule: nearest frame rule that speaks of communication, or NONE.
         member: index into ``steps``, or NONE.
         named_forward: whether a row's own name says that it runs forward, wherever no other says more.
-    module, layer, operator: position of the innermost module, TransformerLayer and CPU operator, or NONE.
+        module, layer, operator: position of the innermost module, TransformerLayer and CPU operator, or NONE.
         rule_names: names of the rules, then what lies outside all micro-batch steps, then the PLACES inferred without
             call stacks.
     """

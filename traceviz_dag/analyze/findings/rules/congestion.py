@@ -72,13 +72,8 @@ RULE = Rule(
     edit=lambda _: EditKey("no_congestion"),
     places=Places(_PLACES, ()),
     unable_sql=f"""
+WITH {_ALIKE}
 SELECT 'no {FEWEST_ALIKE} transfers of one rank are alike' AS reason
-WHERE NOT EXISTS (
-    FROM (
-        SELECT count(*) AS many FROM collectives
-        WHERE run = $run AND iteration = $iteration AND fault IS NULL AND last_transfer_ns > 0
-        GROUP BY rank, group_name, dimension, operation, bytes
-    ) WHERE many >= {FEWEST_ALIKE}
-)
+WHERE NOT EXISTS (FROM judged)
 """,
 )
