@@ -58,6 +58,8 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["TMPDIR"], tempfile.tempdir = str(folder), None
         # Behind what multiprocessing itself removes there in the end.
         Finalize(None, shutil.rmtree, (folder, True), exitpriority=-200)
+    # All processors have a worker already: threads of Arrow and DuckDB would cost a tenth of the time, and save none.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     begin()
     config.pluginmanager.register(Costs())
 
@@ -83,6 +85,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_xdist_auto_num_workers() -> int:
     """One more than there are processors: tests that wait for daemons and browsers leave one idle."""
     return len(os.sched_getaffinity(0)) + 1
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _pools_find_imported() -> None:
+    """The first pool of a process says what those of all its tests find imported; a test run alone needs no pool."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        from traceviz_dag.pipeline import figures, workers
+        from traceviz_dag.system.processes import spread
+
+        list(spread(abs, [0], 1, preload=(*workers.IMPORTED_ONCE, *figures.IMPORTED_ONCE)))
 
 
 @pytest.fixture(scope="session")

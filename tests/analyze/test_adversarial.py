@@ -186,8 +186,12 @@ def test_waits_by_duration_do_not_depend_on_clocks(world, rank, ahead, meetings)
 
 @pytest.mark.parametrize(
     ("shape", "slow"),
-    [({"tp": 2, "dp": 2}, None), ({"dp": 4}, 2), ({"tp": 4}, 1), ({"pp": 2, "dp": 2}, 3)],
-    ids=["launch-bound", "dp4", "tp4", "pp2 dp2"],
+    [
+        pytest.param({"tp": 2, "dp": 2}, None, id="launch-bound"),
+        pytest.param({"dp": 4}, 2, id="dp4", marks=pytest.mark.long),
+        pytest.param({"tp": 4}, 1, id="tp4", marks=pytest.mark.long),
+        pytest.param({"pp": 2, "dp": 2}, 3, id="pp2 dp2"),
+    ],
 )
 def test_a_slice_of_the_matrix(shape, slow):
     """See benchmarks/blame.py. The first job's GPUs outrun their hosts, and nobody is to blame for that."""

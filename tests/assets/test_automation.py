@@ -68,6 +68,7 @@ def run(computed):
     return computed.root / "job"
 
 
+@pytest.mark.long
 def test_a_changed_rank_recomputes_itself_and_the_aggregates(computed, run):
     rank_file(1, 4, scale=2).write(trace(run, 1))
     computed.settle()
@@ -131,6 +132,7 @@ def partial(loop: Loop) -> dict[str, bool]:
     return {row["run"]: row["partial"] for row in rows}
 
 
+@pytest.mark.long
 def test_changed_rules_recompute_every_rank_and_no_topology(computed):
     rules = computed.home / "rules.toml"
     rules.write_text(

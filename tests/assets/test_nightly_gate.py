@@ -94,6 +94,7 @@ def test_nights_over_few_ranks_are_inconclusive_and_no_reference(tmp_path):
     assert verdicts(home)[2] == (12, True, None), "from here on it is the reference, as somebody wants it"
 
 
+@pytest.mark.long
 def test_warm_up_steps_are_compared_with_such_alone(tmp_path):
     for iteration, scale in ((1, 3), (20, 1), (21, 1)):
         write_iteration(tmp_path / "job", iteration, scale)
@@ -124,6 +125,7 @@ def test_a_regression_accepted_by_hand_is_the_next_reference(home):
     assert verdicts(home)[-1] == (4, True, 3)
 
 
+@pytest.mark.long
 def test_runs_of_one_series_are_compared_in_the_order_of_their_traces(tmp_path):
     runs, home = tmp_path / "runs", tmp_path / "home"
     for index, name in enumerate(("nightly-b", "nightly-a", "other")):
@@ -141,6 +143,7 @@ def test_runs_of_one_series_are_compared_in_the_order_of_their_traces(tmp_path):
     ]
 
 
+@pytest.mark.long
 def test_a_named_pair_that_overlaps_less_is_worse_although_the_step_is_not(tmp_path, monkeypatch):
     (tmp_path / "pairs.toml").write_text(
         '[[pair]]\nname = "decode"\ntimestamps = "stamps.jsonl"\nstage0 = {stamp = "A"}\nstage1 = {stamp = "B"}\n'

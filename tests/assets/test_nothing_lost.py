@@ -127,6 +127,7 @@ def test_a_rank_that_fails_keeps_its_tables_which_no_measure_counts(own):
     assert call("iterations", "--home", home).code == 0
 
 
+@pytest.mark.long
 def test_aggregates_that_cannot_be_made_again_stay_and_are_marked(own):
     run, home = own
     before = tables(home)
@@ -144,6 +145,7 @@ def test_aggregates_that_cannot_be_made_again_stay_and_are_marked(own):
     assert again(run, home).aggregated and stale(home) == [] and tables(home) != before
 
 
+@pytest.mark.long
 def test_ranks_made_anew_mark_the_aggregates_until_these_follow(own):
     run, home = own
     rank_file(1, 2, scale=3).write(trace(run, 1))

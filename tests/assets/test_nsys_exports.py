@@ -91,6 +91,7 @@ def test_what_was_stale_before_the_first_look_of_automation_is_asked_for_stage_b
     assert left_at_first(loop.instance, loop.traceviz, now + 300) == []
 
 
+@pytest.mark.long
 def test_a_node_that_comes_later_adds_its_ranks_and_recomputes_what_it_changes(computed):
     news = computed.news()
     assert news >= of_topology(*KEYS) | of_ranks("job@0", 1) | of_ranks("job@1", 1) | of_iterations(*KEYS)

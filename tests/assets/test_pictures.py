@@ -72,6 +72,7 @@ def test_of_a_changed_rank_only_its_own_figures_and_those_of_the_iteration_are_d
     assert {each for each in drawn.news() if each[0] in FIGURE_ASSETS} == of_figures("job@7", 1)
 
 
+@pytest.mark.long
 def test_a_rank_whose_delay_of_others_is_another_is_drawn_anew_and_no_other_rank(drawn):
     lake, place = drawn.traceviz.lake(), {"run": "job", "iteration": 7}
     late = lake.table("late_ranks", **place).arrow([column.name for column in LATE_RANKS.columns])
@@ -85,6 +86,7 @@ def test_a_rank_whose_delay_of_others_is_another_is_drawn_anew_and_no_other_rank
     assert drawn.news() == of_figures("job@7", 1)
 
 
+@pytest.mark.long
 def test_the_figures_of_ranks_of_a_large_job_are_limited(tmp_path):
     run = write_run(tmp_path / "runs/job")
     limited = f"{QUICK}most_ranks = 2\n"

@@ -64,6 +64,7 @@ def iterations_left(loop: Loop) -> list[str]:
     return sorted(loop.instance.get_dynamic_partitions("iteration"))
 
 
+@pytest.mark.long
 def test_nothing_goes_while_a_run_is_under_way_that_may_work_on_it(loop):
     lake, inputs, before = open_lake(loop.home), registered(loop.home, "job@1"), files_of(loop, 1)
     ranks = {"dagster/asset_partition_range_start": "job@1|0000", "dagster/asset_partition_range_end": "job@1|0001"}
@@ -111,6 +112,7 @@ def test_what_is_old_goes_with_its_files_and_comes_back_only_when_its_trace_chan
     assert len(files_of(loop, 1)) == len(EVERYTHING)
 
 
+@pytest.mark.long
 def test_the_last_accepted_night_stays_since_the_next_is_compared_with_it(tmp_path):
     root = tmp_path / "runs"
     for iteration, scale in ((1, 1), (2, 2)):

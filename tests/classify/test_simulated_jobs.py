@@ -49,7 +49,7 @@ def score_of(name: str) -> Score:
     fast(
         JOBS,
         *("without_stacks", "combined_without_stacks", "neither_stacks_nor_groups", "without_any_source"),
-        *("graphs_of_layers", "nsys_experts_of_equal_ranks"),
+        "graphs_of_layers",
     ),
 )
 def test_a_simulated_job_reaches_the_targets_of_its_part_of_the_matrix(name):

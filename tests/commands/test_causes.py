@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.commands.jobs import home_of, traces_of
+from tests.sets import fast
 from traceviz_dag.analyze.causes.gains import named_edit
 from traceviz_dag.commands.main import app
 from traceviz_dag.lake.lake import open_lake
@@ -194,7 +195,7 @@ def test_words_that_nothing_can_be_told_of_are_one_line(words, said):
     assert (code, output) == (2, "") and line.startswith(said) and "\n" not in line
 
 
-@pytest.mark.parametrize("command", ["critical-path", "what-if"])
+@pytest.mark.parametrize("command", fast(["critical-path", "what-if"], "what-if"))
 def test_traces_without_a_gpu_end_with_2_and_why(command, shared_data, tmp_path):
     traces = shared_data / "megatron_cpu/pp2_dp2_distopt_overlap"
     code, output, line = ask(command, traces, "--home", tmp_path)

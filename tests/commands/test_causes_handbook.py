@@ -35,6 +35,7 @@ def _output(command: str, folder: Path) -> str:
     return "\n".join(line.rstrip() for line in result.stdout.strip().splitlines())
 
 
+@pytest.mark.long
 def test_what_the_page_shows_is_what_the_commands_print(tmp_path):
     text = PAGE.read_text()
     shown = _PRINTED.findall(text)

@@ -40,6 +40,7 @@ def _analysed_anew(run: Path, folder: Path) -> dict[str, str]:
     return _tables(folder / "clean")
 
 
+@pytest.mark.long
 def test_a_smaller_job_in_place_of_a_larger_one_is_not_mixed_with_it(run, home, tmp_path):
     shutil.rmtree(run)
     write_run(run, world=2)
@@ -48,6 +49,7 @@ def test_a_smaller_job_in_place_of_a_larger_one_is_not_mixed_with_it(run, home, 
     assert _tables(home) == _analysed_anew(run, tmp_path)
 
 
+@pytest.mark.long
 def test_a_rank_whose_trace_was_archived_is_still_counted_and_named(run, home):
     before = _tables(home)
     _file(run, 3).unlink()

@@ -44,7 +44,7 @@ def runs(whole, tmp_path_factory) -> dict[str, Path]:
     return {kind: _damaged(whole, tmp_path_factory.mktemp(kind), change) for kind, change in DAMAGES.items()}
 
 
-@pytest.fixture(params=fast(DAMAGES, "truncated", "foreign"))
+@pytest.fixture(params=fast(DAMAGES, "truncated"))
 def damaged(request, runs) -> tuple[str, Path]:
     return request.param, runs[request.param]
 

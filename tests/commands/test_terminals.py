@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from tests.commands.jobs import home_of, traces_of
 from tests.commands.sentences.test_nsys import export
+from tests.sets import fast
 from traceviz_dag.commands.main import app
 
 SHOWN = Path(__file__).parent / "terminals"
@@ -59,7 +60,7 @@ def test_tables_of_a_profile(command, width, profiles):
     held(f"nsys_{name}", width, "nsys", name, export("b"), *words, "--home", profiles)
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", fast(WIDTHS, WIDTHS[0]))
 def test_tables_of_traces(width):
     traces = traces_of("slow_rank")
     held("topology", width, "topology", traces)

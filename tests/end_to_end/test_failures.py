@@ -64,6 +64,7 @@ def slowest(home: Path) -> int:
     )
 
 
+@pytest.mark.long
 def test_a_step_that_fails_is_told_with_its_partition_and_a_remedy(own, capfd):
     run, home = own
     shutil.rmtree(home / "lake/iterations")

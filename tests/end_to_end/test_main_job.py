@@ -74,6 +74,7 @@ def test_unchanged_traces_are_skipped_and_a_changed_rank_alone_is_computed_again
     assert {path.parent.name for path in changed} == {"rank=1"}
 
 
+@pytest.mark.long
 def test_a_bad_rank_lets_the_others_be_recorded_and_the_aggregates_wait(tmp_path, home):
     run = write_run(tmp_path / "job", world=2)
     analyze = ("analyze", run, "--home", home, "--workers", "1")
@@ -127,6 +128,7 @@ def test_a_launch_from_the_ui_and_a_backfill_give_what_the_command_line_gives(an
     assert made == wanted
 
 
+@pytest.mark.long
 def test_a_lost_partition_of_the_lake_is_made_again(own):
     iteration, home = own
     before = lake_files(home)

@@ -126,6 +126,7 @@ def add_table_and_refresh(home: Path, name: str, rows: object) -> None:
         lake.refresh_catalogue()
 
 
+@pytest.mark.long
 def test_concurrent_refreshers_lose_no_table(lake: Lake, sample):
     names = ["runs", "topology", "process_groups", "iterations"]
     context = multiprocessing.get_context("spawn")

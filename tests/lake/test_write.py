@@ -140,6 +140,7 @@ def write_repeatedly(home: Path, sample_rows: pa.Table, writer: int, times: int)
             lake.refresh_catalogue()
 
 
+@pytest.mark.long
 def test_four_writers_and_readers_never_see_a_part_of_a_file(lake: Lake, sample):
     rows, times = 2_000, 15
     table = kernels(sample, ["a", "b"] * (rows // 2))

@@ -146,7 +146,7 @@ class StoredSource:
     ("name", "reading", "found"),
     [
         pytest.param("tp2 pp2 dp2 interleaved", "recorded", 1.0, marks=pytest.mark.long),
-        ("tp2 pp2 dp2 torch 2.3", "recorded", 1.0),
+        pytest.param("tp2 pp2 dp2 torch 2.3", "recorded", 1.0, marks=pytest.mark.long),
         ("tp2 pp2 dp2 interleaved", "stripped", 0.99),
         pytest.param("cp2 dp2 ring", "stripped", 0.99, marks=pytest.mark.long),
         pytest.param("ep2 pp2 dp2 combined", "stripped", 0.95, marks=pytest.mark.long),

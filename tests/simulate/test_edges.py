@@ -11,6 +11,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from tests.sets import fast
 from tests.simulate.conftest import CONFIGURATIONS, Job, decode, nanoseconds, small
 from traceviz_dag.errors import UsageError
 from traceviz_dag.simulate import simulate
@@ -93,7 +94,7 @@ def _told(trace: dict) -> tuple[set[Edge], set[Edge]]:
     return found
 
 
-@pytest.mark.parametrize("name", TOLD)
+@pytest.mark.parametrize("name", fast(TOLD, *TOLD[::3]))
 def test_rows_tell_the_waits_of_the_truth_and_no_others(told_job: Callable[[str], Job], name: str):
     job = told_job(name)
     for rank in (0, job.settings.world - 1):

@@ -142,8 +142,8 @@ def test_workers_end_with_the_process_that_started_them(tmp_path: Path, monkeypa
     for process in left:
         os.kill(process, signal.SIGKILL)
     assert not left
-    # Where Python's own process for that was killed, too, the next command removes what they shared.
-    assert bool(semaphores_of(main.pid)) == whole
+    # Where Python's own process for that was killed, too, the next command removes what they shared, whoever gives it.
+    assert whole or not semaphores_of(main.pid)
     mine, context = os.getpid(), multiprocessing.get_context("spawn")
     name_semaphores()
     lock = context.Lock()

@@ -35,6 +35,9 @@ _MOST_BLAMED = 3
 _MOST_PEAKS = 4
 
 _LEAST_FOR_POOL = 4
+_BACKENDS = tuple(f"matplotlib.backends.backend_{name}" for name in ("agg", "svg", "pdf"))
+IMPORTED_ONCE: Sequence[str] = (__name__, *_BACKENDS)
+"""What processes that draw find imported."""
 
 OF_A_RANK = (Scope.RANK, Scope.MEMORY_OF_RANK)
 """Scopes of which a figure is of a rank alone, and lies in a folder of its own."""
@@ -257,7 +260,9 @@ def draw_figures(tasks: Sequence[FigureTask], workers: int = 1) -> Iterator[Draw
         remove_all_stale_temporaries(folder)
     alone = workers <= 1 or len(tasks) < _LEAST_FOR_POOL
     faults: dict[str, int] = {}
-    for drawn in map(_drawn_or_fault, tasks) if alone else spread_in_order(_drawn_or_fault, tasks, workers):
+    for drawn in (
+        map(_drawn_or_fault, tasks) if alone else spread_in_order(_drawn_or_fault, tasks, workers, IMPORTED_ONCE)
+    ):
         if isinstance(drawn, DrawnFigure):
             yield drawn
         elif drawn is not None:

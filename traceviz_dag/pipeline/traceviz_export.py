@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partitions import escape
-from traceviz_dag.pipeline.figures import LakeSource, readable_ranks
+from traceviz_dag.pipeline.figures import IMPORTED_ONCE, LakeSource, readable_ranks
 from traceviz_dag.show.figures.model_replica import RowOrder, draw_model_replica
 from traceviz_dag.show.figures.overlap_bars import draw_overlap_bars
 from traceviz_dag.show.figures.pipeline_group import draw_pipeline_group
@@ -85,7 +85,7 @@ def export_ranks(export: Export, workers: int = 1) -> Iterator[Path]:
     if workers <= 1 or len(ranks) < _LEAST_FOR_POOL:
         yield from map(work, ranks)
         return
-    yield from spread_in_order(work, ranks, workers)
+    yield from spread_in_order(work, ranks, workers, (__name__, *IMPORTED_ONCE))
 
 
 def export_rank(export: Export, rank: int) -> Path:

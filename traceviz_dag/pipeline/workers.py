@@ -26,7 +26,8 @@ from traceviz_dag.system.whole_files import write_atomically
 LOGS = "logs"
 """Folder of a home for what a fault of this program leaves: the traceback, for whoever mends it."""
 
-_IMPORTED_ONCE = ("traceviz_dag.pipeline.ranks", "pandas")
+IMPORTED_ONCE: Sequence[str] = (__name__, "pandas")
+"""What processes that analyse find imported."""
 _DEATH = "the worker that read it died, most likely for want of memory; run with fewer workers or more memory"
 _MEMORY = "takes more memory than there is; run with fewer workers or more memory"
 _HOME_FAULTS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
@@ -97,7 +98,7 @@ def analyse_ranks(
         for trace in traces:
             yield analyse_into_lake(task, trace)
         return
-    outcomes = spread(_analyse_remembered, traces, count, start=_remember, arguments=(task,), preload=_IMPORTED_ONCE)
+    outcomes = spread(_analyse_remembered, traces, count, start=_remember, arguments=(task,), preload=IMPORTED_ONCE)
     for number, outcome in outcomes:
         if isinstance(outcome, WorkerDiedError):
             yield _record_failure(task, traces[number], f"{traces[number].name}: {_DEATH}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -28,11 +29,13 @@ def connect_in_memory() -> duckdb.DuckDBPyConnection:
 
     connection = duckdb.connect()
     connection.execute("SET enable_progress_bar = false")
+    # Its own defaults follow the machine's memory and cores alone.
     limit = address_space()
     if limit is not None:
-        # Its own defaults follow the machine's memory and cores.
         connection.execute(f"SET memory_limit = '{limit // _SHARE}B'")
-        connection.execute("SET threads = 1")
+    threads = "1" if limit is not None else os.environ.get("OMP_NUM_THREADS", "")
+    if threads.isdecimal() and int(threads):
+        connection.execute(f"SET threads = {int(threads)}")
     return connection
 
 

@@ -75,7 +75,9 @@ def spread(
         yield alone[0] if alone else (number, WorkerDiedError())
 
 
-def spread_in_order(work: Callable[[Item], Result], items: Sequence[Item], workers: int) -> Iterator[Result]:
+def spread_in_order(
+    work: Callable[[Item], Result], items: Sequence[Item], workers: int, preload: Sequence[str] = ()
+) -> Iterator[Result]:
     """As :func:`spread`, in the order of the items.
 
     Raises:
@@ -83,7 +85,7 @@ def spread_in_order(work: Callable[[Item], Result], items: Sequence[Item], worke
     """
     finished: dict[int, Result] = {}
     following = 0
-    for number, result in spread(work, items, workers):
+    for number, result in spread(work, items, workers, preload=preload):
         if isinstance(result, WorkerDiedError):
             raise result
         finished[number] = result

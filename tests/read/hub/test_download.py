@@ -77,6 +77,7 @@ def test_a_connection_that_breaks_is_taken_up_again(server, tmp_path):
     assert server.ranges()[1] is not None
 
 
+@pytest.mark.long
 def test_wrong_bytes_are_refused(server, tmp_path):
     server.wrong = True
     with pytest.raises(DownloadError, match="the hub says"):
