@@ -73,7 +73,7 @@ def pytest_collection_finish() -> None:
     gc.enable()
     gc.freeze()
     # Dagster and DuckDB make many short-lived objects: looking through them so often takes a twentieth of the time.
-    gc.set_threshold(100_000, 20, 20)
+    gc.set_threshold(500_000, 50, 50)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

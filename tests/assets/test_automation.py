@@ -160,6 +160,7 @@ def test_a_change_on_the_tick_after_a_request_is_not_lost(computed, run):
     assert computed.news() == of_topology("job@7") | of_ranks("job@7", 0, 1) | of_iterations("job@7")
 
 
+@pytest.mark.long
 def test_a_text_file_that_changes_the_topology_recomputes_its_ranks(computed, run):
     text = run / "unique_parallel_groups_20260101_000000.txt"
     text.write_text(NEW_FORM)
@@ -173,6 +174,7 @@ def test_a_text_file_that_changes_the_topology_recomputes_its_ranks(computed, ru
     assert computed.news() == of_topology("job@7"), "it says the same, so the topology came out as before"
 
 
+@pytest.mark.long
 def test_pairs_without_a_trace_are_never_asked_for_and_hold_nothing_up(computed, run):
     write_run(run, {8: 1})
     computed.settle()

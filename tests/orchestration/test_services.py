@@ -22,6 +22,7 @@ def said(code: str) -> str:
     return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere semaphores bear no names")
 def test_semaphores_that_a_code_server_shares_with_its_runs_tell_whose_they_are():
     assert said(_SEMAPHORE).startswith("/traceviz-")
