@@ -52,7 +52,7 @@ LEFT_OUT = {
 OF_PERFETTO = ("traceviz perfetto query", "traceviz perfetto compare", "traceviz classify rank0.json.gz --engine")
 """Beginnings of commands that need a trace processor."""
 
-THROUGH_DAGSTER = ("README.md", "memory.md")
+THROUGH_DAGSTER = ("README.md", "analyze.md", "memory.md")
 """Pages whose ``analyze`` runs as a user's does; in those of other commands it only fills the home."""
 
 
