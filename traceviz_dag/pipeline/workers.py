@@ -20,6 +20,7 @@ from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import iteration_key, rank_key
 from traceviz_dag.pipeline.formats.trace_format import EXTRA_TABLES, RankTrace
 from traceviz_dag.pipeline.ranks import RANK_TABLES, analyse_rank, failed_trace
+from traceviz_dag.system import control_groups
 from traceviz_dag.system.processes import WorkerDiedError, spread
 from traceviz_dag.system.whole_files import write_atomically
 
@@ -28,6 +29,8 @@ LOGS = "logs"
 
 IMPORTED_ONCE: Sequence[str] = (__name__, "pandas")
 """What processes that analyse find imported."""
+_WORKER_BYTES = 600 << 20
+"""What a worker takes for a trace of 200 MB (docs/benchmarks.md), and half as much again."""
 _DEATH = "the worker that read it died, most likely for want of memory; run with fewer workers or more memory"
 _MEMORY = "takes more memory than there is; run with fewer workers or more memory"
 _HOME_FAULTS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
@@ -82,8 +85,11 @@ class RankOutcome:
 
 
 def default_workers() -> int:
-    """Processes to use where nobody says: one a core that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Processes to use where nobody says: one a core that this process may use, and no more than its memory allows."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    memory = control_groups.memory_bytes()
+    room = cores if memory is None else max(memory // _WORKER_BYTES, 1)
+    return min(cores, control_groups.processors() or cores, room)
 
 
 def analyse_ranks(

@@ -9,7 +9,7 @@ from functools import cache
 from itertools import count
 from typing import TYPE_CHECKING
 
-from traceviz_dag.system.memory_limit import address_space
+from traceviz_dag.system.memory_limit import THREADS, address_space
 
 if TYPE_CHECKING:
     import duckdb
@@ -33,7 +33,7 @@ def connect_in_memory() -> duckdb.DuckDBPyConnection:
     limit = address_space()
     if limit is not None:
         connection.execute(f"SET memory_limit = '{limit // _SHARE}B'")
-    threads = "1" if limit is not None else os.environ.get("OMP_NUM_THREADS", "")
+    threads = "1" if limit is not None else os.environ.get(THREADS, "")
     if threads.isdecimal() and int(threads):
         connection.execute(f"SET threads = {int(threads)}")
     return connection

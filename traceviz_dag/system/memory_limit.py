@@ -12,13 +12,17 @@ import resource
 import sys
 
 from traceviz_dag.errors import TracevizError
+from traceviz_dag.system.control_groups import processors
 
 _LEAST = 1_400_000 * 1024
 """Below it, loading Arrow, DuckDB and Dagster ends in a segmentation fault on some machines."""
 
 _PLENTY = 8 << 30
 _M_ARENA_MAX = -8
-_CAPS = {"OMP_NUM_THREADS": "1", "ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "1"}
+THREADS = "OMP_NUM_THREADS"
+"""The variable that says how many threads Arrow, DuckDB here, and libraries of linear algebra may start."""
+
+_CAPS = {THREADS: "1", "ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "1"}
 
 
 class TooLittleMemoryError(TracevizError):
@@ -32,20 +36,22 @@ def address_space() -> int | None:
 
 
 def adapt() -> None:
-    """Have libraries that are loaded from now on reserve little, here and in workers, where the limit is low.
+    """Have libraries that are loaded from now on reserve little, here and in workers, where the limit is low, and start
+    no more threads than the process's control groups have processors.
 
     Raises:
         TooLittleMemoryError: nothing can be computed within the limit.
     """
     limit = address_space()
-    if limit is None or limit >= _PLENTY:
-        return
-    if limit < _LEAST:
+    if limit is not None and limit < _LEAST:
         raise TooLittleMemoryError(
             f"the limit of the address space (ulimit -v) is {limit // 1024:,} KB, and this program needs "
             f"{_LEAST // 1024:,}; raise it"
         )
-    for name, value in _CAPS.items():
-        os.environ.setdefault(name, value)
-    if sys.platform == "linux":
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
+    if limit is not None and limit < _PLENTY:
+        for name, value in _CAPS.items():
+            os.environ.setdefault(name, value)
+        if sys.platform == "linux":
+            ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
+    if share := processors():
+        os.environ.setdefault(THREADS, str(share))
