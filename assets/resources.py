@@ -19,7 +19,7 @@ class TracevizHome(dg.ConfigurableResource):
 
     Attributes:
         home: the folder; empty takes TRACEVIZ_HOME, else ./traceviz_home.
-        workers: processes that ranks fan out over; 0 = one per core.
+        workers: processes that ranks fan out over; 0 = as many as cores and memory allow.
         rules: a TOML file with rules that come before the built-in ones; empty takes that of the home's settings.
     """
 

@@ -132,6 +132,7 @@ def test_runs_of_one_series_are_compared_in_the_order_of_their_traces(tmp_path):
         write_iteration(runs / name, 1)
         for path in (runs / name).rglob("*.json"):
             os.utime(path, ns=(0, (index + 1) * 10**9))
+    os.utime(max((runs / "nightly-b").rglob("*.json")), ns=(0, 9 * 10**9))  # a rank that came late
     fill_home(home, [runs])
     (home / FILE_NAME).write_text('[nightly]\nseries = ["nightly-*"]\n')
     assert judge(home).success

@@ -93,7 +93,10 @@ def test_what_is_old_goes_with_its_files_and_comes_back_only_when_its_trace_chan
     notes = exports[0].with_name("notes.txt")
     notes.write_text("somebody's own")
     assert files_of(loop, 1)
-    assert keep_house(loop).success
+    kept = keep_house(loop)
+    assert kept.success
+    (told,) = kept.asset_materializations_for_node("retention")
+    assert told.metadata["partitions"].value == 2, "one iteration is left, and two ranks"
     assert [export.exists() for export in exports] == [False, False, True, True]
     assert notes.exists() and not exports[1].parent.exists()
     assert iterations_left(loop) == ["job@2"]

@@ -31,7 +31,9 @@ RulesOption = Annotated[
         "- goes back to the built-in ones. Default: what the home has."
     ),
 ]
-WorkersOption = Annotated[int, typer.Option(min=0, help="Number of ranks to analyse at once; 0 = one per core.")]
+WorkersOption = Annotated[
+    int, typer.Option(min=0, help="Number of ranks to analyse at once; 0 = as many as cores and memory allow.")
+]
 PartialOption = Annotated[
     bool,
     typer.Option(
@@ -125,7 +127,12 @@ def batch(
     pattern: PatternOption = None,
     processes: Annotated[
         int,
-        typer.Option("--processes", "--workers", min=0, help="Number of ranks to analyse at once; 0 = one per core."),
+        typer.Option(
+            "--processes",
+            "--workers",
+            min=0,
+            help="Number of ranks to analyse at once; 0 = as many as cores and memory allow.",
+        ),
     ] = 0,
     traceviz: Annotated[
         Path | None,

@@ -66,7 +66,7 @@ class AnalysisSettings:
 
     Attributes:
         home: the folder that holds everything written.
-        workers: processes that ranks fan out over; 0 = one per core.
+        workers: processes that ranks fan out over; 0 = as many as cores and memory allow.
         rules: a TOML file with rules that come before the built-in ones, from now on in this home; BUILT_IN_RULES goes
             back to these; None leaves those that the home has.
         allow_partial: aggregate an iteration although ranks of it cannot be read.

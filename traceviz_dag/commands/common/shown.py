@@ -34,7 +34,9 @@ AlignmentOption = Annotated[
 ]
 ProcessesOption = Annotated[
     int,
-    typer.Option("--processes", "-p", "--workers", min=0, help="Number of processes; 0 = one per core."),
+    typer.Option(
+        "--processes", "-p", "--workers", min=0, help="Number of processes; 0 = as many as cores and memory allow."
+    ),
 ]
 
 
