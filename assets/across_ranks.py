@@ -28,7 +28,7 @@ from traceviz_dag.lake.inputs import registered
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES, StoredIteration, analyse_across_ranks, named_periods
 from traceviz_dag.pipeline.findings import iteration_findings
-from traceviz_dag.pipeline.memory import drop_unreadable, mark_mismatched
+from traceviz_dag.pipeline.memory import mark_mismatched, set_aside_unreadable
 from traceviz_dag.read.pairs_file import read_pairs_file
 from traceviz_dag.tables import FINDINGS, PERIOD_PERCENTILES
 
@@ -111,10 +111,10 @@ def across_ranks_assets(
     lake = traceviz.lake()
     version = made_of(context.instance, lake, run, iteration, FINDINGS.name)
     inputs = registered(traceviz.folder, context.partition_key)
-    dropped = drop_unreadable(lake, inputs)
+    dropped = set_aside_unreadable(lake, inputs)
     if dropped:
         context.log.warning(
-            "tables of memory of ranks %s cannot be read, and their snapshots are gone: removed", dropped
+            "tables of memory of ranks %s cannot be read, and their snapshots are gone: set aside in the lake", dropped
         )
     for rank, why in mark_mismatched(lake, inputs).items():
         context.log.warning("the snapshot of rank %d is not taken: %s", rank, why)

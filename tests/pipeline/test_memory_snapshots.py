@@ -29,7 +29,7 @@ from traceviz_dag.orchestration.instance import open_instance
 from traceviz_dag.orchestration.orchestrate import AnalysisSettings, IterationResult, analyse
 from traceviz_dag.pipeline.across_ranks import iterations_at
 from traceviz_dag.pipeline.discovery import inputs_below
-from traceviz_dag.pipeline.memory import drop_unreadable, mark_mismatched, memory_sources, store_memory
+from traceviz_dag.pipeline.memory import mark_mismatched, memory_sources, set_aside_unreadable, store_memory
 from traceviz_dag.pipeline.memory_schedule import memory_by_stage
 from traceviz_dag.read.memory.files import FoundSnapshot, is_snapshot_name, of_iteration
 from traceviz_dag.simulate import JobSettings, simulate
@@ -175,8 +175,11 @@ def test_a_snapshot_that_cannot_be_taken_costs_its_rank_alone_until_it_is_fixed(
     pq.write_table(pq.read_table(older, partitioning=None).drop_columns(["source"]), older)
     broken.unlink()
     (inputs,) = inputs_below([folder], home=home)
-    assert drop_unreadable(lake, inputs) == [0]
+    kept = lake.path("memory_peaks", run="job", iteration=11, rank=0).read_bytes()
+    assert set_aside_unreadable(lake, inputs) == [0]
     assert not lake.exists("memory_peaks", run="job", iteration=11, rank=0)
+    aside = lake.tables_folder / ".set_aside/memory_peaks"
+    assert [path.read_bytes() for path in aside.rglob("*.parquet")] == [kept], "nothing is lost"
 
 
 @pytest.mark.parametrize(

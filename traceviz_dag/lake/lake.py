@@ -26,7 +26,7 @@ from traceviz_dag.lake.partitions import (
 )
 from traceviz_dag.lake.reader import TableReader
 from traceviz_dag.lake.stale import Stale, hidden_ranks, read_stale
-from traceviz_dag.lake.upgrade import is_begun, upgrade
+from traceviz_dag.lake.upgrade import is_begun, move_aside, upgrade
 from traceviz_dag.lake.write import Written, write_part
 from traceviz_dag.system.duckdb_memory import connect_in_memory, scratch_database
 from traceviz_dag.system.paths import real_path
@@ -196,14 +196,23 @@ class Lake:
         return names == definition(table_name).schema.names
 
     def delete(
-        self, *table_names: str, run: str, iteration: int | None = None, rank: int | None = None
+        self,
+        *table_names: str,
+        run: str,
+        iteration: int | None = None,
+        rank: int | None = None,
+        set_aside: bool = False,
     ) -> list[Partition]:
         """Delete the partitions of tables of a run, an iteration or a rank, and return what was deleted.
 
         Where they were the last ones of a table, the catalogue is refreshed, once: a view needs a file.
 
+        Args:
+            set_aside: keep the files beside the lake, where no query reads them.
+
         Raises:
             UsageError: no such table, or values that no partition of it can have.
+            OutputError: a file cannot be set aside.
         """
         deleted: list[Partition] = []
         lost_a_table = False
@@ -213,7 +222,10 @@ class Lake:
                 part = partition.folder(folder)
                 with recorded.change_of(self.tables_folder, table.name, partition):
                     with suppress(FileNotFoundError):
-                        (part / FILE_NAME).unlink()
+                        if set_aside:
+                            move_aside(self.tables_folder, table, partition)
+                        else:
+                            (part / FILE_NAME).unlink()
                         deleted.append(partition)
                     remove_stale_temporaries(part / FILE_NAME)
                     _remove_empty_folders(part, folder)

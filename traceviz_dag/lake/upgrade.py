@@ -127,6 +127,25 @@ def _upgrade_part(lake: Path, table: Table, partition: Partition) -> None:
     store_part(lake, table, partition, data, former)
 
 
+def move_aside(lake: Path, table: Table, partition: Partition) -> Path:
+    """Move the file of a part to where no query reads it, within a change of the record; returns where it is.
+
+    Raises:
+        FileNotFoundError: there is none.
+        OutputError: it cannot be moved.
+    """
+    path = partition.folder(lake / table.name) / FILE_NAME
+    target = partition.folder(lake / ASIDE / table.name) / FILE_NAME
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        path.replace(target)
+    except FileNotFoundError:
+        raise
+    except OSError as failed:
+        raise OutputError(path, f"cannot be moved ({failed.strerror})", "free space there", failed.errno) from failed
+    return target
+
+
 def _set_aside(lake: Path, table: Table, partition: Partition, error: Exception) -> None:
     """Move a part away that keeps all others of its table from being read.
 
@@ -138,13 +157,8 @@ def _set_aside(lake: Path, table: Table, partition: Partition, error: Exception)
     fault, remedy = fault_and_remedy(error)
     if remedy != ANALYSE_AGAIN:
         raise BadInputError(path, f"{fault} ({error})", remedy) from error
-    target = partition.folder(lake / ASIDE / table.name) / FILE_NAME
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with recorded.change_of(lake, table.name, partition):
-            path.replace(target)
-    except OSError as failed:
-        raise OutputError(path, f"cannot be moved ({failed.strerror})", "free space there", failed.errno) from failed
+    with recorded.change_of(lake, table.name, partition):
+        target = move_aside(lake, table, partition)
     rank = "" if partition.rank is None else f", rank {partition.rank}"
     _log.warning(
         "traceviz: %s",

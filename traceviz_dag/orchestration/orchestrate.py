@@ -44,11 +44,12 @@ from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.lake.marking import forget_if_damaged, mark_stale, unmark
 from traceviz_dag.lake.partition_keys import rank_key
 from traceviz_dag.lake.under_way import under_way
+from traceviz_dag.lake.upgrade import ASIDE
 from traceviz_dag.orchestration.instance import open_instance
 from traceviz_dag.orchestration.step_runs import materialise
 from traceviz_dag.pipeline.completeness import ranks_in_words, stored_completeness
 from traceviz_dag.pipeline.iteration import stored_topology
-from traceviz_dag.pipeline.memory import drop_unreadable, mark_mismatched, memory_sources
+from traceviz_dag.pipeline.memory import mark_mismatched, memory_sources, set_aside_unreadable
 from traceviz_dag.tables.rows import TraceStatusRow, columns_of, rows_of
 from traceviz_dag.vocabulary import StaleCause, StaleStage
 
@@ -285,12 +286,13 @@ class _Analysis:
 
     def make_memory_tables(self, result: IterationResult) -> None:
         """Bring the tables of the snapshots of GPU memory up to date; those of snapshots that are gone stay."""
-        dropped = drop_unreadable(self.lake, self.inputs)
+        dropped = set_aside_unreadable(self.lake, self.inputs)
         gone = sorted(set(dropped) - {one.rank for one in memory_sources(self.lake, self.inputs)})
         if gone:
             result.failures.append(
                 f"{self.inputs.key}, memory: tables of {ranks_in_words(gone)} were damaged, or of an earlier version, "
-                "and are removed, as the snapshots are gone; put these back, and analyse again"
+                f"and are set aside in {self.lake.tables_folder / ASIDE}, as the snapshots are gone; put these back, "
+                "and analyse again"
             )
         sources = memory_sources(self.lake, self.inputs)
         for number, why in mark_mismatched(self.lake, self.inputs).items():

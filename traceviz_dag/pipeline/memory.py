@@ -109,9 +109,9 @@ def mark_mismatched(lake: Lake, inputs: IterationInputs) -> dict[int, str]:
     return found
 
 
-def drop_unreadable(lake: Lake, inputs: IterationInputs) -> list[int]:
-    """Delete the tables of ranks without a snapshot that a version with other columns wrote, or that are damaged: they
-    keep everything else of the iteration from being read, and no snapshot makes them anew.
+def set_aside_unreadable(lake: Lake, inputs: IterationInputs) -> list[int]:
+    """Set aside the tables of ranks without a snapshot that a version with other columns wrote, or that are damaged:
+    they keep everything else of the iteration from being read, and no snapshot makes them anew.
 
     Returns:
         Those ranks.
@@ -127,7 +127,7 @@ def drop_unreadable(lake: Lake, inputs: IterationInputs) -> list[int]:
         and not lake.is_readable(name, run=inputs.run, iteration=inputs.iteration, rank=part.rank)
     }
     for rank in unreadable:
-        lake.delete(*MEMORY_TABLES, run=inputs.run, iteration=inputs.iteration, rank=rank)
+        lake.delete(*MEMORY_TABLES, run=inputs.run, iteration=inputs.iteration, rank=rank, set_aside=True)
     return sorted(unreadable)
 
 
