@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.analyze.across_ranks import analysed_here
 from tests.end_to_end.conftest import traceviz
+from tests.show.home import fill_home
 from tests.small_run import GEMM, write_run
 
 STAND_IN = Path(__file__).with_name("stand_in")
@@ -57,11 +57,11 @@ def test_a_folder_that_is_no_megatron_is_refused(tmp_path):
 
 def test_ncu_takes_the_hottest_computation_kernels_and_the_rank_where_they_take_longest(tmp_path):
     home = tmp_path / "home"
-    analysed_here(write_run(tmp_path / "job", {7: 4}), home)
+    fill_home(home, [write_run(tmp_path / "job", {6: 1, 7: 4}, world=4)])
     call = ["capture", "ncu", "python train.py --profile", "--home", home, "--top", "2"]
     hot = json.loads(traceviz(*call, "--json").stdout)
     assert [one["name"] for one in hot] == [GEMM, "multi_tensor_apply_kernel"]
-    assert hot[0]["launches"] == 4 * 6
+    assert hot[0]["launches"] == 4 * 6, "of the last iteration"
     assert not any("nccl" in one["name"] for one in hot)
     assert "--profile-from-start off" in hot[0]["line"]
     assert f"regex:^{GEMM}$" in hot[0]["line"]

@@ -73,6 +73,12 @@ def test_a_capture_of_some_ranks_by_intention_is_complete_from_its_second_iterat
     assert register_iteration(home, run, 8).record.state is FolderState.REGISTERED
 
 
+def test_an_iteration_waits_for_the_ranks_that_earlier_ones_have_and_names_them(tmp_path, home):
+    run = write_run(tmp_path / "job", {7: 4, 8: 2})
+    register_iteration(home, run)
+    assert "lacks ranks [2, 3]" in register_iteration(home, run, 8).record.reason
+
+
 def test_exports_of_some_nodes_wait_for_the_ranks_that_the_topology_text_file_counts(tmp_path, home):
     folder = tmp_path / "job"
     node_export(folder / "node0.sqlite")

@@ -75,6 +75,7 @@ def test_the_summary_has_the_numbers_of_the_file(snapshots):
         "start_requested_bytes": over_time[0],
     }
     assert over_time[answer["peak_event"] + 1] == max(over_time)
+    assert answer["peak_time_ns"] == plain["device_traces"][0][answer["peak_event"]]["time_us"] * 1000
 
 
 def test_every_printed_number_of_mebibytes_is_one_of_the_json(snapshots):
