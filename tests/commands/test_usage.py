@@ -15,6 +15,7 @@ from traceviz_dag.commands.main import _run
             f"--end-ns is a time that no clock has; give nanoseconds of at most {2**62}",
         ),
         (["nsys", "summary", "x", "--gpu"], "Option '--gpu' requires an argument"),
+        (["classify", "/"], "/ is a folder; use traceviz analyze for many files"),
         *(
             ([command, "--rules", "r.toml"], "--rules is for traces: give their path")
             for command in ("critical-path", "what-if", "waits", "clocks", "periods", "pipelines")

@@ -155,6 +155,12 @@ def test_hardware_of_the_gpus(tmp_path):
     assert "80.00 GiB" in run("info", path, "--gpu")
 
 
+def test_short_ranges_are_left_out(tmp_path):
+    path = small_export().write(tmp_path / "short.sqlite")
+    shown = ["forward" in run("tree", path, "--least-ms", least) for least in ("0.0003", "0.0004")]
+    assert shown == [True, False], "it takes 390 ns"
+
+
 def test_map_of_a_metric(tmp_path):
     export = small_export()
     for time, value in ((100, 10), (200, 30), (500, 90)):

@@ -148,7 +148,9 @@ def test_what_the_gate_judges_is_what_the_tables_say(job, tmp_path):
         assert "FAILED" in output and getattr(error, "code", None) == 1
 
 
-@pytest.mark.parametrize("job", ["slow_rank", "two_steps", "missing_stage", "without_topology"])
+@pytest.mark.parametrize(
+    "job", fast(["slow_rank", "two_steps", "missing_stage", "without_topology"], "slow_rank", "without_topology")
+)
 def test_what_accuracy_prints_is_so_by_the_truth_beside_the_traces(job):
     output, error = run(accuracy, traces_of(job), "--home", home_of(job))
     reading = Reader(WithTruth(Home(home_of(job)), traces_of(job)), ACCURACY, ACCURACY_TABLES)
@@ -294,7 +296,7 @@ def printed(tmp_path_factory):
     return output
 
 
-@pytest.mark.parametrize(("command", "job", "true", "false"), FALSE)
+@pytest.mark.parametrize(("command", "job", "true", "false"), fast(FALSE, *FALSE[::3]))
 def test_no_false_line_of_a_command_passes(command, job, true, false, printed):
     output = printed(command, job)
     wrong = re.sub(true, false, output, count=1)
