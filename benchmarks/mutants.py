@@ -259,9 +259,9 @@ def watch(state: Path, tree: Path, name: str) -> None:
 
 
 def _tests(state: Path, name: str) -> dict[int, list[str]]:
-    """Mutant → the tests that could notice it, the cheapest first, those that execute it before their neighbours.
+    """Mutant → the tests of each file that executes it, the file first whose tests that do so are the cheapest.
 
-    Tests of a file share fixtures; what one of them made is what the next one looks at.
+    Tests of a file share fixtures: what one of them made is what the next one looks at, so they keep their order.
     """
     costs = json.loads((state / f"{name}.costs").read_text())
     direct: dict[int, set[str]] = defaultdict(set)
@@ -274,8 +274,10 @@ def _tests(state: Path, name: str) -> dict[int, list[str]]:
         files[test.split("::")[0]].append(test)
     found = {}
     for number, tests in direct.items():
-        beside = {each for test in tests for each in files[test.split("::")[0]]} - tests
-        found[number] = [*sorted(tests, key=costs.get), *sorted(beside, key=costs.get)]
+        cost: dict[str, float] = defaultdict(float)
+        for test in tests:
+            cost[test.split("::")[0]] += costs[test]
+        found[number] = [each for file in sorted(cost, key=lambda file: cost[file]) for each in files[file]]
     return found
 
 

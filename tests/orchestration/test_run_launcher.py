@@ -31,6 +31,8 @@ def test_a_process_is_known_by_its_number_and_its_start():
         assert not is_alive(process.pid, since=time.time() - 3600), "another one bore the number an hour ago"
     finally:
         process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert not is_alive(process.pid, since=time.time()), "it has ended, though nobody has waited for it yet"
         process.wait()
     assert not is_alive(process.pid, since=time.time())
 
@@ -77,6 +79,15 @@ def test_a_run_whose_process_is_gone_from_this_host_is_failed(tags, pid_of, stat
         launcher = CheckedRunLauncher()
         launcher.register_instance(instance)
         assert launcher.check_run_worker_health(run).status is status
+
+
+def test_a_run_whose_process_has_said_nothing_yet_is_not_failed():
+    with dg.instance_for_test() as instance:
+        tags = {HOST_TAG: socket.gethostname()}
+        run = instance.create_run_for_job(_job(), tags=tags, status=dg.DagsterRunStatus.STARTED)
+        launcher = CheckedRunLauncher()
+        launcher.register_instance(instance)
+        assert launcher.check_run_worker_health(run).status is WorkerStatus.RUNNING
 
 
 @pytest.mark.parametrize("status", [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.STARTING])

@@ -66,6 +66,7 @@ def steps_of(iteration: StoredIteration) -> list[RankedStep]:
 @pytest.mark.parametrize("name", fast(JOBS, "interleaved", "combined experts", "one rank", "graphs", "old"))
 def test_the_replay_gives_every_kernel_back_and_the_path_is_the_step(job, name):
     iteration = job(name)
+    assert iteration.ranks == tuple(range(JOBS[name].world)), "in this order everywhere"
     for ranked in steps_of(iteration):
         step, times = ranked.step, ranked.step.times()
         ends = step.replay(times)

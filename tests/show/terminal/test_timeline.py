@@ -31,7 +31,7 @@ from traceviz_dag.show.terminal.look import Look
 from traceviz_dag.show.terminal.timeline.cells import cells_of
 from traceviz_dag.show.terminal.timeline.pairs import PairScreen
 from traceviz_dag.show.terminal.timeline.screen import TimelineApp
-from traceviz_dag.show.terminal.timeline.view import ABOVE
+from traceviz_dag.show.terminal.timeline.view import ABOVE, TimelineView
 
 JOB = "two_iterations"
 WIDE = (140, 45)
@@ -78,6 +78,16 @@ def test_screen(model, name, size, look):
     text = drive(screen(model, look), walk, size)
     held(name, text)
     assert text.isascii() or look.unicode
+
+
+def test_without_colours_the_chosen_slice_is_underlined(model):
+    async def walk(pilot):
+        await press(pilot, "space", "j", "j", "tab")
+        view = pilot.app.query_one(TimelineView)
+        return [segment.style for y in range(view.size.height) for segment in view.render_line(y) if segment.style]
+
+    styles = drive(screen(model, Look(colour=False)), walk)
+    assert any(style.underline and style.reverse for style in styles)
 
 
 @pytest.mark.parametrize("rank", [0, 3])
