@@ -110,6 +110,7 @@ def test_what_the_driver_allocates_in_a_simulated_job_is_the_truth_of_each_rank(
         # At the end what PyTorch reserved is left, and the module's variables: the buffer is given back.
         assert sum(held) == size + 3 * (1 << 20)
         assert min(accumulate(held)) > 0, "nothing is given back before it is taken"
+        assert mine[-1]["time_ns"] - mine[0]["time_ns"] < 60 * 10**9, "all of it in the time of the recording"
         assert {row["device"] for row in mine} == {rank % 2}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import dagster as dg
-from dagster._core.execution.plan.objects import ErrorSource, StepFailureData
+from dagster._core.execution.plan.objects import StepFailureData
 from dagster_shared.error import SerializableErrorInfo
 
 from assets.step_faults import RANKS_TOLD
@@ -53,8 +53,6 @@ def materialise(
 
 def _faults(result: dg.ExecuteInProcessResult) -> Iterator[str]:
     failures = [event.step_failure_data for event in result.all_events if event.is_step_failure]
-    if any(failure.error_source is ErrorSource.INTERRUPT for failure in failures):
-        raise KeyboardInterrupt
     for failure in failures:
         told = failure.user_failure_data
         if told is None or RANKS_TOLD not in told.metadata:

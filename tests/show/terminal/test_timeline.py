@@ -82,11 +82,11 @@ def test_screen(model, name, size, look):
 
 def test_without_colours_the_chosen_slice_is_underlined(model):
     async def walk(pilot):
-        await press(pilot, "space", "j", "j", "tab")
+        await press(pilot, "space", "j", "tab")
         view = pilot.app.query_one(TimelineView)
         return [segment.style for y in range(view.size.height) for segment in view.render_line(y) if segment.style]
 
-    styles = drive(screen(model, Look(colour=False)), walk)
+    styles = drive(screen(model, Look(unicode=False, colour=False)), walk)
     assert any(style.underline and style.reverse for style in styles)
 
 
