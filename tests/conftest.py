@@ -28,25 +28,38 @@ hypothesis.settings.load_profile("without deadlines")
 # A worker of pytest-xdist says 80, and every command would print for a terminal of so many columns.
 os.environ.pop("COLUMNS", None)
 
-_LONGEST = (
-    "test_automation_on_sqlite.py",
-    "test_perfetto_ui.py",
-    "test_sentences.py",
-    "test_main_job.py",
-    "test_training.py",
-    "test_pages.py",
-    "test_partial_input.py",
-    "test_changed_folders.py",
-    "test_automation.py",
-    "test_pictures.py",
-    "test_failures.py",
-    "test_daemon.py",
-    "test_real_traces.py",
-    "test_upgrade.py",
-    "test_causes.py",
-    "test_waits.py",
-    "test_pictures_by_themselves.py",
-    "test_faulty_places.py",
+_LONGEST = tuple(
+    f"test_{name}.py"
+    for name in (
+        "automation_on_sqlite",
+        "perfetto_ui",
+        "sentences",
+        "pages",
+        "main_job",
+        "training",
+        "causes",
+        "pictures",
+        "waits",
+        "failures",
+        "partial_input",
+        "commands",
+        "changed_folders",
+        "across_ranks",
+        "automation",
+        "figures",
+        "real_traces",
+        "perfetto",
+        "findings",
+        "nothing_lost",
+        "exit_codes_across_ranks",
+        "faults",
+        "reader",
+        "edges",
+        "upgrade",
+        "daemon",
+        "pictures_by_themselves",
+        "faulty_places",
+    )
 )
 
 

@@ -76,6 +76,7 @@ def test_a_changed_rank_recomputes_itself_and_the_aggregates(computed, run):
     assert computed.news() == of_topology("job@7") | of_ranks("job@7", 1) | of_iterations("job@7")
 
 
+@pytest.mark.long
 def test_a_new_time_with_the_old_content_recomputes_nothing(computed, run):
     for rank in range(4):
         os.utime(trace(run, rank))
@@ -83,6 +84,7 @@ def test_a_new_time_with_the_old_content_recomputes_nothing(computed, run):
     assert computed.automate() == []
 
 
+@pytest.mark.long
 def test_what_the_command_line_computed_meanwhile_is_not_computed_again(computed, run):
     rank_file(1, 4, scale=4).write(trace(run, 1))
     computed.settle()

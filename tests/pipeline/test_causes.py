@@ -177,14 +177,14 @@ def test_steps_that_run_into_each_other_on_two_streams_keep_their_waits_apart_wi
 
 DEAR_GAINS = (
     *("tp2 dp2 pp2 slow gpu 3", "combined ep2 pp2 slow gpu 1", "pp4 stall 0", "tp2 dp2 pp2 slow gpu 3, link 4"),
-    *("dp4 graph break 1", "combined ep2 pp2 uneven", "dp3 algorithm 1"),
+    *("dp4 graph break 1", "combined ep2 pp2 uneven", "dp3 algorithm 1", "dp2 pp2 vpp2 to 1f1b"),
 )
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        *("dp2 small hidden wait", "dp2 pp2 vpp2 to 1f1b", "pp2 split", "dp3 throttled gpu 1"),
+        *("dp2 small hidden wait", "pp2 split", "dp3 throttled gpu 1"),
         *(pytest.param(dear, marks=pytest.mark.long) for dear in DEAR_GAINS),
     ],
 )

@@ -21,6 +21,7 @@ from tests.analyze.across_ranks import (
     truth_kernels,
 )
 from tests.analyze.naive_measures import EPOCH_NS, kernel
+from tests.sets import fast
 from traceviz_dag.analyze.across_invariants import collectives_violations
 from traceviz_dag.analyze.clocks.clocks import solve_clocks
 from traceviz_dag.analyze.waits.blame import blame_matrix, delays_by, late_ranks, wait_and_transfer
@@ -279,7 +280,7 @@ def test_whatever_the_rows_and_clocks_a_wait_is_within_its_kernel_or_has_a_reaso
         function(table)
 
 
-@pytest.mark.parametrize("folder", ["hta", "tracelens"])
+@pytest.mark.parametrize("folder", fast(["hta", "tracelens"], "tracelens"))
 def test_real_traces_of_few_ranks_of_larger_jobs_are_kept_row_by_row(shared_data, folder):
     for iteration in analysed_all(shared_data / "kineto" / folder):
         table = charged_collectives(iteration)

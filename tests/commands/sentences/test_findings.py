@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from tests.commands.jobs import JOBS, analysed_at, home_of, traces_of
 from tests.commands.sentences.printed import Home
+from tests.sets import fast
 from traceviz_dag.commands.findings import open_questions
 from traceviz_dag.commands.main import app
 from traceviz_dag.errors import BadInputError, NoEvidenceError, UsageError
@@ -47,7 +48,10 @@ def renderings(row: dict[str, Any]) -> set[str]:
     return said
 
 
-@pytest.mark.parametrize("job", JOBS)
+MOST_JOBS = fast(JOBS, *(job for job in JOBS if job not in ("bursts", "two_iterations")))
+
+
+@pytest.mark.parametrize("job", MOST_JOBS)
 def test_every_number_of_a_statement_is_in_the_row_that_its_query_yields(job):
     home = Home(home_of(job))
     for row in rows_of(job):
@@ -79,7 +83,7 @@ def test_every_number_of_a_statement_is_in_the_row_that_its_query_yields(job):
             assert row["refusal"] and row["severity"] == "note"
 
 
-@pytest.mark.parametrize("job", JOBS)
+@pytest.mark.parametrize("job", MOST_JOBS)
 def test_gains_are_those_of_the_predictions_and_findings_are_worth_it(job):
     for each in analysed_at(traces_of(job)):
         told = [row for row in each.table("what_if").to_pylist() if row["refusal"] is None]

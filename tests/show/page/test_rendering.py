@@ -84,6 +84,7 @@ def test_equal_data_give_equal_bytes_whatever_the_users_settings(name, file_form
         assert encode(FIGURES[name](), file_format) == first
 
 
+@pytest.mark.long
 def test_another_process_on_another_day_gives_the_same_bytes():
     environment = {**os.environ, "PYTHONHASHSEED": "7", "SOURCE_DATE_EPOCH": "86400", "PYTHONPATH": str(Path.cwd())}
     found = subprocess.run(
