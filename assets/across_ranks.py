@@ -111,10 +111,10 @@ def across_ranks_assets(
     lake = traceviz.lake()
     version = made_of(context.instance, lake, run, iteration, FINDINGS.name)
     inputs = registered(traceviz.folder, context.partition_key)
-    dropped = set_aside_unreadable(lake, inputs)
-    if dropped:
+    unreadable = set_aside_unreadable(lake, inputs)
+    if unreadable:
         context.log.warning(
-            "tables of memory of ranks %s cannot be read, and their snapshots are gone: set aside in the lake", dropped
+            "tables of memory of ranks %s cannot be read, and their snapshots are gone: set aside in the lake", unreadable
         )
     for rank, why in mark_mismatched(lake, inputs).items():
         context.log.warning("the snapshot of rank %d is not taken: %s", rank, why)

@@ -157,8 +157,11 @@ def _set_aside(lake: Path, table: Table, partition: Partition, error: Exception)
     fault, remedy = fault_and_remedy(error)
     if remedy != ANALYSE_AGAIN:
         raise BadInputError(path, f"{fault} ({error})", remedy) from error
-    with recorded.change_of(lake, table.name, partition):
-        target = move_aside(lake, table, partition)
+    try:
+        with recorded.change_of(lake, table.name, partition):
+            target = move_aside(lake, table, partition)
+    except FileNotFoundError:
+        return  # Somebody else moved or deleted it meanwhile.
     rank = "" if partition.rank is None else f", rank {partition.rank}"
     _log.warning(
         "traceviz: %s",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 _MOUNT, _OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 _UNLIMITED = 1 << 60
-"""The first version of control groups writes a number of pages beyond it where there is no limit."""
+"""Where there is no limit, the first version of control groups writes a number of bytes that is beyond it."""
 
 
 def memory_bytes(mount: Path = _MOUNT, own: Path = _OWN) -> int | None:

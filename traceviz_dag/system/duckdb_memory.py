@@ -29,7 +29,7 @@ def connect_in_memory() -> duckdb.DuckDBPyConnection:
 
     connection = duckdb.connect()
     connection.execute("SET enable_progress_bar = false")
-    # Its own defaults follow the machine's memory and cores alone.
+    # Its own defaults follow the machine and control groups, neither this limit nor the environment.
     limit = address_space()
     if limit is not None:
         connection.execute(f"SET memory_limit = '{limit // _SHARE}B'")
