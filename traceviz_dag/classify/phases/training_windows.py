@@ -81,12 +81,12 @@ def training_windows(
 
 
 def _amid(profiler: ProfilerSteps, backward_ns: Int64, optimizer_ns: Int64) -> bool:
-    """Whether an optimizer lies between autograd work of one mark, whose last is followed by no optimizer."""
+    """Whether an optimizer precedes all autograd work of one mark, or lies between it and no optimizer follows."""
     marks = list(zip(profiler.start_ns.tolist(), profiler.end_ns.tolist(), strict=True)) or [(_NEVER.min, _NEVER.max)]
     for start, end in marks:
         nodes = backward_ns[(backward_ns >= start) & (backward_ns < end)]
         signs = optimizer_ns[(optimizer_ns >= start) & (optimizer_ns < end)]
-        if len(nodes) and len(signs) and nodes[0] < signs[-1] < nodes[-1]:
+        if len(nodes) and len(signs) and (signs[0] < nodes[0] or signs[-1] < nodes[-1]):
             return True
     return False
 
@@ -150,6 +150,10 @@ def passes_of_windows(
     for start, end in edges.expected.gaps.tolist():
         held = np.unique(np.concatenate([step_at(found.windows, np.array([start, end])), [MISSING]]))
         counted &= ~np.isin(window, held if len(found.windows) else window)
+    for number in np.unique(mark[mark != MISSING]).tolist():
+        earlier = found.optimizer_ns[found.optimizer_ns < int(steps.start_ns[mark == number].min())]
+        if (step_at(profiler, earlier) == number).any():
+            cuts[(number, SEVERAL)] = None
     cuts |= {(number, STARTS_AMID): None for number in step_at(profiler, edges.orphans_ns).tolist()}
     cuts |= dict.fromkeys(cut_by_gaps(edges.expected.gaps, steps, mark))
     few = dict(cut_by_number(edges.expected.microbatches, steps, window, mark))
