@@ -44,6 +44,11 @@ CASES: dict[str, tuple[JobSettings, Edges, str]] = {
         "known to be recorded whole: nothing shows where it ends",
     ),
     "without stacks: one mark over two steps": (replace(ALONE, **TWO), ONE_MARK, SEVERAL),
+    "without stacks: shifted marks, and the loss is reported": (
+        replace(ALONE, dp=2, microbatches=4, **TWO),
+        Edges(shifted_marks=0.17),
+        SEVERAL,
+    ),
     "without stacks: marks begin before the optimizer": (
         replace(PIPELINED, **TWO),
         Edges(shifted_marks=0.94),

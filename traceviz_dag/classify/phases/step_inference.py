@@ -21,7 +21,6 @@ from traceviz_dag.classify.phases.marks import ProfilerSteps, step_at
 from traceviz_dag.classify.phases.passes import Expected, OrderedSteps, repeated_numbers, steps_without_forward
 from traceviz_dag.classify.phases.schedule_order import BACKWARD, FORWARD, numbers_by_order
 from traceviz_dag.classify.phases.step_surroundings import (
-    GRADIENTS_TO_ZERO,
     Communications,
     Surroundings,
     around_steps,
@@ -29,6 +28,7 @@ from traceviz_dag.classify.phases.step_surroundings import (
 )
 from traceviz_dag.classify.phases.steps import MicrobatchSteps
 from traceviz_dag.classify.phases.training_windows import (
+    GRADIENTS_TO_ZERO,
     OPTIMIZER_STEP,
     Edges,
     TrainingWindows,

@@ -13,6 +13,7 @@ import numpy as np
 from traceviz_dag.arrays import Bool, Int64
 from traceviz_dag.classify.autograd_links import autograd_nodes, makers_of_nodes
 from traceviz_dag.classify.launches import Launches
+from traceviz_dag.classify.operators import operators_named, outermost_operators
 from traceviz_dag.classify.phases.marks import ProfilerSteps, step_at
 from traceviz_dag.classify.phases.passes import (
     SEVERAL,
@@ -29,6 +30,9 @@ from traceviz_dag.read.host_tree import HostTree
 
 OPTIMIZER_STEP = "Optimizer.step#"
 """How the annotation of an optimizer's step begins."""
+
+GRADIENTS_TO_ZERO = ("aten::zero_", "aten::_foreach_zero_")
+"""Operators that set what is there to zero, as gradients are before a training step; others make new tensors."""
 
 BEGINS_UNSEEN = "nothing shows where it begins"
 ENDS_UNSEEN = "nothing shows where it ends"
@@ -73,11 +77,22 @@ def training_windows(
     # A training step has several optimizers where experts have their own: no autograd work lies between them.
     following = np.searchsorted(backward, signs)
     last = np.append(following[1:] != following[:-1], True)[: len(signs)]
-    borders = signs[last & (following > 0)]
+    borders = _begins(trace, tree, main, signs[last & (following > 0)], tree.start_ns[makers])
     first, end = int(trace.host.start_ns.min()), int(tree.end_ns.max()) + 1
-    edges = np.concatenate([[first], borders[borders > first] + 1, [max(end, first + 1)]])
+    edges = np.concatenate([[first], borders[borders > first], [max(end, first + 1)]])
     numbers = np.arange(len(edges) - 1, dtype=np.int64)
     return TrainingWindows(ProfilerSteps(numbers, edges[:-1], edges[1:]), signs, shifted=True)
+
+
+def _begins(trace: TraceEvents, tree: HostTree, main: int, optimized_ns: Int64, forward_ns: Int64) -> Int64:
+    """Where the next training step begins after the last sign of each optimizer: where gradients are set to zero before
+    its first forward work, so that what reports the loss is left to the step before; else right after the optimizer."""
+    outermost = outermost_operators(trace, tree, main)
+    zeroed = tree.start_ns[outermost[operators_named(trace, tree, *GRADIENTS_TO_ZERO)[outermost]]]
+    zeroed, forward = (np.append(np.sort(times), _NEVER.max) for times in (zeroed, forward_ns))
+    begins = zeroed[np.searchsorted(zeroed, optimized_ns, side="right")]
+    before = begins < forward[np.searchsorted(forward, optimized_ns, side="right")]
+    return np.where(before, begins, optimized_ns + 1)
 
 
 def _amid(profiler: ProfilerSteps, backward_ns: Int64, optimizer_ns: Int64) -> bool:
