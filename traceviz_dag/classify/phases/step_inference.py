@@ -221,10 +221,11 @@ def _most_votes(group: Int64, vote: Int64, groups: int) -> Int64:
 def _counted(
     trace: TraceEvents, tree: HostTree, main: int, backward: BackwardSteps, forward: Int64, first: Int64, last: Int64
 ) -> Bool:
-    """Where the schedule adds a micro-batch's tokens to its counter: ``add_`` in no other operator, before or after all
-    operators of a forward step that autograd knows."""
+    """Where the schedule adds a micro-batch's tokens to its counter: one ``add_`` in no other operator, before or after
+    all operators of a forward step that autograd knows. Several in a row are the model's own."""
     outermost = outermost_operators(trace, tree, main)
-    added = outermost[operators_named(trace, tree, "aten::add_")[outermost]]
+    adds = operators_named(trace, tree, "aten::add_")[outermost]
+    added = outermost[adds & ~np.append(False, adds[:-1]) & ~np.append(adds[1:], False)]
     added = added[backward.maker_step[added] == NONE]
     before = tree.start_ns[added] < lookup(first, forward[added], _NEVER.max)
     after = tree.start_ns[added] >= lookup(last, forward[added], _NEVER.min)
