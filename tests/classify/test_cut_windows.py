@@ -43,6 +43,8 @@ CASES: dict[str, tuple[JobSettings, Edges, str]] = {
         Edges(window_to=0.6),
         "known to be recorded whole: nothing shows where it ends",
     ),
+    "without stacks: stops in the optimizer": (ALONE, Edges(window_to=0.975), STOPS),
+    "with stacks: stops in the warm-up": (replace(PIPELINED, pp=4, microbatches=4), Edges(window_to=0.17), STOPS),
     "without stacks: one mark over two steps": (replace(ALONE, **TWO), ONE_MARK, SEVERAL),
     "without stacks: shifted marks, and the loss is reported": (
         replace(ALONE, dp=2, microbatches=4, **TWO),
@@ -84,7 +86,9 @@ def classified(settings: JobSettings, folder: Path) -> list[tuple[Classification
         *(
             "without stacks: starts, stages",
             "without stacks: stops",
+            "without stacks: shifted marks, and the loss is reported",
             "without stacks: marks begin before the optimizer",
+            "without stacks: stops in the optimizer",
         ),
     ),
 )

@@ -24,6 +24,9 @@ STARTS_AMID = "the window starts in the middle of it"
 STOPS_AMID = "the window stops in the middle of it"
 SEVERAL = "its mark holds parts of several training steps"
 
+_ROUNDED_NS = 1_000
+"""Rows that are open as the profiler stops end together, but for the rounding of starts and durations."""
+
 _FEWEST_LOST = 8
 """So many kernels in a row without a launch can mean that rows of the host are lost; fewer may be lost launches."""
 
@@ -223,7 +226,7 @@ def _is_followed(tree: HostTree, profiler: ProfilerSteps, position: int) -> bool
     profiler stopped, which closes the last mark before that."""
     last = int(np.searchsorted(tree.thread, tree.thread[position], side="right"))
     end = tree.end_ns[position]
-    return bool((tree.start_ns[position + 1 : last] >= end).any() or (profiler.end_ns > end).any())
+    return bool((tree.start_ns[position + 1 : last] >= end).any() or (profiler.end_ns > end + _ROUNDED_NS).any())
 
 
 def _starts_of_marks(profiler: ProfilerSteps, mark: Int64) -> Int64:

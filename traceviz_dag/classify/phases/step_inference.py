@@ -35,6 +35,7 @@ from traceviz_dag.classify.phases.training_windows import (
     busy_at_start,
     cuts_without_steps,
     passes_of_windows,
+    stopped_in_a_call,
     training_windows,
 )
 from traceviz_dag.read.events import MISSING, TraceEvents
@@ -169,6 +170,7 @@ def infer_steps(
         counts=bool(counted.any())
         or any(_MODEL_PARALLEL in (group.description or "") for group in trace.header.process_groups),
         busy=busy_at_start(trace, launched.all, lookup(of_step.astype(np.int64), launched.all.position, 0) == 1),
+        stopped=stopped_in_a_call(trace, tree, main, marks),
         expected=expected,
     )
     steps, member = _assemble(tree, marks, training, edges, backward, (first, last), forward)

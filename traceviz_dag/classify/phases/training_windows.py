@@ -14,10 +14,11 @@ from traceviz_dag.arrays import Bool, Int64
 from traceviz_dag.classify.autograd_links import autograd_nodes, makers_of_nodes
 from traceviz_dag.classify.launches import Launches
 from traceviz_dag.classify.operators import operators_named, outermost_operators
-from traceviz_dag.classify.phases.marks import ProfilerSteps, step_at
+from traceviz_dag.classify.phases.marks import PROFILER_STEP, ProfilerSteps, step_at
 from traceviz_dag.classify.phases.passes import (
     SEVERAL,
     STARTS_AMID,
+    STOPS_AMID,
     Expected,
     OrderedSteps,
     Passes,
@@ -38,6 +39,9 @@ BEGINS_UNSEEN = "nothing shows where it begins"
 ENDS_UNSEEN = "nothing shows where it ends"
 
 _NEVER = np.iinfo(np.int64)
+
+_ROUNDED_NS = 2
+"""By so much the ends of rows can differ that end at the same moment, as starts and durations are rounded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +119,7 @@ class Edges:
             with that, though its first mark may not. orphans_ns: backward steps whose forward step is not in the trace.
         counts: whether the job adds up the tokens of micro-batches, or has process groups of model parallelism.
         busy: whether the GPU was running kernels of forward and backward steps as the profiler started.
+        stopped: numbers of marks in which the main thread was still in a call as the profiler stopped.
     """
 
     zeroed_ns: Int64
@@ -122,6 +127,7 @@ class Edges:
     orphans_ns: Int64
     counts: bool
     busy: bool
+    stopped: tuple[int, ...]
     expected: Expected
 
 
@@ -169,6 +175,7 @@ def passes_of_windows(
         earlier = found.optimizer_ns[found.optimizer_ns < int(steps.start_ns[mark == number].min())]
         if (step_at(profiler, earlier) == number).any():
             cuts[(number, SEVERAL)] = None
+    cuts |= {(number, STOPS_AMID): None for number in edges.stopped}
     cuts |= {(number, STARTS_AMID): None for number in step_at(profiler, edges.orphans_ns).tolist()}
     cuts |= dict.fromkeys(cut_by_gaps(edges.expected.gaps, steps, mark))
     few = dict(cut_by_number(edges.expected.microbatches, steps, window, mark))
@@ -186,6 +193,18 @@ def cuts_without_steps(
         return ()
     late = np.concatenate([orphans_ns, found.optimizer_ns if not node.any() else orphans_ns])
     return tuple((number, STARTS_AMID) for number in np.unique(step_at(profiler, late)).tolist())
+
+
+def stopped_in_a_call(trace: TraceEvents, tree: HostTree, main: int, profiler: ProfilerSteps) -> tuple[int, ...]:
+    """The mark that was open as the profiler stopped, if a row of the main thread was open, too: both end there, where
+    a mark that its own loop closes outlasts the calls in it."""
+    if not len(profiler):
+        return ()
+    last = int(profiler.end_ns.argmax())
+    is_mark = np.array([PROFILER_STEP.match(name) is not None for name in trace.strings], dtype=bool)
+    mine = (tree.thread == main) & ~is_mark[trace.host.name[tree.rows]] & (tree.start_ns > profiler.start_ns[last])
+    together = np.abs(tree.end_ns[mine] - profiler.end_ns[last]) <= _ROUNDED_NS
+    return (int(profiler.number[last]),) if together.any() else ()
 
 
 def busy_at_start(trace: TraceEvents, launches: Launches, in_steps: Bool) -> bool:
