@@ -96,7 +96,7 @@ FAULTS: dict[str, tuple[_Draw, tuple[str, ...]]] = {
     "graph_break": (_of_rank("graph_break", 2, 12, "ms"), ("graph_break", "slow_rank")),
     "hidden_synchronisation": (lambda draw, world: {"hidden_synchronisation": draw.randrange(world)}, ("hidden_sync",)),
     "pageable_copy": (lambda draw, world: {"pageable_copy": draw.randrange(world)}, ("hidden_sync",)),
-    "tiny_kernels": (_tiny, ("launch_bound",)),
+    "tiny_kernels": (_tiny, ("launch_bound", "slow_rank")),
     "expert_imbalance": (lambda draw, world: {"expert_imbalance": draw.uniform(0.1, 0.4)}, ("expert_load",)),
     "bad_stage_split": (lambda draw, world: {"bad_stage_split": draw.choice((1, 2, 3))}, ("slow_stage",)),
     "varying_sequences": (lambda draw, world: {"varying_sequences": draw.uniform(0.1, 0.4)}, ()),
@@ -132,8 +132,8 @@ class Outcome:
     """What was said of a job.
 
     Attributes:
-        cost: of the step, truly. first: the first fault. named: it is a finding and names the ranks that have it; by_rule:
-            by a rule for it. said, wrong: findings of class fault, and those that name others.
+        cost: of the step, truly. first: the first fault. named: it is a finding and names the ranks that have it;
+            by_rule: by a rule for it. said, wrong: findings of class fault, and those that name others.
     """
 
     job: Job
@@ -163,8 +163,11 @@ def drawn_job(seed: int) -> Job:
         of = {"slow_node": -(-settings.world // settings.node_size), "slow_stage": settings.pp}
         faulty = settings.with_faults(**FAULTS[fault][0](draw, of.get(fault, settings.world)))
         faulty = replace(faulty, balanced_router=fault != "expert_imbalance")
-        # A group of one rank is that rank; all nodes or stages are the job.
+        # A group of one rank is that rank; all nodes or stages are the job; and a link of the job's only group is held
+        # against nothing.
         if (fault, settings.tp) == ("slow_group", 1) or of.get(fault) == 1:
+            continue
+        if fault == "slow_link" and settings.dp == settings.world:
             continue
         try:
             faulty.validate()
