@@ -99,7 +99,8 @@ class StepEdits:
 
     def fix_ranks(self, times: AllTimes, ranks: Sequence[int]) -> AllTimes:
         """Give the kernels of some ranks the times that the same ones take on the others of their stage, else of other
-        stages; take their hosts' pauses and extra launches away, and let them begin their step when the others usually do.
+        stages; take their hosts' pauses and extra launches away, and let them begin their step when the others
+        usually do.
 
         Raises:
             ValueError: no such rank.
