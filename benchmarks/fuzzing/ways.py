@@ -297,7 +297,7 @@ def _memory_pictures_and_rules(folder: Path, tables: dict[str, pa.Table]) -> Non
     from traceviz_dag.analyze.findings.rules.registry import RULES
     from traceviz_dag.lake.lake import open_lake
     from traceviz_dag.lake.memory_summary import memory_peak, memory_statement
-    from traceviz_dag.pipeline.figures import LakeSource
+    from traceviz_dag.pipeline.lake_source import LakeSource
     from traceviz_dag.pipeline.memory_figures import draw_peak, draw_segments, draw_stages, draw_timeline
     from traceviz_dag.show.page.rendering import preview
 
