@@ -372,7 +372,8 @@ def _address_space(more: int) -> Iterator[None]:
     """Let this process take so much more, and no more than that."""
     before = resource.getrlimit(resource.RLIMIT_AS)
     taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (taken + more, before[1]))
+    most = taken + more if before[0] == resource.RLIM_INFINITY else min(taken + more, before[0])
+    resource.setrlimit(resource.RLIMIT_AS, (most, before[1]))
     try:
         yield
     finally:

@@ -49,3 +49,16 @@ def test_too_little_memory_is_no_fault_of_the_program(capsys, monkeypatch, error
     assert _run(["what-if"]) == 2
     printed = capsys.readouterr()
     assert printed.err.startswith(f"traceviz: {told}") and printed.err.count("\n") == 1
+
+
+def test_a_path_alone_is_analysed_unless_a_command_has_its_name(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name in ("job-7", "top.json"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "gate").mkdir()
+    for words in (["job-7"], [str(tmp_path / "job-7"), "--home", "elsewhere"], ["./gone"], ["top.json"]):
+        assert _run(words) == 2
+        fault = "no such file or folder" if "gone" in words[0] else "no trace files"
+        assert fault in capsys.readouterr().err, words
+    assert _run(["gate"]) == 2
+    assert "no trace files" not in capsys.readouterr().err

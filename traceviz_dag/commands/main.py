@@ -62,6 +62,11 @@ class _Group(LazyGroup):
     }
     panels: ClassVar = {name: heading for heading, names in _PANELS.items() for name in names}
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Take what is a path, and no command, for one to analyse."""
+        is_path = args[0] not in self.commands and (os.sep in args[0] or os.path.exists(args[0]))  # noqa: PTH110 links
+        return super().resolve_command(ctx, ["analyze", *args] if is_path else args)
+
     def invoke(self, ctx: Any) -> Any:
         """Run a subcommand; who interrupts one that does not say itself how far it came is told what is left."""
         try:
