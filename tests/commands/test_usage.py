@@ -1,5 +1,7 @@
 """Calls whose words are off: one line that says what is wrong and where help is, exit code 2."""
 
+import pickle
+
 import pytest
 
 from traceviz_dag.commands.main import _run
@@ -62,3 +64,11 @@ def test_a_path_alone_is_analysed_unless_a_command_has_its_name(tmp_path, monkey
         assert fault in capsys.readouterr().err, words
     assert _run(["gate"]) == 2
     assert "no trace files" not in capsys.readouterr().err
+
+
+def test_a_snapshot_of_gpu_memory_in_the_place_of_a_trace_leads_to_the_command_that_reads_it(tmp_path, capsys):
+    snapshot = tmp_path / "snap 1.pickle"
+    snapshot.write_bytes(pickle.dumps({"segments": [], "device_traces": []}))
+    for given in (tmp_path, snapshot):
+        assert _run(["analyze", str(given)]) == 2
+        assert f"traceviz memory summary '{snapshot}'" in capsys.readouterr().err
