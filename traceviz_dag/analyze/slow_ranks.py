@@ -238,8 +238,8 @@ def _other_kernels(work: pa.Table, place: npt.NDArray[np.int64], of_stage: npt.N
                 found.setdefault(who, []).append((sum(ran[each][1] for each in own), usual, names[longest]))
     result = {}
     for who, parts in found.items():
-        own, usual = sum(own for own, _, _ in parts), sum(usual for _, usual, _ in parts)
-        result[who] = _Others(own, usual, max(parts)[2], usual == 0)
+        total = sum(own for own, _, _ in parts), sum(usual for _, usual, _ in parts)
+        result[who] = _Others(*total, max(parts)[2], not total[1])
     return result
 
 
