@@ -18,7 +18,7 @@ from sensors.jobs import JUDGE_NIGHT, STAGES
 from sensors.register_traces import JOB_NAME, OP_NAME, RegisterConfig, register_traces
 from traceviz_dag.lake.inputs import IterationInputs, all_registered
 from traceviz_dag.lake.lake import Lake
-from traceviz_dag.lake.partition_keys import rank_key
+from traceviz_dag.lake.partition_keys import iteration_key, rank_key
 from traceviz_dag.pipeline.iteration import unread_ranks
 
 NIGHT_TAG = "traceviz/night"
@@ -133,7 +133,22 @@ def judge_open_night(
         if requests:
             yield from requests
             return
-    yield dg.RunRequest(run_key=verdict_key, job_name=JUDGE_NIGHT.name, tags={NIGHT_TAG: night})
+    ends = _to_judge(instance, traceviz.lake())
+    if not ends:
+        yield dg.SkipReason("there is no iteration to judge")
+        return
+    yield dg.RunRequest(
+        run_key=verdict_key, job_name=JUDGE_NIGHT.name, tags={NIGHT_TAG: night, ONLY_STALE_TAG: "true", **ends}
+    )
+
+
+def _to_judge(instance: dg.DagsterInstance, lake: Lake) -> dict[str, str]:
+    """The range of partitions that holds what has no verdict, as tags; of the last one where all have, so that the gate
+    says so. Nothing without any partition."""
+    keys = list(instance.get_dynamic_partitions("iteration"))
+    wanted = {iteration_key(partition.run, partition.iteration) for partition in unjudged(lake)}
+    places = [place for place, key in enumerate(keys) if key in wanted] or [len(keys) - 1]
+    return {RANGE_START_TAG: keys[places[0]], RANGE_END_TAG: keys[places[-1]]} if keys else {}
 
 
 def _latest_night(instance: dg.DagsterInstance) -> str | None:
