@@ -69,7 +69,10 @@ def nsys_profile(
     records = [record for _, record in fetched]
     inputs, fault = _registered(traceviz.folder, [path for path, _ in fetched])
     source = f"{records[0].repository} at {records[0].revision}"
-    observations = [one._replace(metadata={"from": source}) for one in new_observations(context.instance, inputs)]
+    observations = [
+        one._replace(metadata={"from": dg.MetadataValue.text(source)})
+        for one in new_observations(context.instance, inputs)
+    ]
     # Observations first: automation sees a new iteration with all of its ranks, or not at all.
     log_together(context, observations)
     register_partitions(context.instance, inputs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dagster as dg
+from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from assets.iteration_figures import across_ranks_figures, pipeline_figures, replica_figures
 from assets.perfetto_traces import perfetto_trace
@@ -43,4 +44,11 @@ PRUNE = dg.define_asset_job(
     description="Removes what traceviz.toml no longer keeps.",
 )
 
-JOBS = (register_traces, *STAGES.values(), DRAW_ITERATION, DRAW_RANKS, JUDGE_NIGHT, PRUNE)
+JOBS: tuple[dg.JobDefinition | UnresolvedAssetJobDefinition, ...] = (
+    register_traces,
+    *STAGES.values(),
+    DRAW_ITERATION,
+    DRAW_RANKS,
+    JUDGE_NIGHT,
+    PRUNE,
+)

@@ -222,4 +222,5 @@ def _requests_of(
 
 
 def was_tried(instance: dg.DagsterInstance, run_key: str) -> bool:
+    """Whether a run was asked for by this key."""
     return instance.get_runs_count(dg.RunsFilter(tags={RUN_KEY_TAG: run_key})) > 0

@@ -70,7 +70,7 @@ def test_a_download_of_traces_is_followed_to_tables_and_figures_with_their_linea
             job = defs().resolve_job_def(request.job_name)
             result = dg.materialize(
                 ASSETS,
-                selection=[key for key in job.asset_layer.selected_asset_keys],
+                selection=list(job.asset_layer.selected_asset_keys),
                 instance=instance,
                 resources={"traceviz": traceviz},
                 partition_key=request.partition_key,

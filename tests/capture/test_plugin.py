@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
-import errno
 import contextlib
+import errno
 import json
 import os
 import sys

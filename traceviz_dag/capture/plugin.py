@@ -726,9 +726,10 @@ def _leave_without_destructors() -> None:
 def _guarded(method: Callable[..., Any]) -> Callable[..., Any]:
     """Keep every exception of the plugin away from the job.
 
-    What the disk refuses costs that window, and those after it are not paid for; anything else is a fault of the plugin or an unknown torch, and switches the
-    plugin off. To catch everything is right here, and only here: whatever it is that this file has not foreseen, a
-    training step that others paid for must not fail because somebody wanted to watch it.
+    What the disk refuses costs that window, and those after it are not paid for; anything else is a fault of the plugin
+    or an unknown torch, and switches the plugin off. To catch everything is right here, and only here: whatever it is
+    that this file has not foreseen, a training step that others paid for must not fail because somebody wanted to watch
+    it.
     """
 
     @functools.wraps(method)

@@ -68,6 +68,20 @@ def _notes(config: ProfilingConfig, release: Release) -> Iterator[str]:
         yield files + (f" Execution traces: {folder}/chakra/rank-N.json.gz." if config.execution_traces else "")
     else:
         yield f"Writes {folder}/tensorboard/HOST_PID.TIME.pt.trace.json, the rank only inside."
+    yield from _left_out(config, release)
+    if config.use_pytorch_profiler:
+        yield f"Recorded is what the log calls {iteration_words(config.iterations)}."
+        yield RESUME_NOTE
+        if config.warmup_steps != 1:
+            yield "Megatron-LM warms up for one iteration, whatever is configured."
+    else:
+        yield f"Recorded is what the log calls {iteration_words(config.iterations)}: nsys starts one later."
+    if config.record_memory_history:
+        yield from _memory(config, release)
+
+
+def _left_out(config: ProfilingConfig, release: Release) -> Iterator[str]:
+    """What the release does not know, or does without being asked."""
     if not release.collects:
         yield "Every rank is named: without --profile-ranks these releases record rank 0 alone."
         if config.use_pytorch_profiler and not (config.with_stack and config.record_shapes):
@@ -81,20 +95,16 @@ def _notes(config: ProfilingConfig, release: Release) -> Iterator[str]:
             yield "Autograd's NVTX ranges have shapes always; --record-shapes came with core 0.18 and is left out."
     elif config.use_nsys_profiler and not config.record_shapes:
         yield NO_SHAPES if release.autograd else NO_AUTOGRAD
-    if config.use_pytorch_profiler:
-        yield f"Recorded is what the log calls {iteration_words(config.iterations)}."
-        yield RESUME_NOTE
-        if config.warmup_steps != 1:
-            yield "Megatron-LM warms up for one iteration, whatever is configured."
+
+
+def _memory(config: ProfilingConfig, release: Release) -> Iterator[str]:
+    """Who dumps memory history, and where."""
+    if release.rank_snapshots:
+        names = config.rank_snapshot_path("RANK")
+        yield f"Each rank that records dumps its memory history, to {names}, anew at every log interval."
     else:
-        yield f"Recorded is what the log calls {iteration_words(config.iterations)}: nsys starts one later."
-    if config.record_memory_history:
-        if release.rank_snapshots:
-            names = config.rank_snapshot_path("RANK")
-            yield f"Each rank that records dumps its memory history, to {names}, anew at every log interval."
-        else:
-            yield (
-                f"The last rank alone ({config.job.world_size - 1}) dumps its memory history, to "
-                f"{config.memory_snapshot_path}, anew at every log interval."
-            )
-        yield f"First: mkdir -p {shlex.join(config.folders())}"
+        yield (
+            f"The last rank alone ({config.job.world_size - 1}) dumps its memory history, to "
+            f"{config.memory_snapshot_path}, anew at every log interval."
+        )
+    yield f"First: mkdir -p {shlex.join(config.folders())}"
