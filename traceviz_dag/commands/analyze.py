@@ -120,6 +120,9 @@ def batch(
         typer.Option("--folders", help="Folder of traces; repeat the option for more, or list folders after --."),
     ] = [],  # noqa: B006
     paths: Annotated[list[Path] | None, typer.Argument(help="More folders or files.")] = None,
+    inputs: Annotated[
+        list[Path], typer.Option("--input", help="As --folders: TraceViz's other programs call it --input.")
+    ] = [],  # noqa: B006
     base_folder: Annotated[Path | None, typer.Option(help="Run folder that holds the --iterations.")] = None,
     iterations: Annotated[
         str | None, typer.Option(help="Iteration numbers in --base-folder, separated by commas.")
@@ -145,7 +148,7 @@ def batch(
     json: JsonOption = False,
 ) -> None:
     """Analyse many folders at once, with the options of TraceViz's batch analyzer."""
-    chosen = [*folders, *(paths or [])]
+    chosen = [*folders, *inputs, *(paths or [])]
     if iterations is not None:
         if base_folder is None:
             raise UsageError("--iterations needs --base-folder, the run that holds the iteration folders")
