@@ -218,7 +218,12 @@ def tables_named_in(sql: str) -> list[Table]:
     for view in reversed(VIEWS):
         if view.name in words:
             words |= _words_of(view.sql)
-    return [table for table in all_tables().values() if table.name in words]
+    return [table for table in all_tables().values() if not words.isdisjoint({table.name, _files_view(table)})]
+
+
+def _files_view(table: Table) -> str:
+    """The plain view over a table's files, on which its view rests."""
+    return f"{table.name}_files"
 
 
 def columns_named_in(sql: str, table: Table) -> set[str]:
@@ -358,7 +363,7 @@ def _views(home: Path) -> Mapping[str, str]:
 def _composed(lake: Path, present: frozenset[str]) -> Mapping[str, str]:
     views = {}
     for table in all_tables().values():
-        files = f"{_META}.{quoted_name(f'{table.name}_files')}"
+        files = f"{_META}.{quoted_name(_files_view(table))}"
         rows = _rows(lake / table.name, table, table.name in present)
         views[files] = f"CREATE OR REPLACE VIEW {files} AS {rows}"
         columns = view_columns(table)
