@@ -307,7 +307,7 @@ def processes(mark: str) -> list[int]:
 
 def _without_times(path: Path) -> bytes:
     """What a kept profile states of itself, without the moments at which its files were written."""
-    stated = json.loads(path.read_bytes())
+    stated = json.loads(path.read_bytes().partition(b"\n")[0])
     stated["files"] = {name: size for name, (size, _) in stated["files"].items()}
     return json.dumps(stated).encode()
 
