@@ -27,6 +27,7 @@ from dagster._scheduler.scheduler import launch_scheduled_runs
 
 from assets import conventions
 from assets.resources import TracevizHome
+from assets.retention import retention as retention_asset
 from assets.settings import FILE_NAME
 from assets.staleness import pending_stage
 from tests.end_to_end.daemon import Daemon, is_busy, news
@@ -48,9 +49,7 @@ def retention(home: Path, _run: Path) -> bool:
 
     write_atomically(home / FILE_NAME, b"[retention]\nkeep_days = 1\nkeep_newest = 0\n")
     with open_instance(home, captures_output=False) as instance:
-        asset = next(one for one in ASSETS if isinstance(one, dg.AssetsDefinition) and "retention" in one.key.path)
-        given = {"traceviz": TracevizHome(home=str(home))}
-        faults = materialise("prune", instance, ASSETS, [asset], given)
+        faults = materialise("prune", instance, ASSETS, [retention_asset], {"traceviz": TracevizHome(home=str(home))})
         known = instance.get_dynamic_partitions("iteration")
     return not faults and not known and not list(all_registered(home)) and not list((home / "lake").rglob("*.parquet"))
 
