@@ -10,6 +10,7 @@ import logging
 import os
 import sqlite3
 import sys
+import tempfile
 import time
 from collections import Counter
 from contextlib import closing, suppress
@@ -116,8 +117,11 @@ def _days_of_runs(instance: dg.DagsterInstance) -> list[tuple[str, object]]:
 def daemon(home: Path, run: Path) -> bool:
     """A daemon over the folder of a run, until all is computed; True where nothing was computed twice.
 
-    What is under way when all are killed may be.
+    What is under way when all are killed may be. Temporary files of Dagster are kept apart, as by ``traceviz dev``.
     """
+    temporary = home / "dagster/tmp"
+    temporary.mkdir(parents=True, exist_ok=True)
+    os.environ["TMPDIR"] = tempfile.tempdir = str(temporary)
     one = Daemon(home, run.parent, storage=None)
     lake, rules, quiet = open_lake(home), load_rules(None).digest, 0
     one.start()
@@ -129,15 +133,16 @@ def daemon(home: Path, run: Path) -> bool:
                 done = bool(every) and not is_busy(instance)
                 done = done and all(pending_stage(instance, lake, inputs, rules) is None for inputs in every)
                 quiet = quiet + 1 if done else 0
-            return max(news(instance, 0).values()) <= 1 + _kills(home)
+            for inputs in all_registered(home):
+                lake.settle(inputs.run, inputs.iteration)
+            return max(news(instance, 0).values()) <= 1 + _tried_again(instance)
     finally:
         one.kill()
 
 
-def _kills(home: Path) -> int:
+def _tried_again(instance: dg.DagsterInstance) -> int:
     """Runs that were under way when all were killed, and were tried again."""
-    with open_instance(home) as instance:
-        return sum(run.parent_run_id is not None for run in instance.get_runs())
+    return sum(run.parent_run_id is not None for run in instance.get_runs())
 
 
 def is_between_tick_and_run(home: Path) -> bool:
