@@ -152,11 +152,11 @@ def _to_judge(instance: dg.DagsterInstance, lake: Lake) -> dict[str, str]:
 
 
 def _latest_night(instance: dg.DagsterInstance) -> str | None:
-    """The night that was opened last; its tag sorts by time."""
+    """The night that was opened last; at the end of daylight saving time, the same hour comes with two offsets."""
     nights = [
         night for tag, values in instance.get_run_tags(tag_keys=[NIGHT_TAG]) if tag == NIGHT_TAG for night in values
     ]
-    return max(nights, default=None)
+    return max(nights, default=None, key=datetime.fromisoformat)
 
 
 def under_way(instance: dg.DagsterInstance, settings: HomeSettings, now: float) -> str:

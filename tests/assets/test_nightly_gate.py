@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from itertools import takewhile
 from pathlib import Path
 
 import dagster as dg
 import pytest
+from dagster._utils.schedules import schedule_execution_time_iterator
 
 from assets.conventions import ONLY_STALE_TAG, RANGE_END_TAG, RANGE_START_TAG
 from assets.nightly import nightly_gate
 from assets.resources import TracevizHome
-from assets.settings import FILE_NAME
-from sensors.nightly import NIGHT_TAG, judge_open_night, nightly_schedule
+from assets.settings import FILE_NAME, HomeSettings, NightlySettings
+from sensors.nightly import NIGHT_TAG, _latest_night, judge_open_night, nightly_schedule
 from sensors.notifications import notify_sensor
 from sensors.register_traces import register_traces
 from tests.assets.loop import ITERATION_ASSETS, PROFILE_ASSETS, QUIET, RANK_ASSETS, Loop
@@ -220,6 +222,25 @@ def test_the_night_finds_what_the_sensor_missed_computes_it_stage_by_stage_and_i
     assert next_requests(loop) == [("compute_iterations", "job@1")]
     loop._materialise(ITERATION_ASSETS, partition_key="job@1")
     assert next_requests(loop) == [("judge_night", "job@1")]
+
+
+@pytest.mark.parametrize("change", [datetime(2026, 3, 28, 12, tzinfo=UTC), datetime(2026, 10, 24, 12, tzinfo=UTC)])
+def test_where_clocks_change_each_day_has_one_night_and_the_last_one_is_judged(change):
+    """At 02:30, which is missing on one day and comes twice on another; and once an hour."""
+    instance = dg.DagsterInstance.ephemeral()
+    nights = []
+    for cron in ("30 2 * * *", "30 * * * *"):
+        schedule = nightly_schedule(HomeSettings(nightly=NightlySettings(cron=cron, time_zone="Europe/Berlin")))
+        times = schedule_execution_time_iterator(change.timestamp(), cron, "Europe/Berlin", ascending=True)
+        ticks = list(takewhile(lambda time: time < change + timedelta(days=1), times))
+        nights.append([])
+        for tick in ticks:
+            context = dg.build_schedule_context(instance, scheduled_execution_time=tick)
+            (request,) = schedule.evaluate_tick(context).run_requests
+            nights[-1].append(request.tags[NIGHT_TAG])
+            instance.create_run_for_job(register_traces, tags=dict(request.tags))
+            assert _latest_night(instance) == max(nights[0][-1], nights[-1][-1], key=datetime.fromisoformat)
+    assert [len(set(found)) for found in nights] == [1, 24]
 
 
 def test_a_night_waits_for_a_rank_that_failed_no_longer_than_it_may(tmp_path):

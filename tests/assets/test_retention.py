@@ -11,6 +11,7 @@ import pytest
 
 from assets.conventions import RANGE_END_TAG, RANGE_START_TAG
 from assets.nightly import nightly_gate
+from assets.recorded_tables import lost_tables
 from assets.retention import MOST_PARTITIONS, expired, is_in_use, prune, retention, room_check
 from assets.settings import RetentionSettings, load_settings
 from tests.assets.loop import QUIET, Loop, of_iterations, of_ranks, of_topology
@@ -82,6 +83,10 @@ def test_nothing_goes_while_a_run_is_under_way_that_may_work_on_it(loop):
 @dg.job
 def any_job() -> None:
     """Any job."""
+
+
+def test_where_no_iteration_is_left_no_table_is_lost(loop):
+    assert lost_tables(loop.instance, open_lake(loop.home), []) == []
 
 
 def test_what_is_old_goes_with_its_files_and_comes_back_only_when_its_trace_changes(loop):

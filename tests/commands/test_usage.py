@@ -4,6 +4,7 @@ import pickle
 
 import pytest
 
+from tests.small_run import write_run
 from traceviz_dag.commands.main import _run
 
 
@@ -51,6 +52,13 @@ def test_too_little_memory_is_no_fault_of_the_program(capsys, monkeypatch, error
     assert _run(["what-if"]) == 2
     printed = capsys.readouterr()
     assert printed.err.startswith(f"traceviz: {told}") and printed.err.count("\n") == 1
+
+
+def test_a_run_whose_name_is_too_long_for_a_file_is_refused_before_anything_is_written(capsys, tmp_path):
+    run = write_run(tmp_path / ("x" * 250), world=2)
+    assert _run(["analyze", str(run), "--home", str(tmp_path / "home")]) == 2
+    assert "takes 250 bytes in the name of a file, over 215; shorten" in capsys.readouterr().err
+    assert not (tmp_path / "home").exists()
 
 
 def test_a_path_alone_is_analysed_unless_a_command_has_its_name(tmp_path, monkeypatch, capsys):

@@ -43,6 +43,7 @@ from traceviz_dag.lake.known_ranks import set_aside_unlisted_ranks, with_vanishe
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.lake.marking import forget_if_damaged, mark_stale, unmark
 from traceviz_dag.lake.partition_keys import rank_key
+from traceviz_dag.lake.partitions import check_run
 from traceviz_dag.lake.under_way import under_way
 from traceviz_dag.lake.upgrade import ASIDE
 from traceviz_dag.orchestration.instance import open_instance
@@ -126,7 +127,10 @@ def analyse(
     Raises:
         StoppedError: the user interrupted it.
         BadInputError: Dagster's records in the home are damaged.
+        UsageError: no run can have the name of one; nothing is begun.
     """
+    for entry in inputs:
+        check_run(entry.run)
     results: list[IterationResult] = []
     if settings.rules is not None:
         rules = None if settings.rules == BUILT_IN_RULES else settings.rules
