@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from traceviz_dag.analyze.step_windows import WindowFrom
 from traceviz_dag.analyze.utilization import used_of_peak
 from traceviz_dag.commands.common.across import blame_statement, slow_statements
 from traceviz_dag.commands.common.output import milliseconds, percent, print_table
@@ -25,6 +26,12 @@ if TYPE_CHECKING:
 MOST_SLOW_RANKS = 5
 
 MOST_FINDINGS = 3
+
+_WINDOWS: dict[str, str] = {
+    WindowFrom.LAUNCHES: "the host runs ahead: a step lasts from the first start to the last end of the kernels "
+    "launched in it (column window_from of overlap)",
+    WindowFrom.UNKNOWN_LAUNCHES: "launches of kernels are not recorded: a step lasts as long as on the host",
+}
 
 _LEAST_OUTSIDE = 0.0005
 """Share of kernel time outside the training steps from which it is said: less rounds to 0.0 %."""
@@ -214,6 +221,7 @@ def _step(measures: IterationRow, measured: Windows) -> list[str]:
         lines = [f"step {length} ms {over}, the longest of {len(steps)} steps, {numbers}{partial} (table iterations)"]
     else:
         lines = [f"step {length} ms {over}{partial} (table iterations)"]
+    lines += [_WINDOWS[source] for source in measured["windows_from"] or () if source in _WINDOWS]
     if measured["ranks_without_step"] and steps:
         count = measured["ranks_without_step"]
         lines.append(f"no training step is marked on {count} of the ranks: measured from first to last kernel")
