@@ -16,10 +16,9 @@ import pyarrow as pa
 
 from traceviz_dag.analyze.intervals import Intervals, intersect, measure_within, merge, union
 from traceviz_dag.analyze.kernel_intervals import KernelIntervals, split_by_device
-from traceviz_dag.analyze.step_windows import WindowFrom
 from traceviz_dag.arrays import Int64
 from traceviz_dag.tables import OVERLAP
-from traceviz_dag.vocabulary import ALL_DIMENSIONS
+from traceviz_dag.vocabulary import ALL_DIMENSIONS, WindowFrom
 
 
 @dataclass(frozen=True, slots=True)

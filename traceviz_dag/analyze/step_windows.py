@@ -1,13 +1,12 @@
 """The windows of training steps: the host's, or where the host runs ahead, those of the kernels launched in them.
 
 A host that waits for its GPU in each step marks when the GPU works on it. One that does not wait marks when it
-launches: its step may be over before the first of its kernels starts, so that its window holds kernels of other steps, or none.
+launches: its step may be over before the first of its kernels starts, so that its window holds kernels of other steps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import StrEnum
 
 import numpy as np
 import pyarrow as pa
@@ -15,18 +14,10 @@ import pyarrow.compute as pc
 
 from traceviz_dag.analyze.kernel_intervals import integers
 from traceviz_dag.arrays import NONE, Bool, Int64
-from traceviz_dag.vocabulary import StepEvidence
+from traceviz_dag.vocabulary import StepEvidence, WindowFrom
 
 AHEAD_SHARE = 0.1
 """A host runs ahead where more than this share of a step's kernel time starts after its end on the host."""
-
-
-class WindowFrom(StrEnum):
-    """What the window of a training step is."""
-
-    HOST = "host"
-    LAUNCHES = "launches"
-    UNKNOWN_LAUNCHES = "host_launches_unknown"
 
 
 Step = tuple[int, int, int]

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from traceviz_dag.analyze.gaps.gpu_gaps import gpu_gaps_table
 from traceviz_dag.analyze.microbatches import HostSteps, microbatches_table
 from traceviz_dag.analyze.overlap import overlap_table
-from traceviz_dag.analyze.step_windows import Step, WindowFrom, windows_of_kernels
+from traceviz_dag.analyze.step_windows import Step, windows_of_kernels
 from traceviz_dag.classify.dimensions.communication import job_groups
 from traceviz_dag.classify.kernels import Classification, classify
 from traceviz_dag.classify.phases.training_windows import BEGINS_UNSEEN, ENDS_UNSEEN
@@ -27,7 +27,7 @@ from traceviz_dag.pipeline.formats.trace_format import RankTrace
 from traceviz_dag.read.events import CPU_OP, MISSING, PYTHON_FUNCTION, TraceEvents
 from traceviz_dag.read.kineto.reader import EXPORT_AGAIN, told
 from traceviz_dag.tables import TRACES
-from traceviz_dag.vocabulary import Category, Dimension, Kind, Phase, TraceStatus
+from traceviz_dag.vocabulary import Category, Dimension, Kind, Phase, TraceStatus, WindowFrom
 
 RANK_TABLES = ("traces", "kernels", "microbatches", "synchronizations", "gpu_gaps", "overlap")
 """The tables that every rank's trace becomes, in the order in which they are written."""

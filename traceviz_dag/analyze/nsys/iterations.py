@@ -10,12 +10,13 @@ import numpy as np
 from traceviz_dag.analyze.nsys.activity import Activity, Clip, processes_of
 from traceviz_dag.analyze.nsys.overlap import GpuOverlap, gpu_overlap
 from traceviz_dag.analyze.nsys.summary import by_name
-from traceviz_dag.analyze.step_windows import WindowFrom, gpu_windows
+from traceviz_dag.analyze.step_windows import gpu_windows
 from traceviz_dag.arrays import NONE, Int64, lookup
 from traceviz_dag.classify.rules import Rules
 from traceviz_dag.errors import UsageError
 from traceviz_dag.read.nsys.iterations import Iterations, NamedRanges, find_iterations
 from traceviz_dag.read.nsys.profile import MARK, NsysProfile
+from traceviz_dag.vocabulary import WindowFrom
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from traceviz_dag.analyze.step_windows import WindowFrom
 from traceviz_dag.analyze.utilization import used_of_peak
 from traceviz_dag.commands.common.across import blame_statement, slow_statements
 from traceviz_dag.commands.common.output import milliseconds, percent, print_table
@@ -16,6 +15,7 @@ from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.lake.memory_summary import memory_peak, memory_statement
 from traceviz_dag.lake.summaries import Windows, category_shares, communication_by_dimension, windows
 from traceviz_dag.tables.rows import IterationRow, rows_of
+from traceviz_dag.vocabulary import WindowFrom
 
 if TYPE_CHECKING:
     from traceviz_dag.analyze.slow_ranks import SlowRank
@@ -165,6 +165,7 @@ def _statements(summary: dict[str, Any]) -> list[str]:
 
 def first_findings(lake: Lake, run: str, iteration: int) -> dict[str, Any] | None:
     """The gravest findings of an iteration, and how many there are; None where they were not looked for."""
+    from traceviz_dag.analyze.findings.losses import largest_losses
     from traceviz_dag.vocabulary import Severity
 
     if not lake.exists("findings", run=run, iteration=iteration):
@@ -175,24 +176,33 @@ def first_findings(lake: Lake, run: str, iteration: int) -> dict[str, Any] | Non
     return {
         "findings": len(graves),
         "notes": sum(row["severity"] == Severity.NOTE for row in rows),
+        "losses": largest_losses(rows),
         "first": [{name: row[name] for name in columns} for row in graves[:MOST_FINDINGS]],
     }
 
 
 def _found(summary: dict[str, Any]) -> list[str]:
-    """The gravest findings, a line each."""
+    """The largest losses and the gravest findings, a line each."""
+    from traceviz_dag.analyze.findings.losses import losses_in_words
+
     found = summary["findings"]
     if found is None:
         return []
     notes = f"{found['notes']} note{'' if found['notes'] == 1 else 's'}"
+    losses = [words] if (words := losses_in_words(found["losses"])) else []
     if not found["findings"]:
-        return [f"no finding, {notes} (traceviz findings)"]
+        return [*losses, f"no finding, {notes} (traceviz findings)"]
     first = f"the first {len(found['first'])} of " if found["findings"] > len(found["first"]) else ""
     counted = f"{found['findings']} finding{'' if found['findings'] == 1 else 's'}"
     lines = [f"{first}{counted} and {notes} (traceviz findings says what to do):"]
-    return lines + [
-        f"{number}. {row['class']} · {row['rule']}: {row['statement']}" for number, row in enumerate(found["first"], 1)
-    ]
+    return (
+        losses
+        + lines
+        + [
+            f"{number}. {row['class']} · {row['rule']}: {row['statement']}"
+            for number, row in enumerate(found["first"], 1)
+        ]
+    )
 
 
 def _why_not_aggregated(summary: dict[str, Any]) -> str:

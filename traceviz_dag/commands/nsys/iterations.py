@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import typer
 
 from traceviz_dag.analyze.nsys.iterations import iteration_measures, names_in_iteration
-from traceviz_dag.analyze.step_windows import WindowFrom
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import ABSENT, milliseconds, print_json, print_table
 from traceviz_dag.commands.nsys.common import (
@@ -22,6 +21,7 @@ from traceviz_dag.commands.nsys.common import (
     seconds,
     shortened,
 )
+from traceviz_dag.vocabulary import WindowFrom
 
 _WINDOWS = {
     WindowFrom.HOST: "windows of the host",
