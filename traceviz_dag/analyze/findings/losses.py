@@ -16,10 +16,14 @@ LEAST_SHARE = 0.01
 
 MOST = 3
 
+_ANOTHER_TIME = ("unexplained",)
+"""Rules that judge time without computation, in which copies may run."""
+
 
 def largest_losses(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """The largest losses among rows of table ``findings``, of each rule the largest; they may overlap."""
     told = [row for row in rows if row["measure"] == MEASURE and row["severity"] != Severity.NOT_LOOKED_AT]
+    told = [row for row in told if row["rule"] not in _ANOTHER_TIME]
     found: dict[str, Row] = {}
     for row in sorted(told, key=lambda row: -row["value"]):
         if row["value"] >= LEAST_SHARE:

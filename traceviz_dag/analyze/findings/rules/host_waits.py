@@ -55,8 +55,8 @@ def _sentence(row: Row) -> str:
     waited = "" if row["waited_ns"] is None else f" for {milliseconds(row['waited_ns'])} per rank"
     return (
         f"the host waits for its GPU in {row['operation']}{called}{waited}, in {row['waits']} waits that end before a "
-        f"gap of the GPU; there it has nothing to run for {milliseconds(row['starved_ns'])}, {percent(row['value'])} of "
-        f"the time measured ({over_ranks(row['ranks'])})"
+        f"gap of the GPU; there it has nothing to run for {milliseconds(row['starved_ns'])}, {percent(row['value'])} "
+        f"of the time measured ({over_ranks(row['ranks'])})"
     )
 
 
