@@ -1,5 +1,7 @@
 """Calls whose words are off: one line that says what is wrong and where help is, exit code 2."""
 
+import pickle
+
 import pytest
 
 from traceviz_dag.commands.main import _run
@@ -49,3 +51,24 @@ def test_too_little_memory_is_no_fault_of_the_program(capsys, monkeypatch, error
     assert _run(["what-if"]) == 2
     printed = capsys.readouterr()
     assert printed.err.startswith(f"traceviz: {told}") and printed.err.count("\n") == 1
+
+
+def test_a_path_alone_is_analysed_unless_a_command_has_its_name(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name in ("job-7", "top.json"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "gate").mkdir()
+    for words in (["job-7"], [str(tmp_path / "job-7"), "--home", "elsewhere"], ["./gone"], ["top.json"]):
+        assert _run(words) == 2
+        fault = "no such file or folder" if "gone" in words[0] else "no trace files"
+        assert fault in capsys.readouterr().err, words
+    assert _run(["gate"]) == 2
+    assert "no trace files" not in capsys.readouterr().err
+
+
+def test_a_snapshot_of_gpu_memory_in_the_place_of_a_trace_leads_to_the_command_that_reads_it(tmp_path, capsys):
+    snapshot = tmp_path / "snap 1.pickle"
+    snapshot.write_bytes(pickle.dumps({"segments": [], "device_traces": []}))
+    for given in (tmp_path, snapshot):
+        assert _run(["analyze", str(given)]) == 2
+        assert f"traceviz memory summary '{snapshot}'" in capsys.readouterr().err

@@ -160,7 +160,7 @@ def _from_lake(
 ) -> tuple[Sequence[dict[str, Any]], list[Completeness]]:
     """The rows, and what of their iterations was not read."""
     from traceviz_dag.commands.common.shown import completeness_of
-    from traceviz_dag.pipeline.figures import LakeSource
+    from traceviz_dag.pipeline.lake_source import LakeSource
 
     if window == "file":
         raise UsageError("the lake keeps the windows step and kernels; give a path for --window file")
@@ -182,7 +182,7 @@ def _windows_of_lake(
     """The rows of a window of the user's own, and what of the iterations was not read."""
     from traceviz_dag.analyze.overlap import WINDOW_COLUMNS, window_overlap
     from traceviz_dag.commands.common.shown import completeness_of
-    from traceviz_dag.pipeline.figures import LakeSource
+    from traceviz_dag.pipeline.lake_source import LakeSource
 
     lake = open_lake(home)
     parts = lake.partitions("kernels", chosen.run, chosen.iteration, rank)

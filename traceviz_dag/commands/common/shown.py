@@ -18,7 +18,7 @@ from traceviz_dag.show.page.alignment import TimeAlignment
 if TYPE_CHECKING:
     from traceviz_dag.orchestration.orchestrate import IterationResult
     from traceviz_dag.pipeline.completeness import Completeness
-    from traceviz_dag.pipeline.figures import LakeSource
+    from traceviz_dag.pipeline.lake_source import LakeSource
 
 ShownPathsArgument = Annotated[
     list[Path] | None,
@@ -50,7 +50,7 @@ def iterations_of(
         BadInputError: the home, or what is left of it, holds no analysed traces.
         IncompleteError: at the end, where a step of that analysis failed, or the last one was cut off.
     """
-    from traceviz_dag.pipeline.figures import LakeSource
+    from traceviz_dag.pipeline.lake_source import LakeSource
 
     results = _analysed(home, paths) if paths else []
     keys = {(result.run, result.iteration) for result in results}
