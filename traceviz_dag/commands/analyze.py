@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from traceviz_dag.commands.common.failures import end_failed, tell_failures, vanished_lines
+from traceviz_dag.commands.common.failures import changed_lines, end_failed, tell_failures
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import home_option, print_json, terminal
 from traceviz_dag.commands.common.partial import end_partial, tell_partial
@@ -89,7 +89,7 @@ def analyze(
         results = analyse(settings, inputs, started)
     for warning in dict.fromkeys(warning for entry in inputs for warning in entry.warnings):
         console.print(f"traceviz: {warning}", style="yellow", soft_wrap=True, highlight=False, markup=False)
-    for line in vanished_lines(results):
+    for line in changed_lines(results):
         console.print(f"traceviz: {line}", style="yellow", soft_wrap=True, highlight=False, markup=False)
     tell_failures(results)
     lake = open_lake(folder)
