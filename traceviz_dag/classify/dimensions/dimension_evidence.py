@@ -21,7 +21,7 @@ MOST_COUNT_ELEMENTS = 64
 _ALL_TO_ALL = re.compile(r"all_?to_?all", re.I)
 _COLLECTIVE = re.compile(r"all_?gather|reduce|broadcast", re.I)
 _EXCHANGED = (Dimension.TP, Dimension.CP, Dimension.EP, Dimension.ETP)
-"""What exchanges activations between all members; embedding tables that are spread over ranks do, too, and have no name."""
+"""What exchanges activations among all members; embedding tables that are spread over ranks do, too, without a word."""
 
 RANKS_AND_USE = "rank_set_and_use"
 """Rule of what ranks leave open and the collective and its place decide."""
