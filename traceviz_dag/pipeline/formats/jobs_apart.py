@@ -18,7 +18,7 @@ def jobs_apart(traces: Sequence[PlacedTrace], flat: Mapping[Path, str]) -> tuple
     that shares a step with most files of its folder is a stray one, which stays there to be refused.
 
     Args:
-        flat: files whose path names no iteration, and the run of their folder. Others lie in the folder of an iteration,
+        flat: files whose path names no iteration, with the run of their folder. Others lie in an iteration's folder,
             which is of one job.
     """
     files: dict[Path, list[PlacedTrace]] = {}
