@@ -19,6 +19,7 @@ from traceviz_dag.classify.dimensions.communication import job_groups
 from traceviz_dag.classify.kernels import Classification, classify
 from traceviz_dag.classify.phases.training_windows import BEGINS_UNSEEN, ENDS_UNSEEN
 from traceviz_dag.classify.rules import Rules
+from traceviz_dag.classify.step_kind import step_kind
 from traceviz_dag.classify.topology.types import Topology
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.digests import digest_of, look_of
@@ -249,6 +250,7 @@ def _traces_row(
         "dimension_known_ns": time_where(is_not("dimension", Dimension.UNKNOWN)),
         "communication_ns": time_where(pc.equal(kernels["kind"].cast(pa.string()), Kind.COMMUNICATION.value)),
         "microbatch_known_ns": time_where(pc.is_valid(kernels["microbatch"])),
+        "step_kind": step_kind(events, kernels, whole=fault is None),
         "rules_digest": rules.digest,
     }
     return TRACES.from_columns({name: [value] for name, value in values.items()})

@@ -65,6 +65,13 @@ TRACES = Table(
         Column("dimension_known_ns", BIGINT, "Communication time with a known dimension, ns."),
         Column("communication_ns", BIGINT, "Sum of the durations of communication kernels, ns."),
         Column("microbatch_known_ns", BIGINT, "Kernel time with a known micro-batch, ns."),
+        Column(
+            "step_kind",
+            TEXT,
+            "training, forward_only (no backward pass, no optimizer: evaluation, or a forward pass alone), inference "
+            "(an engine that serves a model), or graph_replay (CUDA graphs, whose phases are not recorded); NULL where "
+            "nothing tells.",
+        ),
         Column("rules_digest", TEXT, "Digest of the rule table that classified the kernels."),
     ),
 )

@@ -15,7 +15,7 @@ from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.lake.memory_summary import memory_peak, memory_statement
 from traceviz_dag.lake.summaries import Windows, category_shares, communication_by_dimension, windows
 from traceviz_dag.tables.rows import IterationRow, rows_of
-from traceviz_dag.vocabulary import WindowFrom
+from traceviz_dag.vocabulary import StepKind, WindowFrom
 
 if TYPE_CHECKING:
     from traceviz_dag.analyze.slow_ranks import SlowRank
@@ -32,6 +32,13 @@ _WINDOWS: dict[str, str] = {
     "launched in it (column window_from of overlap)",
     WindowFrom.UNKNOWN_LAUNCHES: "launches of kernels are not recorded: a step lasts as long as on the host",
 }
+
+STEP_KINDS = {
+    StepKind.FORWARD_ONLY: "forward only: no backward pass, no optimizer",
+    StepKind.INFERENCE: "inference: no training step; see its gaps, launches, kernels and copies",
+    StepKind.GRAPH_REPLAY: "replays of CUDA graphs without phases; see their gaps, launches, kernels and copies",
+}
+"""What the first line says of an iteration that is no training step."""
 
 _LEAST_OUTSIDE = 0.0005
 """Share of kernel time outside the training steps from which it is said: less rounds to 0.0 %."""
@@ -87,6 +94,8 @@ def print_summary(summary: dict[str, Any], *, tables: bool = True) -> None:
     if summary["ranks_failed"]:
         ranks += f", {len(summary['ranks_failed'])} unreadable"
     mark = f" · {summary['mark']}" if summary["mark"] else ""
+    kind = STEP_KINDS.get((summary.get("measures") or {}).get("step_kind") or "", "")
+    mark = f" · {kind}{mark}" if kind else mark
     typer.echo(f"\n{summary['run']} · iteration {summary['iteration']} · {ranks}{mark}")
     for line in _statements(summary):
         typer.echo(f"  {line}")
