@@ -33,7 +33,7 @@ _WINDOWS: dict[str, str] = {
     WindowFrom.UNKNOWN_LAUNCHES: "launches of kernels are not recorded: a step lasts as long as on the host",
 }
 
-STEP_KINDS = {
+STEP_KINDS: dict[str, str] = {
     StepKind.FORWARD_ONLY: "forward only: no backward pass, no optimizer",
     StepKind.INFERENCE: "inference: no training step; see its gaps, launches, kernels and copies",
     StepKind.GRAPH_REPLAY: "replays of CUDA graphs without phases; see their gaps, launches, kernels and copies",
