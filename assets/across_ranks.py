@@ -114,7 +114,8 @@ def across_ranks_assets(
     unreadable = set_aside_unreadable(lake, inputs)
     if unreadable:
         context.log.warning(
-            "tables of memory of ranks %s cannot be read, and their snapshots are gone: set aside in the lake", unreadable
+            "tables of memory of ranks %s cannot be read, and their snapshots are gone: set aside in the lake",
+            unreadable,
         )
     for rank, why in mark_mismatched(lake, inputs).items():
         context.log.warning("the snapshot of rank %d is not taken: %s", rank, why)

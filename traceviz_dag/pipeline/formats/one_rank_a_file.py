@@ -15,6 +15,7 @@ from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.inputs import RankInput
 from traceviz_dag.pipeline.captures.capture import Capture, Examination
 from traceviz_dag.pipeline.captures.traces import judge_traces
+from traceviz_dag.pipeline.formats.jobs_apart import jobs_apart
 from traceviz_dag.pipeline.formats.trace_format import Headers, PlaceRequest, RankTrace, Windows
 from traceviz_dag.read.events import TraceEvents, TraceHeader, TracePeek
 from traceviz_dag.read.kineto.memory import MEMORY
@@ -94,9 +95,15 @@ class OneRankAFile(ABC):
         return peeked.fault
 
     def place(self, request: PlaceRequest) -> Placement:
-        """Place files by their paths and headers."""
+        """Place files by their paths and headers; unrelated jobs in one folder are runs of their own."""
+        flat = {file.path: file.run for file in request.files if file.iteration is None}
         return resolve(
-            request.files, rank=request.rank, ranks=request.ranks, look=self.identity, rank_field=self.rank_field
+            request.files,
+            rank=request.rank,
+            ranks=request.ranks,
+            look=self.identity,
+            rank_field=self.rank_field,
+            apart=lambda traces: jobs_apart(traces, flat),
         )
 
     def headers(self, entries: Sequence[RankInput], home: Path | None) -> Headers:
