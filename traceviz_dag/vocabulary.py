@@ -24,6 +24,16 @@ class Phase(StrEnum):
     UNKNOWN = "unknown"
 
 
+class StepKind(StrEnum):
+    """What an iteration of a rank ran: a training step, a forward pass alone (evaluation, or one that was recorded for
+    itself), the step of an engine that serves a model, or replays of CUDA graphs of which no phase is recorded."""
+
+    TRAINING = "training"
+    FORWARD_ONLY = "forward_only"
+    INFERENCE = "inference"
+    GRAPH_REPLAY = "graph_replay"
+
+
 class Dimension(StrEnum):
     """The parallel dimension that a communication serves."""
 
@@ -69,6 +79,14 @@ class Evidence(StrEnum):
     KERNEL_NAME = "kernel_name"
     ANNOTATION = "annotation"
     NONE = "none"
+
+
+class WindowFrom(StrEnum):
+    """What the window of a training step is."""
+
+    HOST = "host"
+    LAUNCHES = "launches"
+    UNKNOWN_LAUNCHES = "host_launches_unknown"
 
 
 class StepEvidence(StrEnum):

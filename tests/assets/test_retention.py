@@ -9,6 +9,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
+from assets.conventions import RANGE_END_TAG, RANGE_START_TAG
 from assets.nightly import nightly_gate
 from assets.recorded_tables import lost_tables
 from assets.retention import MOST_PARTITIONS, expired, is_in_use, prune, retention, room_check
@@ -133,6 +134,7 @@ def test_the_last_accepted_night_stays_since_the_next_is_compared_with_it(tmp_pa
         selection=[nightly_gate],
         instance=loop.instance,
         resources={"traceviz": loop.traceviz},
+        tags={RANGE_START_TAG: "job@1", RANGE_END_TAG: "job@2"},
         run_config=QUIET,
         raise_on_error=False,
     )

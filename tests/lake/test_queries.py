@@ -57,6 +57,7 @@ def trace_row(sample, **columns):
             "has_groups": True,
             "has_host_rows": True,
             "backend": "nccl",
+            "step_kind": "training",
             **columns,
         },
     )
@@ -96,6 +97,7 @@ def test_an_iteration_over_its_ranks(two_ranks: Lake):
             "hidden_share": 150 / 400,
             "longest_computation_rank": 1,
             "unclassified_share": 0.25,
+            "step_kind": "training",
         }
     ]
 

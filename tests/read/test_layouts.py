@@ -134,12 +134,13 @@ def test_files_of_one_rank_and_different_steps_do_not_collide(tmp_path):
     assert ["iteration 6" in str(problem) for problem in placement.problems] == [True]
 
 
-def test_a_file_without_a_rank_is_a_problem_unless_it_is_given(tmp_path):
+def test_a_file_without_a_rank_is_rank_0_of_a_run_of_its_own_unless_it_is_given(tmp_path):
     trace(tmp_path / "job" / "node_1.100.pt.trace.json", 5)
     files = discover([tmp_path])[0].files
-    (problem,) = resolve(files).problems
-    assert "no rank in the name or in distributedInfo" in str(problem) and "--rank" in problem.remedy
-    assert [(one.iteration, one.rank) for one in resolve(files, rank=9).traces] == [(5, 9)]
+    placement = resolve(files)
+    assert [(one.run, one.iteration, one.rank) for one in placement.traces] == [("job-node_1.100", 5, 0)]
+    assert "no rank in the name or in distributedInfo" in placement.warnings[0]
+    assert [(one.run, one.iteration, one.rank) for one in resolve(files, rank=9).traces] == [("job", 5, 9)]
 
 
 def test_the_header_wins_over_the_name_with_a_warning(tmp_path):

@@ -9,7 +9,12 @@ import pyarrow as pa
 
 from traceviz_dag.arrays import NONE, Int64, lookup
 from traceviz_dag.classify.cpu_work import cpu_work, has_device_rows
-from traceviz_dag.classify.dimensions.communication import JobGroups, complete_facts, decide_dimensions
+from traceviz_dag.classify.dimensions.communication import (
+    JobGroups,
+    complete_facts,
+    decide_dimensions,
+    stated_operations,
+)
 from traceviz_dag.classify.dimensions.dimension_evidence import DimensionDecision
 from traceviz_dag.classify.kernel_table import (
     COMMUNICATION,
@@ -77,11 +82,14 @@ def classify(
     kind = _kinds(trace, kernel_rule, rules)
     communication = kind == COMMUNICATION
     facts = complete_facts(trace, tree, launches, communication)
+    operation = stated_operations(trace, tree, launches, facts)
     rows = np.flatnonzero(communication)
     frame_rule = lookup(places.dimension_rule, launches.position)
 
     def decide(phase: Int64) -> tuple[list[DimensionDecision], Int64]:
-        decisions, which = decide_dimensions(trace, facts, frame_rule, kernel_rule, phase, rows, rules, groups)
+        decisions, which = decide_dimensions(
+            trace, facts, operation, frame_rule, kernel_rule, phase, rows, rules, groups
+        )
         decision_of = np.full(len(kind), NONE, dtype=np.int64)
         decision_of[rows] = which
         return decisions, decision_of

@@ -257,6 +257,14 @@ def folder_of_run(home: Path, run: str) -> Path | None:
     return None
 
 
+def registered_of_name(home: Path, run: str, *, longer: bool = False) -> Iterator[IterationInputs]:
+    """The undamaged lists of all iterations of a run; with ``longer``, those of the runs called ``RUN-…``."""
+    names = f"{glob.escape(escape(f'{run}-'))}*" if longer else glob.escape(escape(run))
+    for path in sorted((home / FOLDER).glob(f"{names}@*.json")):
+        with suppress(BadInputError):
+            yield registered(home, path.stem)
+
+
 def registered_of_run(home: Path, run: str, *, before: int, newest: int) -> list[IterationInputs]:
     """The run's registered iterations below a number, highest first, at most ``newest`` of them."""
     numbers = []

@@ -86,7 +86,11 @@ SELECT
     (
         SELECT 1 - sum(classified_ns) / nullif(sum(kernel_ns), 0) FROM traces
         WHERE run = $run AND iteration = $iteration AND rank IN (SELECT rank FROM by_rank)
-    ) AS unclassified_share
+    ) AS unclassified_share,
+    (
+        SELECT CASE WHEN count(DISTINCT step_kind) = 1 AND count(*) = count(step_kind) THEN any_value(step_kind) END
+        FROM traces WHERE run = $run AND iteration = $iteration AND rank IN (SELECT rank FROM by_rank)
+    ) AS step_kind
 FROM by_rank
 HAVING count(*) > 0
 """
@@ -155,7 +159,7 @@ def iterations(lake: Lake, run: str, iteration: int, *, with_partial: bool = Fal
     own mean. ``partial`` is NULL where nothing was lost and nothing states how many ranks there should be.
 
     Returns:
-        The columns of the table up to ``unclassified_share``.
+        The columns of the table up to ``step_kind``.
     """
     sql = ITERATIONS_WITH_PARTIAL_SQL if with_partial else ITERATIONS_SQL
     measured = lake.query_iteration(sql, run=run, iteration=iteration)

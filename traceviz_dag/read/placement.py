@@ -109,6 +109,7 @@ def resolve(
     ranks: Mapping[Path, int] | None = None,
     look: Callable[[TraceFile], Identity] = identity_of_kineto,
     rank_field: str = "distributedInfo",
+    apart: Callable[[Sequence[PlacedTrace]], tuple[Sequence[PlacedTrace], Sequence[str]]] | None = None,
 ) -> Placement:
     """Place trace files of which each is one rank, looking into them where their paths do not tell.
 
@@ -121,6 +122,7 @@ def resolve(
         ranks: path → its rank, of files for which ``rank`` is not meant.
         look: what a file tells of itself; it raises BadInputError where the file cannot be read.
         rank_field: what a file's own statement of its rank is called.
+        apart: gives traces of unrelated jobs runs of their own, with a line for each.
     """
     stated = [(ranks or {}).get(file.path, rank) for file in files]
     place = partial(_place, look=look, rank_field=rank_field)
@@ -129,11 +131,13 @@ def resolve(
     else:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             placed = list(pool.map(place, files, stated))
+    traces: Sequence[PlacedTrace] = [trace for one in placed for trace in one.traces]
+    traces, lines = (traces, ()) if apart is None else apart(traces)
     return united(
         Placement(
-            traces=tuple(trace for one in placed for trace in one.traces),
+            traces=tuple(traces),
             problems=tuple(one.problem for one in placed if one.problem is not None),
-            warnings=tuple(one.warning for one in placed if one.warning is not None),
+            warnings=(*(one.warning for one in placed if one.warning is not None), *lines),
         )
     )
 
@@ -162,8 +166,13 @@ def _place(file: TraceFile, stated_rank: int | None, look: Callable[[TraceFile],
     if header.rank is not None and file.rank is not None and header.rank != file.rank:
         warning = f"{file.path}: the name says rank {file.rank}, the header {header.rank}; the header is taken"
     rank = next((one for one in (header.rank, file.rank, stated_rank) if one is not None), None)
-    if rank is None:
+    if rank is None and file.iteration is not None:
         return _Placed(problem=_without_rank(file, rank_field))
+    if rank is None:
+        rank, file = 0, replace(file, run=own_run(file.run, file.path))
+        warning = (
+            f"{file.path}: no rank in the name or in {rank_field}; taken as rank 0 of a run of its own, {file.run}"
+        )
     if file.iteration is not None:
         numbers: Sequence[tuple[int, int | None]] = [(file.iteration, None)]
     elif len(steps) < 2:
@@ -174,6 +183,13 @@ def _place(file: TraceFile, stated_rank: int | None, look: Callable[[TraceFile],
         replace(_trace(file, number, rank, step), header=header, first_ns=told.first_ns) for number, step in numbers
     )
     return _Placed(tuple(traces), warning=warning)
+
+
+def own_run(folder: str, path: Path) -> str:
+    """The id of the run that a file of a folder's run is by itself."""
+    name = path.name
+    suffix = next((one for one in sorted(all_suffixes(), key=len, reverse=True) if name.lower().endswith(one)), "")
+    return f"{folder}-{name[: len(name) - len(suffix)].removesuffix('.pt.trace') or name}"
 
 
 def _without_rank(file: TraceFile, rank_field: str) -> BadInputError:

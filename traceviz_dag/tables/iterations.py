@@ -46,6 +46,13 @@ ITERATIONS = Table(
         Column("longest_computation_rank", BIGINT, "Rank with the longest union of computation."),
         Column("unclassified_share", DOUBLE, "Share of kernel time without a category."),
         Column(
+            "step_kind",
+            TEXT,
+            "training, forward_only (no backward pass, no optimizer: evaluation, or a forward pass alone), inference "
+            "(an engine that serves a model), or graph_replay (CUDA graphs, whose phases are not recorded); NULL where "
+            "nothing tells, or the ranks differ.",
+        ),
+        Column(
             "model_flops_per_gpu",
             BIGINT,
             "Floating-point operations that the model needs in this step, recompute left out, divided by the ranks of "

@@ -65,6 +65,13 @@ TRACES = Table(
         Column("dimension_known_ns", BIGINT, "Communication time with a known dimension, ns."),
         Column("communication_ns", BIGINT, "Sum of the durations of communication kernels, ns."),
         Column("microbatch_known_ns", BIGINT, "Kernel time with a known micro-batch, ns."),
+        Column(
+            "step_kind",
+            TEXT,
+            "training, forward_only (no backward pass, no optimizer: evaluation, or a forward pass alone), inference "
+            "(an engine that serves a model), or graph_replay (CUDA graphs, whose phases are not recorded); NULL where "
+            "nothing tells.",
+        ),
         Column("rules_digest", TEXT, "Digest of the rule table that classified the kernels."),
     ),
 )
@@ -291,6 +298,12 @@ OVERLAP = Table(
         Column("dimension", TEXT, "Dimension of the communication measured; all for the whole."),
         Column("window_start_ns", BIGINT, "Start of the window, ns."),
         Column("window_end_ns", BIGINT, "End of the window, ns."),
+        Column(
+            "window_from",
+            DICTIONARY,
+            "What a step's window is: host (its mark), launches (first start to last end of the kernels launched in "
+            "it, as the host runs ahead), host_launches_unknown (its mark; launches are not recorded).",
+        ),
         *_OVERLAP_MEASURES,
         Column("hidden_share", DOUBLE, "hidden / communication; NULL without communication."),
         Column("hidden_over_min", DOUBLE, "hidden / min(compute, communication); NULL where that is 0."),

@@ -151,6 +151,7 @@ class IterationRow(TypedDict):
     hidden_share: float | None
     longest_computation_rank: int
     unclassified_share: float | None
+    step_kind: str | None
     model_flops_per_gpu: int | None
     peak_format: str | None
     peak_flops_per_s: int | None

@@ -63,7 +63,7 @@ def test_each_description_has_its_dimension(description, dimension):
     assert kind.dimension is dimension
 
 
-@pytest.mark.parametrize("description", [None, "", "undefined", "mesh_tp", "MY_TENSOR_MODEL_PARALLEL_GROUP", "0"])
+@pytest.mark.parametrize("description", [None, "", "undefined", "mesh_dim_0", "MY_TENSOR_MODEL_PARALLEL_GROUP", "0"])
 def test_other_descriptions_say_nothing(description):
     assert group_kind(description) is None
 

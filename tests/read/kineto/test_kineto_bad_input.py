@@ -145,3 +145,21 @@ def test_an_unreadable_header_is_a_fault_and_the_events_are_read(tmp_path):
     trace = read_kineto(path)
     assert len(trace.host) == 1
     assert trace.report.fault.startswith("the header before the events cannot be read")
+
+
+@pytest.mark.parametrize(
+    ("written", "told"), [("", ""), ('""tp""', "tp"), ("mesh_tp", "mesh_tp"), ("null", ""), ('"a"', "a")]
+)
+def test_a_description_of_a_process_group_that_is_no_json_costs_no_communication(tmp_path, written, told):
+    """Some versions of PyTorch leave it empty, or quote it twice."""
+    row = (
+        '{"ph":"X","cat":"kernel","name":"ncclDevKernel_AllReduce_Sum_f32_RING_LL","pid":0,"tid":7,"ts":%d,"dur":5,'
+        '"args":{"device":0,"stream":7,"correlation":%d,"Collective name":"allreduce","Process Group Name":"1",'
+        '"Process Group Description": %s,"Seq":%d,"Comms Id":12345678901234567890}}'
+    )
+    path = tmp_path / "rank_0.json"
+    path.write_text('{"traceEvents":[%s]}' % ",".join(row % (10 * n, n, written, n) for n in (1, 2, 3)))  # noqa: UP031
+    trace = read_kineto(path)
+    facts = trace.device.collective
+    assert facts.sequence.tolist() == [1, 2, 3] and not trace.report.dropped
+    assert [trace.strings[code] for code in facts.group_description.tolist()] == [told] * 3

@@ -34,6 +34,10 @@ _OF_GROUPS = frozenset({Dimension.TP, Dimension.CP, Dimension.EP, Dimension.ETP,
 _COMBINED_GROUPS = frozenset({"tp_cp", "tp_dp", "tp_dp_cp", "etp_ep"})
 _EXPERT_DIMENSIONS = frozenset({Dimension.EP, Dimension.ETP, Dimension.EDP})
 _EXPERT_OPERATORS = ("_AllToAll", "_AllToAllBackward")
+_COLLECTIVE_CALL = re.compile(r"(?:c10d::|nccl:)\w*?(?:all_?to_?all|all_?gather|reduce_?scatter|all_?reduce|broadcast)")
+_GATHERS, _SCATTERS = re.compile(r"all_?gather", re.I), re.compile(r"reduce_?scatter", re.I)
+_SHARDED = "parameters_gathered_and_gradients_scattered"
+_OF_THE_MODEL = frozenset({Dimension.TP, Dimension.CP, Dimension.EP, Dimension.ETP, Dimension.PP})
 _EXPERT_WORDS = ("moe", "expert", "groupedgemm", "grouped_gemm", "groupedlinear", "deep_ep")
 
 
@@ -101,9 +105,22 @@ def complete_facts(trace: TraceEvents, tree: HostTree, launches: Launches, commu
     return CollectiveFacts(**columns)
 
 
+def stated_operations(trace: TraceEvents, tree: HostTree, launches: Launches, facts: CollectiveFacts) -> Int64:
+    """The code of each kernel's operation: what its facts state, else the nearest operator or annotation around its
+    launch that names a collective, else 0.
+
+    NCCL runs an all-to-all as SendRecv, and RCCL everything as Generic: their names alone say less.
+    """
+    names_one = np.array([_COLLECTIVE_CALL.match(name) is not None for name in trace.strings], dtype=bool)
+    around = lookup(tree.nearest(names_one[trace.host.name[tree.rows]]), launches.position)
+    called = lookup(trace.host.name.astype(np.int64), lookup(tree.rows, around), 0)
+    return np.where(facts.collective == 0, called, facts.collective)
+
+
 def decide_dimensions(
     trace: TraceEvents,
     facts: CollectiveFacts,
+    operation: Int64,
     frame_rule: Int64,
     kernel_rule: Int64,
     phase: Int64,
@@ -117,6 +134,7 @@ def decide_dimensions(
     elsewhere; the size of the message; what else the stream carries; the kernel's own name.
 
     Args:
+        operation: per device row, as ``stated_operations`` has it.
         frame_rule: per device row, index of the nearest frame rule with a dimension or a role, or NONE.
         kernel_rule: per device row, index of its kernel rule, or NONE.
         phase: per device row, index into the phases of the vocabulary.
@@ -130,7 +148,7 @@ def decide_dimensions(
             facts.group_name[rows],
             facts.group_description[rows],
             facts.group_ranks[rows],
-            facts.collective[rows],
+            operation[rows],
             frame_rule[rows],
             kernel_rule[rows],
             trace.device.name[rows],
@@ -163,6 +181,7 @@ def decide_dimensions(
     decisions = _from_same_groups(decisions, of_groups)
     decisions, which = _from_sizes(facts, rows, decisions, which.reshape(-1))
     decisions, which = _from_streams(trace, rows, decisions, which)
+    decisions, which = _sharded_data(trace, facts, operation, phase, rows, groups, decisions, which)
     if all(decision.dimension is not Dimension.UNKNOWN for decision in decisions):
         return decisions, which
     carried, which = _carried(trace, facts, phase, rows, decisions, which, group_of)
@@ -244,6 +263,46 @@ def _group(strings: tuple[str, ...], name: int, description: int, ranks: int, gr
     given = strings[name] or None
     facts = groups.dimension_of(given, strings[description] or None, members)
     return GroupFacts(given, *facts, given=True, members=members)
+
+
+def _sharded_data(
+    trace: TraceEvents,
+    facts: CollectiveFacts,
+    operation: Int64,
+    phase: Int64,
+    rows: Int64,
+    groups: JobGroups,
+    decisions: list[DimensionDecision],
+    which: Int64,
+) -> tuple[list[DimensionDecision], Int64]:
+    """Find data parallelism that is sharded over a group which nothing describes.
+
+    It gathers parameters before a layer in both passes, and scatters gradients in the backward pass alone; sequences
+    that are split over a tensor-parallel group are scattered in the forward pass, too. Nothing is told of a job that is
+    known to split its model otherwise.
+    """
+    if groups.split & _OF_THE_MODEL or any(decision.dimension in _OF_THE_MODEL for decision in decisions):
+        return decisions, which
+    gathers, scatters = (
+        np.array([pattern.search(name) is not None for name in trace.strings], dtype=bool)
+        for pattern in (_GATHERS, _SCATTERS)
+    )
+    code = np.where(operation[rows] == 0, trace.device.name[rows], operation[rows])
+    at = phase[rows]
+    forward, backward = (at == _PHASES.index(one) for one in (Phase.FORWARD, Phase.BACKWARD))
+    open_ = np.array([each.dimension in (Dimension.UNKNOWN, Dimension.WORLD) for each in decisions], dtype=bool)[which]
+    keys = np.stack([facts.group_name[rows], facts.group_description[rows], facts.group_ranks[rows]])
+    which, decisions = which.copy(), list(decisions)
+    for key in np.unique(keys, axis=1).T:
+        mine = (keys == key[:, None]).all(axis=0)
+        known = key.any() and (mine & scatters[code] & backward).any() and (mine & gathers[code] & forward).any()
+        if known and not (mine & scatters[code] & forward).any():
+            told = mine & open_ & (gathers[code] | scatters[code])
+            for index in np.unique(which[told]).tolist():
+                role = decisions[index].role
+                decisions.append(DimensionDecision(Dimension.DP, Evidence.PROCESS_GROUP, _SHARDED, role=role))
+                which[told & (which == index)] = len(decisions) - 1
+    return decisions, which
 
 
 def _from_same_groups(decisions: list[DimensionDecision], of_groups: list[GroupFacts]) -> list[DimensionDecision]:

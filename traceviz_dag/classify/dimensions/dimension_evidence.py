@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from traceviz_dag.classify.rules import FrameRule, KernelRule, Rules
@@ -16,6 +17,11 @@ WITHIN_MICROBATCHES = frozenset({Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE}
 
 MOST_COUNT_ELEMENTS = 64
 """Elements, or bytes where only these are known, that a count, a norm or a barrier moves at the most."""
+
+_ALL_TO_ALL = re.compile(r"all_?to_?all", re.I)
+_COLLECTIVE = re.compile(r"all_?gather|reduce|broadcast", re.I)
+_EXCHANGED = (Dimension.TP, Dimension.CP, Dimension.EP, Dimension.ETP)
+"""What exchanges activations among all members; embedding tables that are spread over ranks do, too, without a word."""
 
 RANKS_AND_USE = "rank_set_and_use"
 """Rule of what ranks leave open and the collective and its place decide."""
@@ -158,6 +164,10 @@ class DimensionEvidence:
         frame, kernel = self.frame, self.kernel
         of_kernel = kernel.among if kernel is not None else ()
         conceivable = self._conceivable(group)
+        if _ALL_TO_ALL.search(self.collective) and not (group.given or (frame is not None and frame.among)):
+            return DimensionDecision(Dimension.UNKNOWN, Evidence.NONE, "all_to_all", _EXCHANGED, role)
+        if _COLLECTIVE.search(self.collective):
+            of_kernel = ()
         if frame is not None and group.given and (told := set(frame.among) & set(conceivable)):
             return self._one_among(tuple(d for d in Dimension if d in told), _evidence_of(frame), frame.name, role)
         if frame is not None and frame.among and (not group.given or "python_function" in frame.on):

@@ -1,4 +1,4 @@
-"""What each of Megatron's process groups serves, by the description (pg_desc) that it gives the group."""
+"""What each process group of Megatron or of a DeviceMesh serves, by its description (pg_desc)."""
 
 from __future__ import annotations
 
@@ -63,6 +63,25 @@ _KINDS: Mapping[str, GroupKind] = {
     "EXPERT_GTP_WEIGHT_REMAT_GROUP": GroupKind(Dimension.EDP),
 }
 
+_MESHES: Mapping[str, Dimension] = {
+    **dict.fromkeys(("mesh_default", "mesh_world"), Dimension.WORLD),
+    **dict.fromkeys(
+        (
+            *("mesh_dp", "mesh_ddp", "mesh_fsdp", "mesh_hsdp", "mesh_dp_replicate", "mesh_dp_shard", "mesh_replicate"),
+            *("mesh_shard", "mesh_dp_cp", "mesh_dp_shard_cp", "mesh_dp_replicate_cp", "mesh_batch", "mesh_loss"),
+        ),
+        Dimension.DP,
+    ),
+    **dict.fromkeys(("mesh_edp", "mesh_efsdp", "mesh_dp_shard_mod_ep"), Dimension.EDP),
+    "mesh_tp": Dimension.TP,
+    "mesh_cp": Dimension.CP,
+    "mesh_pp": Dimension.PP,
+    "mesh_ep": Dimension.EP,
+    "mesh_etp": Dimension.ETP,
+}
+"""Groups of a DeviceMesh, which PyTorch describes as mesh_ and the name of their dimension; the names are TorchTitan's.
+No Megatron grid follows from them."""
+
 _HIERARCHY_LEVELS: Mapping[tuple[str, int], str] = {
     ("HIERARCHICAL_EXPERT_DATA_PARALLEL_GROUP", 0): "intra_edp",
     ("HIERARCHICAL_EXPERT_DATA_PARALLEL_GROUP", 1): "inter_edp",
@@ -89,7 +108,7 @@ def clean_description(description: str | None) -> str | None:
 
 @lru_cache(maxsize=4096)
 def group_kind(description: str | None) -> GroupKind | None:
-    """What a pg_desc says of its group; None where it is no description of Megatron's.
+    """What a pg_desc says of its group; None where it is no description that we know.
 
     The suffixes _GLOO and _AG name twins on the same ranks; _WITH_GTP_REMAT and _WITH_EGTP name larger groups of the
     same use; _L{n} and _{n} number the levels and sizes of hierarchical and hybrid groups.
@@ -97,6 +116,8 @@ def group_kind(description: str | None) -> GroupKind | None:
     text = clean_description(description)
     if text is None:
         return None
+    if text in _MESHES:
+        return GroupKind(_MESHES[text])
     level: int | None = None
     numbered = _NUMBERED.fullmatch(text)
     if numbered is not None:

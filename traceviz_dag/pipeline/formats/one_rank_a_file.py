@@ -15,6 +15,7 @@ from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.inputs import RankInput
 from traceviz_dag.pipeline.captures.capture import Capture, Examination
 from traceviz_dag.pipeline.captures.traces import judge_traces
+from traceviz_dag.pipeline.formats.jobs_apart import jobs_apart
 from traceviz_dag.pipeline.formats.trace_format import Headers, PlaceRequest, RankTrace, Windows
 from traceviz_dag.read.events import TraceEvents, TraceHeader, TracePeek
 from traceviz_dag.read.kineto.memory import MEMORY
@@ -94,9 +95,15 @@ class OneRankAFile(ABC):
         return peeked.fault
 
     def place(self, request: PlaceRequest) -> Placement:
-        """Place files by their paths and headers."""
+        """Place files by their paths and headers; unrelated jobs in one folder are runs of their own."""
+        flat = {file.path: file.run for file in request.files if file.iteration is None}
         return resolve(
-            request.files, rank=request.rank, ranks=request.ranks, look=self.identity, rank_field=self.rank_field
+            request.files,
+            rank=request.rank,
+            ranks=request.ranks,
+            look=self.identity,
+            rank_field=self.rank_field,
+            apart=lambda traces: jobs_apart(traces, flat),
         )
 
     def headers(self, entries: Sequence[RankInput], home: Path | None) -> Headers:
@@ -153,9 +160,11 @@ class OneRankAFile(ABC):
                 unread.append(entry.rank)
                 problems.append(str(error))
         sample = request.sample() if peeks else None
-        if sample is not None and sample.fault is not None and sample.rank not in unread:
-            unread.append(sample.rank)
-            problems.append(f"rank {sample.rank}: {sample.fault}")
+        if sample is not None:
+            own = [(sample.rank, sample.fault)] if sample.fault is not None else []
+            cut = [(rank, fault) for rank, fault in (*own, *sample.others) if rank not in unread]
+            unread += [rank for rank, _ in cut]
+            problems += [f"rank {rank}: {fault}" for rank, fault in cut]
         capture = _counted(request, peeks)
         known = {entry.rank for entry in inputs.ranks}
         missing = () if request.chosen_by_name else (one for one in range(capture.world_size or 0) if one not in known)

@@ -25,7 +25,7 @@ from traceviz_dag.read.kineto.boundaries import (
     too_deep,
     why_no_array,
 )
-from traceviz_dag.read.kineto.repair import is_repairable, repair
+from traceviz_dag.read.kineto.repair import SEEN_BEFORE, is_repairable, repair
 from traceviz_dag.read.limits import LONGEST_TEXT
 from traceviz_dag.read.sources import ByteSource
 
@@ -244,7 +244,9 @@ class EventArray(Generic[Piece]):
         position = int(place[1])
         if "trailing characters" in message:
             return _Outcome(_Kind.ENDED, position=position)
-        repairable = is_repairable(message, self._buffer[self._start + position - 1 : self._start + position + 1])
+        repairable = is_repairable(
+            message, self._buffer[self._start + max(0, position - SEEN_BEFORE) : self._start + position + 1]
+        )
         return _Outcome(_Kind.MALFORMED, position=position, repairable=repairable)
 
     def _repair(self) -> bool:

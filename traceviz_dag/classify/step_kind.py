@@ -1,0 +1,42 @@
+"""What kind of step a rank ran: training, a forward pass alone, inference, or replays of CUDA graphs."""
+
+from __future__ import annotations
+
+import re
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from traceviz_dag.classify.autograd_links import AUTOGRAD_NODE
+from traceviz_dag.read.events import TraceEvents
+from traceviz_dag.vocabulary import Kind, Phase, StepKind
+
+_SERVING = re.compile(r"vllm::|vllm/|sglang/|execute_context_\d|tensorrt_llm/|trtllm::")
+"""Operators, files and annotations of engines that serve models."""
+_MOST = 0.5
+
+
+def step_kind(events: TraceEvents, kernels: pa.Table, *, whole: bool) -> StepKind | None:
+    """The kind of what some kernels of a trace ran, or None where nothing tells.
+
+    Args:
+        kernels: rows of table ``kernels``, of one iteration.
+        whole: whether the trace holds this iteration from its start to its end.
+    """
+    if not kernels.num_rows:
+        return None
+    phase = kernels["phase"].cast(pa.string())
+    phases = set(pc.unique(phase).to_pylist())
+    if phases & {Phase.BACKWARD, Phase.RECOMPUTE, Phase.OPTIMIZER}:
+        return StepKind.TRAINING
+    computation = pc.equal(kernels["kind"].cast(pa.string()), Kind.COMPUTATION)
+    untold = pc.and_(computation, pc.and_(pc.is_valid(kernels["graph_id"]), pc.equal(phase, Phase.UNKNOWN)))
+    duration = kernels["duration_ns"]
+    replayed = pc.sum(duration.filter(untold)).as_py() or 0
+    if replayed > _MOST * (pc.sum(duration.filter(computation)).as_py() or 0):
+        return StepKind.GRAPH_REPLAY
+    if any(_SERVING.search(name) for name in events.strings):
+        return StepKind.INFERENCE
+    backward_elsewhere = any(name.startswith(AUTOGRAD_NODE) for name in events.strings)
+    unsure = not whole or (backward_elsewhere and Phase.UNKNOWN in phases)
+    return StepKind.FORWARD_ONLY if Phase.FORWARD in phases and not unsure else None
