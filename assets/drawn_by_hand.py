@@ -67,7 +67,8 @@ def _partition(task: FigureTask) -> tuple[str, str]:
 
 def _expected(home: Path, task: FigureTask) -> set[str]:
     """Names of all figures that the asset draws of the partition."""
-    from traceviz_dag.pipeline.figures import LakeSource, figure_tasks
+    from traceviz_dag.pipeline.figures import figure_tasks
+    from traceviz_dag.pipeline.lake_source import LakeSource
 
     source = LakeSource(Lake(home), task.run, task.iteration)
     ranks = [task.number] if task.kind.scope is Scope.RANK and task.number is not None else None

@@ -23,7 +23,8 @@ def _figure_asset(name: str, condition: dg.AutomationCondition[dg.AssetKey]) -> 
     def draw(context: dg.AssetExecutionContext, config: FigureConfig, traceviz: TracevizHome) -> dg.MaterializeResult:
         """Draw what there is to draw; of very many pipelines or replicas, those of the ranks that stand out."""
         # Imported here: matplotlib takes a second, and every run of every other asset would pay for it.
-        from traceviz_dag.pipeline.figures import LakeSource, draw_figures, figure_tasks
+        from traceviz_dag.pipeline.figures import draw_figures, figure_tasks
+        from traceviz_dag.pipeline.lake_source import LakeSource
 
         run, iteration = one_iteration(context)
         formats = config.chosen(traceviz.settings().figures)

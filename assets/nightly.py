@@ -11,7 +11,16 @@ import pyarrow.compute as pc
 from pydantic import Field
 
 from assets import groups
-from assets.conventions import table_spec
+from assets.conventions import (
+    CODE_VERSION_TAG,
+    DATA_VERSION_TAG,
+    ONLY_STALE_TAG,
+    code_version_of,
+    table_spec,
+    written_metadata,
+)
+from assets.lineage.recorded_files import file_tags
+from assets.partitions import iteration_partitions
 from assets.resources import TracevizHome
 from assets.settings import NightlySettings
 from assets.step_faults import told_in_a_line
@@ -30,13 +39,15 @@ from traceviz_dag.analyze.step_parts import step_parts
 from traceviz_dag.lake.digests import digest_of
 from traceviz_dag.lake.inputs import registered_if_any
 from traceviz_dag.lake.lake import Lake
-from traceviz_dag.lake.partition_keys import iteration_key
+from traceviz_dag.lake.partition_keys import iteration_key, parse_iteration_key
 from traceviz_dag.lake.partitions import Partition
 from traceviz_dag.lake.queries import RANK_MEASURES_SQL, trace_files
 from traceviz_dag.pipeline.findings import capture_mode
 from traceviz_dag.tables import NIGHT_DELTAS, NIGHTS
 
 GATE = "gate"
+
+NIGHT_TABLES = ("nights", "night_deltas")
 
 NOT_COMPARED = "not compared"
 """Among what is worse of a night that somebody accepted although it cannot be compared."""
@@ -82,9 +93,12 @@ class _Judged:
             name,
             group=groups.NIGHTLY,
             deps=[dg.AssetDep(one, partition_mapping=dg.AllPartitionMapping()) for one in ("iterations", "periods")],
+            skippable=True,
         )
-        for name in ("nights", "night_deltas")
+        for name in NIGHT_TABLES
     ],
+    partitions_def=iteration_partitions,
+    backfill_policy=dg.BackfillPolicy.single_run(),
     check_specs=[
         dg.AssetCheckSpec(
             GATE,
@@ -97,22 +111,27 @@ class _Judged:
 @told_in_a_line
 def nightly_gate(
     context: dg.AssetExecutionContext, config: NightlyConfig, traceviz: TracevizHome
-) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:
-    """Judge what is new in the order of the series; a verdict decides what the next one is compared with."""
+) -> Iterator[dg.AssetCheckResult]:
+    """Judge what is new of the run's partitions, in the order of the series; a verdict decides what the next one is
+    compared with.
+
+    No output is yielded, as in ``rank_tables``: each verdict is recorded by events of its own, and an iteration without
+    measures has none. An iteration that is judged already keeps its verdict; the night does not record it again.
+    """
     settings = traceviz.settings().nightly
     lake = traceviz.lake()
+    wanted = {*context.partition_keys, *config.accept}
     verdicts: dict[str, NightVerdict] = {}
     for (series, _), members in _series(lake, settings).items():
-        verdicts |= _judge_series(lake, series, members, settings, config.accept)
+        verdicts |= _judge_series(lake, series, members, settings, wanted, config.accept)
     if verdicts:
         lake.refresh_catalogue()
     for key, verdict in verdicts.items():
         context.log.info("%s: %s", key, verdict.statement)
-    statements = {key: verdict.statement for key, verdict in verdicts.items()}
-    for name in ("nights", "night_deltas"):
-        yield dg.MaterializeResult(
-            asset_key=name, metadata={"judged": len(verdicts), "statements": dg.MetadataValue.json(statements)}
-        )
+    recorded = verdicts if context.run.tags.get(ONLY_STALE_TAG) == "true" else wanted
+    for key in sorted(recorded):
+        for event in _events(lake, key):
+            context.log_event(event)
     rejected = {key: verdict.statement for key, verdict in verdicts.items() if verdict.accepted is False}
     undecided = {key: verdict.statement for key, verdict in verdicts.items() if verdict.accepted is None}
     yield dg.AssetCheckResult(
@@ -126,6 +145,31 @@ def nightly_gate(
         },
         description="; ".join([*rejected.values(), *undecided.values()]) or f"{len(verdicts)} judged, none worse",
     )
+
+
+def _events(lake: Lake, key: str) -> Iterator[dg.AssetMaterialization]:
+    """What an iteration's verdict is and rests on; nothing where it has none."""
+    run, iteration = parse_iteration_key(key)
+    if not lake.exists(NIGHTS.name, run=run, iteration=iteration):
+        return
+    [night] = lake.table(NIGHTS.name, run, iteration).arrow(["accepted", "statement"]).to_pylist()
+    for name in NIGHT_TABLES:
+        path, rows = lake.path(name, run=run, iteration=iteration), lake.table(name, run, iteration).arrow()
+        digest = digest_of(path)
+        yield dg.AssetMaterialization(
+            name,
+            partition=key,
+            metadata={
+                **written_metadata(rows.num_rows, path.stat().st_size, path.as_uri()),
+                "accepted": "inconclusive" if night["accepted"] is None else night["accepted"],
+                "statement": night["statement"],
+            },
+            tags={
+                DATA_VERSION_TAG: digest,
+                CODE_VERSION_TAG: code_version_of(name),
+                **file_tags(lake, {name: digest}, run, iteration),
+            },
+        )
 
 
 def unjudged(lake: Lake) -> list[Partition]:
@@ -218,7 +262,12 @@ def _rank_parts(lake: Lake, partition: Partition, rank: int) -> dict[str, int]:
 
 
 def _judge_series(
-    lake: Lake, series: str, members: Sequence[Partition], settings: NightlySettings, accept: Sequence[str]
+    lake: Lake,
+    series: str,
+    members: Sequence[Partition],
+    settings: NightlySettings,
+    wanted: Collection[str],
+    accept: Sequence[str],
 ) -> dict[str, NightVerdict]:
     judged = _judged(lake)
     accepted: list[_Night] = []
@@ -228,7 +277,7 @@ def _judge_series(
         night = _night(lake, partition)
         if night is None:
             continue
-        if _needs_verdict(lake, partition, judged, accept):
+        if key in wanted and _needs_verdict(lake, partition, judged, accept):
             verdict = _judge(lake, series, night, accepted, settings, by_hand=key in accept)
             verdicts[key] = verdict
             is_accepted, begins_anew = verdict.accepted, bool(verdict.accepted and verdict.worse)

@@ -22,7 +22,7 @@ _TABLES = ("kernels", "microbatches", "topology", "rank_clocks", "path_segments"
 )
 def perfetto_trace(context: dg.AssetExecutionContext, traceviz: TracevizHome) -> dg.MaterializeResult:
     """Write the trace of the iteration; its metadata says how to open it."""
-    from traceviz_dag.pipeline.figures import LakeSource
+    from traceviz_dag.pipeline.lake_source import LakeSource
     from traceviz_dag.pipeline.perfetto_export import export_iteration
 
     run, iteration = one_iteration(context)

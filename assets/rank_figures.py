@@ -32,7 +32,8 @@ from traceviz_dag.show.registry import tables_of
 from traceviz_dag.tables import all_tables
 
 if TYPE_CHECKING:
-    from traceviz_dag.pipeline.figures import DrawnFigure, LakeSource
+    from traceviz_dag.pipeline.figures import DrawnFigure
+    from traceviz_dag.pipeline.lake_source import LakeSource
 
 
 NAME = "rank_figures"
@@ -70,7 +71,8 @@ def rank_figures(
     No output is yielded, as in ``rank_tables``: a pair of iteration and rank without a trace stays unmaterialised.
     """
     # Imported here: matplotlib takes a second, and every run of every other asset would pay for it.
-    from traceviz_dag.pipeline.figures import LakeSource, draw_figures, figure_tasks, readable_ranks
+    from traceviz_dag.pipeline.figures import draw_figures, figure_tasks, readable_ranks
+    from traceviz_dag.pipeline.lake_source import LakeSource
 
     settings = traceviz.settings().figures
     formats = config.chosen(settings)

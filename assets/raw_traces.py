@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import dagster as dg
+from dagster._core.definitions.external_asset import create_external_asset_from_source_asset
 
 from assets import groups
 from assets.conventions import DATA_VERSION_TAG
@@ -24,21 +25,31 @@ from traceviz_dag.lake.partition_keys import rank_key
 NO_FILE = "none"
 """Data version of a topology text file that a run does not have."""
 
+DOWNLOAD = "nsys_profile"
+"""The asset whose downloads are among the traces."""
+
 
 @dg.observable_source_asset(
+    name="raw_traces",
     partitions_def=rank_trace_partitions,
     group_name=groups.SOURCES,
     description="Trace files of the registered iterations. A file whose content changes gets a new data version."
     "\n\n**Ask:** `traceviz doctor` says what the traces of a folder can answer.",
     tags={"dagster/kind/json": "", "dagster/kind/pytorch": ""},
 )
-def raw_traces(traceviz: TracevizHome) -> dg.DataVersionsByPartition:
+def _traces(traceviz: TracevizHome) -> dg.DataVersionsByPartition:
     """Look at every registered file, and read again what looks different; a file that is gone keeps its version."""
     versions = {}
     for inputs in _looked_at_again(traceviz.folder):
         for entry in inputs.ranks:
             versions[str(rank_trace_key(inputs.key, rank_key(entry.rank)))] = entry.version
     return dg.DataVersionsByPartition(versions)
+
+
+# What is observed may depend on another asset; only Dagster's decorator does not say so.
+raw_traces = create_external_asset_from_source_asset(_traces).map_asset_specs(
+    lambda spec: spec.replace_attributes(deps=[dg.AssetDep(DOWNLOAD)])
+)
 
 
 @dg.observable_source_asset(

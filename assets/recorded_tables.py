@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import dagster as dg
 
 from assets.lineage.recorded_files import are_as_recorded
+from assets.nightly import NIGHT_TABLES
 from assets.partitions import rank_trace_key
 from assets.staleness import ITERATION_TABLES, LAST_RECORDED, latest_tags
 from traceviz_dag.lake.inputs import IterationInputs
@@ -29,7 +30,7 @@ def lost_tables(instance: dg.DagsterInstance, lake: Lake, every: Sequence[Iterat
     """
     found = []
     keys = {inputs.key: inputs for inputs in every}
-    for name in (*TOPOLOGY_TABLES, *ITERATION_TABLES, *derived_tables()):
+    for name in (*TOPOLOGY_TABLES, *ITERATION_TABLES, *NIGHT_TABLES, *derived_tables()):
         for key, tags in latest_tags(instance, name, list(keys)).items():
             if not are_as_recorded(lake, tags, [name], keys[key].run, keys[key].iteration):
                 found.append(f"{name} of {key}")

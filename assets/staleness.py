@@ -282,13 +282,15 @@ def latest_tags(instance: dg.DagsterInstance, asset: str, partitions: Sequence[s
     wanted = set(partitions)
     found: dict[str, Mapping[str, str]] = {}
     cursor = None
-    while True:
-        records_filter = dg.AssetRecordsFilter(dg.AssetKey(asset), asset_partitions=list(wanted - set(found)))
+    # Asked for no partition, Dagster would give them all.
+    while missing := list(wanted - set(found)):
+        records_filter = dg.AssetRecordsFilter(dg.AssetKey(asset), asset_partitions=missing)
         page = instance.fetch_materializations(records_filter, limit=_PAGE, cursor=cursor)
         for record in page.records:
             event = record.asset_materialization
             if event is not None and event.partition is not None:
                 found.setdefault(event.partition, event.tags or {})
-        if not page.has_more or len(found) == len(wanted):
-            return found
+        if not page.has_more:
+            break
         cursor = page.cursor
+    return found

@@ -1,4 +1,4 @@
-"""The page ``docs/accuracy.md``, of which five benchmarks write a part each."""
+"""The page ``docs/accuracy.md``, of which five benchmarks write a part each; one part is written by hand."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ WAITS = "## Waits between streams"
 FINDINGS = "## Findings"
 """The heading at which the fourth part begins."""
 
+DRAWN = "## Drawn faults"
+"""The heading of the part written by hand from what ``benchmarks.drawn_faults`` prints."""
+
 REAL_TRACES = "## Real traces"
 """The heading at which the last part begins."""
 
-_HEADINGS = (PREDICTIONS, WAITS, FINDINGS, REAL_TRACES)
+_HEADINGS = (PREDICTIONS, WAITS, FINDINGS, DRAWN, REAL_TRACES)
 
 
 def write_classification(text: str, page: Path = PAGE) -> None:

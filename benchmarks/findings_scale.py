@@ -22,6 +22,8 @@ import pyarrow.compute as pc
 
 from benchmarks.causes_scale import JOB, analyse
 from traceviz_dag.lake.lake import open_lake
+from traceviz_dag.lake.partitions import Partition
+from traceviz_dag.lake.recorded import change_of
 from traceviz_dag.pipeline.findings import iteration_findings
 from traceviz_dag.pipeline.ranks import RANK_TABLES
 from traceviz_dag.simulate import simulate
@@ -38,9 +40,13 @@ def repeat(home: Path, target: Path, ranks: int) -> tuple[str, int]:
         for name in RANK_TABLES:
             for part in lake.partitions(name):
                 assert part.rank is not None
-                path = larger.path(name, **place, rank=part.rank + copy * own)
+                content = lake.content(name, **place, rank=part.rank)
+                assert content is not None
+                rank = part.rank + copy * own
+                path = larger.path(name, **place, rank=rank)
                 path.parent.mkdir(parents=True)
-                os.link(lake.path(name, **place, rank=part.rank), path)
+                with change_of(larger.tables_folder, name, Partition(run, iteration, rank), content):
+                    os.link(lake.path(name, **place, rank=part.rank), path)
     for name, table in TABLES.items():
         if "rank" in table.partitioned_by or not lake.exists(name, **place):
             continue

@@ -9,7 +9,8 @@ times on the way (the main process alone, its whole process group, or one worker
 
 Then the command runs to its end, and
 
-- it exits with 0, and every file that it writes has the bytes of an undisturbed run, no more files, and no fewer;
+- it exits with 0 (with 2 where a rank is damaged), and every file that it writes has the bytes of an undisturbed run,
+  no more files, and no fewer;
 - the catalogue answers with the same counts;
 - nothing is left, in the home, beside the output, or in the folder for temporary files, sockets and folders included,
   and no semaphore of a process of the trial in /dev/shm;
@@ -17,6 +18,9 @@ Then the command runs to its end, and
 
 The moment of a kill is drawn from the seed and the trial's number: after an amount of processor time, so that it
 does not depend on what else the machine does, or after a number of files that appeared.
+
+Workloads whose names begin with "dagster" are in benchmarks/dagster_faults.py, or run through Dagster with 64 ranks of
+which one is damaged; they are tried where they are named with ``--workload``.
 """
 
 from __future__ import annotations
@@ -41,6 +45,7 @@ import pyarrow.parquet as pq
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.dagster_faults import is_between_tick_and_run
 from tests.nsys_file import small_export
 from tests.small_run import rank_file, write_run
 from traceviz_dag.lake.catalogue import queryable
@@ -68,12 +73,22 @@ class Workload:
         analysed: the home already holds the run, as it was before its inputs changed.
         changed: the run's files change before the command is started.
         code: a program of Python that takes the arguments, in place of ``traceviz``.
+        ranks: of the run.
+        ends_with: its exit code; with 2, one rank of the run is damaged.
+        longest_chain: so many kills at most, one behind the other.
+        at: a kill, of all processes, waits until this holds of the home.
+        made: files below the home that were made of the run.
     """
 
     arguments: tuple[str, ...]
     analysed: bool = False
     changed: bool = False
     code: str = ""
+    ranks: int = RANKS
+    ends_with: int = 0
+    longest_chain: int = LONGEST_CHAIN
+    at: Callable[[Path], bool] | None = None
+    made: tuple[str, ...] = ()
 
 
 _WALK = """
@@ -87,6 +102,8 @@ for lane in lanes:
     if lane.kind != "counter":
         model.slices(lane.key, model.span, 100)
 """
+
+_DAGSTER = "import runpy; runpy.run_module('benchmarks.dagster_faults', run_name='__main__')"
 
 WORKLOADS = {
     "analyze": Workload(("analyze", "RUN", "--home", "HOME", "--workers", "2")),
@@ -112,8 +129,22 @@ WORKLOADS = {
     "classify": Workload(("classify", "TRACE", "--home", "HOME", "--output", "OUT/kernels.parquet")),
     "simulate": Workload(("simulate", "OUT/simulated", "--layers", "2", "--pp", "2", "--microbatches", "2")),
     "tiles": Workload(("EXPORT", "HOME"), code=_WALK),
+    "dagster ranks": Workload(("analyze", "RUN", "--home", "HOME", "--workers", "2"), ranks=64, ends_with=2),
+    "dagster daemon": Workload(("daemon", "HOME", "RUN"), code=_DAGSTER, longest_chain=2, at=is_between_tick_and_run),
+    "dagster schedules": Workload(("schedules", "HOME", "RUN"), code=_DAGSTER),
+    "dagster retention": Workload(
+        ("retention", "HOME", "RUN"),
+        analysed=True,
+        code=_DAGSTER,
+        made=tuple(
+            f"{place.format(f'job/{ITERATION}')}"
+            for place in ("figures/{}/a.png", "perfetto/{}/a.pftrace.gz", "screens/{}/a.lanes", "reports/{}.html")
+        ),
+    ),
+    "dagster newer_code": Workload(("newer_code", "HOME", "RUN"), analysed=True, code=_DAGSTER),
+    "dagster catalogue": Workload(("catalogue", "HOME", "RUN"), analysed=True, code=_DAGSTER),
 }
-DRAWN = sorted(WORKLOADS.keys() - {"tiles"})
+DRAWN = sorted(name for name in WORKLOADS if name != "tiles" and not name.startswith("dagster"))
 """Those that are drawn where nobody names any; another one would draw other trials for the same seed."""
 
 
@@ -123,7 +154,7 @@ class Bench:
     def __init__(self, folder: Path) -> None:
         self.folder = folder.resolve()
         self.home, self.out, self.temporary = (self.folder / name for name in ("home", "out", "tmp"))
-        self.run, self.export = self.folder / "job", self.folder / "profile.sqlite"
+        self.run, self.export = self.folder / "runs/job", self.folder / "profile.sqlite"
         self.results = self.folder / "kills.jsonl"
         self.cpu_seconds: dict[str, float] = {}
         self.files: dict[str, int] = {}
@@ -144,12 +175,15 @@ class Bench:
         if workload.analysed:
             template = self.folder / "analysed"
             if not template.exists():
-                self._write_run(changed=False)
+                self._write_run(WORKLOADS["analyze"])
                 self.complete("analyze", "template")
                 self.home.rename(template)
             shutil.copytree(template, self.home, symlinks=True)
             shutil.rmtree(self.home / "figures", ignore_errors=True)
-        self._write_run(workload.changed)
+            for made in workload.made:
+                (self.home / made).parent.mkdir(parents=True, exist_ok=True)
+                (self.home / made).touch()
+        self._write_run(workload)
         for place in (self.out, self.home / "figures"):
             place.mkdir(parents=True, exist_ok=True)
             for foreign in FOREIGN:
@@ -169,7 +203,7 @@ class Bench:
         while process.poll() is None:
             looks.append(cpu_seconds(process.pid))
             time.sleep(0.02)
-        if process.returncode:
+        if process.returncode != WORKLOADS[name].ends_with:
             raise SystemExit(f"an undisturbed run of {name!r} ends with {process.returncode}")
         self.cpu_seconds[name] = max(looks)
         self.files[name] = self.changes()
@@ -187,7 +221,7 @@ class Bench:
 
     def start(self, name: str, mark: str) -> subprocess.Popen[bytes]:
         """Start a workload in a session of its own; every process of it bears the mark."""
-        environment = os.environ | {MARK: mark, "TMPDIR": str(self.temporary)}
+        environment = os.environ | {MARK: mark, "TMPDIR": str(self.temporary), "PYTHONDONTWRITEBYTECODE": "1"}
         environment["PYTHONPATH"] = str(Path(__file__).resolve().parents[1])
         with (self.folder / "last.log").open("wb") as log:
             process = subprocess.Popen(
@@ -199,7 +233,7 @@ class Bench:
     def complete(self, name: str, mark: str) -> int:
         """Run a workload to its end."""
         code = self.start(name, mark).wait(1800)
-        if code:
+        if code != WORKLOADS[name].ends_with:
             sys.stderr.write((self.folder / "last.log").read_text(errors="replace")[-3000:])
         return code
 
@@ -212,7 +246,7 @@ class Bench:
         for base in (self.home, self.out, self.temporary):
             for path in base.rglob("*"):
                 name = str(path.relative_to(self.folder))
-                if name.startswith(("home/dagster/", "home/traceviz.duckdb")):
+                if name.startswith(("home/dagster/", "home/traceviz.duckdb", "home/daemon.log")):
                     continue
                 if not path.is_file():
                     if not path.is_dir() or base == self.temporary:
@@ -264,22 +298,24 @@ class Bench:
         names = [path.name for base in (self.home, self.out, self.temporary) for path in base.rglob(".*")]
         return sum(name.endswith((".writing", ".building", ".part")) and name not in FOREIGN for name in names)
 
-    def _write_run(self, changed: bool) -> None:
+    def _write_run(self, workload: Workload) -> None:
         """Put the run's files in place, with the same bytes and times in every trial."""
-        made = self.folder / f"made-{'changed' if changed else 'first'}"
+        made = self.folder / f"made-{workload.ranks}-{workload.ends_with}{'-changed' if workload.changed else ''}"
         if not made.exists():
-            self._make_run(changed)
+            self._make_run(workload)
             self.run.rename(made)
         shutil.copytree(made, self.run, dirs_exist_ok=True)
 
-    def _make_run(self, changed: bool) -> None:
-        write_run(self.run, {ITERATION: RANKS}, RANKS)
-        if changed:
-            path = self.run / f"iteration_{ITERATION}/rank_0002_iter_{ITERATION}.pt.trace.json"
-            rank_file(2, RANKS, step=ITERATION, scale=2).write(path)
+    def _make_run(self, workload: Workload) -> None:
+        write_run(self.run, {ITERATION: workload.ranks}, workload.ranks)
+        path = self.run / f"iteration_{ITERATION}/rank_0002_iter_{ITERATION}.pt.trace.json"
+        if workload.changed:
+            rank_file(2, workload.ranks, step=ITERATION, scale=2).write(path)
+        if workload.ends_with:
+            path.write_text('{"traceEvents": "none"}')
         for path in self.run.rglob("*.json"):
             # The list of inputs holds times of change: the same ones in every trial.
-            at = 1_770_000_000 + (changed and "0002" in path.name)
+            at = 1_770_000_000 + (workload.changed and "0002" in path.name)
             os.utime(path, (at, at))
 
 
@@ -307,7 +343,7 @@ def processes(mark: str) -> list[int]:
 
 def _without_times(path: Path) -> bytes:
     """What a kept profile states of itself, without the moments at which its files were written."""
-    stated = json.loads(path.read_bytes())
+    stated = json.loads(path.read_bytes().partition(b"\n")[0])
     stated["files"] = {name: size for name, (size, _) in stated["files"].items()}
     return json.dumps(stated).encode()
 
@@ -319,18 +355,19 @@ def begin_and_kill(bench: Bench, name: str, mark: str, chance: random.Random) ->
         What was killed, with the faults that were seen; and the exit code, 0 where the command came to its end.
     """
     kills: list[dict[str, object]] = []
-    process = bench.start(name, mark)
+    process, workload = bench.start(name, mark), WORKLOADS[name]
     started, before = time.monotonic(), bench.changes()
     total = bench.files[name] - before
     scope, reached = "worker", 0.0
     while scope == "worker":
         scope, by_work = chance.choice(SCOPES), chance.random() < 0.5
+        if workload.at is not None:
+            scope, by_work = "group", False
         # Behind the last kill in the same process: its workers start again, and are killed again.
         reached += (1 - reached) * chance.random()
         if not _reached(bench, process, by_work, reached * bench.cpu_seconds[name], before + reached * max(total, 1)):
             break
-        if not by_work:
-            time.sleep(chance.choice((0, 0.001, 0.01, 0.1)) * chance.random())
+        _linger(bench, process, workload, 0 if by_work else chance.choice((0, 0.001, 0.01, 0.1)) * chance.random())
         scope, victims = _victims(process, mark, scope, chance)
         killed = False
         for victim in victims:
@@ -374,6 +411,15 @@ def _reached(bench: Bench, process: subprocess.Popen[bytes], by_work: bool, seco
     return False
 
 
+def _linger(bench: Bench, process: subprocess.Popen[bytes], workload: Workload, seconds: float) -> None:
+    """Wait until a workload's own moment comes, or so long."""
+    if workload.at is None:
+        time.sleep(seconds)
+        return
+    while process.poll() is None and not workload.at(bench.home):
+        time.sleep(0.005)
+
+
 def cpu_seconds(pid: int) -> float:
     """Processor time of a process and of its children that have ended; 0 of one that is gone."""
     try:
@@ -405,17 +451,19 @@ def trial(bench: Bench, seed: int, number: int, names: list[str]) -> dict[str, o
     bench.started.clear()
     mark = f"{seed}.{number}.{os.getpid()}"
     kills: list[dict[str, object]] = []
-    wanted, code, left = chance.randint(1, LONGEST_CHAIN), -signal.SIGKILL, 0
+    wanted, code, left = chance.randint(1, WORKLOADS[name].longest_chain), -signal.SIGKILL, 0
+    right = WORKLOADS[name].ends_with
     # A run that ends before its kill is the run that must mend what the ones before it left.
-    while code and len(kills) < wanted:
+    while code != right and len(kills) < wanted:
         left += bench.temporaries()
         more, code = begin_and_kill(bench, name, mark, chance)
         kills += more
-    if code:
+    # Where a rank is damaged, a worker's death ends the command with the same code.
+    if code or right:
         left += bench.temporaries()
         code = bench.complete(name, mark)
     faults = [fault for kill in kills for fault in kill["faults"]]  # type: ignore[attr-defined]
-    faults += [f"the next run ends with {code}"] if code else []
+    faults += [f"the next run ends with {code}"] if code != right else []
     faults += bench.faults_at_the_end(name)
     return {
         "seed": seed,

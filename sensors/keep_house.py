@@ -5,13 +5,14 @@ from __future__ import annotations
 import dagster as dg
 
 from assets.settings import HomeSettings
+from sensors.jobs import PRUNE
 
 
 def keep_house_schedule(settings: HomeSettings) -> dg.ScheduleDefinition:
     """The schedule ``keep_house``; it runs unless switched off, where there is a root to watch."""
     return dg.ScheduleDefinition(
         name="keep_house",
-        job=dg.define_asset_job("prune_old_iterations", dg.AssetSelection.assets("retention")),
+        job=PRUNE,
         cron_schedule=settings.retention.cron,
         execution_timezone=settings.nightly.time_zone,
         default_status=dg.DefaultScheduleStatus.RUNNING if settings.watch else dg.DefaultScheduleStatus.STOPPED,

@@ -12,16 +12,14 @@ from assets.nightly import unjudged
 from assets.partitions import rank_trace_key
 from assets.resources import TracevizHome
 from assets.settings import HomeSettings
-from assets.staleness import ITERATION_TABLES, contiguous, pending_stage
+from assets.staleness import contiguous, pending_stage
 from sensors.busy_storage import once_free
+from sensors.jobs import JUDGE_NIGHT, STAGES
 from sensors.register_traces import JOB_NAME, OP_NAME, RegisterConfig, register_traces
 from traceviz_dag.lake.inputs import IterationInputs, all_registered
 from traceviz_dag.lake.lake import Lake
-from traceviz_dag.lake.partition_keys import rank_key
-from traceviz_dag.pipeline.formats.trace_format import EXTRA_TABLES
+from traceviz_dag.lake.partition_keys import iteration_key, rank_key
 from traceviz_dag.pipeline.iteration import unread_ranks
-from traceviz_dag.pipeline.ranks import RANK_TABLES
-from traceviz_dag.tables import TOPOLOGY_TABLES
 
 NIGHT_TAG = "traceviz/night"
 RUN_KEY_TAG = "dagster/run_key"
@@ -30,16 +28,6 @@ _FIRST_LOOK, _SEEN = "first look", "nothing is left of what was stale at first"
 
 _AUTOMATION_LOOKS = 4
 """So many looks after the last run, automation has asked for all that it is going to ask for."""
-
-_STAGES = {
-    stage: dg.define_asset_job(f"compute_{stage}", dg.AssetSelection.assets(*tables))
-    for stage, tables in (
-        ("topology", TOPOLOGY_TABLES),
-        ("ranks", (*RANK_TABLES, *EXTRA_TABLES)),
-        ("iterations", ITERATION_TABLES),
-    )
-}
-_VERDICT = dg.define_asset_job("judge_night", dg.AssetSelection.assets("nights", "night_deltas"))
 
 
 def nightly_schedule(settings: HomeSettings) -> dg.ScheduleDefinition:
@@ -69,7 +57,7 @@ def nightly_verdict_sensor(settings: HomeSettings) -> dg.SensorDefinition:
 
     @dg.sensor(
         name="nightly_verdict",
-        jobs=[*_STAGES.values(), _VERDICT],
+        jobs=[*STAGES.values(), JUDGE_NIGHT],
         minimum_interval_seconds=max(30, settings.automation_seconds),
         default_status=dg.DefaultSensorStatus.RUNNING if settings.watch else dg.DefaultSensorStatus.STOPPED,
         description="Once the nightly look is done and nothing is under way: computes what is missing, then judges. "
@@ -104,10 +92,10 @@ def left_at_first(instance: dg.DagsterInstance, traceviz: TracevizHome, now: flo
     Returns:
         None while something is under way, or may be asked for; nothing once all that could be computed is.
     """
-    if _is_under_way(instance, traceviz.settings(), now):
+    if under_way(instance, traceviz.settings(), now):
         return None
     every = all_registered(traceviz.folder)
-    return list(_what_is_missing(instance, traceviz, every, _FIRST_LOOK, {}))
+    return list(what_is_missing(instance, traceviz, every, _FIRST_LOOK, {}))
 
 
 def judge_open_night(
@@ -130,33 +118,48 @@ def judge_open_night(
         yield dg.SkipReason(f"the look of {night} is under way")
         return
     verdict_key = f"verdict {night}"
-    if _was_tried(instance, verdict_key):
+    if was_tried(instance, verdict_key):
         yield dg.SkipReason(f"the night of {night} is judged")
         return
     settings = traceviz.settings()
     waited = now - looks[0].end_time
     if waited < settings.nightly.wait_minutes * 60:
-        busy = _is_under_way(instance, settings, now)
+        busy = under_way(instance, settings, now)
         if busy:
             yield dg.SkipReason(busy)
             return
         without_verdict = _without_verdict(traceviz.lake())
-        requests = list(_what_is_missing(instance, traceviz, without_verdict, night, {NIGHT_TAG: night}))
+        requests = list(what_is_missing(instance, traceviz, without_verdict, night, {NIGHT_TAG: night}))
         if requests:
             yield from requests
             return
-    yield dg.RunRequest(run_key=verdict_key, job_name=_VERDICT.name, tags={NIGHT_TAG: night})
+    ends = _to_judge(instance, traceviz.lake())
+    if not ends:
+        yield dg.SkipReason("there is no iteration to judge")
+        return
+    yield dg.RunRequest(
+        run_key=verdict_key, job_name=JUDGE_NIGHT.name, tags={NIGHT_TAG: night, ONLY_STALE_TAG: "true", **ends}
+    )
+
+
+def _to_judge(instance: dg.DagsterInstance, lake: Lake) -> dict[str, str]:
+    """The range of partitions that holds what has no verdict, as tags; of the last one where all have, so that the gate
+    says so. Nothing without any partition."""
+    keys = list(instance.get_dynamic_partitions("iteration"))
+    wanted = {iteration_key(partition.run, partition.iteration) for partition in unjudged(lake)}
+    places = [place for place, key in enumerate(keys) if key in wanted] or [len(keys) - 1]
+    return {RANGE_START_TAG: keys[places[0]], RANGE_END_TAG: keys[places[-1]]} if keys else {}
 
 
 def _latest_night(instance: dg.DagsterInstance) -> str | None:
-    """The night that was opened last; its tag sorts by time."""
+    """The night that was opened last; at the end of daylight saving time, the same hour comes with two offsets."""
     nights = [
         night for tag, values in instance.get_run_tags(tag_keys=[NIGHT_TAG]) if tag == NIGHT_TAG for night in values
     ]
-    return max(nights, default=None)
+    return max(nights, default=None, key=datetime.fromisoformat)
 
 
-def _is_under_way(instance: dg.DagsterInstance, settings: HomeSettings, now: float) -> str:
+def under_way(instance: dg.DagsterInstance, settings: HomeSettings, now: float) -> str:
     """Why it is too early to ask for what is stale: it may be on its way; empty where it is not."""
     in_flight = instance.get_runs_count(dg.RunsFilter(statuses=IN_FLIGHT))
     if in_flight:
@@ -167,7 +170,7 @@ def _is_under_way(instance: dg.DagsterInstance, settings: HomeSettings, now: flo
     return ""
 
 
-def _what_is_missing(
+def what_is_missing(
     instance: dg.DagsterInstance,
     traceviz: TracevizHome,
     among: Iterable[IterationInputs],
@@ -181,7 +184,7 @@ def _what_is_missing(
         if stage is None or (stage[0] == "iterations" and unread_ranks(lake, inputs)):
             continue
         for request in _requests_of(inputs, stage[0], stage[1], occasion, tags):
-            if not _was_tried(instance, str(request.run_key)):
+            if not was_tried(instance, str(request.run_key)):
                 yield request
 
 
@@ -201,7 +204,7 @@ def _requests_of(
     if stage != "ranks":
         yield dg.RunRequest(
             run_key=f"{occasion} {stage} {inputs.key} {versions}",
-            job_name=_STAGES[stage].name,
+            job_name=STAGES[stage].name,
             partition_key=inputs.key,
             tags=tags,
         )
@@ -213,10 +216,11 @@ def _requests_of(
         }
         yield dg.RunRequest(
             run_key=f"{occasion} {stage} {inputs.key} {first}-{last} {versions}",
-            job_name=_STAGES[stage].name,
+            job_name=STAGES[stage].name,
             tags={**tags, **ends},
         )
 
 
-def _was_tried(instance: dg.DagsterInstance, run_key: str) -> bool:
+def was_tried(instance: dg.DagsterInstance, run_key: str) -> bool:
+    """Whether a run was asked for by this key."""
     return instance.get_runs_count(dg.RunsFilter(tags={RUN_KEY_TAG: run_key})) > 0

@@ -66,7 +66,16 @@ class Export:
             },
         )
 
-    def copy(self, start: int, end: int, device: int = 0, kind: int = 1, size: int = 1024, stream: int = 7) -> None:
+    def copy(
+        self,
+        start: int,
+        end: int,
+        device: int = 0,
+        kind: int = 1,
+        size: int = 1024,
+        stream: int = 7,
+        **more: object,
+    ) -> None:
         self.add(
             "CUPTI_ACTIVITY_KIND_MEMCPY",
             {
@@ -78,6 +87,7 @@ class Export:
                 "globalPid": global_pid(),
                 "bytes": size,
                 "copyKind": kind,
+                **more,
             },
         )
 

@@ -20,11 +20,12 @@ from assets.report import report
 from assets.resources import TracevizHome
 from assets.retention import retention
 from assets.topology import topology_assets
+from sensors.downloads import downloads_sensor
+from sensors.jobs import JOBS
 from sensors.keep_house import keep_house_schedule
 from sensors.nightly import nightly_schedule, nightly_verdict_sensor
 from sensors.notifications import notify_sensor
 from sensors.partition_status import partition_status_sensor
-from sensors.register_traces import register_traces
 from sensors.trace_folders import trace_folders_sensor
 from traceviz_dag.system.semaphores import name_semaphores
 
@@ -36,24 +37,27 @@ ASSETS: tuple[dg.AssetsDefinition | dg.SourceAsset, ...] = (
     *(rank_figures, *iteration_figures, perfetto_trace, report, retention, nsys_profile),
 )
 
-# Dagster's code server, which imports this, shares semaphores with each run: where all are killed, somebody must know
-# whose they were.
-name_semaphores()
 
-_HOME = TracevizHome()
-_SETTINGS = _HOME.settings()
-
-defs = dg.Definitions(
-    assets=without_pictures(with_freshness(ASSETS, _SETTINGS), _SETTINGS),
-    jobs=[register_traces],
-    sensors=[
-        trace_folders_sensor(_SETTINGS),
-        automation_sensor(_SETTINGS),
-        nightly_verdict_sensor(_SETTINGS),
-        notify_sensor(_SETTINGS),
-        partition_status_sensor(_SETTINGS),
-    ],
-    schedules=[nightly_schedule(_SETTINGS), keep_house_schedule(_SETTINGS)],
-    resources={"traceviz": _HOME},
-    executor=dg.in_process_executor,
-)
+@dg.definitions
+def defs() -> dg.Definitions:
+    """What a code location serves; the settings of the home are read when it is loaded, not when this is imported."""
+    # Dagster's code server, which calls this, shares semaphores with each run: where all are killed, somebody must know
+    # whose they were.
+    name_semaphores()
+    home = TracevizHome()
+    settings = home.settings()
+    return dg.Definitions(
+        assets=without_pictures(with_freshness(ASSETS, settings), settings),
+        jobs=JOBS,
+        sensors=[
+            trace_folders_sensor(settings),
+            automation_sensor(settings),
+            nightly_verdict_sensor(settings),
+            notify_sensor(settings),
+            partition_status_sensor(settings),
+            downloads_sensor,
+        ],
+        schedules=[nightly_schedule(settings), keep_house_schedule(settings)],
+        resources={"traceviz": home},
+        executor=dg.in_process_executor,
+    )

@@ -81,6 +81,14 @@ class Evidence(StrEnum):
     NONE = "none"
 
 
+class WindowFrom(StrEnum):
+    """What the window of a training step is."""
+
+    HOST = "host"
+    LAUNCHES = "launches"
+    UNKNOWN_LAUNCHES = "host_launches_unknown"
+
+
 class StepEvidence(StrEnum):
     """Why a kernel belongs to its training step."""
 

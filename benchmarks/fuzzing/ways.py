@@ -7,8 +7,9 @@ import io
 import json
 import random
 import re
+import resource
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -297,7 +298,7 @@ def _memory_pictures_and_rules(folder: Path, tables: dict[str, pa.Table]) -> Non
     from traceviz_dag.analyze.findings.rules.registry import RULES
     from traceviz_dag.lake.lake import open_lake
     from traceviz_dag.lake.memory_summary import memory_peak, memory_statement
-    from traceviz_dag.pipeline.figures import LakeSource
+    from traceviz_dag.pipeline.lake_source import LakeSource
     from traceviz_dag.pipeline.memory_figures import draw_peak, draw_segments, draw_stages, draw_timeline
     from traceviz_dag.show.page.rendering import preview
 
@@ -329,18 +330,20 @@ def memory(path: Path, chance: random.Random) -> str:
     from traceviz_dag.analyze.memory.tables import memory_tables
     from traceviz_dag.commands.memory.common import notes
     from traceviz_dag.errors import BadInputError
-    from traceviz_dag.read.memory.child import encoded
+    from traceviz_dag.read.memory.child import BASE_BYTES, PER_BYTE, encoded
     from traceviz_dag.read.memory.extraction import NotASnapshotError
-    from traceviz_dag.read.memory.pickle_machine import NotPlainError
+    from traceviz_dag.read.memory.plain_pickle import NotPlainError
     from traceviz_dag.read.memory.reader import decoded
     from traceviz_dag.show.memory.flame_graph import flame_graph_page
 
     if chance.random() < 1 / 40:
         _memory_command(path, chance)
     try:
-        header, *columns = encoded(path.read_bytes())
-    except (NotPlainError, NotASnapshotError) as error:
-        raise BadInputError(path, str(error), "give another") from None
+        # The product reads it in a child process with as much memory.
+        with _address_space(BASE_BYTES + PER_BYTE * path.stat().st_size):
+            header, *columns = encoded(path.read_bytes())
+    except (NotPlainError, NotASnapshotError, MemoryError) as error:
+        raise BadInputError(path, str(error) or "out of memory", "give another") from None
     snapshot = decoded(json.loads(header), b"".join(columns), path.stat().st_size)
     devices = examined(snapshot)
     tables = memory_tables(snapshot, devices)
@@ -362,6 +365,19 @@ def memory(path: Path, chance: random.Random) -> str:
             check_line(note)
     lost = snapshot.unusable or snapshot.unusable_values
     return PARTIAL if lost or any(one.replay.contradictions for one in devices) else WHOLE
+
+
+@contextlib.contextmanager
+def _address_space(more: int) -> Iterator[None]:
+    """Let this process take so much more, and no more than that."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    most = taken + more if before[0] == resource.RLIM_INFINITY else min(taken + more, before[0])
+    resource.setrlimit(resource.RLIMIT_AS, (most, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 def _memory_command(path: Path, chance: random.Random) -> None:

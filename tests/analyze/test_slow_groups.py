@@ -131,3 +131,14 @@ def test_slow_memory_and_another_algorithm_are_named_as_that():
     assert (row["rank"], row["slow_in"], row["kernel"]) == (2, "algorithm", "nvjet_splitK")
     assert row["slow_ratio"] == pytest.approx(1.5, rel=0.01) and row["slow_more_ns"] == pytest.approx(450_000, rel=0.03)
     assert not any(row["slow_in"] for row in slow_ranks(faster).to_pylist())
+
+
+@pytest.mark.parametrize(("share", "named"), [(0.02, True), (0.003, False)], ids=["2 %", "0.3 %"])
+def test_a_rank_that_runs_more_than_all_its_peers_do_does_extra_work(share, named):
+    usual = work()
+    total = sum(row["time_ns"] for row in usual.to_pylist() if row["rank"] == 3)
+    one = {**usual.to_pylist()[0], "rank": 3, "name": "decay", "kernels": 400, "time_ns": round(share * total)}
+    more = pa.Table.from_pylist([*usual.to_pylist(), one], schema=usual.schema)
+    found = [row for row in slow_ranks(more).to_pylist() if row["slow_in"]]
+    expected = [(3, "extra", "decay", False)] if named else []
+    assert [(row["rank"], row["slow_in"], row["kernel"], row["slow"]) for row in found] == expected

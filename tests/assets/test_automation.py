@@ -53,7 +53,7 @@ def computed(tmp_path_factory):
 
 
 def test_whoever_depends_on_a_table_waits_for_the_one_that_speaks_for_its_step():
-    graph = defs.resolve_asset_graph()
+    graph = defs().resolve_asset_graph()
     names = {key.to_user_string(): key for key in graph.materializable_asset_keys}
     automated = {name for name, key in names.items() if graph.get(key).automation_condition is not None}
     assert {"topology", "overlap", "runs", "late_ranks", "rank_figures", "perfetto_trace", "report"} <= automated

@@ -18,7 +18,7 @@ from traceviz_dag.tables import TABLES as OWN_TABLES
 
 @pytest.fixture(scope="module")
 def described() -> dict[str, str]:
-    graph = defs.resolve_asset_graph()
+    graph = defs().resolve_asset_graph()
     return {node.key.to_user_string(): node.description or "" for node in graph.asset_nodes}
 
 
@@ -40,7 +40,7 @@ def test_every_asset_says_how_it_is_read_with_commands_assets_and_columns_that_e
 
 
 def test_the_groups_are_numbered_in_the_order_in_which_data_goes_through_them():
-    graph: dg.AssetGraph = defs.resolve_asset_graph()
+    graph: dg.AssetGraph = defs().resolve_asset_graph()
     order = {node.key: int(node.group_name[0]) for node in graph.asset_nodes if node.group_name[0].isdigit()}
     assert len(order) >= len(graph.asset_nodes) - 1
     for node in graph.asset_nodes:

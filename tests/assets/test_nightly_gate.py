@@ -5,22 +5,26 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from itertools import takewhile
 from pathlib import Path
 
 import dagster as dg
 import pytest
+from dagster._utils.schedules import schedule_execution_time_iterator
 
+from assets.conventions import ONLY_STALE_TAG, RANGE_END_TAG, RANGE_START_TAG
 from assets.nightly import nightly_gate
 from assets.resources import TracevizHome
-from assets.settings import FILE_NAME
-from sensors.nightly import NIGHT_TAG, judge_open_night, nightly_schedule
+from assets.settings import FILE_NAME, HomeSettings, NightlySettings
+from sensors.nightly import NIGHT_TAG, _latest_night, judge_open_night, nightly_schedule
 from sensors.notifications import notify_sensor
 from sensors.register_traces import register_traces
 from tests.assets.loop import ITERATION_ASSETS, PROFILE_ASSETS, QUIET, RANK_ASSETS, Loop
 from tests.damage import call
 from tests.show.home import fill_home
 from tests.small_run import rank_file
+from traceviz_dag.lake.inputs import all_registered
 from traceviz_dag.lake.lake import open_lake
 
 
@@ -31,10 +35,14 @@ def write_iteration(run: Path, iteration: int, scale: int = 1) -> None:
 
 
 def judge(home: Path, instance: dg.DagsterInstance | None = None, **config) -> dg.ExecuteInProcessResult:
+    instance = instance or dg.DagsterInstance.ephemeral()
+    keys = [one.key for one in sorted(all_registered(home), key=lambda one: (one.run, one.iteration))]
+    instance.add_dynamic_partitions("iteration", keys)
     return dg.materialize(
         [nightly_gate],
-        instance=instance or dg.DagsterInstance.ephemeral(),
+        instance=instance,
         resources={"traceviz": TracevizHome(home=str(home))},
+        tags={ONLY_STALE_TAG: "true", RANGE_START_TAG: keys[0], RANGE_END_TAG: keys[-1]},
         run_config={**QUIET, "ops": {"nightly_gate": {"config": config}}},
         raise_on_error=False,
     )
@@ -71,6 +79,7 @@ def home(judged, tmp_path) -> Path:
 def test_the_night_that_got_slower_fails_the_run_and_is_no_reference(judged, home):
     assert not judged[-1].success
     assert verdicts(home) == [(1, True, None), (2, True, 1), (3, False, 2)]
+    assert judged[1].get_materialized_partitions(dg.AssetKey("nights")) == {"job@1", "job@2", "job@3"}
     write_iteration(home.parent / "job", 4)
     fill_home(home, [home.parent / "job/iteration_4"])
     assert judge(home).success, "compared with iteration 2, and 3 is not judged again"
@@ -212,7 +221,26 @@ def test_the_night_finds_what_the_sensor_missed_computes_it_stage_by_stage_and_i
     loop._execute_ranks(["job@1|0000", "job@1|0001"])
     assert next_requests(loop) == [("compute_iterations", "job@1")]
     loop._materialise(ITERATION_ASSETS, partition_key="job@1")
-    assert next_requests(loop) == [("judge_night", "")]
+    assert next_requests(loop) == [("judge_night", "job@1")]
+
+
+@pytest.mark.parametrize("change", [datetime(2026, 3, 28, 12, tzinfo=UTC), datetime(2026, 10, 24, 12, tzinfo=UTC)])
+def test_where_clocks_change_each_day_has_one_night_and_the_last_one_is_judged(change):
+    """At 02:30, which is missing on one day and comes twice on another; and once an hour."""
+    instance = dg.DagsterInstance.ephemeral()
+    nights = []
+    for cron in ("30 2 * * *", "30 * * * *"):
+        schedule = nightly_schedule(HomeSettings(nightly=NightlySettings(cron=cron, time_zone="Europe/Berlin")))
+        times = schedule_execution_time_iterator(change.timestamp(), cron, "Europe/Berlin", ascending=True)
+        ticks = list(takewhile(lambda time: time < change + timedelta(days=1), times))
+        nights.append([])
+        for tick in ticks:
+            context = dg.build_schedule_context(instance, scheduled_execution_time=tick)
+            (request,) = schedule.evaluate_tick(context).run_requests
+            nights[-1].append(request.tags[NIGHT_TAG])
+            instance.create_run_for_job(register_traces, tags=dict(request.tags))
+            assert _latest_night(instance) == max(nights[0][-1], nights[-1][-1], key=datetime.fromisoformat)
+    assert [len(set(found)) for found in nights] == [1, 24]
 
 
 def test_a_night_waits_for_a_rank_that_failed_no_longer_than_it_may(tmp_path):
@@ -225,7 +253,7 @@ def test_a_night_waits_for_a_rank_that_failed_no_longer_than_it_may(tmp_path):
     night = open_the_night(loop)
     (stage,) = next_requests(loop)
     assert stage == ("compute_ranks", "job@1|0001"), "it is tried once more"
-    assert next_requests(loop, later=3 * 3600) == [("judge_night", "")]
+    assert next_requests(loop, later=3 * 3600) == [("judge_night", "job@1")]
     now = datetime.now(UTC).timestamp() + 300
     key = next(
         one for one in judge_open_night(loop.instance, loop.traceviz, now) if isinstance(one, dg.RunRequest)
@@ -244,7 +272,7 @@ def test_a_night_waits_for_a_rank_that_failed_no_longer_than_it_may(tmp_path):
         run_config=QUIET,
         raise_on_error=False,
     )
-    assert next_requests(loop) == [("judge_night", "")], "once a night and state"
+    assert next_requests(loop) == [("judge_night", "job@1")], "once a night and state"
 
 
 def test_a_failed_gate_tells_the_file_what_moved(judged):

@@ -116,7 +116,7 @@ def test_kernels_overlap_and_nvtx_ranges_stand_in_the_lake_with_their_lineage(co
 
 
 def test_the_asset_of_nvtx_ranges_says_what_it_holds():
-    (spec,) = [spec for spec in defs.resolve_all_asset_specs() if spec.key == dg.AssetKey("nvtx_ranges")]
+    (spec,) = [spec for spec in defs().resolve_all_asset_specs() if spec.key == dg.AssetKey("nvtx_ranges")]
     columns = [column.name for column in spec.metadata["dagster/column_schema"].columns]
     assert columns == ["run", "iteration", "rank", *(column.name for column in NVTX_RANGES.columns)]
     assert spec.group_name == groups.RANKS and spec.skippable and "Nsight" in spec.description

@@ -109,7 +109,7 @@ def _ranks_drawn(home):
 def _stale(instance):
     """Dagster's own reasons to call a partition unsynced, as the user interface shows them."""
     names = ("kernels", "overlap", "rank_figures", "pipeline_figures", "replica_figures", "across_ranks_figures")
-    resolver = CachingStaleStatusResolver(instance, defs.resolve_asset_graph(), LoadingContextForTest(instance))
+    resolver = CachingStaleStatusResolver(instance, defs().resolve_asset_graph(), LoadingContextForTest(instance))
     found = {name: instance.get_materialized_partitions(dg.AssetKey(name)) for name in names}
     assert all(found.values())
     return [

@@ -9,7 +9,9 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
+from assets.conventions import RANGE_END_TAG, RANGE_START_TAG
 from assets.nightly import nightly_gate
+from assets.recorded_tables import lost_tables
 from assets.retention import MOST_PARTITIONS, expired, is_in_use, prune, retention, room_check
 from assets.settings import RetentionSettings, load_settings
 from tests.assets.loop import QUIET, Loop, of_iterations, of_ranks, of_topology
@@ -83,6 +85,10 @@ def any_job() -> None:
     """Any job."""
 
 
+def test_where_no_iteration_is_left_no_table_is_lost(loop):
+    assert lost_tables(loop.instance, open_lake(loop.home), []) == []
+
+
 def test_what_is_old_goes_with_its_files_and_comes_back_only_when_its_trace_changes(loop):
     other = {path: path.read_bytes() for path in files_of(loop, 2)}
     made = ("perfetto/job/{}/iteration.pftrace.gz", "screens/job/{}/rank_0-0.lanes")
@@ -128,6 +134,7 @@ def test_the_last_accepted_night_stays_since_the_next_is_compared_with_it(tmp_pa
         selection=[nightly_gate],
         instance=loop.instance,
         resources={"traceviz": loop.traceviz},
+        tags={RANGE_START_TAG: "job@1", RANGE_END_TAG: "job@2"},
         run_config=QUIET,
         raise_on_error=False,
     )

@@ -7,12 +7,11 @@ import os
 import dagster as dg
 import pyarrow.compute as pc
 import pytest
-from dagster._core.definitions.observe import observe
 
 from assets.automation import with_freshness
 from assets.raw_traces import raw_traces
 from assets.settings import HomeSettings, WatchedRoot
-from tests.assets.loop import Loop, of_iterations
+from tests.assets.loop import QUIET, Loop, of_iterations
 from tests.small_run import rank_file, write_run
 from traceviz_dag.definitions import ASSETS, defs
 from traceviz_dag.lake.lake import open_lake
@@ -27,12 +26,9 @@ def loop(tmp_path):
 
 def observed(loop: Loop) -> dict[str, str]:
     """Partition → data version of the raw traces, as an observation from the UI gives them."""
-    assert observe(
-        [raw_traces],
-        instance=loop.instance,
-        resources={"traceviz": loop.traceviz},
-        run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
-    ).success
+    job = dg.define_asset_job("observe", dg.AssetSelection.assets(raw_traces.key))
+    definitions = dg.Definitions(assets=ASSETS, jobs=[job], resources={"traceviz": loop.traceviz})
+    assert definitions.resolve_job_def("observe").execute_in_process(QUIET, loop.instance).success
     tags = loop.instance.event_log_storage.get_latest_tags_by_partition(
         raw_traces.key, dg.DagsterEventType.ASSET_OBSERVATION, ["dagster/data_version"]
     )
@@ -82,15 +78,17 @@ def _policies(asset: object) -> list[str]:
 
 
 def test_the_code_location_holds_together():
-    dg.Definitions.validate_loadable(defs)
-    repository = defs.get_repository_def()
+    dg.Definitions.validate_loadable(defs())
+    repository = defs().get_repository_def()
     assert {sensor.name for sensor in repository.sensor_defs} == {
-        "automation", "nightly_verdict", "notify", "partition_status", "trace_folders"
+        "automation", "downloads", "nightly_verdict", "notify", "partition_status", "trace_folders"
     }  # fmt: skip
     running = [one for one in repository.sensor_defs if one.default_status is dg.DefaultSensorStatus.RUNNING]
-    assert running == [], "nothing runs by itself on a home that watches no folder"
+    assert [one.name for one in running] == ["downloads"], "on a home that watches no folder, downloads are followed"
+    named = {job.name for job in defs().jobs or ()}
+    assert {"register_traces", "compute_ranks", "draw_iteration", "judge_night", "prune_old_iterations"} <= named
 
 
 def test_the_night_is_at_two_unless_set_otherwise():
-    schedule = defs.get_repository_def().get_schedule_def("nightly")
+    schedule = defs().get_repository_def().get_schedule_def("nightly")
     assert (schedule.cron_schedule, schedule.execution_timezone) == ("0 2 * * *", "UTC")

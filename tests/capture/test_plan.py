@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
+import itertools
 import json
 import shlex
 import subprocess
@@ -14,7 +16,9 @@ from traceviz_dag.capture.configuration import ProfilingConfig
 from traceviz_dag.capture.explain import explain, parse_arguments
 from traceviz_dag.capture.plan import consequences, plan
 from traceviz_dag.capture.plugin import CaptureSettings
+from traceviz_dag.capture.releases import CORE_0_10, MAIN, RELEASES, Release, release_of
 from traceviz_dag.capture.rendering import Rendering
+from traceviz_dag.capture.targets.megatron import NO_AUTOGRAD
 
 JOB = {"world_size": 16, "node_size": 8, "tp": 2, "pp": 2, "command": "pretrain_gpt.py --num-layers 8"}
 TORCH = {"use_pytorch_profiler": True, "profile_step_start": 20, "profile_step_end": 22, "job": JOB}
@@ -107,7 +111,9 @@ def test_memory_snapshots_are_named_where_each_of_them_really_dumps_them():
     given = {"record_memory_history": True, "memory_snapshot_path": "/out/mem ory/snap.pickle", "output_folder": "/out"}
     rendered = targets(TORCH, **given)
     megatron = " ".join(rendered["megatron"].notes)
-    assert "last rank alone (15)" in megatron
+    assert "Each rank that records dumps its memory history, to /out/mem ory/snap_RANK.pickle" in megatron
+    for release in ("megatron-0.18", "megatron-0.17", "megatron-older"):
+        assert "last rank alone (15)" in " ".join(rendered[release].notes)
     assert "mkdir -p /out '/out/mem ory'" in megatron
     assert "/out/mem ory/snap_8.pickle" in " ".join(rendered["bridge"].notes)
     assert "os.makedirs('/out/mem ory', exist_ok=True)" in rendered["bridge"].text
@@ -122,21 +128,89 @@ def test_explain_says_who_dumps_what():
     given = ["--profile", "--use-pytorch-profiler", "--tensorboard-dir", "/tb", "--record-memory-history"]
     found = {one.question: one for one in explain([*given, "--pytorch-profiler-collect-chakra"])}
     assert "/tb/../torch_profile/rank-N.json.gz" in found["Who writes the traces, and where?"].why
-    assert "the last rank alone dumps snapshot.pickle" in found["Where does memory go?"].why
+    assert "each rank that records dumps snapshot_RANK.pickle" in found["Where does memory go?"].why
     assert "/tb/../chakra/rank-N.json.gz" in found["Can the step be replayed elsewhere (Chakra)?"].why
-    older = {one.question: one for one in explain([*given, "--pytorch-profiler-collect-chakra"], today=False)}
-    assert older["Can the step be replayed elsewhere (Chakra)?"].answer == "no"
+    for release in RELEASES[1:]:
+        found = {one.question: one for one in explain(given, release)}
+        assert "the last rank alone dumps snapshot.pickle" in found["Where does memory go?"].why
+        assert found["Can the step be replayed elsewhere (Chakra)?"].answer == "no"
+    [refused] = explain([*given, "--pytorch-profiler-collect-chakra"], CORE_0_10)
+    assert "no argument --pytorch-profiler-collect-chakra" in refused.why and refused.answer == "no"
 
 
 def test_explain_knows_when_megatron_opens_nvtx_ranges():
-    def why(*given: str, today: bool = True) -> str:
-        return next(one.why for one in explain(["--profile", *given], today=today) if "phase" in one.question)
+    def why(*given: str, release: Release = MAIN) -> str:
+        return next(one.why for one in explain(["--profile", *given], release) if "phase" in one.question)
 
     # Main opens autograd's ranges for --record-shapes alone; releases open them always.
     assert "no NVTX ranges" in why()
     assert "only autograd's" in why("--record-shapes")
-    assert "name modules" in why("--nvtx-ranges")
-    assert "only autograd's" in why("--nvtx-ranges", today=False)
+    assert "name modules" in why("--nvtx-ranges") and NO_AUTOGRAD in why("--nvtx-ranges")
+    assert NO_AUTOGRAD not in why("--nvtx-ranges", "--record-shapes")
+    assert all("only autograd's" in why(release=one) for one in RELEASES[1:])
+    sizes = {one.name: explain(["--profile"], one)[4].answer for one in RELEASES}
+    assert sizes == {"main": "no", "0.18": "no", "0.17": "in part", "older": "in part"}
+
+
+def parser_of(release: str) -> argparse.ArgumentParser:
+    """A parser that refuses what the release does not know: its options as its sources have them."""
+    parser = argparse.ArgumentParser(prog=release, allow_abbrev=False, exit_on_error=False)
+    for option, given in {**PROFILER, **FURTHER[release]}.items():
+        parser.add_argument(option, **given)
+    return parser
+
+
+SWITCH = {"action": "store_true"}
+PROFILER = {
+    "--profile": SWITCH,
+    "--use-pytorch-profiler": SWITCH,
+    "--profile-step-start": {"type": int},
+    "--profile-step-end": {"type": int},
+    "--profile-ranks": {"type": int, "nargs": "+"},
+    "--record-memory-history": SWITCH,
+    "--memory-snapshot-path": {"type": str},
+    "--tensorboard-dir": {"type": str},
+}
+COLLECT = {f"--pytorch-profiler-collect-{what}": SWITCH for what in ("shapes", "callstack", "chakra")}
+NSYS_SWITCHES = {"--record-shapes": SWITCH, "--nvtx-ranges": SWITCH}
+FURTHER: dict[str, dict[str, dict[str, object]]] = {
+    "megatron": {**COLLECT, **NSYS_SWITCHES},
+    "megatron-0.18": {**COLLECT, **NSYS_SWITCHES},
+    # megatron/training/arguments.py of 0.17 leaves record_shapes and nvtx_ranges of the class out of its parser.
+    "megatron-0.17": COLLECT,
+    "megatron-older": {},
+}
+
+
+@pytest.mark.parametrize("given", [TORCH, NSYS], ids=["torch", "nsys"])
+def test_the_parser_of_each_release_takes_every_argument_of_its_plan(given):
+    for switches in itertools.product((False, True), repeat=3):
+        more = dict(zip(("record_shapes", "with_stack", "record_memory_history"), switches, strict=True))
+        more["execution_traces"] = given is TORCH
+        rendered = targets(given, nvtx_ranges=switches[0], profile_ranks="all" if switches[1] else [0, 9], **more)
+        for target in FURTHER:
+            words = shlex.split(rendered[target].text)
+            taken = parser_of(target).parse_args(words)
+            assert taken.profile and taken.record_memory_history == switches[2]
+            # explain reads each of them as recorded.
+            name = {"megatron": "main", "megatron-older": "older"}.get(target, target.removeprefix("megatron-"))
+            assert explain(words, release_of(name))[0].answer == "yes"
+    assert {release.arguments for release in RELEASES} == {
+        frozenset({*PROFILER, *further} - {"--tensorboard-dir"}) for further in FURTHER.values()
+    }
+
+
+def test_notes_warn_as_explain_does():
+    nsys = targets(NSYS, record_shapes=False)
+    assert NO_AUTOGRAD in nsys["megatron"].notes
+    assert any(NO_AUTOGRAD in one.why for one in explain(shlex.split(nsys["megatron"].text)))
+    said = " ".join(targets(NSYS, record_memory_history=True)["nemo-run"].notes)
+    assert "--cuda-event-trace=false" in said and "profiling.nvtx_ranges=true" in said
+    assert "profiling.record_memory_history=true" in said
+    bridge = targets(TORCH, record_memory_history=True)["bridge"].notes
+    assert [note for note in bridge if "tensorboard_dir" in note] == [
+        "Bridge 0.4.0 alone needs logger.tensorboard_dir for it."
+    ]
 
 
 def test_the_plugins_variables_are_read_back_as_configured():
@@ -167,7 +241,7 @@ def test_explaining_the_rendered_arguments_promises_what_was_planned():
     answers = {one.question: one.answer for one in explain(shlex.split(rendered["megatron"].text))}
     assert answers["Which micro-batch and model chunk?"] == "yes"
     assert answers["How large are the tensors?"] == "yes"
-    older = explain(shlex.split(rendered["megatron-older"].text), today=False)
+    older = explain(shlex.split(rendered["megatron-older"].text), CORE_0_10)
     assert {one.question: one.answer for one in older}["Which phase is a kernel in?"] == "yes"
 
 

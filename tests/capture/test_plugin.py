@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import errno
 import json
 import os
 import sys
@@ -244,6 +245,39 @@ def test_without_room_the_profiler_is_not_even_started(tmp_path, monkeypatch, ca
     said = capsys.readouterr().err
     assert "KEEP_FREE_BYTES" in said
     assert "MAX_BYTES" in said
+
+
+class FullDisk:
+    """A profiler that records, and whose files find no room."""
+
+    def __init__(self) -> None:
+        self.warm, self.iteration, self.prepared = False, None, 0
+
+    def prepare(self) -> None:
+        self.warm = True
+        self.prepared += 1
+
+    def start(self, iteration: int) -> None:
+        self.iteration = iteration
+
+    def stop(self, header: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def give_up(self) -> None:
+        self.warm, self.iteration = False, None
+
+
+def test_a_full_disk_costs_one_window_and_the_others_are_counted_not_paid_for(tmp_path, capsys):
+    capture = Capture(CaptureSettings(iterations=Numbers.of("1-4"), out=str(tmp_path / "out"), warmup=0))
+    profiler = capture._profiler = FullDisk()
+    for iteration in (1, 2, 3, 4):
+        capture.begin(iteration)
+        capture.end(iteration=iteration)
+    capture.finish()
+    said = capsys.readouterr().err
+    assert profiler.prepared == 1
+    assert said.count("nothing more is recorded in this process") == 1
+    assert "4 wanted iterations were not recorded" in said
 
 
 def test_the_printed_plugin_is_one_file_that_needs_nothing_but_python():

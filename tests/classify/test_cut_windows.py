@@ -44,6 +44,16 @@ CASES: dict[str, tuple[JobSettings, Edges, str]] = {
         "known to be recorded whole: nothing shows where it ends",
     ),
     "without stacks: one mark over two steps": (replace(ALONE, **TWO), ONE_MARK, SEVERAL),
+    "without stacks: shifted marks, and the loss is reported": (
+        replace(ALONE, dp=2, microbatches=4, **TWO),
+        Edges(shifted_marks=0.17),
+        SEVERAL,
+    ),
+    "without stacks: marks begin before the optimizer": (
+        replace(PIPELINED, **TWO),
+        Edges(shifted_marks=0.94),
+        SEVERAL,
+    ),
     "without stacks: lost rows": (INTERLEAVED, Edges(lost_rows_from=0.6, lost_rows_to=0.7), LOST),
 }
 
@@ -71,7 +81,11 @@ def classified(settings: JobSettings, folder: Path) -> list[tuple[Classification
     fast(
         CASES,
         *("starts, stages", "from step to step", "shifted marks", "lost rows"),
-        *("without stacks: starts, stages", "without stacks: stops"),
+        *(
+            "without stacks: starts, stages",
+            "without stacks: stops",
+            "without stacks: marks begin before the optimizer",
+        ),
     ),
 )
 def test_a_cut_window_gets_no_wrong_micro_batch_and_says_why(tmp_path, name):

@@ -7,9 +7,9 @@ from functools import cache
 
 import pytest
 
-from benchmarks.accuracy import COMBINED, INTERLEAVED, NSYS_PIPELINE, OLD, PIPELINE, Configuration, Score, run
+from benchmarks.accuracy import COMBINED, INTERLEAVED, NSYS_PIPELINE, OLD, PIPELINE, SMALL, Configuration, Score, run
 from tests.sets import fast
-from traceviz_dag.simulate.settings import Graphs, Recompute
+from traceviz_dag.simulate.settings import Faults, Graphs, Recompute
 
 JOBS = {
     "combined_1f1b_interleaved": Configuration("stacks", "combined", COMBINED),
@@ -62,6 +62,12 @@ def test_combined_steps_without_stacks_have_their_spans_to_the_nanosecond():
     score = score_of("combined_without_stacks")
     assert score.right["microbatch"] == 1.0
     assert score.spans.expected == score.spans.equal > 0 and not score.spans.unexpected
+
+
+def test_without_stacks_many_additions_in_a_row_are_the_models_own_and_no_counter_of_tokens():
+    job = replace(SMALL, stacks=False, seed=9059, faults=Faults(tiny_kernels=0, tiny_kernels_count=40))
+    score = run(Configuration("no stacks", "tiny kernels", job))
+    assert set(score.wrong.values()) == {0.0} and set(score.right.values()) == {1.0}
 
 
 def test_where_neither_stacks_nor_groups_are_computation_is_told_and_communication_unknown():

@@ -8,15 +8,19 @@ import shlex
 import shutil
 import sqlite3
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from benchmarks.accuracy import SMALL
 from tests import damage
 from tests.damage import call
 from tests.kineto_file import KinetoFile
 from tests.sets import fast
 from tests.small_run import rank_file, write_run
+from traceviz_dag.simulate import simulate
+from traceviz_dag.simulate.settings import Edges
 
 DAMAGED = 1
 DAMAGES: dict[str, Callable[[Path], None]] = {
@@ -127,6 +131,18 @@ def test_rows_that_cannot_be_used_make_a_rank_partial(kind, whole, tmp_path):
     file = next(run.glob(f"iteration_7/rank_{DAMAGED:04d}*"))
     classified = call("classify", file, "--json")
     assert classified.code == 2 and classified.json["partial"] is True and _names_the_rank(classified.err)
+
+
+def test_doctor_finds_the_one_rank_whose_window_starts_in_the_middle_of_a_step(tmp_path):
+    """Also where rank 0, which is classified for all, is whole: of the same stage or of another."""
+    cut = Edges(window_from=0.5, window_rank=DAMAGED)
+    for layout in (replace(SMALL, dp=2), replace(SMALL, pp=2)):
+        run = simulate(replace(layout, edges=cut), tmp_path / f"pp{layout.pp}", workers=1)
+        answer = call("doctor", run)
+        assert answer.code == 2 and f"rank {DAMAGED}: training step" in answer.err, answer
+        answers = {each["question"]: each for each in call("doctor", run, "--json").json[0]["questions"]}
+        microbatch = answers["Which micro-batch and chunk?"]
+        assert microbatch["answer"] == "in part" and f"rank {DAMAGED}: training step" in microbatch["why"]
 
 
 def test_whole_input_is_not_called_partial(whole, home):

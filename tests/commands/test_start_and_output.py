@@ -10,8 +10,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.main import get_command
 from typer.testing import CliRunner
 
+from tests.commands.jobs import home_of
 from tests.nsys_file import small_export
 from traceviz_dag.commands.main import app
 from traceviz_dag.show.json_rows import json_rows
@@ -69,6 +71,30 @@ def test_help_lists_all_subcommands_and_a_wrong_word_gets_a_suggestion():
     wrong = CliRunner().invoke(app, ["nsys", "overlpa"])
     assert wrong.exit_code == 2
     assert "Did you mean 'overlap'" in wrong.output
+
+
+def test_help_lists_each_command_under_a_heading_with_the_first_paragraph_of_its_own_help():
+    for words in ([], ["nsys"], ["memory"], ["lake"]):
+        group = get_command(app) if not words else get_command(app).commands[words[0]]
+        shown = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "400", "TERMINAL_WIDTH": "400"}).output
+        lines = [" ".join(line.strip("│ ").split()) for line in shown.splitlines()]
+        for name, command in group.commands.items():
+            assert f"{name} {command.help.partition(chr(10))[0]}" in lines, (words, name)
+        assert not words or words[0] != "nsys" or "─ GPUs ─" in shown
+
+
+def test_what_only_reads_a_home_imports_neither_dagster_nor_what_draws_nor_pandas():
+    home = home_of("healthy")
+    heavy = ("dagster", "matplotlib", "pandas", "textual")
+    program = (
+        "import sys; from traceviz_dag.commands.main import app\n"
+        "try: app(sys.argv[1:], standalone_mode=False)\n"
+        f"finally: print([name for name in {heavy!r} if name in sys.modules])"
+    )
+    for words in (["--help"], ["overlap"], ["findings"]):
+        given = words if words == ["--help"] else [*words, "--home", str(home)]
+        done = subprocess.run([sys.executable, "-c", program, *given], capture_output=True, text=True, check=False)
+        assert done.stdout.endswith("[]\n"), (words, done.stdout[-200:], done.stderr)
 
 
 def test_paragraphs_of_help_break_at_the_width_of_the_terminal_alone():

@@ -9,8 +9,9 @@ import typer
 from typer.testing import CliRunner
 
 from tests.classify.megatron_truth import CONFIGURATIONS, options, truth
+from tests.commands.jobs import home_of, traces_of
 from traceviz_dag.commands.topology import topology
-from traceviz_dag.errors import UsageError
+from traceviz_dag.errors import BadInputError, UsageError
 
 app = typer.Typer()
 app.command()(topology)
@@ -48,7 +49,14 @@ def test_impossible_sizes_are_a_usage_error():
     result = run("--world", 10, "--tp", 4)
     assert isinstance(result.exception, UsageError)
     assert "not divisible by tp 4" in str(result.exception)
-    assert isinstance(run().exception, UsageError)
+
+
+def test_without_a_path_and_sizes_it_is_that_of_the_home_and_equals_that_of_its_traces(tmp_path):
+    printed = json.loads(run("--home", home_of("healthy"), "--iteration", "10", "--json").output)
+    assert printed == json.loads(run(traces_of("healthy"), "--json").output)
+    assert len(printed) == 1 and len(printed[0]["topology"]["pipelines"]) == 2
+    empty = run("--home", tmp_path)
+    assert isinstance(empty.exception, BadInputError) and "holds no such iteration" in str(empty.exception)
 
 
 def test_a_path_gives_the_topology_of_its_traces_and_compares_stated_sizes(shared_data):

@@ -1,7 +1,10 @@
 """Calls whose words are off: one line that says what is wrong and where help is, exit code 2."""
 
+import pickle
+
 import pytest
 
+from tests.small_run import write_run
 from traceviz_dag.commands.main import _run
 
 
@@ -49,3 +52,31 @@ def test_too_little_memory_is_no_fault_of_the_program(capsys, monkeypatch, error
     assert _run(["what-if"]) == 2
     printed = capsys.readouterr()
     assert printed.err.startswith(f"traceviz: {told}") and printed.err.count("\n") == 1
+
+
+def test_a_run_whose_name_is_too_long_for_a_file_is_refused_before_anything_is_written(capsys, tmp_path):
+    run = write_run(tmp_path / ("x" * 250), world=2)
+    assert _run(["analyze", str(run), "--home", str(tmp_path / "home")]) == 2
+    assert "takes 250 bytes in the name of a file, over 215; shorten" in capsys.readouterr().err
+    assert not (tmp_path / "home").exists()
+
+
+def test_a_path_alone_is_analysed_unless_a_command_has_its_name(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name in ("job-7", "top.json"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "gate").mkdir()
+    for words in (["job-7"], [str(tmp_path / "job-7"), "--home", "elsewhere"], ["./gone"], ["top.json"]):
+        assert _run(words) == 2
+        fault = "no such file or folder" if "gone" in words[0] else "no trace files"
+        assert fault in capsys.readouterr().err, words
+    assert _run(["gate"]) == 2
+    assert "no trace files" not in capsys.readouterr().err
+
+
+def test_a_snapshot_of_gpu_memory_in_the_place_of_a_trace_leads_to_the_command_that_reads_it(tmp_path, capsys):
+    snapshot = tmp_path / "snap 1.pickle"
+    snapshot.write_bytes(pickle.dumps({"segments": [], "device_traces": []}))
+    for given in (tmp_path, snapshot):
+        assert _run(["analyze", str(given)]) == 2
+        assert f"traceviz memory summary '{snapshot}'" in capsys.readouterr().err

@@ -81,7 +81,7 @@ class Daemon:
         (home / "workspace.yaml").write_text("load_from: [{python_file: {relative_path: traceviz_location.py}}]")
         self.use_code("")
         self.site = home / "site"
-        self.site.mkdir()
+        self.site.mkdir(exist_ok=True)
         (self.site / "sitecustomize.py").write_text(_SITE)
         self._process: subprocess.Popen[bytes] | None = None
         # Daemon and test would create the same tables at the same time, and one of them fail.

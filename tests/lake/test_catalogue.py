@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import shutil
+import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import duckdb
@@ -13,6 +16,7 @@ import pytest
 
 from tests.asked import asked
 from traceviz_dag.errors import BadInputError, UsageError
+from traceviz_dag.lake import catalogue
 from traceviz_dag.lake.across_ranks_views import VIEWS
 from traceviz_dag.lake.catalogue import view_columns
 from traceviz_dag.lake.lake import Lake, open_lake
@@ -152,6 +156,33 @@ def test_a_moved_home_is_found_where_it_is_now(lake: Lake, sample):
     copied = shutil.copytree(moved, moved.with_name("copied"))
     shutil.rmtree(moved)
     assert open_lake(copied).query("SELECT rank FROM topology").num_rows == 1
+
+
+def _build_and_die(home: Path) -> None:
+    change = catalogue._change
+
+    def killed(*given: object) -> None:
+        change(*given)  # type: ignore[arg-type]
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    catalogue._change = killed  # type: ignore[assignment]
+    catalogue._EMPTY.clear()
+    catalogue.refresh(home)
+
+
+def test_a_process_that_dies_while_it_builds_a_catalogue_leaves_nothing(lake: Lake, sample, monkeypatch, tmp_path):
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    lake.write("kernels", sample("kernels"), run="r", iteration=1, rank=0)
+    process = multiprocessing.get_context("fork").Process(target=_build_and_die, args=(lake.home,))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    assert not list(temporary.iterdir())
+    lake.refresh_catalogue()
+    assert {path.name for path in lake.home.iterdir()} == {"lake", "traceviz.duckdb", ".traceviz.duckdb.lock"}
+    assert lake.query("SELECT count(*) AS n FROM kernels").to_pylist() == [{"n": 1}]
 
 
 def test_a_leftover_of_a_killed_refresher_and_a_broken_catalogue_are_replaced(lake: Lake, sample):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -90,6 +91,10 @@ def test_lists_of_older_homes_without_digests_and_formats_are_read(tmp_path, fil
     changed = (tmp_path / "inputs/job@7.json").read_bytes().replace(b'"rank": 1', b'"rank": 3')
     (tmp_path / "inputs/job@7.json").write_bytes(changed)
     with pytest.raises(BadInputError, match="its checksum differs"):
+        registered(tmp_path, "job@7")
+    register(tmp_path, replace(old, iteration=8))
+    shutil.copy(tmp_path / "inputs/job@8.json", tmp_path / "inputs/job@7.json")
+    with pytest.raises(BadInputError, match="is the list of job@8, in the place of another"):
         registered(tmp_path, "job@7")
     assert old.ranks[0].version == f"{old.ranks[0].size_bytes}-{old.ranks[0].changed_ns}"
 

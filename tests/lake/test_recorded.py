@@ -42,6 +42,7 @@ def answers(lake: Lake) -> list[object]:
     ways = [
         lambda: lake.query(ASKED).to_pylist(),
         lambda: lake.query("SELECT sum(duration_ns) AS total FROM kernels_aligned").to_pylist(),
+        lambda: lake.query("SELECT sum(duration_ns) AS total FROM traceviz_meta.kernels_files").to_pylist(),
         lambda: lake.query(f"SELECT sum(duration_ns) FROM '{lake.home}/lake/*/*/*/*/*.parquet'").to_pylist(),
         lambda: lake.query_iteration(ASKED, **PLACE).to_pylist(),
         lambda: lake.ask_iteration(ASKED, ["kernels"], **PLACE).to_pylist(),

@@ -17,14 +17,18 @@ import pytest
 
 from benchmarks import edges
 from benchmarks.what_if import cases, outcome
+from tests.commands.jobs import home_of
 from tests.nsys_file import Export
 from tests.sets import fast
 from tests.simulate.conftest import small
 from traceviz_dag.analyze.causes.critical_path import critical_path, slacks
+from traceviz_dag.analyze.causes.edits import StepEdits
 from traceviz_dag.analyze.causes.what_if import WhatIf
 from traceviz_dag.errors import NoEvidenceError
+from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.pipeline.across_ranks import StoredIteration, iterations_at
 from traceviz_dag.pipeline.causes import RankedStep, causes_tables, ranked_steps
+from traceviz_dag.read.events import MISSING
 from traceviz_dag.simulate import JobSettings, simulate
 from traceviz_dag.simulate.settings import ContextExchange, Edges, Era, Graphs, Recompute
 
@@ -252,6 +256,25 @@ def test_edits_that_a_step_tells_nothing_of_are_refused_and_not_ranked(job, name
     for edit, reason in untold.items():
         with pytest.raises(NoEvidenceError, match=reason):
             what_if.predict(edits[edit])
+
+
+def test_kernels_that_every_stage_runs_equally_often_do_not_grow_with_its_layers():
+    """Of 6 and 2 layers: three backward kernels of each micro-batch become those of a kind of their own."""
+    lake = open_lake(home_of("bad_split"))
+    (part,) = lake.partitions("topology")
+    (ranked,) = steps_of(StoredIteration(lake, part.run, part.iteration))
+    factors = StepEdits(ranked.step, ranked.stages).layers.factor
+    works, moved = [], []
+    for work, factor in zip(ranked.step.works, factors, strict=True):
+        of_layers = np.flatnonzero((work.kernels.layer == MISSING) & (factor != 1))
+        batches = work.kernels.microbatch[of_layers]
+        chosen = np.concatenate([of_layers[batches == batch][:3] for batch in np.unique(batches)])
+        signature = work.kernels.signature.copy()
+        signature[chosen] = 1
+        works.append(replace(work, kernels=replace(work.kernels, signature=signature)))
+        moved.append(chosen)
+    after = StepEdits(replace(ranked.step, works=tuple(works)), ranked.stages).layers.factor
+    assert all(len(chosen) > 3 and (factor[chosen] == 1).all() for chosen, factor in zip(moved, after, strict=True))
 
 
 def test_a_recorded_wait_makes_the_edge_it_says(shared_data, tmp_path):

@@ -14,7 +14,7 @@ from tests.show.job import MemorySource, kernels, one_row
 from traceviz_dag.errors import UsageError
 from traceviz_dag.lake.inputs import register
 from traceviz_dag.lake.lake import open_lake
-from traceviz_dag.pipeline.figures import LakeSource
+from traceviz_dag.pipeline.lake_source import LakeSource
 from traceviz_dag.pipeline.perfetto_export import export_iteration, export_path, match_ranks
 from traceviz_dag.read.perfetto.engines import Engine
 from traceviz_dag.read.perfetto.session import TraceSession, open_trace

@@ -163,12 +163,15 @@ def test_json_that_is_no_trace_is_said_to_be_of_no_use(tmp_path, home):
 
 
 def test_a_topology_file_that_comes_later_joins_the_runs_iterations(tmp_path, home):
-    run = write_run(tmp_path / "job", {7: 4, 8: 4})
+    run = write_run(tmp_path / "job", {7: 4, 8: 2})
     register_iteration(home, run)
     (run / "unique_parallel_groups_20260101_000000.txt").write_text("not looked into here")
     outcome = register_folder(home, FolderTask(str(run), str(tmp_path)))
     assert [one.key for one in outcome.iterations] == ["job@7"], "iteration 8 was not registered yet"
     assert registered(home, "job@7").topology_file == str(run / "unique_parallel_groups_20260101_000000.txt")
+    register_iteration(home, run, 8, overdue=True)
+    both = register_folder(home, FolderTask(str(run), str(tmp_path), overdue=True))
+    assert {one.key: len(one.ranks) for one in both.iterations} == {"job@7": 4, "job@8": 2} and both.record.ranks == 4
 
 
 def test_unchanged_content_with_new_times_stays_the_same_version(tmp_path, home):

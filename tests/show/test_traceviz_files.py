@@ -13,7 +13,7 @@ from tests.show.home import fill_home
 from tests.show.job import job
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.pipeline.across_ranks import iterations_at
-from traceviz_dag.pipeline.figures import LakeSource
+from traceviz_dag.pipeline.lake_source import LakeSource
 from traceviz_dag.pipeline.traceviz_export import Export, export_groups, export_ranks, write_kernel_analysis
 from traceviz_dag.show.page.alignment import TimeAlignment
 from traceviz_dag.show.traceviz_files import (

@@ -10,6 +10,8 @@ import pandas as pd
 import pytest
 
 from tests.simulate.conftest import CONFIGURATIONS, Job, small
+from traceviz_dag.simulate.items import Segment
+from traceviz_dag.simulate.program.program import step_items
 from traceviz_dag.simulate.settings import Faults, JobSettings, Recompute
 from traceviz_dag.simulate.timing.model import Model
 
@@ -95,6 +97,21 @@ def test_experts_hold_the_tokens_that_the_splits_say(job_of: Callable[[str], Job
         row = hidden if facts["dtype"] == "BFloat16" else 1
         assert facts["In msg nelems"] == sent * row
     assert len({facts["Out split size"] for facts in sizes}) > 1
+
+
+def test_routing_reads_the_scores_of_all_experts():
+    """With 32 times as many experts every kernel that reads tokens x experts takes longer, by its bytes at least."""
+
+    def of_routing(experts: int) -> dict[str, int]:
+        program = Model(small(dp=2, ep=2, experts=experts, sequence=65_536, layers=1, microbatches=1)).hosts[0].program
+        segments = [item for item in step_items(program, 0, 1) if isinstance(item, Segment)]
+        kernels = [kernel for each in segments for kernel in each.template.kernels]
+        parts = ("gatherTopK", "softmax_warp_forward", "scatter_gather", "sum_functor<long")
+        return {part: max(kernel.base_ns for kernel in kernels if part in kernel.name) for part in parts}
+
+    few, many = of_routing(8), of_routing(256)
+    read_ns = 65_536 * (256 - 8) / 3_350  # a byte for each, at the 3.35 TB/s of the GPU
+    assert all(many[part] - few[part] > read_ns for part in few), (few, many)
 
 
 def _computation(settings: JobSettings) -> np.ndarray:

@@ -45,6 +45,13 @@ def test_kernels_start_after_their_launch(job_of: Callable[[str], Job], name: st
         assert nanoseconds(event["ts"]) >= nanoseconds(launch["ts"]) + nanoseconds(launch["dur"])
 
 
+def test_computation_occupies_every_processor(job_of: Callable[[str], Job]):
+    """All of it is as fast as the whole GPU's memory or arithmetic, which less than a block per SM cannot be."""
+    kernels = [event for event in _complete(job_of("experts").trace(0), "kernel") if "nccl" not in event["name"]]
+    assert len({event["name"] for event in kernels}) > 20
+    assert min((event["args"]["blocks per SM"], event["name"]) for event in kernels)[0] >= 1
+
+
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_host_rows_nest_and_name_their_parents(job_of: Callable[[str], Job], name: str):
     by_thread = defaultdict(list)

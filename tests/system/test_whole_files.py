@@ -217,3 +217,14 @@ def test_who_waits_for_a_lock_is_told_who_holds_it(tmp_path: Path, monkeypatch, 
     waiting.join()
     (told,) = caplog.messages
     assert told == f"traceviz: waits for {tmp_path / '.lock'}, for 0 s now; process {os.getpid()} holds it"
+
+
+def test_the_folder_for_temporary_files_is_found_without_a_file_that_a_kill_would_leave(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    before = tmp_path.stat().st_mtime_ns
+    assert whole_files.temporary_base() == tmp_path == Path(tempfile.gettempdir())
+    assert tmp_path.stat().st_mtime_ns == before, "nothing was written there"
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "gone"))
+    assert whole_files.temporary_base().is_dir()

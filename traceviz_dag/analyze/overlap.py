@@ -18,7 +18,7 @@ from traceviz_dag.analyze.intervals import Intervals, intersect, measure_within,
 from traceviz_dag.analyze.kernel_intervals import KernelIntervals, split_by_device
 from traceviz_dag.arrays import Int64
 from traceviz_dag.tables import OVERLAP
-from traceviz_dag.vocabulary import ALL_DIMENSIONS
+from traceviz_dag.vocabulary import ALL_DIMENSIONS, WindowFrom
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,7 @@ class _Windows:
     starts: Int64
     ends: Int64
     last_included: bool = False
+    source: WindowFrom | None = None
 
 
 WINDOW_COLUMNS = ("start_ns", "duration_ns", "device", "kind", "dimension")
@@ -64,17 +65,19 @@ def overlap_table(
     kernels: pa.Table,
     steps: Sequence[tuple[int, int, int]] = (),
     file_kernels: pa.Table | None = None,
+    windows_from: WindowFrom = WindowFrom.HOST,
 ) -> pa.Table:
     """Measure one rank's iteration: per device the window ``kernels`` and the window ``step`` of each given step.
 
-    The window ``kernels`` runs from the device's first start to its last end. The window ``step`` is that of the
-    ProfilerStep, and every kernel that runs inside counts there, whichever step launched it.
+    The window ``kernels`` runs from the device's first start to its last end. Every kernel that
+    runs inside a window ``step`` counts there, whichever step launched it.
 
     Args:
         kernels: the iteration's kernels; needs start_ns, duration_ns, device, kind and dimension.
-        steps: (number, start_ns, end_ns) of each ProfilerStep to measure.
+        steps: (number, start_ns, end_ns) of each ProfilerStep to measure, as ``windows_of_kernels`` gives them.
         file_kernels: the kernels of the whole file, where it holds more steps than the iteration; the windows
             ``step`` are cut from them, so that what another step left running is seen.
+        windows_from: what the windows of the steps are.
 
     Returns:
         The table ``overlap``: a row per device × window × dimension; ``all`` and each dimension that the device's
@@ -88,6 +91,7 @@ def overlap_table(
         steps=tuple(number for number, _, _ in steps),
         starts=np.array([start for _, start, _ in steps], dtype=np.int64),
         ends=np.array([end for _, _, end in steps], dtype=np.int64),
+        source=windows_from,
     )
     devices = split_by_device(kernels)
     parts = [_measure_device(device, rows, _span_of(rows.time, "kernels")) for device, rows in devices.items()]
@@ -191,6 +195,7 @@ def _measure_device(device: str, kernels: KernelIntervals, windows: _Windows) ->
             "dimension": list(measured) * len(windows.steps),
             "window_start_ns": np.repeat(windows.starts, rows),
             "window_end_ns": np.repeat(windows.ends, rows),
+            "window_from": [windows.source] * (rows * len(windows.steps)),
             **columns,
             "hidden_share": ratio(hidden, communication),
             "hidden_over_min": ratio(hidden, np.minimum(columns["compute_ns"], communication)),

@@ -9,7 +9,8 @@ whatever their shapes. Sizes tell it, the messages within layers, or grids that 
 which these differ have more or less to do, and items without sizes count as slow only beyond that.
 
 A rank whose memory is slow is slower in the kernels that are bound by it, and not in products and attention. One that
-computes by another algorithm runs kernels that no peer runs, in place of as many that all peers run.
+computes by another algorithm runs kernels that no peer runs, in place of as many that all peers run; one that runs
+all that its peers run, and other kernels besides, does extra work.
 """
 
 from __future__ import annotations
@@ -48,6 +49,9 @@ _HALF = 0.5
 """Share of the items in which a rank is slower that is slow for a part of the step."""
 
 _FEW_PEERS = 3
+
+_EXTRA = 0.005
+"""Time of kernels that no peer runs, to that of the same kernels, from which a rank does extra work."""
 
 _MEMORY_SLOWER = 1.1
 """How much longer kernels bound by memory take at least where memory alone is slow."""
@@ -191,11 +195,17 @@ def _optional(work: pa.Table, name: str) -> Int64:
 
 @dataclass(frozen=True, slots=True)
 class _Others:
-    """Kernels that a rank runs in place of as many that all its peers run: times, and the name of the longest."""
+    """Kernels that a rank runs and no peer: in place of as many that all its peers run, or besides all of these.
+
+    Attributes:
+        own: their time. usual: that of the peers' in their place. kernel: name of the longest. extra: whether all are
+            besides.
+    """
 
     own: float
     usual: float
     kernel: str
+    extra: bool
 
 
 def _other_kernels(work: pa.Table, place: npt.NDArray[np.int64], of_stage: npt.NDArray[np.int64]) -> dict[int, _Others]:
@@ -220,14 +230,17 @@ def _other_kernels(work: pa.Table, place: npt.NDArray[np.int64], of_stage: npt.N
             own = [each for each in ran if counts[each] == 1]
             lacking = [each for each in of_phase[peers[0]] if each not in ran and counts[each] == len(peers)]
             theirs = sorted(sum(of_phase[peer][each][1] for each in lacking) for peer in peers)
-            if own and sum(ran[each][0] for each in own) == sum(of_phase[peers[0]][each][0] for each in lacking):
+            instead = sum(ran[each][0] for each in own) == sum(of_phase[peers[0]][each][0] for each in lacking)
+            besides = all(each in ran for peer in peers for each in of_phase[peer])
+            if own and (instead or besides):
                 longest = max(own, key=lambda each: ran[each][1])
                 usual = theirs[(len(theirs) - 1) // 2]
                 found.setdefault(who, []).append((sum(ran[each][1] for each in own), usual, names[longest]))
-    return {
-        who: _Others(sum(own for own, _, _ in parts), sum(usual for _, usual, _ in parts), max(parts)[2])
-        for who, parts in found.items()
-    }
+    result = {}
+    for who, parts in found.items():
+        total = sum(own for own, _, _ in parts), sum(usual for _, usual, _ in parts)
+        result[who] = _Others(*total, max(parts)[2], not total[1])
+    return result
 
 
 def _median_of_others(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -278,7 +291,10 @@ def _table(
         chosen: tuple[str, float, float] | None = None
         if slow[place]:
             chosen = "all", every.own[place], every.usual[place]
-        elif other is not None and other.own >= least[place] * max(other.usual, 1.0):
+        elif other is not None and other.extra and other.own >= _EXTRA * every.usual[place] > 0:
+            chosen = "extra", every.own[place] + other.own, every.usual[place]
+            row["kernel"] = other.kernel
+        elif other is not None and not other.extra and other.own >= least[place] * max(other.usual, 1.0):
             chosen = "algorithm", other.own, other.usual
             row["kernel"] = other.kernel
         elif of_memory[place]:

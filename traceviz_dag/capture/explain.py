@@ -5,9 +5,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import NoReturn
 
+from traceviz_dag.capture.releases import MAIN, RELEASES, Release
 from traceviz_dag.capture.rendering import iteration_words, rank_words
+from traceviz_dag.capture.targets.megatron import NO_AUTOGRAD
 from traceviz_dag.errors import UsageError
 
 
@@ -18,7 +21,7 @@ class Prospect:
     Attributes:
         question: what a user asks.
         answer: yes, in part or no.
-        why: what in the arguments decides it, and what would mend it.
+        why: what in the arguments decides it, and what would change it.
     """
 
     question: str
@@ -56,17 +59,21 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_known_args(list(arguments))[0]
 
 
-def explain(arguments: Sequence[str], *, today: bool = True) -> list[Prospect]:
+def explain(arguments: Sequence[str], release: Release = MAIN) -> list[Prospect]:
     """What the traces of such a job will tell.
 
     Args:
         arguments: of the training script.
-        today: read as Megatron-LM's main does since February 2026; else as releases from core 0.10 do.
+        release: read as this one does.
 
     Raises:
         UsageError: an argument has a value that Megatron would refuse.
     """
     given = parse_arguments(arguments)
+    known = {argument for one in RELEASES for argument in one.arguments}
+    unknown = [word for word in arguments if word.partition("=")[0] in known - release.arguments]
+    if unknown:
+        return [Prospect("Is anything recorded?", "no", f"{release.title}: no argument {unknown[0]}, so the job ends")]
     if not given.profile:
         return [
             Prospect("Is anything recorded?", "no", "--profile is not given; nothing else has an effect without it")
@@ -80,27 +87,32 @@ def explain(arguments: Sequence[str], *, today: bool = True) -> list[Prospect]:
     recorded = f"{kind} records what the log calls {iteration_words(range(first, last + 1))}"
     if nsys:
         recorded += "; the job must be started under nsys with --capture-range=cudaProfilerApi"
-    prospects = [Prospect("Is anything recorded?", "yes", recorded), _ranks(given, today)]
-    prospects += _nsys_content(given, today) if nsys else _torch_content(given, today)
-    return [*prospects, *_files(given, today, nsys), *_caveats(given, first, last)]
+    prospects = [Prospect("Is anything recorded?", "yes", recorded), _ranks(given, release)]
+    prospects += _nsys_content(given, release) if nsys else _torch_content(given, release)
+    return [*prospects, *_files(given, release, nsys), *_caveats(given, first, last)]
 
 
-def _files(given: argparse.Namespace, today: bool, nsys: bool) -> list[Prospect]:
+def _files(given: argparse.Namespace, release: Release, nsys: bool) -> list[Prospect]:
     """Who dumps what, and where."""
     board = given.tensorboard_dir or "TENSORBOARD_DIR"
-    chakra = given.pytorch_profiler_collect_chakra and today and not nsys
+    chakra = given.pytorch_profiler_collect_chakra and release.collects and not nsys
     if nsys:
         traces = "nsys writes one report for each process that it started and that opened its range"
-    elif today:
+    elif release.collects:
         traces = f"each rank that records writes {board}/../torch_profile/rank-N.json.gz; a rerun overwrites it"
     else:
         traces = f"each rank that records writes {board}/HOST_PID.TIME.pt.trace.json"
     if given.record_memory_history:
-        memory = (
-            f"the last rank alone dumps {given.memory_snapshot_path}, at every log interval; nobody makes its folder"
+        path = PurePosixPath(given.memory_snapshot_path)
+        dumped = (
+            f"each rank that records dumps {path.with_name(f'{path.stem}_RANK{path.suffix}')}"
+            if release.rank_snapshots
+            else f"the last rank alone dumps {path}"
         )
+        memory = f"{dumped}, at every log interval; nobody makes its folder"
     else:
-        memory = "nobody dumps memory history; add --record-memory-history, which the last rank alone heeds"
+        heeded = "each rank that records" if release.rank_snapshots else "the last rank alone"
+        memory = f"nobody dumps memory history; add --record-memory-history, which {heeded} heeds"
     return [
         Prospect("Who writes the traces, and where?", "yes" if nsys or given.tensorboard_dir else "in part", traces),
         Prospect("Where does memory go?", "in part" if given.record_memory_history else "no", memory),
@@ -109,17 +121,17 @@ def _files(given: argparse.Namespace, today: bool, nsys: bool) -> list[Prospect]
             "yes" if chakra else "no",
             f"each rank that records writes {board}/../chakra/rank-N.json.gz"
             if chakra
-            else "no execution traces; today's main and the PyTorch profiler write them with "
+            else "no execution traces; main, cores from 0.17 on and the PyTorch profiler write them with "
             "--pytorch-profiler-collect-chakra",
         ),
     ]
 
 
-def _ranks(given: argparse.Namespace, today: bool) -> Prospect:
+def _ranks(given: argparse.Namespace, release: Release) -> Prospect:
     question = "Who waits for whom across ranks?"
     model = given.tensor_model_parallel_size * given.pipeline_model_parallel_size * given.context_parallel_size
-    if given.profile_ranks is None and today:
-        return Prospect(question, "yes", "all ranks record (the default of today's main)")
+    if given.profile_ranks is None and release.collects:
+        return Prospect(question, "yes", "all ranks record (the default of main and of cores from 0.17 on)")
     ranks = given.profile_ranks or [0]
     words = f"ranks {rank_words(ranks)} record" + ("" if given.profile_ranks else " (the default of releases)")
     if len(ranks) == 1:
@@ -129,19 +141,19 @@ def _ranks(given: argparse.Namespace, today: bool) -> Prospect:
     return Prospect(question, "yes", f"{words}; among these alone")
 
 
-def _torch_content(given: argparse.Namespace, today: bool) -> list[Prospect]:
-    stacks = given.pytorch_profiler_collect_callstack or not today
-    shapes = given.pytorch_profiler_collect_shapes or not today
-    mend = "add --pytorch-profiler-collect-callstack"
+def _torch_content(given: argparse.Namespace, release: Release) -> list[Prospect]:
+    stacks = given.pytorch_profiler_collect_callstack or not release.collects
+    shapes = given.pytorch_profiler_collect_shapes or not release.collects
+    fix = "add --pytorch-profiler-collect-callstack"
     phases = (
-        "call stacks are recorded" if stacks else f"without call stacks operators tell backward from the rest; {mend}"
+        "call stacks are recorded" if stacks else f"without call stacks operators tell backward from the rest; {fix}"
     )
     return [
         Prospect("Which phase is a kernel in?", "yes" if stacks else "in part", phases),
         Prospect(
             "Which micro-batch and model chunk?",
             "yes" if stacks else "no",
-            "call stacks are recorded" if stacks else f"no call stacks; {mend}",
+            "call stacks are recorded" if stacks else f"no call stacks; {fix}",
         ),
         Prospect(
             "Which parallel dimension does a communication serve?", "yes", "trace headers name the process groups"
@@ -160,27 +172,25 @@ def _torch_content(given: argparse.Namespace, today: bool) -> list[Prospect]:
     ]
 
 
-def _nsys_content(given: argparse.Namespace, today: bool) -> list[Prospect]:
-    """What NVTX ranges tell: main opens autograd's for --record-shapes alone, releases always and with shapes."""
-    if not today:
-        return [
-            Prospect("Which phase is a kernel in?", "in part", "only autograd's NVTX ranges"),
-            Prospect("Which parallel dimension does a communication serve?", "in part", "nsys knows no process groups"),
-            Prospect("How large are the tensors?", "in part", "shapes are in autograd's ranges"),
-        ]
+def _nsys_content(given: argparse.Namespace, release: Release) -> list[Prospect]:
+    """What NVTX ranges tell."""
+    autograd = release.autograd or given.record_shapes
+    shapes = release.shapes or given.record_shapes
     if given.nvtx_ranges:
-        ranges = "NVTX ranges name modules"
-    elif given.record_shapes:
+        ranges = "NVTX ranges name modules" + ("" if autograd else f". {NO_AUTOGRAD}")
+    elif not release.names_ranges:
+        ranges = "only autograd's NVTX ranges"
+    elif autograd:
         ranges = "only autograd's NVTX ranges; add --nvtx-ranges"
     else:
-        ranges = "no NVTX ranges: a kernel's name is all there is; add --nvtx-ranges"
+        ranges = "no NVTX ranges: a kernel's name is all there is; add --nvtx-ranges and --record-shapes"
     return [
         Prospect("Which phase is a kernel in?", "in part", ranges),
         Prospect("Which parallel dimension does a communication serve?", "in part", "nsys knows no process groups"),
         Prospect(
             "How large are the tensors?",
-            "in part" if given.record_shapes else "no",
-            "shapes are in autograd's ranges" if given.record_shapes else "add --record-shapes",
+            "in part" if shapes else "no",
+            "shapes are in autograd's ranges" if shapes else "add --record-shapes",
         ),
     ]
 

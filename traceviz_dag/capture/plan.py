@@ -54,9 +54,9 @@ def consequences(config: ProfilingConfig) -> tuple[str, ...]:
         sentences.append("The first iterations allocate, compile and tune: later ones are typical.")
     if config.record_memory_history:
         sentences.append(
-            f"Memory history costs host memory while it runs. Megatron-LM's last rank ({config.job.world_size - 1}) "
-            f"alone dumps it, to {config.memory_snapshot_path}, at every log interval; Megatron Bridge on each rank "
-            f"that records, to {config.rank_snapshot_path('RANK')}; the plugin once for each rank and iteration, "
-            "beside the trace."
+            "Memory history costs host memory while it runs. Megatron-LM's main and Megatron Bridge dump it on each "
+            f"rank that records, to {config.rank_snapshot_path('RANK')}; Megatron-LM up to core 0.19 on the last rank "
+            f"({config.job.world_size - 1}) alone, to {config.memory_snapshot_path}; the plugin once for each rank and "
+            "iteration, beside the trace."
         )
     return tuple(sentences)

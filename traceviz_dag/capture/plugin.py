@@ -434,6 +434,7 @@ class _Writers:
         self._waiting: deque[tuple[str, Path, bytes]] = deque()
         self._running: tuple[subprocess.Popen[bytes], Path] | None = None
         self.written = 0
+        self.refused = False
 
     def take(self, raw: Path, target: Path) -> None:
         """Compress a file to a name that ends in .gz, or move it to any other."""
@@ -480,6 +481,7 @@ class _Writers:
         # The writer says how much it wrote: a look at the file could wait for a hanging disk, or miss it.
         written, words = (text.decode(errors="replace").strip() for text in process.communicate())
         if process.returncode or not written.isdecimal():
+            self.refused = True
             self._warn(f"{target.name} is not written: {words.splitlines()[-1] if words else process.returncode}")
         else:
             self.written += int(written)
@@ -724,9 +726,10 @@ def _leave_without_destructors() -> None:
 def _guarded(method: Callable[..., Any]) -> Callable[..., Any]:
     """Keep every exception of the plugin away from the job.
 
-    What the disk refuses costs the window; anything else is a fault of the plugin or an unknown torch, and switches the
-    plugin off. To catch everything is right here, and only here: whatever it is that this file has not foreseen, a
-    training step that others paid for must not fail because somebody wanted to watch it.
+    What the disk refuses costs that window, and those after it are not paid for; anything else is a fault of the plugin
+    or an unknown torch, and switches the plugin off. To catch everything is right here, and only here: whatever it is
+    that this file has not foreseen, a training step that others paid for must not fail because somebody wanted to watch
+    it.
     """
 
     @functools.wraps(method)
@@ -787,6 +790,8 @@ class Capture:
         self._largest = 0
         self._said: set[str] = set()
         self._chosen: tuple[Topology | None, bool] | None = None
+        self._refused = False
+        self._unkept: set[int] = set()
 
     def warn(self, words: str) -> None:
         """Say a thing once on stderr; a job in which every iteration brings another fault is heard only so often."""
@@ -839,7 +844,7 @@ class Capture:
         if wanted is None or wanted > iteration + self.settings.warmup:
             self.abandon()
             return
-        if not self._profiler.warm and self._may_record():
+        if not self._profiler.warm and self._may_record(wanted):
             self._profiler.prepare()
         if iteration == wanted and self._profiler.warm:
             self._profiler.start(iteration)
@@ -922,6 +927,8 @@ class Capture:
         # Whoever else counts has ended its last iteration already: what is open is none.
         self.abandon()
         self._tell_what_never_came()
+        if self._unkept:
+            self.warn(f"{len(self._unkept)} wanted iterations were not recorded, as the disk refused them")
         if not self._writers.wait(self.settings.exit_seconds):
             self.warn(f"left before its last file was written: raise {_PREFIX}EXIT_SECONDS")
 
@@ -946,14 +953,32 @@ class Capture:
     def _known_topology(self) -> Topology:
         return self.topology or Topology(_world_size(), groups=_own_groups())
 
-    def _may_record(self) -> bool:
-        """Whether this rank is wanted and its files will find room; checked before the profiler costs anything."""
+    def _may_record(self, wanted: int) -> bool:
+        """Whether this rank is wanted and its files will find room; checked before the profiler costs anything.
+
+        Once the disk has refused a window, no further one is paid for.
+        """
         if self._chosen is None or self._chosen[0] is not self.topology:
             local_rank = _from_environment("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK") or 0
             chosen = self._known_topology().chosen(self.settings.ranks, _rank(), local_rank)
             self._chosen = (self.topology, chosen)
         if not self._chosen[1]:
             return False
+        if self._refused or self._writers.refused:
+            self._unkept.add(wanted)
+            self.warn("the disk refused what was recorded, so nothing more is recorded in this process")
+            return False
+        self._unkept.add(wanted)
+        self._check_room()
+        self._unkept.discard(wanted)
+        return True
+
+    def _check_room(self) -> None:
+        """Refuse to record what would find no room.
+
+        Raises:
+            OSError: there is none.
+        """
         self._staging.mkdir(parents=True, exist_ok=True)
         if not self._tidied:
             # What a job that was killed left here.
@@ -966,7 +991,6 @@ class Capture:
             raise OSError(
                 f"too few bytes are free below {self._staging} ({_PREFIX}KEEP_FREE_BYTES): nothing is recorded"
             )
-        return True
 
     @property
     def _staging(self) -> Path:
@@ -1004,7 +1028,10 @@ class Capture:
             profiler.export_chrome_trace(str(raw))
             if not _is_whole(raw):
                 raise OSError("torch wrote no whole trace: is the disk full?")
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, OSError) and iteration is not None:
+                self._refused = True
+                self._unkept.add(iteration)
             self._profiler.give_up()
             self._tidy(stem)
             raise

@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from traceviz_dag.commands.common.failures import end_failed, tell_failures, vanished_lines
+from traceviz_dag.commands.common.failures import changed_lines, end_failed, tell_failures
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import home_option, print_json, terminal
 from traceviz_dag.commands.common.partial import end_partial, tell_partial
@@ -89,7 +89,7 @@ def analyze(
         results = analyse(settings, inputs, started)
     for warning in dict.fromkeys(warning for entry in inputs for warning in entry.warnings):
         console.print(f"traceviz: {warning}", style="yellow", soft_wrap=True, highlight=False, markup=False)
-    for line in vanished_lines(results):
+    for line in changed_lines(results):
         console.print(f"traceviz: {line}", style="yellow", soft_wrap=True, highlight=False, markup=False)
     tell_failures(results)
     lake = open_lake(folder)
@@ -120,6 +120,9 @@ def batch(
         typer.Option("--folders", help="Folder of traces; repeat the option for more, or list folders after --."),
     ] = [],  # noqa: B006
     paths: Annotated[list[Path] | None, typer.Argument(help="More folders or files.")] = None,
+    inputs: Annotated[
+        list[Path], typer.Option("--input", help="As --folders: TraceViz's other programs call it --input.")
+    ] = [],  # noqa: B006
     base_folder: Annotated[Path | None, typer.Option(help="Run folder that holds the --iterations.")] = None,
     iterations: Annotated[
         str | None, typer.Option(help="Iteration numbers in --base-folder, separated by commas.")
@@ -145,7 +148,7 @@ def batch(
     json: JsonOption = False,
 ) -> None:
     """Analyse many folders at once, with the options of TraceViz's batch analyzer."""
-    chosen = [*folders, *(paths or [])]
+    chosen = [*folders, *inputs, *(paths or [])]
     if iterations is not None:
         if base_folder is None:
             raise UsageError("--iterations needs --base-folder, the run that holds the iteration folders")

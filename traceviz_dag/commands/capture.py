@@ -69,15 +69,18 @@ def plan(
 def explain(
     context: typer.Context,
     arguments: Annotated[list[str] | None, typer.Argument(help="Arguments of the training script, after --.")] = None,
-    older: Annotated[
-        bool, typer.Option("--older", help="Read the arguments as Megatron-core 0.10 to 0.16 does.")
-    ] = False,
+    release: Annotated[
+        str,
+        typer.Option(help="Read the arguments as this release of Megatron-core does: main, 0.19, 0.18, 0.17, older."),
+    ] = "main",
+    older: Annotated[bool, typer.Option("--older", help="The same as --release older: cores 0.10 to 0.16.")] = False,
     json: JsonOption = False,
 ) -> None:
     """Explain what the traces of a job with these Megatron arguments will and will not show."""
     from traceviz_dag.capture.explain import explain
+    from traceviz_dag.capture.releases import release_of
 
-    prospects = explain([*(arguments or ()), *context.args], today=not older)
+    prospects = explain([*(arguments or ()), *context.args], release_of("older" if older else release))
     if json:
         print_json([asdict(prospect) for prospect in prospects])
         return

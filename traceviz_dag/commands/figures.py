@@ -24,7 +24,8 @@ from traceviz_dag.show.registry import FigureKind, figure_kinds
 from traceviz_dag.system.paths import real_path
 
 if TYPE_CHECKING:
-    from traceviz_dag.pipeline.figures import DrawnFigure, FigureTask, LakeSource
+    from traceviz_dag.pipeline.figures import DrawnFigure, FigureTask
+    from traceviz_dag.pipeline.lake_source import LakeSource
 
 _SEVERAL = "separated by commas"
 

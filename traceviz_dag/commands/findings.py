@@ -242,6 +242,7 @@ def _print(iteration: StoredIteration, answer: dict[str, Any], told: set[str], *
         answer: its findings, and what a log tells.
         told: remedies that were printed already; this adds its own.
     """
+    from traceviz_dag.analyze.findings.losses import largest_losses, losses_in_words
     from traceviz_dag.analyze.findings.rules import environment
 
     rows = answer["iteration_findings"]
@@ -249,6 +250,8 @@ def _print(iteration: StoredIteration, answer: dict[str, Any], told: set[str], *
     ranks = f"{len(iteration.ranks)} rank{'' if len(iteration.ranks) == 1 else 's'}"
     mode = f" · {rows[0]['capture_mode']}" if rows else ""
     typer.echo(f"\n{heading(iteration, f'{step} on {ranks}{mode}')}")
+    if losses := losses_in_words(largest_losses(rows)):
+        typer.echo(f"  {losses}")
     typer.echo(f"  {counted(rows)}; gains do not add up")
     if "perturbed_by" in answer:
         typer.echo(f"  {_said_of_log(answer)}")

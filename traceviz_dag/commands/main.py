@@ -6,6 +6,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from itertools import chain
 from tempfile import NamedTemporaryFile
 from typing import Annotated, Any, ClassVar
 
@@ -21,27 +22,50 @@ from traceviz_dag.system.semaphores import remove_orphans
 
 BAD_INPUT = 2
 
-_COMMANDS = (
-    *("demo", "simulate", "analyze", "classify", "batch", "aggregate", "figures", "report"),
-    *("iterations", "topology", "overlap", "clocks", "waits", "pipelines", "periods"),
-    *("critical-path", "what-if", "findings", "statement", "gate"),
-    *("timeline", "top", "accuracy", "sql", "serve", "dev", "doctor", "capture"),
-)
+_PANELS = {
+    "Start here": ("demo", "analyze", "findings", "report", "doctor", "capture"),
+    "Why a step is slow": (
+        "critical-path",
+        "what-if",
+        "waits",
+        "pipelines",
+        "overlap",
+        "periods",
+        "clocks",
+        "topology",
+    ),
+    "From night to night": ("iterations", "gate", "statement"),
+    "Look at it": ("timeline", "top", "figures", "serve", "dev", "perfetto"),
+    "One file": ("nsys", "memory", "classify"),
+    "Tables, and files for other tools": ("sql", "lake", "batch", "aggregate"),
+    "Simulated jobs, and services": ("simulate", "accuracy", "webserver"),
+}
+"""Heading in the help → its commands."""
+
+_ELSEWHERE = {
+    "critical-path": "critical_path.critical_path:critical_path",
+    "what-if": "what_if.what_if:what_if",
+    "webserver": "dev:webserver",
+    "doctor": "doctor.doctor:doctor",
+    "batch": "analyze:batch",
+    "nsys": "nsys.app:nsys_app",
+    "memory": "memory.app:memory_app",
+    "lake": "lake.app:lake_app",
+}
+"""Commands that are in no module or function of their name."""
 
 
 class _Group(LazyGroup):
     places: ClassVar = {
-        **{name: f"traceviz_dag.commands.{name}:{name}" for name in _COMMANDS},
-        "critical-path": "traceviz_dag.commands.critical_path.critical_path:critical_path",
-        "what-if": "traceviz_dag.commands.what_if.what_if:what_if",
-        "webserver": "traceviz_dag.commands.dev:webserver",
-        "doctor": "traceviz_dag.commands.doctor.doctor:doctor",
-        "batch": "traceviz_dag.commands.analyze:batch",
-        "nsys": "traceviz_dag.commands.nsys.app:nsys_app",
-        "memory": "traceviz_dag.commands.memory.app:memory_app",
-        "lake": "traceviz_dag.commands.lake.app:lake_app",
-        "perfetto": "traceviz_dag.commands.perfetto:perfetto",
+        name: f"traceviz_dag.commands.{_ELSEWHERE.get(name, f'{name}:{name}')}"
+        for name in chain.from_iterable(_PANELS.values())
     }
+    panels: ClassVar = {name: heading for heading, names in _PANELS.items() for name in names}
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Take what is a path, and no command, for one to analyse."""
+        is_path = args[0] not in self.commands and (os.sep in args[0] or os.path.exists(args[0]))  # noqa: PTH110 links
+        return super().resolve_command(ctx, ["analyze", *args] if is_path else args)
 
     def invoke(self, ctx: Any) -> Any:
         """Run a subcommand; who interrupts one that does not say itself how far it came is told what is left."""

@@ -160,7 +160,7 @@ def _from_lake(
 ) -> tuple[Sequence[dict[str, Any]], list[Completeness]]:
     """The rows, and what of their iterations was not read."""
     from traceviz_dag.commands.common.shown import completeness_of
-    from traceviz_dag.pipeline.figures import LakeSource
+    from traceviz_dag.pipeline.lake_source import LakeSource
 
     if window == "file":
         raise UsageError("the lake keeps the windows step and kernels; give a path for --window file")
@@ -182,7 +182,7 @@ def _windows_of_lake(
     """The rows of a window of the user's own, and what of the iterations was not read."""
     from traceviz_dag.analyze.overlap import WINDOW_COLUMNS, window_overlap
     from traceviz_dag.commands.common.shown import completeness_of
-    from traceviz_dag.pipeline.figures import LakeSource
+    from traceviz_dag.pipeline.lake_source import LakeSource
 
     lake = open_lake(home)
     parts = lake.partitions("kernels", chosen.run, chosen.iteration, rank)
@@ -252,10 +252,10 @@ def _from_path(
     from traceviz_dag.pipeline.iteration import rank_traces, read_topology
     from traceviz_dag.pipeline.ranks import (
         classify_trace,
+        gpu_step_windows,
         read_events,
         read_fault,
         rows_of_step,
-        step_windows,
         trace_fault,
     )
 
@@ -292,7 +292,8 @@ def _from_path(
                 table = window_overlap(classified.kernels, "clip" if explicit else "file", start_ns, end_ns)
             else:
                 kernels = rows_of_step(classified.kernels, trace.step)
-                table = overlap_table(kernels, step_windows(classified, trace.step), classified.kernels)
+                windows, windows_from = gpu_step_windows(classified, trace.step)
+                table = overlap_table(kernels, windows, classified.kernels, windows_from)
             place = {"run": inputs.run, "iteration": inputs.iteration, "rank": trace.rank}
             rows += [
                 {**place, **row, "partial": fault is not None}

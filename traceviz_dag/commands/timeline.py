@@ -21,7 +21,7 @@ from traceviz_dag.show.web.addresses import PORT, opened_path, timeline_path
 from traceviz_dag.system.paths import real_path
 
 if TYPE_CHECKING:
-    from traceviz_dag.pipeline.figures import LakeSource
+    from traceviz_dag.pipeline.lake_source import LakeSource
     from traceviz_dag.show.screens.bookmarks import Bookmarks
     from traceviz_dag.show.screens.model import ScreenModel
     from traceviz_dag.show.terminal.look import Look

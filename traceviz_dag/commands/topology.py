@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
 from traceviz_dag.classify.topology.parallel_sizes import DEFAULT_ORDER, ParallelSizes
 from traceviz_dag.classify.topology.rank_grids import RankGrids, Ranks, compute_grids
 from traceviz_dag.classify.topology.types import Replicas, Topology
-from traceviz_dag.commands.common.options import JsonOption
+from traceviz_dag.commands.common.across import IterationOption, RunOption
+from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import print_json, print_table
 from traceviz_dag.commands.common.partial import end_partial
 from traceviz_dag.read.events import TraceHeader
+from traceviz_dag.system.paths import real_path
 
 if TYPE_CHECKING:
     from traceviz_dag.pipeline.completeness import Completeness
+
+_Found: TypeAlias = "tuple[dict[str, Any], Topology, Completeness]"
 
 _SHOWN_RANKS = 24
 _SHOWN_DISAGREEMENTS = 20
@@ -32,7 +37,7 @@ _REPLICAS = {
 
 def topology(
     path: Annotated[
-        Path | None, typer.Argument(help="Run, iteration or trace; default: compute from sizes alone.")
+        Path | None, typer.Argument(help="Run, iteration or trace; default: the sizes given, else what the home holds.")
     ] = None,
     world: Annotated[int | None, typer.Option(help="World size; default: tp x cp x pp x dp.")] = None,
     tp: Annotated[int | None, typer.Option(help="Tensor parallel size.")] = None,
@@ -50,12 +55,15 @@ def topology(
     distributed_optimizer_instances: Annotated[
         int | None, typer.Option(help="Number of instances of the distributed optimizer.")
     ] = None,
+    run: RunOption = None,
+    iteration: IterationOption = None,
+    home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
 ) -> None:
     """Show process groups, the stages of each pipeline, and which ranks hold one copy of the model.
 
     With a path, the layout comes from the trace headers and the topology text file; sizes given as well are compared
-    with it. Without a path, it is computed from the sizes.
+    with it. Without a path, it is computed from the sizes; without sizes, too, it is that of the analysed iterations.
     """
     given = {
         "world": world,
@@ -70,10 +78,14 @@ def topology(
         "distributed_optimizer_instances": distributed_optimizer_instances,
     }
     stated: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    if path is None:
+    if path is None and stated:
         _show_grids(compute_grids(ParallelSizes.of(**stated)), json)
         return
-    found = list(_below(path, stated))
+    with _stored(home, run, iteration) if path is None else nullcontext(_below(path, stated)) as found:
+        _show(list(found), json)
+
+
+def _show(found: Sequence[_Found], json: bool) -> None:
     if json:
         print_json([{**place, "partial": read.is_lossy, "topology": _as_json(united)} for place, united, read in found])
     else:
@@ -82,7 +94,21 @@ def topology(
     end_partial([read for _, _, read in found])
 
 
-def _below(path: Path, stated: dict[str, Any]) -> Iterable[tuple[dict[str, Any], Topology, Completeness]]:
+@contextmanager
+def _stored(home: Path, run: str | None, iteration: int | None) -> Iterator[Iterable[_Found]]:
+    """The same of each analysed iteration of a home."""
+    from traceviz_dag.commands.common.shown import completeness_of, iterations_of
+    from traceviz_dag.pipeline.iteration import stored_topology
+
+    with iterations_of(real_path(home), (), run, iteration) as sources:
+        read = completeness_of(sources, [])
+        yield (
+            ({"run": one.run, "iteration": one.iteration}, stored_topology(one.lake, one.run, one.iteration)[0], part)
+            for one, part in zip(sources, read, strict=True)
+        )
+
+
+def _below(path: Path, stated: dict[str, Any]) -> Iterable[_Found]:
     """(run and iteration, topology, what of its headers was not read) of each iteration below a path."""
     from traceviz_dag.pipeline.completeness import RankFault, read_completeness
     from traceviz_dag.pipeline.discovery import inputs_below

@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import duckdb
 import pyarrow as pa
@@ -218,7 +217,12 @@ def tables_named_in(sql: str) -> list[Table]:
     for view in reversed(VIEWS):
         if view.name in words:
             words |= _words_of(view.sql)
-    return [table for table in all_tables().values() if table.name in words]
+    return [table for table in all_tables().values() if not words.isdisjoint({table.name, _files_view(table)})]
+
+
+def _files_view(table: Table) -> str:
+    """The plain view over a table's files, on which its view rests."""
+    return f"{table.name}_files"
 
 
 def columns_named_in(sql: str, table: Table) -> set[str]:
@@ -286,17 +290,24 @@ def _build(path: Path, home: Path, former: _Origin | None) -> None:
     else:
         empty = _composed(Path(), frozenset())
         known = _digests(empty)
-        path.write_bytes(_written(tuple(empty.items())))
+        _write_empty(path, empty)
     _change(path, home, known, _views(home))
 
 
-@lru_cache(maxsize=2)
-def _written(views: tuple[tuple[str, str], ...]) -> bytes:
+def _write_empty(path: Path, views: Mapping[str, str]) -> None:
     """The catalogue of a home without files: its hundreds of comments take ten times as long as its views."""
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / FILE_NAME
-        _change(path, Path(), {}, dict(views))
-        return path.read_bytes()
+    written = tuple(views.items())
+    if written not in _EMPTY:
+        # Built where it belongs: what a killed process leaves there, the next one removes.
+        _change(path, Path(), {}, views)
+        _EMPTY.clear()
+        _EMPTY[written] = path.read_bytes()
+    else:
+        path.write_bytes(_EMPTY[written])
+
+
+_EMPTY: dict[tuple[tuple[str, str], ...], bytes] = {}
+"""The views of a catalogue without files → its bytes, as this process built it."""
 
 
 def _change(path: Path, home: Path, known: Mapping[str, str], views: Mapping[str, str]) -> None:
@@ -358,7 +369,7 @@ def _views(home: Path) -> Mapping[str, str]:
 def _composed(lake: Path, present: frozenset[str]) -> Mapping[str, str]:
     views = {}
     for table in all_tables().values():
-        files = f"{_META}.{quoted_name(f'{table.name}_files')}"
+        files = f"{_META}.{quoted_name(_files_view(table))}"
         rows = _rows(lake / table.name, table, table.name in present)
         views[files] = f"CREATE OR REPLACE VIEW {files} AS {rows}"
         columns = view_columns(table)

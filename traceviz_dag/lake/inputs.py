@@ -23,6 +23,7 @@ from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.digests import digest_of, look_of
 from traceviz_dag.lake.partition_keys import iteration_key, parse_iteration_key
 from traceviz_dag.lake.partitions import check_run, escape
+from traceviz_dag.printable import printable
 from traceviz_dag.system.json_bytes import decoded
 from traceviz_dag.system.whole_files import write_atomically
 
@@ -165,7 +166,11 @@ def registered(home: Path, key: str) -> IterationInputs:
         data = path.read_bytes()
         if not _is_whole(data):
             raise BadInputError(path, "is damaged (its checksum differs)", "delete it and run traceviz analyze again")
-        return _with_formats(decoded(data, IterationInputs))
+        found = decoded(data, IterationInputs)
+        if found.key != key:
+            fault = f"is the list of {printable(found.key)}, in the place of another"
+            raise BadInputError(path, fault, "delete it and run traceviz analyze again")
+        return _with_formats(found)
     except FileNotFoundError:
         raise BadInputError(path, f"iteration {key} is not registered", "run traceviz analyze on its folder") from None
     except msgspec.DecodeError as error:
@@ -250,6 +255,14 @@ def folder_of_run(home: Path, run: str) -> Path | None:
         with suppress(BadInputError):
             return Path(registered(home, path.stem).folder)
     return None
+
+
+def registered_of_name(home: Path, run: str, *, longer: bool = False) -> Iterator[IterationInputs]:
+    """The undamaged lists of all iterations of a run; with ``longer``, those of the runs called ``RUN-…``."""
+    names = f"{glob.escape(escape(f'{run}-'))}*" if longer else glob.escape(escape(run))
+    for path in sorted((home / FOLDER).glob(f"{names}@*.json")):
+        with suppress(BadInputError):
+            yield registered(home, path.stem)
 
 
 def registered_of_run(home: Path, run: str, *, before: int, newest: int) -> list[IterationInputs]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
 from traceviz_dag.errors import BadInputError
-from traceviz_dag.lake.inputs import IterationInputs, RankInput, registered_if_any
+from traceviz_dag.lake.inputs import IterationInputs, RankInput, registered_if_any, registered_of_name
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.marking import mark_stale, unmark
 from traceviz_dag.lake.queries import trace_files
@@ -46,11 +47,28 @@ def known_beside(home: Path, inputs: IterationInputs, found: Collection[str]) ->
         found: paths.
     """
     known = _registered(home, inputs)
-    return [
-        entry
-        for entry in (known.ranks if known is not None else ())
-        if entry.path not in found and Path(entry.path).exists()
-    ]
+    lists = [] if known is None else [known]
+    if any(entry.part for entry in inputs.ranks):
+        # Exports are of one job or not by what they hold, whichever iterations they hold.
+        lists += [one for one in registered_of_name(home, inputs.run) if one.folder == inputs.folder]
+    entries = {entry.path: entry for one in lists for entry in one.ranks}
+    return [entry for path, entry in entries.items() if path not in found and Path(path).exists()]
+
+
+def replaced_ranks(home: Path, inputs: IterationInputs) -> dict[tuple[str, str], list[int]]:
+    """(former file, file now) → ranks of the iteration whose content differs from what was registered.
+
+    Args:
+        inputs: with digests.
+    """
+    known = _registered(home, inputs)
+    before = {} if known is None else {entry.rank: entry for entry in known.ranks if entry.digest}
+    changed: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
+    for entry in inputs.ranks:
+        was = before.get(entry.rank)
+        if was is not None and entry.digest not in ("", was.digest):
+            changed[was.name, entry.name].append(entry.rank)
+    return dict(changed)
 
 
 def set_aside_unlisted_ranks(lake: Lake, inputs: IterationInputs) -> list[int]:

@@ -6,6 +6,7 @@ each one out.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,9 +86,18 @@ class TableReader:
         if not data.schema.equals(wanted):
             data = converted(path, data, wanted)
         arrays = [
-            pa.repeat(pa.scalar(in_path[field.name], field.type), data.num_rows)
+            pa.repeat(_scalar(in_path[field.name]).cast(field.type), data.num_rows)
             if field.name in in_path
             else data.column(field.name)
             for field in schema
         ]
         return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _scalar(value: str | int) -> pa.Scalar:
+    """The value as Arrow has it; pyarrow's own way imports pandas first, a third of the time of a small command."""
+    if isinstance(value, str):
+        text = value.encode()
+        offsets = struct.pack("<2i", 0, len(text))
+        return pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(offsets), pa.py_buffer(text)])[0]
+    return pa.Array.from_buffers(pa.int64(), 1, [None, pa.py_buffer(struct.pack("<q", value))])[0]

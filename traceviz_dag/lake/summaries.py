@@ -86,6 +86,7 @@ whole AS (
 )
 SELECT
     (SELECT list(DISTINCT step ORDER BY step) FROM measured WHERE has_steps) AS steps,
+    (SELECT list(DISTINCT window_from ORDER BY window_from) FROM measured WHERE has_steps) AS windows_from,
     (SELECT count(DISTINCT rank) FROM measured WHERE NOT has_steps) AS ranks_without_step,
     (SELECT avg(exposed_share) FROM by_rank) AS exposed_share,
     (SELECT 1 - inside.ns / nullif(whole.ns, 0) FROM inside, whole) AS outside_share
@@ -198,6 +199,7 @@ class Windows(TypedDict):
     """The row of ``windows``."""
 
     steps: list[int] | None
+    windows_from: list[str] | None
     ranks_without_step: int
     exposed_share: float | None
     outside_share: float | None
@@ -206,9 +208,10 @@ class Windows(TypedDict):
 def windows(lake: Lake, run: str, iteration: int) -> pa.Table:
     """What the measures of an iteration speak of, in one row.
 
-    Columns: steps (numbers of the training steps that were measured), ranks_without_step (ranks measured from first to
-    last kernel instead), exposed_share (exposed communication of the window, mean over steps and devices, then ranks),
-    outside_share (of the kernel time of ranks with a step, the part that no step window of the rank holds: work before
-    the first step, after the last one or between them; NULL without steps).
+    Columns: steps (numbers of the training steps that were measured), windows_from (what their windows are),
+    ranks_without_step (ranks measured from first to last kernel instead), exposed_share (exposed communication of the
+    window, mean over steps and devices, then ranks), outside_share (of the kernel time of ranks with a step, the part
+    that no step window of the rank holds: work before the first step, after the last one or between them; NULL without
+    steps).
     """
     return lake.query_iteration(WINDOWS_SQL, run=run, iteration=iteration)

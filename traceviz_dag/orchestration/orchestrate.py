@@ -39,10 +39,11 @@ from traceviz_dag.classify.rules import load_rules
 from traceviz_dag.definitions import ASSETS
 from traceviz_dag.errors import StoppedError, TracevizError
 from traceviz_dag.lake.inputs import IterationInputs, RankInput, register, with_digests
-from traceviz_dag.lake.known_ranks import set_aside_unlisted_ranks, with_vanished_ranks
+from traceviz_dag.lake.known_ranks import replaced_ranks, set_aside_unlisted_ranks, with_vanished_ranks
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.lake.marking import forget_if_damaged, mark_stale, unmark
 from traceviz_dag.lake.partition_keys import rank_key
+from traceviz_dag.lake.partitions import check_run
 from traceviz_dag.lake.under_way import under_way
 from traceviz_dag.lake.upgrade import ASIDE
 from traceviz_dag.orchestration.instance import open_instance
@@ -93,6 +94,7 @@ class IterationResult:
         failed: ranks of which nothing could be used.
         failures: one line for each step that failed: what of the iteration, why, and what to do.
         not_computed: ranks of which a step that failed left nothing, or nothing new.
+        replaced: (file of the former analysis, file now) → ranks whose content differs, whose tables are made anew.
         vanished: ranks whose trace is gone; their tables are those of an earlier analysis.
         aggregated: whether the iteration's tables are there, made of what its ranks are now.
     """
@@ -106,6 +108,7 @@ class IterationResult:
     failed: list[int] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     not_computed: list[int] = field(default_factory=list)
+    replaced: dict[tuple[str, str], list[int]] = field(default_factory=dict)
     vanished: list[int] = field(default_factory=list)
     aggregated: bool = False
 
@@ -126,7 +129,10 @@ def analyse(
     Raises:
         StoppedError: the user interrupted it.
         BadInputError: Dagster's records in the home are damaged.
+        UsageError: no run can have the name of one; nothing is begun.
     """
+    for entry in inputs:
+        check_run(entry.run)
     results: list[IterationResult] = []
     if settings.rules is not None:
         rules = None if settings.rules == BUILT_IN_RULES else settings.rules
@@ -188,6 +194,7 @@ class _Analysis:
         result = IterationResult(self.inputs.key, self.inputs.run, self.inputs.iteration)
         forget_if_damaged(self.lake, self.inputs.run, self.inputs.iteration)
         set_aside_unlisted_ranks(self.lake, self.inputs)
+        result.replaced = replaced_ranks(self.settings.home, self.inputs)
         register(self.settings.home, self.inputs)
         self.lake.sweep(self.inputs.run, self.inputs.iteration)
         report_together(self.instance, new_observations(self.instance, [self.inputs]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from traceviz_dag.analyze.matching.communications import (
 from traceviz_dag.classify.rules import Rules
 from traceviz_dag.classify.topology.types import Topology
 from traceviz_dag.errors import BadInputError
-from traceviz_dag.lake.inputs import IterationInputs
+from traceviz_dag.lake.inputs import IterationInputs, RankInput
 from traceviz_dag.pipeline.captures.capture import Sample
 from traceviz_dag.pipeline.formats.trace_format import RankTrace
 from traceviz_dag.pipeline.iteration import rank_traces
@@ -33,8 +34,14 @@ Cuts = tuple[tuple[int, str], ...]
 """Which training steps a file does not hold whole, and why: as ``MicrobatchSteps`` has it."""
 
 
+_AS_LARGE = 0.97
+"""Files of one stage differ by less than this in size where all ranks were recorded for equally long."""
+
+
 class Sampler:
     """Classifies the first rank of a capture that can be read; a file that holds several iterations once.
+
+    Whether other ranks were recorded for as long is looked up in the smallest file of each stage.
 
     Args:
         home: where profiles of Nsight Systems are kept once they were read; None keeps nothing.
@@ -47,14 +54,25 @@ class Sampler:
     def sample(self, inputs: IterationInputs, topology: Topology) -> Sample | None:
         """What one rank's file tells; None where no rank can be read."""
         for trace in rank_traces(inputs, {entry.rank for entry in inputs.ranks}, self._home):
-            key = (trace.path, trace.part)
-            if key not in self._known:
-                self._known[key] = self._read(trace, topology)
-            known = self._known[key]
+            known = self._classified(trace, topology)
             if known is not None:
                 sample, cuts = known
-                return replace(sample, fault=window_fault(cuts, trace.step))
+                others = tuple(self._faults(_smallest(inputs, topology, trace), inputs, topology))
+                return replace(sample, fault=window_fault(cuts, trace.step), others=others)
         return None
+
+    def _faults(self, ranks: Collection[int], inputs: IterationInputs, topology: Topology) -> Iterator[tuple[int, str]]:
+        for trace in rank_traces(inputs, ranks, self._home):
+            known = self._classified(trace, topology)
+            fault = window_fault(known[1], trace.step) if known is not None else None
+            if fault is not None:
+                yield trace.rank, fault
+
+    def _classified(self, trace: RankTrace, topology: Topology) -> tuple[Sample, Cuts] | None:
+        key = (trace.path, trace.part)
+        if key not in self._known:
+            self._known[key] = self._read(trace, topology)
+        return self._known[key]
 
     def _read(self, trace: RankTrace, topology: Topology) -> tuple[Sample, Cuts] | None:
         try:
@@ -63,6 +81,21 @@ class Sampler:
             return None
         classified = classify_trace(events, trace.rank, topology, self._rules)
         return _sample(trace.rank, classified.kernels, topology), classified.steps.cuts
+
+
+def _smallest(inputs: IterationInputs, topology: Topology, sampled: RankTrace) -> set[int]:
+    """The rank with the smallest file of each stage; none of the sampled rank's stage if its own file is as large."""
+    if sampled.part:
+        return set()
+    stages: dict[int | None, RankInput] = {}
+    mine = next(entry for entry in inputs.ranks if entry.rank == sampled.rank)
+    for entry in inputs.ranks:
+        stage, _ = topology.stage_of(entry.rank)
+        stages[stage] = min(stages.get(stage, entry), entry, key=lambda one: one.size_bytes)
+    stage, _ = topology.stage_of(sampled.rank)
+    if stages[stage].size_bytes > _AS_LARGE * mine.size_bytes:
+        del stages[stage]
+    return {entry.rank for entry in stages.values()}
 
 
 def _sample(rank: int, kernels: pa.Table, topology: Topology) -> Sample:

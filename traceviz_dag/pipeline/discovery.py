@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 from traceviz_dag.analyze.wording import numbered
 from traceviz_dag.classify.topology.job_identity import TraceIdentity, ranks_of_other_jobs
@@ -17,6 +18,7 @@ from traceviz_dag.lake.inputs import IterationInputs, RankInput, SnapshotInput, 
 from traceviz_dag.lake.known_ranks import known_beside
 from traceviz_dag.pipeline.formats.registry import trace_formats
 from traceviz_dag.pipeline.formats.trace_format import PlaceRequest
+from traceviz_dag.pipeline.named_files import in_their_runs, with_free_names, with_the_named
 from traceviz_dag.printable import printable
 from traceviz_dag.read.layouts import RunFolder, discover
 from traceviz_dag.read.memory.files import FoundSnapshot, of_iteration, snapshots_in
@@ -34,6 +36,7 @@ def inputs_below(
     """The iterations below the paths, by run and number, with the files of their ranks.
 
     A run's id is its folder's name, with a digest of its path where the home knows another folder's run by that name.
+    A named file that cannot be of the run that the home knows of its folder is a run of its own.
     A rank whose header contradicts those of the other ranks of its iteration has a ``refusal``. A file that cannot be
     placed (no rank, a rank that occurs twice) is one of the ``problems`` of its iteration, of each iteration of its
     folder where its path does not tell which; the rest goes on. A folder is one run, but for exports of Nsight Systems
@@ -63,19 +66,29 @@ def inputs_below(
     beside = {Path(entry.path): entry.rank for one in iterations for entry in known_beside(home, one, found)}
     if not beside:
         return iterations
-    runs = discover([*paths, *beside], pattern=pattern, registered=partial(_registered_folder, home))
-    keys = {one.key for one in iterations}
-    return [one for one in _iterations(runs, rank, beside, home, named) if one.key in keys]
+
+    def beside_these(known: Mapping[Path, int], assigned: Mapping[Path, str]) -> list[IterationInputs]:
+        runs = discover([*paths, *known], pattern=pattern, registered=partial(_registered_folder, home))
+        with suppress(BadInputError):  # All of them claim the same ranks.
+            return _iterations(runs, rank, known, home, named, assigned)
+        return []
+
+    return with_the_named(home, iterations, beside_these(beside, {}), found, beside_these)
 
 
 def _iterations(
-    runs: Sequence[RunFolder], rank: int | None, ranks: Mapping[Path, int], home: Path | None, named: bool
+    runs: Sequence[RunFolder],
+    rank: int | None,
+    ranks: Mapping[Path, int],
+    home: Path | None,
+    named: bool,
+    assigned: Mapping[Path, str] = MappingProxyType({}),
 ) -> list[IterationInputs]:
     iterations: list[IterationInputs] = []
     snapshots = _Snapshots(named=named)
     unplaced: list[BadInputError] = []
     for run in runs:
-        placement = _placement(run, rank, ranks, home)
+        placement = _placement(run, rank, ranks, home, assigned)
         by_iteration: dict[tuple[str, int], list[PlacedTrace]] = defaultdict(list)
         for trace in placement.traces:
             by_iteration[trace.run, trace.iteration].append(trace)
@@ -202,7 +215,9 @@ def _refusals(traces: Sequence[PlacedTrace]) -> dict[int, str]:
     return {rank: f"rank {rank} of another job than the other ranks: {why}" for rank, why in found.items()}
 
 
-def _placement(run: RunFolder, rank: int | None, ranks: Mapping[Path, int], home: Path | None) -> Placement:
+def _placement(
+    run: RunFolder, rank: int | None, ranks: Mapping[Path, int], home: Path | None, assigned: Mapping[Path, str]
+) -> Placement:
     """Let each format place its files; of ranks that files of two formats claim, none is taken."""
     placements: list[Placement] = []
     taken_by = ""
@@ -210,12 +225,14 @@ def _placement(run: RunFolder, rank: int | None, ranks: Mapping[Path, int], home
         files = [file for file in run.files if file.format == one.name]
         if files:
             known = partial(_registered_files, run.folder, home, one.name)
+            if not one.several_ranks:
+                files = in_their_runs(home, run, files, assigned)
             placement = one.place(PlaceRequest(files, home, rank, ranks, known, taken_by))
             traces = tuple(replace(trace, format=one.name) for trace in placement.traces)
             placements.append(replace(placement, traces=traces))
             if any(trace.run == run.run for trace in traces):
                 taken_by = taken_by or one.title
-    return united(*placements)
+    return with_free_names(home, run, united(*placements))
 
 
 def _registered_files(folder: Path, home: Path | None, format_name: str) -> dict[Path, str]:

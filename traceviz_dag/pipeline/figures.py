@@ -8,7 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import assert_never
 
-import pyarrow as pa
 import pyarrow.compute as pc
 from matplotlib.figure import Figure
 
@@ -16,12 +15,13 @@ from traceviz_dag.analyze.waits.blame import LateRank
 from traceviz_dag.errors import UsageError
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partitions import escape
+from traceviz_dag.pipeline.lake_source import LakeSource
 from traceviz_dag.show.page.alignment import TimeAlignment
 from traceviz_dag.show.page.facts import rank_measures
 from traceviz_dag.show.page.members import Group, Member, pipelines, read_members, replicas
 from traceviz_dag.show.page.rendering import FORMATS, preview, write_figure
 from traceviz_dag.show.registry import FigureKind, Scope, figure_kinds
-from traceviz_dag.show.source import TableSource, empty_table, rows
+from traceviz_dag.show.source import TableSource, rows
 from traceviz_dag.system.processes import spread_in_order
 from traceviz_dag.system.whole_files import remove_all_stale_temporaries, write_atomically
 from traceviz_dag.tables.rows import TraceStatusRow
@@ -41,21 +41,6 @@ IMPORTED_ONCE: Sequence[str] = (__name__, *_BACKENDS)
 
 OF_A_RANK = (Scope.RANK, Scope.MEMORY_OF_RANK)
 """Scopes of which a figure is of a rank alone, and lies in a folder of its own."""
-
-
-@dataclass(frozen=True, slots=True)
-class LakeSource:
-    """The tables of one iteration in the lake, as figures take them."""
-
-    lake: Lake
-    run: str
-    iteration: int
-
-    def table(self, name: str, columns: Sequence[str], rank: int | None = None) -> pa.Table:
-        """The chosen columns; no rows where the partition was not written."""
-        if not self.lake.partitions(name, self.run, self.iteration, rank):
-            return empty_table(name, columns)
-        return self.lake.table(name, self.run, self.iteration, rank).arrow(columns)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,9 @@ import xxhash
 from traceviz_dag.lake.digests import look_of
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.pipeline.screens import (
+    EVERYTHING,
     TABLES,
+    Chosen,
     bookmarks_of_iteration,
     bookmarks_of_profile,
     iteration_model,
@@ -46,11 +48,11 @@ def iteration_source(home: Path, run: str, iteration: int, alignment: TimeAlignm
     return Source(f"{run}, iteration {iteration}", lambda: _digest(_files(home, run, iteration)), opened)
 
 
-def profile_source(path: Path, home: Path, rules: Path | None = None) -> Source:
-    """A profile, read and kept in the home, absolute, where that is the first time."""
+def profile_source(path: Path, home: Path, rules: Path | None = None, chosen: Chosen = EVERYTHING) -> Source:
+    """A profile, or what is chosen of it, read and kept in the home, absolute, where that is the first time."""
 
     def opened() -> Walked:
-        return Walked(profile_model(path, home, rules), bookmarks_of_profile(home, path))
+        return Walked(profile_model(path, home, rules, chosen), bookmarks_of_profile(home, path))
 
     return Source(path.name, lambda: _digest([path, *([rules] if rules else [])]), opened)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
-from traceviz_dag.pipeline.figures import LakeSource
+from traceviz_dag.pipeline.lake_source import LakeSource
 from traceviz_dag.pipeline.memory_schedule import host_steps, memory_by_stage
 from traceviz_dag.show.memory.peak import draw_memory_peak
 from traceviz_dag.show.memory.recording import recording_of

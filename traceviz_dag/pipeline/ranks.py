@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from traceviz_dag.analyze.gaps.gpu_gaps import gpu_gaps_table
 from traceviz_dag.analyze.microbatches import HostSteps, microbatches_table
 from traceviz_dag.analyze.overlap import overlap_table
+from traceviz_dag.analyze.step_windows import Step, windows_of_kernels
 from traceviz_dag.classify.dimensions.communication import job_groups
 from traceviz_dag.classify.kernels import Classification, classify
 from traceviz_dag.classify.phases.training_windows import BEGINS_UNSEEN, ENDS_UNSEEN
@@ -27,7 +28,7 @@ from traceviz_dag.pipeline.formats.trace_format import RankTrace
 from traceviz_dag.read.events import CPU_OP, MISSING, PYTHON_FUNCTION, TraceEvents
 from traceviz_dag.read.kineto.reader import EXPORT_AGAIN, told
 from traceviz_dag.tables import TRACES
-from traceviz_dag.vocabulary import Category, Dimension, Kind, Phase, TraceStatus
+from traceviz_dag.vocabulary import Category, Dimension, Kind, Phase, TraceStatus, WindowFrom
 
 RANK_TABLES = ("traces", "kernels", "microbatches", "synchronizations", "gpu_gaps", "overlap")
 """The tables that every rank's trace becomes, in the order in which they are written."""
@@ -57,9 +58,9 @@ def _analyse_once(trace: RankTrace, topology: Topology, rules: Rules) -> Mapping
     events = read_events(trace, topology, rules)
     classified = classify_trace(events, trace.rank, topology, rules)
     kernels = rows_of_step(classified.kernels, trace.step)
-    windows = step_windows(classified, trace.step)
+    windows, windows_from = gpu_step_windows(classified, trace.step)
     return {
-        **format_of_trace(trace).tables(trace, windows),
+        **format_of_trace(trace).tables(trace, step_windows(classified, trace.step)),
         "traces": _traces_row(trace, events, classified, kernels, rules),
         "kernels": kernels,
         "microbatches": microbatches_table(kernels, _host_steps(classified, trace.step)),
@@ -67,7 +68,7 @@ def _analyse_once(trace: RankTrace, topology: Topology, rules: Rules) -> Mapping
         "gpu_gaps": gpu_gaps_table(
             events, classified.calls, classified.kernels if windows else kernels, windows, classified.synchronizations
         ),
-        "overlap": overlap_table(kernels, windows, classified.kernels),
+        "overlap": overlap_table(kernels, windows, classified.kernels, windows_from),
     }
 
 
@@ -151,10 +152,16 @@ def rows_of_step(table: pa.Table, step: int | None) -> pa.Table:
 
 
 def step_windows(classified: Classification, step: int | None) -> list[tuple[int, int, int]]:
-    """(number, start_ns, end_ns) of the trace's ProfilerSteps; of one of them where ``step`` is given."""
+    """(number, start_ns, end_ns) of the trace's ProfilerSteps on the host; of one of them where ``step`` is given."""
     steps = classified.profiler_steps
     rows = zip(steps.number.tolist(), steps.start_ns.tolist(), steps.end_ns.tolist(), strict=True)
     return [row for row in rows if step is None or row[0] == step]
+
+
+def gpu_step_windows(classified: Classification, step: int | None) -> tuple[list[Step], WindowFrom]:
+    """The windows of the trace's ProfilerSteps on the GPU, and what they are; of one where ``step`` is given."""
+    windows, source = windows_of_kernels(classified.kernels, step_windows(classified, None))
+    return [row for row in windows if step is None or row[0] == step], source
 
 
 def failed_trace(trace: RankTrace, fault: str, rules: Rules) -> pa.Table:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import xxhash
 
+from traceviz_dag.analyze.nsys.activity import Clip, check_gpus
 from traceviz_dag.classify.rules import load_rules
 from traceviz_dag.lake.digests import look_of
 from traceviz_dag.lake.lake import Lake
@@ -43,7 +45,23 @@ def iteration_model(
     return IterationModel(source, alignment, _kept_of_iteration(lake, run, iteration), _home_option(lake.home))
 
 
-def profile_model(path: Path, home: Path | None, rules: Path | None = None) -> ScreenModel:
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What of a profile is shown.
+
+    Attributes:
+        gpus: only these GPUs, and the processes that drive them; empty shows all.
+        seconds: only the time from one to the other, s of the capture's clock; None shows all.
+    """
+
+    gpus: tuple[int, ...] = ()
+    seconds: tuple[float, float] | None = None
+
+
+EVERYTHING = Chosen()
+
+
+def profile_model(path: Path, home: Path | None, rules: Path | None = None, chosen: Chosen = EVERYTHING) -> ScreenModel:
     """A profile; it is read and kept in the home where that is the first time.
 
     Args:
@@ -52,14 +70,22 @@ def profile_model(path: Path, home: Path | None, rules: Path | None = None) -> S
 
     Raises:
         BadInputError: the export or the rules cannot be used.
+        UsageError: the profile has nothing of what is chosen.
     """
     profile, used = open_profile(path, home), load_rules(rules)
+    check_gpus(profile, chosen.gpus)
+    window = Clip.of_seconds(*chosen.seconds).within(profile) if chosen.seconds is not None else None
     options = [*(["--rules", str(real_path(rules))] if rules else []), *(_home_option(home) if home else [])]
     made = made_of_kept(profile)
     if made is None:
-        return ProfileModel(profile, used, options=options)
+        return ProfileModel(profile, used, options=options, gpus=chosen.gpus, window=window)
     folder, digest = made[0], digest_of(made[1], used.digest)
-    return ProfileModel(profile, used, kept=lambda group: place_of(folder, group, digest), options=options)
+
+    def kept(group: str) -> Path | None:
+        # The outermost lanes are quickly made; those of a choice are not kept.
+        return None if chosen.gpus and not group else place_of(folder, group, digest)
+
+    return ProfileModel(profile, used, kept=kept, options=options, gpus=chosen.gpus, window=window)
 
 
 def bookmarks_of_profile(home: Path, path: Path) -> Bookmarks:

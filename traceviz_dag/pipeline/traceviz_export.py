@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partitions import escape
-from traceviz_dag.pipeline.figures import IMPORTED_ONCE, LakeSource, readable_ranks
+from traceviz_dag.pipeline.figures import IMPORTED_ONCE, readable_ranks
+from traceviz_dag.pipeline.lake_source import LakeSource
 from traceviz_dag.show.figures.model_replica import RowOrder, draw_model_replica
 from traceviz_dag.show.figures.overlap_bars import draw_overlap_bars
 from traceviz_dag.show.figures.pipeline_group import draw_pipeline_group

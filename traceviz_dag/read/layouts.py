@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -100,7 +101,12 @@ def discover(
         if not found:
             fault = "no trace files" if pattern is None else f"no file matches {pattern!r}"
             patterns = ", ".join(f"*{suffix}" for suffix in all_suffixes())
-            raise BadInputError(path, fault, f"name a folder that holds traces ({patterns})")
+            remedy = f"name a folder that holds traces ({patterns})"
+            pickles = sorted(path.glob("*.pickle"))
+            if pickles:
+                shown = shlex.quote(without_surrogates(str(pickles[0])))
+                remedy = f"{remedy}, or try traceviz memory summary {shown}, for snapshots of GPU memory"
+            raise BadInputError(path, fault, remedy)
         for file, format_name in found:
             by_folder[_run_folder(file)][file] = format_name
     names = Counter(_name_of(folder) for folder in by_folder)

@@ -11,7 +11,6 @@ from traceviz_dag.read.topology_file import is_topology_name
 
 _TRACE = "give a Kineto trace as torch.profiler exports it"
 _KNOWN: tuple[tuple[bytes, str, str], ...] = (
-    (b"\x80", "a Python pickle, such as a memory snapshot of torch.cuda, not a trace", _TRACE),
     (b"PAR1", "a Parquet file, not a trace", f"{_TRACE}; traceviz sql asks the tables of a home"),
     (b"SQLite format 3\0", "a SQLite database, not a JSON trace", "name it .sqlite if nsys export wrote it"),
     (b"\x89PNG", "a picture (PNG), not a trace", _TRACE),
@@ -22,6 +21,7 @@ _KNOWN: tuple[tuple[bytes, str, str], ...] = (
 )
 _PERFETTO_SUFFIXES = (".pftrace", ".pftrace.gz", ".perfetto-trace", ".perfetto-trace.gz")
 _PACKET = b"\x0a"
+_PICKLE = b"\x80"
 _HEAD_BYTES = 64
 
 
@@ -39,6 +39,9 @@ def not_a_trace(path: Path, fault: str) -> BadInputError:
     if path.name.lower().endswith(_PERFETTO_SUFFIXES) and head.startswith(_PACKET):
         remedy = f"traceviz perfetto open {shlex.quote(str(path))} shows it"
         return BadInputError(path, "a Perfetto trace, not a Kineto trace", remedy)
+    if head.startswith(_PICKLE):
+        remedy = f"traceviz memory summary {shlex.quote(str(path))} reads it, if it is a snapshot of GPU memory"
+        return BadInputError(path, "a Python pickle, not a trace", remedy)
     for magic, what, remedy in _KNOWN:
         if head.startswith(magic):
             return BadInputError(path, what, remedy)

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from traceviz_dag.system.whole_files import remove_stale_scratch, scratch_folder
+from traceviz_dag.system.whole_files import remove_stale_scratch, scratch_folder, temporary_base
 
 SHARED_MEMORY = Path("/dev/shm")
 _OURS = re.compile(r"sem\.traceviz-([0-9]+)-([0-9]+)-([0-9]+)-.*")
@@ -38,7 +37,7 @@ def keep_sockets_in_scratch_folder() -> None:
     from multiprocessing.util import Finalize
 
     settings = getattr(multiprocessing.current_process(), "_config", {})
-    too_long = len(os.fsencode(tempfile.gettempdir())) > _LONGEST_BASE
+    too_long = len(os.fsencode(temporary_base())) > _LONGEST_BASE
     if settings.get("tempdir") is not None or too_long:
         return
     stack = ExitStack()
@@ -50,7 +49,7 @@ def keep_sockets_in_scratch_folder() -> None:
 def remove_orphans() -> None:
     """Remove the semaphores and scratch folders of processes that are gone."""
     remove_orphaned_semaphores()
-    remove_stale_scratch(Path(tempfile.gettempdir()))
+    remove_stale_scratch(temporary_base())
 
 
 def remove_orphaned_semaphores() -> None:

@@ -224,7 +224,7 @@ def scratch_folder(base: Path | None = None) -> Iterator[Path]:
     Raises:
         OutputError: it cannot be made.
     """
-    place = Path(tempfile.gettempdir()) if base is None else base
+    place = temporary_base() if base is None else base
     try:
         remove_stale_scratch(place)
         folder, descriptor = _locked_folder(place)
@@ -235,6 +235,21 @@ def scratch_folder(base: Path | None = None) -> Iterator[Path]:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         os.close(descriptor)
+
+
+def temporary_base() -> Path:
+    """The system's folder for temporary files.
+
+    Python finds it by writing a file of any name there, which a kill would leave. Here it is chosen, for all of this
+    process, among the same places by what may be done there.
+    """
+    if tempfile.tempdir is None:
+        places = [os.environ.get(name, "") for name in ("TMPDIR", "TEMP", "TMP")]
+        for place in filter(None, [*places, "/tmp", "/var/tmp", "/usr/tmp"]):
+            if Path(place).is_dir() and os.access(place, os.W_OK | os.X_OK):
+                tempfile.tempdir = str(Path(place).absolute())
+                break
+    return Path(tempfile.gettempdir())
 
 
 def remove_stale_scratch(base: Path) -> None:

@@ -308,8 +308,8 @@ RANK_SPEEDS = Table(
         Column(
             "slow_in",
             TEXT,
-            "all, memory (kernels bound by memory alone) or algorithm (it runs other kernels in place of its peers'); "
-            "NULL where it is not slow.",
+            "all, memory (kernels bound by memory alone), algorithm (it runs other kernels instead of its peers') or "
+            "extra (it runs its peers' kernels and others besides); NULL where it is not slow.",
         ),
         Column("slow_ratio", DOUBLE, "Time of the kernels that slow_in names to that of the median peer; else NULL."),
         Column("slow_more_ns", BIGINT, "Their time less that of the median peer, ns; NULL where it is not slow."),

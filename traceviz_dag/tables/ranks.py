@@ -298,6 +298,12 @@ OVERLAP = Table(
         Column("dimension", TEXT, "Dimension of the communication measured; all for the whole."),
         Column("window_start_ns", BIGINT, "Start of the window, ns."),
         Column("window_end_ns", BIGINT, "End of the window, ns."),
+        Column(
+            "window_from",
+            DICTIONARY,
+            "What a step's window is: host (its mark), launches (first start to last end of the kernels launched in "
+            "it, as the host runs ahead), host_launches_unknown (its mark; launches are not recorded).",
+        ),
         *_OVERLAP_MEASURES,
         Column("hidden_share", DOUBLE, "hidden / communication; NULL without communication."),
         Column("hidden_over_min", DOUBLE, "hidden / min(compute, communication); NULL where that is 0."),

@@ -141,7 +141,7 @@ def test_hardware_of_the_gpus(tmp_path):
     place = {"busLocation": "0000:1B:00.0", "computeMajor": 9, "computeMinor": 0}
     export.add("TARGET_INFO_GPU", {"id": 0, "name": "NVIDIA H100", **place, **stated})
     path = export.write(tmp_path / "gpu.sqlite")
-    (gpu,) = answer("info", path, "--gpu")
+    (gpu,) = answer("info", path, "--gpu", "0")
     assert gpu == {
         "device": 0,
         "name": "NVIDIA H100",
@@ -152,7 +152,7 @@ def test_hardware_of_the_gpus(tmp_path):
         "compute_capability": "9.0",
         "bus": "0000:1B:00.0",
     }
-    assert "80.00 GiB" in run("info", path, "--gpu")
+    assert "80.00 GiB" in run("info", path, "--hardware")
 
 
 def test_short_ranges_are_left_out(tmp_path):

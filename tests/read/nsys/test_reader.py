@@ -23,6 +23,7 @@ import pytest
 from tests.nsys_file import PROCESS, SECRET, THREAD, Export, global_tid, small_export
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.read.events import MISSING
+from traceviz_dag.read.nsys import cache
 from traceviz_dag.read.nsys.cache import cache_folder, open_profile
 from traceviz_dag.read.nsys.profile import SCHEMAS
 from traceviz_dag.read.nsys.reader import read_nsys
@@ -191,6 +192,25 @@ def test_a_damaged_file_of_a_kept_profile_is_made_anew(tmp_path, damage):
     (kept,) = cache_folder(path, home).rglob("operations.parquet")
     kept.write_bytes(damage(kept.read_bytes()))
     assert open_profile(path, home).table("operations").equals(operations)
+
+
+@pytest.mark.parametrize("name", ["operations.parquet", "operations.words.json", "facts.json"])
+def test_a_flipped_bit_in_what_is_kept_of_a_profile_gives_no_other_values(tmp_path, name):
+    path, home = tmp_path / "one.sqlite", tmp_path / "home"
+    small_export().write(path)
+    first = open_profile(path, home)
+    (kept,) = cache_folder(path, home).rglob(name)
+    # As a disk does it: nothing but the bytes tells.
+    changed, times = bytearray(kept.read_bytes()), kept.stat()
+    changed[len(changed) // 2] ^= 1
+    kept.write_bytes(changed)
+    os.utime(kept, ns=(times.st_atime_ns, times.st_mtime_ns))
+    cache._digest_in.cache_clear()
+    if name != "facts.json":
+        with pytest.raises(BadInputError, match=rf"{name}: is damaged; run the command again, which reads"):
+            open_profile(path, home).table("operations")
+    again = open_profile(path, home)
+    assert (again.facts, again.table("operations")) == (first.facts, first.table("operations"))
 
 
 def _damaged(path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -114,6 +115,25 @@ def test_the_parts_of_a_bubble_begin_where_the_part_before_ends_and_reach_the_sp
     drawn = draw_bubble_waterfall(source)
     assert title(drawn).startswith("17 % of the pipelines' time is bubble, most of it fill and drain (17 %)")
     assert "; rank 1, the only one measured of stage 1, computes 14 % longer than the mean stage" in title(drawn)
+
+
+def test_of_several_steps_the_waterfall_shows_the_longest():
+    longest = pipeline_job()
+    table = longest.tables["pipelines"][None]
+    shorter = [
+        {**row, "step": row["step"] + more, "ideal_ns": row["ideal_ns"] // 2, "span_ns": row["span_ns"] // 2}
+        for more in (-1, 1)
+        for row in table.to_pylist()
+    ]
+    several = replace(
+        longest,
+        tables={
+            **longest.tables,
+            "pipelines": {None: pa.concat_tables([table, pa.Table.from_pylist(shorter, schema=table.schema)])},
+        },
+    )
+    ends = {name: box.ends.tolist() for name, box in collections(draw_bubble_waterfall(several)).items()}
+    assert ends == {name: box.ends.tolist() for name, box in collections(draw_bubble_waterfall(longest)).items()}
 
 
 def test_of_too_many_pipelines_alike_ones_fold_and_the_figure_says_so():

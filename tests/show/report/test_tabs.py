@@ -74,6 +74,34 @@ def source_ranks(lake: Lake) -> list[int]:
     return lake.query("SELECT DISTINCT rank FROM blame")["rank"].to_pylist()
 
 
+UNITS = {"ns": 1, "µs": 1e3, "ms": 1e6, "s": 1e9}
+
+
+def length_in(words: str) -> float:
+    """What ``2.1 ms``, ``2.1 ms, 1.8 ms to 2.4 ms`` (with an error bar) and ``−1 ns to 3 µs`` (a range) are long."""
+    values = [float(value.replace("−", "-")) * UNITS[unit] for value, unit in re.findall(r"(\S+) ([nµm]?s)\b", words)]
+    return values[1] - values[0] if len(values) == 2 else abs(values[0])
+
+
+def test_boxes_are_as_long_as_they_say_and_those_of_the_path_in_the_order_of_the_legend() -> None:
+    charts = r'<svg class="chart"[^>]*aria-label="([^"]*)"[^>]*>(.*?)</svg></div>(?:<p class="legend">(.*?)</p>)?'
+    checked = set()
+    for title, drawn, legend in re.findall(charts, text_of("slow_rank"), re.DOTALL):
+        boxes = re.findall(r'<title>([^<]*): ([^<]*)</title><rect x="[^"]*" y="([^"]*)" width="([^"]*)"', drawn)
+        if title.startswith(("Who waited", "Share of")):  # equal cells, and shares
+            continue
+        widths, lengths = [float(width) for *_, width in boxes], [length_in(words) for _, words, _, _ in boxes]
+        assert max(widths) > 100, title
+        # Short ones are drawn wide enough to be seen, and words are rounded.
+        assert widths == pytest.approx([each * max(widths) / max(lengths) for each in lengths], rel=0.02, abs=3), title
+        checked.add(title.split(" ")[0])
+        if title.startswith("The critical path by"):
+            order = re.findall(r"</svg> ([^<]*)</span>", legend)
+            placed = [(float(top), order.index(name)) for name, _, top, _ in boxes]
+            assert placed == sorted(placed) and len(placed) > len(order)
+    assert {"What", "From", "The", "Offset", "Residuals", "Kernel"} <= checked
+
+
 @pytest.mark.parametrize("job", ["two_iterations", "without_micro_batches"])
 def test_a_step_taken_apart_by_sql_is_that_of_the_nights(job: str) -> None:
     lake = open_lake(home_of(job))

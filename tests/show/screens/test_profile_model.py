@@ -17,7 +17,7 @@ from tests.nsys_file import Export, small_export
 from traceviz_dag.classify.rules import load_rules
 from traceviz_dag.commands.main import app
 from traceviz_dag.errors import UsageError
-from traceviz_dag.pipeline.screens import profile_model
+from traceviz_dag.pipeline.screens import Chosen, profile_model
 from traceviz_dag.read.nsys.cache import open_profile
 from traceviz_dag.show.screens import profile_model as module
 from traceviz_dag.show.screens.model import (
@@ -59,6 +59,26 @@ def model(export, home) -> ScreenModel:
 def asked(export):
     with closing(sqlite3.connect(export)) as connection:
         yield lambda sql: connection.execute(sql).fetchall()
+
+
+def test_a_choice_shows_one_gpu_and_its_processes_in_a_window_and_counts_nothing_else(export, home, model, asked):
+    first, last = model.span
+    seconds = ((first + (last - first) // 4) / 1e9, (first + (last - first) // 2) / 1e9)
+    chosen = profile_model(export, home, chosen=Chosen((1,), seconds))
+    start, end = chosen.span
+    assert (start, end) == tuple(round(one * 1e9) for one in seconds)
+    assert [lane.label.split(" NVIDIA")[0] for lane in chosen.lanes() if lane.kind is LaneKind.GPU] == ["GPU 1"]
+    of_gpu = {
+        f"process:{pid >> 24}"
+        for (pid,) in asked("SELECT DISTINCT globalPid FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE deviceId = 1")
+    }
+    shown = {lane.key for lane in every_lane(chosen) if lane.kind is LaneKind.PROCESS}
+    assert shown == {lane.key for lane in every_lane(model) if lane.kind is LaneKind.PROCESS} & of_gpu
+    # Those of the whole profile are held against its command.
+    assert chosen.aggregate(chosen.span).measures == model.aggregate(chosen.span, ["gpu:1"]).measures
+    assert {hit.slice.lane.split("/")[0] for hit in chosen.search(".").hits} <= {"gpu:1", *shown}
+    with pytest.raises(UsageError, match="no activity on GPU 7; there is some on 0, 1"):
+        profile_model(export, home, chosen=Chosen((7,)))
 
 
 def every_lane(model: ScreenModel, parent: str | None = None) -> list[Lane]:

@@ -129,7 +129,7 @@ def test_a_profile_is_measured_as_its_command_does(profiles):
     path = export("b")
 
     async def measure(pilot):
-        await press(pilot, "i", "z", "up", "m")
+        await press(pilot, "i", "z", "plus", "m")
         return pilot.app.measured
 
     found = drive(screen(profile_model(path, profiles)), measure)
@@ -147,7 +147,11 @@ def test_slices_tell_their_row_and_lead_to_launch_and_peers(model):
         timeline = pilot.app
         await press(pilot, "space")
         while timeline._lane.label != "stream 7":
-            await press(pilot, "j")
+            before = timeline.scene.cursor
+            await press(pilot, "down")
+            assert timeline.scene.cursor == before + 1
+            await press(pilot, "up", "j")
+            assert timeline.scene.cursor == before + 1
         await press(pilot, "tab", "tab", "tab")
         first, detail = timeline.scene.chosen, timeline.detail
         [row] = sql(detail.sql)
@@ -182,7 +186,7 @@ def test_moves_are_undone_and_cost_what_is_in_sight(model):
         timeline = pilot.app
         whole = timeline.looking.window
         asked = timeline.asked.queries
-        await press(pilot, "up", "right")
+        await press(pilot, "plus", "right")
         lanes = len(timeline.lanes.rows)
         assert lanes == 4 and timeline.asked.queries - asked == 2 * lanes
         moved, asked = timeline.looking.window, timeline.asked.queries
@@ -208,8 +212,22 @@ def test_moves_are_undone_and_cost_what_is_in_sight(model):
 def test_every_key_of_the_report_does_something_here():
     source = resources.files("traceviz_dag.show.report.scripts").joinpath("keys.js").read_text()
     listed = re.findall(r'^  \[\[(.+?)\], "', source, re.MULTILINE)
-    words = {"ArrowLeft": "left", "ArrowRight": "right", "ArrowUp": "up", "ArrowDown": "down", "/": "slash"}
-    words |= {"Shift+Tab": "shift+tab", "Tab": "tab", "?": "question_mark", "Escape": "escape"}
+    words = {
+        "ArrowLeft": "left",
+        "ArrowRight": "right",
+        "ArrowUp": "up",
+        "ArrowDown": "down",
+        "/": "slash",
+        "+": "plus",
+    }
+    words |= {
+        "Shift+Tab": "shift+tab",
+        "Tab": "tab",
+        "?": "question_mark",
+        "Escape": "escape",
+        "=": "equals_sign",
+        "-": "minus",
+    }
     keys = {words.get(key, key) for keys in listed for key in json.loads(f"[{keys}]")}
     bound = {key for one in (*TerminalApp.BINDINGS, *TimelineApp.BINDINGS) for key in one.key.split(",")}
     assert len(keys) > 25
@@ -349,9 +367,9 @@ def test_findings_lead_to_their_place_and_bookmarks_back(model, tmp_path):
         timeline = pilot.app
         listed = await press(pilot, "f")
         assert "exposed_communication" in listed
-        await press(pilot, "q", "up", "up", "f", "down", "down", "enter", "z")
+        await press(pilot, "q", "plus", "plus", "f", "down", "down", "enter", "z")
         assert timeline.looking.window == timeline.looking.selection
-        await press(pilot, "up", "b", *"here", "enter")
+        await press(pilot, "plus", "b", *"here", "enter")
         window = timeline.looking.window
         await press(pilot, "0")
         assert timeline.looking.window != window

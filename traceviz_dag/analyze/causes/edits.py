@@ -17,7 +17,7 @@ from traceviz_dag.analyze.causes.measured_items import direction
 from traceviz_dag.analyze.causes.medians import lower_medians
 from traceviz_dag.analyze.causes.rank_work import RankWork
 from traceviz_dag.analyze.causes.step_work import StepWork, Times
-from traceviz_dag.analyze.causes.usual_times import Instances, Usual, own_work, pauses
+from traceviz_dag.analyze.causes.usual_times import Instances, Usual, launch_gaps, own_work, pauses
 from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.arrays import NONE, Bool, Float64, Int64
 from traceviz_dag.errors import NoEvidenceError
@@ -70,7 +70,18 @@ class StepEdits:
     @cached_property
     def pauses(self) -> Sequence[Int64]:
         """Per rank and kernel, by how much the host paused before its launch."""
-        return pauses(self.step.works)
+        return pauses(self.step.works, self.stages)
+
+    @cached_property
+    def extra_launches(self) -> Sequence[Int64]:
+        """Per rank and kernel, what the host took to launch it where it is extra work; 0 elsewhere."""
+        usual, result = self.usual(self.step.times()), []
+        for place, work in enumerate(self.step.works):
+            there, _, gap = launch_gaps(work)
+            taken = np.zeros(len(work.kernels), np.int64)
+            taken[there] = gap
+            result.append(np.where(usual.extra(place, [place]), taken, 0))
+        return result
 
     @cached_property
     def _begins(self) -> list[int]:
@@ -88,7 +99,8 @@ class StepEdits:
 
     def fix_ranks(self, times: AllTimes, ranks: Sequence[int]) -> AllTimes:
         """Give the kernels of some ranks the times that the same ones take on the others of their stage, else of other
-        stages; take their hosts' pauses away, and let them begin their step when the others usually do.
+        stages; take their hosts' pauses and extra launches away, and let them begin their step when the others
+        usually do.
 
         Raises:
             ValueError: no such rank.
@@ -102,7 +114,9 @@ class StepEdits:
         result = list(times)
         for place in places:
             mine = replace(times[place], duration_ns=usual.durations(place, places))
-            result[place] = _without_pauses(self.step.works[place], mine, self.pauses[place])
+            result[place] = _without_pauses(
+                self.step.works[place], mine, np.maximum(self.pauses[place], self.extra_launches[place])
+            )
             late = self.late_begin(place)
             if late:
                 section = result[place].section_ns.copy()

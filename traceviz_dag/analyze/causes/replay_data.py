@@ -58,7 +58,8 @@ class ReplayData:
             Per segment ``length`` (kernels), ``section`` (in its rank; -1: none), ``follows``.
             Per section ``section_ns``, ``section_lag_ns``, ``section_hidden`` (the call before it is a hidden wait).
             Per item ``chunk``, ``direction``. Per member ``member_kernel``, ``member_meeting``.
-            ``expert_member``: places of members. ``pause_kernel``, ``pause_ns``. ``waiting``, ``waited_for``: nodes.
+            ``expert_member``: places of members. ``pause_kernel``, ``pause_ns``; alike
+            ``extra_kernel``, ``extra_ns`` of launches of extra work. ``waiting``, ``waited_for``: nodes.
     """
 
     facts: dict[str, Any]
@@ -94,9 +95,10 @@ def replay_data(what_if: WhatIf) -> ReplayData:
         "member_kernel": base[step.members.rank] + step.members.kernel,
         "member_meeting": step.members.meeting,
     }
-    late = np.concatenate(list(edits.pauses))
-    columns["pause_kernel"] = np.flatnonzero(late)
-    columns["pause_ns"] = late[columns["pause_kernel"]]
+    for name, each in (("pause", edits.pauses), ("extra", edits.extra_launches)):
+        late = np.concatenate(list(each))
+        columns[f"{name}_kernel"] = np.flatnonzero(late)
+        columns[f"{name}_ns"] = late[columns[f"{name}_kernel"]]
     columns["waiting"], columns["waited_for"] = _other_edges(step)
     layers: dict[str, Any] | None = None
     if "even_layers" not in refusals:

@@ -140,8 +140,9 @@ class Usual:
     def durations(self, place: int, without: Sequence[int]) -> Int64:
         """Per kernel of a rank, what the same instance takes on its peers; communication as it was.
 
-        A kernel without a counterpart takes what its kind takes there, and one of a kind that no peer runs as much more
-        or less than now as the others of the rank do.
+        A kernel without a counterpart takes what its kind takes there. One of a kind that no peer runs takes no time
+        where the rank runs all that peers of its stage do, since it is extra; else as much more or less than now as
+        the others of the rank do.
 
         Args:
             without: places of ranks that are no peers, the rank itself among them.
@@ -161,9 +162,21 @@ class Usual:
         result[rest] = np.rint(duration[rest] * (usual / np.maximum(now, 1))).astype(np.int64)
         left[rest[found]] = False
         rest, known = rest[~found], own & ~left
+        if self.extra(place, without).any():
+            result[rest] = 0
+            return result
         share = int(result[known].sum()) / max(int(duration[known].sum()), 1) if known.any() else 1.0
         result[rest] = np.rint(duration[rest] * share).astype(np.int64)
         return result
+
+    def extra(self, place: int, without: Sequence[int]) -> Bool:
+        """Mark kernels of kinds that no peer of a rank's stage runs, where it runs all kinds that they do."""
+        peers, own, kinds = self._peers(place, without), self._own[place], self._instances.kind
+        if not peers or self._stage[peers[0]] != self._stage[place]:
+            return np.zeros(len(own), dtype=bool)
+        theirs = np.concatenate([kinds[peer][self._own[peer]] for peer in peers])
+        besides = own & ~np.isin(kinds[place], theirs)
+        return besides if np.isin(theirs, kinds[place][own]).all() else np.zeros(len(own), dtype=bool)
 
     def _middles(self, numbers: Sequence[Int64], ranks: Sequence[int], wanted: Int64) -> tuple[Int64, Bool]:
         """Of each number that is wanted, the median over all kernels of some ranks that have it; whether any has it."""
@@ -219,26 +232,24 @@ def own_work(work: RankWork) -> Bool:
     return np.asarray(~work.is_joined() & ~work.kernels.communicates)
 
 
-def pauses(works: Sequence[RankWork]) -> list[Int64]:
+def pauses(works: Sequence[RankWork], stages: Sequence[int]) -> list[Int64]:
     """Per rank and kernel, by how much its launch came later than launches of its kind usually follow the one before.
 
-    Where that tells nothing, for example since the host pauses there each time, what is known of pauses counts.
+    A kind that no other rank of the stage launches is held against all launches: its own times would be usual for the
+    rank that pauses each time. Where that tells nothing, what is known of pauses counts.
+
+    Args:
+        stages: stage of each rank; ``MISSING`` where unknown, which counts as one stage of its own.
 
     Returns:
         Zero where it is no pause; the kinds are pairs of successive launches, over all ranks.
     """
     keys, alone, gaps, owners, spots = [], [], [], [], []
     for place, work in enumerate(works):
-        launch = np.where(work.launch_ns == MISSING, MISSING, work.launch_ns)
-        section = work.section[work.segment]
-        there = np.flatnonzero(launch != MISSING)
-        there = there[np.lexsort((launch[there], section[there]))]
+        there, fresh, gap = launch_gaps(work)
         signature = work.kernels.signature[there].view(np.uint64)
         before = np.append(np.uint64(0), signature[:-1])
-        fresh = np.diff(section[there], prepend=-1) != 0
         before = np.where(fresh, np.uint64(0), before)
-        gap = np.diff(launch[there], prepend=0)
-        gap = np.where(fresh, launch[there], gap)
         keys.append((before * np.uint64(3) + signature).view(np.int64))
         alone.append(signature.view(np.int64))
         gaps.append(gap)
@@ -251,8 +262,9 @@ def pauses(works: Sequence[RankWork]) -> list[Int64]:
     other_first, other = number_groups(np.concatenate(alone))
     rare = np.bincount(number)[number] < _FEWEST
     usual = np.where(rare, lower_medians(other.astype(np.int64), gap, len(other_first))[other], usual)
-    late = np.where((gap - usual > PAUSE_NS) & (gap > _PAUSE_TIMES * usual), gap - usual, 0).astype(np.int64)
     owner, spot = np.concatenate(owners), np.concatenate(spots)
+    usual = np.where(_of_one_peer(owner, other, stages), int(np.median(gap)) if len(gap) else 0, usual)
+    late = np.where((gap - usual > PAUSE_NS) & (gap > _PAUSE_TIMES * usual), gap - usual, 0).astype(np.int64)
     result = [np.zeros(len(work.kernels), np.int64) for work in works]
     for place, each in enumerate(result):
         mine = owner == place
@@ -260,3 +272,23 @@ def pauses(works: Sequence[RankWork]) -> list[Int64]:
         known = works[place].paused_ns
         each[(each == 0) & (known > PAUSE_NS)] = known[(each == 0) & (known > PAUSE_NS)]
     return result
+
+
+def launch_gaps(work: RankWork) -> tuple[Int64, Bool, Int64]:
+    """Kernels with a launch, in its order; whether it is the first of its section; and how long after the one before
+    it, or the section's beginning, it comes, ns."""
+    launch, section = work.launch_ns, work.section[work.segment]
+    there = np.flatnonzero(launch != MISSING)
+    there = there[np.lexsort((launch[there], section[there]))]
+    fresh = np.diff(section[there], prepend=-1) != 0
+    return there, fresh, np.where(fresh, launch[there], np.diff(launch[there], prepend=0))
+
+
+def _of_one_peer(rank: Int64, kind: Int64, stages: Sequence[int]) -> Bool:
+    """Mark launches of kinds that one rank of a stage of several launches, and none of the others."""
+    stage = np.array(stages, np.int64)
+    several = np.isin(stage, [each for each in stages if list(stages).count(each) > 1])
+    pairs, of_stage = number_groups(kind, stage[rank])
+    members, _ = number_groups(of_stage.astype(np.int64), rank)
+    ranks = np.bincount(of_stage[members], minlength=len(pairs))
+    return np.asarray((ranks[of_stage] == 1) & several[rank])

@@ -6,7 +6,7 @@ Forwards would miss all that was allocated before the recording began, or whose 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 import numpy as np
@@ -194,56 +194,71 @@ def _check_places(snapshot: Snapshot, segments: Int64, contradictions: Counter[s
         contradictions[_OVERLAPPING] += overlapping
 
 
+@dataclass(slots=True)
+class _Block:
+    """One row of :class:`Lifetimes`, on the way back through the events."""
+
+    address: int
+    requested: int
+    block_bytes: int
+    stream: int
+    stack: int
+    free_stack: int = UNKNOWN
+    begin: int = UNKNOWN
+    requested_free: int = UNKNOWN
+    end: int = UNKNOWN
+
+
 def _lifetimes(
     snapshot: Snapshot, segments: Int64, events: dict[str, Int64], contradictions: Counter[str]
 ) -> Lifetimes:
     """Blocks from the end to the beginning; one loop, since each event depends on those after it."""
-    # A row: address, requested, block bytes, stream, stack, stack of the free, begin, free requested, end.
-    rows: list[list[int]] = []
-    live: dict[int, list[int]] = {}
+    found: list[_Block] = []
+    live: dict[int, _Block] = {}
     blocks = snapshot.blocks
     for place in np.flatnonzero(np.isin(blocks["segment"], segments) & (blocks["state"] != INACTIVE)).tolist():
         address, size = int(blocks["address"][place]), int(blocks["bytes"][place])
         asked = int(blocks["requested"][place])
         stream = int(snapshot.segments["stream"][blocks["segment"][place]])
-        row = [address, size if asked == UNKNOWN else asked, size, stream, int(blocks["stack"][place])]
-        row += [UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN]
         if address in live:
             contradictions[_TWICE] += 1
             continue
-        rows.append(row)
-        live[address] = row
-    columns = zip(*(events[name].tolist() for name in ("action", "address", "bytes", "stream", "stack")), strict=True)
-    every = list(columns)
-    for place in range(len(every) - 1, -1, -1):
-        action, address, size, stream, stack = every[place]
-        if action == Action.ALLOC:
-            row_or_none = live.pop(address, None)
-            if row_or_none is None:
+        block = _Block(address, size if asked == UNKNOWN else asked, size, stream, int(blocks["stack"][place]))
+        found.append(block)
+        live[address] = block
+    # Plain numbers: comparing with a member of an enum costs more than all else in the loop.
+    alloc, completed, requested = int(Action.ALLOC), int(Action.FREE_COMPLETED), int(Action.FREE_REQUESTED)
+    backwards = (events[name][::-1].tolist() for name in ("action", "address", "bytes", "stream", "stack"))
+    place = len(events["action"])
+    for action, address, size, stream, stack in zip(*backwards, strict=True):
+        place -= 1
+        if action == alloc:
+            begun = live.pop(address, None)
+            if begun is None:
                 contradictions[_LOST] += 1
                 continue
-            if row_or_none[1] != size:
+            if begun.requested != size:
                 contradictions[_RESIZED] += 1
-            row_or_none[1] = size
-            row_or_none[6] = place
+            begun.requested = size
+            begun.begin = place
             if stack != UNKNOWN:
-                row_or_none[4] = stack
-        elif action == Action.FREE_COMPLETED:
+                begun.stack = stack
+        elif action == completed:
             if address in live:
                 contradictions[_STILL_LIVE] += 1
                 continue
-            row = [address, size, UNKNOWN, stream, UNKNOWN, stack, UNKNOWN, UNKNOWN, place]
-            rows.append(row)
-            live[address] = row
-        elif action == Action.FREE_REQUESTED:
-            row_or_none = live.get(address)
-            if row_or_none is None:
+            block = _Block(address, size, UNKNOWN, stream, UNKNOWN, stack, end=place)
+            found.append(block)
+            live[address] = block
+        elif action == requested:
+            freed = live.get(address)
+            if freed is None:
                 contradictions[_OF_NOTHING] += 1
                 continue
-            row_or_none[7] = place
+            freed.requested_free = place
             if stack != UNKNOWN:
-                row_or_none[5] = stack
-    table = np.array(rows, np.int64).reshape(len(rows), 9)
+                freed.free_stack = stack
+    columns = {field.name: np.array([getattr(one, field.name) for one in found], np.int64) for field in fields(_Block)}
     # In the order in which they were allocated; those from before the recording first, by address.
-    order = np.lexsort((table[:, 0], table[:, 6]))
-    return Lifetimes(*(np.ascontiguousarray(table[order, place]) for place in range(9)))
+    order = np.lexsort((columns["address"], columns["begin"]))
+    return Lifetimes(**{name: column[order] for name, column in columns.items()})

@@ -144,12 +144,23 @@ def activities(profile: NsysProfile, rules: Rules, gpus: Sequence[int] = ()) -> 
     there = profile.keys("operations")
     if not there:
         raise UsageError(f"{profile.path}: no kernels and no memory operations were recorded")
-    unknown = [gpu for gpu in gpus if gpu not in there]
-    if unknown:
-        raise UsageError(f"{profile.path}: no activity on GPU {unknown[0]}; there is some on {_listed(there)}")
+    check_gpus(profile, gpus)
     names = profile.names("operations", "name")
     kinds = _kinds(names, rules)
     return [_activity(profile, gpu, names, kinds) for gpu in gpus or there]
+
+
+def check_gpus(profile: NsysProfile, gpus: Sequence[int]) -> None:
+    """Refuse a GPU that did nothing.
+
+    Raises:
+        UsageError: one of them did nothing.
+    """
+    there = profile.keys("operations")
+    unknown = [gpu for gpu in gpus if gpu not in there]
+    if unknown:
+        listed = _listed(there) if there else "none"
+        raise UsageError(f"{profile.path}: no activity on GPU {unknown[0]}; there is some on {listed}")
 
 
 def processes_of(gpus: Iterable[Activity]) -> tuple[int, ...] | None:

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from traceviz_dag.analyze.nsys.activity import Activity, Clip, processes_of
 from traceviz_dag.analyze.nsys.overlap import GpuOverlap, gpu_overlap
 from traceviz_dag.analyze.nsys.summary import by_name
+from traceviz_dag.analyze.step_windows import gpu_windows
 from traceviz_dag.arrays import NONE, Int64, lookup
 from traceviz_dag.classify.rules import Rules
 from traceviz_dag.errors import UsageError
 from traceviz_dag.read.nsys.iterations import Iterations, NamedRanges, find_iterations
 from traceviz_dag.read.nsys.profile import MARK, NsysProfile
+from traceviz_dag.vocabulary import WindowFrom
 
 
 @dataclass(frozen=True, slots=True)
 class IterationMeasures:
-    """One iteration on one GPU: its number, what it was read from, and its overlap inside the window."""
+    """One iteration on one GPU: its number, what it was read from, what its window is, and its overlap inside it."""
 
     number: int
     source: str
+    window_from: str
     overlap: GpuOverlap
 
 
@@ -46,6 +49,20 @@ def iterations_of(profile: NsysProfile, activity: Activity, rules: Rules) -> Ite
     )
 
 
+def windows_on_gpu(profile: NsysProfile, activity: Activity, rules: Rules) -> tuple[Iterations, WindowFrom]:
+    """The iterations of a GPU with their windows, and what these are."""
+    found = iterations_of(profile, activity, rules)
+    processes, counts = np.unique(activity.process, return_counts=True)
+    mine = activity.take(activity.process == int(processes[counts.argmax()]))
+    calls = profile.rows("calls", "start_ns", of=processes_of([mine]))
+    call = calls.place(mine.launch)
+    times_ns = np.where(call == NONE, mine.starts, lookup(calls.integers("start_ns"), call))
+    place = np.searchsorted(found.start_ns, times_ns, side="right") - 1
+    step = np.where((place >= 0) & (times_ns < lookup(found.end_ns, place)), place, NONE)
+    start, end, source = gpu_windows(mine.starts, mine.ends, step, call != NONE, found.start_ns, found.end_ns)
+    return replace(found, start_ns=start, end_ns=end), source
+
+
 def ranges_of_process(profile: NsysProfile, process: int) -> NamedRanges:
     """The NVTX ranges of one process."""
     ranges = profile.rows("ranges", "name", "kind", "start_ns", "end_ns", of=[process])
@@ -60,18 +77,20 @@ def ranges_of_process(profile: NsysProfile, process: int) -> NamedRanges:
 def iteration_measures(
     profile: NsysProfile, activity: Activity, rules: Rules, window: Clip | None = None
 ) -> list[IterationMeasures]:
-    """Each iteration of a GPU, measured between its start and end on the host.
+    """Each iteration of a GPU, measured in its window.
 
     Args:
         window: iterations are cut at its edges, and those outside are left out; None takes all.
     """
-    found = iterations_of(profile, activity, rules)
+    found, window_from = windows_on_gpu(profile, activity, rules)
     measures = []
     for number, start, end in zip(found.number.tolist(), found.start_ns.tolist(), found.end_ns.tolist(), strict=True):
         low = start if window is None else max(start, window.start_ns)
         high = end if window is None else min(end, window.end_ns)
         if high > low:
-            measures.append(IterationMeasures(number, found.source, gpu_overlap(activity, Clip(low, high))))
+            measures.append(
+                IterationMeasures(number, found.source, window_from, gpu_overlap(activity, Clip(low, high)))
+            )
     return measures
 
 
@@ -126,7 +145,7 @@ def _no_iteration(profile: NsysProfile, activity: Activity, number: int, there: 
 
 
 def iteration_window(profile: NsysProfile, activity: Activity, rules: Rules, number: int) -> Clip:
-    """The window of one iteration of a GPU.
+    """The window of one iteration of a GPU on the host.
 
     Raises:
         UsageError: there is no iteration of that number.

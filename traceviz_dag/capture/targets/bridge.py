@@ -42,9 +42,12 @@ def render(config: ProfilingConfig) -> list[Rendering]:
         names = ", ".join(config.rank_snapshot_path(rank) for rank in config.ranks()[:3])
         notes += (
             f"Each of these ranks dumps its memory history: {names}{' …' if len(config.ranks()) > 3 else ''}; "
-            "logger.tensorboard_dir must be set.",
+            "from 0.5 on at profile_step_end.",
         )
     older = notes
+    if config.record_memory_history:
+        notes += ("Bridge 0.4.0 alone needs logger.tensorboard_dir for it.",)
+        older += ("logger.tensorboard_dir must be set for it.",)
     if config.execution_traces:
         older += ("These releases write no Chakra execution traces.",)
         notes += ("Execution traces are written to chakra/rank-N.json.gz beside the tensorboard folder.",)

@@ -1,11 +1,16 @@
-"""Megatron-LM's own arguments, for today's main and for releases back to core 0.10."""
+"""Megatron-LM's own arguments, for main and for releases back to core 0.10."""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 
 from traceviz_dag.capture.configuration import ProfilingConfig
+from traceviz_dag.capture.releases import CORE_0_10, MAIN, RELEASES, Release
 from traceviz_dag.capture.rendering import Rendering, iteration_words
+
+NO_AUTOGRAD = "Without --record-shapes nsys gets none of autograd's NVTX ranges."
+NO_SHAPES = "Without --record-shapes autograd's NVTX ranges have no shapes."
 
 RESUME_NOTE = (
     "After a resume Megatron-LM's PyTorch profiler counts from the process's start but stops at the logged iteration, "
@@ -13,13 +18,8 @@ RESUME_NOTE = (
 )
 
 
-def arguments(config: ProfilingConfig, *, today: bool = True) -> list[str]:
-    """The arguments, one a word.
-
-    Args:
-        today: for main since February 2026 (switches for stacks and shapes, no ranks means all); else for releases
-            from core 0.10, which have neither.
-    """
+def arguments(config: ProfilingConfig, release: Release = MAIN) -> list[str]:
+    """The arguments, one a word, that a release takes."""
     words = ["--profile"]
     if config.use_pytorch_profiler:
         words.append("--use-pytorch-profiler")
@@ -29,15 +29,14 @@ def arguments(config: ProfilingConfig, *, today: bool = True) -> list[str]:
         "--profile-step-end",
         str(config.profile_step_end),
     ]
-    if not (today and config.profile_ranks == "all"):
+    if not (release.collects and config.profile_ranks == "all"):
         words += ["--profile-ranks", *map(str, config.ranks())]
-    if today and config.use_pytorch_profiler:
+    if release.collects and config.use_pytorch_profiler:
         words += ["--pytorch-profiler-collect-shapes"] * config.record_shapes
         words += ["--pytorch-profiler-collect-callstack"] * config.with_stack
         words += ["--pytorch-profiler-collect-chakra"] * config.execution_traces
-    if today and config.use_nsys_profiler:
-        words += ["--record-shapes"] * config.record_shapes
-    if today:
+    if release.names_ranges:
+        words += ["--record-shapes"] * (config.record_shapes and config.use_nsys_profiler)
         words += ["--nvtx-ranges"] * config.nvtx_ranges
     if config.record_memory_history:
         words += ["--record-memory-history", "--memory-snapshot-path", config.memory_snapshot_path]
@@ -47,42 +46,65 @@ def arguments(config: ProfilingConfig, *, today: bool = True) -> list[str]:
 
 
 def render(config: ProfilingConfig) -> list[Rendering]:
-    """The arguments for both generations."""
-    if config.use_pytorch_profiler:
-        steps = f"Recorded is what the log calls {iteration_words(config.iterations)}."
-        today_files = f"Writes {config.output_folder}/torch_profile/rank-N.json.gz; a rerun overwrites them."
-        older_files = f"Writes {config.output_folder}/tensorboard/HOST_PID.TIME.pt.trace.json, the rank only inside."
-        warmup = (
-            () if config.warmup_steps == 1 else ("Megatron-LM warms up for one iteration, whatever is configured.",)
-        )
-        common: tuple[str, ...] = (steps, RESUME_NOTE, *warmup)
-    else:
-        today_files = older_files = "nsys writes the files: see its line."
-        common = (f"Recorded is what the log calls {iteration_words(config.iterations)}: nsys starts one later.",)
-    if config.execution_traces:
-        today_files += f" Execution traces: {config.output_folder}/chakra/rank-N.json.gz."
-    if config.record_memory_history:
-        common += (
-            f"The last rank alone ({config.job.world_size - 1}) dumps its memory history, to "
-            f"{config.memory_snapshot_path}, anew at every log interval.",
-            f"First: mkdir -p {shlex.join(config.folders())}",
-        )
-    older: tuple[str, ...] = (
-        older_files,
-        "Every rank is named: without --profile-ranks these releases record rank 0 alone.",
-    )
-    if config.use_pytorch_profiler and not (config.with_stack and config.record_shapes):
-        older += ("These releases record call stacks and shapes always.",)
-    if config.execution_traces:
-        older += ("Chakra execution traces came with main in February 2026 and are left out.",)
-    if config.nvtx_ranges or (config.use_nsys_profiler and config.record_shapes):
-        older += ("--nvtx-ranges and --record-shapes came with main in February 2026 and are left out.",)
+    """The arguments for main and for each generation of releases."""
+    targets = {MAIN: "megatron", CORE_0_10: "megatron-older"}
     return [
-        Rendering("megatron", "Megatron-LM, today's main", shlex.join(arguments(config)), (today_files, *common)),
         Rendering(
-            "megatron-older",
-            "Megatron-LM, releases from core 0.10 to 0.16",
-            shlex.join(arguments(config, today=False)),
-            (*older, *common),
-        ),
+            targets.get(release, f"megatron-{release.name}"),
+            release.title,
+            shlex.join(arguments(config, release)),
+            tuple(_notes(config, release)),
+        )
+        for release in RELEASES
     ]
+
+
+def _notes(config: ProfilingConfig, release: Release) -> Iterator[str]:
+    folder = config.output_folder
+    if config.use_nsys_profiler:
+        yield "nsys writes the files: see its line."
+    elif release.collects:
+        files = f"Writes {folder}/torch_profile/rank-N.json.gz; a rerun overwrites them."
+        yield files + (f" Execution traces: {folder}/chakra/rank-N.json.gz." if config.execution_traces else "")
+    else:
+        yield f"Writes {folder}/tensorboard/HOST_PID.TIME.pt.trace.json, the rank only inside."
+    yield from _left_out(config, release)
+    if config.use_pytorch_profiler:
+        yield f"Recorded is what the log calls {iteration_words(config.iterations)}."
+        yield RESUME_NOTE
+        if config.warmup_steps != 1:
+            yield "Megatron-LM warms up for one iteration, whatever is configured."
+    else:
+        yield f"Recorded is what the log calls {iteration_words(config.iterations)}: nsys starts one later."
+    if config.record_memory_history:
+        yield from _memory(config, release)
+
+
+def _left_out(config: ProfilingConfig, release: Release) -> Iterator[str]:
+    """What the release does not know, or does without being asked."""
+    if not release.collects:
+        yield "Every rank is named: without --profile-ranks these releases record rank 0 alone."
+        if config.use_pytorch_profiler and not (config.with_stack and config.record_shapes):
+            yield "These releases record call stacks and shapes always."
+        if config.execution_traces:
+            yield "Chakra execution traces came with core 0.17 and are left out."
+    if not release.names_ranges:
+        if config.nvtx_ranges:
+            yield "--nvtx-ranges came with core 0.18 and is left out."
+        if config.use_nsys_profiler:
+            yield "Autograd's NVTX ranges have shapes always; --record-shapes came with core 0.18 and is left out."
+    elif config.use_nsys_profiler and not config.record_shapes:
+        yield NO_SHAPES if release.autograd else NO_AUTOGRAD
+
+
+def _memory(config: ProfilingConfig, release: Release) -> Iterator[str]:
+    """Who dumps memory history, and where."""
+    if release.rank_snapshots:
+        names = config.rank_snapshot_path("RANK")
+        yield f"Each rank that records dumps its memory history, to {names}, anew at every log interval."
+    else:
+        yield (
+            f"The last rank alone ({config.job.world_size - 1}) dumps its memory history, to "
+            f"{config.memory_snapshot_path}, anew at every log interval."
+        )
+    yield f"First: mkdir -p {shlex.join(config.folders())}"

@@ -40,5 +40,17 @@ def render(config: ProfilingConfig) -> list[Rendering]:
             f"Each rank dumps its memory history to {config.rank_snapshot_path('RANK')}; make its folder first."
         )
     if config.use_nsys_profiler:
+        further_nsys = ["profiling.nvtx_ranges=true"] * config.nvtx_ranges
+        if config.record_memory_history:
+            further_nsys += ["profiling.record_memory_history=true"]
+            further_nsys += [f"profiling.memory_snapshot_path={config.memory_snapshot_path}"]
+        if further_nsys:
+            notes.append(
+                f"The plugin has no fields for memory history and NVTX ranges: add {' '.join(further_nsys)} to the "
+                "task's arguments."
+            )
+        notes.append(
+            "NeMo-Run calls nsys with --cuda-event-trace=false: waits between streams have no rows of their own."
+        )
         notes.append("Together with FaultTolerancePlugin Bridge drops nsys with a mere warning.")
     return [Rendering("nemo-run", f"NeMo-Run {name}", text, tuple(notes))]

@@ -47,7 +47,12 @@ _COPIED = (
     *("duration_ns", "device", "stream", "correlation", "grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z"),
     *("registers_per_thread", "shared_memory_bytes", "graph_id", "graph_node_id", "bytes"),
 )
-_OPERATION_COLUMNS = ("name", "category", "start_ns", "process", "launch", *_COPIED)
+_OPERATION_COLUMNS = (
+    *("name", "category", "start_ns", "process", "launch", "source_memory", "destination_memory"),
+    *_COPIED,
+)
+_MEMORIES = ("Pageable", "Pinned", "Device")
+"""Kinds of memory by CUDA's codes, as Kineto writes them."""
 _RANGE_COLUMNS = (
     *("name", "kind", "start_ns", "end_ns", "thread", "operator", "sequence"),
     *("communicator", "message_bytes"),
@@ -209,7 +214,7 @@ def _synchronization_rows(profile: NsysProfile, part: NsysPart, base: int) -> Sy
 def _device_rows(operations: pa.Table, strings: _Strings, base: int, collective: CollectiveFacts) -> DeviceRows:
     process = _numbers(operations, "process")
     return DeviceRows(
-        name=strings.column(operations["name"]),
+        name=_with_memories(operations, strings),
         category=_numbers(operations, "category").astype(np.int8),
         start_ns=_numbers(operations, "start_ns") + base,
         external_id=np.full(operations.num_rows, MISSING, dtype=np.int64),
@@ -217,6 +222,23 @@ def _device_rows(operations: pa.Table, strings: _Strings, base: int, collective:
         collective=collective,
         **{name: _numbers(operations, name) for name in _COPIED},
     )
+
+
+def _with_memories(operations: pa.Table, strings: _Strings) -> npt.NDArray[np.int32]:
+    """Names of operations; those of copies with the kinds of memory that the export states, as Kineto's have them."""
+    name = strings.column(operations["name"]).astype(np.int64)
+    words = list(strings.codes)
+    kinds = [_numbers(operations, f"{side}_memory") for side in ("source", "destination")]
+    stated = np.flatnonzero(np.all([(one >= 0) & (one < len(_MEMORIES)) for one in kinds], axis=0))
+    keys, inverse = np.unique(np.stack([name, *kinds])[:, stated], axis=1, return_inverse=True)
+    codes = [
+        strings.code(f"{words[code]} ({_MEMORIES[source]} -> {_MEMORIES[destination]})")
+        if words[code].startswith("Memcpy") and "(" not in words[code]
+        else code
+        for code, source, destination in keys.T.tolist()
+    ]
+    name[stated] = np.array(codes, dtype=np.int64)[inverse.ravel()] if codes else name[stated]
+    return name.astype(np.int32)
 
 
 def _communication(

@@ -21,7 +21,6 @@ from traceviz_dag.classify.phases.marks import ProfilerSteps, step_at
 from traceviz_dag.classify.phases.passes import Expected, OrderedSteps, repeated_numbers, steps_without_forward
 from traceviz_dag.classify.phases.schedule_order import BACKWARD, FORWARD, numbers_by_order
 from traceviz_dag.classify.phases.step_surroundings import (
-    GRADIENTS_TO_ZERO,
     Communications,
     Surroundings,
     around_steps,
@@ -29,6 +28,7 @@ from traceviz_dag.classify.phases.step_surroundings import (
 )
 from traceviz_dag.classify.phases.steps import MicrobatchSteps
 from traceviz_dag.classify.phases.training_windows import (
+    GRADIENTS_TO_ZERO,
     OPTIMIZER_STEP,
     Edges,
     TrainingWindows,
@@ -221,10 +221,11 @@ def _most_votes(group: Int64, vote: Int64, groups: int) -> Int64:
 def _counted(
     trace: TraceEvents, tree: HostTree, main: int, backward: BackwardSteps, forward: Int64, first: Int64, last: Int64
 ) -> Bool:
-    """Where the schedule adds a micro-batch's tokens to its counter: ``add_`` in no other operator, before or after all
-    operators of a forward step that autograd knows."""
+    """Where the schedule adds a micro-batch's tokens to its counter: one ``add_`` in no other operator, before or after
+    all operators of a forward step that autograd knows. Several in a row are the model's own."""
     outermost = outermost_operators(trace, tree, main)
-    added = outermost[operators_named(trace, tree, "aten::add_")[outermost]]
+    adds = operators_named(trace, tree, "aten::add_")[outermost]
+    added = outermost[adds & ~np.append(False, adds[:-1]) & ~np.append(adds[1:], False)]
     added = added[backward.maker_step[added] == NONE]
     before = tree.start_ns[added] < lookup(first, forward[added], _NEVER.max)
     after = tree.start_ns[added] >= lookup(last, forward[added], _NEVER.min)

@@ -13,15 +13,12 @@ import numpy as np
 from traceviz_dag.arrays import NONE, Bool, Int64
 from traceviz_dag.classify.operators import operators_named, outermost_operators
 from traceviz_dag.classify.phases.marks import ProfilerSteps, step_at
-from traceviz_dag.classify.phases.training_windows import OPTIMIZER_STEP
+from traceviz_dag.classify.phases.training_windows import GRADIENTS_TO_ZERO, OPTIMIZER_STEP
 from traceviz_dag.read.events import USER_ANNOTATION, TraceEvents
 from traceviz_dag.read.host_tree import HostTree
 
 _GATHERING = ("c10d::allgather", "c10d::_allgather_base")
 _ZEROING = ("aten::zero_", "aten::zeros", "aten::_foreach_zero_", "aten::fill_", "aten::empty")
-GRADIENTS_TO_ZERO = ("aten::zero_", "aten::_foreach_zero_")
-"""Operators that set what is there to zero, as gradients are before a training step; others make new tensors."""
-
 _NEVER = np.iinfo(np.int64)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from traceviz_dag.arrays import Bool, Int64
 from traceviz_dag.classify.autograd_links import autograd_nodes, makers_of_nodes
 from traceviz_dag.classify.launches import Launches
+from traceviz_dag.classify.operators import operators_named, outermost_operators
 from traceviz_dag.classify.phases.marks import ProfilerSteps, step_at
 from traceviz_dag.classify.phases.passes import (
     SEVERAL,
@@ -29,6 +30,9 @@ from traceviz_dag.read.host_tree import HostTree
 
 OPTIMIZER_STEP = "Optimizer.step#"
 """How the annotation of an optimizer's step begins."""
+
+GRADIENTS_TO_ZERO = ("aten::zero_", "aten::_foreach_zero_")
+"""Operators that set what is there to zero, as gradients are before a training step; others make new tensors."""
 
 BEGINS_UNSEEN = "nothing shows where it begins"
 ENDS_UNSEEN = "nothing shows where it ends"
@@ -73,20 +77,31 @@ def training_windows(
     # A training step has several optimizers where experts have their own: no autograd work lies between them.
     following = np.searchsorted(backward, signs)
     last = np.append(following[1:] != following[:-1], True)[: len(signs)]
-    borders = signs[last & (following > 0)]
+    borders = _begins(trace, tree, main, signs[last & (following > 0)], tree.start_ns[makers])
     first, end = int(trace.host.start_ns.min()), int(tree.end_ns.max()) + 1
-    edges = np.concatenate([[first], borders[borders > first] + 1, [max(end, first + 1)]])
+    edges = np.concatenate([[first], borders[borders > first], [max(end, first + 1)]])
     numbers = np.arange(len(edges) - 1, dtype=np.int64)
     return TrainingWindows(ProfilerSteps(numbers, edges[:-1], edges[1:]), signs, shifted=True)
 
 
+def _begins(trace: TraceEvents, tree: HostTree, main: int, optimized_ns: Int64, forward_ns: Int64) -> Int64:
+    """Where the next training step begins after the last sign of each optimizer: where gradients are set to zero before
+    its first forward work, so that what reports the loss is left to the step before; else right after the optimizer."""
+    outermost = outermost_operators(trace, tree, main)
+    zeroed = tree.start_ns[outermost[operators_named(trace, tree, *GRADIENTS_TO_ZERO)[outermost]]]
+    zeroed, forward = (np.append(np.sort(times), _NEVER.max) for times in (zeroed, forward_ns))
+    begins = zeroed[np.searchsorted(zeroed, optimized_ns, side="right")]
+    before = begins < forward[np.searchsorted(forward, optimized_ns, side="right")]
+    return np.where(before, begins, optimized_ns + 1)
+
+
 def _amid(profiler: ProfilerSteps, backward_ns: Int64, optimizer_ns: Int64) -> bool:
-    """Whether an optimizer lies between autograd work of one mark, whose last is followed by no optimizer."""
+    """Whether an optimizer precedes all autograd work of one mark, or lies between it and no optimizer follows."""
     marks = list(zip(profiler.start_ns.tolist(), profiler.end_ns.tolist(), strict=True)) or [(_NEVER.min, _NEVER.max)]
     for start, end in marks:
         nodes = backward_ns[(backward_ns >= start) & (backward_ns < end)]
         signs = optimizer_ns[(optimizer_ns >= start) & (optimizer_ns < end)]
-        if len(nodes) and len(signs) and nodes[0] < signs[-1] < nodes[-1]:
+        if len(nodes) and len(signs) and (signs[0] < nodes[0] or signs[-1] < nodes[-1]):
             return True
     return False
 
@@ -150,6 +165,10 @@ def passes_of_windows(
     for start, end in edges.expected.gaps.tolist():
         held = np.unique(np.concatenate([step_at(found.windows, np.array([start, end])), [MISSING]]))
         counted &= ~np.isin(window, held if len(found.windows) else window)
+    for number in np.unique(mark[mark != MISSING]).tolist():
+        earlier = found.optimizer_ns[found.optimizer_ns < int(steps.start_ns[mark == number].min())]
+        if (step_at(profiler, earlier) == number).any():
+            cuts[(number, SEVERAL)] = None
     cuts |= {(number, STARTS_AMID): None for number in step_at(profiler, edges.orphans_ns).tolist()}
     cuts |= dict.fromkeys(cut_by_gaps(edges.expected.gaps, steps, mark))
     few = dict(cut_by_number(edges.expected.microbatches, steps, window, mark))

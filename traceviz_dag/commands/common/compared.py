@@ -10,7 +10,7 @@ import typer
 from traceviz_dag.errors import UsageError
 
 if TYPE_CHECKING:
-    from traceviz_dag.pipeline.figures import LakeSource
+    from traceviz_dag.pipeline.lake_source import LakeSource
 
 AgainstOption = Annotated[
     str | None,

@@ -24,11 +24,19 @@ def tell_failures(results: Sequence[IterationResult]) -> None:
         typer.echo(f"traceviz: {line}", err=True)
 
 
-def vanished_lines(results: Sequence[IterationResult]) -> list[str]:
-    """A line for each iteration of which traces are gone, whose tables are still counted."""
+def changed_lines(results: Sequence[IterationResult]) -> list[str]:
+    """A line for each file with other content than when it was analysed before, and for each iteration of which traces
+    are gone, whose tables are still counted."""
     from traceviz_dag.pipeline.completeness import ranks_in_words
 
-    return [
+    replaced = [
+        f"{result.key}: {ranks_in_words(ranks)}: "
+        + (f"{now} has changed" if now == was else f"{now} replaces {was}")
+        + " since the last analysis; its tables are computed again"
+        for result in results
+        for (was, now), ranks in result.replaced.items()
+    ]
+    return replaced + [
         f"{result.key}: the trace of {ranks_in_words(result.vanished)} is gone; its earlier tables are still counted"
         for result in results
         if result.vanished

@@ -10,7 +10,7 @@ from traceviz_dag.errors import UsageError
 from traceviz_dag.system.paths import real_path
 
 if TYPE_CHECKING:
-    from traceviz_dag.pipeline.figures import LakeSource
+    from traceviz_dag.pipeline.lake_source import LakeSource
 
 
 def check_output(output: Path, *read: Path, option: str = "--output", what: str = "the profile") -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from traceviz_dag.commands.common.failures import end_failed, end_half_renewed, tell_failures, vanished_lines
+from traceviz_dag.commands.common.failures import changed_lines, end_failed, end_half_renewed, tell_failures
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.show.page.alignment import TimeAlignment
@@ -18,7 +18,7 @@ from traceviz_dag.show.page.alignment import TimeAlignment
 if TYPE_CHECKING:
     from traceviz_dag.orchestration.orchestrate import IterationResult
     from traceviz_dag.pipeline.completeness import Completeness
-    from traceviz_dag.pipeline.figures import LakeSource
+    from traceviz_dag.pipeline.lake_source import LakeSource
 
 ShownPathsArgument = Annotated[
     list[Path] | None,
@@ -50,7 +50,7 @@ def iterations_of(
         BadInputError: the home, or what is left of it, holds no analysed traces.
         IncompleteError: at the end, where a step of that analysis failed, or the last one was cut off.
     """
-    from traceviz_dag.pipeline.figures import LakeSource
+    from traceviz_dag.pipeline.lake_source import LakeSource
 
     results = _analysed(home, paths) if paths else []
     keys = {(result.run, result.iteration) for result in results}
@@ -93,7 +93,7 @@ def _analysed(home: Path, paths: Sequence[Path]) -> list[IterationResult]:
     results = analyse(AnalysisSettings(home, allow_partial=True), inputs)
     for warning in dict.fromkeys(warning for entry in inputs for warning in entry.warnings):
         typer.echo(f"traceviz: {warning}", err=True)
-    for line in vanished_lines(results):
+    for line in changed_lines(results):
         typer.echo(f"traceviz: {line}", err=True)
     tell_failures(results)
     return results

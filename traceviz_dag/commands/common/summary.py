@@ -15,7 +15,7 @@ from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.lake.memory_summary import memory_peak, memory_statement
 from traceviz_dag.lake.summaries import Windows, category_shares, communication_by_dimension, windows
 from traceviz_dag.tables.rows import IterationRow, rows_of
-from traceviz_dag.vocabulary import StepKind
+from traceviz_dag.vocabulary import StepKind, WindowFrom
 
 if TYPE_CHECKING:
     from traceviz_dag.analyze.slow_ranks import SlowRank
@@ -27,7 +27,13 @@ MOST_SLOW_RANKS = 5
 
 MOST_FINDINGS = 3
 
-STEP_KINDS = {
+_WINDOWS: dict[str, str] = {
+    WindowFrom.LAUNCHES: "the host runs ahead: a step lasts from the first start to the last end of the kernels "
+    "launched in it (column window_from of overlap)",
+    WindowFrom.UNKNOWN_LAUNCHES: "launches of kernels are not recorded: a step lasts as long as on the host",
+}
+
+STEP_KINDS: dict[str, str] = {
     StepKind.FORWARD_ONLY: "forward only: no backward pass, no optimizer",
     StepKind.INFERENCE: "inference: no training step; see its gaps, launches, kernels and copies",
     StepKind.GRAPH_REPLAY: "replays of CUDA graphs without phases; see their gaps, launches, kernels and copies",
@@ -168,6 +174,7 @@ def _statements(summary: dict[str, Any]) -> list[str]:
 
 def first_findings(lake: Lake, run: str, iteration: int) -> dict[str, Any] | None:
     """The gravest findings of an iteration, and how many there are; None where they were not looked for."""
+    from traceviz_dag.analyze.findings.losses import largest_losses
     from traceviz_dag.vocabulary import Severity
 
     if not lake.exists("findings", run=run, iteration=iteration):
@@ -178,24 +185,33 @@ def first_findings(lake: Lake, run: str, iteration: int) -> dict[str, Any] | Non
     return {
         "findings": len(graves),
         "notes": sum(row["severity"] == Severity.NOTE for row in rows),
+        "losses": largest_losses(rows),
         "first": [{name: row[name] for name in columns} for row in graves[:MOST_FINDINGS]],
     }
 
 
 def _found(summary: dict[str, Any]) -> list[str]:
-    """The gravest findings, a line each."""
+    """The largest losses and the gravest findings, a line each."""
+    from traceviz_dag.analyze.findings.losses import losses_in_words
+
     found = summary["findings"]
     if found is None:
         return []
     notes = f"{found['notes']} note{'' if found['notes'] == 1 else 's'}"
+    losses = [words] if (words := losses_in_words(found["losses"])) else []
     if not found["findings"]:
-        return [f"no finding, {notes} (traceviz findings)"]
+        return [*losses, f"no finding, {notes} (traceviz findings)"]
     first = f"the first {len(found['first'])} of " if found["findings"] > len(found["first"]) else ""
     counted = f"{found['findings']} finding{'' if found['findings'] == 1 else 's'}"
     lines = [f"{first}{counted} and {notes} (traceviz findings says what to do):"]
-    return lines + [
-        f"{number}. {row['class']} · {row['rule']}: {row['statement']}" for number, row in enumerate(found["first"], 1)
-    ]
+    return (
+        losses
+        + lines
+        + [
+            f"{number}. {row['class']} · {row['rule']}: {row['statement']}"
+            for number, row in enumerate(found["first"], 1)
+        ]
+    )
 
 
 def _why_not_aggregated(summary: dict[str, Any]) -> str:
@@ -224,6 +240,7 @@ def _step(measures: IterationRow, measured: Windows) -> list[str]:
         lines = [f"step {length} ms {over}, the longest of {len(steps)} steps, {numbers}{partial} (table iterations)"]
     else:
         lines = [f"step {length} ms {over}{partial} (table iterations)"]
+    lines += [_WINDOWS[source] for source in measured["windows_from"] or () if source in _WINDOWS]
     if measured["ranks_without_step"] and steps:
         count = measured["ranks_without_step"]
         lines.append(f"no training step is marked on {count} of the ranks: measured from first to last kernel")

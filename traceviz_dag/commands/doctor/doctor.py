@@ -40,7 +40,8 @@ def doctor(
 ) -> None:
     """Show what is installed and what the home holds; with a path, which questions a capture can answer.
 
-    Of each trace, the header, the end and the first events are examined. The exit code is 2 if ranks are missing,
+    Of each trace, the header, the end and the first events are examined; one rank is classified, and the smallest
+    file of each stage is checked for whole training steps. The exit code is 2 if ranks are missing,
     belong to another job, or cannot be read completely; of a home also if tables in it are stale.
     """
     if path is not None:

@@ -19,7 +19,7 @@ from traceviz_dag.system.paths import real_path
 from traceviz_dag.vocabulary import FIGURE_FORMATS
 
 if TYPE_CHECKING:
-    from traceviz_dag.pipeline.figures import LakeSource
+    from traceviz_dag.pipeline.lake_source import LakeSource
 
 _GIB = 1 << 30
 

@@ -65,9 +65,11 @@ def _answer(one: Examined) -> dict[str, Any]:
 
 
 def _failed(one: Examined) -> list[int]:
+    import numpy as np
+
     from traceviz_dag.read.memory.snapshot import Action
 
-    return [place for place, action in enumerate(one.replay.action.tolist()) if action == Action.OOM]
+    return [int(place) for place in np.flatnonzero(one.replay.action == Action.OOM)]
 
 
 def _print(one: Examined, answer: dict[str, Any]) -> None:

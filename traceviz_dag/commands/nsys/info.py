@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -11,22 +12,28 @@ from traceviz_dag.analyze.nsys.activity import activities
 from traceviz_dag.arrays import distinct
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import milliseconds, print_json, print_table
-from traceviz_dag.commands.nsys.common import ProfileArgument, binary, opened, seconds
+from traceviz_dag.commands.nsys.common import GpuOption, ProfileArgument, binary, gpu_numbers, opened, seconds
 from traceviz_dag.errors import UsageError
 from traceviz_dag.read.nsys.profile import NsysFacts
 
 
 def info(
     path: ProfileArgument,
-    gpu: Annotated[bool, typer.Option("--gpu", help="Show what the export states of the GPUs themselves.")] = False,
+    gpu: GpuOption = [],  # noqa: B006
+    hardware: Annotated[
+        bool, typer.Option("--hardware", help="Show what the export states of the GPUs themselves.")
+    ] = False,
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
 ) -> None:
-    """Show versions, GPUs, tables, the time covered, and what the export lacks to answer more."""
+    """Show versions, GPUs, tables, the time covered, and what the export lacks to answer more.
+
+    With --gpu, show what the export states of these GPUs.
+    """
     given = opened(path, home)
     facts = given.profile.facts
-    if gpu:
-        _hardware(facts, json)
+    if gpu or hardware:
+        _hardware(path, facts, gpu_numbers(gpu), json)
         return
     names = {gpu.device: gpu.name for gpu in facts.gpus}
     try:
@@ -98,10 +105,16 @@ def info(
         print_table("What it lacks", ["missing"], [[sentence] for sentence in facts.missing])
 
 
-def _hardware(facts: NsysFacts, json: bool) -> None:
-    """Show what the export states of each GPU."""
+def _hardware(path: Path, facts: NsysFacts, wanted: list[int], json: bool) -> None:
+    """Show what the export states of each GPU, or of some."""
+    stated = {one.device: one for one in facts.gpus}
+    unknown = [number for number in wanted if number not in stated]
+    if unknown:
+        there = ", ".join(map(str, sorted(stated))) or "none"
+        raise UsageError(f"{path}: the export describes no GPU {unknown[0]}; it describes {there}")
+    gpus = [stated[number] for number in wanted or stated]
     if json:
-        print_json([msgspec.to_builtins(one) for one in facts.gpus])
+        print_json([msgspec.to_builtins(one) for one in gpus])
         return
     print_table(
         "GPUs, as far as the export describes them",
@@ -113,6 +126,6 @@ def _hardware(facts: NsysFacts, json: bool) -> None:
                 None if one.clock_hz is None else f"{one.clock_hz / 1e6:,.0f}",
                 one.bus,
             ]
-            for one in facts.gpus
+            for one in gpus
         ],
     )

@@ -21,6 +21,13 @@ from traceviz_dag.commands.nsys.common import (
     seconds,
     shortened,
 )
+from traceviz_dag.vocabulary import WindowFrom
+
+_WINDOWS = {
+    WindowFrom.HOST: "windows of the host",
+    WindowFrom.LAUNCHES: "windows of the kernels launched in them, as the host runs ahead",
+    WindowFrom.UNKNOWN_LAUNCHES: "windows of the host, as launches are not recorded",
+}
 
 
 def iterations(
@@ -38,8 +45,9 @@ def iterations(
 ) -> None:
     """Show the training iterations, how they were recognised, and the overlap in each.
 
-    An iteration lasts as long as its range on the host; kernels are cut at its edges. What is usual is the median over
-    the other iterations.
+    An iteration lasts as long as its range on the host; where the host runs ahead of the GPU, from the first start to
+    the last end of the kernels launched in it. Kernels are cut at its edges. What is usual is the median over the other
+    iterations.
     """
     given = opened(path, home, trim, rules)
     rows: list[dict[str, Any]] = []
@@ -49,14 +57,14 @@ def iterations(
             found = names_in_iteration(given.profile, part, given.rules, number, given.window)
             names = {"operations": [asdict(one) for one in found]}
         rows += [
-            {"number": one.number, "source": one.source, **asdict(one.overlap), **names}
+            {"number": one.number, "source": one.source, "window_from": one.window_from, **asdict(one.overlap), **names}
             for one in iteration_measures(given.profile, part, given.rules, given.window)
             if number in (None, one.number)
         ]
     if json:
         print_json(rows)
         return
-    sources = "; ".join(dict.fromkeys(row["source"] for row in rows))
+    sources = "; ".join(dict.fromkeys(f"{row['source']}; {_WINDOWS[row['window_from']]}" for row in rows))
     print_table(
         f"Iterations, from {sources}" if rows else "No iterations",
         ["GPU", "iteration", "from s", "kernels", *(f"{name} ms" for name in MEASURES)],

@@ -25,6 +25,7 @@ class Sample:
             has no name, but all ranks as members, so that order can match them.
         module_known: share of kernel time with a module; None without kernels.
         fault: which training step the rank's window does not hold whole, and why; None where it holds all.
+        others: (rank, its fault) of the other ranks that were looked at and have one.
     """
 
     rank: int
@@ -38,6 +39,7 @@ class Sample:
     ordered: int
     module_known: float | None
     fault: str | None = None
+    others: tuple[tuple[int, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

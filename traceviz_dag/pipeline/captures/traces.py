@@ -116,9 +116,10 @@ def _microbatch(capture: Capture, one: Sample) -> Answer:
     """Which part of the work is in a micro-batch; in part at the most where a training step is not recorded whole."""
     what = f"of the forward and backward computation of rank {one.rank} is in a micro-batch"
     answer = _of_share(MICROBATCH, one.microbatch_known, what, "" if one.fault else _more_stacks(capture))
-    if one.fault is None:
+    fault = one.fault or next((f"rank {rank}: {why}" for rank, why in one.others), None)
+    if fault is None:
         return answer
-    return Answer(MICROBATCH, "in part" if answer.answer == "yes" else answer.answer, f"{answer.why}; {one.fault}")
+    return Answer(MICROBATCH, "in part" if answer.answer == "yes" else answer.answer, f"{answer.why}; {fault}")
 
 
 def _more_stacks(capture: Capture) -> str:

@@ -33,7 +33,12 @@ class NsysFormat(NsysFiles):
     def place(self, request: PlaceRequest) -> Placement:
         """Place exports by what they hold: jobs by evidence, ranks by node and GPU."""
         return place_exports(
-            request.files, request.home, rank=request.rank, known=request.known(), taken_by=request.taken_by
+            request.files,
+            request.home,
+            rank=request.rank,
+            known=request.known(),
+            ranks=request.ranks,
+            taken_by=request.taken_by,
         )
 
     def headers(self, entries: Sequence[RankInput], home: Path | None) -> Headers:

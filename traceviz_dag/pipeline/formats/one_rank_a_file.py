@@ -160,9 +160,11 @@ class OneRankAFile(ABC):
                 unread.append(entry.rank)
                 problems.append(str(error))
         sample = request.sample() if peeks else None
-        if sample is not None and sample.fault is not None and sample.rank not in unread:
-            unread.append(sample.rank)
-            problems.append(f"rank {sample.rank}: {sample.fault}")
+        if sample is not None:
+            own = [(sample.rank, sample.fault)] if sample.fault is not None else []
+            cut = [(rank, fault) for rank, fault in (*own, *sample.others) if rank not in unread]
+            unread += [rank for rank, _ in cut]
+            problems += [f"rank {rank}: {fault}" for rank, fault in cut]
         capture = _counted(request, peeks)
         known = {entry.rank for entry in inputs.ranks}
         missing = () if request.chosen_by_name else (one for one in range(capture.world_size or 0) if one not in known)

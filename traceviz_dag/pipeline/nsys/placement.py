@@ -47,6 +47,7 @@ def place_exports(
     rank: int | None = None,
     known: Mapping[Path, str] | None = None,
     *,
+    ranks: Mapping[Path, int] | None = None,
     taken_by: str = "",
 ) -> Placement:
     """Place the ranks of the exports of one folder. Those that nothing ties to one job are runs of their own.
@@ -56,6 +57,7 @@ def place_exports(
         home: where profiles are kept once they were read; None keeps nothing.
         rank: rank of an export that holds only one and does not say which.
         known: exports that were registered before → the run that they are of; it keeps them, whatever came since.
+        ranks: path → its rank, of exports for which ``rank`` is not meant.
         taken_by: what the traces beside them are called that are the run of the folder's name; empty without such.
     """
     exports, problems = [], []
@@ -74,10 +76,11 @@ def place_exports(
         exports.append(Export(file, int(node[1]) if node else None, parts, _evidence(file, profile)))
     traces, words = [], []
     for run, members, why in _runs(exports, known or {}, taken_by):
-        numbered, assumed = number_ranks(members, rank)
+        stated = {one.file.path: (ranks or {}).get(one.file.path, rank) for one in members if rank is not None}
+        numbered, assumed = number_ranks(members, stated)
         words += [*why, *assumed]
-        for export, ranks in numbered:
-            for part, number in zip(export.parts, ranks, strict=True):
+        for export, its_ranks in numbered:
+            for part, number in zip(export.parts, its_ranks, strict=True):
                 found = iterations_of_part(profiles[export.file.path], part, rules or load_rules())
                 traces += _placed(replace(export.file, run=run), part, number, found)
     places = Counter((trace.run, trace.iteration, trace.rank) for trace in traces)
@@ -95,9 +98,12 @@ def place_exports(
 
 
 def number_ranks(
-    exports: Sequence[Export], rank: int | None = None
+    exports: Sequence[Export], stated_ranks: Mapping[Path, int | None]
 ) -> tuple[list[tuple[Export, tuple[int, ...]]], list[str]]:
     """The global rank of each part of each export, and what had to be assumed.
+
+    Args:
+        stated_ranks: path → the rank that the user states of an export of one part.
 
     A name that bears a rank (``rank3``) numbers an export of one part. Otherwise nodes count by the number in their
     names, else by name, and the ranks of a node by GPU: that is how torchrun and Slurm number them.
@@ -106,7 +112,7 @@ def number_ranks(
     assumed: list[str] = []
     nodes: list[Export] = []
     for export in exports:
-        stated = export.file.rank if export.file.rank is not None else rank
+        stated = export.file.rank if export.file.rank is not None else stated_ranks.get(export.file.path)
         if stated is not None and len(export.parts) == 1:
             found.append((export, (stated,)))
         else:

@@ -145,10 +145,7 @@ def download(wanted: Wanted, folder: Path) -> tuple[Path, Downloaded]:
     Raises:
         DownloadError: with the reason and what to do.
     """
-    try:
-        validate_repo_id(wanted.repository)
-    except HFValidationError:
-        raise DownloadError(f"{wanted.repository}: not the name of a data set; name it as OWNER/NAME") from None
+    _check_name(wanted.repository)
     kept = _kept(wanted, folder)
     # A kept file of a stated commit needs no network.
     if kept is not None and wanted.revision == kept[1].revision:
@@ -177,6 +174,37 @@ def matching(wanted: str, files: Sequence[str]) -> list[str]:
     stems = {name.rsplit(".", 1)[0] for name in found}
     exports = [name for name in found if is_export_name(name)]
     return exports if len(stems) == 1 and exports else found
+
+
+def download_all(wanted: Wanted, folder: Path) -> list[tuple[Path, Downloaded]]:
+    """Fetch every file that a path, a pattern or part of a path names, of one commit; files that are there are kept.
+
+    Args:
+        folder: as for :func:`download`.
+
+    Raises:
+        DownloadError: with the reason and what to do; files that came before it stay.
+    """
+    _check_name(wanted.repository)
+    try:
+        with _strict_client():
+            listing = _listing(wanted)
+            files = {file.path: file for file in listing.siblings or []}
+            names = matching(wanted.file, list(files))
+            if not names:
+                raise _none_matches(wanted, list(files))
+            return [_fetch(wanted, files[name], listing.sha, folder) for name in names]
+    except OutputError:
+        raise
+    except _NETWORK_ERRORS as error:
+        raise _explained(error, wanted) from None
+
+
+def _check_name(repository: str) -> None:
+    try:
+        validate_repo_id(repository)
+    except HFValidationError:
+        raise DownloadError(f"{repository}: not the name of a data set; name it as OWNER/NAME") from None
 
 
 class _Large(msgspec.Struct, frozen=True):
@@ -277,10 +305,13 @@ def _chosen(wanted: Wanted, files: Sequence[_Listed]) -> _Listed:
         raise DownloadError(
             f"{wanted.repository}: {len(names)} files match {wanted.file!r}: {listed}; name one of them with --file"
         )
-    paths = [file.path for file in files]
+    raise _none_matches(wanted, [file.path for file in files])
+
+
+def _none_matches(wanted: Wanted, paths: Sequence[str]) -> DownloadError:
     there = list(filter(is_profile_name, paths)) or paths
     listed = ", ".join(there[:_MOST_LISTED]) + (", …" if len(there) > _MOST_LISTED else "")
-    raise DownloadError(f"{wanted.repository}: no file matches {wanted.file!r}; there are {listed or 'none'}")
+    return DownloadError(f"{wanted.repository}: no file matches {wanted.file!r}; there are {listed or 'none'}")
 
 
 def _fetch(wanted: Wanted, file: _Listed, revision: str, folder: Path) -> tuple[Path, Downloaded]:

@@ -14,12 +14,12 @@ import sys
 from typing import Any
 
 from traceviz_dag.read.memory.extraction import Extraction, NotASnapshotError
-from traceviz_dag.read.memory.pickle_machine import NotPlainError, read_plain
+from traceviz_dag.read.memory.plain_pickle import NotPlainError, read_plain
 
 BASE_BYTES, PER_BYTE = 1 << 30, 6
 """Address space that the child may take: so much, and so many times the file."""
 
-_BASE_SECONDS, _BYTES_PER_SECOND = 20, 1 << 20
+_BASE_SECONDS, _BYTES_PER_SECOND = 5, 1 << 22
 _NO_MEMORY = "it asks for more memory than a snapshot of its size needs"
 
 

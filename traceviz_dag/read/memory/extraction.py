@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import compress
+from operator import not_
 from typing import Any, TypeGuard
 
 ACTIONS = (
@@ -32,6 +34,9 @@ _LAST_MICROSECOND = (1 << 62) // 1000
 _MOST_KEYS = 64
 _MOST_TEXT = 400
 _MOST_NAMES = 40
+_MOST_LIKE = 64
+"""Stacks that are compared with one: beyond that, all of its frames are looked up."""
+
 _LEAST_ROW_BYTES = 4
 _STATE_OF = {**{word: place for place, word in enumerate(STATES)}, "active_awaiting_free": 2}
 _ACTION_OF = {word: place for place, word in enumerate(ACTIONS)}
@@ -90,10 +95,9 @@ class Extraction:
         self.unusable_values: Counter[str] = Counter()
         self.traces = 0
         self._rows_left = size // _LEAST_ROW_BYTES
-        self._shapes: dict[tuple[Any, ...], tuple[str, ...]] = {}
         self._frame_of: dict[int, int] = {}
         self._frame_numbers: dict[tuple[str, str, int], int] = {}
-        self._stack_of: dict[int, int] = {}
+        self._stacks_of: dict[tuple[int, ...], list[tuple[list[Any], int]]] = {}
         self._stack_numbers: dict[tuple[int, ...], int] = {}
         self._take(value)
 
@@ -118,7 +122,8 @@ class Extraction:
         if "segments" not in value:
             keys = ", ".join(repr(str(key)[:40]) for key in list(value)[:4])
             raise NotASnapshotError(f"a dictionary without 'segments'{f' (it has {keys})' if keys else ''}")
-        self._count_unknown("", value, _KNOWN_AT_TOP)
+        if len(value) <= _MOST_KEYS:
+            self._count_unknown("", [value], _KNOWN_AT_TOP)
         for segment in self._rows("segments", value["segments"]):
             self._segment(segment)
         for device, trace in enumerate(self._entries("device_traces", value.get("device_traces"))):
@@ -160,7 +165,7 @@ class Extraction:
                 self.unusable[name] += 1
 
     def _segment(self, segment: dict[Any, Any]) -> None:
-        self._count_unknown("segments", segment, _KNOWN_OF_SEGMENTS)
+        self._count_unknown("segments", [segment], _KNOWN_OF_SEGMENTS)
         address, size = segment.get("address"), segment.get("total_size")
         device = segment.get("device", 0)
         if not (_is_address(address) and _is_size(size) and type(device) is int and 0 <= device <= _LAST_DEVICE):
@@ -184,7 +189,7 @@ class Extraction:
 
     def _block(self, segment: int, following: int, block: dict[Any, Any]) -> int:
         """Take a block; older snapshots give no address, but each block in its place. Returns where the next begins."""
-        self._count_unknown("blocks", block, _KNOWN_OF_BLOCKS)
+        self._count_unknown("blocks", [block], _KNOWN_OF_BLOCKS)
         address, size = block.get("address", following), block.get("size")
         state = _STATE_OF.get(_text(block.get("state")))
         if not (_is_address(address) and _is_size(size)) or state is None:
@@ -208,35 +213,42 @@ class Extraction:
         return address + size
 
     def _trace(self, device: int, trace: Any) -> None:
-        columns = self.columns["events"]
-        devices, actions, addresses = columns["device"], columns["action"], columns["address"]
-        sizes, streams, times, stacks = columns["bytes"], columns["stream"], columns["time_us"], columns["stack"]
-        rows = 0
-        for event in self._rows("device_traces", trace):
-            self._count_unknown("device_traces", event, _KNOWN_OF_EVENTS)
-            rows += 1
-            word = event.get("action")
-            action = _ACTION_OF.get(_text(word))
-            if action is None:
-                self.unknown[f"action {_shown(word)}"] += 1
-                continue
-            address, size = event.get("addr", 0), event.get("size", 0)
-            if not (_is_address(address) and _is_size(size)):
-                self.unusable["device_traces"] += 1
-                continue
-            if action == _OOM:
-                self.ooms.append((len(devices), self._number(event, "device_free", "device_traces")))
-            devices.append(device)
-            actions.append(action)
-            addresses.append(address)
-            sizes.append(size)
-            streams.append(self._number(event, "stream", "device_traces"))
-            times.append(self._time(event.get("time_us")))
-            stacks.append(self._stack(event.get("frames"), "device_traces"))
+        """Take the events of a device, column by column: there may be millions."""
+        rows = list(self._rows("device_traces", trace))
         self.traces += bool(rows)
+        self._count_unknown("device_traces", rows, _KNOWN_OF_EVENTS)
+        words = [row.get("action") for row in rows]
+        actions = [_ACTION_OF.get(word, UNKNOWN) if type(word) is str else UNKNOWN for word in words]
+        if UNKNOWN in actions:
+            known = [action != UNKNOWN for action in actions]
+            self.unknown.update(f"action {_shown(word)}" for word in compress(words, map(not_, known)))
+            rows, actions = list(compress(rows, known)), list(compress(actions, known))
+        addresses, sizes = [row.get("addr", 0) for row in rows], [row.get("size", 0) for row in rows]
+        usable = [
+            type(address) is int and 0 <= address <= _LAST_ADDRESS and type(size) is int and 0 <= size <= MOST_BYTES
+            for address, size in zip(addresses, sizes, strict=True)
+        ]
+        if not all(usable):
+            self.unusable["device_traces"] += usable.count(False)
+            rows, actions = list(compress(rows, usable)), list(compress(actions, usable))
+            addresses, sizes = list(compress(addresses, usable)), list(compress(sizes, usable))
+        columns = self.columns["events"]
+        first = len(columns["device"])
+        self.ooms += [
+            (first + place, self._number(rows[place], "device_free", "device_traces"))
+            for place, action in enumerate(actions)
+            if action == _OOM
+        ]
+        columns["device"].extend([device] * len(rows))
+        columns["action"].extend(actions)
+        columns["address"].extend(addresses)
+        columns["bytes"].extend(sizes)
+        columns["stream"].extend(self._numbers(rows, "stream", "device_traces"))
+        columns["time_us"].extend(self._numbers(rows, "time_us", "device_traces", _LAST_MICROSECOND))
+        columns["stack"].extend([self._stack(row.get("frames"), "device_traces") for row in rows])
 
     def _annotation(self, row: dict[Any, Any]) -> None:
-        self._count_unknown("external_annotations", row, _KNOWN_OF_ANNOTATIONS)
+        self._count_unknown("external_annotations", [row], _KNOWN_OF_ANNOTATIONS)
         time, stage = row.get("time_us"), _text(row.get("stage"))
         if stage not in ("START", "END") or not _is_time(time):
             self.unusable["external_annotations"] += 1
@@ -251,18 +263,23 @@ class Extraction:
         self.unusable_values[f"{name} in {where}"] += 1
 
     def _number(self, row: dict[Any, Any], name: str, where: str) -> int:
-        value = row.get(name)
-        if _is_address(value):
-            return value
-        if value is not None:
-            self._lose(name, where)
-        return UNKNOWN
+        return self._numbers([row], name, where)[0]
 
-    def _time(self, value: Any) -> int:
-        if _is_time(value):
-            return value
-        if value is not None:
-            self._lose("time_us", "device_traces")
+    def _numbers(
+        self, rows: Sequence[dict[Any, Any]], name: str, where: str, most: int = _LAST_ADDRESS
+    ) -> Sequence[int]:
+        """The value of each row, from 0 to ``most``; UNKNOWN, and counted, where it is another."""
+        return [
+            value
+            if type(value := row.get(name)) is int and 0 <= value <= most
+            else self._lost(name, where)
+            if value is not None
+            else UNKNOWN
+            for row in rows
+        ]
+
+    def _lost(self, name: str, where: str) -> int:
+        self._lose(name, where)
         return UNKNOWN
 
     def _size_class(self, value: Any) -> int:
@@ -275,17 +292,12 @@ class Extraction:
             self._lose("segment_type", "segments")
         return UNKNOWN
 
-    def _count_unknown(self, where: str, row: dict[Any, Any], known: frozenset[str]) -> None:
+    def _count_unknown(self, where: str, rows: Sequence[dict[Any, Any]], known: frozenset[str]) -> None:
         """Count the keys that nothing is known of; rows have few shapes, so each is looked at once."""
-        if len(row) > _MOST_KEYS:
-            return
-        shape = (where, *row)
-        unknown = self._shapes.get(shape)
-        if unknown is None:
-            unknown = tuple(f"{where}: {_shown(key)}" if where else _shown(key) for key in row if key not in known)
-            self._shapes[shape] = unknown
-        for name in unknown:
-            self.unknown[name] += 1
+        for shape, count in Counter(map(tuple, rows)).items():
+            for key in shape:
+                if key not in known:
+                    self.unknown[f"{where}: {_shown(key)}" if where else _shown(key)] += count
 
     def _stack(self, frames: Any, where: str) -> int:
         """The number of a stack, by content; UNKNOWN where it has no frames."""
@@ -293,20 +305,27 @@ class Extraction:
             if frames is not None and type(frames) is not list:
                 self._lose("frames", where)
             return UNKNOWN
-        known = self._stack_of.get(id(frames))
-        if known is not None:
-            return known
-        found = self._frame_of
-        numbers = tuple([found[id(frame)] if id(frame) in found else self._frame(frame) for frame in frames])
-        number = self._stack_numbers.get(numbers)
-        if number is None:
-            number = self._stack_numbers[numbers] = len(self._stack_numbers)
+        # Lists are rarely shared, their frames are: some of these lead to the few stacks that it may be.
+        length = len(frames)
+        middle = length >> 1
+        known = self._stacks_of.setdefault(
+            (length, id(frames[0]), id(frames[middle >> 1]), id(frames[middle]), id(frames[-1])), []
+        )
+        for like, number_of_like in known:
+            if like == frames:
+                return number_of_like
+        numbers = tuple([self._frame(frame) for frame in frames])
+        number = self._stack_numbers.setdefault(numbers, len(self._stack_numbers))
+        if number == len(self.columns["stacks"]["frames"]):
             self.columns["frames_of_stacks"]["frame"].extend(numbers)
-            self.columns["stacks"]["frames"].append(len(numbers))
-        self._stack_of[id(frames)] = number
+            self.columns["stacks"]["frames"].append(length)
+        if len(known) < _MOST_LIKE:
+            known.append((frames, number))
         return number
 
     def _frame(self, frame: Any) -> int:
+        if id(frame) in self._frame_of:
+            return self._frame_of[id(frame)]
         if type(frame) is dict:
             line = frame.get("line")
             if line is not None and not (type(line) is int and 0 <= line < 1 << 31):

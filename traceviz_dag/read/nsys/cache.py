@@ -3,14 +3,16 @@
 HOME/nsys/NAME-DIGEST holds one export; in it a folder for its look (size, time of change) holds its tables, the words
 of their text columns, and ``facts.json``, which is written last. An export that looks different is read again, into a
 folder of its own, and the former one goes, but for files of others in it. Deleting the folder is always safe. The rows
-of a process or GPU are row groups of their own, to be read alone.
+of a process or GPU are row groups of their own, to be read alone. A process compares a file with its digest before it
+first reads it: damage gives no other values, and the next command reads the export anew.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 
 import msgspec
@@ -20,7 +22,7 @@ import pyarrow.parquet as pq
 import xxhash
 
 from traceviz_dag.errors import BadInputError
-from traceviz_dag.lake.digests import look_of
+from traceviz_dag.lake.digests import digest_of, look_of
 from traceviz_dag.read.nsys.profile import SCHEMAS, NsysFacts, NsysProfile
 from traceviz_dag.read.nsys.rows import Array, Rows, Runs, Words, array_of
 from traceviz_dag.read.nsys.store import is_text, runs_of, words_of
@@ -38,7 +40,7 @@ _FACTS, _WORDS, _EXPORT, _MADE = "facts.json", "words.json", "export.sqlite", "s
 _LOOK = re.compile(r"[0-9a-f]{16}")
 """Names of the folders of an export's former looks; whatever else lies beside them is not ours."""
 
-_FORMAT = 8
+_FORMAT = 9
 """Raised whenever what the tables hold changes."""
 
 _ROWS_PER_GROUP = 1 << 20
@@ -52,6 +54,7 @@ class _Kept(msgspec.Struct, frozen=True):
     Attributes:
         runs: table → its keys in order and how many rows each has.
         files: name → how the file looked when it was written: one that looks different now is damaged.
+        digests: name → digest of the file.
     """
 
     format: int
@@ -59,6 +62,7 @@ class _Kept(msgspec.Struct, frozen=True):
     facts: NsysFacts
     runs: dict[str, list[tuple[int, int]]]
     files: dict[str, tuple[int, int]]
+    digests: dict[str, str]
 
 
 def open_profile(path: Path, home: Path | None) -> NsysProfile:
@@ -86,7 +90,7 @@ def open_profile(path: Path, home: Path | None) -> NsysProfile:
     if kept is None:
         with exclusive_lock(folder.parent / ".lock"):
             kept = _kept(folder, look) or _fill(path, folder, look)
-    return NsysProfile(path, kept.facts, KeptStore(folder, kept.runs))
+    return NsysProfile(path, kept.facts, KeptStore(folder, kept.runs, kept.digests))
 
 
 def cache_folder(path: Path, home: Path) -> Path:
@@ -120,10 +124,12 @@ class KeptStore:
 
     Args:
         runs: table → its keys in order and how many rows each has.
+        digests: name of a file → its digest.
     """
 
-    def __init__(self, folder: Path, runs: Mapping[str, Sequence[tuple[int, int]]]) -> None:
+    def __init__(self, folder: Path, runs: Mapping[str, Sequence[tuple[int, int]]], digests: Mapping[str, str]) -> None:
         self.folder = folder
+        self._digests = digests
         self._runs = {name: _runs(own) for name, own in runs.items()}
         self._words: dict[str, dict[str, Words]] = {}
 
@@ -159,10 +165,8 @@ class KeptStore:
     def words(self, name: str, column: str) -> Words:
         """What the codes of a text column stand for."""
         if name not in self._words:
-            try:
-                data = (self.folder / f"{name}.{_WORDS}").read_bytes()
-            except FileNotFoundError:
-                raise self._gone() from None
+            with self._compared(f"{name}.{_WORDS}") as path:
+                data = path.read_bytes()
             self._words[name] = msgspec.json.decode(data, type=dict[str, Words])
         return self._words[name][column]
 
@@ -179,14 +183,32 @@ class KeptStore:
         }
 
     def _file(self, name: str) -> pq.ParquetFile:
-        try:
-            return pq.ParquetFile(self.folder / f"{name}.parquet")
-        except FileNotFoundError:
-            raise self._gone() from None
+        with self._compared(f"{name}.parquet") as path:
+            return pq.ParquetFile(path)
 
-    def _gone(self) -> BadInputError:
-        fault = "what was kept of the export was deleted while it was read; the export may have changed"
-        return BadInputError(self.folder, fault, "run the command again")
+    @contextmanager
+    def _compared(self, name: str) -> Iterator[Path]:
+        """A file that is as it was written, for the block to open.
+
+        Raises:
+            BadInputError: it is not, or is gone; the next command reads the export anew.
+        """
+        path = self.folder / name
+        try:
+            if _digest_in(path, *look_of(path)) != self._digests[name]:
+                with suppress(OSError):
+                    (self.folder / _FACTS).unlink()
+                raise BadInputError(path, "is damaged", "run the command again, which reads the export anew")
+            yield path
+        except FileNotFoundError:
+            fault = "what was kept of the export was deleted while it was read; the export may have changed"
+            raise BadInputError(self.folder, fault, "run the command again") from None
+
+
+@lru_cache(maxsize=1024)
+def _digest_in(path: Path, *_look: int) -> str:
+    """A file that looks as it did when this process read it is not read again."""
+    return digest_of(path)
 
 
 def _runs(counts: Sequence[tuple[int, int]]) -> Runs:
@@ -206,11 +228,18 @@ def _groups(metadata: pq.FileMetaData, runs: Runs) -> list[int]:
 
 def _kept(folder: Path, look: tuple[int, int]) -> _Kept | None:
     try:
-        kept = decoded((folder / _FACTS).read_bytes(), _Kept)
+        stated, _, checksum = (folder / _FACTS).read_bytes().partition(b"\n")
+        if checksum != _checksum(stated):
+            return None
+        kept = decoded(stated, _Kept)
     except (FileNotFoundError, msgspec.DecodeError):
         return None
     whole = (kept.format, kept.look) == (_FORMAT, look) and kept.files == _looks(folder, counts=kept.runs)
     return kept if whole else None
+
+
+def _checksum(stated: bytes) -> bytes:
+    return xxhash.xxh3_128_hexdigest(stated).encode()
 
 
 def _looks(folder: Path, counts: Mapping[str, object]) -> dict[str, tuple[int, int]]:
@@ -248,8 +277,10 @@ def _fill(path: Path, folder: Path, look: tuple[int, int]) -> _Kept:
     facts = read_tables(export, keep)
     if look_of(path) != look:
         raise BadInputError(path, "changed while it was read", "run the command again once it is whole")
-    kept = _Kept(_FORMAT, look, facts, counts, _looks(folder, counts))
-    write_atomically(folder / _FACTS, pa.py_buffer(msgspec.json.encode(kept)))
+    looks = _looks(folder, counts)
+    kept = _Kept(_FORMAT, look, facts, counts, looks, {name: digest_of(folder / name) for name in looks})
+    stated = msgspec.json.encode(kept)
+    write_atomically(folder / _FACTS, stated + b"\n" + _checksum(stated))
     return kept
 
 

@@ -46,8 +46,12 @@ def process_key(process: int) -> str:
     return f"process:{process}"
 
 
-def root_bundle(profile: NsysProfile) -> Bundle:
-    """The lanes of GPUs and processes alone, without their slices; a process that drives one GPU lies below it."""
+def root_bundle(profile: NsysProfile, gpus: Sequence[int] = ()) -> Bundle:
+    """The lanes of GPUs and processes alone, without their slices; a process that drives one GPU lies below it.
+
+    Args:
+        gpus: only these, and the processes that drive one of them; empty takes all.
+    """
     names = {gpu.device: gpu.name for gpu in profile.facts.gpus}
     devices = profile.keys("operations")
     gpus_of: dict[int, set[int]] = {}
@@ -57,6 +61,9 @@ def root_bundle(profile: NsysProfile) -> Bundle:
     tables = ("ranges", "calls", "system_calls")
     processes = sorted({key for table in tables for key in profile.keys(table)})
     bundle = Bundle()
+    if gpus:
+        devices = [device for device in devices if device in gpus]
+        processes = [number for number in processes if gpus_of.get(number, set()) & set(gpus)]
     for device in devices:
         name = names.get(device)
         label = f"GPU {device}" + (f" {printable(name)}" if name else "")

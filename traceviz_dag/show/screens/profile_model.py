@@ -22,11 +22,14 @@ from traceviz_dag.show.screens import names
 from traceviz_dag.show.screens.bundles import Bundle
 from traceviz_dag.show.screens.lanes_model import LanesModel
 from traceviz_dag.show.screens.model import (
+    ALL,
     MOST_NAMES,
     Aggregate,
     Detail,
     Fact,
+    Filter,
     GroupMeasures,
+    Hits,
     LaneKind,
     Mark,
     SliceId,
@@ -63,6 +66,8 @@ class ProfileModel(LanesModel):
         title: words for the head of the screen; the name of the file by default.
         kept: as ``LanesModel`` takes it; by default nothing is kept.
         options: what commands that it names end with, such as ``--home``.
+        gpus: only these GPUs, and the processes that drive them; empty takes all.
+        window: only this time; None takes all that the profile covers.
     """
 
     def __init__(
@@ -72,8 +77,11 @@ class ProfileModel(LanesModel):
         title: str = "",
         kept: Callable[[str], Path | None] = lambda _: None,
         options: Sequence[str] = (),
+        gpus: Sequence[int] = (),
+        window: Clip | None = None,
     ) -> None:
         super().__init__(kept)
+        self._gpus, self._window = gpus, window
         self._options = options
         self._profile, self._rules = profile, rules
         self._title = title or printable(profile.path.name)
@@ -87,6 +95,8 @@ class ProfileModel(LanesModel):
     def span(self) -> Window:
         """As ``ScreenModel`` says."""
         facts = self._profile.facts
+        if self._window is not None:
+            return Window(self._window.start_ns, self._window.end_ns)
         if facts.first_ns is None or facts.last_ns is None:
             return Window(0, 1)
         return Window(facts.first_ns, max(facts.last_ns, facts.first_ns + 1))
@@ -99,6 +109,10 @@ class ProfileModel(LanesModel):
     def marks(self, window: Window) -> Sequence[Mark]:
         """As ``ScreenModel`` says."""
         return [mark for mark in self._iterations() if mark.start_ns < window.end_ns and mark.end_ns > window.start_ns]
+
+    def search(self, pattern: str, only: Filter = ALL, window: Window | None = None, page: int = 0) -> Hits:
+        """As ``ScreenModel`` says."""
+        return super().search(pattern, only, self.span if window is None and self._window is not None else window, page)
 
     def follow(self, slice_id: SliceId) -> SliceId | None:
         """As ``ScreenModel`` says."""
@@ -181,7 +195,7 @@ class ProfileModel(LanesModel):
             return Aggregate(Window(clip.start_ns, clip.end_ns), tuple(measures), tuple(top), tuple(commands))
 
     def _make_root(self) -> Bundle:
-        return root_bundle(self._profile)
+        return root_bundle(self._profile, self._gpus)
 
     def _make(self, group: str) -> Bundle:
         kind, _, number = group.partition(":")

@@ -65,7 +65,8 @@ RULE = Rule(
     edit=lambda _: EditKey("no_hidden_waits"),
     places=Places(_PLACES, ("rank", "operation")),
     unable_sql="""
-SELECT 'without call stacks nothing tells who waits for the GPU (capture with stacks)' AS reason
+SELECT 'without call stacks nothing tells whether the framework has to wait for the GPU (capture with stacks); rule '
+    || 'host_waits names the calls' AS reason
 WHERE NOT EXISTS (FROM gpu_gaps WHERE run = $run AND iteration = $iteration AND of_framework IS NOT NULL)
     AND (EXISTS (FROM gpu_gaps WHERE run = $run AND iteration = $iteration AND synchronization_id IS NOT NULL)
     OR (SELECT bool_or(has_stacks) FROM traces WHERE run = $run AND iteration = $iteration) IS DISTINCT FROM true)

@@ -5,11 +5,15 @@ from __future__ import annotations
 from traceviz_dag.analyze.findings.rule import Rule
 from traceviz_dag.analyze.findings.rules import (
     congestion,
+    copies,
     environment,
     expert_load,
     exposed_communication,
     hidden_sync,
     host_pauses,
+    host_waits,
+    idle,
+    kernels,
     launch_bound,
     memory_fragmentation,
     memory_headroom,
@@ -30,6 +34,7 @@ RULES: tuple[Rule, ...] = (
     *host_pauses.RULES,
     *(hidden_sync.RULE, launch_bound.RULE, tail.RULE),
     *(exposed_communication.RULE, not_on_period.RULE, unexplained.RULE),
+    *(copies.RULE, idle.RULE, host_waits.RULE, *kernels.RULES),
     *(memory_leak.RULE, memory_fragmentation.RULE, memory_imbalance.RULE, memory_headroom.RULE),
 )
 

@@ -7,11 +7,13 @@ from traceviz_dag.analyze.findings.rule import EditKey, Places, Row, Rule, milli
 from traceviz_dag.analyze.findings.rules import launch_bound
 from traceviz_dag.analyze.findings.rules.slow_group import SLOW
 from traceviz_dag.analyze.slow_ranks import LEAST_ITEMS, MAY_BE_WORK, SLOWER_THAN_FEW
-from traceviz_dag.analyze.waits.experts import UNEVEN
 from traceviz_dag.vocabulary import FindingClass
 
 MORE_WORK = 1.02
 """How many times as much as its peers a rank has to do before it is said to have more."""
+
+MORE_TOKENS = 1.05
+"""How many times as many tokens as its peers a rank's experts take before its late computation is theirs."""
 
 _SQL = f"""
 WITH slow AS (
@@ -34,12 +36,12 @@ named AS (
 ),
 -- And who computes late for the tokens that its experts take is a finding of another rule, too.
 crowded AS (
-    SELECT rank FROM expert_loads WHERE run = $run AND iteration = $iteration AND load >= {UNEVEN}
+    SELECT rank FROM expert_loads WHERE run = $run AND iteration = $iteration AND load >= {MORE_TOKENS}
 )
 SELECT
     rank, stage, value, more_ns, peers, against, against = 'stages' AS inferred, 'fault' AS class, kernel,
     NULL AS late_category, NULL AS last, NULL AS communications, NULL AS work, work_by
-FROM slow
+FROM slow WHERE NOT (against = 'extra' AND rank IN (SELECT rank FROM ({launch_bound.SQL}) WHERE rank IS NOT NULL))
 UNION ALL
 -- Who comes late for having more to do is nobody's fault.
 SELECT rank, late.stage, own_share, own_ns, NULL, 'late', false,
@@ -83,6 +85,11 @@ def _sentence(row: Row) -> str:
         return (
             f"{who} computes by another algorithm: it runs {row['kernel']} and no kernels that its peers run in its "
             f"place, which takes {row['value']:.2f} times as long, {milliseconds(row['more_ns'])} more"
+        )
+    if row["against"] == "extra":
+        return (
+            f"{who} does extra work: it runs all kernels that its peers run and others besides, mostly "
+            f"{row['kernel']}, and computes {row['value']:.2f} times as long, {milliseconds(row['more_ns'])} more"
         )
     if row["against"] == "late" and row.get("class") == "opportunity":
         return (
@@ -143,6 +150,8 @@ _OF_LATE = {
 _OF_KINDS = {
     "memory": "Test that GPU's memory (nvidia-smi -q -d ECC,CLOCK: memory clock, remapped rows; dcgmi diag -r 3), and "
     "look for another process that uses it.",
+    "extra": "See what launches these kernels on that rank alone (table kernels: module, operator; capture with call "
+    "stacks), such as logging, checks, hooks or debugging code. Run it more rarely, or fuse it.",
     "algorithm": "Compare that rank's libraries and settings with its peers' (cuBLAS, Transformer Engine, "
     "CUBLAS_WORKSPACE_CONFIG, NVTE_ variables, autotuning caches, free memory for workspaces): rule environment lists "
     "differences that the traces record.",

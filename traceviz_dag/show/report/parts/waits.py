@@ -13,6 +13,7 @@ from traceviz_dag.analyze.clocks.clock_summary import clock_facts, clock_stateme
 from traceviz_dag.analyze.matching.communications import optional_integers
 from traceviz_dag.analyze.step_time import WINDOW_COLUMNS, step_time
 from traceviz_dag.analyze.waits.blame import JUDGED_COLUMNS, judged_waits, nobody_blamed, uncertain_waits, wait_basis
+from traceviz_dag.analyze.waits.experts import UNEVEN
 from traceviz_dag.analyze.wording import numbered
 from traceviz_dag.printable import printable
 from traceviz_dag.show.figures.wait_rows import MOST_ROWS, MapRow, map_rows
@@ -103,7 +104,6 @@ _WAITS = (
     ("hidden_wait_ns", "hidden wait", palette.COMPUTATION_ONLY),
     ("hidden_transfer_ns", "hidden transfer", palette.HIDDEN),
 )
-_UNEVEN = 1.2
 
 
 def waits(told: Told) -> Markup | None:
@@ -380,7 +380,7 @@ def _experts(told: Told) -> Markup:
     if not asked.rows:
         return Markup("")
     worst = asked.rows[0]
-    even = "Experts are loaded unevenly" if worst["load"] >= _UNEVEN else "Experts are loaded about evenly"
+    even = "Experts are loaded unevenly" if worst["load"] >= UNEVEN else "Experts are loaded about evenly"
     fact = asked.fact(f"{worst['load']:.2f} times the mean of their peers")
     return section("Experts", paragraph(f"{even}: those of rank {worst['rank']} take ", fact, "."))
 

@@ -105,7 +105,7 @@ function fixedRanks(step, times, ranks) {
   /** @type {Times} */
   let result = { ...times, duration };
   for (const place of places) {
-    result = withoutPauses(step, result, place);
+    result = withoutPauses(step, result, place, true);
     const late = step.facts.late_begin_ns[place];
     if (!late) continue;
     const section = result.section.slice();
@@ -126,11 +126,7 @@ function takeUsual(step, times, place, without, duration) {
   const ofStage = others.filter((rank) => stages[rank] === stages[place]);
   const peers = ofStage.length ? ofStage : others;
   const { same, place: spot, kind } = step.columns;
-  /** @type {number[]} */
-  const own = [];
-  for (let kernel = step.kernelBegins[place]; kernel < step.kernelBegins[place + 1]; kernel++) {
-    if (step.own[kernel]) own.push(kernel);
-  }
+  const own = ownKernels(step, [place]);
   let left = own;
   for (const numbers of [same, spot]) {
     const usual = middles(step, times, numbers, peers, left);
@@ -145,11 +141,29 @@ function takeUsual(step, times, place, without, duration) {
     duration[kernel] = rounded(times.duration[kernel] * (taken / Math.max(now.get(kind[kernel]) ?? 0, 1)));
   }
   left = left.filter((kernel) => !usual.has(kind[kernel]));
+  const kinds = new Set(own.map((kernel) => kind[kernel]));
+  if (ofStage.length && ownKernels(step, peers).every((kernel) => kinds.has(kind[kernel]))) {
+    // The rank runs all that its peers do, and these besides.
+    for (const kernel of left) duration[kernel] = 0;
+    return;
+  }
   const unknown = new Set(left);
   const known = own.filter((kernel) => !unknown.has(kernel));
   const sum = (/** @type {Float64Array} */ values) => known.reduce((total, kernel) => total + values[kernel], 0);
   const share = known.length ? sum(duration) / Math.max(sum(times.duration), 1) : 1;
   for (const kernel of left) duration[kernel] = rounded(times.duration[kernel] * share);
+}
+
+/** The kernels of some ranks that are their own work. @param {Step} step @param {number[]} ranks */
+function ownKernels(step, ranks) {
+  /** @type {number[]} */
+  const found = [];
+  for (const rank of ranks) {
+    for (let kernel = step.kernelBegins[rank]; kernel < step.kernelBegins[rank + 1]; kernel++) {
+      if (step.own[kernel]) found.push(kernel);
+    }
+  }
+  return found;
 }
 
 /**
@@ -179,19 +193,25 @@ function middle(values) {
   return values.slice().sort((one, other) => one - other)[(values.length - 1) >> 1];
 }
 
-/** Bring forward what a rank's host launches after each pause. @param {Step} step @param {Times} times @param {number} place */
-function withoutPauses(step, times, place) {
+/**
+ * Bring forward what a rank's host launches after each pause, and each launch of extra work where that goes, too.
+ * @param {Step} step @param {Times} times @param {number} place @param {boolean} [extra]
+ */
+function withoutPauses(step, times, place, extra = false) {
   if (!times.launched[place]) return times;
-  const { pause_kernel: kernels, pause_ns: late } = step.columns;
+  const { pause_kernel, pause_ns, extra_kernel, extra_ns } = step.columns;
   const [low, high] = [step.kernelBegins[place], step.kernelBegins[place + 1]];
   /** @type {Map<number, number>} */
   const paused = new Map();
   const sections = new Set();
-  kernels.forEach((kernel, number) => {
-    if (kernel < low || kernel >= high || times.launch[kernel] === -Infinity) return;
-    paused.set(kernel, late[number]);
-    sections.add(step.sectionOf[kernel]);
-  });
+  const sorts = [[pause_kernel, pause_ns], ...(extra ? [[extra_kernel, extra_ns]] : [])];
+  for (const [kernels, late] of sorts) {
+    kernels.forEach((kernel, number) => {
+      if (kernel < low || kernel >= high || times.launch[kernel] === -Infinity) return;
+      paused.set(kernel, Math.max(paused.get(kernel) ?? 0, late[number]));
+      sections.add(step.sectionOf[kernel]);
+    });
+  }
   const [launch, section, hostEnd] = [times.launch.slice(), times.section.slice(), times.hostEnd.slice()];
   /** @type {Map<number, number[]>} */
   const launches = new Map([...sections].map((one) => [one, []]));

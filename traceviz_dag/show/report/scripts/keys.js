@@ -4,8 +4,8 @@
 export const KEYS = [
   [["ArrowLeft", "a"], "left", "move left"],
   [["ArrowRight", "d"], "right", "move right"],
-  [["ArrowUp", "w"], "in", "zoom in"],
-  [["ArrowDown", "s"], "out", "zoom out"],
+  [["+", "=", "w"], "in", "zoom in"],
+  [["-", "s"], "out", "zoom out"],
   [["0"], "all", "show all"],
   [["z"], "selection", "zoom to the selection"],
   [["u"], "undo", "undo a move"],

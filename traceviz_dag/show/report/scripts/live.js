@@ -8,8 +8,8 @@ import { byId, element } from "./words.js";
 
 /** @type {[string[], string, string][]} beside those of all pages: keys, what they do, words */
 const FURTHER = [
-  [["j"], "laneDown", "next lane"],
-  [["k"], "laneUp", "previous lane"],
+  [["ArrowDown", "j"], "laneDown", "next lane"],
+  [["ArrowUp", "k"], "laneUp", "previous lane"],
   [[" "], "toggle", "open or close the lane"],
   [["p"], "pin", "pin the lane to the top, or let it go"],
   [["J"], "lower", "move the lane down"],

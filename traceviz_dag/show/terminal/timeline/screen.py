@@ -24,8 +24,8 @@ class TimelineApp(Finding):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left,a", "move(-1)", show=False),
         Binding("right,d", "move(1)", show=False),
-        Binding("up,w", "zoom(7,10)", show=False),
-        Binding("down,s", "zoom(10,7)", show=False),
+        Binding("plus,equals_sign,w", "zoom(7,10)", show=False),
+        Binding("minus,s", "zoom(10,7)", show=False),
         Binding("0", "all", show=False),
         Binding("z", "zoom_selection", show=False),
         Binding("u", "undo", show=False),
@@ -39,8 +39,8 @@ class TimelineApp(Finding):
         Binding("x", "launch", show=False),
         Binding("o", "peer", show=False),
         Binding("c", "path", show=False),
-        Binding("j", "lane(1)", show=False),
-        Binding("k", "lane(-1)", show=False),
+        Binding("down,j", "lane(1)", show=False),
+        Binding("up,k", "lane(-1)", show=False),
         Binding("J", "shift(1)", show=False),
         Binding("K", "shift(-1)", show=False),
         Binding("pagedown", "page(1)", show=False),
@@ -68,9 +68,9 @@ class TimelineApp(Finding):
     ]
     KEYS: ClassVar[Keys] = (
         ("← → a d", "move"),
-        ("↑ ↓ w s", "zoom in and out"),
+        ("+ - w s", "zoom in and out"),
         ("0", "show all"),
-        ("j k", "lane below and above; PgUp, PgDn, Home, End"),
+        ("↓ ↑ j k", "lane below and above; PgUp, PgDn, Home, End"),
         ("Space", "show or hide what is in a lane"),
         ("p", "pin a lane to the top, or no longer"),
         ("J K", "move a lane down and up"),
@@ -95,7 +95,7 @@ class TimelineApp(Finding):
         ("t", "back from a list to the timeline"),
         ("mouse", "click chooses, drawing selects, wheel scrolls, with Ctrl zooms"),
     )
-    FOOT: ClassVar[str] = " ←→ move ↑↓ zoom  jk lane  Tab slice  m measure  / search  f findings  ? help  q end"
+    FOOT: ClassVar[str] = " ←→ move +- zoom  ↑↓ lane  Tab slice  m measure  / search  f findings  ? help  q end"
 
     def action_copy(self) -> None:
         """Copy the SQL of the slice, or the command where it has none."""
