@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -16,11 +18,14 @@ _SERVING = re.compile(r"vllm::|vllm/|sglang/|execute_context_\d|tensorrt_llm/|tr
 _MOST = 0.5
 
 
-def step_kind(events: TraceEvents, kernels: pa.Table, *, whole: bool) -> StepKind | None:
+def step_kind(
+    events: TraceEvents, kernels: pa.Table, windows: Sequence[tuple[int, int, int]], *, whole: bool
+) -> StepKind | None:
     """The kind of what some kernels of a trace ran, or None where nothing tells.
 
     Args:
         kernels: rows of table ``kernels``, of one iteration.
+        windows: (number, start, end) of its training steps, ns.
         whole: whether the trace holds this iteration from its start to its end.
     """
     if not kernels.num_rows:
@@ -37,6 +42,16 @@ def step_kind(events: TraceEvents, kernels: pa.Table, *, whole: bool) -> StepKin
         return StepKind.GRAPH_REPLAY
     if any(_SERVING.search(name) for name in events.strings):
         return StepKind.INFERENCE
-    backward_elsewhere = any(name.startswith(AUTOGRAD_NODE) for name in events.strings)
-    unsure = not whole or (backward_elsewhere and Phase.UNKNOWN in phases)
-    return StepKind.FORWARD_ONLY if Phase.FORWARD in phases and not unsure else None
+    return _without_backward(events, phases, windows) if whole else None
+
+
+def _without_backward(
+    events: TraceEvents, phases: set[str], windows: Sequence[tuple[int, int, int]]
+) -> StepKind | None:
+    is_node = np.array([name.startswith(AUTOGRAD_NODE) for name in events.strings], dtype=bool)
+    nodes = events.host.start_ns[is_node[events.host.name]]
+    if not len(nodes):
+        return StepKind.FORWARD_ONLY if Phase.FORWARD in phases else None
+    # The trace records backward passes; a whole step has none where no node of autograd runs in it.
+    inside = any(bool(((start <= nodes) & (nodes < end)).any()) for _, start, end in windows)
+    return StepKind.FORWARD_ONLY if windows and not inside else None

@@ -250,7 +250,7 @@ def _traces_row(
         "dimension_known_ns": time_where(is_not("dimension", Dimension.UNKNOWN)),
         "communication_ns": time_where(pc.equal(kernels["kind"].cast(pa.string()), Kind.COMMUNICATION.value)),
         "microbatch_known_ns": time_where(pc.is_valid(kernels["microbatch"])),
-        "step_kind": step_kind(events, kernels, whole=fault is None),
+        "step_kind": step_kind(events, kernels, step_windows(classified, trace.step), whole=fault is None),
         "rules_digest": rules.digest,
     }
     return TRACES.from_columns({name: [value] for name, value in values.items()})
