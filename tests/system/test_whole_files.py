@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -228,3 +228,17 @@ def test_the_folder_for_temporary_files_is_found_without_a_file_that_a_kill_woul
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.setenv("TMPDIR", str(tmp_path / "gone"))
     assert whole_files.temporary_base().is_dir()
+
+
+def test_a_forked_child_that_ends_leaves_the_scratch_folder_of_its_parent(tmp_path: Path):
+    with whole_files.scratch_folder(tmp_path) as folder:
+        held = ExitStack()
+        mine = held.enter_context(whole_files.scratch_folder(tmp_path))
+        child = os.fork()
+        if not child:
+            held.close()
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert folder.is_dir() and mine.is_dir()
+        held.close()
+        assert folder.is_dir() and not mine.exists()

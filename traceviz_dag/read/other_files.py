@@ -40,8 +40,8 @@ def not_a_trace(path: Path, fault: str) -> BadInputError:
         remedy = f"traceviz perfetto open {shlex.quote(str(path))} shows it"
         return BadInputError(path, "a Perfetto trace, not a Kineto trace", remedy)
     if head.startswith(_PICKLE):
-        remedy = f"traceviz memory summary {shlex.quote(str(path))} reads it, if it is a snapshot of GPU memory"
-        return BadInputError(path, "a Python pickle, not a trace", remedy)
+        remedy = f"if it is one of GPU memory, traceviz memory summary {shlex.quote(str(path))} reads it"
+        return BadInputError(path, "a Python pickle, such as a memory snapshot of torch.cuda, not a trace", remedy)
     for magic, what, remedy in _KNOWN:
         if head.startswith(magic):
             return BadInputError(path, what, remedy)

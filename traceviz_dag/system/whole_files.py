@@ -230,10 +230,12 @@ def scratch_folder(base: Path | None = None) -> Iterator[Path]:
         folder, descriptor = _locked_folder(place)
     except OSError as error:
         raise unwritable(place, error) from error
+    owner = os.getpid()
     try:
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        if os.getpid() == owner:  # A forked child ends the block, too, when it lets go of what it inherited.
+            shutil.rmtree(folder, ignore_errors=True)
         os.close(descriptor)
 
 

@@ -14,13 +14,22 @@ from traceviz_dag.read.placement import PlacedTrace, own_run
 def jobs_apart(traces: Sequence[PlacedTrace], flat: Mapping[Path, str]) -> tuple[list[PlacedTrace], list[str]]:
     """The traces with the runs that they are of, and a line for each run that is split off.
 
-    Headers that contradict each other make jobs, and so do recordings of one rank that claim the same steps. A file
+    Each run is looked at alone: files that a home knows as those of several runs are apart already. Headers that contradict each other make jobs, and so do recordings of one rank that claim the same steps. A file
     that shares a step with most files of its folder is a stray one, which stays there to be refused.
 
     Args:
         flat: files whose path names no iteration, with the run of their folder. Others lie in an iteration's folder,
             which is of one job.
     """
+    of_run: dict[str, list[PlacedTrace]] = {}
+    for trace in traces:
+        of_run.setdefault(trace.run, []).append(trace)
+    split = [_split(mine, flat) for mine in of_run.values()]
+    return [trace for apart, _ in split for trace in apart], [line for _, lines in split for line in lines]
+
+
+def _split(traces: Sequence[PlacedTrace], flat: Mapping[Path, str]) -> tuple[list[PlacedTrace], list[str]]:
+    """The same of the traces of one run."""
     files: dict[Path, list[PlacedTrace]] = {}
     for trace in traces:
         if flat.get(trace.path) == trace.run and trace.header is not None:

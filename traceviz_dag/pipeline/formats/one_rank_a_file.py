@@ -95,7 +95,10 @@ class OneRankAFile(ABC):
         return peeked.fault
 
     def place(self, request: PlaceRequest) -> Placement:
-        """Place files by their paths and headers; unrelated jobs in one folder are runs of their own."""
+        """Place files by their paths and headers; unrelated jobs in one folder are runs of their own.
+
+        Beside files that a home knows none is split off here: `named_files` decides which run a named file joins.
+        """
         flat = {file.path: file.run for file in request.files if file.iteration is None}
         return resolve(
             request.files,
@@ -103,7 +106,7 @@ class OneRankAFile(ABC):
             ranks=request.ranks,
             look=self.identity,
             rank_field=self.rank_field,
-            apart=lambda traces: jobs_apart(traces, flat),
+            apart=None if request.ranks else lambda traces: jobs_apart(traces, flat),
         )
 
     def headers(self, entries: Sequence[RankInput], home: Path | None) -> Headers:
