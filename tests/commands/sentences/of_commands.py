@@ -128,6 +128,22 @@ SUMMARY = (
 
 FOUND = (
     Sentence(
+        r"largest loss(?P<b_several>es)?, of the time measured: (?P<v_losses>.+)",
+        """
+        WITH told AS (
+            SELECT rule, value, row_number() OVER (PARTITION BY rule ORDER BY value DESC, finding) AS place,
+                concat_ws(', ', 'rank ' || rank, dimension, operation) AS fault
+            FROM findings
+            WHERE run = $run AND iteration = $iteration AND measure = 'share of the time measured'
+                AND severity <> 'not_looked_at' AND rule <> 'unexplained' AND value >= .01
+        ),
+        largest AS (FROM told WHERE place = 1 ORDER BY value DESC LIMIT 3)
+        SELECT count(*) > 1 AS several, string_agg(
+            rule || format(' {:.1f}%', value * 100) || CASE fault WHEN '' THEN '' ELSE ' (' || fault || ')' END,
+            ', ' ORDER BY value DESC) AS losses
+        FROM largest""",
+    ),
+    Sentence(
         r"(?P<b_more>the first (?P<v_shown>\d+) of )?(?P<v_findings>\d+) findings? and (?P<v_notes>\d+) notes? "
         r"\(traceviz findings says what to do\):",
         """

@@ -299,6 +299,9 @@ def test_findings_are_marked_where_they_are(job: str) -> None:
                 "exposed_communication": ("kernels", of_dimension),
                 "slow_rank": ("kernels", last),
                 "tail": ("periods", "true"),
+                "hot_kernel": ("kernels", "kind = 'computation'"),
+                "tensor_cores": ("kernels", "kind = 'computation'"),
+                "copies": ("kernels", "kind = 'memory'"),
             }.get(finding["rule"], ("gpu_gaps", "starved_ns + unexplained_ns > 0"))
             length_of = "period_ns" if table == "periods" else "duration_ns"
             sql = f"SELECT 1 FROM {table} WHERE {at.replace('duration_ns', length_of)} AND {known}"

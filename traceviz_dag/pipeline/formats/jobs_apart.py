@@ -14,8 +14,9 @@ from traceviz_dag.read.placement import PlacedTrace, own_run
 def jobs_apart(traces: Sequence[PlacedTrace], flat: Mapping[Path, str]) -> tuple[list[PlacedTrace], list[str]]:
     """The traces with the runs that they are of, and a line for each run that is split off.
 
-    Each run is looked at alone: files that a home knows as those of several runs are apart already. Headers that contradict each other make jobs, and so do recordings of one rank that claim the same steps. A file
-    that shares a step with most files of its folder is a stray one, which stays there to be refused.
+    Each run is looked at alone: files that a home knows as those of several runs are apart already. Headers that
+    contradict each other make jobs, and so do recordings of one rank that claim the same steps. A file that shares a
+    step with most files of its folder is a stray one, which stays there to be refused.
 
     Args:
         flat: files whose path names no iteration, with the run of their folder. Others lie in an iteration's folder,
