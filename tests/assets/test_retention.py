@@ -19,6 +19,7 @@ from tests.show.home import fill_home
 from tests.small_run import rank_file
 from traceviz_dag.lake.inputs import IterationInputs, RankInput, registered, registered_if_any
 from traceviz_dag.lake.lake import open_lake
+from traceviz_dag.pipeline.report import report_path
 
 DAY_SECONDS = 86_400
 SETTINGS = "[retention]\nkeep_days = 30\n[nightly.tolerances]\nfloor_ns = 1000\n"
@@ -93,8 +94,9 @@ def test_what_is_old_goes_with_its_files_and_comes_back_only_when_its_trace_chan
     other = {path: path.read_bytes() for path in files_of(loop, 2)}
     made = ("perfetto/job/{}/iteration.pftrace.gz", "screens/job/{}/rank_0-0.lanes")
     exports = [loop.home / name.format(iteration) for iteration in (1, 2) for name in made]
-    for export in exports:
-        export.parent.mkdir(parents=True)
+    reports = [report_path(loop.home, "job", iteration) for iteration in (1, 2)]
+    for export in (*exports, *reports):
+        export.parent.mkdir(parents=True, exist_ok=True)
         export.touch()
     notes = exports[0].with_name("notes.txt")
     notes.write_text("somebody's own")
@@ -104,6 +106,7 @@ def test_what_is_old_goes_with_its_files_and_comes_back_only_when_its_trace_chan
     (told,) = kept.asset_materializations_for_node("retention")
     assert told.metadata["partitions"].value == 2, "one iteration is left, and two ranks"
     assert [export.exists() for export in exports] == [False, False, True, True]
+    assert [report.exists() for report in reports] == [False, True]
     assert notes.exists() and not exports[1].parent.exists()
     assert iterations_left(loop) == ["job@2"]
     assert not files_of(loop, 1) and registered_if_any(loop.home, "job@1") is None

@@ -230,6 +230,14 @@ def test_snippets_and_launch_scripts_are_valid_in_their_languages():
             subprocess.run(["bash", "-n"], input=rendered[name].text, text=True, check=True)
 
 
+@pytest.mark.parametrize(("world", "nodes", "each"), [(4, 1, 4), (8, 1, 8), (12, 2, 8), (16, 2, 8)])
+def test_launchers_start_as_many_nodes_as_the_ranks_need(world, nodes, each):
+    slurm = targets({**TORCH, "job": {**JOB, "world_size": world}})["slurm"].text
+    assert f"#SBATCH --nodes={nodes}\n" in slurm
+    torchrun = targets({**TORCH, "job": {**JOB, "world_size": world}})["torchrun"].text
+    assert f"--nnodes {nodes} --nproc-per-node {each}" in torchrun
+
+
 def test_the_consequences_name_ranks_size_place_and_disturbance():
     text = " ".join(consequences(ProfilingConfig.model_validate({**TORCH, "output_folder": "/out"})))
     for words in ("0-1,8-9 (replica) of 16", "iterations 20 to 21", "/out", "MB", "slightly higher", "wait"):

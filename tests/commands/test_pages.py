@@ -24,7 +24,7 @@ from traceviz_dag.simulate.settings import Format
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 LEFT_OUT = {
-    # tests/end_to_end/test_main_job.py runs it.
+    # tests/end_to_end/test_main_job.py::test_the_demo_says_what_it_found runs it.
     "traceviz demo": "takes a job of 16 ranks the whole way",
     # tests/read/hub and tests/assets/test_nsys_download.py download from a server of their own.
     "traceviz nsys download": "needs internet",
@@ -37,11 +37,11 @@ LEFT_OUT = {
     "traceviz memory diff before@100": "needs two runs with snapshots of GPU memory",
     # tests/end_to_end/test_serve.py runs it.
     "traceviz serve": "serves until Ctrl-C",
-    # tests/end_to_end/test_live_page.py opens their pages.
+    # tests/commands/test_screens_and_servers.py and tests/end_to_end/test_live_page.py open their pages.
     "traceviz timeline --web": "serves until Ctrl-C",
     "traceviz nsys timeline-web": "serves until Ctrl-C",
     "traceviz nsys web": "serves until Ctrl-C",
-    # tests/show/terminal drives them.
+    # tests/commands/test_screens_and_servers.py opens them, tests/show/terminal drives them.
     "traceviz top": "draws on a terminal",
     "traceviz timeline": "draws on a terminal",
     "traceviz nsys timeline": "draws on a terminal",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from assets.partitions import register_partitions
+from tests.damage import call
 from tests.end_to_end.conftest import (
     ITERATION_ASSETS,
     RANK_STEP,
@@ -25,6 +28,7 @@ from traceviz_dag.lake.inputs import register
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.orchestration.instance import open_instance
 from traceviz_dag.pipeline.discovery import inputs_below
+from traceviz_dag.simulate.settings import JobSettings
 
 BOTH = {"job@7": [0, 1], "job@8": [0]}
 RANK_1 = "iteration_7/rank_0001_iter_7.pt.trace.json"
@@ -144,3 +148,21 @@ def test_a_tables_file_opens_in_any_parquet_reader(analysed):
     assert set(table["category"].to_pylist()) == {
         "fwd_computation", "bwd_computation", "pp_communication", "dp_communication", "optimizer_computation",
     }  # fmt: skip
+
+
+@pytest.mark.long
+def test_the_demo_says_what_it_found(tmp_path):
+    home = tmp_path / "home"
+    shown = call("demo", "--home", home)
+    assert shown.code == 0, shown.err
+    slow = JobSettings.demo().faults.slow_gpu
+    (found,) = (
+        open_lake(home)
+        .query("SELECT rank FROM findings WHERE iteration = (SELECT max(iteration) FROM findings) AND finding = 1")
+        .to_pylist()
+    )
+    assert found == {"rank": slow} and f"rank {slow}" in shown.out
+    page = re.search(r"a page to open in a browser: (\S+)", shown.out)
+    assert page is not None and Path(page[1]).is_file()
+    for line in re.findall(r"^  traceviz (findings|waits|pipelines|overlap) (.+?)  ", shown.out, re.MULTILINE):
+        assert call(line[0], *shlex.split(line[1])).code == 0, line

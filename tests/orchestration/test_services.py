@@ -13,7 +13,8 @@ import pytest
 from traceviz_dag.orchestration.services import _temporary_files_in
 
 _SEMAPHORE = (
-    "import traceviz_dag.definitions, multiprocessing; print(multiprocessing.get_context('spawn').Lock()._semlock.name)"
+    "import traceviz_dag.definitions, multiprocessing; traceviz_dag.definitions.defs(); "
+    "print(multiprocessing.get_context('spawn').Lock()._semlock.name)"
 )
 _FOLDER = "import tempfile; print(tempfile.gettempdir())"
 

@@ -6,10 +6,12 @@ import json
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
+import dagster as dg
 import pytest
 
-from assets.settings import NotifySettings
-from sensors.notifications import send
+from assets.resources import TracevizHome
+from assets.settings import NotifySettings, load_settings
+from sensors.notifications import notify_sensor, send
 
 
 def test_a_message_is_posted_and_written(tmp_path):
@@ -40,3 +42,43 @@ def test_a_message_is_posted_and_written(tmp_path):
 def test_a_webhook_out_of_reach_is_an_error():
     with pytest.raises(OSError):
         send(NotifySettings("http://127.0.0.1:9/hook"), {"text": "x"})
+
+
+def _failed_run(instance: dg.DagsterInstance, tags: dict[str, str]) -> dg.ExecuteInProcessResult:
+    @dg.op
+    def checked(context):
+        for severity in dg.AssetCheckSeverity:
+            told = dg.AssetCheckEvaluation(
+                asset_key=dg.AssetKey("kernels"),
+                check_name=severity.value.lower(),
+                passed=False,
+                severity=severity,
+                description=f"says {severity.value}",
+                metadata={},
+            )
+            context.log_event(told)
+        raise dg.Failure("the step", allow_retries=False)
+
+    @dg.job
+    def nightly() -> None:
+        checked()
+
+    return nightly.execute_in_process(instance=instance, raise_on_error=False, tags=tags)
+
+
+@pytest.mark.parametrize(("retried", "told"), [("true", []), ("false", ["traceviz: nightly failed: says ERROR"])])
+def test_a_run_that_fails_for_good_is_told_by_its_failed_checks_and_not_by_warnings(tmp_path, retried, told):
+    (tmp_path / "traceviz.toml").write_text(f"[notify]\nfile = '{tmp_path / 'told.jsonl'}'\n")
+    with dg.DagsterInstance.ephemeral() as instance:
+        run = _failed_run(instance, {"dagster/will_retry": retried})
+        context = dg.build_run_status_sensor_context(
+            sensor_name="notify",
+            dagster_event=run.get_run_failure_event(),
+            dagster_instance=instance,
+            dagster_run=run.dagster_run,
+            resources={"traceviz": TracevizHome(home=str(tmp_path))},
+        ).for_run_failure()
+        notify_sensor(load_settings(tmp_path))(context)
+    written = tmp_path / "told.jsonl"
+    lines = written.read_text().splitlines() if written.exists() else []
+    assert [json.loads(line)["text"] for line in lines] == told

@@ -234,6 +234,7 @@ def test_a_hidden_wait_holds_the_host_in_each_forward_step(name: str):
         ),
         (small(faults=Faults(slow_link=0)), "--slow-link 0: the job's only rank has no links"),
         (small(dp=2, faults=Faults(slow_nic=1)), "--slow-nic 1: the job is on one node"),
+        (small(dp=2, node_size=2, faults=Faults(slow_nic=1)), "--slow-nic 1: the job is on one node"),
         (small(dp=2, faults=Faults(slow_node=1)), "--slow-node 1: the job runs on 1 nodes"),
         (small(experts=4, faults=Faults(expert_imbalance=0.5)), "raise --ep"),
         (small(pp=2, faults=Faults(slow_gpu=1, slow_gpu_factor=1.0)), "slow GPU of 1: it must be above 1"),

@@ -246,7 +246,10 @@ def test_launches(export, answer):
         if kernel:
             low, high = spans.get(device, (start, end))
             spans[device] = (min(low, start), max(high, end))
-    for row in answer("launches", path):
+    rows = answer("launches", path)
+    streams = {one[:2] for one in operations if spans[one[0]][0] <= one[2] < spans[one[0]][1]}
+    assert {(row["device"], row["stream"]) for row in rows} == streams | {(device, None) for device in spans}
+    for row in rows:
         low, high = spans[row["device"]]
         mine = [one for one in operations if one[0] == row["device"] and row["stream"] in (None, one[1])]
         counted = [one for one in mine if low <= one[2] < high]
