@@ -158,7 +158,7 @@ def test_the_demo_says_what_it_found(tmp_path):
     slow = JobSettings.demo().faults.slow_gpu
     (found,) = (
         open_lake(home)
-        .query("SELECT rank FROM findings WHERE iteration = (SELECT max(iteration) FROM findings) AND finding = 1")
+        .query("SELECT rank FROM findings WHERE iteration = (SELECT max(iteration) FROM findings) AND finding = 0")
         .to_pylist()
     )
     assert found == {"rank": slow} and f"rank {slow}" in shown.out
