@@ -47,6 +47,9 @@ BEGIN, END = "<!-- tracked: python -m benchmarks.tracked --keep -->", "<!-- end 
 LIMIT = 0.1
 """A figure that got worse by more is named."""
 
+FEWEST_ROUNDS = 3
+"""Of fewer, figures with one sample a round have no known noise: nothing could be called worse, now or later."""
+
 _COLUMNS, _LAKE, _MSGSPEC = list(READERS)[:3]
 _TYPES, _, _ = READERS[_MSGSPEC].partition("if path:")
 # In pieces that stay in a core's caches, as our reader does it: fresh memory for a large file costs what it likes.
@@ -342,8 +345,10 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true", help="write the figures, and the table of the page")
     given = parser.parse_args()
     tasks = [task for task in TASKS if fnmatch(task.name, given.only or "*")]
-    if given.rounds < 1 or not tasks or (given.keep and given.only):
-        parser.error("give at least one round, an --only that matches a figure, and --keep without --only")
+    if given.rounds < FEWEST_ROUNDS or not tasks or (given.keep and given.only):
+        parser.error(
+            f"give at least {FEWEST_ROUNDS} rounds, an --only that matches a figure, and --keep without --only"
+        )
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "traceviz_tracked"
     before = json.loads(KEPT.read_text()) if KEPT.exists() else {"figures": {}}
     kept = {name: Figure(**figure) for name, figure in before["figures"].items()}
