@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import dagster as dg
-from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from assets.iteration_figures import across_ranks_figures, pipeline_figures, replica_figures
 from assets.perfetto_traces import perfetto_trace
@@ -44,7 +45,8 @@ PRUNE = dg.define_asset_job(
     description="Removes what traceviz.toml no longer keeps.",
 )
 
-JOBS: tuple[dg.JobDefinition | UnresolvedAssetJobDefinition, ...] = (
+# The class of jobs of assets has no public name.
+JOBS: tuple[Any, ...] = (
     register_traces,
     *STAGES.values(),
     DRAW_ITERATION,
