@@ -7,7 +7,9 @@ import pytest
 
 from tests.analyze.across_ranks import analysed
 from tests.analyze.waits.megatron_tp8 import RANKS, Counted, count
-from traceviz_dag.pipeline.across_ranks import StoredIteration
+from tests.damage import call
+from traceviz_dag.pipeline.across_ranks import StoredIteration, analyse_across_ranks
+from traceviz_dag.pipeline.findings import iteration_findings
 
 LATE = {0, 6}
 
@@ -55,3 +57,14 @@ def test_over_99_percent_of_kernel_time_is_classified_and_forward_computation_is
     forward = on_gpu[on_gpu.category == "fwd_computation"].groupby("rank").duration_ns.sum()
     assert forward.to_dict() == {rank: 1_000 * time for rank, time in counted.forward_us.items()}
     assert set(on_gpu.category) == {"fwd_computation", "fwd_communication", "unclassified"}
+
+
+def test_the_command_names_both_late_ranks_though_one_of_them_alone_saves_little(iteration):
+    lake, place = iteration.lake, {"run": iteration.run, "iteration": iteration.iteration}
+    for name, table in analyse_across_ranks(iteration).items():
+        lake.write(name, table, **place)
+    lake.write("findings", iteration_findings(lake, **place), **place)
+    answer = call("findings", "--home", lake.home)
+    assert answer.code == 0
+    assert {rank for rank in RANKS if f"slow_rank: rank {rank} comes late" in answer.out} == LATE
+    assert "were its own (host)" in answer.out
