@@ -14,12 +14,11 @@ import json
 import os
 import socket
 from pathlib import Path
+from typing import Any
 
 from dagster import DagsterEventType, DagsterRun, DagsterRunStatus, DefaultRunLauncher
 from dagster._core.execution.retries import auto_reexecution_should_retry_run
 from dagster._core.launcher.base import CheckRunHealthResult, WorkerStatus
-from dagster._core.storage.tags import WILL_RETRY_TAG
-from dagster._serdes import ConfigurableClassData
 
 from traceviz_dag.orchestration.sqlite_records import spare_repetition
 
@@ -30,6 +29,9 @@ PROCESS_TAG = "traceviz/process"
 """That process: its number and its start, as :func:`start_mark` names it, or in seconds since the epoch."""
 
 _GRPC_TAG = ".dagster/grpc_info"
+_WILL_RETRY_TAG = "dagster/will_retry"
+"""Dagster's own word on a failed run that it will try again."""
+
 _HERE = frozenset({"localhost", "127.0.0.1", "::1"})
 _START_TOLERANCE_SECONDS = 5.0
 _START_FIELD = 19
@@ -39,7 +41,7 @@ _MARK_SEPARATOR = ":"
 class CheckedRunLauncher(DefaultRunLauncher):
     """Launches runs in processes of the code server, and finds out which of them are gone."""
 
-    def __init__(self, inst_data: ConfigurableClassData | None = None) -> None:
+    def __init__(self, inst_data: Any = None) -> None:
         # For the processes that hold an instance and not our code: the daemon and the web server.
         spare_repetition()
         super().__init__(inst_data)
@@ -66,7 +68,7 @@ class CheckedRunLauncher(DefaultRunLauncher):
     def get_run_worker_debug_info(self, run: DagsterRun, include_container_logs: bool | None = True) -> str | None:
         """Tag a run that will be tried again; Dagster asks this of a run right before it marks the run failed."""
         if auto_reexecution_should_retry_run(self._instance, run.with_status(DagsterRunStatus.FAILURE), None):
-            self._instance.add_run_tags(run.run_id, {WILL_RETRY_TAG: "true"})
+            self._instance.add_run_tags(run.run_id, {_WILL_RETRY_TAG: "true"})
         return super().get_run_worker_debug_info(run, include_container_logs)
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import dagster as dg
-from dagster._core.execution.plan.objects import StepFailureData
 from dagster_shared.error import SerializableErrorInfo
 
 from assets.step_faults import RANKS_TOLD
@@ -52,16 +51,17 @@ def materialise(
 
 
 def _faults(result: dg.ExecuteInProcessResult) -> Iterator[str]:
-    failures = [event.step_failure_data for event in result.all_events if event.is_step_failure]
+    failures = [event for event in result.all_events if event.is_step_failure]
     for failure in failures:
-        told = failure.user_failure_data
+        told = failure.step_failure_data.user_failure_data
         if told is None or RANKS_TOLD not in told.metadata:
             yield _line(failure, result.run_id)
     if not failures:
         yield f"the run failed before its first step; see run {result.run_id[:8]} in traceviz dev"
 
 
-def _line(failure: StepFailureData, run_id: str) -> str:
+def _line(event: dg.DagsterEvent, run_id: str) -> str:
+    failure = event.step_failure_data
     told = failure.user_failure_data
     if told is not None and told.description:
         return told.description
