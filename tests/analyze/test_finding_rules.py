@@ -11,7 +11,9 @@ from traceviz_dag.analyze.findings.findings import Iteration, Judged, findings_t
 from traceviz_dag.analyze.findings.rule import Rule, evidence_sql
 from traceviz_dag.analyze.findings.rules.environment import COMPARED
 from traceviz_dag.analyze.findings.rules.registry import RULES, rule_named
+from traceviz_dag.lake.catalogue import tables_named_in
 from traceviz_dag.lake.lake import open_lake
+from traceviz_dag.lake.queries import AGGREGATED_TABLES
 
 RUN = "night's $iteration of $run"
 GAP = {"device": "gpu:0", "window_name": "step", "doing": "get_batch", "caller": None, "synchronization_id": None}
@@ -34,6 +36,12 @@ def asked(rule: Rule, starved_ns: dict[int, int], callers: tuple[str, ...] = ())
         (same,) = home.sql(evidence_sql(rule, RUN, 7, row)).to_arrow_table().to_pylist()
         assert {name: same[name] for name in names} == {name: row[name] for name in names}
     return rows
+
+
+def test_no_rule_reads_what_is_made_beside_findings_so_that_a_damaged_file_of_it_is_made_anew():
+    queries = "\n".join(sql for rule in RULES for sql in (rule.sql, rule.unable_sql, rule.partly_sql) if sql)
+    assert {"topology", "overlap", "what_if"} < {table.name for table in tables_named_in(queries)}
+    assert not {table.name for table in tables_named_in(queries)} & set(AGGREGATED_TABLES)
 
 
 def test_a_rank_that_stalls_is_named_even_beside_one_other():

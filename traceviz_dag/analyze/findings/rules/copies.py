@@ -21,7 +21,7 @@ asking AS (
         SELECT operation, asked_by, sum(inside_ns) AS asked_ns FROM copied WHERE asked_by IS NOT NULL GROUP BY ALL
     ) GROUP BY operation
 )
--- Which copy has nothing beside it is known of all together: one kind is alone for no longer than it runs.
+-- Which copy has nothing beside it is known of all together: one kind is alone for no longer than it takes.
 SELECT
     operation,
     any_value(ranks) AS ranks,

@@ -15,7 +15,7 @@ WITH waits AS (
     FROM gpu_gaps
     WHERE run = $run AND iteration = $iteration AND {HIDDEN_WAIT}
 )
--- One row for a line of code, whoever runs it; a rank is named where it alone does.
+-- One row for a line of code, whoever calls it; a rank is named where it alone does.
 SELECT
     CASE WHEN count(DISTINCT rank) = 1 THEN min(rank) END AS rank,
     CASE WHEN count(DISTINCT rank) = 1 THEN min(stage) END AS stage,

@@ -107,7 +107,7 @@ _PAUSES = (
         "compiled",
         "Does the compiler run in a steady step?",
         "Find what changes (TORCH_LOGS=recompiles), and mark it dynamic or keep it constant.",
-        by_stacks="when the compiler runs",
+        by_stacks="when code is compiled",
     ),
     _Pause(
         "graph_break",
