@@ -12,8 +12,8 @@ from assets.conventions import RANGE_START_TAG
 from assets.resources import TracevizHome
 from assets.settings import HomeSettings, NotifySettings
 from sensors.busy_storage import once_free
+from traceviz_dag.orchestration.run_launcher import WILL_RETRY_TAG
 
-_WILL_RETRY_TAG = "dagster/will_retry"
 _TIMEOUT_SECONDS = 10
 
 
@@ -30,7 +30,7 @@ def notify_sensor(settings: HomeSettings) -> dg.SensorDefinition:
     )
     def notify(context: dg.RunFailureSensorContext, traceviz: TracevizHome) -> dg.SkipReason | None:
         run = context.dagster_run
-        if run.tags.get(_WILL_RETRY_TAG) == "true":
+        if run.tags.get(WILL_RETRY_TAG) == "true":
             return dg.SkipReason(f"run {run.run_id} is tried again")
         send(traceviz.settings().notify, once_free(lambda: failure_message(context)))
         return None

@@ -24,8 +24,9 @@ from traceviz_dag.classify.rules import load_rules
 from traceviz_dag.classify.topology.types import Group, Replicas, Topology
 from traceviz_dag.classify.topology.unite import topology_tables
 from traceviz_dag.lake.lake import open_lake
-from traceviz_dag.pipeline.across_ranks import StoredIteration
+from traceviz_dag.pipeline.across_ranks import StoredIteration, analyse_across_ranks
 from traceviz_dag.pipeline.discovery import IterationInputs, inputs_below
+from traceviz_dag.pipeline.findings import iteration_findings
 from traceviz_dag.pipeline.iteration import rank_traces, read_topology
 from traceviz_dag.pipeline.workers import IterationTask, analyse_into_lake
 from traceviz_dag.simulate import JobSettings, simulate
@@ -51,6 +52,14 @@ def analysed(folder: Path) -> StoredIteration:
     """The one iteration below a folder."""
     (iteration,) = analysed_all(folder)
     return iteration
+
+
+def store_across_ranks(iteration: StoredIteration) -> None:
+    """Write the tables across ranks of an iteration, and its findings, as ``traceviz analyze`` does."""
+    lake, place = iteration.lake, {"run": iteration.run, "iteration": iteration.iteration}
+    for name, table in analyse_across_ranks(iteration).items():
+        lake.write(name, table, **place)
+    lake.write("findings", iteration_findings(lake, **place), **place)
 
 
 def analysed_here(folder: Path, home: Path) -> StoredIteration:

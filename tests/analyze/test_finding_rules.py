@@ -40,8 +40,9 @@ def asked(rule: Rule, starved_ns: dict[int, int], callers: tuple[str, ...] = ())
 
 def test_no_rule_reads_what_is_made_beside_findings_so_that_a_damaged_file_of_it_is_made_anew():
     queries = "\n".join(sql for rule in RULES for sql in (rule.sql, rule.unable_sql, rule.partly_sql) if sql)
-    assert {"topology", "overlap", "what_if"} < {table.name for table in tables_named_in(queries)}
-    assert not {table.name for table in tables_named_in(queries)} & set(AGGREGATED_TABLES)
+    named = {table.name for table in tables_named_in(queries)}
+    assert {"topology", "overlap", "what_if"} < named
+    assert not named & set(AGGREGATED_TABLES)
 
 
 def test_a_rank_that_stalls_is_named_even_beside_one_other():

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from tests.adversarial import one_clock_ahead, too_few_matches, unsolvable_clocks
-from tests.analyze.across_ranks import SMALL
+from tests.analyze.across_ranks import SMALL, store_across_ranks
 from tests.kineto_file import KinetoFile
 from tests.made_once import made_once
 from tests.small_run import GEMM, groups_of
@@ -23,10 +23,9 @@ from traceviz_dag.classify.topology.unite import topology_tables
 from traceviz_dag.lake.inputs import IterationInputs, register, registered_if_any
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.lake.queries import runs
-from traceviz_dag.pipeline.across_ranks import StoredIteration, analyse_across_ranks
+from traceviz_dag.pipeline.across_ranks import StoredIteration
 from traceviz_dag.pipeline.aggregates import measured_iteration
 from traceviz_dag.pipeline.discovery import inputs_below
-from traceviz_dag.pipeline.findings import iteration_findings
 from traceviz_dag.pipeline.iteration import rank_traces, read_topology
 from traceviz_dag.pipeline.workers import IterationTask, analyse_into_lake
 from traceviz_dag.simulate import JobSettings, simulate
@@ -166,9 +165,7 @@ def fill(home: Path, found: Sequence[IterationInputs], with_partial: bool = Fals
     for inputs in found:
         place = {"run": inputs.run, "iteration": inputs.iteration}
         stored = StoredIteration(lake, inputs.run, inputs.iteration, inputs, with_partial)
-        for name, table in analyse_across_ranks(stored).items():
-            lake.write(name, table, **place)
-        lake.write("findings", iteration_findings(lake, inputs.run, inputs.iteration), **place)
+        store_across_ranks(stored)
         for name, query in (("iterations", measured_iteration), ("runs", runs)):
             lake.write(name, query(lake, inputs.run, inputs.iteration), **place)
     lake.refresh_catalogue()

@@ -326,6 +326,6 @@ def _by_reason(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _is_slight(row: dict[str, Any]) -> bool:
-    """Whether a note's gain is not worth a line, however far its bar reaches."""
-    gain = row["gain_ns"] if row["gain_high_ns"] is None else row["gain_high_ns"]
-    return row["severity"] == Severity.NOTE and gain is not None and gain < SLIGHT * row["step_ns"]
+    """Whether a note's gain is not worth a line, even at the upper end of its bar."""
+    most = row["gain_high_ns"]
+    return row["severity"] == Severity.NOTE and most is not None and most < SLIGHT * row["step_ns"]

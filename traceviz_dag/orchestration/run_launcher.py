@@ -28,10 +28,10 @@ HOST_TAG = "traceviz/host"
 PROCESS_TAG = "traceviz/process"
 """That process: its number and its start, as :func:`start_mark` names it, or in seconds since the epoch."""
 
-_GRPC_TAG = ".dagster/grpc_info"
-_WILL_RETRY_TAG = "dagster/will_retry"
+WILL_RETRY_TAG = "dagster/will_retry"
 """Dagster's own word on a failed run that it will try again."""
 
+_GRPC_TAG = ".dagster/grpc_info"
 _HERE = frozenset({"localhost", "127.0.0.1", "::1"})
 _START_TOLERANCE_SECONDS = 5.0
 _START_FIELD = 19
@@ -68,7 +68,7 @@ class CheckedRunLauncher(DefaultRunLauncher):
     def get_run_worker_debug_info(self, run: DagsterRun, include_container_logs: bool | None = True) -> str | None:
         """Tag a run that will be tried again; Dagster asks this of a run right before it marks the run failed."""
         if auto_reexecution_should_retry_run(self._instance, run.with_status(DagsterRunStatus.FAILURE), None):
-            self._instance.add_run_tags(run.run_id, {_WILL_RETRY_TAG: "true"})
+            self._instance.add_run_tags(run.run_id, {WILL_RETRY_TAG: "true"})
         return super().get_run_worker_debug_info(run, include_container_logs)
 
 

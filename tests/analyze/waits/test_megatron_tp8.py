@@ -5,11 +5,10 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from tests.analyze.across_ranks import analysed
+from tests.analyze.across_ranks import analysed, store_across_ranks
 from tests.analyze.waits.megatron_tp8 import RANKS, Counted, count
 from tests.damage import call
-from traceviz_dag.pipeline.across_ranks import StoredIteration, analyse_across_ranks
-from traceviz_dag.pipeline.findings import iteration_findings
+from traceviz_dag.pipeline.across_ranks import StoredIteration
 
 LATE = {0, 6}
 
@@ -60,11 +59,8 @@ def test_over_99_percent_of_kernel_time_is_classified_and_forward_computation_is
 
 
 def test_the_command_names_both_late_ranks_though_one_of_them_alone_saves_little(iteration):
-    lake, place = iteration.lake, {"run": iteration.run, "iteration": iteration.iteration}
-    for name, table in analyse_across_ranks(iteration).items():
-        lake.write(name, table, **place)
-    lake.write("findings", iteration_findings(lake, **place), **place)
-    answer = call("findings", "--home", lake.home)
+    store_across_ranks(iteration)
+    answer = call("findings", "--home", iteration.lake.home)
     assert answer.code == 0
     assert {rank for rank in RANKS if f"slow_rank: rank {rank} comes late" in answer.out} == LATE
     assert "were its own (host)" in answer.out
