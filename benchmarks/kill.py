@@ -5,13 +5,13 @@ line a trial: run it again to go on where it was left. A trial takes one workloa
 times on the way (the main process alone, its whole process group, or one worker), and looks after each kill:
 
 - no process of it is alive five seconds later (after a worker's death: when the command has ended);
-- every Parquet file that is visible is whole.
+- every Parquet file that is visible is whole, and ``traceviz lake verify`` finds nothing in the home.
 
 Then the command runs to its end, and
 
 - it exits with 0 (with 2 where a rank is damaged), and every file that it writes has the bytes of an undisturbed run,
   no more files, and no fewer;
-- the catalogue answers with the same counts;
+- the catalogue answers with the same counts, and ``traceviz lake verify`` finds nothing;
 - nothing is left, in the home, beside the output, or in the folder for temporary files, sockets and folders included,
   and no semaphore of a process of the trial in /dev/shm;
 - files of others that look like temporaries are still there.
@@ -50,6 +50,7 @@ from tests.nsys_file import small_export
 from tests.small_run import rank_file, write_run
 from traceviz_dag.lake.catalogue import queryable
 from traceviz_dag.lake.lake import open_lake
+from traceviz_dag.lake.verify import verify
 
 RANKS = 4
 ITERATION = 7
@@ -266,8 +267,8 @@ class Bench:
         return {name: lake.query(f"SELECT count(*) AS n FROM {name}")["n"][0].as_py() for name in queryable()}
 
     def faults_after_kill(self) -> list[str]:
-        """Visible Parquet files that are not whole."""
-        faults = []
+        """Visible Parquet files that are not whole, and what ``traceviz lake verify`` would name."""
+        faults = self.verified()
         for base in (self.home, self.out):
             for path in base.rglob("*.parquet"):
                 if path.name.startswith("."):
@@ -278,6 +279,11 @@ class Bench:
                     faults.append(f"{path.relative_to(self.folder)} is visible and not whole: {str(error)[:80]}")
         return faults
 
+    def verified(self) -> list[str]:
+        """What ``traceviz lake verify`` names."""
+        found = verify(open_lake(self.home)).faults if (self.home / "lake").exists() else ()
+        return [f"lake verify: {one.path.relative_to(self.home)}: {one.fault_with_place}" for one in found]
+
     def faults_at_the_end(self, name: str) -> list[str]:
         """How what there is now differs from an undisturbed run."""
         found, clean = self.written(), self.clean[name]
@@ -286,6 +292,7 @@ class Bench:
         faults += [f"other bytes: {path}" for path in sorted(found.keys() & clean.keys()) if found[path] != clean[path]]
         if self.catalogue() != self.counts[name]:
             faults.append("the catalogue counts other rows")
+        faults += self.verified()
         shared = [path for pid in self.started for path in Path("/dev/shm").glob(f"sem.traceviz-*-{pid}-*")]
         return faults + [f"left over: {path}" for path in shared]
 

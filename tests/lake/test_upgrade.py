@@ -133,9 +133,11 @@ def test_a_version_with_one_column_more_and_back_loses_nothing(one_rank, sample,
         rows = sample("kernels", 3, name="gemm", duration_ns=7, cache_hits=[1, 2, 3])
         newer.write("kernels", rows, run="job", iteration=1, rank=1)
         assert newer.table("kernels").arrow(["cache_hits"])["cache_hits"].to_pylist() == [None] * 3 + [1, 2, 3]
+        assert call("lake", "verify", "--home", newer.home).code == 0
     older = open_lake(one_rank.home)
     assert older.query("SELECT sum(duration_ns) AS t FROM kernels").to_pylist() == [{"t": 36}]
     assert older.table("kernels").arrow(["duration_ns"])["duration_ns"].to_pylist() == [5] * 3 + [7] * 3
+    assert call("lake", "verify", "--home", older.home).code == 0
     with another_version(kernels=MORE):
         again = open_lake(one_rank.home)
         assert again.query("SELECT sum(cache_hits) AS n FROM kernels").to_pylist() == [{"n": 6}]
