@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Any, Final
 
 from traceviz_dag.errors import UsageError
 
@@ -69,6 +70,33 @@ class ContextExchange(StrEnum):
     ALL_GATHER = "all-gather"
 
 
+OPTION: Final = "option"
+"""Key of a field's metadata under which its :class:`Option` is."""
+
+PARALLELISM, MODEL, OVERLAP, CAPTURE = "Parallelism", "Model and schedule", "Overlap", "Capture"
+FAULTS, ODDITIES = "Faults", "Oddities of real files"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """How ``traceviz simulate`` offers a setting.
+
+    Attributes:
+        help: what it is, in a line.
+        panel: group of options in which the help shows it.
+        name: of the option with underscores; empty: the field's, without its unit.
+    """
+
+    help: str
+    panel: str | None
+    name: str
+
+
+def option(default: Any, panel: str | None, help: str, *, name: str = "") -> Any:
+    """A field that ``traceviz simulate`` offers as an option."""
+    return field(default=default, metadata={OPTION: Option(help, panel, name)})
+
+
 @dataclass(frozen=True, slots=True)
 class Faults:
     """Faults to inject, each with a culprit that the truth names; None or 0 switches a fault off.
@@ -104,43 +132,49 @@ class Faults:
             ``tiny_kernels_captured``: as one CUDA graph, which mends this.
     """
 
-    slow_gpu: int | None = None
+    slow_gpu: int | None = option(None, FAULTS, "Rank with a slow GPU.")
     slow_gpu_factor: float = 1.4
-    slow_link: int | None = None
+    slow_link: int | None = option(None, FAULTS, "Rank with slow links.")
     slow_link_factor: float = 6.0
-    data_stall: int | None = None
+    data_stall: int | None = option(None, FAULTS, "Rank (first or last stage) whose data loader stalls.")
     data_stall_ms: float = 60.0
-    garbage_collection: int | None = None
+    garbage_collection: int | None = option(
+        None, FAULTS, "Rank whose host collects garbage in each step.", name="gc_pause"
+    )
     garbage_collection_ms: float = 40.0
-    expert_imbalance: float = 0.0
-    bad_stage_split: int = 0
-    hidden_synchronisation: int | None = None
-    pageable_copy: int | None = None
-    graph_break: int | None = None
+    expert_imbalance: float = option(0.0, FAULTS, "Share of all tokens that go to the first experts in addition.")
+    bad_stage_split: int = option(0, FAULTS, "Layers to move from other stages to the first.")
+    hidden_synchronisation: int | None = option(
+        None, FAULTS, "Rank that waits for its GPU in each forward step.", name="hidden_sync"
+    )
+    pageable_copy: int | None = option(None, FAULTS, "Rank that copies from pageable memory in each forward step.")
+    graph_break: int | None = option(None, FAULTS, "Rank whose compiled code breaks off in each forward step.")
     graph_break_ms: float = 10.0
-    throttle: int | None = None
-    throttle_from_ms: float = 40.0
-    throttle_to_ms: float = 120.0
+    throttle: int | None = option(None, FAULTS, "Rank whose GPU is throttled from --throttle-from to --throttle-to.")
+    throttle_from_ms: float = option(40.0, FAULTS, "When throttling begins, ms into the step.")
+    throttle_to_ms: float = option(120.0, FAULTS, "When throttling ends, ms into the step.")
     throttle_factor: float = 1.5
-    slow_group: int | None = None
+    slow_group: int | None = option(None, FAULTS, "Rank whose tensor-parallel group has slow GPUs.")
     slow_group_factor: float = 1.35
-    slow_node: int | None = None
+    slow_node: int | None = option(None, FAULTS, "Node whose GPUs are slow.")
     slow_node_factor: float = 1.35
-    slow_stage: int | None = None
+    slow_stage: int | None = option(None, FAULTS, "Pipeline stage whose GPUs are slow.")
     slow_stage_factor: float = 1.35
-    slow_nic: int | None = None
+    slow_nic: int | None = option(None, FAULTS, "Rank whose network card is slow.")
     slow_nic_factor: float = 5.0
-    slow_memory: int | None = None
+    slow_memory: int | None = option(None, FAULTS, "Rank whose memory-bound kernels are slow.")
     slow_memory_factor: float = 2.0
-    other_algorithm: int | None = None
+    other_algorithm: int | None = option(None, FAULTS, "Rank that multiplies by another, slower algorithm.")
     other_algorithm_factor: float = 1.5
-    varying_sequences: float = 0.0
-    bursts: float = 0.0
+    varying_sequences: float = option(0.0, FAULTS, "Share of their length by which sequences may be shorter.")
+    bursts: float = option(0.0, FAULTS, "Share of the time in which all links are congested.")
     bursts_factor: float = 5.0
     bursts_every_ms: float = 25.0
-    loader_late: int | None = None
+    loader_late: int | None = option(
+        None, FAULTS, "Rank (first or last stage) whose data loader is late with each micro-batch."
+    )
     loader_late_ms: float = 12.0
-    tiny_kernels: int | None = None
+    tiny_kernels: int | None = option(None, FAULTS, "Rank that launches many tiny kernels in each forward step.")
     tiny_kernels_count: int = 2000
     tiny_kernels_captured: bool = False
 
@@ -164,20 +198,20 @@ class Edges:
         window_rank: the one rank that these three are of; None: all.
     """
 
-    missing_launches: float = 0.0
-    early_kernels: bool = False
-    zero_durations: bool = False
+    missing_launches: float = option(0.0, ODDITIES, "Share of launch rows to leave out, as if the profiler lost them.")
+    early_kernels: bool = option(False, ODDITIES, "Add kernels that ran before the first step.")
+    zero_durations: bool = option(False, ODDITIES, "Give some kernels a duration of 0 ns.")
     control_characters: bool = False
     without_distributed_info: int | None = None
-    missing_rank: int | None = None
+    missing_rank: int | None = option(None, ODDITIES, "Rank whose file to leave out.")
     duplicate_rank: int | None = None
-    truncated_rank: int | None = None
-    window_from: float = 0.0
-    window_to: float = 1.0
-    shifted_marks: float = 0.0
-    lost_rows_from: float = 0.0
-    lost_rows_to: float = 0.0
-    window_rank: int | None = None
+    truncated_rank: int | None = option(None, ODDITIES, "Rank whose file to cut off.")
+    window_from: float = option(0.0, ODDITIES, "Share of a file's steps at which the profiler starts.")
+    window_to: float = option(1.0, ODDITIES, "Share of a file's steps at which the profiler stops.")
+    shifted_marks: float = option(0.0, ODDITIES, "Share of a step by which ProfilerStep marks come late.")
+    lost_rows_from: float = option(0.0, ODDITIES, "Share of a file's steps from which host rows are lost.")
+    lost_rows_to: float = option(0.0, ODDITIES, "Share up to which they are lost.")
+    window_rank: int | None = option(None, ODDITIES, "Only rank whose window, marks or rows are so; default: all.")
 
     @property
     def cuts(self) -> bool:
@@ -190,11 +224,7 @@ class Edges:
 class JobSettings:
     """One simulated job.
 
-    Attributes:
-        tp, cp, ep, dp, pp: sizes of the parallel dimensions; etp defaults to tp.
-        vpp: model chunks per rank; 1 is plain 1F1B.
-        order: Megatron's rank order, leftmost fastest.
-        microbatches: micro-batches per step and pipeline.
+    Attributes, as far as their options do not say it:
         overlap_tensor: Transformer Engine's userbuffers carry tensor-parallel communication beside its products.
         layers, hidden, heads, feed_forward, vocabulary, sequence, batch: the model; batch is samples per micro-batch.
         experts, top_k: mixture of experts; experts 0 is a dense model (it defaults to 2 ep when ep > 1).
@@ -208,64 +238,71 @@ class JobSettings:
             what the driver allocates.
         persistent: products, attention and element-wise kernels run one block per processor, and all products under
             one name, as persistent kernels do: neither name nor grid tells what they work on.
-        wide_layers: the last so many layers multiply by matrices twice as wide.
-        iterations: profiled steps; first_iteration: number of the first.
+        first_iteration: number of the first profiled step.
         clock_skew_ms: node clocks differ by up to this much; clock_drift_ppm: and drift by up to this.
         seed: decides every random choice.
     """
 
-    tp: int = 1
-    cp: int = 1
-    ep: int = 1
-    etp: int | None = None
-    dp: int = 1
-    pp: int = 1
-    vpp: int = 1
-    order: str = "tp-cp-ep-dp-pp"
-    microbatches: int = 8
-    layers: int = 16
-    hidden: int = 4096
+    tp: int = option(1, PARALLELISM, "Tensor parallel size.")
+    cp: int = option(1, PARALLELISM, "Context parallel size.")
+    ep: int = option(1, PARALLELISM, "Expert parallel size.")
+    etp: int | None = option(None, PARALLELISM, "Expert tensor parallel size; default: that of --tp.")
+    dp: int = option(1, PARALLELISM, "Data parallel size.")
+    pp: int = option(1, PARALLELISM, "Pipeline parallel size.")
+    vpp: int = option(1, PARALLELISM, "Model chunks per rank (interleaving).")
+    order: str = option("tp-cp-ep-dp-pp", PARALLELISM, "Rank order, the fastest dimension first.")
+    microbatches: int = option(8, MODEL, "Micro-batches per step.")
+    layers: int = option(16, MODEL, "Transformer layers.")
+    hidden: int = option(4096, MODEL, "Hidden size.")
     heads: int = 32
     feed_forward: int = 16384
     vocabulary: int = 51200
-    sequence: int = 4096
+    sequence: int = option(4096, MODEL, "Sequence length, tokens.")
     batch: int = 1
-    experts: int = 0
+    experts: int = option(0, MODEL, "Experts per layer; 0 = none, or twice --ep if that is above 1.")
     top_k: int = 2
     balanced_router: bool = False
     sequence_parallel: bool = True
-    distributed_optimizer: bool = True
-    overlap_grad_reduce: bool = True
-    overlap_param_gather: bool = True
-    overlap_p2p: bool = False
-    overlap_expert: bool = False
-    overlap_tensor: bool = False
-    dispatcher: Dispatcher = Dispatcher.ALL_TO_ALL
-    context_exchange: ContextExchange = ContextExchange.POINT_TO_POINT
-    recompute: Recompute = Recompute.NONE
-    cuda_graphs: Graphs = Graphs.NONE
-    transformer: Transformer = Transformer.TRANSFORMER_ENGINE
-    era: Era = Era.TORCH_2_7
-    stacks: bool = True
-    shapes: bool = False
-    cuda_sync: bool = False
+    distributed_optimizer: bool = option(True, OVERLAP, "Shard the optimizer over data parallelism.")
+    overlap_grad_reduce: bool = option(True, OVERLAP, "Reduce gradients during the backward pass.")
+    overlap_param_gather: bool = option(True, OVERLAP, "Gather parameters during the forward pass.")
+    overlap_p2p: bool = option(False, OVERLAP, "Overlap pipeline communication (needs --vpp).")
+    overlap_expert: bool = option(False, OVERLAP, "Overlap expert all-to-alls (combined 1F1B).")
+    overlap_tensor: bool = option(False, OVERLAP, "Use Transformer Engine's userbuffers for tensor parallelism.")
+    dispatcher: Dispatcher = option(Dispatcher.ALL_TO_ALL, OVERLAP, "Communication that carries tokens to experts.")
+    context_exchange: ContextExchange = option(
+        ContextExchange.POINT_TO_POINT, MODEL, "How context parallelism moves keys and values."
+    )
+    recompute: Recompute = option(Recompute.NONE, MODEL, "Activations to recompute.")
+    cuda_graphs: Graphs = option(Graphs.NONE, MODEL, "Parts to replay as CUDA graphs.")
+    transformer: Transformer = option(Transformer.TRANSFORMER_ENGINE, MODEL, "Implementation of the layers.")
+    era: Era = option(Era.TORCH_2_7, CAPTURE, "PyTorch version that writes the traces.")
+    stacks: bool = option(True, CAPTURE, "Record Python call stacks.")
+    shapes: bool = option(False, CAPTURE, "Record the sizes of operators' inputs.")
+    cuda_sync: bool = option(False, CAPTURE, "Write cuda_sync rows, with the CUDA events and waits behind them.")
     filler_frames: float = 0.3
     agreement: bool = False
-    node_size: int = 8
-    iterations: int = 1
+    node_size: int = option(8, PARALLELISM, "GPUs per node.")
+    iterations: int = option(1, MODEL, "Profiled training steps.")
     first_iteration: int = 10
-    clock_skew_ms: float = 0.0
-    clock_drift_ppm: float = 0.0
+    clock_skew_ms: float = option(0.0, CAPTURE, "Largest difference between node clocks, ms: 0 to 3,600,000.")
+    clock_drift_ppm: float = option(0.0, CAPTURE, "Largest drift of a node clock, ppm: up to 10,000.")
     jitter: float = 0.02
-    memory: bool = False
-    persistent: bool = False
-    wide_layers: int = 0
-    format: Format = Format.KINETO
-    layout: Layout = Layout.ITERATION
-    gzip: bool = True
+    memory: bool = option(
+        False,
+        CAPTURE,
+        "Write a snapshot of GPU memory beside each trace; with --format nsys what the driver allocates.",
+    )
+    persistent: bool = option(False, MODEL, "Run persistent kernels: products of one name and grid.")
+    wide_layers: int = option(0, MODEL, "Last layers whose products are twice as wide.")
+    format: Format = option(
+        Format.KINETO, CAPTURE, "A PyTorch trace per rank and step, or an Nsight Systems export per node."
+    )
+    layout: Layout = option(Layout.ITERATION, CAPTURE, "Layout of folders and file names.")
+    gzip: bool = option(True, CAPTURE, "Compress the traces.")
     faults: Faults = Faults()
     edges: Edges = Edges()
-    seed: int = 1
+    seed: int = option(1, None, "Random seed.")
 
     @property
     def expert_tensor(self) -> int:
